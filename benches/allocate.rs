@@ -1,6 +1,6 @@
-//! Allocate and free pairs, against the system's allocator in the same run.
+//! Times pairs of allocate and free, for pools and the system's allocator.
 //!
-//! Run with `cargo bench --bench allocate`.
+//! Run with `cargo bench -p highwater-benches --bench allocate`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn give(allocator: &dyn Allocator, block: Block) {
     unsafe { allocator.deallocate(block) }.expect("the block is alive");
 }
 
-/// One block at a time: the shortest way through a pool.
+/// One block at a time.
 fn pairs(c: &mut Criterion) {
     let mut group = c.benchmark_group("pair");
     group.throughput(Throughput::Elements(1));
@@ -43,7 +43,7 @@ fn pairs(c: &mut Criterion) {
     group.finish();
 }
 
-/// Many blocks, freed in an order that has nothing to do with that of their allocation.
+/// Many blocks, freed in random order.
 fn scattered(c: &mut Criterion) {
     let mut group = c.benchmark_group("scattered");
     for live in [1_000usize, 10_000] {
@@ -68,12 +68,12 @@ fn scattered(c: &mut Criterion) {
     group.finish();
 }
 
-/// The numbers up to `count` in a fixed disorder.
+/// A fixed permutation of the numbers below `count`.
 fn scatter(count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for last in (1..count).rev() {
-        // Xorshift (Marsaglia 2003): any disorder will do, as long as each run has the same.
+        // Xorshift (Marsaglia 2003), the same on every run.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;

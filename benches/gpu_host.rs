@@ -1,6 +1,6 @@
-//! What the host does for a step on a GPU: all but the driver's own calls, on a device that computes nothing.
+//! Times the host's part of a training step on a GPU, with a device that computes nothing.
 //!
-//! Run with `cargo bench --bench gpu_host`.
+//! Run with `cargo bench -p highwater-benches --bench gpu_host`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use highwater::StepGraph;
 use highwater::backend::cuda::CudaBackend;
 use highwater::prelude::*;
 
-/// A device that takes work and does none.
+/// A device that accepts work without computing.
 fn device() -> Device {
     let compute: Arc<dyn Compute> = Arc::new(Emulator::new().expect("a C++ compiler").silent());
     let (id, memory) = (DeviceId::new(DeviceKind::Cuda, 0), Arc::new(EmulatedMemory::of(&compute)));
@@ -20,7 +20,7 @@ fn device() -> Device {
     runtime.build().and_then(|runtime| runtime.device(id)).expect("a device of our own")
 }
 
-/// Training steps of a model, from its input to the optimiser's update.
+/// Training steps of a model, from input to update.
 fn steps(c: &mut Criterion, name: &str, device: &Device, model: &Sequential, x: &Tensor, y: &Tensor) {
     let mut optimizer = AdamW::new(model.parameters(), 1e-3).expect("memory");
     let mut step = || {

@@ -1,7 +1,7 @@
-//! Programs whose instructions are counted: the same work takes the same number on every run, however busy the machine is.
+//! Programs for counting instructions, which are the same on every run, however busy the machine is.
 //!
-//! `scripts/count-instructions` runs each for some steps and for some more under valgrind, and compares what a step takes with
-//! `docs/instructions.txt`. That finds what no test sees: work that is done twice, and loops that are not compiled in one piece any more.
+//! `scripts/count-instructions` runs each under valgrind with two numbers of steps and compares the instructions per
+//! step with `docs/instructions.txt`. That finds repeated work and loops that are no longer compiled well.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -19,7 +19,7 @@ use highwater::{Conv2dOptions, Result, visit_parts};
 /// One step of a program.
 type Program = Box<dyn FnMut() -> anyhow::Result<()>>;
 
-/// Makes a program ready.
+/// Prepares a program.
 type Start = fn() -> anyhow::Result<Program>;
 
 /// The programs, by name.
@@ -44,16 +44,16 @@ fn main() -> anyhow::Result<()> {
 
 /// The digits run's own trace through a pool.
 fn replay() -> anyhow::Result<Program> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits.trace.gz");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/digits.trace.gz");
     let file = BufReader::new(GzDecoder::new(BufReader::new(File::open(path)?)));
-    // For as long as the program runs, as the replayer borrows it.
+    // Leaked, because the replayer borrows it for the rest of the program.
     let trace = Box::leak(Box::new(Trace::parse(file, &TraceLimits::default())?));
     let pool = BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::gib(16)));
     let mut replayer = Replayer::new(trace);
     Ok(Box::new(move || Ok(replayer.run(&pool).map(drop)?)))
 }
 
-/// A step of training: one thread, so that no waiting is counted.
+/// A training step on one thread, so that no waiting is counted.
 fn training<M: Module + 'static>(
     build: impl FnOnce(&Device, &Rng) -> Result<M>,
     input: impl FnOnce(&Device, &Rng) -> Result<Tensor>,
@@ -81,7 +81,7 @@ fn classes(logits: &Tensor) -> Result<Tensor> {
     logits.cross_entropy(&targets)
 }
 
-/// 2-16-16-1 of batches of 4: nothing but what ops take besides arithmetic.
+/// 2-16-16-1 with batches of 4: mostly the overhead of ops.
 fn tiny() -> anyhow::Result<Program> {
     training(
         |device, rng| {
@@ -98,7 +98,7 @@ fn tiny() -> anyhow::Result<Program> {
     )
 }
 
-/// 784-256-128-10 of batches of 64.
+/// 784-256-128-10 with batches of 64.
 fn mlp() -> anyhow::Result<Program> {
     training(
         |device, rng| {
@@ -115,7 +115,7 @@ fn mlp() -> anyhow::Result<Program> {
     )
 }
 
-/// Two convolutions with pooling, of batches of 16 images of 28×28, with momentum.
+/// Two convolutions with pooling, batches of 16 images of 28×28, with momentum.
 fn cnn() -> anyhow::Result<Program> {
     training(
         |device, rng| {

@@ -1,10 +1,10 @@
-//! What accounts of ops and recordings cost of a training step, in per cent.
+//! Measures the cost of op accounts and recordings in a training step, in percent.
 //!
-//! Run with `cargo bench --bench marks`.
+//! Run with `cargo bench -p highwater-benches --bench marks`.
 //!
-//! The same step runs without accounts of ops, with them, and with a recording in memory beside. Short rounds of all three
-//! take turns, and what counts is the median over rounds of the ratio within a round: other work on the machine slows all
-//! three alike.
+//! The same step runs without op accounts, with them, and with an additional recording in memory. Short rounds of all
+//! three alternate; the result is the median of the ratios within a round, so that other work on the machine affects
+//! all alike.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -18,12 +18,12 @@ use highwater::{Result, Runtime};
 #[allow(dead_code, reason = "the example also measures how well it reads")]
 mod digits;
 
-/// Rounds, and how long the steps of one way take in a round. Many and short: the speed of a shared machine changes within
-/// tens of milliseconds.
+/// The number of rounds and the duration of each. Short, because a shared machine's speed changes within tens of
+/// milliseconds.
 const ROUNDS: usize = 2000;
 const ROUND: Duration = Duration::from_millis(1);
 
-/// How a step runs.
+/// The mode of a step.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Bare,
@@ -35,11 +35,11 @@ const WAYS: [Way; 3] = [Way::Bare, Way::Marks, Way::Recording];
 
 type Step = Box<dyn FnMut() -> Result<()>>;
 
-/// A step of training, made for a device.
+/// A training step for a device.
 type MakeStep = fn(&Device) -> Result<Step>;
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    // `cargo test --benches` only asks whether it runs.
+    // `cargo test --benches` only checks that it runs.
     let rounds = if std::env::args().any(|argument| argument == "--test") { 1 } else { ROUNDS };
     let mut out = io::stdout().lock();
     writeln!(out, "{:<28}{:>12}{:>12}{:>20}", "step", "bare", "marks", "marks, recording")?;
@@ -74,7 +74,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// How many steps fill a round, once they are warm.
+/// The steps per round, after warming up.
 fn steps_in(step: &mut Step) -> Result<u32> {
     run(step, 20)?;
     let one = run(step, 20)? / 20;
@@ -103,7 +103,7 @@ fn digits_step(device: &Device) -> Result<Step> {
     Ok(Box::new(move || digits::train_step(&network, &mut optimizer, None, &x, &y).map(drop)))
 }
 
-/// Two convolutions with pools, and a layer of scores, on images of 28 by 28 as those of handwritten digits often are.
+/// Two convolutions with pooling and a linear layer on images of 28×28.
 fn conv_step(device: &Device) -> Result<Step> {
     let rng = Rng::new(0);
     let filters = |shape: [usize; 4]| Parameter::new(Tensor::normal(device, shape, 0.0, 0.1, &rng)?);
@@ -128,7 +128,7 @@ fn conv_step(device: &Device) -> Result<Step> {
     }))
 }
 
-/// Attention of one head over 128 places, and a feed-forward part, both around what passes by them.
+/// One-head attention over 128 positions and a feed-forward part, both with residuals.
 struct Block {
     query: Linear,
     key: Linear,

@@ -1,6 +1,6 @@
-//! What an op costs beyond its arithmetic, and what tracking adds to an allocation.
+//! Times the overhead of ops, and of tracking an allocation.
 //!
-//! Run with `cargo bench --bench op_overhead`.
+//! Run with `cargo bench -p highwater-benches --bench op_overhead`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use highwater::prelude::*;
 use highwater_tracking::Tracker;
 
-/// One allocation of an op: straight from the pool, and through the op's tracking allocator.
+/// One allocation: directly from the pool, and through an op's tracking allocator.
 fn tracking(c: &mut Criterion) {
     let config = BfcConfig::new(Bytes::mib(64));
     let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("bench", Arc::new(HostMemory::new()), config));
@@ -38,7 +38,7 @@ fn tracking(c: &mut Criterion) {
     group.finish();
 }
 
-/// The smallest ops there are: nearly all of their time is overhead.
+/// The smallest ops, which are nearly all overhead.
 fn small_ops(c: &mut Criterion) {
     let runtime = Runtime::builder().threads(1).build().expect("a CPU");
     let device = runtime.cpu().expect("a CPU");

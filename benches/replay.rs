@@ -1,7 +1,7 @@
-//! Replay of the digits run's own trace, warm, on bare addresses: through pools, and through their policies alone.
+//! Times warm replays of the digits trace without real memory: through pools, and through policies alone.
 //!
-//! Run with `cargo bench --bench replay`; set `HIGHWATER_TRACES` to a folder of `*.trace.gz` to replay others too. At the
-//! end stands what a planned event takes beside one of best fit, measured in turns, as machines vary.
+//! Run with `cargo bench -p highwater-benches --bench replay`; `HIGHWATER_TRACES` names a folder of further
+//! `*.trace.gz`. The end compares a planned event with best fit, in alternating rounds.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -20,11 +20,11 @@ use highwater_tracking::{Replayer, Step, Trace, TraceEvent, TraceLimits, plan_of
 /// More than any of the traces needs.
 const POOL: Bytes = Bytes::gib(16);
 
-/// How often policies take turns.
+/// The number of alternating rounds.
 const ROUNDS: usize = 25;
 
 fn traces() -> Vec<(String, Trace)> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits.trace.gz");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/digits.trace.gz");
     let others = std::env::var_os("HIGHWATER_TRACES").and_then(|folder| std::fs::read_dir(folder).ok());
     let mut others: Vec<PathBuf> = others
         .into_iter()
@@ -76,9 +76,9 @@ fn pools(c: &mut Criterion) {
     group.finish();
 }
 
-/// A trace for policies alone: no lock, no accounts.
+/// A trace for policies alone, without lock and accounts.
 struct Script {
-    /// Bytes of an allocation, or 0 for a free; and the block's entry in the table.
+    /// The bytes of an allocation, or 0 for a free, and the block's index.
     events: Vec<(u64, u32)>,
     /// Blocks live at the end.
     rest: Vec<u32>,
@@ -99,7 +99,7 @@ impl Script {
                     live.push(entry);
                     events.push((bytes.max(1), entry));
                 }
-                // A pool cannot lend bytes of a live block.
+                // A free never fails for a live block.
                 TraceEvent::Occupy { .. } => {}
                 TraceEvent::Free { block } => {
                     let entry = std::mem::replace(&mut live[block as usize], u32::MAX);
@@ -112,7 +112,7 @@ impl Script {
         Self { events, rest, slots: vec![0; count as usize] }
     }
 
-    /// Plays all events and frees what is left.
+    /// Replays all events and frees the remaining blocks.
     fn play(&mut self, policy: &mut impl Policy) {
         for &(bytes, entry) in &self.events {
             let slot = &mut self.slots[entry as usize];

@@ -1,6 +1,6 @@
-//! A whole training step of the digits network: forward, backward, optimiser.
+//! Times a whole training step of the digits network.
 //!
-//! Run with `cargo bench --bench train_step`.
+//! Run with `cargo bench -p highwater-benches --bench train_step`.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use highwater::prelude::*;

@@ -1,4 +1,4 @@
-//! A pool by hand: blocks, accounts, figures, and what running out of memory looks like.
+//! Uses a pool directly: blocks, accounts, statistics, and an out-of-memory error.
 //!
 //! cargo run --example allocate
 
@@ -11,16 +11,16 @@ use highwater::tracking::TrackingAllocator;
 use highwater::{Report, Tracker, module};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A pool takes regions from a source, here the system, and cuts blocks from them. It grows up to its limit.
+    // A pool takes regions from a source, here the system, and splits them into blocks. It grows up to its limit.
     let config = BfcConfig::new(Bytes::mib(8));
     let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("pool", Arc::new(HostMemory::new()), config));
 
-    // An allocation gives its block back when it is dropped; blocks are whole granules of 256 bytes.
+    // An allocation frees its block when dropped. Blocks are multiples of 256 bytes.
     let block = Allocation::new(&pool, &Request::new(1000))?;
-    println!("asked for 1000 bytes, got {} at {:#x}", block.block().bytes, block.block().address);
+    println!("requested 1000 bytes, got {} at {:#x}", block.block().bytes, block.block().address);
     drop(block);
 
-    // A tracking allocator counts what passes through it: in total, at the highest, and what is live.
+    // A tracking allocator counts total, peak and live bytes.
     let tracking = TrackingAllocator::new(Arc::clone(&pool), true);
     let counted: Arc<dyn Allocator> = tracking.clone();
     let scratch = Allocation::new(&counted, &Request::new(64 << 10))?;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:?}", tracking.sizes());
     drop(result);
 
-    // A tracker opens such an account for each execution of an op, and files it under module and op.
+    // A tracker opens such an account for each execution of an op, grouped by module and op.
     let tracker = Tracker::new();
     let weights = {
         let _scope = module("net.fc1");
@@ -39,9 +39,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     println!("\n{}", Report::new(&tracker, &[Arc::clone(&pool)]));
 
-    // Running out of memory is a value, with a report in it that names who holds what.
+    // Running out of memory returns an error with a report of the largest holders.
     match Allocation::new(&pool, &Request::new(6 << 20)) {
-        Ok(_) => println!("there was room after all"),
+        Ok(_) => println!("the allocation succeeded"),
         Err(error) => {
             println!("{}", error.out_of_memory().map_or(error.to_string(), |report| report.details()))
         }

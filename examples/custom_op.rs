@@ -1,4 +1,4 @@
-//! An op written outside the workspace: y = x · sigmoid(x), known as SiLU, with its gradient.
+//! Defines a custom op, y = x · sigmoid(x), known as SiLU, with its gradient.
 //!
 //! cargo run --example custom_op -- --help
 
@@ -13,7 +13,7 @@ use highwater::{
 };
 use serde_json::json;
 
-/// An op is a value: its fields, if it had any, would be its settings.
+/// An op is a value. Fields would hold its parameters.
 #[derive(Debug)]
 struct Silu;
 
@@ -21,9 +21,9 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// out[i] = f(inputs[i]), computed on the host, wherever the numbers are. On a dry device there are none, and nothing to do.
+/// out[i] = f(inputs[i]), computed on the host for every device. A dry device computes nothing.
 fn map(ctx: &OpContext<'_>, inputs: &[&Tensor], f: impl Fn(&[f64]) -> f64) -> Result<Tensor> {
-    // Every byte is taken through the context: that is how it gets into the accounts.
+    // The context accounts for every allocated byte.
     let mut out = ctx.output(inputs[0].shape(), DType::F64)?;
     if !ctx.backend().is_dry() {
         let inputs = inputs.iter().map(|input| input.to_vec()).collect::<Result<Vec<Vec<f64>>>>()?;
@@ -43,7 +43,7 @@ impl Op for Silu {
         if inputs[0].dtype() != DType::F64 {
             return Err(Error::UnsupportedDType { op: self.name(), dtype: inputs[0].dtype() });
         }
-        // What backward reads is saved here, and freed when backward has passed.
+        // Saves the tensors that backward reads; they are freed after backward.
         ctx.save(inputs[0]);
         map(ctx, inputs, |x| x[0] * sigmoid(x[0]))
     }
@@ -55,7 +55,7 @@ impl Op for Silu {
     }
 }
 
-/// Use an op written outside the workspace.
+/// Use a custom op.
 #[derive(Debug, Parser)]
 struct Args {}
 
@@ -64,13 +64,12 @@ fn main() -> ExitCode {
 }
 
 fn run(_args: &Args, session: &Session) -> anyhow::Result<()> {
-    // Is the gradient right? The check moves each element up and down and compares, which takes values: so it has a device of
-    // its own, wherever the rest runs.
+    // Checks the gradient by finite differences. That needs values, so it runs on a CPU device of its own.
     let rng = Rng::new(session.seed);
     let few = Tensor::normal_of(&Device::cpu()?, [20], 0.0, 2.0, &rng, DType::F64)?;
     check_gradients(|inputs| apply(Silu, &[&inputs[0]]), &[few], GradCheck::for_dtype(DType::F64))?;
 
-    // From here on it is an op like any other: recorded, accounted for, named in the report.
+    // From here on it behaves like a built-in op: recorded, accounted for, named in the report.
     let x = Tensor::normal_of(&session.device, [1000], 0.0, 2.0, &rng, DType::F64)?.requiring_grad()?;
     let sum = apply(Silu, &[&x])?.sum_all()?;
     let gradients = sum.backward()?;

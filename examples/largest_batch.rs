@@ -1,4 +1,4 @@
-//! Says for each known GPU which batch a network could be trained with on it. None of them needs to be here.
+//! Predicts the largest batch for training a network on each known GPU, without having the GPU.
 //!
 //! cargo run --release --example largest_batch
 
@@ -6,7 +6,7 @@ use highwater::prelude::*;
 use highwater::tracking::table::{Table, bytes};
 use highwater::{Result, largest_fit};
 
-/// More than fits into any of them.
+/// More than fits into any GPU.
 const MOST: u64 = 1 << 30;
 
 fn main() -> Result<()> {
@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Two steps with a batch of this size: in the second, the optimiser has its state.
+/// Two steps with this batch size: the second one includes the optimizer's state.
 fn train(device: &Device, batch: u64) -> Result<()> {
     let rng = Rng::new(0);
     let network = Sequential::new()

@@ -1,4 +1,4 @@
-//! Fits a line to points, made up or from a file, by gradient descent, with nothing but tensors and a backward pass.
+//! Fits a line to generated points or points from a file, by gradient descent with tensors and a backward pass.
 //!
 //! cargo run --example linear_regression -- --help
 
@@ -17,17 +17,17 @@ use highwater::io::{
 use highwater::{Device, Reduction, Rng, Tensor, no_grad};
 use serde_json::json;
 
-/// How far each step goes against the gradient.
+/// The learning rate.
 const RATE: f64 = 0.1;
 
 /// Fit a line to points by gradient descent.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Steps of descent
+    /// Training steps
     #[arg(long, value_name = "N", default_value_t = 200)]
     steps: u64,
 
-    /// A CSV file of points, x and y in each line, in place of points made up
+    /// A CSV file of points, x and y per line [default: generated points]
     #[arg(long, value_name = "FILE")]
     points: Option<PathBuf>,
 
@@ -58,7 +58,7 @@ fn fit(args: &Args, session: &Session) -> anyhow::Result<()> {
         let loss = progress.run(|| {
             let loss = x.matmul(&slope)?.add(&offset)?.mse_loss(&y, Reduction::Mean)?;
             let gradients = loss.backward()?;
-            // The step itself must not be recorded. The old tensors are dropped, and their memory is used again.
+            // The update must not be recorded. The old tensors are dropped, and their memory is reused.
             let descend = |leaf: &Tensor| match gradients.get(leaf) {
                 Some(gradient) => no_grad(|| leaf.sub(&gradient.mul_scalar(RATE)?))?.requiring_grad(),
                 None => Ok(leaf.clone()),
@@ -78,12 +78,12 @@ fn fit(args: &Args, session: &Session) -> anyhow::Result<()> {
         save(path, &slope, &offset, steps)?;
     }
 
-    // On a dry run there are no values to read, only the memory that they would have taken.
+    // A dry run has no values, only memory figures.
     let value = |tensor: &Tensor| if device.is_dry() { Ok(None) } else { tensor.item::<f32>().map(Some) };
     let (slope, offset) = (value(&slope)?, value(&offset)?);
     let summary = match (slope, offset) {
         (Some(slope), Some(offset)) => format!("y = {slope:.3} x + {offset:.3}"),
-        _ => "nothing computed".to_owned(),
+        _ => "dry run".to_owned(),
     };
     session.finish(&summary, json!({ "slope": slope, "offset": offset }))
 }
@@ -105,10 +105,10 @@ fn read(file: &Path, device: &Device) -> anyhow::Result<(Tensor, Tensor)> {
     Ok(batches.next().context("a file without points is refused")??)
 }
 
-/// Where the number of steps stands in a saved file.
+/// The key of the number of steps in a saved file.
 const STEPS: &str = "steps";
 
-/// Writes the line as a safetensors file, whole or not at all.
+/// Writes the line as a safetensors file, atomically.
 fn save(path: &Path, slope: &Tensor, offset: &Tensor, steps: u64) -> anyhow::Result<()> {
     let mut contents = Safetensors::default();
     contents.arrays.insert("slope".to_owned(), Array::of(slope)?);
@@ -117,7 +117,7 @@ fn save(path: &Path, slope: &Tensor, offset: &Tensor, steps: u64) -> anyhow::Res
     Ok(write_atomically(path, |file| write_safetensors_to(file, &contents))?)
 }
 
-/// Reads a line, and how many steps it took.
+/// Reads a line and its number of steps.
 fn load(path: &Path, device: &Device) -> anyhow::Result<(Tensor, Tensor, u64)> {
     let contents = read_safetensors(path, &SafetensorsLimits::default())?;
     let tensor = |name: &str, dims: &[usize]| {

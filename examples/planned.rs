@@ -9,10 +9,10 @@ use highwater::alloc::{Bytes, DeviceId, DeviceKind, Plan, PlanOptions, PoolOptio
 use highwater::prelude::*;
 use highwater::tracking::{PlanLimits, Step, Trace, parse_plan, plan_of, write_plan};
 
-/// More than the events of the recorded steps take.
+/// More memory than the recorded events need.
 const LOG_MEMORY: Bytes = Bytes::mib(16);
 
-/// On the dry device a program makes the same requests as on any other, and computes nothing.
+/// A program makes the same requests on the dry device as on any other, without computing.
 const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,23 +29,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Bytes(plan.lower_bound()),
     );
 
-    // A plan is a text file, checked when it is read.
+    // A plan is a text file that is validated when read.
     let mut file = Vec::new();
     write_plan(&plan, &mut file)?;
     let plan: Arc<Plan> = Arc::new(parse_plan(file.as_slice(), &PlanLimits::default())?);
 
     let least = recorded.peak_live_bytes();
-    println!("training holds at most {}", Bytes(least));
+    println!("peak of training: {}", Bytes(least));
     let with_plan = smallest_pool(least, |limit| fits(limit, Some(&plan)))?;
     let without = smallest_pool(least, |limit| fits(limit, None))?;
-    println!("the smallest pool for it: {with_plan} by the plan, {without} by best fit alone");
+    println!("smallest pool: {with_plan} with the plan, {without} with best fit");
 
     let device = pool(with_plan, Some(&plan))?;
     train(&device, 100)?;
     let allocator = device.default_allocator()?;
     let counts = allocator.plan_counts().unwrap_or_default();
     println!(
-        "of {} allocations {} went by the plan in {} steps; {} were left to best fit, {} came unexpected, {} were refused",
+        "{} allocations: {} planned in {} steps, {} by best fit, {} unexpected, {} refused",
         allocator.stats().num_allocs,
         counts.planned,
         counts.steps,
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A device with a pool of `limit` bytes, taken at once, that follows the plan if there is one.
+/// A device with a fixed pool of `limit` bytes that follows the plan, if given.
 fn pool(limit: Bytes, plan: Option<&Arc<Plan>>) -> highwater::Result<Device> {
     let options =
         PoolOptions::default().with_limit(limit).with_allow_growth(false).with_retry_timeout(Duration::ZERO);
@@ -76,7 +76,7 @@ fn fits(limit: Bytes, plan: Option<&Arc<Plan>>) -> highwater::Result<bool> {
     }
 }
 
-/// The smallest pool from `least` bytes on that is large enough, by bisection in granules.
+/// The smallest sufficient pool of at least `least` bytes, by bisection in granules.
 fn smallest_pool(least: u64, fits: impl Fn(Bytes) -> highwater::Result<bool>) -> highwater::Result<Bytes> {
     const GRANULE: u64 = 256;
     let (mut low, mut high) = (least / GRANULE, least / GRANULE * 2);

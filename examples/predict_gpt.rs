@@ -11,7 +11,7 @@ const VOCABULARY: usize = 50_257;
 const CONTEXT: usize = 1024;
 const BATCH: usize = 2;
 
-/// GPT-2's architecture (Radford et al. 2019): the output layer shares the table of tokens.
+/// GPT-2's architecture (Radford et al. 2019): the output layer shares the embedding table.
 #[derive(Debug)]
 struct Gpt {
     tokens: Embedding,

@@ -1,4 +1,5 @@
-//! Training that goes on after memory ran out: catch the error, find the largest batch that fits, continue with it.
+//! Continues training after running out of memory: catches the error, finds the largest batch that fits, and continues
+//! with it.
 //!
 //! cargo run --release --example recover_from_oom
 
@@ -16,17 +17,17 @@ use serde_json::json;
 
 const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits.csv.gz");
 
-/// What the run may take unless --pool says otherwise.
+/// The pool limit without --pool.
 const BUDGET: Bytes = Bytes::mib(2);
 
-/// Train with too large a batch for the memory there is, and go on with a smaller one.
+/// Train with a batch that is too large for the memory, and continue with a smaller one.
 #[derive(Debug, Parser)]
 struct Args {
     /// Training steps
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
 
-    /// Images per step, to begin with
+    /// Images per step at the start
     #[arg(long, value_name = "N", default_value_t = 1024)]
     batch_size: usize,
 }
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let (device, seed) = (session.device.clone(), session.seed);
-    // A budget on the outermost module is a budget on everything.
+    // A budget on the outermost module covers everything.
     let _budget = session.pool().is_none().then(|| Budget::new("", BUDGET));
     let images = read_csv(DIGITS, &CsvOptions::default())?.scaled(1.0 / 16.0);
     let network = network(&device, seed)?;
@@ -53,19 +54,19 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
             }
             Err(error) => error,
         };
-        // Whatever the step took was given back on its way out, and the parameters are as they were.
+        // The failed step has freed all its memory, and the parameters are unchanged.
         let Some(report) = error.out_of_memory() else { return Err(error.into()) };
         let smaller = largest_batch(session, &images, batch_size.saturating_sub(1), seed)?;
-        eprintln!("at step {steps}, batch size {batch_size}: {report}; going on with {smaller}");
+        eprintln!("at step {steps}, batch size {batch_size}: {report}; continuing with {smaller}");
         if smaller == 0 {
             return Err(error.into());
         }
-        // Regions that were sized for the larger batch need not suit the smaller one.
+        // Regions sized for the larger batch may not suit the smaller one.
         device.empty_cache()?;
         (batch_size, failures) = (smaller, failures + 1);
     }
 
-    let loss_text = loss.map_or_else(|| "nothing computed".to_owned(), |loss| format!("loss {loss:.3}"));
+    let loss_text = loss.map_or_else(|| "dry run".to_owned(), |loss| format!("loss {loss:.3}"));
     let summary =
         format!("{steps} steps, {loss_text}; {failures} times out of memory, batch size {batch_size}");
     session.finish(&summary, json!({ "steps": steps, "failures": failures, "batch_size": batch_size }))
@@ -79,7 +80,7 @@ fn network(device: &Device, seed: u64) -> Result<Sequential> {
         .with("fc2", Linear::new(device, 256, 10, &rng)?))
 }
 
-/// The largest batch of at most `most` images that trains in the memory there is, found by dry runs; 0 if none does.
+/// The largest batch of at most `most` images that fits, found by dry runs; 0 if none does.
 fn largest_batch(session: &Session, images: &Dataset, most: usize, seed: u64) -> Result<usize> {
     let mut options = session.dry_run_options();
     if let Some(limit) = session.pool() {
@@ -88,7 +89,7 @@ fn largest_batch(session: &Session, images: &Dataset, most: usize, seed: u64) ->
     let found = largest_fit(options, 1..=most as u64, |device, batch_size| {
         let network = network(device, seed)?;
         let mut optimizer = AdamW::new(network.parameters(), 0.01)?;
-        // In the second step the optimizer has its state.
+        // The second step includes the optimizer's state.
         for number in 0..2 {
             step(device, &network, &mut optimizer, images, batch_size as usize, (seed, number))?;
         }
@@ -97,7 +98,7 @@ fn largest_batch(session: &Session, images: &Dataset, most: usize, seed: u64) ->
     Ok(found.largest.unwrap_or(0) as usize)
 }
 
-/// One step on a random batch; the loss, where there are values.
+/// One step on a random batch; returns the loss if the device computes values.
 fn step(
     device: &Device,
     network: &Sequential,

@@ -20,11 +20,11 @@ use serde_json::json;
 const MEAN: [f64; 2] = [2.0, -1.0];
 const DEVIATION: [f64; 2] = [0.5, 1.5];
 
-/// Numbers that the generator makes a point from, and units of each hidden layer.
+/// The generator's input size, and the width of hidden layers.
 const NOISE: usize = 4;
 const HIDDEN: usize = 32;
 
-/// Points that the result is measured on.
+/// The number of points for evaluation.
 const MEASURED: usize = 4096;
 
 /// Train a generative adversarial network on points of the plane.
@@ -75,7 +75,7 @@ fn train(args: &Args, session: &Session) -> anyhow::Result<()> {
             let loss = judged(&data(device, points, &rng)?, &is_data)?.add(&judged(&made, &is_made)?)?;
             judges.step(loss.backward()?)?;
 
-            // The generator's step, through the critic, which stays as it is.
+            // The generator's step goes through the critic, which stays unchanged.
             let loss = judged(&make(points)?, &is_data)?;
             makes.step_partial(loss.backward()?)?;
             Ok(loss)
@@ -88,7 +88,7 @@ fn train(args: &Args, session: &Session) -> anyhow::Result<()> {
     let made = no_grad(|| make(MEASURED))?;
     let (mean, deviation) = (made.mean(0)?, made.std(0, 1)?);
     if device.is_dry() {
-        return session.finish("nothing computed", json!({ "steps": steps }));
+        return session.finish("dry run", json!({ "steps": steps }));
     }
     let (mean, deviation) = (mean.to_vec::<f32>()?, deviation.to_vec::<f32>()?);
     let apart = |found: &[f32], expected: [f64; 2]| {

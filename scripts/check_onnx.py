@@ -62,10 +62,10 @@ def exported(case):
         inputs, outputs = case.data_sets[0]
         given, made = iter(inputs), iter(outputs)
         row["attributes"] = {a.name: attribute(onnx.helper.get_attribute_value(a)) for a in node.attribute}
-        # An input or output without a name is one that was left out.
+        # An input or output without a name is omitted.
         row["inputs"] = [tensor(next(given)) if name else None for name in node.input]
         row["outputs"] = [tensor(next(made)) if name else None for name in node.output]
-        # Of halves at least two steps: the package rounds on the way, and our ops once at the end.
+        # Half precision allows at least two units: the package rounds in between, Highwater once at the end.
         steps = [STEP.get(made[0], 0.0) for made in row["outputs"] if made]
         row["tolerance"] = [max([float(case.rtol), *steps]), float(case.atol)]
     except NotHere as reason:
@@ -109,7 +109,7 @@ with np.errstate(all="ignore"):
     cases = collect_testcases(None)
     sys.stdout = stdout
 for case in cases:
-    # Cases of several nodes are ops written out in others.
+    # Cases with several nodes are decomposed ops.
     if len(case.model.graph.node) == 1:
         print(json.dumps(exported(case), allow_nan=False))
 for op, options in (("GRU", {}), ("GRU", {"linear_before_reset": 1}), ("LSTM", {}), ("RNN", {})):

@@ -25,25 +25,64 @@ pub use highwater_tensor::{
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
 
-/// Longer explanations, with examples.
+/// The pages of the folder `docs`.
 pub mod guide {
+    // Link definitions come before the text of a page: the first definition of a name counts. So links between pages
+    // lead to files in the repository, and to modules in this documentation.
+
+    #[doc = "[benchmarks]: mod@benchmarks"]
+    #[doc = "[columns]: mod@columns"]
     #[doc = include_str!("../docs/memory.md")]
     pub mod memory {}
 
+    #[doc = "[replay]: mod@replay"]
+    #[doc = include_str!("../docs/columns.md")]
+    pub mod columns {}
+
+    #[doc = "[memory]: mod@memory"]
     #[doc = include_str!("../docs/prediction.md")]
     pub mod prediction {}
 
+    #[doc = "[prediction]: mod@prediction"]
     #[doc = include_str!("../docs/out-of-memory.md")]
     pub mod out_of_memory {}
 
+    #[doc = "[benchmarks]: mod@benchmarks"]
+    #[doc = "[columns]: mod@columns"]
+    #[doc = "[files]: mod@files"]
     #[doc = include_str!("../docs/replay.md")]
     pub mod replay {}
 
     #[doc = include_str!("../docs/files.md")]
     pub mod files {}
 
+    #[doc = "[files]: mod@files"]
+    #[doc = "[gpu]: mod@gpu"]
+    #[doc = "[memory]: mod@memory"]
+    #[doc = "[oom]: mod@out_of_memory"]
+    #[doc = "[prediction]: mod@prediction"]
+    #[doc = "[replay]: mod@replay"]
     #[doc = include_str!("../docs/features.md")]
     pub mod features {}
+
+    #[doc = "[prediction]: mod@prediction"]
+    #[doc = include_str!("../docs/gpu.md")]
+    pub mod gpu {}
+
+    #[doc = "[gpu]: mod@gpu"]
+    #[doc = include_str!("../docs/benchmarks.md")]
+    pub mod benchmarks {}
+
+    #[doc = "[benchmarks]: mod@benchmarks"]
+    #[doc = include_str!("../docs/performance-notes.md")]
+    pub mod performance_notes {}
+
+    #[doc = "[performance-notes]: mod@performance_notes"]
+    #[doc = include_str!("../docs/upstream.md")]
+    pub mod upstream {}
+
+    #[doc = include_str!("../docs/proof.md")]
+    pub mod proof {}
 }
 
 /// What most programs need.

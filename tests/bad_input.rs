@@ -77,7 +77,7 @@ fn an_axis_out_of_range_is_named_with_the_shape() {
 }
 
 #[test]
-fn element_counts_that_overflow_are_refused_before_anything_is_taken() {
+fn overflowing_element_counts_are_refused_first() {
     let device = device();
     for dims in [[usize::MAX, 2], [1 << 40, 1 << 40], [usize::MAX / 4, 1]] {
         let error = refuse(&device, || Tensor::zeros(&device, dims));
@@ -114,7 +114,7 @@ fn tensors_of_two_devices_are_an_error_that_names_both() {
 }
 
 #[test]
-fn a_malformed_file_is_named_with_line_and_column_and_a_truncated_one_by_name() {
+fn malformed_and_truncated_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);
@@ -151,7 +151,7 @@ fn shapes_without_elements_work_forward_and_backward() {
 }
 
 #[test]
-fn memory_that_runs_out_in_training_leaves_parameters_and_pool_as_they_were() {
+fn out_of_memory_leaves_parameters_and_pool_unchanged() {
     let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
     let network = Linear::new(&device, 128, 256, &Rng::new(0)).unwrap();
     let mut optimizer = Adam::new(network.parameters(), 0.1).unwrap();

@@ -62,7 +62,7 @@ fn the_network_reads_at_least_97_percent_of_digits_it_never_saw() {
 }
 
 #[test]
-fn at_every_step_live_bytes_by_op_add_up_to_the_pools_bytes_in_use() {
+fn live_bytes_by_op_add_up_to_bytes_in_use_at_every_step() {
     let device = runtime(1).cpu().unwrap();
     let mut steps = 0;
     train(&device, &digits(), 1, |_, _loss| {
@@ -84,7 +84,7 @@ fn at_every_step_live_bytes_by_op_add_up_to_the_pools_bytes_in_use() {
 }
 
 #[test]
-fn between_steps_only_parameters_and_optimiser_state_are_held_in_their_layers() {
+fn between_steps_only_parameters_and_optimizer_state_live() {
     let device = runtime(1).cpu().unwrap();
     let network = model::network(model::Network::Mlp, &device, &Rng::new(1)).unwrap();
     let optimizer = AdamW::new(network.parameters(), 0.005).unwrap();
@@ -173,7 +173,7 @@ fn a_dry_run_makes_exactly_the_requests_of_the_real_run() {
 }
 
 #[test]
-fn recorded_sums_by_category_are_the_pools_own_whenever_an_op_begins() {
+fn recorded_category_sums_equal_the_pools_at_every_op() {
     let runtime = runtime(1);
     let device = runtime.cpu().unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));

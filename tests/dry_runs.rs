@@ -35,7 +35,7 @@ fn run(name: &str, args: &[&str], more: &[&str]) -> Output {
     Command::new(example(name)).args(args).args(more).output().unwrap()
 }
 
-/// What a run writes as JSON.
+/// The JSON output of a run.
 fn figures(name: &str, args: &[&str], more: &[&str]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.json");
@@ -59,14 +59,14 @@ fn every_example_needs_what_its_dry_run_says_to_the_byte() {
         let dry = without_names(figures(name, args, &["--dry-run"]));
         let real = without_names(figures(name, args, &["--device", "cpu", "--threads", "1"]));
         assert!(real["peak"]["bytes"].as_u64().unwrap() > 1000);
-        for field in ["ops", "scopes", "by_place", "categories", "peak", "pools", "unowned_bytes"] {
+        for field in ["ops", "scopes", "places", "categories", "peak", "pools", "unowned_bytes"] {
             assert_eq!(dry[field], real[field], "{name} {args:?}: {field}");
         }
     }
 }
 
 #[test]
-fn a_dry_run_for_a_gpu_takes_pages_of_the_gpu_and_room_for_its_library_of_products() {
+fn a_dry_run_for_a_gpu_includes_pages_and_workspace() {
     let calls = |figures: &Value| {
         let of = |op: &Value| (op["op"].to_string(), op["phase"].to_string(), op["calls"].as_u64());
         let mut calls: Vec<_> = figures["ops"].as_array().unwrap().iter().map(of).collect();
@@ -101,7 +101,7 @@ fn profiles_that_make_no_sense_are_refused_with_a_hint() {
 }
 
 #[test]
-fn the_largest_batch_that_dry_runs_find_trains_in_that_memory_and_the_next_does_not() {
+fn the_largest_batch_of_dry_runs_is_exact() {
     let found = figures("train_digits", &[], &["--fit-batch", "3"]);
     let (largest, refused) =
         (found["largest_batch"].as_u64().unwrap(), found["refused_batch"].as_u64().unwrap());
@@ -118,7 +118,7 @@ fn the_largest_batch_that_dry_runs_find_trains_in_that_memory_and_the_next_does_
 }
 
 #[test]
-fn the_smallest_pool_that_dry_runs_find_trains_and_a_granule_less_fails_with_the_verdict() {
+fn the_smallest_pool_of_dry_runs_is_exact() {
     let found = figures("train_digits", &[], &["--find-pool"]);
     let smallest = found["smallest_pool_bytes"].as_u64().unwrap();
     assert_eq!(found["refused_pool_bytes"].as_u64().unwrap(), smallest - 256);

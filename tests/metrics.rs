@@ -46,7 +46,7 @@ fn logged(example: &str, args: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn every_example_that_trains_logs_each_step_with_loss_time_and_memory() {
+fn every_training_example_logs_loss_time_and_memory() {
     let small = ["--layers", "1", "--width", "8", "--heads", "1", "--steps", "3", "--batch-size", "2"];
     let chargpt = [&small[..], &["--sample", "0", "--tokens", "bytes"]].concat();
     for (example, args, steps) in [
@@ -82,7 +82,7 @@ fn a_loss_that_is_nan_is_logged_and_the_page_warns() {
 }
 
 #[test]
-fn the_loss_on_unseen_text_is_logged_every_so_many_steps_and_at_the_end() {
+fn the_test_loss_is_logged_periodically_and_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let (text, json) = (folder.path().join("text"), folder.path().join("json"));
     std::fs::write(&text, "to be, or not to be. ".repeat(40)).unwrap();
@@ -97,7 +97,7 @@ fn the_loss_on_unseen_text_is_logged_every_so_many_steps_and_at_the_end() {
 }
 
 #[test]
-fn a_page_shows_the_curves_of_a_run_and_its_memory_whether_or_not_their_files_are_kept() {
+fn a_page_shows_curves_and_memory() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let small = ["--epochs", "1", "--batch-size", "500", "--html"];
@@ -230,7 +230,7 @@ fn a_line_goes_through_points_of_a_file() {
 }
 
 #[test]
-fn points_without_x_and_y_are_refused_with_the_name_of_their_file() {
+fn points_without_x_and_y_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("points.csv");
     std::fs::write(&file, "1,2,3\n").unwrap();
@@ -275,7 +275,7 @@ fn a_network_that_was_trained_in_two_parts_is_that_of_one() {
     };
     let whole = transformer(&["--steps", "4"]);
     transformer(&["--steps", "2", "--save", &at("transformer")]);
-    // What was trained with checkpoints goes on without.
+    // A run with checkpoints continues without them.
     assert_eq!(transformer(&["--steps", "4", "--plain", "--resume", &at("transformer")]), whole);
 }
 
@@ -330,7 +330,7 @@ fn write_images(folder: &Path) {
 }
 
 #[test]
-fn images_that_are_cropped_and_prefetched_train_alike_every_time_and_in_two_parts() {
+fn cropped_prefetched_images_train_reproducibly() {
     let folder = tempfile::tempdir().unwrap();
     write_images(folder.path());
     let saved = folder.path().join("saved");

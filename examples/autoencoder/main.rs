@@ -1,4 +1,4 @@
-//! Squeezes pictures of digits through a few numbers and draws what comes back of them, and says where every byte went.
+//! Trains an autoencoder on pictures of digits and draws the reconstructions.
 //!
 //! cargo run --release --example autoencoder -- --picture digits.png
 
@@ -17,36 +17,36 @@ use highwater::prelude::*;
 use picture::Drawing;
 use serde_json::json;
 
-/// The share of the pictures that the network never sees in training.
+/// The fraction of pictures held out for testing.
 const TEST_FRACTION: f64 = 0.2;
 
-/// How many unseen pictures are drawn.
+/// The number of test pictures to draw.
 const DRAWN: usize = 16;
 
 /// The brightness of a white pixel in the digits, and in MNIST.
 const WHITE: [f32; 2] = [16.0, 255.0];
 
-/// Squeeze pictures of digits through a few numbers, and draw what comes back of them.
+/// Train an autoencoder on pictures of digits, and draw the reconstructions.
 #[derive(Debug, Parser)]
 struct Args {
-    /// The pictures: a CSV file, plain or compressed, whose last column is no pixel
+    /// The pictures: a CSV file, plain or compressed, whose last column is the label
     #[arg(long, value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits.csv.gz"))]
     data: PathBuf,
 
-    /// Take pictures in MNIST's format from this folder instead
+    /// Read pictures in MNIST's format from this folder instead
     #[arg(long, value_name = "FOLDER", conflicts_with = "data")]
     idx: Option<PathBuf>,
 
-    /// Draw unseen pictures to this file: the originals on top, and what comes back of them before training and after 1, 2, 4,
-    /// 8 epochs and so on
+    /// Draw test pictures to this PNG file: the originals on top, then reconstructions before training and after 1, 2,
+    /// 4, 8 epochs and so on
     #[arg(long, value_name = "FILE.png", value_parser = harness::file_to_write())]
     picture: Option<PathBuf>,
 
-    /// Numbers that a picture is squeezed through
+    /// The size of the code
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     code: u16,
 
-    /// The width of the layers on both sides
+    /// The width of the hidden layers
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
     hidden: u16,
 
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
 fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let (device, seed) = (&session.device, session.seed);
     let data = pictures(args)?;
-    let (train, test) = data.split(TEST_FRACTION, seed).context("too few pictures to keep some unseen")?;
+    let (train, test) = data.split(TEST_FRACTION, seed).context("too few pictures for a test set")?;
     let sizes = [data.width(), args.hidden.into(), args.code.into()];
     let network = model::autoencoder(device, sizes, &Rng::new(seed))?;
     let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
@@ -124,13 +124,12 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     args.saves.save(device, &network, &optimizer, steps)?;
     let summary = match unseen_loss {
         Some(loss) => format!(
-            "pictures of {} pixels come back from {} numbers with a mean squared difference of {loss:.4} (of {} unseen ones, \
-             after {steps} steps)",
+            "{} pixels to a code of {}: mean squared error {loss:.4} on {} test pictures after {steps} steps",
             data.width(),
             args.code,
             test.rows()
         ),
-        None => format!("{steps} steps, nothing computed"),
+        None => format!("{steps} steps, dry run"),
     };
     session
         .finish(&summary, json!({ "validation_loss": unseen_loss, "final_loss": last_loss, "steps": steps }))
@@ -149,7 +148,7 @@ fn pictures(args: &Args) -> anyhow::Result<Dataset> {
     Ok(data)
 }
 
-/// Looks at what comes back of a few unseen pictures, for the drawing of `--picture`.
+/// Collects reconstructions of test pictures for `--picture`.
 struct Looks<'a> {
     path: Option<&'a PathBuf>,
     originals: Dataset,

@@ -1,9 +1,9 @@
-//! The network: a picture to a few numbers, and these back to a picture.
+//! The network: an encoder and a decoder.
 
 use highwater::Result;
 use highwater::prelude::*;
 
-/// Squeezes pictures of `pixels` pixels through `hidden` numbers to `code` numbers, and draws them again from these alone.
+/// Encodes pictures of `pixels` pixels to `code` values and decodes them, with `hidden` units on both sides.
 pub(crate) fn autoencoder(
     device: &Device,
     [pixels, hidden, code]: [usize; 3],
@@ -21,14 +21,14 @@ pub(crate) fn autoencoder(
         .with("brightness", Sigmoid))
 }
 
-/// The mean squared difference of pictures from what comes back of them.
+/// The mean squared error of the reconstructions.
 pub(crate) fn loss(network: &Sequential, pictures: &Tensor) -> Result<Tensor> {
     let back = network.forward(pictures)?;
     let _scope = module("loss");
     back.mse_loss(pictures, Reduction::Mean)
 }
 
-/// The same of all rows of some data; `None` on a device that computes nothing.
+/// The mean squared error over a data set; `None` on a device that computes nothing.
 pub(crate) fn mean_loss(
     network: &Sequential,
     data: &Dataset,

@@ -1,4 +1,4 @@
-//! What came back of a few pictures, drawn below them: a row for each look at the network.
+//! Draws pictures and their reconstructions: one row per evaluation.
 
 use std::path::Path;
 
@@ -6,30 +6,30 @@ use anyhow::Context;
 use highwater::tracking::AtomicFile;
 use png::{BitDepth, ColorType, Encoder};
 
-/// About how many dots of the drawing a picture is wide.
+/// The approximate width of a picture in the drawing, in pixels.
 const DOTS: usize = 56;
 
-/// Dots between pictures, and thrice as many below the originals.
+/// The gap between pictures, in pixels; three times as much below the originals.
 const GAP: usize = 4;
 
-/// Between black and white, so that no picture runs into it.
+/// The gray of the gaps, distinct from black and white.
 const GROUND: u8 = 96;
 
 /// Rows of square pictures.
 pub(crate) struct Drawing {
-    /// Of a picture, in pixels.
+    /// The width of a picture, in pixels.
     side: usize,
-    /// Each the pictures of a row, one after the other, from 0 for black to 1.
+    /// The pictures of each row, with values from 0 (black) to 1.
     rows: Vec<Vec<f32>>,
 }
 
 impl Drawing {
-    /// With the originals on top.
+    /// Starts with the originals.
     pub(crate) fn new(side: usize, originals: &[f32]) -> Self {
         Self { side, rows: vec![originals.to_vec()] }
     }
 
-    /// Puts a row below the others.
+    /// Adds a row.
     pub(crate) fn add(&mut self, pictures: Vec<f32>) {
         self.rows.push(pictures);
     }
@@ -48,7 +48,7 @@ impl Drawing {
         file.commit().with_context(at)
     }
 
-    /// The width in dots, and the dots row by row.
+    /// The width, and the pixels row by row.
     fn dots(&self) -> (usize, Vec<u8>) {
         let scale = (DOTS / self.side).max(1);
         let cell = self.side * scale + GAP;

@@ -1,4 +1,5 @@
-//! Trains a transformer that keeps nothing of a block for the backward pass but its input, and says what that saves.
+//! Trains a transformer with gradient checkpointing: each block keeps only its input, and runs again in the backward
+//! pass.
 //!
 //! cargo run --release --example checkpointed_transformer -- --help
 
@@ -20,7 +21,7 @@ use model::Transformer;
 /// Train a transformer whose blocks run again in the backward pass instead of keeping their activations.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Keep all activations instead, as to compare
+    /// Keep all activations, for comparison
     #[arg(long)]
     plain: bool,
 
@@ -28,27 +29,27 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
 
-    /// Sequences at a time
+    /// Sequences per batch
     #[arg(long, value_name = "N", default_value_t = 16)]
     batch_size: usize,
 
-    /// Batches whose gradients are summed for each step
+    /// Batches whose gradients are accumulated per step
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     parts: u64,
 
-    /// Tokens that the model sees at a time
+    /// The context length, in tokens
     #[arg(long, value_name = "N", default_value_t = 64)]
     context: usize,
 
-    /// Blocks of attention and multilayer perceptron
+    /// The number of transformer blocks
     #[arg(long, value_name = "N", default_value_t = 8)]
     layers: usize,
 
-    /// Numbers for each token
+    /// The model's width
     #[arg(long, value_name = "N", default_value_t = 64)]
     width: usize,
 
-    /// Heads of attention, which share the width
+    /// The number of attention heads
     #[arg(long, value_name = "N", default_value_t = 4)]
     heads: usize,
 
@@ -65,7 +66,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
-    // What both ways take, to the byte, before anything is computed.
+    // Predicts the memory of both variants before computing anything.
     let [with, without] = [true, false].map(|checkpointed| dry_run(args, session, checkpointed));
     let (with, without) = (with?, without?);
 
@@ -85,9 +86,9 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let now = if args.plain { "all activations kept" } else { "checkpointed" };
     let outcome = match loss {
         Some(loss) => {
-            format!("{now}, a loss of {loss:.4} after {steps} steps of {milliseconds:.1} ms")
+            format!("{now}, loss {loss:.4} after {steps} steps of {milliseconds:.1} ms")
         }
-        None => format!("{now}, {steps} steps, nothing computed"),
+        None => format!("{now}, {steps} steps, dry run"),
     };
     let summary = format!(
         "{outcome}\npeak with checkpoints {}, without {}: {:.1} times as much",
@@ -106,7 +107,7 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     session.finish(&summary, results)
 }
 
-/// What training takes on this machine, with checkpoints or without, computing nothing. All steps are alike.
+/// The memory of training on this machine, with or without checkpoints, from a dry run. All steps are alike.
 fn dry_run(args: &Args, session: &Session, checkpointed: bool) -> Result<DryRun<()>> {
     session.dry_run_options().run(|device| {
         let model = Transformer::new(device, args, session.seed, checkpointed)?;

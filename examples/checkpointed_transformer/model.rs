@@ -1,4 +1,4 @@
-//! A small transformer that learns to go on with what repeats itself.
+//! A small transformer that learns to continue repeating sequences.
 
 use highwater::prelude::*;
 use highwater::{Gradients, Result};
@@ -7,16 +7,16 @@ use serde_json::json;
 use super::Args;
 use super::harness::Progress;
 
-/// Different tokens.
+/// The number of distinct tokens.
 const TOKENS: usize = 16;
 
-/// After so many tokens, the sequence begins again.
+/// The period of the sequences.
 const PERIOD: usize = 5;
 
-/// The length that gradients are shortened to.
+/// The limit for the norm of gradients.
 const LONGEST_GRADIENT: f64 = 1.0;
 
-/// Tokens and their positions as rows of numbers, blocks that mix them, and a score for each next token.
+/// Embeds tokens and positions, applies blocks, and scores every next token.
 #[derive(Debug)]
 pub(crate) struct Transformer {
     seed: u64,
@@ -33,7 +33,7 @@ impl Transformer {
         for layer in 0..args.layers {
             let block = TransformerBlock::new(device, args.width, args.heads, true, &rng)?;
             let name = format!("block{layer}");
-            // All that there is to it. Parameters, results and gradients are the same.
+            // Checkpointing needs nothing else. Parameters, results and gradients are the same.
             blocks = if checkpointed {
                 blocks.with(&name, Checkpointed::new(block))
             } else {
@@ -49,7 +49,7 @@ impl Transformer {
         })
     }
 
-    /// Trains until so many steps are done.
+    /// Trains for this number of steps.
     pub(crate) fn train(
         &self,
         optimizer: &mut AdamW,
@@ -59,7 +59,7 @@ impl Transformer {
     ) -> Result<()> {
         let device = self.head.weight().tensor().device().clone();
         while progress.steps() < steps {
-            // A batch in parts: activations of one part at a time, and gradients of the whole.
+            // Gradient accumulation: activations of one batch at a time.
             let (mut gradients, mut sum) = (Gradients::default(), 0.0);
             for part in 0..args.parts {
                 let (x, y) = batch(&device, args, self.seed, progress.steps() * args.parts + part)?;
@@ -102,10 +102,10 @@ impl Module for Transformer {
     visit_parts!(tokens, positions, blocks, head);
 }
 
-/// Sequences that repeat a few random tokens, and what comes next in each place.
+/// Sequences that repeat random tokens, and their next tokens.
 fn batch(device: &Device, args: &Args, seed: u64, number: u64) -> Result<(Tensor, Tensor)> {
     let length = args.context + 1;
-    // Drawn on the host, as a dry device has no values: a simple generator (Knuth's MMIX) is random enough.
+    // Generated on the host, because a dry device has no values. A simple generator (Knuth's MMIX) suffices.
     let mut state = seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut draw = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

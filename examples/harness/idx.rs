@@ -1,17 +1,17 @@
-//! Pictures in MNIST's format, found in a folder by the names of its files.
+//! Finds and reads pictures in MNIST's format.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use highwater::data::{Dataset, IdxOptions, read_idx};
 
-/// Reads the pictures and labels in a folder: of the files with `images-idx3` and with `labels-idx` in their names, plain or .gz, the
-/// first by name.
+/// Reads the pictures and labels of a folder: the first files by name that contain `images-idx3` and `labels-idx`,
+/// plain or .gz.
 pub(crate) fn read(folder: &Path) -> anyhow::Result<Dataset> {
     Ok(read_idx(find(folder, "images-idx3")?, find(folder, "labels-idx")?, &IdxOptions::default())?)
 }
 
-/// The file in a folder whose name has `part` in it; the first by name.
+/// The first file by name whose name contains `part`.
 fn find(folder: &Path, part: &str) -> anyhow::Result<PathBuf> {
     let entries = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;

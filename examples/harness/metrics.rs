@@ -1,4 +1,4 @@
-//! `--log`: a line of JSON for every training step, for those who draw curves.
+//! `--log`: one JSON line per training step.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -11,20 +11,20 @@ use anyhow::Context;
 use highwater::{Device, Result};
 use serde_json::{Value, json};
 
-/// Where the lines go; nowhere unless asked for. Clones write to the same file.
+/// Writes the log, if requested. Clones share the file.
 #[derive(Clone, Default)]
 pub(super) struct Metrics(Option<Rc<RefCell<Log>>>);
 
 struct Log {
     path: PathBuf,
-    /// Lines are there as soon as they are written: for those who watch.
+    /// Flushes every line, so that others can follow the file.
     file: LineWriter<File>,
     started: Instant,
-    /// A full disk ends no training. It is told at the end.
+    /// The first write error, reported at the end: a full disk must not stop training.
     failed: Option<io::Error>,
 }
 
-/// A number for the log. NaN and infinities, which JSON lacks, are strings: as `null` they would look like missing values.
+/// A number for the log. JSON has no NaN and infinities, so they are strings; `null` would mean a missing value.
 pub(crate) fn number(value: impl Into<f64>) -> Value {
     let value = value.into();
     match value {
@@ -43,8 +43,8 @@ impl Metrics {
         Ok(Self(Some(Rc::new(RefCell::new(Log { path, file, started: Instant::now(), failed: None })))))
     }
 
-    /// Writes a line for a step: its number, the seconds since the start, the memory in use and its peak, the loss, and `figures`. The
-    /// loss of a dry run, which has none, is null.
+    /// Writes a step's line: its number, the seconds since the start, the memory in use and its peak, the loss, and
+    /// `figures`. The loss of a dry run is null.
     pub(super) fn step(&self, step: u64, device: &Device, loss: Option<f32>, figures: Value) -> Result<()> {
         let Some(log) = &self.0 else { return Ok(()) };
         let (mut log, memory) = (log.borrow_mut(), device.default_allocator()?.stats());
@@ -62,7 +62,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// Says whether all lines were written.
+    /// Flushes, and returns the first write error.
     pub(super) fn finish(&self) -> anyhow::Result<()> {
         let Some(log) = &self.0 else { return Ok(()) };
         let mut log = log.borrow_mut();

@@ -1,5 +1,4 @@
-//! What the examples share: options, a device opened as they say, progress, what is kept from run to run, and what is said at
-//! the end.
+//! Shared parts of the examples: options, the device, progress, saved files and the final report.
 
 #[allow(dead_code, reason = "not every example takes pictures")]
 pub(crate) mod idx;
@@ -24,7 +23,7 @@ use anyhow::{Context, bail};
 use clap::{Args, FromArgMatches, Parser};
 use highwater::alloc::{AllocatorAttributes, Bytes, DeviceId, DeviceKind, DeviceScope, Plan};
 use highwater::io::write_atomically;
-use highwater::tracking::{OutOfMemory, PlanLimits, RunFacts, Trace, parse_plan};
+use highwater::tracking::{PlanLimits, RunFacts, Trace, oom_page, parse_plan};
 use highwater::{Device, DeviceProfile, DryRun, DryRunOptions, Report, Runtime, StepGraph, memory_report};
 use serde_json::Value;
 
@@ -41,16 +40,16 @@ pub(crate) use progress::Progress;
 #[allow(unused_imports, reason = "not every example keeps a model")]
 pub(crate) use saves::Saves;
 
-/// The most memory that the events of `--trace` take until they are written; each takes some seven bytes.
+/// The memory limit for the events of `--trace`; each takes about seven bytes.
 const TRACE_MEMORY: Bytes = Bytes::mib(256);
 
-/// A dry device, for people.
+/// The display name of a dry device.
 fn dry_name(profile: &DeviceProfile) -> String {
     format!("dry:0 ({profile})")
 }
 
-/// Parses the command line (the example's own options, and those of every example), runs the example, and says what went wrong,
-/// if anything did, in the exit code too.
+/// Parses the command line (the example's own options and the shared ones), runs the example, and reports errors. The
+/// exit code shows failure.
 pub(crate) fn main<A: Parser>(
     example: &'static str,
     run: impl FnOnce(&A, &Session) -> anyhow::Result<()>,
@@ -60,14 +59,14 @@ pub(crate) fn main<A: Parser>(
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to tell if this fails too.
+            // There is no way left to report an error here.
             let _ = complain(&error, options.oom_report.as_deref());
             ExitCode::FAILURE
         }
     }
 }
 
-/// The command line; what it should have been, if it makes no sense.
+/// Parses the command line, or prints the usage and exits.
 fn parse<A: Parser>() -> (A, Options) {
     let mut command = Options::augment_args(A::command());
     let matches = command.get_matches_mut();
@@ -76,7 +75,7 @@ fn parse<A: Parser>() -> (A, Options) {
     both.unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
-/// One line for the error, and the whole report if memory ran out, also in a file if one was asked for.
+/// Prints the error in one line, and the whole report if memory ran out, also to a file if requested.
 fn complain(error: &anyhow::Error, file: Option<&Path>) -> io::Result<()> {
     let mut stderr = io::stderr().lock();
     writeln!(stderr, "error: {}", with_causes(error))?;
@@ -86,15 +85,13 @@ fn complain(error: &anyhow::Error, file: Option<&Path>) -> io::Result<()> {
     };
     writeln!(stderr, "\n{}", report.details())?;
     let Some(file) = file else { return Ok(()) };
-    let report = OutOfMemory::from(report);
     let html = file.extension().is_some_and(|extension| extension == "html");
-    let text = if html { report.to_html() } else { report.to_json() };
+    let text = if html { oom_page(report) } else { serde_json::to_string_pretty(report)? };
     let written = write_atomically(file, |out| out.write_all(text.as_bytes()));
     written.or_else(|error| writeln!(stderr, "error: {error}"))
 }
 
-/// An error with its causes on one line. A cause is left out where the text before includes it: of some libraries it does, of
-/// others not.
+/// An error with its causes in one line. Skips a cause that the text already contains, as with some libraries.
 fn with_causes(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
         "" => cause,
@@ -105,16 +102,16 @@ fn with_causes(error: &anyhow::Error) -> String {
 
 /// One run of an example.
 pub(crate) struct Session {
-    /// Where to compute.
+    /// The device to compute on.
     pub(crate) device: Device,
-    /// Where that is, for people.
+    /// The device's display name.
     place: String,
-    /// The seed of everything random.
+    /// The random seed.
     pub(crate) seed: u64,
     options: Options,
     runtime: Runtime,
     metrics: Metrics,
-    /// The training step, if it is to be given to the device as graphs.
+    /// The training step as a graph, if requested.
     graph: Option<Arc<StepGraph>>,
     example: &'static str,
     json: Option<Output>,
@@ -148,7 +145,7 @@ impl Session {
         if options.log_placement {
             log_placement(&runtime, &format!("device {}: {}", choice.device, choice.reason));
         }
-        // Files are opened first: a run whose results cannot be kept should not begin.
+        // Open the files first: a run should not start if its results cannot be written.
         let (json, trace) = (Output::open(options.json.as_deref())?, Output::open(options.trace.as_deref())?);
         let page = Page::open(options.html.as_deref(), options.record.as_deref(), options.log.as_deref())?;
         let log = page.as_ref().map(|page| page.log.path()).or(options.log.as_deref());
@@ -168,7 +165,7 @@ impl Session {
             let file = File::create(path).with_context(|| name(path))?;
             runtime.tracker().start_recording(file, &facts).with_context(|| name(path))?;
         }
-        // After the recording began, so that both count from one moment: a page shows them over one time.
+        // After the recording starts, so that both share one time axis.
         let metrics = Metrics::open(log)?;
         let (device, seed, started) = (choice.device, options.seed, Instant::now());
         let place = options.dry_run.as_ref().map_or_else(|| device.to_string(), dry_name);
@@ -191,32 +188,32 @@ impl Session {
         })
     }
 
-    /// The most memory the run may take, where that was said.
+    /// The pool limit, if given.
     #[allow(dead_code, reason = "only an example that runs out of memory asks")]
     pub(crate) fn pool(&self) -> Option<Bytes> {
         self.options.pool
     }
 
-    /// The progress of a training of so many steps in all.
+    /// The progress of a training run with this number of steps.
     #[allow(dead_code, reason = "not every example trains")]
     pub(crate) fn progress(&self, steps: u64) -> Progress {
         Progress::new(&self.device, steps, self.metrics.clone(), self.graph.clone())
     }
 
-    /// How dry runs on the side are to be, on the device asked for by --dry-run, else on this machine.
+    /// Options for dry runs: the device of --dry-run, else this machine.
     #[allow(dead_code, reason = "not every example makes some")]
     pub(crate) fn dry_run_options(&self) -> DryRunOptions {
         self.options.dry_run_options()
     }
 
-    /// Prints what came out and what memory it took, and writes the files that were asked for. `results` are further
-    /// fields of the JSON object.
+    /// Prints the result and the memory report, and writes the requested files. `results` are further fields of the
+    /// JSON object.
     pub(crate) fn finish(&self, summary: &str, results: Value) -> anyhow::Result<()> {
         let (report, device) = (memory_report(&self.device)?, self.device.to_string());
         self.finish_with(summary, &report, &device, &self.place, results)
     }
 
-    /// The same of dry runs that this example has made by itself.
+    /// Like [`finish`](Self::finish), for a dry run that the example made itself.
     #[allow(dead_code, reason = "not every example makes some")]
     pub(crate) fn finish_dry(&self, summary: &str, run: &DryRun<()>, results: Value) -> anyhow::Result<()> {
         self.finish_with(summary, &run.report, "dry:0", &dry_name(&run.profile), results)
@@ -239,18 +236,18 @@ impl Session {
         ))?;
         if let Some(counts) = self.device.default_allocator()?.plan_counts() {
             say(&format!(
-                "\nby the plan: {} allocations in {} steps; left to best fit {}, unexpected {}, refused {}\n",
+                "\nplanned allocations: {} in {} steps; by best fit {}, unexpected {}, refused {}\n",
                 counts.planned, counts.steps, counts.left, counts.unexpected, counts.refused
             ))?;
         }
         match self.graph.as_ref().map(|graph| graph.counts()) {
             None => {}
-            Some(counts) if counts.runs == 0 => say(&format!("\nby graphs: {device} has none\n"))?,
+            Some(counts) if counts.runs == 0 => say(&format!("\ngraphs: {device} has none\n"))?,
             Some(counts) => {
                 let refused =
                     counts.refused.map_or_else(String::new, |reason| format!("; refused: {reason}"));
                 say(&format!(
-                    "\nby graphs: {} kernels in {} starts of {} graphs, {} of them changed before; {} one by one{refused}\n",
+                    "\ngraphs: {} kernels in {} launches of {} graphs, {} with new arguments; {} kernels one by one{refused}\n",
                     counts.in_graphs, counts.graphs, counts.prepared, counts.replaced, counts.singly
                 ))?;
             }
@@ -291,7 +288,7 @@ impl Session {
         }
         let damage = self.device.default_allocator()?.find_damage();
         if let Some(first) = damage.first() {
-            bail!("memory was damaged {} times; the first: {first}", damage.len());
+            bail!("memory was corrupted {} times; the first: {first}", damage.len());
         }
         Ok(())
     }
@@ -302,7 +299,7 @@ fn read_plan(path: &Path) -> anyhow::Result<Plan> {
     parse_plan(BufReader::new(file), &PlanLimits::default()).with_context(|| name(path))
 }
 
-/// Says each different placement once: a training step repeats itself.
+/// Prints each distinct placement once: training steps repeat.
 fn log_placement(runtime: &Runtime, choice: &str) {
     let told = Mutex::new(HashSet::new());
     let tell = move |line: String| {

@@ -7,76 +7,76 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use highwater::alloc::{AllocatorChoice, Bytes, DeviceId, MIB};
 use highwater::{DeviceProfile, DryRunOptions, alloc::PoolOptions};
 
-// No doc comment: it would stand above the help of the example.
+// Not a doc comment: clap would print it above the example's help.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Options of every example")]
 pub(crate) struct Options {
-    /// Where to compute: auto, cpu, dry, or cuda:N
+    /// The device: auto, cpu, dry, or cuda:N
     #[arg(long, default_value = "auto", value_parser = parse_device)]
     pub(super) device: Wanted,
 
-    /// Compute nothing: find out how much memory the run takes, here or on a device that is not here, such as a100-80g,
-    /// rtx-4090,limit=90% or cpu,memory=8GiB
+    /// Predict the memory without computing, for this machine or another device, such as a100-80g, rtx-4090,limit=90%
+    /// or cpu,memory=8GiB
     #[arg(long, value_name = "PROFILE", num_args = 0..=1, require_equals = true, default_missing_value = "this")]
     #[arg(conflicts_with = "device")]
     pub(super) dry_run: Option<DeviceProfile>,
 
-    /// The most memory the run may take, in MiB, or with a unit as in 1536KiB or 1610496B
+    /// The pool limit, in MiB or with a unit, such as 1536KiB or 1610496B
     #[arg(long, value_name = "MIB", value_parser = parse_pool)]
     pub(super) pool: Option<Bytes>,
 
-    /// How memory is handed out: bfc, bfc-tensorflow, buddy, auto-growth, planned, guard or passthrough [default: bfc, or as
-    /// the environment says]
+    /// The allocator: bfc, bfc-tensorflow, buddy, auto-growth, planned, guard or passthrough [default: bfc, or as set
+    /// in the environment]
     #[arg(long, value_name = "NAME")]
     pub(super) allocator: Option<AllocatorChoice>,
 
-    /// Give a GPU the work of each training step as graphs instead of kernel by kernel; the results do not depend on it
+    /// Submit each training step to a GPU as graphs; the results do not change
     #[arg(long)]
     pub(super) graphs: bool,
 
-    /// Run on the plan in this file, made by `highwater plan` from a trace of this example
+    /// Use the plan in this file, made by `highwater plan` from a trace of this example
     #[arg(long, value_name = "FILE")]
     pub(super) plan: Option<PathBuf>,
 
-    /// Threads that compute; the results do not depend on it [default: one per core]
+    /// Compute threads; the results do not depend on it [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) threads: Option<u16>,
 
-    /// The seed of everything random
+    /// The random seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) seed: u64,
 
-    /// Write the results and the memory report to this file
+    /// Write the results and the memory report as JSON to this file
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     pub(super) json: Option<PathBuf>,
 
-    /// Write a page for a browser to this file: the curves of the training, and where every byte went
+    /// Write an HTML page to this file: the training curves and the memory report
     #[arg(long, value_name = "FILE.html", value_parser = file_to_write(), conflicts_with = "trace")]
     pub(super) html: Option<PathBuf>,
 
-    /// Write a line of JSON for every training step to this file: loss, time and memory
+    /// Write one JSON line per training step to this file: loss, time and memory
     #[arg(long, value_name = "FILE.jsonl", value_parser = file_to_write())]
     pub(super) log: Option<PathBuf>,
 
-    /// Record every allocation, free and op in this file, for `highwater report`
+    /// Record every allocation, free and op to this file, for `highwater report`
     #[arg(long, value_name = "FILE.hwm", value_parser = file_to_write(), conflicts_with = "trace")]
     pub(super) record: Option<PathBuf>,
 
-    /// Write every allocation and free to this file, one a line
+    /// Write every allocation and free to this text file, one per line
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     pub(super) trace: Option<PathBuf>,
 
-    /// If memory runs out, write the report on it to this file, as JSON or, if it is called .html, as a page
+    /// If memory runs out, write the report to this file: JSON, or HTML if it ends in .html
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     pub(super) oom_report: Option<PathBuf>,
 
-    /// Say which device each op runs on, and why
+    /// Print which device each op runs on, and why
     #[arg(long)]
     pub(super) log_placement: bool,
 }
 
 impl Options {
-    /// How a dry run of the example is to be, on the device asked for by --dry-run, else on this machine.
+    /// Options for dry runs: the device of --dry-run, else this machine.
     pub(super) fn dry_run_options(&self) -> DryRunOptions {
         let options = DryRunOptions::new(self.dry_run.clone().unwrap_or_default());
         match self.allocator {
@@ -86,7 +86,7 @@ impl Options {
     }
 }
 
-/// A number alone is one of MiB.
+/// A plain number means MiB.
 fn parse_pool(text: &str) -> Result<Bytes, String> {
     let bytes = match text.parse::<u64>() {
         Ok(mib) => mib.checked_mul(MIB).map(Bytes),
@@ -97,7 +97,7 @@ fn parse_pool(text: &str) -> Result<Bytes, String> {
         .ok_or_else(|| "expected MiB, as in 64, or a size, as in 1750KiB".into())
 }
 
-/// A file to be written. Standard output has the results, so it is nothing else's place.
+/// A path of an output file. Standard output is reserved for the results.
 pub(crate) fn file_to_write() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| match path.to_str() {
         Some("-") => Err("results are said on standard output; for a file of this name say ./-"),
@@ -105,7 +105,7 @@ pub(crate) fn file_to_write() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
-/// The device asked for; `None` leaves the choice to the runtime.
+/// The requested device; `None` lets the runtime choose.
 pub(super) type Wanted = Option<DeviceId>;
 
 fn parse_device(text: &str) -> Result<Wanted, String> {

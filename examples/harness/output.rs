@@ -1,4 +1,4 @@
-//! What the examples say and write.
+//! Output of the examples.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 use highwater::tracking::AtomicFile;
 use serde_json::Value;
 
-/// Prints to standard output. That nobody reads on, as in `... | head`, is no error.
+/// Prints to standard output. A closed pipe, as in `... | head`, is not an error.
 pub(super) fn say(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -19,14 +19,14 @@ pub(super) fn say(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Puts the fields of one JSON object into another.
+/// Merges the fields of one JSON object into another.
 pub(super) fn merge(into: &mut Value, from: Value) {
     if let (Some(into), Value::Object(from)) = (into.as_object_mut(), from) {
         into.extend(from);
     }
 }
 
-/// A path, for people.
+/// The display name of a path.
 pub(super) fn name(path: &Path) -> String {
     path.display().to_string()
 }

@@ -1,5 +1,5 @@
-//! `--html`: the recording and the log of a run as one page. Where they were not asked for themselves, they are kept beside
-//! the page until it is written.
+//! `--html`: renders the recording and the log of a run as one page. If they were not requested, they are temporary
+//! files.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -11,14 +11,14 @@ use tempfile::NamedTempFile;
 
 use super::output::{Output, name};
 
-/// The page to be written, and what it is made of.
+/// The page and its sources.
 pub(super) struct Page {
     output: Output,
     pub(super) recording: Source,
     pub(super) log: Source,
 }
 
-/// A file that is kept, or one that goes when the page is done.
+/// A permanent file, or one that is deleted with the page.
 pub(super) enum Source {
     Kept(PathBuf),
     Passing(NamedTempFile),
@@ -45,7 +45,7 @@ impl Source {
 }
 
 impl Page {
-    /// The page at `path`, if there is to be one, of these files where they are kept.
+    /// The page at `path`, if requested, with the permanent files that are given.
     pub(super) fn open(
         path: Option<&Path>,
         recording: Option<&Path>,
@@ -55,7 +55,7 @@ impl Page {
         Ok(Some(Self { output, recording: Source::new(recording)?, log: Source::new(log)? }))
     }
 
-    /// Writes it, once both files are complete.
+    /// Writes the page after both files are complete.
     pub(super) fn write(&self) -> anyhow::Result<()> {
         // The program wrote the file itself.
         let limits = RecordingLimits { held_bytes: u64::MAX, ..RecordingLimits::default() };

@@ -1,4 +1,4 @@
-//! How training goes: a bar on standard error, and a line in the log for each step.
+//! Training progress: a bar on standard error, and a log line per step.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::metrics::Metrics;
 
-/// Counts steps, shows how they go, and remembers the last loss. The bar shows nothing where standard error is no terminal.
+/// Counts steps and keeps the last loss. Without a terminal the bar is hidden.
 pub(crate) struct Progress {
     bar: ProgressBar,
     device: Device,
@@ -29,18 +29,18 @@ impl Progress {
         Self { bar, device: device.clone(), metrics, graph, steps: 0, loss: None, note: String::new() }
     }
 
-    /// Counts, and shows nothing: for dry runs on the side.
+    /// Counts without a bar, for dry runs.
     pub(crate) fn hidden(device: &Device) -> Self {
         Self { bar: ProgressBar::hidden(), ..Self::new(device, 0, Metrics::default(), None) }
     }
 
-    /// Goes on after so many steps.
+    /// Continues after this number of steps.
     pub(crate) fn resume(&mut self, steps: u64) {
         self.steps = steps;
         self.bar.set_position(steps);
     }
 
-    /// How many steps were done.
+    /// The number of finished steps.
     pub(crate) const fn steps(&self) -> u64 {
         self.steps
     }
@@ -50,12 +50,12 @@ impl Progress {
         self.loss
     }
 
-    /// Shows this beside the loss from now on.
+    /// Sets a note to show next to the loss.
     pub(crate) fn note(&mut self, note: String) {
         self.note = note;
     }
 
-    /// Runs a step, as graphs if the user wants that.
+    /// Runs a step, as graphs if requested.
     pub(crate) fn run<T>(&self, step: impl FnOnce() -> Result<T>) -> Result<T> {
         match &self.graph {
             Some(graph) => graph.run(step),
@@ -63,13 +63,13 @@ impl Progress {
         }
     }
 
-    /// Counts a step. `figures` are further fields of its line in the log.
+    /// Counts a step. `figures` are further fields of its log line.
     pub(crate) fn step(&mut self, loss: &Tensor, figures: Value) -> Result<()> {
         let loss = if self.device.is_dry() { None } else { Some(loss.item::<f32>()?) };
         self.step_with(loss, figures)
     }
 
-    /// Counts a step whose loss is known already.
+    /// Counts a step with a known loss.
     pub(crate) fn step_with(&mut self, loss: Option<f32>, figures: Value) -> Result<()> {
         self.loss = loss;
         self.metrics.step(self.steps, &self.device, loss, figures)?;

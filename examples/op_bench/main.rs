@@ -1,9 +1,9 @@
-//! How long ops take on a device: a table of them, what a small op costs beyond its arithmetic, and whole training steps.
+//! Times ops on a device, the overhead of small ops, and whole training steps.
 //!
 //! cargo run --release --example op_bench -- --device cuda:0
 //!
-//! Everything runs before it is timed, so that kernels are compiled and loaded, and memory is in the pool. A device that
-//! computes behind the host's back is waited for by reading a number, once a round.
+//! Everything runs once before it is timed: kernels are compiled and memory is in the pool. Each round ends by reading
+//! a value, which waits for asynchronous devices.
 
 mod ops;
 mod steps;
@@ -17,70 +17,70 @@ use highwater::io::write_atomically;
 use highwater::{Device, Result, Runtime, Tensor};
 use serde_json::{Value, json};
 
-/// A round is about this long, unless one call takes longer.
+/// The duration of a round, unless one call takes longer.
 const ROUND: Duration = Duration::from_millis(20);
 
-/// The most calls in a round: their work waits in the device's queue.
+/// The most calls per round: their work is queued on the device.
 const MOST_CALLS: u32 = 2000;
 
 /// Time ops on a device.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Where to compute: cpu or cuda:N
+    /// The device: cpu or cuda:N
     #[arg(long, default_value = "cpu")]
     device: DeviceId,
 
-    /// Sizes that fit any machine, as on the CPU; without it, a GPU gets sizes that fill it
+    /// Use small sizes, as on the CPU; without it, sizes that fill a GPU
     #[arg(long)]
     small: bool,
 
-    /// Rounds, of which the median counts
+    /// Rounds; the median counts
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
 
-    /// Write the figures to this file
+    /// Write the figures as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// Something to time.
+/// An op to time.
 pub(crate) struct Case {
     pub(crate) name: String,
-    /// What has to be read and written at least.
+    /// The fewest bytes to read and write.
     pub(crate) bytes: f64,
-    /// Multiplications and additions. 0 where the memory is what counts.
+    /// Multiplications and additions; 0 for ops that are limited by memory.
     pub(crate) flops: f64,
     pub(crate) call: Box<dyn FnMut() -> Result<()>>,
 }
 
-/// Sizes of what is computed.
+/// The problem sizes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// Elements of a large tensor: a square.
+    /// Elements of a large tensor, a square number.
     pub(crate) side: usize,
-    /// Rows and columns of factors.
+    /// Rows and columns of matrices.
     pub(crate) product: usize,
-    /// Sequences by heads, and their length.
+    /// Sequences times heads, and their length.
     pub(crate) attention: [usize; 2],
     /// Images, channels, height and width.
     pub(crate) images: [usize; 2],
-    /// Whether models are small too.
+    /// Whether to use small models.
     pub(crate) small: bool,
 }
 
-/// Times calls, and waits for the device.
+/// Times calls and waits for the device.
 struct Clock {
     probe: Tensor,
     rounds: u16,
 }
 
 impl Clock {
-    /// Waits for all work that was given to the device.
+    /// Waits for all submitted work.
     fn wait(&self) -> Result<()> {
         self.probe.item_or(0.0_f32).map(drop)
     }
 
-    /// Seconds that so many calls take, until the device has done all of it.
+    /// The seconds for this number of calls, until the device has finished.
     fn round(&self, calls: u32, call: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
         let start = Instant::now();
         (0..calls).try_for_each(|_| call())?;
@@ -88,9 +88,9 @@ impl Clock {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Seconds a call, the median of rounds.
+    /// The seconds per call: the median of the rounds.
     fn time(&self, call: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
-        // What is compiled, loaded and taken from the system only once.
+        // Compiles, loads and allocates everything once.
         self.round(2, call)?;
         let once = self.round(1, call)?.max(1e-7);
         let calls = ((ROUND.as_secs_f64() / once) as u32).clamp(1, MOST_CALLS);
@@ -118,7 +118,7 @@ fn main() -> anyhow::Result<()> {
     let mut failed = 0;
     let mut table = Vec::new();
     for make in ops::TABLE {
-        // An op that fails costs its own line: the others are timed all the same.
+        // A failed op fills its own row; the others are timed all the same.
         match make(&device, sizes).and_then(|mut case| Ok((clock.time(&mut *case.call)?, case))) {
             Ok((seconds, case)) => table.push(row(&case, seconds)),
             Err(error) => {
@@ -159,7 +159,7 @@ fn row(case: &Case, seconds: f64) -> Value {
     })
 }
 
-/// What the smallest ops take: given one after the other, and with a wait after each.
+/// The overhead of small ops: queued, and with a wait after each.
 fn overhead(device: &Device, clock: &Clock) -> Result<Vec<Value>> {
     let (x, w) = (Tensor::ones(device, [4, 16])?, Tensor::ones(device, [16, 16])?);
     let leaf = w.clone().requiring_grad()?;
@@ -172,7 +172,7 @@ fn overhead(device: &Device, clock: &Clock) -> Result<Vec<Value>> {
         ("nothing, and a wait", Box::new(|| clock.wait())),
         ("add, 64 elements, and a wait", Box::new(|| x.add(&x).map(drop).and_then(|()| clock.wait()))),
     ];
-    println!("\n{:<52}{:>12}", "what an op costs beyond its arithmetic", "µs");
+    println!("\n{:<52}{:>12}", "overhead of an op", "µs");
     let mut rows = Vec::new();
     for (name, mut call) in calls {
         let microseconds = clock.time(&mut *call)? * 1e6;

@@ -1,4 +1,4 @@
-//! The ops that are timed, each with what it has to read and write at least, and to compute.
+//! The ops to time, each with its fewest bytes and operations.
 
 use highwater::nn::Parameter;
 use highwater::optim::{AdamW, Optimizer};
@@ -8,7 +8,7 @@ use highwater::{
 
 use crate::{Case, Sizes};
 
-/// Makes a case for a device.
+/// Creates a case for a device.
 pub(crate) type Make = fn(&Device, Sizes) -> Result<Case>;
 
 pub(crate) const TABLE: [Make; 35] = [
@@ -59,7 +59,7 @@ fn bytes_of(tensor: &Tensor) -> f64 {
     (tensor.elements() * tensor.dtype().size()) as f64
 }
 
-/// An op of a large tensor.
+/// A unary op on a large tensor.
 fn single(
     device: &Device,
     sizes: Sizes,
@@ -73,7 +73,7 @@ fn single(
     Ok(Case { name, bytes, flops: 0.0, call: Box::new(move || f(&x).map(drop)) })
 }
 
-/// An op of two large tensors.
+/// A binary op on large tensors.
 fn pair(
     device: &Device,
     sizes: Sizes,
@@ -88,7 +88,7 @@ fn pair(
     Ok(Case { name, bytes, flops: 0.0, call: Box::new(move || f(&x, &y).map(drop)) })
 }
 
-/// Rows of a table, as an embedding looks them up.
+/// Rows of a table, as in an embedding.
 fn rows_by_index(device: &Device, sizes: Sizes) -> Result<Case> {
     let table = numbers(device, &[sizes.side; 2], DType::F32)?;
     let rows: Vec<i64> = (0..sizes.side as i64).map(|row| row * 7919 % sizes.side as i64).collect();
@@ -110,7 +110,7 @@ fn cross_entropy(device: &Device, sizes: Sizes) -> Result<Case> {
     Ok(Case { name, bytes, flops: 0.0, call })
 }
 
-/// A step of the optimiser, with the gradient that it takes: that of a sum, which is ones.
+/// An optimizer step with the gradient of a sum, which is ones.
 fn adamw(device: &Device, sizes: Sizes) -> Result<Case> {
     let weight = Parameter::new(numbers(device, &[sizes.side; 2], DType::F32)?)?;
     let mut optimizer = AdamW::new(vec![("weight".to_owned(), weight.clone())], 1e-3)?;
@@ -128,13 +128,13 @@ fn matmul(device: &Device, batch: usize, side: usize, dtype: DType) -> Result<Ca
     Ok(Case { name, bytes, flops, call: Box::new(move || x.matmul(&y).map(drop)) })
 }
 
-/// Causal attention of heads that are 64 wide; with its gradients, some 3.5 times the work.
+/// Causal attention with heads of width 64; with gradients about 3.5 times the work.
 fn attention(device: &Device, sizes: Sizes, dtype: DType, backward: bool) -> Result<Case> {
     let [heads, length] = sizes.attention;
     let x = numbers(device, &[heads, length, 64], dtype)?;
     let x = if backward { x.requiring_grad()? } else { x };
     let options = AttentionOptions { causal: true, ..AttentionOptions::default() };
-    // Two products, of which half is seen.
+    // Two products; the causal mask halves the work.
     let flops = 2.0 * (heads * length * length * 64) as f64 * if backward { 3.5 } else { 1.0 };
     let with = if backward { " and gradients" } else { "" };
     let name = format!("attention{with}, {dtype}, {heads} of {length}");
@@ -145,7 +145,7 @@ fn attention(device: &Device, sizes: Sizes, dtype: DType, backward: bool) -> Res
     Ok(Case { name, bytes: 0.0, flops, call: Box::new(call) })
 }
 
-/// A convolution of as many channels by 3 by 3; with the gradients of both.
+/// A 3×3 convolution with equal channels; with both gradients.
 fn conv2d(device: &Device, sizes: Sizes, backward: bool) -> Result<Case> {
     let [images, channels] = sizes.images;
     let (x, w) = (

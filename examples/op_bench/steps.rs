@@ -1,4 +1,4 @@
-//! Whole training steps, from the input to the optimiser's update: kernel by kernel, and as graphs.
+//! Whole training steps: kernel by kernel, and as graphs.
 
 use highwater::prelude::*;
 use highwater::{Result, StepGraph};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::Sizes;
 
-/// A GPT, without its positions.
+/// A GPT without position embeddings.
 #[derive(Clone, Copy)]
 struct Gpt {
     layers: usize,

@@ -1,4 +1,4 @@
-//! Trains a small GPT on characters of any text, and lets it write.
+//! Trains a small GPT on the characters of a text, and generates text.
 //!
 //! cargo run --release --example train_chargpt -- --help
 
@@ -18,21 +18,21 @@ use serde_json::json;
 
 use model::CharGpt;
 
-/// The most text that is read, in bytes.
+/// The most bytes of text to read.
 const LONGEST: u64 = 64 << 20;
 
-/// The share of the text, at its end, that the model never sees in training.
+/// The fraction of the text, at its end, held out for testing.
 const TEST_FRACTION: f64 = 0.1;
 
-/// Under which name it is kept what the tokens stand for.
+/// The checkpoint key of the characters.
 const ALPHABET: &str = "alphabet";
 
-/// What the tokens stand for; bytes have no characters.
+/// The characters of the tokens; none for bytes.
 fn alphabet(text: &Text) -> String {
     text.alphabet().unwrap_or_default()
 }
 
-/// Keeps what was learnt in so many steps, and of which characters, where that was asked for.
+/// Writes a checkpoint with the characters, if requested.
 fn save(
     args: &Args,
     device: &Device,
@@ -46,21 +46,21 @@ fn save(
     Ok(checkpoint.with_note(ALPHABET, &alphabet(text)).save(path)?)
 }
 
-/// What a token is.
+/// The kind of token.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Tokens {
     Characters,
     Bytes,
 }
 
-/// Train a small GPT on the characters of a text, and let it write.
+/// Train a small GPT on the characters of a text, and generate text.
 #[derive(Debug, Parser)]
 struct Args {
     /// The text, UTF-8, or any file with --tokens bytes [default: the sources of this workspace]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
 
-    /// What the model reads and writes one by one: the characters of the text, or bytes of anything
+    /// The tokens: characters of the text, or bytes of any file
     #[arg(long, value_enum, default_value_t = Tokens::Characters)]
     tokens: Tokens,
 
@@ -76,31 +76,31 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 16)]
     batch_size: usize,
 
-    /// Characters that the model sees at a time
+    /// The context length, in characters
     #[arg(long, value_name = "N", default_value_t = 64)]
     context: usize,
 
-    /// Blocks of attention and multilayer perceptron
+    /// The number of transformer blocks
     #[arg(long, value_name = "N", default_value_t = 4)]
     layers: usize,
 
-    /// Numbers for each character
+    /// The model's width
     #[arg(long, value_name = "N", default_value_t = 128)]
     width: usize,
 
-    /// Heads of attention, which share the width
+    /// The number of attention heads
     #[arg(long, value_name = "N", default_value_t = 4)]
     heads: usize,
 
-    /// The highest learning rate: it rises to this at first and falls to a tenth by the end
+    /// The peak learning rate: it rises to this and then falls to a tenth
     #[arg(long, value_name = "RATE", default_value_t = 0.001)]
     learning_rate: f64,
 
-    /// Measure the loss on unseen text every so many steps, and at the end
+    /// Measure the test loss every N steps, and at the end
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     validate_every: u64,
 
-    /// Characters to write at the end
+    /// Characters to generate at the end
     #[arg(long, value_name = "N", default_value_t = 200)]
     sample: usize,
 
@@ -123,13 +123,13 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let (train, test) = text.split(TEST_FRACTION)?;
     let model = CharGpt::new(device, train.classes(), args, &Rng::new(seed))?;
     let mut optimizer = AdamW::new(model.parameters(), args.learning_rate)?;
-    // Up over the first twentieth of the steps, then down to a tenth.
+    // Rises over the first twentieth of the steps, then falls to a tenth.
     let (start, warm) = (args.learning_rate, (args.steps / 20).max(1));
     let rate = Schedule::Cosine { start, end: 0.1 * start, steps: args.steps.saturating_sub(warm) }
         .after_warm_up(warm);
     let mut progress = session.progress(args.steps);
     if let Some(checkpoint) = args.saves.load()? {
-        // As many other characters would do for the model, and stand for the wrong rows.
+        // The same number of other characters would fit the shapes but map to wrong rows.
         let (learnt, given) = (checkpoint.note(ALPHABET), alphabet(&train));
         ensure!(
             learnt.is_none_or(|learnt| learnt == given),
@@ -139,7 +139,7 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
         progress.resume(checkpoint.step().unwrap_or(0));
     }
     let (first, end) = (progress.steps(), args.stop_at.unwrap_or(args.steps).min(args.steps));
-    // Of a model that has learnt all already.
+    // The checkpoint has finished all steps.
     let mut test_loss = if first >= end { model.mean_loss(&test, args, seed)? } else { None };
     for step in first..end {
         optimizer.set_learning_rate(rate.learning_rate(step))?;
@@ -153,7 +153,7 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
         let validation = if validates { model.mean_loss(&test, args, seed)? } else { None };
         if let Some(loss) = validation {
             test_loss = validation;
-            progress.note(format!("on unseen text {loss:.4}"));
+            progress.note(format!("test loss {loss:.4}"));
         }
         let rate = optimizer.learning_rate();
         progress.step(&loss, json!({ "validation_loss": validation.map(number), "learning_rate": rate }))?;
@@ -167,9 +167,9 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
 
     let summary = match (test_loss, model.write(&train, args, seed)?) {
         (Some(loss), Some(sample)) => {
-            format!("a loss of {loss:.3} on unseen text after {steps} steps; it writes:\n\n{sample}")
+            format!("test loss {loss:.3} after {steps} steps; generated text:\n\n{sample}")
         }
-        _ => format!("{steps} steps, nothing computed"),
+        _ => format!("{steps} steps, dry run"),
     };
     let results = json!({
         "test_loss": test_loss,

@@ -1,4 +1,4 @@
-//! A GPT on characters: what comes next, from what came before.
+//! A character-level GPT.
 
 use highwater::Result;
 use highwater::nn::LinearOptions;
@@ -6,13 +6,13 @@ use highwater::prelude::*;
 
 use super::Args;
 
-/// Windows of unseen text that the loss is measured on.
+/// Windows of test text for the loss.
 const TEST_WINDOWS: usize = 64;
 
-/// How adventurous the writing is: below 1, likely characters become likelier.
+/// The sampling temperature: below 1, likely characters become likelier.
 const TEMPERATURE: f64 = 0.8;
 
-/// Characters and their positions as rows of numbers, blocks that mix them, and a score for each next character.
+/// Embeds characters and positions, applies blocks, and scores every next character.
 #[derive(Debug)]
 pub(crate) struct CharGpt {
     tokens: Embedding,
@@ -39,14 +39,14 @@ impl CharGpt {
         })
     }
 
-    /// How surprising the next characters `y` are, after those in `x`.
+    /// The cross-entropy of the next characters `y` after those in `x`.
     pub(crate) fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         let scores = self.forward(x)?;
         let _scope = module("loss");
         scores.flatten(0, 1)?.cross_entropy(&y.flatten(0, 1)?)
     }
 
-    /// The mean loss on unseen text; `None` on a device that computes nothing.
+    /// The mean test loss; `None` on a device that computes nothing.
     pub(crate) fn mean_loss(&self, text: &Text, args: &Args, seed: u64) -> Result<Option<f64>> {
         let _scope = module("test");
         let (device, mut sum) = (self.head.weight().tensor().device().clone(), 0.0);
@@ -58,7 +58,7 @@ impl CharGpt {
         Ok((!device.is_dry()).then_some(sum / rounds as f64))
     }
 
-    /// Writes, character by character; `None` on a device that computes nothing.
+    /// Generates text; `None` on a device that computes nothing.
     pub(crate) fn write(&self, text: &Text, args: &Args, seed: u64) -> Result<Option<String>> {
         let _scope = module("write");
         let device = self.head.weight().tensor().device().clone();
@@ -78,7 +78,7 @@ impl CharGpt {
 }
 
 impl Module for CharGpt {
-    /// From characters (`[n, len]`) to scores of the next ones (`[n, len, classes]`).
+    /// Maps characters (`[n, len]`) to scores of the next ones (`[n, len, classes]`).
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let len = x.dims().last().copied().unwrap_or(0);
         let places = Tensor::arange(x.device(), len)?;

@@ -1,11 +1,11 @@
-//! The text to learn from where none is given: the sources of this workspace.
+//! The default text: the sources of this workspace.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
 
-/// All Rust files of the crates, in the order of their paths.
+/// All Rust files of the crates, ordered by path.
 pub(crate) fn all() -> anyhow::Result<String> {
     let mut text = String::new();
     read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/crates")), &mut text)?;

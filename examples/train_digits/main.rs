@@ -1,4 +1,4 @@
-//! Trains a small network on real handwritten digits, and says where every byte went.
+//! Trains a small network on handwritten digits and reports where every byte went.
 //!
 //! cargo run --release --example train_digits -- --help
 
@@ -18,16 +18,16 @@ use serde_json::json;
 
 use training::{Diverged, Outcome, Training};
 
-/// The share of the images that the network never sees in training.
+/// The fraction of images held out for testing.
 const TEST_FRACTION: f64 = 0.2;
 
 /// The brightness of a white pixel in the data.
 const WHITE: f32 = 16.0;
 
-/// Train a small network on handwritten digits, and say where every byte went.
+/// Train a small network on handwritten digits, and report where every byte went.
 #[derive(Debug, Parser)]
 struct Args {
-    /// What reads the digits
+    /// The network
     #[arg(long, value_enum, default_value_t = model::Network::Mlp)]
     network: model::Network,
 
@@ -35,7 +35,7 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
 
-    /// How numbers are kept; they are computed with in f32
+    /// The element type of parameters and activations; computations use f32
     #[arg(long, value_enum, default_value_t = model::Numbers::F32)]
     dtype: model::Numbers,
 
@@ -55,15 +55,15 @@ struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     stop_after: Option<u64>,
 
-    /// Do not train: find the largest batch that trains in a pool of so many MiB, by dry runs
+    /// Find the largest batch that trains in a pool of this many MiB, by dry runs
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30), conflicts_with = "pool")]
     fit_batch: Option<u64>,
 
-    /// Do not train: find the smallest pool that trains, by dry runs
+    /// Find the smallest pool that trains, by dry runs
     #[arg(long, conflicts_with_all = ["pool", "fit_batch"])]
     find_pool: bool,
 
-    /// Go on when the loss is no longer a number
+    /// Continue if the loss becomes NaN or infinite
     #[arg(long)]
     allow_nan: bool,
 
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let images = read_csv(&args.data, &CsvOptions::default())?.scaled(1.0 / WHITE);
-    let too_few = || format!("{}: too few images to keep some unseen", args.data.display());
+    let too_few = || format!("{}: too few images for a test set", args.data.display());
     let (train, test) = images.split(TEST_FRACTION, session.seed).with_context(too_few)?;
     let training = Training { args, session, train, test };
     match args.fit_batch {
@@ -96,20 +96,20 @@ fn train_once(training: &Training<'_>) -> anyhow::Result<()> {
     drop(progress);
     let Outcome { test_accuracy, diverged } = outcome;
     if let Some(Diverged { loss, epoch }) = diverged {
-        bail!("the loss is {loss} at step {steps}, epoch {epoch}; --allow-nan goes on");
+        bail!("the loss is {loss} at step {steps}, epoch {epoch}; use --allow-nan to continue");
     }
     let summary = match test_accuracy {
         Some(share) => {
             let unseen = training.test.rows();
-            format!("{:.1} % of {unseen} unseen images read right after {steps} steps", share * 100.0)
+            format!("{:.1} % of {unseen} test images classified correctly after {steps} steps", share * 100.0)
         }
-        None => format!("{steps} steps, nothing computed"),
+        None => format!("{steps} steps, dry run"),
     };
     let results = json!({ "test_accuracy": test_accuracy, "final_loss": final_loss, "steps": steps });
     session.finish(&summary, results)
 }
 
-/// Says the largest batch that trains in a pool of so much memory, found by dry runs.
+/// Prints the largest batch that trains in a pool of this size, found by dry runs.
 fn fit(training: &Training<'_>, memory: Bytes) -> anyhow::Result<()> {
     let found = training.largest_batch(training.session.dry_run_options().limit(memory))?;
     let refused = found.refused.as_ref().map(|refused| refused.number);
@@ -122,7 +122,7 @@ fn fit(training: &Training<'_>, memory: Bytes) -> anyhow::Result<()> {
     }
 }
 
-/// Says the smallest pool that the network trains in, found by dry runs.
+/// Prints the smallest pool in which the network trains, found by dry runs.
 fn find_pool(training: &Training<'_>) -> anyhow::Result<()> {
     let found = training.smallest_pool(training.session.dry_run_options())?;
     let refused = found.refused.as_ref().map(|refused| refused.number);

@@ -1,26 +1,26 @@
-//! The network that reads digits, and a step of its training.
+//! The networks and a training step.
 
 use clap::ValueEnum;
 use highwater::Result;
 use highwater::prelude::*;
 
-/// Which network reads.
+/// The kind of network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Network {
-    /// Three layers that see all pixels
+    /// Three linear layers
     Mlp,
-    /// Convolutions, which see where pixels are
+    /// Two convolutions and a linear layer
     Cnn,
 }
 
-/// How parameters, activations and gradients are kept.
+/// The element type of parameters, activations and gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Numbers {
-    /// In 32 bits
+    /// 32 bits
     F32,
-    /// In 16 bits, with the range of f32 and fewer digits
+    /// 16 bits with the range of f32 and less precision
     Bf16,
-    /// In 16 bits, with more digits and less range: losses are scaled
+    /// 16 bits with more precision and less range; the loss is scaled
     F16,
 }
 
@@ -34,13 +34,13 @@ impl Numbers {
         }
     }
 
-    /// What keeps gradients in the range of numbers, where that is needed.
+    /// Scales losses so that f16 gradients do not underflow, if necessary.
     pub(crate) fn scaler(self) -> Option<LossScaler> {
         (self == Self::F16).then(LossScaler::dynamic)
     }
 }
 
-/// From 64 pixels to a score for each of ten digits.
+/// Maps 64 pixels to scores of ten digits.
 pub(crate) fn network(kind: Network, device: &Device, rng: &Rng) -> Result<Sequential> {
     match kind {
         Network::Mlp => perceptron(device, rng),
@@ -95,21 +95,21 @@ pub(crate) fn train_step(
     let scores = network.forward(x)?;
     let loss = {
         let _scope = module("loss");
-        // Of the scores in f32, so that the loss can be scaled beyond f16.
+        // In f32, so that the scaled loss may exceed f16.
         scores.to_dtype(DType::F32)?.cross_entropy(y)?
     };
     match scaler {
         None => optimizer.step(loss.backward()?)?,
         Some(scaler) => {
             let gradients = scaler.scale(&loss)?.backward()?;
-            // A step that is left out tells the scaler to try less.
+            // The scaler skips a step with infinite gradients and lowers its scale.
             let _ = scaler.step(optimizer, gradients)?;
         }
     }
     Ok(loss.detach())
 }
 
-/// The share of images that are read right; `None` on a device that computes nothing.
+/// The fraction of images classified correctly; `None` on a device that computes nothing.
 pub(crate) fn accuracy(
     network: &impl Module,
     numbers: Numbers,

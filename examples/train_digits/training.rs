@@ -1,4 +1,4 @@
-//! The training of the network, with batches of any size on any device.
+//! Trains the network with any batch size on any device.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use serde_json::json;
 use crate::harness::{Progress, Session};
 use crate::{Args, model};
 
-/// How many epochs a dry run takes: the second has what the first left, and those after it are like it.
+/// The epochs of a dry run: later ones repeat the second.
 const DRY_EPOCHS: u64 = 2;
 
-/// What is trained on, and how.
+/// The data and the options of a training run.
 pub(crate) struct Training<'a> {
     pub(crate) args: &'a Args,
     pub(crate) session: &'a Session,
@@ -21,21 +21,21 @@ pub(crate) struct Training<'a> {
     pub(crate) test: Dataset,
 }
 
-/// What training came to. Without values on a device that computes nothing.
+/// The result of training; empty on a device that computes nothing.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) test_accuracy: Option<f64>,
     pub(crate) diverged: Option<Diverged>,
 }
 
-/// The loss was no number any more, and training was given up.
+/// Training stopped because the loss became NaN or infinite.
 pub(crate) struct Diverged {
     pub(crate) loss: f32,
-    /// In which epoch, from 1.
+    /// The epoch, from 1.
     pub(crate) epoch: u64,
 }
 
-/// Keeps all that a run needs to go on after so many steps.
+/// Writes a checkpoint to continue from.
 fn save(
     path: &Path,
     network: &Sequential,
@@ -52,7 +52,7 @@ fn save(
 }
 
 impl Training<'_> {
-    /// How many steps an epoch has.
+    /// The number of steps per epoch.
     pub(crate) fn steps_per_epoch(&self, batch_size: usize, device: &Device) -> Result<u64> {
         Ok(self.train.batches(batch_size, device)?.len() as u64)
     }
@@ -110,18 +110,18 @@ impl Training<'_> {
         Ok(outcome)
     }
 
-    /// The largest batch with which the network trains in the memory of a dry device.
+    /// The largest batch that trains in the memory of a dry device.
     pub(crate) fn largest_batch(&self, options: DryRunOptions) -> Result<LargestFit> {
         let images = self.train.rows() as u64;
         largest_fit(options, 1..=images, |device, batch_size| self.dry(device, batch_size as usize))
     }
 
-    /// The smallest pool of a dry device in which the network trains.
+    /// The smallest pool of a dry device that trains.
     pub(crate) fn smallest_pool(&self, options: DryRunOptions) -> Result<SmallestPool> {
         smallest_pool(options, |device| self.dry(device, self.args.batch_size))
     }
 
-    /// A dry run, as long as it brings anything new.
+    /// A dry run of the epochs that differ.
     fn dry(&self, device: &Device, batch_size: usize) -> Result<()> {
         let epochs = self.args.epochs.min(DRY_EPOCHS);
         self.run(device, batch_size, epochs, &mut Progress::hidden(device)).map(drop)

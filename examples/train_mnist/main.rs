@@ -1,4 +1,4 @@
-//! Trains a convolutional network on MNIST (or any data in its format), and says where every byte went.
+//! Trains a convolutional network on MNIST, or data in its format, and reports where every byte went.
 //!
 //! cargo run --release --example train_mnist -- FOLDER
 
@@ -15,13 +15,13 @@ use highwater::data::Augment;
 use highwater::prelude::*;
 use serde_json::json;
 
-/// The share of the images that the network never sees in training.
+/// The fraction of images held out for testing.
 const TEST_FRACTION: f64 = 0.2;
 
-/// Train a convolutional network on images in MNIST's format, and say where every byte went.
+/// Train a convolutional network on images in MNIST's format, and report where every byte went.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Where the files are: one whose name has `images-idx3` in it and one with `labels-idx1`, plain or .gz
+    /// The folder with one file whose name contains `images-idx3` and one with `labels-idx1`, plain or .gz
     folder: PathBuf,
 
     /// Passes over the training images
@@ -40,7 +40,7 @@ struct Args {
     #[arg(long, value_name = "RATE", default_value_t = 0.002)]
     learning_rate: f64,
 
-    /// Move each image by up to so many pixels in each direction, at random
+    /// Shift each image by up to this many pixels in each direction, at random
     #[arg(long, value_name = "PIXELS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..28))]
     crop: u8,
 
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     harness::main("train_mnist", run)
 }
 
-/// Two convolutions, each followed by a pool, and a linear layer: a score for each digit.
+/// Two convolutions with pooling, and a linear layer that scores each digit.
 fn network(device: &Device, rng: &Rng) -> highwater::Result<Sequential> {
     let same = Conv2dOptions::padded(1);
     Ok(Sequential::new()
@@ -89,7 +89,7 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     // Only whole epochs are saved.
     let first = progress.steps() / per_epoch.max(1);
     for epoch in first..args.stop_after.unwrap_or(args.epochs).min(args.epochs) {
-        // Shifted images are put together by a thread of their own, while the network learns from those before.
+        // Another thread prepares shifted batches while the network trains.
         let shift = Augment::images(1, 28, 28).crop(args.crop.into());
         let batches = train.batches(args.batch_size, device)?.shuffled(seed, epoch);
         let batches = batches.augmented(shift, seed, epoch)?;
@@ -119,15 +119,15 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let summary = match accuracy {
         Some(share) => {
             let unseen = test.rows();
-            format!("{:.1} % of {unseen} unseen images read right after {steps} steps", share * 100.0)
+            format!("{:.1} % of {unseen} test images classified correctly after {steps} steps", share * 100.0)
         }
-        None => format!("{steps} steps, nothing computed"),
+        None => format!("{steps} steps, dry run"),
     };
     let results = json!({ "test_accuracy": accuracy, "final_loss": last_loss, "steps": steps });
     session.finish(&summary, results)
 }
 
-/// The share of images that are read right; `None` on a device that computes nothing.
+/// The fraction of images classified correctly; `None` on a device that computes nothing.
 fn accuracy(
     network: &Sequential,
     data: &Dataset,

@@ -1,4 +1,4 @@
-//! A checkpoint that a run goes on from. What must hold is said in `highwater_tensor::fuzz`.
+//! A checkpoint that a run goes on from. The invariants are in `highwater_tensor::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A CSV file. What must hold is said in `highwater_tensor::fuzz`.
+//! A CSV file. The invariants are in `highwater_tensor::fuzz`.
 
 #![no_main]
 

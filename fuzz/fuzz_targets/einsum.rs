@@ -1,4 +1,4 @@
-//! An equation, after four bytes that say how large its letters are. What must hold is said in `highwater_tensor::fuzz`.
+//! An equation, after four bytes that say how large its letters are. The invariants are in `highwater_tensor::fuzz`.
 
 #![no_main]
 

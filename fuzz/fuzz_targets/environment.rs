@@ -1,5 +1,5 @@
-//! Environment variables, and the pools that they choose. What must hold is said in the function, which the tests of
-//! `bfc-core` share.
+//! Environment variables, and the pools that they choose. The function checks the invariants; the tests of
+//! `bfc-core` call it too.
 
 #![no_main]
 

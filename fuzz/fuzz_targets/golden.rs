@@ -1,4 +1,4 @@
-//! A file of golden figures. What must hold is said in `highwater_tensor::fuzz`.
+//! A file of golden figures. The invariants are in `highwater_tensor::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A recording, as a whole file. What must hold is said in `highwater_tracking::fuzz`.
+//! A recording, as a whole file. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

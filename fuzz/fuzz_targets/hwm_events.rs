@@ -1,4 +1,4 @@
-//! The events of a recording, without the checksum around them. What must hold is said in `highwater_tracking::fuzz`.
+//! The events of a recording, without the checksum around them. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

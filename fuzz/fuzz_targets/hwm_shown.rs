@@ -1,4 +1,4 @@
-//! The page of a recording. What must hold is said in `highwater_tracking::fuzz`.
+//! The page of a recording. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

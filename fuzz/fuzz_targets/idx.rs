@@ -1,4 +1,4 @@
-//! An IDX file, plain or compressed. What must hold is said in `highwater_tensor::fuzz`.
+//! An IDX file, plain or compressed. The invariants are in `highwater_tensor::fuzz`.
 
 #![no_main]
 

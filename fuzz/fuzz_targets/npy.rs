@@ -1,4 +1,4 @@
-//! A `.npy` file. What must hold is said in `highwater_tensor::fuzz`.
+//! A `.npy` file. The invariants are in `highwater_tensor::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! An `.npz` file. What must hold is said in `highwater_tensor::fuzz`.
+//! An `.npz` file. The invariants are in `highwater_tensor::fuzz`.
 
 #![no_main]
 

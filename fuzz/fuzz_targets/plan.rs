@@ -1,4 +1,4 @@
-//! A plan as text. What must hold is said in `highwater_tracking::fuzz`.
+//! A plan as text. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Steps on a pool of any policy. What must hold after each is said in the interpreter, which the tests of `bfc-core` share.
+//! Steps on a pool of any policy. The interpreter checks the invariants after each operation; so do the tests of `bfc-core`.
 
 #![no_main]
 

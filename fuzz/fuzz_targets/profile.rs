@@ -1,4 +1,4 @@
-//! A device profile and a dry run on it. What must hold is said in `highwater_tensor::fuzz`.
+//! A device profile and a dry run on it. The invariants are in `highwater_tensor::fuzz`.
 
 #![no_main]
 

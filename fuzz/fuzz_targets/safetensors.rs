@@ -1,4 +1,4 @@
-//! A safetensors file, and a checkpoint in it. What must hold is said in `highwater_tensor::fuzz`.
+//! A safetensors file, and a checkpoint in it. The invariants are in `highwater_tensor::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A state dict of PyTorch's. What must hold is said in `highwater_tensor::fuzz`.
+//! A state dict of PyTorch's. The invariants are in `highwater_tensor::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A text. What must hold is said in `highwater_tensor::fuzz`.
+//! A text. The invariants are in `highwater_tensor::fuzz`.
 
 #![no_main]
 

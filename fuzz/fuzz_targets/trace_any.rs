@@ -1,4 +1,4 @@
-//! A file of any format. What must hold is said in `highwater_tracking::fuzz`.
+//! A file of any format. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

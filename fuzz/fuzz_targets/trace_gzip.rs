@@ -1,4 +1,4 @@
-//! A compressed file. What must hold is said in `highwater_tracking::fuzz`.
+//! A compressed file. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

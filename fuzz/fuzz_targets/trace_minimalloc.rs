@@ -1,4 +1,4 @@
-//! A problem of MiniMalloc. What must hold is said in `highwater_tracking::fuzz`.
+//! A problem of MiniMalloc. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

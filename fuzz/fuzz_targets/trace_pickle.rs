@@ -1,4 +1,4 @@
-//! A PyTorch snapshot. What must hold is said in `highwater_tracking::fuzz`.
+//! A PyTorch snapshot. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Our own lines, through pools of every policy. What must hold is said in `highwater_tracking::fuzz`.
+//! Our own lines, through pools of every policy. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

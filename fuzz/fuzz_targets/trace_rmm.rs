@@ -1,4 +1,4 @@
-//! A log of RAPIDS Memory Manager. What must hold is said in `highwater_tracking::fuzz`.
+//! A log of RAPIDS Memory Manager. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Our own lines. What must hold is said in `highwater_tracking::fuzz`.
+//! Our own lines. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The log of a training run. What must hold is said in `highwater_tracking::fuzz`.
+//! The log of a training run. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

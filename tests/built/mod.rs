@@ -1,10 +1,10 @@
-//! Programs of this workspace as tests run them. Cargo has built them already when it runs all tests, so that building
-//! them here does nothing; a test that is run alone must not find old ones.
+//! Builds and finds the programs of this workspace. After `cargo test --workspace` they exist already; a test that runs
+//! alone must not use old ones.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The binary of an example.
+/// The path of an example.
 pub(crate) fn example(name: &str) -> PathBuf {
     build(&["--example", name]).join("examples").join(file(name))
 }
@@ -12,12 +12,12 @@ pub(crate) fn example(name: &str) -> PathBuf {
 /// The command `highwater`.
 #[allow(dead_code, reason = "not every test needs it")]
 pub(crate) fn highwater() -> PathBuf {
-    // The example is there for the features: those of what tests depend on count only where an example or test is built.
+    // The example selects the features of dev-dependencies, which count only if an example or a test is built.
     build(&["--bin", "highwater", "--example", "allocate"]).join(file("highwater"))
 }
 
-/// Builds something as this test was built, and returns where it is. With the features that all of the workspace asks
-/// for, as `cargo test --workspace` had it built: those of one package alone would build every library again.
+/// Builds a target in this test's profile and returns its folder. Uses the features of the whole workspace, so that
+/// libraries are not built again.
 fn build(what: &[&str]) -> PathBuf {
     // <target>/<profile>/deps/<this test>
     let test = std::env::current_exe().unwrap();

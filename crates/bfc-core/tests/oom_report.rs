@@ -196,7 +196,7 @@ fn a_rule_that_does_not_split_is_found_out() {
     pool.allocate(&Request::new(576 * KIB)).unwrap();
     let report = out_of_memory(&pool, 300 * KIB);
     assert_eq!(report.in_use, MIB, "the block got all of it");
-    assert_eq!(report.what_if.split, [("always", true)]);
+    assert_eq!(report.what_if.split, [("always".into(), true)]);
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn the_sets_are_hard_without_the_search() {
     }
 }
 
-/// The table of docs/replay.md.
+/// The table of docs/benchmarks.md.
 #[test]
 #[ignore = "prints a table, and takes the effort of two sets whose least capacity is not known: for a release build"]
 fn table_of_all_sets() {

@@ -1,5 +1,4 @@
-// A library for matrix products with cuBLAS's interface, on the host's memory: columns first, as Fortran has it, and as strict as
-// the real one about what it is given. It is told of nothing that it could not know.
+// A library with cuBLAS's interface on host memory: column-major, and as strict as cuBLAS about its arguments.
 
 struct Products {
     void* stream;
@@ -20,7 +19,7 @@ static void multiply(bool left_turned, bool right_turned, i64 rows, i64 columns,
                 SUM b = (SUM)right[right_turned ? j + k * right_leading : k + j * right_leading];
                 sum = fused(a, b, sum);
             }
-            // What is there is not read if it does not count: it may be anything.
+            // With beta 0, the old values are not read: they may be anything.
             SUM before = beta == (SUM)0 ? (SUM)0 : beta * (SUM)out[i + j * leading];
             out[i + j * leading] = (T)(alpha * sum + before);
         }

@@ -1,6 +1,5 @@
-// Runs the kernels on the host: what CUDA gives them, in plain C++. A kernel becomes a function of the number of blocks and
-// the job. Threads of a block run one after another, or, in kernels whose threads wait for each other, as contexts that
-// take turns.
+// Runs the kernels on the host: CUDA's built-ins in plain C++. A kernel becomes a function of the number of blocks and
+// the job. The threads of a block run one after another, or as coroutines if they wait for each other.
 
 #include <cmath>
 #include <csetjmp>
@@ -52,8 +51,8 @@ static void run(unsigned int blocks, const Job& job, Body body) {
     }
 }
 
-// The threads of a block as contexts that take turns. They are made once and stay: each runs the body of one kernel after
-// another. Turns are taken by jumps, which, unlike swapcontext, do not call the system.
+// The threads of a block as coroutines. They are created once and run one kernel after another. Switches use longjmp,
+// which, unlike swapcontext, makes no system call.
 struct Block {
     ucontext_t start[THREADS];
     jmp_buf scheduler;
@@ -67,7 +66,7 @@ struct Block {
 
 static thread_local Block* block;
 
-// Gives the turn back; returns when the thread has it again.
+// Yields; returns when the thread is resumed.
 static void give_turn(unsigned int self) {
     if (_setjmp(block->threads[self]) == 0) {
         _longjmp(block->scheduler, 1);
@@ -83,12 +82,12 @@ static void work() {
     }
 }
 
-// A thread that waits for the others lets each of them come to the same point.
+// A barrier: lets every other thread reach the same point.
 static void wait_for_block() {
     give_turn(threadIdx.x);
 }
 
-// Lets a thread go on until it waits or has ended.
+// Resumes a thread until it waits or ends.
 static void turn(unsigned int thread) {
     threadIdx.x = thread;
     if (_setjmp(block->scheduler) == 0) {
@@ -137,7 +136,7 @@ static void run_together(unsigned int blocks, const Job& job, Body body) {
                     }
                 }
             }
-            // On a device, a block in which some threads wait for others that have left is undefined.
+            // On a device it is undefined if threads wait for others that have ended.
             if (waiting > 0 && ended > 0) {
                 abort();
             }

@@ -1,5 +1,5 @@
-//! What an allocation and its free take on `cuda:0`: from our pool, by `cuMemAlloc`, and from CUDA's own pool
-//! (`cuMemAllocAsync`), turn by turn.
+//! Times an allocation and its free on cuda:0: with our pool, `cuMemAlloc`, and CUDA's own pool (`cuMemAllocAsync`), in
+//! alternating rounds.
 //!
 //! `cargo run --release -p bfc-cuda --example allocation_bench [FILE.json]`; `scripts/gpu-check` brings it to machines without
 //! Rust. Where there is no device, it says why and ends well.
@@ -66,15 +66,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             })?);
             plain.push(time(100, || {
                 let address = driver.allocate_device(bytes)?;
-                // SAFETY: it was taken just now, and nobody has used it.
+                // SAFETY: it was just allocated and never used.
                 unsafe { driver.free_device(address) };
                 Ok(())
             })?);
             if has_pools() {
                 pooled.push(time(1_000, || {
-                    // SAFETY: nobody ever reads the memory.
+                    // SAFETY: the memory is never read.
                     let address = unsafe { malloc_async(raw_stream, bytes as usize) }?;
-                    // SAFETY: it was taken just now, on the same stream, and nobody has used it.
+                    // SAFETY: it was just allocated on the same stream and never used.
                     unsafe { free_async(address, raw_stream) }?;
                     Ok(())
                 })?);

@@ -1,4 +1,4 @@
-//! Compiles every kernel for the architectures given, and says what each takes of a device: no device is needed.
+//! Compiles every kernel for the given architectures and prints its resources. Needs no device.
 //!
 //! `cargo run -p bfc-cuda --example compile_kernels -- LIBRARY [ARCHITECTURE…]`, where LIBRARY is the path of NVRTC
 //! (`libnvrtc.so.12` or `.13`) and an architecture is a number, as in 90 for `sm_90`.
@@ -9,7 +9,7 @@ use std::error::Error;
 use bfc_cuda::Nvrtc;
 use bfc_cuda::kernels::{ElementType, Family};
 
-/// What a kernel takes of a device.
+/// The resources of a kernel.
 #[derive(Clone, Copy, Default)]
 struct Usage {
     registers: u32,
@@ -60,14 +60,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut warned = 0;
     for architecture in architectures {
         let mut options = compiler.options(architecture)?;
-        // What each kernel takes; and a kernel that is compiled without a word has nothing to be warned of.
+        // The resources of each kernel. A kernel without a report has no warnings either.
         options.push("--ptxas-options=-v".to_owned());
         for family in Family::ALL {
             for element in ElementType::ALL.into_iter().filter(|&element| family.takes(element)) {
                 let name = format!("{}_{}.cu", family.name(), element.suffix());
                 let image = compiler.compile(&name, &family.translation_unit(element), &options)?;
                 for line in image.log.lines().filter(|line| line.contains("warning")) {
-                    // What is said of architectures that will go some day is not said of our code.
+                    // Warnings about deprecated architectures do not concern the sources.
                     if !line.contains("deprecated") {
                         eprintln!("{name}: {line}");
                         warned += 1;

@@ -1,5 +1,4 @@
-//! What there is of CUDA on this machine, as JSON: the device, its driver, the compiler and the library for products. What is
-//! not there has a reason in its place.
+//! Prints the CUDA setup of this machine as JSON: the device, its driver, the compiler and cuBLAS.
 //!
 //! `cargo run -p bfc-cuda --example device_facts`; `scripts/gpu-check` brings it to machines without Rust.
 
@@ -22,7 +21,7 @@ fn quoted(text: impl Display) -> String {
     quoted + "\""
 }
 
-/// What the device computes with, and whether it does.
+/// The libraries of the device, and whether it passes the self-check.
 fn computing(driver: &Arc<CudaDriver>) -> Result<[(&'static str, String); 3], String> {
     let stream = Stream::new(driver.clone()).map_err(|error| error.to_string())?;
     let compute = StreamCompute::new(driver.clone(), stream).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-// Functions that follow a linear map, and what their derivatives have in common with them.
+// Activation functions, and the parts that their derivatives share with them.
 
 #ifndef HIGHWATER_ACTIVATION
 #define HIGHWATER_ACTIVATION
@@ -24,7 +24,7 @@ DEVICE E gelu_tanh(E x) { return (E)0.5 * x * ((E)1 + tanh_of_cube(x)); }
 template <typename E>
 DEVICE E silu(E x) { return x * logistic(x); }
 
-// Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
+// The caller numbers the functions: crates/tensor/src/backend/cuda.
 template <typename E>
 DEVICE E activated(u64 function, E x) {
     switch (function) {

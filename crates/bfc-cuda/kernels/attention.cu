@@ -1,22 +1,22 @@
-// Scaled dot-product attention for floats: softmax(c[0] q k^T) v for each head. The matrix of scores is never in memory: a block takes
-// tiles of it (tile.cuh), each thread a square of 4 by 4 scores, and goes on to the next with what it has summed in registers (Dao et
-// al., FlashAttention, 2022). Halves are summed as 32-bit floats and rounded once.
+// Scaled dot-product attention for floats: softmax(c[0] q k^T) v for each head. The score matrix is never in memory: a
+// block computes one tile of it (tile.cuh) after the other, 4 by 4 scores per thread, and keeps its sums in registers
+// (Dao et al., FlashAttention, 2022). Half-precision products are summed as 32-bit floats and rounded once.
 //
-// k = [queries, keys, width, values]; in = [q, k, v], contiguous; also[3] a mask, whose strides along heads, queries and keys are
-// inner_dims: bytes if bit 1 of the function is set, numbers that are added to the scores if bit 2 is. Bit 0: query i sees the keys
-// 0 to i alone. A block's results are 64 rows and 64 columns; where rows are wider, other blocks compute the same scores for the
-// other columns. count is the number of blocks' turns.
+// k = [queries, keys, width, values]; in = [q, k, v], contiguous; also[3] an optional mask, whose strides along heads,
+// queries and keys are inner_dims: booleans if bit 1 of the function is set, values added to the scores if bit 2 is.
+// Bit 0: causal, query i sees keys 0 to i. A block computes 64 rows and 64 columns of the result; for wider rows, other
+// blocks compute the same scores again. count is the number of tiles.
 
 #ifndef HIGHWATER_ATTENTION
 #define HIGHWATER_ATTENTION
 
-// A step of both factors of a product.
+// One depth step of both factors.
 template <typename E>
 struct Steps {
     E a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
 };
 
-// A turn: which head, the first of its rows and of their columns.
+// The tile of a block: the head, its first row and its first column.
 struct Turn {
     u64 head, top, left;
 };
@@ -29,7 +29,7 @@ DEVICE Turn turn_at(u64 n, u64 rows, u64 columns) {
 
 DEVICE u32 up_to_tile(u64 size, u64 from) { return from >= size ? 0 : size - from < TILE ? (u32)(size - from) : TILE; }
 
-// A matrix of a head, from one of its rows on: so many rows to look at, of `width` elements.
+// A matrix of a head from a start row on, with `width` elements per row.
 template <typename E>
 struct Rows {
     const E* first;
@@ -58,12 +58,12 @@ DEVICE void add_products(Steps<Wide>& shared, const Rows<E>& left, const Rows<E>
     }
 }
 
-// Adds the product of a tile that the threads have in their squares with the columns of a matrix from `left` on.
+// Adds the product of the tile in the threads' registers with the columns of a matrix from `left` on.
 template <typename Wide, typename E>
 DEVICE void add_weighted(Steps<Wide>& shared, const Wide (*weights)[4], const Rows<E>& rows, u64 left, Wide (*sum)[4]) {
 #pragma unroll
     for (u32 c = 0; c < 4; ++c) {
-        // Column c of all squares are 16 neighbours of the tile.
+        // Column c of all threads: 16 neighboring columns of the tile.
         for (u32 r = 0; r < 4; ++r) {
             shared.a[threadIdx.x % 16][tile_row(r)] = weights[r][c];
         }
@@ -78,7 +78,7 @@ DEVICE void add_weighted(Steps<Wide>& shared, const Wide (*weights)[4], const Ro
     }
 }
 
-// Joins what the 16 threads that share rows have.
+// Combines the values of the 16 threads that share rows.
 template <typename E>
 DEVICE E join_row(E own, bool sum) {
     for (u32 mask = 8; mask > 0; mask /= 2) {
@@ -87,7 +87,7 @@ DEVICE E join_row(E own, bool sum) {
     return own;
 }
 
-// A product of a query and a key as a score: scaled, with what the mask adds, and -infinity where the key is not seen.
+// The score of a query and a key: scaled, masked, and -infinity for unseen keys.
 template <typename E>
 DEVICE typename Computed<E>::type score_of(const Job& job, u64 head, u64 query, u64 key, typename Computed<E>::type product) {
     typedef typename Computed<E>::type Wide;
@@ -99,19 +99,19 @@ DEVICE typename Computed<E>::type score_of(const Job& job, u64 head, u64 query, 
     return score + (Wide)((const E*)job.also[3])[at];
 }
 
-// The weight that a score has: none where all scores are -infinity, as the result is 0 there.
+// The weight of a score: 0 if all scores are -infinity, so that the result is 0.
 template <typename E>
 DEVICE E share(E score, E log_sum) {
     return log_sum == (E)-INFINITY ? (E)0 : exponential(score - log_sum);
 }
 
-// Past the last key that a tile of queries sees.
+// The end of the keys that a tile of queries sees.
 DEVICE u64 keys_seen(const Job& job, u64 top) {
     u64 last = top + TILE;
     return (job.function & 1) && last < job.k[1] ? last : job.k[1];
 }
 
-// Writes what the threads have summed to rows of `width` elements.
+// Writes the threads' sums to rows of `width` elements.
 template <typename E>
 DEVICE void write_rows(const Job& job, int output, const Turn& turn, u64 rows, u64 width, const typename Computed<E>::type (*sum)[4]) {
     for (u32 r = 0; r < 4; ++r) {
@@ -124,12 +124,12 @@ DEVICE void write_rows(const Job& job, int output, const Turn& turn, u64 rows, u
 
 #endif
 
-// out[0] the result, out[1] the logarithm of the sum of exp of each query's scores.
+// out[0] = the result, out[1] = the logarithm of the sum of exp of each query's scores.
 BLOCK_KERNEL(attention, TILE_BLOCKS - 1) {
     SHARED Steps<WIDE> shared;
     u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
     for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
-        // Where there are no values there are still sums.
+        // Without values there are still sums to write.
         Turn turn = turn_at(n, queries, values > 0 ? values : 1);
         Rows<T> q = rows_at<T>(job.in[0].address, turn.head, turn.top, queries, width);
         WIDE result[4][4] = {}, largest[4], sum[4] = {};
@@ -147,7 +147,7 @@ BLOCK_KERNEL(attention, TILE_BLOCKS - 1) {
                     best = larger(best, weights[r][c]);
                 }
                 best = join_row(best, false);
-                // Before anything is seen all weights are 0, and not exp(-infinity + infinity).
+                // Before the first visible key all weights are 0, not exp(-infinity + infinity).
                 WIDE base = best == (WIDE)-INFINITY ? (WIDE)0 : best;
                 WIDE shrink = exponential(largest[r] - base), own = (WIDE)0;
                 for (u32 c = 0; c < 4; ++c) {
@@ -161,7 +161,7 @@ BLOCK_KERNEL(attention, TILE_BLOCKS - 1) {
             add_weighted(shared, weights, rows_at<T>(job.in[2].address, turn.head, start, keys, values), turn.left, result);
         }
         for (u32 r = 0; r < 4; ++r) {
-            // A query that sees nothing gets 0.
+            // A query without visible keys gets 0.
             for (u32 c = 0; c < 4; ++c) {
                 result[r][c] = sum[r] == (WIDE)0 ? (WIDE)0 : result[r][c] / sum[r];
             }
@@ -174,7 +174,7 @@ BLOCK_KERNEL(attention, TILE_BLOCKS - 1) {
     }
 }
 
-// out[0] the gradient of q; also = [result, logarithms of sums, gradient of the result].
+// out[0] = the gradient of q; also = [result, logarithms of sums, gradient of the result].
 BLOCK_KERNEL(attention_query_grad, TILE_BLOCKS - 1) {
     SHARED Steps<WIDE> shared;
     u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
@@ -211,7 +211,8 @@ BLOCK_KERNEL(attention_query_grad, TILE_BLOCKS - 1) {
     }
 }
 
-// out[1] the gradient of k, out[2] that of v, of which a turn is the same columns; also as above. Squares have keys as rows.
+// out[1] = the gradient of k, out[2] = the gradient of v in the same columns; `also` as above. Rows of the tile are
+// keys.
 BLOCK_KERNEL(attention_key_grad, TILE_BLOCKS - 1) {
     SHARED Steps<WIDE> shared;
     SHARED WIDE log_sums[TILE];
@@ -222,7 +223,7 @@ BLOCK_KERNEL(attention_key_grad, TILE_BLOCKS - 1) {
         Rows<T> k = rows_at<T>(job.in[1].address, turn.head, turn.top, keys, width);
         Rows<T> v = rows_at<T>(job.in[2].address, turn.head, turn.top, keys, values);
         WIDE to_key[4][4] = {}, to_value[4][4] = {};
-        // Queries before the first key of the tile see none of it.
+        // Queries before the first key of the tile do not see it.
         for (u64 start = job.function & 1 ? turn.top : 0; start < queries; start += TILE) {
             Rows<T> q = rows_at<T>(job.in[0].address, turn.head, start, queries, width);
             Rows<T> g = rows_at<T>(job.also[2], turn.head, start, queries, values);

@@ -1,14 +1,14 @@
-// Convolutions over height and width, for floats, and their gradients. All operands are contiguous.
+// 2-D convolutions for floats and their gradients. All operands are contiguous.
 //
-// dims = the larger images [n, channels, h, w]; inner_dims = [output channels, oh, ow, kh, kw, groups]; k = [strides, paddings,
-// dilations], each of height and width. A weight is [output channels, channels of a group, kh, kw].
+// dims = the input images [n, channels, h, w]; inner_dims = [output channels, oh, ow, kh, kw, groups]; k = [strides,
+// paddings, dilations], each of height and width. The weight is [output channels, channels per group, kh, kw].
 //
-// These kernels are for groups of few channels; conv_tiled.cu is for the others.
+// These kernels suit groups with few channels; conv_tiled.cu handles the rest.
 
 #ifndef HIGHWATER_CONV
 #define HIGHWATER_CONV
 
-// Of images, outputs and windows, and the channels of a group in both.
+// The sizes of images, outputs and windows, and the channels per group.
 struct Sizes {
     u64 C, H, W, O, OH, OW, KH, KW, inputs, outputs;
 };
@@ -19,7 +19,7 @@ DEVICE Sizes sizes(const Job& job) {
                  quotient(job.dims[1], inner[5]), quotient(inner[0], inner[5])};
 }
 
-// Element i of images [n, channels, high, wide].
+// The indices of element i of images [n, channels, high, wide].
 struct Pixel {
     u64 n, channel, y, x;
 };
@@ -29,12 +29,12 @@ DEVICE Pixel pixel(u64 i, u64 channels, u64 high, u64 wide) {
     return Pixel{n, plane - n * channels, row - plane * high, i - row * wide};
 }
 
-// The place that a window sees, or none: then it is not below the size.
+// The position that a tap reads; in the padding it is not below the size.
 DEVICE u64 seen(const Job& job, int axis, u64 output, u64 tap) {
     return output * job.k[axis] + tap * job.k[4 + axis] - job.k[2 + axis];
 }
 
-// The output whose window sees a place with a tap; none is not below the number of outputs.
+// The output whose window reads a position with this tap; not below the number of outputs if there is none.
 DEVICE u64 seeing(const Job& job, int axis, u64 place, u64 tap) {
     u64 ahead = place + job.k[2 + axis], behind = tap * job.k[4 + axis];
     if (ahead < behind) return ~0ULL;

@@ -1,5 +1,5 @@
-// The convolutions of conv.cu as products of matrices, by tiles (tile.cuh): for groups of channels enough to fill them. The right
-// factor, what windows see, is never in memory: its elements are looked up where they lie ("implicit GEMM").
+// The convolutions of conv.cu as tiled matrix products (tile.cuh), for groups with enough channels. The right factor,
+// the unfolded image, is never in memory: its elements are read from the image ("implicit GEMM").
 //
 // | for each group    | rows             | columns         | depth                          |
 // |-------------------|------------------|-----------------|--------------------------------|
@@ -7,25 +7,27 @@
 // | conv2d_input_grad | channels         | pixels          | output channels x taps         |
 // | conv2d_weight_grad| output channels  | channels x taps | output pixels, cut into parts  |
 //
-// Pixels are those of all images. Operands are those of conv.cu; count is the number of tiles. Which products a thread adds up,
-// in which order, follows from the shapes alone.
+// Pixels are counted over all images. Operands as in conv.cu; count is the number of tiles. The shapes alone determine
+// which products a thread sums and in which order.
 
 #ifndef HIGHWATER_CONV_TILED
 #define HIGHWATER_CONV_TILED
 
-// One half of a place in images: where a window begins, or how far from there one of its taps is. The sum of both is the place,
-// which is in the padding unless below the sizes: coordinates wrap around. It is exact, as no padded size is beyond 64 bits.
+// Half of a position in an image: the start of a window, or the offset of a tap. Their sum is the position; coordinates
+// wrap around, so that one in the padding is not below the sizes. Sums are exact, because no padded size exceeds 64
+// bits.
 struct Spot {
     u64 offset, y, x;
 };
 
-// A step along the depth: how far along a row of the left factor, and the spot that meets those of the columns.
+// A depth step: the offset in a row of the left factor, and the half position that is added to those of the columns.
 struct Term {
     u64 along;
     Spot spot;
 };
 
-// What a block shares: a step of both factors, where their elements are from, and where the columns of results begin.
+// Shared memory of a block: a step of both factors, the origins of their elements, and the offsets of the result
+// columns.
 template <typename E>
 struct Shared {
     E a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
@@ -34,9 +36,8 @@ struct Shared {
     u64 results[TILE];
 };
 
-// The left factor from the tile's first row on, and the images that the right one is looked up in; and whether neighbouring
-// threads read neighbours along the depth, where those lie beside each other, or else down the rows and along the columns. A tile
-// at the edge has fewer rows and columns than others: nothing is read for the rest of it.
+// The left factor from the tile's first row on, the images behind the right one, and whether neighboring threads read
+// along the depth (where that is contiguous) or along rows and columns. Tiles at the edge read nothing beyond it.
 template <typename E>
 struct Factors {
     const E* left;
@@ -48,10 +49,10 @@ struct Factors {
     bool right_along_depth;
 };
 
-// As many of those left as a tile has.
+// The rows or columns left, at most a tile.
 DEVICE u32 within_tile(u64 left) { return left < TILE ? (u32)left : TILE; }
 
-// Where a tile is in the matrix of its part. Of the tiles that see the same pixels, one follows the other.
+// The position of a tile in its part. Tiles that read the same pixels follow each other.
 struct Tile {
     u64 part, top, left;
 };
@@ -62,7 +63,7 @@ DEVICE Tile tile_at(u64 n, u64 rows, u64 columns) {
     return Tile{part, (n - column * down) * TILE, (column - part * across) * TILE};
 }
 
-// Adds the terms `from` to below `to` to what this thread sums.
+// Adds the terms from `from` to below `to` to this thread's sums.
 template <typename Wide, typename E, typename TermAt>
 DEVICE void add_terms(Shared<Wide>& shared, const Factors<E>& of, u64 from, u64 to, TermAt term_at, Wide (*sum)[4]) {
     for (u64 start = from; start < to; start += DEPTH) {
@@ -90,10 +91,10 @@ DEVICE void add_terms(Shared<Wide>& shared, const Factors<E>& of, u64 from, u64 
     }
 }
 
-// Writes what this thread has summed: the rows of a column lie `step` apart, as many columns and rows as are left.
+// Writes this thread's sums. Rows of a column are `step` apart; rows and columns beyond the edge are skipped.
 template <typename E, typename Wide>
 DEVICE void write_sums(const Job& job, const Shared<Wide>& shared, u64 step, u32 rows, u32 columns, const Wide (*sum)[4]) {
-    // Where there are no terms, nobody has waited yet for where the columns begin.
+    // Without terms, no barrier has made the column offsets visible yet.
     __syncthreads();
     for (u32 c = 0; c < 4; ++c) {
         for (u32 r = 0; r < 4; ++r) {
@@ -102,25 +103,25 @@ DEVICE void write_sums(const Job& job, const Shared<Wide>& shared, u64 step, u32
             }
         }
     }
-    // Until all have, nobody goes on to another tile.
+    // All threads must finish before the next tile.
     __syncthreads();
 }
 
-// Where the window of an output begins, among channels from `channel` on.
+// The start of an output's window, among the channels from `channel` on.
 DEVICE Spot window_at(const Job& job, const Sizes& of, u64 output, u64 channel) {
     Pixel at = pixel(output, 1, of.OH, of.OW);
     u64 y = seen(job, 0, at.y, 0), x = seen(job, 1, at.x, 0);
     return Spot{((at.n * of.C + channel) * of.H + y) * of.W + x, y, x};
 }
 
-// How far a tap is from where its window begins; taps are counted over the channels of a group.
+// The offset of a tap in its window; taps are counted over the channels of a group.
 DEVICE Spot tap_at(const Job& job, const Sizes& of, u64 tap) {
     Pixel at = pixel(tap, 1, of.KH, of.KW);
     u64 y = at.y * job.k[4], x = at.x * job.k[5];
     return Spot{(at.n * of.H + y) * of.W + x, y, x};
 }
 
-// Places of an axis that lie a stride apart: the same taps see them.
+// Positions of an axis that are a stride apart: the same taps read them.
 struct Phase {
     u64 place, places;     // the first of them, and how many there are
     u64 tap, taps, step;   // the first tap that sees them, how many do, and from one to the next
@@ -162,7 +163,7 @@ BLOCK_KERNEL(conv2d_tiled, TILE_BLOCKS) {
     }
 }
 
-// A part is the pixels of a phase of both axes, whose taps are its depth: no other tap sees them. i = the steps of taps.
+// A part is one phase of both axes; its depth are the taps that read these pixels. i = the steps of taps.
 BLOCK_KERNEL(conv2d_input_grad_tiled, TILE_BLOCKS) {
     SHARED Shared<WIDE> shared;
     SHARED Phase phases[2];
@@ -179,7 +180,7 @@ BLOCK_KERNEL(conv2d_input_grad_tiled, TILE_BLOCKS) {
         }
         __syncthreads();
         const Phase &down = phases[0], &across = phases[1];
-        // Of later phases there may be fewer pixels.
+        // Later phases may have fewer pixels.
         u64 pixels = job.dims[0] * down.places * across.places, first = part.n * of.outputs;
         u32 rows = within_tile(of.inputs - tile.top);
         u32 columns = pixels < tile.left ? 0 : within_tile(pixels - tile.left);
@@ -204,7 +205,7 @@ BLOCK_KERNEL(conv2d_input_grad_tiled, TILE_BLOCKS) {
     }
 }
 
-// A part is inner_dims[6] output pixels of the sum; its results follow those of the part before.
+// A part sums inner_dims[6] output pixels; the results of parts follow each other.
 BLOCK_KERNEL(conv2d_weight_grad_tiled, TILE_BLOCKS) {
     SHARED Shared<WIDE> shared;
     Sizes of = sizes(job);

@@ -1,4 +1,4 @@
-// From T to every other type; to bool: whether it is not zero.
+// Converts T to every other type; to bool: nonzero.
 
 KERNEL(to_f32) {
     convert<T, float>(job, [](T x) { return (float)(WIDE)x; });

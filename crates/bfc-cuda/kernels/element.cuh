@@ -1,13 +1,13 @@
-// How a kernel goes over its elements: where they lie, and what they are computed with.
+// How a kernel iterates over its elements, finds their offsets, and loads them.
 
-// Every element that this thread is to compute.
+// Loops over the elements of this thread.
 #define EACH(i) for (u64 i = blockIdx.x * (u64)BLOCK + threadIdx.x; i < job.count; i += gridDim.x * (u64)BLOCK)
 
-// a / b. A device divides numbers of 64 bits several times slower than those of 32: by those where they suffice.
+// a / b. A device divides 64-bit integers several times slower than 32-bit ones.
 DEVICE u64 quotient(u64 a, u64 b) { return (a | b) >> 32 == 0 ? (u32)a / (u32)b : a / b; }
 
-// Where element i, counted in order over a shape, lies in an operand. Divisions of 32 bits where they suffice. Not unrolled: it
-// stands in the code many times.
+// The offset of element i of a shape in an operand. Uses 32-bit divisions where possible. Not unrolled, to keep the
+// code small.
 DEVICE u64 offset_in(u64 rank, const u64* dims, const u64* strides, u64 i) {
     u64 offset = 0;
     int axis = (int)rank - 1;
@@ -21,7 +21,7 @@ DEVICE u64 offset_in(u64 rank, const u64* dims, const u64* strides, u64 i) {
     u32 rest = (u32)i;
 #pragma unroll 1
     for (; axis > 0; --axis) {
-        // A size beyond 32 bits is larger than the rest.
+        // A size beyond 32 bits exceeds the remainder.
         if (dims[axis] > 0xffffffffULL) return offset + rest * strides[axis];
         u32 size = (u32)dims[axis], quotient = rest / size;
         offset += (u64)(rest - quotient * size) * strides[axis];
@@ -30,7 +30,7 @@ DEVICE u64 offset_in(u64 rank, const u64* dims, const u64* strides, u64 i) {
     return rank > 0 ? offset + rest * strides[0] : offset;
 }
 
-// Where element i of the job's shape lies in an operand.
+// The offset of element i of the job's shape in an operand.
 DEVICE u64 place(const Job& job, const Operand& operand, u64 i) {
     return operand.contiguous ? i : offset_in(job.rank, job.dims, operand.strides, i);
 }
@@ -46,12 +46,12 @@ DEVICE E* out(const Job& job, int output) {
     return (E*)job.out[output].address;
 }
 
-// What elements are computed with.
+// The type of computations.
 template <typename E> struct Computed { typedef E type; };
 template <> struct Computed<f16> { typedef float type; };
 template <> struct Computed<bf16> { typedef float type; };
 
-// The element at a place of an operand, as it is computed with.
+// The element at an offset of an operand, converted for computing.
 template <typename E>
 DEVICE typename Computed<E>::type element_at(const Operand& from, u64 at) {
     typedef typename Computed<E>::type Wide;
@@ -59,13 +59,13 @@ DEVICE typename Computed<E>::type element_at(const Operand& from, u64 at) {
     return (Wide)((const E*)from.address)[at];
 }
 
-// Element i of the job's shape, as it is computed with.
+// Element i of the job's shape, converted for computing.
 template <typename E>
 DEVICE typename Computed<E>::type value(const Job& job, int operand, u64 i) {
     return element_at<E>(job.in[operand], place(job, job.in[operand], i));
 }
 
-// Element i of an output that is changed in place.
+// Element i of an output that is updated in place.
 template <typename E>
 DEVICE typename Computed<E>::type stored(const Job& job, int output, u64 i) {
     typedef typename Computed<E>::type Wide;
@@ -73,7 +73,7 @@ DEVICE typename Computed<E>::type stored(const Job& job, int output, u64 i) {
     return (Wide)out<E>(job, output)[i];
 }
 
-// Writes what was computed, rounded to what the output holds.
+// Writes a result, rounded to the output's type.
 template <typename E>
 DEVICE void store(const Job& job, int output, u64 i, typename Computed<E>::type x) {
     typedef typename Computed<E>::type Wide;
@@ -84,11 +84,11 @@ DEVICE void store(const Job& job, int output, u64 i, typename Computed<E>::type 
     }
 }
 
-// What a thread loads before it computes with the first of it.
+// How many elements a thread loads before it computes with the first.
 #define AHEAD 4
 
-// use(i, load(i)) for every element that this thread is to compute. A few are loaded before the first is used, so that a thread
-// waits for memory once and not for each; what is done with them stands in the code once.
+// use(i, load(i)) for every element of this thread. Several elements are loaded before the first is used, so that the
+// thread waits for memory once; `use` is compiled once.
 template <typename Load, typename Use>
 DEVICE void each(const Job& job, Load load, Use use) {
     u64 step = gridDim.x * (u64)BLOCK;

@@ -1,4 +1,4 @@
-// Element by element: fills, functions of one and of two numbers, comparisons, choices. For all numbers.
+// Elementwise kernels of all types: fills, unary and binary functions, comparisons, selection.
 
 KERNEL(fill) {
     const u32 N = filling(sizeof(T));
@@ -7,7 +7,7 @@ KERNEL(fill) {
     handfuls<N>(job, [&](const Handful& few) { put<T>(job, 0, few, values); });
 }
 
-// start + i step; for floats in f64 and rounded once, so that no error adds up.
+// start + i step; floats are computed in f64 and rounded once, so that errors do not accumulate.
 KERNEL(arange) {
     EACH(i) {
 #ifdef T_IS_FLOAT
@@ -23,7 +23,7 @@ KERNEL(copy) {
     convert<T, T>(job, [](T x) { return x; });
 }
 
-// Strided to contiguous, in reverse order along the axes whose bits are set in the function's number.
+// Strided to contiguous, reversed along the axes whose bits are set in the function.
 KERNEL(flip) {
     EACH(i) {
         u64 rest = i, from = 0;
@@ -36,14 +36,14 @@ KERNEL(flip) {
     }
 }
 
-// Strided to strided: the second operand is written.
+// Strided to strided: writes the second operand.
 KERNEL(place) {
     each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) {
         ((T*)job.in[1].address)[place(job, job.in[1], i)] = x;
     });
 }
 
-// Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
+// The caller numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(arithmetic) {
     WIDE c = constant(job, 0, (WIDE)0);
     WIDE high = constant(job, 1, (WIDE)0);
@@ -67,7 +67,7 @@ KERNEL(arithmetic) {
     });
 }
 
-// Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
+// The caller numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(binary) {
     zip<T, T>(job, [&](WIDE a, WIDE b) {
         WIDE y;
@@ -85,7 +85,7 @@ KERNEL(binary) {
     });
 }
 
-// Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
+// The caller numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(compare) {
     zip<T, u8>(job, [&](WIDE a, WIDE b) {
         bool holds;

@@ -1,6 +1,6 @@
-// Functions of one float, and derivatives. Some stand in activation.cuh.
+// Unary float functions and derivatives. Some are in activation.cuh.
 
-// Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
+// The caller numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(transcendental) {
     WIDE c = constant(job, 0, (WIDE)0);
     map<T>(job, [&](WIDE x) {
@@ -29,7 +29,7 @@ KERNEL(transcendental) {
     });
 }
 
-// grad f'(s), where s is the function's value or its argument. Numbered as above, in an order of its own.
+// grad f'(s), where s is the value or the argument of the function. Numbered separately.
 KERNEL(derivative) {
     WIDE c = constant(job, 0, (WIDE)0);
     WIDE high = constant(job, 1, (WIDE)0);
@@ -37,7 +37,7 @@ KERNEL(derivative) {
         WIDE y;
         switch (job.function) {
             case 0: y = -g; break;
-            // 0 at 0, where there is no derivative, and NaN for NaN.
+            // 0 at 0, where there is no derivative; NaN for NaN.
             case 1: y = s > (WIDE)0 ? g : s < (WIDE)0 ? -g : magnitude(s); break;
             case 2: y = (WIDE)2 * s * g; break;
             case 3: y = g * s; break;
@@ -67,7 +67,7 @@ KERNEL(derivative) {
             case 19: {
                 WIDE t = tanh_of_cube(s);
                 WIDE inner = (WIDE)GELU_SCALE * ((WIDE)1 + (WIDE)3 * (WIDE)GELU_CUBE * s * s);
-                // Far from 0 that is 0, and the inner slope may be beyond the type.
+                // Far from 0 this is 0, where the inner slope may overflow.
                 WIDE steep = (WIDE)0.5 * s * ((WIDE)1 - t * t);
                 y = g * ((WIDE)0.5 * ((WIDE)1 + t) + (steep == (WIDE)0 ? (WIDE)0 : steep * inner));
                 break;
@@ -81,8 +81,8 @@ KERNEL(derivative) {
     });
 }
 
-// out = f(x + bias), row by row, where x and out may be one; what f gets goes to the second output, if that has an address.
-// Numbered as in activation.cuh; also[0] is the bias, if that has an address; k = [columns, stride of the bias].
+// out = f(x + bias) by rows; x and out may be the same memory. The second output, if present, receives x + bias.
+// Functions are numbered as in activation.cuh; also[0] is the optional bias; k = [columns, stride of the bias].
 KERNEL(bias_activation) {
     const u32 N = Packed<T>::count;
     const T* bias = (const T*)job.also[0];

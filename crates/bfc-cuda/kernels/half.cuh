@@ -1,4 +1,4 @@
-// Halves: how they are made of wider numbers and become floats again. They are not computed with.
+// 16-bit floats: conversions only, no arithmetic.
 
 // The bits of a float.
 #ifdef __CUDACC_RTC__
@@ -9,7 +9,7 @@ DEVICE u32 bits_of(float x) { u32 bits; __builtin_memcpy(&bits, &x, 4); return b
 DEVICE float float_of(u32 bits) { float x; __builtin_memcpy(&x, &bits, 4); return x; }
 #endif
 
-// A float of 16 bits as IEEE 754 has it; rounded to nearest, ties to even.
+// IEEE 754 half precision; rounds to nearest, ties to even.
 struct f16 {
     u16 bits;
     f16() = default;
@@ -26,10 +26,10 @@ struct f16 {
         if (rest >= 0x7f800000) {
             bits = (u16)(sign | 0x7c00 | (rest > 0x7f800000 ? 0x200 | (rest >> 13 & 0x3ff) : 0));
         } else if (rest < 0x38800000) {
-            // Subnormal: adding 1/2 puts the last bit that is kept where a float ends, and rounds.
+            // Subnormal: adding 1/2 moves the last kept bit to the end of the float's significand, which rounds.
             bits = (u16)(sign | (bits_of(float_of(rest) + 0.5f) - 0x3f000000));
         } else {
-            // Overflow carries into the exponent, and into infinity.
+            // An overflow carries into the exponent, up to infinity.
             u32 rounded = (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13;
             bits = (u16)(sign | (rounded < 0x7c00 ? rounded : 0x7c00));
         }
@@ -46,7 +46,7 @@ struct f16 {
 #endif
 };
 
-// The upper half of a float; rounded to nearest, ties to even.
+// bfloat16: the upper half of a float; rounds to nearest, ties to even.
 struct bf16 {
     u16 bits;
     bf16() = default;
@@ -57,8 +57,8 @@ struct bf16 {
     MEMBER operator float() const { return float_of((u32)bits << 16); }
 };
 
-// As a float, rounded so that rounding once more to a half gives what rounding once would have: to the neighbour whose last
-// bit is 1, unless exact (Boldo and Melquiond, When double rounding is odd, 2005).
+// Converts to float so that a second rounding to 16 bits equals a single one: inexact values round to the neighbor
+// whose last bit is 1 (Boldo and Melquiond, When double rounding is odd, 2005).
 DEVICE float to_odd(double x) {
     float near = (float)x;
     u32 bits = bits_of(near);
@@ -73,7 +73,7 @@ DEVICE float to_odd(bf16 x) { return (float)x; }
 DEVICE float to_odd(i32 x) { return to_odd((double)x); }
 DEVICE float to_odd(u8 x) { return (float)x; }
 DEVICE float to_odd(i64 x) {
-    // So many bits as a double holds exactly, the last one set if any that are cut off is.
+    // As many bits as a double holds exactly; the last is set if any bit was cut off.
     u64 size = x < 0 ? 0 - (u64)x : (u64)x;
     if (size >> 53 != 0) {
         size = (size & ~0xffffULL) | ((size & 0xffffULL) != 0 ? 0x10000ULL : 0);
@@ -81,7 +81,7 @@ DEVICE float to_odd(i64 x) {
     return to_odd(x < 0 ? -(double)size : (double)size);
 }
 
-// The last argument only says of which type.
+// The last argument only selects the type.
 DEVICE float nearest(double x, float) { return (float)x; }
 DEVICE double nearest(double x, double) { return x; }
 DEVICE f16 nearest(double x, f16) { return f16(to_odd(x)); }

@@ -1,6 +1,6 @@
-// Elements chosen by indices that are data.
+// Gather, scatter and one-hot.
 
-// Writes to out[0] the least number of an index that is not below k[0]; it holds the largest number before.
+// Writes to out[0] the position of the first index that is not below k[0]; out[0] holds the largest integer before.
 KERNEL(check) {
     EACH(i) {
         i64 index = load<i64>(job, 0, i);
@@ -10,8 +10,8 @@ KERNEL(check) {
     }
 }
 
-// out[i] = input[beside i, index[i]]: the job's shape is that of the indices; operand 0 is the input, whose stride along
-// the axis chosen is k[1] and stands as 0 among its strides; operand 1 the indices.
+// out[i] = input[.., index[i], ..]: the job's shape is that of the indices; operand 0 is the input, with stride 0 along
+// the indexed axis, whose real stride is k[1]; operand 1 the indices.
 KERNEL(gather) {
     each(job, [&](u64 i) { return (u64)load<i64>(job, 1, i); }, [&](u64 i, u64 index) {
         u64 beside = offset_in(job.rank, job.dims, job.in[0].strides, i);
@@ -19,10 +19,10 @@ KERNEL(gather) {
     });
 }
 
-// out[beside, index] += input: one thread for each line along the axis, in the order of the indices, so that the sum is
-// the same every time; sums of halves are floats. The job's shape is that of the indices without the axis; operand 0 is the
-// input, operand 1 the indices, operand 2 the output; k = [indices along the axis, strides along it of input, indices and
-// output].
+// out[.., index, ..] += input: one thread per line along the axis, in the order of the indices, so that sums are
+// deterministic. Half-precision sums are floats. The job's shape is that of the indices without the axis; operand 0 is
+// the input, operand 1 the indices, operand 2 the output; k = [indices along the axis, strides along it of input,
+// indices and output].
 KERNEL(scatter_add) {
     EACH(line) {
         u64 from = offset_in(job.rank, job.dims, job.in[0].strides, line);
@@ -35,9 +35,9 @@ KERNEL(scatter_add) {
     }
 }
 
-// The same where the indices are the same for all lines, and also[0] their places in rising order of the index, equals in order
-// (merge_runs). One thread for each place and line: that of the first place of an index adds up all elements that have it, and no others
-// write there. The output, which may be of halves, holds zeros before.
+// Like scatter_add, where all lines share the indices, and also[0] lists their positions sorted by index, stable
+// (merge_runs). One thread per position and line: the first position of an index sums all elements with it. The output,
+// which may be half precision, starts at zero.
 KERNEL(scatter_add_sorted) {
     const i64* index = (const i64*)job.in[1].address;
     const i64* order = (const i64*)job.also[0];
@@ -48,7 +48,7 @@ KERNEL(scatter_add_sorted) {
         if (place > 0 && index[(u64)order[place - 1] * job.k[2]] == own) continue;
         u64 from = offset_in(job.rank, job.dims, job.in[0].strides, line);
         WIDE sum = (WIDE)0;
-        // A few are loaded at a time. Those with the index are the first of them.
+        // Loads a few at a time; those with the index come first.
         for (bool more = true; more; place += AHEAD) {
             WIDE x[AHEAD];
             bool has[AHEAD];
@@ -73,7 +73,7 @@ KERNEL(scatter_add_sorted) {
     }
 }
 
-// out[row, c] = whether c is the index of the row; k[0] classes, count elements.
+// out[row, c] = (c == index of the row); k[0] = classes, count = elements.
 KERNEL(one_hot) {
     EACH(i) {
         u64 row = quotient(i, job.k[0]);

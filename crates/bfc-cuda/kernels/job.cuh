@@ -1,14 +1,13 @@
-// What every kernel is given. All sources stand on this file and on half.cuh, element.cuh, pack.cuh, number.cuh and
+// The argument of every kernel. All sources include this file and half.cuh, element.cuh, pack.cuh, number.cuh and
 // team.cuh.
 //
-// A kernel takes one argument, a Job: where its operands lie, over which shape, and a few numbers. The host writes the
-// same struct (src/kernels/job.rs). Every source is compiled once for each element type T, whose name ends the names of
-// the kernels: KERNEL(unary) is unary_f32 where T is float. WIDE is what elements are computed with: float for the halves,
-// else T. What kernels for halves compute with may also lie in memory as floats, operand by operand. A second argument of
-// KERNEL says for how many blocks a processor must have registers: without one the compiler may aim at more than it can
-// without spilling.
+// A kernel takes one Job: the locations of its operands, the shape, and parameters. The host writes the same struct
+// (src/kernels/job.rs). Each source is compiled once per element type T: KERNEL(unary) is unary_f32 if T is float. WIDE
+// is the type of computations: float for 16-bit types, else T. Operands of half-precision kernels may also be 32-bit
+// floats. The second argument of KERNEL is the number of blocks per multiprocessor that must fit in its registers;
+// without it the compiler chooses.
 //
-// Products and sums are not fused unless a kernel says fma, so that plain arithmetic gives what the CPU gives.
+// Products and sums are not fused unless a kernel calls fma, so that results equal the CPU's.
 
 typedef unsigned char u8;
 typedef unsigned int u32;
@@ -20,7 +19,7 @@ typedef unsigned short u16;
 #define MAX_RANK 8
 #define BLOCK 256
 
-// A strided operand. Strides are in elements; the address is that of the element at the origin.
+// An input. Strides are in elements; the address is that of the element at the origin.
 struct Operand {
     u64 address;
     u64 strides[MAX_RANK];
@@ -28,7 +27,7 @@ struct Operand {
     u64 wide;             // whether its elements are of type WIDE, not T
 };
 
-// What is written: contiguous.
+// An output, contiguous.
 struct Output {
     u64 address;
     u64 wide;

@@ -1,9 +1,10 @@
-// out[batch, i, j] = bias[j] + sum over k of lhs[batch, i, k] rhs[batch, k, j]. Halves are summed as 32-bit floats and
-// rounded once, integers wrap.
+// out[batch, i, j] = bias[j] + sum over k of lhs[batch, i, k] rhs[batch, k, j]. Half-precision products are summed as
+// 32-bit floats and rounded once; integers wrap.
 //
-// A block computes a tile (tile.cuh) at a time. The job's shape is that of the batch; k = [rows, columns, depth, lhs stride of i,
-// lhs stride of k, rhs stride of k], i[0] the rhs stride of j. The bias is operand 2, if that has an address. The function is an
-// activation (activation.cuh) of these sums, for floats alone, which are kept in the second output, if that has an address.
+// A block computes one tile (tile.cuh) at a time. The job's shape is that of the batch; k = [rows, columns, depth, lhs
+// stride of i, lhs stride of k, rhs stride of k], i[0] = the rhs stride of j. The bias is operand 2, if present. The
+// function is an activation (activation.cuh), for floats only; the second output, if present, receives the sums before
+// it.
 
 BLOCK_KERNEL(matmul, TILE_BLOCKS) {
     SHARED WIDE a[DEPTH][TILE + 1];
@@ -27,7 +28,7 @@ BLOCK_KERNEL(matmul, TILE_BLOCKS) {
         }
         for (u64 start = 0; start < depth; start += DEPTH) {
             for (u32 e = threadIdx.x; e < TILE * DEPTH; e += BLOCK) {
-                // Neighbouring threads read along the axis that lies along memory.
+                // Neighboring threads read along the contiguous axis.
                 bool along = job.k[4] == 1;
                 u32 i = along ? e / DEPTH : e % TILE;
                 u32 k = along ? e % DEPTH : e / TILE;
@@ -54,7 +55,8 @@ BLOCK_KERNEL(matmul, TILE_BLOCKS) {
         }
 #ifdef T_IS_FLOAT
         if (job.function == 0) continue;
-        // Each thread reads what it has written, so that the function stands in the code once and takes no registers from the sums.
+        // Each thread reads its own results back, so that the function is compiled once and takes no registers from the
+        // sums.
         T* activated_to = out<T>(job, 0) + batch * rows * columns;
 #pragma unroll 1
         for (u32 e = 0; e < 16; ++e) {

@@ -1,4 +1,4 @@
-// Arithmetic, conversions and functions of all element types, by the same names.
+// Arithmetic, conversions and functions under the same names for all element types.
 
 template <typename E> DEVICE bool not_a_number(E x) { return x != x; }
 
@@ -6,7 +6,7 @@ template <typename E> DEVICE bool not_a_number(E x) { return x != x; }
 template <typename E> DEVICE E larger(E a, E b) { return a > b || not_a_number(a) ? a : b; }
 template <typename E> DEVICE E smaller(E a, E b) { return a < b || not_a_number(a) ? a : b; }
 
-// Integer arithmetic wraps. C++ leaves that to unsigned types.
+// Integer arithmetic wraps; in C++ only unsigned types do.
 DEVICE float plus(float a, float b) { return a + b; }
 DEVICE double plus(double a, double b) { return a + b; }
 DEVICE i64 plus(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
@@ -23,7 +23,7 @@ DEVICE i64 times(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
 DEVICE i32 times(i32 a, i32 b) { return (i32)((u32)a * (u32)b); }
 DEVICE u8 times(u8 a, u8 b) { return (u8)(a * b); }
 
-// By zero: zero, for integers.
+// An integer division by zero returns zero.
 DEVICE float over(float a, float b) { return a / b; }
 DEVICE double over(double a, double b) { return a / b; }
 DEVICE i64 over(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? (i64)(0 - (u64)a) : a / b; }
@@ -44,7 +44,7 @@ DEVICE u8 magnitude(u8 a) { return a; }
 
 template <typename E> DEVICE E sign(E a) { return a > (E)0 ? (E)1 : below_zero(a) ? negative((E)1) : a; }
 
-// Conversions. Floats to integers cut towards zero and saturate, NaN becomes 0.
+// Conversions. Floats to integers truncate and saturate; NaN becomes 0.
 DEVICE i64 to_i64(double x) {
     if (x != x) return 0;
     if (x >= 9223372036854775808.0) return 0x7fffffffffffffffLL;
@@ -73,8 +73,7 @@ DEVICE u8 to_u8(i64 x) { return (u8)x; }
 DEVICE u8 to_u8(i32 x) { return (u8)x; }
 DEVICE u8 to_u8(u8 x) { return x; }
 
-// From the constants of a job: floats from c, integers from i.
-// The last argument only says of which type.
+// Reads a constant of the job: floats from c, integers from i.
 DEVICE float constant(const Job& job, int n, float) { return (float)job.c[n]; }
 DEVICE double constant(const Job& job, int n, double) { return job.c[n]; }
 DEVICE i64 constant(const Job& job, int n, i64) { return job.i[n]; }
@@ -83,7 +82,7 @@ DEVICE f16 constant(const Job& job, int n, f16) { return f16(to_odd(job.c[n])); 
 DEVICE bf16 constant(const Job& job, int n, bf16) { return bf16(to_odd(job.c[n])); }
 DEVICE u8 constant(const Job& job, int n, u8) { return (u8)job.i[n]; }
 
-// The functions of one float, by type.
+// Unary float functions, by type.
 DEVICE float exponential(float x) { return expf(x); }
 DEVICE double exponential(double x) { return exp(x); }
 DEVICE float logarithm(float x) { return logf(x); }
@@ -98,7 +97,7 @@ DEVICE float rounded_down(float x) { return floorf(x); }
 DEVICE double rounded_down(double x) { return floor(x); }
 DEVICE float rounded_up(float x) { return ceilf(x); }
 DEVICE double rounded_up(double x) { return ceil(x); }
-// To the even one of two that are as near.
+// Rounds ties to even.
 DEVICE float rounded(float x) { return rintf(x); }
 DEVICE double rounded(double x) { return rint(x); }
 DEVICE float sine(float x) { return sinf(x); }
@@ -109,14 +108,14 @@ DEVICE float logarithm_1p(float x) { return log1pf(x); }
 DEVICE double logarithm_1p(double x) { return log1p(x); }
 DEVICE float power(float x, float y) { return powf(x, y); }
 DEVICE double power(double x, double y) { return pow(x, y); }
-// By the same exponent everywhere: powers of a half are roots, also at -0 and the infinities, as on the CPU.
+// Power with one exponent for all elements: 0.5 is a square root, also at -0 and infinity, as on the CPU.
 template <typename E>
 DEVICE E power_of(E x, E y) {
     if (y == (E)0.5) return root(x);
     if (y == (E)-0.5) return (E)1 / root(x);
     return power(x, y);
 }
-// Of integers it wraps.
+// Integer powers wrap.
 template <typename E>
 DEVICE E raised(E x, u64 exponent) {
     E power = (E)1;
@@ -126,7 +125,7 @@ DEVICE E raised(E x, u64 exponent) {
     }
     return power;
 }
-// To a power below 0: 1 by a power, cut towards zero.
+// A negative exponent: the truncated reciprocal of a power.
 template <typename E>
 DEVICE E whole_power(E x, E exponent) {
     if (!below_zero(exponent)) return raised(x, (u64)exponent);

@@ -1,5 +1,4 @@
-// The steps of optimisers, in place, for floats: one pass over the parameters, their state and their gradient; and what
-// is done to gradients before.
+// Optimizer steps for floats, in place, in one pass over parameters, state and gradient; and scaling of gradients.
 
 // out = [values]; c = [scale, low, high].
 KERNEL(clip) {
@@ -82,7 +81,7 @@ KERNEL(rms_prop) {
     });
 }
 
-// out = [param, mean]; c = [lr, shrink, beta1, 1 - beta1, beta2, 1 - beta2]. A NaN is a step of itself.
+// out = [param, mean]; c = [lr, shrink, beta1, 1 - beta1, beta2, 1 - beta2]. The sign of a NaN is NaN.
 KERNEL(lion) {
     WIDE lr = (WIDE)job.c[0];
     handfuls<AHEAD>(job, [&](const Handful& few) {

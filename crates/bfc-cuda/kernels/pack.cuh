@@ -1,22 +1,22 @@
-// How a kernel goes over elements that lie in order: by packs of neighbours, which a thread reads and writes in one go. Where operands lie
-// apart, and where the elements that are left fill no pack, they are read and written one by one.
+// How a kernel iterates over contiguous elements: a thread reads and writes packs of neighbors at once. Strided
+// operands and the last incomplete pack use single elements.
 
-// Neighbours, of 16 bytes or a multiple of that, or fewer.
+// Neighboring elements: a multiple of 16 bytes, or fewer.
 template <typename E, u32 N>
 struct alignas(N * sizeof(E) < 16 ? N * sizeof(E) : 16) Pack {
     E of[N];
 };
 
-// How many elements of so many bytes a pack has: as many as 16 bytes hold, but no fewer than are read ahead one by one.
+// The elements per pack: as many as 16 bytes hold, but at least as many as single loads read ahead.
 DEVICE constexpr u32 filling(u32 bytes) { return bytes * AHEAD < 16 ? 16 / bytes : AHEAD; }
 
-// The same where functions are computed, one element after the other: of bytes no more than of halves, as all are in registers meanwhile.
+// The elements per pack for expensive functions: for bytes no more than for 16-bit types, because all are in registers.
 template <typename E>
 struct Packed {
     static const u32 count = filling(sizeof(E) < 2 ? 2 : sizeof(E));
 };
 
-// The elements that a thread computes at a time: a pack, or up to AHEAD that are a grid apart.
+// The elements that a thread computes at a time: a pack, or up to AHEAD elements that are a grid apart.
 struct Handful {
     u64 first, step, end;
     bool packed;
@@ -24,7 +24,7 @@ struct Handful {
     MEMBER bool has(u32 n) const { return packed || (n < AHEAD && at(n) < end); }
 };
 
-// body(few) for every handful of this thread, with packs of N where the launcher says that all operands lie so.
+// body(few) for every handful of this thread, as packs of N if the job is packed.
 template <u32 N, typename Body>
 DEVICE void handfuls(const Job& job, Body body) {
     static_assert(N >= AHEAD, "elements that are no pack would be left out");
@@ -54,7 +54,7 @@ DEVICE void pack(u64 address, const Handful& few, const X (&x)[N]) {
     *(Pack<E, N>*)((E*)address + few.first) = pack;
 }
 
-// The elements of an operand as they lie; 0 where there are fewer.
+// The stored elements of an operand; missing ones are 0.
 template <typename E, u32 N>
 DEVICE void load(const Job& job, int operand, const Handful& few, E (&x)[N]) {
     if (few.packed) {
@@ -65,7 +65,7 @@ DEVICE void load(const Job& job, int operand, const Handful& few, E (&x)[N]) {
     for (u32 n = 0; n < N; ++n) x[n] = few.has(n) ? load<E>(job, operand, few.at(n)) : (E)0;
 }
 
-// The elements of an operand as they are computed with.
+// The elements of an operand, converted for computing.
 template <typename E, u32 N>
 DEVICE void value(const Job& job, int operand, const Handful& few, typename Computed<E>::type (&x)[N]) {
     typedef typename Computed<E>::type Wide;
@@ -80,7 +80,7 @@ DEVICE void value(const Job& job, int operand, const Handful& few, typename Comp
     }
 }
 
-// The elements of an output that is changed in place.
+// The elements of an output that is updated in place.
 template <typename E, u32 N>
 DEVICE void stored(const Job& job, int output, const Handful& few, typename Computed<E>::type (&x)[N]) {
     typedef typename Computed<E>::type Wide;
@@ -95,7 +95,7 @@ DEVICE void stored(const Job& job, int output, const Handful& few, typename Comp
     }
 }
 
-// Writes elements as they are.
+// Writes elements unchanged.
 template <typename E, u32 N>
 DEVICE void put(const Job& job, int output, const Handful& few, const E (&x)[N]) {
     if (few.packed) {
@@ -108,7 +108,7 @@ DEVICE void put(const Job& job, int output, const Handful& few, const E (&x)[N])
     }
 }
 
-// Writes what was computed, rounded to what the output holds.
+// Writes results, rounded to the output's type.
 template <typename E, u32 N>
 DEVICE void store(const Job& job, int output, const Handful& few, const typename Computed<E>::type (&x)[N]) {
     typedef typename Computed<E>::type Wide;
@@ -125,7 +125,7 @@ DEVICE void store(const Job& job, int output, const Handful& few, const typename
     }
 }
 
-// Drops the first, and puts one behind the last: registers have no numbers that a loop could count.
+// Shifts the elements by one: registers cannot be indexed by a loop counter.
 template <typename X, u32 N>
 DEVICE X shift(X (&x)[N], X last = X()) {
     X first = x[0];
@@ -135,7 +135,7 @@ DEVICE X shift(X (&x)[N], X last = X()) {
     return first;
 }
 
-// out[i] = f(x) for each element of an operand. The function stands in the code once.
+// out[i] = f(x) for each element of an operand. f is compiled once.
 template <typename E, typename Function>
 DEVICE void map(const Job& job, Function f) {
     typedef typename Computed<E>::type Wide;
@@ -172,7 +172,7 @@ DEVICE void zip(const Job& job, Function f) {
     });
 }
 
-// out[i] = f(x) for elements of which little is computed: 16 bytes of the wider ones at a time.
+// out[i] = f(x) for cheap functions: 16 bytes of the wider type at a time.
 template <typename From, typename To, typename Function>
 DEVICE void convert(const Job& job, Function f) {
     const u32 N = filling(sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To));

@@ -1,12 +1,13 @@
-// Pools over the last two axes, for floats. All operands are contiguous; in = [images], or [images, gradient].
+// Pooling over the last two axes, for floats. All operands are contiguous; in = [images], or [images, gradient].
 //
-// k = [h, w, oh, ow, window sizes]; inner_dims = [strides, paddings, whether adaptive], each of height and width. Adaptive
-// windows cover the axis; the others slide, and padding is at most half of their size. function 0: the largest, 1: the mean.
+// k = [h, w, oh, ow, window sizes]; inner_dims = [strides, paddings, adaptive], each of height and width. Adaptive
+// windows partition the axis; others slide, with padding of at most half their size. function 0: max, 1: mean.
 
 #ifndef HIGHWATER_POOL
 #define HIGHWATER_POOL
 
-// What an output sees along an axis: the places from `start` to below `end`. A mean divides by `count`: padding counts.
+// The window of an output along an axis: positions from `start` to below `end`. A mean divides by `count`, which
+// includes padding.
 struct Window {
     u64 start, end, count;
 };
@@ -21,7 +22,7 @@ DEVICE Window window(const Job& job, int axis, u64 output) {
     return Window{first < padding ? 0 : first - padding, end < len ? end : len, size};
 }
 
-// The first output that may see a place, and past the last.
+// The first output whose window may contain a position, and the end of these outputs.
 DEVICE u64 first_output(const Job& job, int axis, u64 place) {
     if (job.inner_dims[4 + axis]) return quotient(place * job.k[2 + axis], job.k[axis]);
     u64 ahead = place + job.inner_dims[2 + axis] + 1, stride = job.inner_dims[axis];
@@ -35,7 +36,7 @@ DEVICE u64 last_output(const Job& job, int axis, u64 place) {
     return last < outputs ? last : outputs;
 }
 
-// The first of the largest in two windows; NaN wins.
+// The first maximum in two windows; NaN wins.
 template <typename E>
 DEVICE u64 largest_at(const E* image, u64 wide, const Window& down, const Window& across) {
     u64 best = down.start * wide + across.start;
@@ -74,7 +75,7 @@ KERNEL(pool2d) {
     }
 }
 
-// One thread for each element of an image, which asks the outputs that may have seen it.
+// One thread per element of an image, which reads the outputs whose windows may contain it.
 KERNEL(pool2d_grad, 3) {
     u64 wide = job.k[1];
     EACH(i) {

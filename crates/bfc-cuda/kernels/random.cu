@@ -1,6 +1,6 @@
-// Random fills: Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011). Element i depends on the key and i alone: it is made
-// from block i / 4 of the random bits, or i / 2 for types that need 64 bits for an element. Halves are rounded floats.
-// k = [seed, sequence].
+// Random fills: Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011). Element i depends only on the key and i: it uses
+// block i / 4 of the random bits, or i / 2 for types with 64 random bits per element. Half-precision values are rounded
+// floats. k = [seed, sequence].
 //
 // function 0: uniform in [c[0], c[1]), c[2] the largest value below; 1: normal with mean c[0] and deviation c[1];
 // 2: c[1] with probability c[0], else 0; 3: whether the uniform is not 0.
@@ -52,7 +52,7 @@ DEVICE double wide_uniform(const Words& words, u32 lane) {
     return (double)(wide(words.w[2 * lane], words.w[2 * lane + 1]) >> 11) / 9007199254740992.0;
 }
 
-// By Box and Muller, in f32: the middle of each of 2^32 intervals is not 0, and fine near 0.
+// Box-Muller in f32: the middle of each of 2^32 intervals is not 0, and dense near 0.
 DEVICE double narrow_normal(const Words& words, u32 lane) {
     const float step = 1.0f / 4294967296.0f;
     u32 pair = lane / 2 * 2;
@@ -88,7 +88,7 @@ KERNEL(random) {
         } else {
 #ifdef T_IS_FLOAT
             element = (WIDE)(job.c[0] + drawn * (job.c[1] - job.c[0]));
-            // Rounding may reach the end, which does not belong to the range.
+            // Rounding may reach the end, which is outside of the range.
             element = element < (WIDE)job.c[1] ? element : (WIDE)job.c[2];
 #else
             double whole = floor(job.c[0] + drawn * (job.c[1] - job.c[0]));

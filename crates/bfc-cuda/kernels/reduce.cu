@@ -8,7 +8,7 @@
 #ifndef HIGHWATER_FOLD
 #define HIGHWATER_FOLD
 
-// Whoever launches numbers the functions: crates/tensor/src/backend/cuda.
+// The caller numbers the functions: crates/tensor/src/backend/cuda.
 template <typename E>
 DEVICE E fold(u64 function, E a, E b) {
     switch (function) {
@@ -19,7 +19,7 @@ DEVICE E fold(u64 function, E a, E b) {
     }
 }
 
-// What an element counts as before it is folded.
+// The value of an element before the reduction.
 template <typename E>
 DEVICE E element(u64 function, E a) {
     switch (function) {
@@ -38,14 +38,14 @@ DEVICE u64 inner(const Job& job, u64 e) {
     return job.in[1].contiguous ? e : offset_in(job.inner_rank, job.inner_dims, job.in[1].strides, e);
 }
 
-// Element e of the sequence that begins at a place.
+// Element e of the sequence at an offset.
 template <typename E>
 DEVICE typename Computed<E>::type along(const Job& job, u64 first, u64 e) {
     return element_at<E>(job.in[0], first + inner(job, e));
 }
 
-// Folds every `step`-th element of a sequence from `e` to below `to`, of which there is at least one: in runs, and then their
-// results, so that the rounding error of a sum of n elements grows with n / RUN + RUN and not with n.
+// Reduces every `step`-th element of a sequence from `e` to below `to`, at least one: in runs and then over runs, so
+// that the rounding error of a sum of n elements grows with n / RUN + RUN instead of n.
 template <typename E>
 DEVICE typename Computed<E>::type fold_steps(const Job& job, u64 first, u64 e, u64 to, u64 step) {
     typedef typename Computed<E>::type Wide;
@@ -62,7 +62,7 @@ DEVICE typename Computed<E>::type fold_steps(const Job& job, u64 first, u64 e, u
     return whole;
 }
 
-// Whether x is larger (function 1) or smaller than the best so far; NaN counts as both.
+// Whether x is larger (function 1) or smaller than the best so far; NaN always wins.
 template <typename E>
 DEVICE bool more_extreme(u64 function, E x, E best) {
     if (not_a_number(best)) return false;
@@ -71,7 +71,7 @@ DEVICE bool more_extreme(u64 function, E x, E best) {
 
 #endif
 
-// One thread for each output and slab: for short sequences.
+// One thread per output and slab, for short sequences.
 KERNEL(reduce_serial, 4) {
     u64 slabs = job.k[1];
     for (u64 n = blockIdx.x * (u64)BLOCK + threadIdx.x; n < job.count * slabs; n += gridDim.x * (u64)BLOCK) {
@@ -83,7 +83,7 @@ KERNEL(reduce_serial, 4) {
     }
 }
 
-// One block for each output and slab: for long sequences that lie along memory.
+// One block per output and slab, for long contiguous sequences.
 BLOCK_KERNEL(reduce_rows, 4) {
     SHARED WIDE folded[BLOCK];
     u64 slabs = job.k[1];
@@ -111,7 +111,7 @@ BLOCK_KERNEL(reduce_rows, 4) {
     }
 }
 
-// One block for each 32 outputs side by side and slab: for sequences that lie across memory.
+// One block per 32 neighboring outputs and slab, for strided sequences.
 BLOCK_KERNEL(reduce_columns, 4) {
     SHARED WIDE folded[8][32];
     u64 tiles = (job.count + 31) / 32;
@@ -138,7 +138,7 @@ BLOCK_KERNEL(reduce_columns, 4) {
     }
 }
 
-// The index of the first largest (function 1) or smallest element; NaN counts as both. One thread for each output.
+// The index of the first maximum (function 1) or minimum; NaN wins. One thread per output.
 KERNEL(arg_reduce) {
     EACH(o) {
         u64 first = place(job, job.in[0], o);
@@ -155,7 +155,7 @@ KERNEL(arg_reduce) {
     }
 }
 
-// The same with one block for each output: for long sequences.
+// Like arg_reduce with one block per output, for long sequences.
 BLOCK_KERNEL(arg_reduce_rows) {
     SHARED WIDE bests[BLOCK];
     SHARED u64 indices[BLOCK];

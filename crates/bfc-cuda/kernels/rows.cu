@@ -1,12 +1,12 @@
-// Softmax and what is made of it, for floats: for each row of k[0] elements a team of k[1] threads, 32 or a block. Every row is
-// shifted by its largest element before exp, so that nothing overflows. The job's shape is that of the rows with their elements,
-// count the number of rows.
+// Softmax, cross-entropy and layer normalization for floats: each row of k[0] elements has a team of k[1] threads, 32
+// or a block. Exponentials subtract the row's maximum, so that nothing overflows. The job's shape is that of all rows;
+// count is the number of rows.
 
 #ifndef HIGHWATER_ROWS
 #define HIGHWATER_ROWS
 
-// The row of a thread's team, and which of the row's elements are this thread's: `lane`, and every `size`-th after it below
-// `end`. Of teams for which there is no row, none are.
+// The row of a thread's team and this thread's elements of it: `lane`, and every `size`-th after it below `end`. Teams
+// without a row have no elements.
 struct Team {
     u64 row, first, end;
     u32 lane, size;
@@ -18,12 +18,12 @@ DEVICE Team team_at(const Job& job, u64 turn) {
     return Team{row, row * job.k[0], row < job.count ? job.k[0] : 0, threadIdx.x % size, size};
 }
 
-// Every turn of this block's teams: they go from row to row together, as they wait for each other.
+// The rows of this block's teams, which advance together because they share barriers.
 #define EACH_TURN(turn) \
     for (u64 turn = blockIdx.x; turn * (BLOCK / job.k[1]) < job.count; turn += gridDim.x)
 #define EACH_OF(team, e) for (u64 e = team.lane; e < team.end; e += team.size)
 
-// The largest of a row, and the sum of exp of what is below it.
+// The maximum of a row and the sum of exp(x - maximum).
 template <typename E, typename Wide>
 DEVICE void statistics(const Job& job, Wide* shared, const Team& team, Wide* largest, Wide* sum) {
     Wide own = (Wide)-INFINITY;
@@ -34,7 +34,7 @@ DEVICE void statistics(const Job& job, Wide* shared, const Team& team, Wide* lar
     *sum = join(shared, own, true, team.size);
 }
 
-// Two elements that belong together.
+// A pair of values.
 template <typename E>
 struct Pair {
     E a, b;
@@ -45,8 +45,8 @@ DEVICE Pair<E> sum_of(const Pair<E>& one, const Pair<E>& other) {
     return Pair<E>{one.a + other.a, one.b + other.b};
 }
 
-// The sums of y times the gradient and of the gradient, over every `step`-th of the elements number(e) to below number(to). In runs,
-// as those of reduce.cu.
+// The sums of y times the gradient and of the gradient, over every `step`-th of the elements number(e) to below
+// number(to). In runs, as in reduce.cu.
 template <typename E, typename Number>
 DEVICE Pair<typename Computed<E>::type> normal_sums(const Job& job, u64 e, u64 to, u64 step, Number number) {
     typedef typename Computed<E>::type Wide;
@@ -117,7 +117,8 @@ BLOCK_KERNEL(cross_entropy, 4) {
     }
 }
 
-// (softmax(logits) - one_hot(targets)) grad, and 0 where the row's gradient is 0, whatever its logits are.
+// (softmax(logits) - one_hot(targets)) grad, and 0 where the row's gradient is 0, even if the logits are infinite or
+// NaN.
 BLOCK_KERNEL(cross_entropy_grad, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
@@ -137,8 +138,8 @@ BLOCK_KERNEL(cross_entropy_grad, 4) {
     }
 }
 
-// x brought to mean 0 (function bit 0) and mean square 1, then times the weight (bit 1) and plus the bias (bit 2); in = [x,
-// weight, bias], c[0] what is added to the mean square; out[1] takes the mean and the scale of each row.
+// x normalized to mean 0 (function bit 0) and mean square 1, times the weight (bit 1), plus the bias (bit 2); in = [x,
+// weight, bias], c[0] = epsilon; out[1] receives the mean and the scale of each row.
 BLOCK_KERNEL(layer_norm, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
@@ -170,8 +171,8 @@ BLOCK_KERNEL(layer_norm, 4) {
     }
 }
 
-// scale (h - mean(h) - y mean(h y)) with h the gradient times the weight and y what was normalised; in = [x, weight,
-// gradient], also[0] the statistics; function bits as above.
+// scale (h - mean(h) - y mean(h y)), where h is the gradient times the weight and y the normalized x; in = [x, weight,
+// gradient], also[0] = the statistics; function bits as above.
 BLOCK_KERNEL(layer_norm_grad, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
@@ -197,11 +198,11 @@ BLOCK_KERNEL(layer_norm_grad, 4) {
     }
 }
 
-// The sums of y times the gradient and of the gradient, over rows; in = [x, gradient], also[0] the statistics. Elements are counted as
-// [rows, parameters, places]: count parameters, k = [elements with the same statistics, places, rows, rows of a slab, slabs],
-// function 1: of the gradient too. The sums of a slab follow those of the slab before.
+// The sums of y times the gradient and of the gradient, over rows; in = [x, gradient], also[0] = the statistics.
+// Elements are indexed [rows, parameters, places]: count = parameters, k = [elements with the same statistics, places,
+// rows, rows of a slab, slabs], function 1: of the gradient too. The sums of slabs follow each other.
 
-// One block for each 32 parameters side by side, of one place each, and slab.
+// One block per slab and 32 neighboring parameters of one place.
 BLOCK_KERNEL(layer_norm_sums, 4) {
     SHARED Pair<WIDE> folded[8][32];
     u64 tiles = (job.count + 31) / 32;
@@ -225,7 +226,7 @@ BLOCK_KERNEL(layer_norm_sums, 4) {
     }
 }
 
-// One block for each parameter, of several places.
+// One block per parameter of several places.
 BLOCK_KERNEL(layer_norm_sums_apart, 4) {
     SHARED WIDE shared[BLOCK / 32];
     for (u64 o = blockIdx.x; o < job.count; o += gridDim.x) {

@@ -1,7 +1,7 @@
-// Running sums, in place.
+// Cumulative sums, in place.
 
-// One thread for each line along an axis, in order, so that the sum is that of the CPU. k = [elements of a line, distance
-// between them], function 1 from the last to the first.
+// One thread per line, in order, as on the CPU. k = [elements of a line, distance between them], function 1: from last
+// to first.
 KERNEL(running_sum) {
     EACH(line) {
         u64 length = job.k[0];
@@ -9,7 +9,7 @@ KERNEL(running_sum) {
         u64 outer = quotient(line, step);
         u64 first = outer * length * step + (line - outer * step);
         WIDE sum = (WIDE)0;
-        // A few are loaded at a time, so that a thread does not wait for memory with each.
+        // Loads a few at a time, so that a thread waits for memory less often.
         for (u64 start = 0; start < length; start += AHEAD) {
             WIDE x[AHEAD];
 #pragma unroll
@@ -29,9 +29,9 @@ KERNEL(running_sum) {
     }
 }
 
-// The same with a block for each line: few lines would leave most of a device idle. The block takes a stretch of the line at a time, of
-// which each thread sums some neighbours; what stands before them are the sums of the threads before, added up by rising distances,
-// and those of the stretches before. So the order follows from the length alone, and is another than that of the CPU.
+// One block per line, for few lines, which would leave most of a device idle. The block sums one segment of the line at
+// a time; each thread sums some neighbors, and a parallel scan adds the sums before them. The order depends only on the
+// length, and differs from the CPU's.
 BLOCK_KERNEL(running_sum_long) {
     SHARED WIDE sums[BLOCK];
     u64 length = job.k[0];

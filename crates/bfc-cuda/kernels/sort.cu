@@ -1,7 +1,7 @@
-// The order of elements along the last axis: indices, merged from sorted runs into runs twice as long, launch by launch.
+// Sorts indices along the last axis: each launch merges sorted runs into runs twice as long.
 //
-// Of a pair of runs each thread places one index: it stands after those before it in its own run and after those of the
-// other run that come before it, which a binary search counts. Equals of the first run come before those of the second.
+// Each thread places one index of a pair of runs: after its predecessors in its own run and those of the other run,
+// which a binary search counts. Equal elements of the first run come first, so the sort is stable.
 
 #ifndef HIGHWATER_SORT
 #define HIGHWATER_SORT
@@ -16,9 +16,9 @@ DEVICE bool comes_before(E a, E b, bool descending) {
 
 #endif
 
-// The job's shape is that of the lines; operand 0 is the elements at their starts, also[0] the indices so far, which for
-// runs of 1 are not read; k = [indices of a line, indices of a run, distance between elements], function 1 for the largest
-// first; count indices in all.
+// The job's shape is that of the lines; operand 0 points to their starts; also[0] = the indices so far, unused for runs
+// of 1; k = [indices of a line, indices of a run, distance between elements]; function 1: descending; count = all
+// indices.
 KERNEL(merge_runs, 4) {
     EACH(i) {
         u64 length = job.k[0];

@@ -1,6 +1,6 @@
 // Threads that share a row.
 
-// What another thread of the same 32 has: all threads of a block ask at once.
+// Reads a value of another thread of the warp. All threads of a block must call this together.
 template <typename E>
 DEVICE E across(E own, u32 mask) {
 #ifdef __CUDACC_RTC__
@@ -18,7 +18,8 @@ DEVICE E across(E own, u32 mask) {
 template <typename E>
 DEVICE E joined(E a, E b, bool sum) { return sum ? a + b : larger(a, b); }
 
-// Joins what every thread of a team has folded: 32, or the whole block. All get the whole, and all teams ask at once.
+// Reduces the values of a team, 32 threads or the block. Every thread gets the result; all teams must call this
+// together.
 template <typename E>
 DEVICE E join(E* shared, E own, bool sum, u32 team = BLOCK) {
     for (u32 mask = 16; mask > 0; mask /= 2) {

@@ -1,10 +1,8 @@
-//! CUDA devices as sources of memory for the pools of [`bfc_core`], found at run time.
+//! CUDA for the pools of [`bfc_core`] and for kernels, found at run time.
 //!
-//! Nothing here needs CUDA to build. [`probe`] says which devices there are, or in plain words why there are none;
-//! [`CudaDriver`] opens one and offers its memory, streams, events and copies behind the narrow
-//! [`Driver`](bfc_core::Driver) trait, on top of which [`VirtualMemory`](bfc_core::VirtualMemory),
-//! [`DeviceMemory`](bfc_core::DeviceMemory) and [`PinnedMemory`](bfc_core::PinnedMemory) are the pools' sources. [`register()`]
-//! does all of it at once.
+//! Nothing here needs CUDA at build time. [`probe`] lists the devices, or says why there are none. [`CudaDriver`] opens
+//! one and implements the [`Driver`](bfc_core::Driver) trait, on which the pools' memory sources are built.
+//! [`register()`] does both and registers the pools.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -20,9 +18,8 @@
 //! }
 //! ```
 //!
-//! The driver library is loaded when first asked for. Its binding, [`cudarc`], panics where the library or one of its
-//! functions is missing, and so does the text of its errors; here every function is looked up before the first call,
-//! and errors are named without the driver's help.
+//! [`StreamCompute`] runs kernels and matrix products on a stream. Layers, bottom to top: `kernels`, `driver`,
+//! `compute`, `libraries`, `graph`, `stream`, then registration, the self-check and the emulator for tests.
 
 mod compute;
 mod driver;
@@ -40,7 +37,7 @@ pub use compute::{
     Compute, ComputeError, Factor, LibraryProblem, Product, StepCounts, StepId, Target, TriedLibrary,
 };
 pub use driver::{ComputeCapability, CudaDeviceInfo, CudaDriver, CudaUnavailable, DriverVersion, probe};
-pub use libraries::{Cublas, Image, Nvrtc};
+pub use libraries::{CompiledCode, Cublas, Nvrtc};
 pub use register::{RegisterError, register, register_driver, register_stream};
 pub use self_check::{SelfCheckError, self_check};
 pub use stream::StreamCompute;

@@ -1,4 +1,4 @@
-//! CUDA devices in a registry.
+//! Registers CUDA devices with a [`Registry`].
 
 use std::sync::Arc;
 
@@ -7,30 +7,29 @@ use bfc_core::{
     SourceError, Stream, default_reserve,
 };
 
-use crate::driver::CudaDriver;
-use crate::driver::CudaUnavailable;
+use crate::driver::{CudaDriver, CudaUnavailable};
 
-/// A CUDA device that was not registered.
+/// The reason why a CUDA device was not registered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// It cannot be used.
+    /// The device cannot be used.
     #[error(transparent)]
     Unavailable(#[from] CudaUnavailable),
-    /// Its driver does not answer.
+    /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] SourceError),
-    /// The registry refuses it.
+    /// The registry refused the device.
     #[error(transparent)]
     Registry(#[from] RegistryError),
 }
 
-/// Opens the device of this number, as [`probe`](crate::probe()) counts, and registers it as `cuda:ordinal`: a pool of its
-/// memory, a pool of pinned memory, and a compute stream, which is returned.
+/// Opens a device, as numbered by [`probe`](crate::probe()), and registers it as `cuda:ordinal`: a pool of its memory,
+/// a pool of pinned memory, and a compute stream, which is returned.
 ///
-/// `settings` choose as for every device; what they leave open is as in
-/// [`register_device`](Registry::register_device), with the reserve of [`default_reserve`]. Each device has its own pools
-/// and stream. Only the device asked for is opened: a context costs memory on it.
+/// Settings that are not given default as in [`register_device`](Registry::register_device), with the reserve of
+/// [`default_reserve`]. Each device has its own pools and stream. Only this device is opened: a context takes memory on
+/// it.
 ///
 /// # Errors
 /// See [`RegisterError`].
@@ -43,7 +42,7 @@ pub fn register(
     register_driver(registry, &CudaDriver::new(ordinal)?, options, None)
 }
 
-/// The same with a device that was opened before, the options of its memory's pool, and the plan that this follows, if any.
+/// Registers an opened device with these pool options and, optionally, a plan for its pool.
 ///
 /// # Errors
 /// See [`RegisterError`].
@@ -58,7 +57,8 @@ pub fn register_driver(
     Ok(stream)
 }
 
-/// The same with a compute stream of the device's that was made before, as by those who see first whether the device computes.
+/// Registers an opened device with an existing compute stream, for callers that check first whether the device
+/// computes.
 ///
 /// # Errors
 /// See [`RegisterError`].

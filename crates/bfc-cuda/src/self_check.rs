@@ -1,34 +1,33 @@
-//! Whether a device computes at all, and the right numbers: what an automatic choice asks before it takes one.
+//! Checks that a device computes correct results, before an automatic choice uses it.
 
 use std::sync::Arc;
 
 use bfc_core::{DeviceSource, Driver, SourceError};
 
-use crate::compute::{Compute, ComputeError};
-use crate::compute::{Factor, Product};
+use crate::compute::{Compute, ComputeError, Factor, Product};
 use crate::driver::CudaDriver;
 use crate::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand, Output};
 
-/// A device that is not to be used.
+/// The reason why a device must not be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelfCheckError {
     /// There is no memory for the check.
     #[error("self-check: {0}")]
     Memory(SourceError),
-    /// It does not compute.
+    /// A call failed.
     #[error("self-check: {0}")]
     Compute(ComputeError),
-    /// It computes something else.
-    #[error("self-check: {what} {place} is {got}, which must be {expected}")]
-    WrongNumber {
-        /// Of which results.
+    /// A result is wrong.
+    #[error("self-check: {what} {index} is {actual}, expected {expected}")]
+    WrongResult {
+        /// The kind of result.
         what: &'static str,
-        /// Which of them, from 0.
-        place: usize,
-        /// What the device gave.
-        got: f32,
-        /// What it is.
+        /// Its index.
+        index: usize,
+        /// The device's value.
+        actual: f32,
+        /// The correct value.
         expected: f32,
     },
 }
@@ -39,25 +38,25 @@ impl From<ComputeError> for SelfCheckError {
     }
 }
 
-/// Numbers of the check: more than a block has threads.
+/// Elements of the check: more than the threads of a block.
 const COUNT: usize = 1000;
 const ROWS: usize = 12;
 const DEPTH: usize = 20;
 const COLUMNS: usize = 17;
 
-// Where things lie, in bytes.
+// Offsets, in bytes.
 const SCALED: u64 = 4096;
 const SUM: u64 = 8192;
 const PRODUCT: u64 = 12_288;
 const RESULTS_END: u64 = 16_384;
 const WORKSPACE: u64 = 16_384;
 const WORKSPACE_BYTES: u64 = 65_536;
-/// What addresses are multiples of.
+/// The alignment of addresses.
 const ALIGNMENT: u64 = 256;
 
-/// Has a device copy numbers, scale them, sum them and multiply them as matrices, and compares the results with the host's. All are
-/// whole and small, so that they are the same to the bit in whatever order they are summed. The product is that of the library, where
-/// there is one, else that of a kernel. Memory comes as it does for a pool of the device's, and all of it is given back.
+/// Copies, scales, sums and multiplies numbers on the device and compares the results with the host's. All values are
+/// small integers, so that every order of summation gives the same bits. The product uses the library if there is one,
+/// else a kernel. All memory is freed.
 ///
 /// # Errors
 /// See [`SelfCheckError`].
@@ -65,19 +64,19 @@ pub fn self_check(driver: &Arc<CudaDriver>, compute: &dyn Compute) -> Result<(),
     let driver: Arc<dyn Driver> = driver.clone();
     let source = DeviceSource::default().open(&driver).map_err(SelfCheckError::Memory)?;
     let memory = source.allocate(ALIGNMENT, WORKSPACE + WORKSPACE_BYTES).map_err(SelfCheckError::Memory)?;
-    // SAFETY: the memory was taken just now, of that size, and nobody else knows of it.
+    // SAFETY: the memory was just allocated with that size, and nothing else uses it.
     let checked = unsafe { check_at(compute, memory.address) };
-    // SAFETY: as above; the source waits for what was given to the device.
+    // SAFETY: as above; the source waits for the device.
     unsafe { source.free(memory) };
     checked
 }
 
 /// # Safety
-/// The address begins so much live memory of the device, which nothing else uses.
+/// The address starts enough live device memory, which nothing else uses.
 unsafe fn check_at(compute: &dyn Compute, memory: u64) -> Result<(), SelfCheckError> {
     let numbers: Vec<f32> = (0..COUNT).map(|n| (n % 13) as f32 - 6.0).collect();
     let scaled: Vec<f32> = numbers.iter().map(|x| x * 3.0).collect();
-    // Where results come, there are none before.
+    // NaN marks results that were not written.
     let mut bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_ne_bytes()).collect();
     bytes.extend(std::iter::repeat_n(f32::NAN.to_ne_bytes(), RESULTS_END as usize / 4 - COUNT).flatten());
     // SAFETY: as the caller says.
@@ -119,28 +118,28 @@ unsafe fn check_at(compute: &dyn Compute, memory: u64) -> Result<(), SelfCheckEr
         .collect();
     let compare = |what, at: u64, expected: &[f32]| {
         let mut bytes = vec![0; expected.len() * 4];
-        // SAFETY: so many bytes are there, as the caller says.
+        // SAFETY: the memory is large enough, as the caller says.
         unsafe { compute.download(memory + at, &mut bytes) }?;
-        let got = bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_ne_bytes(bytes));
-        let wrong = got.zip(expected).enumerate().find(|(_, (got, expected))| got != *expected);
-        wrong.map_or(Ok(()), |(place, (got, &expected))| {
-            Err(SelfCheckError::WrongNumber { what, place, got, expected })
+        let actual = bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_ne_bytes(bytes));
+        let wrong = actual.zip(expected).enumerate().find(|(_, (actual, expected))| actual != *expected);
+        wrong.map_or(Ok(()), |(index, (actual, &expected))| {
+            Err(SelfCheckError::WrongResult { what, index, actual, expected })
         })
     };
     compare("number", 0, &numbers)?;
     compare("scaled number", SCALED, &scaled)?;
     compare("sum", SUM, &[scaled.iter().sum()])?;
-    compare("element of a product", PRODUCT, &product)
+    compare("product element", PRODUCT, &product)
 }
 
-/// The product by the library; false if there is none.
+/// Multiplies with the library; returns false if there is none.
 ///
 /// # Safety
 /// As [`check_at`].
 unsafe fn multiply(compute: &dyn Compute, memory: u64) -> Result<bool, ComputeError> {
     let factor = |address, rows, columns| Factor::new(address, [rows, columns], [columns, 1], 0);
     let factors = (factor(memory, ROWS, DEPTH), factor(memory + SCALED, DEPTH, COLUMNS));
-    let (true, (Some(lhs), Some(rhs))) = (compute.has_products(), factors) else { return Ok(false) };
+    let (true, (Some(lhs), Some(rhs))) = (compute.supports_products(), factors) else { return Ok(false) };
     let product = Product {
         element: ElementType::F32,
         rows: ROWS as i32,
@@ -162,7 +161,7 @@ mod tests {
     use super::*;
     use crate::emulator::Emulator;
 
-    /// Memory of the host's in a device's place.
+    /// Host memory that takes the place of device memory.
     fn memory() -> (Vec<u64>, u64) {
         let words = vec![0_u64; (WORKSPACE + WORKSPACE_BYTES + 256) as usize / 8];
         let address = (words.as_ptr() as u64).next_multiple_of(256);
@@ -173,7 +172,7 @@ mod tests {
     fn the_kernels_and_a_library_for_products_pass() {
         for emulator in [Emulator::new().unwrap(), Emulator::new().unwrap().with_products().unwrap()] {
             let (_words, address) = memory();
-            // SAFETY: the emulator computes on memory of the host's, which is there.
+            // SAFETY: the emulator computes on live host memory.
             assert_eq!(unsafe { check_at(&emulator, address) }, Ok(()));
         }
     }
@@ -183,9 +182,9 @@ mod tests {
         let (_words, address) = memory();
         // SAFETY: as above.
         let error = unsafe { check_at(&Emulator::new().unwrap().silent(), address) }.unwrap_err();
-        let SelfCheckError::WrongNumber { what: "scaled number", place: 0, got, expected } = error else {
+        let SelfCheckError::WrongResult { what: "scaled number", index: 0, actual, expected } = error else {
             panic!("{error}")
         };
-        assert!(got.is_nan() && expected == -18.0);
+        assert!(actual.is_nan() && expected == -18.0);
     }
 }

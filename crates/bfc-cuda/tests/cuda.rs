@@ -1,8 +1,7 @@
-//! What holds on every CUDA device, on a machine without one, and with a driver that misbehaves.
+//! Tests for every CUDA device, for machines without one, and for a failing driver.
 //!
-//! The tests named `device_…` use cuda:0, and say aloud when they are skipped because there is none. On Linux they run a
-//! second time, in a process of their own, against the driver in `fake_driver/libcuda.rs`: there is no machine on which
-//! they prove nothing.
+//! Tests named `device_…` use cuda:0, and print a line if they are skipped. On Linux they run again in another process
+//! with the driver of `fake_driver/libcuda.rs`, so that every machine tests something.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
@@ -76,7 +75,7 @@ fn probing_answers_on_every_machine() {
 }
 
 #[test]
-fn device_numbers_beyond_the_last_are_an_error_that_names_the_count() {
+fn device_numbers_beyond_the_last_are_refused() {
     let _driver = cuda_or_skip!();
     let count = probe().unwrap().len() as u32;
     let error = CudaDriver::new(count).err().unwrap();
@@ -100,7 +99,7 @@ fn device_memory_is_taken_aligned_and_given_back() {
 }
 
 #[test]
-fn device_memory_that_is_not_there_is_an_error_that_harms_nothing() {
+fn device_memory_beyond_the_total_is_refused() {
     let driver = cuda_or_skip!();
     let memory = DeviceMemory::new(driver.clone());
     let bytes = driver.memory_info().unwrap().total + MIB;
@@ -130,7 +129,7 @@ fn device_calls_work_on_every_thread() {
 }
 
 #[test]
-fn device_pinned_memory_is_zeroed_and_can_be_written_and_read_by_the_host() {
+fn device_pinned_memory_is_zeroed_and_accessible() {
     let driver = cuda_or_skip!();
     let memory = PinnedMemory::new(driver.clone());
     assert_eq!(memory.memory_kind(), MemoryKind::PinnedHost);
@@ -146,7 +145,7 @@ fn device_pinned_memory_is_zeroed_and_can_be_written_and_read_by_the_host() {
 }
 
 #[test]
-fn device_pools_serve_blocks_refuse_what_is_over_their_limit_and_give_everything_back() {
+fn device_pools_enforce_their_limit_and_free_everything() {
     let driver = cuda_or_skip!();
     let config = BfcConfig::new(Bytes::mib(16));
     let memory = Arc::new(DeviceMemory::new(driver.clone()));
@@ -198,7 +197,7 @@ fn pools(driver: &Arc<CudaDriver>) -> (Arc<Stream>, Arc<dyn Allocator>, Arc<dyn 
 }
 
 #[test]
-fn device_copies_on_another_stream_carry_the_bytes_there_and_back() {
+fn device_copies_on_another_stream_round_trip() {
     let driver = cuda_or_skip!();
     let (compute, pool, pinned) = pools(&driver);
     let transfers = Transfers::new(Stream::new(driver.clone()).unwrap());
@@ -252,7 +251,7 @@ fn device_pools_of_several_devices_are_apart() {
 }
 
 #[test]
-fn device_pools_are_registered_with_a_reserve_left_and_as_the_environment_says() {
+fn device_pools_are_registered_with_reserve_and_environment() {
     let _driver = cuda_or_skip!();
     let environment = Environment::from_vars([("HIGHWATER_POOL_LIMIT_CUDA_1", "100MiB")]).unwrap();
     for device in probe().unwrap().iter().take(2) {

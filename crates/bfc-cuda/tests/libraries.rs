@@ -24,7 +24,7 @@ fn open() -> (Arc<CudaDriver>, StreamCompute) {
     (driver.clone(), StreamCompute::new(driver, stream).unwrap())
 }
 
-/// What is tried in vain, but for what the system does not find.
+/// The libraries that were tried, except those that the system does not find.
 fn problems(error: &ComputeError) -> Vec<String> {
     let (ComputeError::NoCompiler { tried } | ComputeError::NoProducts { tried }) = error else {
         panic!("{error:?}")
@@ -34,16 +34,16 @@ fn problems(error: &ComputeError) -> Vec<String> {
 }
 
 #[test]
-fn of_several_libraries_the_newest_that_suits_device_and_driver_is_taken() {
+fn the_newest_library_that_supports_the_device_is_used() {
     if let Some(expected) = expected() {
         let (_, compute) = open();
         let (compiler, products) = (compute.compiler().unwrap(), compute.products().unwrap());
         let found = format!("{} {}", compiler.version().0, products.version() / 10_000);
-        assert_eq!(found, expected, "{} {}", compiler.called(), products.called());
+        assert_eq!(found, expected, "{} {}", compiler.file(), products.file());
         return;
     }
     let run = |fake: &Fake, expected, capability, version| {
-        let test = "of_several_libraries_the_newest_that_suits_device_and_driver_is_taken";
+        let test = "the_newest_library_that_supports_the_device_is_used";
         fake.run(test, expected, &[("FAKE_CUDA_CAPABILITY", capability), ("FAKE_CUDA_VERSION", version)]);
     };
     let both = Fake::driver(TARGET, "both").with_libraries_of("13").with_libraries_of("12");
@@ -65,7 +65,7 @@ fn libraries_that_do_not_suit_are_told_with_the_reason_for_each() {
         let (compiler, products) = (compute.compiler().unwrap_err(), compute.products().unwrap_err());
         let told = [problems(&compiler), problems(&products)].concat().join("\n");
         assert_eq!(told, expected);
-        assert!(!compute.has_products());
+        assert!(!compute.supports_products());
         return;
     }
     let fake = Fake::driver(TARGET, "only_13").with_libraries_of("13");
@@ -87,7 +87,7 @@ fn libraries_that_do_not_suit_are_told_with_the_reason_for_each() {
 }
 
 #[test]
-fn without_a_compiler_nothing_computes_and_the_error_says_which_was_looked_for() {
+fn without_a_compiler_the_error_lists_the_candidates() {
     if expected().is_some() {
         let (driver, compute) = open();
         let Err(SelfCheckError::Compute(error @ ComputeError::NoCompiler { .. })) =
@@ -99,7 +99,7 @@ fn without_a_compiler_nothing_computes_and_the_error_says_which_was_looked_for()
         return;
     }
     let fake = Fake::whole(TARGET, "no_compiler");
-    let test = "without_a_compiler_nothing_computes_and_the_error_says_which_was_looked_for";
+    let test = "without_a_compiler_the_error_lists_the_candidates";
     fake.run(test, "", &[("HIGHWATER_NVRTC", "/nowhere/libnvrtc.so")]);
 }
 
@@ -108,7 +108,7 @@ fn without_a_library_for_products_a_kernel_multiplies() {
     if expected().is_some() {
         let (driver, compute) = open();
         assert_eq!(self_check(&driver, &compute), Ok(()));
-        assert!(!compute.has_products());
+        assert!(!compute.supports_products());
         let error = compute.products().unwrap_err();
         assert!(error.to_string().contains("HIGHWATER_CUBLAS=/nowhere/libcublas.so: cannot open"), "{error}");
         return;
@@ -119,19 +119,19 @@ fn without_a_library_for_products_a_kernel_multiplies() {
 }
 
 #[test]
-fn a_library_that_does_not_start_is_tried_again_after_ever_more_requests() {
+fn a_library_that_fails_to_start_is_retried_ever_more_rarely() {
     if expected().is_some() {
         let (_, compute) = open();
         let error = compute.products().unwrap_err();
         assert!(problems(&error)[0].contains("cublasCreate: "), "{error}");
         // It fails three times: at the first request, after one more, after two more; and starts after four more.
-        let starts: Vec<bool> = (0..12).map(|_| compute.has_products()).collect();
+        let starts: Vec<bool> = (0..12).map(|_| compute.supports_products()).collect();
         assert_eq!(starts.iter().position(|&has| has), Some(9), "{starts:?}");
         assert!(compute.products().is_ok());
         return;
     }
     let fake = Fake::whole(TARGET, "failing_products");
-    let test = "a_library_that_does_not_start_is_tried_again_after_ever_more_requests";
+    let test = "a_library_that_fails_to_start_is_retried_ever_more_rarely";
     fake.run(test, "", &[("FAKE_CUBLAS_FAILS", "3")]);
 }
 
@@ -146,7 +146,7 @@ fn a_driver_that_is_too_old_is_told_with_what_it_supports() {
     }
     let fake = Fake::driver(TARGET, "old_driver");
     let test = "a_driver_that_is_too_old_is_told_with_what_it_supports";
-    let expected = "the CUDA driver is too old: it supports CUDA 11.8, and 12.0 is needed";
+    let expected = "the CUDA driver is too old: it supports CUDA 11.8, but 12.0 is required";
     fake.run(test, expected, &[("FAKE_CUDA_VERSION", "11080")]);
 }
 
@@ -155,7 +155,7 @@ fn wrong_numbers_are_found_out() {
     if expected().is_some() {
         let (driver, compute) = open();
         let error = self_check(&driver, &compute).unwrap_err();
-        assert!(matches!(error, SelfCheckError::WrongNumber { what: "sum", .. }), "{error}");
+        assert!(matches!(error, SelfCheckError::WrongResult { what: "sum", .. }), "{error}");
         return;
     }
     let fake = Fake::whole(TARGET, "wrong_numbers");

@@ -1,4 +1,4 @@
-//! What of the host's and of a device's is used until when, and that all of it is given back, on a driver that is none.
+//! Tests how long host and device memory is used, and that everything is freed, on a fake driver.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
@@ -94,7 +94,7 @@ fn a_device_that_is_let_go_of_leaves_nothing_behind() {
 
 /// A copy from page-locked memory ends when the device comes to it.
 #[test]
-fn bytes_that_were_uploaded_may_be_changed_at_once_wherever_they_lie() {
+fn uploaded_bytes_may_be_changed_at_once() {
     if expected().is_some() {
         let (driver, staged) = open();
         let staged = staged.with_pinned(pinned(&driver, Bytes::mib(4)));
@@ -118,7 +118,7 @@ fn bytes_that_were_uploaded_may_be_changed_at_once_wherever_they_lie() {
         return;
     }
     let fake = Fake::whole(TARGET, "changed_at_once");
-    fake.run("bytes_that_were_uploaded_may_be_changed_at_once_wherever_they_lie", "", &[]);
+    fake.run("uploaded_bytes_may_be_changed_at_once", "", &[]);
 }
 
 #[test]
@@ -154,13 +154,13 @@ fn idle_memory_of_the_pool_makes_room_for_code_and_libraries() {
             }
         };
         let stream = Stream::new(driver.clone()).unwrap();
-        let compute = StreamCompute::new(driver.clone(), stream).unwrap().with_room(room);
+        let compute = StreamCompute::new(driver.clone(), stream).unwrap().with_memory_release(room);
         let address = driver.allocate_device(4096).unwrap();
         // Memory that is in use is no help, and the error says what is missing.
         let used = Allocation::new(&pool, &Request::new(800 * MIB)).unwrap();
         let error = fill(&compute, address).unwrap_err();
         assert!(matches!(error, ComputeError::OutOfMemory { call: "cuModuleLoadData" }), "{error}");
-        assert!(!compute.has_products());
+        assert!(!compute.supports_products());
         assert_eq!(asked.load(Ordering::Relaxed), 2);
         drop(used);
         assert!(pool.stats().bytes_reserved >= 800 * MIB);
@@ -170,7 +170,7 @@ fn idle_memory_of_the_pool_makes_room_for_code_and_libraries() {
         compute.end_step().unwrap();
         assert_eq!(pool.stats().bytes_reserved, 0);
         drop(Allocation::new(&pool, &Request::new(800 * MIB)).unwrap());
-        assert!((0..3).any(|_| compute.has_products()));
+        assert!((0..3).any(|_| compute.supports_products()));
         assert_eq!(pool.stats().bytes_reserved, 0);
         // SAFETY: it was taken above, and all work with it has ended.
         unsafe { driver.free_device(address) };

@@ -6,11 +6,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use highwater_tracking::table::{Table, bytes};
-use highwater_tracking::{Change, Cut, Phase, Usage, UsageDiff};
+use highwater_tracking::{Change, Cut, Report, ReportDiff};
 
 use crate::exit;
 use crate::files::recording::{ReadArguments, ReadError, tell_cut};
-use crate::report::plain;
 
 /// The arguments of `highwater diff`.
 #[derive(Args, Clone, Debug)]
@@ -23,11 +22,11 @@ pub(crate) struct DiffArguments {
     #[arg(value_name = "B.hwm")]
     after: PathBuf,
 
-    /// How many lines a table has at most
+    /// The most rows of a table
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
 
-    /// Write JSON, for programs; all of it, whatever --top says
+    /// Write JSON
     #[arg(long)]
     json: bool,
 
@@ -39,8 +38,7 @@ pub(crate) fn run(arguments: &DiffArguments) -> io::Result<ExitCode> {
     let (diff, cuts) = match compare(arguments) {
         Ok(compared) => compared,
         Err(error) => {
-            writeln!(io::stderr(), "highwater: {error}")?;
-            return Ok(ExitCode::from(exit::BAD_FILE));
+            return exit::fail(&error, exit::BAD_FILE);
         }
     };
     let mut stdout = io::stdout().lock();
@@ -57,15 +55,16 @@ pub(crate) fn run(arguments: &DiffArguments) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The difference, and where each of the two was cut off. One recording is held at a time.
-fn compare(arguments: &DiffArguments) -> Result<(UsageDiff, [Option<Cut>; 2]), ReadError> {
-    let usage = |path| arguments.read.read(path).map(|run| (Usage::of(&run), run.cut().cloned()));
-    let (before, before_cut) = usage(&arguments.before)?;
-    let (after, after_cut) = usage(&arguments.after)?;
-    Ok((UsageDiff::between(&before, &after), [before_cut, after_cut]))
+/// The difference, and where each of the two files ends early. Only one recording is in memory at a time.
+fn compare(arguments: &DiffArguments) -> Result<(ReportDiff, [Option<Cut>; 2]), ReadError> {
+    let report =
+        |path| arguments.read.read(path).map(|run| (Report::from_recording(&run), run.cut().cloned()));
+    let (before, before_cut) = report(&arguments.before)?;
+    let (after, after_cut) = report(&arguments.after)?;
+    Ok((ReportDiff::between(&before, &after), [before_cut, after_cut]))
 }
 
-fn text(diff: &UsageDiff, top: usize) -> String {
+fn text(diff: &ReportDiff, top: usize) -> String {
     if diff.is_empty() {
         return "the runs have the same figures\n".to_owned();
     }
@@ -73,25 +72,25 @@ fn text(diff: &UsageDiff, top: usize) -> String {
     let mut text =
         format!("peak: {} before, {} after, {}\n", bytes(peak.before), bytes(peak.after), growth(peak));
     if !diff.categories.is_empty() {
-        let mut table =
-            Table::new(&["category", "at the peak before", "after", "change", "high water before", "after"]);
+        let heading = ["category", "at peak before", "after", "change", "high water before", "after"];
+        let mut table = Table::new(&heading);
         for row in &diff.categories {
-            let (peak, mark) = (row.peak_bytes, row.high_water_bytes);
+            let (peak, mark) = (row.of(|row| row.peak_bytes), row.of(|row| row.high_water_bytes));
             let figures =
                 [bytes(peak.before), bytes(peak.after), growth(peak), bytes(mark.before), bytes(mark.after)];
-            table.line(&row.category.replace('_', " "), figures);
+            table.line(&row.after.category.replace('_', " "), figures);
         }
         text.push_str(&format!("\n{table}"));
     }
     if !diff.places.is_empty() {
-        let mut table = Table::new(&["op", "at the peak before", "after", "change", "high water", "granted"]);
+        let heading = ["op", "at peak before", "after", "change", "high water", "total"];
+        let mut table = Table::new(&heading);
         for row in diff.places.iter().take(top) {
-            let dot = if row.scope.is_empty() { "" } else { "." };
-            let phase = if row.phase == Phase::Forward { String::new() } else { format!(":{}", row.phase) };
-            let name = plain(&format!("{}{dot}{}{phase}", row.scope, row.op));
-            let peak = row.peak_bytes;
-            let [mark, granted] = [row.high_water_bytes, row.granted_bytes].map(growth);
-            table.line(&name, [bytes(peak.before), bytes(peak.after), growth(peak), mark, granted]);
+            let peak = row.of(|row| row.peak_bytes);
+            let [mark, total] =
+                [row.of(|row| row.high_water_bytes), row.of(|row| row.total_bytes)].map(growth);
+            let figures = [bytes(peak.before), bytes(peak.after), growth(peak), mark, total];
+            table.line(&row.after.path(), figures);
         }
         if diff.places.len() > top {
             table.line(&format!("({} more)", diff.places.len() - top), []);
@@ -102,7 +101,7 @@ fn text(diff: &UsageDiff, top: usize) -> String {
 }
 
 /// A change as a cell, with its sign; none is a dash.
-fn growth(change: Change) -> String {
+fn growth(change: Change<u64>) -> String {
     let growth = change.growth();
     match growth {
         0 => "-".to_owned(),
@@ -124,6 +123,6 @@ mod tests {
 
     #[test]
     fn runs_that_are_alike_say_so() {
-        assert_eq!(text(&UsageDiff::default(), 5), "the runs have the same figures\n");
+        assert_eq!(text(&ReportDiff::default(), 5), "the runs have the same figures\n");
     }
 }

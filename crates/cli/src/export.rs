@@ -1,4 +1,4 @@
-//! `highwater export`: a recorded run in the forms that other tools open.
+//! `highwater export`: converts a recorded run for other tools.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -18,17 +18,17 @@ use crate::files::recording::{ReadArguments, ReadError, tell_cut};
 /// The arguments of `highwater export`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExportArguments {
-    /// A recording, as examples write it with --record, or - for standard input
+    /// A recording, as examples write with --record, or - for standard input
     #[arg(value_name = "RUN.hwm")]
     run: PathBuf,
 
-    /// What to write
+    /// The output format
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
     format: ExportFormat,
 
-    /// The file to write, or - for standard output, also where that is a terminal
+    /// The file to write, or - for standard output, even if that is a terminal
     ///
-    /// Without it, standard output, unless that is a terminal and the format is not text.
+    /// Default: standard output, unless that is a terminal and the format is binary.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -41,20 +41,20 @@ fn formats() -> impl TypedValueParser<Value = ExportFormat> {
     PossibleValuesParser::new(values).try_map(|name| name.parse::<ExportFormat>())
 }
 
-/// What a format is good for, in the words of `--help`.
+/// The description of a format for `--help`.
 const fn purpose(format: ExportFormat) -> &'static str {
     match format {
         ExportFormat::MemoryViz => "A snapshot for PyTorch's memory viewer, as a pickle",
-        ExportFormat::MemoryVizJson => "The same as JSON",
+        ExportFormat::MemoryVizJson => "A snapshot for PyTorch's memory viewer, as JSON",
         ExportFormat::Chrome => "A trace for Perfetto and chrome://tracing",
         ExportFormat::Pprof => "What was live at the peak, for pprof and speedscope",
         ExportFormat::Folded => "What was live at the peak, for flame graphs",
-        ExportFormat::Svg => "A picture of the live bytes by category over time",
+        ExportFormat::Svg => "A chart of live bytes by category over time",
         _ => "",
     }
 }
 
-/// Why there is no export.
+/// The reason why there is no export.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
     #[error(transparent)]
@@ -64,7 +64,7 @@ enum Failed {
     #[error("{}: {error}", path.display())]
     Write { path: PathBuf, error: ExportError },
     #[error(
-        "{format} is not text, and standard output is a terminal: name a file with --output, or - if it is meant"
+        "{format} is not text, and standard output is a terminal: name a file with --output, or - to force it"
     )]
     Terminal { format: ExportFormat },
 }
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> io::Result<ExitCode> {
             tell_cut(&arguments.run, cut.as_ref())?;
             Ok(ExitCode::SUCCESS)
         }
-        // As for every command: the reader of a pipe has seen enough.
+        // The reader of a pipe has closed it, which is not an error.
         Err(Failed::Write { error: ExportError::Io(error), .. })
             if error.kind() == io::ErrorKind::BrokenPipe =>
         {
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> io::Result<ExitCode> {
     }
 }
 
-/// Exports, and returns where a recording was cut off.
+/// Exports a recording; returns where it was cut off, if it was.
 fn write(arguments: &ExportArguments) -> Result<Option<Cut>, Failed> {
     let format = arguments.format;
     if arguments.output.is_none() && !format.is_text() && io::stdout().is_terminal() {
@@ -118,7 +118,7 @@ fn to_output(
     Ok(output.commit()?)
 }
 
-/// Names the file that an error is about.
+/// Adds the file to an error.
 fn told(run: &Path, output: &Path, error: ExportError) -> Failed {
     match error {
         ExportError::Io(_) => Failed::Write { path: output::name(output), error },

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// How to come by what most commands read.
+/// How to create a recording.
 const FIRST_STEPS: &str = "\
 A recording is made by a program with `Tracker::start_recording`, or by an example:
   cargo run --release --example train_digits -- --record run.hwm
@@ -35,23 +35,23 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Report where the memory of a recorded run went: by op, by module, by category, at the peak
+    /// Show where the memory of a recorded run went: by op, by module, by category, at the peak
     Report(report::ReportArguments),
-    /// Follow a run that is being recorded: what is in use now, by whom, and what the peak was
+    /// Follow a run while it is recorded: bytes in use now, their holders, and the peak
     Top(top::TopArguments),
-    /// Compare two recorded runs: what grew, and what moved the peak?
+    /// Compare two recorded runs: what grew, and what changed the peak
     Diff(diff::DiffArguments),
-    /// Write a recorded run in a form that other tools open: PyTorch's memory viewer, Perfetto, pprof
+    /// Convert a recorded run for other tools: PyTorch's memory viewer, Perfetto, pprof
     Export(export::ExportArguments),
-    /// Say what a recorded run would have taken with another policy, split rule, pool or plan
+    /// Predict the memory of a recorded run with another policy, split rule, pool or plan
     WhatIf(what_if::WhatIfArguments),
-    /// Replay recorded allocations through other pools: what would they have taken?
+    /// Replay recorded allocations through other pools and compare their memory
     Replay(replay::ReplayArguments),
-    /// Plan where the blocks of a recorded step go, so that the steps that follow take the least memory
+    /// Plan the offsets of a recorded step's blocks, so that later steps need the least memory
     Plan(plan::PlanArguments),
-    /// List the devices of this machine, and say why one is not usable
+    /// List the devices of this machine, and why some are unavailable
     Devices {
-        /// Write JSON, for programs
+        /// Write JSON
         #[arg(long)]
         json: bool,
     },
@@ -70,10 +70,10 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(code) => code,
-        // The reader of a pipe has seen enough: `highwater devices | head -1`.
+        // The reader of a pipe has closed it: `highwater devices | head -1`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            // With no place left to complain, the exit code alone has to say it.
+            // If stderr fails too, only the exit code remains.
             let _ = writeln!(io::stderr(), "highwater: {error}");
             ExitCode::from(exit::FAILED)
         }

@@ -1,4 +1,4 @@
-//! `highwater plan`: from a recorded step to a plan for the steps that follow.
+//! `highwater plan`: plans the offsets of a recorded step's blocks.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -27,23 +27,23 @@ pub(crate) struct PlanArguments {
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
 
-    /// Where the plan goes: a file, or - for standard output
+    /// The file to write, or - for standard output
     #[arg(short, long, value_name = "PLAN")]
     output: PathBuf,
 
-    /// What to plan for: whole, repeating, FROM..TO in events, or marks:FROM..TO
+    /// The step to plan: whole, repeating, FROM..TO in events, or marks:FROM..TO
     #[arg(long, value_name = "STEP", default_value = "whole")]
     step: StepArgument,
 
-    /// How much work a better plan is worth; a second has some 20 million
+    /// The effort of the search; one second is about 20 million
     #[arg(long, value_name = "N", default_value_t = PlanOptions::default().effort)]
     effort: u64,
 
-    /// What places are multiples of, a power of two [default: 256; 1 for MiniMalloc]
+    /// The alignment of offsets, a power of two [default: 256; 1 for MiniMalloc]
     #[arg(long, value_name = "BYTES", value_parser = power_of_two)]
     granule: Option<u64>,
 
-    /// Write JSON, for programs
+    /// Write JSON
     #[arg(long)]
     json: bool,
 
@@ -51,13 +51,13 @@ pub(crate) struct PlanArguments {
     read: ReadArguments,
 }
 
-/// A step as it is written on the command line.
+/// A step as written on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct StepArgument(Step);
 
-/// The text names no step.
+/// The text is not a step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no step: expected whole, repeating, FROM..TO in events, or marks:FROM..TO")]
+#[error("invalid step {text:?}: expected whole, repeating, FROM..TO in events, or marks:FROM..TO")]
 struct NoStep {
     text: String,
 }
@@ -85,7 +85,7 @@ impl FromStr for StepArgument {
     }
 }
 
-/// Why there is no plan.
+/// The reason why there is no plan.
 #[derive(Debug, thiserror::Error)]
 enum PlanError {
     #[error(transparent)]
@@ -94,20 +94,20 @@ enum PlanError {
     NoPlan { path: PathBuf, error: NoPlan },
     #[error(transparent)]
     Write(#[from] PlanFileError),
-    #[error("--json and the plan cannot both go to standard output: name a file with --output")]
+    #[error("--json and the plan cannot both use standard output: name a file with --output")]
     TwoOutputs,
 }
 
-/// What came of it; the object of `--json`. All sizes in bytes.
+/// The result; the object of `--json`. All sizes in bytes.
 #[derive(Clone, Debug, Serialize)]
 struct Summary {
     trace: String,
     plan: String,
     blocks: usize,
-    /// Blocks with a place; the others outlive the step.
+    /// Blocks with an offset; the others outlive the step.
     planned_blocks: usize,
     capacity_bytes: u64,
-    /// What no plan can go below: the most bytes that are live at a time.
+    /// The lower bound of every plan: the peak of live bytes.
     lower_bound_bytes: u64,
     /// `capacity_bytes / lower_bound_bytes`.
     waste: Option<f64>,
@@ -119,7 +119,7 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
         Ok((summary, trace)) => {
             let mut stdout = io::stdout().lock();
             if arguments.output.as_os_str() == STANDARD {
-                // There the plan stands.
+                // Standard output contains the plan.
                 writeln!(io::stderr(), "{}", summary.sentence())?;
             } else if arguments.json {
                 serde_json::to_writer_pretty(&mut stdout, &summary)?;
@@ -132,7 +132,7 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
             tell_cut(&arguments.trace, trace.cut())?;
             Ok(ExitCode::SUCCESS)
         }
-        // As for every command: the reader of a pipe has seen enough.
+        // The reader of a pipe has closed it, which is not an error.
         Err(PlanError::Write(PlanFileError::Io { error, .. })) if error.kind() == ErrorKind::BrokenPipe => {
             Err(error)
         }
@@ -147,7 +147,7 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
     }
 }
 
-/// Plans, and returns the trace.
+/// Computes and writes the plan.
 fn plan(arguments: &PlanArguments) -> Result<(Summary, Trace), PlanError> {
     if arguments.json && arguments.output.as_os_str() == STANDARD {
         return Err(PlanError::TwoOutputs);
@@ -193,11 +193,11 @@ impl Summary {
     }
 
     fn sentence(&self) -> String {
-        // The lower bound may be below what any plan needs.
+        // The lower bound may be unreachable.
         let at_most = if self.capacity_bytes == self.lower_bound_bytes { "" } else { "at most " };
         let waste = self
             .waste
-            .map_or_else(String::new, |waste| format!(", {at_most}{waste:.4} times the least possible"));
+            .map_or_else(String::new, |waste| format!(", {at_most}{waste:.4} times the lower bound"));
         format!(
             "{}: {} of {} blocks in {}{waste}, planned in {:.2} s",
             self.plan,

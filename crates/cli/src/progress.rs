@@ -1,15 +1,15 @@
-//! How far long work is, for people who watch.
+//! Progress of long work.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A line on standard error; nothing where that is no terminal.
+/// A progress line on standard error if that is a terminal.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
     pub(crate) fn new(parts: usize) -> Self {
         let bar = ProgressBar::new(parts as u64);
-        // The template is our own, and a progress bar without one is none the worse.
+        // The template is constant, and a missing style is harmless.
         if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_msg}") {
             bar.set_style(style);
         }

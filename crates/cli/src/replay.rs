@@ -1,4 +1,4 @@
-//! `highwater replay`: what would another pool have done with this trace?
+//! `highwater replay`: replays recorded traces through other pools.
 
 mod measure;
 pub(crate) mod smallest;
@@ -27,7 +27,7 @@ use measure::{Measurement, measure};
 #[derive(Args, Clone, Debug)]
 #[command(after_help = policies::help())]
 pub(crate) struct ReplayArguments {
-    /// Recordings (.hwm), own traces, PyTorch snapshots, RMM logs or MiniMalloc problems, also .gz or -
+    /// Recordings (.hwm), Highwater traces, PyTorch snapshots, RMM logs or MiniMalloc problems, also .gz or -
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
@@ -35,23 +35,23 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "bfc")]
     policy: Vec<Policy>,
 
-    /// Find the smallest pool of one region that the trace fits into
+    /// Find the smallest single-region pool that serves the trace
     #[arg(long)]
     find_min: bool,
 
-    /// The plan that the policy `planned` follows [default: one made from each trace]
+    /// The plan of the policy `planned` [default: computed from each trace]
     #[arg(long, value_name = "PLAN")]
     plan: Option<PathBuf>,
 
-    /// What the places of `planned` are multiples of, a power of two [default: 256]
+    /// The alignment of offsets of `planned`, a power of two [default: 256]
     #[arg(long, value_name = "BYTES", conflicts_with = "plan", value_parser = power_of_two)]
     granule: Option<u64>,
 
-    /// Warm replays, of which the best time of each stretch of events counts
+    /// The number of warm replays; each stretch of events counts with its best time
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     repeat: u32,
 
-    /// Write JSON, for programs
+    /// Write JSON
     #[arg(long)]
     json: bool,
 
@@ -68,7 +68,7 @@ pub(crate) fn power_of_two(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "expected a power of two".to_owned())
 }
 
-/// Why nothing can be replayed.
+/// The reason why nothing can be replayed.
 #[derive(Debug, thiserror::Error)]
 enum UsageError {
     #[error(transparent)]
@@ -86,13 +86,12 @@ fn prepare(arguments: &ReplayArguments) -> Result<(PoolSpec, Option<Arc<Plan>>),
     Ok((spec, plan.map(Arc::new)))
 }
 
-/// Replays each trace through each policy. Traces are read one at a time, so that memory is bounded by the largest.
+/// Replays each trace through each policy. Reads one trace at a time to bound memory.
 pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
     let (spec, plan) = match prepare(arguments) {
         Ok(prepared) => prepared,
         Err(error) => {
-            writeln!(io::stderr(), "highwater: {error}")?;
-            return Ok(ExitCode::from(exit::BAD_FILE));
+            return exit::fail(&error, exit::BAD_FILE);
         }
     };
     let progress = Progress::new(arguments.traces.len() * arguments.policy.len());

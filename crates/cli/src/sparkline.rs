@@ -1,9 +1,9 @@
-//! A curve in one line of text.
+//! A curve as one line of text.
 
-/// From nothing to everything.
+/// From empty to full.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Shares from 0 to 1 as a line of at most `width` bars, each the highest of its stretch; more than 0 is always seen.
+/// Draws shares from 0 to 1 as at most `width` bars, each the maximum of its range. Shares above 0 are always visible.
 pub(crate) fn sparkline(shares: impl ExactSizeIterator<Item = f64>, width: usize) -> String {
     let count = shares.len();
     let mut bars = vec![0.0_f64; count.min(width)];

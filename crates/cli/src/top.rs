@@ -1,4 +1,4 @@
-//! `highwater top`: what a run that is being recorded has in use now. It waits for a recording that does not exist yet.
+//! `highwater top`: follows a run that is being recorded. It waits for a file that does not exist yet.
 
 mod screen;
 mod view;
@@ -21,13 +21,13 @@ use view::{Order, View};
 /// The arguments of `highwater top`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TopArguments {
-    /// A recording that is being written, as by an example with --record, or one that has ended
+    /// A recording in progress, as examples write with --record, or a finished one
     ///
     /// The command waits for a file that does not exist yet.
     #[arg(value_name = "RUN.hwm")]
     run: PathBuf,
 
-    /// Look at the file so often, in milliseconds
+    /// The interval between updates, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 250, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     every: u64,
 
@@ -38,10 +38,10 @@ pub(crate) struct TopArguments {
     once: bool,
 }
 
-/// How many holders stand in what is printed once.
+/// How many holders to print with --once.
 const PRINTED_HOLDERS: usize = 20;
 
-/// The width of what is printed once.
+/// The width of the output of --once.
 const PRINTED_WIDTH: usize = 100;
 
 pub(crate) fn run(arguments: &TopArguments) -> io::Result<ExitCode> {
@@ -49,10 +49,7 @@ pub(crate) fn run(arguments: &TopArguments) -> io::Result<ExitCode> {
         if arguments.once || !io::stdout().is_terminal() { print(arguments)? } else { watch(arguments)? };
     match followed {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(problem) => {
-            writeln!(io::stderr(), "highwater: {problem}")?;
-            Ok(ExitCode::from(exit::BAD_FILE))
-        }
+        Err(problem) => exit::fail(&problem, exit::BAD_FILE),
     }
 }
 
@@ -85,7 +82,7 @@ fn wait(arguments: &TopArguments) -> io::Result<Result<Followed, Problem>> {
     }
 }
 
-/// Shows the run, from when its file exists until the user quits or the file cannot be followed any more.
+/// Shows the run until the user quits or the file becomes unreadable.
 fn watch(arguments: &TopArguments) -> io::Result<Result<(), Problem>> {
     let mut followed = match Followed::open_if_exists(&arguments.run) {
         Ok(followed) => followed,
@@ -124,7 +121,7 @@ fn watch(arguments: &TopArguments) -> io::Result<Result<(), Problem>> {
     }
 }
 
-/// A file, and what was read of it.
+/// A followed file and its state.
 #[derive(Debug)]
 struct Followed {
     path: PathBuf,
@@ -164,7 +161,7 @@ impl Followed {
         }
     }
 
-    /// Reads what the file has grown by. One that has become shorter was begun again.
+    /// Reads the file's new bytes. A shorter file was restarted.
     fn poll(&mut self) -> Result<(), Problem> {
         if self.follower.reader().metadata().is_ok_and(|file| file.len() < self.follower.offset()) {
             *self = Self::open(&self.path)?;

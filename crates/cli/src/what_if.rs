@@ -1,7 +1,7 @@
-//! `highwater what-if`: what would a recorded run have taken, had its pool been another?
+//! `highwater what-if`: predicts the memory of a recorded run with other pools.
 
-mod lanes;
 mod outcome;
+mod selection;
 mod table;
 mod variation;
 
@@ -20,8 +20,8 @@ use crate::files::recording::{ReadArguments, ReadError, tell_cut};
 use crate::pools::policies::{self, Policy};
 use crate::pools::spec::{Growth, PoolSpecError};
 use crate::progress::Progress;
-use lanes::{Lanes, UnknownPool};
 use outcome::Outcome;
+use selection::{PoolSelection, UnknownPool};
 use variation::Variation;
 
 /// The arguments of `highwater what-if`.
@@ -32,39 +32,39 @@ pub(crate) struct WhatIfArguments {
     #[arg(value_name = "RUN.hwm")]
     run: PathBuf,
 
-    /// Policies to try, separated by commas [default: all, with other rules for the one recorded]
+    /// Policies to try, separated by commas [default: all, and other rules for the recorded one]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     policy: Vec<Policy>,
 
-    /// When chunks are split: always, twice or twice:WASTE in bytes or % of --pool
+    /// When to split chunks: always, twice or twice:WASTE in bytes or % of --pool
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     split: Vec<SplitChoice>,
 
-    /// The end of a chunk that blocks are cut from: low or large-high
+    /// Which end of a chunk a block takes: low or large-high
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     cut: Vec<CutRule>,
 
-    /// When freed blocks are joined with what is free beside them: at-once or deferred
+    /// When to join freed blocks with free neighbors: at-once or deferred
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     join: Vec<JoinRule>,
 
-    /// How it grows: fixed, regions or extend
+    /// How the pool grows: fixed, regions or extend
     #[arg(long, value_name = "HOWS", value_delimiter = ',', hide_possible_values = true)]
     growth: Vec<Growth>,
 
-    /// The most bytes that the pool may take, such as 512MiB,1GiB
+    /// The limit of the pool, such as 512MiB,1GiB
     #[arg(long, value_name = "SIZES", value_delimiter = ',')]
     pool: Vec<Bytes>,
 
-    /// The plan that the policy `planned` follows [default: one made from the run]
+    /// The plan of the policy `planned` [default: computed from the run]
     #[arg(long, value_name = "PLAN")]
     plan: Option<PathBuf>,
 
-    /// Look at this pool of the run alone
+    /// Use only this pool of the run
     #[arg(long, value_name = "NAME")]
     of: Option<String>,
 
-    /// Write JSON, for programs
+    /// Write JSON
     #[arg(long)]
     json: bool,
 
@@ -72,7 +72,7 @@ pub(crate) struct WhatIfArguments {
     read: ReadArguments,
 }
 
-/// Why the question cannot be answered.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 enum WhatIfError {
     #[error(transparent)]
@@ -91,8 +91,7 @@ pub(crate) fn run(arguments: &WhatIfArguments) -> io::Result<ExitCode> {
     let (recording, outcomes) = match answer(arguments) {
         Ok(answer) => answer,
         Err(error) => {
-            writeln!(io::stderr(), "highwater: {error}")?;
-            return Ok(ExitCode::from(exit::BAD_FILE));
+            return exit::fail(&error, exit::BAD_FILE);
         }
     };
     let mut stdout = io::stdout().lock();
@@ -104,7 +103,7 @@ pub(crate) fn run(arguments: &WhatIfArguments) -> io::Result<ExitCode> {
     }
     stdout.flush()?;
     tell_cut(&arguments.run, recording.cut())?;
-    // That something would not have fitted is an answer, no failure.
+    // A variation that runs out of memory is a result, not an error.
     Ok(ExitCode::SUCCESS)
 }
 
@@ -112,14 +111,14 @@ fn answer(arguments: &WhatIfArguments) -> Result<(Recording, Vec<Outcome>), What
     let plan: Option<Arc<Plan>> = arguments.plan.as_deref().map(plan_file::read).transpose()?.map(Arc::new);
     let recording = arguments.read.read(&arguments.run)?;
     let path = || arguments.run.clone();
-    let lanes = Lanes::new(&recording, arguments.of.as_deref())
+    let selection = PoolSelection::new(&recording, arguments.of.as_deref())
         .map_err(|error| WhatIfError::UnknownPool { path: path(), error })?;
-    let variations = Variation::asked(arguments, &recording, &lanes)?;
+    let variations = Variation::asked(arguments, &recording, &selection)?;
     let progress = Progress::new(variations.len());
     let mut outcomes = Vec::new();
     for variation in &variations {
         progress.say(&variation.what);
-        let traces = lanes
+        let traces = selection
             .traces(&recording, variation.grouping)
             .map_err(|problem| WhatIfError::Trace { path: path(), problem })?;
         outcomes.push(Outcome::of(variation, &traces, plan.as_ref(), &progress));

@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_list_names_the_cpu_its_cores_and_what_each_device_is_usable_for() {
+fn the_list_names_the_cpu_its_cores_and_each_use() {
     let output = highwater(&["devices"]);
     assert!(output.status.success());
     let text = text(&output.stdout);
@@ -50,7 +50,7 @@ fn a_build_without_cuda_says_so() {
 }
 
 #[test]
-fn a_call_that_cannot_be_understood_ends_with_code_2_and_the_usage() {
+fn a_wrong_call_exits_with_code_2_and_the_usage() {
     for arguments in [&["devcies"][..], &["devices", "--jsno"], &[]] {
         let output = highwater(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

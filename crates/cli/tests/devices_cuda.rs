@@ -20,7 +20,7 @@ fn devices(fake: &Fake, variables: &[(&str, &str)]) -> Vec<Value> {
 }
 
 #[test]
-fn a_device_is_listed_with_the_libraries_that_were_found_and_what_it_is_good_for() {
+fn a_device_is_listed_with_its_libraries_and_use() {
     let fake = Fake::whole(env!("CARGO_TARGET_TMPDIR"), "devices");
     let found = devices(&fake, &[]);
     let [cpu, first, second] = &found[..] else { panic!("{found:?}") };

@@ -1,4 +1,4 @@
-//! What the commands print on standard error.
+//! Error messages of the commands.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 

@@ -133,7 +133,7 @@ fn only_text_goes_to_a_terminal_unless_that_is_asked_for() {
         let output = at_a_terminal(&run, &["--format", format.name()]);
         assert_eq!(output.status.code(), Some(1), "{format}");
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("is a terminal: name a file with --output, or - if it is meant"), "{said}");
+        assert!(said.contains("is a terminal: name a file with --output, or - to force it"), "{said}");
     }
     for arguments in [&["--format", "folded"][..], &["--format", "pprof", "--output", "-"]] {
         let output = at_a_terminal(&run, arguments);

@@ -43,11 +43,11 @@ fn a_plan_takes_the_least_possible_and_a_replay_follows_it() {
         assert!(rows[1]["smallest_pool_bytes"].as_u64().unwrap() > 4096);
     }
     let output = highwater(&["plan", &trace, "-o", &plan]);
-    assert!(text(&output.stdout).contains("3 of 3 blocks in 4.00 KiB, 1.0000 times the least possible"));
+    assert!(text(&output.stdout).contains("3 of 3 blocks in 4.00 KiB, 1.0000 times the lower bound"));
 }
 
 #[test]
-fn what_cannot_be_planned_read_or_written_is_said_with_its_exit_code() {
+fn plan_errors_have_their_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (trace, bad, plan, nowhere) = (path("trace"), path("bad"), path("plan"), path("no/such/folder"));

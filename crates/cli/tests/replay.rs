@@ -165,7 +165,7 @@ fn every_format_is_read_whatever_its_name() {
 }
 
 #[test]
-fn a_bad_file_is_named_with_the_place_and_the_others_are_replayed_all_the_same() {
+fn a_bad_file_is_named_and_the_others_are_replayed() {
     let files = Files::new();
     let good = files.add("good", TRACE);
     let bad = files.add("bad", "a 0 10 x\nf 1\n");
@@ -247,7 +247,7 @@ fn cached_blocks_are_not_joined() {
 }
 
 #[test]
-fn guarded_blocks_take_more_and_without_a_pool_they_take_what_they_are() {
+fn guards_add_bytes_and_passthrough_adds_none() {
     let files = Files::new();
     let trace = files.add("small", TRACE);
     let (rows, code) = json(&[&trace, "--policy", "passthrough,guard,bfc", "--find-min"]);
@@ -270,9 +270,9 @@ fn what_no_policy_has_a_use_for_is_refused() {
     for (arguments, message) in [
         (
             &["--policy", "buddy,passthrough", "--split", "twice"][..],
-            "--split is of no use to buddy, passthrough",
+            "--split is not supported by buddy, passthrough",
         ),
-        (&["--growth", "fixed", "--growth-rule", "doubling"], "leave out --growth fixed"),
+        (&["--growth", "fixed", "--growth-rule", "doubling"], "remove --growth fixed"),
         (&["--split", "twice:5%"], "add --pool"),
         (&["--region-merging", "maybe"], "expected on or off"),
         (&["--thread-cache=1"], "no such file"),
@@ -286,11 +286,11 @@ fn what_no_policy_has_a_use_for_is_refused() {
 }
 
 #[test]
-fn wrong_usage_ends_with_code_2_and_an_unknown_policy_names_the_known_ones() {
+fn wrong_usage_exits_with_code_2() {
     let output = highwater(&["x", "--policy", "best"]);
     assert_eq!(output.status.code(), Some(2));
     let text = text(&output.stderr);
-    assert!(text.contains("there is no policy \"best\"; there are bfc, bfc-tensorflow"), "{text}");
+    assert!(text.contains("unknown policy \"best\"; the policies are bfc, bfc-tensorflow"), "{text}");
     for arguments in [&[][..], &["x", "--repeat", "0"], &["x", "--pool", "much"], &["x", "--growth", "slow"]]
     {
         assert_eq!(highwater(arguments).status.code(), Some(2), "{arguments:?}");

@@ -113,13 +113,13 @@ fn pages_and_exports_go_to_standard_output_with_nothing_else() {
 }
 
 #[test]
-fn a_plan_on_standard_output_has_its_summary_beside_it_and_no_json() {
+fn a_plan_on_standard_output_has_its_summary_on_stderr() {
     let folder = TempDir::new().unwrap();
     let output = highwater(folder.path(), &["plan", "-", "-o", "-"], TRACE.as_bytes());
     assert!(text(&output.stderr).contains("3 of 3 blocks"), "{}", text(&output.stderr));
     let output = highwater(folder.path(), &["plan", "-", "-o", "-", "--json"], TRACE.as_bytes());
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(2), ""));
-    assert!(text(&output.stderr).contains("cannot both go to standard output"));
+    assert!(text(&output.stderr).contains("cannot both use standard output"));
 }
 
 #[test]

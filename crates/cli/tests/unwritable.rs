@@ -27,9 +27,9 @@ fn run_as(mut program: Command, command: &[&str], input: &Path, path: &Path) -> 
 }
 
 #[test]
-fn a_path_that_cannot_be_written_is_named_before_the_input_is_read() {
+fn an_unwritable_path_is_named_before_the_input_is_read() {
     let directory = TempDir::new().unwrap();
-    // What is read would be refused too: which of the two is said tells what was looked at first.
+    // The input would be refused too: the error shows which was opened first.
     let input = directory.path().join("input");
     fs::write(&input, "neither a recording nor a trace").unwrap();
     let folder = directory.path().to_owned();
@@ -47,7 +47,7 @@ fn a_path_that_cannot_be_written_is_named_before_the_input_is_read() {
 }
 
 #[test]
-fn an_input_that_is_refused_leaves_what_was_to_be_written_as_it_was() {
+fn a_refused_input_leaves_the_output_unchanged() {
     let directory = TempDir::new().unwrap();
     let (input, old, new) =
         (directory.path().join("input"), directory.path().join("old"), directory.path().join("new"));
@@ -64,7 +64,7 @@ fn an_input_that_is_refused_leaves_what_was_to_be_written_as_it_was() {
 }
 
 #[test]
-fn what_is_read_is_not_written_over_by_whatever_path_it_is_called() {
+fn inputs_are_never_overwritten() {
     let directory = TempDir::new().unwrap();
     let input = directory.path().join("input");
     let again = directory.path().join(".").join("input");

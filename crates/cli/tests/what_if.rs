@@ -64,7 +64,7 @@ fn every_policy_and_rule_is_tried_beside_what_was_recorded() {
     for part in [
         "sample: ",
         "\nallocator bfc, seed 3\n",
-        "\ncpu:0 had at most 5.00 MiB in use and ",
+        "\ncpu:0: peak 5.00 MiB in use, ",
         "\nwhat if ",
         "\nas recorded ",
         "\nbfc-tensorflow ",
@@ -73,7 +73,7 @@ fn every_policy_and_rule_is_tried_beside_what_was_recorded() {
         "\nplanned ",
         "\nsplit twice",
         "\ngrowth extend ",
-        "\nno pool can do with less than 5.00 MiB\n",
+        "\nlower bound of every pool: 5.00 MiB\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
@@ -90,7 +90,7 @@ fn every_policy_and_rule_is_tried_beside_what_was_recorded() {
 }
 
 #[test]
-fn what_is_asked_for_is_tried_in_every_combination_that_means_something() {
+fn all_supported_combinations_are_tried() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "auto-growth", &["cpu:0"]);
     let outcomes = json(&run, &["--policy", "bfc,buddy", "--cut", "low,large-high", "--pool", "6MiB,16MiB"]);
@@ -112,7 +112,7 @@ fn what_is_asked_for_is_tried_in_every_combination_that_means_something() {
 }
 
 #[test]
-fn several_pools_are_replayed_apart_and_may_be_merged_or_looked_at_alone() {
+fn pools_are_replayed_apart_merged_or_alone() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "bfc", &["cpu:0", "cpu:1"]);
     let outcomes = json(&run, &[]);
@@ -140,11 +140,11 @@ fn what_cannot_be_answered_is_said_with_exit_code_two() {
     let nothing = directory.path().join("nothing.hwm");
     for (path, arguments, hint) in [
         (&nothing, &[][..], "nothing.hwm: "),
-        (&run, &["--of", "gpu"], "there is no pool \"gpu\" in the run; there are cpu:0"),
-        (&run, &["--policy", "buddy", "--split", "always"], "--split is of no use to buddy"),
-        (&run, &["--policy", "buddy", "--join", "deferred"], "--join is of no use to buddy"),
+        (&run, &["--of", "gpu"], "the run has no pool \"gpu\"; its pools are cpu:0"),
+        (&run, &["--policy", "buddy", "--split", "always"], "--split is not supported by buddy"),
+        (&run, &["--policy", "buddy", "--join", "deferred"], "--join is not supported by buddy"),
         (&run, &["--split", "twice:5%"], "needs the pool's size"),
-        (&run, &["--policy", "worst-fit"], "there is no policy \"worst-fit\""),
+        (&run, &["--policy", "worst-fit"], "unknown policy \"worst-fit\""),
         (&run, &["--plan", "none.plan"], "none.plan"),
     ] {
         let output = what_if(path, arguments);

@@ -1,43 +1,37 @@
 //! Tensors, ops, autograd, modules and optimisers over accounted memory.
 //!
-//! A [`Tensor`] takes its memory from a pool of its [`Device`]; every op takes every byte through its [`OpContext`] and
-//! only then computes, so the tracker of the device's [`Runtime`] can say which op asked for which bytes. See
-//! the facade crate `highwater` for the tour.
+//! A [`Tensor`] takes its memory from a pool of its [`Device`]. An op takes all of its memory through its [`OpContext`] before it
+//! computes, so the tracker of the device's [`Runtime`] knows which op requested which bytes. The facade crate `highwater` has the
+//! tour.
+//!
+//! Each folder uses only the folders before it in this list: `shape`, `error`, `layout`, `storage`, `backend`, `device`, `tensor`,
+//! `op`, `autograd`, `ops`, `step`, `predict`, `testing`, `interop`.
 
-pub mod autograd;
+mod autograd;
 pub mod backend;
-mod body;
-mod context;
 pub mod data;
 mod device;
-mod display;
-pub mod dlpack;
-mod dtype;
 mod error;
 mod file_kind;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
-mod gzip;
+mod interop;
 pub mod io;
 mod layout;
 pub mod nn;
 mod op;
 mod ops;
 pub mod optim;
-mod outside;
-mod placement;
 mod predict;
-mod rng;
-mod runtime;
 mod shape;
-mod step_graph;
+mod step;
 mod storage;
 mod tensor;
 pub mod testing;
 
 pub use autograd::{
-    GradCheck, GradCheckError, Gradients, Saved, UnknownGradient, UnknownGradients, check_gradients,
-    checkpoint, evaluating, is_recording, is_training, no_grad, training,
+    GradCheck, GradCheckError, Gradients, Parameter, Saved, check_gradients, checkpoint, evaluating,
+    is_training, training,
 };
 /// What CUDA devices say, as data.
 #[cfg(feature = "cuda")]
@@ -47,25 +41,23 @@ pub mod cuda {
     };
 }
 
-pub use backend::Activation;
-pub use context::{Buffer, OpContext};
-pub use device::{Device, DeviceAllocator, DeviceFault, Place, with_device};
-pub use dtype::{DType, Element, RawElement, Scalar};
-pub use error::{Error, Result};
-pub use layout::Layout;
-pub use op::{Op, apply};
+pub use backend::{Activation, DeviceRules, StepCounts};
+pub use device::{
+    Choice, Device, DeviceAllocator, DeviceProfile, DryRead, Place, Placement, PlacementReason, Runtime,
+    RuntimeBuilder, with_device,
+};
+pub use error::{DeviceFault, Error, ParseProfileError, Result, UnknownGradient, UnknownGradients};
+pub use interop::dlpack;
+pub use layout::{IntoShape, Layout};
+pub use op::{Buffer, Op, OpContext, apply, is_recording, no_grad};
 pub use ops::{
     AttentionOptions, Axes, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm, PadMode, Part,
     Pool2dOptions, Reduction, SortOrder, TensorOptions,
 };
-pub use placement::{Placement, PlacementReason};
 pub use predict::{
-    DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions, LargestFit, ParseProfileError,
-    Refused, SmallestPool, dry_run, largest_fit, smallest_pool,
+    DryPeak, DryRun, DryRunOptions, LargestFit, Refused, SmallestPool, dry_run, largest_fit, smallest_pool,
 };
-pub use rng::Rng;
-pub use runtime::{Choice, Runtime, RuntimeBuilder};
-pub use shape::{IntoShape, MAX_RANK, Shape};
-pub use step_graph::{StepCounts, StepGraph};
+pub use shape::{DType, Element, MAX_RANK, RawElement, Scalar, Shape};
+pub use step::StepGraph;
 pub use storage::{Storage, View, ViewMut};
-pub use tensor::Tensor;
+pub use tensor::{Rng, Tensor};

@@ -59,17 +59,17 @@ fn a_visitor_of_page_locked_memory_may_upload() {
     let (own, told) = (Arc::clone(&backend), Arc::clone(&seen));
     source
         .on_alloc(move |region, _| {
-            own.get().unwrap().rehearse_upload(16);
-            own.get().unwrap().rehearse_download();
+            own.get().unwrap().simulate_upload(16);
+            own.get().unwrap().simulate_download();
             let _ = told.set(region.bytes);
         })
         .unwrap();
     let pool: Arc<dyn Allocator> =
         Arc::new(BfcAllocator::new("pinned", Arc::new(source), BfcConfig::new(Bytes::mib(8))));
     backend.set(DryBackend::new().with_pinned(Arc::clone(&pool))).unwrap();
-    backend.get().unwrap().rehearse_upload(1000);
+    backend.get().unwrap().simulate_upload(1000);
     assert!(seen.get().is_some_and(|bytes| *bytes >= 1000));
     assert_eq!(pool.stats().live_allocs, 1);
-    backend.get().unwrap().rehearse_download();
+    backend.get().unwrap().simulate_download();
     assert_eq!(pool.stats().live_allocs, 0);
 }

@@ -77,7 +77,7 @@ fn is_wrong(what: &str, fault: &DeviceFault) -> bool {
                 }))
             )
         }
-        "wrong" => matches!(fault, DeviceFault::Check(SelfCheckError::WrongNumber { what: "sum", .. })),
+        "wrong" => matches!(fault, DeviceFault::Check(SelfCheckError::WrongResult { what: "sum", .. })),
         what => panic!("{what}"),
     }
 }
@@ -110,7 +110,7 @@ fn a_device_that_does_not_compute_is_passed_over_with_the_reason_and_left_as_it_
     };
     run("no compiler: HIGHWATER_NVRTC=/nowhere/nvrtc.so: ", ("HIGHWATER_NVRTC", "/nowhere/nvrtc.so"));
     run("not started: CUDA_ERROR_STUB_LIBRARY", ("FAKE_CUDA_INIT", "34"));
-    run("too old: it supports CUDA 11.4, and 12.0 is needed", ("FAKE_CUDA_VERSION", "11040"));
+    run("too old: it supports CUDA 11.4, but 12.0 is required", ("FAKE_CUDA_VERSION", "11040"));
     run("no context: CUDA_ERROR_OUT_OF_MEMORY", ("FAKE_CUDA_RETAIN", "2"));
     run("no memory: the device is out of memory", ("FAKE_CUDA_ROOM", "2000000000"));
     run("no room: cuMemAlloc: the device is out of memory", ("FAKE_CUDA_FULL", "1"));

@@ -38,7 +38,7 @@ fn library_calls(name: &str, tolerance: f64, program: impl Fn(&Device) -> Result
 /// Leaves the test with a line that says why, if there is no library.
 macro_rules! library_or_skip {
     () => {
-        if !Counting::new(false).has_products() {
+        if !Counting::new(false).supports_products() {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("a test");
             let _ = writeln!(std::io::stderr(), "skipped {name}: no cuBLAS");

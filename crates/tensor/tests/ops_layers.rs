@@ -262,10 +262,10 @@ fn norms_bring_rows_to_their_scale() {
         let (w, weight) = random(device, numbers, &dims[1..]);
         let (b, bias) = random(device, numbers, &dims[1..]);
         let count = dims[1] as f64;
-        let normed = |centred: bool| -> Vec<f64> {
+        let normed = |centered: bool| -> Vec<f64> {
             x.chunks(dims[1])
                 .flat_map(|row| {
-                    let mean = if centred { row.iter().sum::<f64>() / count } else { 0.0 };
+                    let mean = if centered { row.iter().sum::<f64>() / count } else { 0.0 };
                     let square = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count;
                     row.iter().map(move |x| (x - mean) / (square + 1e-3).sqrt())
                 })

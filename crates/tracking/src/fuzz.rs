@@ -15,10 +15,9 @@ use flate2::write::GzEncoder;
 
 use crate::export::{ExportFormat, export};
 use crate::page::{write_page, write_page_with_log};
-use crate::record::{
-    EventKind, Follower, PeakParts, Recording, RecordingLimits, Usage, UsageDiff, recording_of_events,
-};
+use crate::record::{EventKind, Follower, Recording, RecordingLimits, recording_of_events};
 use crate::replay::{PlanLimits, ReplayError, Step, parse_plan, plan_of, replay, write_plan};
+use crate::report::{Report, ReportDiff};
 use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits};
 use crate::training_log::{TrainingLog, TrainingLogLimits};
 
@@ -281,13 +280,13 @@ fn follow(file: &[u8]) {
         let piece = file.len() / pieces + 1;
         let mut follower = Follower::new(Pieces { rest: file, piece, left: piece }, RECORDING_LIMITS);
         let followed = (0..=pieces).try_for_each(|_| follower.poll().map(drop));
-        assert!(follower.live_bytes() <= follower.peak_bytes());
-        assert!(follower.holders(5).len() <= 5 && !follower.peak_owner().contains('\n'));
-        let categories = follower.categories();
-        assert_eq!(categories.iter().map(|row| row.live_bytes).sum::<u64>(), follower.live_bytes());
+        let report = follower.report(5);
+        let peak = report.peak.map_or(0, |peak| peak.bytes);
+        assert!(follower.live_bytes() <= peak && report.places.len() <= 5);
+        assert_eq!(report.categories.iter().map(|row| row.live_bytes).sum::<u64>(), follower.live_bytes());
         let Ok(recording) = &read else { continue };
         assert!(followed.is_ok(), "what is read can be followed: {followed:?}");
-        assert_eq!(follower.peak_bytes(), recording.peak().map_or(0, |peak| peak.bytes));
+        assert_eq!(peak, recording.peak().map_or(0, |peak| peak.bytes));
         assert_eq!(follower.live_bytes(), recording.timeline().last().map_or(0, |moment| moment.bytes));
     }
 }
@@ -313,10 +312,11 @@ fn export_all(recording: &Recording) {
             assert!(bytes.len() < SHOWN_BYTES);
         }
     }
-    let parts = PeakParts::of(recording);
-    assert_eq!(parts.categories.iter().map(|part| part.bytes).sum::<u64>(), parts.bytes);
-    let usage = Usage::of(recording);
-    assert!(UsageDiff::between(&usage, &usage).is_empty());
+    let report = Report::from_recording(recording);
+    if let Some(parts) = &report.peak_parts {
+        assert_eq!(parts.categories.iter().map(|part| part.bytes).sum::<u64>(), parts.bytes);
+    }
+    assert!(ReportDiff::between(&report, &report).is_empty());
 }
 
 /// Every number is one of a row that exists, blocks live as their events say, and sums are what they should be.
@@ -350,8 +350,9 @@ fn check_recording(recording: &Recording) {
     assert_eq!(peak, recording.live_at_peak().iter().map(|block| block.bytes).sum::<u64>());
     let live_at_end = recording.blocks().iter().filter(|block| block.freed.is_none()).count();
     assert_eq!(recording.live_after(u32::MAX).len(), live_at_end);
-    let usage = Usage::of(recording);
-    assert_eq!(usage.categories.iter().map(|row| row.peak_bytes).sum::<u64>(), peak);
+    let report = Report::from_recording(recording);
+    assert_eq!(report.categories.iter().map(|row| row.peak_bytes).sum::<u64>(), peak);
+    assert_eq!(report.peak.as_ref().map_or(0, |row| row.bytes), peak);
     let _ = Trace::from_recording(recording);
 }
 

@@ -47,8 +47,9 @@
 //! # Ok::<(), bfc_core::AllocError>(())
 //! ```
 //!
-//! A request that finds no memory tells all there is to tell, as [`OutOfMemory`] in JSON and HTML too. Whoever can free
-//! something is asked before ([`Tracker::last_resort`]), and a module may have a [`Budget`].
+//! A request that runs out of memory fails with an [`OomReport`](bfc_core::OomReport), also as JSON and HTML
+//! ([`oom_page`]). Callbacks may free memory before it fails ([`Tracker::last_resort`]), and a module may have a
+//! [`Budget`].
 //!
 //! What passes through a tracker's ops can be recorded, in memory ([`Tracker::start_log`]) or into a file
 //! ([`Tracker::start_recording`]). A [`Recording`] tells every live byte at every event. It can be written as a [`Trace`], and
@@ -75,24 +76,23 @@ pub use account::{
     TrackingAllocator, capture,
 };
 pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
-pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory};
-pub use page::{write_page, write_page_with_log};
+pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory, gzip};
+pub use page::{oom_page, write_page, write_page_with_log};
 pub use record::{
-    BlockLife, BlockProblem, CategoryChange, CategoryNow, CategoryUsage, Change, Cut, Event, EventKind,
-    EventProblem, Execution, Failure, Follower, HolderNow, HwmError, HwmProblem, LiveBlock, Moment, OpUsage,
-    Outside, Owner, Peak, PeakPart, PeakParts, PeakUsage, PhaseUsage, PlaceChange, PoolName, Recording,
-    RecordingLimits, Region, Retag, RunFacts, RunSummary, SavedUsage, ScopeChange, ScopeUsage, StreamUsage,
-    ThreadUsage, Timeline, Usage, UsageDiff, Written,
+    BlockLife, BlockProblem, Event, EventKind, EventProblem, Execution, Failure, Follower, HwmError,
+    HwmProblem, LiveBlock, Moment, Owner, Peak, PoolName, Recording, RecordingLimits, Region, Retag,
+    RunSummary, Timeline, Written,
 };
 pub use replay::{
     NoPlan, PlanLimits, PlanTextError, PlanTextProblem, ReplayError, ReplaySummary, Replayer, Step,
     find_step, parse_plan, plan_of, replay, write_plan,
 };
 pub use report::{
-    Answer, BudgetRow, CategoryRow, Holder, OpRow, OutOfMemory, PeakRow, PhaseRow, PlaceRow, PoolRow, Report,
-    SavedRow, ScopeRow, ThreadRow, table,
+    CategoryRow, Change, Cut, FailureRow, OpRow, PeakPart, PeakParts, PeakRow, PhaseRow, PoolRow,
+    ProcessMemory, RecordedRun, Report, ReportDiff, ReportText, RunFacts, SavedRow, ScopeRow, StreamRow,
+    TextOptions, ThreadRow, table,
 };
-pub use scope::{ModuleGuard, ModuleName, Phase, PhaseGuard, Place, PlaceGuard, here, module, phase};
+pub use scope::{ModuleGuard, ModuleName, Phase, PhaseGuard, ScopeGuard, ScopePath, here, module, phase};
 /// Python's pickles, read without calling anything.
 pub mod pickle {
     pub use crate::trace::{Pickle, PickleProblem, PickleValue as Value};

@@ -5,14 +5,14 @@
 //! can end the element that it stands in; scripts write names only as text. What would make the page large is thinned
 //! out here: the timeline to an [`envelope`], the map to a [`raster`] with single [`blocks`] around the peak, logs to [`curves`].
 //!
-//! Figures, with the command and the machine, stand in docs/memory.md under "As a page".
+//! Figures, with the command and the machine, are in docs/benchmarks.md.
 
 mod blocks;
 mod curves;
 mod data;
 mod envelope;
-mod failures;
 mod names;
+mod oom;
 mod raster;
 mod space;
 
@@ -23,11 +23,13 @@ use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
+pub use oom::oom_page;
+
 use crate::record::Recording;
 use crate::training_log::TrainingLog;
 
 const HEAD: &str = include_str!("page/page.html");
-pub(crate) const STYLE: &str = include_str!("page/page.css");
+const STYLE: &str = include_str!("page/page.css");
 const SCRIPTS: [&str; 7] = [
     include_str!("page/base.js"),
     include_str!("page/view.js"),
@@ -106,7 +108,7 @@ fn write_data(recording: &Recording, log: Option<&TrainingLog>, out: &mut impl W
 }
 
 /// Text from a file as it may stand in HTML.
-pub(crate) fn escaped(text: &str) -> String {
+fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

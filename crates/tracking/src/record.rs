@@ -10,39 +10,32 @@
 //! take 6 bytes each: 904,240 bytes for the 145,968 events of `train_digits --record run.hwm --threads 1`.
 
 mod builder;
-mod diff;
 mod follow;
 pub(crate) mod hwm;
-mod outside;
 mod parts;
 mod peak;
 mod recorder;
 mod recording;
 mod regions;
+mod report;
 mod ring;
 mod summary;
+mod tally;
 mod timeline;
-mod usage;
 mod varint;
 mod wire;
 
 pub use builder::{BlockProblem, RecordingLimits};
 use builder::{MAX_DEPTH, MAX_REPORTS};
-pub use diff::{CategoryChange, Change, PlaceChange, ScopeChange, UsageDiff};
-pub use follow::{CategoryNow, Follower, HolderNow};
+pub use follow::Follower;
 pub use hwm::{HwmError, HwmProblem, Written};
-pub use outside::Outside;
-pub use parts::{PeakPart, PeakParts};
 pub use peak::{LiveBlock, Peak};
 pub(crate) use recorder::Recorder;
 pub use recording::{
-    BlockLife, Cut, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
+    BlockLife, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
 };
-pub use summary::{RunFacts, RunSummary};
+pub use summary::RunSummary;
 pub use timeline::{Moment, Timeline};
-pub use usage::{
-    CategoryUsage, OpUsage, PeakUsage, PhaseUsage, SavedUsage, ScopeUsage, StreamUsage, ThreadUsage, Usage,
-};
 pub use wire::EventProblem;
 
 /// A recording of the events of one block alone: for the fuzz targets.

@@ -78,16 +78,17 @@ impl fmt::Display for Phase {
 /// assert_eq!(here().phase, Phase::Backward);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct ScopePath {
     /// The module path, as the owner that it is interned as; the root outside of all modules.
     pub module: OwnerId,
     /// The phase.
     pub phase: Phase,
 }
 
-const _: () = assert!(size_of::<Place>() == size_of::<OwnerId>() + size_of::<Phase>(), "a place has no gap");
+const _: () =
+    assert!(size_of::<ScopePath>() == size_of::<OwnerId>() + size_of::<Phase>(), "a place has no gap");
 
-impl Place {
+impl ScopePath {
     /// The same module in another phase.
     #[must_use]
     pub const fn with_phase(self, phase: Phase) -> Self {
@@ -96,8 +97,8 @@ impl Place {
 
     /// Makes this the place of the current thread until the guard is dropped.
     #[inline]
-    pub fn enter(self) -> PlaceGuard {
-        PlaceGuard { entry: Entry::new(self), module: self.module, _not_send: PhantomData }
+    pub fn enter(self) -> ScopeGuard {
+        ScopeGuard { entry: Entry::new(self), module: self.module, _not_send: PhantomData }
     }
 }
 
@@ -108,7 +109,7 @@ thread_local! {
 /// The current thread's place.
 #[must_use]
 #[inline]
-pub fn here() -> Place {
+pub fn here() -> ScopePath {
     now().place
 }
 
@@ -125,7 +126,7 @@ pub fn module(name: &str) -> ModuleGuard {
     let here = here();
     let known = MODULES.try_with(|modules| modules.borrow_mut().find(here.module, name));
     let module = known.unwrap_or_else(|_| intern_path(here.module, name));
-    Place { module, ..here }.enter()
+    ScopePath { module, ..here }.enter()
 }
 
 /// Enters a phase, in the current module, until the guard is dropped.
@@ -136,7 +137,7 @@ pub fn phase(phase: Phase) -> PhaseGuard {
 /// Leaves a place when dropped. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the place is left when the guard is dropped"]
-pub struct PlaceGuard {
+pub struct ScopeGuard {
     entry: Entry,
     /// What was entered.
     pub(crate) module: OwnerId,
@@ -144,12 +145,12 @@ pub struct PlaceGuard {
 }
 
 /// Leaves a module when dropped.
-pub type ModuleGuard = PlaceGuard;
+pub type ModuleGuard = ScopeGuard;
 
 /// Leaves a phase when dropped.
-pub type PhaseGuard = PlaceGuard;
+pub type PhaseGuard = ScopeGuard;
 
-impl Drop for PlaceGuard {
+impl Drop for ScopeGuard {
     #[inline]
     fn drop(&mut self) {
         self.entry.leave();
@@ -223,14 +224,14 @@ mod tests {
 
     #[test]
     fn modules_nest_and_are_left_in_turn() {
-        assert_eq!(here(), Place::default());
+        assert_eq!(here(), ScopePath::default());
         let outer = module("scope-net");
         let inner = module("fc1");
         assert_eq!(here().module.path(), "scope-net.fc1");
         drop(inner);
         assert_eq!(here().module.path(), "scope-net");
         drop(outer);
-        assert_eq!(here(), Place::default());
+        assert_eq!(here(), ScopePath::default());
     }
 
     #[test]
@@ -255,11 +256,11 @@ mod tests {
             let _scope = module("scope-net.fc1");
             here()
         };
-        assert_eq!(here(), Place::default());
+        assert_eq!(here(), ScopePath::default());
         let guard = place.with_phase(Phase::Backward).enter();
-        assert_eq!(here(), Place { module: place.module, phase: Phase::Backward });
+        assert_eq!(here(), ScopePath { module: place.module, phase: Phase::Backward });
         drop(guard);
-        assert_eq!(here(), Place::default());
+        assert_eq!(here(), ScopePath::default());
     }
 
     #[test]
@@ -280,9 +281,9 @@ mod tests {
         let outer = module("scope-outer");
         let inner = module("inner");
         drop(outer);
-        assert_eq!(here(), Place::default());
+        assert_eq!(here(), ScopePath::default());
         drop(inner);
-        assert_eq!(here(), Place::default());
+        assert_eq!(here(), ScopePath::default());
 
         // What was entered inside of a place that is left is left with it, and nothing that was entered since.
         let outer = module("scope-outer");
@@ -300,14 +301,14 @@ mod tests {
         assert_eq!(here(), now);
         drop(within);
         drop(other);
-        assert_eq!(here(), Place::default());
+        assert_eq!(here(), ScopePath::default());
     }
 
     #[test]
     fn threads_start_outside_of_all_modules() {
         let _scope = module("scope-net");
         std::thread::scope(|scope| {
-            scope.spawn(|| assert_eq!(here(), Place::default()));
+            scope.spawn(|| assert_eq!(here(), ScopePath::default()));
         });
     }
 

@@ -25,7 +25,8 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
 
-use crate::record::{BlockLife, Cut, EventKind, Recording};
+use crate::record::{BlockLife, EventKind, Recording};
+use crate::report::Cut;
 
 mod builder;
 mod error;

@@ -3,6 +3,8 @@
 mod details;
 mod holding;
 mod pending;
+#[cfg(feature = "serde")]
+mod serial;
 mod what_if;
 
 use std::fmt;
@@ -59,7 +61,8 @@ impl fmt::Display for Verdict {
 
 /// A limit on what the owners of one scope may hold together, as it stood when it was reached. In bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Budget {
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct ExceededBudget {
     /// The scope: the owner that all those stand below.
     pub scope: OwnerId,
     /// The most that may be live.
@@ -75,6 +78,7 @@ pub(crate) fn scope_name(scope: OwnerId) -> String {
 
 /// What a request was to hold: an array of so many elements along each axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Subject {
     /// Elements along each axis.
     pub extents: Vec<usize>,
@@ -95,7 +99,8 @@ impl fmt::Display for Subject {
 }
 
 /// The state of a pool when it had to refuse. All sizes in bytes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct OomReport {
     /// The allocator's name.
@@ -135,10 +140,11 @@ pub struct OomReport {
     /// source of memory tells.
     pub reserved_by_others: Option<u64>,
     /// The budget that was reached, if the [verdict](Self::verdict) is [`Verdict::OverBudget`].
-    pub budget: Option<Budget>,
+    pub budget: Option<ExceededBudget>,
     /// What would have made room.
     pub what_if: WhatIf,
-    /// How long the request waited for frees.
+    /// How long the request waited for frees. Serialized as `waited_ms`.
+    #[cfg_attr(feature = "serde", serde(rename = "waited_ms", with = "serial::milliseconds"))]
     pub waited: Duration,
     /// How often the request was made again, as somebody [freed memory](crate::LastResort) for it.
     pub retries: u32,
@@ -154,7 +160,7 @@ impl fmt::Display for OomReport {
             self.verdict,
             Bytes(self.requested)
         )?;
-        if let Some(Budget { scope, limit, live }) = self.budget {
+        if let Some(ExceededBudget { scope, limit, live }) = self.budget {
             let (owner, live, limit) = (self.tag.owner, Bytes(live), Bytes(limit));
             return write!(
                 f,

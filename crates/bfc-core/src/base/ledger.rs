@@ -91,6 +91,7 @@ impl Category {
 
 /// What a request is charged to: who asks, and what for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Tag {
     /// Who holds the bytes.
     pub owner: OwnerId,

@@ -1,4 +1,4 @@
-//! Errors of computing, and why a library was not used.
+//! Errors of kernels, products and copies, and why a library was not used.
 
 use std::fmt;
 
@@ -6,54 +6,54 @@ use bfc_core::SourceError;
 
 use crate::driver::{CudaUnavailable, DriverVersion};
 
-/// Work that a device did not take, or did not finish.
+/// A command that a device refused or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ComputeError {
-    /// There is no compiler for devices that suits this one.
+    /// No compiler supports this device.
     #[error("no compiler for CUDA devices (NVRTC): {}", listed(tried))]
     NoCompiler {
-        /// The libraries that were tried, and why each was not taken.
+        /// The libraries that were tried, with the reasons.
         tried: Vec<TriedLibrary>,
     },
-    /// There is no library that multiplies matrices on this device.
+    /// No library for matrix products supports this device.
     #[error("no library for matrix products on CUDA devices (cuBLAS): {}", listed(tried))]
     NoProducts {
-        /// The libraries that were tried, and why each was not taken.
+        /// The libraries that were tried, with the reasons.
         tried: Vec<TriedLibrary>,
     },
-    /// A source could not be compiled.
+    /// A source did not compile.
     #[error("{source_name}: {reason}")]
     Compile {
-        /// Which source.
+        /// The name of the source.
         source_name: String,
-        /// What the compiler says.
+        /// The compiler's message.
         reason: String,
     },
-    /// The driver cannot be used for this: too old, most likely.
+    /// The driver is unusable or too old.
     #[error(transparent)]
     Unavailable(#[from] CudaUnavailable),
-    /// A call needs memory of the device beside the pools, and there is none.
+    /// The device has no memory for a call outside of the pools.
     #[error("{call}: the device is out of memory")]
     OutOfMemory {
-        /// The call.
+        /// The name of the call.
         call: &'static str,
     },
-    /// The device failed in a way from which CUDA does not recover: [`SourceError::Poisoned`].
+    /// The device is lost: [`SourceError::Poisoned`].
     #[error(transparent)]
     Lost(SourceError),
-    /// A call to the device failed.
+    /// A device call failed.
     #[error("{call}: {reason}")]
     Device {
-        /// The call.
+        /// The name of the call.
         call: &'static str,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
 impl ComputeError {
-    /// A call of the driver that failed.
+    /// Converts a failed driver call.
     pub(crate) fn of_driver(call: &'static str, error: &SourceError) -> Self {
         match error {
             SourceError::Exhausted { .. } => Self::OutOfMemory { call },
@@ -63,13 +63,13 @@ impl ComputeError {
         }
     }
 
-    /// Whether the device lacked memory for a call: once some was given back, the call may be made again.
+    /// Whether the device had no memory: the call may be repeated once some is free.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::OutOfMemory { .. })
     }
 
-    /// Whether the same may work later, as a library that is there and did not start.
+    /// Whether the call may succeed later, as for a library that exists and did not start.
     pub(crate) fn may_pass(&self) -> bool {
         let starts_later = |tried: &TriedLibrary| matches!(tried.problem, LibraryProblem::NotStarted { .. });
         match self {
@@ -80,21 +80,21 @@ impl ComputeError {
     }
 }
 
-/// The device that a library shall serve.
+/// The device that a library must support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The device's architecture, as in 90 for `sm_90`.
+    /// The architecture, such as 90 for `sm_90`.
     pub architecture: u32,
-    /// What its driver supports.
+    /// The driver's version.
     pub driver: DriverVersion,
 }
 
-/// A library that was tried and not taken.
+/// A library that was tried and not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TriedLibrary {
-    /// Its file, or the name that the system was asked for.
+    /// The file, or the name that was looked up.
     pub library: String,
-    /// Why it was not taken.
+    /// The reason.
     pub problem: LibraryProblem,
 }
 
@@ -104,51 +104,51 @@ impl fmt::Display for TriedLibrary {
     }
 }
 
-/// Why a library was not taken.
+/// The reason why a library was not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LibraryProblem {
-    /// It is not there, or cannot be loaded, or is not the one that it is called.
+    /// It does not exist, does not load, or is another library.
     #[error("{reason}")]
     NotLoaded {
-        /// What the system says.
+        /// The system's message.
         reason: String,
     },
-    /// It is of a newer CUDA than the driver.
+    /// Its CUDA version is newer than the driver's.
     #[error("of CUDA {major}, but the driver is for CUDA {driver}")]
     NewerThanDriver {
         /// The library's major version.
         major: u32,
-        /// What the driver supports.
+        /// The driver's version.
         driver: DriverVersion,
     },
-    /// It does not know the device.
+    /// It does not support the device.
     #[error("version {major}.{minor} does not know devices of sm_{architecture}")]
     UnknownDevice {
-        /// The first number of the library's version.
+        /// The library's major version.
         major: u32,
-        /// The second.
+        /// The library's minor version.
         minor: u32,
-        /// The device's architecture, as in 90 for `sm_90`.
+        /// The architecture, such as 90 for `sm_90`.
         architecture: u32,
     },
-    /// It was loaded and does not start. That may pass, as where memory is short.
+    /// It did not start. That may be temporary, for example if memory is short.
     #[error("{call}: {reason}")]
     NotStarted {
-        /// The library's function.
+        /// The library function that failed.
         call: &'static str,
-        /// What it says.
+        /// The library's message.
         reason: String,
     },
 }
 
-/// What was tried, as a sentence.
+/// The tried libraries as one line.
 fn listed(tried: &[TriedLibrary]) -> String {
     let texts: Vec<String> = tried.iter().map(TriedLibrary::to_string).collect();
     if texts.is_empty() { "not found".to_owned() } else { texts.join("; ") }
 }
 
-/// A library of a newer CUDA than the driver's does not work with it.
+/// Refuses libraries whose CUDA version is newer than the driver's.
 pub(crate) const fn not_newer(major: u32, target: &Target) -> Result<(), LibraryProblem> {
     if major > target.driver.major {
         return Err(LibraryProblem::NewerThanDriver { major, driver: target.driver });

@@ -1,11 +1,12 @@
-//! A product of matrices as libraries for devices take it.
+//! A matrix product as libraries for devices take it.
 
 use crate::kernels::ElementType;
 
-/// out = lhs · rhs for `batch` matrices, all of one element type; halves are summed as 32-bit floats, and rounded once.
+/// out = lhs · rhs for `batch` matrices of one element type. Half-precision products are summed in 32 bits and rounded
+/// once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
-    /// The type of all elements: floats.
+    /// The element type: a float.
     pub element: ElementType,
     /// Rows of the left factor and of the product.
     pub rows: i32,
@@ -13,36 +14,36 @@ pub struct Product {
     pub columns: i32,
     /// Columns of the left factor and rows of the right one.
     pub depth: i32,
-    /// How many products.
+    /// The number of products.
     pub batch: i32,
     /// The left factor.
     pub lhs: Factor,
     /// The right factor.
     pub rhs: Factor,
-    /// The address of the first product. The elements of each lie in order, and so do the products.
+    /// The address of the first product. All products are contiguous.
     pub out: u64,
-    /// Whether the products are added to what is there.
+    /// Whether to add to the existing values.
     pub accumulate: bool,
-    /// The address and the bytes of memory that the library may use while it computes; the address is a multiple of 256.
+    /// The address and size of the library's workspace; the address is a multiple of 256.
     pub workspace: (u64, u64),
 }
 
-/// A factor, as far as libraries know how matrices may lie: either its rows or its columns lie along memory.
+/// A factor in a layout that libraries support: its rows or its columns are contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Factor {
-    /// The address of its first element.
+    /// The address of the first element.
     pub address: u64,
     /// Elements from one row to the next, or from one column to the next.
     pub leading: i32,
-    /// Whether its columns lie along memory.
+    /// Whether the columns are contiguous.
     pub by_columns: bool,
-    /// Elements from one matrix of the batch to the next; 0 if it is one for all.
+    /// Elements from one matrix of the batch to the next; 0 if all use one matrix.
     pub step: i64,
 }
 
 impl Factor {
-    /// A factor of so many rows and columns, whose strides are in elements. `None` if neither rows nor columns lie along
-    /// memory, or a number is too large for libraries.
+    /// Creates a factor from rows and columns, with strides in elements. Returns `None` if neither rows nor columns are
+    /// contiguous, or a number is too large for libraries.
     ///
     /// ```
     /// use bfc_cuda::Factor;
@@ -56,7 +57,7 @@ impl Factor {
     pub fn new(address: u64, sizes: [usize; 2], strides: [usize; 2], step: usize) -> Option<Self> {
         let [rows, columns] = sizes;
         let along = |inner: usize, outer: usize| {
-            // The stride of an axis of one element says nothing.
+            // The stride of an axis of one element is arbitrary.
             let lies_along = sizes[inner] <= 1 || strides[inner] == 1;
             let least = sizes[inner].max(1);
             let leading = if sizes[outer] <= 1 { least } else { strides[outer] };
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn single_rows_and_columns_lie_along_memory_whatever_their_own_stride() {
+    fn single_rows_and_columns_are_contiguous_with_any_stride() {
         assert_eq!(lies([1, 5], [0, 1]), Some((5, false)));
         assert_eq!(lies([5, 1], [1, 7]), Some((1, false)));
         assert_eq!(lies([5, 1], [9, 7]), Some((9, false)));

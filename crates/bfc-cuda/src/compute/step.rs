@@ -1,25 +1,25 @@
-//! Steps: work that comes again and again, and is given to the device as graphs.
+//! Steps: repeated work that is submitted as graphs.
 
-/// A step that is run many times, by a number that the caller chooses: the same number is the same step.
+/// A repeated step, identified by a number that the caller chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StepId(pub u64);
 
-/// How the work of a step was given to the device, over all its runs.
+/// How the work of a step was submitted, over all its runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StepCounts {
-    /// Runs that have ended.
+    /// Finished runs.
     pub runs: u64,
-    /// Kernels and products given one by one.
+    /// Kernels and products submitted one by one.
     pub singly: u64,
-    /// Kernels and products given as parts of graphs.
+    /// Kernels and products submitted in graphs.
     pub in_graphs: u64,
-    /// Graphs started.
+    /// Graphs launched.
     pub graphs: u64,
-    /// Graphs prepared.
+    /// Graphs built.
     pub prepared: u64,
-    /// Kernels of graphs that got another job than in the run before.
+    /// Kernels of graphs whose arguments changed.
     pub replaced: u64,
-    /// Why the device made no graph, if it ever refused.
+    /// Why the device refused a graph, if it ever did.
     pub refused: Option<String>,
 }

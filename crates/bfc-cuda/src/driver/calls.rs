@@ -1,4 +1,4 @@
-//! What the driver's calls are given.
+//! Conversions of arguments for driver calls.
 
 use std::ffi::{c_int, c_uchar};
 use std::ptr;
@@ -9,22 +9,22 @@ use cudarc::driver::sys::{
     CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
 
-/// The size as the driver takes it.
+/// Converts a size.
 pub(super) fn size(bytes: u64) -> Result<usize, SourceError> {
     usize::try_from(bytes).map_err(|_| SourceError::Exhausted { bytes })
 }
 
-/// The number that stands for a thing of the driver's.
+/// The number of a driver handle.
 pub(super) fn address<T>(pointer: *mut T) -> u64 {
     pointer.expose_provenance() as u64
 }
 
-/// The memory of a device.
+/// The location "memory of this device".
 pub(super) const fn location(ordinal: u32) -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal as c_int }
 }
 
-/// Plain memory of a device, which is shared with no other process.
+/// Properties of plain device memory that is not shared with other processes.
 pub(super) const fn properties(ordinal: u32) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,

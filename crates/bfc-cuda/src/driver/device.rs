@@ -1,4 +1,4 @@
-//! One CUDA device behind the narrow driver trait.
+//! An opened CUDA device as a [`Driver`](bfc_core::Driver).
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -21,11 +21,11 @@ use super::error::{CudaUnavailable, call_error};
 use super::version::ComputeCapability;
 use super::{library, probe};
 
-/// A CUDA device that was opened: its primary context, shared with whatever else uses CUDA in this process.
+/// An opened CUDA device. It holds the primary context, which it shares with other users of CUDA in this process.
 ///
-/// Memory comes from the driver's plain calls, each of which may wait for the device; that is what pools are for.
-/// Every call makes the context current on its thread first, so any thread may call. Once a call meets a failure that
-/// CUDA does not recover from, such as an illegal address in a kernel, no later one reaches the driver.
+/// Memory comes from plain driver calls, which may wait for the device; pools avoid them. Every call makes the context
+/// current on its thread first, so any thread may call. After a failure that CUDA does not recover from, such as an
+/// illegal address in a kernel, no call reaches the driver.
 #[derive(Debug)]
 pub struct CudaDriver {
     context: Context,
@@ -34,11 +34,11 @@ pub struct CudaDriver {
     name: String,
     poison: Poison,
     free_faults: Mutex<FreeFaults>,
-    /// Who may have work for the device that it was not given yet.
-    holders: Mutex<Vec<Weak<dyn Holder>>>,
+    /// Batchers that may hold commands back from the device.
+    deferred: Mutex<Vec<Weak<dyn DeferredWork>>>,
 }
 
-/// The device's context, which is not left current on the thread that lets go of it: it may be gone then.
+/// The device's context. Dropping it does not leave it current on the thread.
 #[derive(Debug)]
 struct Context(Option<Arc<CudaContext>>);
 
@@ -54,7 +54,7 @@ impl Drop for Context {
     fn drop(&mut self) {
         let Some(context) = self.0.take() else { return };
         let (ours, before) = (context.cu_ctx(), result::ctx::get_current().ok().flatten());
-        // This makes it current.
+        // Dropping makes it current.
         drop(context);
         let after = before.filter(|&before| before != ours).unwrap_or(null_mut());
         // SAFETY: it was current on this thread a moment ago and is not the one let go of, or it is none.
@@ -62,34 +62,34 @@ impl Drop for Context {
     }
 }
 
-/// Someone who holds work back from a device.
-pub(crate) trait Holder: Send + Sync + std::fmt::Debug {
-    /// Gives the device all of it. What goes wrong is told to those who come next.
-    fn settle(&self);
+/// Commands that are held back from a device.
+pub(crate) trait DeferredWork: Send + Sync + std::fmt::Debug {
+    /// Submits all of them. A later caller gets an error of these.
+    fn flush_deferred(&self);
 }
 
 thread_local! {
-    /// Whether this thread's calls have nothing to do with what is held back.
-    static APART: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread's calls leave held commands alone.
+    static SKIP_FLUSH: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes calls of this thread that have nothing to do with what is held back from devices, so that it stays so.
-pub(crate) fn apart<R>(calls: impl FnOnce() -> R) -> R {
+/// Makes calls without flushing held commands, which the calls do not depend on.
+pub(crate) fn without_flush<R>(calls: impl FnOnce() -> R) -> R {
     struct Before(bool);
     impl Drop for Before {
         fn drop(&mut self) {
-            APART.set(self.0);
+            SKIP_FLUSH.set(self.0);
         }
     }
-    let _before = Before(APART.replace(true));
+    let _before = Before(SKIP_FLUSH.replace(true));
     calls()
 }
 
 impl CudaDriver {
-    /// Opens the device with this number, as [`probe`](crate::probe()) counts.
+    /// Opens the device with this number, as counted by [`probe`](crate::probe()).
     ///
     /// # Errors
-    /// [`CudaUnavailable`] if there is no such device, or none at all, or it gives no context.
+    /// [`CudaUnavailable`] if there is no such device, or it provides no context.
     pub fn new(ordinal: u32) -> Result<Arc<Self>, CudaUnavailable> {
         library::start()?;
         let count = probe::device_count()?;
@@ -106,39 +106,38 @@ impl CudaDriver {
         // events this turns off, are never made.
         unsafe { context.disable_event_tracking() };
         let name = context.name().map_err(|error| CudaUnavailable::from_driver("cuDeviceGetName", error))?;
-        // With the number: of two alike, errors are to say which.
+        // With the number, so that errors distinguish two devices of one model.
         let name = format!("cuda:{ordinal} ({name})");
-        let (poison, free_faults, holders) = (Poison::default(), Mutex::default(), Mutex::default());
+        let (poison, free_faults, deferred) = (Poison::default(), Mutex::default(), Mutex::default());
         let space = AddressSpace::new();
-        Ok(Arc::new(Self { context, space, ordinal, name, poison, free_faults, holders }))
+        Ok(Arc::new(Self { context, space, ordinal, name, poison, free_faults, deferred }))
     }
 
-    /// From now on `holder` is asked to settle before anyone waits for the device's work, orders other work after it, or takes
-    /// memory away.
-    pub(crate) fn add_holder(&self, holder: Weak<dyn Holder>) {
-        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-        holders.retain(|holder| holder.strong_count() > 0);
-        holders.push(holder);
+    /// Registers commands that are flushed before a caller waits for the device, orders other work or frees memory.
+    pub(crate) fn register_deferred(&self, work: Weak<dyn DeferredWork>) {
+        let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+        deferred.retain(|work| work.strong_count() > 0);
+        deferred.push(work);
     }
 
-    /// Has the device given all that is held back from it.
-    fn settle(&self) {
-        if APART.get() {
+    /// Submits all held commands.
+    fn flush_deferred(&self) {
+        if SKIP_FLUSH.get() {
             return;
         }
-        let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-        let live: Vec<Arc<dyn Holder>> = holders.iter().filter_map(Weak::upgrade).collect();
-        drop(holders);
-        live.iter().for_each(|holder| holder.settle());
+        let deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+        let live: Vec<Arc<dyn DeferredWork>> = deferred.iter().filter_map(Weak::upgrade).collect();
+        drop(deferred);
+        live.iter().for_each(|work| work.flush_deferred());
     }
 
-    /// The device's number, as [`probe`](crate::probe()) counts.
+    /// The device's number, as counted by [`probe`](crate::probe()).
     #[must_use]
     pub const fn ordinal(&self) -> u32 {
         self.ordinal
     }
 
-    /// What the device can run.
+    /// The compute capability of the device.
     ///
     /// # Errors
     /// [`SourceError::Driver`] if the driver does not answer.
@@ -148,7 +147,7 @@ impl CudaDriver {
         Ok(ComputeCapability { major: number(major), minor: number(minor) })
     }
 
-    /// Calls the driver with the device's context current on this thread. `bytes` is what an exhausted device lacks.
+    /// Calls the driver with the device's context current on this thread. `bytes` is reported if memory runs out.
     pub(crate) fn call<T>(
         &self,
         name: &'static str,
@@ -160,8 +159,8 @@ impl CudaDriver {
         outcome.map_err(|error| call_error(&self.poison, &self.name, name, bytes, error))
     }
 
-    /// A call that gives something back: a failure is kept.
-    fn give_back(
+    /// Makes a call that frees something, and records its failure.
+    fn call_free(
         &self,
         name: &'static str,
         call: impl FnOnce() -> Result<(), DriverError>,
@@ -173,19 +172,18 @@ impl CudaDriver {
     }
 }
 
-/// The driver's stream behind a handle that it gave.
+/// Converts a handle to the driver's stream.
 fn stream(handle: StreamHandle) -> CUstream {
     with_exposed_provenance_mut(handle.0 as usize)
 }
 
-/// The driver's event behind a handle that it gave.
+/// Converts a handle to the driver's event.
 fn event(handle: EventHandle) -> CUevent {
     with_exposed_provenance_mut(handle.0 as usize)
 }
 
-// SAFETY: the driver hands out distinct memory of the size asked for, with addresses that are multiples of 256; device
-// addresses are never followed here, and pinned memory is zeroed before it is handed out; events and streams are CUDA's,
-// which keep this order.
+// SAFETY: the driver returns distinct memory of the requested size at multiples of 256. This crate never dereferences
+// device addresses and zeroes pinned memory. Events and streams are CUDA's, which keep this order.
 unsafe impl Driver for CudaDriver {
     fn name(&self) -> &str {
         &self.name
@@ -210,23 +208,23 @@ unsafe impl Driver for CudaDriver {
 
     fn allocate_device(&self, bytes: u64) -> Result<u64, SourceError> {
         let size = size(bytes)?;
-        // SAFETY: the memory is uninitialised, and nobody on the host will ever read it.
+        // SAFETY: the memory is uninitialized, and the host never reads it.
         self.call("cuMemAlloc", bytes, || unsafe { result::malloc_sync(size) })
     }
 
     unsafe fn free_device(&self, address: u64) {
-        self.settle();
-        // The failure is kept.
+        self.flush_deferred();
+        // The failure is recorded.
         // SAFETY: the caller gives back memory of `allocate_device`, once, that no work to come uses.
-        let _ = self.give_back("cuMemFree", || unsafe { result::free_sync(address) });
+        let _ = self.call_free("cuMemFree", || unsafe { result::free_sync(address) });
     }
 
     fn allocate_pinned(&self, bytes: u64) -> Result<u64, SourceError> {
         let size = size(bytes)?;
-        // No flags: write-combined memory, which the binding's own pinned slices use, is slow for the host to read.
+        // No flags: write-combined memory is slow for the host to read.
         // SAFETY: the memory is written below before anyone can read it.
         let pointer = self.call("cuMemHostAlloc", bytes, || unsafe { result::malloc_host(size, 0) })?;
-        // The driver does not say what is in there. Its pages are all present, so writing them takes none anew.
+        // The driver does not initialize the memory. Its pages are present, so writing them commits nothing new.
         // SAFETY: the driver has just given these bytes to us alone, and they are host memory.
         unsafe { pointer.cast::<u8>().write_bytes(0, size) };
         Ok(pointer.expose_provenance() as u64)
@@ -234,9 +232,9 @@ unsafe impl Driver for CudaDriver {
 
     unsafe fn free_pinned(&self, address: u64) {
         let pointer: *mut c_void = with_exposed_provenance_mut(address as usize);
-        // The failure is kept.
+        // The failure is recorded.
         // SAFETY: the caller gives back memory of `allocate_pinned`, once, that no work uses; that is never null.
-        let _ = self.give_back("cuMemFreeHost", || unsafe { result::free_host(pointer) });
+        let _ = self.call_free("cuMemFreeHost", || unsafe { result::free_host(pointer) });
     }
 
     fn granularity(&self) -> Result<u64, SourceError> {
@@ -269,7 +267,7 @@ unsafe impl Driver for CudaDriver {
 
     unsafe fn release_range(&self, range: Span) -> Result<(), SourceError> {
         let size = size(range.bytes)?;
-        self.give_back("cuMemAddressFree", || {
+        self.call_free("cuMemAddressFree", || {
             // SAFETY: the caller gives back a range of `reserve`, once, in which nothing is mapped.
             unsafe { sys::cuMemAddressFree(range.address, size) }.result()
         })
@@ -287,7 +285,7 @@ unsafe impl Driver for CudaDriver {
 
     unsafe fn release(&self, handle: PhysicalHandle) -> Result<(), SourceError> {
         // SAFETY: the caller releases a handle of `create`, once.
-        self.give_back("cuMemRelease", || unsafe { sys::cuMemRelease(handle.0) }.result())
+        self.call_free("cuMemRelease", || unsafe { sys::cuMemRelease(handle.0) }.result())
     }
 
     unsafe fn map(&self, range: Span, handle: PhysicalHandle) -> Result<(), SourceError> {
@@ -299,9 +297,9 @@ unsafe impl Driver for CudaDriver {
     }
 
     unsafe fn unmap(&self, range: Span) -> Result<(), SourceError> {
-        self.settle();
+        self.flush_deferred();
         let size = size(range.bytes)?;
-        self.give_back("cuMemUnmap", || {
+        self.call_free("cuMemUnmap", || {
             // SAFETY: the caller unmaps what was mapped at once, and no work uses it.
             unsafe { sys::cuMemUnmap(range.address, size) }.result()
         })
@@ -318,38 +316,38 @@ unsafe impl Driver for CudaDriver {
     }
 
     fn create_stream(&self) -> Result<StreamHandle, SourceError> {
-        // Streams that wait for the default stream, and make it wait, would be in order with work that we know not of.
+        // Other streams are ordered with the default stream, which unknown code may use.
         let stream = self.call("cuStreamCreate", 0, || result::stream::create(StreamKind::NonBlocking))?;
         Ok(StreamHandle(address(stream)))
     }
 
     unsafe fn destroy_stream(&self, handle: StreamHandle) {
-        // The failure is kept.
+        // The failure is recorded.
         // SAFETY: the caller destroys a stream of `create_stream`, once.
-        let _ = self.give_back("cuStreamDestroy", || unsafe { result::stream::destroy(stream(handle)) });
+        let _ = self.call_free("cuStreamDestroy", || unsafe { result::stream::destroy(stream(handle)) });
     }
 
     fn create_event(&self) -> Result<EventHandle, SourceError> {
-        // Events that take no time are cheaper.
+        // Events without timing are cheaper.
         let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING;
         let event = self.call("cuEventCreate", 0, || result::event::create(flags))?;
         Ok(EventHandle(address(event)))
     }
 
     unsafe fn destroy_event(&self, handle: EventHandle) {
-        // The failure is kept.
+        // The failure is recorded.
         // SAFETY: the caller destroys an event of `create_event`, once.
-        let _ = self.give_back("cuEventDestroy", || unsafe { result::event::destroy(event(handle)) });
+        let _ = self.call_free("cuEventDestroy", || unsafe { result::event::destroy(event(handle)) });
     }
 
     unsafe fn record(&self, of: EventHandle, on: StreamHandle) -> Result<(), SourceError> {
-        self.settle();
+        self.flush_deferred();
         // SAFETY: both are alive, as the caller promises.
         self.call("cuEventRecord", 0, || unsafe { result::event::record(event(of), stream(on)) })
     }
 
     unsafe fn wait(&self, waiting: StreamHandle, of: EventHandle) -> Result<(), SourceError> {
-        self.settle();
+        self.flush_deferred();
         let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         self.call("cuStreamWaitEvent", 0, || {
             // SAFETY: both are alive, as the caller promises.
@@ -374,12 +372,12 @@ unsafe impl Driver for CudaDriver {
     }
 
     fn synchronise(&self) -> Result<(), SourceError> {
-        self.settle();
+        self.flush_deferred();
         self.call("cuCtxSynchronize", 0, result::ctx::synchronize)
     }
 
     unsafe fn copy(&self, copy: MemoryCopy, on: StreamHandle) -> Result<(), SourceError> {
-        self.settle();
+        self.flush_deferred();
         match copy {
             MemoryCopy::ToDevice { from, to, bytes } => {
                 let (from, size): (*const c_void, usize) =

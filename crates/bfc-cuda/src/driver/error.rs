@@ -1,4 +1,4 @@
-//! Why there is no CUDA here, and what a driver's refusal means to a pool.
+//! Errors of the driver: why CUDA is unavailable, and what a failed call means to a pool.
 
 use bfc_core::{Poison, SourceError};
 use cudarc::driver::DriverError;
@@ -6,51 +6,54 @@ use cudarc::driver::sys::CUresult;
 
 use super::version::DriverVersion;
 
-/// Why a CUDA device cannot be used. An ordinary state of a machine, not a fault.
+/// The reason why a CUDA device cannot be used. Normal on many machines.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaUnavailable {
-    /// The driver library is not installed, or not where the system looks for libraries.
-    #[error("no CUDA driver: the driver library (libcuda) was not found")]
+    /// The driver library is not installed or not on the library path.
+    #[error("no CUDA driver: libcuda was not found")]
     NoDriver,
-    /// A library is there, but without functions that are needed: too old, or no driver at all.
-    #[error("the CUDA driver is too old or damaged: it has no function {function}")]
+    /// The library lacks required functions: it is too old, or not a CUDA driver.
+    #[error("the CUDA driver is too old or damaged: function {function} is missing")]
     Incomplete {
-        /// The first function that is missing.
+        /// The first missing function.
         function: &'static str,
     },
-    /// The driver is complete, and too old for what is asked of it.
-    #[error("the CUDA driver is too old: it supports CUDA {found}, and {needed} is needed")]
+    /// The driver is older than required.
+    #[error("the CUDA driver is too old: it supports CUDA {found}, but {needed} is required")]
     TooOld {
-        /// What the driver supports.
+        /// The version that the driver supports.
         found: DriverVersion,
-        /// What it must support.
+        /// The oldest supported version.
         needed: DriverVersion,
     },
-    /// The driver works, and sees no device.
+    /// The driver reports no device.
     #[error("no CUDA device{}", visible_devices(visible))]
     NoDevice {
-        /// `CUDA_VISIBLE_DEVICES`, if that is set: it may hide devices.
+        /// `CUDA_VISIBLE_DEVICES`, if set: it may hide devices.
         visible: Option<String>,
     },
-    /// The driver could not be started, or did not answer about a device.
+    /// The driver did not start, or did not describe a device.
     #[error("CUDA is not usable: {call} failed with {reason}{}", visible_devices(visible))]
     Init {
-        /// The driver's function.
+        /// The driver function that failed.
         call: &'static str,
         /// The driver's name for the error.
         reason: String,
-        /// `CUDA_VISIBLE_DEVICES`, if that is set.
+        /// `CUDA_VISIBLE_DEVICES`, if set.
         visible: Option<String>,
     },
-    /// There are devices, but none of this number.
-    #[error("no device cuda:{ordinal}: there are {count}, counted from 0{}", visible_devices(visible))]
+    /// There are devices, but none with this number.
+    #[error(
+        "no device cuda:{ordinal}: {count} devices are visible, numbered from 0{}",
+        visible_devices(visible)
+    )]
     NoSuchDevice {
-        /// The number asked for.
+        /// The requested number.
         ordinal: u32,
-        /// How many devices there are.
+        /// The number of devices.
         count: u32,
-        /// `CUDA_VISIBLE_DEVICES`, if that is set.
+        /// `CUDA_VISIBLE_DEVICES`, if set.
         visible: Option<String>,
     },
 }
@@ -64,7 +67,7 @@ impl CudaUnavailable {
         Self::NoSuchDevice { ordinal, count, visible: visible() }
     }
 
-    /// What a failure of `call` says about the use of CUDA as such.
+    /// Converts a failure of `call` that makes CUDA unusable.
     pub(crate) fn from_driver(call: &'static str, error: DriverError) -> Self {
         match error.0 {
             CUresult::CUDA_ERROR_NO_DEVICE => Self::no_device(),
@@ -73,8 +76,8 @@ impl CudaUnavailable {
     }
 }
 
-/// A failure of `call`, for a request of `bytes` bytes, as pools understand it. Out of memory is the one failure that a
-/// CUDA context survives unharmed, and the one that a pool can do something about.
+/// Converts a failure of `call`, which requested `bytes` bytes, for a pool. A CUDA context survives only out-of-memory
+/// unharmed, and only there can a pool help.
 pub(crate) fn source_error(call: &'static str, bytes: u64, error: DriverError) -> SourceError {
     match error.0 {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => SourceError::Exhausted { bytes },
@@ -82,7 +85,7 @@ pub(crate) fn source_error(call: &'static str, bytes: u64, error: DriverError) -
     }
 }
 
-/// The same for a call on a device that may not survive the failure, which is then noted.
+/// Like [`source_error`], and marks the device as lost if it does not survive the failure.
 pub(crate) fn call_error(
     poison: &Poison,
     device: &str,
@@ -96,7 +99,7 @@ pub(crate) fn call_error(
     source_error(call, bytes, error)
 }
 
-/// Whether a failure leaves the context unusable for the rest of the process, by the driver's documentation.
+/// Whether the failure makes the context unusable for the rest of the process, by the driver's documentation.
 const fn is_sticky(result: CUresult) -> bool {
     use CUresult::*;
     matches!(
@@ -120,13 +123,12 @@ const fn is_sticky(result: CUresult) -> bool {
     )
 }
 
-/// The name of a driver's error. Not its `Display`: that asks the driver for a text, which is a call too many when the
-/// driver is what fails.
+/// The name of a driver error. `Display` would ask the driver for a text, and the driver is what fails.
 fn reason(result: CUresult) -> String {
     format!("{result:?}")
 }
 
-/// Which devices the environment lets the driver show, if it says so.
+/// The value of `CUDA_VISIBLE_DEVICES`.
 pub(crate) fn visible() -> Option<String> {
     std::env::var_os("CUDA_VISIBLE_DEVICES").map(|value| value.to_string_lossy().into_owned())
 }
@@ -141,17 +143,14 @@ mod tests {
 
     #[test]
     fn reasons_are_plain_and_show_what_the_environment_hides() {
-        assert_eq!(
-            CudaUnavailable::NoDriver.to_string(),
-            "no CUDA driver: the driver library (libcuda) was not found"
-        );
+        assert_eq!(CudaUnavailable::NoDriver.to_string(), "no CUDA driver: libcuda was not found");
         assert_eq!(CudaUnavailable::NoDevice { visible: None }.to_string(), "no CUDA device");
         assert_eq!(
             CudaUnavailable::NoDevice { visible: Some("-1".to_owned()) }.to_string(),
             "no CUDA device (CUDA_VISIBLE_DEVICES is \"-1\")"
         );
         let error = CudaUnavailable::NoSuchDevice { ordinal: 3, count: 2, visible: None };
-        assert_eq!(error.to_string(), "no device cuda:3: there are 2, counted from 0");
+        assert_eq!(error.to_string(), "no device cuda:3: 2 devices are visible, numbered from 0");
     }
 
     #[test]
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_cuda_does_not_recover_from_poisons_and_running_out_of_memory_does_not() {
+    fn sticky_errors_poison_and_out_of_memory_does_not() {
         let poison = Poison::default();
         let call = |result| call_error(&poison, "GPU", "cuMemAlloc", 7, DriverError(result));
         assert_eq!(call(CUresult::CUDA_ERROR_OUT_OF_MEMORY), SourceError::Exhausted { bytes: 7 });
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn out_of_memory_is_exhaustion_and_anything_else_a_fault_of_the_driver() {
+    fn out_of_memory_is_distinguished_from_other_errors() {
         let error = DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         assert_eq!(source_error("cuMemAlloc", 7, error), SourceError::Exhausted { bytes: 7 });
         let error = DriverError(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);

@@ -1,4 +1,4 @@
-//! The driver library: found, complete and started, or a plain reason why not.
+//! Loads and starts the driver library.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -8,10 +8,10 @@ use cudarc::driver::{DriverError, result, sys};
 use super::error::CudaUnavailable;
 use super::version::DriverVersion;
 
-/// Every function of the driver that this crate calls, itself or through `cudarc`.
+/// Every driver function that this crate calls, directly or through `cudarc`.
 ///
-/// `cudarc` looks functions up at their first call and panics where one is missing. Looking all of them up beforehand
-/// turns that into an error.
+/// `cudarc` looks a function up at its first call and panics if it is missing. Looking all of them up first returns an
+/// error instead.
 const FUNCTIONS: [&str; 38] = [
     "cuInit",
     "cuDriverGetVersion",
@@ -53,10 +53,10 @@ const FUNCTIONS: [&str; 38] = [
     "cuGetErrorString",
 ];
 
-/// Loads and starts the driver. Everything that calls the driver comes through here first.
+/// Loads and starts the driver. Every path to the driver calls this first.
 ///
-/// A machine's driver does not come and go while a process runs, so the outcome of the search is kept; starting the
-/// driver is repeated, since it costs nothing once it has worked, and may work later where it did not.
+/// The result of the search is cached. The driver is started on every call: a repeated start is free, and may succeed
+/// later.
 pub(crate) fn start() -> Result<(), CudaUnavailable> {
     static SEARCH: OnceLock<Result<(), CudaUnavailable>> = OnceLock::new();
     SEARCH.get_or_init(search).clone()?;
@@ -68,9 +68,9 @@ fn search() -> Result<(), CudaUnavailable> {
     if !unsafe { sys::is_culib_present() } {
         return Err(CudaUnavailable::NoDriver);
     }
-    // An old driver may lack functions, which would not say how old it is.
+    // An old driver may lack functions; its version is the better error.
     look_up(&["cuDriverGetVersion"])?;
-    // What does not answer now is told when it is started.
+    // An error here is reported when the driver starts.
     if let Ok(found) = driver_version()
         && found < DriverVersion::OLDEST
         && found.major > 0
@@ -80,13 +80,13 @@ fn search() -> Result<(), CudaUnavailable> {
     look_up(&FUNCTIONS)
 }
 
-/// Whether the driver, which was started, has these functions too.
+/// Checks that the driver has these functions too.
 pub(crate) fn require(functions: &[&'static str]) -> Result<(), CudaUnavailable> {
     start()?;
     look_up(functions)
 }
 
-/// Looks functions up in the library, which is there.
+/// Looks functions up in the loaded library.
 fn look_up(functions: &[&'static str]) -> Result<(), CudaUnavailable> {
     // SAFETY: the library was found, so that this does not panic.
     let library = unsafe { sys::culib() };

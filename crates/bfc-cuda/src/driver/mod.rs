@@ -12,7 +12,7 @@ mod probe;
 mod version;
 
 pub use device::CudaDriver;
-pub(crate) use device::{Holder, apart};
+pub(crate) use device::{DeferredWork, without_flush};
 pub use error::CudaUnavailable;
 pub(crate) use library::{driver_version, require};
 pub use probe::{CudaDeviceInfo, probe};

@@ -1,4 +1,4 @@
-//! Which CUDA devices there are.
+//! Lists the CUDA devices.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -11,37 +11,37 @@ use super::error::{CudaUnavailable, source_error, visible};
 use super::library::{self, answer, driver_version};
 use super::version::{ComputeCapability, DriverVersion};
 
-/// One CUDA device, as the driver describes it.
+/// A CUDA device as the driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CudaDeviceInfo {
-    /// Its number among the devices that the driver shows, from 0.
+    /// The number of the device, from 0.
     pub ordinal: u32,
-    /// Its name, such as `NVIDIA H200`.
+    /// The name, such as `NVIDIA H200`.
     pub name: String,
-    /// All memory of the device, in bytes.
+    /// The device's total memory, in bytes.
     pub total_bytes: u64,
-    /// What it can run.
+    /// The compute capability.
     pub compute_capability: ComputeCapability,
-    /// What the driver supports; the same for all devices.
+    /// The newest CUDA version that the driver supports; the same for all devices.
     pub driver_version: DriverVersion,
-    /// `CUDA_VISIBLE_DEVICES`, if that is set: it decides which devices are shown, and how they are numbered.
+    /// `CUDA_VISIBLE_DEVICES`, if set: it selects and renumbers devices.
     pub visible: Option<String>,
 }
 
 impl CudaDeviceInfo {
-    /// Memory that is free now, in bytes, as all processes on the device leave it.
+    /// Free device memory now, in bytes, over all processes.
     ///
-    /// Not part of [`probe`]: only a context can ask, and making one takes a noticeable part of a second and some
-    /// hundred MiB of the device until it is gone again.
+    /// Not part of [`probe`]: this needs a context, which takes part of a second and some hundred MiB until it is
+    /// dropped.
     ///
     /// # Errors
-    /// [`SourceError`] if the device has no room for a context, or is reserved for another process.
+    /// [`SourceError`] if the device has no memory for a context, or is reserved for another process.
     pub fn free_bytes(&self) -> Result<u64, SourceError> {
         let previous =
             result::ctx::get_current().map_err(|error| source_error("cuCtxGetCurrent", 0, error))?;
         let info = CudaContext::new(self.ordinal as usize).and_then(|context| context.mem_get_info());
-        // The context was current on this thread and is gone: put back what was there before.
+        // The dropped context was current on this thread: restore the previous one.
         // SAFETY: `previous` was current on this thread a moment ago, or nothing was.
         let restored = unsafe { result::ctx::set_current(previous.unwrap_or(ptr::null_mut())) };
         let (free, _) = info.map_err(|error| source_error("cuMemGetInfo", 0, error))?;
@@ -50,12 +50,12 @@ impl CudaDeviceInfo {
     }
 }
 
-/// All CUDA devices of this machine that the driver shows, at least one.
+/// Lists the CUDA devices of this machine, at least one.
 ///
-/// Never panics, and makes no context: it is quick, and takes no memory on any device.
+/// Never panics and creates no context, so it is fast and takes no device memory.
 ///
 /// # Errors
-/// [`CudaUnavailable`] says in plain words why there is none.
+/// [`CudaUnavailable`] if there is none, with the reason.
 pub fn probe() -> Result<Vec<CudaDeviceInfo>, CudaUnavailable> {
     library::start()?;
     let driver_version = driver_version()?;
@@ -65,14 +65,14 @@ pub fn probe() -> Result<Vec<CudaDeviceInfo>, CudaUnavailable> {
     }
 }
 
-/// How many devices the driver shows. The driver must have been started.
+/// The number of devices. The driver must have been started.
 pub(crate) fn device_count() -> Result<u32, CudaUnavailable> {
     let count = answer("cuDeviceGetCount", result::device::get_count())?;
     Ok(u32::try_from(count).unwrap_or(0))
 }
 
 fn describe(ordinal: u32, driver_version: DriverVersion) -> Result<CudaDeviceInfo, CudaUnavailable> {
-    // Ordinals are counted up to a `c_int` of the driver's, so they fit one.
+    // Ordinals are below a count that was a `c_int`.
     let device = answer("cuDeviceGet", result::device::get(ordinal as c_int))?;
     let name = answer("cuDeviceGetName", result::device::get_name(device))?;
     // SAFETY: `device` came from `cuDeviceGet`.

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// What a device can run: NVIDIA's compute capability.
+/// NVIDIA's compute capability: the instructions that a device supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComputeCapability {
-    /// The generation.
+    /// The major version.
     pub major: u32,
-    /// The variant within it.
+    /// The minor version.
     pub minor: u32,
 }
 
@@ -27,10 +27,10 @@ pub struct DriverVersion {
 }
 
 impl DriverVersion {
-    /// The oldest that has all that this crate calls.
+    /// The oldest version with all functions that this crate calls.
     pub const OLDEST: Self = Self { major: 12, minor: 0 };
 
-    /// Reads the driver's own notation, 1000 × major + 10 × minor.
+    /// Decodes the driver's version number, 1000 × major + 10 × minor.
     pub(super) const fn from_number(number: u32) -> Self {
         Self { major: number / 1000, minor: number % 1000 / 10 }
     }

@@ -1,14 +1,14 @@
-//! The folder of compiled kernels, which nobody else can write: the libraries in it are loaded into this process.
+//! The private folder of compiled kernels. This process loads the libraries in it, so no other user may write there.
 //!
-//! It is in the user's cache, so that tests compile the kernels once. A folder that another user owns or may write is not
-//! used; a new one with a random name takes its place for as long as the process runs.
+//! It is in the user's cache, so that tests compile the kernels once. If another user owns or may write it, a new
+//! temporary folder with a random name takes its place.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
-/// The user's folder, or a new one where there is none that is private.
+/// The user's cache folder, or a temporary one if that is not private.
 pub(super) fn of_user() -> Result<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
@@ -18,7 +18,7 @@ pub(super) fn of_user() -> Result<PathBuf> {
     }
 }
 
-/// The folder at this path, made if it is not there; an error unless only this user can write it.
+/// Creates the folder if necessary; an error unless only this user can write it.
 fn private(path: &Path) -> Result<PathBuf> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -27,7 +27,7 @@ fn private(path: &Path) -> Result<PathBuf> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // Of the path itself, not of where a link leads.
+    // Of the path itself: links are refused.
     let folder = fs::symlink_metadata(path)?;
     if !folder.is_dir() || !is_owned(path, &folder)? {
         return Err(Error::new(ErrorKind::PermissionDenied, format!("{} is not private", path.display())));
@@ -35,10 +35,10 @@ fn private(path: &Path) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// A new folder in `parent` whose name cannot be guessed.
+/// Creates a folder in `parent` with an unpredictable name.
 fn temporary(parent: &Path) -> Result<PathBuf> {
     loop {
-        // Each state has random keys.
+        // Each `RandomState` has random keys.
         let number = RandomState::new().hash_one(std::process::id());
         let path = parent.join(format!("highwater-emulator-{number:016x}"));
         match create(&path) {
@@ -60,14 +60,14 @@ fn create(path: &Path) -> Result<()> {
     fs::create_dir(path)
 }
 
-/// Whether this user owns a folder and nobody else may write it.
+/// Whether this user owns a folder and no other user may write it.
 #[cfg(unix)]
 fn is_owned(path: &Path, folder: &fs::Metadata) -> Result<bool> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     if folder.permissions().mode() & 0o077 != 0 {
         return Ok(false);
     }
-    // A new file's owner is this process's user.
+    // The owner of a new file is this process's user.
     let number = RandomState::new().hash_one(std::process::id());
     let probe = path.join(format!("owner-{number:016x}"));
     let owner = fs::File::create_new(&probe).and_then(|file| file.metadata()).map(|file| file.uid());
@@ -75,7 +75,7 @@ fn is_owned(path: &Path, folder: &fs::Metadata) -> Result<bool> {
     Ok(owner? == folder.uid())
 }
 
-/// The user's cache is private where the system has no modes.
+/// Without modes, the user's cache is private.
 #[cfg(not(unix))]
 fn is_owned(_: &Path, _: &fs::Metadata) -> Result<bool> {
     Ok(true)

@@ -1,60 +1,57 @@
-//! The kernels on the host, for tests: compiled by the machine's C++ compiler, and run thread by thread.
+//! Emulates a device on the host, for tests: the machine's C++ compiler compiles the kernels, and threads run one by
+//! one.
 //!
-//! It computes what the sources say, slowly. What only a device shows it does not: races between the threads of a kernel,
-//! the compiler for devices, the order of work given and work done. Threads that wait for each other where some have left
-//! already, which is undefined on a device, end the process.
+//! It shows what the sources compute, but not races, the device compiler, or the order of asynchronous work. A barrier
+//! that some threads never reach is undefined on a device; here it ends the process.
 
+mod compile;
 mod folder;
 
-use std::ffi::OsString;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use bfc_core::{AddressSpace, HostMemory, MemoryKind, SourceError, Span, SubAllocator};
 use libloading::Library;
 
-use crate::compute::Product;
-use crate::compute::{Compute, ComputeError};
-use crate::compute::{StepCounts, StepId};
-use crate::graph::Held;
-use crate::graph::{Issue, Work};
+use crate::compute::{Compute, ComputeError, Product, StepCounts, StepId};
+use crate::graph::{Command, Executor, GraphBatcher};
 use crate::kernels::{ElementType, Family, Job, Kernel};
 use crate::libraries::Cublas;
 
-/// What stands in for CUDA.
+use compile::{compile_error, compiled};
+
+/// Replaces CUDA's built-in functions.
 const HOST: &str = include_str!("../../emulator/host.h");
-/// What stands in for cuBLAS.
+/// Replaces cuBLAS.
 const CUBLAS: &str = include_str!("../../emulator/cublas.h");
 
-/// Runs kernels on the host. See the module's text.
+/// Runs kernels on the host; see the [module](self).
 #[derive(Debug)]
-pub struct Emulator(Held<OnHost>);
+pub struct Emulator(GraphBatcher<HostDevice>);
 
-/// The emulator, without steps.
-struct OnHost {
+/// The emulator below the graph batcher.
+struct HostDevice {
     library: &'static Library,
-    /// One kernel at a time, as on a stream.
+    /// Held while a kernel runs: one at a time, as on a stream.
     turn: Mutex<()>,
     scratch: Box<[u64; 32]>,
-    /// Of the memory that work held back may be on.
+    /// The address space of its memory.
     space: AddressSpace,
     products: Option<Cublas>,
-    /// Whether nothing is computed.
+    /// Whether commands are accepted without computing.
     silent: bool,
 }
 
 impl Emulator {
-    /// An emulator. The sources are compiled once, and kept in a private folder of the user's cache
-    /// (`$XDG_CACHE_HOME/highwater/emulator`, or else `~/.cache/highwater/emulator`).
+    /// Creates an emulator. The kernels are compiled once and kept in a private folder of the user's cache
+    /// (`$XDG_CACHE_HOME/highwater/emulator`, else `~/.cache/highwater/emulator`).
     ///
     /// # Errors
-    /// [`ComputeError::Compile`] if there is no C++ compiler (`CXX`, or else `c++`), or it refuses a source.
+    /// [`ComputeError::Compile`] if there is no C++ compiler (`CXX`, else `c++`), or it refuses a source.
     pub fn new() -> Result<Self, ComputeError> {
         static LIBRARY: OnceLock<Result<Library, ComputeError>> = OnceLock::new();
         let library = LIBRARY.get_or_init(library).as_ref().map_err(Clone::clone)?;
-        let on_host = OnHost {
+        let on_host = HostDevice {
             library,
             turn: Mutex::new(()),
             scratch: Box::new([0; 32]),
@@ -62,18 +59,18 @@ impl Emulator {
             products: None,
             silent: false,
         };
-        Ok(Self(Held::new(on_host)))
+        Ok(Self(GraphBatcher::new(on_host)))
     }
 
-    /// The same emulator, which takes kernels and products and computes nothing: what is left is the host's part of the work,
-    /// for benches. What is read is whatever was there.
+    /// Accepts kernels and products without computing, so that benches measure the host's part of the work. Results are
+    /// undefined.
     #[must_use]
     pub fn silent(mut self) -> Self {
         self.0.device_mut().silent = true;
         self
     }
 
-    /// The same emulator, where products of matrices go to a library with cuBLAS's interface and not to a kernel.
+    /// Computes matrix products with a library that has cuBLAS's interface, instead of a kernel.
     ///
     /// # Errors
     /// As [`Emulator::new`], for the library.
@@ -83,7 +80,7 @@ impl Emulator {
     }
 }
 
-/// The kernels and the library for products that the emulator runs, as files: for a driver that runs them in a GPU's place.
+/// The files of the kernels and the products library, for a driver that runs them in place of a GPU.
 ///
 /// # Errors
 /// As [`Emulator::new`].
@@ -95,7 +92,7 @@ fn products_library() -> Result<PathBuf, ComputeError> {
     compiled("products", &format!("{HOST}\n{}\n{CUBLAS}", Family::PRELUDE))
 }
 
-/// All sources for all types, as one.
+/// All sources for all element types as one translation unit.
 fn translation_unit() -> String {
     let mut text = format!("{HOST}\n{}\n", Family::PRELUDE);
     for family in Family::ALL {
@@ -114,68 +111,20 @@ fn translation_unit() -> String {
 
 fn library() -> Result<Library, ComputeError> {
     let path = compiled("kernels", &translation_unit())?;
-    // SAFETY: the library was made from our sources, which have no initialisers.
-    unsafe { Library::new(&path) }.map_err(|error| failed(error.to_string()))
+    // SAFETY: the library was compiled from this crate's sources, which have no initializers.
+    unsafe { Library::new(&path) }.map_err(|error| compile_error(error.to_string()))
 }
 
-/// The library that a source gives, which is compiled if that was not done before.
-fn compiled(name: &str, text: &str) -> Result<PathBuf, ComputeError> {
-    // Other processes write files of other names.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    let path = folder()?.join(format!("{name}-{:016x}.so", hasher.finish()));
-    if !path.exists() {
-        compile(text, &path)?;
-    }
-    Ok(path)
-}
-
-/// The folder of what is compiled, the same for as long as the process runs.
-fn folder() -> Result<&'static Path, ComputeError> {
-    static FOLDER: OnceLock<Result<PathBuf, ComputeError>> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| folder::of_user().map_err(|error| failed(error.to_string())));
-    folder.as_deref().map_err(Clone::clone)
-}
-
-fn failed(reason: String) -> ComputeError {
-    ComputeError::Compile { source_name: "kernels for the host".to_owned(), reason }
-}
-
-fn compile(text: &str, to: &Path) -> Result<(), ComputeError> {
-    let beside = |ending: &str| -> PathBuf {
-        let mut name = OsString::from(to);
-        name.push(format!(".{}.{ending}", std::process::id()));
-        name.into()
-    };
-    let (source, made) = (beside("cpp"), beside("made"));
-    std::fs::write(&source, text).map_err(|error| failed(error.to_string()))?;
-    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-    let output = Command::new(&compiler)
-        .args(["-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-o"])
-        .args([&made, &source])
-        .output()
-        .map_err(|error| failed(format!("{}: {error}", compiler.to_string_lossy())))?;
-    if !output.status.success() {
-        return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
-    }
-    // Whoever comes second replaces the first one's by the same.
-    std::fs::rename(&made, to).map_err(|error| failed(error.to_string()))?;
-    let _ = std::fs::remove_file(source);
-    Ok(())
-}
-
-impl OnHost {
+impl HostDevice {
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         type Function = unsafe extern "C" fn(u32, *const Job);
-        // SAFETY: every kernel has this type on the host.
+        // SAFETY: every host kernel has this type.
         let function = unsafe { self.library.get::<Function>(kernel.to_string().as_bytes()) };
         let function =
             function.map_err(|error| ComputeError::Device { call: "launch", reason: error.to_string() })?;
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // A few blocks do the work of all: kernels go on until there is none left.
-        // SAFETY: the caller vouches for what the job names, which here is host memory.
+        // Few blocks suffice: kernels loop until no element is left.
+        // SAFETY: the caller vouches for the job's memory, which is host memory here.
         unsafe { function(blocks.min(3), job) };
         Ok(())
     }
@@ -183,46 +132,51 @@ impl OnHost {
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
         let Some(products) = &self.products else { return Ok(false) };
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the caller vouches for the memory, which here is the host's.
+        // SAFETY: the caller vouches for the memory, which is host memory here.
         unsafe { products.multiply(product) }
     }
 }
 
-// SAFETY: kernels touch what jobs name, and have ended when a call returns.
-unsafe impl Issue for OnHost {
-    type Graph = Vec<Work>;
+// SAFETY: kernels access what jobs name and end before the call returns.
+unsafe impl Executor for HostDevice {
+    type Graph = Vec<Command>;
 
-    unsafe fn give(&self, work: &Work) -> Result<bool, ComputeError> {
-        match work {
+    unsafe fn submit(&self, command: &Command) -> Result<bool, ComputeError> {
+        match command {
             _ if self.silent => Ok(true),
-            Work::Kernel { kernel, blocks, job } => {
+            Command::Kernel { kernel, blocks, job } => {
                 // SAFETY: as the caller says.
                 unsafe { self.launch(*kernel, *blocks, job) }.map(|()| true)
             }
             // SAFETY: as the caller says.
-            Work::Product { product, .. } => unsafe { self.multiply(product) },
+            Command::Product { product, .. } => unsafe { self.multiply(product) },
         }
     }
 
-    unsafe fn prepare(&self, work: &[Work]) -> Result<Vec<Work>, ComputeError> {
-        Ok(work.to_vec())
+    unsafe fn build_graph(&self, commands: &[Command]) -> Result<Vec<Command>, ComputeError> {
+        Ok(commands.to_vec())
     }
 
-    unsafe fn replace(&self, graph: &mut Vec<Work>, place: usize, by: &Work) -> Result<(), ComputeError> {
-        graph[place] = *by;
+    unsafe fn update_kernel(
+        &self,
+        graph: &mut Vec<Command>,
+        index: usize,
+        command: &Command,
+    ) -> Result<(), ComputeError> {
+        graph[index] = *command;
         Ok(())
     }
 
-    unsafe fn start(&self, graph: &Vec<Work>) -> Result<(), ComputeError> {
-        for work in graph {
+    unsafe fn launch_graph(&self, graph: &Vec<Command>) -> Result<(), ComputeError> {
+        for command in graph {
             // SAFETY: as the caller says.
-            unsafe { self.give(work) }?;
+            unsafe { self.submit(command) }?;
         }
         Ok(())
     }
 }
 
-// SAFETY: kernels touch what jobs name; what is held back is done before bytes are copied.
+// SAFETY: kernels access what jobs name; held commands run before bytes are copied.
 unsafe impl Compute for Emulator {
     fn name(&self) -> &str {
         "emulated device"
@@ -234,27 +188,27 @@ unsafe impl Compute for Emulator {
 
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         // SAFETY: as the caller says.
-        unsafe { self.0.give(Work::Kernel { kernel, blocks, job: *job }) }.map(drop)
+        unsafe { self.0.submit(Command::Kernel { kernel, blocks, job: *job }) }.map(drop)
     }
 
-    fn has_products(&self) -> bool {
+    fn supports_products(&self) -> bool {
         self.0.device().products.is_some() || self.0.device().silent
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
         // SAFETY: as the caller says.
-        unsafe { self.0.give(Work::Product { product: *product, known: true }) }
+        unsafe { self.0.submit(Command::Product { product: *product, supported: true }) }
     }
 
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
-        self.0.settle_for_copy()?;
-        // SAFETY: the caller vouches for the memory, which here is the host's.
+        self.0.flush_before_copy()?;
+        // SAFETY: the caller vouches for the memory, which is host memory here.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
         Ok(())
     }
 
     unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {
-        self.0.settle()?;
+        self.0.flush()?;
         // SAFETY: as in `upload`.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
@@ -280,22 +234,22 @@ unsafe impl Compute for Emulator {
         self.0.counts(step)
     }
 
-    fn settle(&self) {
-        self.0.settle_unheard();
+    fn flush(&self) {
+        self.0.flush_keeping_error();
     }
 }
 
-/// Host memory in the place of a device's, so that nothing but the emulator follows its addresses.
+/// Host memory that takes the place of device memory, which only the emulator accesses.
 #[derive(Debug)]
 pub struct EmulatedMemory {
     memory: HostMemory,
-    /// Who computes on it.
+    /// The device that computes on it.
     compute: Weak<dyn Compute>,
     space: Option<AddressSpace>,
 }
 
 impl EmulatedMemory {
-    /// Memory for an [`Emulator`], or for what passes its work on to one.
+    /// Creates memory for an [`Emulator`] or a wrapper of one.
     #[must_use]
     pub fn of(compute: &Arc<dyn Compute>) -> Self {
         let (memory, space) = (HostMemory::default(), compute.address_space());
@@ -303,7 +257,7 @@ impl EmulatedMemory {
     }
 }
 
-// SAFETY: regions are those of `HostMemory`, which promises as much and more.
+// SAFETY: regions come from `HostMemory`, which gives the same guarantees.
 unsafe impl SubAllocator for EmulatedMemory {
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind::Device
@@ -318,11 +272,11 @@ unsafe impl SubAllocator for EmulatedMemory {
     }
 
     unsafe fn free(&self, region: Span) {
-        // Work on it that was held back is done before.
+        // Command on it that was held back is done before.
         if let Some(compute) = self.compute.upgrade() {
-            compute.settle();
+            compute.flush();
         }
-        // SAFETY: the region came from the same memory, and the caller promises the rest.
+        // SAFETY: the region came from the same memory; the caller promises the rest.
         unsafe { self.memory.free(region) };
     }
 }
@@ -344,7 +298,7 @@ mod tests {
         assert_eq!(Kernel::all().count(), 7 * (9 + 8 + 5 + 5 + 2 + 1 + 1 + 1) + 4 * (3 + 8 + 6 + 2 + 3 + 5));
     }
 
-    /// The kernels' own ways through elements, to be called without any.
+    /// Calls the kernels' element loops without a kernel.
     const WAYS: &str = r#"
         static u64 walk(const Job& job, u32 way, u64* to) {
             u64 count = 0;
@@ -369,7 +323,7 @@ mod tests {
 
     fn ways() -> Library {
         let path = compiled("ways", &format!("{HOST}\n{}\n{WAYS}", Family::PRELUDE)).unwrap();
-        // SAFETY: the library was made just now, and has no initialisers.
+        // SAFETY: the library was just compiled and has no initializers.
         unsafe { Library::new(path) }.unwrap()
     }
 
@@ -395,7 +349,7 @@ mod tests {
                 let axes = dims.iter().zip(strides).rev();
                 let (_, expected) = axes
                     .fold((i, 0), |(rest, sum), (size, stride)| (rest / size, sum + rest % size * stride));
-                // SAFETY: both arrays have as many numbers as there are axes.
+                // SAFETY: both arrays have one number per axis.
                 let offset = unsafe { offset_of(dims.len() as u64, dims.as_ptr(), strides.as_ptr(), i) };
                 assert_eq!(offset, expected, "{i} of {dims:?}");
             }
@@ -414,10 +368,10 @@ mod tests {
         for (way, packed) in [(0, 0), (1, 0), (2, 0), (2, 1)] {
             let job = Job { packed, ..Job::over(END, &[END as usize]) };
             let mut all = Vec::new();
-            // The first and the last threads come to the last elements.
+            // The first and the last threads reach the last elements.
             for thread in (0..16).chain(threads - 16..threads) {
                 let mut own = [0; 64];
-                // SAFETY: of so many threads none has more than 24 elements.
+                // SAFETY: with so many threads none has more than 24 elements.
                 let count = unsafe { elements_of(&raw const job, BLOCKS, thread, way, own.as_mut_ptr()) };
                 assert!((8..=17).contains(&count), "{way}, {packed}: {count}");
                 all.extend_from_slice(&own[..count as usize]);
@@ -431,7 +385,7 @@ mod tests {
     #[test]
     fn a_kernel_computes_on_strided_operands() {
         let emulator = Emulator::new().unwrap();
-        // The columns of a matrix of 2 by 3, plus 10.
+        // The columns of a 2×3 matrix, plus 10.
         let (from, mut to) = ([1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], [0.0_f32; 6]);
         let mut job = Job::over(6, &[3, 2]);
         job.inputs[0] = Operand::strided(from.as_ptr() as u64, &[1, 3]);

@@ -1,15 +1,15 @@
-//! Steps on a device: work is held back as long as it is that of an earlier run, and given as a graph.
+//! Batches the work of repeated steps into graphs.
 //!
-//! A program runs each of its steps as it always does: it asks for memory, checks shapes, makes jobs. While it does what it did
-//! in an earlier run, nothing is given to the device; where the host comes in (it copies, reads, or the step ends), all
-//! that was held back is given at once. What is different is found by comparing: a kernel's job may change from run to
-//! run, as learning rates, random keys and addresses do; where anything else departs from the record, what was held back is given
-//! one by one, and so is the rest, which is the record of another variant. So there is nothing that a step must not do, and
-//! no value that is frozen.
+//! A program runs each step as usual: it allocates, checks shapes and submits kernels. While the step repeats an earlier
+//! run, the batcher holds its commands. Where the host needs the device (a copy, a read, the end of the step), it submits
+//! the held commands as one graph. Such a stretch of commands is a segment; a segment may have several variants.
 //!
-//! The device does the same work in the same order as without steps. Work that was held back and then cannot be given is lost, although
-//! those who gave it were told that all is well: from then on the run takes nothing more, and all who come are told, until it
-//! has ended.
+//! Kernel arguments may differ between runs, as learning rates, random keys and addresses do. If anything else differs, the
+//! batcher submits the held commands and the rest of the segment one by one and records them as another variant. A step
+//! therefore has no restrictions, and no value is frozen.
+//!
+//! The device executes the same commands in the same order as without steps. If submitting held commands fails, their
+//! callers have already been told that they succeeded. The run then refuses all further commands until it ends.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,66 +17,65 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use super::record::{Prepared, Record, Variant};
-use super::work::{Issue, Work};
-use crate::compute::ComputeError;
-use crate::compute::{StepCounts, StepId};
+use crate::compute::{ComputeError, StepCounts, StepId};
 
-/// The most kernels and products of a run that are remembered: what goes beyond is given one by one.
-const MOST_WORK: usize = 1 << 14;
-/// The fewest kernels and products that are worth a graph.
-const FEWEST: usize = 4;
-/// How long another thread's copy waits for the run to come to a point where it settles anyway. It may never do so before the
-/// copy is done: it may wait for that thread.
-const PATIENCE: Duration = Duration::from_millis(10);
+use super::command::{Command, Executor};
+use super::record::{GraphState, StepRecord, Variant};
 
-/// A device, and what is held back from it.
-pub(crate) struct Held<D: Issue> {
-    // Before the device, to which graphs belong.
+/// The most commands of a run that are recorded. Later commands are submitted one by one.
+const MAX_COMMANDS: usize = 1 << 14;
+/// The smallest segment that becomes a graph.
+const MIN_GRAPH_COMMANDS: usize = 4;
+/// How long a copy by another thread waits for the run to flush by itself. The run may be waiting for that thread.
+const COPY_PATIENCE: Duration = Duration::from_millis(10);
+
+/// A device and the commands that are held back from it.
+pub(crate) struct GraphBatcher<D: Executor> {
+    // Dropped before the device, to which its graphs belong.
     state: Mutex<State<D::Graph>>,
-    /// Told when a run has settled.
-    settled: Condvar,
+    /// Notified when a run has flushed.
+    flushed: Condvar,
     device: D,
 }
 
 struct State<G> {
-    /// Of all steps but the one that runs.
-    records: HashMap<StepId, Record<G>>,
+    /// The records of all steps except the running one.
+    records: HashMap<StepId, StepRecord<G>>,
     run: Option<Run<G>>,
-    /// How often something was settled, and how many wait for that.
-    settlements: u64,
+    /// Flushes so far, and threads that wait for the next one.
+    flushes: u64,
     waiting: usize,
 }
 
-/// A step that runs.
+/// A running step.
 struct Run<G> {
     id: StepId,
     thread: ThreadId,
-    record: Record<G>,
-    /// Which of the record's stretches of work this is.
-    stretch: usize,
-    /// The stretch so far: held back, or given already if it `departed` from the record.
-    work: Vec<Work>,
-    departed: bool,
-    /// Whether that is all of the stretch, and none of it failed.
-    whole: bool,
-    /// The variants that the stretch may still become.
+    record: StepRecord<G>,
+    /// The index of the current segment in the record.
+    segment: usize,
+    /// The commands of the segment so far. They are held, or already submitted if the segment has `diverged`.
+    commands: Vec<Command>,
+    diverged: bool,
+    /// Whether `commands` is the whole segment and none of it failed.
+    complete: bool,
+    /// The variants that match the segment so far.
     candidates: Vec<usize>,
-    /// How much more work is remembered.
-    room: usize,
-    /// Why the device did not do what was held back, once it did not.
-    lost: Option<ComputeError>,
+    /// How many more commands may be recorded.
+    capacity: usize,
+    /// Why held commands could not be submitted.
+    failure: Option<ComputeError>,
     /// Whether the device had no memory for a graph.
-    lacks_room: bool,
+    lacks_memory: bool,
 }
 
-impl<D: Issue> Held<D> {
+impl<D: Executor> GraphBatcher<D> {
     pub(crate) fn new(device: D) -> Self {
-        let state = State { records: HashMap::new(), run: None, settlements: 0, waiting: 0 };
-        Self { state: Mutex::new(state), settled: Condvar::new(), device }
+        let state = State { records: HashMap::new(), run: None, flushes: 0, waiting: 0 };
+        Self { state: Mutex::new(state), flushed: Condvar::new(), device }
     }
 
-    /// The device itself, for what is not held back; who orders that after other work [`settle`](Self::settle)s first.
+    /// The device itself. A caller that orders work after held commands must [`flush`](Self::flush) first.
     pub(crate) const fn device(&self) -> &D {
         &self.device
     }
@@ -90,88 +89,87 @@ impl<D: Issue> Held<D> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the device something to do, or holds it back. False for a product that the device does not know.
+    /// Submits a command or holds it. Returns false for a product that the device does not support.
     ///
     /// # Safety
-    /// As [`Issue::give`].
-    pub(crate) unsafe fn give(&self, work: Work) -> Result<bool, ComputeError> {
+    /// As [`Executor::submit`].
+    pub(crate) unsafe fn submit(&self, command: Command) -> Result<bool, ComputeError> {
         // SAFETY: as the caller says.
-        match unsafe { self.give_once(work) } {
-            // Without our lock: whoever gives memory back has us settle before.
-            Err(error) if error.is_out_of_memory() && self.device.make_room() => {
-                // SAFETY: as the caller says; the device has not done it.
-                unsafe { self.give_once(work) }
+        match unsafe { self.submit_once(command) } {
+            // Called without the lock: releasing memory flushes this batcher.
+            Err(error) if error.is_out_of_memory() && self.device.release_memory() => {
+                // SAFETY: as the caller says; the device has not executed the command.
+                unsafe { self.submit_once(command) }
             }
-            given => given,
+            submitted => submitted,
         }
     }
 
     /// # Safety
-    /// As [`give`](Self::give).
-    unsafe fn give_once(&self, work: Work) -> Result<bool, ComputeError> {
+    /// As [`submit`](Self::submit).
+    unsafe fn submit_once(&self, command: Command) -> Result<bool, ComputeError> {
         let mut state = self.state();
         let Some(run) = &mut state.run else {
-            // Threads need not wait for each other.
+            // Outside of steps, threads need not wait for each other.
             drop(state);
             // SAFETY: as the caller says.
-            return unsafe { self.device.give(&work) };
+            return unsafe { self.device.submit(&command) };
         };
-        let holding = run.is_holding();
+        let was_holding = run.is_holding();
         // SAFETY: as the caller says.
-        let given = unsafe { run.give(&self.device, work) };
-        if holding && !run.is_holding() {
-            self.tell(&mut state);
+        let submitted = unsafe { run.submit(&self.device, command) };
+        if was_holding && !run.is_holding() {
+            self.notify(&mut state);
         }
-        given
+        submitted
     }
 
-    /// Gives the device all that is held back.
-    pub(crate) fn settle(&self) -> Result<(), ComputeError> {
-        self.settle_in(&mut self.state())
+    /// Submits all held commands.
+    pub(crate) fn flush(&self) -> Result<(), ComputeError> {
+        self.flush_locked(&mut self.state())
     }
 
-    /// The same for those who cannot do anything about a failure: whoever comes next is told.
-    pub(crate) fn settle_unheard(&self) {
-        // The run keeps it.
-        let _ = self.settle();
+    /// Submits all held commands. The run keeps an error and returns it to its next caller.
+    pub(crate) fn flush_keeping_error(&self) {
+        let _ = self.flush();
     }
 
-    /// The same before this thread copies to memory that is its own: what is held back may have used it before. Another thread's
-    /// run is not divided by that if it settles soon.
-    pub(crate) fn settle_for_copy(&self) -> Result<(), ComputeError> {
+    /// Flushes before this thread copies to its own memory, which held commands may use. If another thread's run holds
+    /// commands, this waits briefly for it to flush by itself, so that its segment stays whole.
+    pub(crate) fn flush_before_copy(&self) -> Result<(), ComputeError> {
         let mut state = self.state();
         match &state.run {
-            Some(run) if run.thread == thread::current().id() => return self.settle_in(&mut state),
+            Some(run) if run.thread == thread::current().id() => return self.flush_locked(&mut state),
             Some(run) if run.is_holding() => {}
             Some(run) => return run.check(),
             None => return Ok(()),
         }
-        let before = state.settlements;
+        let before = state.flushes;
         state.waiting += 1;
-        let held = |state: &mut State<_>| state.settlements == before;
-        let waited = self.settled.wait_timeout_while(state, PATIENCE, held);
+        let is_holding = |state: &mut State<_>| state.flushes == before;
+        let waited = self.flushed.wait_timeout_while(state, COPY_PATIENCE, is_holding);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.waiting -= 1;
-        // What has been held back since then has nothing to do with that memory.
-        if state.settlements == before { self.settle_in(&mut state) } else { Ok(()) }
+        // Commands held since then cannot use the memory that is about to be filled.
+        if state.flushes == before { self.flush_locked(&mut state) } else { Ok(()) }
     }
 
-    fn settle_in(&self, state: &mut State<D::Graph>) -> Result<(), ComputeError> {
+    fn flush_locked(&self, state: &mut State<D::Graph>) -> Result<(), ComputeError> {
         let Some(run) = &mut state.run else { return Ok(()) };
-        let settled = run.settle(&self.device);
-        self.tell(state);
-        settled
+        let flushed = run.flush(&self.device);
+        self.notify(state);
+        flushed
     }
 
-    /// Tells those who wait that nothing of what was held back is any more.
-    fn tell(&self, state: &mut State<D::Graph>) {
-        state.settlements += 1;
+    /// Wakes the threads that wait for a flush.
+    fn notify(&self, state: &mut State<D::Graph>) {
+        state.flushes += 1;
         if state.waiting > 0 {
-            self.settled.notify_all();
+            self.flushed.notify_all();
         }
     }
 
-    /// Begins a run. False if one runs already: then this one's work becomes part of that.
+    /// Begins a run. Returns false if another run is active: this one's commands then become part of that run.
     pub(crate) fn begin(&self, id: StepId) -> bool {
         let state = &mut *self.state();
         if state.run.is_some() {
@@ -182,40 +180,40 @@ impl<D: Issue> Held<D> {
             id,
             thread: thread::current().id(),
             record,
-            stretch: 0,
-            work: Vec::new(),
-            departed: false,
-            whole: true,
+            segment: 0,
+            commands: Vec::new(),
+            diverged: false,
+            complete: true,
             candidates: Vec::new(),
-            room: MOST_WORK,
-            lost: None,
-            lacks_room: false,
+            capacity: MAX_COMMANDS,
+            failure: None,
+            lacks_memory: false,
         };
-        run.open_stretch();
+        run.open_segment();
         state.run = Some(run);
         true
     }
 
-    /// Ends the run, and gives the device what was held back.
+    /// Flushes and ends the run.
     pub(crate) fn end(&self) -> Result<(), ComputeError> {
         let mut guard = self.state();
         let state = &mut *guard;
-        let settled = self.settle_in(state);
-        let mut lacks_room = false;
+        let flushed = self.flush_locked(state);
+        let mut lacks_memory = false;
         if let Some(mut run) = state.run.take() {
             run.record.counts.runs += 1;
-            lacks_room = run.lacks_room;
+            lacks_memory = run.lacks_memory;
             state.records.insert(run.id, run.record);
         }
         drop(guard);
-        if lacks_room {
-            // For the next run: this one's work is given.
-            self.device.make_room();
+        if lacks_memory {
+            // For the next run: this one's commands are submitted.
+            self.device.release_memory();
         }
-        settled
+        flushed
     }
 
-    /// Forgets a step that is not run any more.
+    /// Drops the record of a step that will not run again.
     pub(crate) fn forget(&self, id: StepId) {
         let forgotten = self.state().records.remove(&id);
         drop(forgotten);
@@ -229,57 +227,63 @@ impl<D: Issue> Held<D> {
 }
 
 impl<G> Run<G> {
-    /// Whether there is something that the device was not given yet.
+    /// Whether commands are held back.
     fn is_holding(&self) -> bool {
-        !self.departed && !self.work.is_empty()
+        !self.diverged && !self.commands.is_empty()
     }
 
-    fn open_stretch(&mut self) {
-        (self.departed, self.whole) = (false, true);
+    fn open_segment(&mut self) {
+        (self.diverged, self.complete) = (false, true);
         self.candidates.clear();
-        self.candidates.extend(0..self.record.variants(self.stretch).len());
+        self.candidates.extend(0..self.record.variants(self.segment).len());
     }
 
-    /// Fails once work of this run is lost: what comes after it would compute on what is not there.
+    /// Fails once held commands were lost: later commands would compute on missing results.
     fn check(&self) -> Result<(), ComputeError> {
-        self.lost.clone().map_or(Ok(()), Err)
+        self.failure.clone().map_or(Ok(()), Err)
     }
 
     /// # Safety
-    /// As [`Issue::give`].
-    unsafe fn give<D: Issue<Graph = G>>(&mut self, device: &D, work: Work) -> Result<bool, ComputeError> {
+    /// As [`Executor::submit`].
+    unsafe fn submit<D: Executor<Graph = G>>(
+        &mut self,
+        device: &D,
+        command: Command,
+    ) -> Result<bool, ComputeError> {
         self.check()?;
-        if !self.departed {
-            let (variants, place) = (self.record.variants(self.stretch), self.work.len());
-            let at = |variant: &usize| variants.get(*variant).and_then(|variant| variant.work.get(place));
-            self.candidates.retain(|variant| at(variant).is_some_and(|there| there.fits(&work)));
-            if let Some(there) = self.candidates.first().and_then(at) {
-                let known = there.is_known();
-                self.work.push(work.answered(known));
-                return Ok(known);
+        if !self.diverged {
+            let (variants, index) = (self.record.variants(self.segment), self.commands.len());
+            let recorded =
+                |variant: &usize| variants.get(*variant).and_then(|variant| variant.commands.get(index));
+            self.candidates
+                .retain(|variant| recorded(variant).is_some_and(|recorded| recorded.can_become(&command)));
+            if let Some(recorded) = self.candidates.first().and_then(recorded) {
+                let supported = recorded.is_supported();
+                self.commands.push(command.with_support(supported));
+                return Ok(supported);
             }
-            self.depart(device)?;
+            self.diverge(device)?;
         }
         // SAFETY: as the caller says.
-        let known = unsafe { device.give(&work) }.inspect_err(|_| self.whole = false)?;
-        self.record.counts.singly += u64::from(known);
-        if self.whole && self.work.len() < self.room {
-            self.work.push(work.answered(known));
+        let supported = unsafe { device.submit(&command) }.inspect_err(|_| self.complete = false)?;
+        self.record.counts.singly += u64::from(supported);
+        if self.complete && self.commands.len() < self.capacity {
+            self.commands.push(command.with_support(supported));
         } else {
-            (self.work, self.whole) = (Vec::new(), false);
+            (self.commands, self.complete) = (Vec::new(), false);
         }
-        Ok(known)
+        Ok(supported)
     }
 
-    /// Gives the device what is held back, one by one. From now on the stretch is given as it comes.
-    fn depart<D: Issue<Graph = G>>(&mut self, device: &D) -> Result<(), ComputeError> {
-        self.departed = true;
-        for work in &self.work {
-            if work.is_known() {
-                // SAFETY: who gave it vouched for it until the device has done what it is given later, and nothing has been given since.
-                if let Err(error) = unsafe { device.give(work) } {
-                    self.whole = false;
-                    return Err(self.lost.insert(error).clone());
+    /// Submits the held commands one by one. The rest of the segment is submitted directly.
+    fn diverge<D: Executor<Graph = G>>(&mut self, device: &D) -> Result<(), ComputeError> {
+        self.diverged = true;
+        for command in &self.commands {
+            if command.is_supported() {
+                // SAFETY: the caller of `submit` vouched for the command, and nothing was submitted since.
+                if let Err(error) = unsafe { device.submit(command) } {
+                    self.complete = false;
+                    return Err(self.failure.insert(error).clone());
                 }
                 self.record.counts.singly += 1;
             }
@@ -287,97 +291,108 @@ impl<G> Run<G> {
         Ok(())
     }
 
-    /// Ends the stretch: gives the device what is held back, as a graph if it is all that a variant has.
-    fn settle<D: Issue<Graph = G>>(&mut self, device: &D) -> Result<(), ComputeError> {
+    /// Ends the segment: submits the held commands, as a graph if they are a whole variant.
+    fn flush<D: Executor<Graph = G>>(&mut self, device: &D) -> Result<(), ComputeError> {
         self.check()?;
-        if self.work.is_empty() && self.whole {
+        if self.commands.is_empty() && self.complete {
             return Ok(());
         }
-        let variants = self.record.variants(self.stretch);
-        let whole = |variant: &usize| variants.get(*variant).is_some_and(|v| v.work.len() == self.work.len());
-        let followed = self.candidates.iter().copied().find(whole).filter(|_| !self.departed);
-        let settled = match followed {
-            Some(variant) => self.follow(device, variant),
-            None if self.departed => Ok(()),
-            None => self.depart(device),
+        let variants = self.record.variants(self.segment);
+        let is_whole =
+            |index: &usize| variants.get(*index).is_some_and(|v| v.commands.len() == self.commands.len());
+        let matched = self.candidates.iter().copied().find(is_whole).filter(|_| !self.diverged);
+        let flushed = match matched {
+            Some(variant) => self.launch_variant(device, variant),
+            None if self.diverged => Ok(()),
+            None => self.diverge(device),
         };
-        let work = std::mem::take(&mut self.work);
-        self.room = self.room.saturating_sub(work.len());
-        if followed.is_none() && self.whole && settled.is_ok() {
-            self.record.add(self.stretch, work);
+        let commands = std::mem::take(&mut self.commands);
+        self.capacity = self.capacity.saturating_sub(commands.len());
+        if matched.is_none() && self.complete && flushed.is_ok() {
+            self.record.add(self.segment, commands);
         }
-        self.stretch += 1;
-        self.open_stretch();
-        settled
+        self.segment += 1;
+        self.open_segment();
+        flushed
     }
 
-    /// Gives the device what is held back, which is all of a variant but for some jobs.
-    fn follow<D: Issue<Graph = G>>(&mut self, device: &D, variant: usize) -> Result<(), ComputeError> {
-        let Some(found) = self.record.touch(self.stretch, variant) else { return self.depart(device) };
-        let changed = match prepare(device, found, &self.work) {
-            Ok(Some(changed)) => changed,
-            Ok(None) => return self.depart(device),
+    /// Launches the graph of a variant with the arguments of the held commands.
+    fn launch_variant<D: Executor<Graph = G>>(
+        &mut self,
+        device: &D,
+        variant: usize,
+    ) -> Result<(), ComputeError> {
+        let Some(found) = self.record.touch(self.segment, variant) else { return self.diverge(device) };
+        let prepared = match prepare(device, found, &self.commands) {
+            Ok(Some(prepared)) => prepared,
+            Ok(None) => return self.diverge(device),
             Err(error) => {
-                // Once more with the memory that is given back when the run has ended.
-                let again = error.is_out_of_memory() && matches!(found.prepared, Prepared::NotYet);
-                found.prepared = if again { Prepared::Again } else { Prepared::Never };
-                self.lacks_room |= again;
+                // Try once more with the memory that is released when the run ends.
+                let again = error.is_out_of_memory() && matches!(found.graph, GraphState::NotBuilt);
+                found.graph = if again { GraphState::Retry } else { GraphState::Unavailable };
+                self.lacks_memory |= again;
                 self.record.counts.refused = Some(error.to_string());
-                return self.depart(device);
+                return self.diverge(device);
             }
         };
-        let Prepared::Graph(graph) = &found.prepared else { return self.depart(device) };
-        // SAFETY: the graph is the work held back, for which those vouch who gave it.
-        if let Err(error) = unsafe { device.start(graph) } {
-            return Err(self.lost.insert(error).clone());
+        let GraphState::Ready(graph) = &found.graph else { return self.diverge(device) };
+        // SAFETY: the graph consists of the held commands, for which their callers vouched.
+        if let Err(error) = unsafe { device.launch_graph(graph) } {
+            return Err(self.failure.insert(error).clone());
         }
         let counts = &mut self.record.counts;
         counts.graphs += 1;
-        counts.in_graphs += self.work.iter().filter(|work| work.is_known()).count() as u64;
-        match changed {
-            Some(changed) => counts.replaced += changed,
-            None => counts.prepared += 1,
+        counts.in_graphs += self.commands.iter().filter(|command| command.is_supported()).count() as u64;
+        match prepared {
+            Prepared::Built => counts.prepared += 1,
+            Prepared::Updated(kernels) => counts.replaced += kernels,
         }
         Ok(())
     }
 }
 
-/// Makes the graph of a variant, or makes it the one of this work. None if it shall have no graph; else how many kernels got
-/// another job, or none if the graph is new.
-fn prepare<D: Issue>(
+/// How a graph was made ready.
+enum Prepared {
+    Built,
+    /// So many kernels got new arguments.
+    Updated(u64),
+}
+
+/// Builds or updates the graph of a variant for these commands. Returns `None` if the variant gets no graph.
+fn prepare<D: Executor>(
     device: &D,
     variant: &mut Variant<D::Graph>,
-    work: &[Work],
-) -> Result<Option<Option<u64>>, ComputeError> {
-    if work.len() < FEWEST {
+    commands: &[Command],
+) -> Result<Option<Prepared>, ComputeError> {
+    if commands.len() < MIN_GRAPH_COMMANDS {
         return Ok(None);
     }
-    match &mut variant.prepared {
-        Prepared::Never => Ok(None),
-        Prepared::NotYet | Prepared::Again => {
-            // SAFETY: those who gave it vouch for the work, and it was given before when the variant was recorded.
-            variant.prepared = Prepared::Graph(unsafe { device.prepare(work) }?);
-            variant.work.copy_from_slice(work);
-            Ok(Some(None))
+    match &mut variant.graph {
+        GraphState::Unavailable => Ok(None),
+        GraphState::NotBuilt | GraphState::Retry => {
+            // SAFETY: the callers vouched for the commands, which were submitted when the variant was recorded.
+            variant.graph = GraphState::Ready(unsafe { device.build_graph(commands) }?);
+            variant.commands.copy_from_slice(commands);
+            Ok(Some(Prepared::Built))
         }
-        Prepared::Graph(graph) => {
-            let mut changed = 0;
-            for (place, (work, before)) in work.iter().zip(&mut variant.work).enumerate() {
-                if !work.is_same(before) {
+        GraphState::Ready(graph) => {
+            let mut updated = 0;
+            for (index, (command, recorded)) in commands.iter().zip(&mut variant.commands).enumerate() {
+                if !command.is_identical(recorded) {
                     // SAFETY: as above.
-                    unsafe { device.replace(graph, place, work) }?;
-                    *before = *work;
-                    changed += 1;
+                    unsafe { device.update_kernel(graph, index, command) }?;
+                    *recorded = *command;
+                    updated += 1;
                 }
             }
-            Ok(Some(Some(changed)))
+            Ok(Some(Prepared::Updated(updated)))
         }
     }
 }
 
-impl<D: Issue> fmt::Debug for Held<D> {
+impl<D: Executor> fmt::Debug for GraphBatcher<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").finish_non_exhaustive()
+        f.debug_struct("GraphBatcher").finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! CUDA's graphs: work that the driver has prepared, to be started at once.
+//! Graphs of the CUDA driver: commands that are launched in one call.
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut, with_exposed_provenance_mut};
@@ -15,7 +15,7 @@ use crate::compute::ComputeError;
 use crate::driver::{CudaDriver, require};
 use crate::kernels::{BLOCK, Job};
 
-/// The driver's functions that graphs need beyond those for computing: CUDA 12 has them.
+/// The driver functions that graphs need; CUDA 12 has them.
 const FUNCTIONS: [&str; 10] = [
     "cuGraphCreate",
     "cuGraphAddKernelNode_v2",
@@ -38,7 +38,7 @@ fn call<T>(
     outcome.map_err(|error| ComputeError::of_driver(name, &error))
 }
 
-/// What the driver is told of a kernel. `parameters` is the address of the job, and outlives what is made here.
+/// Describes a kernel node. The result must not outlive `parameters`.
 fn kernel_node(
     function: CUfunction,
     blocks: u32,
@@ -60,20 +60,20 @@ fn kernel_node(
     }
 }
 
-/// The address of a job, as the driver takes the arguments of kernels.
+/// The address of a job as kernel arguments.
 fn argument(job: &Job) -> [*mut c_void; 1] {
     [std::ptr::from_ref(job).cast_mut().cast()]
 }
 
-/// A graph in the making: each thing comes after the one before.
-pub(crate) struct Draft {
+/// A graph under construction, a chain of nodes.
+pub(crate) struct GraphBuilder {
     driver: Arc<CudaDriver>,
     graph: CUgraph,
     last: CUgraphNode,
 }
 
-impl Draft {
-    /// An empty one.
+impl GraphBuilder {
+    /// Creates an empty graph.
     ///
     /// # Errors
     /// [`ComputeError::Unavailable`] if the driver is too old for graphs; else what it says.
@@ -85,115 +85,115 @@ impl Draft {
         Ok(Self { driver: Arc::clone(driver), graph, last: null_mut() })
     }
 
-    /// What is given to a stream by `work`, which gives work to that stream and no other, and waits for nothing. The stream does
-    /// none of it.
+    /// Captures the work that `work` submits to this stream. `work` must not use other streams or wait. The stream
+    /// executes none of it.
     pub(crate) fn captured(
         driver: &Arc<CudaDriver>,
         stream: &Stream,
         work: impl FnOnce() -> Result<(), ComputeError>,
     ) -> Result<Self, ComputeError> {
         let raw = with_exposed_provenance_mut(stream.handle().0 as usize);
-        // What libraries do beside, such as loading their kernels, is not to be refused.
+        // Relaxed, so that libraries may load their kernels meanwhile.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is live.
         call(driver, "cuStreamBeginCapture", || unsafe { result::stream::begin_capture(raw, mode) })?;
         let given = work();
-        // Whatever happened, the stream is to be ordinary again.
+        // End the capture even after an error.
         // SAFETY: the stream is live and captures.
         let captured = call(driver, "cuStreamEndCapture", || unsafe { result::stream::end_capture(raw) });
-        let draft = Self { driver: Arc::clone(driver), graph: captured?, last: null_mut() };
-        given.map(|()| draft)
+        let builder = Self { driver: Arc::clone(driver), graph: captured?, last: null_mut() };
+        given.map(|()| builder)
     }
 
-    /// What comes after the node added last.
-    fn after(&self) -> (*const CUgraphNode, usize) {
+    /// The dependency on the last node.
+    fn dependencies(&self) -> (*const CUgraphNode, usize) {
         if self.last.is_null() { (null(), 0) } else { (&raw const self.last, 1) }
     }
 
-    /// Adds a kernel, which takes this job.
+    /// Adds a kernel with this job.
     ///
     /// # Safety
-    /// The kernel takes one job, and is of a module that stays loaded.
+    /// The kernel takes one job, and its module stays loaded.
     pub(crate) unsafe fn add_kernel(
         &mut self,
         function: CUfunction,
         blocks: u32,
         job: &Job,
-    ) -> Result<Node, ComputeError> {
-        let (mut node, mut argument, (after, count)) = (null_mut(), argument(job), self.after());
+    ) -> Result<GraphNode, ComputeError> {
+        let (mut node, mut argument, (after, count)) = (null_mut(), argument(job), self.dependencies());
         let kernel = kernel_node(function, blocks, &mut argument);
         call(&self.driver, "cuGraphAddKernelNode", || {
-            // SAFETY: the graph and the node before are ours; the driver copies the job, and writes one handle.
+            // SAFETY: this builder owns the graph and its last node; the driver copies the job and writes one handle.
             unsafe {
                 sys::cuGraphAddKernelNode_v2(&raw mut node, self.graph, after, count, &raw const kernel)
             }
             .result()
         })?;
         self.last = node;
-        Ok(Node(node.expose_provenance()))
+        Ok(GraphNode(node.expose_provenance()))
     }
 
-    /// Adds all of another graph.
-    pub(crate) fn add_all(&mut self, other: &Self) -> Result<Node, ComputeError> {
-        let (mut node, (after, count)) = (null_mut(), self.after());
+    /// Adds another graph as a node.
+    pub(crate) fn add_child_graph(&mut self, other: &Self) -> Result<GraphNode, ComputeError> {
+        let (mut node, (after, count)) = (null_mut(), self.dependencies());
         call(&self.driver, "cuGraphAddChildGraphNode", || {
-            // SAFETY: the graphs and the node before are ours; the driver copies the other, and writes one handle.
+            // SAFETY: both builders own their graphs; the driver copies the other one and writes one handle.
             unsafe { sys::cuGraphAddChildGraphNode(&raw mut node, self.graph, after, count, other.graph) }
                 .result()
         })?;
         self.last = node;
-        Ok(Node(node.expose_provenance()))
+        Ok(GraphNode(node.expose_provenance()))
     }
 
-    /// The graph, ready to be started.
-    pub(crate) fn finish(self) -> Result<Graph, ComputeError> {
+    /// Makes the graph ready to launch.
+    pub(crate) fn finish(self) -> Result<CudaGraph, ComputeError> {
         let flags = CUgraphInstantiate_flags(0);
         let executable = call(&self.driver, "cuGraphInstantiate", || {
-            // SAFETY: the graph is ours.
+            // SAFETY: this builder owns the graph.
             unsafe { result::graph::instantiate(self.graph, flags) }
         })?;
-        Ok(Graph {
+        Ok(CudaGraph {
             driver: Arc::clone(&self.driver),
             executable: executable.expose_provenance(),
-            _draft: self,
+            _builder: self,
         })
     }
 }
 
-impl Drop for Draft {
+impl Drop for GraphBuilder {
     fn drop(&mut self) {
-        // SAFETY: the graph is ours, and nobody has it any more.
+        // SAFETY: this builder owns the graph, which is not used again.
         let _ = call(&self.driver, "cuGraphDestroy", || unsafe { result::graph::destroy(self.graph) });
     }
 }
 
-/// A place in a graph.
+/// A node of a graph.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Node(usize);
+pub(crate) struct GraphNode(usize);
 
-/// A graph that can be started.
-pub(crate) struct Graph {
+/// A graph that can be launched.
+pub(crate) struct CudaGraph {
     driver: Arc<CudaDriver>,
     executable: usize,
-    /// Its nodes name those of the executable.
-    _draft: Draft,
+    /// Owns the nodes that updates refer to.
+    _builder: GraphBuilder,
 }
 
-// SAFETY: the driver's handles are used by whoever has the value, one thread at a time.
-unsafe impl Send for Draft {}
+// SAFETY: only the thread that has the value uses the driver's handles.
+unsafe impl Send for GraphBuilder {}
 
-impl Graph {
+impl CudaGraph {
     fn raw(&self) -> CUgraphExec {
         with_exposed_provenance_mut(self.executable)
     }
 
-    /// Puts the same kernel with another job in a kernel's place, from the next start on.
+    /// Updates the job of a kernel node, from the next launch on.
     ///
     /// # Safety
-    /// The node is one of a kernel of this graph, and the kernel is that.
-    pub(crate) unsafe fn replace(
+    /// The node belongs to this graph and to this kernel.
+    pub(crate) unsafe fn update_kernel(
         &mut self,
-        Node(node): Node,
+        GraphNode(node): GraphNode,
         function: CUfunction,
         blocks: u32,
         job: &Job,
@@ -202,25 +202,25 @@ impl Graph {
         let kernel = kernel_node(function, blocks, &mut argument);
         call(&self.driver, "cuGraphExecKernelNodeSetParams", || {
             let node = with_exposed_provenance_mut(node);
-            // SAFETY: the graph is ours and has the node, as the caller says; the driver copies the job.
+            // SAFETY: the graph has the node, as the caller says; the driver copies the job.
             unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.raw(), node, &raw const kernel) }.result()
         })
     }
 
-    /// Gives all of it to a stream.
+    /// Launches the graph on a stream.
     ///
     /// # Safety
-    /// As for each thing that is in it.
-    pub(crate) unsafe fn start(&self, stream: &Stream) -> Result<(), ComputeError> {
+    /// As for each of its commands.
+    pub(crate) unsafe fn launch(&self, stream: &Stream) -> Result<(), ComputeError> {
         let stream = with_exposed_provenance_mut(stream.handle().0 as usize);
-        // SAFETY: the graph is ours, the stream is live, and the caller vouches for the rest.
+        // SAFETY: the graph and the stream are live; the caller vouches for the rest.
         call(&self.driver, "cuGraphLaunch", || unsafe { result::graph::launch(self.raw(), stream) })
     }
 }
 
-impl Drop for Graph {
+impl Drop for CudaGraph {
     fn drop(&mut self) {
-        // SAFETY: the graph is ours, and nobody has it any more; what was started goes on.
+        // SAFETY: this value owns the graph; a launched graph continues.
         let _ =
             call(&self.driver, "cuGraphExecDestroy", || unsafe { result::graph::exec_destroy(self.raw()) });
     }

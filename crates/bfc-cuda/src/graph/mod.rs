@@ -1,14 +1,14 @@
 //! Repeated steps as CUDA graphs.
 //!
-//! [`Held`] compares the work of a step with that of earlier runs and submits a whole stretch as one graph if nothing but
-//! arguments changed. [`Work`] is one kernel or product as a value; [`Issue`] is a device that runs work and keeps graphs.
-//! [`Draft`] and [`Graph`] wrap the graphs of the CUDA driver.
+//! [`GraphBatcher`] compares the commands of a step with those of earlier runs. It submits a whole segment as one graph if
+//! only kernel arguments changed. A [`Command`] is one kernel or product as a value; an [`Executor`] is a device that runs
+//! commands and builds graphs. [`GraphBuilder`] and [`CudaGraph`] wrap the graphs of the CUDA driver.
 
 mod batcher;
+mod command;
 mod cuda_graph;
 mod record;
-mod work;
 
-pub(crate) use batcher::Held;
-pub(crate) use cuda_graph::{Draft, Graph, Node};
-pub(crate) use work::{Issue, Work};
+pub(crate) use batcher::GraphBatcher;
+pub(crate) use command::{Command, Executor};
+pub(crate) use cuda_graph::{CudaGraph, GraphBuilder, GraphNode};

@@ -1,64 +1,65 @@
-//! What a step did in earlier runs.
+//! The record of a step: the commands of earlier runs, by segment.
 
-use super::work::Work;
 use crate::compute::StepCounts;
 
-/// The most variants of a stretch that are kept: those used last.
-const MOST_VARIANTS: usize = 4;
-/// The most stretches of a step that are kept.
-const MOST_STRETCHES: usize = 256;
+use super::command::Command;
 
-/// A step: stretches of work between the points where the host comes in.
-pub(super) struct Record<G> {
-    /// Each stretch in its variants, the one used last first.
-    stretches: Vec<Vec<Variant<G>>>,
+/// The most variants kept per segment: the most recently used ones.
+const MAX_VARIANTS: usize = 4;
+/// The most segments kept per step.
+const MAX_SEGMENTS: usize = 256;
+
+/// A step: segments of commands between the points where the host needs the device.
+pub(super) struct StepRecord<G> {
+    /// The variants of each segment, the most recently used first.
+    segments: Vec<Vec<Variant<G>>>,
     pub(super) counts: StepCounts,
 }
 
-/// What a stretch was in a run.
+/// The commands of a segment in one or more runs.
 pub(super) struct Variant<G> {
-    pub(super) work: Vec<Work>,
-    pub(super) prepared: Prepared<G>,
+    pub(super) commands: Vec<Command>,
+    pub(super) graph: GraphState<G>,
 }
 
 /// The graph of a variant.
-pub(super) enum Prepared<G> {
-    /// It was seen once.
-    NotYet,
-    /// There was no memory for it.
-    Again,
-    Graph(G),
-    /// The device refused.
-    Never,
+pub(super) enum GraphState<G> {
+    /// The variant was seen once.
+    NotBuilt,
+    /// The device had no memory for the graph; one more attempt is allowed.
+    Retry,
+    Ready(G),
+    /// The device refused to build the graph.
+    Unavailable,
 }
 
-impl<G> Default for Record<G> {
+impl<G> Default for StepRecord<G> {
     fn default() -> Self {
-        Self { stretches: Vec::new(), counts: StepCounts::default() }
+        Self { segments: Vec::new(), counts: StepCounts::default() }
     }
 }
 
-impl<G> Record<G> {
-    pub(super) fn variants(&self, stretch: usize) -> &[Variant<G>] {
-        self.stretches.get(stretch).map_or(&[], Vec::as_slice)
+impl<G> StepRecord<G> {
+    pub(super) fn variants(&self, segment: usize) -> &[Variant<G>] {
+        self.segments.get(segment).map_or(&[], Vec::as_slice)
     }
 
-    /// Adds a variant, in the place of the one that was not used for the longest time if there are many.
-    pub(super) fn add(&mut self, stretch: usize, work: Vec<Work>) {
-        if stretch >= MOST_STRETCHES {
+    /// Adds a variant. It replaces the least recently used one if the segment is full.
+    pub(super) fn add(&mut self, segment: usize, commands: Vec<Command>) {
+        if segment >= MAX_SEGMENTS {
             return;
         }
-        while self.stretches.len() <= stretch {
-            self.stretches.push(Vec::new());
+        while self.segments.len() <= segment {
+            self.segments.push(Vec::new());
         }
-        let variants = &mut self.stretches[stretch];
-        variants.truncate(MOST_VARIANTS - 1);
-        variants.insert(0, Variant { work, prepared: Prepared::NotYet });
+        let variants = &mut self.segments[segment];
+        variants.truncate(MAX_VARIANTS - 1);
+        variants.insert(0, Variant { commands, graph: GraphState::NotBuilt });
     }
 
-    /// A variant, which is now the one used last.
-    pub(super) fn touch(&mut self, stretch: usize, variant: usize) -> Option<&mut Variant<G>> {
-        let variants = self.stretches.get_mut(stretch)?;
+    /// Returns a variant and marks it as the most recently used.
+    pub(super) fn touch(&mut self, segment: usize, variant: usize) -> Option<&mut Variant<G>> {
+        let variants = self.segments.get_mut(segment)?;
         variants.get_mut(..=variant)?.rotate_right(1);
         variants.first_mut()
     }

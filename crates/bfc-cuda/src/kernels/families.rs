@@ -1,8 +1,8 @@
-//! The sources, each a family of kernels, and for which element types they are compiled.
+//! The kernel sources and the element types that they are compiled for.
 
 use std::fmt;
 
-/// What kernels compute on.
+/// The element type of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ElementType {
@@ -10,23 +10,23 @@ pub enum ElementType {
     F32,
     /// 64-bit floats.
     F64,
-    /// Halves as IEEE 754 has them.
+    /// IEEE 754 half precision.
     F16,
-    /// The upper halves of 32-bit floats.
+    /// bfloat16: the upper 16 bits of a 32-bit float.
     BF16,
     /// 64-bit integers.
     I64,
     /// 32-bit integers.
     I32,
-    /// Bytes; truth values too, as 0 and 1.
+    /// Bytes, and booleans as 0 and 1.
     U8,
 }
 
 impl ElementType {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 7] = [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I64, Self::I32, Self::U8];
 
-    /// How the names of its kernels end.
+    /// The suffix of kernel names.
     #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl ElementType {
         }
     }
 
-    /// What a source is compiled with for this type: T is what lies in memory, WIDE what is computed with.
+    /// The macros for this type: T is the type in memory, WIDE the type of computations.
     pub(crate) const fn defines(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::F32 => &[
@@ -80,42 +80,42 @@ impl ElementType {
     }
 }
 
-/// One source.
+/// A source file with several kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Family {
-    /// Element by element, for all numbers.
+    /// Elementwise functions of all types.
     Elementwise,
-    /// Functions of one float, and derivatives.
+    /// Unary float functions and their derivatives.
     Float,
-    /// From one type to the others.
+    /// Type conversions.
     Convert,
-    /// Folds over axes.
+    /// Reductions over axes.
     Reduce,
-    /// Running sums.
+    /// Cumulative sums.
     Scan,
-    /// The order of elements.
+    /// Sorting.
     Sort,
     /// Matrix products.
     Matmul,
-    /// Softmax and what is made of it.
+    /// Softmax, cross-entropy and layer normalization.
     Rows,
     /// Convolutions.
     Conv,
-    /// The largest or the mean of windows.
+    /// Max and mean pooling.
     Pool,
     /// Scaled dot-product attention.
     Attention,
-    /// Elements chosen by indices.
+    /// Gather, scatter and one-hot.
     Index,
     /// Random fills.
     Random,
-    /// Steps of optimisers.
+    /// Optimizer steps.
     Optim,
 }
 
 impl Family {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 14] = [
         Self::Elementwise,
         Self::Float,
@@ -133,7 +133,7 @@ impl Family {
         Self::Optim,
     ];
 
-    /// The name of its source file, without the ending.
+    /// The name of the source file, without extension.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -154,7 +154,7 @@ impl Family {
         }
     }
 
-    /// Its source, which stands on [`Family::PRELUDE`].
+    /// The source, which needs [`Family::PRELUDE`].
     #[must_use]
     pub const fn source(self) -> &'static str {
         match self {
@@ -187,7 +187,7 @@ impl Family {
         }
     }
 
-    /// What all sources stand on.
+    /// The headers that all sources need.
     pub const PRELUDE: &'static str = concat!(
         include_str!("../../kernels/job.cuh"),
         include_str!("../../kernels/half.cuh"),
@@ -197,7 +197,7 @@ impl Family {
         include_str!("../../kernels/team.cuh"),
     );
 
-    /// Whether it is compiled for a type.
+    /// Whether the family is compiled for an element type.
     #[must_use]
     pub const fn takes(self, element: ElementType) -> bool {
         match self {
@@ -215,7 +215,7 @@ impl Family {
         }
     }
 
-    /// The names of its kernels, without their ends.
+    /// The names of the kernels, without suffix.
     #[must_use]
     pub const fn kernels(self) -> &'static [&'static str] {
         match self {
@@ -258,12 +258,12 @@ impl Family {
         }
     }
 
-    /// The source for one type as it goes to a compiler, for the device.
+    /// The source for one element type, as passed to a device compiler.
     #[must_use]
     pub fn translation_unit(self, element: ElementType) -> String {
         let mut text = String::new();
         for (name, value) in element.defines() {
-            // `T` may be a type of the prelude: macros are replaced where they are used.
+            // `T` may be a type of the prelude: macros expand where they are used.
             text.push_str(&format!("#define {name} {value}\n"));
         }
         text.push_str(Self::PRELUDE);
@@ -272,25 +272,25 @@ impl Family {
     }
 }
 
-/// One kernel for one type.
+/// A kernel for one element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kernel {
-    /// The source it stands in.
+    /// The source file.
     pub family: Family,
-    /// Its name there.
+    /// The name without suffix.
     pub name: &'static str,
-    /// What it computes on.
+    /// The element type.
     pub element: ElementType,
 }
 
 impl Kernel {
-    /// A kernel by its name.
+    /// Names a kernel.
     #[must_use]
     pub const fn new(family: Family, name: &'static str, element: ElementType) -> Self {
         Self { family, name, element }
     }
 
-    /// All kernels, for all types.
+    /// Lists all kernels for all element types.
     pub fn all() -> impl Iterator<Item = Self> {
         Family::ALL.into_iter().flat_map(|family| {
             let elements = ElementType::ALL.into_iter().filter(move |&element| family.takes(element));
@@ -301,7 +301,7 @@ impl Kernel {
     }
 }
 
-/// The kernel's name in compiled code.
+/// The name in compiled code.
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}_{}", self.name, self.element.suffix())

@@ -1,70 +1,70 @@
-//! The argument of every kernel, as `kernels/job.cuh` lays it out.
+//! The argument of every kernel, with the layout of `kernels/job.cuh`.
 
-/// The most axes that a shape can have.
+/// The most axes of a shape.
 pub const MAX_RANK: usize = 8;
 
-/// Where an operand's elements lie.
+/// The location of an input's elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Operand {
     /// The address of the element at the origin.
     pub address: u64,
-    /// How far apart elements are along each axis of the job's shape, in elements; 0 along axes that are repeated.
+    /// The stride along each axis of the job's shape, in elements; 0 for broadcast axes.
     pub strides: [u64; MAX_RANK],
-    /// Not 0 if the elements lie in order without gaps, so that the strides need not be asked.
+    /// Nonzero if the elements are contiguous: the strides are then unused.
     pub contiguous: u64,
-    /// Not 0 if they are 32-bit floats where the kernel is one for halves. For other kernels it means nothing.
+    /// Nonzero if the elements are 32-bit floats in a half-precision kernel. Other kernels ignore it.
     pub wide: u64,
 }
 
-/// Where elements are written to, in order without gaps.
+/// The location of an output's elements, contiguous.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Output {
-    /// The address of the first.
+    /// The address of the first element.
     pub address: u64,
-    /// As of an [`Operand`].
+    /// As in [`Operand`].
     pub wide: u64,
 }
 
-/// What a kernel is to do. Which fields it reads, and how, stands beside its source.
+/// The arguments of a kernel. Each source states which fields it reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct Job {
-    /// Elements, rows or outputs to compute.
+    /// The number of elements, rows or outputs to compute.
     pub count: u64,
-    /// Axes of the shape.
+    /// The number of axes of the shape.
     pub rank: u64,
-    /// Sizes of the axes, outermost first.
+    /// The sizes of the axes, outermost first.
     pub dims: [u64; MAX_RANK],
-    /// Axes of a second shape.
+    /// The number of axes of the second shape.
     pub inner_rank: u64,
-    /// Their sizes.
+    /// The sizes of the second shape.
     pub inner_dims: [u64; MAX_RANK],
-    /// What is read.
+    /// The inputs.
     pub inputs: [Operand; 3],
-    /// Addresses of what else is read, in order without gaps unless the kernel says how.
+    /// Addresses of further inputs, contiguous unless the kernel states otherwise.
     pub also: [u64; 4],
-    /// What is written.
+    /// The outputs.
     pub outputs: [Output; 3],
-    /// Which of a family of functions.
+    /// The function to compute, among those of the kernel.
     pub function: u64,
-    /// Counts.
+    /// Integer parameters.
     pub counts: [u64; 6],
-    /// Constants, where elements are floats.
+    /// Constants for float elements.
     pub constants: [f64; 9],
-    /// Constants, where elements are integers.
+    /// Constants for integer elements.
     pub integers: [i64; 2],
-    /// Not 0 if all operands and outputs lie in order, each from a multiple of [`PACK`](super::PACK) bytes on, so that kernels may read
-    /// and write neighbours in one go.
+    /// Nonzero if all inputs and outputs are contiguous and aligned to [`PACK`](super::PACK) bytes, so that kernels may
+    /// access several elements at once.
     pub packed: u64,
 }
 
-// Kernels may take 4 KiB of arguments.
+// CUDA allows 4 KiB of kernel arguments.
 const _: () = assert!(size_of::<Job>() <= 4096);
 
 impl Job {
-    /// A job for `count` elements of a shape.
+    /// Creates a job for `count` elements of a shape.
     #[must_use]
     pub fn over(count: u64, dims: &[usize]) -> Self {
         let mut job = Self { count, rank: dims.len().min(MAX_RANK) as u64, ..Self::default() };
@@ -72,15 +72,15 @@ impl Job {
         job
     }
 
-    /// Whether a kernel is told the very same, bit by bit: of constants, 0.0 and -0.0 are not.
+    /// Whether both jobs are identical bit by bit: 0.0 and -0.0 differ.
     #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub fn is_identical(&self, other: &Self) -> bool {
         let bits = |job: &Self| job.constants.map(f64::to_bits);
         let others = |job: &Self| Self { constants: [0.0; 9], ..*job };
         bits(self) == bits(other) && others(self) == others(other)
     }
 
-    /// The same job with the axes of a second shape.
+    /// Returns the job with a second shape.
     #[must_use]
     pub fn with_inner(mut self, dims: &[usize]) -> Self {
         self.inner_rank = dims.len().min(MAX_RANK) as u64;
@@ -90,13 +90,13 @@ impl Job {
 }
 
 impl Operand {
-    /// Elements that lie in order without gaps.
+    /// Contiguous elements.
     #[must_use]
     pub const fn contiguous(address: u64) -> Self {
         Self { address, strides: [0; MAX_RANK], contiguous: 1, wide: 0 }
     }
 
-    /// Elements that lie as the strides say, in elements.
+    /// Elements with these strides, in elements.
     #[must_use]
     pub fn strided(address: u64, strides: &[usize]) -> Self {
         let mut operand = Self { address, strides: [0; MAX_RANK], contiguous: 0, wide: 0 };
@@ -104,7 +104,7 @@ impl Operand {
         operand
     }
 
-    /// The same, of elements that are or are not 32-bit floats.
+    /// Returns the value with the flag for 32-bit floats.
     #[must_use]
     pub const fn of_floats(mut self, floats: bool) -> Self {
         self.wide = floats as u64;
@@ -113,13 +113,13 @@ impl Operand {
 }
 
 impl Output {
-    /// Where elements of the kernel's type go.
+    /// An output of the kernel's element type.
     #[must_use]
     pub const fn new(address: u64) -> Self {
         Self { address, wide: 0 }
     }
 
-    /// The same, of elements that are or are not 32-bit floats.
+    /// Returns the value with the flag for 32-bit floats.
     #[must_use]
     pub const fn of_floats(mut self, floats: bool) -> Self {
         self.wide = floats as u64;

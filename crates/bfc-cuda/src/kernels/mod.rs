@@ -1,8 +1,8 @@
-//! The kernels: their sources, names and the one argument that they take.
+//! The kernels: sources, names and arguments.
 //!
-//! They are CUDA C++, in the folder `kernels` of this crate, and are compiled where they run: by NVRTC on a device, or by
-//! a C++ compiler for the emulator of tests (feature `emulator`). What a kernel computes is said beside its source; this
-//! module says how it is named and called.
+//! The sources are CUDA C++ in this crate's folder `kernels`. NVRTC compiles them on a device, or a C++ compiler for
+//! the emulator (feature `emulator`). A comment above each kernel says what it computes; this module names and
+//! describes the call.
 
 mod families;
 mod job;
@@ -10,8 +10,8 @@ mod job;
 pub use families::{ElementType, Family, Kernel};
 pub use job::{Job, MAX_RANK, Operand, Output};
 
-/// Bytes that a thread reads or writes in one go at most, and of which their address is a multiple.
+/// The most bytes that a thread reads or writes at once, and the alignment that this needs.
 pub const PACK: u64 = 16;
 
-/// Threads in each block, in all kernels.
+/// The number of threads per block, in all kernels.
 pub const BLOCK: u64 = 256;

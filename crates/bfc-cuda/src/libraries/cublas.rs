@@ -1,8 +1,8 @@
-//! cuBLAS, the library for products of matrices on devices, found at run time.
+//! cuBLAS, NVIDIA's library for matrix products, found at run time.
 //!
-//! It is called by its C interface directly: the binding used for the driver panics where a library is missing. It counts
-//! columns first, so that it is asked for the transposed product of the transposed factors in the other order, which
-//! is the same numbers at the same places.
+//! This module calls the C interface directly, because the driver's binding panics where a library is missing. cuBLAS
+//! is column-major: it computes the transposed product from the transposed factors in reverse order, which are the same
+//! bytes.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
@@ -11,17 +11,17 @@ use std::sync::{Mutex, PoisonError};
 use libloading::Library;
 
 use super::dynamic;
-use super::search::{Candidate, Wanted, candidates_here};
+use super::search::{Candidate, LibraryName, candidates_in_process};
 use crate::compute::{ComputeError, Factor, LibraryProblem, Product, Target, not_newer};
 use crate::kernels::ElementType;
 
-/// How the library is called.
-const WANTED: Wanted = Wanted { stem: "libcublas", variable: "HIGHWATER_CUBLAS" };
+/// The names of the library.
+const LIBRARY: LibraryName = LibraryName { stem: "libcublas", variable: "HIGHWATER_CUBLAS" };
 
-/// From CUDA 13 on the library computes on devices of this architecture and newer ones alone.
+/// CUDA 13 and later support this architecture and newer ones.
 const OLDEST_OF_13: u32 = 75;
 
-// Numbers of `cublas_api.h` and `library_types.h`.
+// Constants of `cublas_api.h` and `library_types.h`.
 const MAJOR_VERSION: c_int = 0;
 const MINOR_VERSION: c_int = 1;
 const ALLOC_FAILED: c_int = 3;
@@ -29,14 +29,14 @@ const ARCH_MISMATCH: c_int = 8;
 const NOT_SUPPORTED: c_int = 15;
 const AS_STORED: c_int = 0;
 const TRANSPOSED: c_int = 1;
-/// Sums of halves stay 32-bit floats also where a product is cut along its depth.
+/// Half-precision products are summed in 32 bits, even if the library splits the depth.
 const DISALLOW_REDUCED_PRECISION_REDUCTION: c_int = 16;
 const COMPUTE_32F: c_int = 68;
 const COMPUTE_32F_FAST_TF32: c_int = 77;
 const COMPUTE_64F: c_int = 70;
 const DEFAULT_ALGORITHM: c_int = -1;
 
-/// What the library knows itself by.
+/// The library's handle.
 type Handle = *mut c_void;
 
 type Multiply = unsafe extern "C" fn(
@@ -67,32 +67,32 @@ type Multiply = unsafe extern "C" fn(
 
 type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
 
-/// The library with a handle, whose work goes to one stream.
+/// The library with a handle that submits to one stream.
 #[derive(Debug)]
 pub struct Cublas {
     library: &'static Library,
-    /// Its file, or the name by which the system found it.
-    called: String,
+    /// The file, or the name that the system resolved.
+    name: String,
     version: u32,
     multiply: Multiply,
     set_workspace: unsafe extern "C" fn(Handle, *mut c_void, usize) -> c_int,
     set_stream: SetStream,
-    /// The driver's handle of the stream that work goes to.
+    /// The driver handle of the stream.
     stream: u64,
     tf32: bool,
-    /// The handle's address: one call at a time.
+    /// The handle's address. One call at a time.
     handle: Mutex<usize>,
 }
 
 impl Cublas {
-    /// The first library found that starts for a device, which is current on this thread. `stream` is the driver's handle of one of its
-    /// streams. See [`bfc_core::environment`] for how a user names one.
+    /// Finds a library that starts on the device, which is current on this thread. `stream` is a driver handle. See
+    /// [`bfc_core::environment`] for the variable that overrides the file.
     ///
     /// # Errors
-    /// [`ComputeError::NoProducts`] with all that were tried.
+    /// [`ComputeError::NoProducts`] with all candidates.
     pub fn find(stream: u64, target: &Target) -> Result<Self, ComputeError> {
         let mut tried = Vec::new();
-        for candidate in candidates_here(WANTED) {
+        for candidate in candidates_in_process(LIBRARY) {
             match candidate.check(target).and_then(|()| Self::start(&candidate, stream, Some(target))) {
                 Ok(library) => return Ok(library),
                 Err(problem) => tried.push(candidate.tried(problem)),
@@ -101,7 +101,7 @@ impl Cublas {
         Err(ComputeError::NoProducts { tried })
     }
 
-    /// The library at a path, or of a name that the system looks for.
+    /// Opens the library with this path or name.
     ///
     /// # Errors
     /// [`ComputeError::NoProducts`] if it cannot be opened, is not cuBLAS, or does not start.
@@ -118,7 +118,7 @@ impl Cublas {
         type Property = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
         let library =
             dynamic::open(&candidate.path).map_err(|reason| LibraryProblem::NotLoaded { reason })?;
-        // All functions before the first call, so that nothing is left half done.
+        // Look up all functions before the first call, so that an error leaves nothing half started.
         let create: Create = function(library, c"cublasCreate_v2")?;
         let set_stream: SetStream = function(library, c"cublasSetStream_v2")?;
         let set_mode: SetMode = function(library, c"cublasSetMathMode")?;
@@ -126,7 +126,7 @@ impl Cublas {
         let multiply = function(library, c"cublasGemmStridedBatchedEx")?;
         let set_workspace = function(library, c"cublasSetWorkspace_v2")?;
         function::<unsafe extern "C" fn(Handle) -> c_int>(library, c"cublasDestroy_v2")?;
-        // Its version can be asked for before it starts, which takes a device's memory.
+        // The version is available before the library starts, which would take device memory.
         if let (Some(target), Ok(property)) = (target, function::<Property>(library, c"cublasGetProperty")) {
             let [mut major, mut minor] = [0, 0];
             // SAFETY: the library writes one number, the first of its version.
@@ -145,11 +145,11 @@ impl Cublas {
         // SAFETY: the library writes a handle.
         started("cublasCreate", unsafe { create(&raw mut handle) })?;
         let handle = Mutex::new(handle.expose_provenance());
-        let called = candidate.called.clone();
+        let name = candidate.name.clone();
         // From here on, dropping it destroys the handle.
         let mut cublas = Self {
             library,
-            called,
+            name,
             version: 0,
             multiply,
             set_workspace,
@@ -173,40 +173,40 @@ impl Cublas {
         Ok(cublas)
     }
 
-    /// Its file, or the name by which the system found it.
+    /// The file, or the name that the system resolved.
     #[must_use]
-    pub fn called(&self) -> &str {
-        &self.called
+    pub fn file(&self) -> &str {
+        &self.name
     }
 
-    /// Whether factors of 32-bit floats may be rounded to 11 significant bits, as tensor cores take them; sums are not.
+    /// Allows 32-bit factors to be rounded to TF32 (11 significant bits) for tensor cores. Sums stay 32-bit.
     #[must_use]
     pub fn with_tf32(mut self, tf32: bool) -> Self {
         self.tf32 = tf32;
         self
     }
 
-    /// Its version, as in 120901 for 12.9.1.
+    /// The version, such as 120901 for 12.9.1.
     #[must_use]
     pub const fn version(&self) -> u32 {
         self.version
     }
 
-    /// Has the device multiply. False if the library does not know how to, and nothing is done then.
+    /// Submits a product. Returns false, without doing anything, if the library does not support it.
     ///
     /// # Safety
-    /// The factors, the product and the workspace are live memory of the device, of the sizes that the product says, and
-    /// stay so until work given later has ended; nothing else uses what is written.
+    /// The factors, the product and the workspace are live memory of the device with the sizes that the product states.
+    /// They stay live until later work has ended, and nothing else uses what is written.
     ///
     /// # Errors
-    /// [`ComputeError::Device`] with what the library says.
+    /// [`ComputeError::Device`] with the library's message.
     pub unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as the caller says.
         unsafe { self.multiply_with(with_exposed_provenance_mut(*handle), product) }
     }
 
-    /// The same on another stream of the device, for this once.
+    /// Submits one product to another stream of the device.
     ///
     /// # Safety
     /// As [`multiply`](Self::multiply), and the stream is live.
@@ -217,7 +217,7 @@ impl Cublas {
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         let raw = with_exposed_provenance_mut(*handle);
         let go_to = |stream: u64| {
-            // SAFETY: the handle is live and this thread's alone; the stream is live.
+            // SAFETY: this thread holds the live handle; the stream is live.
             let status = unsafe { (self.set_stream)(raw, with_exposed_provenance_mut(stream as usize)) };
             self.done("cublasSetStream", status)
         };
@@ -229,7 +229,7 @@ impl Cublas {
     }
 
     /// # Safety
-    /// As [`multiply`](Self::multiply); the handle is ours and this thread's alone.
+    /// As [`multiply`](Self::multiply), and this thread holds the handle.
     unsafe fn multiply_with(&self, raw: Handle, product: &Product) -> Result<bool, ComputeError> {
         let Some((element, compute)) = self.types(product.element) else { return Ok(false) };
         let (wide, narrow) = ([1.0_f64, 0.0], [1.0_f32, 0.0]);
@@ -242,13 +242,13 @@ impl Cublas {
         let (workspace, bytes) = product.workspace;
         let Product { rows, columns, depth, batch, lhs, rhs, accumulate, .. } = product;
         let step = i64::from(*rows) * i64::from(*columns);
-        // SAFETY: the handle is live and this thread's alone; the caller vouches for the workspace.
+        // SAFETY: this thread holds the live handle; the caller vouches for the workspace.
         let status = unsafe {
             (self.set_workspace)(raw, with_exposed_provenance_mut(workspace as usize), bytes as usize)
         };
         self.done("cublasSetWorkspace", status)?;
-        // SAFETY: as above; the factors' numbers are of rows or columns that lie along memory, and the scalars outlive the
-        // call, which reads them at once.
+        // SAFETY: as above. The factors' rows or columns are contiguous, and the call reads the scalars before it
+        // returns.
         let status = unsafe {
             (self.multiply)(
                 raw,
@@ -282,7 +282,7 @@ impl Cublas {
         }
     }
 
-    /// The library's numbers for a type of elements and for how it is summed.
+    /// The library's constants for an element type and the type of its sums.
     const fn types(&self, element: ElementType) -> Option<(c_int, c_int)> {
         match element {
             ElementType::F32 if self.tf32 => Some((0, COMPUTE_32F_FAST_TF32)),
@@ -310,13 +310,13 @@ impl Drop for Cublas {
     fn drop(&mut self) {
         type Destroy = unsafe extern "C" fn(Handle) -> c_int;
         if let Ok(destroy) = function::<Destroy>(self.library, c"cublasDestroy_v2") {
-            // SAFETY: the handle was made by this library, and nobody uses it any more.
+            // SAFETY: this library created the handle, and it is not used again.
             let _ = unsafe { destroy(self.raw_handle()) };
         }
     }
 }
 
-/// Whether a library of this version computes on a device.
+/// Refuses library versions that do not support the device.
 const fn suits([major, minor]: [u32; 2], target: &Target) -> Result<(), LibraryProblem> {
     if major >= 13 && target.architecture < OLDEST_OF_13 {
         return Err(LibraryProblem::UnknownDevice { major, minor, architecture: target.architecture });
@@ -328,7 +328,7 @@ fn function<T: Copy>(library: &Library, name: &CStr) -> Result<T, LibraryProblem
     dynamic::function(library, name).map_err(|reason| LibraryProblem::NotLoaded { reason })
 }
 
-/// The library's words for a status.
+/// The library's text for a status.
 fn reason(library: &Library, status: c_int) -> String {
     dynamic::reason(library, c"cublasGetStatusString", status)
 }

@@ -1,4 +1,4 @@
-//! Libraries that are called by their C interface: loaded once, their functions by name, and their words for a status.
+//! Dynamic libraries: loading, functions by name, and texts for status codes.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -7,11 +7,11 @@ use std::sync::{Mutex, PoisonError};
 
 use libloading::Library;
 
-/// The library at a path, or of a name that the system looks for, or what the system says.
+/// Loads the library with this path or name, or returns the system's message.
 ///
-/// Once loaded it stays so: unloading CUDA's libraries takes a while, and not all of them bear it while devices are in use.
+/// A loaded library stays loaded: unloading CUDA's libraries is slow, and some crash while devices are in use.
 ///
-/// The caller names a library whose initialisers may run.
+/// The caller allows the library's initializers to run.
 pub(crate) fn open(path: &OsStr) -> Result<&'static Library, String> {
     static LOADED: Mutex<Option<HashMap<OsString, &'static Library>>> = Mutex::new(None);
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -19,10 +19,10 @@ pub(crate) fn open(path: &OsStr) -> Result<&'static Library, String> {
     if let Some(&library) = loaded.get(path) {
         return Ok(library);
     }
-    // SAFETY: opening a library runs its initialisers, as the caller wants.
+    // SAFETY: opening a library runs its initializers, which the caller allows.
     let library = unsafe { Library::new(path) }.map_err(|error| {
         let (words, path) = (words(&error), format!("{}: ", path.to_string_lossy()));
-        // Whoever tells it says first which library it is about; what is missing may be another, which this one needs.
+        // The caller names the library itself; the missing file may be one of its dependencies.
         words.strip_prefix(&path).map_or_else(|| words.clone(), str::to_owned)
     })?;
     let library: &'static Library = Box::leak(Box::new(library));
@@ -30,31 +30,31 @@ pub(crate) fn open(path: &OsStr) -> Result<&'static Library, String> {
     Ok(library)
 }
 
-/// A function of a library, or what the system says if it has none of that name.
+/// Looks up a function, or returns the system's message.
 ///
-/// The caller names the function's type as the library's header has it.
+/// The caller states the function's type as in the library's header.
 pub(crate) fn function<T: Copy>(library: &Library, name: &CStr) -> Result<T, String> {
     // SAFETY: the function is of this type, as the caller says.
     let function = unsafe { library.get::<T>(name.to_bytes()) };
     function.map(|function| *function).map_err(|error| words(&error))
 }
 
-/// What the system says, which the error itself does not.
+/// The system's message, which the error's own text omits.
 fn words(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The library's words for a status, which its function `name` has.
+/// The library's text for a status, from its function `name`.
 pub(crate) fn reason(library: &Library, name: &CStr, status: c_int) -> String {
     type Text = unsafe extern "C" fn(c_int) -> *const c_char;
     let Ok(text) = function::<Text>(library, name) else {
         return format!("status {status}");
     };
-    // SAFETY: any number may be asked about.
+    // SAFETY: the function accepts any number.
     let text = unsafe { text(status) };
     if text.is_null() {
         return format!("status {status}");
     }
-    // SAFETY: libraries answer with a text of their own that ends with a zero and stays.
+    // SAFETY: the libraries return static texts that end with a zero.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

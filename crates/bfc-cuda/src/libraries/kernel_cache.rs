@@ -1,20 +1,20 @@
-//! Compiled kernels on disk, so that only the first program on a machine waits for the compiler.
+//! Caches compiled kernels on disk, so that only the first program on a machine waits for the compiler.
 //!
-//! A file is named for all that went into the code: the source, the options, the compiler's version. It begins with that
-//! same key in full and a checksum of the rest, so that a damaged or foreign file is noticed and made anew. Files appear
-//! by renaming: whoever reads one reads a whole one, however many processes write it.
+//! The file name is a hash of the source, the options and the compiler version. The file starts with the same hash and
+//! a checksum, so that damaged files are detected and replaced. Writes are atomic, so that readers never see part of a
+//! file.
 
 use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// What every file begins with. The number changes with the layout.
+/// The start of every file. The number changes with the layout.
 const MAGIC: &[u8; 16] = b"highwater-code-1";
 
-/// The most that is read of a file: far more than any of our kernels has.
+/// The most bytes to read of a file; kernels are far smaller.
 const LARGEST: u64 = 64 << 20;
 
-/// All that went into compiled code.
+/// Everything that determines the compiled code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key<'a> {
     pub(crate) source: &'a str,
@@ -23,13 +23,13 @@ pub(crate) struct Key<'a> {
 }
 
 impl Key<'_> {
-    /// The key as 128 bits.
+    /// Hashes the key to 128 bits.
     fn digest(&self) -> [u8; 16] {
         let (major, minor) = self.version;
         let mut digest = [0; 16];
         for (half, seed) in digest.chunks_exact_mut(8).zip([0, 1]) {
             let mut sum = Fnv::new(seed);
-            // A length before each part, so that parts cannot run into each other.
+            // A length before each part keeps parts apart.
             let parts = self.options.iter().map(String::as_str).chain([self.source]);
             parts.for_each(|part| {
                 sum.add(&(part.len() as u64).to_le_bytes());
@@ -43,7 +43,7 @@ impl Key<'_> {
     }
 }
 
-/// The hash of Fowler, Noll and Vo, FNV-1a, of 64 bits: the same on every machine and with every compiler.
+/// 64-bit FNV-1a: the same on every machine and with every compiler.
 struct Fnv(u64);
 
 impl Fnv {
@@ -58,14 +58,14 @@ impl Fnv {
     }
 }
 
-/// A folder of compiled code; without one nothing is kept.
+/// A folder of compiled code. Without a folder nothing is cached.
 #[derive(Debug)]
 pub(crate) struct KernelCache {
     folder: Option<PathBuf>,
 }
 
 impl KernelCache {
-    /// The user's folder for such things: `$XDG_CACHE_HOME/highwater`, or else `~/.cache/highwater`.
+    /// The user's cache folder: `$XDG_CACHE_HOME/highwater`, else `~/.cache/highwater`.
     pub(crate) fn of_user() -> Self {
         let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
@@ -82,7 +82,7 @@ impl KernelCache {
         Some(self.folder.as_ref()?.join(name))
     }
 
-    /// The code for a key, if it is kept and whole.
+    /// Returns the cached code for a key, if it is intact.
     pub(crate) fn get(&self, key: Key<'_>) -> Option<Vec<u8>> {
         let digest = key.digest();
         let file = fs::File::open(self.path(digest)?).ok()?;
@@ -93,7 +93,7 @@ impl KernelCache {
         (u64::from_le_bytes(*sum) == checksum(code)).then(|| code.to_vec())
     }
 
-    /// Keeps code. What cannot be kept is compiled again next time: no reason to fail.
+    /// Caches code. A failed write is ignored: the code is compiled again next time.
     pub(crate) fn put(&self, key: Key<'_>, code: &[u8]) {
         let digest = key.digest();
         let Some(path) = self.path(digest) else { return };
@@ -156,9 +156,9 @@ mod tests {
         assert!(cache.get(key("a")).is_some());
     }
 
-    /// As by several processes that begin at once, on a disk that fills up.
+    /// As with several processes that start at once on a full disk.
     #[test]
-    fn many_who_write_and_damage_one_file_never_read_what_is_not_whole() {
+    fn concurrent_writes_and_damage_never_yield_partial_files() {
         let folder = tempfile::tempdir().unwrap();
         let code: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
         let whole = std::thread::scope(|scope| {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_keeps_nothing_and_fails_nothing() {
+    fn an_unwritable_folder_caches_nothing_and_does_not_fail() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();

@@ -11,4 +11,4 @@ mod search;
 
 pub use cublas::Cublas;
 pub(crate) use kernel_cache::{KernelCache, Key};
-pub use nvrtc::{Image, Nvrtc};
+pub use nvrtc::{CompiledCode, Nvrtc};

@@ -1,7 +1,7 @@
-//! NVRTC, the compiler for devices: a library that comes with CUDA, found at run time.
+//! NVRTC, CUDA's run-time compiler, found at run time.
 //!
-//! It needs no device and no driver, so that sources can be compiled anywhere for any architecture. It is called by its
-//! C interface directly: the binding used for the driver panics where a library is missing.
+//! It needs no device and no driver. This module calls its C interface directly, because the driver's binding panics
+//! where a library is missing.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::ptr::{null, null_mut};
@@ -9,18 +9,18 @@ use std::ptr::{null, null_mut};
 use libloading::Library;
 
 use super::dynamic;
-use super::search::{Candidate, Wanted, candidates_here};
+use super::search::{Candidate, LibraryName, candidates_in_process};
 use crate::compute::{ComputeError, LibraryProblem, Target, TriedLibrary, not_newer};
 
-/// How the library is called.
-const WANTED: Wanted = Wanted { stem: "libnvrtc", variable: "HIGHWATER_NVRTC" };
+/// The names of the library.
+const LIBRARY: LibraryName = LibraryName { stem: "libnvrtc", variable: "HIGHWATER_NVRTC" };
 
-/// Compiled code as the driver loads it.
+/// Compiled code that the driver can load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image {
-    /// The code: for the very architecture, or as text that the driver compiles further.
+pub struct CompiledCode {
+    /// Machine code for the architecture, or PTX that the driver compiles further.
     pub code: Vec<u8>,
-    /// What the compiler said, warnings among it.
+    /// The compiler's log with its warnings.
     pub log: String,
 }
 
@@ -28,38 +28,38 @@ pub struct Image {
 #[derive(Debug)]
 pub struct Nvrtc {
     library: &'static Library,
-    /// Its file, or the name by which the system found it.
-    called: String,
+    /// The file, or the name that the system resolved.
+    name: String,
     version: (u32, u32),
-    /// Architectures that it knows, as in 90 for `sm_90`, in rising order.
+    /// Supported architectures, such as 90 for `sm_90`, ascending.
     architectures: Vec<u32>,
 }
 
-/// A program under compilation, as the library knows it.
+/// The library's handle of a program.
 type Program = *mut std::ffi::c_void;
 
-/// Destroys a program, whatever became of it.
+/// Destroys the program when dropped.
 struct Destroy<'a>(&'a Nvrtc, Program);
 
 impl Drop for Destroy<'_> {
     fn drop(&mut self) {
         type Function = unsafe extern "C" fn(*mut Program) -> c_int;
         if let Ok(destroy) = self.0.function::<Function>(c"nvrtcDestroyProgram") {
-            // SAFETY: the program was made by this library, and nobody uses it any more.
+            // SAFETY: this library created the program, and it is not used again.
             let _ = unsafe { destroy(&raw mut self.1) };
         }
     }
 }
 
 impl Nvrtc {
-    /// The first library found that compiles for a device: for its very architecture, or else text that its driver compiles
-    /// further. See [`bfc_core::environment`] for how a user names one.
+    /// Finds a library that compiles for the device, to machine code or at least to PTX that its driver compiles
+    /// further. See [`bfc_core::environment`] for the variable that overrides the file.
     ///
     /// # Errors
-    /// [`ComputeError::NoCompiler`] with all that were tried.
+    /// [`ComputeError::NoCompiler`] with all candidates.
     pub fn find(target: &Target) -> Result<Self, ComputeError> {
         let (mut tried, mut by_text) = (Vec::new(), None);
-        for candidate in candidates_here(WANTED) {
+        for candidate in candidates_in_process(LIBRARY) {
             let found = candidate.check(target).and_then(|()| Self::load(&candidate));
             let suited = found.and_then(|compiler| compiler.suits(target).map(|exactly| (compiler, exactly)));
             match suited {
@@ -71,7 +71,7 @@ impl Nvrtc {
         by_text.ok_or(ComputeError::NoCompiler { tried })
     }
 
-    /// The library at a path, or of a name that the system looks for.
+    /// Opens the library with this path or name.
     ///
     /// # Errors
     /// [`ComputeError::NoCompiler`] if it cannot be opened, or is not NVRTC.
@@ -84,21 +84,22 @@ impl Nvrtc {
     fn load(candidate: &Candidate) -> Result<Self, LibraryProblem> {
         let library =
             dynamic::open(&candidate.path).map_err(|reason| LibraryProblem::NotLoaded { reason })?;
-        let called = candidate.called.clone();
-        let mut compiler = Self { library, called, version: (0, 0), architectures: Vec::new() };
+        let name = candidate.name.clone();
+        let mut compiler = Self { library, name, version: (0, 0), architectures: Vec::new() };
         compiler.version = compiler.ask_version().map_err(not_started)?;
         compiler.architectures = compiler.ask_architectures().map_err(not_started)?;
         Ok(compiler)
     }
 
-    /// Whether it compiles for a device's very architecture; an error if not even text that the device's driver understands.
+    /// Whether the compiler supports the device's exact architecture. An error if it cannot even produce PTX for the
+    /// device.
     fn suits(&self, target: &Target) -> Result<bool, LibraryProblem> {
         let (major, minor) = self.version;
         not_newer(major, target)?;
         if self.architectures.contains(&target.architecture) {
             return Ok(true);
         }
-        // Drivers understand texts of compilers that are not newer than themselves.
+        // Drivers accept PTX of compilers that are not newer than themselves.
         let understood = self.version <= (target.driver.major, target.driver.minor);
         if understood && self.architectures.iter().any(|&known| known < target.architecture) {
             return Ok(false);
@@ -106,29 +107,29 @@ impl Nvrtc {
         Err(LibraryProblem::UnknownDevice { major, minor, architecture: target.architecture })
     }
 
-    /// Its file, or the name by which the system found it.
+    /// The file, or the name that the system resolved.
     #[must_use]
-    pub fn called(&self) -> &str {
-        &self.called
+    pub fn file(&self) -> &str {
+        &self.name
     }
 
-    /// Its version, as in (12, 9).
+    /// The version, such as (12, 9).
     #[must_use]
     pub const fn version(&self) -> (u32, u32) {
         self.version
     }
 
-    /// The architectures that it compiles for, as in 90 for `sm_90`, in rising order.
+    /// The supported architectures, such as 90 for `sm_90`, ascending.
     #[must_use]
     pub fn architectures(&self) -> &[u32] {
         &self.architectures
     }
 
-    /// The options that sources are compiled with for an architecture. For one that is newer than the compiler, text for
-    /// the newest that it knows, which the driver compiles further.
+    /// The compiler options for an architecture. A newer architecture than the compiler knows gets PTX for the newest
+    /// known one.
     ///
     /// # Errors
-    /// [`ComputeError::Compile`] if the architecture is older than all that the compiler knows.
+    /// [`ComputeError::Compile`] if the architecture is older than all supported ones.
     pub fn options(&self, architecture: u32) -> Result<Vec<String>, ComputeError> {
         let newest = self.architectures.iter().rev().copied().find(|&known| known <= architecture);
         let target = match newest {
@@ -147,8 +148,13 @@ impl Nvrtc {
     /// Compiles a source.
     ///
     /// # Errors
-    /// [`ComputeError::Compile`] with what the compiler says.
-    pub fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<Image, ComputeError> {
+    /// [`ComputeError::Compile`] with the compiler's log.
+    pub fn compile(
+        &self,
+        name: &str,
+        source: &str,
+        options: &[String],
+    ) -> Result<CompiledCode, ComputeError> {
         type Create = unsafe extern "C" fn(
             *mut Program,
             *const c_char,
@@ -172,7 +178,7 @@ impl Nvrtc {
         let options: Vec<CString> = options.iter().map(|option| text(option)).collect::<Result<_, _>>()?;
         let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let compile = self.function::<Compile>(c"nvrtcCompileProgram")?;
-        // SAFETY: the program was made just now; the options end with zeros and outlive the call.
+        // SAFETY: the program is live; the options end with zeros and outlive the call.
         let status = unsafe { compile(program.1, pointers.len() as c_int, pointers.as_ptr()) };
         let log = self.bytes(c"nvrtcGetProgramLogSize", c"nvrtcGetProgramLog", &program)?;
         let log = String::from_utf8_lossy(&log).trim_end_matches(['\0', '\n']).to_owned();
@@ -186,10 +192,10 @@ impl Nvrtc {
         } else {
             self.bytes(c"nvrtcGetCUBINSize", c"nvrtcGetCUBIN", &program)?
         };
-        Ok(Image { code, log })
+        Ok(CompiledCode { code, log })
     }
 
-    /// What a pair of functions, one for the size and one for the bytes, says of a program.
+    /// Reads data of a program through a pair of functions, one for the size and one for the bytes.
     fn bytes(&self, size: &CStr, bytes: &CStr, program: &Destroy<'_>) -> Result<Vec<u8>, ComputeError> {
         type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
         type Bytes = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
@@ -198,7 +204,7 @@ impl Nvrtc {
         // SAFETY: the program is live, and the library writes one number.
         self.done("nvrtc size", unsafe { ask_size(program.1, &raw mut length) })?;
         let mut buffer = vec![0_u8; length];
-        // SAFETY: the buffer has as many bytes as the library has just said that it writes.
+        // SAFETY: the buffer has the size that the library reported.
         self.done("nvrtc bytes", unsafe { ask_bytes(program.1, buffer.as_mut_ptr().cast()) })?;
         Ok(buffer)
     }
@@ -220,7 +226,7 @@ impl Nvrtc {
         self.done("nvrtcGetNumSupportedArchs", unsafe { ask(&raw mut count) })?;
         let mut numbers: Vec<c_int> = vec![0; count.max(0) as usize];
         let ask = self.function::<Function>(c"nvrtcGetSupportedArchs")?;
-        // SAFETY: the library writes as many numbers as it has just said.
+        // SAFETY: the buffer has the count that the library reported.
         self.done("nvrtcGetSupportedArchs", unsafe { ask(numbers.as_mut_ptr()) })?;
         numbers.sort_unstable();
         Ok(numbers.into_iter().map(|number| number as u32).collect())
@@ -232,7 +238,7 @@ impl Nvrtc {
     }
 
     fn unusable(&self, problem: LibraryProblem) -> ComputeError {
-        let library = self.called.clone();
+        let library = self.name.clone();
         ComputeError::NoCompiler { tried: vec![TriedLibrary { library, problem }] }
     }
 
@@ -240,13 +246,13 @@ impl Nvrtc {
         if status == 0 { Ok(()) } else { Err(ComputeError::Device { call, reason: self.reason(status) }) }
     }
 
-    /// The library's name for a status.
+    /// The library's text for a status.
     fn reason(&self, status: c_int) -> String {
         dynamic::reason(self.library, c"nvrtcGetErrorString", status)
     }
 }
 
-/// What a library said that was asked for the first time.
+/// Converts an error of the first calls.
 fn not_started(error: ComputeError) -> LibraryProblem {
     match error {
         ComputeError::Device { call, reason } => LibraryProblem::NotStarted { call, reason },

@@ -1,7 +1,7 @@
-//! Computing on a CUDA device: kernels compiled for it at first use, all work on one stream; steps as graphs.
+//! Computing on a CUDA device through one stream.
 
-mod modules;
-mod products;
+mod cublas_loader;
+mod module_cache;
 mod staging;
 
 use std::ffi::c_void;
@@ -14,48 +14,46 @@ use cudarc::driver::sys::{CUfunction, CUstream};
 use cudarc::driver::{result, sys};
 
 use crate::compute::{Compute, ComputeError, Product, StepCounts, StepId, Target};
-use crate::driver::{CudaDriver, Holder, driver_version, require};
-use crate::graph::Held;
-use crate::graph::{Draft, Graph, Node};
-use crate::graph::{Issue, Work};
+use crate::driver::{CudaDriver, DeferredWork, driver_version, require};
+use crate::graph::{Command, CudaGraph, Executor, GraphBatcher, GraphBuilder, GraphNode};
 use crate::kernels::{BLOCK, Job, Kernel};
-use crate::libraries::Cublas;
-use crate::libraries::Nvrtc;
+use crate::libraries::{Cublas, Nvrtc};
 
-use self::modules::Modules;
-use self::products::Products;
+use self::cublas_loader::CublasLoader;
+use self::module_cache::ModuleCache;
 use self::staging::Staging;
 
-/// The driver's functions that computing needs beyond those for memory.
+/// The driver functions that computing needs.
 const FUNCTIONS: [&str; 5] =
     ["cuModuleLoadData", "cuModuleGetFunction", "cuModuleUnload", "cuLaunchKernel", "cuStreamSynchronize"];
 
-/// Bytes kept for answers to the host.
+/// Bytes reserved for results that the host reads.
 const SCRATCH: u64 = 256;
 
-/// Gives memory of the device back; whether there was some.
-type MakeRoom = dyn Fn() -> bool + Send + Sync;
+/// Frees unused device memory; returns whether there was some.
+type ReleaseMemory = dyn Fn() -> bool + Send + Sync;
 
-/// A device with a stream that all work is given to.
+/// A CUDA device that executes all work on one stream. Kernels are compiled at first use, and steps become graphs.
 #[derive(Debug)]
-pub struct StreamCompute(Arc<Held<OnStream>>);
+pub struct StreamCompute(Arc<GraphBatcher<StreamDevice>>);
 
-/// The device, without steps.
-struct OnStream {
+/// The device below the graph batcher.
+struct StreamDevice {
     driver: Arc<CudaDriver>,
     stream: Arc<Stream>,
-    modules: Modules,
-    products: Products,
+    modules: ModuleCache,
+    products: CublasLoader,
     staging: OnceLock<Staging>,
-    make_room: OnceLock<Box<MakeRoom>>,
+    release_memory: OnceLock<Box<ReleaseMemory>>,
     scratch: u64,
 }
 
 impl StreamCompute {
-    /// A device that does its work on `stream`, which is one of its own. Nothing is compiled before it is needed.
+    /// Creates a device that submits to `stream`, one of its own. Kernels and libraries are loaded at first use.
     ///
     /// # Errors
-    /// [`ComputeError::Unavailable`] if the driver is too old; else what it says, as [`ComputeError::OutOfMemory`].
+    /// [`ComputeError::Unavailable`] if the driver is too old; else a failed driver call, such as
+    /// [`ComputeError::OutOfMemory`].
     pub fn new(driver: Arc<CudaDriver>, stream: Arc<Stream>) -> Result<Self, ComputeError> {
         require(&FUNCTIONS)?;
         let capability =
@@ -64,83 +62,81 @@ impl StreamCompute {
         let target = Target { architecture, driver: driver_version()? };
         let scratch =
             driver.allocate_device(SCRATCH).map_err(|error| ComputeError::of_driver("cuMemAlloc", &error))?;
-        let held = Arc::new(Held::new(OnStream {
+        let batcher = Arc::new(GraphBatcher::new(StreamDevice {
             driver,
             stream,
-            modules: Modules::new(target),
-            products: Products::new(target),
+            modules: ModuleCache::new(target),
+            products: CublasLoader::new(target),
             staging: OnceLock::new(),
-            make_room: OnceLock::new(),
+            release_memory: OnceLock::new(),
             scratch,
         }));
-        let holder: Weak<Held<OnStream>> = Arc::downgrade(&held);
-        held.device().driver.add_holder(holder);
-        Ok(Self(held))
+        let deferred: Weak<GraphBatcher<StreamDevice>> = Arc::downgrade(&batcher);
+        batcher.device().driver.register_deferred(deferred);
+        Ok(Self(batcher))
     }
 
-    /// Whether products of 32-bit floats may round their factors to 11 significant bits, for tensor cores. Default: no.
+    /// Allows products of 32-bit floats to use TF32 (11 significant bits) on tensor cores. Default: no.
     #[must_use]
     pub fn with_tf32(self, tf32: bool) -> Self {
         self.0.device().products.set_tf32(tf32);
         self
     }
 
-    /// Copies uploads to page-locked memory first, taken from `pinned`, from where the device fetches them: else the host waits
-    /// until the device has them, and so for all work given before. At most 96 MiB and 64 uploads or pieces of 32 MiB wait there at a
-    /// time, until [`let_go_of_uploads`](Compute::let_go_of_uploads) or until those that come after them need their place
-    /// ([`StagedPieces`](bfc_core::StagedPieces)).
+    /// Stages uploads in pinned memory from `pinned`. Without it, an upload waits for all earlier work. At most 96 MiB
+    /// and 64 pieces of up to 32 MiB are staged at a time. [`release_uploads`](Compute::release_uploads) or later
+    /// uploads free them ([`StagedPieces`](bfc_core::StagedPieces)).
     #[must_use]
     pub fn with_pinned(self, pinned: Arc<dyn Allocator>) -> Self {
-        self.stage_in(pinned);
+        self.set_pinned(pinned);
         self
     }
 
-    /// The same for a device that is in use already. The first allocator counts.
-    pub fn stage_in(&self, pinned: Arc<dyn Allocator>) {
+    /// Like [`with_pinned`](Self::with_pinned), for a device in use. Only the first allocator counts.
+    pub fn set_pinned(&self, pinned: Arc<dyn Allocator>) {
         let device = self.0.device();
         let transfers = Transfers::new(Arc::clone(&device.stream));
         let _ = device.staging.set(Staging::new(pinned, transfers));
     }
 
-    /// Has `make_room` give memory of the device back where a call of the driver's finds none beside the pools, as for code, graphs
-    /// and libraries, and makes the call once more if there was some. It is called without locks. The first counts.
+    /// Calls `release_memory` if the driver finds no memory outside of the pools, as for code, graphs and libraries,
+    /// and repeats the driver's call once. It is called without locks. Only the first callback counts.
     #[must_use]
-    pub fn with_room(self, make_room: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        let _ = self.0.device().make_room.set(Box::new(make_room));
+    pub fn with_memory_release(self, release_memory: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        let _ = self.0.device().release_memory.set(Box::new(release_memory));
         self
     }
 
-    /// The compiler, which is looked for when it is first needed.
+    /// The compiler, loaded at first use.
     ///
     /// # Errors
-    /// [`ComputeError::NoCompiler`] if there is none that suits the device.
+    /// [`ComputeError::NoCompiler`] if none supports the device.
     pub fn compiler(&self) -> Result<&Nvrtc, ComputeError> {
         self.0.device().modules.compiler()
     }
 
-    /// The library that multiplies matrices, which is looked for when it is first needed; while it is there and does not start, again
-    /// after ever more requests.
+    /// The library for matrix products, loaded at first use. While it fails to start, attempts become rarer.
     ///
     /// # Errors
-    /// [`ComputeError::NoProducts`] if it is not there or cannot start: a kernel multiplies then.
+    /// [`ComputeError::NoProducts`] if it is missing or does not start. Products then use a kernel.
     pub fn products(&self) -> Result<&Cublas, ComputeError> {
-        self.library().ok_or_else(|| self.0.device().products.why_not())
+        self.library().ok_or_else(|| self.0.device().products.load_error())
     }
 
     fn library(&self) -> Option<&Cublas> {
         let device = self.0.device();
         match device.find_products() {
             Ok(found) => Some(found),
-            // It says in many ways that memory is out.
-            Err(true) if device.products.may_start() && device.make_room() => {
-                device.products.find_now(&device.driver, device.stream.handle().0).ok()
+            // The library has several error codes for lack of memory.
+            Err(true) if device.products.can_retry() && device.release_memory() => {
+                device.products.retry_now(&device.driver, device.stream.handle().0).ok()
             }
             Err(_) => None,
         }
     }
 }
 
-impl OnStream {
+impl StreamDevice {
     fn find_products(&self) -> Result<&Cublas, bool> {
         self.products.find(&self.driver, self.stream.handle().0)
     }
@@ -153,7 +149,7 @@ impl OnStream {
         self.modules.function(&self.driver, kernel)
     }
 
-    fn wait(&self) -> Result<(), ComputeError> {
+    fn synchronize(&self) -> Result<(), ComputeError> {
         let waited = self.driver.call("cuStreamSynchronize", 0, || {
             // SAFETY: the stream lives as long as `self`.
             unsafe { sys::cuStreamSynchronize(self.raw_stream()) }.result()
@@ -162,81 +158,88 @@ impl OnStream {
     }
 }
 
-impl Drop for OnStream {
+impl Drop for StreamDevice {
     fn drop(&mut self) {
-        // What fails here fails because the device is lost.
-        let _ = self.wait();
-        // Before the stream and the device, which it uses.
+        // An error here means that the device is lost.
+        let _ = self.synchronize();
+        // Before the stream and the device that it uses.
         self.products.close(&self.driver);
-        // SAFETY: all work has ended, and graphs are gone: nobody gives more.
+        // SAFETY: all work has ended, and the graphs are dropped.
         unsafe { self.modules.unload(&self.driver) };
-        // SAFETY: the scratch was taken in `new`, and nobody else knows of it.
+        // SAFETY: `new` allocated the scratch memory, and nothing else uses it.
         unsafe { self.driver.free_device(self.scratch) };
     }
 }
 
-impl fmt::Debug for OnStream {
+impl fmt::Debug for StreamDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnStream").field("driver", &self.driver).finish_non_exhaustive()
+        f.debug_struct("StreamDevice").field("driver", &self.driver).finish_non_exhaustive()
     }
 }
 
-// SAFETY: one stream keeps work in order; kernels touch what jobs name.
-unsafe impl Issue for OnStream {
-    type Graph = Prepared;
+// SAFETY: one stream executes commands in order; kernels access what jobs name.
+unsafe impl Executor for StreamDevice {
+    type Graph = PreparedGraph;
 
-    unsafe fn give(&self, work: &Work) -> Result<bool, ComputeError> {
-        match work {
-            Work::Kernel { kernel, blocks, job } => {
+    unsafe fn submit(&self, command: &Command) -> Result<bool, ComputeError> {
+        match command {
+            Command::Kernel { kernel, blocks, job } => {
                 // SAFETY: as the caller says.
                 unsafe { self.launch(*kernel, *blocks, job) }.map(|()| true)
             }
             // SAFETY: as the caller says.
-            Work::Product { product, .. } => unsafe { self.multiply(product) },
+            Command::Product { product, .. } => unsafe { self.multiply(product) },
         }
     }
 
-    unsafe fn prepare(&self, work: &[Work]) -> Result<Prepared, ComputeError> {
-        let mut draft = Draft::new(&self.driver)?;
-        let mut nodes = Vec::with_capacity(work.len());
-        for work in work {
-            nodes.push(match work {
-                Work::Kernel { kernel, blocks, job } => {
+    unsafe fn build_graph(&self, commands: &[Command]) -> Result<PreparedGraph, ComputeError> {
+        let mut builder = GraphBuilder::new(&self.driver)?;
+        let mut nodes = Vec::with_capacity(commands.len());
+        for command in commands {
+            nodes.push(match command {
+                Command::Kernel { kernel, blocks, job } => {
                     // SAFETY: every kernel takes one job, and modules stay loaded.
-                    Some(unsafe { draft.add_kernel(self.function(*kernel)?, *blocks, job) }?)
+                    Some(unsafe { builder.add_kernel(self.function(*kernel)?, *blocks, job) }?)
                 }
-                Work::Product { known: false, .. } => None,
-                Work::Product { product, .. } => Some(draft.add_all(&self.captured(product)?)?),
+                Command::Product { supported: false, .. } => None,
+                Command::Product { product, .. } => Some(builder.add_child_graph(&self.captured(product)?)?),
             });
         }
-        Ok(Prepared { graph: draft.finish()?, nodes })
+        Ok(PreparedGraph { graph: builder.finish()?, nodes })
     }
 
-    unsafe fn replace(&self, prepared: &mut Prepared, place: usize, by: &Work) -> Result<(), ComputeError> {
-        let (Some(Some(node)), Work::Kernel { kernel, blocks, job }) = (prepared.nodes.get(place), by) else {
+    unsafe fn update_kernel(
+        &self,
+        prepared: &mut PreparedGraph,
+        index: usize,
+        command: &Command,
+    ) -> Result<(), ComputeError> {
+        let (Some(Some(node)), Command::Kernel { kernel, blocks, job }) =
+            (prepared.nodes.get(index), command)
+        else {
             return Ok(());
         };
-        // SAFETY: the node is that of the same kernel, as the caller says.
-        unsafe { prepared.graph.replace(*node, self.function(*kernel)?, *blocks, job) }
+        // SAFETY: the node belongs to the same kernel, as the caller says.
+        unsafe { prepared.graph.update_kernel(*node, self.function(*kernel)?, *blocks, job) }
     }
 
-    unsafe fn start(&self, prepared: &Prepared) -> Result<(), ComputeError> {
+    unsafe fn launch_graph(&self, prepared: &PreparedGraph) -> Result<(), ComputeError> {
         // SAFETY: as the caller says.
-        unsafe { prepared.graph.start(&self.stream) }
+        unsafe { prepared.graph.launch(&self.stream) }
     }
 
-    fn make_room(&self) -> bool {
-        self.make_room.get().is_some_and(|make_room| make_room())
+    fn release_memory(&self) -> bool {
+        self.release_memory.get().is_some_and(|release_memory| release_memory())
     }
 }
 
-/// A graph, and where in it things are.
-struct Prepared {
-    graph: Graph,
-    nodes: Vec<Option<Node>>,
+/// A graph and its nodes, by index of the command.
+struct PreparedGraph {
+    graph: CudaGraph,
+    nodes: Vec<Option<GraphNode>>,
 }
 
-impl OnStream {
+impl StreamDevice {
     /// See [`Compute::launch`].
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         let function = self.function(kernel)?;
@@ -260,22 +263,22 @@ impl OnStream {
     /// See [`Compute::multiply`].
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
         let Ok(products) = self.find_products() else { return Ok(false) };
-        // The driver's call makes the device current on this thread.
-        // SAFETY: the caller vouches for the memory; the handle's stream is that of all other work.
+        // The driver call makes the device current on this thread.
+        // SAFETY: the caller vouches for the memory; the handle uses the same stream.
         let multiplied =
             self.driver.call("cublasGemmStridedBatchedEx", 0, || Ok(unsafe { products.multiply(product) }));
         multiplied.map_err(|error| ComputeError::of_driver("cublasGemmStridedBatchedEx", &error))?
     }
 
-    /// The kernels by which the library computes a product, which are not started.
-    fn captured(&self, product: &Product) -> Result<Draft, ComputeError> {
-        let products = self.find_products().map_err(|_| self.products.why_not())?;
-        // On a stream that nobody else uses: what other threads give to the device's is not to be captured.
+    /// Captures the kernels of a product as a graph, without executing them.
+    fn captured(&self, product: &Product) -> Result<GraphBuilder, ComputeError> {
+        let products = self.find_products().map_err(|_| self.products.load_error())?;
+        // On a separate stream, so that work of other threads is not captured.
         let driver: Arc<CudaDriver> = Arc::clone(&self.driver);
         let stream =
             Stream::new(driver).map_err(|error| ComputeError::of_driver("cuStreamCreate", &error))?;
-        Draft::captured(&self.driver, &stream, || {
-            // SAFETY: nothing is computed before the graph is started.
+        GraphBuilder::captured(&self.driver, &stream, || {
+            // SAFETY: nothing is computed before the graph is launched.
             match unsafe { products.multiply_on(stream.handle().0, product) }? {
                 true => Ok(()),
                 false => Err(ComputeError::Device {
@@ -287,13 +290,13 @@ impl OnStream {
     }
 }
 
-impl Holder for Held<OnStream> {
-    fn settle(&self) {
-        self.settle_unheard();
+impl DeferredWork for GraphBatcher<StreamDevice> {
+    fn flush_deferred(&self) {
+        self.flush_keeping_error();
     }
 }
 
-// SAFETY: one stream keeps work in order; kernels touch what jobs name; downloads wait.
+// SAFETY: one stream executes commands in order; kernels access what jobs name; downloads wait.
 unsafe impl Compute for StreamCompute {
     fn name(&self) -> &str {
         self.0.device().driver.name()
@@ -305,24 +308,24 @@ unsafe impl Compute for StreamCompute {
 
     unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         // SAFETY: as the caller says.
-        unsafe { self.0.give(Work::Kernel { kernel, blocks, job: *job }) }.map(drop)
+        unsafe { self.0.submit(Command::Kernel { kernel, blocks, job: *job }) }.map(drop)
     }
 
-    fn has_products(&self) -> bool {
+    fn supports_products(&self) -> bool {
         self.library().is_some()
     }
 
-    fn remark(&self) -> Option<String> {
+    fn performance_note(&self) -> Option<String> {
         self.products().err().map(|error| error.to_string())
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
         // SAFETY: as the caller says.
-        unsafe { self.0.give(Work::Product { product: *product, known: true }) }
+        unsafe { self.0.submit(Command::Product { product: *product, supported: true }) }
     }
 
     unsafe fn upload(&self, bytes: &[u8], to: u64) -> Result<(), ComputeError> {
-        self.0.settle_for_copy()?;
+        self.0.flush_before_copy()?;
         let device = self.0.device();
         // SAFETY: as the caller says.
         let staged = device.staging.get().map_or(Ok(0), |staging| unsafe { staging.upload(bytes, to) })?;
@@ -331,27 +334,27 @@ unsafe impl Compute for StreamCompute {
             return Ok(());
         }
         let copied = device.driver.call("cuMemcpyHtoDAsync", 0, || {
-            // SAFETY: the caller vouches for the memory; the bytes are borrowed until the wait below is over.
+            // SAFETY: the caller vouches for the memory; the bytes stay borrowed until the wait below.
             unsafe { result::memcpy_htod_async(to + staged as u64, rest, device.raw_stream()) }
         });
-        let waited = device.wait();
+        let waited = device.synchronize();
         copied.map_err(|error| ComputeError::of_driver("cuMemcpyHtoDAsync", &error)).and(waited)
     }
 
     unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {
-        self.0.settle()?;
+        self.0.flush()?;
         let device = self.0.device();
         let copied = device.driver.call("cuMemcpyDtoHAsync", 0, || {
-            // SAFETY: the caller vouches for the memory; the bytes are borrowed until the wait below is over.
+            // SAFETY: the caller vouches for the memory; the bytes stay borrowed until the wait below.
             unsafe { result::memcpy_dtoh_async(bytes, from, device.raw_stream()) }
         });
-        let waited = device.wait();
+        let waited = device.synchronize();
         copied.map_err(|error| ComputeError::of_driver("cuMemcpyDtoHAsync", &error)).and(waited)
     }
 
-    fn let_go_of_uploads(&self) {
+    fn release_uploads(&self) {
         if let Some(staging) = self.0.device().staging.get() {
-            staging.let_go();
+            staging.release();
         }
     }
 
@@ -375,7 +378,7 @@ unsafe impl Compute for StreamCompute {
         self.0.counts(step)
     }
 
-    fn settle(&self) {
-        self.0.settle_unheard();
+    fn flush(&self) {
+        self.0.flush_keeping_error();
     }
 }

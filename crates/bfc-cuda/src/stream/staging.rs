@@ -1,8 +1,7 @@
-//! Bytes on their way to a device, in page-locked memory of our own.
+//! Stages uploads in pinned memory.
 //!
-//! A copy from memory of the caller's may end after the call: from page-locked memory always, and on some machines from any.
-//! The caller may write there as soon as the call has returned. So it copies its bytes to where nobody else writes, from where
-//! the device fetches them when it comes to that.
+//! A copy from the caller's memory may continue after the call returns, although the caller may overwrite that memory
+//! at once. Uploads therefore copy the bytes to a private buffer, from which the device reads later.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +13,7 @@ use bfc_core::{
 use crate::compute::ComputeError;
 use crate::driver;
 
-/// Where bytes wait until the device has fetched them.
+/// The staged pieces and the source of their memory.
 pub(super) struct Staging {
     pinned: Arc<dyn Allocator>,
     transfers: Transfers,
@@ -30,7 +29,7 @@ impl Staging {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the device fetch bytes: how many of them, from the first on, found such memory. None of those are read any more.
+    /// Starts an upload; returns how many leading bytes were staged. Those are not read again.
     ///
     /// # Safety
     /// As [`Compute::upload`](crate::Compute::upload).
@@ -39,16 +38,17 @@ impl Staging {
         for piece in bytes.chunks(STAGED_PIECE) {
             let Some(mut buffer) = self.buffer(piece.len())? else { break };
             buffer.as_mut_slice().copy_from_slice(piece);
-            // What is held back by now has nothing to do with memory that is filled only now.
-            // SAFETY: as the caller says; all that may have used the memory before was given to the same stream.
-            let copied = driver::apart(|| unsafe { self.transfers.to_address(buffer, to + taken as u64) });
+            // Held commands cannot use memory that is filled only now.
+            // SAFETY: as the caller says; earlier users of the memory are on the same stream.
+            let copied =
+                driver::without_flush(|| unsafe { self.transfers.to_address(buffer, to + taken as u64) });
             self.staged().push(piece.len(), copied.map_err(failed)?);
             taken += piece.len();
         }
         Ok(taken)
     }
 
-    /// Memory for a piece, which earlier ones may have to leave first. None if there is none.
+    /// Allocates a buffer, after waiting for earlier pieces if necessary. Returns `None` if there is no memory.
     fn buffer(&self, bytes: usize) -> Result<Option<PinnedBuffer>, ComputeError> {
         loop {
             let crowded_out = self.staged().crowded_out(bytes);
@@ -56,7 +56,7 @@ impl Staging {
             finish(piece)?;
         }
         loop {
-            // It can be done without, so nobody else is waited for.
+            // Staging is optional, so do not wait for other owners.
             let attributes = AllocationAttributes::no_retry();
             if let Ok(buffer) = PinnedBuffer::with_attributes(&self.pinned, bytes, attributes) {
                 return Ok(Some(buffer));
@@ -67,20 +67,20 @@ impl Staging {
         }
     }
 
-    /// Gives back the memory of all pieces: the device has fetched them.
-    pub(super) fn let_go(&self) {
+    /// Frees all pieces once the device has read them.
+    pub(super) fn release(&self) {
         loop {
             let oldest = self.staged().oldest();
             let Some(piece) = oldest else { break };
-            // Should the driver not say so, the buffer is kept until it does.
+            // After an error the buffer is kept until the driver confirms the copy.
             let _ = finish(piece);
         }
     }
 }
 
-/// Waits for a piece, whose memory is free then.
+/// Waits for a piece and frees its buffer.
 fn finish(piece: Transfer) -> Result<(), ComputeError> {
-    let waited = driver::apart(|| piece.wait()).map(drop);
+    let waited = driver::without_flush(|| piece.wait()).map(drop);
     waited.map_err(|error| ComputeError::of_driver("cuEventSynchronize", &error))
 }
 

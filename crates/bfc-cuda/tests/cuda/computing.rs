@@ -13,7 +13,7 @@ use bfc_cuda::{Compute, ComputeError, CudaDriver, Factor, Product, StepId, Strea
 use super::{free, say_skipped};
 
 #[test]
-fn products_come_from_the_library_for_them_where_it_is_installed() {
+fn products_come_from_the_library_if_installed() {
     let driver = cuda_or_skip!();
     let stream = Stream::new(driver.clone()).unwrap();
     let compute = match StreamCompute::new(driver.clone(), stream) {
@@ -173,7 +173,7 @@ fn device_steps_compute_the_same_as_graphs_and_one_by_one() {
         squares.step(value);
         squares.compute.end_step().unwrap();
         let half = (run + 1) as f32;
-        let is_known = squares.compute.has_products();
+        let is_known = squares.compute.supports_products();
         let square = if is_known { 2.0 * half * half } else { 2.0 * half };
         assert_eq!((squares.read(2), squares.read(4)), ([half; 4], [square + 3.0; 4]), "run {run}");
     }
@@ -191,7 +191,7 @@ fn device_steps_compute_the_same_as_graphs_and_one_by_one() {
 }
 
 #[test]
-fn device_steps_are_done_before_others_wait_for_the_stream_or_take_memory_away() {
+fn device_steps_end_before_waits_and_frees() {
     let squares = squares_or_skip!();
     let others = Stream::new(squares.driver.clone()).unwrap();
     let pinned = PinnedMemory::new(squares.driver.clone());
@@ -203,7 +203,7 @@ fn device_steps_are_done_before_others_wait_for_the_stream_or_take_memory_away()
         // Nothing of it is given to the device, but what another stream does after it finds it done.
         others.wait(&Event::new(&squares.stream).unwrap()).unwrap();
         let copy = MemoryCopy::ToHost { from: squares.at(2), to: page.address, bytes: 16 };
-        // SAFETY: both places stay as they are until the copy has ended, below.
+        // SAFETY: both buffers stay unchanged until the wait below.
         unsafe { others.copy(copy) }.unwrap();
         others.synchronise().unwrap();
         // SAFETY: the page is host memory, and the copy has ended.
@@ -224,7 +224,7 @@ fn device_steps_are_done_before_others_wait_for_the_stream_or_take_memory_away()
 }
 
 #[test]
-fn device_uploads_are_staged_in_page_locked_memory_which_is_used_again() {
+fn device_uploads_reuse_pinned_memory() {
     let driver = cuda_or_skip!();
     let stream = Stream::new(driver.clone()).unwrap();
     let source = Arc::new(PinnedMemory::new(driver.clone()));
@@ -246,7 +246,7 @@ fn device_uploads_are_staged_in_page_locked_memory_which_is_used_again() {
         assert!(back == values, "upload {turn}");
     }
     assert_eq!(pinned.stats().num_allocs, 4);
-    // What does not fit into page-locked memory goes without.
+    // Bytes that do not fit into pinned memory are copied directly.
     let values = vec![7; 600 << 10];
     let mut back = vec![0; 600 << 10];
     // SAFETY: as above.

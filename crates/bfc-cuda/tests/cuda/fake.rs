@@ -51,7 +51,7 @@ fn run(library_path: &Path, filter: &str, environment: &[(&str, &str)]) -> Strin
         .args([filter, "--nocapture", "--test-threads=1"])
         .env(MARK, "")
         .env("LD_LIBRARY_PATH", library_path)
-        // Code for a device that is none is kept for nobody.
+        // Keeps code for the fake device out of the user's cache.
         .env("XDG_CACHE_HOME", library_path)
         .env_remove("CUDA_VISIBLE_DEVICES")
         .envs(environment.iter().copied())
@@ -88,7 +88,7 @@ fn each_way_for_cuda_to_be_absent_has_its_reason() {
     let no_device = "no CUDA device";
     let hidden = "no CUDA device (CUDA_VISIBLE_DEVICES is \"7\")";
     let stub = "CUDA is not usable: cuInit failed with CUDA_ERROR_STUB_LIBRARY";
-    let damaged = "the CUDA driver is too old or damaged: it has no function cuMemHostAlloc";
+    let damaged = "the CUDA driver is too old or damaged: function cuMemHostAlloc is missing";
     expect(&library, no_device, &[("FAKE_CUDA_INIT", "100")]);
     expect(&library, no_device, &[("FAKE_CUDA_DEVICES", "0")]);
     expect(&library, hidden, &[("FAKE_CUDA_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "7")]);

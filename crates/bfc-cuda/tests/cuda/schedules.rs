@@ -59,7 +59,7 @@ struct Lane {
     idle: u64,
 }
 
-/// What a use found is `words` numbers at `place` in the log.
+/// A use writes the `n` values that it finds to its part of the log.
 struct Found {
     owner: u64,
     number: f32,
@@ -87,7 +87,7 @@ struct Device {
     uses: RefCell<Uses>,
 }
 
-/// What became of blocks in this schedule.
+/// The fate of blocks in this schedule.
 struct Uses {
     random: Random,
     /// Numbers are never used twice, up to 2^24 of them.
@@ -162,7 +162,7 @@ impl Watched for Device {
                 assert!((uses.found.len() as u64) < MOST_USES);
                 let place = self.log + uses.found.len() as u64 * self.extent.looked_at;
                 let copy = MemoryCopy::OnDevice { from: block.address, to: place, bytes: words * WORD };
-                // SAFETY: the log has room for it, and nobody else writes there before all work has ended.
+                // SAFETY: the log has space for it, and no other work writes there.
                 unsafe { lane.stream.copy(copy) }.unwrap();
                 uses.found.push(Found { owner, number: mark, stream: number, place, words });
                 mark
@@ -228,7 +228,7 @@ fn schedules(or: u64) -> u64 {
 }
 
 #[test]
-fn device_memory_is_not_reused_before_its_last_use_on_any_stream_has_ended() {
+fn device_memory_is_not_reused_before_its_last_use_ends() {
     let device = device_or_skip!();
     let schedules = schedules(if super::is_fake() { 20 } else { 500 });
     for seed in 0..schedules {
@@ -240,7 +240,7 @@ fn device_memory_is_not_reused_before_its_last_use_on_any_stream_has_ended() {
     assert_eq!(faults.count, 0, "{faults:?}");
 }
 
-/// On the fake driver work is done as soon as it is given, whoever waits for it or not.
+/// The fake driver executes work at once, with or without waits.
 #[test]
 fn bugs_planted_in_schedules_are_found_on_a_device() {
     let device = device_or_skip!();

@@ -1,11 +1,11 @@
-//! Kernels, products and graphs without CUDA: three libraries in one file, which goes by the names of all.
+//! Kernels, products and graphs of the fake driver, and a fake compiler and cuBLAS.
 //!
-//! The compiler compiles nothing. The driver knows a few kernels: `fill_f32`, sums and products with a number by
-//! `arithmetic_f32`, sums of one row by `reduce_rows_f32`, one product by `matmul_f32`; the library for products multiplies f32
-//! matrices. Graphs are as strict as those that bfc-cuda makes: each node comes after the one before. What is captured is not done.
+//! The compiler compiles nothing. The driver executes a few kernels: `fill_f32`, two functions of `arithmetic_f32`,
+//! one-row sums of `reduce_rows_f32`, and one product of `matmul_f32`. The cuBLAS multiplies f32 matrices. Graphs must
+//! be chains. Captured work is not executed.
 //!
-//! `FAKE_CUDA_WRONG` makes sums come out wrong. Code and the library for products need `FAKE_CUDA_ROOM` bytes of a device beside
-//! memory that is out; the library fails to start as often as `FAKE_CUBLAS_FAILS` says.
+//! `FAKE_CUDA_WRONG` makes sums wrong. Code and cuBLAS need `FAKE_CUDA_ROOM` bytes of free device memory; cuBLAS fails
+//! to start `FAKE_CUBLAS_FAILS` times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -61,7 +61,7 @@ struct Graphs {
     failures: u32,
     graphs: BTreeMap<usize, Graph>,
     ready: BTreeMap<usize, Graph>,
-    /// What streams capture.
+    /// Graphs under capture, by stream.
     captures: BTreeMap<usize, Graph>,
     /// The stream that products go to.
     products: usize,
@@ -78,14 +78,14 @@ static GRAPHS: Mutex<Graphs> = Mutex::new(Graphs {
     products: 0,
 });
 
-/// What was made here and not given back.
+/// The number of live objects.
 pub(crate) fn live() -> usize {
     let graphs = GRAPHS.lock().unwrap();
     let prepared = graphs.graphs.len() + graphs.ready.len() + graphs.captures.len();
     graphs.modules.len() + graphs.handles + prepared
 }
 
-/// Whether the device has room for code or a library.
+/// Whether the device has memory for code or a library.
 fn room() -> Result<(), u32> {
     let context = crate::context()?;
     let plain = |live: &BTreeMap<u64, (usize, usize)>| -> usize {
@@ -186,7 +186,7 @@ impl Others {
     }
 }
 
-/// What a kernel does with the job that its arguments point to.
+/// The work of a kernel launch.
 unsafe fn kernel(function: usize, arguments: *const *const Job) -> Result<Work, u32> {
     // SAFETY: kernels take one job, whose address is the first argument.
     let job = unsafe { **arguments };

@@ -1,4 +1,4 @@
-//! Functions as libraries of C export them: each gives a code.
+//! C functions that return a status code.
 
 macro_rules! functions {
     ($($name:ident($($argument:ident: $type:ty),*) $body:block)*) => {$(

@@ -1,22 +1,22 @@
-//! Runs tests in processes that find the fake driver, and the libraries beside it, where the system looks for CUDA's.
+//! Runs tests in processes whose library path has the fake driver and libraries.
 
 #![allow(dead_code, reason = "each suite takes what it needs")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Set in the processes that run on the fake driver, to what is to be found there.
+/// Set in processes that run on the fake driver, to the expected result.
 const EXPECTED: &str = "FAKE_CUDA_FOUND";
 
-/// What this process is to find, if it is one that runs on the fake driver.
+/// The expected result, in a process that runs on the fake driver.
 pub(crate) fn expected() -> Option<String> {
     std::env::var(EXPECTED).ok()
 }
 
-/// A folder with CUDA's libraries, or what goes by their names.
+/// A folder with fake CUDA libraries.
 pub(crate) struct Fake {
     folder: PathBuf,
-    /// What its programs are told beside.
+    /// Further environment variables.
     variables: Vec<(&'static str, String)>,
 }
 
@@ -24,7 +24,7 @@ impl Fake {
     /// The driver alone.
     pub(crate) fn driver(target: &str, name: &str) -> Self {
         let folder = Path::new(target).join(name);
-        // A process of before may still have the files of this name.
+        // Remove the files of earlier processes.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let fake = Self { folder, variables: Vec::new() };
@@ -32,7 +32,7 @@ impl Fake {
         fake
     }
 
-    /// The driver with a compiler and a library for products, which are the same file.
+    /// The driver with a compiler and a cuBLAS, which are the same file.
     pub(crate) fn whole(target: &str, name: &str) -> Self {
         let fake = Self::driver(target, name);
         for library in ["libnvrtc.so.13", "libcublas.so.13"] {
@@ -41,7 +41,7 @@ impl Fake {
         fake
     }
 
-    /// A driver that runs all kernels on the host, with these libraries of the emulator's, and `devices` devices.
+    /// The emulated driver, which runs all kernels on the host with these libraries of the emulator.
     pub(crate) fn computing(
         target: &str,
         name: &str,
@@ -70,7 +70,7 @@ impl Fake {
         Self { folder, variables }
     }
 
-    /// Adds a compiler and a library for products of this CUDA.
+    /// Adds a compiler and a cuBLAS of this CUDA version.
     pub(crate) fn with_libraries_of(self, major: &str) -> Self {
         let file = format!("libfake.so.{major}");
         self.build("library.rs", &file, Some(major));
@@ -96,7 +96,7 @@ impl Fake {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// A command that finds these libraries, and no others but by the names that the system knows.
+    /// A command that finds these libraries before all others.
     pub(crate) fn command(
         &self,
         program: impl AsRef<std::ffi::OsStr>,
@@ -109,14 +109,14 @@ impl Fake {
         command
             .env("LD_LIBRARY_PATH", &self.folder)
             .env("HOME", &self.folder)
-            // Code for a device that is none is kept for nobody.
+            // Keeps code for the fake device out of the user's cache.
             .env("XDG_CACHE_HOME", &self.folder)
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .envs(variables.iter().copied());
         command
     }
 
-    /// Runs the test of this name, which is to find what is `expected`, in a process of its own.
+    /// Runs one test in another process, where it must find what is `expected`.
     pub(crate) fn run(&self, test: &str, expected: &str, variables: &[(&str, &str)]) {
         let output = self
             .command(std::env::current_exe().unwrap(), variables)

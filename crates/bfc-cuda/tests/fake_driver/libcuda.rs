@@ -1,14 +1,7 @@
-//! A CUDA driver library without CUDA: what `tests/cuda.rs` and others load on machines that have no other.
+//! A fake CUDA driver library, which tests load on machines without CUDA.
 //!
-//! It knows two devices of 1 GiB and the functions that bfc-cuda calls, and is as strict as the real one about contexts:
-//! memory calls work only on threads where a context is current. The environment makes it misbehave:
-//! `FAKE_CUDA_INIT` is what starting it returns, `FAKE_CUDA_DEVICES` how many devices it shows. Built with
-//! `--cfg incomplete` it lacks a function. Work is done as soon as it is given; device memory has the bytes that copies
-//! put there. `FAKE_CUDA_MAPS=0` says that addresses and memory cannot be kept apart, and `FAKE_CUDA_RECORD` is what
-//! recording an event returns. What computes is in `computing.rs`; `FAKE_CUDA_NO_GRAPHS` says that the driver refuses graphs.
-//! `FAKE_CUDA_VERSION` and `FAKE_CUDA_CAPABILITY` are what the driver and the devices are (13000 and 90), `FAKE_CUDA_RETAIN` is what
-//! making a context returns; with `FAKE_CUDA_FULL` no device has memory. Copies from page-locked memory end as late as they may: when somebody waits, or the device has other work.
-//! `fake_cuda_live` counts all that was made and not given back.
+//! It has two devices of 1 GiB and the functions that bfc-cuda calls. Like the real driver, it checks contexts,
+//! addresses and handles. Environment variables inject failures:
 
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 
@@ -192,7 +185,7 @@ functions! {
     }
 }
 
-/// What is apart from addresses, and the order of work.
+/// State other than plain allocations: virtual memory, streams, events and contents.
 struct Others {
     next: u64,
     /// Sizes of reserved ranges.
@@ -220,7 +213,7 @@ static OTHERS: Mutex<Others> = Mutex::new(Others {
     pending: Vec::new(),
 });
 
-/// What was made and not given back, contexts and a current one included.
+/// The number of live objects, including contexts and a current one.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_live() -> usize {
     let others = OTHERS.lock().unwrap();
@@ -497,7 +490,7 @@ functions! {
         }
         // SAFETY: as with the real driver, callers pass places and addresses that are theirs.
         let memory = unsafe { alloc(layout(bytes)) };
-        // What the driver leaves in there is not zero, so that nobody comes to rely on it.
+        // The memory is not zero, so that callers cannot rely on it.
         unsafe { memory.write_bytes(0xcd, bytes) };
         let mut pinned = PINNED.lock().unwrap();
         pinned.insert(memory.expose_provenance(), bytes);

@@ -1,7 +1,7 @@
-//! A compiler and a library for products of a version of its own, `FAKE_LIBRARY_MAJOR` when it is built: to be chosen among.
+//! A fake compiler and a fake cuBLAS of version `FAKE_LIBRARY_MAJOR`, to test the choice among libraries.
 //!
-//! The compiler of CUDA 12 knows devices of sm_70 and sm_90, that of CUDA 13 those of sm_80 and sm_90. What it makes is what the
-//! driver beside takes for code. The library for products starts and knows no product.
+//! The compiler of CUDA 12 supports sm_70 and sm_90, that of CUDA 13 sm_80 and sm_90. The fake driver accepts its
+//! output. The fake cuBLAS starts and supports no product.
 
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 

@@ -1,4 +1,4 @@
-//! What the CPU is and can do.
+//! Properties of the CPU.
 
 use std::fs;
 use std::num::NonZero;
@@ -9,13 +9,13 @@ pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// The model, where the system tells; else the architecture.
+/// The model if known, else the architecture.
 pub(crate) fn name() -> String {
     let architecture = std::env::consts::ARCH.to_owned();
     fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| model(&text)).unwrap_or(architecture)
 }
 
-/// The vector instruction sets that kernels can be chosen by, as this processor reports them.
+/// The vector instruction sets of this processor that kernels use.
 pub(crate) fn instruction_sets() -> Vec<&'static str> {
     // The standard library's macros take literals, hence this one.
     #[allow(unused_macros, reason = "on other architectures there is nothing to ask")]
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn every_processor_has_a_core_and_the_baseline_of_its_architecture() {
+    fn every_processor_has_a_core_and_its_baseline_features() {
         assert!(cores() >= 1);
         if cfg!(target_arch = "x86_64") {
             assert!(instruction_sets().contains(&"sse2"));

@@ -1,8 +1,8 @@
-//! The CUDA devices, or the reason why there are none.
+//! Lists the CUDA devices, or the reason why there are none.
 
 use super::device::{Device, Unavailable};
 
-/// Everything that the driver shows, and whether each computes.
+/// All devices of the driver, and whether each passes the self-check.
 #[cfg(feature = "cuda")]
 pub(crate) fn devices() -> Result<Vec<Device>, Unavailable> {
     use bfc_core::{DeviceId, DeviceKind};
@@ -31,7 +31,7 @@ pub(crate) fn devices() -> Result<Vec<Device>, Unavailable> {
     Ok(devices.into_iter().map(describe).collect())
 }
 
-/// Opens a device, says which libraries it works with, and has it compute, as an automatic choice does; else what is wrong.
+/// Opens a device, names its libraries, and runs the self-check of an automatic choice.
 #[cfg(feature = "cuda")]
 fn check(ordinal: u32, device: &mut Device) -> Result<(), String> {
     use bfc_core::Stream;
@@ -44,7 +44,7 @@ fn check(ordinal: u32, device: &mut Device) -> Result<(), String> {
         |error| error.to_string(),
         |compiler| {
             let (major, minor) = compiler.version();
-            format!("NVRTC {major}.{minor} ({})", compiler.called())
+            format!("NVRTC {major}.{minor} ({})", compiler.file())
         },
     ));
     device.products = Some(compute.products().map_or_else(
@@ -52,13 +52,13 @@ fn check(ordinal: u32, device: &mut Device) -> Result<(), String> {
         |library| {
             let version = library.version();
             let [major, minor, patch] = [version / 10_000, version / 100 % 100, version % 100];
-            format!("cuBLAS {major}.{minor}.{patch} ({})", library.called())
+            format!("cuBLAS {major}.{minor}.{patch} ({})", library.file())
         },
     ));
     bfc_cuda::self_check(&driver, &compute).map_err(|error| error.to_string())
 }
 
-/// None: the build has no code to look for them.
+/// This build has no CUDA support.
 #[cfg(not(feature = "cuda"))]
 pub(crate) fn devices() -> Result<Vec<Device>, Unavailable> {
     Err(unavailable("built without CUDA support".to_owned()))

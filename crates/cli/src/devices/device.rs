@@ -4,7 +4,7 @@ use bfc_core::{Amount, Bytes};
 use highwater_tracking::UsableMemory;
 use serde::Serialize;
 
-/// One device. What does not apply to it, or is not known, is left out.
+/// One device. Unknown properties are omitted.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Device {
     pub(crate) id: String,
@@ -13,13 +13,13 @@ pub(crate) struct Device {
     pub(crate) cores: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory_bytes: Option<u64>,
-    /// What bounds the memory of the CPU.
+    /// The limit of the CPU's memory, such as a cgroup.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory_bound: Option<String>,
-    /// The most that a pool of the device takes, where nothing in the program says otherwise.
+    /// The default limit of the device's pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pool_limit_bytes: Option<u64>,
-    /// Where that limit comes from.
+    /// The origin of that limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pool_limit_origin: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,22 +30,22 @@ pub(crate) struct Device {
     pub(crate) compute_capability: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) driver: Option<String>,
-    /// The compiler for the device, or why there is none.
+    /// The device compiler, or why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) compiler: Option<String>,
-    /// Who multiplies matrices on the device.
+    /// How the device multiplies matrices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) products: Option<String>,
-    /// `CUDA_VISIBLE_DEVICES`, which hides and renumbers devices.
+    /// `CUDA_VISIBLE_DEVICES`, which selects and renumbers devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) visible_devices: Option<String>,
-    /// How a runtime hands out the device's memory, where nothing in the program says otherwise.
+    /// The default allocator of the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) allocator: Option<String>,
-    /// Why the device did not answer all questions, or does not compute.
+    /// Why the device is incomplete or does not compute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
-    /// Whether it has shown that it computes.
+    /// Whether it passed the self-check.
     #[serde(skip)]
     pub(crate) computes: bool,
     pub(crate) usable_for: &'static str,
@@ -59,7 +59,7 @@ pub(crate) struct Unavailable {
 }
 
 impl Device {
-    /// Notes the limit of the CPU's pool: what the environment chooses, or what the process may use less a reserve.
+    /// Sets the limit of the CPU's pool: from the environment, or the usable memory less a reserve.
     pub(super) fn set_pool_limit(&mut self, usable: Option<&UsableMemory>, chosen: Option<Amount>) {
         let limit = match (chosen, usable) {
             (Some(Amount::Bytes(bytes)), _) => Some((bytes, "HIGHWATER_POOL_LIMIT".to_owned())),
@@ -72,7 +72,7 @@ impl Device {
         }
     }
 
-    /// The device's properties that are known, as names and values.
+    /// The known properties as names and values.
     pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
         let bytes = |bytes: u64| Bytes(bytes).to_string();
         let memory = self.memory_bytes.map(|total| match (self.free_bytes, &self.memory_bound) {

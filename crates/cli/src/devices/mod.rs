@@ -1,4 +1,4 @@
-//! `highwater devices`: what there is, what it is good for, and why something is missing.
+//! `highwater devices`: lists the devices, their use, and why some are unavailable.
 
 mod cpu;
 mod cuda;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use device::{Device, Unavailable};
 
-/// All devices, and the kinds of which there is none.
+/// All devices, and the kinds that are unavailable.
 #[derive(Debug, Serialize)]
 pub(crate) struct Inventory {
     pub(crate) devices: Vec<Device>,
@@ -20,7 +20,7 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    /// Looks at this machine.
+    /// Lists the devices of this machine.
     pub(crate) fn take() -> Self {
         let usable = UsableMemory::of_this_process();
         let mut cpu = Device {
@@ -55,7 +55,7 @@ impl Inventory {
     }
 }
 
-/// Says of each device what it is usable for, and which one a runtime chooses where a program leaves that open.
+/// Sets what each device is usable for, and which one a runtime chooses by default.
 fn choose(devices: &mut [Device], wanted: Option<DeviceId>) {
     let gpu = DeviceId::new(DeviceKind::Cuda, 0).to_string();
     let computes = devices.iter().any(|device| device.computes && device.id == gpu);
@@ -72,7 +72,7 @@ fn choose(devices: &mut [Device], wanted: Option<DeviceId>) {
 }
 
 impl fmt::Display for Inventory {
-    /// A paragraph a device, its values in one column throughout; no newline at the end.
+    /// One paragraph per device with aligned values; no newline at the end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let devices = self.devices.iter().map(|device| (device.id.as_str(), device.rows()));
         let unavailable = self.unavailable.iter().map(|kind| {
@@ -138,7 +138,7 @@ cuda
     }
 
     #[test]
-    fn the_device_that_is_chosen_says_so_and_one_that_does_not_compute_is_for_nothing() {
+    fn the_chosen_device_and_unusable_devices_are_marked() {
         let uses = |computing: &[&str], wanted: Option<&str>| {
             let device = |id: &&str| Device {
                 id: (*id).to_owned(),

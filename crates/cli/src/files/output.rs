@@ -33,13 +33,13 @@ impl OutputFile {
     /// Opens an output. The file keeps its contents until [`commit`](Self::commit).
     ///
     /// # Errors
-    /// What the system reports, and a path that leads to one of the `inputs`.
+    /// I/O errors, and a path that is one of the `inputs`.
     pub(crate) fn open(path: &Path, inputs: &[&Path]) -> io::Result<Self> {
         if path.as_os_str() == STANDARD {
             return Ok(Self { target: Target::Standard(BufWriter::new(io::stdout())), bytes: 0 });
         }
         if path.is_file() && inputs.iter().any(|input| is_same(path, input)) {
-            return Err(io::Error::other("this is a file to be read, and writing would destroy it"));
+            return Err(io::Error::other("this is an input file"));
         }
         Ok(Self { target: Target::File(AtomicFile::create(path)?), bytes: 0 })
     }

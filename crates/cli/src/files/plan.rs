@@ -1,4 +1,4 @@
-//! Plans in files.
+//! Reads and writes plan files.
 
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(crate) fn read(path: &Path) -> Result<Plan, PlanFileError> {
         .map_err(|error| PlanFileError::Plan { path: name(), error })
 }
 
-/// A file for a plan that is still to be made from `trace`.
+/// Opens the file of a plan that is computed from `trace`.
 pub(crate) fn create(path: &Path, trace: &Path) -> Result<OutputFile, PlanFileError> {
     OutputFile::open(path, &[trace]).map_err(|error| PlanFileError::Io { path: output::name(path), error })
 }

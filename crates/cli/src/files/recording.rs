@@ -1,4 +1,4 @@
-//! Recordings from files.
+//! Reads recordings.
 
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use highwater_tracking::{BlockProblem, Cut, HwmError, HwmProblem, Recording, Rec
 use crate::files::input;
 use crate::files::trace::MAX_MEMORY;
 
-/// Limits on what is read, which guard against files that are not what they seem.
+/// Limits that protect against malformed files.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReadArguments {
     /// Refuse recordings of more events than this
@@ -35,7 +35,7 @@ pub(crate) enum ReadError {
     Recording { path: PathBuf, error: HwmError },
 }
 
-/// Which option allows more, for a file beyond a limit.
+/// The option that raises an exceeded limit.
 const fn advice(problem: &HwmProblem) -> &'static str {
     match problem {
         HwmProblem::Events(BlockProblem::TooMuchHeld { .. }) => "; --max-memory allows more",
@@ -44,7 +44,7 @@ const fn advice(problem: &HwmProblem) -> &'static str {
     }
 }
 
-/// Says, beside what a command found, where a recording could not be read further: what was found is of its beginning alone.
+/// Reports where a damaged recording ends: the results cover only its beginning.
 pub(crate) fn tell_cut(path: &Path, cut: Option<&Cut>) -> io::Result<()> {
     match cut {
         None => Ok(()),

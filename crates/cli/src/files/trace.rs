@@ -1,4 +1,4 @@
-//! Traces from files.
+//! Reads traces.
 
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use highwater_tracking::{
 
 use crate::files::input;
 
-/// Limits on what is read, which guard against files that are not what they seem.
+/// Limits that protect against malformed files.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Files")]
 pub(crate) struct ReadArguments {
-    /// The device of a PyTorch snapshot, if it has those of several
+    /// The device to read from a PyTorch snapshot of several
     #[arg(long, value_name = "N")]
     device: Option<u32>,
 
@@ -23,7 +23,7 @@ pub(crate) struct ReadArguments {
     #[arg(long, value_name = "N", default_value_t = TraceLimits::default().events)]
     max_events: u32,
 
-    /// Refuse files of more bytes than this, once decompressed
+    /// Refuse files of more bytes than this after decompression
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]
     max_input: Bytes,
 
@@ -31,15 +31,15 @@ pub(crate) struct ReadArguments {
     #[arg(long, value_name = "SIZE", default_value = MAX_MEMORY)]
     max_memory: Bytes,
 
-    /// Refuse files that are so many times longer once decompressed
+    /// Refuse files that grow by more than this factor when decompressed
     #[arg(long, value_name = "N", default_value_t = TraceLimits::default().ratio)]
     max_ratio: u32,
 }
 
-/// How much memory a command allows for a file by default.
+/// The default memory limit for a file.
 pub(crate) const MAX_MEMORY: &str = "1GiB";
 
-/// Lists on standard error what a file holds and its trace does not.
+/// Lists on standard error the contents that were skipped.
 pub(crate) fn tell_skipped(path: &Path, trace: &Trace) -> io::Result<()> {
     for what in trace.skipped() {
         writeln!(io::stderr(), "highwater: {}: skipped {what}", input::name(path).display())?;
@@ -56,7 +56,7 @@ pub(crate) enum ReadError {
     Trace { path: PathBuf, error: TraceError },
 }
 
-/// Which option allows more, for a file beyond a limit.
+/// The option that raises an exceeded limit.
 fn advice(problem: &TraceProblem) -> &'static str {
     match problem {
         TraceProblem::TooMuchHeld { .. }

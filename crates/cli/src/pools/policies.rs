@@ -1,4 +1,4 @@
-//! The policies there are to choose from, and how a pool of each is made.
+//! The policies to choose from, and the pools that they make.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,30 +13,30 @@ use highwater_tracking::{NoPlan, Step, Trace, plan_of};
 
 use crate::pools::spec::{Knob, PoolSpec, PoolSpecError};
 
-/// What the places of all policies here are multiples of, in bytes.
+/// All policies here place blocks at multiples of this many bytes.
 const GRANULE: u64 = 256;
 
-/// What a growing buddy pool takes at a time, as upstream does on a large machine.
+/// The region size of a growing buddy pool, as upstream on a large machine.
 const BUDDY_REGION: Bytes = Bytes::mib(500);
 
-/// Makes an empty pool over bare addresses.
+/// Creates an empty pool.
 pub(crate) type MakePool = Box<dyn Fn(PoolSpec) -> Box<dyn Allocator>>;
 
-/// Prepares a policy for a trace, with a plan to follow or the granule of one to make.
+/// Prepares a policy for a trace: with a plan to follow, or the granule of a plan to compute.
 type Prepare = fn(&Trace, Option<&Arc<Plan>>, u64) -> Result<MakePool, NoPlan>;
 
-/// One way of placing blocks.
+/// A placement policy.
 #[derive(Clone, Copy)]
 pub(crate) struct Policy {
-    /// Its name on the command line and in tables.
+    /// The name on the command line and in tables.
     pub(crate) name: &'static str,
     about: &'static str,
-    /// What it has a use for.
-    takes: &'static [Knob],
+    /// The options that it supports.
+    supports: &'static [Knob],
     prepare: Prepare,
 }
 
-/// What pools of best fit with coalescing can be told.
+/// The options of pools with best fit and coalescing.
 const ALL: &[Knob] = &[
     Knob::Growth,
     Knob::GrowthRule,
@@ -49,7 +49,7 @@ const ALL: &[Knob] = &[
     Knob::ThreadCache,
 ];
 
-/// The same with the plan's granule, and without caches, which would hide requests from the plan.
+/// Adds the plan's granule; omits thread caches, which would hide requests from the plan.
 const PLANNED: &[Knob] = &[
     Knob::Growth,
     Knob::GrowthRule,
@@ -62,39 +62,39 @@ const PLANNED: &[Knob] = &[
     Knob::Granule,
 ];
 
-/// Paddle's policies say themselves how large regions are, and how they are cut.
+/// Paddle's policies define the region sizes and the splits.
 const PADDLE: &[Knob] = &[Knob::Growth, Knob::RegionMerging, Knob::GarbageCollection];
 
-/// All of them. A new policy is an entry here.
+/// All policies. A new policy is an entry here.
 pub(crate) const POLICIES: &[Policy] = &[
     Policy {
         name: "bfc",
-        about: "best fit with coalescing, splitting always",
-        takes: ALL,
+        about: "best fit with coalescing, always splits",
+        supports: ALL,
         prepare: |_, _, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::new(spec.limit())))),
     },
     Policy {
         name: "bfc-tensorflow",
-        about: "best fit with coalescing as TensorFlow does it",
-        takes: ALL,
+        about: "best fit with coalescing, with TensorFlow's rules",
+        supports: ALL,
         prepare: |_, _, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::tensorflow(spec.limit())))),
     },
     Policy {
         name: "buddy",
-        about: "Paddle's buddy allocator, in steps of 256 bytes",
-        takes: PADDLE,
+        about: "Paddle's buddy allocator, with a granule of 256 bytes",
+        supports: PADDLE,
         prepare: |_, _, _| Ok(Box::new(buddy)),
     },
     Policy {
         name: "auto-growth",
         about: "Paddle's auto-growth best fit, each region as large as its first request",
-        takes: PADDLE,
+        supports: PADDLE,
         prepare: |_, _, _| Ok(Box::new(auto_growth)),
     },
     Policy {
         name: "planned",
-        about: "places computed ahead from the trace itself, or those of --plan",
-        takes: PLANNED,
+        about: "offsets planned ahead from the trace, or those of --plan",
+        supports: PLANNED,
         prepare: |trace, plan, granule| {
             let options = PlanOptions::default().with_granule(granule);
             let plan = match plan {
@@ -106,19 +106,19 @@ pub(crate) const POLICIES: &[Policy] = &[
     },
     Policy {
         name: "guard",
-        about: "bfc with every block between canaries, in real memory: 1 GiB at most, or --pool",
-        takes: ALL,
+        about: "bfc with canaries around every block, in real memory: at most 1 GiB, or --pool",
+        supports: ALL,
         prepare: |_, _, _| Ok(Box::new(guard)),
     },
     Policy {
         name: "passthrough",
-        about: "no pool: each block from the system, of real memory as for guard",
-        takes: &[],
+        about: "no pool: each block from the system, in real memory as for guard",
+        supports: &[],
         prepare: |_, _, _| Ok(Box::new(passthrough)),
     },
 ];
 
-/// A pool of a policy over bare addresses.
+/// Creates a pool over addresses without memory.
 fn pool<P: ConfiguredPolicy>(spec: PoolSpec, config: PoolConfig<P::Options>) -> Box<dyn Allocator>
 where
     PolicyAllocator<P>: Allocator,
@@ -127,7 +127,7 @@ where
     Box::new(PolicyAllocator::<P>::new("replay", Arc::new(source), spec.configure(config)))
 }
 
-/// The limit in whole granules, for policies whose one region has to be asked for in these.
+/// The limit in whole granules, for policies that request their one region in granules.
 fn whole_granules(spec: PoolSpec) -> Bytes {
     Bytes(spec.limit().get() / GRANULE * GRANULE)
 }
@@ -139,7 +139,7 @@ fn bfc(spec: PoolSpec, config: BfcConfig) -> Box<dyn Allocator> {
 
 fn buddy(spec: PoolSpec) -> Box<dyn Allocator> {
     let region = if spec.is_fixed() { whole_granules(spec) } else { BUDDY_REGION };
-    // A pool without room for a chunk refuses everything, whatever its sizes.
+    // A pool smaller than a chunk refuses every request, whatever its sizes.
     let options = BuddyOptions::new(Bytes(GRANULE), region).unwrap_or_default();
     pool::<bfc_core::Buddy>(spec, BuddyConfig::with_options(spec.limit(), options))
 }
@@ -154,11 +154,11 @@ fn planned(spec: PoolSpec, plan: &Arc<Plan>) -> Box<dyn Allocator> {
     let config = PlannedConfig::planned(spec.limit(), Arc::clone(plan));
     let rules = spec.cutting(config.options().fallback);
     let config = config.with_policy(PlannedOptions::new(Arc::clone(plan), rules));
-    // The plan's range is one piece, so a growing pool begins with it.
+    // The plan needs one contiguous range, so a growing pool begins with it.
     pool::<bfc_core::Planned<Bfc>>(spec, config.with_first_region(Bytes(plan.capacity())))
 }
 
-/// Canaries and poison are written, so there has to be memory.
+/// The guard writes canaries and poison, so it needs real memory.
 fn guard(spec: PoolSpec) -> Box<dyn Allocator> {
     let config = BfcConfig::new(spec.real_limit());
     let rules = spec.cutting(*config.options());
@@ -175,18 +175,17 @@ fn passthrough(spec: PoolSpec) -> Box<dyn Allocator> {
 }
 
 impl Policy {
-    /// Whether this means anything to it.
-    pub(crate) fn takes(&self, knob: Knob) -> bool {
-        self.takes.contains(&knob)
+    /// Whether the policy supports an option.
+    pub(crate) fn supports(&self, knob: Knob) -> bool {
+        self.supports.contains(&knob)
     }
 
-    /// Whether its pools are of bare addresses, and so of any size; others take real memory.
-    pub(crate) fn is_of_addresses(&self) -> bool {
+    /// Whether the pools use addresses without memory, and thus have any size.
+    pub(crate) fn is_address_only(&self) -> bool {
         !matches!(self.name, "guard" | "passthrough")
     }
 
-    /// Does once what the policy needs for a trace. The policy that follows plans follows the one given, or makes one with
-    /// this granule.
+    /// Prepares the policy for a trace. The policy `planned` follows the given plan, or computes one with this granule.
     pub(crate) fn prepare(
         &self,
         trace: &Trace,
@@ -197,12 +196,12 @@ impl Policy {
     }
 }
 
-/// Refuses what none of the policies has a use for; the others just go without.
+/// Refuses options that none of the policies supports. Policies ignore options that only others support.
 pub(crate) fn check(policies: &[Policy], knobs: &[Knob]) -> Result<(), PoolSpecError> {
-    let of_no_use = |knob: &&Knob| !policies.iter().any(|policy| policy.takes.contains(knob));
-    knobs.iter().find(of_no_use).map_or(Ok(()), |&knob| {
+    let unsupported = |knob: &&Knob| !policies.iter().any(|policy| policy.supports.contains(knob));
+    knobs.iter().find(unsupported).map_or(Ok(()), |&knob| {
         let policies = policies.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
-        Err(PoolSpecError::NoUse { knob, policies })
+        Err(PoolSpecError::Unsupported { knob, policies })
     })
 }
 
@@ -212,9 +211,9 @@ impl fmt::Debug for Policy {
     }
 }
 
-/// There is no policy of that name.
+/// There is no policy with this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no policy {name:?}; there are {}", names())]
+#[error("unknown policy {name:?}; the policies are {}", names())]
 pub(crate) struct UnknownPolicy {
     name: String,
 }
@@ -223,7 +222,7 @@ fn names() -> String {
     POLICIES.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ")
 }
 
-/// What each policy is, for the help.
+/// The list of policies for the help.
 pub(crate) fn help() -> String {
     let width = POLICIES.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
     let lines = POLICIES.iter().map(|policy| format!("  {:<width$}  {}", policy.name, policy.about));
@@ -262,11 +261,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_every_policy_serves_what_fits_and_has_no_more_than_it_was_given() {
+    fn every_policy_serves_what_fits_within_its_limit() {
         let trace = Trace::parse("a 0 1048576 x\n".as_bytes(), &TraceLimits::default()).unwrap();
         for policy in POLICIES {
             let pool = policy.prepare(&trace, None, GRANULE).unwrap();
-            // The least that a pool takes for itself: canaries, or a place to begin at.
+            // The smallest overhead of a pool: canaries, or the first address.
             let (aside, least) = match policy.name {
                 "guard" => (256, 256),
                 "passthrough" => (0, 1),
@@ -288,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_of_real_memory_refuse_what_a_file_may_ask_for_without_touching_it() {
+    fn pools_of_real_memory_refuse_huge_requests() {
         for name in ["guard", "passthrough"] {
             let trace = Trace::parse("a 0 1 x\n".as_bytes(), &TraceLimits::default()).unwrap();
             let pool = name.parse::<Policy>().unwrap().prepare(&trace, None, GRANULE).unwrap();
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_policy_has_a_use_for_may_be_said_beside_others_and_what_none_has_may_not() {
+    fn options_that_no_policy_supports_are_refused() {
         let [bfc, buddy, planned, passthrough] =
             ["bfc", "buddy", "planned", "passthrough"].map(|name| name.parse::<Policy>().unwrap());
         assert_eq!(check(&[passthrough, buddy, bfc], ALL), Ok(()));
@@ -311,7 +310,7 @@ mod tests {
             (&[passthrough], Knob::Growth),
         ] {
             let names = policies.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
-            assert_eq!(check(policies, &[knob]), Err(PoolSpecError::NoUse { knob, policies: names }));
+            assert_eq!(check(policies, &[knob]), Err(PoolSpecError::Unsupported { knob, policies: names }));
         }
     }
 }

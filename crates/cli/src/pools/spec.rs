@@ -1,4 +1,4 @@
-//! The pool to replay through, as it is described on the command line.
+//! The pool to replay through, as described on the command line.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use bfc_core::{
 };
 use clap::{Args, ValueEnum};
 
-/// How a pool comes to its memory.
+/// How a pool grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Growth {
-    /// One region of the whole pool.
+    /// One region of the pool's full size.
     Fixed,
-    /// Separate regions, as they are needed.
+    /// Separate regions, added on demand.
     Regions,
-    /// Regions that continue each other and are used as one.
+    /// Adjacent regions that are used as one.
     Extend,
 }
 
@@ -22,15 +22,15 @@ pub(crate) enum Growth {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Pool")]
 pub(crate) struct PoolArguments {
-    /// The most bytes that the pool may take, such as 512MiB
+    /// The limit of the pool, such as 512MiB
     #[arg(long, value_name = "SIZE")]
     pool: Option<Bytes>,
 
-    /// How it grows: fixed, regions or extend [default: fixed with --pool, else regions]
+    /// How the pool grows: fixed, regions or extend [default: fixed with --pool, else regions]
     #[arg(long, value_name = "HOW", hide_possible_values = true)]
     growth: Option<Growth>,
 
-    /// Later regions: doubling[:CAP], as-requested, fixed:SIZE or proportional:PARTS
+    /// The size of later regions: doubling[:CAP], as-requested, fixed:SIZE or proportional:PARTS
     #[arg(long, value_name = "RULE")]
     growth_rule: Option<GrowthRule>,
 
@@ -38,27 +38,27 @@ pub(crate) struct PoolArguments {
     #[arg(long, value_name = "SIZE")]
     first_region: Option<Bytes>,
 
-    /// Whether idle regions make way for a new one when the pool grows: on or off
+    /// Merge idle regions into a new one when the pool grows: on or off
     #[arg(long, value_name = "SWITCH", value_parser = switch)]
     region_merging: Option<bool>,
 
-    /// Whether idle regions are given back for larger ones: on or off
+    /// Free idle regions to make space for larger ones: on or off
     #[arg(long, value_name = "SWITCH", value_parser = switch)]
     garbage_collection: Option<bool>,
 
-    /// When chunks are split: always, twice or twice:WASTE in bytes or % of --pool
+    /// When to split chunks: always, twice or twice:WASTE in bytes or % of --pool
     #[arg(long, value_name = "RULE")]
     split: Option<SplitChoice>,
 
-    /// The end of a chunk that blocks are cut from: low or large-high
+    /// Which end of a chunk a block takes: low or large-high
     #[arg(long, value_name = "RULE")]
     cut: Option<CutRule>,
 
-    /// When freed blocks are joined with what is free beside them: at-once or deferred
+    /// When to join freed blocks with free neighbors: at-once or deferred
     #[arg(long, value_name = "RULE")]
     join: Option<JoinRule>,
 
-    /// Caches of small blocks by thread: on, off or LARGEST[:KEPT]
+    /// Cache small blocks per thread: on, off or LARGEST[:KEPT]
     #[arg(long, value_name = "SIZES", num_args = 0..=1, default_missing_value = "on", require_equals = true)]
     thread_cache: Option<CacheChoice>,
 }
@@ -71,7 +71,7 @@ fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Something that can be said of a pool, and that not all policies have a use for.
+/// An option of a pool that not all policies support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Knob {
     Growth,
@@ -82,7 +82,7 @@ pub(crate) enum Knob {
     Split,
     Cut,
     Join,
-    /// What a plan's places are multiples of.
+    /// The granule of a plan.
     Granule,
     ThreadCache,
 }
@@ -104,21 +104,21 @@ impl fmt::Display for Knob {
     }
 }
 
-/// A pool that cannot be made as described.
+/// An invalid description of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PoolSpecError {
-    #[error("{knob} is of no use to {policies}")]
-    NoUse { knob: Knob, policies: String },
-    #[error("{knob} is of no use to a pool of one fixed region: leave out --growth fixed")]
+    #[error("{knob} is not supported by {policies}")]
+    Unsupported { knob: Knob, policies: String },
+    #[error("{knob} has no effect on a pool of one fixed region: remove --growth fixed")]
     NoGrowth { knob: Knob },
-    #[error("--split {split}: a share of the pool needs the pool's size: add --pool")]
+    #[error("--split {split}: a percentage needs the size of the pool: add --pool")]
     ShareOfNothing { split: SplitChoice },
 }
 
-/// The most that a pool without a limit takes: more than any machine has, and small enough to be added to.
+/// The limit of an unlimited pool: more than any machine has, without overflow in sums.
 const WITHOUT_LIMIT: Bytes = Bytes(1 << 56);
 
-/// The most that a pool of real memory takes unless told otherwise, as a file may ask for any number of bytes.
+/// The default limit of pools with real memory: a file may request any size.
 pub(crate) const REAL_MEMORY: Bytes = Bytes::gib(1);
 
 /// The pool to replay through.
@@ -127,12 +127,12 @@ pub(crate) struct PoolSpec {
     limit: Option<Bytes>,
     growth: Growth,
     options: PoolOptions,
-    /// The most real memory that may be taken.
+    /// The limit for real memory.
     real: Bytes,
 }
 
 impl PoolSpec {
-    /// The pool that is described.
+    /// The pool that the arguments describe.
     pub(crate) fn new(arguments: &PoolArguments) -> Result<Self, PoolSpecError> {
         let options = arguments.options();
         let growing = [
@@ -155,7 +155,7 @@ impl PoolSpec {
         Ok(Self { limit: arguments.pool, growth, options, real })
     }
 
-    /// The same pool, of exactly `bytes` bytes in one region.
+    /// The same pool with exactly `bytes` bytes in one region.
     pub(crate) const fn fixed(self, bytes: u64) -> Self {
         Self { limit: Some(Bytes(bytes)), growth: Growth::Fixed, ..self }
     }
@@ -164,7 +164,7 @@ impl PoolSpec {
         self.limit.unwrap_or(WITHOUT_LIMIT)
     }
 
-    /// The limit of a pool of real memory.
+    /// The limit if the pool uses real memory.
     pub(crate) fn real_limit(self) -> Bytes {
         self.limit.unwrap_or(REAL_MEMORY).min(self.real)
     }
@@ -173,25 +173,25 @@ impl PoolSpec {
         self.growth == Growth::Fixed
     }
 
-    /// Whether regions may continue each other.
+    /// Whether adjacent regions are used as one.
     pub(crate) fn extends(self) -> bool {
         self.growth == Growth::Extend
     }
 
-    /// The configuration with all that was said of the pool, whatever its policy.
+    /// Applies the options to a configuration.
     pub(crate) fn configure<O>(self, config: PoolConfig<O>) -> PoolConfig<O> {
         self.options.configure(config).with_allow_growth(!self.is_fixed())
     }
 
-    /// The rules for cutting and joining chunks with what was said of them.
+    /// Applies the options to the rules for splitting and joining chunks.
     pub(crate) fn cutting(self, rules: BfcOptions) -> BfcOptions {
         self.options.cutting(rules, self.limit())
     }
 }
 
 impl PoolArguments {
-    /// The pool of whose size, growth, cutting and joining this is said, and nothing else.
-    pub(crate) fn said(
+    /// Arguments with only these options set.
+    pub(crate) fn with(
         pool: Option<Bytes>,
         growth: Option<Growth>,
         split: Option<SplitChoice>,
@@ -214,7 +214,7 @@ impl PoolArguments {
         options
     }
 
-    /// What was said of the pool, other than its size.
+    /// The options that were given, except the size.
     pub(crate) fn knobs(&self) -> Vec<Knob> {
         let given = [
             (Knob::Growth, self.growth.is_some()),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_with_a_size_is_fixed_unless_something_is_said_of_its_growth() {
+    fn a_pool_with_a_size_is_fixed_unless_growth_is_given() {
         let growth = |arguments: PoolArguments| PoolSpec::new(&arguments).unwrap().growth;
         assert_eq!(growth(pool(1)), Growth::Fixed);
         assert_eq!(growth(PoolArguments::default()), Growth::Regions);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn real_memory_has_a_limit_that_only_the_size_of_the_pool_raises() {
+    fn only_the_pool_size_raises_the_limit_of_real_memory() {
         let real = |arguments: &PoolArguments| PoolSpec::new(arguments).unwrap().real_limit();
         let large = REAL_MEMORY.get() * 2;
         assert_eq!(real(&PoolArguments::default()), REAL_MEMORY);

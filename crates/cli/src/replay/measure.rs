@@ -1,4 +1,4 @@
-//! One trace through one policy: times, peaks, and how the free memory was scattered on the way.
+//! Measures one trace with one policy: times, peaks and fragmentation.
 
 use std::num::NonZero;
 use std::time::{Duration, Instant};
@@ -11,57 +11,56 @@ use super::smallest::SmallestPool;
 use crate::pools::policies::MakePool;
 use crate::pools::spec::PoolSpec;
 
-/// How many events are timed together: about as long as a machine that has other work to do leaves a thread alone.
+/// How many events are timed together: short enough that other processes rarely interrupt.
 const STRETCH: NonZero<usize> = NonZero::new(1024).unwrap();
 
-/// How many new pools are timed at most, as making one may cost more than the replay.
+/// The most new pools to time: creating one may cost more than the replay.
 const MOST_COLD: u32 = 5;
 
-/// At how many moments a pool's state is noted.
+/// The number of samples of a pool's state.
 const SAMPLES: usize = 64;
 
-/// What a replay has shown; an object of `--json`. All sizes in bytes.
+/// The result of a replay; an object of `--json`. All sizes in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Measurement {
     pub(super) trace: String,
     pub(super) policy: &'static str,
     pub(super) events: usize,
-    /// Through a pool that has replayed the trace before: the best time of each stretch. None if a replay failed, or
-    /// without events.
+    /// Through a warm pool: the best time of each stretch. `None` if a replay failed or there are no events.
     pub(super) ns_per_event: Option<f64>,
-    /// The same through new pools.
+    /// Through new pools.
     pub(super) cold_ns_per_event: Option<f64>,
     pub(super) repeats: u32,
-    /// The most bytes asked for that are live at a time: no pool can do with less.
+    /// The peak of live requested bytes: the lower bound of every pool.
     pub(super) peak_live_bytes: u64,
-    /// The most bytes granted at a time.
+    /// The peak of bytes in use.
     pub(super) peak_in_use_bytes: u64,
-    /// The most bytes taken from the source, in the first replay.
+    /// The peak of reserved bytes in the first replay.
     pub(super) peak_reserved_bytes: u64,
     /// `peak_reserved_bytes / peak_live_bytes`.
     pub(super) waste: Option<f64>,
     #[serde(flatten)]
     pub(super) smallest: Option<SmallestPool>,
-    /// The first event that the pool refused.
+    /// The first refused event.
     pub(super) failed_at: Option<usize>,
     pub(super) failure: Option<Failure>,
     pub(super) timeline: Vec<Sample>,
 }
 
-/// Why an event was refused.
+/// The reason why an event was refused.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Failure {
     pub(super) label: Option<String>,
     pub(super) bytes: Option<u64>,
-    /// Why there was no memory, if that was it.
+    /// The cause, if memory ran out.
     pub(super) verdict: Option<&'static str>,
     pub(super) message: String,
 }
 
-/// A pool's state at one moment.
+/// A sample of a pool's state.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Sample {
-    /// Events done.
+    /// Events so far.
     pub(super) event: usize,
     pub(super) in_use_bytes: u64,
     pub(super) reserved_bytes: u64,
@@ -70,7 +69,7 @@ pub(super) struct Sample {
     pub(super) fragmentation: f64,
 }
 
-/// Replays a trace through new pools, `repeats` times through one that is warm, and once more to look at it.
+/// Replays a trace through new pools, `repeats` times through a warm one, and once more to sample it.
 pub(super) fn measure(
     trace: &str,
     policy: &'static str,
@@ -108,7 +107,7 @@ pub(super) fn measure(
 }
 
 impl Measurement {
-    /// What a policy that could not even begin has shown.
+    /// The result of a policy that could not start.
     pub(super) fn not_begun(
         trace: &str,
         policy: &'static str,

@@ -1,4 +1,4 @@
-//! The smallest pool of one region that a trace fits into.
+//! Finds the smallest single-region pool that serves a trace.
 
 use bfc_core::{Bytes, KIB};
 use highwater_tracking::Replayer;
@@ -7,23 +7,23 @@ use serde::Serialize;
 use crate::pools::policies::MakePool;
 use crate::pools::spec::PoolSpec;
 
-/// How finely pools are told apart: in 256 bytes for small traces, in 64 KiB for large ones.
+/// The step between pool sizes: 256 bytes for small traces, 64 KiB for large ones.
 const STEPS: std::ops::RangeInclusive<u64> = 256..=64 * KIB;
 
-/// How many larger pools are tried, each a hundredth of the smallest larger than the one before: with some policies a
-/// trace fits into a pool and not into a larger one.
+/// How many larger pools to try, in steps of one percent. With some policies a trace fits into a pool and not into a
+/// larger one.
 const LARGER_POOLS: u64 = 10;
 
-/// What was found; fields of the object of `--json`.
+/// The result; fields of the object of `--json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct SmallestPool {
-    /// None if the trace fits into no pool at all.
+    /// `None` if no pool serves the trace.
     pub(crate) smallest_pool_bytes: Option<u64>,
     /// `smallest_pool_bytes / peak_live_bytes`.
     pub(crate) smallest_pool_waste: Option<f64>,
-    /// How finely pools were told apart.
+    /// The step between the tried sizes.
     pub(crate) smallest_pool_step_bytes: u64,
-    /// The first larger pool tried that the trace does not fit into.
+    /// The first larger pool that failed.
     pub(crate) larger_pool_that_fails_bytes: Option<u64>,
 }
 
@@ -50,18 +50,18 @@ pub(crate) fn smallest_pool(
     }
 }
 
-/// A power of two, about a 16,384th of the peak.
+/// A power of two of about 1/16,384 of the peak.
 fn step(peak: u64) -> u64 {
     (peak >> 14).clamp(*STEPS.start(), *STEPS.end()).next_power_of_two()
 }
 
-/// The least multiple of `step` that fits, if every larger one does; else one that fits while the next smaller does not.
-/// None fits below `peak`.
+/// Finds the smallest multiple of `step` that fits, if all larger ones fit. Otherwise finds one that fits while the
+/// next smaller one does not. No size below `peak` fits.
 fn search(peak: u64, step: u64, fits: &mut dyn FnMut(u64) -> bool) -> Option<u64> {
     const MOST: u64 = 1 << 60;
     let mut large = peak.max(1).checked_next_multiple_of(step).filter(|&bytes| bytes <= MOST)?;
     let mut small = large - step;
-    // First a pool that is large enough, in strides that double; from an eighth of a percent on.
+    // First find a pool that is large enough, with strides that double from an eighth of a percent.
     let mut stride = (peak >> 9).next_multiple_of(step).max(step);
     while !fits(large) {
         small = large;
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_search_finds_the_exact_step_and_never_tries_less_than_the_peak() {
+    fn the_search_is_exact_and_never_tries_less_than_the_peak() {
         for smallest in [1000, 1024, 1025, 5000, 1 << 20, (1 << 40) + 77] {
             let mut tries = 0;
             let found = search(1000, 256, &mut |bytes| {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_fits_and_the_next_smaller_pool_does_not_even_where_larger_ones_fail() {
+    fn the_result_fits_even_if_larger_pools_fail() {
         let mut fits = |bytes: u64| bytes >= 1 << 20 && !(3 << 20..4 << 20).contains(&bytes);
         let found = search(1000, 256, &mut fits).unwrap();
         assert!(fits(found) && !fits(found - 256));

@@ -16,12 +16,12 @@ pub(super) struct PageError {
     pub(super) error: io::Error,
 }
 
-/// Opens the file for a page, which is none of those that are read for it.
+/// Opens the page's file, which must not be one of the inputs.
 pub(super) fn create(path: &Path, read: &[&Path]) -> Result<OutputFile, PageError> {
     OutputFile::open(path, read).map_err(|error| PageError { path: output::name(path), error })
 }
 
-/// Writes the page of a recording, and of the log of its run, and prints the size of the file.
+/// Writes the page of a recording and its log, and prints the size of the file.
 pub(super) fn write(
     recording: &Recording,
     log: Option<&TrainingLog>,

@@ -1,4 +1,4 @@
-//! The terminal while `highwater top` has it: a screen of its own, and the old one back whatever happens.
+//! The terminal of `highwater top`: an alternate screen in raw mode, restored on exit.
 
 use std::io::{self, Stdout, Write};
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use crossterm::terminal::{
 };
 use crossterm::{execute, queue};
 
-/// What somebody wants.
+/// A command from the keyboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// To leave: q, Escape or Ctrl-C.
+    /// Quit: q, Escape or Ctrl-C.
     Quit,
-    /// Another order: s.
+    /// Change the order: s.
     Order,
-    /// The screen has another size.
+    /// The terminal was resized.
     Redraw,
-    /// Nothing, for as long as was waited.
+    /// No key within the timeout.
     None,
 }
 
-/// A terminal in use. Dropping it, also while unwinding, gives it back as it was.
+/// The terminal in raw mode. Dropping it restores the terminal, also while unwinding.
 #[derive(Debug)]
 pub(super) struct Screen {
     out: Stdout,
@@ -33,7 +33,7 @@ pub(super) struct Screen {
 impl Screen {
     pub(super) fn open() -> io::Result<Self> {
         enable_raw_mode()?;
-        // From here on the terminal is given back.
+        // From here on, dropping `screen` restores the terminal.
         let mut screen = Self { out: io::stdout() };
         execute!(screen.out, EnterAlternateScreen, Hide)?;
         Ok(screen)
@@ -44,7 +44,7 @@ impl Screen {
         size().map(|(columns, rows)| (columns.into(), rows.into()))
     }
 
-    /// Shows these lines, which fit.
+    /// Shows these lines, which must fit.
     pub(super) fn show(&mut self, lines: &[String]) -> io::Result<()> {
         for (row, line) in (0..).zip(lines) {
             queue!(self.out, MoveTo(0, row), Print(line), Clear(ClearType::UntilNewLine))?;
@@ -53,7 +53,7 @@ impl Screen {
         self.out.flush()
     }
 
-    /// Waits for a key, at most so long.
+    /// Waits for a key, at most this long.
     pub(super) fn wait(&self, most: Duration) -> io::Result<Key> {
         let end = Instant::now() + most;
         loop {
@@ -69,13 +69,13 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Nobody is left to tell if this fails.
+        // There is no way left to report an error.
         let _ = execute!(self.out, Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }
 }
 
-/// What an event means; `None` if nothing.
+/// The key of an event, if it has a meaning.
 fn meaning(event: &Event) -> Option<Key> {
     match event {
         Event::Resize(..) => Some(Key::Redraw),

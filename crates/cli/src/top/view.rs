@@ -1,19 +1,18 @@
-//! What `highwater top` shows, as lines of text.
+//! The screen of `highwater top` as lines of text.
 
 use std::path::Path;
 
-use highwater_tracking::table::{Table, bytes, count, duration, share};
-use highwater_tracking::{Follower, HolderNow};
+use highwater_tracking::table::{Table, bytes, count, duration, plain, share};
+use highwater_tracking::{Follower, Report};
 
-use crate::report::plain;
 use crate::sparkline::sparkline;
 
-/// By what holders are sorted.
+/// The order of the holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// By what they hold now.
+    /// By live bytes.
     Live,
-    /// By what they held at the peak.
+    /// By bytes at the peak.
     Peak,
 }
 
@@ -27,8 +26,8 @@ impl Order {
 
     const fn name(self) -> &'static str {
         match self {
-            Self::Live => "what is in use now",
-            Self::Peak => "what was in use at the peak",
+            Self::Live => "live bytes",
+            Self::Peak => "bytes at the peak",
         }
     }
 }
@@ -42,7 +41,7 @@ pub(super) struct View<'a, R> {
     rate: Option<f64>,
 }
 
-/// What `highwater top` says while its file does not exist.
+/// The message while the file does not exist.
 pub(super) fn waiting(path: &Path) -> String {
     format!("waiting for {}, which does not exist yet", path.display())
 }
@@ -60,7 +59,7 @@ fn fit(mut lines: Vec<String>, keys: String, columns: usize, rows: usize) -> Vec
     lines.into_iter().map(|line| line.chars().take(columns).collect()).collect()
 }
 
-/// More holders than fit on any screen: those from which the largest are chosen.
+/// More holders than fit on a screen; the largest are chosen from these.
 const CANDIDATES: usize = 1000;
 
 impl<'a, R: std::io::Read> View<'a, R> {
@@ -70,28 +69,29 @@ impl<'a, R: std::io::Read> View<'a, R> {
 
     /// The view on a screen of so many columns and rows, the keys in the last row.
     pub(super) fn fitting(&self, columns: usize, rows: usize) -> Vec<String> {
-        let keys = format!("q quits   s sorts otherwise; now by {}", self.order.name());
+        let keys = format!("q quits   s changes the order; now by {}", self.order.name());
         fit(self.lines(columns, rows), keys, columns, rows)
     }
 
     /// The view, so wide, with at most so many holders.
     pub(super) fn lines(&self, width: usize, holders: usize) -> Vec<String> {
         let run = self.run;
+        let report = run.report(CANDIDATES.max(holders));
         let mut lines = vec![self.head()];
         if run.facts().is_none() {
             lines.push("nothing recorded yet".to_owned());
             return lines;
         }
-        lines.push(self.levels());
+        lines.push(self.levels(&report));
         if run.failures() > 0 {
-            lines.push(format!("{} requests found no memory", run.failures()));
+            lines.push(format!("{} requests failed: out of memory", run.failures()));
         }
         if let Some(mark) = run.last_mark() {
             lines.push(format!("last mark: {}", plain(mark)));
         }
-        let top = run.peak_bytes().max(1) as f64;
+        let top = report.peak.as_ref().map_or(1, |peak| peak.bytes) as f64;
         lines.push(sparkline(run.course().iter().map(|&level| level as f64 / top), width.min(512)));
-        let tables = [self.categories(), self.holders(holders)];
+        let tables = [report.category_table(), self.holders(report, holders)];
         for table in tables {
             lines.push(String::new());
             lines.extend(table.to_string().lines().map(str::to_owned));
@@ -111,58 +111,32 @@ impl<'a, R: std::io::Read> View<'a, R> {
         format!("{} ({path}), {state}: {} events in {time}{rate}", plain(name), run.events())
     }
 
-    fn levels(&self) -> String {
-        let run = self.run;
-        let reserved = match run.reserved_bytes() {
+    fn levels(&self, report: &Report) -> String {
+        let reserved = match self.run.reserved_bytes() {
             0 => String::new(),
             reserved => format!(", reserved {}", bytes(reserved)),
         };
-        let peak = match run.peak_bytes() {
-            0 => String::new(),
-            peak => {
-                let (time, owner) = (duration(run.peak_at_ns()), run.peak_owner());
-                let by = if owner.is_empty() { String::new() } else { format!(" by {}", plain(&owner)) };
-                format!(", peak {} after {time}{by}", bytes(peak))
-            }
-        };
-        format!("in use {}{reserved}{peak}", bytes(run.live_bytes()))
+        let peak = report.peak.as_ref().map_or(String::new(), |peak| {
+            let (time, owner) = (duration(peak.at_ns.unwrap_or(0)), peak.owner());
+            let by = if owner.is_empty() { String::new() } else { format!(" by {}", plain(&owner)) };
+            format!(", peak {} after {time}{by}", bytes(peak.bytes))
+        });
+        format!("live {}{reserved}{peak}", bytes(self.run.live_bytes()))
     }
 
-    fn categories(&self) -> Table {
-        let mut table = Table::new(&["category", "in use", "at most", "at the peak", "share"]);
-        for row in self.run.categories().iter().filter(|row| row.most_bytes > 0) {
-            table.line(
-                &row.category.name().replace('_', " "),
-                [
-                    bytes(row.live_bytes),
-                    bytes(row.most_bytes),
-                    bytes(row.peak_bytes),
-                    self.share_of_peak(row.peak_bytes),
-                ],
-            );
-        }
-        table
-    }
-
-    fn holders(&self, most: usize) -> Table {
-        let mut rows = self.run.holders(CANDIDATES.max(most));
+    fn holders(&self, report: Report, most: usize) -> Table {
+        let mut rows = report.places;
         if self.order == Order::Peak {
             rows.sort_by_key(|row| std::cmp::Reverse((row.peak_bytes, row.live_bytes)));
         }
-        let mut table = Table::new(&["held by", "calls", "in use", "at most", "at the peak", "share"]);
-        for HolderNow { name, calls, live_bytes, most_bytes, peak_bytes, .. } in rows.iter().take(most) {
-            let name = if name.is_empty() { "(outside of ops)".to_owned() } else { plain(name) };
-            let share = self.share_of_peak(*peak_bytes);
-            table.line(
-                &name,
-                [count(*calls), bytes(*live_bytes), bytes(*most_bytes), bytes(*peak_bytes), share],
-            );
+        let mut table = Table::new(&["op", "calls", "live", "self peak", "at peak", "share"]);
+        for row in rows.iter().take(most) {
+            let path = row.path();
+            let name = if path.is_empty() { "(outside of ops)" } else { &path };
+            let sizes = [row.live_bytes, row.self_peak_bytes, row.peak_bytes].map(bytes);
+            table.line(name, [count(row.calls)].into_iter().chain(sizes).chain([share(row.peak_share)]));
         }
         table
-    }
-
-    fn share_of_peak(&self, held: u64) -> String {
-        share(held as f64 / self.run.peak_bytes().max(1) as f64)
     }
 }
 
@@ -204,10 +178,7 @@ mod tests {
         let view = View::new(Path::new("run.hwm"), &follower, Order::Live, None);
         let lines = view.lines(100, 20);
         assert!(lines[0].starts_with("sample\u{fffd}[2J (run.hwm), ended: "), "{lines:#?}");
-        assert!(
-            lines[1].starts_with("in use 1.00 KiB, reserved 1.00 MiB, peak 5.00 KiB after "),
-            "{lines:#?}"
-        );
+        assert!(lines[1].starts_with("live 1.00 KiB, reserved 1.00 MiB, peak 5.00 KiB after "), "{lines:#?}");
         assert!(lines[1].ends_with("by fc2.matmul") && lines[2] == "last mark: step 1", "{lines:#?}");
         let of = |order| {
             let lines = View::new(Path::new("run.hwm"), &follower, order, None).lines(100, 1);

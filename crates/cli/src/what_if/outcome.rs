@@ -1,4 +1,4 @@
-//! What became of a variation.
+//! The outcome of a variation.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::variation::Variation;
 use crate::progress::Progress;
 use crate::replay::smallest::smallest_pool;
 
-/// What a variation would have taken; an object of `--json`. All sizes in bytes, over all pools of the run.
+/// The memory of a variation; an object of `--json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Outcome {
     pub(super) what: String,

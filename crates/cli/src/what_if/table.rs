@@ -1,12 +1,11 @@
 //! The outcomes as a table.
 
 use highwater_tracking::Recording;
-use highwater_tracking::table::{Table, bytes};
+use highwater_tracking::table::{Table, bytes, plain};
 
 use super::outcome::Outcome;
-use crate::report::plain;
 
-/// What the run was, and what its pools held when it was recorded.
+/// The recorded run and its pools.
 pub(super) fn heading(recording: &Recording) -> String {
     let facts = recording.facts();
     let more: Vec<String> =
@@ -17,7 +16,7 @@ pub(super) fn heading(recording: &Recording) -> String {
     }
     for pool in recording.summary().map_or(&[][..], |summary| &summary.report.pools) {
         text.push_str(&format!(
-            "{} had at most {} in use and {} reserved\n",
+            "{}: peak {} in use, {} reserved\n",
             plain(&pool.name),
             bytes(pool.peak_in_use),
             bytes(pool.peak_reserved)
@@ -26,7 +25,7 @@ pub(super) fn heading(recording: &Recording) -> String {
     format!("{text}\n")
 }
 
-/// A line for each outcome, with what changes against the first; then what failed.
+/// One row per outcome, with its change against the first, then the failures.
 pub(super) fn table(outcomes: &[Outcome]) -> String {
     let mut table = Table::new(&["what if", "in use", "reserved", "change", "smallest pool", "change"]);
     let base = outcomes.first();
@@ -42,8 +41,8 @@ pub(super) fn table(outcomes: &[Outcome]) -> String {
         table.line(&outcome.what, [in_use, reserved, reserved_change, smallest, smallest_change]);
     }
     let least = match base.map_or(0, |base| base.peak_live_bytes) {
-        0 => "no memory was taken".to_owned(),
-        least => format!("no pool can do with less than {}", bytes(least)),
+        0 => "the run used no memory".to_owned(),
+        least => format!("lower bound of every pool: {}", bytes(least)),
     };
     let failures = outcomes
         .iter()
@@ -51,7 +50,7 @@ pub(super) fn table(outcomes: &[Outcome]) -> String {
     format!("{table}\n{least}\n{}", failures.collect::<String>())
 }
 
-/// By how many percent a size changes; nothing where there is nothing to compare.
+/// The change in percent; empty if there is nothing to compare.
 fn change(before: Option<u64>, after: Option<u64>) -> String {
     match (before, after) {
         (Some(before), Some(after)) if before == after => "-".to_owned(),

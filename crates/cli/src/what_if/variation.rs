@@ -1,32 +1,32 @@
-//! What is tried: other policies, other rules, other pools.
+//! The variations to try: policies, rules and pools.
 
 use bfc_core::{Bytes, CutRule, JoinRule, SplitChoice};
 use clap::ValueEnum;
 use highwater_tracking::Recording;
 
 use super::WhatIfArguments;
-use super::lanes::{Grouping, Lanes};
+use super::selection::{Grouping, PoolSelection};
 use crate::pools::policies::{self, POLICIES, Policy};
 use crate::pools::spec::{Growth, Knob, PoolArguments, PoolSpec, PoolSpecError};
 
-/// The policy of a run that does not say which it had.
+/// The default policy of a run.
 const DEFAULT: &str = "bfc";
 
-/// One thing to try.
+/// One variation of the recorded run.
 #[derive(Clone, Debug)]
 pub(super) struct Variation {
-    /// What is other than recorded, for people.
+    /// The difference from the recorded run.
     pub(super) what: String,
     pub(super) policy: Policy,
     pub(super) spec: PoolSpec,
-    /// The size of the pool, if that was said.
+    /// The size of the pool, if given.
     pub(super) limit: Option<Bytes>,
     pub(super) grouping: Grouping,
 }
 
-/// What can be said of a pool here.
+/// The pool options that differ from the recorded run.
 #[derive(Clone, Copy, Debug, Default)]
-struct Said {
+struct PoolChanges {
     split: Option<SplitChoice>,
     cut: Option<CutRule>,
     join: Option<JoinRule>,
@@ -34,13 +34,13 @@ struct Said {
     pool: Option<Bytes>,
 }
 
-impl Said {
+impl PoolChanges {
     fn spec(self) -> Result<PoolSpec, PoolSpecError> {
         PoolSpec::new(&self.arguments())
     }
 
     fn arguments(self) -> PoolArguments {
-        PoolArguments::said(self.pool, self.growth, self.split, self.cut, self.join)
+        PoolArguments::with(self.pool, self.growth, self.split, self.cut, self.join)
     }
 
     fn words(self) -> Vec<String> {
@@ -63,14 +63,14 @@ impl Said {
 }
 
 impl Variation {
-    /// What the arguments ask for; without any, what is worth a try. The first is always the run as it was recorded.
+    /// The variations that the arguments request, or a default selection. The first is always the run as recorded.
     pub(super) fn asked(
         arguments: &WhatIfArguments,
         recording: &Recording,
-        lanes: &Lanes,
+        selection: &PoolSelection,
     ) -> Result<Vec<Self>, PoolSpecError> {
         let recorded = recorded_policy(recording);
-        let mut variations = vec![Self::new("as recorded".to_owned(), recorded, Said::default())?];
+        let mut variations = vec![Self::new("as recorded".to_owned(), recorded, PoolChanges::default())?];
         let given = [
             (Knob::Split, !arguments.split.is_empty()),
             (Knob::Cut, !arguments.cut.is_empty()),
@@ -80,8 +80,8 @@ impl Variation {
         let knobs: Vec<Knob> = given.into_iter().filter_map(|(knob, given)| given.then_some(knob)).collect();
         if knobs.is_empty() && arguments.policy.is_empty() && arguments.pool.is_empty() {
             variations.extend(usual(recorded)?);
-            if lanes.can_be_merged(recording) {
-                let merged = Self::new("pools merged".to_owned(), recorded, Said::default())?;
+            if selection.can_be_merged(recording) {
+                let merged = Self::new("pools merged".to_owned(), recorded, PoolChanges::default())?;
                 variations.push(Self { grouping: Grouping::Merged, ..merged });
             }
         } else {
@@ -89,45 +89,46 @@ impl Variation {
                 if arguments.policy.is_empty() { vec![recorded] } else { arguments.policy.clone() };
             policies::check(&policies, &knobs)?;
             for policy in policies {
-                variations.extend(product(arguments, policy)?);
+                variations.extend(combinations(arguments, policy)?);
             }
         }
         Ok(variations)
     }
 
-    fn new(what: String, policy: Policy, said: Said) -> Result<Self, PoolSpecError> {
+    fn new(what: String, policy: Policy, said: PoolChanges) -> Result<Self, PoolSpecError> {
         let (spec, limit) = (said.spec()?, said.pool);
         Ok(Self { what, policy, spec, limit, grouping: Grouping::Pools })
     }
 }
 
-/// Every other policy of bare addresses, and one other rule at a time for the recorded one.
+/// Every other policy without real memory, and one other rule at a time for the recorded policy.
 fn usual(recorded: Policy) -> Result<Vec<Variation>, PoolSpecError> {
-    let others = POLICIES.iter().filter(|policy| policy.name != recorded.name && policy.is_of_addresses());
+    let others = POLICIES.iter().filter(|policy| policy.name != recorded.name && policy.is_address_only());
     let mut variations: Vec<Variation> = others
-        .map(|policy| Variation::new(policy.name.to_owned(), *policy, Said::default()))
+        .map(|policy| Variation::new(policy.name.to_owned(), *policy, PoolChanges::default()))
         .collect::<Result<_, _>>()?;
     let other_split =
         if recorded.name == "bfc-tensorflow" { SplitChoice::Always } else { SplitChoice::TENSORFLOW };
     for (knob, said) in [
-        (Knob::Split, Said { split: Some(other_split), ..Said::default() }),
-        (Knob::Growth, Said { growth: Some(Growth::Extend), ..Said::default() }),
+        (Knob::Split, PoolChanges { split: Some(other_split), ..PoolChanges::default() }),
+        (Knob::Growth, PoolChanges { growth: Some(Growth::Extend), ..PoolChanges::default() }),
     ] {
-        if recorded.takes(knob) {
+        if recorded.supports(knob) {
             variations.push(Variation::new(said.words().join(", "), recorded, said)?);
         }
     }
     Ok(variations)
 }
 
-/// One policy with every combination of what is said, of that which means anything to it.
-fn product(arguments: &WhatIfArguments, policy: Policy) -> Result<Vec<Variation>, PoolSpecError> {
-    let mut all = vec![Said::default()];
-    all =
-        with_each(&all, &arguments.split, policy.takes(Knob::Split), |said, split| said.split = Some(split));
-    all = with_each(&all, &arguments.cut, policy.takes(Knob::Cut), |said, cut| said.cut = Some(cut));
-    all = with_each(&all, &arguments.join, policy.takes(Knob::Join), |said, join| said.join = Some(join));
-    all = with_each(&all, &arguments.growth, policy.takes(Knob::Growth), |said, growth| {
+/// Every combination of the given options that the policy supports.
+fn combinations(arguments: &WhatIfArguments, policy: Policy) -> Result<Vec<Variation>, PoolSpecError> {
+    let mut all = vec![PoolChanges::default()];
+    all = with_each(&all, &arguments.split, policy.supports(Knob::Split), |said, split| {
+        said.split = Some(split)
+    });
+    all = with_each(&all, &arguments.cut, policy.supports(Knob::Cut), |said, cut| said.cut = Some(cut));
+    all = with_each(&all, &arguments.join, policy.supports(Knob::Join), |said, join| said.join = Some(join));
+    all = with_each(&all, &arguments.growth, policy.supports(Knob::Growth), |said, growth| {
         said.growth = Some(growth)
     });
     all = with_each(&all, &arguments.pool, true, |said, pool| said.pool = Some(pool));
@@ -139,14 +140,15 @@ fn product(arguments: &WhatIfArguments, policy: Policy) -> Result<Vec<Variation>
         .collect()
 }
 
-/// What was said so far, each with every choice of one thing more; as it was if none is given or it means nothing.
+/// Combines each element with each choice. Returns the elements unchanged if there is no choice or the policy does not
+/// support the option.
 fn with_each<T: Copy>(
-    all: &[Said],
+    all: &[PoolChanges],
     choices: &[T],
-    means_anything: bool,
-    say: impl Fn(&mut Said, T),
-) -> Vec<Said> {
-    if choices.is_empty() || !means_anything {
+    supported: bool,
+    say: impl Fn(&mut PoolChanges, T),
+) -> Vec<PoolChanges> {
+    if choices.is_empty() || !supported {
         return all.to_vec();
     }
     let each = all.iter().flat_map(|&said| choices.iter().map(move |&choice| (said, choice)));
@@ -157,9 +159,9 @@ fn with_each<T: Copy>(
     .collect()
 }
 
-/// The policy that the run says it had.
+/// The policy of the recorded run.
 fn recorded_policy(recording: &Recording) -> Policy {
-    let named = |name: &str| name.parse::<Policy>().ok().filter(Policy::is_of_addresses);
+    let named = |name: &str| name.parse::<Policy>().ok().filter(Policy::is_address_only);
     let said = recording.facts().get("allocator").and_then(named);
     said.or_else(|| named(DEFAULT)).unwrap_or(POLICIES[0])
 }

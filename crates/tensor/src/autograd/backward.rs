@@ -6,18 +6,16 @@ use std::sync::Arc;
 use bfc_core::Category;
 use highwater_tracking::{Phase, phase};
 
-use super::edge::GradEdge;
 use super::gradients::Gradients;
-use super::mode::no_grad;
 use super::node::{Node, Saved, Taken};
 use super::version;
 use crate::backend::{Binary, Kernel};
-use crate::context::OpContext;
-use crate::device::Device;
+use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
-use crate::op::HeldOp;
-use crate::placement::PlacementReason;
+use crate::op::mode::no_grad;
+use crate::op::{HeldOp, OpContext};
 use crate::tensor::Tensor;
+use crate::tensor::edge::GradEdge;
 
 impl Tensor {
     /// The gradients of this one number with respect to every leaf it was computed from.

@@ -1,7 +1,7 @@
 //! Gradients checked against differences: for every op of this crate, and for those that users write.
 
-use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::shape::{DType, Element};
 use crate::tensor::Tensor;
 
 /// How finely to look.

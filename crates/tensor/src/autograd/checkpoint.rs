@@ -4,15 +4,15 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use highwater_tracking::Place;
+use highwater_tracking::ScopePath;
 
-use super::edge::GradEdge;
-use super::mode::{is_saving, recording, rehearsing};
 use super::node::record_replay;
 use super::purpose::Purpose;
-use super::tape::{self, Tape};
 use crate::error::{Error, Result};
+use crate::op::mode::{is_saving, recording, rehearsing};
 use crate::tensor::Tensor;
+use crate::tensor::edge::GradEdge;
+use crate::tensor::tape::{self, Tape};
 
 /// A part of a program, to be run again.
 type Program = Box<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>;
@@ -86,7 +86,12 @@ impl Replay {
     /// Runs the program again, with recording; where the gradient `grad` of its result goes then. The nodes made here have
     /// higher numbers than all before, so they are passed next, and lead back to where the input came from.
     /// At `place` the program ran first, and `edge` is where its input came from.
-    pub(super) fn run(self, place: Place, edge: Option<GradEdge>, grad: &Tensor) -> Result<Option<GradEdge>> {
+    pub(super) fn run(
+        self,
+        place: ScopePath,
+        edge: Option<GradEdge>,
+        grad: &Tensor,
+    ) -> Result<Option<GradEdge>> {
         let Self { input, program, tape, purpose } = self;
         let x = input.with_grad_edge(edge);
         // In the module, the phase and for the purpose of the first run: what is computed is results, and what they save activations.

@@ -2,8 +2,8 @@
 
 use self::by_leaf::ByLeaf;
 pub(crate) use self::by_leaf::Cursor;
-use super::edge::LeafId;
-use crate::dtype::DType;
+use crate::shape::DType;
+use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
 
 mod by_leaf;
@@ -11,8 +11,6 @@ mod clip;
 mod split;
 mod sum;
 mod unknown;
-
-pub use unknown::{UnknownGradient, UnknownGradients};
 
 /// The gradients that a backward pass computed, for each leaf that the loss depends on.
 ///

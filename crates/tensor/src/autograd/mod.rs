@@ -6,21 +6,18 @@
 mod backward;
 mod check;
 mod checkpoint;
-mod edge;
 mod gradients;
-mod mode;
 mod node;
+mod parameter;
 mod purpose;
-pub(crate) mod tape;
 pub(crate) mod version;
 
 pub use check::{GradCheck, GradCheckError, check_gradients};
 pub use checkpoint::checkpoint;
-pub(crate) use edge::{GradEdge, LeafId};
 pub(crate) use gradients::Cursor;
-pub use gradients::{Gradients, UnknownGradient, UnknownGradients};
-pub use mode::{is_recording, no_grad};
-pub(crate) use mode::{pause, records};
+pub use gradients::Gradients;
 pub use node::Saved;
-pub(crate) use node::record;
+pub(crate) use node::{Node, record};
+pub(crate) use parameter::INIT;
+pub use parameter::Parameter;
 pub use purpose::{evaluating, is_training, training};

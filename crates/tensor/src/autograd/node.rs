@@ -4,16 +4,16 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use highwater_tracking::{Place, here};
+use highwater_tracking::{ScopePath, here};
 
 use super::checkpoint::{self, Replay};
-use super::edge::{GradEdge, LeafId};
 use crate::device::Device;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::HeldOp;
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
+use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
+use crate::tensor::edge::GradEdge;
 
 /// Numbers nodes and [changes of leaves](super::version) in their order, from 1 on.
 pub(super) fn next_number() -> u64 {
@@ -25,10 +25,10 @@ pub(super) fn next_number() -> u64 {
 pub(crate) struct Node {
     pub(crate) number: u64,
     /// The least number of this node and all that it leads to.
-    pub(super) since: u64,
+    pub(crate) since: u64,
     work: Work,
     /// Where the forward ran: its backward is charged to the same module.
-    pub(crate) place: Place,
+    pub(crate) place: ScopePath,
 }
 
 /// The work of a backward pass at a node. The first pass takes what it reads, so that memory is freed as the pass goes on.

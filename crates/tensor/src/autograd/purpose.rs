@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::mode::is_recording;
+use crate::op::mode::is_recording;
 
 /// What networks run for on this thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Purpose {
 /// leave them as they are. Ops are recorded as before, so there are gradients: for a part that is kept as it is while
 /// others are trained, for maps of what an answer depends on, for inputs that shall deceive a network.
 ///
-/// Under [`no_grad`](super::no_grad) networks are in use anyway. Like it, this counts for the thread that calls it; of
+/// Under [`no_grad`](crate::no_grad) networks are in use anyway. Like it, this counts for the thread that calls it; of
 /// several such scopes the innermost counts, and in the backward pass of a [`checkpoint`](super::checkpoint) those in which it
 /// was called.
 ///

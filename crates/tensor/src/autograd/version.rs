@@ -9,38 +9,18 @@
 //! programs that step after their backward, that is all that is looked at.
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use super::edge::{GradEdge, LeafId};
 use super::node::{Node, next_number};
 use crate::error::{Error, Result};
+use crate::storage::former::Change;
+use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
+use crate::tensor::edge::GradEdge;
 
 /// The number of the latest change that left readers behind; 0 if there was none.
 static LATEST: AtomicU64 = AtomicU64::new(0);
-
-/// A change of a leaf's values, that is still to come or has come: for those who hold the values from before.
-#[derive(Debug)]
-pub(crate) struct Change {
-    leaf: LeafId,
-    /// 0 for as long as it has not come.
-    number: AtomicU64,
-}
-
-impl Change {
-    /// A change to come of the leaf that a parameter's tensor is.
-    fn of(parameter: &Tensor) -> Option<Arc<Self>> {
-        parameter.leaf().map(|leaf| Arc::new(Self { leaf, number: AtomicU64::new(0) }))
-    }
-
-    /// Says that it has come.
-    fn comes(&self) {
-        let number = next_number();
-        self.number.store(number, Ordering::Relaxed);
-        LATEST.fetch_max(number, Ordering::Relaxed);
-    }
-}
 
 /// What a parameter will say to readers whom it left behind in former buffers.
 #[derive(Debug, Default)]
@@ -50,7 +30,7 @@ impl LeftBehind {
     /// Notes that the parameter moved out of the buffer of `former`, whose values are still its own.
     pub(crate) fn note(&mut self, former: &Tensor) {
         if self.0.is_none() {
-            self.0 = Change::of(former);
+            self.0 = former.leaf().map(|leaf| Arc::new(Change::of(leaf)));
         }
         if let Some(change) = &self.0 {
             former.storage().former_values().note(change);
@@ -61,32 +41,10 @@ impl LeftBehind {
     #[inline]
     pub(crate) fn tell(&mut self) {
         if let Some(change) = self.0.take() {
-            change.comes();
+            let number = next_number();
+            change.happen(number);
+            LATEST.fetch_max(number, Ordering::Relaxed);
         }
-    }
-}
-
-/// The leaves whose values a buffer had: none, but for few buffers.
-#[derive(Debug)]
-pub(crate) struct FormerValues(Mutex<Vec<Arc<Change>>>);
-
-impl FormerValues {
-    /// Of a buffer whose values are nobody's former ones.
-    pub(crate) const fn new() -> Self {
-        Self(Mutex::new(Vec::new()))
-    }
-
-    fn note(&self, change: &Arc<Change>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(change));
-    }
-
-    /// The leaves that have changed since the node of this number was recorded.
-    fn changed_since(&self, number: u64, mut leaf: impl FnMut(LeafId)) {
-        let changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        changes
-            .iter()
-            .filter(|change| change.number.load(Ordering::Relaxed) > number)
-            .for_each(|change| leaf(change.leaf));
     }
 }
 

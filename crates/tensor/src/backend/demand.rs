@@ -4,8 +4,8 @@
 
 use super::blocks::{Sums, cut_of_fold, slabs_of_rows, sorts_indices};
 use super::{Workspace, cpu};
+use crate::backend::DeviceRules;
 use crate::layout::Layout;
-use crate::predict::DeviceRules;
 
 /// Bytes that a kernel takes while it runs.
 pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
@@ -51,12 +51,12 @@ fn of_products(lhs: &Layout, rhs: &Layout) -> usize {
 }
 
 /// Whether kernels take halves as they are.
-pub(super) const fn takes_halves(rules: DeviceRules) -> bool {
+pub(super) const fn supports_half(rules: DeviceRules) -> bool {
     matches!(rules, DeviceRules::Cuda { .. })
 }
 
 /// Elements of the pieces in which is computed what takes temporaries.
-pub(super) const fn piece(rules: DeviceRules) -> usize {
+pub(super) const fn chunk_elements(rules: DeviceRules) -> usize {
     match rules {
         // Temporaries of 128 KiB stay in a core's caches.
         DeviceRules::Cpu => 1 << 15,
@@ -71,8 +71,7 @@ mod tests {
     use crate::backend::cpu::CpuBackend;
     use crate::backend::dry::DryBackend;
     use crate::backend::{Backend, Convolution, Window};
-    use crate::dtype::DType;
-    use crate::shape::Shape;
+    use crate::shape::{DType, Shape};
 
     const CARD: DeviceRules = DeviceRules::Cuda { compute_capability: (9, 0) };
 
@@ -92,7 +91,10 @@ mod tests {
             }
         }
         assert!(largest[0] > 0 && largest[1] > 0, "{largest:?}");
-        assert_eq!([cpu.piece(), card.piece()], [dry.piece(), piece(CARD)]);
+        assert_eq!(
+            [cpu.chunk_elements(), card.chunk_elements()],
+            [dry.chunk_elements(), chunk_elements(CARD)]
+        );
     }
 
     #[test]

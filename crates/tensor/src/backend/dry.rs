@@ -14,8 +14,8 @@ use bfc_core::{
 };
 
 use super::{Backend, Checked, Kernel, Workspace, demand, sealed};
+use crate::backend::DeviceRules;
 use crate::error::{Error, Result};
-use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
 
 /// Computes nothing, on memory that need not exist.
@@ -115,24 +115,24 @@ impl Backend for DryBackend {
     }
 
     fn upload(&self, _: &'static str, values: &[u8], _: ViewMut<'_>, _: Checked) -> Result<()> {
-        self.rehearse_upload(values.len());
+        self.simulate_upload(values.len());
         Ok(())
     }
 
     fn download(&self, op: &'static str, _: View<'_>, values: &mut [u8], _: Checked) -> Result<()> {
         if !values.is_empty() {
-            self.rehearse_download();
+            self.simulate_download();
         }
         Err(Error::NoData { op, device: "dry:0".to_owned() })
     }
 
-    fn rehearse_upload(&self, bytes: usize) {
+    fn simulate_upload(&self, bytes: usize) {
         if let Some(staging) = &self.staging {
             staging.upload(bytes);
         }
     }
 
-    fn rehearse_download(&self) {
+    fn simulate_download(&self) {
         if let Some(staging) = &self.staging {
             staging.let_go();
         }
@@ -142,15 +142,15 @@ impl Backend for DryBackend {
         demand::workspace(self.rules, of)
     }
 
-    fn piece(&self) -> usize {
-        demand::piece(self.rules)
+    fn chunk_elements(&self) -> usize {
+        demand::chunk_elements(self.rules)
     }
 
-    fn takes_halves(&self) -> bool {
-        demand::takes_halves(self.rules)
+    fn supports_half(&self) -> bool {
+        demand::supports_half(self.rules)
     }
 
-    fn run(&self, _: &'static str, _: Kernel<'_>, _: Checked) -> Result<()> {
+    fn run(&self, _: &'static str, _: &mut Kernel<'_>, _: Checked) -> Result<()> {
         Ok(())
     }
 }

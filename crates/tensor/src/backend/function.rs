@@ -1,6 +1,6 @@
-//! The functions that kernels apply: of one number, of two, of many, and the steps of optimisers.
+//! The functions that kernels apply: of one number, of two, of many, and the steps of optimizers.
 
-use crate::dtype::Scalar;
+use crate::shape::Scalar;
 
 /// A function of one number, with what its backward reads.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,19 +1,19 @@
-//! Kernels as data: what a backend may be asked to compute, and on which operands.
+//! Kernels as data: the computations that backends support, with their operands.
 
 use super::function::{
     Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
     Unary,
 };
 use super::window::{Convolution, Pool, PoolAxis};
-use crate::dtype::Scalar;
+use crate::shape::Scalar;
 use crate::storage::{View, ViewMut};
 
-/// What layer normalisation has worked on.
+/// The operands that the gradients of a normalization share.
 #[derive(Clone, Copy, Debug)]
-pub struct Normalised<'a> {
+pub struct Normalized<'a> {
     /// Whether the mean was subtracted.
-    pub centred: bool,
-    /// What was normalised.
+    pub centered: bool,
+    /// The input of the normalization.
     pub input: View<'a>,
     /// Broadcast to the input's shape.
     pub weight: Option<View<'a>>,
@@ -21,21 +21,21 @@ pub struct Normalised<'a> {
     pub statistics: View<'a>,
 }
 
-/// What becomes of the elements of a product.
+/// The activation of a product's elements.
 #[derive(Debug)]
 pub struct Activated<'a> {
-    /// Of what is rounded to the element type, as if by a kernel of its own.
+    /// The function. It applies to the product rounded to the element type.
     pub function: Activation,
-    /// Where its arguments go, if they are wanted too: of the product's shape.
+    /// Receives the function's arguments, if they are needed. Has the product's shape.
     pub arguments: Option<ViewMut<'a>>,
 }
 
 /// The operands of attention. All but the mask are contiguous.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a> {
-    /// What the products of queries and keys are multiplied with.
+    /// The factor of the products of queries and keys.
     pub scale: f64,
-    /// Whether query i sees the keys 0 to i alone.
+    /// Whether query i sees only the keys 0 to i.
     pub causal: bool,
     /// Shape `[heads, queries, width]`.
     pub query: View<'a>,
@@ -43,16 +43,15 @@ pub struct Attention<'a> {
     pub key: View<'a>,
     /// Shape `[heads, keys, values]`.
     pub value: View<'a>,
-    /// Of shape `[heads, queries, keys]`: truth values, which keys a query may see; or numbers of the query's type, which are
-    /// added to the scores.
+    /// Shape `[heads, queries, keys]`. Booleans say which keys a query sees; floats of the query's type are added to the scores.
     pub mask: Option<View<'a>>,
 }
 
-/// One piece of work for a backend.
+/// One computation of a backend, with its operands.
 ///
-/// Inputs may have any layout (strided, broadcast, empty) unless said otherwise. Outputs are contiguous, have one owner
-/// and hold arbitrary values before. Operands that belong together element by element have one shape, to which ops have
-/// broadcast them. They have one element type, or are of one 16-bit float type and of f32.
+/// Inputs may have any layout (strided, broadcast, empty) unless the documentation says otherwise. Outputs are contiguous, have
+/// one owner and hold arbitrary values before. The operands of elementwise kernels have one shape, to which ops have broadcast
+/// them. They have one element type, or are of one 16-bit float type and of f32.
 ///
 /// [`OpContext::compute`](crate::OpContext::compute) checks shapes, element types, devices and parameters before a backend
 /// computes: operands that do not fit are an [`Error::Operand`](crate::Error::Operand).
@@ -61,149 +60,149 @@ pub struct Attention<'a> {
 pub enum Kernel<'a> {
     /// Sets every element to one value.
     Fill {
-        /// The value, which is one of `out`'s type.
+        /// The value, of `out`'s type.
         value: Scalar,
-        /// Where to.
+        /// The output.
         out: ViewMut<'a>,
     },
     /// `out[i] = start + i·step`, for any number type.
     Arange {
         /// The first element.
         start: Scalar,
-        /// From one element to the next.
+        /// The difference between neighbors.
         step: Scalar,
-        /// Where to.
+        /// The output.
         out: ViewMut<'a>,
     },
-    /// Copies elements in logical order, converting the element type: floats to integers cut towards zero and saturate,
-    /// anything to bool is whether it is non-zero.
+    /// Copies elements in logical order and converts the element type. Floats become integers by truncation and saturate. Bool
+    /// is whether an element is not 0.
     Copy {
-        /// What is copied.
+        /// The elements to copy.
         input: View<'a>,
-        /// Where to.
+        /// The output.
         out: ViewMut<'a>,
     },
     /// Copies elements in reverse order along some axes; the element types agree.
     Flip {
-        /// What is copied.
+        /// The elements to copy.
         input: View<'a>,
-        /// Which axes are reversed: one entry for each.
+        /// For each axis, whether it is reversed.
         axes: &'a [bool],
-        /// Where to.
+        /// The output.
         out: ViewMut<'a>,
     },
     /// Copies `input` into the part of `out` that starts at `start` along `axis` and takes every `step`-th place; other
     /// axes agree, and so do the element types.
     CopyInto {
-        /// What is copied.
+        /// The elements to copy.
         input: View<'a>,
         /// The axis along which `input` is a part.
         axis: usize,
         /// Its first place there.
         start: usize,
-        /// From one of its places to the next.
+        /// The distance between its places.
         step: usize,
-        /// Where to, in any layout; other elements stay.
+        /// The output, in any layout. Other elements stay.
         out: ViewMut<'a>,
     },
     /// out = f(input).
     Unary {
         /// The function.
         f: Unary,
-        /// Its argument.
+        /// The argument.
         input: View<'a>,
-        /// Its value.
+        /// The result.
         out: ViewMut<'a>,
     },
     /// out = grad · f'(·).
     UnaryGrad {
         /// The function.
         f: Unary,
-        /// Its value or its argument, as [`Unary::grad_reads_output`] says.
+        /// The function's value or its argument, as [`Unary::grad_reads_output`] says.
         saved: View<'a>,
-        /// The gradient of its value; `None` if it is in `out`.
+        /// The gradient of the function's value; `None` if `out` contains it.
         grad: Option<View<'a>>,
-        /// The gradient of its argument.
+        /// The gradient of the function's argument.
         out: ViewMut<'a>,
     },
     /// out = f(lhs, rhs).
     Binary {
         /// The function.
         f: Binary,
-        /// Its first argument.
+        /// The first argument.
         lhs: View<'a>,
-        /// Its second argument.
+        /// The second argument.
         rhs: View<'a>,
-        /// Its value.
+        /// The result.
         out: ViewMut<'a>,
     },
     /// acc = acc f input.
     Accumulate {
         /// The function.
         f: Binary,
-        /// Its second argument.
+        /// The second argument.
         input: View<'a>,
-        /// Its first argument, which its value replaces.
+        /// The first argument, which the result replaces.
         acc: ViewMut<'a>,
     },
-    /// out = whether lhs f rhs.
+    /// out = lhs f rhs, as booleans.
     Compare {
         /// The comparison.
         f: Compare,
-        /// What is compared.
+        /// The first operand.
         lhs: View<'a>,
-        /// With what.
+        /// The second operand.
         rhs: View<'a>,
-        /// Truth values.
+        /// Booleans.
         out: ViewMut<'a>,
     },
     /// out = condition ? lhs : rhs.
     Select {
-        /// Truth values.
+        /// Booleans.
         condition: View<'a>,
-        /// What is taken where they are true.
+        /// The value where the condition is true.
         lhs: View<'a>,
-        /// What is taken where they are false.
+        /// The value where the condition is false.
         rhs: View<'a>,
-        /// Where to.
+        /// The output.
         out: ViewMut<'a>,
     },
-    /// Folds the axes for which `axes` is true. Partial results are cut by the shape alone and combined in index order.
+    /// Reduces the axes for which `axes` is true. The order of the additions depends on the shape alone.
     Reduce {
-        /// How two elements become one. Sums and products are of floats and i64.
+        /// The reduction. Sums and products support floats and i64.
         f: Reduce,
-        /// What the results are divided by, as for means; other than 1 for floats alone.
+        /// The divisor of the results, for means. Integers require 1.
         divisor: f64,
-        /// What is folded.
+        /// The input.
         input: View<'a>,
-        /// Which axes are folded.
+        /// For each axis, whether it is reduced.
         axes: &'a [bool],
-        /// As many bytes as [`Workspace::Reduce`](super::Workspace::Reduce) says, if any.
+        /// At least as many bytes as [`Workspace::Reduce`](super::Workspace::Reduce) requires; `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
-        /// An element for each that is kept, in their order; its shape need not say which those are.
+        /// Has one element for each combination of the kept axes, in their order.
         out: ViewMut<'a>,
     },
     /// out = index (i64) of the first largest (or smallest) element along `axis`, which is not empty; NaN counts as both.
     ArgReduce {
-        /// Whether the largest is looked for.
+        /// Whether to find the largest element instead of the smallest.
         largest: bool,
-        /// Where it is looked for.
+        /// The elements.
         input: View<'a>,
-        /// Along which axis.
+        /// The axis.
         axis: usize,
         /// Has size 1 there.
         out: ViewMut<'a>,
     },
-    /// out = the indices (i64) along the last axis in the order of their elements, smallest first; equals keep their order, and
-    /// NaN is larger than every number.
+    /// out = the indices (i64) that sort the last axis, smallest element first. Equal elements keep their order, and NaN is larger
+    /// than every number.
     ArgSort {
-        /// Whether the largest come first.
+        /// Whether the largest elements come first.
         descending: bool,
-        /// How many of the first are wanted: what stands behind them means nothing.
+        /// The number of indices that are needed; later ones are arbitrary.
         first: usize,
-        /// What is sorted.
+        /// The elements to sort.
         input: View<'a>,
-        /// As many bytes as [`Workspace::ArgSort`](super::Workspace::ArgSort) says, if any.
+        /// At least as many bytes as [`Workspace::ArgSort`](super::Workspace::ArgSort) requires; `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
         /// Has the shape of the input.
         out: ViewMut<'a>,
@@ -214,81 +213,81 @@ pub enum Kernel<'a> {
         axis: usize,
         /// Whether the sums run from the last element to the first.
         reverse: bool,
-        /// What is summed, and the sums.
+        /// The elements, which their sums replace.
         out: ViewMut<'a>,
     },
     /// `out[.., i, j] = f(bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j])`, f for floats alone; leading axes are those of the output.
     MatMul {
-        /// What every row starts with, if not with zeros: of shape `[j]`.
+        /// The bias, of shape `[j]`.
         bias: Option<View<'a>>,
-        /// The rows.
+        /// The left matrices.
         lhs: View<'a>,
-        /// The columns.
+        /// The right matrices.
         rhs: View<'a>,
-        /// The function f, if the sums are not the result.
+        /// The function f; `None` for the sums themselves.
         activation: Option<Activated<'a>>,
-        /// As many bytes as [`Workspace::MatMul`](super::Workspace::MatMul) says, if any.
+        /// At least as many bytes as [`Workspace::MatMul`](super::Workspace::MatMul) requires; `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
         /// The product.
         out: ViewMut<'a>,
     },
     /// out = softmax (or its logarithm) along the last axis.
     Softmax {
-        /// Whether the logarithm is wanted.
+        /// Whether to compute the logarithm.
         log: bool,
         /// The logits.
         input: View<'a>,
-        /// Where to.
+        /// The output.
         out: ViewMut<'a>,
     },
     /// The gradient of [`Softmax`](Self::Softmax): s·(g - Σ g·s), or g - eˢ·Σ g for the logarithm.
     SoftmaxGrad {
-        /// Whether it was the logarithm.
+        /// Whether the output is the logarithm.
         log: bool,
-        /// What softmax gave: s.
+        /// The output of softmax: s.
         output: View<'a>,
-        /// The gradient of that: g.
+        /// The gradient of the output: g.
         grad: View<'a>,
-        /// Where to.
+        /// The output.
         out: ViewMut<'a>,
     },
-    /// out = (input - μ) · s · weight + bias by rows, with the mean μ (0 unless centred), the variance σ² about it and s =
+    /// out = (input - μ) · s · weight + bias by rows, with the mean μ (0 unless centered), the variance σ² about it and s =
     /// 1/√(σ² + epsilon). A row is all of the last axis, or all of several: as many elements as are left for each row of
     /// `statistics`.
     LayerNorm {
         /// Whether the mean is subtracted.
-        centred: bool,
+        centered: bool,
         /// Added to the variance.
         epsilon: f64,
-        /// What is normalised.
+        /// The elements to normalize.
         input: View<'a>,
-        /// Weight and bias, if there are any, broadcast to the input's shape.
-        affine: &'a [Option<View<'a>>; 2],
-        /// Where to.
+        /// Weight and bias, if any, broadcast to the input's shape.
+        affine: [Option<View<'a>>; 2],
+        /// The output.
         out: ViewMut<'a>,
         /// Shape `[rows, 2]`: μ and s.
         statistics: ViewMut<'a>,
     },
     /// With x̂ = (input - μ) · s and h = grad · weight: out = s · (h - mean(h) - x̂ · mean(h x̂)), without mean(h) unless
-    /// centred.
+    /// centered.
     LayerNormGrad {
-        /// What was normalised, and how.
-        of: &'a Normalised<'a>,
-        /// The gradient of what came out.
+        /// The normalization.
+        of: Normalized<'a>,
+        /// The gradient of the output.
         grad: View<'a>,
         /// The gradient of the input.
         out: ViewMut<'a>,
     },
     /// The gradients of weight and bias: Σ x̂ · grad and Σ grad over all rows. Elements are counted as `[rows, parameters,
-    /// places]`, of which a row of the normalisation is one row, or those of some of its parameters.
+    /// places]`, of which a row of the normalization is one row, or those of some of its parameters.
     LayerNormSums {
-        /// What was normalised, and how; its weight is not read.
-        of: &'a Normalised<'a>,
-        /// The gradient of what came out.
+        /// The normalization, whose weight is ignored.
+        of: Normalized<'a>,
+        /// The gradient of the output.
         grad: View<'a>,
-        /// How many neighbours one parameter belongs to.
+        /// The number of neighbors that share one parameter.
         places: usize,
-        /// As many bytes as [`Workspace::LayerNormSums`](super::Workspace::LayerNormSums) says, if any.
+        /// At least as many bytes as [`Workspace::LayerNormSums`](super::Workspace::LayerNormSums) requires; `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
         /// The weight's gradient, of as many elements as there are parameters.
         weight: ViewMut<'a>,
@@ -304,7 +303,7 @@ pub enum Kernel<'a> {
         input: View<'a>,
         /// Shape `[out channels, channels of a group, kh, kw]`.
         weight: View<'a>,
-        /// As many bytes as [`Workspace::Conv2d`](super::Workspace::Conv2d) says, if any.
+        /// At least as many bytes as [`Workspace::Conv2d`](super::Workspace::Conv2d) requires; `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
         /// Shape `[n, out channels, oh, ow]`.
         out: ViewMut<'a>,
@@ -315,9 +314,9 @@ pub enum Kernel<'a> {
         conv: Convolution,
         /// The weight.
         weight: View<'a>,
-        /// The gradient of what came out.
+        /// The gradient of the output.
         grad: View<'a>,
-        /// As many bytes as [`Workspace::Conv2d`](super::Workspace::Conv2d) says, if any.
+        /// At least as many bytes as [`Workspace::Conv2d`](super::Workspace::Conv2d) requires; `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
         /// The gradient of the input.
         out: ViewMut<'a>,
@@ -328,16 +327,16 @@ pub enum Kernel<'a> {
         conv: Convolution,
         /// The input.
         input: View<'a>,
-        /// The gradient of what came out.
+        /// The gradient of the output.
         grad: View<'a>,
-        /// As many bytes as [`Workspace::Conv2dWeightGrad`](super::Workspace::Conv2dWeightGrad) says, if any.
+        /// At least as many bytes as [`Workspace::Conv2dWeightGrad`](super::Workspace::Conv2dWeightGrad) requires; `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
         /// The gradient of the weight.
         out: ViewMut<'a>,
     },
-    /// Over the last two axes, what each pair of windows sees as one number. The input is contiguous.
+    /// Pools each window over the last two axes. The input is contiguous.
     Pool2d {
-        /// Which number.
+        /// The kind of pool.
         pool: Pool,
         /// Along height and width.
         axes: [PoolAxis; 2],
@@ -349,22 +348,22 @@ pub enum Kernel<'a> {
     /// The gradient of [`Pool2d`](Self::Pool2d). That of a maximum goes to the first of the largest elements. Inputs are
     /// contiguous.
     Pool2dGrad {
-        /// Which number it was.
+        /// The kind of pool.
         pool: Pool,
         /// Along height and width.
         axes: [PoolAxis; 2],
-        /// What was pooled, for the largest, which are looked for again.
+        /// The input of the pool; only a maximum reads it.
         input: Option<View<'a>>,
-        /// The gradient of what came out.
+        /// The gradient of the output.
         grad: View<'a>,
         /// The gradient of the input.
         out: ViewMut<'a>,
     },
     /// out = softmax(scale · query · keyᵀ) · value for each head; a query that sees no key gives 0.
     Attention {
-        /// Who looks at what, and how.
-        of: &'a Attention<'a>,
-        /// As many bytes as [`Workspace::Attention`](super::Workspace::Attention) says, if any.
+        /// Queries, keys, values and options.
+        of: Attention<'a>,
+        /// At least as many bytes as [`Workspace::Attention`](super::Workspace::Attention) requires; `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
         /// Shape `[heads, queries, values]`.
         out: ViewMut<'a>,
@@ -373,13 +372,13 @@ pub enum Kernel<'a> {
     },
     /// The gradients of [`Attention`](Self::Attention). Inputs are contiguous.
     AttentionGrad {
-        /// Who looked at what, and how.
-        of: &'a Attention<'a>,
-        /// What came out, and the logarithms that came out beside it.
-        results: &'a [View<'a>; 2],
-        /// The gradient of what came out.
+        /// Queries, keys, values and options.
+        of: Attention<'a>,
+        /// The outputs `out` and `log_sums` of the forward kernel.
+        results: [View<'a>; 2],
+        /// The gradient of the output.
         grad: View<'a>,
-        /// As many bytes as [`Workspace::Attention`](super::Workspace::Attention) says, if any.
+        /// At least as many bytes as [`Workspace::Attention`](super::Workspace::Attention) requires; `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
         /// The gradients of query, key and value.
         out: [ViewMut<'a>; 3],
@@ -399,7 +398,7 @@ pub enum Kernel<'a> {
     CrossEntropyGrad {
         /// Shape `[n, classes]`.
         logits: View<'a>,
-        /// Shape `[n]`, i64; were checked.
+        /// Shape `[n]`, i64, checked before.
         targets: View<'a>,
         /// Shape `[n]`.
         grad: View<'a>,
@@ -409,11 +408,11 @@ pub enum Kernel<'a> {
     /// out = `input` with index `indices[..]` along `axis`, element by element (PyTorch's `gather`). Indices out of range
     /// are [`Error::IndexOutOfRange`](crate::Error::IndexOutOfRange), before anything is written.
     Gather {
-        /// Where elements are taken from.
+        /// The elements to choose from.
         input: View<'a>,
-        /// Which are, i64.
+        /// The indices, i64.
         indices: View<'a>,
-        /// Along which axis.
+        /// The axis.
         axis: usize,
         /// Has the shape of the indices.
         out: ViewMut<'a>,
@@ -421,37 +420,42 @@ pub enum Kernel<'a> {
     /// The adjoint of [`Gather`](Self::Gather): out = 0, then `out[.., indices, ..]` += input, in index order. Errors as
     /// there.
     ScatterAdd {
-        /// What is added.
+        /// The elements to add.
         input: View<'a>,
-        /// To which elements, i64.
+        /// The indices, i64.
         indices: View<'a>,
-        /// Along which axis.
+        /// The axis.
         axis: usize,
-        /// As many bytes as [`Workspace::ScatterAdd`](super::Workspace::ScatterAdd) says, if any.
+        /// At least as many bytes as [`Workspace::ScatterAdd`](super::Workspace::ScatterAdd) requires; `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
         /// The sums.
         out: ViewMut<'a>,
     },
-    /// `out[.., c]` = 1 where `indices[..]` = c, else 0. Errors as for [`Gather`](Self::Gather).
+    /// `out[.., c]` = 1 where `indices[..]` = c, otherwise 0. Errors as for [`Gather`](Self::Gather).
     OneHot {
-        /// The places of the ones, i64.
+        /// The indices, i64.
         indices: View<'a>,
-        /// Has one axis more.
+        /// Has one more axis.
         out: ViewMut<'a>,
     },
     /// Random elements; element i depends only on the key and i.
     Random {
-        /// How they are distributed.
+        /// The distribution.
         distribution: Distribution,
-        /// Where in the stream of random bits they start.
+        /// The position in the stream of random bits.
         key: RandomKey,
-        /// Where to.
+        /// The output.
         out: ViewMut<'a>,
     },
-    /// values = clamp(values · scale, low, high), in place, for floats; NaN stays NaN.
+    /// values = values · factor, in place, for floats.
+    Scale {
+        /// The factor.
+        factor: f64,
+        /// The values.
+        values: ViewMut<'a>,
+    },
+    /// values = clamp(values, low, high), in place, for floats; NaN stays NaN.
     Clip {
-        /// What each is multiplied with first.
-        scale: f64,
         /// The least value.
         low: f64,
         /// The largest.
@@ -459,20 +463,20 @@ pub enum Kernel<'a> {
         /// The values.
         values: ViewMut<'a>,
     },
-    /// One optimiser step in place.
+    /// One optimizer step in place.
     Sgd {
-        /// What the step is.
+        /// The options of the step.
         step: SgdStep,
         /// The gradient.
         grad: View<'a>,
-        /// There if and only if the step's momentum is not 0.
+        /// Required if and only if the step's momentum is not 0.
         momentum: Option<ViewMut<'a>>,
         /// The parameter.
         param: ViewMut<'a>,
     },
-    /// One optimiser step in place.
+    /// One optimizer step in place.
     Adam {
-        /// What the step is.
+        /// The options of the step.
         step: AdamStep,
         /// The gradient.
         grad: View<'a>,
@@ -483,22 +487,22 @@ pub enum Kernel<'a> {
         /// The parameter.
         param: ViewMut<'a>,
     },
-    /// One optimiser step in place.
+    /// One optimizer step in place.
     RmsProp {
-        /// What the step is.
+        /// The options of the step.
         step: RmsPropStep,
         /// The gradient.
         grad: View<'a>,
         /// The mean of squares of gradients.
         variance: ViewMut<'a>,
-        /// There if and only if the step's momentum is not 0.
+        /// Required if and only if the step's momentum is not 0.
         momentum: Option<ViewMut<'a>>,
         /// The parameter.
         param: ViewMut<'a>,
     },
-    /// One optimiser step in place.
+    /// One optimizer step in place.
     Lion {
-        /// What the step is.
+        /// The options of the step.
         step: LionStep,
         /// The gradient.
         grad: View<'a>,

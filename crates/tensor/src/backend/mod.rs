@@ -1,8 +1,8 @@
 //! Backends: the arithmetic of a device, on views of memory that ops have allocated.
 //!
-//! A backend never allocates tensor memory. Ops take every byte first (outputs, temporaries, and workspaces whose
-//! sizes the backend states as pure functions of shapes) and then hand it a [`Kernel`]: which one, and on what. So all
-//! memory is accounted for, and the [`dry`] backend, which computes nothing, makes byte for byte the same requests.
+//! A backend never allocates tensor memory. Ops first allocate outputs, temporaries and workspaces, whose sizes the backend
+//! states as pure functions of shapes. Then they pass the backend a [`Kernel`] with its operands. So the accounts contain all
+//! memory, and the [`dry`] backend, which computes nothing, makes exactly the same requests.
 //!
 //! Results do not depend on the number of threads.
 
@@ -19,27 +19,31 @@ mod demand;
 pub mod dry;
 mod function;
 mod kernel;
-pub(crate) mod widen;
+pub(crate) mod operands;
+mod rules;
+mod steps;
 mod window;
 mod workspace;
 
 use std::fmt;
 
-use bfc_core::{AddressSpace, MemoryKind};
+use bfc_core::{AddressSpace, DeviceId, MemoryKind};
 
-pub use self::check::{Checked, OperandError, OperandFault};
+pub use self::check::Checked;
 pub use self::function::{
     Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
     Unary,
 };
-pub use self::kernel::{Activated, Attention, Kernel, Normalised};
+pub use self::kernel::{Activated, Attention, Kernel, Normalized};
+pub use self::rules::DeviceRules;
+pub use self::steps::{StepCounts, Steps};
 pub use self::window::{Convolution, Pool, PoolAxis, Window};
 pub use self::workspace::Workspace;
 use crate::error::{Error, Result};
-use crate::step_graph::StepCounts;
+pub use crate::error::{OperandError, OperandFault};
 use crate::storage::{View, ViewMut};
 
-/// The backends of this crate. Nothing else may implement [`Backend`]: what one computes on is trusted.
+/// Prevents other implementations of [`Backend`]: its callers trust it.
 mod sealed {
     pub trait Sealed {}
 }
@@ -52,15 +56,15 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     /// The backend's name.
     fn name(&self) -> &'static str;
 
-    /// Whether nothing is computed, so that there are no values to read.
+    /// Whether the backend computes nothing, so that there are no values to read.
     fn is_dry(&self) -> bool {
         false
     }
 
-    /// Whether kernels may be given memory of this kind, which lies in the address space of this device, if in that of one.
+    /// Whether kernels can access memory of this kind in this address space.
     fn addresses(&self, kind: MemoryKind, space: Option<AddressSpace>) -> bool;
 
-    /// What makes the device slower than it may be, for those who choose it, as a library that is not there.
+    /// Why the device is slower than it could be, for instance because a library is missing.
     fn remark(&self) -> Option<String> {
         None
     }
@@ -74,64 +78,56 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     /// Copies values to the host, in logical order, as raw bytes.
     ///
     /// # Errors
-    /// [`Error::NoData`] where nothing is computed; else if the transfer fails.
+    /// [`Error::NoData`] if the backend computes nothing; otherwise if the transfer fails.
     fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8], checked: Checked) -> Result<()>;
 
-    /// Where nothing is computed: makes the requests of an upload of so many bytes, of which there need be none here.
-    fn rehearse_upload(&self, bytes: usize) {
+    /// On a backend that computes nothing: makes the requests of an upload of so many bytes.
+    fn simulate_upload(&self, bytes: usize) {
         let _ = bytes;
     }
 
-    /// Where nothing is computed: what waiting for the device to read values from it does to memory.
-    fn rehearse_download(&self) {}
+    /// On a backend that computes nothing: frees what a device frees when the host waits for it.
+    fn simulate_download(&self) {}
 
-    /// Bytes that a kernel takes while it runs: a pure function of what is asked.
+    /// The bytes of a kernel's workspace: a pure function of the argument.
     fn workspace(&self, of: Workspace<'_>) -> usize;
 
-    /// Elements of the pieces in which is computed what takes temporaries: functions of many halves, the terms of long sums.
-    fn piece(&self) -> usize {
+    /// The chunk length, in elements, of operations that need temporaries: elementwise kernels of 16-bit floats, and the terms
+    /// of long sums.
+    fn chunk_elements(&self) -> usize {
         1 << 18
     }
 
-    /// Whether kernels take halves as they are, and f32 beside them, and compute with both in f32. Else halves are widened
-    /// beforehand.
-    fn takes_halves(&self) -> bool {
+    /// Whether kernels accept 16-bit floats, also beside f32 operands, and compute with both in f32. If not, operands are upcast
+    /// to f32 before the kernel.
+    fn supports_half(&self) -> bool {
         false
     }
 
-    /// Computes, or has the device compute when everything given to it before is done.
+    /// Runs a kernel, or enqueues it on the device.
     ///
     /// # Errors
-    /// For indices as the kernel's text says, for memory or an element type that the backend cannot handle, and if the
-    /// device fails.
-    fn run(&self, op: &'static str, kernel: Kernel<'_>, checked: Checked) -> Result<()>;
+    /// For indices as the kernel's documentation says, for memory or an element type that the backend does not support, and if
+    /// the device fails.
+    fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, checked: Checked) -> Result<()>;
 
-    /// Steps as graphs, where the device has them.
+    /// Step graphs, if the device supports them.
     fn steps(&self) -> Option<&dyn Steps> {
         None
     }
 }
 
-/// Work that comes again and again, which a device may be given all at once. See [`StepGraph`](crate::StepGraph).
-pub trait Steps {
-    /// Begins a run of the step of this number: what it computes may be held back from now on, until values are copied or the run
-    /// ends. False if another run has not ended: then nothing has begun.
-    fn begin(&self, step: u64) -> bool;
-
-    /// Ends the run, once all of its work is given to the device.
-    ///
-    /// # Errors
-    /// If the device fails.
-    fn end(&self) -> Result<()>;
-
-    /// Forgets a step that will not be run again.
-    fn forget(&self, step: u64);
-
-    /// How the work of a step was given.
-    fn counts(&self, step: u64) -> StepCounts;
+/// A device as the check of a kernel sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceRef<'a> {
+    /// The device, for errors.
+    pub(crate) id: DeviceId,
+    /// The number by which buffers name the device that their memory is for.
+    pub(crate) serial: u32,
+    pub(crate) backend: &'a dyn Backend,
 }
 
-/// The error for memory that the host cannot touch: an op was given a view of another device.
+/// The error for memory that the host cannot access: an op got a view of another device.
 pub(crate) fn not_host(op: &'static str) -> Error {
     Error::NoData { op, device: "a device whose memory the host cannot reach".to_owned() }
 }

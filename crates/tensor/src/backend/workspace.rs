@@ -1,9 +1,8 @@
 //! What kernels need memory for while they run, as data.
 
 use super::window::Convolution;
-use crate::dtype::DType;
 use crate::layout::Layout;
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 
 /// What a kernel needs memory for while it runs: all that its size may depend on.
 #[derive(Clone, Copy, Debug)]

@@ -2,9 +2,9 @@
 
 use super::answers::Answers;
 use super::dataset::Dataset;
-use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
 use crate::io::Array;
+use crate::shape::{DType, RawElement};
 
 const OP: &str = "from_arrays";
 
@@ -99,8 +99,8 @@ mod tests {
     use half::f16;
 
     use super::*;
-    use crate::dtype::Element;
-    use crate::shape::IntoShape;
+    use crate::layout::IntoShape;
+    use crate::shape::Element;
 
     fn array<T: Element>(values: &[T], shape: impl IntoShape) -> Array {
         Array::from_slice(values, shape).unwrap()

@@ -12,10 +12,10 @@ use csv::{ByteRecord, ReaderBuilder, Trim};
 pub use self::options::{CsvOptions, LabelColumn, TargetColumns};
 use super::answers::Answers;
 use super::dataset::Dataset;
-use super::error::DataError;
 use super::lines::{LineTooLong, Lines};
+use crate::error::DataError;
 use crate::file_kind;
-use crate::gzip::{self, Gzip, RatioExceeded};
+use highwater_tracking::gzip::{self, Gzip, RatioExceeded};
 
 /// The most characters of a bad field that an error repeats.
 const MAX_FOUND: usize = 40;

@@ -11,13 +11,13 @@ use highwater_tracking::FileKind;
 
 use super::answers::Answers;
 use super::dataset::Dataset;
-use super::error::DataError;
-use crate::dtype::DType;
+use crate::error::DataError;
 use crate::file_kind;
-use crate::gzip::{self, Gzip, RatioExceeded};
 use crate::io::stored::{Kind, Place, Stored};
 use crate::io::{Array, FileError};
+use crate::shape::DType;
 use crate::shape::{MAX_RANK, Shape};
+use highwater_tracking::gzip::{self, Gzip, RatioExceeded};
 
 /// Element types by their code.
 const KINDS: [(u8, Kind); 6] = [

@@ -6,7 +6,6 @@ mod augment;
 mod batches;
 mod csv;
 mod dataset;
-mod error;
 mod idx;
 mod lines;
 mod normalise;
@@ -18,8 +17,9 @@ pub use augment::Augment;
 pub use batches::Batches;
 pub use csv::{CsvOptions, LabelColumn, TargetColumns, read_csv, read_csv_from};
 pub use dataset::Dataset;
-pub use error::DataError;
 pub use idx::{IdxArray, IdxOptions, read_idx};
 pub use normalise::Normalise;
 pub use prefetch::Prefetched;
 pub use text::Text;
+
+pub use crate::error::DataError;

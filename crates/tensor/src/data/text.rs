@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::error::DataError;
 use super::shuffle::numbers_below;
 use crate::device::Place;
-use crate::dtype::DType;
+use crate::error::DataError;
 use crate::error::{Error, Result};
 use crate::file_kind;
 use crate::layout::Layout;
+use crate::shape::DType;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use highwater_tracking::{FileKind, module};
@@ -264,7 +264,7 @@ fn failed(path: &Path, error: &std::io::Error) -> DataError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn the_next_token_is_the_target() {

@@ -14,8 +14,8 @@ use rawzip::{
     ZipLocator,
 };
 
-use super::error::FileError;
-use crate::gzip;
+use crate::error::FileError;
+use highwater_tracking::gzip;
 
 /// What an archive can be read from.
 pub(super) trait Source: Read + Seek {}

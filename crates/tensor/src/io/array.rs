@@ -7,12 +7,11 @@ use std::io;
 use bfc_core::Category;
 
 use crate::backend::check;
-use crate::context::OpContext;
-use crate::device::{Device, Place};
-use crate::dtype::{DType, Element};
+use crate::device::{Device, Place, PlacementReason};
 use crate::error::{Error, Result};
-use crate::placement::PlacementReason;
-use crate::shape::{IntoShape, Shape};
+use crate::layout::IntoShape;
+use crate::op::OpContext;
+use crate::shape::{DType, Element, Shape};
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
@@ -85,13 +84,13 @@ impl Array {
     /// What a kernel reads, as an array.
     pub(crate) fn download(op: &'static str, device: &Device, view: View<'_>) -> Result<Self> {
         let mut array = Self::zeros(op, view.dtype(), *view.layout().shape())?;
-        check::download(device, op, view, array.bytes_mut())?;
+        check::download(device.as_ref(), op, view, array.bytes_mut())?;
         Ok(array)
     }
 
     /// Writes the elements to where a kernel writes, which is like this array.
     pub(crate) fn upload(&self, op: &'static str, device: &Device, out: ViewMut<'_>) -> Result<()> {
-        check::upload(device, op, self.bytes(), out)
+        check::upload(device.as_ref(), op, self.bytes(), out)
     }
 
     /// An array of words that contain exactly the elements of a shape, which the caller has checked.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use highwater_tracking::AtomicFile;
 
-use super::error::FileError;
+use crate::error::FileError;
 
 /// Writes a file atomically: a crash at any moment leaves the old file or the new one, never a part.
 ///

@@ -13,17 +13,17 @@ use highwater_tracking::FileKind;
 
 use super::array::{Array, Arrays};
 use super::atomic::write_atomically;
-use super::error::FileError;
-use super::mismatch::{Mismatch, PARAMETERS, RNGS};
 use super::safetensors::{Safetensors, SafetensorsLimits, read_safetensors_from, write_arrays_to};
-use super::skipped::{Loaded, Skipped};
+use super::skipped::Loaded;
 use super::state_dict::{self, read_state_dict_from};
 use crate::backend::RandomKey;
-use crate::dtype::DType;
+use crate::error::FileError;
+use crate::error::Skipped;
 use crate::error::{Error, Result};
+use crate::error::{Mismatch, PARAMETERS, RNGS};
 use crate::nn::{Module, Parameter};
 use crate::optim::{LossScaler, Optimizer};
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 
 pub use partly::PartlyRestored;
 

@@ -1,46 +1,10 @@
-//! What does not fit when arrays are put into places that were made for others.
+//! The comparison of arrays with the places that they are loaded into.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use super::array::Arrays;
-use super::skipped::Skipped;
-use crate::dtype::DType;
-use crate::shape::Shape;
-
-/// What else than an optimiser's state may not fit.
-pub(super) const PARAMETERS: &str = "parameters";
-/// Likewise.
-pub(super) const RNGS: &str = "sources of randomness";
-
-/// How many names of a kind a message lists.
-const LISTED: usize = 8;
-
-/// The arrays that were given are not those that were expected. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mismatch {
-    /// What was to be loaded: "parameters", "sources of randomness", or the optimiser's name.
-    pub what: &'static str,
-    /// Names that are expected and not there.
-    pub missing: Vec<String>,
-    /// Names that are there and not expected.
-    pub unexpected: Vec<String>,
-    /// Those that are there with another shape or element type.
-    pub different: Vec<Difference>,
-    /// Members of the file that could not be read, of which some may be the missing ones.
-    pub skipped: Vec<Skipped>,
-}
-
-/// An array of another shape or element type than its place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// Its name.
-    pub name: String,
-    /// Element type and shape of the place.
-    pub expected: (DType, Shape),
-    /// Element type and shape of what was given.
-    pub found: (DType, Shape),
-}
+use crate::error::{Difference, Mismatch};
+use crate::shape::{DType, Shape};
 
 impl Mismatch {
     /// Compares all names, element types and shapes.
@@ -53,7 +17,7 @@ impl Mismatch {
     }
 
     /// All that does not fit.
-    pub(super) fn between(
+    pub(crate) fn between(
         what: &'static str,
         expected: &BTreeMap<String, (DType, Shape)>,
         found: &Arrays,
@@ -70,7 +34,7 @@ impl Mismatch {
     }
 
     /// Compares names alone.
-    pub(super) fn check_names<E, F>(
+    pub(crate) fn check_names<E, F>(
         what: &'static str,
         expected: &BTreeMap<String, E>,
         found: &BTreeMap<String, F>,
@@ -96,41 +60,3 @@ impl Mismatch {
         Err(Box::new(self))
     }
 }
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
-            PARAMETERS | RNGS => write!(f, "load: these are not the {} expected", self.what)?,
-            optimizer => write!(f, "load: this is not the state of {optimizer} for these parameters")?,
-        }
-        list(f, "missing", &self.missing)?;
-        list(f, "unexpected", &self.unexpected)?;
-        let different: Vec<String> = self
-            .different
-            .iter()
-            .map(|Difference { name, expected, found }| {
-                format!("{name} is {} {}, should be {} {}", found.0, found.1, expected.0, expected.1)
-            })
-            .collect();
-        list(f, "different", &different)?;
-        if self.missing.is_empty() {
-            return Ok(());
-        }
-        let skipped: Vec<String> =
-            self.skipped.iter().map(|Skipped { name, class, .. }| format!("{name} ({class})")).collect();
-        list(f, "skipped in the file", &skipped)
-    }
-}
-
-fn list(f: &mut fmt::Formatter<'_>, kind: &str, names: &[String]) -> fmt::Result {
-    if names.is_empty() {
-        return Ok(());
-    }
-    write!(f, "; {kind}: {}", names[..names.len().min(LISTED)].join(", "))?;
-    match names.len().checked_sub(LISTED) {
-        Some(more @ 1..) => write!(f, " and {more} more"),
-        _ => Ok(()),
-    }
-}
-
-impl std::error::Error for Mismatch {}

@@ -7,7 +7,6 @@ mod archive;
 mod array;
 mod atomic;
 mod checkpoint;
-mod error;
 mod mismatch;
 mod npy;
 mod npz;
@@ -19,8 +18,6 @@ pub(crate) mod stored;
 pub use array::{Array, Arrays};
 pub use atomic::write_atomically;
 pub use checkpoint::{Checkpoint, PartlyRestored};
-pub use error::FileError;
-pub use mismatch::{Difference, Mismatch};
 pub use npy::{NpyLimits, read_npy, read_npy_from, write_npy, write_npy_to};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use npz::read_npz_bytes;
@@ -28,5 +25,7 @@ pub use npz::{read_npz, read_npz_from, write_npz, write_npz_to};
 pub use safetensors::{
     Safetensors, SafetensorsLimits, read_safetensors, read_safetensors_from, write_safetensors_to,
 };
-pub use skipped::{Loaded, Skipped};
+pub use skipped::Loaded;
 pub use state_dict::{read_state_dict, read_state_dict_from};
+
+pub use crate::error::{Difference, FileError, Mismatch, Skipped};

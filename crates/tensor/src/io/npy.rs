@@ -11,9 +11,9 @@ use std::path::Path;
 use self::header::Header;
 use super::array::Array;
 use super::atomic::write_atomically;
-use super::error::FileError;
 use super::stored::Place;
-use crate::gzip;
+use crate::error::FileError;
+use highwater_tracking::gzip;
 
 /// What a file may hold at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use rawzip::{DataDescriptorOutput, ErrorKind, ZipArchiveWriter};
 use super::archive::{Archive, ArchiveLimits, Source};
 use super::array::Arrays;
 use super::atomic::write_atomically;
-use super::error::FileError;
 use super::npy::{NpyLimits, read_npy_from, write_npy_to};
 use super::skipped::{Collector, Loaded};
+use crate::error::FileError;
 use crate::file_kind;
 
 /// How the names of the files inside end.

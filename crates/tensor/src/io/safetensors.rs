@@ -13,9 +13,10 @@ use std::path::Path;
 
 use self::header::{Entry, Header};
 use super::array::{Array, Arrays};
-use super::error::FileError;
-use super::skipped::{Collector, Loaded, Skipped};
+use super::skipped::{Collector, Loaded};
 use super::stored::{Place, Stored};
+use crate::error::FileError;
+use crate::error::Skipped;
 
 /// What a file may hold at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

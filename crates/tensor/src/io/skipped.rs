@@ -1,29 +1,10 @@
 //! The arrays of a file, and its members that are no arrays.
 
-use std::fmt;
-
 use super::array::{Array, Arrays};
-use super::error::FileError;
+use crate::error::{FileError, Skipped};
 
 /// The most members that are listed.
 const MAX_LISTED: usize = 10_000;
-
-/// A member of a file that cannot be read as an array: another object, or an element type that tensors do not have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
-    /// Its name in the file.
-    pub name: String,
-    /// Its class or element type, as the program that wrote the file names it: `argparse.Namespace`, `|O`.
-    pub class: String,
-    /// Why it was skipped.
-    pub reason: String,
-}
-
-impl fmt::Display for Skipped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}): {}", self.name, self.class, self.reason)
-    }
-}
 
 /// The contents of a file: all arrays that can be read, and the members that were skipped.
 ///

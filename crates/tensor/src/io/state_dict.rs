@@ -17,10 +17,10 @@ use highwater_tracking::{FileKind, TraceError, TracePlace, TraceProblem};
 
 use self::tensors::{ByStorage, Tensors};
 use super::archive::Source;
-use super::error::FileError;
 use super::safetensors::SafetensorsLimits;
 use super::skipped::{Collector, Loaded};
 use super::stored::Place;
+use crate::error::FileError;
 use crate::file_kind;
 
 #[cfg(test)]

@@ -4,9 +4,8 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::array::{gather, read_words, zero_words};
-use crate::dtype::DType;
 use crate::io::{Array, FileError};
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 
 /// The element types of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

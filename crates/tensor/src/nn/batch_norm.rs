@@ -3,13 +3,14 @@
 use super::init::{Fans, Init};
 use super::module::Module;
 use super::norm::{EPSILON, checked};
-use super::parameter::Parameter;
-use crate::autograd::{is_training, no_grad, tape};
+use crate::autograd::Parameter;
+use crate::autograd::is_training;
 use crate::device::Place;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::op::no_grad;
+use crate::shape::DType;
+use crate::tensor::tape;
+use crate::tensor::{Rng, Tensor};
 
 const OP: &str = "batch_norm";
 
@@ -107,13 +108,13 @@ impl BatchNorm {
             });
         }
         let axes: Vec<isize> = (0..x.rank() as isize).filter(|&axis| axis != 1).collect();
-        let (dtype, x) = (x.dtype(), x.widened()?);
+        let (dtype, x) = (x.dtype(), x.upcast()?);
         let mean = x.mean_keepdim(&axes[..])?;
-        let centred = x.sub(&mean)?;
-        let variance = centred.square()?.mean_keepdim(&axes[..])?;
+        let centered = x.sub(&mean)?;
+        let variance = centered.square()?.mean_keepdim(&axes[..])?;
         let scale = variance.add_scalar(self.epsilon)?.rsqrt()?;
         let scale = scale.mul(&self.weight.tensor().reshape(shape)?)?;
-        let result = centred.mul(&scale)?.add(&self.bias.tensor().reshape(shape)?)?.to_dtype(dtype)?;
+        let result = centered.mul(&scale)?.add(&self.bias.tensor().reshape(shape)?)?.to_dtype(dtype)?;
         // A second run of the same forward, in the backward pass, is not another batch.
         if !tape::is_played() {
             let unbiased = count as f64 / (count - 1) as f64;

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use super::module::Module;
-use super::parameter::Parameter;
+use crate::autograd::Parameter;
 use crate::autograd::checkpoint;
 use crate::error::Result;
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::tensor::{Rng, Tensor};
 
 /// A module that runs again in the backward pass instead of keeping its activations: see [`checkpoint`].
 ///

@@ -3,8 +3,7 @@
 use super::module::Module;
 use crate::autograd::is_training;
 use crate::error::{Error, Result};
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::tensor::{Rng, Tensor};
 
 /// Sets each element to zero with probability `p` and divides the others by `1 - p`, so that the mean stays.
 ///

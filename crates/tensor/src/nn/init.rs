@@ -2,15 +2,14 @@
 
 use bfc_core::Category;
 
-use super::parameter::Parameter;
+use crate::autograd::{INIT as OP, Parameter};
 use crate::backend::{Compare, Distribution, Kernel, RandomKey, Unary};
-use crate::context::{Buffer, OpContext};
-use crate::device::Place;
-use crate::dtype::{DType, Scalar};
+use crate::device::{Place, PlacementReason};
 use crate::error::{Error, Result};
-use crate::placement::PlacementReason;
-use crate::rng::Rng;
-use crate::shape::{IntoShape, Shape};
+use crate::layout::IntoShape;
+use crate::op::{Buffer, OpContext};
+use crate::shape::{DType, Scalar, Shape};
+use crate::tensor::Rng;
 
 /// How initial values are drawn.
 ///
@@ -62,9 +61,6 @@ pub struct Fans {
     /// Outputs of each input.
     pub outputs: usize,
 }
-
-/// The op that makes parameters, and that they are charged to in their modules.
-pub(super) const OP: &str = "init";
 
 impl Init {
     /// A parameter with initial values, in memory that counts as a parameter's from the start.

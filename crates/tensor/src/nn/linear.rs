@@ -2,13 +2,12 @@
 
 use super::init::{Fans, Init};
 use super::module::Module;
-use super::parameter::Parameter;
+use crate::autograd::Parameter;
 use crate::backend::Activation;
 use crate::device::Place;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::shape::DType;
+use crate::tensor::{Rng, Tensor};
 
 /// y = x·W + b, for x of shape `[.., inputs]`.
 ///

@@ -13,7 +13,6 @@ mod linear;
 mod module;
 mod names;
 mod norm;
-mod parameter;
 mod parts;
 mod recurrent;
 mod sequential;
@@ -28,8 +27,9 @@ pub use init::{Fans, Init};
 pub use linear::{Linear, LinearOptions};
 pub use module::Module;
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
-pub use parameter::Parameter;
 pub use parts::Part;
 pub use recurrent::{Gru, Lstm, Nonlinearity, RecurrentOptions, Rnn};
 pub use sequential::Sequential;
 pub use transformer::{Embedding, MultiHeadAttention, TransformerBlock};
+
+pub use crate::autograd::Parameter;

@@ -5,12 +5,11 @@ use std::fmt;
 
 use highwater_tracking::module;
 
-use super::parameter::Parameter;
+use crate::autograd::Parameter;
 use crate::backend::Activation;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::shape::DType;
+use crate::tensor::{Rng, Tensor};
 
 /// A function with parameters.
 ///

@@ -2,13 +2,12 @@
 
 use super::init::{Fans, Init};
 use super::module::Module;
-use super::parameter::Parameter;
+use crate::autograd::Parameter;
 use crate::device::Place;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::check_groups;
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::shape::DType;
+use crate::tensor::{Rng, Tensor};
 
 /// What is added to variances, so that nothing is divided by 0, unless set.
 pub(super) const EPSILON: f64 = 1e-5;

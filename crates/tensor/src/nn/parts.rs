@@ -1,8 +1,8 @@
 //! What a module is made of, told once: the three ways to visit it follow.
 
 use super::module::Module;
-use super::parameter::Parameter;
-use crate::rng::Rng;
+use crate::autograd::Parameter;
+use crate::tensor::Rng;
 
 /// What a [`Module`] may be made of: modules, parameters and sources of randomness of its own, and several or none of those. See
 /// [`visit_parts!`](crate::visit_parts).
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn an_unnamed_whole_charges_each_parameter_where_its_ops_run() -> Result<()> {
-        let device = crate::runtime::Runtime::builder().build()?.cpu()?;
+        let device = crate::device::Runtime::builder().build()?.cpu()?;
         let network = Network {
             inner: Box::new(inner(&device)?),
             blocks: vec![inner(&device)?],

@@ -9,12 +9,11 @@ pub use rnn::{Nonlinearity, Rnn};
 use stack::Stack;
 
 use super::module::Module;
-use super::parameter::Parameter;
+use crate::autograd::Parameter;
 use crate::device::Place;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::shape::DType;
+use crate::tensor::{Rng, Tensor};
 
 /// What a recurrent module shall be like.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +47,54 @@ impl RecurrentOptions {
         }
     }
 }
+
+/// Implements what all recurrent layers share: constructors and [`Module`]. The type has a field `stack` and the listed ones.
+macro_rules! recurrent_layer {
+    ($name:ident: $op:literal, $gates:literal gates, $($field:ident: $value:expr),*) => {
+        impl $name {
+            /// A layer in `f32`. All parameters start uniform in ±1/√hidden.
+            ///
+            /// # Errors
+            /// As [`with_options`](Self::with_options).
+            pub fn new(place: &impl Place, inputs: usize, hidden: usize, rng: &Rng) -> Result<Self> {
+                Self::with_options(place, inputs, hidden, RecurrentOptions::default(), rng)
+            }
+
+            /// Layers with these options, whose parameters start as [`new`](Self::new) says.
+            ///
+            /// # Errors
+            /// [`Error::BadArgument`](crate::Error::BadArgument) for a state of no numbers, no layers, or unless 0 ≤ dropout < 1;
+            /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) except for floats;
+            /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+            pub fn with_options(
+                place: &impl Place,
+                inputs: usize,
+                hidden: usize,
+                options: RecurrentOptions,
+                rng: &Rng,
+            ) -> Result<Self> {
+                let stack = Stack::new($op, place, [inputs, hidden, $gates], options, rng)?;
+                Ok(Self { stack, $($field: $value),* })
+            }
+        }
+
+        impl Module for $name {
+            fn forward(&self, x: &Tensor) -> Result<Tensor> {
+                Ok(self.run(x, None)?.0)
+            }
+
+            fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+                self.stack.visit(visitor);
+            }
+
+            fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+                self.stack.visit_rngs(visitor);
+            }
+        }
+    };
+}
+
+use recurrent_layer;
 
 /// A gated recurrent unit (Cho et al. 2014, as PyTorch has it): from sequences `[n, len, inputs]` to the states after each
 /// step, `[n, len, hidden]`.
@@ -85,30 +132,6 @@ pub struct Gru {
 }
 
 impl Gru {
-    /// A layer in `f32`. All parameters start uniform in ±1/√hidden.
-    ///
-    /// # Errors
-    /// As [`with_options`](Self::with_options).
-    pub fn new(place: &impl Place, inputs: usize, hidden: usize, rng: &Rng) -> Result<Self> {
-        Self::with_options(place, inputs, hidden, RecurrentOptions::default(), rng)
-    }
-
-    /// Layers made to measure, that start as [`new`](Self::new) says.
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`](crate::Error::BadArgument) for a state of no numbers, no layers, or unless 0 ≤ dropout < 1;
-    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) except for floats;
-    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
-    pub fn with_options(
-        place: &impl Place,
-        inputs: usize,
-        hidden: usize,
-        options: RecurrentOptions,
-        rng: &Rng,
-    ) -> Result<Self> {
-        Ok(Self { stack: Stack::new("gru", place, [inputs, hidden, 3], options, rng)?, reset_after: true })
-    }
-
     /// The same with the state reset after its product with Un, as here and in PyTorch, or before: n = tanh(x·Wn + (r·h)·Un), as
     /// Cho et al. have it. That is `reset_after` in Keras and `linear_before_reset` in ONNX, whose default is before. The parameters
     /// are the same, of other meaning.
@@ -137,6 +160,8 @@ impl Gru {
         Ok((states, last))
     }
 }
+
+recurrent_layer!(Gru: "gru", 3 gates, reset_after: true);
 
 fn reset_after_step(
     gates: &Gates,
@@ -171,20 +196,6 @@ fn mix(z: &Tensor, n: &Tensor, h: &Tensor) -> Result<[Tensor; 1]> {
     Ok([n.add(&z.mul(&h.sub(n)?)?)?])
 }
 
-impl Module for Gru {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.run(x, None)?.0)
-    }
-
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.stack.visit(visitor);
-    }
-
-    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        self.stack.visit_rngs(visitor);
-    }
-}
-
 /// Long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000): from sequences
 /// `[n, len, inputs]` to the states after each step, `[n, len, hidden]`.
 ///
@@ -209,28 +220,6 @@ pub struct Lstm {
 }
 
 impl Lstm {
-    /// A layer in `f32`. All parameters start uniform in ±1/√hidden.
-    ///
-    /// # Errors
-    /// As [`Gru::with_options`].
-    pub fn new(place: &impl Place, inputs: usize, hidden: usize, rng: &Rng) -> Result<Self> {
-        Self::with_options(place, inputs, hidden, RecurrentOptions::default(), rng)
-    }
-
-    /// Layers made to measure, that start as [`new`](Self::new) says.
-    ///
-    /// # Errors
-    /// As [`Gru::with_options`].
-    pub fn with_options(
-        place: &impl Place,
-        inputs: usize,
-        hidden: usize,
-        options: RecurrentOptions,
-        rng: &Rng,
-    ) -> Result<Self> {
-        Ok(Self { stack: Stack::new("lstm", place, [inputs, hidden, 4], options, rng)? })
-    }
-
     /// The states of the last layer after each step, the last states, and the last cells, from states and cells or from zeros:
     /// each of the shape that [`Gru::run`] says.
     ///
@@ -242,6 +231,8 @@ impl Lstm {
     }
 }
 
+recurrent_layer!(Lstm: "lstm", 4 gates,);
+
 fn lstm_step(gates: &Gates, step: &Tensor, of_state: &OfState, [h, c]: [Tensor; 2]) -> Result<[Tensor; 2]> {
     let (weight, bias) = &of_state[0];
     let all = step.add(&h.matmul(weight)?)?.add(bias)?;
@@ -249,18 +240,4 @@ fn lstm_step(gates: &Gates, step: &Tensor, of_state: &OfState, [h, c]: [Tensor; 
     let g = gates.part(&all, 2)?.tanh()?;
     let c = f?.mul(&c)?.add(&i?.mul(&g)?)?;
     Ok([o?.mul(&c.tanh()?)?, c])
-}
-
-impl Module for Lstm {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.run(x, None)?.0)
-    }
-
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.stack.visit(visitor);
-    }
-
-    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        self.stack.visit_rngs(visitor);
-    }
 }

@@ -6,10 +6,9 @@ use highwater_tracking::ModuleName;
 
 use super::module::Module;
 use super::names::Names;
-use super::parameter::Parameter;
+use crate::autograd::Parameter;
 use crate::error::Result;
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::tensor::{Rng, Tensor};
 
 /// Modules applied in turn, each in a scope of its name.
 ///
@@ -144,9 +143,9 @@ impl fmt::Debug for Sequential {
 mod tests {
     use super::*;
     use crate::backend::Activation;
-    use crate::dtype::DType;
+    use crate::device::Runtime;
     use crate::nn::{Gelu, Linear, LinearOptions, Relu, Silu, Tanh};
-    use crate::runtime::Runtime;
+    use crate::shape::DType;
 
     #[test]
     fn an_activation_after_a_linear_layer_is_computed_with_it_to_the_same_bits() {

@@ -7,15 +7,13 @@ use super::init::{Fans, Init};
 use super::linear::{Linear, LinearOptions};
 use super::module::Module;
 use super::norm::LayerNorm;
-use super::parameter::Parameter;
+use crate::autograd::Parameter;
 use crate::backend::Activation;
 use crate::device::Place;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::AttentionOptions;
-use crate::rng::Rng;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
+use crate::shape::{DType, Shape};
+use crate::tensor::{Rng, Tensor};
 
 /// The standard deviation that weights of a transformer start with, as in GPT-2.
 const SPREAD: f64 = 0.02;

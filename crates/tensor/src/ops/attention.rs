@@ -16,11 +16,9 @@ use bfc_core::Category;
 use super::{same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Attention, Kernel, Workspace};
-use crate::context::{Buffer, OpContext};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Buffer, Op, OpContext, apply};
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 /// How queries look at keys.
@@ -71,7 +69,7 @@ impl ScaledDotProduct {
         let mut log_sums = ctx.buffer(&rows, query.dtype().computed_as(), Category::Temporary)?;
         let mut workspace = Self::workspace(ctx, query, value)?;
         ctx.compute(Kernel::Attention {
-            of: &self.operands([query, key, value], mask),
+            of: self.operands([query, key, value], mask),
             workspace: workspace.as_mut().map(Buffer::view_mut),
             out: out.view_mut(),
             log_sums: log_sums.view_mut(),
@@ -93,8 +91,8 @@ impl ScaledDotProduct {
         let (mut to_query, mut to_key, mut to_value) = (like(query)?, like(key)?, like(value)?);
         let mut workspace = Self::workspace(ctx, query, value)?;
         ctx.compute(Kernel::AttentionGrad {
-            of: &self.operands([query, key, value], mask),
-            results: &[output.view(), log_sums.view()],
+            of: self.operands([query, key, value], mask),
+            results: [output.view(), log_sums.view()],
             grad: grad.view(),
             workspace: workspace.as_mut().map(Buffer::view_mut),
             out: [to_query.view_mut(), to_key.view_mut(), to_value.view_mut()],

@@ -18,14 +18,13 @@
 //! beyond their range where the gradient is not.
 
 use super::create::constant_like;
-use super::{apply_promoted, is_number, same_dtype, supported, wanted};
+use super::{apply_promoted, broadcast_pair, is_number, same_dtype, supported, wanted};
 use crate::autograd::{self, Saved};
 use crate::backend::{Binary, Kernel};
-use crate::context::OpContext;
+use crate::device::PlacementReason;
 use crate::error::Result;
-use crate::op::{HeldOp, Op};
-use crate::placement::PlacementReason;
-use crate::shape::Shape;
+use crate::op::mode::records;
+use crate::op::{HeldOp, Op, OpContext};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -52,14 +51,12 @@ impl Op for BinaryOp {
         let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
         same_dtype(op, lhs, rhs)?;
         supported(op, lhs.dtype(), is_number)?;
-        let shape = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
-        let mut out = ctx.output(&shape, lhs.dtype())?;
-        let [left, right] = [lhs.layout().broadcast_to(op, &shape)?, rhs.layout().broadcast_to(op, &shape)?];
-        ctx.compute(Kernel::Binary {
-            f: self.0,
-            lhs: lhs.view().with_layout(&left),
-            rhs: rhs.view().with_layout(&right),
-            out: out.view_mut(),
+        let f = self.0;
+        let out = broadcast_pair(ctx, [lhs, rhs], lhs.dtype(), |[lhs, rhs], out| Kernel::Binary {
+            f,
+            lhs,
+            rhs,
+            out,
         })?;
         let [read_lhs, read_rhs] = self.reads([lhs.requires_grad(), rhs.requires_grad()]);
         if read_lhs {
@@ -68,7 +65,7 @@ impl Op for BinaryOp {
         if read_rhs {
             ctx.save(rhs);
         }
-        Ok(out.finish())
+        Ok(out)
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
@@ -86,11 +83,11 @@ impl Op for BinaryOp {
                 Binary::Maximum => grad.mul(&share_of_larger(lhs()?, rhs()?)?)?,
                 Binary::Minimum => grad.mul(&share_of_larger(rhs()?, lhs()?)?)?,
                 Binary::Pow => {
-                    let (a, b) = (lhs()?.widened()?, rhs()?.widened()?);
+                    let (a, b) = (lhs()?.upcast()?, rhs()?.upcast()?);
                     let slope = a.pow(&b.add_scalar(-1.0)?)?.mul(&b)?;
                     // A power of 0 is constant also at 0, where the formula has no value.
                     let zero = b.clamp(0.0, 0.0)?;
-                    rounded(0, grad.widened()?.mul(&b.eq(&zero)?.where_(&zero, &slope)?)?)?
+                    rounded(0, grad.upcast()?.mul(&b.eq(&zero)?.where_(&zero, &slope)?)?)?
                 }
             })
         };
@@ -101,22 +98,22 @@ impl Op for BinaryOp {
                 Binary::Sub => grad.sum_to(saved.input_shape(1))?.neg()?,
                 Binary::Mul => grad.mul(lhs()?)?,
                 Binary::Div => {
-                    let b = rhs()?.widened()?;
+                    let b = rhs()?.upcast()?;
                     // The product of a and the gradient may be beyond the type where the quotient by b is not.
-                    let quotient = lhs()?.widened()?.div(&b)?;
+                    let quotient = lhs()?.upcast()?.div(&b)?;
                     let slope = replacing(Binary::Div, quotient, &b)?;
-                    let product = replacing(Binary::Mul, slope, &grad.widened()?)?;
+                    let product = replacing(Binary::Mul, slope, &grad.upcast()?)?;
                     rounded(1, product)?.neg()?
                 }
                 Binary::Maximum => grad.mul(&share_of_larger(rhs()?, lhs()?)?)?,
                 Binary::Minimum => grad.mul(&share_of_larger(lhs()?, rhs()?)?)?,
                 Binary::Pow => {
-                    let (a, b) = (lhs()?.widened()?, rhs()?.widened()?);
+                    let (a, b) = (lhs()?.upcast()?, rhs()?.upcast()?);
                     let slope = a.pow(&b)?.mul(&a.log()?)?;
                     // 0ᵇ is 0 for all b from 0 on, where ln 0 is not finite.
                     let zero = a.clamp(0.0, 0.0)?;
                     let of_zero = b.ge(&constant_like(&b, 0)?)?.where_(&zero, &slope)?;
-                    rounded(1, grad.widened()?.mul(&a.eq(&zero)?.where_(&of_zero, &slope)?)?)?
+                    rounded(1, grad.upcast()?.mul(&a.eq(&zero)?.where_(&of_zero, &slope)?)?)?
                 }
             })
         };
@@ -131,7 +128,7 @@ impl Op for BinaryOp {
 /// `a`; the buffer stays charged to the op that took it.
 pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tensor> {
     let op = BinaryOp(f);
-    let recording = autograd::records(lhs.requires_grad() || rhs.requires_grad());
+    let recording = records(lhs.requires_grad() || rhs.requires_grad());
     let [reads_lhs, reads_rhs] = op.reads([lhs.requires_grad(), rhs.requires_grad()]);
     let fits = lhs.dtype() == rhs.dtype()
         && is_number(lhs.dtype())
@@ -230,9 +227,8 @@ mod tests {
     use half::f16;
 
     use super::*;
-    use crate::device::Device;
-    use crate::dtype::DType;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
+    use crate::shape::DType;
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

@@ -7,10 +7,10 @@ use super::axes::AxisSet;
 use super::reduce;
 use crate::autograd::Saved;
 use crate::backend::Reduce;
-use crate::context::OpContext;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
-use crate::shape::{IntoShape, Shape};
+use crate::layout::IntoShape;
+use crate::op::{Op, OpContext, apply};
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn broadcasting_takes_no_memory_and_its_gradient_counts_the_repetitions() {

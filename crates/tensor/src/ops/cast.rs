@@ -2,10 +2,9 @@
 
 use crate::autograd::Saved;
 use crate::backend::Kernel;
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 /// y = x as another type. Among floats ∂L/∂x is ∂L/∂y, converted back; no gradient flows through integers.
@@ -51,7 +50,7 @@ impl Tensor {
 
     /// The same values as the type that is [computed with](DType::computed_as): what is made of several steps widens halves
     /// before the first and rounds after the last.
-    pub(crate) fn widened(&self) -> Result<Self> {
+    pub(crate) fn upcast(&self) -> Result<Self> {
         self.to_dtype(self.dtype().computed_as())
     }
 }
@@ -59,7 +58,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn gradients_come_back_in_the_type_of_the_input() {

@@ -9,12 +9,10 @@
 
 use super::supported;
 use crate::backend::{Distribution, Kernel, RandomKey};
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::op::{Op, OpContext, apply};
+use crate::shape::DType;
+use crate::tensor::{Rng, Tensor};
 
 #[derive(Debug)]
 struct Categorical(RandomKey);
@@ -76,8 +74,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
 
     fn cpu(threads: usize) -> Device {
         Runtime::builder().threads(threads).build().unwrap().cpu().unwrap()

@@ -6,14 +6,12 @@
 
 use bfc_core::Category;
 
-use super::{apply_promoted, expect_dtype, same_dtype, wanted};
+use super::{apply_promoted, broadcast_pair, expect_dtype, same_dtype, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Compare, Kernel};
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Op, OpContext, apply};
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -27,12 +25,12 @@ impl Op for CompareOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
         same_dtype(op, lhs, rhs)?;
-        let shape = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
-        let mut out = ctx.output(&shape, DType::Bool)?;
-        let [left, right] = [lhs.layout().broadcast_to(op, &shape)?, rhs.layout().broadcast_to(op, &shape)?];
-        let (lhs, rhs) = (lhs.view().with_layout(&left), rhs.view().with_layout(&right));
-        ctx.compute(Kernel::Compare { f: self.0, lhs, rhs, out: out.view_mut() })?;
-        Ok(out.finish())
+        broadcast_pair(ctx, [lhs, rhs], DType::Bool, |[lhs, rhs], out| Kernel::Compare {
+            f: self.0,
+            lhs,
+            rhs,
+            out,
+        })
     }
 }
 
@@ -157,7 +155,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn comparisons_with_nan_are_false_except_for_inequality() {

@@ -6,11 +6,9 @@
 use super::{same_dtype, wanted};
 use crate::autograd::Saved;
 use crate::backend::Kernel;
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
-use crate::shape::MAX_RANK;
+use crate::op::{Op, OpContext, apply};
+use crate::shape::{DType, MAX_RANK};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -117,7 +115,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn parts_of_any_layout_and_of_no_elements_follow_one_another() {

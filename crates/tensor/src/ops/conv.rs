@@ -15,12 +15,10 @@
 use super::{along_rows, apply_promoted, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Convolution, Kernel, Window, Workspace};
-use crate::context::{Buffer, OpContext};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::Op;
-use crate::shape::Shape;
+use crate::op::{Buffer, Op, OpContext};
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 /// How the windows of a convolution move; each pair is for height and width.
@@ -362,8 +360,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

@@ -4,12 +4,11 @@ use bfc_core::{AllocationAttributes, Category};
 
 use super::unary::holds;
 use crate::backend::{Kernel, check};
-use crate::context::OpContext;
-use crate::device::{Device, DeviceAllocator, Place};
-use crate::dtype::{DType, Element, Scalar};
+use crate::device::{Device, DeviceAllocator, Place, PlacementReason};
 use crate::error::{Error, Result};
-use crate::placement::PlacementReason;
-use crate::shape::{IntoShape, Shape};
+use crate::layout::IntoShape;
+use crate::op::OpContext;
+use crate::shape::{DType, Element, Scalar, Shape};
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;
 
@@ -60,7 +59,7 @@ fn filled(
 }
 
 /// A tensor of the host's values, in logical order.
-pub(super) fn uploaded<T: Element>(
+pub(crate) fn uploaded<T: Element>(
     op: &'static str,
     place: &impl Place,
     shape: impl IntoShape,
@@ -72,7 +71,9 @@ pub(super) fn uploaded<T: Element>(
         return Err(Error::ElementCount { op, elements, shape });
     }
     let options = TensorOptions { dtype: T::DTYPE, category, ..TensorOptions::default() };
-    create(op, place, shape, options, |ctx, out| check::upload(ctx.device(), op, T::bytes_of(values), out))
+    create(op, place, shape, options, |ctx, out| {
+        check::upload(ctx.device().as_ref(), op, T::bytes_of(values), out)
+    })
 }
 
 /// A number as a tensor without axes, of another one's type and on its device, for the time of an op.
@@ -254,7 +255,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

@@ -7,9 +7,8 @@
 use super::reduce::summed_as;
 use crate::autograd::Saved;
 use crate::backend::Kernel;
-use crate::context::OpContext;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]

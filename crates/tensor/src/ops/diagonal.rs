@@ -5,11 +5,10 @@
 
 use crate::autograd::Saved;
 use crate::backend::Kernel;
-use crate::context::OpContext;
-use crate::dtype::Scalar;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
+use crate::shape::Scalar;
 use crate::tensor::Tensor;
 
 const OP: &str = "diagonal";

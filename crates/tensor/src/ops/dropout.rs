@@ -4,12 +4,10 @@ use super::random::check;
 use super::supported;
 use crate::autograd::Saved;
 use crate::backend::{Binary, Distribution, Kernel, RandomKey};
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::op::{Op, OpContext, apply};
+use crate::shape::DType;
+use crate::tensor::{Rng, Tensor};
 
 /// y = x m, where each element of the mask m is 1/(1-p) with probability 1-p, else 0; ∂y/∂x = m. Saves the mask.
 #[derive(Debug)]
@@ -67,8 +65,8 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Runtime;
     use crate::error::Error;
-    use crate::runtime::Runtime;
 
     #[test]
     fn survivors_are_scaled_and_the_gradient_passes_through_them_alone() {

@@ -13,8 +13,8 @@ mod equation;
 use equation::{Equation, Labels};
 
 use super::{is_number, supported};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 const OP: &str = "einsum";
@@ -225,8 +225,8 @@ fn one_size_a_label(operands: &[Labelled], given: &[&Tensor]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
+    use crate::shape::DType;
 
     #[test]
     fn operands_in_another_order_are_multiplied_where_they_lie() {

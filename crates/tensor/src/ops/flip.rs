@@ -10,9 +10,8 @@
 use super::axes::{Axes, AxisSet};
 use crate::autograd::Saved;
 use crate::backend::Kernel;
-use crate::context::OpContext;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]

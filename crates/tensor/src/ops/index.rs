@@ -11,11 +11,9 @@
 use super::{expect_dtype, supported};
 use crate::autograd::Saved;
 use crate::backend::{Kernel, Workspace};
-use crate::context::{Buffer, OpContext};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Buffer, Op, OpContext, apply};
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -144,8 +142,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

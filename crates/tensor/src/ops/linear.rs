@@ -6,13 +6,11 @@
 //!   saves y, or where that does not tell it x·W + b, which is then taken beside y.
 
 use super::axes::AxisSet;
-use super::matmul::multiply;
-use super::{is_number, promoted, reduce, supported, wanted};
+use super::{is_number, matmul, promoted, reduce, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Activated, Activation, Kernel, Reduce};
-use crate::context::{Buffer, OpContext};
 use crate::error::{Error, Result};
-use crate::op::{BuiltinOp, Op, apply_builtin};
+use crate::op::{Buffer, BuiltinOp, Op, OpContext, apply_builtin};
 use crate::shape::Shape;
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -46,7 +44,16 @@ impl Op for Linear {
         let mut sums = reads_sums.then(|| ctx.temp_saved(&shape, x.dtype())).transpose()?;
         let arguments = sums.as_mut().map(Buffer::view_mut);
         let activation = self.activation.map(|function| Activated { function, arguments });
-        multiply(ctx, (Some(bias.view()), activation), x.view(), weight.view(), &mut out)?;
+        let mut workspace = matmul::workspace(ctx, x.view(), weight.view())?;
+        ctx.compute(Kernel::MatMul {
+            bias: Some(bias.view()),
+            lhs: x.view(),
+            rhs: weight.view(),
+            activation,
+            workspace: workspace.as_mut().map(Buffer::view_mut),
+            out: out.view_mut(),
+        })?;
+        drop(workspace);
         if weight.requires_grad() {
             ctx.save(x);
         }
@@ -78,7 +85,7 @@ impl BuiltinOp for Linear {
         if let Some(f) = self.activation {
             // In place, unless somebody else looks into the gradient; in any case it is not needed any more. Halves that have to be
             // widened go piece by piece only from one buffer to another.
-            let in_place = !grad.dtype().is_half() || ctx.backend().takes_halves();
+            let in_place = !grad.dtype().is_half() || ctx.backend().supports_half();
             match grad.view_mut().filter(|_| in_place) {
                 Some(out) => {
                     let (f, saved) = (f.function(), before_activation(saved)?.view());
@@ -111,17 +118,20 @@ impl Linear {
         let product = |lhs: View<'_>, rhs: View<'_>| {
             let shape = Shape::matrix(lhs.layout().shape()[0], rhs.layout().shape()[1]);
             let mut out = ctx.output(&shape, grad.dtype())?;
-            multiply(ctx, (None, None), lhs, rhs, &mut out)?;
+            let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
+            let workspace = workspace.as_mut().map(Buffer::view_mut);
+            let out_view = out.view_mut();
+            ctx.compute(Kernel::MatMul { bias: None, lhs, rhs, activation: None, workspace, out: out_view })?;
             Ok(out.finish())
         };
         let to_x = wanted(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
-            product(grad.view(), weight.view().with_layout(&weight.layout().turned()))
+            product(grad.view(), weight.view().with_layout(&weight.layout().transposed()))
         })?;
         let to_weight = wanted(saved, 1, || {
             let x = saved.tensor(0)?;
-            product(x.view().with_layout(&x.layout().turned()), grad.view())
+            product(x.view().with_layout(&x.layout().transposed()), grad.view())
         })?;
         let to_bias = wanted(saved, 2, || {
             let mut rows = AxisSet::none(2);
@@ -238,11 +248,10 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::autograd::no_grad;
-    use crate::device::Device;
-    use crate::dtype::DType;
-    use crate::rng::Rng;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
+    use crate::op::no_grad;
+    use crate::shape::DType;
+    use crate::tensor::Rng;
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

@@ -9,14 +9,13 @@
 //! What is no truth value stands for whether it differs from 0, as in NumPy; that takes a temporary. NaN does. No gradient flows.
 
 use super::axes::Axes;
+use super::broadcast_pair;
 use super::create::constant_like;
 use super::reduce::{Target, fold};
 use crate::backend::{Binary, Kernel, Reduce};
-use crate::context::OpContext;
-use crate::dtype::{DType, Scalar};
 use crate::error::Result;
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Op, OpContext, apply};
+use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 
 /// Of two truth values, which are 0 and 1: the smaller is true where both are, the larger where one is.
@@ -35,18 +34,14 @@ impl Op for Logic {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
-        let shape = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
-        let (lhs, rhs) = (truth(lhs)?, truth(rhs)?);
-        let mut out = ctx.output(&shape, DType::Bool)?;
-        let [left, right] = [lhs.layout().broadcast_to(op, &shape)?, rhs.layout().broadcast_to(op, &shape)?];
+        // The shapes are compared before the conversions allocate.
+        Shape::broadcast(self.name(), inputs[0].shape(), inputs[1].shape())?;
+        let (lhs, rhs) = (truth(inputs[0])?, truth(inputs[1])?);
         let f = match self {
             Self::And => Binary::Minimum,
             Self::Or => Binary::Maximum,
         };
-        let (lhs, rhs) = (lhs.view().with_layout(&left), rhs.view().with_layout(&right));
-        ctx.compute(Kernel::Binary { f, lhs, rhs, out: out.view_mut() })?;
-        Ok(out.finish())
+        broadcast_pair(ctx, [&lhs, &rhs], DType::Bool, |[lhs, rhs], out| Kernel::Binary { f, lhs, rhs, out })
     }
 }
 

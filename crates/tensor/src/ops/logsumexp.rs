@@ -10,10 +10,9 @@ use super::create::constant_like;
 use super::reduce::Target;
 use super::supported;
 use crate::autograd::Saved;
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -26,7 +25,7 @@ impl Op for LogSumExp {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         supported(ctx.op(), inputs[0].dtype(), DType::is_float)?;
-        let x = &inputs[0].widened()?;
+        let x = &inputs[0].upcast()?;
         let result = if x.elements() == 0 {
             let folded = self.0.axes.folded_shape(x.shape());
             Tensor::full_for(x.device(), folded, f64::NEG_INFINITY, x.dtype(), Category::Output)?
@@ -43,11 +42,11 @@ impl Op for LogSumExp {
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (x, y) = (&saved.tensor(0)?.widened()?, saved.tensor(1)?);
+        let (x, y) = (&saved.tensor(0)?.upcast()?, saved.tensor(1)?);
         // Where all are -∞ none has a share.
         let nothing = y.eq(&constant_like(x, f64::NEG_INFINITY)?)?;
         let y = nothing.where_(&constant_like(x, 0)?, y)?;
-        let gradient = x.sub(&y)?.exp()?.mul(&self.0.restore(grad)?.widened()?)?;
+        let gradient = x.sub(&y)?.exp()?.mul(&self.0.restore(grad)?.upcast()?)?;
         Ok(vec![Some(gradient.to_dtype(saved.input_dtype(0))?)])
     }
 }

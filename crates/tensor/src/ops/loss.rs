@@ -24,11 +24,9 @@ use super::reduce::share_as;
 use super::{expect_dtype, promoted, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel, Reduce, Unary};
-use crate::context::OpContext;
-use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
-use crate::op::{BuiltinOp, Op, apply, apply_builtin};
-use crate::shape::Shape;
+use crate::op::{BuiltinOp, Op, OpContext, apply, apply_builtin};
+use crate::shape::{DType, Scalar, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
 
@@ -74,7 +72,7 @@ impl Op for CrossEntropy {
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let (logits, targets) = (saved.tensor(0)?, saved.tensor(1)?);
-        let share = grad.widened()?.div_scalar(targets.elements() as f64)?;
+        let share = grad.upcast()?.div_scalar(targets.elements() as f64)?;
         let everywhere = share.layout().broadcast_to(ctx.op(), targets.shape())?;
         let mut out = ctx.output(logits.shape(), logits.dtype())?;
         ctx.compute(Kernel::CrossEntropyGrad {
@@ -185,8 +183,7 @@ fn given_on(saved: &Saved, slopes: Tensor) -> Result<Vec<Option<Tensor>>> {
 /// it is multiplied. In place where nobody else looks into it.
 fn scaled(ctx: &OpContext<'_>, mut grad: Tensor, factor: f64) -> Result<Tensor> {
     if let Some(values) = grad.view_mut().filter(|values| !values.dtype().is_half()) {
-        let (low, high) = (f64::NEG_INFINITY, f64::INFINITY);
-        ctx.compute(Kernel::Clip { scale: factor, low, high, values })?;
+        ctx.compute(Kernel::Scale { factor, values })?;
         return Ok(grad);
     }
     let mut scaled = ctx.temp(grad.shape(), grad.dtype().computed_as())?;
@@ -251,8 +248,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

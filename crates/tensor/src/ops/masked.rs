@@ -6,11 +6,9 @@ use super::create::constant_like;
 use super::expect_dtype;
 use super::unary::holds;
 use crate::autograd::Saved;
-use crate::context::OpContext;
-use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Op, OpContext, apply};
+use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]

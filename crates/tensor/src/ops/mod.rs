@@ -14,7 +14,7 @@ mod categorical;
 mod compare;
 mod concat;
 mod conv;
-mod create;
+pub(crate) mod create;
 mod cumulative;
 mod diagonal;
 mod dropout;
@@ -27,7 +27,6 @@ mod logsumexp;
 mod loss;
 mod masked;
 mod matmul;
-mod ndarray;
 mod norm;
 mod operators;
 mod pad;
@@ -63,9 +62,11 @@ pub use sort::SortOrder;
 pub use vector_norm::Norm;
 
 use crate::autograd::Saved;
-use crate::dtype::DType;
+use crate::backend::Kernel;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
+use crate::shape::{DType, Shape};
+use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
 /// Refuses two operands of different element types.
@@ -96,6 +97,21 @@ fn apply_promoted(op: impl Op, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
 fn promoted(lhs: &Tensor, rhs: &Tensor) -> Result<[Tensor; 2]> {
     let dtype = lhs.dtype().promote(rhs.dtype());
     Ok([lhs.to_dtype(dtype)?, rhs.to_dtype(dtype)?])
+}
+
+/// Runs an elementwise kernel on two tensors that are broadcast to one shape. The result has the given element type.
+fn broadcast_pair(
+    ctx: &OpContext<'_>,
+    [lhs, rhs]: [&Tensor; 2],
+    dtype: DType,
+    kernel: impl for<'a> FnOnce([View<'a>; 2], ViewMut<'a>) -> Kernel<'a>,
+) -> Result<Tensor> {
+    let shape = Shape::broadcast(ctx.op(), lhs.shape(), rhs.shape())?;
+    let mut out = ctx.output(&shape, dtype)?;
+    let left = lhs.layout().broadcast_to(ctx.op(), &shape)?;
+    let right = rhs.layout().broadcast_to(ctx.op(), &shape)?;
+    ctx.compute(kernel([lhs.view().with_layout(&left), rhs.view().with_layout(&right)], out.view_mut()))?;
+    Ok(out.finish())
 }
 
 /// Refuses element types that `takes` does not hold for.

@@ -13,13 +13,11 @@
 
 use super::{same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::{Kernel, Normalised, Workspace};
-use crate::context::{Buffer, OpContext};
-use crate::dtype::DType;
+use crate::backend::{Kernel, Normalized, Workspace};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Buffer, Op, OpContext, apply};
+use crate::shape::{DType, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
 
@@ -37,7 +35,7 @@ enum Row {
 struct LayerNorm {
     op: &'static str,
     row: Row,
-    centred: bool,
+    centered: bool,
     epsilon: f64,
 }
 
@@ -67,7 +65,7 @@ impl LayerNorm {
     fn sums(
         &self,
         ctx: &OpContext<'_>,
-        (of, x, grad): (&Normalised<'_>, &Tensor, &Tensor),
+        (of, x, grad): (Normalized<'_>, &Tensor, &Tensor),
         saved: &Saved,
     ) -> Result<(Tensor, Option<Tensor>)> {
         let (shape, dtype) = (saved.input_shape(1), x.dtype().computed_as());
@@ -121,10 +119,10 @@ impl Op for LayerNorm {
         let (weight, bias) = (inputs.get(1).copied(), inputs.get(2).copied());
         let spread = [self.spread(weight, x)?, self.spread(bias, x)?];
         ctx.compute(Kernel::LayerNorm {
-            centred: self.centred,
+            centered: self.centered,
             epsilon: self.epsilon,
             input: x.view(),
-            affine: &[seen(weight, spread[0].as_ref()), seen(bias, spread[1].as_ref())],
+            affine: [seen(weight, spread[0].as_ref()), seen(bias, spread[1].as_ref())],
             out: out.view_mut(),
             statistics: statistics.view_mut(),
         })?;
@@ -140,19 +138,19 @@ impl Op for LayerNorm {
         let (x, statistics) = (saved.tensor(0)?, saved.tensor(1)?);
         let weight = if saved.inputs() > 1 { Some(saved.tensor(2)?) } else { None };
         let spread = self.spread(weight, x)?;
-        let of = Normalised {
-            centred: self.centred,
+        let of = Normalized {
+            centered: self.centered,
             input: x.view(),
             weight: seen(weight, spread.as_ref()),
             statistics: statistics.view(),
         };
         let mut gradients = vec![wanted(saved, 0, || {
             let mut out = ctx.output(x.shape(), x.dtype())?;
-            ctx.compute(Kernel::LayerNormGrad { of: &of, grad: grad.view(), out: out.view_mut() })?;
+            ctx.compute(Kernel::LayerNormGrad { of, grad: grad.view(), out: out.view_mut() })?;
             Ok(out.finish())
         })?];
         let of_parameters = if saved.inputs() > 1 && saved.needs_grad(1) {
-            let (weight, bias) = self.sums(ctx, (&of, x, grad), saved)?;
+            let (weight, bias) = self.sums(ctx, (of, x, grad), saved)?;
             [Some(weight), bias]
         } else if saved.inputs() > 2 {
             [None, wanted(saved, 2, || grad.sum_to(saved.input_shape(2)))?]
@@ -190,7 +188,7 @@ impl Tensor {
     /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no
     /// memory.
     pub fn layer_norm(&self, affine: Option<(&Self, &Self)>, epsilon: f64) -> Result<Self> {
-        let op = LayerNorm { op: "layer_norm", row: Row::LastAxis, centred: true, epsilon };
+        let op = LayerNorm { op: "layer_norm", row: Row::LastAxis, centered: true, epsilon };
         match affine {
             Some((weight, bias)) => apply(op, &[self, weight, bias]),
             None => apply(op, &[self]),
@@ -202,7 +200,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::layer_norm`].
     pub fn rms_norm(&self, weight: Option<&Self>, epsilon: f64) -> Result<Self> {
-        let op = LayerNorm { op: "rms_norm", row: Row::LastAxis, centred: false, epsilon };
+        let op = LayerNorm { op: "rms_norm", row: Row::LastAxis, centered: false, epsilon };
         match weight {
             Some(weight) => apply(op, &[self, weight]),
             None => apply(op, &[self]),
@@ -224,7 +222,7 @@ impl Tensor {
         let places = self.elements().checked_div(n.saturating_mul(channels)).unwrap_or(0);
         let of_group = channels / groups;
         let x = self.reshape([n, groups, of_group, places])?;
-        let norm = LayerNorm { op, row: Row::Group, centred: true, epsilon };
+        let norm = LayerNorm { op, row: Row::Group, centered: true, epsilon };
         // One number a channel.
         let spread = |part: &Self| {
             if part.dims() == [channels] {

@@ -10,9 +10,8 @@ use bfc_core::Category;
 use super::binary::{replacing, replacing_either};
 use super::unary::{self, fits, holds, negated};
 use crate::backend::{Binary, Unary};
-use crate::dtype::Scalar;
 use crate::error::Result;
-use crate::shape::Shape;
+use crate::shape::{Scalar, Shape};
 use crate::tensor::Tensor;
 
 /// A number as a tensor that computes with `like`.
@@ -96,11 +95,10 @@ impl Neg for Tensor {
 
 #[cfg(test)]
 mod tests {
-    use crate::dtype::DType;
+    use crate::device::Runtime;
     use crate::error::Result;
-    use crate::rng::Rng;
-    use crate::runtime::Runtime;
-    use crate::tensor::Tensor;
+    use crate::shape::DType;
+    use crate::tensor::{Rng, Tensor};
 
     #[test]
     fn operators_mean_the_ops_of_the_same_name() {

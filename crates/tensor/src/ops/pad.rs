@@ -9,13 +9,11 @@ pub use border::PadMode;
 
 use crate::autograd::Saved;
 use crate::backend::Kernel;
-use crate::context::OpContext;
-use crate::dtype::Scalar;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
 use crate::ops::unary::holds;
-use crate::shape::{MAX_RANK, Shape};
+use crate::shape::{MAX_RANK, Scalar, Shape};
 use crate::tensor::Tensor;
 
 const OP: &str = "pad";

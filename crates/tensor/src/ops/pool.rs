@@ -13,12 +13,10 @@
 use super::{along_rows, supported};
 use crate::autograd::Saved;
 use crate::backend::{Kernel, Pool, PoolAxis, Window};
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Op, apply};
-use crate::shape::{MAX_RANK, Shape};
+use crate::op::{Op, OpContext, apply};
+use crate::shape::{DType, MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 /// The windows of a pool; each pair is for height and width.
@@ -264,7 +262,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn means_keep_nothing_for_backward_and_the_largest_their_image() {

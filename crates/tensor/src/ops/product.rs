@@ -8,9 +8,8 @@ use super::create::constant_like;
 use super::reduce::{Target, fold_wide};
 use crate::autograd::Saved;
 use crate::backend::Reduce;
-use crate::context::OpContext;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -31,7 +30,7 @@ impl Op for Prod {
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         // The product of all that are not 0, divided by the element if it is one of them, is the product of the others:
         // unless one of these is 0.
-        let x = &saved.tensor(0)?.widened()?;
+        let x = &saved.tensor(0)?.upcast()?;
         let (zero, one) = (constant_like(x, 0)?, constant_like(x, 1)?);
         let is_zero = x.eq(&zero)?;
         let factors = is_zero.where_(&one, x)?;
@@ -39,7 +38,7 @@ impl Op for Prod {
         let zeros = is_zero.to_dtype(x.dtype())?;
         let zeros_among_others = zeros.sum_over(self.0.kept())?.sub(&zeros)?;
         let slope = zeros_among_others.eq(&zero)?.where_(&others, &zero)?;
-        let gradient = slope.mul(&self.0.restore(grad)?.widened()?)?;
+        let gradient = slope.mul(&self.0.restore(grad)?.upcast()?)?;
         Ok(vec![Some(gradient.to_dtype(saved.input_dtype(0))?)])
     }
 }

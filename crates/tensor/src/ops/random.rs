@@ -7,11 +7,10 @@ use super::create::{TensorOptions, create};
 use super::supported;
 use crate::backend::{Distribution, Kernel};
 use crate::device::Place;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::rng::Rng;
-use crate::shape::IntoShape;
-use crate::tensor::Tensor;
+use crate::layout::IntoShape;
+use crate::shape::DType;
+use crate::tensor::{Rng, Tensor};
 
 fn drawn(
     op: &'static str,
@@ -132,8 +131,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
 
     fn cpu(threads: usize) -> Device {
         Runtime::builder().threads(threads).build().unwrap().cpu().unwrap()

@@ -17,11 +17,9 @@ use super::shape::restored;
 use super::{is_number, supported};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel, Reduce, Workspace};
-use crate::context::{Buffer, OpContext};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Buffer, Op, OpContext, apply};
+use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
@@ -45,7 +43,7 @@ pub(super) fn fold_wide(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisS
 /// Folds axes of `x`, widened to the type of `out` piece by piece along its longest axis: all of it at once would take up to eight
 /// times its memory.
 fn fold_pieces(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisSet, out: &mut Buffer) -> Result<()> {
-    let (shape, elements, piece) = (x.shape(), x.elements(), ctx.backend().piece());
+    let (shape, elements, piece) = (x.shape(), x.elements(), ctx.backend().chunk_elements());
     let longest = (0..x.rank()).max_by_key(|&axis| shape[axis]);
     let Some(axis) = longest.filter(|_| elements > piece) else {
         return fold_widened(ctx, f, x.view(), axes, out);
@@ -263,7 +261,7 @@ impl Op for Extreme {
         // There may be more ties than halves can count.
         let hits = saved.tensor(0)?.eq(saved.tensor(1)?)?.to_dtype(grad.dtype().computed_as())?;
         let ties = hits.sum_over(self.target.kept())?;
-        let share = self.target.restore(grad)?.widened()?.div(&ties)?;
+        let share = self.target.restore(grad)?.upcast()?.div(&ties)?;
         Ok(vec![Some(hits.mul(&share)?.to_dtype(grad.dtype())?)])
     }
 }

@@ -11,9 +11,8 @@
 use super::reduce::reshaped;
 use crate::autograd::Saved;
 use crate::backend::Kernel;
-use crate::context::OpContext;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 

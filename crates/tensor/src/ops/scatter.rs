@@ -7,10 +7,9 @@ use super::index::scatter_add;
 use super::{expect_dtype, is_number, same_dtype, supported, wanted};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel};
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 #[derive(Debug)]

@@ -13,11 +13,11 @@ use super::axes::AxisSet;
 use super::reduce::reshaped;
 use crate::autograd::Saved;
 use crate::backend::Kernel;
-use crate::context::OpContext;
 use crate::error::{Error, Result};
+use crate::layout::IntoShape;
 use crate::layout::Layout;
-use crate::op::{Op, apply};
-use crate::shape::{IntoShape, MAX_RANK, Shape};
+use crate::op::{Op, OpContext, apply};
+use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 /// A look that only the layout tells from the original.
@@ -269,8 +269,8 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
+    use crate::shape::DType;
 
     fn counting(dims: &[usize]) -> Tensor {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();

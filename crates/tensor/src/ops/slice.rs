@@ -7,10 +7,9 @@ use std::ops::{Bound, Range, RangeBounds};
 
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel};
-use crate::context::OpContext;
-use crate::dtype::Scalar;
 use crate::error::{Error, Result};
-use crate::op::{BuiltinOp, Op, apply_builtin};
+use crate::op::{BuiltinOp, Op, OpContext, apply_builtin};
+use crate::shape::Scalar;
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;
 
@@ -167,8 +166,8 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
+    use crate::shape::DType;
 
     fn counting(n: usize) -> Tensor {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();

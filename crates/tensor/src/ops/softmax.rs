@@ -7,10 +7,9 @@
 use super::supported;
 use crate::autograd::Saved;
 use crate::backend::Kernel;
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 /// Along the last axis, of which there is at least one.
@@ -86,7 +85,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn large_numbers_do_not_overflow() {

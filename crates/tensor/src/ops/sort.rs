@@ -12,12 +12,10 @@
 use super::index::Gather;
 use super::{is_number, supported};
 use crate::backend::{Kernel, Workspace};
-use crate::context::{Buffer, OpContext};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Op, apply};
-use crate::shape::MAX_RANK;
+use crate::op::{Buffer, Op, OpContext, apply};
+use crate::shape::{DType, MAX_RANK};
 use crate::tensor::Tensor;
 
 /// Which elements come first.

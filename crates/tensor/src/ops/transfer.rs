@@ -5,10 +5,9 @@ use bfc_core::Category;
 use super::create::{TensorOptions, create};
 use crate::autograd::Saved;
 use crate::backend::check;
-use crate::context::OpContext;
 use crate::device::Device;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
 use crate::tensor::Tensor;
 
 /// y = x on another device; ∂L/∂x is ∂L/∂y, copied back.
@@ -38,14 +37,14 @@ fn copy(op: &'static str, tensor: &Tensor, to: &Device, category: Category) -> R
     create(op, to, tensor.shape(), options, |ctx, out| {
         let bytes = tensor.elements() * tensor.dtype().size();
         if ctx.backend().is_dry() {
-            ctx.backend().rehearse_upload(bytes);
+            ctx.backend().simulate_upload(bytes);
             return Ok(());
         }
         // Whole words, so that the bytes are aligned for every element type.
         let mut words = tensor.host_room::<u64>(op, bytes.div_ceil(size_of::<u64>()))?;
         let values = &mut bytemuck::cast_slice_mut(&mut words)[..bytes];
-        check::download(tensor.device(), op, tensor.view(), values)?;
-        check::upload(ctx.device(), op, values, out)
+        check::download(tensor.device().as_ref(), op, tensor.view(), values)?;
+        check::upload(ctx.device().as_ref(), op, values, out)
     })
 }
 
@@ -67,8 +66,8 @@ impl Tensor {
 
 #[cfg(test)]
 mod tests {
+    use crate::device::Runtime;
     use crate::error::Error;
-    use crate::runtime::Runtime;
     use crate::tensor::Tensor;
 
     #[test]

@@ -34,12 +34,11 @@
 use super::{is_number, supported};
 use crate::autograd::{self, Saved};
 use crate::backend::{Binary, Kernel, Unary};
-use crate::context::OpContext;
-use crate::dtype::{DType, Scalar};
+use crate::device::PlacementReason;
 use crate::error::{Error, Result};
-use crate::op::{HeldOp, Op, apply};
-use crate::placement::PlacementReason;
-use crate::shape::Shape;
+use crate::op::mode::records;
+use crate::op::{HeldOp, Op, OpContext, apply};
+use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -114,8 +113,8 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
         f => return apply(UnaryOp { op, f }, &[&x]),
     };
     let (device, dtype, elements) = (x.device().clone(), x.dtype(), x.elements());
-    let worth_it = matches!(dtype, DType::F32 | DType::F64) && elements > device.backend().piece();
-    let recording = autograd::records(x.requires_grad());
+    let worth_it = matches!(dtype, DType::F32 | DType::F64) && elements > device.backend().chunk_elements();
+    let recording = records(x.requires_grad());
     let Some(acc) = x.view_mut().filter(|_| worth_it) else { return apply(UnaryOp { op, f }, &[&x]) };
     device.placement().tell(op, &device, PlacementReason::Inputs);
     let mut ctx = OpContext::forward(op, &device, device.default_allocator()?, recording);
@@ -387,8 +386,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
-    use crate::runtime::Runtime;
+    use crate::device::{Device, Runtime};
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

@@ -15,11 +15,9 @@ use super::reduce::Target;
 use super::supported;
 use crate::autograd::Saved;
 use crate::backend::Reduce;
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
-use crate::shape::Shape;
+use crate::op::{Op, OpContext, apply};
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -48,7 +46,7 @@ impl Op for Variance {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         supported(ctx.op(), inputs[0].dtype(), DType::is_float)?;
-        let x = &inputs[0].widened()?;
+        let x = &inputs[0].upcast()?;
         let f = (Reduce::SumSquares, self.freedom(x.shape()));
         let variance = self.deviation(x)?.folded_shares(f, self.target.kept())?;
         let result = if self.root { variance.sqrt()? } else { variance };
@@ -60,8 +58,8 @@ impl Op for Variance {
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let x = &saved.tensor(0)?.widened()?;
-        let grad = self.target.restore(grad)?.widened()?;
+        let x = &saved.tensor(0)?.upcast()?;
+        let grad = self.target.restore(grad)?.upcast()?;
         let scale = if self.root {
             let (y, zero) = (saved.tensor(1)?, constant_like(x, 0)?);
             y.eq(&zero)?.where_(&zero, &grad.div(y)?)?

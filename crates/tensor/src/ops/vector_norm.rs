@@ -14,10 +14,9 @@ use super::reduce::{Target, not_empty};
 use super::supported;
 use crate::autograd::Saved;
 use crate::backend::Reduce;
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 /// How long a vector is.
@@ -44,7 +43,7 @@ impl Op for VectorNorm {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         supported(ctx.op(), inputs[0].dtype(), DType::is_float)?;
-        let (x, kept) = (&inputs[0].widened()?, self.target.kept());
+        let (x, kept) = (&inputs[0].upcast()?, self.target.kept());
         let length = match self.norm {
             Norm::L1 => x.folded(Reduce::SumMagnitudes, kept)?,
             Norm::L2 => x.folded(Reduce::SumSquares, kept)?.sqrt()?,
@@ -59,8 +58,8 @@ impl Op for VectorNorm {
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (x, length) = (&saved.tensor(0)?.widened()?, saved.tensor(1)?);
-        let grad = self.target.restore(grad)?.widened()?;
+        let (x, length) = (&saved.tensor(0)?.upcast()?, saved.tensor(1)?);
+        let grad = self.target.restore(grad)?.upcast()?;
         let gradient = match self.norm {
             Norm::L1 => x.sign()?.mul(&grad)?,
             Norm::L2 => {

@@ -1,21 +1,20 @@
-//! Several optimisers as one: groups of parameters with settings of their own.
+//! Several optimizers as one: groups of parameters with settings of their own.
 
 use std::collections::HashSet;
 
 use highwater_tracking::{Phase, phase};
 
-use super::slots::make_group;
+use super::parameter_set::make_group;
 use super::{LEARNING_RATE, Optimizer, not_negative};
-use crate::autograd::Gradients;
-use crate::backend::widen::rehearse;
+use crate::autograd::{Gradients, Parameter};
 use crate::error::{Error, Result};
 use crate::io::{Arrays, Mismatch};
-use crate::nn::Parameter;
+use crate::op::upcast;
 
 const OP: &str = "groups";
 
-/// Several optimisers as one, each for parameters of its own (PyTorch: parameter groups): for layers that learn more slowly than others, or
-/// weights that decay and biases that do not. It is stepped, scheduled and saved as any optimiser.
+/// Several optimizers as one, each for parameters of its own (PyTorch: parameter groups): for layers that learn more slowly than others, or
+/// weights that decay and biases that do not. It is stepped, scheduled and saved as any optimizer.
 ///
 /// ```
 /// use highwater_tensor::nn::{Linear, Module, Relu, Sequential};
@@ -51,7 +50,7 @@ struct Group {
 }
 
 impl Group {
-    /// What stands before the names of its state: with the kind of its optimiser, as the state of another one may look alike.
+    /// What stands before the names of its state: with the kind of its optimizer, as the state of another one may look alike.
     fn prefix(&self, number: usize) -> String {
         format!("{number}.{}/", self.optimizer.name())
     }
@@ -120,7 +119,7 @@ impl Groups {
             gradients.check_held(OP, self.held().map(|(_, parameter)| parameter))?;
         }
         let ready = halves.into_iter().filter_map(|(leaf, parameter)| Some((gradients.of(leaf)?, parameter)));
-        rehearse(OP, ready.map(|(gradient, parameter)| [gradient.clone(), parameter.value()]))
+        upcast::reserve(OP, ready.map(|(gradient, parameter)| [gradient.clone(), parameter.value()]))
     }
 }
 
@@ -134,7 +133,7 @@ impl Optimizer for Groups {
     }
 
     /// Steps group by group, once all gradients were looked at. Only that a parameter is of another type than its state, as it was
-    /// converted since the optimiser was made, is found by its own group: the groups before it have stepped then.
+    /// converted since the optimizer was made, is found by its own group: the groups before it have stepped then.
     fn step(&mut self, mut gradients: Gradients) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         self.make_ready(&gradients)?;

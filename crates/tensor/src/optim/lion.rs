@@ -1,28 +1,12 @@
 //! Lion.
 
-use super::slots::{Slots, zero_state};
-use super::state::{Part, PartMut, SlotState};
-use super::{Optimizer, not_negative, share};
-use crate::autograd::Gradients;
+use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
+use super::{not_negative, share};
+use crate::autograd::Parameter;
 use crate::backend::{Kernel, LionStep};
-use crate::context::Buffer;
 use crate::error::Result;
-use crate::io::Arrays;
-use crate::nn::Parameter;
-
-/// What Lion keeps for a parameter: half of what Adam keeps.
-#[derive(Debug)]
-struct Mean(Buffer);
-
-impl SlotState for Mean {
-    fn parts(&self) -> Vec<(&'static str, Part<'_>)> {
-        vec![("mean", Part::Mean(&self.0))]
-    }
-
-    fn parts_mut(&mut self) -> Vec<(&'static str, PartMut<'_>)> {
-        vec![("mean", PartMut::Mean(&mut self.0))]
-    }
-}
+use crate::op::OpContext;
+use crate::storage::{View, ViewMut};
 
 /// Lion (Chen et al. 2023): steps of one size for all parameters, in the direction of the mean of gradients.
 ///
@@ -40,22 +24,22 @@ impl SlotState for Mean {
 #[derive(Debug)]
 pub struct Lion {
     options: LionStep,
-    slots: Slots<Mean>,
+    parameters: ParameterSet<1>,
 }
 
 const OP: &str = "lion";
 
 impl Lion {
-    /// The optimiser with learning rate `lr` and otherwise the usual values.
+    /// The optimizer with learning rate `lr` and otherwise the usual values.
     ///
     /// # Errors
     /// [`crate::Error::BadArgument`] without parameters, and unless `lr` is finite and not negative; [`crate::Error::Allocation`] if there is no
     /// memory for the state, a number for each of the parameters'.
     pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
         let lr = not_negative(OP, "lr", lr)?;
-        let slots = Slots::new(OP, parameters, |ctx, parameter| zero_state(ctx, parameter).map(Mean))?;
+        let parameters = ParameterSet::new(OP, parameters, [("mean", true)])?;
         let options = LionStep { lr, beta1: 0.9, beta2: 0.99, weight_decay: 0.0 };
-        Ok(Self { options, slots })
+        Ok(Self { options, parameters })
     }
 
     /// The same with other shares of the mean that are kept: for the direction of a step, and from step to step; 0.9 and
@@ -77,44 +61,17 @@ impl Lion {
         self.options.weight_decay = not_negative(OP, "weight_decay", weight_decay)?;
         Ok(self)
     }
-}
 
-impl Optimizer for Lion {
-    fn name(&self) -> &'static str {
-        OP
-    }
-
-    fn parameters(&self) -> Vec<(String, Parameter)> {
-        self.slots.parameters()
-    }
-
-    fn step(&mut self, gradients: Gradients) -> Result<()> {
-        let options = self.options;
-        self.slots.step(gradients, |ctx, gradient, Mean(mean), values| {
-            let mean = mean.view_mut();
-            ctx.compute(Kernel::Lion { step: options, grad: gradient, mean, param: values })
-        })
-    }
-
-    fn learning_rate(&self) -> f64 {
-        self.options.lr
-    }
-
-    fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()> {
-        self.options.lr = not_negative(OP, "lr", learning_rate)?;
-        Ok(())
-    }
-
-    fn state(&self) -> Result<Arrays> {
-        self.slots.state(self.options.lr)
-    }
-
-    fn check_state(&self, state: &Arrays) -> Result<()> {
-        self.slots.check_state(state)
-    }
-
-    fn load_state(&mut self, state: &Arrays) -> Result<()> {
-        self.options.lr = self.slots.load_state(state)?;
-        Ok(())
+    fn update(
+        step: LionStep,
+        ctx: &OpContext<'_>,
+        grad: View<'_>,
+        state: &mut ParameterState<1>,
+        param: ViewMut<'_>,
+    ) -> Result<()> {
+        let [mean] = state.all_mut();
+        ctx.compute(Kernel::Lion { step, grad, mean, param })
     }
 }
+
+impl_optimizer!(Lion);

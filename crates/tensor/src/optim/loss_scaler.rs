@@ -57,7 +57,7 @@ impl Eq for LossScaler {}
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
 pub enum ScaledStep {
-    /// The optimiser took it.
+    /// The optimizer took it.
     Taken {
         /// The scale that its loss had.
         scale: f64,
@@ -72,7 +72,7 @@ pub enum ScaledStep {
 }
 
 impl ScaledStep {
-    /// Whether the optimiser took the step.
+    /// Whether the optimizer took the step.
     #[must_use]
     pub const fn is_taken(self) -> bool {
         matches!(self, Self::Taken { .. })
@@ -237,13 +237,11 @@ mod tests {
     use half::f16;
 
     use super::*;
-    use crate::device::Device;
-    use crate::dtype::DType;
+    use crate::autograd::Parameter;
+    use crate::device::{Device, Runtime};
     use crate::io::Arrays;
-    use crate::nn::Parameter;
     use crate::optim::{Adam, Sgd};
-    use crate::runtime::Runtime;
-    use crate::shape::Shape;
+    use crate::shape::{DType, Shape};
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
@@ -254,7 +252,7 @@ mod tests {
         (parameter.clone(), vec![("p".to_owned(), parameter)])
     }
 
-    /// An optimiser whose steps fail.
+    /// An optimizer whose steps fail.
     #[derive(Debug)]
     struct Failing<'a>(&'a mut Sgd);
 
@@ -369,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_too_small_for_f16_move_the_mean_of_an_optimiser() {
+    fn gradients_too_small_for_f16_move_the_mean_of_an_optimizer() {
         let device = cpu();
         let mean = |scaler: &mut LossScaler| {
             let (weight, list) = parameter(&device, DType::F16);

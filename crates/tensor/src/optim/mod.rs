@@ -1,6 +1,6 @@
-//! Optimisers: change parameters along their gradients, in place.
+//! Optimizers: change parameters along their gradients, in place.
 //!
-//! All memory that an optimiser needs is taken when it is made. A step first makes sure that every parameter it will
+//! All memory that an optimizer needs is taken when it is made. A step first makes sure that every parameter it will
 //! change can be written (a buffer that somebody still looks into is copied), and only then changes the first one: so
 //! a step that lacks memory changes nothing.
 //!
@@ -16,10 +16,10 @@ mod adam;
 mod groups;
 mod lion;
 mod loss_scaler;
+mod parameter_set;
 mod rms_prop;
 mod schedule;
 mod sgd;
-mod slots;
 mod state;
 
 use std::fmt;
@@ -32,10 +32,9 @@ pub use rms_prop::RmsProp;
 pub use schedule::Schedule;
 pub use sgd::Sgd;
 
-use crate::autograd::Gradients;
+use crate::autograd::{Gradients, Parameter};
 use crate::error::{Error, Result};
 use crate::io::{Array, Arrays};
-use crate::nn::Parameter;
 
 /// Changes parameters so that the loss falls.
 ///
@@ -52,7 +51,7 @@ use crate::nn::Parameter;
 /// # Ok::<(), highwater_tensor::Error>(())
 /// ```
 pub trait Optimizer: fmt::Debug + Send {
-    /// What kind of optimiser it is, as "adamw": a checkpoint is not restored into one of another kind, whose state may look
+    /// What kind of optimizer it is, as "adamw": a checkpoint is not restored into one of another kind, whose state may look
     /// alike. Empty for one that does not tell.
     fn name(&self) -> &'static str {
         ""
@@ -110,7 +109,7 @@ pub trait Optimizer: fmt::Debug + Send {
     /// [`Error::BadArgument`] unless it is finite and not negative.
     fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()>;
 
-    /// A copy of what the optimiser keeps from step to step, by name: the learning rate, and for each parameter what
+    /// A copy of what the optimizer keeps from step to step, by name: the learning rate, and for each parameter what
     /// stands behind its path.
     ///
     /// # Errors
@@ -118,20 +117,20 @@ pub trait Optimizer: fmt::Debug + Send {
     /// [`Error::NoHostMemory`] if the host has no room.
     fn state(&self) -> Result<Arrays>;
 
-    /// Checks that `state` is one of an optimiser like this, of parameters like these.
+    /// Checks that `state` is one of an optimizer like this, of parameters like these.
     ///
     /// # Errors
     /// [`Error::Mismatch`], and [`Error::BadArgument`] for a learning rate that is none and if two parameters have the same path.
     fn check_state(&self, state: &Arrays) -> Result<()>;
 
-    /// Goes on from a [`state`](Self::state). What was set when the optimiser was made, as momentum, stays.
+    /// Goes on from a [`state`](Self::state). What was set when the optimizer was made, as momentum, stays.
     ///
     /// # Errors
     /// As [`check_state`](Self::check_state): nothing has changed then. A device that fails on the way leaves some changed.
     fn load_state(&mut self, state: &Arrays) -> Result<()>;
 }
 
-/// What is in a box is no other for it: which optimiser trains may be chosen at run time, as `Box<dyn Optimizer>`.
+/// What is in a box is no other for it: which optimizer trains may be chosen at run time, as `Box<dyn Optimizer>`.
 impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     fn name(&self) -> &'static str {
         (**self).name()

@@ -1,14 +1,12 @@
 //! Stochastic gradient descent.
 
-use super::slots::{Slots, keep_if};
-use super::state::{Part, PartMut, SlotState};
-use super::{Optimizer, not_negative, share};
-use crate::autograd::Gradients;
+use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
+use super::{not_negative, share};
+use crate::autograd::Parameter;
 use crate::backend::{Kernel, SgdStep};
-use crate::context::Buffer;
 use crate::error::{Error, Result};
-use crate::io::Arrays;
-use crate::nn::Parameter;
+use crate::op::OpContext;
+use crate::storage::{View, ViewMut};
 
 /// Stochastic gradient descent, with momentum (Polyak 1964; Nesterov 1983) and weight decay if wished for.
 ///
@@ -26,7 +24,7 @@ use crate::nn::Parameter;
 #[derive(Debug)]
 pub struct Sgd {
     options: SgdStep,
-    slots: Slots<Option<Buffer>>,
+    parameters: ParameterSet<1>,
 }
 
 const OP: &str = "sgd";
@@ -38,8 +36,8 @@ impl Sgd {
     /// [`Error::BadArgument`] without parameters, and unless `lr` is finite and not negative.
     pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
         let lr = not_negative(OP, "lr", lr)?;
-        let slots = Slots::new(OP, parameters, |_, _| Ok(None))?;
-        Ok(Self { options: SgdStep { lr, momentum: 0.0, weight_decay: 0.0, nesterov: false }, slots })
+        let parameters = ParameterSet::new(OP, parameters, [("momentum", false)])?;
+        Ok(Self { options: SgdStep { lr, momentum: 0.0, weight_decay: 0.0, nesterov: false }, parameters })
     }
 
     /// The same, which keeps the share `momentum` of its last step: a number for each of the parameters', 0 at first.
@@ -52,7 +50,7 @@ impl Sgd {
         if self.options.nesterov {
             self.check_nesterov()?;
         }
-        self.slots.change_state(|ctx, parameter, state| keep_if(state, momentum > 0.0, ctx, parameter))?;
+        self.parameters.keep(0, momentum > 0.0)?;
         Ok(self)
     }
 
@@ -82,54 +80,17 @@ impl Sgd {
         let (expected, got) = ("above 0 for Nesterov's variant", self.options.momentum.to_string());
         Err(Error::BadArgument { op: OP, argument: "momentum", expected, got })
     }
-}
 
-impl SlotState for Option<Buffer> {
-    fn parts(&self) -> Vec<(&'static str, Part<'_>)> {
-        self.iter().map(|buffer| ("momentum", Part::Mean(buffer))).collect()
-    }
-
-    fn parts_mut(&mut self) -> Vec<(&'static str, PartMut<'_>)> {
-        self.iter_mut().map(|buffer| ("momentum", PartMut::Mean(buffer))).collect()
-    }
-}
-
-impl Optimizer for Sgd {
-    fn name(&self) -> &'static str {
-        OP
-    }
-
-    fn parameters(&self) -> Vec<(String, Parameter)> {
-        self.slots.parameters()
-    }
-
-    fn step(&mut self, gradients: Gradients) -> Result<()> {
-        let options = self.options;
-        self.slots.step(gradients, |ctx, gradient, momentum, values| {
-            let momentum = momentum.as_mut().map(Buffer::view_mut);
-            ctx.compute(Kernel::Sgd { step: options, grad: gradient, momentum, param: values })
-        })
-    }
-
-    fn learning_rate(&self) -> f64 {
-        self.options.lr
-    }
-
-    fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()> {
-        self.options.lr = not_negative(OP, "lr", learning_rate)?;
-        Ok(())
-    }
-
-    fn state(&self) -> Result<Arrays> {
-        self.slots.state(self.options.lr)
-    }
-
-    fn check_state(&self, state: &Arrays) -> Result<()> {
-        self.slots.check_state(state)
-    }
-
-    fn load_state(&mut self, state: &Arrays) -> Result<()> {
-        self.options.lr = self.slots.load_state(state)?;
-        Ok(())
+    fn update(
+        step: SgdStep,
+        ctx: &OpContext<'_>,
+        grad: View<'_>,
+        state: &mut ParameterState<1>,
+        param: ViewMut<'_>,
+    ) -> Result<()> {
+        let [momentum] = state.views_mut();
+        ctx.compute(Kernel::Sgd { step, grad, momentum, param })
     }
 }
+
+impl_optimizer!(Sgd);

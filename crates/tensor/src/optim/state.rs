@@ -1,38 +1,18 @@
-//! The state of optimisers as arrays by name, out and in.
+//! Checkpoints of optimizer state: arrays by name.
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::slots::Slots;
+use super::parameter_set::ParameterSet;
 use super::{LEARNING_RATE, learning_rate_of, not_negative};
-use crate::context::Buffer;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::io::{Array, Arrays, Mismatch};
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 
-/// A part of what an optimiser keeps for a parameter.
-pub(super) enum Part<'a> {
-    /// As many numbers as the parameter has, of the type that it is computed with.
-    Mean(&'a Buffer),
-    /// A count.
-    Count(u64),
-}
+/// The name of the number of steps.
+const STEPS: &str = "steps";
 
-/// The same, to be written.
-pub(super) enum PartMut<'a> {
-    Mean(&'a mut Buffer),
-    Count(&'a mut u64),
-}
-
-/// What an optimiser keeps for a parameter, part by part, under the same names in both ways.
-pub(super) trait SlotState {
-    fn parts(&self) -> Vec<(&'static str, Part<'_>)>;
-
-    fn parts_mut(&mut self) -> Vec<(&'static str, PartMut<'_>)>;
-}
-
-impl<S: SlotState> Slots<S> {
-    /// All parts of all parameters, and the learning rate.
+impl<const N: usize> ParameterSet<N> {
+    /// The state of all parameters, and the learning rate.
     pub(super) fn state(&self, learning_rate: f64) -> Result<Arrays> {
         self.check_paths()?;
         let mut arrays = Arrays::new();
@@ -40,22 +20,23 @@ impl<S: SlotState> Slots<S> {
         for slot in self.iter() {
             let device = slot.parameter.tensor().device().clone();
             if device.is_dry() {
-                let device = device.to_string();
-                return Err(crate::error::Error::NoData { op: self.op, device });
+                return Err(Error::NoData { op: self.op, device: device.to_string() });
             }
-            for (name, part) in slot.state.parts() {
-                let array = match part {
-                    Part::Mean(buffer) => Array::download(self.op, &device, buffer.view())?,
-                    // A count of steps that passes 2^63 is not reached in the life of a machine.
-                    Part::Count(count) => Array::from_slice(&[count as i64], Shape::SCALAR)?,
-                };
+            for (name, tensor) in self.names.iter().zip(&slot.state.tensors) {
+                let Some(tensor) = tensor else { continue };
+                let array = Array::download(self.op, &device, tensor.view())?;
                 arrays.insert(format!("{}.{name}", slot.path), array);
+            }
+            if self.saves_steps {
+                // No machine takes 2^63 steps.
+                let steps = Array::from_slice(&[slot.state.steps as i64], Shape::SCALAR)?;
+                arrays.insert(format!("{}.{STEPS}", slot.path), steps);
             }
         }
         Ok(arrays)
     }
 
-    /// One state cannot stand for two parameters: two networks may have a `fc1.weight` each.
+    /// Checks that each parameter has its own path: two networks may have a `fc1.weight` each.
     fn check_paths(&self) -> Result<()> {
         let mut paths = HashSet::new();
         match self.iter().find(|slot| !paths.insert(&slot.path)) {
@@ -74,58 +55,56 @@ impl<S: SlotState> Slots<S> {
         let mut expected = BTreeMap::new();
         expected.insert(LEARNING_RATE.to_owned(), (DType::F64, Shape::SCALAR));
         for slot in self.iter() {
-            for (name, part) in slot.state.parts() {
-                let like = match part {
-                    Part::Mean(buffer) => (buffer.view().dtype(), *buffer.view().layout().shape()),
-                    Part::Count(_) => (DType::I64, Shape::SCALAR),
-                };
-                expected.insert(format!("{}.{name}", slot.path), like);
+            for (name, tensor) in self.names.iter().zip(&slot.state.tensors) {
+                let Some(tensor) = tensor.as_ref().map(|tensor| tensor.view()) else { continue };
+                expected.insert(format!("{}.{name}", slot.path), (tensor.dtype(), *tensor.layout().shape()));
+            }
+            if self.saves_steps {
+                expected.insert(format!("{}.{STEPS}", slot.path), (DType::I64, Shape::SCALAR));
             }
         }
         Mismatch::check(self.op, &expected, state)?;
         not_negative(self.op, "lr", learning_rate_of(state))?;
-        for slot in self.iter() {
-            for (name, part) in slot.state.parts() {
-                if matches!(part, Part::Count(_)) {
-                    count_of(self.op, state, &format!("{}.{name}", slot.path))?;
-                }
-            }
-        }
-        Ok(())
+        self.iter().try_for_each(|slot| self.steps_of(&slot.path, state).map(drop))
     }
 
-    /// Takes all parts in; returns the learning rate.
+    /// Loads the state of all parameters. Returns the learning rate.
     pub(super) fn load_state(&mut self, state: &Arrays) -> Result<f64> {
         self.check_state(state)?;
-        let op = self.op;
-        for slot in self.iter_mut() {
+        let steps = self.iter().map(|slot| self.steps_of(&slot.path, state)).collect::<Result<Vec<_>>>()?;
+        let (op, names) = (self.op, self.names);
+        for (slot, steps) in self.iter_mut().zip(steps) {
+            slot.state.steps = steps.unwrap_or(slot.state.steps);
             let device = slot.parameter.tensor().device().clone();
-            for (name, part) in slot.state.parts_mut() {
-                let Some(array) = state.get(&format!("{}.{name}", slot.path)) else { continue };
-                match part {
-                    PartMut::Mean(buffer) => array.upload(op, &device, buffer.view_mut())?,
-                    PartMut::Count(count) => {
-                        *count = count_of(op, state, &format!("{}.{name}", slot.path))?;
-                    }
-                }
+            for (name, tensor) in names.iter().zip(&mut slot.state.tensors) {
+                let (Some(tensor), Some(array)) = (tensor, state.get(&format!("{}.{name}", slot.path)))
+                else {
+                    continue;
+                };
+                array.upload(op, &device, tensor.view_mut())?;
             }
         }
         Ok(learning_rate_of(state))
     }
-}
 
-/// The count of steps under a name, whose type and shape were checked.
-///
-/// # Errors
-/// [`Error::BadArgument`] for one below 0, which only a damaged file has.
-fn count_of(op: &'static str, state: &Arrays, name: &str) -> Result<u64> {
-    let count = state.get(name).and_then(Array::item::<i64>).unwrap_or(0);
-    count.try_into().map_err(|_| Error::BadArgument {
-        op,
-        argument: "steps",
-        expected: "a count",
-        got: format!("{count} in {name}"),
-    })
+    /// The number of steps of a parameter, whose type and shape were checked; `None` if checkpoints do not contain it.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for a negative number, which only a damaged file contains.
+    fn steps_of(&self, path: &str, state: &Arrays) -> Result<Option<u64>> {
+        let name = format!("{path}.{STEPS}");
+        let Some(steps) = state.get(&name).filter(|_| self.saves_steps) else { return Ok(None) };
+        let steps = steps.item::<i64>().unwrap_or(0);
+        match steps.try_into() {
+            Ok(steps) => Ok(Some(steps)),
+            Err(_) => Err(Error::BadArgument {
+                op: self.op,
+                argument: STEPS,
+                expected: "a count",
+                got: format!("{steps} in {name}"),
+            }),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -134,9 +113,7 @@ mod tests {
     use crate::io::Array;
     use crate::nn::{Linear, Module};
     use crate::optim::{Adam, Optimizer};
-    use crate::rng::Rng;
-    use crate::runtime::Runtime;
-    use crate::tensor::Tensor;
+    use crate::{Rng, Runtime, Tensor};
 
     #[test]
     fn a_negative_count_of_steps_is_refused_by_name() {

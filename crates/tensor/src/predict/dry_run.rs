@@ -6,12 +6,10 @@ use std::sync::Arc;
 use bfc_core::{Bytes, DeviceId, DeviceKind, Environment, PoolOptions, Stats};
 use highwater_tracking::Report;
 
-use super::profile::{DeviceProfile, DeviceRules};
-use super::values::{DryRead, DryValues};
-use crate::device::{Device, with_device};
-use crate::dtype::Scalar;
+use crate::backend::DeviceRules;
+use crate::device::{Device, DeviceProfile, DryRead, DryValues, Runtime, page_locked, with_device};
 use crate::error::Result;
-use crate::runtime::{Runtime, page_locked};
+use crate::shape::Scalar;
 
 /// The device that a dry run takes place on.
 const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// Finds the largest number with which a program fits into a device's memory, by dry runs: nothing is computed, and no memory
 /// runs out but that of addresses.
 ///
-/// The [profile](super::DeviceProfile) names the device and so the allocation rules: the pool, its limit and the
+/// The [profile](crate::DeviceProfile) names the device and so the allocation rules: the pool, its limit and the
 /// workspaces of kernels. Use the profile of the device that the program will run on.
 ///
 /// The program is run at numbers of the range from its start on, in steps that double, until one is refused, and then between
@@ -113,7 +113,7 @@ impl fmt::Display for LargestFit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::predict::DeviceProfile;
+    use crate::device::DeviceProfile;
     use crate::tensor::Tensor;
     use bfc_core::{Bytes, Environment};
 

@@ -105,8 +105,8 @@ impl fmt::Display for SmallestPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::DeviceProfile;
     use crate::error::Error;
-    use crate::predict::DeviceProfile;
     use crate::tensor::Tensor;
     use bfc_core::Environment;
 

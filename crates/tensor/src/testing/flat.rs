@@ -114,7 +114,7 @@ impl NotFlat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
     use crate::tensor::Tensor;
     use highwater_tracking::module;
 

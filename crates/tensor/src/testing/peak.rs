@@ -140,7 +140,7 @@ fn named(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
     use crate::tensor::Tensor;
     use highwater_tracking::module;
 

@@ -1,7 +1,7 @@
 //! A valid call of every kernel, as a table of operands that tests then change.
 
 use highwater_tensor::backend::{
-    Activated, AdamStep, Attention, Binary, Compare, Convolution, Distribution, Kernel, LionStep, Normalised,
+    Activated, AdamStep, Attention, Binary, Compare, Convolution, Distribution, Kernel, LionStep, Normalized,
     Pool, PoolAxis, RandomKey, Reduce, RmsPropStep, SgdStep, Unary, Window, Workspace,
 };
 use highwater_tensor::{Activation, Buffer, DType, OpContext, Result, Scalar, View, ViewMut};
@@ -185,9 +185,11 @@ fn of_elements() -> Vec<Case> {
         .reads("rhs", &[2, 3])
         .writes_as("out", &[2, 3], Type::Truth),
         new("clip", |ctx, _, to| {
-            ctx.compute(Kernel::Clip { scale: 1.0, low: -1.0, high: 1.0, values: outputs(to).next() })
+            ctx.compute(Kernel::Clip { low: -1.0, high: 1.0, values: outputs(to).next() })
         })
         .writes("values", &[2, 3]),
+        new("scale", |ctx, _, to| ctx.compute(Kernel::Scale { factor: 2.0, values: outputs(to).next() }))
+            .writes("values", &[2, 3]),
     ]
 }
 
@@ -253,7 +255,7 @@ fn products() -> Vec<Case> {
             let mut room = ctx.workspace(attention_room(&of))?;
             let workspace = room.as_mut().map(Buffer::view_mut);
             let mut to = outputs(to);
-            ctx.compute(Kernel::Attention { of: &of, workspace, out: to.next(), log_sums: to.next() })
+            ctx.compute(Kernel::Attention { of, workspace, out: to.next(), log_sums: to.next() })
         })
         .reads("query", &[2, 3, 4])
         .reads("key", &[2, 5, 4])
@@ -267,8 +269,8 @@ fn products() -> Vec<Case> {
             let workspace = room.as_mut().map(Buffer::view_mut);
             let mut to = outputs(to);
             ctx.compute(Kernel::AttentionGrad {
-                of: &of,
-                results: &[from[4], from[5]],
+                of,
+                results: [from[4], from[5]],
                 grad: from[6],
                 workspace,
                 out: [to.next(), to.next(), to.next()],
@@ -329,9 +331,9 @@ fn rows() -> Vec<Case> {
         .reads("grad", &[2, 3])
         .writes("out", &[2, 3]),
         new("layer_norm", |ctx, from, to| {
-            let (input, affine, mut to) = (from[0], &[Some(from[1]), Some(from[2])], outputs(to));
+            let (input, affine, mut to) = (from[0], [Some(from[1]), Some(from[2])], outputs(to));
             let (out, statistics) = (to.next(), to.next());
-            ctx.compute(Kernel::LayerNorm { centred: true, epsilon: 1e-5, input, affine, out, statistics })
+            ctx.compute(Kernel::LayerNorm { centered: true, epsilon: 1e-5, input, affine, out, statistics })
         })
         .reads("input", &[4, 3])
         .reads("affine.0", &[4, 3])
@@ -339,23 +341,24 @@ fn rows() -> Vec<Case> {
         .writes("out", &[4, 3])
         .writes_as("statistics", &[4, 2], Type::Computed),
         new("layer_norm_grad", |ctx, from, to| {
-            let of = Normalised { centred: true, input: from[0], weight: Some(from[1]), statistics: from[2] };
-            ctx.compute(Kernel::LayerNormGrad { of: &of, grad: from[3], out: outputs(to).next() })
+            let of =
+                Normalized { centered: true, input: from[0], weight: Some(from[1]), statistics: from[2] };
+            ctx.compute(Kernel::LayerNormGrad { of, grad: from[3], out: outputs(to).next() })
         })
         .reads("input", &[4, 3])
-        .reads("weight", &[4, 3])
+        .reads("of.weight", &[4, 3])
         .with("statistics", &[4, 2], Type::Computed, false)
         .reads("grad", &[4, 3])
         .writes("out", &[4, 3]),
         new("layer_norm_sums", |ctx, from, to| {
-            let of = Normalised { centred: true, input: from[0], weight: None, statistics: from[1] };
+            let of = Normalized { centered: true, input: from[0], weight: None, statistics: from[1] };
             let sizes = [4, 3, 1];
             let dtype = from[0].dtype();
             let mut room = ctx.workspace(Workspace::LayerNormSums { sizes, sums: 2, dtype })?;
             let workspace = room.as_mut().map(Buffer::view_mut);
             let mut to = outputs(to);
             let (weight, bias) = (to.next(), Some(to.next()));
-            ctx.compute(Kernel::LayerNormSums { of: &of, grad: from[2], places: 1, workspace, weight, bias })
+            ctx.compute(Kernel::LayerNormSums { of, grad: from[2], places: 1, workspace, weight, bias })
         })
         .reads("input", &[4, 3])
         .with("statistics", &[4, 2], Type::Computed, false)

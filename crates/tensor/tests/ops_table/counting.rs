@@ -64,8 +64,8 @@ unsafe impl Compute for Counting {
         unsafe { self.device.compute.launch(kernel, blocks, job) }
     }
 
-    fn has_products(&self) -> bool {
-        self.device.compute.has_products()
+    fn supports_products(&self) -> bool {
+        self.device.compute.supports_products()
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<bool, ComputeError> {
@@ -89,8 +89,8 @@ unsafe impl Compute for Counting {
         unsafe { self.device.compute.download(from, bytes) }
     }
 
-    fn let_go_of_uploads(&self) {
-        self.device.compute.let_go_of_uploads();
+    fn release_uploads(&self) {
+        self.device.compute.release_uploads();
     }
 
     fn scratch(&self) -> u64 {
@@ -113,7 +113,7 @@ unsafe impl Compute for Counting {
         self.device.compute.step_counts(step)
     }
 
-    fn settle(&self) {
-        self.device.compute.settle();
+    fn flush(&self) {
+        self.device.compute.flush();
     }
 }

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{
-    AllocError, Allocator, Block, Budget as Reached, Bytes, Category, Checkpoint, OomReport, OwnerId,
-    Request, Verdict, WhatIf,
+    AllocError, Allocator, Block, Bytes, Category, Checkpoint, ExceededBudget, OomReport, OwnerId, Request,
+    Verdict, WhatIf,
 };
 
-use crate::scope::{PlaceGuard, intern_path};
+use crate::scope::{ScopeGuard, intern_path};
 
 /// How many budgets are set: all that is read while there are none.
 static SET: AtomicUsize = AtomicUsize::new(0);
@@ -100,7 +100,7 @@ impl fmt::Debug for Budget {
     }
 }
 
-impl PlaceGuard {
+impl ScopeGuard {
     /// Limits what may be live in this place's module and all below it, until it is left: see [`Budget`], which also outlasts
     /// a place.
     ///
@@ -119,7 +119,7 @@ impl PlaceGuard {
 #[must_use = "the place is left when the guard is dropped"]
 pub struct LimitedGuard {
     budget: Budget,
-    _place: PlaceGuard,
+    _place: ScopeGuard,
 }
 
 impl LimitedGuard {
@@ -197,7 +197,7 @@ impl Limit {
         report.holdings = report.holdings.below(self.scope);
         // Read from the report, so that the holders add up to it.
         let live = if known { report.holdings.total() } else { pool.owner_bytes(self.scope).live };
-        report.budget = Some(Reached { scope: self.scope, limit: self.bytes, live });
+        report.budget = Some(ExceededBudget { scope: self.scope, limit: self.bytes, live });
         report.holders = report.holdings.by_owner();
         report.holders.truncate(5);
         report.what_if = WhatIf { checkpointed: self.without_activations(&report), ..WhatIf::default() };

@@ -14,7 +14,7 @@ use std::thread_local;
 use shuttle::thread_local;
 
 use super::tracker::Execution;
-use crate::scope::{NotSend, Place, PlaceGuard, here};
+use crate::scope::{NotSend, ScopeGuard, ScopePath, here};
 
 /// One entry of a thread's stack of running ops.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Drop for FrameGuard {
 /// A thread's place and running op. [`capture`] makes it, and worker threads enter it.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
-    place: Place,
+    place: ScopePath,
     execution: Option<Arc<Execution>>,
 }
 
@@ -121,7 +121,7 @@ pub fn capture() -> Context {
 impl Context {
     /// The place that was captured.
     #[must_use]
-    pub const fn place(&self) -> Place {
+    pub const fn place(&self) -> ScopePath {
         self.place
     }
 
@@ -138,5 +138,5 @@ impl Context {
 #[must_use = "the context is left when the guard is dropped"]
 pub struct ContextGuard {
     _frame: Option<FrameGuard>,
-    _place: PlaceGuard,
+    _place: ScopeGuard,
 }

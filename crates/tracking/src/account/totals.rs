@@ -3,7 +3,8 @@
 use bfc_core::OwnerId;
 use rustc_hash::FxHashMap;
 
-use crate::scope::{Phase, Place};
+pub(crate) use crate::report::Class;
+use crate::scope::{Phase, ScopePath};
 
 /// All finished executions of one op in one place. Sizes are granted bytes; what is nested in an execution is part
 /// of it.
@@ -40,7 +41,7 @@ pub struct OpTotals {
 }
 
 impl OpTotals {
-    const fn new(owner: OwnerId, place: Place, op: &'static str) -> Self {
+    const fn new(owner: OwnerId, place: ScopePath, op: &'static str) -> Self {
         Self {
             owner,
             module: place.module,
@@ -127,41 +128,18 @@ impl Figures {
     }
 }
 
-/// What an op takes memory for, as upstream tells it: scratch, results, or state that persists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    Temporary,
-    Output,
-    Persistent,
-}
-
-impl Class {
-    pub(crate) const COUNT: usize = 3;
-
-    pub(crate) const fn of(category: bfc_core::Category) -> Self {
-        use bfc_core::Category::{
-            Activation, Gradient, Input, OptimizerState, Output, Parameter, Temporary, Workspace,
-        };
-        match category {
-            Temporary | Workspace => Self::Temporary,
-            Output | Activation | Gradient | Input => Self::Output,
-            Parameter | OptimizerState => Self::Persistent,
-        }
-    }
-}
-
 /// The totals of a tracker, by op and place.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     rows: Vec<OpTotals>,
-    index: FxHashMap<(Place, &'static str), usize>,
+    index: FxHashMap<(ScopePath, &'static str), usize>,
     /// In ascending order of their numbers.
     threads: Vec<ThreadTotals>,
 }
 
 impl Totals {
     /// The row of an op in a place and its owner. Creates the row on first use.
-    pub(crate) fn row(&mut self, place: Place, op: &'static str) -> (usize, OwnerId) {
+    pub(crate) fn row(&mut self, place: ScopePath, op: &'static str) -> (usize, OwnerId) {
         let row = *self.index.entry((place, op)).or_insert_with(|| {
             let owner = OwnerId::intern(place.module, &leaf_name(op, place.phase));
             self.rows.push(OpTotals::new(owner, place, op));
@@ -184,7 +162,7 @@ impl Totals {
     /// Sets all figures to zero; rows and owners stay, as running ops refer to them.
     pub(crate) fn reset(&mut self) {
         for row in &mut self.rows {
-            let place = Place { module: row.module, phase: row.phase };
+            let place = ScopePath { module: row.module, phase: row.phase };
             *row = OpTotals::new(row.owner, place, row.op);
         }
         for thread in &mut self.threads {
@@ -236,7 +214,7 @@ mod tests {
             let module = OwnerId::intern(OwnerId::ROOT, &format!("totals-{}", at % 3));
             // Each op of a module comes in both.
             let phase = if at < 12 { Phase::Forward } else { Phase::Backward };
-            let (place, op) = (Place { module, phase }, ops[at % ops.len()]);
+            let (place, op) = (ScopePath { module, phase }, ops[at % ops.len()]);
             let (row, owner) = totals.row(place, op);
             let next = expected.len();
             assert_eq!(row, *expected.entry((place, op)).or_insert(next));

@@ -12,8 +12,8 @@ use super::context::{FrameGuard, running_op_of};
 use super::saved::Saves;
 use super::state::TrackerState;
 use super::totals::{Figures, OpTotals, ThreadTotals};
-use crate::record::{Recording, RunFacts, Written};
-use crate::report::Report;
+use crate::record::{Recording, RunSummary, Written};
+use crate::report::{ProcessMemory, Report, RunFacts};
 use crate::scope::here;
 
 /// Keeps account of the ops of one device.
@@ -187,11 +187,8 @@ impl Tracker {
     /// The first error of the file since recording began.
     pub fn finish_recording(&self, pools: &[Arc<dyn Allocator>]) -> io::Result<Option<Written>> {
         let report = Report::new(self, pools);
-        let outside = crate::record::Outside::now();
-        self.state
-            .recorder
-            .finish(|summary| crate::record::RunSummary { report, outside, ..summary })
-            .transpose()
+        let outside = ProcessMemory::now();
+        self.state.recorder.finish(|summary| RunSummary { report, outside, ..summary }).transpose()
     }
 
     /// How many events the recording has so far.
@@ -214,10 +211,10 @@ impl Tracker {
     /// Those to be asked before a request of an op fails for want of memory, and those to be told when one has.
     ///
     /// ```
-    /// use highwater_tracking::{OutOfMemory, Tracker};
+    /// use highwater_tracking::Tracker;
     /// let tracker = Tracker::new();
     /// tracker.last_resort().before_giving_up(|_report| false /* or free something, and say so */);
-    /// tracker.last_resort().on_failure(|report| eprintln!("{}", OutOfMemory::from(report)));
+    /// tracker.last_resort().on_failure(|report| eprintln!("{}", report.details()));
     /// ```
     #[must_use]
     pub fn last_resort(&self) -> &Arc<LastResort> {

@@ -6,11 +6,11 @@ use serde::Serialize;
 use super::blocks::{self, Rectangle};
 use super::curves::CurvesData;
 use super::envelope::{envelope, ops_at};
-use super::failures::{FailureRow, failures};
 use super::names::Names;
 use super::raster::{Raster, runs};
 use super::space::Space;
-use crate::record::{Cut, EventKind, OpUsage, PeakParts, Recording, RunFacts, RunSummary, Usage};
+use crate::record::{EventKind, Recording};
+use crate::report::Report;
 use crate::training_log::TrainingLog;
 
 /// How many stretches the timeline has at most.
@@ -26,25 +26,15 @@ const ROWS: usize = 256;
 /// The most lines of a table, and regions.
 const MAX_LINES: usize = 2000;
 
+/// The most failed requests.
+const MAX_FAILURES: usize = 8;
+
 #[derive(Debug, Serialize)]
 pub(super) struct Data<'a> {
-    facts: &'a RunFacts,
-    summary: Option<&'a RunSummary>,
-    cut: Option<&'a Cut>,
-    end_ns: u64,
-    events: usize,
-    blocks: usize,
-    lost_events: u64,
-    skipped_events: u64,
+    report: Report,
     categories: [&'static str; Category::COUNT],
     timeline: TimelineData,
     map: MapData,
-    peak_parts: PeakParts,
-    ops: Vec<OpUsage>,
-    places: Vec<OpUsage>,
-    category_usage: Vec<crate::record::CategoryUsage>,
-    failures: Vec<FailureRow>,
-    failed_requests: usize,
     log: Option<CurvesData<'a>>,
     names: Vec<String>,
 }
@@ -95,37 +85,32 @@ struct Exact {
 
 impl<'a> Data<'a> {
     pub(super) fn of(recording: &'a Recording, log: Option<&'a TrainingLog>) -> Self {
-        let usage = Usage::of(recording);
         let mut names = Names::new(recording);
-        let first = |mut lines: Vec<OpUsage>| {
-            lines.truncate(MAX_LINES);
-            lines
-        };
-        let mut peak_parts = PeakParts::of(recording);
-        peak_parts.places.truncate(MAX_LINES);
-        peak_parts.scopes.truncate(MAX_LINES);
         Self {
-            facts: recording.facts(),
-            summary: recording.summary(),
-            cut: recording.cut(),
-            end_ns: recording.end_ns(),
-            events: recording.events().len(),
-            blocks: recording.blocks().len(),
-            lost_events: recording.lost_events(),
-            skipped_events: recording.skipped_events(),
+            report: shortened(Report::from_recording(recording)),
             categories: Category::ALL.map(Category::name),
             timeline: timeline(recording, &mut names),
             map: map(recording, &mut names),
-            peak_parts,
-            ops: first(usage.ops),
-            places: first(usage.places),
-            category_usage: usage.categories,
-            failures: failures(recording),
-            failed_requests: recording.failures().len(),
             log: log.map(CurvesData::of),
             names: names.into_paths(),
         }
     }
+}
+
+/// The report with its longest tables cut off.
+fn shortened(mut report: Report) -> Report {
+    for rows in [&mut report.ops, &mut report.places] {
+        rows.sort_by(|a, b| a.order_at_peak().cmp(&b.order_at_peak()));
+        rows.truncate(MAX_LINES);
+    }
+    report.scopes.truncate(MAX_LINES);
+    report.threads.truncate(MAX_LINES);
+    if let Some(parts) = &mut report.peak_parts {
+        parts.places.truncate(MAX_LINES);
+        parts.scopes.truncate(MAX_LINES);
+    }
+    report.failures.truncate(MAX_FAILURES);
+    report
 }
 
 fn timeline(recording: &Recording, names: &mut Names<'_>) -> TimelineData {

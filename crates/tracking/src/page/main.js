@@ -1,7 +1,7 @@
 // Reads the data and fills the page.
 
 function head(data) {
-  const { facts, summary } = data, parts = data.peak_parts;
+  const { run, pools, peak_parts: parts } = data.report, { facts } = run;
   element("title").textContent = (facts.program || "A run") + ": where the memory went";
   const begun = facts.started_unix_ms ? [["begun", new Date(facts.started_unix_ms).toISOString().slice(0, 19).replace("T", " ") + " UTC"]] : [];
   element("facts").textContent = [...facts.more, ...begun].map(fact => fact.join(" ")).join(" · ");
@@ -16,17 +16,17 @@ function head(data) {
     const at = sums(data.timeline.at_ns)[peak];
     figure("peak", bytes(parts.bytes), "after " + time(at) + " in " + (data.names[data.timeline.op[peak]] || "no op"));
   }
-  for (const pool of summary ? summary.report.pools : []) {
+  for (const pool of pools) {
     figure("reserved by " + pool.name, bytes(pool.peak_reserved), pool.limit === null ? "no limit" : "limit " + bytes(pool.limit));
   }
-  const process = summary && summary.outside.peak_resident;
-  if (process) figure("process", bytes(process), "at most, all told");
-  figure("events", count(data.events), count(data.blocks) + " blocks");
-  figure("duration", time(data.end_ns));
+  const process = run.outside.peak_resident;
+  if (process) figure("process", bytes(process), "at most, pools of host memory included");
+  figure("events", count(run.events), count(run.blocks) + " blocks");
+  figure("duration", time(run.duration_ns));
   const notes = [];
-  if (data.cut) notes.push("The file ends before its end: " + data.cut.reason + " (byte " + data.cut.offset + ").");
-  if (data.lost_events) notes.push(count(data.lost_events) + " events at the beginning were lost.");
-  if (data.skipped_events) notes.push(count(data.skipped_events) + " events were left out: their blocks are from before.");
+  if (run.cut) notes.push("The file ends early: " + run.cut.reason + " (byte " + run.cut.offset + ").");
+  if (run.lost_events) notes.push(count(run.lost_events) + " events at the beginning were lost.");
+  if (run.skipped_events) notes.push(count(run.skipped_events) + " events were left out, because their blocks were allocated before recording began.");
   const wrong = data.log && data.log.non_finite;
   if (wrong) {
     const values = wrong.count === 1 ? "One value of the log is" : count(wrong.count) + " values of the log are";
@@ -39,7 +39,7 @@ function head(data) {
 async function main() {
   const data = await read_data();
   const logged = data.log ? data.log.curves.map(curve => curve.at_ns.reduce((sum, step) => sum + step, 0)) : [];
-  view.end = Math.max(data.end_ns, 100, ...logged);
+  view.end = Math.max(data.report.run.duration_ns, 100, ...logged);
   view.to = view.end;
   read_palette();
   head(data);

@@ -59,7 +59,7 @@ function sortable(table, columns, column) {
 }
 
 function parts_table(data) {
-  const parts = data.peak_parts;
+  const parts = data.report.peak_parts || { places: [], scopes: [], categories: [] };
   const most = () => Math.max(...[...parts.places, ...parts.scopes, ...parts.categories].map(part => part.bytes), 1);
   const bar = part => {
     const held = make("span"), falls = make("i");
@@ -71,12 +71,12 @@ function parts_table(data) {
   };
   const show_rows = sortable(element("parts"), [
     ["holder", part => part.name, part => (parts.categories.includes(part) ? worded(part.name) : part.name) || "(outside of ops)"],
-    ["held, MiB", part => part.bytes, part => mib(part.bytes)],
+    ["at peak, MiB", part => part.bytes, part => mib(part.bytes)],
     ["peak falls by, MiB", part => part.falls, part => mib(part.falls)],
     ["", null, bar, "bar"],
     ["next peak, MiB", part => part.next_peak, part => mib(part.next_peak)],
-    ["of that held", part => part.falls / part.bytes, part => share(part.falls / part.bytes)],
-    ["next peak in", part => part.next_owner, part => part.next_owner || "–", "name"],
+    ["share of its bytes", part => part.falls / part.bytes, part => share(part.falls / part.bytes)],
+    ["next peak reached by", part => part.next_owner, part => part.next_owner || "–", "name"],
   ], 2);
   choice(element("parts-by"), [
     ["by category", parts.categories], ["by module", parts.scopes], ["by op in module", parts.places],
@@ -88,15 +88,15 @@ function ops_table(data) {
   const figure = (heading, key) => [heading, row => row[key], row => mib(row[key])];
   const show_rows = sortable(element("ops"), [
     ["op", name, name],
-    figure("at the peak, MiB", "peak_bytes"),
+    figure("at peak, MiB", "peak_bytes"),
     ["share", row => row.peak_share, row => share(row.peak_share)],
     ["calls", row => row.calls, row => count(row.calls)],
     figure("high water", "high_water_bytes"),
     figure("self peak", "self_peak_bytes"),
     figure("outliving", "outliving_bytes"),
     figure("live before", "live_before_bytes"),
-    figure("saved", "saved_bytes"),
-    figure("granted", "granted_bytes"),
+    figure("for backward", "saved_bytes"),
+    figure("total", "total_bytes"),
   ], 1);
   let rows = [];
   const filter = () => {
@@ -106,7 +106,7 @@ function ops_table(data) {
     element("ops-count").textContent = found.length + " of " + rows.length + ", in MiB";
   };
   element("filter").addEventListener("input", filter);
-  choice(element("ops-by"), [["by op", data.ops], ["by op in module", data.places]], next => { rows = next; filter(); });
+  choice(element("ops-by"), [["by op", data.report.ops], ["by op in module", data.report.places]], next => { rows = next; filter(); });
 }
 
 /** A table with the bytes of some holders. */
@@ -115,63 +115,59 @@ function holders_table(heading, holders, of) {
   scroll.append(table);
   sortable(table, [
     [heading, row => row[0], row => row[0] || "(outside of ops)"],
-    ["MiB", row => row[1], row => mib(row[1])],
-    ["of what was in use", row => row[1], row => share(row[1] / Math.max(of, 1))],
+    ["live, MiB", row => row[1], row => mib(row[1])],
+    ["share of live bytes", row => row[1], row => share(row[1] / Math.max(of, 1))],
   ], 1)(holders);
   return scroll;
 }
 
-/** What the pool said of a failure: its figures beyond those that events tell. */
+/** The figures of the pool's report of a failure. */
 function told_facts(report) {
-  const facts = [];
+  const facts = [], { pending } = report;
   if (report.budget) facts.push(bytes(report.budget.live) + " of the " + bytes(report.budget.limit) + " of " + (report.budget.scope || "all ops"));
   facts.push(bytes(report.in_use) + " in use", bytes(report.free) + " free", "largest free block " + bytes(report.largest_free));
-  if (report.pending_bytes > 0) facts.push(bytes(report.pending_bytes) + " given back but pinned in " + count(report.pending_blocks) + " blocks");
-  if (report.stranded_bytes > 0) facts.push(bytes(report.stranded_bytes) + " stranded");
+  if (pending.bytes > 0) facts.push(bytes(pending.bytes) + " freed but still in use in " + count(pending.blocks) + " blocks");
+  if (pending.stranded_bytes > 0) facts.push(bytes(pending.stranded_bytes) + " stranded");
   facts.push(bytes(report.reserved) + " reserved");
   if (report.limit !== null) facts.push("limit " + bytes(report.limit) + (report.limit_origin ? " (" + report.limit_origin + ")" : ""));
   if (report.reserved_by_others !== null) facts.push("others have " + bytes(report.reserved_by_others));
   if (report.waited_ms > 0) facts.push("waited " + count(report.waited_ms) + " ms");
-  if (report.retries > 0) facts.push("made again " + count(report.retries) + " times");
+  if (report.retries > 0) facts.push("retried " + count(report.retries) + " times");
   return facts;
 }
 
+/** Sums of the holdings of a report by a key. */
+function held_by(report, key) {
+  const sums = new Map();
+  for (const holding of report.holdings) sums.set(key(holding), (sums.get(key(holding)) || 0) + holding.bytes);
+  return [...sums];
+}
+
 function failures(data) {
-  if (data.failed_requests === 0) return;
+  const failed = data.report.run.failures, told = data.report.failures || [];
+  if (failed === 0) return;
   element("oom").hidden = false;
-  for (const failure of data.failures) {
-    const { report } = failure;
-    let facts = [bytes(failure.in_use) + " in use"];
-    if (failure.limit !== null) facts.push("limit " + bytes(failure.limit));
-    if (failure.reserved > 0) facts.push(bytes(failure.reserved) + " reserved", "largest free piece " + bytes(failure.largest_free));
-    if (report) facts = told_facts(report);
-    const subject = report && report.shape ? " for [" + report.shape.join(", ") + "] of " + report.dtype : "";
+  for (const { report, requested, category, pool, owner, at_ns, advice, answers } of told) {
+    const subject = report && report.subject ? " for [" + report.subject.extents.join(", ") + "] of " + report.subject.element : "";
     const box = make("div");
-    box.append(
-      make("p", bytes(failure.requested) + " (" + worded(failure.category) + ") asked of " + failure.pool + " by " +
-        (failure.owner || "no op") + subject + " after " + time(failure.at_ns) + ": " + (report ? report.advice : failure.verdict), { class: "warning" }),
-      make("p", facts.join(", ")),
-    );
-    if (report && report.what_if.length > 0) {
-      const answers = fits => report.what_if.filter(answer => answer.fits === fits).map(answer => answer.what).join("; ");
-      if (answers(true)) box.append(make("p", "It would have fitted " + answers(true) + "."));
-      if (answers(false)) box.append(make("p", "It would not have fitted " + answers(false) + ".", { class: "quiet" }));
-    }
-    const pairs = rows => rows.map(row => [row.name, row.bytes]);
-    if (report) {
-      const of = report.budget ? report.budget.live : report.in_use;
-      const kinds = [["by op", "op", pairs(report.ops)], ["by module", "module", pairs(report.scopes).map(([name, size]) => [name || "(outside of modules)", size])],
-        ["by category", "category", pairs(report.categories).map(([name, size]) => [worded(name), size])]];
-      const group = make("span", undefined, { role: "group" }), controls = make("div", undefined, { class: "controls" }), place = make("div");
-      controls.append(group);
-      box.append(controls, place);
-      choice(group, kinds.map(([label, heading, rows]) => [label, [heading + " that held most then", rows]]),
-        ([heading, rows]) => place.replaceChildren(holders_table(heading, rows, of)));
-    } else {
-      box.append(holders_table("held most then", failure.holders, failure.in_use));
-    }
+    box.append(make("p", bytes(requested) + " (" + worded(category) + ") requested of " + pool + " by " +
+      (owner || "no op") + subject + " after " + time(at_ns) + (advice ? ": " + advice : ""), { class: "warning" }));
     element("oom-list").append(box);
+    if (!report) continue;
+    box.append(make("p", told_facts(report).join(", ")));
+    const answered = wanted => answers.filter(([, fits]) => fits === wanted).map(([what]) => what).join("; ");
+    if (answered(true)) box.append(make("p", "It would have fitted " + answered(true) + "."));
+    if (answered(false)) box.append(make("p", "It would not have fitted " + answered(false) + ".", { class: "quiet" }));
+    const of = report.budget ? report.budget.live : report.in_use;
+    const module = holding => holding.owner.split(".").slice(0, -1).join(".") || "(outside of modules)";
+    const kinds = [["by op", "op", held_by(report, holding => holding.owner)], ["by module", "module", held_by(report, module)],
+      ["by category", "category", held_by(report, holding => worded(holding.category))]];
+    const group = make("span", undefined, { role: "group" }), controls = make("div", undefined, { class: "controls" }), place = make("div");
+    controls.append(group);
+    box.append(controls, place);
+    choice(group, kinds.map(([label, heading, rows]) => [label, [heading, rows]]),
+      ([heading, rows]) => place.replaceChildren(holders_table(heading, rows, of)));
   }
-  const more = data.failed_requests - data.failures.length;
+  const more = failed - told.length;
   if (more > 0) element("oom-list").append(make("p", "and " + count(more) + " more requests", { class: "quiet" }));
 }

@@ -91,7 +91,7 @@ fn the_data_of_a_page_is_the_recordings() {
     let op = timeline["op"][peak].as_u64().unwrap() as usize;
     assert_eq!(data["names"][op], "page.page-op");
     assert_eq!(data["map"]["exact"]["bytes"].as_array().unwrap().len(), recording.blocks().len());
-    assert_eq!(data["peak_parts"]["bytes"], recording.peak().unwrap().bytes);
+    assert_eq!(data["report"]["peak_parts"]["bytes"], recording.peak().unwrap().bytes);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn no_name_can_end_the_element_that_it_stands_in() {
     recording.set_program(evil);
     let page = page_of(&recording);
     assert!(!page.contains("<b>") && page.contains("&lt;/script&gt;&lt;b&gt;"));
-    assert_eq!(data_of(&page)["places"][0]["op"], evil);
+    assert_eq!(data_of(&page)["report"]["places"][0]["op"], evil);
     assert_eq!(page.matches("</script>").count(), 2);
 }
 
@@ -182,21 +182,19 @@ fn a_page_asks_nothing_of_the_network() {
 }
 
 #[test]
-fn a_request_that_found_no_memory_is_told_with_those_who_held_it() {
+fn a_failed_request_has_the_report_of_its_pool() {
     let recording = record("page-op", &[600 << 10, 1, 500 << 10, 2 << 20]);
-    let data = data_of(&page_of(&recording));
-    assert_eq!(data["failed_requests"], 2);
-    let first = &data["failures"][0];
-    assert_eq!((&first["requested"], &first["in_use"]), (&(500 << 10).into(), &(600 << 10).into()));
-    assert_eq!(first["verdict"], "exhausted");
-    assert_eq!(first["largest_free"], 424 << 10);
-    assert_eq!(first["holders"][0][0], "page.page-op");
-    assert_eq!(data["failures"][1]["verdict"], "over the limit");
-    let report = &first["report"];
-    assert_eq!((&report["verdict"], &report["op"]), (&first["verdict"], &"page-op".into()));
-    assert_eq!((&report["in_use"], &report["largest_free"]), (&first["in_use"], &first["largest_free"]));
-    assert_eq!(report["ops"][0]["name"], first["holders"][0][0]);
-    assert!(report["what_if"].as_array().is_some_and(|answers| !answers.is_empty()));
+    let report = &data_of(&page_of(&recording))["report"];
+    assert_eq!(report["run"]["failures"], 2);
+    let first = &report["failures"][0];
+    assert_eq!((&first["requested"], &first["owner"]), (&(500 << 10).into(), &"page.page-op".into()));
+    assert_eq!(report["failures"][1]["report"]["verdict"], "over the limit");
+    let told = &first["report"];
+    assert_eq!((&told["verdict"], &told["tag"]["owner"]), (&"exhausted".into(), &"page.page-op".into()));
+    assert_eq!((&told["in_use"], &told["largest_free"]), (&(600 << 10).into(), &(424 << 10).into()));
+    assert_eq!(told["holdings"][0]["owner"], "page.page-op");
+    assert!(first["answers"].as_array().is_some_and(|answers| !answers.is_empty()));
+    assert!(first["advice"].as_str().unwrap().starts_with("exhausted, "));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::peak::Peak;
 use super::recording::{
     BlockLife, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
 };
-use super::wire::{Decoder, EventProblem, Lane, Wire};
+use super::wire::{Decoder, EventContext, EventProblem, RawEvent};
 use crate::files::lean;
 use crate::files::lean::held_limit;
 
@@ -177,7 +177,7 @@ impl Builder {
             let offset = decoder.position();
             let at = |problem| (offset, problem);
             let Some(event) = decoder.next().map_err(|problem| at(problem.into()))? else { return Ok(()) };
-            self.take(decoder.time(), decoder.place(), &event).map_err(at)?;
+            self.take(decoder.time(), decoder.context(), &event).map_err(at)?;
         }
     }
 
@@ -211,13 +211,13 @@ impl Builder {
         if self.held_bytes > limit { Err(BlockProblem::TooMuchHeld { limit }) } else { Ok(()) }
     }
 
-    fn take(&mut self, time: u64, place: Lane, event: &Wire<'_>) -> Result<(), BlockProblem> {
+    fn take(&mut self, time: u64, context: EventContext, event: &RawEvent<'_>) -> Result<(), BlockProblem> {
         match *event {
-            Wire::Switch { .. } => Ok(()),
-            Wire::Owner { owner, parent, phase, name } => {
+            RawEvent::Switch { .. } => Ok(()),
+            RawEvent::Owner { owner, parent, phase, name } => {
                 self.name_owner(owner, Owner { name: name.to_owned(), parent, phase })
             }
-            Wire::Pool { pool, memory, name } => {
+            RawEvent::Pool { pool, memory, name } => {
                 let name = PoolName { name: name.to_owned(), memory: memory.to_owned() };
                 let count = self.recording.pools.len();
                 if (pool as usize) < count {
@@ -229,13 +229,13 @@ impl Builder {
                 self.recording.pools.push(name);
                 Ok(())
             }
-            Wire::Lost { events } => {
+            RawEvent::Lost { events } => {
                 self.recording.lost = self.recording.lost.saturating_add(events);
                 self.recording.carried = self.recording.events.len();
                 Ok(())
             }
-            Wire::Report { text } => self.take_report(text),
-            _ => self.take_event(time, place, event),
+            RawEvent::Report { text } => self.take_report(text),
+            _ => self.take_event(time, context, event),
         }
     }
 
@@ -283,18 +283,23 @@ impl Builder {
         Ok(())
     }
 
-    fn take_event(&mut self, time: u64, place: Lane, event: &Wire<'_>) -> Result<(), BlockProblem> {
+    fn take_event(
+        &mut self,
+        time: u64,
+        context: EventContext,
+        event: &RawEvent<'_>,
+    ) -> Result<(), BlockProblem> {
         let index = u32::try_from(self.recording.events.len()).unwrap_or(u32::MAX);
         room(index as usize, self.limits.events, "events")?;
-        let thread = self.thread(place.thread)?;
+        let thread = self.thread(context.thread)?;
         // Each block counts its time from the beginning; only a made-up one goes back.
         let time = time.max(self.recording.end_ns());
         self.charge(lean::cost::<Event>() + OF_EVENT_BYTES + self.row_bytes(event))?;
         let kind = match *event {
-            Wire::Alloc { id, requested, granted, address, owner, category } => {
-                self.check_named(owner, place.pool)?;
+            RawEvent::Alloc { id, requested, granted, address, owner, category } => {
+                self.check_named(owner, context.pool)?;
                 let number = self.recording.blocks.len() as u32;
-                if self.live.contains_key(&(place.pool, id)) {
+                if self.live.contains_key(&(context.pool, id)) {
                     return self.skip();
                 }
                 self.live_bytes = self.live_bytes.checked_add(granted).ok_or(BlockProblem::TooManyBytes)?;
@@ -302,7 +307,7 @@ impl Builder {
                     // The map doubles, and copies its entries.
                     self.charge(ENTRY_BYTES * self.live.capacity().max(4) as u64)?;
                 }
-                self.live.insert((place.pool, id), number);
+                self.live.insert((context.pool, id), number);
                 self.charge(lean::cost::<BlockLife>() + OF_BLOCK_BYTES)?;
                 let life = BlockLife {
                     requested,
@@ -310,8 +315,8 @@ impl Builder {
                     address,
                     owner,
                     category,
-                    pool: place.pool,
-                    stream: place.stream,
+                    pool: context.pool,
+                    stream: context.stream,
                     born: index,
                     freed: None,
                     last_owner: owner,
@@ -321,15 +326,15 @@ impl Builder {
                 self.note_level(index, thread);
                 Some(EventKind::Alloc(number))
             }
-            Wire::Free { id } => self.live.remove(&(place.pool, id)).map(|number| {
+            RawEvent::Free { id } => self.live.remove(&(context.pool, id)).map(|number| {
                 let block = &mut self.recording.blocks[number as usize];
                 block.freed = Some(index);
                 self.live_bytes -= block.granted;
                 EventKind::Free(number)
             }),
-            Wire::Retag { id, owner, category } => {
+            RawEvent::Retag { id, owner, category } => {
                 self.check_owner(owner)?;
-                self.live.get(&(place.pool, id)).map(|&block| {
+                self.live.get(&(context.pool, id)).map(|&block| {
                     let life = &mut self.recording.blocks[block as usize];
                     let (old_owner, old_category) = (life.last_owner, life.last_category);
                     (life.last_owner, life.last_category) = (owner, category);
@@ -337,7 +342,7 @@ impl Builder {
                     EventKind::Retag(push(&mut self.recording.retags, retag))
                 })
             }
-            Wire::Enter { owner } => {
+            RawEvent::Enter { owner } => {
                 self.check_owner(owner)?;
                 let execution = Execution {
                     owner,
@@ -353,7 +358,7 @@ impl Builder {
                 Some(EventKind::Enter(number))
             }
             // Its beginning may be among the events that were lost.
-            Wire::Leave { high_water, outliving } => self.running[thread as usize].pop().map(|number| {
+            RawEvent::Leave { high_water, outliving } => self.running[thread as usize].pop().map(|number| {
                 let level = self.level_since(self.recording.executions[number as usize].entered);
                 let execution = &mut self.recording.executions[number as usize];
                 execution.live_peak = execution.live_peak.max(level);
@@ -361,22 +366,24 @@ impl Builder {
                     (Some(index), high_water, outliving);
                 EventKind::Leave(number)
             }),
-            Wire::Failed { requested, owner, category } => {
-                self.check_named(owner, place.pool)?;
-                let failure = Failure { requested, owner, category, pool: place.pool };
+            RawEvent::Failed { requested, owner, category } => {
+                self.check_named(owner, context.pool)?;
+                let failure = Failure { requested, owner, category, pool: context.pool };
                 Some(EventKind::Failed(push(&mut self.recording.failures, failure)))
             }
-            Wire::Region { address, bytes, taken } => {
-                self.check_named(0, place.pool)?;
-                let region = Region { address, bytes, taken, pool: place.pool };
+            RawEvent::Region { address, bytes, taken } => {
+                self.check_named(0, context.pool)?;
+                let region = Region { address, bytes, taken, pool: context.pool };
                 Some(EventKind::Region(push(&mut self.recording.regions, region)))
             }
-            Wire::Mark { text } => Some(EventKind::Mark(push(&mut self.recording.marks, text.to_owned()))),
-            Wire::Lost { .. }
-            | Wire::Switch { .. }
-            | Wire::Owner { .. }
-            | Wire::Pool { .. }
-            | Wire::Report { .. } => None,
+            RawEvent::Mark { text } => {
+                Some(EventKind::Mark(push(&mut self.recording.marks, text.to_owned())))
+            }
+            RawEvent::Lost { .. }
+            | RawEvent::Switch { .. }
+            | RawEvent::Owner { .. }
+            | RawEvent::Pool { .. }
+            | RawEvent::Report { .. } => None,
         };
         match kind {
             Some(kind) => lean::push(&mut self.recording.events, Event { at_ns: time, thread, kind }),
@@ -404,15 +411,15 @@ impl Builder {
     }
 
     /// What the row of an event takes, beside the event.
-    const fn row_bytes(&self, event: &Wire<'_>) -> u64 {
+    const fn row_bytes(&self, event: &RawEvent<'_>) -> u64 {
         match event {
             // The level that the allocation leaves.
-            Wire::Alloc { .. } => lean::cost::<(u32, u64)>(),
-            Wire::Retag { .. } => lean::cost::<Retag>(),
-            Wire::Enter { .. } => lean::cost::<Execution>(),
-            Wire::Failed { .. } => FAILURE_BYTES,
-            Wire::Region { .. } => lean::cost::<Region>() + REGION_BYTES,
-            Wire::Mark { text } => TEXT_BYTES + text.len() as u64,
+            RawEvent::Alloc { .. } => lean::cost::<(u32, u64)>(),
+            RawEvent::Retag { .. } => lean::cost::<Retag>(),
+            RawEvent::Enter { .. } => lean::cost::<Execution>(),
+            RawEvent::Failed { .. } => FAILURE_BYTES,
+            RawEvent::Region { .. } => lean::cost::<Region>() + REGION_BYTES,
+            RawEvent::Mark { text } => TEXT_BYTES + text.len() as u64,
             _ => 0,
         }
     }

@@ -1,26 +1,24 @@
-//! A recording that is still being written: what is in use now, without keeping what has passed.
+//! A recording that is still written: the current figures, without keeping past events.
 //!
-//! A [`Follower`] reads what a file has grown by and forgets the events. Memory goes with the owners that there are and
-//! with the blocks that live, not with how long the run has gone on.
+//! A [`Follower`] reads what a file has grown by and forgets the events. Its memory grows with the number of owners and
+//! of live blocks, not with the length of the run.
 
 use std::io::Read;
 
-use bfc_core::Category;
 use rustc_hash::FxHashMap;
 
 use super::builder::{BlockProblem, RecordingLimits};
 use super::hwm::{BlockReader, HwmError, Piece};
 use super::recording::Owner;
-use super::summary::{RunFacts, RunSummary};
-use super::wire::{Decoder, Lane, Wire};
+use super::summary::RunSummary;
+use super::tally::{Charge, Tally};
+use super::wire::{Decoder, EventContext, RawEvent};
 use crate::files::lean::held_limit;
+use crate::report::{Report, RunFacts};
 
 mod course;
-mod holders;
 
 use course::Course;
-use holders::Holders;
-pub use holders::{CategoryNow, HolderNow};
 
 /// Follows an `.hwm` file while it grows.
 ///
@@ -38,7 +36,7 @@ pub use holders::{CategoryNow, HolderNow};
 /// drop(tracker.begin("matmul"));
 /// tracker.finish_recording(&[])?;
 /// follower.poll()?;
-/// assert_eq!((follower.events(), follower.holders(1)[0].calls), (2, 1));
+/// assert_eq!((follower.events(), follower.report(1).places[0].calls), (2, 1));
 /// assert!(follower.has_ended());
 /// # std::fs::remove_dir_all(directory)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -52,7 +50,7 @@ pub struct Follower<R> {
     state: State,
 }
 
-/// What the events so far come to.
+/// The sums over the events so far.
 #[derive(Debug)]
 struct State {
     events: u64,
@@ -60,8 +58,10 @@ struct State {
     failures: u64,
     time: u64,
     last_mark: Option<String>,
-    holders: Holders,
-    live: FxHashMap<(u32, u64), LiveBlock>,
+    owners: Vec<Owner>,
+    depths: Vec<u32>,
+    tally: Tally,
+    live: FxHashMap<(u32, u64), Charge>,
     /// By pool and address.
     regions: FxHashMap<(u32, u64), u64>,
     reserved: u64,
@@ -72,16 +72,9 @@ struct State {
     held_limit: u64,
 }
 
-/// Charges in bytes: an owner beside its name, and an entry of a map with the room that it keeps for others.
-const OWNER_BYTES: u64 = 160;
-const ENTRY_BYTES: u64 = 60;
-
-#[derive(Clone, Copy, Debug)]
-struct LiveBlock {
-    bytes: u64,
-    owner: u32,
-    category: Category,
-}
+/// Charges in bytes: an owner beside its name, and an entry of a map including its unused capacity.
+const OWNER_BYTES: u64 = 400;
+const ENTRY_BYTES: u64 = 70;
 
 impl<R: Read> Follower<R> {
     /// A follower that has read nothing yet.
@@ -92,7 +85,9 @@ impl<R: Read> Follower<R> {
             failures: 0,
             time: 0,
             last_mark: None,
-            holders: Holders::default(),
+            owners: vec![Owner::default()],
+            depths: vec![0],
+            tally: Tally::default(),
             live: FxHashMap::default(),
             regions: FxHashMap::default(),
             reserved: 0,
@@ -100,7 +95,7 @@ impl<R: Read> Follower<R> {
             held: 0,
             held_limit: limits.held_bytes,
         };
-        Self { blocks: BlockReader::new(reader), limits, facts: None, summary: None, state }
+        Self { blocks: BlockReader::new(reader, u64::MAX), limits, facts: None, summary: None, state }
     }
 
     /// Takes in what there is by now. A block that is not whole yet is left for the next time. Whether there was anything
@@ -113,12 +108,12 @@ impl<R: Read> Follower<R> {
         while let Some(piece) = self.blocks.next()? {
             any = true;
             match piece {
-                Piece::Facts(facts) => self.facts = Some(facts),
-                Piece::Summary(summary) => self.summary = Some(*summary),
+                Piece::Facts(json) => self.facts = Some(self.blocks.parse(&json, |_| Ok(()))?),
+                Piece::Summary(json) => self.summary = Some(self.blocks.parse(&json, |_| Ok(()))?),
                 Piece::Events(block) => {
                     self.state.held_limit = held_limit(self.limits.held_bytes, self.blocks.offset());
                     let added = self.state.add(&block, &self.limits);
-                    added.map_err(|(offset, problem)| self.blocks.error_in_last(offset, problem))?;
+                    added.map_err(|(offset, problem)| self.blocks.error_in_last(offset, problem.into()))?;
                 }
             }
         }
@@ -175,42 +170,24 @@ impl<R: Read> Follower<R> {
         self.state.last_mark.as_deref()
     }
 
-    /// Bytes in use now, over all pools.
-    pub const fn live_bytes(&self) -> u64 {
-        self.state.holders.live()
-    }
-
-    /// The most that was in use.
-    pub const fn peak_bytes(&self) -> u64 {
-        self.state.holders.peak()
-    }
-
-    /// When that was, in nanoseconds since recording began.
-    pub const fn peak_at_ns(&self) -> u64 {
-        self.state.holders.peak_at_ns()
-    }
-
-    /// The path of whose block raised it to that.
-    pub fn peak_owner(&self) -> String {
-        self.state.holders.path(self.state.holders.peak_owner())
-    }
-
-    /// Bytes in regions that pools hold, as far as the recording tells.
+    /// Bytes in regions that pools hold, as far as the recording says.
     pub const fn reserved_bytes(&self) -> u64 {
         self.state.reserved
     }
 
-    /// Who holds most, or ran at least: `most` of them by falling bytes in use, and then by what they held at the peak.
-    pub fn holders(&self, most: usize) -> Vec<HolderNow> {
-        self.state.holders.rows(most)
+    /// Bytes in use now, over all pools.
+    pub const fn live_bytes(&self) -> u64 {
+        self.state.tally.live()
     }
 
-    /// All categories, in fixed order.
-    pub fn categories(&self) -> [CategoryNow; Category::COUNT] {
-        self.state.holders.categories()
+    /// The figures so far, with at most `most` places: the owners that hold most now, then those that held most at the
+    /// peak. The rows by op, module and thread are empty.
+    pub fn report(&self, most: usize) -> Report {
+        let State { tally, owners, .. } = &self.state;
+        Report { places: tally.largest(owners, most), ..tally.summary(owners) }
     }
 
-    /// The most that was in use in each of equal stretches of time from the beginning to now; at most 512 of them.
+    /// The highest level in each of at most 512 equal stretches of time, from the beginning to now.
     pub fn course(&self) -> &[u64] {
         self.state.course.levels()
     }
@@ -223,7 +200,7 @@ impl State {
             let offset = decoder.position();
             let at = |problem| (offset, problem);
             let Some(event) = decoder.next().map_err(|problem| at(problem.into()))? else { return Ok(()) };
-            self.take(decoder.time(), decoder.place(), &event, limits).map_err(at)?;
+            self.take(decoder.time(), decoder.context(), &event, limits).map_err(at)?;
         }
     }
 
@@ -240,25 +217,62 @@ impl State {
         Ok(())
     }
 
+    /// Adds an owner. A known one may turn out to be an op.
+    fn name_owner(
+        &mut self,
+        number: u32,
+        named: Owner,
+        limits: &RecordingLimits,
+    ) -> Result<(), BlockProblem> {
+        if let Some(known) = self.owners.get_mut(number as usize) {
+            if number != 0 && known.phase.is_none() {
+                known.phase = named.phase;
+            }
+            return Ok(());
+        }
+        self.held += OWNER_BYTES + named.name.len() as u64;
+        self.check_held()?;
+        if number as usize != self.owners.len() {
+            return Err(BlockProblem::OutOfTurn { what: "owner", number });
+        }
+        let too_many = |what, limit| Err(BlockProblem::TooMany { what, limit });
+        if number >= limits.owners {
+            return too_many("owners", limits.owners);
+        }
+        self.check_owner(named.parent)?;
+        let depth = self.depths[named.parent as usize];
+        if depth >= limits.depth {
+            return too_many("owners one below the other", limits.depth);
+        }
+        self.depths.push(depth + 1);
+        self.tally.add_owner(named.parent);
+        self.owners.push(named);
+        Ok(())
+    }
+
+    /// Checks that an owner has a name.
+    const fn check_owner(&self, owner: u32) -> Result<(), BlockProblem> {
+        if (owner as usize) < self.owners.len() {
+            Ok(())
+        } else {
+            Err(BlockProblem::Unnamed { what: "owner", number: owner })
+        }
+    }
+
     fn take(
         &mut self,
         time: u64,
-        place: Lane,
-        event: &Wire<'_>,
+        context: EventContext,
+        event: &RawEvent<'_>,
         limits: &RecordingLimits,
     ) -> Result<(), BlockProblem> {
         let too_many = |what, limit| Err(BlockProblem::TooMany { what, limit });
         match *event {
-            Wire::Switch { .. } | Wire::Pool { .. } | Wire::Report { .. } => return Ok(()),
-            Wire::Owner { owner, parent, phase, name } => {
-                if self.holders.check(owner).is_err() {
-                    self.held += OWNER_BYTES + name.len() as u64;
-                    self.check_held()?;
-                }
-                let named = Owner { name: name.to_owned(), parent, phase };
-                return self.holders.name(owner, named, limits);
+            RawEvent::Switch { .. } | RawEvent::Pool { .. } | RawEvent::Report { .. } => return Ok(()),
+            RawEvent::Owner { owner, parent, phase, name } => {
+                return self.name_owner(owner, Owner { name: name.to_owned(), parent, phase }, limits);
             }
-            Wire::Lost { events } => {
+            RawEvent::Lost { events } => {
                 self.lost = self.lost.saturating_add(events);
                 return Ok(());
             }
@@ -267,38 +281,42 @@ impl State {
         self.events += 1;
         self.time = self.time.max(time);
         match *event {
-            Wire::Alloc { id, granted, owner, category, .. } => {
-                self.holders.check(owner)?;
+            RawEvent::Alloc { id, requested, granted, owner, category, .. } => {
+                self.check_owner(owner)?;
                 if self.live.len() >= limits.events as usize {
                     return too_many("live blocks", limits.events);
                 }
-                let key = (place.pool, id);
+                let key = (context.pool, id);
                 if !self.live.contains_key(&key) {
                     self.check_held()?;
-                    self.holders.add(owner, category, granted, self.time)?;
-                    self.live.insert(key, LiveBlock { bytes: granted, owner, category });
+                    let sum = self.tally.live().checked_add(granted);
+                    sum.ok_or(BlockProblem::TooManyBytes)?;
+                    let mut block = Charge { bytes: granted, owner, category, saved_at: u64::MAX };
+                    self.tally.allocate(&mut block, requested, self.time);
+                    self.live.insert(key, block);
                 }
             }
-            Wire::Free { id } => {
-                if let Some(LiveBlock { bytes, owner, category }) = self.live.remove(&(place.pool, id)) {
-                    self.holders.remove(owner, category, bytes);
+            RawEvent::Free { id } => {
+                if let Some(block) = self.live.remove(&(context.pool, id)) {
+                    self.tally.free(&block, self.time);
                 }
             }
-            Wire::Retag { id, owner, category } => {
-                self.holders.check(owner)?;
-                if let Some(live) = self.live.get_mut(&(place.pool, id)) {
-                    let before = std::mem::replace(live, LiveBlock { owner, category, ..*live });
-                    self.holders.remove(before.owner, before.category, before.bytes);
-                    self.holders.add(owner, category, before.bytes, self.time)?;
+            RawEvent::Retag { id, owner, category } => {
+                self.check_owner(owner)?;
+                if let Some(block) = self.live.get_mut(&(context.pool, id)) {
+                    self.tally.retag(block, owner, category, self.time);
                 }
             }
-            Wire::Enter { owner } => self.holders.call(owner)?,
-            Wire::Failed { owner, .. } => {
-                self.holders.check(owner)?;
+            RawEvent::Enter { owner } => {
+                self.check_owner(owner)?;
+                self.tally.call(owner);
+            }
+            RawEvent::Failed { owner, .. } => {
+                self.check_owner(owner)?;
                 self.failures += 1;
             }
-            Wire::Region { address, bytes, taken } => {
-                let key = (place.pool, address);
+            RawEvent::Region { address, bytes, taken } => {
+                let key = (context.pool, address);
                 if !taken {
                     self.reserved -= self.regions.remove(&key).unwrap_or(0);
                 } else if self.regions.len() >= limits.events as usize {
@@ -312,10 +330,10 @@ impl State {
                     self.regions.insert(key, bytes);
                 }
             }
-            Wire::Mark { text } => self.last_mark = Some(text.to_owned()),
+            RawEvent::Mark { text } => self.last_mark = Some(text.to_owned()),
             _ => {}
         }
-        self.course.note(self.time, self.holders.live());
+        self.course.note(self.time, self.tally.live());
         Ok(())
     }
 }

@@ -28,7 +28,7 @@
 //! | 9 | switch | thread, pool, stream of the events that follow |
 //! | 10 | owner | number, number of the owner above, phase (1 byte: none, forward, backward, optimizer), name |
 //! | 11 | pool | number, kind of memory, name |
-//! | 12 | report | of the failure just before, a JSON object ([`OutOfMemory`](crate::OutOfMemory)) |
+//! | 12 | report | of the failure just before, a JSON object ([`OomReport`](bfc_core::OomReport)) |
 //!
 //! A time is nanoseconds since the last event; an alloc's number and address are differences from those of the last
 //! alloc, and so is the number in a free and a retag, counted backwards; differences are in zigzag. Fields in brackets
@@ -37,13 +37,15 @@
 //! UTF-8. At the start of each block everything counts from zero. Owners and pools are numbered from 0 up, owner 0 being
 //! the root, and named before they are used.
 
-mod follow;
+mod blocks;
 mod read;
 mod write;
 
 #[cfg(doc)]
-use super::{RunFacts, RunSummary};
-pub(super) use follow::{BlockReader, Piece};
+use super::RunSummary;
+#[cfg(doc)]
+use crate::report::RunFacts;
+pub(super) use blocks::{BlockReader, Piece};
 pub use read::{HwmError, HwmProblem};
 pub(super) use write::HwmWriter;
 pub use write::Written;

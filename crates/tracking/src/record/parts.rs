@@ -1,94 +1,50 @@
-//! The peak taken apart: who held it, and how high the next peak would be without each of them.
+//! The parts of the peak: its holders, and how high the next peak is without each of them.
 //!
-//! What a holder held at the peak is not what would be saved without it: another moment may be nearly as high. So for
-//! each holder the highest level of the whole run is worked out again, with everything that was ever charged to it left out.
+//! A run without a holder does not save all bytes that it held at the peak, because another moment may be nearly as
+//! high. So for each holder this module computes the highest level of the run without anything ever charged to it.
 //!
-//! All holders are done in one pass. What a holder holds changes only at its own events; between two of them the level
-//! without it is highest where the level of all is. The highest level since some event is found in a stack that keeps
-//! only the events after which it was never higher (a monotonic stack), so the pass takes O(n log n) for n events.
+//! One pass handles all holders. A holder's bytes change only at its own events; between two of them, the level
+//! without it is highest where the total is. A monotonic stack finds the highest total since an event: it keeps only
+//! events after which the total was never higher. The pass takes O(n log n) for n events.
 
 use bfc_core::Category;
-use serde::Serialize;
 
 use super::recording::{EventKind, Recording};
+use crate::report::{PeakPart, PeakParts};
 
-/// Who held the peak. See [`PeakParts::of`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct PeakParts {
-    /// Bytes live at the peak, over all pools.
-    pub bytes: u64,
-    /// Ops in modules, and modules as far as they hold memory outside of ops, each by itself.
-    pub places: Vec<PeakPart>,
-    /// Modules with everything below them; the whole is not among them.
-    pub scopes: Vec<PeakPart>,
-    /// Categories.
-    pub categories: Vec<PeakPart>,
-}
+/// The parts of the peak; `None` if nothing was ever live.
+pub(super) fn peak_parts(recording: &Recording) -> Option<PeakParts> {
+    let peak = recording.peak()?;
+    let mut pass = Pass::new(recording);
+    for index in 0..recording.events().len() {
+        pass.take(index as u32);
+    }
+    pass.settle_all();
 
-/// One who held a part of the peak. Lists of them stand by falling [`falls`](Self::falls), then by falling bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct PeakPart {
-    /// The path of a place or module, or the name of a category.
-    pub name: String,
-    /// Bytes that it held at the peak.
-    pub bytes: u64,
-    /// Blocks that it held at the peak.
-    pub blocks: u64,
-    /// The highest level of the run without all that it ever held.
-    pub next_peak: u64,
-    /// By how many bytes the peak falls without it: the peak less the next peak.
-    pub falls: u64,
-    /// When the next peak is, in nanoseconds since recording began.
-    pub next_at_ns: u64,
-    /// Whose allocation raised live bytes to the next peak; empty if it was no op's.
-    pub next_owner: String,
-}
-
-impl PeakParts {
-    /// Takes the peak of a recording apart. Empty if nothing was ever live.
-    ///
-    /// ```
-    /// use bfc_core::Bytes;
-    /// use highwater_tracking::{PeakParts, Tracker};
-    /// let tracker = Tracker::new();
-    /// tracker.start_log(Bytes::mib(1));
-    /// assert_eq!(PeakParts::of(&tracker.take_log()).bytes, 0);
-    /// ```
-    #[must_use]
-    pub fn of(recording: &Recording) -> Self {
-        let Some(peak) = recording.peak() else { return Self::default() };
-        let mut pass = Pass::new(recording);
-        for index in 0..recording.events().len() {
-            pass.take(index as u32);
-        }
-        pass.settle_all();
-
-        for live in recording.live_at_peak() {
-            pass.places[live.owner as usize].hold_at_peak(live.bytes);
-            pass.categories[live.category.index()].hold_at_peak(live.bytes);
-            let mut above = live.owner;
-            while above != 0 {
-                pass.scopes[above as usize].hold_at_peak(live.bytes);
-                above = recording.owner(above).parent;
-            }
-        }
-        let named = |&(owner, _): &(u32, &Holder)| !recording.owner(owner).is_op();
-        let paths = |(owner, holder): (u32, &Holder)| holder.part(recording, recording.owner_path(owner));
-        let categories = Category::ALL.into_iter().zip(&pass.categories);
-        Self {
-            bytes: peak.bytes,
-            places: sorted((0..).zip(&pass.places).filter(|(_, holder)| holder.blocks > 0).map(paths)),
-            scopes: sorted(
-                (0..).zip(&pass.scopes).filter(|(_, holder)| holder.blocks > 0).filter(named).map(paths),
-            ),
-            categories: sorted(
-                categories
-                    .filter(|(_, holder)| holder.blocks > 0)
-                    .map(|(category, holder)| holder.part(recording, category.name().to_owned())),
-            ),
+    for live in recording.live_at_peak() {
+        pass.places[live.owner as usize].hold_at_peak(live.bytes);
+        pass.categories[live.category.index()].hold_at_peak(live.bytes);
+        let mut above = live.owner;
+        while above != 0 {
+            pass.scopes[above as usize].hold_at_peak(live.bytes);
+            above = recording.owner(above).parent;
         }
     }
+    let named = |&(owner, _): &(u32, &Holder)| !recording.owner(owner).is_op();
+    let paths = |(owner, holder): (u32, &Holder)| holder.part(recording, recording.owner_path(owner));
+    let categories = Category::ALL.into_iter().zip(&pass.categories);
+    Some(PeakParts {
+        bytes: peak.bytes,
+        places: sorted((0..).zip(&pass.places).filter(|(_, holder)| holder.blocks > 0).map(paths)),
+        scopes: sorted(
+            (0..).zip(&pass.scopes).filter(|(_, holder)| holder.blocks > 0).filter(named).map(paths),
+        ),
+        categories: sorted(
+            categories
+                .filter(|(_, holder)| holder.blocks > 0)
+                .map(|(category, holder)| holder.part(recording, category.name().to_owned())),
+        ),
+    })
 }
 
 fn sorted(parts: impl Iterator<Item = PeakPart>) -> Vec<PeakPart> {

@@ -13,10 +13,10 @@ use quanta::Clock;
 use super::hwm::{HwmWriter, Written};
 use super::regions::Regions;
 use super::ring::Ring;
-use super::summary::{RunFacts, RunSummary};
-use super::wire::{Encoder, Lane, MAX_REPORT, Wire};
+use super::summary::RunSummary;
+use super::wire::{Encoder, EventContext, MAX_REPORT, RawEvent};
 use super::{BLOCK_BYTES, MAX_DEPTH, MAX_REPORTS, Recording};
-use crate::report::OutOfMemory;
+use crate::report::RunFacts;
 use crate::scope::Phase;
 
 /// How long an event may wait before it is on its way to the file, given that others follow it.
@@ -25,8 +25,8 @@ const FLUSH_EVERY: Duration = Duration::from_millis(100);
 /// How often a pool is asked for its regions when some come or go meanwhile.
 const ATTEMPTS: u32 = 8;
 
-/// How many holders of each kind a recorded report names.
-const REPORTED_HOLDERS: usize = 12;
+/// The most holders that a recorded report names.
+const REPORTED_HOLDERS: usize = 64;
 
 /// Records events while it is on. Off at first.
 pub(crate) struct Recorder {
@@ -116,7 +116,7 @@ impl Recorder {
             let owner = active.owner(tag.owner, None);
             let (granted, address) = (block.bytes, block.address);
             let category = tag.category;
-            active.push(number, &Wire::Alloc { id, requested, granted, address, owner, category });
+            active.push(number, &RawEvent::Alloc { id, requested, granted, address, owner, category });
         };
         let posted = self.record(|active| {
             let number = active.pool(block.pool, pool);
@@ -149,7 +149,7 @@ impl Recorder {
                 let is_fresh = std::mem::replace(&mut changes, known.changes()) == known.changes();
                 if is_fresh || attempt == ATTEMPTS || known.are_complete() {
                     for Span { address, bytes } in known.complete(&regions) {
-                        active.push(number, &Wire::Region { address, bytes, taken: true });
+                        active.push(number, &RawEvent::Region { address, bytes, taken: true });
                     }
                     return true;
                 }
@@ -166,7 +166,7 @@ impl Recorder {
     pub(crate) fn post_free(&self, pool: &dyn Allocator, block: &Block, id: u64) {
         self.when_on(|active| {
             let pool = active.pool(block.pool, pool);
-            active.push(pool, &Wire::Free { id });
+            active.push(pool, &RawEvent::Free { id });
         });
     }
 
@@ -176,7 +176,7 @@ impl Recorder {
         self.when_on(|active| {
             let owner = active.owner(tag.owner, None);
             let pool = active.pool(block.pool, pool);
-            active.push(pool, &Wire::Retag { id, owner, category: tag.category });
+            active.push(pool, &RawEvent::Retag { id, owner, category: tag.category });
         });
     }
 
@@ -191,11 +191,11 @@ impl Recorder {
         self.when_on(|active| {
             let owner = active.owner(tag.owner, None);
             let pool = active.pool_by_name(pool.name(), pool.memory_kind());
-            active.push(pool, &Wire::Failed { requested, owner, category: tag.category });
+            active.push(pool, &RawEvent::Failed { requested, owner, category: tag.category });
             if let Some(report) = report.filter(|_| active.reports < MAX_REPORTS) {
                 active.reports += 1;
-                let json = OutOfMemory::from(report).to_short_json(REPORTED_HOLDERS, MAX_REPORT);
-                json.iter().for_each(|text| active.encoder.push(0, &Wire::Report { text }));
+                let json = short_json(report, MAX_REPORT);
+                json.iter().for_each(|text| active.encoder.push(0, &RawEvent::Report { text }));
                 // The program may be about to end.
                 if matches!(active.sink, Sink::File(_)) {
                     active.seal(active.now());
@@ -210,7 +210,7 @@ impl Recorder {
             let pool = active.pool_by_name(pool, memory);
             active.pools[pool as usize].regions.change(region, taken);
             let Span { address, bytes } = region;
-            active.push(pool, &Wire::Region { address, bytes, taken });
+            active.push(pool, &RawEvent::Region { address, bytes, taken });
         });
     }
 
@@ -219,14 +219,14 @@ impl Recorder {
     pub(crate) fn post_enter(&self, owner: OwnerId, phase: Phase) {
         self.when_on(|active| {
             let owner = active.owner(owner, Some(phase));
-            active.push(active.last_pool, &Wire::Enter { owner });
+            active.push(active.last_pool, &RawEvent::Enter { owner });
         });
     }
 
     /// To be called when the op ends.
     #[inline]
     pub(crate) fn post_leave(&self, high_water: u64, outliving: u64) {
-        self.when_on(|active| active.push(active.last_pool, &Wire::Leave { high_water, outliving }));
+        self.when_on(|active| active.push(active.last_pool, &RawEvent::Leave { high_water, outliving }));
     }
 
     /// Says that an owner is an op, for one that is charged without running.
@@ -237,7 +237,7 @@ impl Recorder {
     }
 
     pub(crate) fn post_mark(&self, text: &str) {
-        self.when_on(|active| active.push(active.last_pool, &Wire::Mark { text }));
+        self.when_on(|active| active.push(active.last_pool, &RawEvent::Mark { text }));
     }
 
     #[inline]
@@ -251,7 +251,7 @@ impl Recorder {
         let thread = ThreadNumber::current();
         let guard = &mut *lock(&self.active);
         let active = guard.as_mut()?;
-        active.place.thread = thread.get();
+        active.context.thread = thread.get();
         let result = record(active);
         if active.broken {
             self.on.store(false, Ordering::Release);
@@ -318,7 +318,7 @@ struct Active {
     streams: Vec<Arc<Stream>>,
     last_pool: u32,
     /// Where the event happens that is being recorded.
-    place: Lane,
+    context: EventContext,
     events: u64,
     /// How many failures were told in full.
     reports: usize,
@@ -342,7 +342,7 @@ impl Active {
             pools: Vec::new(),
             streams: Vec::new(),
             last_pool: 0,
-            place: Lane::default(),
+            context: EventContext::default(),
             events: 0,
             reports: 0,
             block_bytes,
@@ -357,13 +357,13 @@ impl Active {
     }
 
     #[inline]
-    fn push(&mut self, pool: u32, event: &Wire<'_>) {
+    fn push(&mut self, pool: u32, event: &RawEvent<'_>) {
         let time = self.now();
-        if self.place.pool != pool {
-            self.place.stream = self.pools.get(pool as usize).map_or(0, |pool| pool.stream);
-            self.place.pool = pool;
+        if self.context.pool != pool {
+            self.context.stream = self.pools.get(pool as usize).map_or(0, |pool| pool.stream);
+            self.context.pool = pool;
         }
-        self.encoder.at(self.place);
+        self.encoder.at(self.context);
         self.encoder.push(time, event);
         self.events += 1;
         let late = || time.saturating_sub(self.sealed_at) >= FLUSH_EVERY.as_nanos() as u64;
@@ -427,7 +427,8 @@ impl Active {
             let depth = if number == parent.number { parent.depth } else { parent.depth + 1 };
             self.owners[next.index()] = Known { number, depth, is_op: phase.is_some() };
             if number != parent.number {
-                let named = Wire::Owner { owner: number, parent: parent.number, phase, name: &next.name() };
+                let named =
+                    RawEvent::Owner { owner: number, parent: parent.number, phase, name: &next.name() };
                 self.name(&named);
             }
         }
@@ -465,7 +466,7 @@ impl Active {
         let known = &mut self.pools[number as usize];
         (known.id, known.stream) = (id, stream);
         // Whatever was recorded last was not known to be on this stream.
-        self.place.pool = u32::MAX;
+        self.context.pool = u32::MAX;
         number
     }
 
@@ -486,12 +487,50 @@ impl Active {
         let number = self.pools.len() as u32;
         let pool = Pool { id: PoolId::NONE, name: name.to_owned(), stream: 0, regions: Regions::default() };
         self.pools.push(pool);
-        self.name(&Wire::Pool { pool: number, memory: memory.name(), name });
+        self.name(&RawEvent::Pool { pool: number, memory: memory.name(), name });
         number
     }
 
-    fn name(&mut self, name: &Wire<'_>) {
+    fn name(&mut self, name: &RawEvent<'_>) {
         self.encoder.push(0, name);
         self.names.push(0, name);
+    }
+}
+
+/// A report as JSON of at most `most` bytes: names fewer holders until it fits. `None` if it never does.
+fn short_json(report: &OomReport, most: usize) -> Option<String> {
+    let mut short = report.clone();
+    [REPORTED_HOLDERS, REPORTED_HOLDERS / 4, 1, 0].into_iter().find_map(|holders| {
+        short.holdings = report.holdings.largest(holders);
+        short.holders.truncate(holders);
+        serde_json::to_string(&short).ok().filter(|json| json.len() <= most)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bfc_core::{Category, Holdings, Verdict};
+
+    use super::*;
+
+    #[test]
+    fn a_short_report_names_fewer_holders_and_keeps_the_sums() {
+        let mut report = OomReport::new("cpu", &Request::new(1), Verdict::Exhausted);
+        let tag = |index| {
+            let owner = OwnerId::intern(OwnerId::ROOT, &format!("short{index:0>100}"));
+            Tag { owner, category: Category::ALL[index % Category::COUNT] }
+        };
+        report.holdings = Holdings::sum((0..100).map(|index| (tag(index), 100 - index as u64)));
+        let short = |most| {
+            let json = short_json(&report, most)?;
+            assert!(json.len() <= most);
+            let read: OomReport = serde_json::from_str(&json).unwrap();
+            assert_eq!(read.holdings.total(), report.holdings.total());
+            assert_eq!(read.holdings.by_category(), report.holdings.by_category());
+            Some(read.holdings.all().len())
+        };
+        let others = Category::COUNT;
+        let sizes = [100_000, 8_000, 1_400, 100];
+        assert_eq!(sizes.map(short), [Some(64 + others), Some(16 + others), Some(1 + others), None]);
     }
 }

@@ -6,13 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use bfc_core::Category;
-use serde::{Deserialize, Serialize};
+use bfc_core::{Category, OomReport};
 
 use super::peak::Peak;
-use super::summary::{RunFacts, RunSummary};
+use super::summary::RunSummary;
 use super::timeline::Timeline;
-use crate::report::OutOfMemory;
+use crate::report::{Cut, RunFacts};
 use crate::scope::Phase;
 
 /// What was recorded of a run: from a file by [`Recording::read`], from memory by
@@ -58,7 +57,7 @@ pub struct Recording {
     pub(super) executions: Vec<Execution>,
     pub(super) failures: Vec<Failure>,
     /// What is known of the first failures, by their numbers.
-    pub(super) reports: BTreeMap<u32, OutOfMemory>,
+    pub(super) reports: BTreeMap<u32, OomReport>,
     pub(super) regions: Vec<Region>,
     pub(super) marks: Vec<String>,
     pub(super) peak: Option<Peak>,
@@ -254,15 +253,6 @@ pub struct Region {
     pub pool: u32,
 }
 
-/// Where and why a file ends before its end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cut {
-    /// The first byte that could not be used.
-    pub offset: u64,
-    /// What is wrong there.
-    pub reason: String,
-}
-
 impl Recording {
     /// What the run was, as it was known when it began. Empty for a recording in memory.
     #[must_use]
@@ -352,7 +342,7 @@ impl Recording {
 
     /// What is known of a failure, by its number: of the first failures of a recording in full.
     #[must_use]
-    pub fn report_of(&self, failure: u32) -> Option<&OutOfMemory> {
+    pub fn report_of(&self, failure: u32) -> Option<&OomReport> {
         self.reports.get(&failure)
     }
 
@@ -411,9 +401,7 @@ impl Recording {
     /// As [`owner`](Self::owner).
     #[must_use]
     pub fn owner_path(&self, owner: u32) -> String {
-        let names: Vec<&str> =
-            self.lineage(owner).into_iter().map(|owner| self.owner(owner).name.as_str()).collect();
-        names.join(".")
+        super::tally::path(&self.owners, owner)
     }
 
     /// The module of an owner: the one above an op, the owner itself otherwise.

@@ -52,7 +52,7 @@ impl Ring {
         let mut decoder = Decoder::new(block);
         // The bytes are our own, so they can all be read.
         while let Ok(Some(event)) = decoder.next() {
-            if self.carried.take(decoder.time(), decoder.place(), &event) {
+            if self.carried.take(decoder.time(), decoder.context(), &event) {
                 self.lost += 1;
             }
         }

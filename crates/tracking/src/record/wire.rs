@@ -18,7 +18,7 @@ pub(super) const MAX_REPORT: usize = 16 << 10;
 
 /// Something that happened, or a name that what happens later refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wire<'a> {
+pub(super) enum RawEvent<'a> {
     /// A block was handed out.
     Alloc { id: u64, requested: u64, granted: u64, address: u64, owner: u32, category: Category },
     /// A block was given back.
@@ -40,7 +40,7 @@ pub(super) enum Wire<'a> {
     /// So many events before this one are gone; what was live is told again before it.
     Lost { events: u64 },
     /// Where the events after this one happen.
-    Switch { place: Lane },
+    Switch { context: EventContext },
     /// The name of an owner, below one that has its name already; ops have a phase.
     Owner { owner: u32, parent: u32, phase: Option<Phase>, name: &'a str },
     /// The name of a pool and of its kind of memory.
@@ -49,7 +49,7 @@ pub(super) enum Wire<'a> {
 
 /// Where something happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lane {
+pub(super) struct EventContext {
     /// The number of the thread.
     pub(super) thread: u64,
     /// The pool that the event is about; the last one for events about none.
@@ -106,7 +106,7 @@ struct Last {
     id: u64,
     address: u64,
     owner: u32,
-    place: Lane,
+    context: EventContext,
 }
 
 /// Room for the longest event without text: a tag, a category, seven numbers.
@@ -226,18 +226,18 @@ impl Encoder {
 
     /// Says where the events from now on happen, unless that is known.
     #[inline]
-    pub(super) fn at(&mut self, place: Lane) {
-        if self.last.place != place {
-            self.push_rare(0, &Wire::Switch { place });
+    pub(super) fn at(&mut self, context: EventContext) {
+        if self.last.context != context {
+            self.push_rare(0, &RawEvent::Switch { context });
         }
     }
 
     /// Adds an event at a time in nanoseconds, which must not be before the last one. Names and places have no time.
     #[inline]
-    pub(super) fn push(&mut self, time: u64, event: &Wire<'_>) {
+    pub(super) fn push(&mut self, time: u64, event: &RawEvent<'_>) {
         let Self { out, last } = self;
         match *event {
-            Wire::Alloc { id, requested, granted, address, owner, category } => {
+            RawEvent::Alloc { id, requested, granted, address, owner, category } => {
                 // No allocator grants less than was asked for.
                 let granted = granted.max(requested);
                 let distance = address.wrapping_sub(last.address) as i64;
@@ -264,11 +264,11 @@ impl Encoder {
                 line.done();
                 (last.id, last.address) = (id, address);
             }
-            Wire::Free { id } => {
+            RawEvent::Free { id } => {
                 let mut line = out.line(tag::FREE);
                 line.number(last.passed(time)).number(varint::zigzag(last.id.wrapping_sub(id) as i64)).done();
             }
-            Wire::Retag { id, owner, category } => {
+            RawEvent::Retag { id, owner, category } => {
                 let same_owner = last.note_owner(owner);
                 let mut line = out.line(tag::RETAG | same_owner);
                 line.number(last.passed(time)).number(varint::zigzag(last.id.wrapping_sub(id) as i64));
@@ -277,7 +277,7 @@ impl Encoder {
                 }
                 line.byte(category.index() as u8).done();
             }
-            Wire::Enter { owner } => {
+            RawEvent::Enter { owner } => {
                 let same_owner = last.note_owner(owner);
                 let mut line = out.line(tag::ENTER | same_owner);
                 line.number(last.passed(time));
@@ -286,7 +286,7 @@ impl Encoder {
                 }
                 line.done();
             }
-            Wire::Leave { high_water, outliving } => {
+            RawEvent::Leave { high_water, outliving } => {
                 out.line(tag::LEAVE).number(last.passed(time)).number(high_water).number(outliving).done();
             }
             _ => self.push_rare(time, event),
@@ -294,10 +294,10 @@ impl Encoder {
     }
 
     #[cold]
-    fn push_rare(&mut self, time: u64, event: &Wire<'_>) {
+    fn push_rare(&mut self, time: u64, event: &RawEvent<'_>) {
         let Self { out, last } = self;
         match *event {
-            Wire::Failed { requested, owner, category } => {
+            RawEvent::Failed { requested, owner, category } => {
                 let same_owner = last.note_owner(owner);
                 let mut line = out.line(tag::FAILED | same_owner);
                 line.number(last.passed(time));
@@ -306,39 +306,39 @@ impl Encoder {
                 }
                 line.byte(category.index() as u8).number(requested).done();
             }
-            Wire::Region { address, bytes, taken } => {
+            RawEvent::Region { address, bytes, taken } => {
                 let mut line = out.line(tag::REGION | if taken { tag::TAKEN } else { 0 });
                 line.number(last.passed(time)).number(address).number(bytes).done();
             }
-            Wire::Mark { text } => {
+            RawEvent::Mark { text } => {
                 out.line(tag::MARK).number(last.passed(time)).done();
                 out.text(text, MAX_TEXT);
             }
-            Wire::Report { text } => {
+            RawEvent::Report { text } => {
                 out.line(tag::REPORT).done();
                 out.text(text, MAX_REPORT);
             }
-            Wire::Lost { events } => out.line(tag::LOST).number(events).done(),
-            Wire::Switch { place } => {
-                let Lane { thread, pool, stream } = place;
+            RawEvent::Lost { events } => out.line(tag::LOST).number(events).done(),
+            RawEvent::Switch { context } => {
+                let EventContext { thread, pool, stream } = context;
                 out.line(tag::SWITCH).number(thread).number(pool.into()).number(stream.into()).done();
-                last.place = place;
+                last.context = context;
             }
-            Wire::Owner { owner, parent, phase, name } => {
+            RawEvent::Owner { owner, parent, phase, name } => {
                 let mut line = out.line(tag::OWNER);
                 line.number(owner.into()).number(parent.into()).byte(phase_code(phase)).done();
                 out.text(name, MAX_TEXT);
             }
-            Wire::Pool { pool, memory, name } => {
+            RawEvent::Pool { pool, memory, name } => {
                 out.line(tag::POOL).number(pool.into()).done();
                 out.text(memory, MAX_TEXT);
                 out.text(name, MAX_TEXT);
             }
-            Wire::Alloc { .. }
-            | Wire::Free { .. }
-            | Wire::Retag { .. }
-            | Wire::Enter { .. }
-            | Wire::Leave { .. } => unreachable!("the usual events are written by `push`"),
+            RawEvent::Alloc { .. }
+            | RawEvent::Free { .. }
+            | RawEvent::Retag { .. }
+            | RawEvent::Enter { .. }
+            | RawEvent::Leave { .. } => unreachable!("the usual events are written by `push`"),
         }
     }
 }
@@ -408,12 +408,12 @@ impl<'a> Decoder<'a> {
     }
 
     /// Where the last event happened.
-    pub(super) const fn place(&self) -> Lane {
-        self.last.place
+    pub(super) const fn context(&self) -> EventContext {
+        self.last.context
     }
 
     /// The next event; `None` at the end of the block.
-    pub(super) fn next(&mut self) -> Result<Option<Wire<'a>>, EventProblem> {
+    pub(super) fn next(&mut self) -> Result<Option<RawEvent<'a>>, EventProblem> {
         let Some(&first) = self.bytes.get(self.position) else { return Ok(None) };
         let start = self.position;
         let event = self.event(first);
@@ -423,7 +423,7 @@ impl<'a> Decoder<'a> {
         event.map(Some)
     }
 
-    fn event(&mut self, first: u8) -> Result<Wire<'a>, EventProblem> {
+    fn event(&mut self, first: u8) -> Result<RawEvent<'a>, EventProblem> {
         self.position += 1;
         let kind = first & tag::KIND;
         if first & !tag::KIND & !tag::flags_of(kind) != 0 {
@@ -452,41 +452,41 @@ impl<'a> Decoder<'a> {
                 let granted = requested.checked_add(more);
                 let granted = granted.ok_or(EventProblem::OutOfRange { what: "size" })?;
                 (self.last.id, self.last.address) = (id, address);
-                Wire::Alloc { id, requested, granted, address, owner, category }
+                RawEvent::Alloc { id, requested, granted, address, owner, category }
             }
-            tag::FREE => Wire::Free { id: self.earlier_id()? },
+            tag::FREE => RawEvent::Free { id: self.earlier_id()? },
             tag::RETAG => {
                 let id = self.earlier_id()?;
                 let owner = self.owner(has(tag::SAME_OWNER))?;
-                Wire::Retag { id, owner, category: self.category()? }
+                RawEvent::Retag { id, owner, category: self.category()? }
             }
-            tag::ENTER => Wire::Enter { owner: self.owner(has(tag::SAME_OWNER))? },
-            tag::LEAVE => Wire::Leave { high_water: self.number()?, outliving: self.number()? },
+            tag::ENTER => RawEvent::Enter { owner: self.owner(has(tag::SAME_OWNER))? },
+            tag::LEAVE => RawEvent::Leave { high_water: self.number()?, outliving: self.number()? },
             tag::FAILED => {
                 let owner = self.owner(has(tag::SAME_OWNER))?;
                 let category = self.category()?;
-                Wire::Failed { requested: self.number()?, owner, category }
+                RawEvent::Failed { requested: self.number()?, owner, category }
             }
             tag::REGION => {
-                Wire::Region { address: self.number()?, bytes: self.number()?, taken: has(tag::TAKEN) }
+                RawEvent::Region { address: self.number()?, bytes: self.number()?, taken: has(tag::TAKEN) }
             }
-            tag::MARK => Wire::Mark { text: self.text(MAX_TEXT)? },
-            tag::LOST => Wire::Lost { events: self.number()? },
+            tag::MARK => RawEvent::Mark { text: self.text(MAX_TEXT)? },
+            tag::LOST => RawEvent::Lost { events: self.number()? },
             tag::SWITCH => {
                 let (thread, pool, stream) = (self.number()?, self.small("pool")?, self.small("stream")?);
-                self.last.place = Lane { thread, pool, stream };
-                Wire::Switch { place: self.last.place }
+                self.last.context = EventContext { thread, pool, stream };
+                RawEvent::Switch { context: self.last.context }
             }
             tag::OWNER => {
                 let (owner, parent) = (self.small("owner")?, self.small("owner")?);
                 let phase = self.phase()?;
-                Wire::Owner { owner, parent, phase, name: self.text(MAX_TEXT)? }
+                RawEvent::Owner { owner, parent, phase, name: self.text(MAX_TEXT)? }
             }
             tag::POOL => {
                 let pool = self.small("pool")?;
-                Wire::Pool { pool, memory: self.text(MAX_TEXT)?, name: self.text(MAX_TEXT)? }
+                RawEvent::Pool { pool, memory: self.text(MAX_TEXT)?, name: self.text(MAX_TEXT)? }
             }
-            tag::REPORT => Wire::Report { text: self.text(MAX_REPORT)? },
+            tag::REPORT => RawEvent::Report { text: self.text(MAX_REPORT)? },
             _ => return Err(EventProblem::UnknownKind { found: first }),
         })
     }

@@ -45,6 +45,36 @@ impl Table {
     pub fn rule(&mut self) {
         self.lines.push(Line::Rule);
     }
+
+    /// Whether the table has no line below its heading.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.lines.len() <= 2
+    }
+
+    /// Removes columns without figures: those with a dash or nothing in every line.
+    #[must_use]
+    pub fn without_empty_columns(mut self) -> Self {
+        let mut rows = self.lines.iter().filter_map(|line| match line {
+            Line::Cells(cells) => Some(cells),
+            Line::Rule => None,
+        });
+        let mut used = vec![false; rows.next().map_or(0, Vec::len)];
+        for cells in rows {
+            for (used, cell) in used.iter_mut().zip(cells) {
+                *used |= !matches!(cell.as_str(), "-" | "");
+            }
+        }
+        for line in &mut self.lines {
+            let Line::Cells(cells) = line else { continue };
+            let mut column = 0;
+            cells.retain(|_| {
+                column += 1;
+                column == 1 || used.get(column - 1).copied().unwrap_or(false)
+            });
+        }
+        self
+    }
 }
 
 impl fmt::Display for Table {
@@ -125,18 +155,25 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
+/// Replaces control characters, so that text from a file cannot steer a terminal.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
 /// A count as a cell; none is a dash.
 #[must_use]
 pub fn count(count: u64) -> String {
     if count == 0 { "-".to_owned() } else { count.to_string() }
 }
 
-/// A name as it stands in a table: cut in the middle if it is long.
+/// A name as a cell: without control characters, and cut in the middle if it is long.
 #[must_use]
 pub fn shorten(name: &str) -> String {
+    let name = plain(name);
     let length = name.chars().count();
     if length <= MAX_NAME {
-        return name.to_owned();
+        return name;
     }
     let head = (MAX_NAME - 1) / 2;
     let tail = MAX_NAME - 1 - head;
@@ -181,6 +218,25 @@ total      13  2.00 KiB
         for (count, text) in cases {
             assert_eq!(bytes(count), text);
         }
+    }
+
+    #[test]
+    fn columns_without_figures_can_be_removed() {
+        let mut table = Table::new(&["op", "calls", "live", "peak"]);
+        table.line("matmul", [count(12), bytes(0), bytes(1)]);
+        table.line("(1 more)", []);
+        let expected = "\
+op        calls  peak
+---------------------
+matmul       12   1 B
+(1 more)
+";
+        assert_eq!(table.without_empty_columns().to_string(), expected);
+    }
+
+    #[test]
+    fn text_from_a_file_cannot_steer_the_terminal() {
+        assert_eq!(plain("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
     }
 
     #[test]

@@ -1,146 +1,308 @@
-//! A report as tables for people, no wider than 100 columns.
+//! A report as tables of at most 100 columns, unless all figures are asked for.
+//!
+//! Every table leaves out columns without figures. Names may come from a file and are printed without control
+//! characters.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
-use super::table::{Table, bytes, count, duration, share};
-use super::{OpRow, PeakRow, PoolRow, Report, ScopeRow, ThreadRow};
-use crate::scope::Phase;
+use super::table::{Table, bytes, count, duration, plain, share, shorten};
+use super::{OpRow, PeakPart, PoolRow, ProcessMemory, Report, ScopeRow};
 
+/// How many failed requests are printed in full.
+const PRINTED_FAILURES: usize = 3;
+
+/// How a report is printed.
+#[derive(Clone, Copy, Debug)]
+pub struct TextOptions {
+    /// The most lines of a table.
+    pub top: usize,
+    /// Whether ops are listed by module.
+    pub by_place: bool,
+    /// Whether every figure of an op is printed, however wide its table becomes.
+    pub wide: bool,
+}
+
+impl Default for TextOptions {
+    /// At most 20 lines, ops over all modules, within 100 columns.
+    fn default() -> Self {
+        Self { top: 20, by_place: false, wide: false }
+    }
+}
+
+/// A report to be printed: see [`Report::text`].
+#[derive(Clone, Copy, Debug)]
+pub struct ReportText<'a> {
+    report: &'a Report,
+    options: TextOptions,
+}
+
+impl Report {
+    /// The report as text.
+    ///
+    /// ```
+    /// use highwater_tracking::{Report, TextOptions, Tracker};
+    /// let report = Report::new(&Tracker::new(), &[]);
+    /// let wide = TextOptions { wide: true, ..TextOptions::default() };
+    /// println!("{}", report.text(wide));
+    /// ```
+    #[must_use]
+    pub const fn text(&self, options: TextOptions) -> ReportText<'_> {
+        ReportText { report: self, options }
+    }
+
+    /// The table of categories.
+    #[must_use]
+    pub fn category_table(&self) -> Table {
+        let peak = self.peak.as_ref().map_or(0, |peak| peak.bytes).max(1) as f64;
+        let mut table = Table::new(&["category", "total", "high water", "live", "at peak", "share"]);
+        for row in self.categories.iter().filter(|row| row.high_water_bytes > 0) {
+            let figures = [row.total_bytes, row.high_water_bytes, row.live_bytes, row.peak_bytes];
+            let share = share(row.peak_bytes as f64 / peak);
+            table.line(&row.category.replace('_', " "), figures.map(bytes).into_iter().chain([share]));
+        }
+        table.without_empty_columns()
+    }
+}
+
+/// The default text: see [`Report::text`].
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.ops.is_empty() {
-            writeln!(f, "{}", op_table(&self.ops, self.unowned_bytes))?;
+        self.text(TextOptions::default()).fmt(f)
+    }
+}
+
+impl fmt::Display for ReportText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { threads, streams, pools, .. } = self.report;
+        self.head(f)?;
+        let mut tables = vec![self.ops(), self.phases(), self.scopes()];
+        tables.push(self.report.category_table());
+        tables.extend((threads.len() > 1).then(|| self.threads()));
+        tables.extend((streams.len() > 1).then(|| self.streams()));
+        tables.extend((!pools.is_empty()).then(|| pool_table(pools)));
+        for table in tables.iter().filter(|table| !table.is_empty()) {
+            write!(f, "\n{table}")?;
         }
-        if self.peak.is_some() && !self.ops.is_empty() {
-            writeln!(f, "{}", peak_table(&self.ops))?;
+        self.peak_parts(f)?;
+        self.saved(f)?;
+        self.process(f)?;
+        self.failures(f)
+    }
+}
+
+impl ReportText<'_> {
+    /// The run, and its peak.
+    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(run) = &self.report.run {
+            let name = if run.facts.program.is_empty() { "a run" } else { &run.facts.program };
+            writeln!(f, "{}: {} events in {}", plain(name), run.events, duration(run.duration_ns))?;
+            let facts: Vec<String> =
+                run.facts.more.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            if !facts.is_empty() {
+                writeln!(f, "{}", plain(&facts.join(", ")))?;
+            }
         }
-        if !self.scopes.is_empty() {
-            writeln!(f, "{}", scope_table(&self.scopes))?;
+        let Some(peak) = &self.report.peak else { return Ok(()) };
+        write!(f, "peak: {} in use", bytes(peak.bytes))?;
+        if !peak.pool.is_empty() {
+            write!(f, " in {}", plain(&peak.pool))?;
         }
-        if self.by_thread.len() > 1 {
-            writeln!(f, "{}", thread_table(&self.by_thread))?;
+        if let Some(time) = peak.at_ns {
+            write!(f, " after {}", duration(time))?;
         }
-        if !self.pools.is_empty() {
-            write!(f, "{}", pool_table(&self.pools))?;
+        match peak.owner() {
+            owner if owner.is_empty() => writeln!(f),
+            owner => writeln!(f, ", reached by {}", plain(&owner)),
         }
-        if let Some(peak) = &self.peak {
-            writeln!(f, "\n{}", peak_line(peak))?;
+    }
+
+    /// The ops that held most at the peak, and the sums over all ops.
+    fn ops(&self) -> Table {
+        let rows = if self.options.by_place { &self.report.places } else { &self.report.ops };
+        let mut rows: Vec<&OpRow> = rows.iter().collect();
+        rows.sort_by(|a, b| a.order_at_peak().cmp(&b.order_at_peak()));
+        let mut total = OpRow { live_bytes: self.report.unowned_bytes, ..OpRow::default() };
+        self.report.ops.iter().for_each(|row| total.add(row));
+        let columns: Vec<&OpColumn> =
+            OP_COLUMNS.iter().filter(|column| self.options.wide || column.1).collect();
+        let heading: Vec<&str> = ["op"].into_iter().chain(columns.iter().map(|column| column.0)).collect();
+        let mut table = Table::new(&heading);
+        let cells = |row: &OpRow| columns.iter().map(|column| (column.2)(row)).collect::<Vec<_>>();
+        for row in rows.iter().take(self.options.top) {
+            table.line(&row.path(), cells(row));
         }
-        let live = self.categories.iter().filter(|row| row.live_bytes > 0);
-        let live: Vec<_> =
-            live.map(|row| format!("{} {}", row.category.replace('_', " "), bytes(row.live_bytes))).collect();
-        if !live.is_empty() {
-            writeln!(f, "live: {}", live.join(", "))?;
+        self.rest(&mut table, rows.len());
+        if !rows.is_empty() {
+            table.rule();
+            if self.report.unowned_bytes > 0 {
+                let unowned = OpRow { live_bytes: self.report.unowned_bytes, ..OpRow::default() };
+                table.line("(outside of ops)", cells(&unowned));
+            }
+            table.line("total", cells(&total));
         }
-        let saved = &self.saved;
-        if saved.blocks > 0 {
-            writeln!(
-                f,
-                "kept for backward: {} blocks, {} at most at a time, a byte for {} on average",
-                saved.blocks,
-                bytes(saved.high_water_bytes),
-                duration(saved.mean_held_ns)
-            )?;
+        table.without_empty_columns()
+    }
+
+    fn phases(&self) -> Table {
+        let heading = ["phase", "calls", "total", "high water", "live", "live peak", "at peak", "share"];
+        let mut table = Table::new(&heading);
+        for row in &self.report.phases {
+            let figures =
+                [row.total_bytes, row.high_water_bytes, row.live_bytes, row.live_peak_bytes, row.peak_bytes];
+            table.line(row.phase.name(), figure_cells(row.calls, figures, Some(row.peak_share)));
+        }
+        table.without_empty_columns()
+    }
+
+    /// The tree of modules: each name is indented by its depth.
+    fn scopes(&self) -> Table {
+        let heading = ["module", "calls", "total", "high water", "live", "at peak", "share"];
+        let mut table = Table::new(&heading);
+        for row in self.report.scopes.iter().take(self.options.top) {
+            let figures = [row.total_bytes, row.high_water_bytes, row.live_bytes, row.peak_bytes];
+            table.line(&scope_name(row), figure_cells(row.calls, figures, Some(row.peak_share)));
+        }
+        self.rest(&mut table, self.report.scopes.len());
+        table.without_empty_columns()
+    }
+
+    /// Only printed for several threads: the figures of one thread are those of the whole run.
+    fn threads(&self) -> Table {
+        let heading =
+            ["thread", "calls", "requested", "total", "high water", "outliving", "blocks", "freed blocks"];
+        let mut table = Table::new(&heading);
+        for row in self.report.threads.iter().take(self.options.top) {
+            let figures = [row.requested_bytes, row.total_bytes, row.high_water_bytes, row.outliving_bytes];
+            let counts = [count(row.allocations), count(row.frees)];
+            table.line(&row.thread.to_string(), figure_cells(row.calls, figures, None).chain(counts));
+        }
+        self.rest(&mut table, self.report.threads.len());
+        table.without_empty_columns()
+    }
+
+    fn streams(&self) -> Table {
+        let heading = ["pool, stream", "blocks", "requested", "total", "high water", "live", "at peak"];
+        let mut table = Table::new(&heading);
+        for row in self.report.streams.iter().take(self.options.top) {
+            let stream = if row.stream == 0 { String::new() } else { format!(", {}", row.stream) };
+            let figures =
+                [row.requested_bytes, row.total_bytes, row.high_water_bytes, row.live_bytes, row.peak_bytes];
+            table.line(&format!("{}{stream}", row.pool), figure_cells(row.allocations, figures, None));
+        }
+        self.rest(&mut table, self.report.streams.len());
+        table.without_empty_columns()
+    }
+
+    /// The holders of the peak: categories, then ops in modules.
+    fn peak_parts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(parts) = &self.report.peak_parts else { return Ok(()) };
+        let mut table = Table::new(&["without", "at peak", "peak falls by", "next peak", "reached by"]);
+        let mut lines = |parts: &[PeakPart], words: bool| {
+            for part in parts.iter().take(self.options.top) {
+                let name = if words { part.name.replace('_', " ") } else { part.name.clone() };
+                let name = if name.is_empty() { "(outside of ops)" } else { &name };
+                let figures = [part.bytes, part.falls, part.next_peak].map(bytes);
+                let next = if part.next_owner.is_empty() { "-" } else { &part.next_owner };
+                table.line(name, figures.into_iter().chain([shorten(next)]));
+            }
+        };
+        lines(&parts.categories, true);
+        lines(&parts.places, false);
+        self.rest(&mut table, parts.places.len());
+        write!(f, "\nthe peak without each of its holders\n\n{table}")
+    }
+
+    fn saved(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let saved = &self.report.saved;
+        if saved.blocks == 0 {
+            return Ok(());
+        }
+        let (blocks, most, mean) =
+            (saved.blocks, bytes(saved.high_water_bytes), duration(saved.mean_held_ns));
+        write!(f, "\nfor backward: {blocks} blocks, at most {most} at a time, a byte for {mean} on average")?;
+        if saved.longest_held_ns > 0 {
+            write!(f, ", a block for at most {}", duration(saved.longest_held_ns))?;
+        }
+        writeln!(f)
+    }
+
+    /// The memory of the process, which includes pools of host memory.
+    fn process(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(run) = &self.report.run else { return Ok(()) };
+        let (ProcessMemory { resident: Some(start), .. }, ProcessMemory { peak_resident: Some(most), .. }) =
+            (run.facts.outside, run.outside)
+        else {
+            return Ok(());
+        };
+        let (start, most) = (bytes(start), bytes(most));
+        writeln!(f, "process, including pools of host memory: {start} at the start, {most} at most")
+    }
+
+    fn failures(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.report.run.as_ref().map_or(0, |run| run.failures);
+        if count == 0 {
+            return Ok(());
+        }
+        writeln!(f, "\nrequests that ran out of memory: {count}")?;
+        for failure in self.report.failures.iter().take(PRINTED_FAILURES) {
+            f.write_char('\n')?;
+            match &failure.report {
+                Some(report) => {
+                    report.details().lines().try_for_each(|line| writeln!(f, "{}", plain(line)))?;
+                }
+                None => writeln!(f, "{} by {}", bytes(failure.requested), plain(&failure.owner))?,
+            }
         }
         Ok(())
     }
-}
 
-/// What ops had to do with the peak and with each other's memory.
-fn peak_table(ops: &[OpRow]) -> Table {
-    let heading = ["op", "requested", "self peak", "live before", "outliving", "saved", "at peak", "share"];
-    let mut table = Table::new(&heading);
-    for row in ops {
-        let phase = if row.phase == Phase::Forward { String::new() } else { format!(":{}", row.phase) };
-        table.line(
-            &format!("{}{phase}", row.op),
-            [
-                bytes(row.requested_bytes),
-                bytes(row.self_peak_bytes),
-                bytes(row.live_before_bytes),
-                bytes(row.outliving_bytes),
-                bytes(row.saved_bytes),
-                bytes(row.peak_bytes),
-                share(row.peak_share),
-            ],
-        );
-    }
-    table
-}
-
-/// Only where there are several: one thread's figures are those of all ops.
-fn thread_table(threads: &[ThreadRow]) -> Table {
-    let mut table = Table::new(&["thread", "calls", "requested", "total", "high water", "outliving"]);
-    for row in threads {
-        table.line(
-            &row.thread.to_string(),
-            [
-                count(row.calls),
-                bytes(row.requested_bytes),
-                bytes(row.total_bytes),
-                bytes(row.high_water_bytes),
-                bytes(row.outliving_bytes),
-            ],
-        );
-    }
-    table
-}
-
-fn op_table(ops: &[OpRow], unowned: u64) -> Table {
-    let figures = |row: &OpRow| {
-        [
-            count(row.calls),
-            bytes(row.total_bytes),
-            bytes(row.high_water_bytes),
-            bytes(row.live_bytes),
-            bytes(row.temporary_bytes),
-            bytes(row.output_bytes),
-            bytes(row.persistent_bytes),
-        ]
-    };
-    let sum = |rows: &[OpRow]| {
-        rows.iter().cloned().reduce(|mut sum, row| {
-            sum.absorb(&row);
-            sum
-        })
-    };
-    let heading = ["op", "calls", "total", "high water", "live", "temporary", "output", "persistent"];
-    let mut table = Table::new(&heading);
-    for group in ops.chunk_by(|a, b| a.phase == b.phase) {
-        if let Some(phase) = sum(group) {
-            table.line(phase.phase.name(), figures(&phase));
-        }
-        for row in group {
-            table.line(&format!("  {}", row.op), figures(row));
+    /// Adds a line for the rows that a table leaves out.
+    fn rest(&self, table: &mut Table, rows: usize) {
+        if rows > self.options.top {
+            table.line(&format!("({} more)", rows - self.options.top), []);
         }
     }
-    table.rule();
-    if unowned > 0 {
-        let none = String::new;
-        table.line("outside of ops", [none(), none(), none(), bytes(unowned)]);
-    }
-    if let Some(mut total) = sum(ops) {
-        total.live_bytes = total.live_bytes.saturating_add(unowned);
-        table.line("total", figures(&total));
-    }
-    table
 }
 
-/// The tree of modules: each name is indented by its depth.
-fn scope_table(scopes: &[ScopeRow]) -> Table {
-    let mut table = Table::new(&["module", "calls", "total", "high water", "live"]);
-    for row in scopes {
-        let name = match row.scope.rsplit('.').next() {
-            Some(name) if !name.is_empty() => {
-                format!("{}{name}", "  ".repeat(row.scope.matches('.').count() + 1))
-            }
-            _ => "(top)".to_owned(),
-        };
-        let figures =
-            [count(row.calls), bytes(row.total_bytes), bytes(row.high_water_bytes), bytes(row.live_bytes)];
-        table.line(&name, figures);
+/// A column of the op table: its heading, whether it is part of the narrow table, and its cell.
+type OpColumn = (&'static str, bool, fn(&OpRow) -> String);
+
+const OP_COLUMNS: [OpColumn; 16] = [
+    ("calls", true, |row| count(row.calls)),
+    ("blocks", false, |row| count(row.allocations)),
+    ("requested", false, |row| bytes(row.requested_bytes)),
+    ("total", true, |row| bytes(row.total_bytes)),
+    ("high water", true, |row| bytes(row.high_water_bytes)),
+    ("self peak", false, |row| bytes(row.self_peak_bytes)),
+    ("live", true, |row| bytes(row.live_bytes)),
+    ("outliving", true, |row| bytes(row.outliving_bytes)),
+    ("live before", false, |row| bytes(row.live_before_bytes)),
+    ("live peak", false, |row| bytes(row.live_peak_bytes)),
+    ("for backward", false, |row| bytes(row.saved_bytes)),
+    ("temporary", false, |row| bytes(row.temporary_bytes)),
+    ("output", false, |row| bytes(row.output_bytes)),
+    ("persistent", false, |row| bytes(row.persistent_bytes)),
+    ("at peak", true, |row| bytes(row.peak_bytes)),
+    ("share", true, |row| share(row.peak_share)),
+];
+
+/// A count, sizes, and a share of the peak as cells.
+fn figure_cells<const N: usize>(
+    calls: u64,
+    figures: [u64; N],
+    peak_share: Option<f64>,
+) -> impl Iterator<Item = String> {
+    [count(calls)].into_iter().chain(figures.map(bytes)).chain(peak_share.map(share))
+}
+
+/// The last name of a module's path, indented by its depth.
+fn scope_name(row: &ScopeRow) -> String {
+    match row.scope.rsplit('.').next() {
+        Some(name) if !name.is_empty() => {
+            format!("{}{name}", "  ".repeat(row.scope.matches('.').count() + 1))
+        }
+        _ => "(top)".to_owned(),
     }
-    table
 }
 
 /// A column for each pool: there are few of them, with many figures.
@@ -151,7 +313,7 @@ fn pool_table(pools: &[PoolRow]) -> Table {
     let mut line = |name: &str, figure: &dyn Fn(&PoolRow) -> String| {
         table.line(name, pools.iter().map(figure));
     };
-    line("memory", &|pool| pool.memory.clone());
+    line("memory", &|pool| plain(&pool.memory));
     if pools.iter().any(|pool| pool.stream.is_some()) {
         line("stream", &|pool| pool.stream.map_or_else(|| "-".to_owned(), |stream| stream.to_string()));
     }
@@ -167,13 +329,4 @@ fn pool_table(pools: &[PoolRow]) -> Table {
     line("live allocations", &|pool| count(pool.live_allocations));
     line("waits for memory", &|pool| count(pool.waits));
     table
-}
-
-fn peak_line(peak: &PeakRow) -> String {
-    let by = match (&peak.op, peak.phase) {
-        (Some(op), Some(phase)) => format!(", reached in {op} ({phase})"),
-        _ => String::new(),
-    };
-    let scope = if peak.scope.is_empty() { String::new() } else { format!(" of {}", peak.scope) };
-    format!("peak: {} in {}{by}{scope}", bytes(peak.bytes), peak.pool)
 }

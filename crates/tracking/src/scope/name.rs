@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use bfc_core::OwnerId;
 
-use super::{ModuleGuard, Place, here, module};
+use super::{ModuleGuard, ScopePath, here, module};
 
 /// A module's name that remembers what it leads to: for whoever enters it in every step, as a network its layers.
 ///
@@ -42,13 +42,13 @@ impl ModuleName {
     pub fn enter(&self) -> ModuleGuard {
         let place = here();
         match self.known.get() {
-            Some(&(parent, module)) if parent == place.module => Place { module, ..place }.enter(),
+            Some(&(parent, module)) if parent == place.module => ScopePath { module, ..place }.enter(),
             _ => self.look_up(place),
         }
     }
 
     #[cold]
-    fn look_up(&self, place: Place) -> ModuleGuard {
+    fn look_up(&self, place: ScopePath) -> ModuleGuard {
         let guard = module(&self.name);
         // Only the first is remembered: a module is seldom entered in several.
         let _ = self.known.set((place.module, here().module));

@@ -12,12 +12,12 @@ use bfc_core::OwnerId;
 #[cfg(shuttle)]
 use shuttle::thread_local;
 
-use super::{Phase, Place};
+use super::{Phase, ScopePath};
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
-    pub(super) place: Place,
+    pub(super) place: ScopePath,
     /// How many places it is inside of. Wide, so that there is no gap.
     depth: u64,
     /// That of the entry; 0 outside of all.
@@ -41,7 +41,7 @@ pub(super) struct Entry {
 impl Now {
     /// Where every thread starts.
     const OUTSIDE: Self =
-        Self { place: Place { module: OwnerId::ROOT, phase: Phase::Forward }, depth: 0, number: 0 };
+        Self { place: ScopePath { module: OwnerId::ROOT, phase: Phase::Forward }, depth: 0, number: 0 };
 }
 
 thread_local! {
@@ -65,7 +65,7 @@ fn set(now: Now) {
 
 impl Entry {
     #[inline]
-    pub(super) fn new(place: Place) -> Self {
+    pub(super) fn new(place: ScopePath) -> Self {
         let before = now();
         let number = ENTRIES.try_with(|entries| entries.replace(entries.get() + 1)).unwrap_or(0) + 1;
         set(Now { place, depth: before.depth + 1, number });
@@ -110,8 +110,8 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) as usize % bound
         };
-        let places: Vec<Place> = (0..40)
-            .map(|number| Place {
+        let places: Vec<ScopePath> = (0..40)
+            .map(|number| ScopePath {
                 module: OwnerId::intern(OwnerId::ROOT, &format!("scope-now-{number}")),
                 phase: Phase::Backward,
             })

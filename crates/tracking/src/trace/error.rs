@@ -8,6 +8,7 @@ use bfc_core::Bytes;
 use super::pickle::PickleProblem;
 use super::snapshot::SnapshotProblem;
 use crate::files::FileKind;
+use crate::files::gzip::RatioExceeded;
 use crate::record::HwmProblem;
 
 /// A file that is not a trace.
@@ -86,7 +87,7 @@ pub enum TraceProblem {
     #[error("the file is more than {ratio} times longer once decompressed")]
     TooCompressed {
         /// The limit on the ratio.
-        ratio: u32,
+        ratio: u64,
     },
     /// What the file describes takes more memory than the limit.
     #[error("what the file holds takes more than {} of memory", Bytes(*limit))]
@@ -237,7 +238,7 @@ impl From<io::Error> for TraceProblem {
         if let Some(&TooMuchInput { limit }) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
             return Self::TooMuchInput { limit };
         }
-        if let Some(&TooCompressed { ratio }) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        if let Some(RatioExceeded { ratio }) = RatioExceeded::of(&error) {
             return Self::TooCompressed { ratio };
         }
         match error.get_ref().and_then(|inner| inner.downcast_ref::<CompressedProblem>()) {
@@ -274,13 +275,6 @@ impl CompressedProblem {
             _ => error,
         }
     }
-}
-
-/// Carries the limit on the ratio through [`io::Error`].
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("more than {ratio} times longer once decompressed")]
-pub(super) struct TooCompressed {
-    pub(super) ratio: u32,
 }
 
 /// Carries the limit through [`io::Error`], which is all that a reader can return.

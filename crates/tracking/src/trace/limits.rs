@@ -2,6 +2,8 @@
 
 use bfc_core::{GIB, MIB};
 
+use crate::files::gzip;
+
 /// How large a trace may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceLimits {
@@ -34,7 +36,7 @@ impl Default for TraceLimits {
             idle_lines: 1 << 22,
             input_bytes: 2 * GIB,
             held_bytes: 64 * MIB,
-            ratio: 100,
+            ratio: gzip::RATIO as u32,
         }
     }
 }

@@ -2,14 +2,12 @@
 
 use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
-use bfc_core::MIB;
-use flate2::bufread::MultiGzDecoder;
-
-use super::error::{CompressedProblem, TooCompressed, TooMuchInput};
+use super::error::{CompressedProblem, TooMuchInput};
 use super::lines::{MARK, beginning};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use super::{minimalloc, pickle, rmm, snapshot, text};
 use crate::files::FileKind;
+use crate::files::gzip::{self, Gzip, RatioExceeded};
 use crate::files::lean::held_limit;
 use crate::record::{Recording, RecordingLimits};
 
@@ -26,16 +24,11 @@ pub struct ReadOptions {
 /// How much of a file is looked at to tell its format.
 const SNIFFED: u64 = 4096;
 
-/// The first bytes of what gzip writes.
-const GZIP: &[u8] = &[0x1f, 0x8b];
-
 pub(super) fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
     let (start, reader) = sniff(reader)?;
-    if start.starts_with(GZIP) {
-        let ratio = options.limits.ratio;
-        let compressed = Counted::new(reader);
-        let decoder = Decompressed { decoder: MultiGzDecoder::new(compressed), bytes: 0, ratio };
-        read_plain(BufReader::new(decoder), options)
+    if start.starts_with(&gzip::MAGIC) {
+        let decoder = Gzip::new(reader, options.limits.ratio.into());
+        read_plain(BufReader::new(Decompressed(decoder)), options)
     } else {
         read_plain(reader, options)
     }
@@ -126,27 +119,15 @@ fn sniff<R: BufRead>(mut reader: R) -> Result<(Vec<u8>, impl BufRead), TraceErro
     Ok((start.clone(), Cursor::new(start).chain(reader)))
 }
 
-/// A decoder that ends data which is too much longer than its compressed bytes, and whose errors say that they are about
-/// what is compressed.
-struct Decompressed<R> {
-    decoder: MultiGzDecoder<Counted<R>>,
-    /// Bytes decompressed so far.
-    bytes: u64,
-    ratio: u32,
-}
+/// A decoder whose errors say that they are about compressed data.
+struct Decompressed<R>(Gzip<R>);
 
-/// Up to so many decompressed bytes, the ratio does not matter.
-const ANY_RATIO: u64 = 64 * MIB;
-
-impl<R: BufRead> Read for Decompressed<R> {
+impl<R: Read> Read for Decompressed<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.decoder.read(buffer).map_err(CompressedProblem::told)?;
-        self.bytes += read as u64;
-        let ratio = self.ratio;
-        if self.bytes > ANY_RATIO.max(self.decoder.get_ref().bytes.saturating_mul(ratio.into())) {
-            return Err(io::Error::new(ErrorKind::FileTooLarge, TooCompressed { ratio }));
-        }
-        Ok(read)
+        self.0.read(buffer).map_err(|error| match RatioExceeded::of(&error) {
+            Some(_) => error,
+            None => CompressedProblem::told(error),
+        })
     }
 }
 

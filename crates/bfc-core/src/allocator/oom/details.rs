@@ -1,90 +1,108 @@
-//! An out-of-memory report for people, in full.
+//! An out-of-memory report as text.
 
-use super::{Budget, OomReport, Verdict, scope_name};
+use super::{ExceededBudget, OomReport, Verdict, scope_name};
 use crate::base::owner::OwnerId;
 use crate::base::units::Bytes;
 
-/// How many holders of each kind are told.
-const TOLD: usize = 5;
+/// The most holders of each kind in the text.
+const MAX_HOLDERS: usize = 5;
 
 impl OomReport {
-    /// The report in full, several aligned lines without a newline at the end.
+    /// The complete report: several aligned lines without a newline at the end.
     #[must_use]
     pub fn details(&self) -> String {
-        let asked_by =
-            if self.tag.owner == OwnerId::ROOT { String::new() } else { format!("  by {}", self.tag.owner) };
-        let subject = self.subject.as_ref().map_or(String::new(), |subject| format!("  for {subject}"));
-        let mut lines = vec![format!("out of memory in {}: {}", self.allocator, self.advice())];
-        let mut row = |name: &str, bytes: u64, more: &str| {
-            lines.push(format!("  {name:<14} {:>12}{more}", Bytes(bytes).to_string()));
-        };
-        row("requested", self.requested, &format!("{asked_by}{subject}"));
-        row("rounded", self.rounded, "");
-        if let Some(Budget { scope, limit, live }) = self.budget {
-            row("budget", limit, &format!("  of {}", scope_name(scope)));
-            row("used of it", live, "");
+        let mut text = format!("out of memory in {}: {}\n{}", self.allocator, self.advice(), self.request());
+        for (name, figure, note) in self.figures() {
+            text += format!("\n  {name:<16} {figure:>12}  {note}").trim_end();
         }
-        row("in use", self.in_use, "");
-        row("free", self.free, "");
-        row("largest free", self.largest_free, "");
-        if self.pending.bytes > 0 {
-            row("pending", self.pending.bytes, &format!("  in {} blocks", self.pending.blocks));
+        for (kind, holders) in self.held_by() {
+            if !holders.is_empty() {
+                text += &format!("\n  held by {kind}");
+            }
+            for (name, bytes) in holders.iter().take(MAX_HOLDERS) {
+                text += &format!("\n    {:>12}  {name}", Bytes(*bytes).to_string());
+            }
         }
-        if self.pending.stranded_bytes > 0 {
-            row("stranded", self.pending.stranded_bytes, "");
-        }
-        row("reserved", self.reserved, "");
-        if let Some(limit) = self.limit {
-            let origin = self.limit_origin.as_ref().map_or(String::new(), |origin| format!("  {origin}"));
-            row("limit", limit, &origin);
-        }
-        if let Some(others) = self.reserved_by_others {
-            row("others have", others, "");
-        }
-        if !self.waited.is_zero() {
-            lines.push(format!("  waited         {:>9} ms", self.waited.as_millis()));
-        }
-        if self.retries > 0 {
-            lines.push(format!("  retried        {:>9} times", self.retries));
-        }
-        self.tell_holders(&mut lines);
         let answers = self.what_if.answers();
         if !answers.is_empty() {
-            lines.push("  it would fit".to_owned());
-            lines.extend(answers.iter().map(|(what, fits)| {
-                let answer = if *fits { "yes" } else { "no" };
-                format!("    {answer:>12}  {what}")
-            }));
+            text += "\n  it would fit";
+        }
+        for (what, fits) in answers {
+            text += &format!("\n    {:>12}  {what}", if fits { "yes" } else { "no" });
         }
         if self.subject.is_some() {
-            lines.push(format!("  {}", Self::BATCH_HINT));
+            text += &format!("\n  {}", Self::BATCH_HINT);
         }
-        lines.join("\n")
+        text
     }
 
-    fn tell_holders(&self, lines: &mut Vec<String>) {
-        let mut tell = |title: &str, holders: Vec<(String, u64)>| {
-            if !holders.is_empty() {
-                lines.push(format!("  {title}"));
-                let told = holders.iter().take(TOLD);
-                lines.extend(
-                    told.map(|(name, bytes)| format!("    {:>12}  {name}", Bytes(*bytes).to_string())),
-                );
-            }
+    /// The request as a line: its size and category, its owner, and the array that it was for.
+    #[must_use]
+    pub fn request(&self) -> String {
+        let mut line = format!("{} ({}) requested", Bytes(self.requested), self.tag.category.name());
+        if self.tag.owner != OwnerId::ROOT {
+            line += &format!(" by {}", self.tag.owner);
+        }
+        if let Some(subject) = &self.subject {
+            line += &format!(" for {subject}");
+        }
+        line
+    }
+
+    /// The figures that apply to the request, each with its name and a note.
+    #[must_use]
+    pub fn figures(&self) -> Vec<(&'static str, String, String)> {
+        let mut figures = Vec::new();
+        let mut add = |name, figure: String, note: String| figures.push((name, figure, note));
+        let none = String::new;
+        let bytes = |bytes: u64| Bytes(bytes).to_string();
+        add("rounded", bytes(self.rounded), none());
+        if let Some(ExceededBudget { scope, limit, live }) = self.budget {
+            add("budget", bytes(limit), format!("of {}", scope_name(scope)));
+            add("used of it", bytes(live), none());
+        }
+        add("in use", bytes(self.in_use), none());
+        add("free", bytes(self.free), none());
+        add("largest free", bytes(self.largest_free), none());
+        if self.pending.bytes > 0 {
+            add("pending frees", bytes(self.pending.bytes), format!("in {} blocks", self.pending.blocks));
+        }
+        if self.pending.stranded_bytes > 0 {
+            add("stranded", bytes(self.pending.stranded_bytes), none());
+        }
+        add("reserved", bytes(self.reserved), none());
+        if let Some(limit) = self.limit {
+            add("limit", bytes(limit), self.limit_origin.as_deref().unwrap_or("").to_owned());
+        }
+        if let Some(others) = self.reserved_by_others {
+            add("others have", bytes(others), none());
+        }
+        if !self.waited.is_zero() {
+            add("waited", format!("{} ms", self.waited.as_millis()), none());
+        }
+        if self.retries > 0 {
+            add("retried", format!("{} times", self.retries), none());
+        }
+        figures
+    }
+
+    /// The holders by op, by module and by category, each kind in falling order of bytes.
+    #[must_use]
+    pub fn held_by(&self) -> [(&'static str, Vec<(String, u64)>); 3] {
+        let named = |rows: Vec<(OwnerId, u64)>, kind: &str| {
+            let name = |owner: OwnerId| match owner {
+                OwnerId::ROOT => format!("(outside of {kind})"),
+                owner => owner.path(),
+            };
+            rows.into_iter().map(|(owner, bytes)| (name(owner), bytes)).collect()
         };
         let owners = if self.holdings.is_empty() { self.holders.clone() } else { self.holdings.by_owner() };
-        tell("held by", owners.into_iter().map(|(owner, bytes)| (owner.to_string(), bytes)).collect());
-        let scopes = self.holdings.by_scope();
-        let named = |scope: OwnerId| match scope {
-            OwnerId::ROOT => "(outside of modules)".to_owned(),
-            scope => scope.path(),
-        };
-        tell("in modules", scopes.into_iter().map(|(scope, bytes)| (named(scope), bytes)).collect());
-        let categories = self.holdings.by_category();
-        tell(
-            "as",
-            categories.into_iter().map(|(category, bytes)| (category.name().to_owned(), bytes)).collect(),
-        );
+        let categories = self.holdings.by_category().into_iter();
+        [
+            ("ops", named(owners, "ops")),
+            ("modules", named(self.holdings.by_scope(), "modules")),
+            ("categories", categories.map(|(category, bytes)| (category.name().to_owned(), bytes)).collect()),
+        ]
     }
 
     /// The verdict as a sentence that names the figure to change.
@@ -109,7 +127,7 @@ impl OomReport {
                 format!("pinned, {pinned} were given back but are still used by work under way")
             }
             Verdict::OverBudget => match self.budget {
-                Some(Budget { scope, limit, live }) => {
+                Some(ExceededBudget { scope, limit, live }) => {
                     let over = Bytes(live.saturating_add(self.rounded).saturating_sub(limit));
                     format!("{over} over the budget of {}", scope_name(scope))
                 }
@@ -155,7 +173,8 @@ mod tests {
 
     #[test]
     fn the_advice_names_the_figure_that_stood_in_the_way() {
-        let budget = Budget { scope: OwnerId::intern(OwnerId::ROOT, "small"), limit: 4 * MIB, live: 3 * MIB };
+        let budget =
+            ExceededBudget { scope: OwnerId::intern(OwnerId::ROOT, "small"), limit: 4 * MIB, live: 3 * MIB };
         let pending = PendingFrees { bytes: 2 * MIB, blocks: 1, stranded_bytes: MIB };
         let cases = [
             (report(Verdict::OverLimit, 9 * MIB, 0, 0), "over the limit of 8.00 MiB"),
@@ -184,11 +203,11 @@ mod tests {
         assert!(report.to_string().contains("3.00 MiB asked for by oom-test, 6.00 MiB in use of 8.00 MiB"));
         let details = report.details();
         for part in [
-            "by oom-test  for [64, 256] of f32",
+            "3.00 MiB (activation) requested by oom-test for [64, 256] of f32",
             "20 ms",
-            "held by",
+            "held by ops",
             "6.00 MiB  oom-test",
-            "in modules",
+            "held by modules",
             "6.00 MiB  (outside of modules)",
             "6.00 MiB  activation",
             "\n  largest_fit finds the largest batch that fits",
@@ -202,7 +221,7 @@ mod tests {
         let mut report = report(Verdict::Fragmented, 3 * MIB, MIB, 6 * MIB);
         let scope = OwnerId::intern(OwnerId::ROOT, "block0");
         report.what_if.compacted = Some(true);
-        report.what_if.split = vec![("always", false)];
+        report.what_if.split = vec![("always".into(), false)];
         report.what_if.checkpointed = Some(Checkpoint { scope, bytes: MIB, fits: true });
         let details = report.details();
         for part in [

@@ -7,8 +7,10 @@ use crate::base::owner::OwnerId;
 
 /// What one owner held for one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Holding {
     /// Who, and for what.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub tag: Tag,
     /// Bytes.
     pub bytes: u64,
@@ -29,9 +31,13 @@ pub struct Holding {
 /// assert_eq!(holdings.by_scope(), [(net, 250)]);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Holdings(Vec<Holding>);
 
 impl Holdings {
+    /// The name of the owner that stands for all owners that a report leaves out.
+    pub const OTHERS: &'static str = "(others)";
+
     /// The sums over live blocks, each with its tag and its bytes.
     #[must_use]
     pub fn sum(blocks: impl IntoIterator<Item = (Tag, u64)>) -> Self {
@@ -69,7 +75,7 @@ impl Holdings {
     /// The sum over all.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.0.iter().map(|holding| holding.bytes).sum()
+        self.0.iter().fold(0, |sum, holding| sum.saturating_add(holding.bytes))
     }
 
     /// Bytes by owner, in falling order.
@@ -90,6 +96,26 @@ impl Holdings {
         self.by(|tag| tag.category)
     }
 
+    /// The `most` largest holdings; the sum of the others, by category, is held by [`OTHERS`](Self::OTHERS).
+    #[must_use]
+    pub fn largest(&self, most: usize) -> Self {
+        let (largest, rest) = self.0.split_at(most.min(self.0.len()));
+        let scope = OwnerId::intern(OwnerId::ROOT, Self::OTHERS);
+        let owner = OwnerId::intern(scope, Self::OTHERS);
+        let mut largest = largest.to_vec();
+        for category in Category::ALL {
+            let others = rest.iter().filter(|holding| holding.tag.category == category);
+            let zero = Holding { tag: Tag { owner, category }, bytes: 0, blocks: 0 };
+            let sum = others.fold(zero, |sum, holding| Holding {
+                bytes: sum.bytes.saturating_add(holding.bytes),
+                blocks: sum.blocks.saturating_add(holding.blocks),
+                ..sum
+            });
+            largest.extend((sum.blocks > 0).then_some(sum));
+        }
+        Self(largest)
+    }
+
     /// What `scope` and the owners below it hold.
     #[must_use]
     pub fn below(&self, scope: OwnerId) -> Self {
@@ -106,7 +132,7 @@ impl Holdings {
         sums.dedup_by(|next, sum| {
             let same = next.0 == sum.0;
             if same {
-                sum.1 += next.1;
+                sum.1 = sum.1.saturating_add(next.1);
             }
             same
         });

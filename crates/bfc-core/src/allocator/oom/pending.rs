@@ -2,6 +2,7 @@
 
 /// Frees of a [`StreamAllocator`](crate::StreamAllocator) that wait for other streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct PendingFrees {
     /// How many blocks.

@@ -1,5 +1,6 @@
 //! What a pool could do if things were otherwise, tried on copies of its policy.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::cached::MergedAccounts;
@@ -125,11 +126,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         state: &State<P>,
         need: &PlacementRequest,
         live: &[&ChunkInfo],
-    ) -> Vec<(&'static str, bool)> {
+    ) -> Vec<(Cow<'static, str>, bool)> {
         let by_age = by_age(live);
         let answer = |(name, options)| {
             let needs = by_age.iter().map(|chunk| of_chunk(chunk));
-            Some((name, self.fits_laid_anew(&options, &state.policy, need, needs)?))
+            Some((Cow::Borrowed(name), self.fits_laid_anew(&options, &state.policy, need, needs)?))
         };
         P::other_splits(&self.config.options).into_iter().filter_map(answer).collect()
     }

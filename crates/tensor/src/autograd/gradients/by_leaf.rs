@@ -1,8 +1,8 @@
 //! Tensors by leaf, in the order of the leaves.
 
-use crate::autograd::LeafId;
-use crate::dtype::DType;
 use crate::error::Result;
+use crate::shape::DType;
+use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
 
 /// A sorted list, largest leaf first. A backward pass comes to the leaves about in that order, and an optimiser takes the
@@ -155,7 +155,7 @@ impl Drop for ByLeaf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Runtime;
+    use crate::device::Runtime;
 
     #[test]
     fn a_gradient_of_what_a_leaf_was_is_found_wherever_it_stands() {

@@ -3,12 +3,13 @@
 use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
-use crate::autograd::no_grad;
-use crate::backend::widen::rehearse;
 use crate::backend::{Binary, Kernel};
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::op::OpContext;
+use crate::op::no_grad;
+use crate::op::upcast;
+use crate::shape::DType;
+use crate::storage::ViewMut;
 use crate::tensor::Tensor;
 
 /// Added to the norm, so that nothing is divided by 0.
@@ -37,7 +38,7 @@ impl Gradients {
         let mut sums: Vec<Tensor> = Vec::new();
         for gradient in self.iter() {
             // The squares of f16 would overflow from 256 on.
-            let square = gradient.widened()?.sum_of_squares()?.to_dtype(DType::F64)?;
+            let square = gradient.upcast()?.sum_of_squares()?.to_dtype(DType::F64)?;
             match sums.iter_mut().find(|sum| sum.device() == gradient.device()) {
                 Some(sum) => *sum = sum.add(&square)?,
                 None => sums.push(square),
@@ -69,7 +70,8 @@ impl Gradients {
         if !norm.is_finite() {
             return Err(Error::NotFinite { op: OP, norm });
         }
-        self.map_in_place(OP, (max / (norm + EPSILON)).min(1.0), f64::INFINITY)?;
+        let factor = (max / (norm + EPSILON)).min(1.0);
+        self.change_in_place(OP, |values| Kernel::Scale { factor, values })?;
         Ok(norm)
     }
 
@@ -111,7 +113,7 @@ impl Gradients {
             let factor = most.div(&norm.add_scalar(EPSILON)?)?.clamp(f64::NEG_INFINITY, 1.0)?;
             let factors = [factor.to_dtype(DType::F32)?, factor];
             self.make_writable()?;
-            rehearse(OP, self.iter().map(|gradient| [gradient.clone()]))?;
+            upcast::reserve(OP, self.iter().map(|gradient| [gradient.clone()]))?;
             for gradient in self.values_mut() {
                 let [single, double] = &factors;
                 let factor = if gradient.dtype() == DType::F64 { double } else { single };
@@ -142,7 +144,7 @@ impl Gradients {
     pub fn clip_value(&mut self, max: f64) -> Result<()> {
         const OP: &str = "clip_value";
         above_zero(OP, max)?;
-        self.map_in_place(OP, 1.0, max)
+        self.change_in_place(OP, |values| Kernel::Clip { low: -max, high: max, values })
     }
 
     /// Multiplies all gradients by a number, as 1 / n after n passes were summed, or to undo the scaling of a loss.
@@ -156,19 +158,23 @@ impl Gradients {
             let (argument, expected, got) = ("factor", "finite", factor.to_string());
             return Err(Error::BadArgument { op: OP, argument, expected, got });
         }
-        self.map_in_place(OP, factor, f64::INFINITY)
+        self.change_in_place(OP, |values| Kernel::Scale { factor, values })
     }
 
-    /// Every x becomes x · scale, kept between `-limit` and `limit`. The same memory is taken for all numbers.
-    fn map_in_place(&mut self, op: &'static str, scale: f64, limit: f64) -> Result<()> {
+    /// Runs an in-place kernel on each gradient. Either all gradients change or none.
+    fn change_in_place(
+        &mut self,
+        op: &'static str,
+        kernel: impl for<'a> Fn(ViewMut<'a>) -> Kernel<'a>,
+    ) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         self.make_writable()?;
-        rehearse(op, self.iter().map(|gradient| [gradient.clone()]))?;
+        upcast::reserve(op, self.iter().map(|gradient| [gradient.clone()]))?;
         for gradient in self.values_mut() {
             let device = gradient.device().clone();
             let ctx = OpContext::backward(op, &device, device.default_allocator()?);
             let values = gradient.view_mut().expect("was made writable above");
-            ctx.compute(Kernel::Clip { scale, low: -limit, high: limit, values })?;
+            ctx.compute(kernel(values))?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The gradients of one backward pass in several hands.
 
 use super::Gradients;
-use crate::nn::Parameter;
+use crate::autograd::Parameter;
 
 impl Gradients {
     /// Takes the gradients of these parameters out, as gradients of their own: for parts of a network that are clipped or stepped each in

@@ -3,10 +3,10 @@
 use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
-use crate::backend::widen::rehearse;
 use crate::backend::{Binary, Kernel};
-use crate::context::OpContext;
 use crate::error::Result;
+use crate::op::OpContext;
+use crate::op::upcast;
 use crate::tensor::Tensor;
 
 const OP: &str = "accumulate_gradients";
@@ -51,7 +51,7 @@ impl Gradients {
             }
         }
         let pair = |(leaf, theirs): (_, &Tensor)| Some([self.by_leaf.get(leaf)?.clone(), theirs.clone()]);
-        rehearse(OP, other.by_leaf.iter().filter_map(pair))?;
+        upcast::reserve(OP, other.by_leaf.iter().filter_map(pair))?;
         while let Some(leaf) = other.by_leaf.first() {
             let Some(ours) = self.by_leaf.get_mut(leaf) else {
                 if let Some(theirs) = other.by_leaf.remove(leaf) {

@@ -1,41 +1,12 @@
 //! Gradients of parameters that an optimizer does not hold.
 
 use std::collections::HashSet;
-use std::fmt;
 
 use super::Gradients;
-use crate::autograd::LeafId;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::nn::Parameter;
-use crate::shape::Shape;
+use crate::autograd::Parameter;
+use crate::error::{Error, Result, UnknownGradient, UnknownGradients};
+use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
-
-/// How many gradients the text of an error describes.
-const DESCRIBED: usize = 4;
-
-/// The gradients of a step whose parameters the optimizer does not hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct UnknownGradients {
-    /// One entry per gradient, in the order in which the parameters were made.
-    pub unknown: Vec<UnknownGradient>,
-    /// How many gradients the step received in total.
-    pub total: usize,
-}
-
-/// A gradient whose parameter the optimizer does not hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct UnknownGradient {
-    /// Its shape, which is the parameter's.
-    pub shape: Shape,
-    /// Its element type.
-    pub dtype: DType,
-    /// The module whose forward used the parameter, as memory accounts name it. Empty outside of modules, and where the
-    /// memory of the gradient has no tag.
-    pub module: String,
-}
 
 impl UnknownGradient {
     fn of(gradient: &Tensor) -> Self {
@@ -44,28 +15,6 @@ impl UnknownGradient {
         // An op is the owner, and the module the owner above it.
         let module = tag.map_or_else(|_| String::new(), |tag| tag.owner.parent().path());
         Self { shape: *gradient.shape(), dtype: gradient.dtype(), module }
-    }
-}
-
-impl fmt::Display for UnknownGradient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.dtype, self.shape)?;
-        if self.module.is_empty() { Ok(()) } else { write!(f, " in {}", self.module) }
-    }
-}
-
-impl fmt::Display for UnknownGradients {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.unknown.len();
-        let belong = if count == 1 { "belongs to a parameter" } else { "belong to parameters" };
-        write!(f, "{count} of {} gradients {belong} that the optimizer does not hold: ", self.total)?;
-        for (number, gradient) in self.unknown.iter().take(DESCRIBED).enumerate() {
-            write!(f, "{}{gradient}", if number == 0 { "" } else { "; " })?;
-        }
-        if count > DESCRIBED {
-            write!(f, "; and {} more", count - DESCRIBED)?;
-        }
-        Ok(())
     }
 }
 

@@ -1,33 +1,39 @@
 //! Products of matrices, and attention.
 
-use super::operand::{Operand, Rules};
-use crate::backend::{Attention, Workspace};
-use crate::dtype::DType;
+use super::operand::{CheckedOperand, CheckedOperands, Rules};
+use crate::backend::Workspace;
 use crate::error::Result;
-use crate::storage::{View, ViewMut};
+use crate::shape::DType;
 
 const FACTORS: &str = "factors are [.., i, k] and [.., k, j]";
 const PRODUCT: &str = "the product of [.., i, k] and [.., k, j] is [.., i, j]";
 
-/// A product, without its bias, its activation and its workspace.
-pub(super) fn mat_mul(rules: Rules<'_>, [lhs, rhs]: [&View<'_>; 2], out: &ViewMut<'_>) -> Result<()> {
-    let [lhs, rhs] = [rules.read("lhs", lhs)?, rules.read("rhs", rhs)?];
-    let out = rules.written("out", out)?;
+pub(super) fn mat_mul(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
+    let ([lhs, rhs], out) = (operands.first(), operands.last());
     rules.same_type(lhs, out)?;
     rules.same_type(rhs, out)?;
-    // Matrices, by far the most common, take no loop.
-    if let (Some([rows, depth]), Some([inner, columns]), Some(product)) =
-        (lhs.shape().as_matrix(), rhs.shape().as_matrix(), out.shape().as_matrix())
-        && depth == inner
-        && product == [rows, columns]
-    {
+    stacked(rules, [lhs, rhs, out])?;
+    if let Some(bias) = operands.named("bias") {
+        rules.same_type(bias, out)?;
+        // A product has at least two axes.
+        if bias.dims().len() != 1 || bias.dims().last() != out.dims().last() {
+            return Err(rules.misfit(&bias, &out, "it is one row of the product"));
+        }
+    }
+    if let Some(arguments) = operands.named("arguments") {
+        rules.same_shape(arguments, out)?;
+        rules.same_type(arguments, out)?;
+    }
+    // A product without a workspace is valid on every backend.
+    if operands.named("workspace").is_none() {
         return Ok(());
     }
-    stacked(rules, [lhs, rhs, out])
+    let of = Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype() };
+    rules.workspace(operands, of)
 }
 
-/// A product of stacks of matrices, or one that does not fit.
-fn stacked(rules: Rules<'_>, [lhs, rhs, out]: [Operand<'_>; 3]) -> Result<()> {
+/// Checks a product of stacks of matrices, or reports what does not fit.
+fn stacked(rules: Rules<'_>, [lhs, rhs, out]: [CheckedOperand<'_>; 3]) -> Result<()> {
     let [left, right, product] = [lhs, rhs, out].map(|operand| operand.dims().split_last_chunk::<2>());
     let (Some((stack, &[rows, depth])), Some((other, &[inner, columns]))) = (left, right) else {
         return Err(rules.misfit(&lhs, &rhs, FACTORS));
@@ -41,57 +47,32 @@ fn stacked(rules: Rules<'_>, [lhs, rhs, out]: [Operand<'_>; 3]) -> Result<()> {
     Ok(())
 }
 
-/// What a product's rows start with.
-pub(super) fn bias(rules: Rules<'_>, bias: &View<'_>, out: &ViewMut<'_>) -> Result<()> {
-    let [bias, out] = [rules.read("bias", bias)?, rules.placed("out", out)?];
-    rules.same_type(bias, out)?;
-    // A product has two axes at least.
-    if bias.dims().len() != 1 || bias.dims().last() != out.dims().last() {
-        return Err(rules.misfit(&bias, &out, "it is one row of the product"));
-    }
-    Ok(())
-}
-
-pub(super) fn attention(
-    rules: Rules<'_>,
-    of: &Attention<'_>,
-    workspace: Option<&ViewMut<'_>>,
-    [out, log_sums]: [&ViewMut<'_>; 2],
-) -> Result<()> {
-    let [query, _, value] = heads(rules, of)?;
-    let [out, log_sums] = [rules.written("out", out)?, rules.written("log_sums", log_sums)?];
-    results(rules, [query, value], [out, log_sums])?;
+pub(super) fn attention(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
+    let [query, _, value] = heads(rules, operands)?;
+    results(rules, [query, value], [operands.required("out"), operands.last()])?;
     let (query, value, dtype) = (query.shape(), value.shape(), query.dtype());
-    rules.workspace(rules.room(workspace)?, Workspace::Attention { query, value, dtype })
+    rules.workspace(operands, Workspace::Attention { query, value, dtype })
 }
 
-pub(super) fn attention_grad(
-    rules: Rules<'_>,
-    of: &Attention<'_>,
-    (&[result, log_sums], grad): (&[View<'_>; 2], &View<'_>),
-    workspace: Option<&ViewMut<'_>>,
-    out: &[ViewMut<'_>; 3],
-) -> Result<()> {
-    let operands = heads(rules, of)?;
-    let [query, _, value] = operands;
-    let [result, log_sums] = [rules.packed("results.0", &result)?, rules.packed("results.1", &log_sums)?];
+pub(super) fn attention_grad(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
+    let inputs = heads(rules, operands)?;
+    let [query, _, value] = inputs;
+    let [result, log_sums, grad] = ["results.0", "results.1", "grad"].map(|name| operands.required(name));
     results(rules, [query, value], [result, log_sums])?;
-    let grad = rules.packed("grad", grad)?;
     rules.same_shape(grad, result)?;
     rules.same_type(grad, result)?;
-    for ((name, out), operand) in ["out.0", "out.1", "out.2"].into_iter().zip(out).zip(operands) {
-        let out = rules.written(name, out)?;
-        rules.same_shape(out, operand)?;
-        rules.same_type(out, operand)?;
+    for (name, input) in ["out.0", "out.1", "out.2"].into_iter().zip(inputs) {
+        let out = operands.required(name);
+        rules.same_shape(out, input)?;
+        rules.same_type(out, input)?;
     }
     let (query, value, dtype) = (query.shape(), value.shape(), query.dtype());
-    rules.workspace(rules.room(workspace)?, Workspace::Attention { query, value, dtype })
+    rules.workspace(operands, Workspace::Attention { query, value, dtype })
 }
 
 /// Query, key and value, which fit each other and the mask.
-fn heads<'a>(rules: Rules<'_>, of: &Attention<'a>) -> Result<[Operand<'a>; 3]> {
-    let query = rules.packed("query", &of.query)?;
-    let [key, value] = [rules.packed("key", &of.key)?, rules.packed("value", &of.value)?];
+fn heads<'a>(rules: Rules<'_>, operands: &CheckedOperands<'a>) -> Result<[CheckedOperand<'a>; 3]> {
+    let [query, key, value] = operands.first();
     let &[heads, queries, width] = query.dims() else {
         return Err(rules.misfit(&query, &key, "they have three axes: heads, rows and columns"));
     };
@@ -107,8 +88,7 @@ fn heads<'a>(rules: Rules<'_>, of: &Attention<'a>) -> Result<[Operand<'a>; 3]> {
     )?;
     rules.same_type(key, query)?;
     rules.same_type(value, query)?;
-    if let Some(mask) = &of.mask {
-        let mask = rules.read("mask", mask)?;
+    if let Some(mask) = operands.named("mask") {
         rules.sized(mask, &[heads, queries, keys], query, "it is [heads, queries, keys]")?;
         if mask.dtype() != DType::Bool {
             rules.same_type(mask, query)?;
@@ -117,13 +97,13 @@ fn heads<'a>(rules: Rules<'_>, of: &Attention<'a>) -> Result<[Operand<'a>; 3]> {
     Ok([query, key, value])
 }
 
-/// What attention gives.
+/// Checks the results of attention.
 fn results(
     rules: Rules<'_>,
-    [query, value]: [Operand<'_>; 2],
-    [out, log_sums]: [Operand<'_>; 2],
+    [query, value]: [CheckedOperand<'_>; 2],
+    [out, log_sums]: [CheckedOperand<'_>; 2],
 ) -> Result<()> {
-    // Both were found to have three axes.
+    // `heads` has checked that both have three axes.
     let (rows, values) = (&query.dims()[..2], value.dims()[2]);
     rules.sized(out, &[rows[0], rows[1], values], query, "it is [heads, queries, values]")?;
     rules.sized(log_sums, rows, query, "it is [heads, queries]")?;

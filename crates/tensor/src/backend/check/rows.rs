@@ -1,43 +1,35 @@
-//! Normalised rows, and the losses of rows of logits.
+//! Normalized rows, and the losses of rows of logits.
 
-use super::operand::{Operand, Rules};
-use crate::backend::{Normalised, Workspace};
-use crate::dtype::DType;
+use super::operand::{CheckedOperand, CheckedOperands, Rules};
+use crate::backend::Workspace;
 use crate::error::{Error, Result};
-use crate::storage::{View, ViewMut};
+use crate::shape::DType;
 
 const STATISTICS: &str = "it is [rows, 2], where a row is the last axis or several of the last axes";
 
-pub(super) fn layer_norm(
-    rules: Rules<'_>,
-    input: &View<'_>,
-    [weight, bias]: &[Option<View<'_>>; 2],
-    [out, statistics]: [&ViewMut<'_>; 2],
-) -> Result<()> {
-    let input = rules.read("input", input)?;
-    let [out, statistics] = [rules.written("out", out)?, rules.written("statistics", statistics)?];
+pub(super) fn layer_norm(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
+    let ([input], statistics) = (operands.first(), operands.last());
+    let out = operands.required("out");
     rules.same_shape(out, input)?;
-    rules.same_computed([out, input])?;
-    affine(rules, "affine.0", weight.as_ref(), input)?;
-    affine(rules, "affine.1", bias.as_ref(), input)?;
+    rules.same_computed(&[out, input])?;
+    parameter(rules, operands.named("affine.0"), input)?;
+    parameter(rules, operands.named("affine.1"), input)?;
     row_length(rules, input, statistics).map(drop)
 }
 
-/// A parameter of the rows, repeated for all of them.
-fn affine(
+/// Checks a parameter of the rows, which is repeated for all of them.
+fn parameter(
     rules: Rules<'_>,
-    name: &'static str,
-    parameter: Option<&View<'_>>,
-    input: Operand<'_>,
+    parameter: Option<CheckedOperand<'_>>,
+    input: CheckedOperand<'_>,
 ) -> Result<()> {
     let Some(parameter) = parameter else { return Ok(()) };
-    let parameter = rules.read(name, parameter)?;
     rules.same_shape(parameter, input)?;
     rules.computed_like(parameter, input)
 }
 
-/// How many elements a row has; 0 if there are none.
-fn row_length(rules: Rules<'_>, input: Operand<'_>, statistics: Operand<'_>) -> Result<usize> {
+/// The number of elements of a row; 0 if there are no rows.
+fn row_length(rules: Rules<'_>, input: CheckedOperand<'_>, statistics: CheckedOperand<'_>) -> Result<usize> {
     rules.typed(statistics, input.dtype().computed_as())?;
     let elements = input.elements();
     let is_row = |length: usize| {
@@ -56,40 +48,26 @@ fn row_length(rules: Rules<'_>, input: Operand<'_>, statistics: Operand<'_>) -> 
     }
 }
 
-/// What was normalised, with its number of elements for each row.
-fn normalised<'a>(rules: Rules<'_>, of: &Normalised<'a>) -> Result<(Operand<'a>, usize)> {
-    let input = rules.read("input", &of.input)?;
-    affine(rules, "weight", of.weight.as_ref(), input)?;
-    let length = row_length(rules, input, rules.packed("statistics", &of.statistics)?)?;
-    Ok((input, length))
+/// Checks what a gradient of a normalization reads. Returns the number of elements of a row.
+fn normalized(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<usize> {
+    let [input] = operands.first();
+    parameter(rules, operands.named("of.weight"), input)?;
+    rules.same_shape(operands.required("grad"), input)?;
+    row_length(rules, input, operands.required("statistics"))
 }
 
-pub(super) fn layer_norm_grad(
-    rules: Rules<'_>,
-    of: &Normalised<'_>,
-    grad: &View<'_>,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    let (input, _) = normalised(rules, of)?;
-    let [grad, out] = [rules.read("grad", grad)?, rules.written("out", out)?];
-    rules.same_shape(grad, input)?;
+pub(super) fn layer_norm_grad(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
+    normalized(rules, operands)?;
+    let ([input], out) = (operands.first(), operands.last());
     rules.same_shape(out, input)?;
-    rules.same_computed([input, grad, out])
+    rules.same_computed(&[input, operands.required("grad"), out])
 }
 
-pub(super) fn layer_norm_sums(
-    rules: Rules<'_>,
-    of: &Normalised<'_>,
-    (grad, places): (&View<'_>, usize),
-    workspace: Option<&ViewMut<'_>>,
-    (weight, bias): (&ViewMut<'_>, Option<&ViewMut<'_>>),
-) -> Result<()> {
-    let (input, length) = normalised(rules, of)?;
-    let [grad, weight] = [rules.read("grad", grad)?, rules.written("weight", weight)?];
-    rules.same_shape(grad, input)?;
-    rules.same_computed([input, grad, weight])?;
+pub(super) fn layer_norm_sums(rules: Rules<'_>, operands: &CheckedOperands<'_>, places: usize) -> Result<()> {
+    let length = normalized(rules, operands)?;
+    let ([input], weight, bias) = (operands.first(), operands.required("weight"), operands.named("bias"));
+    rules.same_computed(&[input, operands.required("grad"), weight])?;
     if let Some(bias) = bias {
-        let bias = rules.written("bias", bias)?;
         rules.same_shape(bias, weight)?;
         rules.same_type(bias, weight)?;
     }
@@ -111,24 +89,18 @@ pub(super) fn layer_norm_sums(
         }
     };
     let (sizes, sums, dtype) = ([rows, parameters, places], 1 + usize::from(bias.is_some()), input.dtype());
-    rules.workspace(rules.room(workspace)?, Workspace::LayerNormSums { sizes, sums, dtype })
+    rules.workspace(operands, Workspace::LayerNormSums { sizes, sums, dtype })
 }
 
-pub(super) fn cross_entropy(
-    rules: Rules<'_>,
-    logits: &View<'_>,
-    targets: &View<'_>,
-    losses: &ViewMut<'_>,
-) -> Result<()> {
-    let [logits, targets] = [rules.read("logits", logits)?, rules.read("targets", targets)?];
-    let losses = rules.written("losses", losses)?;
+pub(super) fn cross_entropy(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
+    let [logits, targets, losses] = operands.first();
     of_rows(rules, logits, targets)?;
     rules.same_shape(losses, targets)?;
-    rules.same_computed([logits, losses])
+    rules.same_computed(&[logits, losses])
 }
 
-/// That there is a target for each row of logits.
-fn of_rows(rules: Rules<'_>, logits: Operand<'_>, targets: Operand<'_>) -> Result<()> {
+/// Checks that there is a target for each row of logits.
+fn of_rows(rules: Rules<'_>, logits: CheckedOperand<'_>, targets: CheckedOperand<'_>) -> Result<()> {
     rules.typed(targets, DType::I64)?;
     let &[rows, _] = logits.dims() else {
         return Err(Error::BadRank { op: rules.op, expected: "logits of two axes", shape: *logits.shape() });
@@ -136,15 +108,10 @@ fn of_rows(rules: Rules<'_>, logits: Operand<'_>, targets: Operand<'_>) -> Resul
     rules.sized(targets, &[rows], logits, "there is one for each row of logits")
 }
 
-pub(super) fn cross_entropy_grad(
-    rules: Rules<'_>,
-    [logits, targets, grad]: [&View<'_>; 3],
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    let [logits, targets] = [rules.read("logits", logits)?, rules.read("targets", targets)?];
-    let [grad, out] = [rules.read("grad", grad)?, rules.written("out", out)?];
+pub(super) fn cross_entropy_grad(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
+    let [logits, targets, grad, out] = operands.first();
     of_rows(rules, logits, targets)?;
     rules.same_shape(grad, targets)?;
     rules.same_shape(out, logits)?;
-    rules.same_computed([logits, grad, out])
+    rules.same_computed(&[logits, grad, out])
 }

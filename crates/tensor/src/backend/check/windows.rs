@@ -1,20 +1,18 @@
 //! Convolutions and pools.
 
-use super::error::OperandFault;
-use super::operand::{Operand, Rules};
+use super::operand::{CheckedOperand, CheckedOperands, Rules};
 use crate::backend::{Convolution, Pool, PoolAxis};
-use crate::error::{Error, Result};
-use crate::storage::{View, ViewMut};
+use crate::error::{Error, OperandFault, Result};
 
 const IMAGES: &str = "images are [n, channels, h, w], filters [out channels, channels of a group, kh, kw]";
 const FILTERS: &str = "channels are groups times those of a filter, and a window has the filter's size";
 const OUTPUTS: &str = "it is [n, out channels, oh, ow], of as many places as the window has, or fewer";
 
-/// A convolution from `large` images to `small` ones. All three operands are contiguous.
+/// Checks a convolution from `large` images to `small` ones.
 pub(super) fn conv2d(
     rules: Rules<'_>,
     conv: &Convolution,
-    [large, filters, small]: [Operand<'_>; 3],
+    [large, filters, small]: [CheckedOperand<'_>; 3],
 ) -> Result<()> {
     rules.same_type(large, filters)?;
     rules.same_type(small, filters)?;
@@ -29,7 +27,7 @@ pub(super) fn conv2d(
     if !of_groups || [down.size, across.size] != [high, wide] {
         return Err(rules.misfit(&filters, &large, FILTERS));
     }
-    // Fewer places than there could be, as of a transposed convolution with output padding.
+    // A transposed convolution with output padding uses fewer places than there are.
     let places = |window: &crate::backend::Window, len: usize, places: usize| {
         window.outputs(len).is_some_and(|outputs| places <= outputs)
     };
@@ -45,14 +43,18 @@ pub(super) fn conv2d(
     }
 }
 
-/// A pool from `large` planes to `small` ones.
-pub(super) fn pool2d(rules: Rules<'_>, axes: &[PoolAxis; 2], [large, small]: [Operand<'_>; 2]) -> Result<()> {
+/// Checks a pool from `large` planes to `small` ones.
+pub(super) fn pool2d(
+    rules: Rules<'_>,
+    axes: &[PoolAxis; 2],
+    [large, small]: [CheckedOperand<'_>; 2],
+) -> Result<()> {
     rules.same_type(small, large)?;
     axes.iter().try_for_each(|axis| slides(rules, axis))?;
     let planes = [large, small].map(|operand| operand.dims().split_last_chunk::<2>());
     if let [Some((leading, &[height, width])), Some((others, &[high, wide]))] = planes
         && leading == others
-        // A plane without a row or a column has nothing but padding.
+        // A plane without a row or a column has only padding.
         && height > 0
         && width > 0
         && axes[0].outputs(height) == Some(high)
@@ -63,7 +65,7 @@ pub(super) fn pool2d(rules: Rules<'_>, axes: &[PoolAxis; 2], [large, small]: [Op
     Err(rules.misfit(&small, &large, "it has the same axes, with a place for each window along the last two"))
 }
 
-/// That a window slides over elements that lie side by side, and never sees padding alone.
+/// Checks that a window has no dilation and never covers padding alone.
 fn slides(rules: Rules<'_>, axis: &PoolAxis) -> Result<()> {
     let PoolAxis::Sliding(window) = axis else { return Ok(()) };
     if window.dilation == 1 && window.padding <= window.size / 2 {
@@ -75,15 +77,13 @@ fn slides(rules: Rules<'_>, axis: &PoolAxis) -> Result<()> {
 
 pub(super) fn pool2d_grad(
     rules: Rules<'_>,
+    operands: &CheckedOperands<'_>,
     (pool, axes): (Pool, &[PoolAxis; 2]),
-    (input, grad): (Option<&View<'_>>, &View<'_>),
-    out: &ViewMut<'_>,
 ) -> Result<()> {
-    let [grad, out] = [rules.packed("grad", grad)?, rules.written("out", out)?];
+    let (grad, out) = (operands.required("grad"), operands.last());
     pool2d(rules, axes, [out, grad])?;
-    match input {
+    match operands.named("input") {
         Some(input) if pool == Pool::Max => {
-            let input = rules.packed("input", input)?;
             rules.same_shape(input, out)?;
             rules.same_type(input, out)
         }

@@ -14,19 +14,19 @@ use crate::storage::{View, ViewMut};
 pub(super) fn matmul(
     workers: &Workers,
     op: &'static str,
-    bias: Option<&View<'_>>,
-    factors: [&View<'_>; 2],
+    bias: Option<View<'_>>,
+    factors: [View<'_>; 2],
     Activated { function, arguments }: &mut Activated<'_>,
     workspace: &mut Option<ViewMut<'_>>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     if let Some(sums) = arguments {
         matmul::matmul(workers, op, bias, factors, workspace, sums)?;
-        return unary(workers, op, function.function(), sums.as_view(), out.reborrow());
+        return unary(workers, op, function.function(), sums.as_view(), out);
     }
     matmul::matmul(workers, op, bias, factors, workspace, out)?;
     float!(op, out.dtype(), T => {
-        in_place(workers, *function, host_mut::<T>(op, out.reborrow())?);
+        in_place(workers, *function, host_mut::<T>(op, out)?);
         Ok(())
     })
 }

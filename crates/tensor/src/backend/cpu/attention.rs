@@ -10,9 +10,9 @@ use super::number::Number;
 use super::parallel::Workers;
 use super::simd;
 use crate::backend::{Attention, not_host};
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 mod softmax;
@@ -159,8 +159,8 @@ pub(super) fn forward(
     workers: &Workers,
     op: &'static str,
     of: &Attention<'_>,
-    workspace: Option<ViewMut<'_>>,
-    [out, log_sums]: [ViewMut<'_>; 2],
+    workspace: &mut Option<ViewMut<'_>>,
+    [out, log_sums]: [&mut ViewMut<'_>; 2],
 ) -> Result<()> {
     let sizes = Sizes::new(of.query.layout().shape().dims(), of.value.layout().shape().dims());
     float!(op, out.dtype(), T => {
@@ -305,8 +305,8 @@ pub(super) fn backward(
     op: &'static str,
     of: &Attention<'_>,
     (&[result, log_sums], grad): (&[View<'_>; 2], View<'_>),
-    workspace: Option<ViewMut<'_>>,
-    [to_query, to_key, to_value]: [ViewMut<'_>; 3],
+    workspace: &mut Option<ViewMut<'_>>,
+    [to_query, to_key, to_value]: [&mut ViewMut<'_>; 3],
 ) -> Result<()> {
     let sizes = Sizes::new(of.query.layout().shape().dims(), of.value.layout().shape().dims());
     float!(op, to_query.dtype(), T => {

@@ -11,13 +11,13 @@ use half::f16;
 use super::simd;
 
 /// The same numbers. What is no number stays none, with its sign, and quiet. The slices have one length.
-pub(super) fn widen(from: &[f16], to: &mut [f32]) {
+pub(super) fn upcast(from: &[f16], to: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     let (from, to) = match instructions::Instructions::detect() {
-        Some(instructions) => instructions.widen(from, to),
+        Some(instructions) => instructions.upcast(from, to),
         None => (from, to),
     };
-    simd::zip(to, from, |to, from| *to = widened(from.to_bits()));
+    simd::zip(to, from, |to, from| *to = upcast_bits(from.to_bits()));
 }
 
 /// The nearest numbers, ties to even; ∞ from what lies halfway beyond the largest. What is no number stays none, with its sign,
@@ -37,9 +37,9 @@ const REBIAS: u32 = (127 - 15) << 23;
 /// Bits that an f32 has behind those of an f16.
 const BEHIND: u32 = 23 - 10;
 
-/// As [`widen`].
+/// As [`upcast`].
 #[inline(always)]
-fn widened(half: u16) -> f32 {
+fn upcast_bits(half: u16) -> f32 {
     /// The exponent that only ∞ and NaN have.
     const LAST: u32 = 0x7C00 << BEHIND;
     /// What a subnormal number has too much once its exponent is that of the least normal ones: 2⁻¹⁴.
@@ -83,7 +83,7 @@ mod tests {
     fn every_half_is_widened_as_the_half_crate_does() {
         for bits in 0..=u16::MAX {
             let right = f16::from_bits(bits).to_f32_const();
-            assert_eq!(widened(bits).to_bits(), right.to_bits(), "{bits:x}");
+            assert_eq!(upcast_bits(bits).to_bits(), right.to_bits(), "{bits:x}");
         }
     }
 
@@ -111,9 +111,9 @@ mod tests {
     fn whatever_the_processor_has_the_bits_are_the_same_at_every_length() {
         let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
         let mut wide = vec![0.0; all.len()];
-        widen(&all, &mut wide);
+        upcast(&all, &mut wide);
         assert!(
-            wide.iter().zip(0..=u16::MAX).all(|(value, bits)| value.to_bits() == widened(bits).to_bits())
+            wide.iter().zip(0..=u16::MAX).all(|(value, bits)| value.to_bits() == upcast_bits(bits).to_bits())
         );
 
         let numbers: Vec<f32> = (0..=u32::MAX).step_by(4099).map(f32::from_bits).collect();
@@ -124,7 +124,7 @@ mod tests {
         }
         for len in 0..20 {
             let (mut wide, mut back) = (vec![0.0; len], vec![f16::ZERO; len]);
-            widen(&all[0x3C00..][..len], &mut wide);
+            upcast(&all[0x3C00..][..len], &mut wide);
             super::narrow(&wide, &mut back);
             assert_eq!(back, all[0x3C00..][..len]);
         }

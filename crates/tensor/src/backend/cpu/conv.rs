@@ -13,8 +13,8 @@ use super::parallel::Workers;
 use super::unfold::{fold_back, unfold};
 use crate::backend::blocks::product;
 use crate::backend::{Convolution, Window, not_host};
-use crate::dtype::DType;
 use crate::error::Result;
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// Into how many parts the images of a batch are cut at most: as many threads as may share the work.
@@ -158,8 +158,8 @@ pub(super) fn forward(
     op: &'static str,
     conv: &Convolution,
     [input, weight]: [View<'_>; 2],
-    workspace: Option<ViewMut<'_>>,
-    out: ViewMut<'_>,
+    workspace: &mut Option<ViewMut<'_>>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let sizes = Sizes::new(conv, input.layout().shape().dims(), out.layout().shape().dims());
     float!(op, out.dtype(), T => {
@@ -199,8 +199,8 @@ pub(super) fn input_grad(
     op: &'static str,
     conv: &Convolution,
     [weight, grad]: [View<'_>; 2],
-    workspace: Option<ViewMut<'_>>,
-    out: ViewMut<'_>,
+    workspace: &mut Option<ViewMut<'_>>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let sizes = Sizes::new(conv, out.layout().shape().dims(), grad.layout().shape().dims());
     float!(op, out.dtype(), T => {
@@ -246,8 +246,8 @@ pub(super) fn weight_grad(
     op: &'static str,
     conv: &Convolution,
     [input, grad]: [View<'_>; 2],
-    workspace: Option<ViewMut<'_>>,
-    out: ViewMut<'_>,
+    workspace: &mut Option<ViewMut<'_>>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let sizes = Sizes::new(conv, input.layout().shape().dims(), grad.layout().shape().dims());
     float!(op, out.dtype(), T => {

@@ -12,15 +12,20 @@ use super::number::Stored;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
 use super::simd;
-use crate::dtype::{DType, RawElement, Scalar};
 use crate::error::Result;
+use crate::shape::{DType, RawElement, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// How many elements are converted at a time where that takes two steps: little enough for the stack.
 const BLOCK: usize = 256;
 
 /// Converts all elements. The types differ; truth values are bytes, and are not written.
-pub(super) fn convert(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
+pub(super) fn convert(
+    workers: &Workers,
+    op: &'static str,
+    input: View<'_>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
     match input.dtype() {
         DType::F16 => from_half::<f16>(workers, op, input, out),
         DType::BF16 => from_half::<bf16>(workers, op, input, out),
@@ -29,7 +34,7 @@ pub(super) fn convert(workers: &Workers, op: &'static str, input: View<'_>, out:
     }
 }
 
-fn from_number<A>(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()>
+fn from_number<A>(workers: &Workers, op: &'static str, input: View<'_>, out: &mut ViewMut<'_>) -> Result<()>
 where
     A: Rounded + Cast<f32> + Cast<f64> + Cast<i64> + Cast<i32> + Cast<u8>,
 {
@@ -48,10 +53,15 @@ where
     Ok(())
 }
 
-fn from_half<H: Half>(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
+fn from_half<H: Half>(
+    workers: &Workers,
+    op: &'static str,
+    input: View<'_>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
     let source = Source::<H>::new(op, input)?;
     match out.dtype() {
-        DType::F32 => blocks(workers, &source, host_mut(op, out)?, &|block, part| H::widen(block, part)),
+        DType::F32 => blocks(workers, &source, host_mut(op, out)?, &|block, part| H::upcast(block, part)),
         DType::F16 => to_half::<H, f16>(workers, &source, host_mut(op, out)?),
         DType::BF16 => to_half::<H, bf16>(workers, &source, host_mut(op, out)?),
         dtype => {
@@ -59,7 +69,7 @@ fn from_half<H: Half>(workers: &Workers, op: &'static str, input: View<'_>, out:
                 blocks(workers, &source, host_mut::<B>(op, out)?, &|block, part| {
                     let mut wide = [0.0; BLOCK];
                     let wide = &mut wide[..block.len()];
-                    H::widen(block, wide);
+                    H::upcast(block, wide);
                     part.iter_mut().zip(wide).for_each(|(to, from)| *to = Cast::<B>::cast(*from));
                 });
                 Ok(())
@@ -93,15 +103,15 @@ fn blocks<A: RawElement, B: Send>(
 /// A float of 16 bits.
 pub(super) trait Half: Rounded {
     /// The same numbers as f32.
-    fn widen(from: &[Self], to: &mut [f32]);
+    fn upcast(from: &[Self], to: &mut [f32]);
 
     /// The nearest numbers, ties to even; from infinity on what lies halfway beyond the largest.
     fn narrow(from: &[f32], to: &mut [Self]);
 }
 
 impl Half for f16 {
-    fn widen(from: &[Self], to: &mut [f32]) {
-        binary16::widen(from, to);
+    fn upcast(from: &[Self], to: &mut [f32]) {
+        binary16::upcast(from, to);
     }
 
     fn narrow(from: &[f32], to: &mut [Self]) {
@@ -111,7 +121,7 @@ impl Half for f16 {
 
 // Half of an f32.
 impl Half for bf16 {
-    fn widen(from: &[Self], to: &mut [f32]) {
+    fn upcast(from: &[Self], to: &mut [f32]) {
         simd::zip(to, from, |to, from| *to = f32::from_bits(u32::from(from.to_bits()) << 16));
     }
 
@@ -131,7 +141,7 @@ macro_rules! half_float {
     ($($type:ty),*) => {$(
         impl Rounded for $type {
             fn rounded_to_odd<'a>(from: &'a [Self], space: &'a mut [f32]) -> &'a [f32] {
-                Self::widen(from, space);
+                Self::upcast(from, space);
                 space
             }
         }
@@ -231,7 +241,7 @@ mod tests {
     fn bfloat16_is_widened_and_rounded_as_the_half_crate_does() {
         let all: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
         let mut wide = vec![0.0; all.len()];
-        bf16::widen(&all, &mut wide);
+        bf16::upcast(&all, &mut wide);
         for (wide, half) in wide.into_iter().zip(all) {
             assert!(wide == half.to_f32_const() || wide.is_nan() && half.is_nan(), "{wide:e}");
         }

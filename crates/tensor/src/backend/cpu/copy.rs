@@ -6,12 +6,12 @@ use super::number::Stored;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
 use super::walk::{Segment, Walk};
-use crate::dtype::{DType, RawElement, Scalar};
 use crate::error::{Error, Result};
+use crate::shape::{DType, RawElement, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// See [`Backend::upload`](crate::backend::Backend::upload).
-pub(super) fn upload(op: &'static str, values: &[u8], out: ViewMut<'_>) -> Result<()> {
+pub(super) fn upload(op: &'static str, values: &[u8], out: &mut ViewMut<'_>) -> Result<()> {
     let (shape, dtype) = (out.layout().shape(), out.dtype());
     let bytes: &mut [u8] = any!(dtype, T => bytemuck::cast_slice_mut(host_mut::<T>(op, out)?));
     if bytes.len() != values.len() {
@@ -39,7 +39,7 @@ pub(super) fn download(op: &'static str, input: View<'_>, values: &mut [u8]) -> 
 }
 
 /// See [`Kernel::Fill`](crate::backend::Kernel::Fill).
-pub(super) fn fill(workers: &Workers, op: &'static str, value: Scalar, out: ViewMut<'_>) -> Result<()> {
+pub(super) fn fill(workers: &Workers, op: &'static str, value: Scalar, out: &mut ViewMut<'_>) -> Result<()> {
     let dtype = out.dtype();
     any!(dtype, T => {
         let value = match dtype {
@@ -58,7 +58,7 @@ pub(super) fn arange(
     op: &'static str,
     start: Scalar,
     step: Scalar,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let dtype = out.dtype();
     if dtype == DType::Bool {
@@ -88,7 +88,12 @@ fn count<T: Stored>(workers: &Workers, out: &mut [T], f: impl Fn(usize) -> T + S
 }
 
 /// See [`Kernel::Copy`](crate::backend::Kernel::Copy).
-pub(super) fn copy(workers: &Workers, op: &'static str, input: View<'_>, out: ViewMut<'_>) -> Result<()> {
+pub(super) fn copy(
+    workers: &Workers,
+    op: &'static str,
+    input: View<'_>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
     let (from, to) = (input.dtype(), out.dtype());
     if from != to && to != DType::Bool {
         return convert::convert(workers, op, input, out);
@@ -113,7 +118,7 @@ pub(super) fn flip(
     op: &'static str,
     input: View<'_>,
     axes: &[bool],
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     any!(out.dtype(), T => {
         let source = Source::<T>::flipped(op, input, axes)?;

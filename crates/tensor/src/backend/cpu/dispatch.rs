@@ -1,164 +1,115 @@
 //! From an element type known at run time to the Rust type that kernels are compiled for.
-//!
-//! The only place that lists the types: another one is a line in these macros, and its arithmetic in `number.rs`.
 
 use crate::backend::not_host;
-use crate::dtype::{DType, RawElement};
 use crate::error::{Error, Result};
+use crate::shape::{DType, RawElement};
 use crate::storage::{View, ViewMut};
 
-/// Evaluates an expression with `$T` standing for the type behind `$dtype`, for what only moves elements; truth values are
-/// bytes.
+/// Evaluates an expression with `$T` standing for the Rust type behind `$dtype`, for each of the listed types.
+macro_rules! by_type {
+    ($dtype:expr, $T:ident => $body:expr, [$($($variant:ident)|+: $type:ty),+] $(, $other:ident => $otherwise:expr)?) => {
+        match $dtype {
+            $($($crate::shape::DType::$variant)|+ => {
+                type $T = $type;
+                $body
+            })+
+            $($other => $otherwise,)?
+        }
+    };
+}
+
+/// For every type, for kernels that only copy elements. Booleans are bytes.
 macro_rules! any {
     ($dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            $crate::dtype::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            $crate::dtype::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            $crate::dtype::DType::F16 => {
-                type $T = half::f16;
-                $body
-            }
-            $crate::dtype::DType::BF16 => {
-                type $T = half::bf16;
-                $body
-            }
-            $crate::dtype::DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            $crate::dtype::DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            $crate::dtype::DType::U8 | $crate::dtype::DType::Bool => {
-                type $T = u8;
-                $body
-            }
-        }
+        $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
+            [F32: f32, F64: f64, F16: half::f16, BF16: half::bf16, I64: i64, I32: i32, U8 | Bool: u8])
     };
 }
 
-/// As [`any`] for a `Result`, but an error for truth values, with which one cannot calculate, and for the halves, which come
-/// here as f32 (see `widen`).
+/// For every type but bool and the 16-bit floats, which backends upcast; an error for those. The expression is a `Result`.
 macro_rules! number {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            $crate::dtype::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            $crate::dtype::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            $crate::dtype::DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            $crate::dtype::DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            $crate::dtype::DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)),
-        }
+        $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
+            [F32: f32, F64: f64, I64: i64, I32: i32, U8: u8],
+            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)))
     };
 }
 
-/// As [`number`], but truth values are bytes.
+/// As [`number`], also for booleans as bytes.
 macro_rules! byte_or_number {
-    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {{
-        let dtype = match $dtype {
-            $crate::dtype::DType::Bool => $crate::dtype::DType::U8,
-            dtype => dtype,
-        };
-        $crate::backend::cpu::dispatch::number!($op, dtype, $T => $body)
-    }};
+    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
+        $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
+            [F32: f32, F64: f64, I64: i64, I32: i32, U8 | Bool: u8],
+            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)))
+    };
 }
 
-/// As [`any`] for a `Result`, but an error for everything but floats.
+/// As [`number`], for floats alone.
 macro_rules! float {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            $crate::dtype::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            $crate::dtype::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)),
-        }
+        $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
+            [F32: f32, F64: f64],
+            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)))
     };
 }
 
-/// As [`any`] for a `Result`, but an error for everything but integers.
+/// As [`number`], for integers alone.
 macro_rules! integer {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            $crate::dtype::DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            $crate::dtype::DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            $crate::dtype::DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)),
-        }
+        $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
+            [I64: i64, I32: i32, U8: u8],
+            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)))
     };
 }
 
-pub(super) use {any, byte_or_number, float, integer, number};
+/// As [`number`], for the types in which sums are accumulated. Sums of narrower integers would wrap.
+macro_rules! sums {
+    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
+        $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
+            [F32: f32, F64: f64, I64: i64],
+            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)))
+    };
+}
+
+pub(super) use {any, by_type, byte_or_number, float, integer, number, sums};
 
 /// The error for an element type that a kernel is not defined for.
 pub(super) const fn unsupported(op: &'static str, dtype: DType) -> Error {
     Error::UnsupportedDType { op, dtype }
 }
 
-/// The error for a view that cannot be had as elements of type `T`.
+/// The error for a view whose elements the host cannot access as type `T`.
 #[cold]
-fn not_to_be_had<T: RawElement>(op: &'static str, dtype: DType) -> Error {
+fn inaccessible<T: RawElement>(op: &'static str, dtype: DType) -> Error {
     if T::is_raw_of(dtype) { not_host(op) } else { unsupported(op, dtype) }
 }
 
 /// The whole buffer behind a view, to be indexed through its layout.
 #[inline]
 pub(super) fn host<'a, T: RawElement>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
-    view.host().ok_or_else(|| not_to_be_had::<T>(op, view.dtype()))
+    view.host().ok_or_else(|| inaccessible::<T>(op, view.dtype()))
 }
 
 /// The elements to be written.
 #[inline]
-pub(super) fn host_mut<'a, T: RawElement>(op: &'static str, view: ViewMut<'a>) -> Result<&'a mut [T]> {
+pub(super) fn host_mut<'a, T: RawElement>(
+    op: &'static str,
+    view: &'a mut ViewMut<'_>,
+) -> Result<&'a mut [T]> {
     let dtype = view.dtype();
-    view.into_host().ok_or_else(|| not_to_be_had::<T>(op, dtype))
+    view.host().ok_or_else(|| inaccessible::<T>(op, dtype))
 }
 
-/// The first `elements` numbers of a workspace, which is taken as bytes. There has to be one if that is not none.
+/// The first `elements` elements of a workspace, which holds bytes. `None` is valid for no elements only.
 pub(super) fn scratch<'a, T: RawElement>(
     op: &'static str,
-    workspace: Option<ViewMut<'a>>,
+    workspace: &'a mut Option<ViewMut<'_>>,
     elements: usize,
 ) -> Result<&'a mut [T]> {
     if elements == 0 {
         return Ok(&mut []);
     }
-    let bytes = workspace.and_then(ViewMut::into_host::<u8>);
+    let bytes = workspace.as_mut().and_then(ViewMut::host::<u8>);
     let bytes = bytes.and_then(|bytes| bytemuck::try_cast_slice_mut(bytes).ok());
     bytes.and_then(|numbers| numbers.get_mut(..elements)).ok_or_else(|| not_host(op))
 }

@@ -6,10 +6,9 @@ use super::number::{Float, Integer, Number};
 use super::operands::{Pair, Source, Triple};
 use super::parallel::{HEAVY, LIGHT, Workers};
 use super::power::raise_each;
-use super::simd;
 use crate::backend::{Binary, Compare};
-use crate::dtype::{DType, RawElement};
 use crate::error::Result;
+use crate::shape::{DType, RawElement};
 use crate::storage::{View, ViewMut};
 
 /// See [`Kernel::Binary`](crate::backend::Kernel::Binary).
@@ -20,7 +19,7 @@ pub(super) fn binary(
     f: Binary,
     lhs: View<'_>,
     rhs: View<'_>,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let dtype = out.dtype();
     // Of these, truth values come out as truth values; of sums they do not.
@@ -69,7 +68,7 @@ pub(super) fn accumulate(
     op: &'static str,
     f: Binary,
     input: View<'_>,
-    acc: ViewMut<'_>,
+    acc: &mut ViewMut<'_>,
 ) -> Result<()> {
     let dtype = acc.dtype();
     if f == Binary::Pow && !dtype.is_float() {
@@ -116,10 +115,6 @@ fn fold_into<T: RawElement>(
     acc: &mut [T],
     f: impl Fn(T, T) -> T + Sync,
 ) {
-    if let Some(value) = source.only().filter(|_| acc.len() <= chunk) {
-        simd::each(acc, |acc| *acc = f(*acc, value));
-        return;
-    }
     workers.chunks(acc, chunk, &|start, part| {
         source.each(start, part, |acc, value| *acc = f(*acc, value));
     });
@@ -133,7 +128,7 @@ pub(super) fn compare(
     f: Compare,
     lhs: View<'_>,
     rhs: View<'_>,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     byte_or_number!(op, lhs.dtype(), T => {
         let pair = Pair::<T, T>::new(op, lhs, rhs)?;
@@ -158,7 +153,7 @@ pub(super) fn select(
     condition: View<'_>,
     lhs: View<'_>,
     rhs: View<'_>,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     any!(out.dtype(), T => {
         let triple = Triple::<u8, T, T>::new(op, condition, lhs, rhs)?;

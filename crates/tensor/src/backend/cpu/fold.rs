@@ -244,72 +244,12 @@ fn as_row<T: Number, F: Fold<T>>(values: &[T]) -> T {
 
 /// Folds rows of `len` numbers of `data`, each beginning `step` after the one before, each as [`fold_slice`] does.
 pub(super) fn fold_rows<T: Number, F: Fold<T>>(out: &mut [T], data: &[T], step: usize, len: usize) {
-    if T::ORDERLESS {
-        // A plain loop whatever their number.
+    // Integers take a plain loop at any length.
+    if T::ORDERLESS || len <= SHORT {
         return simd::run(ShortRows::<T, F> { out, data, step, len, fold: PhantomData });
     }
-    match len {
-        0..=8 => simd::run(Narrow::<T, F, 8> { out, data, step, len, fold: PhantomData }),
-        9..=16 => simd::run(Narrow::<T, F, 16> { out, data, step, len, fold: PhantomData }),
-        _ if len <= SHORT => simd::run(ShortRows::<T, F> { out, data, step, len, fold: PhantomData }),
-        _ => {
-            let rows = (0..).map(|row| &data[row * step..row * step + len]);
-            out.iter_mut().zip(rows).for_each(|(out, row)| *out = fold_slice::<T, F>(row));
-        }
-    }
-}
-
-/// Rows whose results no [`Cascade`] moves up a level.
-pub(super) const FEW: usize = RADIX - 1;
-
-/// Folds at most [`FEW`] rows as long as `out`, column by column, as a [`Cascade`] does.
-pub(super) fn fold_side_by_side<T: Number, F: Fold<T>>(out: &mut [T], rows: &[T]) {
-    simd::run(SideBySide::<T, F> { out, rows, fold: PhantomData });
-}
-
-struct SideBySide<'a, T, F> {
-    out: &'a mut [T],
-    rows: &'a [T],
-    fold: PhantomData<F>,
-}
-
-impl<T: Number, F: Fold<T>> Loop for SideBySide<'_, T, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<const WIDE: bool>(self) {
-        let Self { out, rows, .. } = self;
-        out.fill(F::IDENTITY);
-        for row in rows.chunks_exact(out.len()) {
-            for (out, &element) in out.iter_mut().zip(row) {
-                *out = F::fold(*out, F::element(element));
-            }
-        }
-    }
-}
-
-/// Rows of at most `W` numbers, a power of two. The lanes that a [`Folder`] has beyond these would only hold the identity.
-struct Narrow<'a, T, F, const W: usize> {
-    out: &'a mut [T],
-    data: &'a [T],
-    step: usize,
-    len: usize,
-    fold: PhantomData<F>,
-}
-
-impl<T: Number, F: Fold<T>, const W: usize> Loop for Narrow<'_, T, F, W> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<const WIDE: bool>(self) {
-        for (row, out) in self.out.iter_mut().enumerate() {
-            let row = &self.data[row * self.step..][..self.len];
-            *out = match WIDE {
-                false => plain::short::<T, F, 1>([row], &|[value]| F::element(value)),
-                true => across::<T, F, W>(lanes::<T, F, 1, W>([row], |[value]| F::element(value))),
-            };
-        }
-    }
+    let rows = (0..).map(|row| &data[row * step..row * step + len]);
+    out.iter_mut().zip(rows).for_each(|(out, row)| *out = fold_slice::<T, F>(row));
 }
 
 /// Rows of at most [`SHORT`] numbers.
@@ -388,16 +328,6 @@ pub(super) fn short<T: Number, F: Fold<T>, const N: usize, const WIDE: bool>(
         start = end;
     }
     across::<T, F, LANES>(total)
-}
-
-/// [`short`] of the numbers as they are. Very few have fewer lanes: the others would only hold the identity.
-#[inline(always)]
-pub(super) fn short_slice<T: Number, F: Fold<T>, const WIDE: bool>(values: &[T]) -> T {
-    const FEWER: usize = LANES / 2;
-    if WIDE && values.len() <= FEWER {
-        return across::<T, F, FEWER>(lanes::<T, F, 1, FEWER>([values], |[value]| F::element(value)));
-    }
-    short::<T, F, 1, WIDE>([values], |[value]| F::element(value))
 }
 
 /// So few blocks that no result moves up a level.

@@ -7,9 +7,9 @@ use super::number::Number;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers, light_runs};
 use super::walk::{Segment, Walk};
-use crate::dtype::RawElement;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::shape::RawElement;
 use crate::storage::{View, ViewMut};
 
 /// Fails for the first index that is not below `len`. Those that the host has written are known.
@@ -44,7 +44,7 @@ pub(super) fn gather(
     input: View<'_>,
     indices: View<'_>,
     axis: usize,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let from = input.layout();
     check(op, indices, from.shape().dims().get(axis).copied().unwrap_or(0))?;
@@ -102,7 +102,7 @@ pub(super) fn scatter_add(
     input: View<'_>,
     indices: View<'_>,
     axis: usize,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let to = out.layout();
     check(op, indices, to.shape().dims().get(axis).copied().unwrap_or(0))?;
@@ -151,7 +151,7 @@ pub(super) fn one_hot(
     workers: &Workers,
     op: &'static str,
     indices: View<'_>,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let classes = out.layout().shape().dims().last().copied().unwrap_or(0);
     check(op, indices, classes)?;

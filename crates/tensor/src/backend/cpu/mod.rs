@@ -1,8 +1,8 @@
-//! The CPU: plain loops over slices, shared among the threads of a pool of the backend's own.
+//! The CPU backend: plain loops over slices, shared among the threads of the backend's own pool.
 //!
-//! One file per family of kernels. They are written once for all element types against the traits of `number`, and
-//! chosen by the run-time type in `dispatch`. Operands go through `operands`, which makes slices of them; functions
-//! of elements see slices alone. Work is cut by its shape alone (`parallel`), so results are the same for any number of threads.
+//! There is one file per family of kernels. Kernels are generic over the traits of `number`; `dispatch` selects the element type
+//! at run time. `operands` turns views of any layout into slices, so that elementwise functions see slices only. `parallel`
+//! splits work by its shape alone, so results do not depend on the number of threads.
 
 mod activation;
 mod angle;
@@ -27,8 +27,8 @@ mod optim;
 mod parallel;
 mod philox;
 mod pool;
+mod pool2x2;
 mod power;
-mod quads;
 mod random;
 pub(super) mod reduce;
 mod scalar;
@@ -37,21 +37,21 @@ mod simd;
 mod sliding;
 mod softmax;
 mod sort;
-mod steps;
 #[cfg(test)]
 mod testing;
 mod unary;
 mod unfold;
 mod walk;
 
+#[cfg(test)]
+pub(crate) use self::matmul::GEMM_CALL;
 pub(crate) use self::scalar::element_bytes;
 
 use bfc_core::{AddressSpace, MemoryKind};
 
 use self::parallel::Workers;
-use crate::backend::{Backend, Checked, Kernel, Workspace, demand, sealed};
+use crate::backend::{Backend, Checked, DeviceRules, Kernel, Workspace, demand, sealed};
 use crate::error::Result;
-use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
 
 /// Computes on this machine's processor, on memory that the host can reach.
@@ -109,8 +109,8 @@ impl Backend for CpuBackend {
         kind.is_host_accessible()
     }
 
-    fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>, _: Checked) -> Result<()> {
-        copy::upload(op, values, out)
+    fn upload(&self, op: &'static str, values: &[u8], mut out: ViewMut<'_>, _: Checked) -> Result<()> {
+        copy::upload(op, values, &mut out)
     }
 
     fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8], _: Checked) -> Result<()> {
@@ -121,54 +121,49 @@ impl Backend for CpuBackend {
         workspace(of)
     }
 
-    fn piece(&self) -> usize {
-        demand::piece(DeviceRules::Cpu)
+    fn chunk_elements(&self) -> usize {
+        demand::chunk_elements(DeviceRules::Cpu)
     }
 
-    // Kernels that are more than a loop are never inlined here: together they would be one function of a size at which compilers are
-    // slow.
-    //
-    // What a step of a small model runs most gets its operands where they lie. They were just written word by word, and whoever copies
-    // them, which is done in pairs of words, waits until they have reached the cache.
-    fn run(&self, op: &'static str, mut kernel: Kernel<'_>, _: Checked) -> Result<()> {
+    // Long kernels are never inlined here: the function would grow to a size at which compilers are slow.
+    fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {
         let workers = &self.workers;
-        match kernel {
-            Kernel::Fill { value, out } => copy::fill(workers, op, value, out),
-            Kernel::Arange { start, step, out } => copy::arange(workers, op, start, step, out),
-            Kernel::Copy { input, out } => copy::copy(workers, op, input, out),
-            Kernel::Flip { input, axes, out } => copy::flip(workers, op, input, axes, out),
-            Kernel::CopyInto { input, axis, start, step, mut out } => {
-                copy::copy_into(op, input, axis, start, step, &mut out)
+        match *kernel {
+            Kernel::Fill { value, ref mut out } => copy::fill(workers, op, value, out),
+            Kernel::Arange { start, step, ref mut out } => copy::arange(workers, op, start, step, out),
+            Kernel::Copy { input, ref mut out } => copy::copy(workers, op, input, out),
+            Kernel::Flip { input, axes, ref mut out } => copy::flip(workers, op, input, axes, out),
+            Kernel::CopyInto { input, axis, start, step, ref mut out } => {
+                copy::copy_into(op, input, axis, start, step, out)
             }
-            Kernel::Unary { f, input, out } => unary::unary(workers, op, f, input, out),
-            Kernel::UnaryGrad { f, ref saved, ref grad, ref mut out } => {
-                unary::unary_grad(workers, op, f, saved, grad.as_ref(), out)
+            Kernel::Unary { f, input, ref mut out } => unary::unary(workers, op, f, input, out),
+            Kernel::UnaryGrad { f, saved, grad, ref mut out } => {
+                unary::unary_grad(workers, op, f, saved, grad, out)
             }
-            Kernel::Binary { f, lhs, rhs, out } => elementwise::binary(workers, op, f, lhs, rhs, out),
-            Kernel::Accumulate { f, input, acc } => elementwise::accumulate(workers, op, f, input, acc),
-            Kernel::Compare { f, lhs, rhs, out } => elementwise::compare(workers, op, f, lhs, rhs, out),
-            Kernel::Select { condition, lhs, rhs, out } => {
+            Kernel::Binary { f, lhs, rhs, ref mut out } => elementwise::binary(workers, op, f, lhs, rhs, out),
+            Kernel::Accumulate { f, input, ref mut acc } => {
+                elementwise::accumulate(workers, op, f, input, acc)
+            }
+            Kernel::Compare { f, lhs, rhs, ref mut out } => {
+                elementwise::compare(workers, op, f, lhs, rhs, out)
+            }
+            Kernel::Select { condition, lhs, rhs, ref mut out } => {
                 elementwise::select(workers, op, condition, lhs, rhs, out)
             }
-            Kernel::Reduce { f, divisor, ref input, axes, ref mut workspace, ref mut out } => {
+            Kernel::Reduce { f, divisor, input, axes, ref mut workspace, ref mut out } => {
                 reduce::reduce(workers, op, input, axes, (f, divisor), workspace, out)
             }
-            Kernel::ArgReduce { largest, input, axis, out } => {
+            Kernel::ArgReduce { largest, input, axis, ref mut out } => {
                 reduce::arg_reduce(workers, op, largest, input, axis, out)
             }
-            Kernel::ArgSort { descending, first, input, out, .. } => {
+            Kernel::ArgSort { descending, first, input, ref mut out, .. } => {
                 sort::arg_sort(workers, op, (descending, first), input, out)
             }
-            Kernel::RunningSum { axis, reverse, out } => scan::running_sum(workers, op, axis, reverse, out),
-            Kernel::MatMul {
-                ref bias,
-                ref lhs,
-                ref rhs,
-                ref mut activation,
-                ref mut workspace,
-                ref mut out,
-            } => {
-                let (bias, factors) = (bias.as_ref(), [lhs, rhs]);
+            Kernel::RunningSum { axis, reverse, ref mut out } => {
+                scan::running_sum(workers, op, axis, reverse, out)
+            }
+            Kernel::MatMul { bias, lhs, rhs, ref mut activation, ref mut workspace, ref mut out } => {
+                let factors = [lhs, rhs];
                 match activation {
                     None => matmul::matmul(workers, op, bias, factors, workspace, out),
                     Some(activated) => {
@@ -176,61 +171,79 @@ impl Backend for CpuBackend {
                     }
                 }
             }
-            Kernel::Softmax { log, input, out } => softmax::softmax(workers, op, log, input, out),
-            Kernel::SoftmaxGrad { log, output, grad, out } => {
+            Kernel::Softmax { log, input, ref mut out } => softmax::softmax(workers, op, log, input, out),
+            Kernel::SoftmaxGrad { log, output, grad, ref mut out } => {
                 softmax::softmax_grad(workers, op, log, output, grad, out)
             }
-            Kernel::LayerNorm { centred, epsilon, input, affine, out, statistics } => {
-                norm::layer_norm(workers, op, (centred, epsilon), input, *affine, [out, statistics])
+            Kernel::LayerNorm { centered, epsilon, input, affine, ref mut out, ref mut statistics } => {
+                norm::layer_norm(workers, op, (centered, epsilon), input, affine, [out, statistics])
             }
-            Kernel::LayerNormGrad { of, grad, out } => norm::layer_norm_grad(workers, op, of, grad, out),
-            Kernel::LayerNormSums { of, grad, places, workspace, weight, bias } => {
-                norm::layer_norm_sums(workers, op, of, (grad, places), workspace, (weight, bias))
+            Kernel::LayerNormGrad { ref of, grad, ref mut out } => {
+                norm::layer_norm_grad(workers, op, of, grad, out)
             }
-            Kernel::Conv2d { conv, input, weight, workspace, out } => {
+            Kernel::LayerNormSums {
+                ref of,
+                grad,
+                places,
+                ref mut workspace,
+                ref mut weight,
+                ref mut bias,
+            } => norm::layer_norm_sums(workers, op, of, (grad, places), workspace, (weight, bias)),
+            Kernel::Conv2d { conv, input, weight, ref mut workspace, ref mut out } => {
                 conv::forward(workers, op, &conv, [input, weight], workspace, out)
             }
-            Kernel::Conv2dInputGrad { conv, weight, grad, workspace, out } => {
+            Kernel::Conv2dInputGrad { conv, weight, grad, ref mut workspace, ref mut out } => {
                 conv::input_grad(workers, op, &conv, [weight, grad], workspace, out)
             }
-            Kernel::Conv2dWeightGrad { conv, input, grad, workspace, out } => {
+            Kernel::Conv2dWeightGrad { conv, input, grad, ref mut workspace, ref mut out } => {
                 conv::weight_grad(workers, op, &conv, [input, grad], workspace, out)
             }
-            Kernel::Pool2d { pool, axes, input, out } => pool::forward(workers, op, (pool, axes), input, out),
-            Kernel::Pool2dGrad { pool, axes, input, grad, out } => {
+            Kernel::Pool2d { pool, axes, input, ref mut out } => {
+                pool::forward(workers, op, (pool, axes), input, out)
+            }
+            Kernel::Pool2dGrad { pool, axes, input, grad, ref mut out } => {
                 pool::backward(workers, op, (pool, axes), (input, grad), out)
             }
-            Kernel::Attention { of, workspace, out, log_sums } => {
+            Kernel::Attention { ref of, ref mut workspace, ref mut out, ref mut log_sums } => {
                 attention::forward(workers, op, of, workspace, [out, log_sums])
             }
-            Kernel::AttentionGrad { of, results, grad, workspace, out } => {
-                attention::backward(workers, op, of, (results, grad), workspace, out)
-            }
-            Kernel::CrossEntropy { logits, targets, losses } => {
+            Kernel::AttentionGrad {
+                ref of,
+                ref results,
+                grad,
+                ref mut workspace,
+                out: [ref mut q, ref mut k, ref mut v],
+            } => attention::backward(workers, op, of, (results, grad), workspace, [q, k, v]),
+            Kernel::CrossEntropy { logits, targets, ref mut losses } => {
                 softmax::cross_entropy(workers, op, logits, targets, losses)
             }
-            Kernel::CrossEntropyGrad { logits, targets, grad, out } => {
+            Kernel::CrossEntropyGrad { logits, targets, grad, ref mut out } => {
                 softmax::cross_entropy_grad(workers, op, logits, targets, grad, out)
             }
-            Kernel::Gather { input, indices, axis, out } => {
+            Kernel::Gather { input, indices, axis, ref mut out } => {
                 index::gather(workers, op, input, indices, axis, out)
             }
-            Kernel::ScatterAdd { input, indices, axis, out, .. } => {
+            Kernel::ScatterAdd { input, indices, axis, ref mut out, .. } => {
                 index::scatter_add(op, input, indices, axis, out)
             }
-            Kernel::OneHot { indices, out } => index::one_hot(workers, op, indices, out),
-            Kernel::Random { distribution, key, out } => random::random(workers, op, distribution, key, out),
-            Kernel::Clip { scale, low, high, values } => clip::clip(workers, op, scale, [low, high], values),
-            Kernel::Sgd { ref step, ref grad, ref mut momentum, ref mut param } => {
+            Kernel::OneHot { indices, ref mut out } => index::one_hot(workers, op, indices, out),
+            Kernel::Random { distribution, key, ref mut out } => {
+                random::random(workers, op, distribution, key, out)
+            }
+            Kernel::Scale { factor, ref mut values } => clip::scale(workers, op, factor, values),
+            Kernel::Clip { low, high, ref mut values } => clip::clip(workers, op, [low, high], values),
+            Kernel::Sgd { step, grad, ref mut momentum, ref mut param } => {
                 optim::sgd(workers, op, step, grad, momentum, param)
             }
-            Kernel::Adam { step, grad, mean, variance, param } => {
-                optim::adam(workers, op, step, grad, mean, variance, param)
+            Kernel::Adam { step, grad, ref mut mean, ref mut variance, ref mut param } => {
+                optim::adam(workers, op, step, grad, [mean, variance, param])
             }
-            Kernel::RmsProp { step, grad, variance, momentum, param } => {
-                steps::rms_prop(workers, op, step, grad, variance, momentum, param)
+            Kernel::RmsProp { step, grad, ref mut variance, ref mut momentum, ref mut param } => {
+                optim::rms_prop(workers, op, step, grad, [variance, param], momentum)
             }
-            Kernel::Lion { step, grad, mean, param } => steps::lion(workers, op, step, grad, mean, param),
+            Kernel::Lion { step, grad, ref mut mean, ref mut param } => {
+                optim::lion(workers, op, step, grad, [mean, param])
+            }
         }
     }
 }
@@ -238,8 +251,8 @@ impl Backend for CpuBackend {
 #[cfg(test)]
 impl CpuBackend {
     /// Runs a kernel on operands of a test, which have no device.
-    pub(in crate::backend) fn run(&self, op: &'static str, kernel: Kernel<'_>) -> Result<()> {
-        Backend::run(self, op, kernel, Checked::by_test())
+    pub(in crate::backend) fn run(&self, op: &'static str, mut kernel: Kernel<'_>) -> Result<()> {
+        Backend::run(self, op, &mut kernel, Checked::by_test())
     }
 }
 
@@ -251,8 +264,8 @@ mod tests {
     use crate::backend::{
         AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep, Unary,
     };
-    use crate::dtype::{DType, Scalar};
     use crate::error::Error;
+    use crate::shape::{DType, Scalar};
 
     const DIMS: [usize; 2] = [2, 2];
 
@@ -282,8 +295,9 @@ mod tests {
         let coin = Distribution::Bernoulli { p: 0.5, value: 1.0 };
         let one = Scalar::Int(1);
         let mut done = Vec::new();
-        let mut run =
-            |name, kernel: Kernel<'_>| done.push((name, backend.run(name, kernel, Checked::by_test())));
+        let mut run = |name, mut kernel: Kernel<'_>| {
+            done.push((name, backend.run(name, &mut kernel, Checked::by_test())))
+        };
         run("fill", Kernel::Fill { value: one, out: y.out() });
         run("arange", Kernel::Arange { start: one, step: one, out: y.out() });
         run("copy", Kernel::Copy { input: x, out: y.out() });
@@ -316,7 +330,8 @@ mod tests {
         run("scatter_add", Kernel::ScatterAdd { input: x, indices: i, axis: 0, workspace, out: y.out() });
         run("one_hot", Kernel::OneHot { indices: i, out: cube.out() });
         run("random", Kernel::Random { distribution: coin, key, out: whole.out() });
-        run("clip", Kernel::Clip { scale: 2.0, low: -1.0, high: 1.0, values: y.out() });
+        run("scale", Kernel::Scale { factor: 2.0, values: y.out() });
+        run("clip", Kernel::Clip { low: -1.0, high: 1.0, values: y.out() });
         run("sgd", Kernel::Sgd { step: sgd, grad: x, momentum: Some(a.out()), param: y.out() });
         run("adam", Kernel::Adam { step: adam, grad: x, mean: a.out(), variance: b.out(), param: y.out() });
         let rms = RmsPropStep { lr: 0.1, smoothing: 0.9, epsilon: 1e-8, momentum: 0.0, weight_decay: 0.0 };

@@ -1,4 +1,4 @@
-//! Layer normalisation: every row brought to mean 0 and variance 1. A row may be of several axes.
+//! Layer normalization: every row brought to mean 0 and variance 1. A row may be of several axes.
 
 mod channels;
 mod row;
@@ -12,12 +12,12 @@ use super::number::{Float, Number};
 use super::operands::{Pair, Run, Source};
 use super::parallel::{Workers, light_runs};
 use super::simd;
-use crate::backend::Normalised;
+use crate::backend::Normalized;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
 
-use row::{Gradient, Normalise, met_by_each};
+use row::{Gradient, Normalize, repeated_row};
 pub(super) use sums::{layer_norm_sums, workspace};
 
 /// The mean of a row and 1/√(variance + ε), by which it is scaled.
@@ -28,15 +28,15 @@ type Statistics<T> = [T; 2];
 pub(super) fn layer_norm(
     workers: &Workers,
     op: &'static str,
-    (centred, epsilon): (bool, f64),
+    (centered, epsilon): (bool, f64),
     input: View<'_>,
     [weight, bias]: [Option<View<'_>>; 2],
-    [out, statistics]: [ViewMut<'_>; 2],
+    [out, statistics]: [&mut ViewMut<'_>; 2],
 ) -> Result<()> {
     let width = width(&input, statistics.layout());
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, input)?;
-        let met = (met_by_each::<T>(op, weight, width)?, met_by_each::<T>(op, bias, width)?);
+        let met = (repeated_row::<T>(op, weight, width)?, repeated_row::<T>(op, bias, width)?);
         let affine = Affine::<T>::new(op, weight, bias)?;
         let epsilon = T::from_f64(epsilon);
         let (out, statistics) = (host_mut::<T>(op, out)?, host_mut::<T>(op, statistics)?);
@@ -46,14 +46,14 @@ pub(super) fn layer_norm(
             let rows = out.chunks_mut(width).zip(statistics.chunks_mut(2));
             starts.zip(rows).for_each(|(start, (out, statistics))| {
                 if let ((Some(weight), Some(bias)), Some(x)) = (met, source.slice(start..start + width)) {
-                    let row = Normalise { x, affine: [weight, bias], out, centred, epsilon };
+                    let row = Normalize { x, affine: [weight, bias], out, centered, epsilon };
                     statistics.copy_from_slice(&simd::run(row));
                     return;
                 }
                 let [mean, scale] = if let Some(values) = source.slice(start..start + width) {
-                    let [mean, scale] = statistics_of(values, centred, epsilon);
+                    let [mean, scale] = statistics_of(values, centered, epsilon);
                     if let Some(parameters) = affine.runs(start..start + width) {
-                        channels::normalise(values, [mean, scale], parameters, out);
+                        channels::normalize(values, [mean, scale], parameters, out);
                     } else {
                         simd::zip(out, values, move |out, x| *out = (x - mean) * scale);
                         affine.apply(start, out);
@@ -61,7 +61,7 @@ pub(super) fn layer_norm(
                     [mean, scale]
                 } else {
                     source.load(start, out);
-                    let [mean, scale] = statistics_of(out, centred, epsilon);
+                    let [mean, scale] = statistics_of(out, centered, epsilon);
                     simd::each(out, move |x| *x = (*x - mean) * scale);
                     affine.apply(start, out);
                     [mean, scale]
@@ -73,15 +73,15 @@ pub(super) fn layer_norm(
     })
 }
 
-/// The mean, which is 0 unless the row is `centred`, and the scale.
-fn statistics_of<T: Float>(row: &[T], centred: bool, epsilon: T) -> Statistics<T> {
+/// The mean, which is 0 unless the row is `centered`, and the scale.
+fn statistics_of<T: Float>(row: &[T], centered: bool, epsilon: T) -> Statistics<T> {
     let count = T::from_f64(row.len() as f64);
-    let mean = if centred { fold_slice::<T, Sum>(row) / count } else { T::ZERO };
+    let mean = if centered { fold_slice::<T, Sum>(row) / count } else { T::ZERO };
     let squares = fold_mapped::<T, Sum>(row, |x| (x - mean) * (x - mean));
     [mean, T::ONE / (squares / count + epsilon).sqrt()]
 }
 
-/// What a normalised row is multiplied with, and what is added to it.
+/// What a normalized row is multiplied with, and what is added to it.
 enum Affine<'a, T> {
     Neither,
     Weight(Source<'a, T>),
@@ -121,15 +121,15 @@ impl<'a, T: Float> Affine<'a, T> {
 pub(super) fn layer_norm_grad(
     workers: &Workers,
     op: &'static str,
-    of: &Normalised<'_>,
+    of: &Normalized<'_>,
     grad: View<'_>,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let width = width(&of.input, of.statistics.layout());
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, of.input)?;
         let weighted = of.weight.map(|weight| Pair::<T, T>::new(op, grad, weight)).transpose()?;
-        let met = met_by_each::<T>(op, of.weight, width)?;
+        let met = repeated_row::<T>(op, of.weight, width)?;
         let weight = of.weight.map(|weight| Source::<T>::new(op, weight)).transpose()?;
         let grad = Source::<T>::new(op, grad)?;
         let statistics = &host::<T>(op, &of.statistics)?[of.statistics.layout().offset()..];
@@ -140,23 +140,23 @@ pub(super) fn layer_norm_grad(
                 let [mean, scale] = [statistics[2 * row], statistics[2 * row + 1]];
                 let range = first..first + width;
                 if let (Some(x), Some(grad)) = (source.slice(range.clone()), grad.slice(range.clone())) {
-                    let (statistics, centred) = ([mean, scale], of.centred);
+                    let (statistics, centered) = ([mean, scale], of.centered);
                     if let Some(weight) = met {
-                        simd::run(Gradient { x, grad, weight, out, statistics, centred });
+                        simd::run(Gradient { x, grad, weight, out, statistics, centered });
                         continue;
                     }
                     if let Some(weights) = weight.as_ref().and_then(|weight| weight.runs(range)) {
-                        channels::gradient([x, grad], (statistics, centred), weights, out);
+                        channels::gradient([x, grad], (statistics, centered), weights, out);
                         continue;
                     }
                 }
-                // What reaches the normalised row: g w.
+                // What reaches the normalized row: g w.
                 match &weighted {
                     Some(pair) => pair.each(first, out, |out, g, w| *out = g * w),
                     None => grad.load(first, out),
                 }
                 let along = source.sum_with(first, out, |x, g| (x - mean) * scale * g) / count;
-                let shift = if of.centred { fold_slice::<T, Sum>(out) / count } else { T::ZERO };
+                let shift = if of.centered { fold_slice::<T, Sum>(out) / count } else { T::ZERO };
                 source.each(first, out, |out, x| *out = scale * (*out - shift - (x - mean) * scale * along));
             }
         });

@@ -3,7 +3,7 @@
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
 
 use super::{angle, erf, exp, power};
-use crate::dtype::{RawElement, Scalar};
+use crate::shape::{RawElement, Scalar};
 
 /// A number that is kept in memory.
 pub(super) trait Stored: RawElement {

@@ -15,9 +15,9 @@ use super::dispatch::host;
 use super::parallel::Workers;
 use super::simd;
 use super::walk::{Segment, Walk};
-use crate::dtype::RawElement;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::RawElement;
 use crate::storage::View;
 
 /// Rows of at least so many elements are gone through one by one where no operand has to be copied; shorter ones in blocks.
@@ -124,17 +124,7 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
     ) {
         let f = &f;
         let store = |out: &mut U, a, b| *out = f(a, b);
-        match self.gapless() {
-            // What is little and lies side by side needs no one to cut it.
-            Some((a, b)) if out.len() <= chunk => simd::zip2(out, &a[..out.len()], &b[..out.len()], store),
-            _ => workers.chunks(out, chunk, &|start, part| self.each(start, part, store)),
-        }
-    }
-
-    /// Both operands from their first element on, if the elements of each lie side by side.
-    fn gapless(&self) -> Option<(&'a [A], &'a [B])> {
-        let [a, b] = self.walk.gapless()?;
-        Some((&self.a[a..], &self.b[b..]))
+        workers.chunks(out, chunk, &|start, part| self.each(start, part, store));
     }
 }
 

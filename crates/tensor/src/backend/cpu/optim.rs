@@ -1,71 +1,74 @@
-//! The steps of optimisers: one pass over the parameters, their state and their gradient.
+//! Optimizer steps: one pass over the parameters, their state and their gradient.
 
 use super::dispatch::{float, host_mut};
-use super::number::Float;
+use super::number::{Float, Number};
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
 use super::simd;
-use crate::backend::{AdamStep, SgdStep};
+use crate::backend::{AdamStep, LionStep, RmsPropStep, SgdStep};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
-/// Elements of a gradient with gaps that are gathered at a time.
+/// Elements of a strided gradient that are copied at a time.
 const GATHER: usize = 256;
+
+/// Calls `f` with each parameter, its state and its gradient.
+fn update2<T: Float>(
+    workers: &Workers,
+    slices: [&mut [T]; 2],
+    grad: &Source<'_, T>,
+    f: impl Fn([&mut T; 2], T) + Sync,
+) {
+    workers.chunks_together(slices, LIGHT, &|start, [a, b]| {
+        grad.blocks::<GATHER>(start..start + a.len(), |range, grad| {
+            let range = range.start - start..range.end - start;
+            simd::zip_into2(&mut a[range.clone()], &mut b[range], grad, &f);
+        });
+    });
+}
+
+/// As [`update2`], with two states.
+fn update3<T: Float>(
+    workers: &Workers,
+    slices: [&mut [T]; 3],
+    grad: &Source<'_, T>,
+    f: impl Fn([&mut T; 3], T) + Sync,
+) {
+    workers.chunks_together(slices, LIGHT, &|start, [a, b, c]| {
+        grad.blocks::<GATHER>(start..start + a.len(), |range, grad| {
+            let range = range.start - start..range.end - start;
+            simd::zip_into3(&mut a[range.clone()], &mut b[range.clone()], &mut c[range], grad, &f);
+        });
+    });
+}
 
 /// See [`Kernel::Sgd`](crate::backend::Kernel::Sgd).
 #[inline(never)]
 pub(super) fn sgd(
     workers: &Workers,
     op: &'static str,
-    step: &SgdStep,
-    grad: &View<'_>,
+    step: SgdStep,
+    grad: View<'_>,
     momentum: &mut Option<ViewMut<'_>>,
     param: &mut ViewMut<'_>,
 ) -> Result<()> {
     float!(op, param.dtype(), T => {
-        let few = param.layout().shape().elements() <= LIGHT && momentum.is_none();
-        let param = host_mut::<T>(op, param.reborrow())?;
-        if few && let Some(grad) = grad.host_contiguous::<T>() {
-            // A small parameter: as below, without what it takes to find elements anywhere.
-            simd::zip(param, grad, plain_sgd(step));
-            return Ok(());
+        let [lr, decay, keep] = [step.lr, step.weight_decay, step.momentum].map(T::from_f64);
+        let (param, grad) = (host_mut::<T>(op, param)?, Source::<T>::new(op, grad)?);
+        match momentum {
+            None => workers.chunks(param, LIGHT, &|start, part| {
+                grad.each(start, part, |p, g| *p = *p - lr * (g + decay * *p));
+            }),
+            Some(momentum) => {
+                update2(workers, [param, host_mut::<T>(op, momentum)?], &grad, |[p, m], g| {
+                    let g = g + decay * *p;
+                    *m = keep * *m + g;
+                    *p -= lr * if step.nesterov { g + keep * *m } else { *m };
+                });
+            }
         }
-        let grad = Source::<T>::new(op, *grad)?;
-        let momentum = momentum.as_mut().map(|momentum| host_mut::<T>(op, momentum.reborrow())).transpose()?;
-        sgd_step(workers, step, &grad, momentum, param);
         Ok(())
     })
-}
-
-/// Descent without momentum.
-fn plain_sgd<T: Float>(step: &SgdStep) -> impl Fn(&mut T, T) + Copy + use<T> {
-    let (lr, decay) = (T::from_f64(step.lr), T::from_f64(step.weight_decay));
-    move |p, g| *p = *p - lr * (g + decay * *p)
-}
-
-fn sgd_step<T: Float>(
-    workers: &Workers,
-    step: &SgdStep,
-    grad: &Source<'_, T>,
-    momentum: Option<&mut [T]>,
-    param: &mut [T],
-) {
-    let (lr, decay, keep) =
-        (T::from_f64(step.lr), T::from_f64(step.weight_decay), T::from_f64(step.momentum));
-    let Some(momentum) = momentum else {
-        workers.chunks(param, LIGHT, &|start, part| grad.each(start, part, plain_sgd(step)));
-        return;
-    };
-    workers.chunks2([param, momentum], LIGHT, &|start, [param, momentum]| {
-        grad.blocks::<GATHER>(start..start + param.len(), |range, grad| {
-            let range = range.start - start..range.end - start;
-            simd::zip_into2(&mut param[range.clone()], &mut momentum[range], grad, |[p, m], g| {
-                let g = g + decay * *p;
-                *m = keep * *m + g;
-                *p -= lr * if step.nesterov { g + keep * *m } else { *m };
-            });
-        });
-    });
 }
 
 /// See [`Kernel::Adam`](crate::backend::Kernel::Adam).
@@ -75,71 +78,97 @@ pub(super) fn adam(
     op: &'static str,
     step: AdamStep,
     grad: View<'_>,
-    mean: ViewMut<'_>,
-    variance: ViewMut<'_>,
-    param: ViewMut<'_>,
+    [mean, variance, param]: [&mut ViewMut<'_>; 3],
 ) -> Result<()> {
+    let (coupled, decoupled) =
+        if step.decoupled { (0.0, step.weight_decay) } else { (step.weight_decay, 0.0) };
+    // The corrections for means that started at 0.
+    let t = step.step as f64;
+    let rate = step.lr / (1.0 - step.beta1.powf(t));
+    let scale = (1.0 - step.beta2.powf(t)).sqrt().recip();
     float!(op, param.dtype(), T => {
+        let [beta1, share1] = [step.beta1, 1.0 - step.beta1].map(T::from_f64);
+        let [beta2, share2] = [step.beta2, 1.0 - step.beta2].map(T::from_f64);
+        let [epsilon, rate, scale] = [step.epsilon, rate, scale].map(T::from_f64);
+        let [coupled, shrink] = [coupled, 1.0 - step.lr * decoupled].map(T::from_f64);
         let grad = Source::<T>::new(op, grad)?;
-        let (mean, variance) = (host_mut::<T>(op, mean)?, host_mut::<T>(op, variance)?);
-        adam_step(workers, step, &grad, [host_mut::<T>(op, param)?, mean, variance]);
+        let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, mean)?, host_mut::<T>(op, variance)?];
+        update3(workers, state, &grad, |[p, m, v], g| {
+            let g = g + coupled * *p;
+            *m = beta1 * *m + share1 * g;
+            *v = beta2 * *v + share2 * (g * g);
+            *p = shrink * *p - rate * *m / (v.sqrt() * scale + epsilon);
+        });
         Ok(())
     })
 }
 
-/// The numbers of a step, worked out once.
-#[derive(Clone, Copy, Debug)]
-struct AdamNumbers<T> {
-    beta1: T,
-    /// 1 - beta1
-    share1: T,
-    beta2: T,
-    share2: T,
-    epsilon: T,
-    /// lr / (1 - beta1ᵗ): corrects that the mean started from 0.
-    rate: T,
-    /// 1 / √(1 - beta2ᵗ): the same for the mean of squares.
-    scale: T,
-    /// What decay adds to the gradient (Adam).
-    coupled: T,
-    /// What decay leaves of the parameter (AdamW).
-    shrink: T,
-}
-
-impl<T: Float> AdamNumbers<T> {
-    fn new(step: AdamStep) -> Self {
-        let t = step.step as f64;
-        let (coupled, decoupled) =
-            if step.decoupled { (0.0, step.weight_decay) } else { (step.weight_decay, 0.0) };
-        Self {
-            beta1: T::from_f64(step.beta1),
-            share1: T::from_f64(1.0 - step.beta1),
-            beta2: T::from_f64(step.beta2),
-            share2: T::from_f64(1.0 - step.beta2),
-            epsilon: T::from_f64(step.epsilon),
-            rate: T::from_f64(step.lr / (1.0 - step.beta1.powf(t))),
-            scale: T::from_f64((1.0 - step.beta2.powf(t)).sqrt().recip()),
-            coupled: T::from_f64(coupled),
-            shrink: T::from_f64(1.0 - step.lr * decoupled),
+/// See [`Kernel::RmsProp`](crate::backend::Kernel::RmsProp).
+#[inline(never)]
+pub(super) fn rms_prop(
+    workers: &Workers,
+    op: &'static str,
+    step: RmsPropStep,
+    grad: View<'_>,
+    [variance, param]: [&mut ViewMut<'_>; 2],
+    momentum: &mut Option<ViewMut<'_>>,
+) -> Result<()> {
+    float!(op, param.dtype(), T => {
+        let [lr, decay, keep, epsilon] =
+            [step.lr, step.weight_decay, step.momentum, step.epsilon].map(T::from_f64);
+        let [smoothing, share] = [step.smoothing, 1.0 - step.smoothing].map(T::from_f64);
+        // The gradient over the root of the mean of its squares, of which it becomes a part.
+        let scaled = |p: T, g: T, v: &mut T| {
+            let g = g + decay * p;
+            *v = smoothing * *v + share * (g * g);
+            g / (v.sqrt() + epsilon)
+        };
+        let grad = Source::<T>::new(op, grad)?;
+        let (param, variance) = (host_mut::<T>(op, param)?, host_mut::<T>(op, variance)?);
+        match momentum {
+            None => update2(workers, [param, variance], &grad, |[p, v], g| *p = *p - lr * scaled(*p, g, v)),
+            Some(momentum) => {
+                let state = [param, variance, host_mut::<T>(op, momentum)?];
+                update3(workers, state, &grad, |[p, v, m], g| {
+                    *m = keep * *m + scaled(*p, g, v);
+                    *p -= lr * *m;
+                });
+            }
         }
-    }
+        Ok(())
+    })
 }
 
-fn adam_step<T: Float>(workers: &Workers, step: AdamStep, grad: &Source<'_, T>, state: [&mut [T]; 3]) {
-    let AdamNumbers { beta1, share1, beta2, share2, epsilon, rate, scale, coupled, shrink } =
-        AdamNumbers::new(step);
-    workers.chunks3(state, LIGHT, &|start, [param, mean, variance]| {
-        grad.blocks::<GATHER>(start..start + param.len(), |range, grad| {
-            let range = range.start - start..range.end - start;
-            let [p, m, v] = [&mut param[range.clone()], &mut mean[range.clone()], &mut variance[range]];
-            simd::zip_into3(p, m, v, grad, |[p, m, v], g| {
-                let g = g + coupled * *p;
-                *m = beta1 * *m + share1 * g;
-                *v = beta2 * *v + share2 * (g * g);
-                *p = shrink * *p - rate * *m / (v.sqrt() * scale + epsilon);
-            });
+/// See [`Kernel::Lion`](crate::backend::Kernel::Lion).
+#[inline(never)]
+pub(super) fn lion(
+    workers: &Workers,
+    op: &'static str,
+    step: LionStep,
+    grad: View<'_>,
+    [mean, param]: [&mut ViewMut<'_>; 2],
+) -> Result<()> {
+    float!(op, param.dtype(), T => {
+        let [lr, shrink] = [step.lr, 1.0 - step.lr * step.weight_decay].map(T::from_f64);
+        let [beta1, share1] = [step.beta1, 1.0 - step.beta1].map(T::from_f64);
+        let [beta2, share2] = [step.beta2, 1.0 - step.beta2].map(T::from_f64);
+        let (grad, zero) = (Source::<T>::new(op, grad)?, T::from_f64(0.0));
+        let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, mean)?];
+        update2(workers, state, &grad, |[p, m], g| {
+            let direction = beta1 * *m + share1 * g;
+            // A NaN fails both comparisons and is the step itself.
+            let step = if direction > zero {
+                lr
+            } else if direction < zero {
+                zero - lr
+            } else {
+                direction
+            };
+            *p = shrink * *p - step;
+            *m = beta2 * *m + share2 * g;
         });
-    });
+        Ok(())
+    })
 }
 
 #[cfg(test)]

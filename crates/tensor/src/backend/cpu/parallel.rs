@@ -11,8 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::device::DeviceFault;
-use crate::error::{Error, Result};
+use crate::error::{DeviceFault, Error, Result};
 
 /// Elements per chunk where an element costs a few instructions. A multiple of every number of elements that kernels take at
 /// a time.
@@ -128,24 +127,14 @@ impl Workers {
         self.share(count, fewest_shared(chunk), chunks, &|(index, part)| work(index * chunk, part));
     }
 
-    /// As [`chunks`](Self::chunks), over two slices of one length.
-    pub(super) fn chunks2<T: Send>(
+    /// As [`chunks`](Self::chunks), over several slices of one length.
+    pub(super) fn chunks_together<T: Send, const N: usize>(
         &self,
-        slices: [&mut [T]; 2],
+        slices: [&mut [T]; N],
         chunk: usize,
-        work: &(dyn Fn(usize, [&mut [T]; 2]) + Sync),
+        work: &(dyn Fn(usize, [&mut [T]; N]) + Sync),
     ) {
-        self.zip(slices, [chunk; 2], fewest_shared(chunk), &|index, parts| work(index * chunk, parts));
-    }
-
-    /// As [`chunks`](Self::chunks), over three slices of one length.
-    pub(super) fn chunks3<T: Send>(
-        &self,
-        slices: [&mut [T]; 3],
-        chunk: usize,
-        work: &(dyn Fn(usize, [&mut [T]; 3]) + Sync),
-    ) {
-        self.zip(slices, [chunk; 3], fewest_shared(chunk), &|index, parts| work(index * chunk, parts));
+        self.zip(slices, [chunk; N], fewest_shared(chunk), &|index, parts| work(index * chunk, parts));
     }
 
     /// Calls `work` with the number of each chunk and that chunk of every slice. The slices have as many chunks as the first,
@@ -180,15 +169,14 @@ impl Workers {
     }
 
     /// Cuts `out` into blocks and each block into parts, and calls `work` with the block's number, the number of the
-    /// part's first element within the block, and the part. With `split` false everything stays on this thread.
+    /// part's first element within the block, and the part.
     pub(super) fn parts<T: Send>(
         &self,
         out: &mut [T],
         [block, part]: [usize; 2],
-        split: bool,
         work: &(dyn Fn(usize, usize, &mut [T]) + Sync),
     ) {
-        let count = if split { out.len().div_ceil(block) * block.div_ceil(part) } else { 1 };
+        let count = out.len().div_ceil(block) * block.div_ceil(part);
         let pieces = out.chunks_mut(block).enumerate().flat_map(|(index, whole)| {
             whole.chunks_mut(part).enumerate().map(move |(number, piece)| (index, number * part, piece))
         });
@@ -224,12 +212,12 @@ mod tests {
         for threads in [1, 3] {
             let workers = Workers::new(threads).unwrap();
             let (mut a, mut b, mut c) = (vec![0; 50], vec![0; 50], vec![0; 50]);
-            workers.chunks2([&mut a, &mut b], 7, &|start, [a, b]| {
+            workers.chunks_together([&mut a, &mut b], 7, &|start, [a, b]| {
                 a.fill(start);
                 b.fill(start);
             });
             assert_eq!(a, b);
-            workers.chunks3([&mut a, &mut b, &mut c], 7, &|start, parts| {
+            workers.chunks_together([&mut a, &mut b, &mut c], 7, &|start, parts| {
                 parts.into_iter().for_each(|part| part.iter_mut().for_each(|x| *x += start));
             });
             let expected: Vec<usize> = (0..50).map(|i| i / 7 * 7).collect();
@@ -257,7 +245,7 @@ mod tests {
         for threads in [1, 2] {
             let workers = Workers::new(threads).unwrap();
             let mut out = vec![(0, 0); 30];
-            workers.parts(&mut out, [10, 4], true, &|block, start, part| {
+            workers.parts(&mut out, [10, 4], &|block, start, part| {
                 part.iter_mut().enumerate().for_each(|(i, out)| *out = (block, start + i));
             });
             assert!(out.iter().enumerate().all(|(i, &out)| out == (i / 10, i % 10)));

@@ -4,7 +4,7 @@ use super::dispatch::{float, host_mut};
 use super::fold::{Sum, fold_slice};
 use super::number::{Float, Number};
 use super::parallel::{Workers, light_runs};
-use super::quads::Quads;
+use super::pool2x2::Pool2x2;
 use super::sliding::{Best, Sliding};
 use crate::backend::{Pool, PoolAxis, not_host};
 use crate::error::Result;
@@ -18,7 +18,7 @@ fn plane(dims: &[usize]) -> [usize; 2] {
 
 /// How the planes of a pool are gone through.
 enum Path {
-    Quads(Quads),
+    Pool2x2(Pool2x2),
     Sliding(Sliding),
     /// Window by window.
     Each,
@@ -26,9 +26,9 @@ enum Path {
 
 impl Path {
     fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Self {
-        let quads = || Quads::new(axes, from, to).map(Self::Quads);
+        let pool2x2 = || Pool2x2::new(axes, from, to).map(Self::Pool2x2);
         let sliding = || Sliding::new(axes, from, to).map(Self::Sliding);
-        quads().or_else(sliding).unwrap_or(Self::Each)
+        pool2x2().or_else(sliding).unwrap_or(Self::Each)
     }
 }
 
@@ -39,7 +39,7 @@ pub(super) fn forward(
     op: &'static str,
     (pool, axes): (Pool, [PoolAxis; 2]),
     input: View<'_>,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     if out.layout().shape().elements() == 0 {
         // The planes of no images may have more elements than can be counted.
@@ -55,7 +55,7 @@ pub(super) fn forward(
             let planes = input[start / of_out * of_in..].chunks(of_in);
             for (input, out) in planes.zip(part.chunks_mut(of_out)) {
                 match &path {
-                    Path::Quads(quads) => quads.forward(pool, input, out),
+                    Path::Pool2x2(pool2x2) => pool2x2.forward(pool, input, out),
                     Path::Sliding(sliding) => sliding.forward(pool, input, out),
                     Path::Each => {
                         for (place, out) in out.iter_mut().enumerate() {
@@ -111,7 +111,7 @@ pub(super) fn backward(
     op: &'static str,
     (pool, axes): (Pool, [PoolAxis; 2]),
     (input, grad): (Option<View<'_>>, View<'_>),
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     if out.layout().shape().elements() == 0 {
         // As in `forward`.
@@ -135,7 +135,7 @@ pub(super) fn backward(
                 let input = input.get(number * of_in..(number + 1) * of_in).unwrap_or_default();
                 let grad = &grad[number * of_out..][..of_out];
                 match &path {
-                    Path::Quads(quads) => quads.backward(pool, input, grad, out),
+                    Path::Pool2x2(pool2x2) => pool2x2.backward(pool, input, grad, out),
                     Path::Sliding(sliding) => sliding.backward(pool, input, grad, out, &mut best),
                     Path::Each => {
                         out.fill(T::ZERO);

@@ -11,8 +11,8 @@ use super::parallel::{HEAVY, Workers};
 use super::simd::{self, Loop};
 use super::{angle, exp, philox};
 use crate::backend::{Distribution, RandomKey};
-use crate::dtype::DType;
 use crate::error::Result;
+use crate::shape::DType;
 use crate::storage::ViewMut;
 
 /// See [`Kernel::Random`](crate::backend::Kernel::Random).
@@ -24,7 +24,7 @@ pub(super) fn random(
     op: &'static str,
     distribution: Distribution,
     key: RandomKey,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let dtype = out.dtype();
     match dtype {

@@ -10,27 +10,23 @@
 
 use std::ops::Range;
 
-use super::dispatch::{byte_or_number, float, host, host_mut, scratch};
+use super::dispatch::{byte_or_number, float, host, host_mut, scratch, sums};
 use super::fold::{
-    BLOCK, Cascade, FEW, Fold, Folder, Largest, Product, Smallest, Sum, SumMagnitudes, SumSquares, fold_into,
-    fold_rows, fold_side_by_side, fold_slice,
+    BLOCK, Cascade, Fold, Folder, Largest, Product, Smallest, Sum, SumMagnitudes, SumSquares, fold_into,
+    fold_rows, fold_slice,
 };
 use super::number::Number;
 use super::parallel::{LIGHT, Workers, light_runs};
 use super::simd;
 use super::walk::{Segment, Walk};
 use crate::backend::Reduce;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
 /// Outputs folded side by side where the last axis is kept.
 const TILE: usize = 128;
-
-/// The same where there are few.
-const NARROW: usize = 16;
 
 /// Tasks to aim for: enough to keep many threads busy to the end.
 const TASKS: usize = 64;
@@ -103,31 +99,14 @@ pub(in crate::backend) fn is_reduced(axes: &[bool], axis: usize) -> bool {
 
 /// See [`Workspace::Reduce`](crate::backend::Workspace::Reduce). The same for every way to fold.
 pub(super) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
-    // As one slab has, without looking at the axes.
-    if shape.checked_elements().is_some_and(|elements| elements <= LIGHT) {
-        return 0;
-    }
     Cut::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
-}
-
-/// Evaluates an expression with `$T` standing for an element type in which sums are kept: the others would wrap.
-macro_rules! sums {
-    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            dtype => float!($op, dtype, $T => $body),
-        }
-    };
 }
 
 /// See [`Kernel::Reduce`](crate::backend::Kernel::Reduce).
 pub(super) fn reduce(
     workers: &Workers,
     op: &'static str,
-    input: &View<'_>,
+    input: View<'_>,
     axes: &[bool],
     (f, divisor): (Reduce, f64),
     workspace: &mut Option<ViewMut<'_>>,
@@ -144,11 +123,11 @@ pub(super) fn reduce(
         }
         Reduce::SumSquares => float!(op, input.dtype(), T => reduced.fold::<T, SumSquares>(workspace, out)),
     }?;
-    if divisor == 1.0 { Ok(()) } else { divide(workers, op, out.reborrow(), divisor) }
+    if divisor == 1.0 { Ok(()) } else { divide(workers, op, out, divisor) }
 }
 
 /// Divides every element.
-fn divide(workers: &Workers, op: &'static str, out: ViewMut<'_>, divisor: f64) -> Result<()> {
+fn divide(workers: &Workers, op: &'static str, out: &mut ViewMut<'_>, divisor: f64) -> Result<()> {
     float!(op, out.dtype(), T => {
         let divisor = T::from_f64(divisor);
         workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|_, part| simd::each(part, |x| *x = x.over(divisor)));
@@ -160,7 +139,7 @@ fn divide(workers: &Workers, op: &'static str, out: ViewMut<'_>, divisor: f64) -
 struct Reduced<'a> {
     workers: &'a Workers,
     op: &'static str,
-    input: &'a View<'a>,
+    input: View<'a>,
     axes: &'a [bool],
 }
 
@@ -171,46 +150,18 @@ impl Reduced<'_> {
         out: &mut ViewMut<'_>,
     ) -> Result<()> {
         let Self { workers, op, input, axes } = self;
-        let out = host_mut::<T>(op, out.reborrow())?;
+        let out = host_mut::<T>(op, out)?;
         if input.layout().shape().elements() == 0 {
             // The sizes of the other axes may overflow when multiplied.
             out.fill(F::IDENTITY);
             return Ok(());
         }
-        if let Some(elements) = input.host_contiguous::<T>()
-            && fold_few::<T, F>(elements, (input.layout().shape(), axes), out)
-        {
-            return Ok(());
-        }
         let cut = Cut::new(input.layout().shape(), axes);
-        let sequences = Sequences { data: host::<T>(op, input)?, nests: Nests::new(input.layout(), axes) };
-        let workspace = workspace.as_mut().map(ViewMut::reborrow);
+        let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
         let partials = scratch::<T>(op, workspace, cut.workspace_elements())?;
         run::<T, F>(workers, &sequences, cut, partials, out);
         Ok(())
     }
-}
-
-/// Folds few elements that lie side by side, if all are folded into one, or the first axes of them are: as is done below, without
-/// what it takes to find elements anywhere.
-fn fold_few<T: Number, F: Fold<T>>(elements: &[T], (shape, axes): (&Shape, &[bool]), out: &mut [T]) -> bool {
-    // So few are one slab.
-    if elements.len() > LIGHT {
-        return false;
-    }
-    if out.len() == 1 {
-        fold_rows::<T, F>(out, elements, 0, elements.len());
-        return true;
-    }
-    // Where the last axis has size 1, that before it decides in which order is folded.
-    let rows_are_kept = shape.dims().last().is_some_and(|&size| size != 1) && axes.last() == Some(&false);
-    let few = elements.len() / out.len() <= FEW
-        && rows_are_kept
-        && axes.is_sorted_by(|before, after| before >= after);
-    if few {
-        fold_side_by_side::<T, F>(out, elements);
-    }
-    few
 }
 
 fn run<T: Number, F: Fold<T>>(
@@ -281,13 +232,7 @@ impl<T: Number> Sequences<'_, T> {
         } else if along_rows {
             self.fold_rows::<F>(first, range, out);
         } else {
-            // A narrow tile spares what a wide one costs before its first row. Integers, of which there are seldom many, do without:
-            // it would be all of this compiled once more.
-            if !T::ORDERLESS && self.nests.inner.len().min(out.len()) <= NARROW {
-                self.fold_columns::<F, NARROW>(first, range, out);
-            } else {
-                self.fold_columns::<F, TILE>(first, range, out);
-            }
+            self.fold_columns::<F>(first, range, out);
         }
     }
 
@@ -357,20 +302,20 @@ impl<T: Number> Sequences<'_, T> {
     }
 
     /// Sequences next to each other side by side, in tiles.
-    fn fold_columns<F: Fold<T>, const W: usize>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
+    fn fold_columns<F: Fold<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
         let Nests { outer, inner, reduced } = &self.nests;
         let [stride] = reduced.inner();
         let mut output = first;
         while !out.is_empty() {
             let [base] = outer.at(output / inner.len());
             let column = output % inner.len();
-            let width = W.min(inner.len() - column).min(out.len());
+            let width = TILE.min(inner.len() - column).min(out.len());
             let Some(now) = out.split_off_mut(..width) else { return };
             output += width;
 
-            let columns = Columns::<W>::new(inner, column, width);
-            let mut cascade = Cascade::<T, W>::new::<F>(width);
-            let mut buffer = [T::ZERO; W];
+            let columns = Columns::new(inner, column, width);
+            let mut cascade = Cascade::<T, TILE>::new::<F>(width);
+            let mut buffer = [T::ZERO; TILE];
             for Segment { starts: [place], len } in reduced.segments(range.clone()) {
                 for row in 0..len {
                     let row = &self.data[base + place + row * stride..];
@@ -384,17 +329,17 @@ impl<T: Number> Sequences<'_, T> {
 
 /// Where the elements of a tile lie, seen from the start of its row.
 #[derive(Debug)]
-struct Columns<const W: usize> {
-    places: [usize; W],
+struct Columns {
+    places: [usize; TILE],
     width: usize,
     side_by_side: bool,
 }
 
-impl<const W: usize> Columns<W> {
+impl Columns {
     // Not inlined into each way to fold each type.
     #[inline(never)]
     fn new(inner: &Walk<1>, first: usize, width: usize) -> Self {
-        let mut places = [0; W];
+        let mut places = [0; TILE];
         let [stride] = inner.inner();
         let mut rest = &mut places[..width];
         let mut segments = 0;
@@ -407,7 +352,7 @@ impl<const W: usize> Columns<W> {
     }
 
     /// The tile's elements in a row.
-    fn of<'b, T: Number>(&self, row: &'b [T], buffer: &'b mut [T; W]) -> &'b [T] {
+    fn of<'b, T: Number>(&self, row: &'b [T], buffer: &'b mut [T; TILE]) -> &'b [T] {
         if self.side_by_side {
             return &row[self.places[0]..self.places[0] + self.width];
         }
@@ -425,7 +370,7 @@ pub(super) fn arg_reduce(
     largest: bool,
     input: View<'_>,
     axis: usize,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let layout = input.layout();
     let length = layout.shape().dims().get(axis).copied().unwrap_or(0);

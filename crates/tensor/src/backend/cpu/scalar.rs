@@ -2,7 +2,7 @@
 
 use super::dispatch::any;
 use super::number::Stored;
-use crate::dtype::{DType, Scalar};
+use crate::shape::{DType, Scalar};
 
 /// The bytes of `value` as an element of this type, converted as a fill does.
 pub(crate) fn element_bytes(value: Scalar, dtype: DType) -> Vec<u8> {

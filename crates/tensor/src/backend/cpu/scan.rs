@@ -16,7 +16,7 @@ pub(super) fn running_sum(
     op: &'static str,
     axis: usize,
     reverse: bool,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let shape = out.layout().shape();
     if shape.elements() == 0 {

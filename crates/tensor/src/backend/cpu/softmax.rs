@@ -20,7 +20,7 @@ pub(super) fn softmax(
     op: &'static str,
     log: bool,
     input: View<'_>,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let classes = classes(&out);
     float!(op, out.dtype(), T => {
@@ -69,7 +69,7 @@ pub(super) fn softmax_grad(
     log: bool,
     output: View<'_>,
     grad: View<'_>,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let classes = classes(&out);
     float!(op, out.dtype(), T => {
@@ -99,7 +99,7 @@ pub(super) fn cross_entropy(
     op: &'static str,
     logits: View<'_>,
     targets: View<'_>,
-    losses: ViewMut<'_>,
+    losses: &mut ViewMut<'_>,
 ) -> Result<()> {
     let classes = logits.layout().shape().dims().last().copied().unwrap_or(1);
     index::check(op, targets, classes)?;
@@ -138,7 +138,7 @@ pub(super) fn cross_entropy_grad(
     logits: View<'_>,
     targets: View<'_>,
     grad: View<'_>,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let classes = classes(&out);
     index::check(op, targets, classes)?;

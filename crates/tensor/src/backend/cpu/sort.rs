@@ -10,9 +10,8 @@ use super::dispatch::{byte_or_number, host, host_mut};
 use super::number::Number;
 use super::parallel::{Workers, light_runs};
 use super::walk::Walk;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
 /// What a comparison costs, in units of light work, times the comparisons of an element.
@@ -30,7 +29,7 @@ pub(super) fn arg_sort(
     op: &'static str,
     (descending, first): (bool, usize),
     input: View<'_>,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let lines = Lines::new(&input);
     let out = host_mut::<i64>(op, out)?;

@@ -9,9 +9,8 @@ use bfc_core::{
 
 use super::CpuBackend;
 use super::dispatch::any;
-use crate::dtype::{DType, Element};
 use crate::layout::Layout;
-use crate::shape::Shape;
+use crate::shape::{DType, Element, Shape};
 use crate::storage::{Storage, View, ViewMut};
 
 /// A storage and how it is looked at.

@@ -18,7 +18,7 @@ pub(super) fn unary(
     op: &'static str,
     f: Unary,
     input: View<'_>,
-    out: ViewMut<'_>,
+    out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let dtype = out.dtype();
     if let Unary::Powf(exponent) = f
@@ -171,28 +171,23 @@ pub(super) fn unary_grad(
     workers: &Workers,
     op: &'static str,
     f: Unary,
-    saved: &View<'_>,
-    grad: Option<&View<'_>>,
+    saved: View<'_>,
+    grad: Option<View<'_>>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     float!(op, out.dtype(), T => {
-        let out = host_mut::<T>(op, out.reborrow())?;
+        let out = host_mut::<T>(op, out)?;
         let small = match f {
-            Unary::Sin | Unary::Cos => small_angles(&Source::<T>::new(op, *saved)?),
+            Unary::Sin | Unary::Cos => small_angles(&Source::<T>::new(op, saved)?),
             _ => false,
         };
-        let saved_data = host::<T>(op, saved)?;
+        let saved_data = host::<T>(op, &saved)?;
         let Some(grad) = grad else {
-            if f == Unary::Relu && let Some(saved) = saved.host_contiguous::<T>().filter(|saved| saved.len() <= LIGHT) {
-                // A small layer's: as below, without what it takes to find elements anywhere.
-                simd::zip(out, saved, rectify);
-                return Ok(());
-            }
             let source = Source::of(saved_data, saved.layout());
             derivative_in_place(workers, (f, small), &source, out);
             return Ok(());
         };
-        let grad_data = host::<T>(op, grad)?;
+        let grad_data = host::<T>(op, &grad)?;
         let pair = Pair::of((saved_data, saved.layout()), (grad_data, grad.layout()));
         derivative(workers, (f, small), &pair, out);
         Ok(())

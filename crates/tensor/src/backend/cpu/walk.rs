@@ -150,12 +150,6 @@ impl<const N: usize> Walk<N> {
 }
 
 impl Walk<1> {
-    /// Where the one element is that is visited all the time, if there is but one.
-    pub(super) fn only_place(&self) -> Option<usize> {
-        let [offset] = self.offsets;
-        (self.is_line() && self.inner() == [0]).then_some(offset)
-    }
-
     /// Where the elements begin that lie side by side and are visited several times each, and how many times.
     pub(super) fn repeats(&self) -> Option<(usize, usize)> {
         let [offset] = self.offsets;
@@ -292,8 +286,7 @@ impl<const N: usize> Iterator for Segments<'_, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
-    use crate::shape::Shape;
+    use crate::shape::{DType, Shape};
 
     fn contiguous(dims: &[usize]) -> Layout {
         Layout::contiguous("test", Shape::new(dims).unwrap(), DType::F32).unwrap()

@@ -5,8 +5,8 @@ use bfc_cuda::kernels::{Family, Job};
 use super::launch::{Launcher, float, kernel, operand, origin, output};
 use crate::backend::Attention;
 use crate::backend::blocks::TILE;
-use crate::dtype::DType;
 use crate::error::Result;
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// The sizes, operands and mask that all kernels have in common.

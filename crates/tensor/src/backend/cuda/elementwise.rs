@@ -6,8 +6,8 @@ use super::launch::{
     Launcher, float, kernel, narrowest, number, operand, output, over, set_constant, strided,
 };
 use crate::backend::{Binary, Compare, Unary};
-use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
+use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// See [`Kernel::Fill`](crate::backend::Kernel::Fill).

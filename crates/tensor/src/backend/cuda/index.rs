@@ -6,8 +6,8 @@ use super::elementwise::fill;
 use super::launch::{Launcher, kernel, narrowest, number, operand, origin, output, over, room, strided};
 use super::sort::merge;
 use crate::backend::blocks::sorts_indices;
-use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
+use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// Waits for the device, which looks for an index that is not below `len`: an error for the first. Of those that the host

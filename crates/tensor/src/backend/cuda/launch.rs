@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand, Output, PACK};
 use bfc_cuda::{Compute, ComputeError, Product};
 
-use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// The most blocks that a kernel is started with: threads go on to further elements, so more gain nothing.
@@ -65,7 +65,7 @@ impl Launcher {
 
     /// Whether to ask the device's library for products at all: not all devices have one.
     pub(super) fn has_products(&self) -> bool {
-        self.compute.has_products()
+        self.compute.supports_products()
     }
 
     /// Has the device's library multiply matrices; false if it cannot.
@@ -99,7 +99,7 @@ impl Launcher {
         let copied = unsafe { self.compute.download(view.storage().address() + start as u64, to) };
         copied.map_err(|error| self.failed(op, &error))?;
         // The device has done all before; a dry run knows of this wait too.
-        self.compute.let_go_of_uploads();
+        self.compute.release_uploads();
         Ok(())
     }
 

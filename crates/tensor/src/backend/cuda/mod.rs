@@ -32,9 +32,8 @@ use std::sync::Arc;
 use bfc_core::{AddressSpace, MemoryKind};
 use bfc_cuda::Compute;
 
-use crate::backend::{Backend, Checked, Kernel, Steps, Workspace, demand, sealed};
+use crate::backend::{Backend, Checked, DeviceRules, Kernel, Steps, Workspace, demand, sealed};
 use crate::error::Result;
-use crate::predict::DeviceRules;
 use crate::storage::{View, ViewMut};
 
 use self::launch::Launcher;
@@ -69,7 +68,7 @@ impl Backend for CudaBackend {
     }
 
     fn remark(&self) -> Option<String> {
-        self.device.compute().remark()
+        self.device.compute().performance_note()
     }
 
     fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>, _: Checked) -> Result<()> {
@@ -84,111 +83,122 @@ impl Backend for CudaBackend {
         demand::workspace(RULES, of)
     }
 
-    fn piece(&self) -> usize {
-        demand::piece(RULES)
+    fn chunk_elements(&self) -> usize {
+        demand::chunk_elements(RULES)
     }
 
-    fn takes_halves(&self) -> bool {
-        demand::takes_halves(RULES)
+    fn supports_half(&self) -> bool {
+        demand::supports_half(RULES)
     }
 
     fn steps(&self) -> Option<&dyn Steps> {
         Some(&self.device)
     }
 
-    fn run(&self, op: &'static str, kernel: Kernel<'_>, _: Checked) -> Result<()> {
+    fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {
         let device = &self.device;
-        match kernel {
-            Kernel::Fill { value, out } => elementwise::fill(device, op, value, &out),
-            Kernel::Arange { start, step, out } => elementwise::arange(device, op, start, step, &out),
-            Kernel::Copy { input, out } => elementwise::copy(device, op, input, &out),
-            Kernel::Flip { input, axes, out } => elementwise::flip(device, op, input, axes, &out),
-            Kernel::CopyInto { input, axis, start, step, out } => {
-                elementwise::copy_into(device, op, input, axis, start, step, &out)
+        match *kernel {
+            Kernel::Fill { value, ref out } => elementwise::fill(device, op, value, out),
+            Kernel::Arange { start, step, ref out } => elementwise::arange(device, op, start, step, out),
+            Kernel::Copy { input, ref out } => elementwise::copy(device, op, input, out),
+            Kernel::Flip { input, axes, ref out } => elementwise::flip(device, op, input, axes, out),
+            Kernel::CopyInto { input, axis, start, step, ref out } => {
+                elementwise::copy_into(device, op, input, axis, start, step, out)
             }
-            Kernel::Unary { f, input, out } => elementwise::unary(device, op, f, input, &out),
-            Kernel::UnaryGrad { f, saved, grad, out } => {
-                elementwise::unary_grad(device, op, f, saved, grad, &out)
+            Kernel::Unary { f, input, ref out } => elementwise::unary(device, op, f, input, out),
+            Kernel::UnaryGrad { f, saved, grad, ref out } => {
+                elementwise::unary_grad(device, op, f, saved, grad, out)
             }
-            Kernel::Binary { f, lhs, rhs, out } => elementwise::binary(device, op, f, lhs, rhs, &out),
-            Kernel::Accumulate { f, input, acc } => elementwise::accumulate(device, op, f, input, &acc),
-            Kernel::Compare { f, lhs, rhs, out } => elementwise::compare(device, op, f, lhs, rhs, &out),
-            Kernel::Select { condition, lhs, rhs, out } => {
-                elementwise::select(device, op, condition, lhs, rhs, &out)
+            Kernel::Binary { f, lhs, rhs, ref out } => elementwise::binary(device, op, f, lhs, rhs, out),
+            Kernel::Accumulate { f, input, ref acc } => elementwise::accumulate(device, op, f, input, acc),
+            Kernel::Compare { f, lhs, rhs, ref out } => elementwise::compare(device, op, f, lhs, rhs, out),
+            Kernel::Select { condition, lhs, rhs, ref out } => {
+                elementwise::select(device, op, condition, lhs, rhs, out)
             }
-            Kernel::Reduce { f, divisor, input, axes, workspace, out } => {
-                reduce::reduce(device, op, (f, divisor), input, axes, workspace.as_ref(), &out)
+            Kernel::Reduce { f, divisor, input, axes, ref workspace, ref out } => {
+                reduce::reduce(device, op, (f, divisor), input, axes, workspace.as_ref(), out)
             }
-            Kernel::ArgReduce { largest, input, axis, out } => {
-                reduce::arg_reduce(device, op, largest, input, axis, &out)
+            Kernel::ArgReduce { largest, input, axis, ref out } => {
+                reduce::arg_reduce(device, op, largest, input, axis, out)
             }
-            Kernel::ArgSort { descending, input, workspace, out, .. } => {
-                sort::arg_sort(device, op, descending, input, workspace.as_ref(), &out)
+            Kernel::ArgSort { descending, input, ref workspace, ref out, .. } => {
+                sort::arg_sort(device, op, descending, input, workspace.as_ref(), out)
             }
-            Kernel::RunningSum { axis, reverse, out } => scan::running_sum(device, op, axis, reverse, &out),
-            Kernel::MatMul { bias, lhs, rhs, activation, workspace, out } => {
+            Kernel::RunningSum { axis, reverse, ref out } => {
+                scan::running_sum(device, op, axis, reverse, out)
+            }
+            Kernel::MatMul { bias, lhs, rhs, ref activation, ref workspace, ref out } => {
                 let after = After { bias, activation: activation.as_ref() };
-                matmul::matmul(device, op, after, [lhs, rhs], workspace.as_ref(), &out)
+                matmul::matmul(device, op, after, [lhs, rhs], workspace.as_ref(), out)
             }
-            Kernel::Softmax { log, input, out } => rows::softmax(device, op, log, input, &out),
-            Kernel::SoftmaxGrad { log, output, grad, out } => {
-                rows::softmax_grad(device, op, log, output, grad, &out)
+            Kernel::Softmax { log, input, ref out } => rows::softmax(device, op, log, input, out),
+            Kernel::SoftmaxGrad { log, output, grad, ref out } => {
+                rows::softmax_grad(device, op, log, output, grad, out)
             }
-            Kernel::LayerNorm { centred, epsilon, input, affine, out, statistics } => {
-                let outputs = [&out, &statistics];
-                rows::layer_norm(device, op, (centred, epsilon), input, *affine, outputs)
+            Kernel::LayerNorm { centered, epsilon, input, affine, ref out, ref statistics } => {
+                let outputs = [out, statistics];
+                rows::layer_norm(device, op, (centered, epsilon), input, affine, outputs)
             }
-            Kernel::LayerNormGrad { of, grad, out } => rows::layer_norm_grad(device, op, of, grad, &out),
-            Kernel::LayerNormSums { of, grad, places, workspace, weight, bias } => {
-                let outs = (&weight, bias.as_ref());
+            Kernel::LayerNormGrad { ref of, grad, ref out } => {
+                rows::layer_norm_grad(device, op, of, grad, out)
+            }
+            Kernel::LayerNormSums { ref of, grad, places, ref workspace, ref weight, ref bias } => {
+                let outs = (weight, bias.as_ref());
                 rows::layer_norm_sums(device, op, of, (grad, places), workspace.as_ref(), outs)
             }
-            Kernel::Conv2d { conv, input, weight, out, .. } => {
-                windows::conv2d(device, op, &conv, [input, weight], &out)
+            Kernel::Conv2d { conv, input, weight, ref out, .. } => {
+                windows::conv2d(device, op, &conv, [input, weight], out)
             }
-            Kernel::Conv2dInputGrad { conv, weight, grad, out, .. } => {
-                windows::conv2d_input_grad(device, op, &conv, [weight, grad], &out)
+            Kernel::Conv2dInputGrad { conv, weight, grad, ref out, .. } => {
+                windows::conv2d_input_grad(device, op, &conv, [weight, grad], out)
             }
-            Kernel::Conv2dWeightGrad { conv, input, grad, workspace, out } => {
-                windows::conv2d_weight_grad(device, op, &conv, [input, grad], workspace.as_ref(), &out)
+            Kernel::Conv2dWeightGrad { conv, input, grad, ref workspace, ref out } => {
+                windows::conv2d_weight_grad(device, op, &conv, [input, grad], workspace.as_ref(), out)
             }
-            Kernel::Pool2d { pool, axes, input, out } => {
-                windows::pool2d(device, op, (pool, axes), input, &out)
+            Kernel::Pool2d { pool, axes, input, ref out } => {
+                windows::pool2d(device, op, (pool, axes), input, out)
             }
-            Kernel::Pool2dGrad { pool, axes, input, grad, out } => {
-                windows::pool2d_grad(device, op, (pool, axes), (input, grad), &out)
+            Kernel::Pool2dGrad { pool, axes, input, grad, ref out } => {
+                windows::pool2d_grad(device, op, (pool, axes), (input, grad), out)
             }
-            Kernel::Attention { of, out, log_sums, .. } => {
-                attention::forward(device, op, of, [&out, &log_sums])
+            Kernel::Attention { ref of, ref out, ref log_sums, .. } => {
+                attention::forward(device, op, of, [out, log_sums])
             }
-            Kernel::AttentionGrad { of, results, grad, out, .. } => {
-                attention::backward(device, op, of, (results, grad), &out)
+            Kernel::AttentionGrad { ref of, ref results, grad, ref out, .. } => {
+                attention::backward(device, op, of, (results, grad), out)
             }
-            Kernel::CrossEntropy { logits, targets, losses } => {
-                rows::cross_entropy(device, op, logits, targets, &losses)
+            Kernel::CrossEntropy { logits, targets, ref losses } => {
+                rows::cross_entropy(device, op, logits, targets, losses)
             }
-            Kernel::CrossEntropyGrad { logits, targets, grad, out } => {
-                rows::cross_entropy_grad(device, op, logits, targets, grad, &out)
+            Kernel::CrossEntropyGrad { logits, targets, grad, ref out } => {
+                rows::cross_entropy_grad(device, op, logits, targets, grad, out)
             }
-            Kernel::Gather { input, indices, axis, out } => {
-                index::gather(device, op, input, indices, axis, &out)
+            Kernel::Gather { input, indices, axis, ref out } => {
+                index::gather(device, op, input, indices, axis, out)
             }
-            Kernel::ScatterAdd { input, indices, axis, workspace, out } => {
-                index::scatter_add(device, op, input, indices, axis, workspace.as_ref(), &out)
+            Kernel::ScatterAdd { input, indices, axis, ref workspace, ref out } => {
+                index::scatter_add(device, op, input, indices, axis, workspace.as_ref(), out)
             }
-            Kernel::OneHot { indices, out } => index::one_hot(device, op, indices, &out),
-            Kernel::Random { distribution, key, out } => random::random(device, op, distribution, key, &out),
-            Kernel::Clip { scale, low, high, values } => optim::clip(device, op, [scale, low, high], &values),
-            Kernel::Sgd { step, grad, momentum, param } => {
-                optim::sgd(device, op, step, grad, momentum.as_ref(), &param)
+            Kernel::OneHot { indices, ref out } => index::one_hot(device, op, indices, out),
+            Kernel::Random { distribution, key, ref out } => {
+                random::random(device, op, distribution, key, out)
             }
-            Kernel::Adam { step, grad, mean, variance, param } => {
-                optim::adam(device, op, step, grad, [&param, &mean, &variance])
+            Kernel::Scale { factor, ref values } => {
+                optim::clip(device, op, [factor, f64::NEG_INFINITY, f64::INFINITY], values)
             }
-            Kernel::RmsProp { step, grad, variance, momentum, param } => {
-                optim::rms_prop(device, op, step, grad, (&param, &variance, momentum.as_ref()))
+            Kernel::Clip { low, high, ref values } => optim::clip(device, op, [1.0, low, high], values),
+            Kernel::Sgd { step, grad, ref momentum, ref param } => {
+                optim::sgd(device, op, step, grad, momentum.as_ref(), param)
             }
-            Kernel::Lion { step, grad, mean, param } => optim::lion(device, op, step, grad, [&param, &mean]),
+            Kernel::Adam { step, grad, ref mean, ref variance, ref param } => {
+                optim::adam(device, op, step, grad, [param, mean, variance])
+            }
+            Kernel::RmsProp { step, grad, ref variance, ref momentum, ref param } => {
+                optim::rms_prop(device, op, step, grad, (param, variance, momentum.as_ref()))
+            }
+            Kernel::Lion { step, grad, ref mean, ref param } => {
+                optim::lion(device, op, step, grad, [param, mean])
+            }
         }
     }
 }

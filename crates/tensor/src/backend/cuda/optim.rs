@@ -1,4 +1,4 @@
-//! The steps of optimisers.
+//! The steps of optimizers.
 
 use bfc_cuda::kernels::{Family, Output};
 

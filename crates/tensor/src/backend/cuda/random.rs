@@ -4,8 +4,8 @@ use bfc_cuda::kernels::Family;
 
 use super::launch::{Launcher, kernel, output, over, set_constant};
 use crate::backend::{Distribution, RandomKey};
-use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
+use crate::shape::{DType, Scalar};
 use crate::storage::ViewMut;
 
 /// See [`Kernel::Random`](crate::backend::Kernel::Random).

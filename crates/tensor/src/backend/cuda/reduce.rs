@@ -7,9 +7,9 @@ use super::launch::{Launcher, kernel, narrowest, origin, output, room, room_for_
 use crate::backend::Reduce;
 use crate::backend::blocks::{SIDE_BY_SIDE, cut_of_fold};
 use crate::backend::cpu::reduce::is_reduced;
-use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// Sequences of up to so many elements are folded by one thread.

@@ -9,11 +9,11 @@ use super::launch::{
     written,
 };
 use super::reduce::sum_rows;
-use crate::backend::Normalised;
+use crate::backend::Normalized;
 use crate::backend::blocks::{SIDE_BY_SIDE, slabs_of_rows};
-use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// Threads that share a row: so few that most have something to do, unless rows are too few to fill a GPU with those.
@@ -44,7 +44,7 @@ fn each_of(out: &ViewMut<'_>, width: usize) -> Job {
 }
 
 /// A job for each row that has statistics.
-fn each_normalised(out: &ViewMut<'_>, statistics: &Layout) -> Job {
+fn each_normalized(out: &ViewMut<'_>, statistics: &Layout) -> Job {
     let rows = statistics.shape().elements() / 2;
     each_of(out, out.layout().shape().elements().checked_div(rows).unwrap_or(0))
 }
@@ -117,9 +117,9 @@ pub(super) fn cross_entropy_grad(
     teams(device, op, "cross_entropy_grad", dtype, job)
 }
 
-/// Which of a normalisation's steps the kernels do.
-fn norm_function(centred: bool, weight: bool, bias: bool) -> u64 {
-    u64::from(centred) | u64::from(weight) << 1 | u64::from(bias) << 2
+/// Which of a normalization's steps the kernels do.
+fn norm_function(centered: bool, weight: bool, bias: bool) -> u64 {
+    u64::from(centered) | u64::from(weight) << 1 | u64::from(bias) << 2
 }
 
 /// An operand that need not be there.
@@ -131,14 +131,14 @@ fn optional(view: Option<View<'_>>) -> Operand {
 pub(super) fn layer_norm(
     device: &Launcher,
     op: &'static str,
-    (centred, epsilon): (bool, f64),
+    (centered, epsilon): (bool, f64),
     input: View<'_>,
     [weight, bias]: [Option<View<'_>>; 2],
     [out, statistics]: [&ViewMut<'_>; 2],
 ) -> Result<()> {
     float(op, out.dtype())?;
-    let mut job = each_normalised(out, statistics.layout());
-    job.function = norm_function(centred, weight.is_some(), bias.is_some());
+    let mut job = each_normalized(out, statistics.layout());
+    job.function = norm_function(centered, weight.is_some(), bias.is_some());
     job.inputs = [operand(&input), optional(weight), optional(bias)];
     job.outputs[1] = output(statistics);
     job.constants[0] = epsilon;
@@ -149,13 +149,13 @@ pub(super) fn layer_norm(
 pub(super) fn layer_norm_grad(
     device: &Launcher,
     op: &'static str,
-    of: &Normalised<'_>,
+    of: &Normalized<'_>,
     grad: View<'_>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
     float(op, out.dtype())?;
-    let mut job = each_normalised(out, of.statistics.layout());
-    job.function = norm_function(of.centred, of.weight.is_some(), false);
+    let mut job = each_normalized(out, of.statistics.layout());
+    job.function = norm_function(of.centered, of.weight.is_some(), false);
     job.inputs = [operand(&of.input), optional(of.weight), operand(&grad)];
     job.also[0] = origin(&of.statistics);
     let dtype = narrowest([out.dtype(), of.input.dtype(), grad.dtype()]);
@@ -166,7 +166,7 @@ pub(super) fn layer_norm_grad(
 pub(super) fn layer_norm_sums(
     device: &Launcher,
     op: &'static str,
-    of: &Normalised<'_>,
+    of: &Normalized<'_>,
     (grad, places): (View<'_>, usize),
     workspace: Option<&ViewMut<'_>>,
     (weight, bias): (&ViewMut<'_>, Option<&ViewMut<'_>>),

@@ -3,8 +3,8 @@
 use bfc_cuda::kernels::{Family, Job, Operand, Output};
 
 use super::launch::{Launcher, kernel, origin, output, room};
-use crate::dtype::DType;
 use crate::error::Result;
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// See [`Kernel::ArgSort`](crate::backend::Kernel::ArgSort).

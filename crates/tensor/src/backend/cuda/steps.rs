@@ -3,9 +3,9 @@
 use bfc_cuda::StepId;
 
 use super::launch::Launcher;
+use crate::backend::StepCounts;
 use crate::backend::Steps;
 use crate::error::Result;
-use crate::step_graph::StepCounts;
 
 impl Steps for Launcher {
     fn begin(&self, step: u64) -> bool {

@@ -1,6 +1,6 @@
 //! How to read a CSV file, and how much of it.
 
-use crate::gzip;
+use highwater_tracking::gzip;
 
 /// Which column is the label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::mem::take;
 
 use super::{Checkpoint, expected};
 use crate::error::Result;
-use crate::io::mismatch::{Mismatch, PARAMETERS};
+use crate::error::{Mismatch, PARAMETERS};
 use crate::nn::Module;
 
 /// What a module and a checkpoint did not have in common: see [`Checkpoint::restore_partly`].

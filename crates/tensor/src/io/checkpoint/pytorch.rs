@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::Checkpoint;
 use crate::error::Result;
 use crate::io::{Array, Arrays};
+use crate::layout::IntoShape;
 use crate::nn::RecurrentOptions;
-use crate::shape::IntoShape;
 
 /// What PyTorch calls the parameters of a layer in one direction, and what they are called here.
 const PARTS: [(&str, &str); 4] = [

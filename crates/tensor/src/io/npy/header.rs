@@ -6,10 +6,10 @@ use std::path::Path;
 use highwater_tracking::FileKind;
 
 use super::NpyLimits;
-use crate::dtype::DType;
 use crate::file_kind;
 use crate::io::stored::{Kind, Stored};
 use crate::io::{Array, FileError};
+use crate::shape::DType;
 use crate::shape::{MAX_RANK, Shape};
 
 /// How every file begins.

@@ -2,10 +2,10 @@ use rawzip::ZipArchiveWriter;
 
 use super::*;
 use crate::Shape;
-use crate::dtype::DType;
 use crate::fuzz;
 use crate::io::npz::{read_npz_bytes, write_npz_to};
 use crate::io::{Arrays, read_npz_from};
+use crate::shape::DType;
 
 /// What `numpy.save` (2.4) writes before the elements.
 fn numpy(descr: &str, fortran: &str, shape: &str) -> Vec<u8> {

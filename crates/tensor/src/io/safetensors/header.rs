@@ -13,10 +13,10 @@ use serde::de::{
 use serde_json::{Value, json};
 
 use super::SafetensorsLimits;
-use crate::dtype::DType;
 use crate::file_kind;
 use crate::io::stored::Kind;
 use crate::io::{Array, FileError};
+use crate::shape::DType;
 use crate::shape::{MAX_RANK, Shape};
 
 /// The field of the header that is not a tensor.

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use highwater_tracking::pickle::{Pickle, Value};
 
 use super::Reading;
-use crate::dtype::DType;
 use crate::io::skipped::Collector;
 use crate::io::stored::{Kind, Place, Stored};
 use crate::io::{Array, FileError};
-use crate::shape::{MAX_RANK, Shape};
+use crate::shape::{DType, MAX_RANK, Shape};
 
 /// How deep dictionaries may be nested.
 const DEEPEST: usize = 16;

@@ -1,13 +1,12 @@
 //! One recurrent layer in one direction: the gates' weights, and the way along a sequence.
 
 use super::super::init::{Fans, Init};
-use super::super::parameter::Parameter;
+use crate::autograd::Parameter;
 use crate::device::Place;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::same_dtype;
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::shape::DType;
+use crate::tensor::{Rng, Tensor};
 
 /// What all kinds are made of: the gates' weights, side by side along the last axis.
 #[derive(Debug)]

@@ -1,14 +1,13 @@
 //! The plain recurrent layer.
 
 use super::super::module::Module;
-use super::super::parameter::Parameter;
-use super::RecurrentOptions;
 use super::gates::{Gates, OfState};
 use super::stack::Stack;
+use super::{RecurrentOptions, recurrent_layer};
+use crate::autograd::Parameter;
 use crate::device::Place;
 use crate::error::Result;
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::tensor::{Rng, Tensor};
 
 /// What makes a state of a sum in an [`Rnn`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,29 +43,6 @@ pub struct Rnn {
 }
 
 impl Rnn {
-    /// A layer in `f32`. All parameters start uniform in ±1/√hidden.
-    ///
-    /// # Errors
-    /// As [`Gru::with_options`](super::Gru::with_options).
-    pub fn new(place: &impl Place, inputs: usize, hidden: usize, rng: &Rng) -> Result<Self> {
-        Self::with_options(place, inputs, hidden, RecurrentOptions::default(), rng)
-    }
-
-    /// Layers made to measure, that start as [`new`](Self::new) says.
-    ///
-    /// # Errors
-    /// As [`Gru::with_options`](super::Gru::with_options).
-    pub fn with_options(
-        place: &impl Place,
-        inputs: usize,
-        hidden: usize,
-        options: RecurrentOptions,
-        rng: &Rng,
-    ) -> Result<Self> {
-        let stack = Stack::new("rnn", place, [inputs, hidden, 1], options, rng)?;
-        Ok(Self { stack, nonlinearity: Nonlinearity::default() })
-    }
-
     /// The same with another function in place of the hyperbolic tangent.
     #[must_use]
     pub const fn with_nonlinearity(mut self, nonlinearity: Nonlinearity) -> Self {
@@ -93,16 +69,4 @@ impl Rnn {
     }
 }
 
-impl Module for Rnn {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.run(x, None)?.0)
-    }
-
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.stack.visit(visitor);
-    }
-
-    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        self.stack.visit_rngs(visitor);
-    }
-}
+recurrent_layer!(Rnn: "rnn", 1 gates, nonlinearity: Nonlinearity::default());

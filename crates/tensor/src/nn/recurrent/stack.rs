@@ -4,14 +4,13 @@ use highwater_tracking::module;
 
 use super::super::dropout::Dropout;
 use super::super::module::Module;
-use super::super::parameter::Parameter;
 use super::RecurrentOptions;
 use super::gates::{Gates, OfState, Products};
+use crate::autograd::Parameter;
 use crate::device::Place;
 use crate::error::{Error, Result};
 use crate::ops::same_dtype;
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::tensor::{Rng, Tensor};
 
 /// One layer in one direction, and its path in the stack.
 #[derive(Debug)]

@@ -9,10 +9,9 @@ use super::super::dropout::dropped;
 use super::super::random::check;
 use super::{AttentionOptions, Between, ScaledDotProduct};
 use crate::backend::RandomKey;
-use crate::dtype::{DType, Scalar};
 use crate::error::Result;
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::shape::{DType, Scalar};
+use crate::tensor::{Rng, Tensor};
 
 /// What no softmax gives a weight to.
 const HIDDEN: Scalar = Scalar::Float(f64::NEG_INFINITY);

@@ -12,12 +12,11 @@
 
 use super::reduction::Reduction;
 use crate::autograd::Saved;
-use crate::context::OpContext;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::Op;
+use crate::op::{Op, OpContext};
 use crate::ops::create::constant_like;
 use crate::ops::{apply_promoted, same_dtype, supported, wanted};
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 /// The loss of one element.
@@ -92,7 +91,7 @@ impl Op for ElementLoss {
         if x.shape() != target.shape() {
             return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *target.shape() });
         }
-        let losses = self.kind.losses(&x.widened()?, &target.widened()?)?;
+        let losses = self.kind.losses(&x.upcast()?, &target.upcast()?)?;
         let loss = self.reduction.fold(losses)?.to_dtype(x.dtype())?;
         ctx.save(x);
         ctx.save(target);
@@ -100,8 +99,8 @@ impl Op for ElementLoss {
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (x, target) = (&saved.tensor(0)?.widened()?, &saved.tensor(1)?.widened()?);
-        let share = self.reduction.spread(&grad.widened()?, x.shape())?;
+        let (x, target) = (&saved.tensor(0)?.upcast()?, &saved.tensor(1)?.upcast()?);
+        let share = self.reduction.spread(&grad.upcast()?, x.shape())?;
         let rounded = |slope: Tensor| slope.mul(&share)?.to_dtype(grad.dtype());
         let to_x = wanted(saved, 0, || rounded(self.kind.slope(x, target)?))?;
         let to_target = wanted(saved, 1, || rounded(self.kind.target_slope(x, target)?))?;

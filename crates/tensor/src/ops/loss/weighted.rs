@@ -11,9 +11,8 @@ use super::positions;
 use super::reduction::Reduction;
 use crate::autograd::Saved;
 use crate::backend::Kernel;
-use crate::context::OpContext;
 use crate::error::{Error, Result};
-use crate::op::{Op, apply};
+use crate::op::{Op, OpContext, apply};
 use crate::ops::create::constant_like;
 use crate::ops::same_dtype;
 use crate::tensor::Tensor;
@@ -106,8 +105,8 @@ impl Op for WeightedCrossEntropy {
                 return Err(Error::ShapeMismatch { op: OP, lhs: *logits.shape(), rhs: *weights.shape() });
             }
         }
-        let (dtype, logits) = (logits.dtype(), &logits.widened()?);
-        let class_weights = class_weights.map(Tensor::widened).transpose()?;
+        let (dtype, logits) = (logits.dtype(), &logits.upcast()?);
+        let class_weights = class_weights.map(Tensor::upcast).transpose()?;
         let kept = Rows::kept(self.ignored, targets)?;
         let mut losses = ctx.temp(targets.shape(), logits.dtype())?;
         ctx.compute(Kernel::CrossEntropy {
@@ -135,9 +134,9 @@ impl Op for WeightedCrossEntropy {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (logits, targets) = (&saved.tensor(0)?.widened()?, saved.tensor(1)?);
-        let class_weights = if saved.inputs() > 2 { Some(saved.tensor(2)?.widened()?) } else { None };
-        let grad = &grad.widened()?;
+        let (logits, targets) = (&saved.tensor(0)?.upcast()?, saved.tensor(1)?);
+        let class_weights = if saved.inputs() > 2 { Some(saved.tensor(2)?.upcast()?) } else { None };
+        let grad = &grad.upcast()?;
         let rows = Rows::new(Rows::kept(self.ignored, targets)?, logits, class_weights.as_ref())?;
         let share = match self.reduction {
             Reduction::Mean => grad.div(&rows.weights.sum_all()?)?.broadcast_to(targets.shape())?,

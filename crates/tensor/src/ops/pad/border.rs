@@ -18,10 +18,9 @@ use std::ops::Range;
 use super::{Widths, check_sizes, checked, inside, padded};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel, Reduce};
-use crate::context::{Buffer, OpContext};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Op, apply};
+use crate::op::{Buffer, Op, OpContext, apply};
 use crate::ops::axes::AxisSet;
 use crate::ops::reduce::fold;
 use crate::shape::Shape;
@@ -212,7 +211,7 @@ impl Tensor {
 mod tests {
     use super::*;
     use crate::device::Device;
-    use crate::dtype::DType;
+    use crate::shape::DType;
     use PadMode::{Circular, Reflect, Replicate};
 
     #[test]

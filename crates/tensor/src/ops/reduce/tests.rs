@@ -1,6 +1,5 @@
 use super::*;
-use crate::device::Device;
-use crate::runtime::Runtime;
+use crate::device::{Device, Runtime};
 
 fn cpu() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
@@ -124,7 +123,7 @@ fn sums_of_no_elements_along_huge_axes_do_not_overflow() {
 #[test]
 fn narrow_integers_are_widened_piece_by_piece() {
     let device = cpu();
-    let piece = device.backend().piece();
+    let piece = device.backend().chunk_elements();
     // Of several shapes, so that the longest axis is folded or stays, and the last piece is a shorter one.
     for (dims, axes) in [
         ([3, piece + 5], &[1][..]),

@@ -2,8 +2,7 @@ use super::*;
 use crate::error::Error;
 use crate::nn::{Linear, Module};
 use crate::optim::{AdamW, Optimizer};
-use crate::rng::Rng;
-use crate::tensor::Tensor;
+use crate::tensor::{Rng, Tensor};
 use bfc_core::sim::SimDevice;
 use bfc_core::{AllocatorAttributes, Registry, default_reserve};
 
@@ -43,7 +42,7 @@ fn a_dry_run_has_the_figures_of_the_real_one_to_the_byte() {
     assert_eq!(dry.peak, real);
     assert!(dry.peak.requested > 3 << 20 && dry.peak.requested < dry.peak.in_use);
     let report = Report::new(runtime.tracker(), &[pool]);
-    assert_eq!((dry.report.ops, dry.report.by_place), (report.ops, report.by_place));
+    assert_eq!((dry.report.ops, dry.report.places), (report.ops, report.places));
     assert_eq!(dry.result, 7.0);
 }
 

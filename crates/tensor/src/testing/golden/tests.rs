@@ -1,5 +1,6 @@
 use super::*;
-use crate::predict::{DeviceProfile, DryRunOptions};
+use crate::device::DeviceProfile;
+use crate::predict::DryRunOptions;
 use crate::tensor::Tensor;
 use bfc_core::Environment;
 

@@ -2,11 +2,12 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Request};
+use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Request};
 
 use super::*;
 use crate::account::Tracker;
-use crate::record::{HwmProblem, Recording, Usage};
+use crate::record::{HwmProblem, Recording};
+use crate::report::OpRow;
 use crate::scope::{module, phase};
 
 /// A file that grows while it is read.
@@ -73,7 +74,7 @@ fn file() -> Vec<u8> {
 fn a_follower_comes_to_what_the_whole_file_comes_to_in_whatever_pieces_it_grows() {
     let whole = file();
     let recording = Recording::read(&whole[..], &RecordingLimits::default()).unwrap();
-    let usage = Usage::of(&recording);
+    let whole_report = Report::from_recording(&recording);
     for piece in [1, 7, 100, 5000, whole.len()] {
         let growing = Growing::default();
         let mut follower = Follower::new(growing.clone(), RecordingLimits::default());
@@ -85,30 +86,20 @@ fn a_follower_comes_to_what_the_whole_file_comes_to_in_whatever_pieces_it_grows(
         assert!(follower.has_ended() && !follower.poll().unwrap());
         assert_eq!(follower.offset(), whole.len() as u64);
         assert_eq!(follower.events(), recording.events().len() as u64);
-        let peak = usage.peak.clone().unwrap();
-        assert_eq!((follower.peak_bytes(), follower.peak_at_ns()), (peak.bytes, peak.at_ns));
-        assert_eq!((follower.peak_owner(), follower.live_bytes()), (peak.owner, 0));
+        let report = follower.report(usize::MAX);
+        assert_eq!((&report.peak, &report.categories), (&whole_report.peak, &whole_report.categories));
+        assert_eq!((&report.saved, follower.live_bytes()), (&whole_report.saved, 0));
         assert_eq!((follower.time_ns(), follower.last_mark()), (recording.end_ns(), Some("step 30")));
-        assert!(follower.reserved_bytes() >= follower.peak_bytes());
-        for holder in follower.holders(usize::MAX) {
-            let place = usage.places.iter().find(|place| {
-                let phase = if place.phase == crate::Phase::Forward { "" } else { ":backward" };
-                format!("{}.{}{phase}", place.scope.clone().unwrap_or_default(), place.op) == holder.name
-            });
+        let peak = report.peak.unwrap().bytes;
+        assert!(follower.reserved_bytes() >= peak);
+        for holder in report.places {
+            let place = whole_report.places.iter().find(|place| place.path() == holder.path());
             let place = place.unwrap_or_else(|| panic!("{holder:?}"));
-            assert_eq!(
-                (holder.calls, holder.most_bytes, holder.peak_bytes),
-                (place.calls, place.self_peak_bytes, place.peak_bytes)
-            );
+            let marks = |row: &OpRow| (row.calls, row.self_peak_bytes, row.peak_bytes, row.total_bytes);
+            assert_eq!(marks(&holder), marks(place));
         }
-        assert_eq!(follower.holders(2).len(), 2);
-        for (row, known) in follower.categories().iter().zip(&usage.categories) {
-            assert_eq!(
-                (row.category.name(), row.most_bytes, row.peak_bytes, row.live_bytes),
-                (known.category, known.high_water_bytes, known.peak_bytes, known.live_bytes)
-            );
-        }
-        assert_eq!(follower.course().iter().max(), Some(&follower.peak_bytes()));
+        assert_eq!(follower.report(2).places.len(), 2);
+        assert_eq!(follower.course().iter().max(), Some(&peak));
     }
 }
 

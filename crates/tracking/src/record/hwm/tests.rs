@@ -6,7 +6,8 @@ use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig
 use super::*;
 use crate::account::Tracker;
 use crate::fuzz;
-use crate::record::{Cut, EventKind, Recording, RecordingLimits, RunFacts};
+use crate::record::{EventKind, Recording, RecordingLimits};
+use crate::report::{Cut, RunFacts};
 use crate::scope::module;
 
 /// A file in memory that can be read while it is written.

@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 use serde::Serialize;
 
 use super::{HEAD_BYTES, MAGIC, VERSION, checksum, kind, label, most_bytes};
-use crate::record::summary::{RunFacts, RunSummary};
+use crate::record::summary::RunSummary;
+use crate::report::RunFacts;
 
 /// How many full blocks may wait for the disk. When more are ready, the program waits: nothing is lost.
 const WAITING_BLOCKS: usize = 64;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::record::wire::{Encoder, Lane, Wire};
+use crate::record::wire::{Encoder, EventContext, RawEvent};
 
 /// A pool, and a number or an address in it.
 type Key = (u32, u64);
@@ -16,8 +16,8 @@ type Key = (u32, u64);
 #[derive(Clone, Copy, Debug)]
 struct Told {
     time: u64,
-    place: Lane,
-    event: Wire<'static>,
+    context: EventContext,
+    event: RawEvent<'static>,
 }
 
 /// How many places the small table has: a power of two. Six KiB, which a processor keeps at hand.
@@ -45,39 +45,42 @@ const fn slot(id: u64) -> usize {
 
 impl Carried {
     /// Takes in an event that is lost; whether it was one.
-    pub(super) fn take(&mut self, time: u64, place: Lane, event: &Wire<'_>) -> bool {
+    pub(super) fn take(&mut self, time: u64, context: EventContext, event: &RawEvent<'_>) -> bool {
         match *event {
-            Wire::Alloc { id, requested, granted, address, owner, category } => {
-                let event = Wire::Alloc { id, requested, granted, address, owner, category };
-                let block = ((place.pool, id), Told { time, place, event });
+            RawEvent::Alloc { id, requested, granted, address, owner, category } => {
+                let event = RawEvent::Alloc { id, requested, granted, address, owner, category };
+                let block = ((context.pool, id), Told { time, context, event });
                 if let Some((key, told)) = self.recent[slot(id)].replace(block) {
                     self.others.insert(key, told);
                 }
             }
-            Wire::Free { id } => {
-                let (key, recent) = ((place.pool, id), &mut self.recent[slot(id)]);
+            RawEvent::Free { id } => {
+                let (key, recent) = ((context.pool, id), &mut self.recent[slot(id)]);
                 if recent.as_ref().is_some_and(|(known, _)| *known == key) {
                     *recent = None;
                 } else {
                     self.others.remove(&key);
                 }
             }
-            Wire::Retag { id, owner: new_owner, category: new_category } => {
-                let key = (place.pool, id);
+            RawEvent::Retag { id, owner: new_owner, category: new_category } => {
+                let key = (context.pool, id);
                 let recent = self.recent[slot(id)].as_mut().filter(|(known, _)| *known == key);
                 let told = recent.map(|(_, told)| told).or_else(|| self.others.get_mut(&key));
-                if let Some(Told { event: Wire::Alloc { owner, category, .. }, .. }) = told {
+                if let Some(Told { event: RawEvent::Alloc { owner, category, .. }, .. }) = told {
                     (*owner, *category) = (new_owner, new_category);
                 }
             }
-            Wire::Region { address, bytes, taken: true } => {
-                let event = Wire::Region { address, bytes, taken: true };
-                self.regions.insert((place.pool, address), Told { time, place, event });
+            RawEvent::Region { address, bytes, taken: true } => {
+                let event = RawEvent::Region { address, bytes, taken: true };
+                self.regions.insert((context.pool, address), Told { time, context, event });
             }
-            Wire::Region { address, taken: false, .. } => {
-                self.regions.remove(&(place.pool, address));
+            RawEvent::Region { address, taken: false, .. } => {
+                self.regions.remove(&(context.pool, address));
             }
-            Wire::Switch { .. } | Wire::Owner { .. } | Wire::Pool { .. } | Wire::Report { .. } => {
+            RawEvent::Switch { .. }
+            | RawEvent::Owner { .. }
+            | RawEvent::Pool { .. }
+            | RawEvent::Report { .. } => {
                 return false;
             }
             _ => {}
@@ -90,14 +93,14 @@ impl Carried {
         let blocks = self.recent.into_iter().flatten().chain(self.others);
         let mut told: Vec<(Key, Told)> = blocks.chain(self.regions).collect();
         // A block lies in a region that was there before it.
-        let is_block = |told: &Told| matches!(told.event, Wire::Alloc { .. });
+        let is_block = |told: &Told| matches!(told.event, RawEvent::Alloc { .. });
         told.sort_unstable_by_key(|(key, told)| (told.time, is_block(told), *key));
         let mut encoder = Encoder::default();
-        for (_, Told { time, place, event }) in told {
-            encoder.at(place);
+        for (_, Told { time, context, event }) in told {
+            encoder.at(context);
             encoder.push(time, &event);
         }
-        encoder.push(0, &Wire::Lost { events: lost });
+        encoder.push(0, &RawEvent::Lost { events: lost });
         encoder.into_bytes()
     }
 }

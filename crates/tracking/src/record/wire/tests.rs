@@ -10,14 +10,14 @@ fn number() -> impl Strategy<Value = u64> {
     (any::<u64>(), 0_u32..64).prop_map(|(value, shift)| value >> shift)
 }
 
-fn event() -> impl Strategy<Value = Wire<'static>> {
+fn event() -> impl Strategy<Value = RawEvent<'static>> {
     let text = prop::sample::select(&["", "fc1", "büro", "a.b:c"][..]);
     let phase = prop::sample::select(
         &[None, Some(Phase::Forward), Some(Phase::Backward), Some(Phase::Optimizer)][..],
     );
     prop_oneof![
         (number(), number(), number(), number(), 0_u32..5, category()).prop_map(
-            |(id, requested, more, address, owner, category)| Wire::Alloc {
+            |(id, requested, more, address, owner, category)| RawEvent::Alloc {
                 id,
                 requested,
                 granted: requested.saturating_add(more),
@@ -26,30 +26,34 @@ fn event() -> impl Strategy<Value = Wire<'static>> {
                 category
             }
         ),
-        number().prop_map(|id| Wire::Free { id }),
-        (number(), any::<u32>(), category()).prop_map(|(id, owner, category)| Wire::Retag {
+        number().prop_map(|id| RawEvent::Free { id }),
+        (number(), any::<u32>(), category()).prop_map(|(id, owner, category)| RawEvent::Retag {
             id,
             owner,
             category
         }),
-        (0_u32..5).prop_map(|owner| Wire::Enter { owner }),
-        (number(), number()).prop_map(|(high_water, outliving)| Wire::Leave { high_water, outliving }),
-        (number(), 0_u32..5, category()).prop_map(|(requested, owner, category)| Wire::Failed {
+        (0_u32..5).prop_map(|owner| RawEvent::Enter { owner }),
+        (number(), number()).prop_map(|(high_water, outliving)| RawEvent::Leave { high_water, outliving }),
+        (number(), 0_u32..5, category()).prop_map(|(requested, owner, category)| RawEvent::Failed {
             requested,
             owner,
             category
         }),
-        (number(), number(), any::<bool>()).prop_map(|(address, bytes, taken)| Wire::Region {
+        (number(), number(), any::<bool>()).prop_map(|(address, bytes, taken)| RawEvent::Region {
             address,
             bytes,
             taken
         }),
-        text.clone().prop_map(|text| Wire::Mark { text }),
-        text.clone().prop_map(|text| Wire::Report { text }),
-        number().prop_map(|events| Wire::Lost { events }),
+        text.clone().prop_map(|text| RawEvent::Mark { text }),
+        text.clone().prop_map(|text| RawEvent::Report { text }),
+        number().prop_map(|events| RawEvent::Lost { events }),
         (any::<u32>(), any::<u32>(), phase, text.clone())
-            .prop_map(|(owner, parent, phase, name)| Wire::Owner { owner, parent, phase, name }),
-        (any::<u32>(), text.clone(), text).prop_map(|(pool, memory, name)| Wire::Pool { pool, memory, name }),
+            .prop_map(|(owner, parent, phase, name)| RawEvent::Owner { owner, parent, phase, name }),
+        (any::<u32>(), text.clone(), text).prop_map(|(pool, memory, name)| RawEvent::Pool {
+            pool,
+            memory,
+            name
+        }),
     ]
 }
 
@@ -59,24 +63,24 @@ proptest! {
         let mut encoder = Encoder::default();
         let (mut written, mut time) = (Vec::new(), 0_u64);
         for (passed, event, thread, pool) in &events {
-            let place = Lane { thread: *thread, pool: *pool, stream: 0 };
+            let context = EventContext { thread: *thread, pool: *pool, stream: 0 };
             time = time.saturating_add(passed >> 8);
-            encoder.at(place);
+            encoder.at(context);
             encoder.push(time, event);
-            written.push((time, place, *event));
+            written.push((time, context, *event));
         }
         let mut decoder = Decoder::new(encoder.bytes());
         let mut read = Vec::new();
         while let Some(event) = decoder.next().unwrap() {
-            if !matches!(event, Wire::Switch { .. }) {
-                read.push((decoder.time(), decoder.place(), event));
+            if !matches!(event, RawEvent::Switch { .. }) {
+                read.push((decoder.time(), decoder.context(), event));
             }
         }
         // What has no time is found at that of the event before it.
-        let timeless = |event: &Wire<'_>| {
+        let timeless = |event: &RawEvent<'_>| {
             matches!(
                 event,
-                Wire::Lost { .. } | Wire::Owner { .. } | Wire::Pool { .. } | Wire::Report { .. }
+                RawEvent::Lost { .. } | RawEvent::Owner { .. } | RawEvent::Pool { .. } | RawEvent::Report { .. }
             )
         };
         prop_assert_eq!(read.len(), written.len());
@@ -100,7 +104,7 @@ proptest! {
 #[test]
 fn an_allocation_in_the_usual_order_takes_few_bytes() {
     let mut encoder = Encoder::default();
-    let alloc = |id, address| Wire::Alloc {
+    let alloc = |id, address| RawEvent::Alloc {
         id,
         requested: 1000,
         granted: 1024,
@@ -113,7 +117,7 @@ fn an_allocation_in_the_usual_order_takes_few_bytes() {
     encoder.push(2_000, &alloc(2, 0x7f00_0000_0400));
     // Tag, time, address, category, bytes asked for, bytes granted above that.
     assert_eq!(encoder.len() - before, 1 + 2 + 1 + 1 + 2 + 1);
-    encoder.push(2_100, &Wire::Free { id: 1 });
+    encoder.push(2_100, &RawEvent::Free { id: 1 });
     assert_eq!(encoder.len() - before, 8 + 3);
 }
 
@@ -127,7 +131,9 @@ fn flags_that_mean_nothing_are_refused() {
 #[test]
 fn long_texts_are_cut_between_letters() {
     let mut encoder = Encoder::default();
-    encoder.push(0, &Wire::Mark { text: &"é".repeat(MAX_TEXT) });
-    let Wire::Mark { text } = Decoder::new(encoder.bytes()).next().unwrap().unwrap() else { unreachable!() };
+    encoder.push(0, &RawEvent::Mark { text: &"é".repeat(MAX_TEXT) });
+    let RawEvent::Mark { text } = Decoder::new(encoder.bytes()).next().unwrap().unwrap() else {
+        unreachable!()
+    };
     assert_eq!(text, "é".repeat(MAX_TEXT / 2));
 }

@@ -20,9 +20,9 @@ impl Instructions {
     }
 
     /// The same numbers, as far as whole instructions go; what is left.
-    pub(super) fn widen<'a, 'b>(self, from: &'a [f16], to: &'b mut [f32]) -> (&'a [f16], &'b mut [f32]) {
+    pub(super) fn upcast<'a, 'b>(self, from: &'a [f16], to: &'b mut [f32]) -> (&'a [f16], &'b mut [f32]) {
         // SAFETY: the processor has the instructions, or there was no `self`.
-        unsafe { widen(from, to) }
+        unsafe { upcast(from, to) }
     }
 
     /// The nearest numbers, ties to even, as far as whole instructions go; what is left.
@@ -33,7 +33,7 @@ impl Instructions {
 }
 
 #[target_feature(enable = "avx,f16c")]
-fn widen<'a, 'b>(from: &'a [f16], to: &'b mut [f32]) -> (&'a [f16], &'b mut [f32]) {
+fn upcast<'a, 'b>(from: &'a [f16], to: &'b mut [f32]) -> (&'a [f16], &'b mut [f32]) {
     let (from, from_rest) = from.as_chunks::<LANES>();
     let (to, to_rest) = to.as_chunks_mut::<LANES>();
     for (to, &from) in to.iter_mut().zip(from) {

@@ -3,8 +3,8 @@
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends, noise};
 use crate::backend::{Backend, Checked, Kernel};
-use crate::dtype::{DType, Element, Scalar};
 use crate::error::Error;
+use crate::shape::{DType, Element, Scalar};
 
 const DIMS: [&[usize]; 7] = [&[], &[5], &[3, 4], &[2, 3, 4], &[0], &[3, 0, 2], &[1, 7, 1]];
 

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
 use crate::backend::{Binary, Compare, Kernel};
-use crate::dtype::{DType, Element};
 use crate::error::Error;
+use crate::shape::{DType, Element};
 use crate::storage::View;
 
 const BINARY: [Binary; 6] =

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends, noise};
-use crate::dtype::{DType, Element};
 use crate::error::Error;
+use crate::shape::{DType, Element};
 use crate::storage::View;
 
 fn cpu() -> CpuBackend {

@@ -6,7 +6,7 @@ use super::*;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
 use crate::backend::{Backend, Kernel, Workspace};
-use crate::dtype::{DType, Element};
+use crate::shape::{DType, Element};
 
 fn product<T: Element>(backend: &CpuBackend, lhs: View<'_>, rhs: View<'_>) -> Vec<T> {
     let (a, b) = (lhs.layout().shape(), rhs.layout().shape());

@@ -1,4 +1,4 @@
-//! A row in which neighbours meet the same parameters, as those of a channel do in group normalisation: channel by channel, with
+//! A row in which neighbours meet the same parameters, as those of a channel do in group normalization: channel by channel, with
 //! what they meet in registers.
 
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::backend::cpu::operands::Run;
 use crate::backend::cpu::simd;
 
 /// `out` = x̂ · weight + bias.
-pub(super) fn normalise<T: Float>(
+pub(super) fn normalize<T: Float>(
     x: &[T],
     [mean, scale]: Statistics<T>,
     parameters: impl Iterator<Item = Run<(T, T)>>,
@@ -25,7 +25,7 @@ pub(super) fn normalise<T: Float>(
 /// `out` = s · (h - mean(h) - x̂ · mean(h x̂)) with h = grad · weight.
 pub(super) fn gradient<T: Float>(
     [x, grad]: [&[T]; 2],
-    ([mean, scale], centred): (Statistics<T>, bool),
+    ([mean, scale], centered): (Statistics<T>, bool),
     weights: impl Iterator<Item = Run<T>> + Clone,
     out: &mut [T],
 ) {
@@ -34,7 +34,7 @@ pub(super) fn gradient<T: Float>(
     for (channel, weight) in channels(weights.clone()) {
         let (x, grad) = (&x[channel.clone()], &grad[channel]);
         along += weight * fold_zipped::<T, Sum>(x, grad, |x, grad| (x - mean) * scale * grad);
-        if centred {
+        if centered {
             shift += weight * fold_slice::<T, Sum>(grad);
         }
     }

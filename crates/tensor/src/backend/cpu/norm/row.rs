@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::storage::View;
 
 /// The elements of a parameter that rows of `width` meet, if all rows are short and meet the same; none if there is no parameter.
-pub(super) fn met_by_each<'a, T: Float>(
+pub(super) fn repeated_row<'a, T: Float>(
     op: &'static str,
     parameter: Option<View<'a>>,
     width: usize,
@@ -32,22 +32,22 @@ pub(super) fn met_by_each<'a, T: Float>(
 }
 
 /// `out` = x̂ · weight + bias; weight and bias may be of no elements. Gives the row's statistics.
-pub(super) struct Normalise<'a, T> {
+pub(super) struct Normalize<'a, T> {
     pub(super) x: &'a [T],
     pub(super) affine: [&'a [T]; 2],
     pub(super) out: &'a mut [T],
-    pub(super) centred: bool,
+    pub(super) centered: bool,
     pub(super) epsilon: T,
 }
 
-impl<T: Float> Loop for Normalise<'_, T> {
+impl<T: Float> Loop for Normalize<'_, T> {
     type Output = Statistics<T>;
 
     #[inline(always)]
     fn run<const WIDE: bool>(self) -> Statistics<T> {
-        let Self { x, affine: [weight, bias], out, centred, epsilon } = self;
+        let Self { x, affine: [weight, bias], out, centered, epsilon } = self;
         let count = T::from_f64(x.len() as f64);
-        let mean = if centred { short::<T, Sum, 1, WIDE>([x], |[x]| x) / count } else { T::ZERO };
+        let mean = if centered { short::<T, Sum, 1, WIDE>([x], |[x]| x) / count } else { T::ZERO };
         let squares = short::<T, Sum, 1, WIDE>([x], |[x]| (x - mean) * (x - mean));
         let scale = T::ONE / (squares / count + epsilon).sqrt();
         let normal = |x: T| (x - mean) * scale;
@@ -71,7 +71,7 @@ pub(super) struct Gradient<'a, T> {
     pub(super) weight: &'a [T],
     pub(super) out: &'a mut [T],
     pub(super) statistics: Statistics<T>,
-    pub(super) centred: bool,
+    pub(super) centered: bool,
 }
 
 impl<T: Float> Loop for Gradient<'_, T> {
@@ -79,7 +79,7 @@ impl<T: Float> Loop for Gradient<'_, T> {
 
     #[inline(always)]
     fn run<const WIDE: bool>(self) {
-        let Self { x, grad, weight, out, statistics: [mean, scale], centred } = self;
+        let Self { x, grad, weight, out, statistics: [mean, scale], centered } = self;
         let count = T::from_f64(x.len() as f64);
         if weight.is_empty() {
             out.copy_from_slice(grad);
@@ -87,7 +87,7 @@ impl<T: Float> Loop for Gradient<'_, T> {
             out.iter_mut().zip(grad.iter().zip(weight)).for_each(|(out, (&g, &w))| *out = g * w);
         }
         let along = short::<T, Sum, 2, WIDE>([x, out], |[x, h]| (x - mean) * scale * h) / count;
-        let shift = if centred { short::<T, Sum, 1, WIDE>([out], |[h]| h) / count } else { T::ZERO };
+        let shift = if centered { short::<T, Sum, 1, WIDE>([out], |[h]| h) / count } else { T::ZERO };
         out.iter_mut()
             .zip(x)
             .for_each(|(out, &x)| *out = scale * (*out - shift - (x - mean) * scale * along));

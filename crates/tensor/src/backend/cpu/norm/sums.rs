@@ -1,4 +1,4 @@
-//! The gradients of what normalised rows are multiplied with and shifted by: Σ x̂ g and Σ g over the rows, in one pass.
+//! The gradients of what normalized rows are multiplied with and shifted by: Σ x̂ g and Σ g over the rows, in one pass.
 //!
 //! Elements are counted as `[rows, parameters, places]`. Where a parameter has one place in a row, the sums of parameters next to
 //! each other are added up side by side, and where there are few, slabs of rows apart, each into a row of the workspace. Else each
@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::{Statistics, width};
-use crate::backend::Normalised;
+use crate::backend::Normalized;
 use crate::backend::cpu::dispatch::{float, host, host_mut, scratch};
 use crate::backend::cpu::fold::{Cascade, RADIX, Sum, fold_into, fold_slice, fold_zipped};
 use crate::backend::cpu::number::{Float, Number};
@@ -15,9 +15,8 @@ use crate::backend::cpu::operands::Source;
 use crate::backend::cpu::parallel::{Workers, light_runs};
 use crate::backend::cpu::reduce::Cut;
 use crate::backend::cpu::simd::{self, Loop};
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
 /// Parameters whose sums are added up side by side.
@@ -50,15 +49,15 @@ pub(in crate::backend::cpu) fn workspace(
 pub(in crate::backend::cpu) fn layer_norm_sums(
     workers: &Workers,
     op: &'static str,
-    of: &Normalised<'_>,
+    of: &Normalized<'_>,
     (grad, places): (View<'_>, usize),
-    workspace: Option<ViewMut<'_>>,
-    (weight, bias): (ViewMut<'_>, Option<ViewMut<'_>>),
+    workspace: &mut Option<ViewMut<'_>>,
+    (weight, bias): (&mut ViewMut<'_>, &mut Option<ViewMut<'_>>),
 ) -> Result<()> {
     let elements = of.input.layout().shape().elements();
     float!(op, weight.dtype(), T => {
         let weight = host_mut::<T>(op, weight)?;
-        let bias = bias.map_or(Ok(Default::default()), |bias| host_mut::<T>(op, bias))?;
+        let bias = bias.as_mut().map_or(Ok(Default::default()), |bias| host_mut::<T>(op, bias))?;
         if elements == 0 {
             weight.fill(T::ZERO);
             bias.fill(T::ZERO);

@@ -9,9 +9,9 @@ use crate::backend::cpu::number::Number;
 use crate::backend::cpu::parallel::Workers;
 use crate::backend::cpu::simd;
 use crate::backend::cpu::walk::{Segment, TILE, Walk};
-use crate::dtype::RawElement;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::RawElement;
 use crate::storage::View;
 
 /// Elements that are copied at a time where they do not lie side by side.
@@ -86,11 +86,6 @@ impl<'a, A: RawElement> Source<'a, A> {
         self.data[place]
     }
 
-    /// The element that all are, where one is repeated along all axes.
-    pub(in crate::backend::cpu) fn only(&self) -> Option<A> {
-        self.walk.only_place().map(|place| self.data[place])
-    }
-
     /// The elements numbered `range` as a slice, if they lie side by side.
     pub(in crate::backend::cpu) fn slice(&self, range: Range<usize>) -> Option<&'a [A]> {
         // By far the most common, and asked for row by row.
@@ -159,7 +154,7 @@ impl<'a, A: RawElement> Source<'a, A> {
             self.walk.tiles(range, TOGETHER, &mut |tile| match tile.columns() {
                 Some((start, rows)) if stride > 0 => {
                     let columns = self.data[start..].chunks(stride.unsigned_abs()).take(tile.width);
-                    turn(columns, rows, &mut out[tile.first..], tile.len);
+                    transpose(columns, rows, &mut out[tile.first..], tile.len);
                 }
                 _ => tile.rows().for_each(|(first, Segment { starts: [a], len })| {
                     let out = &mut out[first..first + len];
@@ -274,11 +269,7 @@ impl<'a, A: RawElement> Source<'a, A> {
     ) {
         let f = &f;
         let store = |out: &mut U, a| *out = f(a);
-        match self.walk.gapless() {
-            // As for pairs.
-            Some([offset]) if out.len() <= chunk => simd::zip(out, &self.data[offset..][..out.len()], store),
-            _ => workers.chunks(out, chunk, &|start, part| self.each(start, part, store)),
-        }
+        workers.chunks(out, chunk, &|start, part| self.each(start, part, store));
     }
 }
 
@@ -356,7 +347,7 @@ pub(super) fn gather<'p, A: RawElement>(
 ///
 /// Column by column, as they lie in memory: often they are a power of two apart, and of such places the nearest cache holds
 /// fewer than there are columns.
-fn turn<'c, A: RawElement>(
+fn transpose<'c, A: RawElement>(
     columns: impl Iterator<Item = &'c [A]> + Clone,
     rows: usize,
     out: &mut [A],

@@ -1,4 +1,4 @@
-//! Tests of the optimisers' steps.
+//! Tests of the optimizers' steps.
 
 use super::*;
 use crate::backend::Kernel;

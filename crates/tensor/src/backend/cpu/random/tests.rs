@@ -4,8 +4,8 @@ use super::*;
 use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends};
-use crate::dtype::Element;
 use crate::error::Error;
+use crate::shape::Element;
 
 const KEY: RandomKey = RandomKey { seed: 42, sequence: 3 };
 const UNIT: Distribution = Distribution::Uniform { low: 0.0, high: 1.0 };

@@ -6,8 +6,8 @@ use super::*;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise, shape};
 use crate::backend::{Backend, Kernel, Workspace};
-use crate::dtype::Element;
 use crate::error::Error;
+use crate::shape::Element;
 
 const REDUCE: [Reduce; 6] =
     [Reduce::Sum, Reduce::Prod, Reduce::Max, Reduce::Min, Reduce::SumMagnitudes, Reduce::SumSquares];

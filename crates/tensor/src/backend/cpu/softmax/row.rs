@@ -3,16 +3,16 @@
 //! For rows of up to [`SHORT`](crate::backend::cpu::fold::SHORT) elements. Longer ones are gone through step by step, with the same
 //! results. Where there is a NaN everything becomes NaN, whichever element counts as the largest.
 
-use crate::backend::cpu::fold::{LargestNumber, Sum, short, short_slice};
+use crate::backend::cpu::fold::{LargestNumber, Sum, short};
 use crate::backend::cpu::number::Float;
 use crate::backend::cpu::simd::Loop;
 
 /// x ← exp (x - largest); 1 / Σ of these.
 #[inline(always)]
 fn exponentials<T: Float, const WIDE: bool>(row: &mut [T]) -> T {
-    let largest = short_slice::<T, LargestNumber, WIDE>(row);
+    let largest = short::<T, LargestNumber, 1, WIDE>([row], |[x]| x);
     row.iter_mut().for_each(|x| *x = (*x - largest).exp());
-    T::ONE / short_slice::<T, Sum, WIDE>(row)
+    T::ONE / short::<T, Sum, 1, WIDE>([row], |[x]| x)
 }
 
 /// x ← eˣ / Σ eˣ

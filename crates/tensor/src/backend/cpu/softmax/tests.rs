@@ -3,8 +3,8 @@
 use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
-use crate::dtype::{DType, Element};
 use crate::error::Error;
+use crate::shape::{DType, Element};
 use crate::storage::View;
 
 const DIMS: [&[usize]; 7] = [&[6], &[3, 4], &[2, 3, 5], &[4, 300], &[0, 3], &[3, 0], &[5, 1]];

@@ -5,8 +5,8 @@ use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::erf::erf_f64;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
-use crate::dtype::{DType, Element, Scalar};
 use crate::error::Error;
+use crate::shape::{DType, Element, Scalar};
 
 type Formula = fn(f64) -> f64;
 

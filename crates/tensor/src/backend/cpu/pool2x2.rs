@@ -1,0 +1,213 @@
+//! Pools of two by two elements side by side, which are the usual ones: each element is seen by one window, so a row of
+//! windows is a loop over the pairs of two rows, and backward writes each element once.
+
+use super::number::Float;
+use super::simd::{self, Loop};
+use crate::backend::{Pool, PoolAxis, Window};
+
+/// Windows of two by two elements side by side, over a plane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pool2x2 {
+    from: [usize; 2],
+    to: [usize; 2],
+}
+
+impl Pool2x2 {
+    /// `None` if the windows are others.
+    pub(super) fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Option<Self> {
+        let pairs = PoolAxis::Sliding(Window { stride: 2, ..Window::new(2) });
+        (axes == [pairs; 2] && to[1] > 0).then_some(Self { from, to })
+    }
+
+    /// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
+    pub(super) fn forward<T: Float>(self, pool: Pool, input: &[T], out: &mut [T]) {
+        match pool {
+            Pool::Max => {
+                let of = |[a, b, c, d]: [T; 4]| d.larger(c.larger(b.larger(a)));
+                simd::run(Forward { pool2x2: self, input, out, of });
+            }
+            Pool::Mean => {
+                let four = T::from_f64(4.0);
+                let of = |[a, b, c, d]: [T; 4]| (a + b + c + d) / four;
+                simd::run(Forward { pool2x2: self, input, out, of });
+            }
+        }
+    }
+
+    /// Writes all of `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
+    pub(super) fn backward<T: Float>(self, pool: Pool, input: &[T], grad: &[T], out: &mut [T]) {
+        match pool {
+            Pool::Max => simd::run(Backward { pool2x2: self, input, grad, out, of: to_first_largest }),
+            Pool::Mean => simd::run(Spread { pool2x2: self, grad, out }),
+        }
+    }
+}
+
+/// The gradient goes to the first of the largest; NaN wins. No branches: what wins is as good as random.
+#[inline(always)]
+fn to_first_largest<T: Float>([a, b, c, d]: [T; 4], grad: T) -> [T; 4] {
+    let best = d.larger(c.larger(b.larger(a)));
+    let [a, b, c] = [a, b, c].map(|value| (value == best) | value.is_nan());
+    [a, b & !a, c & !(a | b), !(a | b | c)].map(|wins| if wins { grad } else { T::ZERO })
+}
+
+/// Gives each element a quarter of its window's gradient.
+struct Spread<'a, T> {
+    pool2x2: Pool2x2,
+    grad: &'a [T],
+    out: &'a mut [T],
+}
+
+impl<T: Float> Loop for Spread<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const WIDE: bool>(self) {
+        let (Pool2x2 { from: [_, width], to: [_, wide] }, four) = (self.pool2x2, T::from_f64(4.0));
+        let mut rest = self.out;
+        for grad in self.grad.chunks_exact(wide) {
+            let Some(rows) = rest.split_off_mut(..2 * width) else { return };
+            for row in rows.chunks_exact_mut(width) {
+                let (pairs, right) = row.as_chunks_mut::<2>();
+                pairs.iter_mut().zip(grad).for_each(|(pair, &grad)| *pair = [grad / four; 2]);
+                right.fill(T::ZERO);
+            }
+        }
+        // What no window sees.
+        rest.fill(T::ZERO);
+    }
+}
+
+struct Forward<'a, T, F> {
+    pool2x2: Pool2x2,
+    input: &'a [T],
+    out: &'a mut [T],
+    of: F,
+}
+
+impl<T: Float, F: Fn([T; 4]) -> T> Loop for Forward<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const WIDE: bool>(self) {
+        let Pool2x2 { from: [_, width], to: [_, wide] } = self.pool2x2;
+        for (rows, out) in self.input.chunks_exact(2 * width).zip(self.out.chunks_exact_mut(wide)) {
+            let (upper, lower) = rows.split_at(width);
+            let (upper, lower) = (upper.as_chunks::<2>().0, lower.as_chunks::<2>().0);
+            for ((out, &[a, b]), &[c, d]) in out.iter_mut().zip(upper).zip(lower) {
+                *out = (self.of)([a, b, c, d]);
+            }
+        }
+    }
+}
+
+struct Backward<'a, T, F> {
+    pool2x2: Pool2x2,
+    input: &'a [T],
+    grad: &'a [T],
+    out: &'a mut [T],
+    of: F,
+}
+
+impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Loop for Backward<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const WIDE: bool>(self) {
+        match self.pool2x2.to[1] {
+            8.. => self.in_tiles::<8>(),
+            4..8 => self.in_tiles::<4>(),
+            _ => self.in_tiles::<1>(),
+        }
+    }
+}
+
+impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Backward<'_, T, F> {
+    /// Rows of at least `N` windows, so many at a time: planes are rarely as wide as the widest registers, for which the
+    /// compiler would cut a loop of any length.
+    #[inline(always)]
+    fn in_tiles<const N: usize>(self) {
+        let Pool2x2 { from: [_, width], to: [_, wide] } = self.pool2x2;
+        let mut rest = self.out;
+        for (rows, grad) in self.input.chunks_exact(2 * width).zip(self.grad.chunks_exact(wide)) {
+            let Some(now) = rest.split_off_mut(..2 * width) else { return };
+            let ((upper, lower), (up, low)) = (rows.split_at(width), now.split_at_mut(width));
+            let (upper, lower) = (upper.as_chunks::<2>().0, lower.as_chunks::<2>().0);
+            let ((up, right), (low, below)) = (up.as_chunks_mut::<2>(), low.as_chunks_mut::<2>());
+            // What no window sees.
+            right.fill(T::ZERO);
+            below.fill(T::ZERO);
+            for start in (0..wide).step_by(N) {
+                // The last tile begins earlier, and writes some elements again.
+                let start = start.min(wide.saturating_sub(N));
+                let seen = upper[start..].first_chunk::<N>().zip(lower[start..].first_chunk::<N>());
+                let out = up[start..].first_chunk_mut::<N>().zip(low[start..].first_chunk_mut::<N>());
+                let (Some(seen), Some((up, low)), Some(grad)) = (seen, out, grad[start..].first_chunk::<N>())
+                else {
+                    return;
+                };
+                (*up, *low) = tile(seen, grad, &self.of);
+            }
+        }
+        rest.fill(T::ZERO);
+    }
+}
+
+/// What the elements of two rows get: as values, so that the compiler knows that nothing overlaps.
+#[inline(always)]
+fn tile<T: Float, const N: usize>(
+    (upper, lower): (&[[T; 2]; N], &[[T; 2]; N]),
+    grad: &[T; N],
+    of: impl Fn([T; 4], T) -> [T; 4],
+) -> ([[T; 2]; N], [[T; 2]; N]) {
+    let (mut up, mut low) = ([[T::ZERO; 2]; N], [[T::ZERO; 2]; N]);
+    for i in 0..N {
+        let ([a, b], [c, d]) = (upper[i], lower[i]);
+        let [a, b, c, d] = of([a, b, c, d], grad[i]);
+        (up[i], low[i]) = ([a, b], [c, d]);
+    }
+    (up, low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::sliding::{Best, Sliding};
+
+    #[test]
+    fn quads_do_what_sliding_windows_do_at_every_width_with_ties_and_nan() {
+        let axes = [PoolAxis::Sliding(Window { stride: 2, ..Window::new(2) }); 2];
+        for height in 2..6 {
+            for width in 2..40 {
+                let (from, to) = ([height, width], [height / 2, width / 2]);
+                let input: Vec<f32> = (0..height * width)
+                    .map(|i| if i % 37 == 5 { f32::NAN } else { (i * 7919 % 11) as f32 - 5.0 })
+                    .collect();
+                let grad: Vec<f32> = (1..=to[0] * to[1]).map(|i| i as f32).collect();
+                let pool2x2 = Pool2x2::new(axes, from, to).unwrap();
+                let sliding = Sliding::new(axes, from, to).unwrap();
+                for pool in [Pool::Max, Pool::Mean] {
+                    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                    let (mut out, mut right) = (vec![9.0; grad.len()], vec![9.0; grad.len()]);
+                    pool2x2.forward(pool, &input, &mut out);
+                    sliding.forward(pool, &input, &mut right);
+                    assert_eq!(bits(&out), bits(&right), "{pool:?} of {height} by {width}");
+                    let (mut out, mut right) = (vec![9.0; input.len()], vec![9.0; input.len()]);
+                    pool2x2.backward(pool, &input, &grad, &mut out);
+                    sliding.backward(pool, &input, &grad, &mut right, &mut Best::default());
+                    assert_eq!(bits(&out), bits(&right), "the gradient of {pool:?} of {height} by {width}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_windows_are_no_quads() {
+        let two = Window { stride: 2, ..Window::new(2) };
+        for other in [Window::new(2), Window { padding: 1, ..two }, Window { size: 3, ..two }] {
+            let axes = [PoolAxis::Sliding(two), PoolAxis::Sliding(other)];
+            assert!(Pool2x2::new(axes, [4, 4], [2, 2]).is_none());
+        }
+        assert!(Pool2x2::new([PoolAxis::Adaptive { outputs: 2 }; 2], [4, 4], [2, 2]).is_none());
+    }
+}

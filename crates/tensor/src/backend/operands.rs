@@ -1,0 +1,308 @@
+//! The operands of every kernel, in one list.
+//!
+//! [`Kernel::operands`] is the only place that knows which fields of a kernel are operands and how the kernel accesses
+//! them. The check of operands and the upcast of 16-bit floats are loops over this list.
+
+use super::{Attention, Kernel, Normalized};
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::shape::DType;
+use crate::storage::{Storage, View, ViewMut};
+
+/// An operand of a kernel, by the way in which the kernel accesses it.
+pub(crate) enum Operand<'k, 'a> {
+    /// Reads it, in any layout.
+    Read(&'k mut View<'a>),
+    /// Reads it, and requires that it is contiguous.
+    ReadContiguous(&'k mut View<'a>),
+    /// Overwrites it. It is contiguous from the start of its buffer.
+    Write(&'k mut ViewMut<'a>),
+    /// Overwrites a part of it, in any layout.
+    WritePart(&'k mut ViewMut<'a>),
+    /// Reads and changes it. It is contiguous from the start of its buffer.
+    Update(&'k mut ViewMut<'a>),
+}
+
+impl<'a> Operand<'_, 'a> {
+    /// The buffer.
+    #[inline(always)]
+    pub(crate) fn storage(&self) -> &Storage {
+        match self {
+            Self::Read(view) | Self::ReadContiguous(view) => view.storage(),
+            Self::Write(view) | Self::WritePart(view) | Self::Update(view) => view.storage(),
+        }
+    }
+
+    /// Where the elements lie in the buffer.
+    #[inline(always)]
+    pub(crate) const fn layout(&self) -> &'a Layout {
+        match self {
+            Self::Read(view) | Self::ReadContiguous(view) => view.layout(),
+            Self::Write(view) | Self::WritePart(view) | Self::Update(view) => view.layout(),
+        }
+    }
+
+    /// The element type.
+    #[inline(always)]
+    pub(crate) fn dtype(&self) -> DType {
+        self.storage().dtype()
+    }
+
+    /// Whether the layout fits the way in which the kernel accesses the operand.
+    #[inline(always)]
+    pub(crate) fn is_laid_out(&self) -> bool {
+        let layout = self.layout();
+        match self {
+            Self::Read(_) | Self::WritePart(_) => true,
+            Self::ReadContiguous(_) => layout.is_contiguous(),
+            Self::Write(_) | Self::Update(_) => layout.offset() == 0 && layout.is_contiguous(),
+        }
+    }
+}
+
+/// The most operands of a kernel.
+pub(crate) const MOST_OPERANDS: usize = 11;
+
+impl<'a> Kernel<'a> {
+    /// Whether the kernel copies elements without computing with them.
+    #[inline(always)]
+    pub(crate) const fn only_copies(&self) -> bool {
+        matches!(
+            self,
+            Self::Fill { .. }
+                | Self::Arange { .. }
+                | Self::Copy { .. }
+                | Self::Flip { .. }
+                | Self::CopyInto { .. }
+                | Self::Select { .. }
+                | Self::Gather { .. }
+        )
+    }
+
+    /// Calls `visit` with the name and the access of each operand, until it fails. Inputs come before outputs.
+    // Inlined: most callers know which kernel it is.
+    #[inline(always)]
+    pub(crate) fn operands<'k>(
+        &'k mut self,
+        mut visit: impl FnMut(&'static str, Operand<'k, 'a>) -> Result<()>,
+    ) -> Result<()> {
+        use Operand::{Read, ReadContiguous, Update, Write, WritePart};
+        let visit = &mut visit;
+        match self {
+            Self::Fill { out, .. } | Self::Arange { out, .. } | Self::Random { out, .. } => {
+                visit("out", Write(out))
+            }
+            Self::Copy { input, out }
+            | Self::Flip { input, out, .. }
+            | Self::Unary { input, out, .. }
+            | Self::ArgReduce { input, out, .. }
+            | Self::Softmax { input, out, .. } => {
+                visit("input", Read(input))?;
+                visit("out", Write(out))
+            }
+            Self::CopyInto { input, out, .. } => {
+                visit("input", Read(input))?;
+                visit("out", WritePart(out))
+            }
+            Self::UnaryGrad { saved, grad, out, .. } => {
+                visit("saved", Read(saved))?;
+                match grad {
+                    Some(grad) => {
+                        visit("grad", Read(grad))?;
+                        visit("out", Write(out))
+                    }
+                    None => visit("out", Update(out)),
+                }
+            }
+            Self::Binary { lhs, rhs, out, .. } | Self::Compare { lhs, rhs, out, .. } => {
+                visit("lhs", Read(lhs))?;
+                visit("rhs", Read(rhs))?;
+                visit("out", Write(out))
+            }
+            Self::Accumulate { input, acc, .. } => {
+                visit("input", Read(input))?;
+                visit("acc", Update(acc))
+            }
+            Self::Select { condition, lhs, rhs, out } => {
+                visit("condition", Read(condition))?;
+                visit("lhs", Read(lhs))?;
+                visit("rhs", Read(rhs))?;
+                visit("out", Write(out))
+            }
+            Self::Reduce { input, workspace, out, .. } | Self::ArgSort { input, workspace, out, .. } => {
+                visit("input", Read(input))?;
+                optional(visit, "workspace", workspace)?;
+                visit("out", Write(out))
+            }
+            Self::RunningSum { out, .. } => visit("out", Update(out)),
+            Self::MatMul { bias, lhs, rhs, activation, workspace, out } => {
+                visit("lhs", Read(lhs))?;
+                visit("rhs", Read(rhs))?;
+                if let Some(bias) = bias {
+                    visit("bias", Read(bias))?;
+                }
+                if let Some(activated) = activation {
+                    optional(visit, "arguments", &mut activated.arguments)?;
+                }
+                optional(visit, "workspace", workspace)?;
+                visit("out", Write(out))
+            }
+            Self::SoftmaxGrad { output, grad, out, .. } => {
+                visit("output", Read(output))?;
+                visit("grad", Read(grad))?;
+                visit("out", Write(out))
+            }
+            Self::LayerNorm { input, affine: [weight, bias], out, statistics, .. } => {
+                visit("input", Read(input))?;
+                for (name, parameter) in [("affine.0", weight), ("affine.1", bias)] {
+                    if let Some(parameter) = parameter {
+                        visit(name, Read(parameter))?;
+                    }
+                }
+                visit("out", Write(out))?;
+                visit("statistics", Write(statistics))
+            }
+            Self::LayerNormGrad { of, grad, out } => {
+                normalized(visit, of)?;
+                visit("grad", Read(grad))?;
+                visit("out", Write(out))
+            }
+            Self::LayerNormSums { of, grad, workspace, weight, bias, .. } => {
+                normalized(visit, of)?;
+                visit("grad", Read(grad))?;
+                optional(visit, "workspace", workspace)?;
+                visit("weight", Write(weight))?;
+                optional(visit, "bias", bias)
+            }
+            Self::Conv2d { input, weight: other, workspace, out, .. } => {
+                visit("input", ReadContiguous(input))?;
+                visit("weight", ReadContiguous(other))?;
+                optional(visit, "workspace", workspace)?;
+                visit("out", Write(out))
+            }
+            Self::Conv2dInputGrad { weight, grad, workspace, out, .. } => {
+                visit("weight", ReadContiguous(weight))?;
+                visit("grad", ReadContiguous(grad))?;
+                optional(visit, "workspace", workspace)?;
+                visit("out", Write(out))
+            }
+            Self::Conv2dWeightGrad { input, grad, workspace, out, .. } => {
+                visit("input", ReadContiguous(input))?;
+                visit("grad", ReadContiguous(grad))?;
+                optional(visit, "workspace", workspace)?;
+                visit("out", Write(out))
+            }
+            Self::Pool2d { input, out, .. } => {
+                visit("input", ReadContiguous(input))?;
+                visit("out", Write(out))
+            }
+            Self::Pool2dGrad { input, grad, out, .. } => {
+                if let Some(input) = input {
+                    visit("input", ReadContiguous(input))?;
+                }
+                visit("grad", ReadContiguous(grad))?;
+                visit("out", Write(out))
+            }
+            Self::Attention { of, workspace, out, log_sums } => {
+                attention(visit, of)?;
+                optional(visit, "workspace", workspace)?;
+                visit("out", Write(out))?;
+                visit("log_sums", Write(log_sums))
+            }
+            Self::AttentionGrad { of, results: [output, log_sums], grad, workspace, out: [q, k, v] } => {
+                attention(visit, of)?;
+                visit("results.0", ReadContiguous(output))?;
+                visit("results.1", ReadContiguous(log_sums))?;
+                visit("grad", ReadContiguous(grad))?;
+                optional(visit, "workspace", workspace)?;
+                visit("out.0", Write(q))?;
+                visit("out.1", Write(k))?;
+                visit("out.2", Write(v))
+            }
+            Self::CrossEntropy { logits, targets, losses } => {
+                visit("logits", Read(logits))?;
+                visit("targets", Read(targets))?;
+                visit("losses", Write(losses))
+            }
+            Self::CrossEntropyGrad { logits, targets, grad, out } => {
+                visit("logits", Read(logits))?;
+                visit("targets", Read(targets))?;
+                visit("grad", Read(grad))?;
+                visit("out", Write(out))
+            }
+            Self::Gather { input, indices, out, .. } => {
+                visit("input", Read(input))?;
+                visit("indices", Read(indices))?;
+                visit("out", Write(out))
+            }
+            Self::ScatterAdd { input, indices, workspace, out, .. } => {
+                visit("input", Read(input))?;
+                visit("indices", Read(indices))?;
+                optional(visit, "workspace", workspace)?;
+                visit("out", Write(out))
+            }
+            Self::OneHot { indices, out } => {
+                visit("indices", Read(indices))?;
+                visit("out", Write(out))
+            }
+            Self::Scale { values, .. } | Self::Clip { values, .. } => visit("values", Update(values)),
+            Self::Sgd { grad, momentum, param, .. } => {
+                visit("grad", Read(grad))?;
+                if let Some(momentum) = momentum {
+                    visit("momentum", Update(momentum))?;
+                }
+                visit("param", Update(param))
+            }
+            Self::Adam { grad, mean, variance, param, .. } => {
+                visit("grad", Read(grad))?;
+                visit("mean", Update(mean))?;
+                visit("variance", Update(variance))?;
+                visit("param", Update(param))
+            }
+            Self::RmsProp { grad, variance, momentum, param, .. } => {
+                visit("grad", Read(grad))?;
+                visit("variance", Update(variance))?;
+                if let Some(momentum) = momentum {
+                    visit("momentum", Update(momentum))?;
+                }
+                visit("param", Update(param))
+            }
+            Self::Lion { grad, mean, param, .. } => {
+                visit("grad", Read(grad))?;
+                visit("mean", Update(mean))?;
+                visit("param", Update(param))
+            }
+        }
+    }
+}
+
+/// Visits an output that the kernel may be called without.
+#[inline(always)]
+fn optional<'k, 'a>(
+    visit: &mut impl FnMut(&'static str, Operand<'k, 'a>) -> Result<()>,
+    name: &'static str,
+    view: &'k mut Option<ViewMut<'a>>,
+) -> Result<()> {
+    view.as_mut().map_or(Ok(()), |view| visit(name, Operand::Write(view)))
+}
+
+fn normalized<'k, 'a>(
+    visit: &mut impl FnMut(&'static str, Operand<'k, 'a>) -> Result<()>,
+    of: &'k mut Normalized<'a>,
+) -> Result<()> {
+    visit("input", Operand::Read(&mut of.input))?;
+    if let Some(weight) = &mut of.weight {
+        visit("of.weight", Operand::Read(weight))?;
+    }
+    visit("statistics", Operand::ReadContiguous(&mut of.statistics))
+}
+
+fn attention<'k, 'a>(
+    visit: &mut impl FnMut(&'static str, Operand<'k, 'a>) -> Result<()>,
+    of: &'k mut Attention<'a>,
+) -> Result<()> {
+    visit("query", Operand::ReadContiguous(&mut of.query))?;
+    visit("key", Operand::ReadContiguous(&mut of.key))?;
+    visit("value", Operand::ReadContiguous(&mut of.value))?;
+    of.mask.as_mut().map_or(Ok(()), |mask| visit("mask", Operand::Read(mask)))
+}

@@ -1,0 +1,189 @@
+//! Upcasts 16-bit floats to f32 before a kernel, and downcasts what the kernel wrote.
+//!
+//! Backends compute with f32, f64 and integers, and copy elements of every type. So a kernel that only copies runs on
+//! 16-bit floats directly, and so does every kernel of a backend that [supports them](crate::backend::Backend::supports_half). For
+//! any other kernel, one loop over its operands allocates f32 temporaries from the op's account and fills those that the
+//! kernel reads. After the kernel, a second loop rounds the results once.
+//!
+//! The temporaries depend on the kernel alone, so a dry run allocates the same memory. All memory is allocated before an
+//! existing tensor changes. Elementwise kernels process large tensors in chunks ([`chunks`]). Callers that change many
+//! tensors in place first check that the memory suffices for all ([`reserve`]).
+
+mod chunks;
+mod in_place;
+
+use bfc_core::Category;
+
+pub(crate) use in_place::{reserve, update};
+
+use super::{Buffer, OpContext};
+use crate::backend::operands::{MOST_OPERANDS, Operand};
+use crate::backend::{Activated, Distribution, Kernel, check};
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::shape::{DType, Shape};
+use crate::storage::{View, ViewMut};
+
+/// Whether the kernel computes with 16-bit floats.
+pub(crate) fn applies_to(kernel: &mut Kernel<'_>) -> bool {
+    let mut found = false;
+    if !kernel.only_copies() {
+        let _ = kernel.operands(|_, operand| {
+            found |= operand.dtype().is_half();
+            Ok(())
+        });
+    }
+    found
+}
+
+/// Runs a kernel that [computes with 16-bit floats](applies_to) and has passed the check.
+///
+/// # Errors
+/// As [`check::run`]. [`Error::Allocation`](crate::Error::Allocation) if there is no memory for a temporary; no existing
+/// tensor has changed then.
+pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
+    if let Kernel::Random { distribution, out, .. } = &mut kernel {
+        *distribution = rounding_below(*distribution, out.dtype());
+    }
+    if !ctx.backend().supports_half() {
+        return upcast(ctx, kernel);
+    }
+    match kernel {
+        // The sums stay in f32 until they are complete. With a workspace, the kernel keeps them there.
+        Kernel::ScatterAdd { workspace: None, .. } => {
+            upcast_operands(ctx, kernel, |operand| matches!(operand, Operand::Write(_)))
+        }
+        mut kernel => check::run(ctx.device().as_ref(), ctx.op(), &mut kernel),
+    }
+}
+
+/// Runs a kernel on a backend that does not support 16-bit floats.
+fn upcast(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
+    match kernel {
+        Kernel::MatMul { bias, lhs, rhs, activation: Some(activated), workspace, out } => {
+            // The activation applies to the rounded product.
+            let Activated { function, arguments } = activated;
+            let own = || ctx.buffer(out.layout().shape(), out.dtype(), Category::Workspace);
+            let mut own = arguments.is_none().then(own).transpose()?;
+            let Some(mut sums) = arguments.or(own.as_mut().map(Buffer::view_mut)) else { return Ok(()) };
+            let (activation, product) = (None, sums.reborrow());
+            upcast(ctx, Kernel::MatMul { bias, lhs, rhs, activation, workspace, out: product })?;
+            upcast(ctx, Kernel::Unary { f: function.function(), input: sums.as_view(), out })
+        }
+        Kernel::Unary { f, input, out } => {
+            chunks::run(ctx, [input], out, |[input], out| Kernel::Unary { f, input, out })
+        }
+        Kernel::UnaryGrad { f, saved, grad: Some(grad), out } => {
+            chunks::run(ctx, [saved, grad], out, |[saved, grad], out| Kernel::UnaryGrad {
+                f,
+                saved,
+                grad: Some(grad),
+                out,
+            })
+        }
+        Kernel::Binary { f, lhs, rhs, out } => {
+            chunks::run(ctx, [lhs, rhs], out, |[lhs, rhs], out| Kernel::Binary { f, lhs, rhs, out })
+        }
+        kernel => upcast_operands(ctx, kernel, |_| true),
+    }
+}
+
+/// The f32 copy of an operand.
+struct Temporary {
+    values: Buffer,
+    /// How the operand repeats the values.
+    layout: Layout,
+}
+
+impl Temporary {
+    /// Allocates the copy, and fills it if the kernel reads the operand.
+    fn new(ctx: &OpContext<'_>, operand: &Operand<'_, '_>) -> Result<Self> {
+        match operand {
+            Operand::Read(view) | Operand::ReadContiguous(view) => Self::read(ctx, **view),
+            Operand::Write(view) | Operand::WritePart(view) => Self::unset(ctx, view.layout().shape()),
+            Operand::Update(view) => Self::read(ctx, view.as_view()),
+        }
+    }
+
+    /// The values of a view. Elements that the view repeats are copied once.
+    fn read(ctx: &OpContext<'_>, view: View<'_>) -> Result<Self> {
+        let once = view.layout().distinct();
+        let mut copy = Self::unset(ctx, once.shape())?;
+        run_copy(ctx, Kernel::Copy { input: view.with_layout(&once), out: copy.values.view_mut() })?;
+        copy.layout = copy.layout.broadcast_to(ctx.op(), view.layout().shape())?;
+        Ok(copy)
+    }
+
+    /// Memory for values of a shape.
+    fn unset(ctx: &OpContext<'_>, shape: &Shape) -> Result<Self> {
+        let values = allocate(ctx, shape)?;
+        let layout = *values.view().layout();
+        Ok(Self { values, layout })
+    }
+
+    fn view(&self) -> View<'_> {
+        self.values.view().with_layout(&self.layout)
+    }
+}
+
+/// Runs a kernel with f32 copies in place of its 16-bit operands for which `is_upcast` holds, and rounds the results.
+fn upcast_operands(
+    ctx: &OpContext<'_>,
+    mut kernel: Kernel<'_>,
+    is_upcast: impl Fn(&Operand<'_, '_>) -> bool,
+) -> Result<()> {
+    let mut temporaries = Vec::with_capacity(MOST_OPERANDS);
+    kernel.operands(|_, operand| {
+        let replaced = operand.dtype().is_half() && is_upcast(&operand);
+        temporaries.push(replaced.then(|| Temporary::new(ctx, &operand)).transpose()?);
+        Ok(())
+    })?;
+    // The kernel with temporaries does not live as long as its original operands.
+    let mut kernel: Kernel<'_> = kernel;
+    let mut outputs: Vec<Option<ViewMut<'_>>> = Vec::with_capacity(MOST_OPERANDS);
+    let mut copies = temporaries.iter_mut();
+    kernel.operands(|_, operand| {
+        outputs.push(match (copies.next().and_then(Option::as_mut), operand) {
+            (None, _) => None,
+            (Some(copy), Operand::Read(view) | Operand::ReadContiguous(view)) => {
+                *view = copy.view();
+                None
+            }
+            (Some(copy), Operand::Write(out) | Operand::WritePart(out) | Operand::Update(out)) => {
+                Some(std::mem::replace(out, copy.values.view_mut()))
+            }
+        });
+        Ok(())
+    })?;
+    check::run(ctx.device().as_ref(), ctx.op(), &mut kernel)?;
+    let mut outputs = outputs.into_iter();
+    kernel.operands(|_, operand| match (outputs.next().flatten(), operand) {
+        (Some(out), Operand::Write(result) | Operand::WritePart(result) | Operand::Update(result)) => {
+            run_copy(ctx, Kernel::Copy { input: result.as_view(), out })
+        }
+        _ => Ok(()),
+    })
+}
+
+/// Allocates f32 values of a shape.
+fn allocate(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
+    ctx.buffer(shape, DType::F32, Category::Workspace)
+}
+
+/// Runs a kernel that only copies.
+fn run_copy(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
+    check::run(ctx.device().as_ref(), ctx.op(), &mut kernel)
+}
+
+/// Returns a distribution whose f32 samples stay in its range when they are rounded to a 16-bit float. A uniform one ends
+/// half a step below its end, because larger samples would round to the end.
+fn rounding_below(distribution: Distribution, dtype: DType) -> Distribution {
+    let Distribution::Uniform { low, high } = distribution else { return distribution };
+    // The significant bits of the type, and the exponent of its least value.
+    let (digits, least) = if dtype == DType::F16 { (11, -24) } else { (8, -133) };
+    let size = if high > 0.0 { high.next_down() } else { -high };
+    // The logarithm of 0 is -∞, which becomes the least exponent.
+    let exponent = (size.log2().floor() as i32).max(least + digits - 1);
+    let step = 2f64.powi(exponent - digits + 1);
+    Distribution::Uniform { low, high: (high - step / 2.0).max(low) }
+}

@@ -1,0 +1,288 @@
+//! The tensor: a shared buffer, a layout, and its place in the graph of gradients.
+
+mod display;
+pub(crate) mod edge;
+mod inner;
+mod rng;
+pub(crate) mod tape;
+
+use std::ptr;
+use std::sync::Arc;
+
+use bfc_core::Category;
+
+use self::edge::GradEdge;
+use self::inner::TensorInner;
+pub use self::rng::Rng;
+use crate::backend::check;
+use crate::device::Device;
+use crate::device::DryRead;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::shape::{DType, Element, Shape};
+use crate::storage::leaf::LeafId;
+use crate::storage::{Storage, View, ViewMut};
+
+/// An array of numbers on a device.
+///
+/// Cloning is cheap: clones and views share one buffer, which goes back to its allocator when the last of them is
+/// dropped. A shared buffer is never written, so tensors may be sent to and shared among threads freely.
+///
+/// ```
+/// use bfc_core::AllocatorAttributes;
+/// use highwater_tensor::{Device, Tensor};
+///
+/// let device = Device::cpu()?;
+/// let alloc = device.allocator(AllocatorAttributes::default())?;
+/// let x = Tensor::new(&alloc, [2, 3])?;
+/// assert_eq!(x.to_vec::<f32>()?, [0.0; 6]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tensor {
+    inner: Arc<TensorInner>,
+    /// Where gradients go. Not shared, so that an op can save a tensor without its place in the graph.
+    grad: Option<GradEdge>,
+}
+
+impl Tensor {
+    /// A tensor that owns its buffer, without a place in the graph.
+    pub(crate) fn new_in(storage: Storage, layout: Layout, device: Device) -> Self {
+        Self { inner: Arc::new(TensorInner::new(storage, layout, device)), grad: None }
+    }
+
+    /// The shape.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        self.layout().shape()
+    }
+
+    /// The axes' sizes.
+    #[must_use]
+    pub fn dims(&self) -> &[usize] {
+        self.layout().shape().dims()
+    }
+
+    /// The number of axes.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.layout().shape().rank()
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.layout().shape().elements()
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.inner.dtype()
+    }
+
+    /// Where the elements lie in the buffer.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        self.inner.layout()
+    }
+
+    /// The device that holds the buffer and computes on it.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        self.inner.device()
+    }
+
+    /// The buffer, shared with all views of it.
+    #[must_use]
+    pub fn storage(&self) -> &Storage {
+        self.inner.storage()
+    }
+
+    /// Whether this handle is the only one to its buffer, so that an op may write in place. Always false for external
+    /// memory.
+    #[must_use]
+    pub fn ref_count_is_one(&self) -> bool {
+        TensorInner::is_unique(&self.inner)
+    }
+
+    /// Whether two tensors look into the same buffer.
+    #[must_use]
+    pub fn shares_buffer_with(&self, other: &Self) -> bool {
+        ptr::eq(self.storage(), other.storage())
+    }
+
+    /// The tensor as kernels read it.
+    #[must_use]
+    pub fn view(&self) -> View<'_> {
+        self.inner.view()
+    }
+
+    /// The tensor as kernels write it: only for the single owner of a buffer that is contiguous from its start.
+    pub(crate) fn view_mut(&mut self) -> Option<ViewMut<'_>> {
+        Arc::get_mut(&mut self.inner)?.view_mut()
+    }
+
+    /// Another view of the same buffer, without a place in the graph.
+    pub(crate) fn with_layout(&self, layout: Layout) -> Self {
+        Self { inner: Arc::new(TensorInner::with_layout(&self.inner, layout)), grad: None }
+    }
+
+    /// Replaces the layout, without a place in the graph.
+    pub(crate) fn into_layout(mut self, layout: Layout) -> Self {
+        match Arc::get_mut(&mut self.inner) {
+            Some(inner) => {
+                inner.set_layout(layout);
+                Self { grad: None, ..self }
+            }
+            None => self.with_layout(layout),
+        }
+    }
+
+    /// The same values without a place in the graph: no gradient flows through the result.
+    #[must_use]
+    pub fn detach(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), grad: None }
+    }
+
+    /// Charges the buffer to another category of the memory accounts.
+    #[must_use]
+    pub fn with_category(self, category: Category) -> Self {
+        self.storage().set_category(category);
+        self
+    }
+
+    pub(crate) const fn grad_edge(&self) -> Option<&GradEdge> {
+        self.grad.as_ref()
+    }
+
+    /// Which leaf it is, if it is one.
+    pub(crate) fn leaf(&self) -> Option<LeafId> {
+        self.grad.as_ref().and_then(GradEdge::leaf)
+    }
+
+    pub(crate) fn with_grad_edge(self, edge: Option<GradEdge>) -> Self {
+        Self { grad: edge, ..self }
+    }
+
+    /// Whether gradients flow to or through this tensor.
+    #[must_use]
+    pub const fn requires_grad(&self) -> bool {
+        self.grad.is_some()
+    }
+
+    /// The elements in logical (row-major) order.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] on a device that computes nothing, unless the value was
+    /// [scripted](crate::RuntimeBuilder::dry_values); [`Error::BadArgument`] if `T` is not the tensor's element
+    /// type (convert with [`Tensor::to_dtype`] first); [`Error::NoHostMemory`] if the host has none for the copy.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        const OP: &str = "to_vec";
+        if T::DTYPE != self.dtype() {
+            return Err(Error::BadArgument {
+                op: OP,
+                argument: "T",
+                expected: "the tensor's element type",
+                got: format!("{} for {} of shape {}", T::DTYPE, self.dtype(), self.shape()),
+            });
+        }
+        // Before any memory is taken: a dry tensor may be larger than this machine, and a repeated one too.
+        let scripted = if self.device().is_dry() {
+            if self.elements() > 0 {
+                self.device().backend().simulate_download();
+            }
+            Some(self.scripted_element(OP)?)
+        } else {
+            None
+        };
+        let mut raw = self.host_room(OP, self.elements())?;
+        let bytes = bytemuck::cast_slice_mut::<T::Raw, u8>(&mut raw);
+        match scripted {
+            Some(element) => {
+                bytes.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element))
+            }
+            None => check::download(self.device().as_ref(), OP, self.view(), bytes)?,
+        }
+        Ok(raw.into_iter().map(T::from_raw).collect())
+    }
+
+    /// What each element of this dry tensor is said to be.
+    fn scripted_element(&self, op: &'static str) -> Result<Vec<u8>> {
+        let read = DryRead { op, shape: self.shape(), dtype: self.dtype() };
+        let no_data = || Error::NoData { op, device: self.device().to_string() };
+        self.device().dry_values().element(&read).ok_or_else(no_data)
+    }
+
+    /// Room on the host for a copy of this tensor, as `count` numbers.
+    pub(crate) fn host_room<T: Clone + Default>(&self, op: &'static str, count: usize) -> Result<Vec<T>> {
+        let mut room = Vec::new();
+        if room.try_reserve_exact(count).is_err() {
+            return Err(Error::NoHostMemory { op, shape: *self.shape(), dtype: self.dtype() });
+        }
+        room.resize(count, T::default());
+        Ok(room)
+    }
+
+    /// The value of a tensor with one element.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_vec`]; [`Error::ElementCount`] if there is not exactly one element.
+    pub fn item<T: Element>(&self) -> Result<T> {
+        match self.elements() {
+            // Where the host can read it, the number need not be copied first.
+            1 if T::DTYPE == self.dtype() => match self.view().host_contiguous() {
+                Some(&[raw]) => Ok(T::from_raw(raw)),
+                _ => self.to_vec().map(|values| values[0]),
+            },
+            1 => self.to_vec().map(|values| values[0]),
+            elements => Err(Error::ElementCount { op: "item", elements, shape: Shape::SCALAR }),
+        }
+    }
+
+    /// The value of a tensor with one element, or `dry` on a device that computes nothing: lets one training loop
+    /// run for real and dry.
+    ///
+    /// # Errors
+    /// As [`Tensor::item`], but never [`Error::NoData`].
+    pub fn item_or<T: Element>(&self, dry: T) -> Result<T> {
+        match self.item() {
+            Err(Error::NoData { .. }) => Ok(dry),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Runtime;
+
+    #[test]
+    fn a_copy_that_the_host_has_no_room_for_is_an_error() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        for elements in [1 << 60, 1 << 62] {
+            let repeated = Tensor::ones(&device, 1).unwrap().broadcast_to(elements).unwrap();
+            assert!(matches!(repeated.to_vec::<f32>(), Err(Error::NoHostMemory { op: "to_vec", .. })));
+            assert!(repeated.to_string().contains("no data"));
+        }
+    }
+
+    #[test]
+    fn a_dry_tensor_larger_than_the_machine_has_no_data_and_takes_no_memory() {
+        let dry = Runtime::builder().threads(1).build().unwrap().dry().unwrap();
+        let huge = Tensor::ones(&dry, 1).unwrap().broadcast_to(1 << 60).unwrap();
+        assert!(matches!(huge.to_vec::<f32>(), Err(Error::NoData { op: "to_vec", .. })));
+        assert!(huge.to_string().ends_with("no data"));
+        // What fails in the real run fails in the dry one too.
+        assert!(matches!(huge.item_or(0.0f32), Err(Error::ElementCount { op: "item", .. })));
+    }
+
+    #[test]
+    fn elements_of_another_type_than_asked_for_are_named() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let message =
+            Tensor::ones_of(&device, [2, 3], DType::F64).unwrap().to_vec::<f32>().unwrap_err().to_string();
+        assert_eq!(message, "to_vec: T must be the tensor's element type, got f32 for f64 of shape [2, 3]");
+    }
+}

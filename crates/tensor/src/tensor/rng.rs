@@ -1,0 +1,89 @@
+//! Seeded randomness that is the same for any number of threads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::backend::RandomKey;
+use crate::error::Result;
+use crate::tensor::tape;
+
+/// A source of random fills. One seed gives one sequence of fills, and within a fill element `i` depends on `i` alone.
+///
+/// ```
+/// use highwater_tensor::{Device, Rng, Tensor};
+/// let device = Device::cpu()?;
+/// let (a, b) = (Rng::new(7), Rng::new(7));
+/// let first = Tensor::normal(&device, [100], 0.0, 1.0, &a)?;
+/// let again = Tensor::normal(&device, [100], 0.0, 1.0, &b)?;
+/// assert_eq!(first.to_vec::<f32>()?, again.to_vec::<f32>()?);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Rng {
+    seed: AtomicU64,
+    /// The number of the next fill.
+    sequence: AtomicU64,
+}
+
+impl Rng {
+    /// The source that starts from `seed`.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self { seed: AtomicU64::new(seed), sequence: AtomicU64::new(0) }
+    }
+
+    /// A source of its own for another part of the program, decided by this one's seed and a number for the part.
+    #[must_use]
+    pub fn fork(&self, part: u64) -> Self {
+        // The finaliser of SplitMix64 (Steele, Lea and Flood 2014) keeps the seeds of neighbouring parts apart.
+        let mut seed = self.seed().wrapping_add((part.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        seed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        seed = (seed ^ (seed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Self::new(seed ^ (seed >> 31))
+    }
+
+    /// The key of the next fill.
+    #[must_use]
+    pub fn next_key(&self) -> RandomKey {
+        tape::key(|| RandomKey { seed: self.seed(), sequence: self.sequence.fetch_add(1, Ordering::Relaxed) })
+    }
+
+    /// What `fill` makes of the next keys. They are taken back if it fails, which leaves the source as it was.
+    pub(crate) fn with_keys<const N: usize, T>(
+        &self,
+        fill: impl FnOnce([RandomKey; N]) -> Result<T>,
+    ) -> Result<T> {
+        let keys = std::array::from_fn(|_| self.next_key());
+        fill(keys).inspect_err(|_| keys.into_iter().rev().for_each(|key| self.give_back(key)))
+    }
+
+    /// Takes back the key that was drawn last. If another one was drawn meanwhile, on another thread, it stays drawn.
+    fn give_back(&self, key: RandomKey) {
+        if tape::give_back(key) {
+            return;
+        }
+        let drawn = key.sequence.wrapping_add(1);
+        let _ = self.sequence.compare_exchange(drawn, key.sequence, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The state: the seed, and how many fills were made.
+    #[must_use]
+    pub fn state(&self) -> RandomKey {
+        RandomKey { seed: self.seed(), sequence: self.sequence.load(Ordering::Relaxed) }
+    }
+
+    /// A source that goes on from a state.
+    #[must_use]
+    pub const fn from_state(state: RandomKey) -> Self {
+        Self { seed: AtomicU64::new(state.seed), sequence: AtomicU64::new(state.sequence) }
+    }
+
+    /// Goes on from a state. Fills drawn meanwhile, on other threads, may still be of the old one.
+    pub fn set_state(&self, state: RandomKey) {
+        self.seed.store(state.seed, Ordering::Relaxed);
+        self.sequence.store(state.sequence, Ordering::Relaxed);
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed.load(Ordering::Relaxed)
+    }
+}

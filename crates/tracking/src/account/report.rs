@@ -1,0 +1,297 @@
+//! Builds the report of a live tracker and its pools.
+//!
+//! Counts of executions come from the tracker. Live bytes and the marks of modules come from the pools' ledgers. All
+//! figures of a pool are read under one lock acquisition, so that they add up while other threads allocate.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bfc_core::{Allocator, AllocatorSnapshot, Category, Ledger, OwnerId, Stats, Stream};
+
+use super::saved::Kept;
+use super::{OpTotals, ThreadTotals, Tracker};
+use crate::report::{CategoryRow, OpRow, PeakRow, PoolRow, Report, SavedRow, ScopeRow, ThreadRow, sum};
+
+impl Report {
+    /// Reports the ops of `tracker` and the pools that they allocate from. Live bytes that the pools charge to other
+    /// owners are unowned.
+    ///
+    /// All figures of a pool are of one moment, also while other threads allocate: the live bytes of a pool's owners
+    /// always add up to its bytes in use. Calls and totals are counted when an op ends, and are read after the pools.
+    #[must_use]
+    pub fn new(tracker: &Tracker, pools: &[Arc<dyn Allocator>]) -> Self {
+        let (stats, ledgers): (Vec<Stats>, Vec<Ledger>) = pools
+            .iter()
+            .map(|pool| {
+                let AllocatorSnapshot { stats, ledger } = pool.snapshot();
+                (stats, ledger)
+            })
+            .unzip();
+        // Read after the pools: each op that held memory then has its row.
+        let (totals, threads) = tracker.totals();
+        let saves = tracker.saves().now();
+
+        let mut own = own_bytes(&ledgers);
+        let by_owner: HashMap<OwnerId, &OpTotals> = totals.iter().map(|row| (row.owner, row)).collect();
+        let at_peak = AtPeak::new(&stats, &ledgers);
+        let scopes = scope_rows(&totals, &ledgers, &own, &by_owner, &at_peak);
+        // Each owner's bytes are taken out once, so that no byte is shown twice if two rows share an owner.
+        let mut places: Vec<OpRow> = totals
+            .iter()
+            .map(|row| {
+                let live = own.remove(&row.owner).unwrap_or(0);
+                op_row(row, live, &ledgers, &at_peak, &saves.of(row.owner))
+            })
+            .collect();
+        // A reset tracker still has its rows.
+        places.retain(|row| row.calls > 0 || row.live_bytes > 0);
+        // Pools without a ledger do not know who holds what.
+        let unledgered = stats
+            .iter()
+            .zip(&ledgers)
+            .map(|(stats, ledger)| if ledger.total() == 0 { stats.bytes_in_use } else { 0 });
+        let mut report = Self {
+            scopes,
+            threads: threads.iter().map(thread_row).collect(),
+            saved: saved_row(&saves.whole),
+            peak: peak_row(pools, &stats, &by_owner),
+            pools: pool_rows(pools, &stats),
+            categories: category_rows(&ledgers, &at_peak),
+            unowned_bytes: sum(own.into_values().chain(unledgered)),
+            ..Self::default()
+        };
+        report.set_places(places);
+        report
+    }
+}
+
+fn op_row(
+    totals: &OpTotals,
+    live_bytes: u64,
+    ledgers: &[Ledger],
+    at_peak: &AtPeak<'_>,
+    kept: &Kept,
+) -> OpRow {
+    let peak_bytes = at_peak.own(totals.owner);
+    OpRow {
+        scope: Some(totals.module.path()),
+        op: totals.op.to_owned(),
+        phase: totals.phase,
+        calls: totals.calls,
+        requested_bytes: totals.requested_bytes,
+        total_bytes: totals.total_bytes,
+        high_water_bytes: totals.high_water_bytes,
+        // No owner is below an op, so its inclusive mark is its own.
+        self_peak_bytes: sum(ledgers.iter().map(|ledger| ledger.owner(totals.owner).peak)),
+        live_bytes,
+        outliving_bytes: totals.outliving_bytes,
+        live_before_bytes: totals.live_before_bytes,
+        peak_bytes,
+        peak_share: at_peak.share(peak_bytes),
+        saved_bytes: kept.bytes,
+        temporary_bytes: totals.temporary_bytes,
+        output_bytes: totals.output_bytes,
+        persistent_bytes: totals.persistent_bytes,
+        ..OpRow::default()
+    }
+}
+
+fn thread_row(totals: &ThreadTotals) -> ThreadRow {
+    ThreadRow {
+        thread: totals.thread,
+        calls: totals.calls,
+        requested_bytes: totals.requested_bytes,
+        total_bytes: totals.total_bytes,
+        high_water_bytes: totals.high_water_bytes,
+        outliving_bytes: totals.outliving_bytes,
+        ..ThreadRow::default()
+    }
+}
+
+fn saved_row(kept: &Kept) -> SavedRow {
+    SavedRow {
+        blocks: kept.blocks,
+        bytes: kept.bytes,
+        live_bytes: kept.live,
+        high_water_bytes: kept.peak,
+        mean_held_ns: kept.mean_ns(),
+        ..SavedRow::default()
+    }
+}
+
+/// The holders of the peak: those of the pool with the highest peak.
+struct AtPeak<'a> {
+    ledger: Option<&'a Ledger>,
+    bytes: u64,
+}
+
+impl<'a> AtPeak<'a> {
+    fn new(stats: &[Stats], ledgers: &'a [Ledger]) -> Self {
+        let highest = stats.iter().zip(ledgers).max_by_key(|(stats, _)| stats.peak_bytes_in_use);
+        Self {
+            ledger: highest.map(|(_, ledger)| ledger),
+            bytes: highest.map_or(0, |(stats, _)| stats.peak_bytes_in_use),
+        }
+    }
+
+    fn own(&self, owner: OwnerId) -> u64 {
+        self.ledger.map_or(0, |ledger| ledger.own_at_peak(owner))
+    }
+
+    /// Bytes held by each owner and everything below it.
+    fn inclusive(&self) -> HashMap<OwnerId, u64> {
+        let mut held = HashMap::new();
+        for (owner, _) in self.ledger.iter().flat_map(|ledger| ledger.owners()) {
+            let own = self.own(owner);
+            let mut above = Some(owner).filter(|_| own > 0);
+            while let Some(id) = above {
+                *held.entry(id).or_default() += own;
+                above = (id != OwnerId::ROOT).then(|| id.parent());
+            }
+        }
+        held
+    }
+
+    fn category(&self, category: Category) -> u64 {
+        self.ledger.map_or(0, |ledger| ledger.category_at_peak(category))
+    }
+
+    fn share(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.bytes.max(1) as f64
+    }
+}
+
+fn pool_row(pool: &dyn Allocator, stats: &Stats, stream: Option<u64>) -> PoolRow {
+    PoolRow {
+        name: pool.name().to_owned(),
+        memory: pool.memory_kind().name().to_owned(),
+        stream,
+        limit: stats.bytes_limit,
+        reserved: stats.bytes_reserved,
+        in_use: stats.bytes_in_use,
+        requested: stats.bytes_requested,
+        peak_in_use: stats.peak_bytes_in_use,
+        peak_reserved: stats.peak_bytes_reserved,
+        largest_free_block: stats.largest_free_block_bytes,
+        fragmentation: stats.fragmentation(),
+        allocations: stats.num_allocs,
+        live_allocations: stats.live_allocs,
+        waits: stats.retry.waits,
+    }
+}
+
+/// Each owner's own live bytes over all pools.
+fn own_bytes(ledgers: &[Ledger]) -> HashMap<OwnerId, u64> {
+    let mut own = HashMap::new();
+    for (owner, bytes) in ledgers.iter().flat_map(Ledger::owners) {
+        let sum: &mut u64 = own.entry(owner).or_default();
+        *sum = sum.saturating_add(bytes.own);
+    }
+    own
+}
+
+fn pool_rows(pools: &[Arc<dyn Allocator>], stats: &[Stats]) -> Vec<PoolRow> {
+    let mut streams: Vec<&Arc<Stream>> = Vec::new();
+    let rows = pools.iter().zip(stats).map(|(pool, stats)| {
+        let number = pool.stream().map(|stream| {
+            let known = streams.iter().position(|known| *known == stream);
+            known.unwrap_or_else(|| {
+                streams.push(stream);
+                streams.len() - 1
+            }) as u64
+                + 1
+        });
+        pool_row(&**pool, stats, number)
+    });
+    rows.collect()
+}
+
+fn scope_rows(
+    totals: &[OpTotals],
+    ledgers: &[Ledger],
+    own: &HashMap<OwnerId, u64>,
+    by_owner: &HashMap<OwnerId, &OpTotals>,
+    at_peak: &AtPeak<'_>,
+) -> Vec<ScopeRow> {
+    let held_at_peak = at_peak.inclusive();
+    let mut executed: HashMap<OwnerId, [u64; 3]> = HashMap::new();
+    let mut modules = BTreeSet::from([Vec::new()]);
+    let shown =
+        totals.iter().filter(|row| row.calls > 0 || own.get(&row.owner).is_some_and(|bytes| *bytes > 0));
+    for row in shown {
+        for module in lineage(row.module) {
+            let [calls, requested, bytes] =
+                executed.entry(*module.last().unwrap_or(&OwnerId::ROOT)).or_default();
+            *calls += row.calls;
+            *requested = requested.saturating_add(row.requested_bytes);
+            *bytes = bytes.saturating_add(row.total_bytes);
+            modules.insert(module);
+        }
+    }
+    // Memory may also be charged to a module outside of any op.
+    let charged = own.iter().filter(|(owner, bytes)| **bytes > 0 && !by_owner.contains_key(owner));
+    modules.extend(charged.flat_map(|(owner, _)| lineage(*owner)));
+
+    let row = |lineage: &Vec<OwnerId>| {
+        let module = *lineage.last().unwrap_or(&OwnerId::ROOT);
+        let [calls, requested_bytes, total_bytes] = executed.get(&module).copied().unwrap_or_default();
+        let peak_bytes = held_at_peak.get(&module).copied().unwrap_or(0);
+        let accounts = || ledgers.iter().map(|ledger| ledger.owner(module));
+        ScopeRow {
+            scope: module.path(),
+            calls,
+            requested_bytes,
+            total_bytes,
+            high_water_bytes: sum(accounts().map(|account| account.peak)),
+            live_bytes: sum(accounts().map(|account| account.live)),
+            peak_bytes,
+            peak_share: at_peak.share(peak_bytes),
+        }
+    };
+    modules.iter().map(row).collect()
+}
+
+/// A module and all modules above it, each as a path of ids from the root. Sorted, such paths give a tree whose
+/// siblings are in the order of their first use.
+fn lineage(module: OwnerId) -> Vec<Vec<OwnerId>> {
+    let mut ids: Vec<OwnerId> = std::iter::successors(Some(module), |id| Some(id.parent()))
+        .take_while(|id| *id != OwnerId::ROOT)
+        .collect();
+    ids.reverse();
+    (0..=ids.len()).map(|depth| ids[..depth].to_vec()).collect()
+}
+
+fn peak_row(
+    pools: &[Arc<dyn Allocator>],
+    stats: &[Stats],
+    by_owner: &HashMap<OwnerId, &OpTotals>,
+) -> Option<PeakRow> {
+    let (pool, stats) = pools.iter().zip(stats).max_by_key(|(_, stats)| stats.peak_bytes_in_use)?;
+    if stats.peak_bytes_in_use == 0 {
+        return None;
+    }
+    let owner = stats.peak_tag.owner;
+    let totals = by_owner.get(&owner);
+    Some(PeakRow {
+        pool: pool.name().to_owned(),
+        bytes: stats.peak_bytes_in_use,
+        scope: totals.map_or(owner, |totals| totals.module).path(),
+        op: totals.map(|totals| totals.op.to_owned()),
+        phase: totals.map(|totals| totals.phase),
+        ..PeakRow::default()
+    })
+}
+
+fn category_rows(ledgers: &[Ledger], at_peak: &AtPeak<'_>) -> Vec<CategoryRow> {
+    let row = |category: Category| CategoryRow {
+        category: category.name().to_owned(),
+        live_bytes: sum(ledgers.iter().map(|ledger| ledger.category(category))),
+        high_water_bytes: sum(ledgers.iter().map(|ledger| ledger.category_peak(category))),
+        peak_bytes: at_peak.category(category),
+        ..CategoryRow::default()
+    };
+    Category::ALL.into_iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests;
