@@ -24,7 +24,7 @@ use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, 
 use crate::base::ledger::Tag;
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::placement::Placement;
-use crate::base::sync::{BiasedMutex, ThreadNumber};
+use crate::base::sync::{SpinMutex, ThreadNumber};
 use crate::policy::{NotLive, PlacementRequest, Policy, Release};
 use crate::source::sub_allocator::SubAllocator;
 
@@ -40,7 +40,7 @@ pub struct PolicyAllocator<P: ConfiguredPolicy> {
     name: String,
     source: Arc<dyn SubAllocator>,
     config: PoolConfig<P::Options>,
-    state: BiasedMutex<State<P>>,
+    state: SpinMutex<State<P>>,
     frontier: SafeFrontier,
     retry: AllocatorRetry,
     /// What counts the frees; only for policies that can keep memory apart that is not safe yet.
@@ -89,7 +89,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             name: name.into(),
             source,
             config,
-            state: BiasedMutex::new(state),
+            state: SpinMutex::new(state),
             frontier: SafeFrontier::default(),
             retry,
             timing_counter,
@@ -129,7 +129,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
         let thread = self.enter()?;
         let need = placement_request(request, None);
-        let state = &mut *self.state.lock(thread);
+        let state = &mut *self.state.lock();
         if state.users.is_other(thread) {
             self.note(state, thread);
         }
@@ -252,7 +252,7 @@ impl<P: ConfiguredPolicy> fmt::Debug for PolicyAllocator<P> {
 
 impl<P: ConfiguredPolicy> Drop for PolicyAllocator<P> {
     fn drop(&mut self) {
-        let state = self.state.lock(ThreadNumber::current());
+        let state = self.state.lock();
         for span in state.policy.regions() {
             // SAFETY: the policy goes with the pool. Blocks are promised to be valid no longer than the pool lives.
             unsafe { self.give_back(&state, span) };
@@ -297,7 +297,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             return self.deallocate_through(caches, shard, &block, thread);
         }
         let awaited = {
-            let state = &mut *self.state.lock(thread);
+            let state = &mut *self.state.lock();
             let Some(place) = state.find_live(&block) else { return Err(state.why_not_live(&block)) };
             if state.users.is_other(thread) {
                 self.note_free(state, thread);
@@ -315,16 +315,17 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn stats(&self) -> Stats {
         let stats = match self.enter() {
-            Some(thread) => self.stats_of(&self.state.lock(thread)),
+            Some(_) => self.stats_of(&self.state.lock()),
             None => self.reentrancy.stats(),
         };
         Stats { retry: self.retry.stats(), ..stats }
     }
 
     fn bytes_in_use(&self) -> u64 {
-        let in_use = |state: &State<P>| state.accounts.figures.bytes_in_use;
-        self.enter()
-            .map_or_else(|| self.reentrancy.stats().bytes_in_use, |thread| in_use(&self.state.lock(thread)))
+        match self.enter() {
+            Some(_) => self.state.lock().accounts.figures.bytes_in_use,
+            None => self.reentrancy.stats().bytes_in_use,
+        }
     }
 
     fn tracks_sizes(&self) -> bool {

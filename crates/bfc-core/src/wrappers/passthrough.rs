@@ -243,7 +243,7 @@ impl PassthroughAllocator {
             let live = state
                 .live
                 .iter()
-                .filter_map(|(slot, live)| Some((state.accounts.by_slot.get(slot)?.tag(), live.user.bytes)));
+                .filter_map(|(slot, live)| Some((state.accounts.by_slot.get(slot)?.tag, live.user.bytes)));
             report.holdings = Holdings::sum(live);
         }
         report

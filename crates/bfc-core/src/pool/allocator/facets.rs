@@ -23,7 +23,7 @@ impl<P: ConfiguredPolicy> Accounting for PolicyAllocator<P> {
     }
 
     fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag())
+        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag)
     }
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
@@ -32,7 +32,7 @@ impl<P: ConfiguredPolicy> Accounting for PolicyAllocator<P> {
 
     fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
         self.of_block(block, Tag::default(), |accounts, place| {
-            let before = accounts.of(place).tag();
+            let before = accounts.of(place).tag;
             if from.contains(&before.category) {
                 accounts.retag(place, Tag { category: to, ..before });
             }
@@ -46,8 +46,8 @@ impl<P: ConfiguredPolicy> Accounting for PolicyAllocator<P> {
 
     fn snapshot(&self) -> AllocatorSnapshot {
         let (stats, ledger) = match self.enter() {
-            Some(thread) => {
-                let state = self.state.lock(thread);
+            Some(_) => {
+                let state = self.state.lock();
                 let (figures, ledger) = self.figures_and_ledger_of(&state);
                 (self.stats_with(&state, figures), ledger)
             }

@@ -93,7 +93,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Tries once. Only the `last` attempt works out who holds the memory, and what would have made room.
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
         let need = placement_request(request, request.attributes.freed_before.map(|count| count()));
-        let state = &mut *self.state.lock(thread);
+        let state = &mut *self.state.lock();
         state.users.note(thread, &mut state.accounts, &self.retry);
         state.policy.merge_ripe(self.frontier.get());
         match state.allocate(&need, request.tag) {
@@ -197,7 +197,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     pub(super) fn wait_key_of(&self, request: &Request<'_>) -> WaitKey {
         let bytes = request.bytes;
         let comparable = request.attributes.freed_before.is_none()
-            && self.state.lock(ThreadNumber::current()).policy.capabilities().is_ordered_by_size;
+            && self.state.lock().policy.capabilities().is_ordered_by_size;
         let class = u64::from(request.alignment.trailing_zeros());
         WaitKey { bytes, class: comparable.then_some(class) }
     }

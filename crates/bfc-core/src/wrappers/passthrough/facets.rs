@@ -29,7 +29,7 @@ impl Accounting for PassthroughAllocator {
     }
 
     fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |_, found| found.tag())
+        self.of_block(block, Tag::default(), |_, found| found.tag)
     }
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
