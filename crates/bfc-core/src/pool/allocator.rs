@@ -23,7 +23,7 @@ use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::base::owner::OwnerId;
-use crate::base::sync::{BiasedMutex, ThreadNumber};
+use crate::base::sync::{SpinMutex, ThreadNumber};
 use crate::base::units::Bytes;
 use crate::policy::planned::PlannedCounts;
 use crate::policy::{Moment, Need, NotLive, Place, Policy};
@@ -41,7 +41,7 @@ pub struct PolicyAllocator<P: ConfiguredPolicy> {
     name: String,
     source: Arc<dyn SubAllocator>,
     config: PoolConfig<P::Options>,
-    state: BiasedMutex<State<P>>,
+    state: SpinMutex<State<P>>,
     frontier: SafeFrontier,
     retry: AllocatorRetry,
     /// What counts the frees; only for policies that can keep memory apart that is not safe yet.
@@ -90,7 +90,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             name: name.into(),
             source,
             config,
-            state: BiasedMutex::new(state),
+            state: SpinMutex::new(state),
             frontier: SafeFrontier::default(),
             retry,
             timing_counter,
@@ -130,7 +130,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
         let thread = self.enter()?;
         let need = Need::of(request, None);
-        let state = &mut *self.state.lock(thread);
+        let state = &mut *self.state.lock();
         if state.users.is_other(thread) {
             self.note(state, thread);
         }
@@ -245,7 +245,7 @@ impl<P: ConfiguredPolicy> fmt::Debug for PolicyAllocator<P> {
 
 impl<P: ConfiguredPolicy> Drop for PolicyAllocator<P> {
     fn drop(&mut self) {
-        let state = self.state.lock(ThreadNumber::current());
+        let state = self.state.lock();
         for span in state.policy.regions() {
             // SAFETY: the policy goes with the pool. Blocks are promised to be valid no longer than the pool lives.
             unsafe { self.give_back(&state, span) };
@@ -273,7 +273,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     #[inline(never)]
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         match self.allocate_at_once(request) {
-            Some(block) => Ok(block.in_pairs()),
+            Some(block) => Ok(block),
             None => self.allocate_otherwise(request),
         }
     }
@@ -290,7 +290,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             return self.deallocate_through(caches, shard, &block, thread);
         }
         let awaited = {
-            let state = &mut *self.state.lock(thread);
+            let state = &mut *self.state.lock();
             let Some(place) = state.find_live(&block) else { return Err(state.why_not_live(&block)) };
             if state.users.is_other(thread) {
                 self.note_free(state, thread);
@@ -308,16 +308,17 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn stats(&self) -> Stats {
         let stats = match self.enter() {
-            Some(thread) => self.stats_of(&self.state.lock(thread)),
+            Some(_) => self.stats_of(&self.state.lock()),
             None => self.call_out.stats(),
         };
         Stats { retry: self.retry.stats(), ..stats }
     }
 
     fn bytes_in_use(&self) -> u64 {
-        let in_use = |state: &State<P>| state.accounts.figures.bytes_in_use;
-        self.enter()
-            .map_or_else(|| self.call_out.stats().bytes_in_use, |thread| in_use(&self.state.lock(thread)))
+        match self.enter() {
+            Some(_) => self.state.lock().accounts.figures.bytes_in_use,
+            None => self.call_out.stats().bytes_in_use,
+        }
     }
 
     fn regions(&self) -> Vec<Span> {
@@ -342,7 +343,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     }
 
     fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag())
+        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag)
     }
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
@@ -351,7 +352,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
         self.of_block(block, Tag::default(), |accounts, place| {
-            let before = accounts.of(place).tag();
+            let before = accounts.of(place).tag;
             if from.contains(&before.category) {
                 accounts.retag(place, Tag { category: to, ..before });
             }
@@ -365,8 +366,8 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn snapshot(&self) -> AllocatorSnapshot {
         let (stats, ledger) = match self.enter() {
-            Some(thread) => {
-                let state = self.state.lock(thread);
+            Some(_) => {
+                let state = self.state.lock();
                 let (figures, ledger) = self.figures_and_ledger_of(&state);
                 (self.stats_with(&state, figures), ledger)
             }

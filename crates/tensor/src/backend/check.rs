@@ -13,6 +13,7 @@
 //! Each backend compares the values of indices with the size of the axis before it writes.
 
 mod elements;
+mod fast;
 mod operand;
 mod products;
 mod rows;
@@ -42,9 +43,11 @@ impl Checked {
 /// # Errors
 /// [`Error::Operand`](crate::Error::Operand) and errors about kernel parameters, before anything is written; else as
 /// [`Backend::run`](super::Backend::run).
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn run(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> Result<()> {
-    check(device, op, kernel)?;
+    if !fast::fits(device.serial, kernel) {
+        check(device, op, kernel)?;
+    }
     device.backend.run(op, kernel, Checked(()))
 }
 
@@ -89,6 +92,7 @@ pub(crate) fn download(
 ///
 /// # Errors
 /// As [`run`], before anything is written.
+#[inline(never)]
 pub(crate) fn check(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> Result<()> {
     let rules = Rules::new(op, device);
     let mut operands = CheckedOperands::new();

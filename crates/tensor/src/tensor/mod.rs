@@ -13,6 +13,7 @@ use bfc_core::Category;
 use self::body::Body;
 use self::edge::GradEdge;
 pub use self::rng::Rng;
+pub use self::tape::is_replaying;
 use crate::backend::check;
 use crate::device::Device;
 use crate::device::DryRead;
