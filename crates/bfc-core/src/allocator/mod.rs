@@ -9,7 +9,6 @@ pub(crate) mod oom;
 pub(crate) mod stats;
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -339,10 +338,6 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     fn plan_counts(&self) -> Option<PlannedCounts> {
         None
     }
-
-    /// Called with each handle that a live [`Allocation`] lets go, after its block was given back. Wrappers that exist
-    /// in great numbers use it to recycle themselves.
-    fn retire(self: Arc<Self>) {}
 }
 
 /// Blocks that could not be given back when their [`Allocation`] was dropped. Stays 0 unless an allocator is faulty.
@@ -366,49 +361,19 @@ pub fn failed_drops() -> u64 {
 /// ```
 #[derive(Debug)]
 pub struct Allocation {
-    /// Taken out exactly once, in `drop`, unless it is lent.
-    allocator: ManuallyDrop<Arc<dyn Allocator>>,
-    /// Whether the handle is not counted: somebody else has one for as long as this lives.
-    is_lent: bool,
+    allocator: Arc<dyn Allocator>,
     block: Block,
 }
 
 impl Allocation {
-    /// Takes a block from `allocator` that lives as long as the value returned.
+    /// Takes a block from `allocator` that lives as long as the returned value.
     ///
     /// # Errors
     /// As [`Allocator::allocate`].
     #[inline]
     pub fn new(allocator: &Arc<dyn Allocator>, request: &Request<'_>) -> Result<Self, AllocError> {
-        match allocator.allocate(request) {
-            // Not moved before the handle is there: what was just written in pieces has to settle before it can be moved as a whole.
-            Ok(ref block) => {
-                let allocator = ManuallyDrop::new(Arc::clone(allocator));
-                Ok(Self { allocator, is_lent: false, block: *block })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The same without a handle of its own, whose counting takes as long as a part of the request: for those who keep the
-    /// allocator beside the allocation anyway.
-    ///
-    /// # Errors
-    /// As [`Allocator::allocate`].
-    ///
-    /// # Safety
-    /// A handle to the allocator that is counted, as `allocator` is, lives until the allocation has been dropped.
-    #[inline]
-    pub unsafe fn lent(allocator: &Arc<dyn Allocator>, request: &Request<'_>) -> Result<Self, AllocError> {
-        match allocator.allocate(request) {
-            // As above.
-            Ok(ref block) => {
-                // SAFETY: it is never dropped, and the caller promises that the allocator lives for as long as it is read.
-                let allocator = ManuallyDrop::new(unsafe { std::ptr::read(allocator) });
-                Ok(Self { allocator, is_lent: true, block: *block })
-            }
-            Err(error) => Err(error),
-        }
+        let block = allocator.allocate(request)?;
+        Ok(Self { allocator: Arc::clone(allocator), block })
     }
 
     /// The block held.
@@ -419,7 +384,7 @@ impl Allocation {
 
     /// The allocator that the block came from.
     #[must_use]
-    pub fn allocator(&self) -> &Arc<dyn Allocator> {
+    pub const fn allocator(&self) -> &Arc<dyn Allocator> {
         &self.allocator
     }
 }
@@ -429,10 +394,6 @@ impl Drop for Allocation {
         // SAFETY: borrows of the memory end with the allocation that they borrow from.
         if unsafe { self.allocator.deallocate(self.block) }.is_err() {
             FAILED_DROPS.fetch_add(1, Ordering::Relaxed);
-        }
-        if !self.is_lent {
-            // SAFETY: `drop` runs once, and nothing reads the field afterwards.
-            unsafe { ManuallyDrop::take(&mut self.allocator) }.retire();
         }
     }
 }
@@ -477,25 +438,5 @@ impl ExpectedFrees {
 impl Drop for ExpectedFrees {
     fn drop(&mut self) {
         self.0.expect_frees(false);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::HostAllocator;
-
-    #[test]
-    fn a_lent_allocation_counts_no_handle_and_gives_its_block_back() {
-        let allocator: Arc<dyn Allocator> = Arc::new(HostAllocator::new("host"));
-        // SAFETY: the allocator is dropped at the end, after the allocation.
-        let lent = unsafe { Allocation::lent(&allocator, &Request::new(100)) }.unwrap();
-        assert_eq!((Arc::strong_count(&allocator), allocator.stats().live_allocs), (1, 1));
-        assert!(Arc::ptr_eq(lent.allocator(), &allocator));
-        // A handle that is asked for counts as any other.
-        let kept = Arc::clone(lent.allocator());
-        drop(lent);
-        assert_eq!((Arc::strong_count(&allocator), kept.stats().live_allocs), (2, 0));
-        assert_eq!(failed_drops(), 0);
     }
 }

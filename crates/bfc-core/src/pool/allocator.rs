@@ -273,7 +273,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     #[inline(never)]
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         match self.allocate_at_once(request) {
-            Some(block) => Ok(block.in_pairs()),
+            Some(block) => Ok(block),
             None => self.allocate_otherwise(request),
         }
     }

@@ -150,7 +150,7 @@ impl Storage {
         // Whoever needs more alignment than there is has looked before.
         let request = Request::new(block.bytes).with_alignment(1).with_tag(tag);
         let allocation = Allocation::new(&import, &request)?;
-        Ok(Self::new(allocation, device.serial(), bytes, dtype))
+        Ok(Self::new(allocation, device.serial(), bytes, dtype, tag.category))
     }
 }
 

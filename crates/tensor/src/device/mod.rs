@@ -50,17 +50,9 @@ struct Inner {
     tracker: Arc<Tracker>,
     placement: Arc<PlacementLog>,
     dry_values: DryValues,
-    /// The allocator that ops take their outputs from, the registry's answer to the default attributes, and its kind of memory.
-    default_allocator: OnceLock<(Arc<dyn Allocator>, MemoryKind)>,
+    /// The allocator that ops take their outputs from: the registry's answer to the default attributes.
+    default_allocator: OnceLock<Arc<dyn Allocator>>,
     outside: Arc<OutsideAccount>,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Some((allocator, _)) = self.default_allocator.get() {
-            self.tracker.release(allocator);
-        }
-    }
 }
 
 thread_local! {
@@ -286,7 +278,7 @@ impl Device {
     #[inline]
     pub fn default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
         match self.0.default_allocator.get() {
-            Some((allocator, _)) => Ok(allocator),
+            Some(allocator) => Ok(allocator),
             None => self.find_default_allocator(),
         }
     }
@@ -295,22 +287,7 @@ impl Device {
     fn find_default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
         let allocator = self.allocator(AllocatorAttributes::default())?.allocator;
         self.require_addressable(&allocator)?;
-        let (allocator, _) = self.0.default_allocator.get_or_init(|| {
-            self.0.tracker.adopt(&allocator);
-            let kind = allocator.memory_kind();
-            (allocator, kind)
-        });
-        Ok(allocator)
-    }
-
-    /// The kind of memory of the allocator that ops take their outputs from, which lives for as long as the device; `None` of any
-    /// other. A pool would ask its source.
-    #[inline]
-    pub(crate) fn known_memory_kind(&self, of: &Arc<dyn Allocator>) -> Option<MemoryKind> {
-        match self.0.default_allocator.get() {
-            Some((allocator, kind)) if Arc::ptr_eq(allocator, of) => Some(*kind),
-            _ => None,
-        }
+        Ok(self.0.default_allocator.get_or_init(|| allocator))
     }
 }
 

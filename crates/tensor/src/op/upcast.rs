@@ -14,7 +14,7 @@ mod in_place;
 
 use bfc_core::Category;
 
-pub(crate) use in_place::{reserve, update};
+pub(crate) use in_place::reserve;
 
 use super::{Buffer, OpContext};
 use crate::backend::operands::{MOST_OPERANDS, Operand};
@@ -24,23 +24,8 @@ use crate::layout::Layout;
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
-/// Runs a kernel on operands of any type.
-///
-/// # Errors
-/// As [`check::run`]. [`Error::Allocation`](crate::Error::Allocation) if there is no memory for a temporary; no existing
-/// tensor has changed then.
-#[inline(always)]
-pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
-    if computes_with_half(&mut kernel) {
-        run_half(ctx, kernel)
-    } else {
-        check::run(ctx.device().as_ref(), ctx.op(), &mut kernel)
-    }
-}
-
 /// Whether the kernel computes with 16-bit floats.
-#[inline(always)]
-fn computes_with_half(kernel: &mut Kernel<'_>) -> bool {
+pub(crate) fn applies_to(kernel: &mut Kernel<'_>) -> bool {
     let mut found = false;
     if !kernel.only_copies() {
         let _ = kernel.operands(|_, operand| {
@@ -51,11 +36,12 @@ fn computes_with_half(kernel: &mut Kernel<'_>) -> bool {
     found
 }
 
-/// Runs a kernel that computes with 16-bit floats.
-#[inline(never)]
-fn run_half(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
-    // Checked as a whole, because several kernels may replace it.
-    check::check(ctx.device().as_ref(), ctx.op(), &mut kernel)?;
+/// Runs a kernel that [computes with 16-bit floats](applies_to) and has passed the check.
+///
+/// # Errors
+/// As [`check::run`]. [`Error::Allocation`](crate::Error::Allocation) if there is no memory for a temporary; no existing
+/// tensor has changed then.
+pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
     if let Kernel::Random { distribution, out, .. } = &mut kernel {
         *distribution = rounding_below(*distribution, out.dtype());
     }
@@ -103,7 +89,7 @@ fn upcast(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
 }
 
 /// The f32 copy of an operand.
-struct Temporary {
+pub(crate) struct Temporary {
     values: Buffer,
     /// How the operand repeats the values.
     layout: Layout,
@@ -120,7 +106,7 @@ impl Temporary {
     }
 
     /// The values of a view. Elements that the view repeats are copied once.
-    fn read(ctx: &OpContext<'_>, view: View<'_>) -> Result<Self> {
+    pub(crate) fn read(ctx: &OpContext<'_>, view: View<'_>) -> Result<Self> {
         let once = view.layout().distinct();
         let mut copy = Self::unset(ctx, once.shape())?;
         run_copy(ctx, Kernel::Copy { input: view.with_layout(&once), out: copy.values.view_mut() })?;
@@ -135,7 +121,7 @@ impl Temporary {
         Ok(Self { values, layout })
     }
 
-    fn view(&self) -> View<'_> {
+    pub(crate) fn view(&self) -> View<'_> {
         self.values.view().with_layout(&self.layout)
     }
 }
@@ -180,12 +166,12 @@ fn upcast_operands(
 }
 
 /// Allocates f32 values of a shape.
-fn allocate(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
+pub(crate) fn allocate(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
     ctx.buffer(shape, DType::F32, Category::Workspace)
 }
 
 /// Runs a kernel that only copies.
-fn run_copy(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
+pub(crate) fn run_copy(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
     check::run(ctx.device().as_ref(), ctx.op(), &mut kernel)
 }
 

@@ -19,10 +19,11 @@
 
 use super::create::constant_like;
 use super::{apply_promoted, broadcast_pair, is_number, same_dtype, supported, wanted};
-use crate::autograd::{self, Saved};
+use crate::autograd;
 use crate::backend::{Binary, Kernel};
 use crate::device::PlacementReason;
 use crate::error::Result;
+use crate::op::Saved;
 use crate::op::mode::records;
 use crate::op::{HeldOp, Op, OpContext};
 use crate::tensor::Tensor;
@@ -148,7 +149,7 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
         ctx.save(rhs);
     }
     let result = lhs.detach();
-    Ok(autograd::record(HeldOp::Boxed(Box::new(op)), &[&lhs, rhs], ctx.take_saved(), result))
+    Ok(autograd::record(HeldOp::Custom(Box::new(op)), &[&lhs, rhs], ctx.take_saved(), result))
 }
 
 /// a f b, where the result may take over the buffer of `b` if a f b is b f a.

@@ -32,12 +32,14 @@
 //! meaning for integers.
 
 use super::{is_number, supported};
-use crate::autograd::{self, Saved};
+use crate::autograd;
+use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Unary};
 use crate::device::PlacementReason;
 use crate::error::{Error, Result};
+use crate::op::Saved;
 use crate::op::mode::records;
-use crate::op::{HeldOp, Op, OpContext, apply};
+use crate::op::{HeldOp, Op, OpContext};
 use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 
@@ -126,7 +128,7 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
         return Ok(x.with_grad_edge(None));
     }
     let result = x.detach();
-    Ok(autograd::record(HeldOp::Boxed(Box::new(UnaryOp { op, f })), &[&x], ctx.take_saved(), result))
+    Ok(autograd::record(HeldOp::Custom(Box::new(UnaryOp { op, f })), &[&x], ctx.take_saved(), result))
 }
 
 /// The scalar as a tensor of `dtype` computes with it. For integers that is a whole number, which may wrap as their

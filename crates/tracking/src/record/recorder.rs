@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
-use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
+use bfc_core::sync::{Mutex, MutexGuard, ThreadNumber, lock};
 use bfc_core::{Allocator, Block, MemoryKind, OomReport, OwnerId, PoolId, Request, Span, Stream, Tag};
 use quanta::Clock;
 
@@ -32,12 +32,12 @@ const REPORTED_HOLDERS: usize = 64;
 pub(crate) struct Recorder {
     /// Read on every event: the only cost of a recorder that is off.
     on: AtomicBool,
-    active: BiasedMutex<Option<Active>>,
+    active: Mutex<Option<Active>>,
 }
 
 impl Default for Recorder {
     fn default() -> Self {
-        Self { on: AtomicBool::new(false), active: BiasedMutex::new(None) }
+        Self { on: AtomicBool::new(false), active: Mutex::new(None) }
     }
 }
 
@@ -48,8 +48,8 @@ impl fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    fn lock(&self) -> BiasedGuard<'_, Option<Active>> {
-        self.active.lock(ThreadNumber::current())
+    fn lock(&self) -> MutexGuard<'_, Option<Active>> {
+        lock(&self.active)
     }
 
     /// Begins a recording in memory; what an earlier one held is dropped, and an earlier file is ended without a summary.
@@ -249,7 +249,7 @@ impl Recorder {
 
     fn record<R>(&self, record: impl FnOnce(&mut Active) -> R) -> Option<R> {
         let thread = ThreadNumber::current();
-        let guard = &mut *self.active.lock(thread);
+        let guard = &mut *lock(&self.active);
         let active = guard.as_mut()?;
         active.context.thread = thread.get();
         let result = record(active);

@@ -50,7 +50,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     #[inline(never)]
     pub(super) fn allocate_otherwise(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         match self.allocate_cached(request) {
-            Some(block) => Ok(block.in_pairs()),
+            Some(block) => Ok(block),
             None => self.allocate_slowly(request),
         }
     }
