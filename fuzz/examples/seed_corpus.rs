@@ -1,9 +1,9 @@
-//! Makes valid files for every fuzz target, in `corpus/TARGET`: what a fuzzer starts from. Some are parts of files of this
-//! repository, the others are made here, the same each time.
+//! Writes valid start files for every fuzz target to `corpus/TARGET`. Some are parts of files in this repository, the
+//! others are generated, the same each time.
 //!
 //!     cargo run --manifest-path fuzz/Cargo.toml --example seed_corpus
 //!
-//! Further files, such as traces and recordings of your own, may be put beside them by hand.
+//! You may add further files, such as traces and recordings.
 
 use std::error::Error;
 use std::fs;
@@ -38,7 +38,7 @@ fn repository(path: &str) -> Outcome<Vec<u8>> {
     fs::read(root.join(path)).map_err(|error| format!("{path}: {error}").into())
 }
 
-/// Puts a file into the corpora of these targets.
+/// Adds a file to the corpora of these targets.
 fn seed(targets: &[&str], name: &str, contents: &[u8]) -> Outcome {
     for target in targets {
         let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "corpus", target].iter().collect();
@@ -73,7 +73,7 @@ fn traces() -> Outcome {
         seed(&["trace_text", "trace_any", "trace_replay"], &format!("digits-{lines}"), text)?;
         let compressed = gzip(text)?;
         seed(&["trace_any"], &format!("digits-{lines}.gz"), &compressed)?;
-        // Without the magic, which the target puts before.
+        // Without the magic, which the target adds.
         seed(&["trace_gzip"], &format!("digits-{lines}.gz"), &compressed[2..])?;
         let read = Trace::read(text, &ReadOptions::default())?;
         let mut plan = Vec::new();
@@ -130,7 +130,7 @@ fn recordings() -> Outcome {
         let runtime = Runtime::builder().pool(Bytes(pool)).build()?;
         let facts = RunFacts::new("seed").with("steps", steps);
         runtime.tracker().start_recording(file.clone(), &facts)?;
-        // The small pool is too small: that is what its recording shows.
+        // The small pool runs out of memory, on purpose.
         let trained = train(&runtime, steps);
         let allocator = Arc::clone(runtime.cpu()?.default_allocator()?);
         runtime.tracker().finish_recording(&[allocator])?;
@@ -239,7 +239,7 @@ fn texts() -> Outcome {
     for (number, text) in variables.iter().enumerate() {
         seed(&["environment"], &number.to_string(), text.as_bytes())?;
     }
-    // Steps are bytes without a form: a few of each value are as good as any.
+    // Steps are arbitrary bytes: a few of each value suffice.
     let bytes: Vec<u8> = (0..3000_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for policy in 0..30_u8 {
         seed(&["pool_operations"], &policy.to_string(), &[&[policy, policy], &bytes[..1000]].concat())?;

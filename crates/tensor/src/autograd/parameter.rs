@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
+use bfc_core::sync::{self, Mutex, MutexGuard};
 use bfc_core::{Category, Tag};
 use highwater_tracking::module;
 
@@ -42,7 +42,7 @@ const INIT: &str = "init";
 /// ```
 #[derive(Clone)]
 pub struct Parameter {
-    cell: Arc<BiasedMutex<Cell>>,
+    cell: Arc<Mutex<Cell>>,
 }
 
 /// What handles to one parameter share.
@@ -82,7 +82,7 @@ impl Parameter {
     pub fn new(tensor: Tensor) -> Result<Self> {
         let leaf = tensor.detach().requiring_grad_as_parameter()?.with_category(Category::Parameter);
         let cell = Cell { tensor: leaf, frozen: false, left_behind: LeftBehind::default() };
-        Ok(Self { cell: Arc::new(BiasedMutex::new(cell)) })
+        Ok(Self { cell: Arc::new(Mutex::new(cell)) })
     }
 
     /// The values now, as a leaf of the graph, or off the graph while the parameter is [frozen](Self::freeze). Cheap: the buffer is
@@ -343,9 +343,8 @@ impl Parameter {
         }
     }
 
-    /// One thread trains, as a rule: it pays next to nothing for the lock.
-    fn lock(&self) -> BiasedGuard<'_, Cell> {
-        self.cell.lock(ThreadNumber::current())
+    fn lock(&self) -> MutexGuard<'_, Cell> {
+        sync::lock(&self.cell)
     }
 }
 
