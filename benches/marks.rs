@@ -51,7 +51,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     for (name, make) in steps {
         let mut ways = Vec::new();
         for way in WAYS {
-            let tracker = if matches!(way, Way::Bare) { Tracker::without_marks() } else { Tracker::new() };
+            let tracker = if matches!(way, Way::Bare) { Tracker::disabled() } else { Tracker::new() };
             if matches!(way, Way::Recording) {
                 tracker.start_log(Bytes::mib(16));
             }

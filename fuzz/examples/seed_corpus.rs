@@ -15,10 +15,11 @@ use bfc_core::{Bytes, PlanOptions};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use highwater_tensor::io::{Array, Arrays, Safetensors, write_npy_to, write_npz_to, write_safetensors_to};
-use highwater_tensor::nn::{Linear, Module};
-use highwater_tensor::optim::{Adam, Optimizer};
-use highwater_tensor::{Reduction, Rng, Runtime, Tensor, fuzz};
+use highwater_nn::fuzz;
+use highwater_nn::io::{Array, Arrays, Safetensors, write_npy_to, write_npz_to, write_safetensors_to};
+use highwater_nn::modules::{Linear, Module};
+use highwater_nn::optim::{Adam, Optimizer};
+use highwater_tensor::{Reduction, Rng, Runtime, Tensor};
 use highwater_tracking::{ReadOptions, RunFacts, Step, Trace, plan_of, write_plan};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -193,7 +194,7 @@ fn arrays() -> Outcome {
     write_npz_to(&mut archive, &arrays)?;
     seed(&["npz"], "stored", &archive)?;
     for name in ["tensors", "training", "module"] {
-        seed(&["state_dict"], name, &repository(&format!("crates/tensor/tests/reference/{name}.pt"))?)?;
+        seed(&["state_dict"], name, &repository(&format!("crates/nn/tests/reference/{name}.pt"))?)?;
     }
     let mut contents = Safetensors { arrays, ..Safetensors::default() };
     contents.metadata.insert("format".to_owned(), "pt".to_owned());

@@ -7,9 +7,9 @@ mod ops_table;
 use std::sync::Arc;
 
 use bfc_core::{Bytes, Category, failed_drops};
-use highwater_tensor::io::Array;
-use highwater_tensor::nn::Parameter;
-use highwater_tensor::optim::{Optimizer, Sgd};
+use highwater_nn::io::Array;
+use highwater_nn::optim::{Optimizer, Sgd};
+use highwater_tensor::Parameter;
 use highwater_tensor::{DType, Device, Error, Op, OpContext, Result, Rng, Runtime, Tensor, apply, no_grad};
 use highwater_tracking::Tracker;
 use ops_table::{CASES, device, device_of, inputs};
@@ -391,7 +391,7 @@ fn an_op_that_finds_no_memory_at_any_point_leaves_all_as_it_was() {
 
 #[test]
 fn a_tensor_outlives_its_runtime_with_accounts_and_without() {
-    for tracker in [Tracker::new(), Tracker::without_marks()] {
+    for tracker in [Tracker::new(), Tracker::disabled()] {
         let runtime = Runtime::builder().threads(1).tracker(tracker).build().unwrap();
         let device = runtime.cpu().unwrap();
         let pool = Arc::downgrade(device.default_allocator().unwrap());

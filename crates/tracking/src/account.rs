@@ -2,17 +2,18 @@
 //!
 //! A [`Tracker`] belongs to one device. [`Tracker::begin`] starts an execution of an op, and [`OpRun::track`] returns a
 //! [`TrackingAllocator`] for it. That allocator charges each block to its owner in the pool's ledger, counts what the
-//! execution allocates, and hands the counts to the tracker when the op ends. Events go to the recorder, if one is on.
+//! execution allocates, and lives until its last block is freed. When the op ends, the tracker adds the counts up. Events
+//! go to the recorder, if one is on.
 //!
 //! The number of live bytes is not kept here: it is read from the pools.
 
 mod allocator;
-mod books;
 mod budget;
 mod context;
 mod local;
 mod report;
 mod saved;
+mod state;
 mod totals;
 mod tracker;
 

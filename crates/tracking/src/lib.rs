@@ -8,8 +8,8 @@
 //!   the [`TrackingAllocator`] of that one execution, and is added up by the [`Tracker`] when the op returns.
 //!
 //! A thread's place in the model is kept by guards ([`module`], [`phase`]), its running op by an [`OpRun`]. Both reach
-//! worker threads only when handed over ([`capture`]). Tracking is always on, so it is cheap: an op's allocator is a
-//! recycled one, an event is a handful of atomic additions, and a warm path takes nothing from the heap.
+//! worker threads only when handed over ([`capture`]). Tracking is always on, so it is cheap: opening an op's account takes
+//! two small heap allocations, and counting an event takes one uncontended lock.
 //!
 //! ```
 //! use std::sync::Arc;

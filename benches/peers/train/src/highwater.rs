@@ -23,7 +23,7 @@ pub fn start(
     threads: usize,
     Options { unmarked }: Options,
 ) -> anyhow::Result<Step> {
-    let tracker = if unmarked { Tracker::without_marks() } else { Tracker::new() };
+    let tracker = if unmarked { Tracker::disabled() } else { Tracker::new() };
     let runtime = Runtime::builder().threads(threads).tracker(tracker).build()?;
     let device = runtime.cpu()?;
     let batches = Batches::new(workload);

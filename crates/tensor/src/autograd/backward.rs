@@ -1,6 +1,7 @@
 //! The backward pass: from the loss to the leaves, freeing what was saved on the way.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bfc_core::Category;
 use highwater_tracking::{Phase, phase};
@@ -13,9 +14,8 @@ use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
 use crate::op::mode::no_grad;
 use crate::op::{HeldOp, OpContext};
-use crate::storage::shared::Shared;
 use crate::tensor::Tensor;
-use crate::tensor::edge::{GradEdge, Target};
+use crate::tensor::edge::GradEdge;
 
 impl Tensor {
     /// The gradients of this one number with respect to every leaf it was computed from.
@@ -44,7 +44,7 @@ impl Tensor {
     /// memory for it. For those who mean it, as where several passes are on their way at a time (Narayanan et al. 2019).
     ///
     /// ```
-    /// use highwater_tensor::{Device, Error, Tensor, nn::Parameter};
+    /// use highwater_tensor::{Device, Error, Parameter, Tensor};
     /// let device = Device::cpu()?;
     /// let weight = Parameter::new(Tensor::full(&device, [1], 3.0)?)?;
     /// let loss = weight.tensor().square()?.sum_all()?;
@@ -71,19 +71,11 @@ impl Tensor {
         no_grad(|| {
             let _phase = phase(Phase::Backward);
             let (mut pending, mut gradients) = (Pending::default(), Gradients::default());
-            match edge.target() {
-                Target::Node(node) if node.takes_one() => {
-                    let mut node = node.clone();
-                    step(&mut node, None, self.device(), check, (&mut pending, &mut gradients))?;
-                }
-                _ => {
-                    let (one, dtype) = (*self.shape(), self.dtype());
-                    let seed = Self::full_for(self.device(), one, 1.0, dtype, Category::Gradient)?;
-                    deliver(edge.clone(), seed, &mut pending, &mut gradients)?;
-                }
-            }
-            while let Some((mut node, grad)) = pending.pop_last() {
-                step(&mut node, Some(grad), self.device(), check, (&mut pending, &mut gradients))?;
+            let (one, dtype) = (*self.shape(), self.dtype());
+            let seed = Self::full_for(self.device(), one, 1.0, dtype, Category::Gradient)?;
+            deliver(edge.clone(), seed, &mut pending, &mut gradients)?;
+            while let Some((node, grad)) = pending.pop_last() {
+                step(&node, grad, self.device(), check, (&mut pending, &mut gradients))?;
             }
             Ok(gradients)
         })
@@ -93,23 +85,23 @@ impl Tensor {
 /// Refuses graphs.
 type Check = fn(&GradEdge) -> Result<()>;
 
-/// What still has to be passed: nodes by number, each with the sum of the gradients that reached it so far.
+/// The nodes that the pass still has to visit, by number, each with the sum of the gradients that reached it so far.
 #[derive(Default)]
 struct Pending {
     /// The node with the largest number, if any: in a chain it is the only one.
-    last: Option<(Shared<Node>, Tensor)>,
-    others: BTreeMap<u64, (Shared<Node>, Tensor)>,
+    last: Option<(Arc<Node>, Tensor)>,
+    others: BTreeMap<u64, (Arc<Node>, Tensor)>,
 }
 
 impl Pending {
-    /// Takes the node with the largest number out.
-    fn pop_last(&mut self) -> Option<(Shared<Node>, Tensor)> {
+    /// Takes the node with the largest number.
+    fn pop_last(&mut self) -> Option<(Arc<Node>, Tensor)> {
         let last = self.last.take();
         self.last = self.others.pop_last().map(|(_, next)| next);
         last
     }
 
-    /// Takes what has reached a node so far out.
+    /// Takes the gradient that has reached a node so far.
     fn take(&mut self, number: u64) -> Option<Tensor> {
         match &self.last {
             Some((last, _)) if last.number == number => self.pop_last().map(|(_, grad)| grad),
@@ -118,8 +110,8 @@ impl Pending {
         }
     }
 
-    /// Puts a node in that is not there.
-    fn insert(&mut self, node: Shared<Node>, grad: Tensor) {
+    /// Inserts a node that is not there yet.
+    fn insert(&mut self, node: Arc<Node>, grad: Tensor) {
         let lower = match &self.last {
             Some((last, _)) if last.number > node.number => Some((node, grad)),
             _ => self.last.replace((node, grad)),
@@ -130,38 +122,32 @@ impl Pending {
     }
 }
 
-/// Passes one node, and hands on what comes of it. Without a gradient it begins [with one](Op::takes_one).
-#[inline]
+/// Runs the backward of one node, and passes its gradients on.
 fn step(
-    node: &mut Shared<Node>,
-    grad: Option<Tensor>,
+    node: &Node,
+    grad: Tensor,
     home: &Device,
     check: Check,
     (pending, gradients): (&mut Pending, &mut Gradients),
 ) -> Result<()> {
-    // Everything that comes of a node, sums of gradients included, is charged to the module where its forward ran.
+    // Everything that the node allocates, sums of gradients included, is charged to the module where its forward ran.
     let place = node.place;
     let _place = place.with_phase(Phase::Backward).enter();
-    let mut apart = None;
-    match Node::take(node, &mut apart)? {
-        Taken::Op(op, saved) => {
-            // In this order: the inputs are at hand, the op is another call.
+    match node.take()? {
+        Taken::Op(op, mut saved) => {
             if let Some(input) = saved.only_edge()
-                && op.is_part()
+                && op.adds_to_gradient()
             {
-                let total = taken_out(input, pending, gradients);
+                let total = take_gradient(input, pending, gradients);
                 saved.set_total(total);
             }
-            // As a rule all gradients are on one device, whose handles need not be counted.
-            let away = grad.as_ref().filter(|grad| grad.device() != home).map(|grad| grad.device().clone());
-            let wanted = pass(op, away.as_ref().unwrap_or(home), saved, grad)?;
-            saved.deliver(wanted, |edge, grad| deliver(edge, grad, pending, gradients))
+            let away = (grad.device() != home).then(|| grad.device().clone());
+            let found = pass(op, away.as_ref().unwrap_or(home), &mut saved, grad)?;
+            saved.deliver(found, |edge, grad| deliver(edge, grad, pending, gradients))
         }
         Taken::Replay(replay, edge) => {
-            // No pass begins so: only ops take one.
-            let grad = grad.ok_or(Error::NoGraph)?;
             if let Some(edge) = replay.run(place, edge, &grad)? {
-                // It may lead to other graphs, that the part had captured.
+                // It may lead to other graphs, which the replayed part had captured.
                 check(&edge)?;
                 deliver(edge, grad, pending, gradients)?;
             }
@@ -171,32 +157,23 @@ fn step(
 }
 
 /// Runs one op's backward.
-fn pass(
-    op: &HeldOp,
-    device: &Device,
-    saved: &mut Saved,
-    grad: Option<Tensor>,
-) -> Result<Vec<Option<Tensor>>> {
+fn pass(op: &HeldOp, device: &Device, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
     let name = op.name();
     device.placement().tell(name, device, PlacementReason::Backward);
     let ctx = OpContext::backward(name, device, device.default_allocator()?);
-    let gradients = match grad {
-        Some(grad) => op.backward_taking(&ctx, saved, grad)?,
-        None => op.backward_of_one(&ctx, saved)?,
-    };
-    // Ops that are always there are of this crate.
-    if !op.is_static() || cfg!(debug_assertions) {
+    let gradients = op.backward(&ctx, saved, grad)?;
+    if op.is_custom() || cfg!(debug_assertions) {
         saved.check(name, &gradients, device)?;
     }
     Ok(gradients)
 }
 
-/// Hands a gradient to where it belongs; a further one for the same place is added to what is there.
+/// Passes a gradient to where it belongs. A second gradient for the same place is added to the first.
 fn deliver(edge: GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut Gradients) -> Result<()> {
     // The earlier gradient is taken out while the sum is made, so that its buffer has a single owner.
-    match edge.into_target() {
-        Target::Leaf(leaf) => gradients.by_leaf_mut().add(leaf, grad, sum)?,
-        Target::Node(node) => {
+    match edge {
+        GradEdge::Leaf(leaf) => gradients.by_leaf_mut().add(leaf, grad, sum)?,
+        GradEdge::Node(node) => {
             let total = match pending.take(node.number) {
                 None => grad,
                 Some(first) => sum(first, grad)?,
@@ -207,7 +184,7 @@ fn deliver(edge: GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut 
     Ok(())
 }
 
-/// The sum of two gradients, in the buffer of the first where nobody else looks into it.
+/// The sum of two gradients, in the buffer of the first if no other tensor shares it.
 fn sum(mut first: Tensor, second: Tensor) -> Result<Tensor> {
     let device = second.device();
     let ctx = OpContext::backward("sum_gradients", device, device.default_allocator()?);
@@ -225,10 +202,10 @@ fn sum(mut first: Tensor, second: Tensor) -> Result<Tensor> {
     Ok(out.finish())
 }
 
-/// What has reached a place so far, which is not there any more then: for an op that adds to it.
-fn taken_out(edge: &GradEdge, pending: &mut Pending, gradients: &mut Gradients) -> Option<Tensor> {
-    match edge.target() {
-        Target::Leaf(leaf) => gradients.by_leaf_mut().remove(leaf),
-        Target::Node(node) => pending.take(node.number),
+/// Takes the gradient that has reached a place so far, for an op that adds to it.
+fn take_gradient(edge: &GradEdge, pending: &mut Pending, gradients: &mut Gradients) -> Option<Tensor> {
+    match edge {
+        GradEdge::Leaf(leaf) => gradients.by_leaf_mut().remove(*leaf),
+        GradEdge::Node(node) => pending.take(node.number),
     }
 }

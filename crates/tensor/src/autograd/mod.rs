@@ -17,7 +17,6 @@ pub use checkpoint::checkpoint;
 pub(crate) use gradients::Cursor;
 pub use gradients::Gradients;
 pub use node::Saved;
-pub(crate) use node::{Node, TENSORS, list_of_gradients, record};
-pub(crate) use parameter::INIT;
+pub(crate) use node::{Node, record};
 pub use parameter::Parameter;
 pub use purpose::{evaluating, is_training, training};

@@ -1,9 +1,8 @@
-//! Nodes of the graph: who made a tensor, from what, and what its backward will read.
+//! Nodes of the graph: which op made a tensor, from which inputs, and what its backward will read.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread::LocalKey;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use highwater_tracking::{ScopePath, here};
 
@@ -13,10 +12,8 @@ use crate::error::{Error, Result};
 use crate::op::HeldOp;
 use crate::shape::{DType, Shape};
 use crate::storage::leaf::LeafId;
-use crate::storage::shared::{Piece, Room, Shareable, Shared};
-use crate::storage::spare::{self, Spare};
 use crate::tensor::Tensor;
-use crate::tensor::edge::{GradEdge, Target};
+use crate::tensor::edge::GradEdge;
 
 /// Numbers nodes and [changes of leaves](super::version) in their order, from 1 on.
 pub(super) fn next_number() -> u64 {
@@ -34,83 +31,44 @@ pub(crate) struct Node {
     pub(crate) place: ScopePath,
 }
 
-/// What a backward does at a node. What it reads is taken by the first one, so that memory is freed as it passes.
+/// The work of a backward pass at a node. The first pass takes what it reads, so that memory is freed as the pass goes on.
 enum Work {
     /// Runs an op's backward.
     Op { op: HeldOp, saved: Mutex<Option<Saved>> },
-    /// Runs a part of the program again, and goes on through the nodes that it makes, to where its input came from.
+    /// Runs a part of the program again, and goes on through the new nodes to where its input came from.
     Replay(Mutex<Option<(Box<Replay>, Option<GradEdge>)>>),
 }
 
-/// The same, taken. What an op saved is read where it stands.
+/// Work that a backward pass has taken.
 pub(super) enum Taken<'a> {
-    Op(&'a HeldOp, &'a mut Saved),
+    Op(&'a HeldOp, Saved),
     Replay(Box<Replay>, Option<GradEdge>),
 }
 
-thread_local! {
-    static PIECES: Spare<Piece<Node>> = const { Spare::new() };
-    static INPUTS: Spare<Vec<Input>> = const { Spare::new() };
-    /// Lists for what backward reads.
-    pub(crate) static TENSORS: Spare<Vec<Tensor>> = const { Spare::new() };
-    /// And for what comes of it.
-    static GRADIENTS: Spare<Vec<Option<Tensor>>> = const { Spare::new() };
-}
-
-/// An empty list for what the backward of an op returns, whose memory is used again.
-#[inline]
-pub(crate) fn list_of_gradients() -> Vec<Option<Tensor>> {
-    spare::list(&GRADIENTS)
-}
-
-impl Shareable for Node {
-    fn pieces() -> &'static LocalKey<Spare<Piece<Self>>> {
-        &PIECES
-    }
-}
-
 impl Node {
-    /// Takes what backward does and reads, and where it goes on: for a handle that goes with it. What was saved by a node that
-    /// others hold too is taken to `apart`.
+    /// Takes the node's work.
     ///
     /// # Errors
     /// [`Error::GraphSpent`] the second time.
-    pub(super) fn take<'a>(this: &'a mut Shared<Self>, apart: &'a mut Option<Saved>) -> Result<Taken<'a>> {
-        // As a rule nobody else holds a node any more, and its lock need not be taken.
-        if Shared::is_unique(this) {
-            let own = Shared::get_mut(this).expect("nobody else holds it");
-            return match &mut own.work {
-                Work::Op { op, saved } => match own_mut(saved) {
-                    Some(saved) => Ok(Taken::Op(op, saved)),
-                    None => Err(Error::GraphSpent { op: op.name() }),
-                },
-                Work::Replay(replay) => match own_mut(replay).take() {
-                    Some((replay, edge)) => Ok(Taken::Replay(replay, edge)),
-                    None => Err(Error::GraphSpent { op: checkpoint::OP }),
-                },
-            };
-        }
-        let taken = match &this.work {
-            Work::Op { op, saved } => {
-                *apart = take(saved);
-                apart.as_mut().map(|saved| Taken::Op(op, saved))
-            }
-            Work::Replay(replay) => take(replay).map(|(replay, edge)| Taken::Replay(replay, edge)),
+    pub(super) fn take(&self) -> Result<Taken<'_>> {
+        let taken = match &self.work {
+            Work::Op { op, saved } => lock(saved).take().map(|saved| Taken::Op(op, saved)),
+            Work::Replay(replay) => lock(replay).take().map(|(replay, edge)| Taken::Replay(replay, edge)),
         };
-        taken.ok_or_else(|| Error::GraphSpent { op: this.name() })
+        taken.ok_or_else(|| Error::GraphSpent { op: self.name() })
     }
 
-    /// Shows where the inputs came from, and what backward will read: nothing of a node that was passed.
+    /// Visits the edges of the inputs and the tensors that backward will read; none of a node that a pass has taken.
     pub(super) fn look(&self, mut edge: impl FnMut(&GradEdge), read: impl FnMut(&Tensor)) {
         match &self.work {
             Work::Op { saved, .. } => {
-                let saved = saved.lock().unwrap_or_else(PoisonError::into_inner);
+                let saved = lock(saved);
                 let Some(Saved { tensors, inputs, .. }) = &*saved else { return };
                 inputs.iter().filter_map(|input| input.edge.as_ref()).for_each(edge);
                 tensors.iter().for_each(read);
             }
             Work::Replay(replay) => {
-                let replay = replay.lock().unwrap_or_else(PoisonError::into_inner);
+                let replay = lock(replay);
                 let Some((replay, input)) = &*replay else { return };
                 let drawn = || replay.reads();
                 drawn().filter_map(Tensor::grad_edge).chain(input).for_each(&mut edge);
@@ -119,27 +77,18 @@ impl Node {
         }
     }
 
-    /// Whether its backward can begin without a tensor for the gradient of its output.
-    pub(super) fn takes_one(&self) -> bool {
-        matches!(&self.work, Work::Op { op, .. } if op.takes_one())
-    }
-
     /// The error that this node's backward reads a tensor as it was before a change.
     pub(super) fn stale(&self, read: &Tensor) -> Error {
         let module = self.place.module.path().to_owned();
         Error::StaleBackward { op: self.name(), module, shape: *read.shape() }
     }
 
-    /// Adds the edges to a list, out of a node that is dropped. One that was passed has none any more.
+    /// Moves the edges of a node that is dropped to a list.
     fn take_edges(&mut self, edges: &mut Vec<GradEdge>) {
         match &mut self.work {
             Work::Op { saved, .. } => {
                 let Some(saved) = own_mut(saved) else { return };
-                for input in &mut saved.inputs {
-                    if input.edge.is_some() {
-                        edges.extend(input.edge.take());
-                    }
-                }
+                edges.extend(saved.inputs.iter_mut().filter_map(|input| input.edge.take()));
             }
             Work::Replay(replay) => {
                 if let Some((replay, edge)) = own_mut(replay).take() {
@@ -158,12 +107,12 @@ impl Node {
     }
 }
 
-fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
-    from.lock().unwrap_or_else(PoisonError::into_inner).take()
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn own_mut<T>(of: &mut Mutex<T>) -> &mut T {
-    of.get_mut().unwrap_or_else(PoisonError::into_inner)
+fn own_mut<T>(mutex: &mut Mutex<T>) -> &mut T {
+    mutex.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Node {
@@ -172,9 +121,8 @@ impl Drop for Node {
         let mut edges = Vec::new();
         self.take_edges(&mut edges);
         while let Some(edge) = edges.pop() {
-            // Should two threads let the last two handles go at once, one of them begins here anew, one level deeper.
-            if let Target::Node(mut node) = edge.into_target()
-                && let Some(last) = Shared::get_mut(&mut node)
+            if let GradEdge::Node(node) = edge
+                && let Some(mut last) = Arc::into_inner(node)
             {
                 last.take_edges(&mut edges);
             }
@@ -195,7 +143,8 @@ pub struct Saved {
     inputs: Vec<Input>,
     /// Where all inputs were, if not where the output is.
     device: Option<Device>,
-    /// What others have found for the only input of an op that [is a part](Op::is_part) of it.
+    /// The gradient that the op's only input already has, for an op that
+    /// [adds to it](crate::op::BuiltinOp::adds_to_gradient).
     total: Option<Tensor>,
 }
 
@@ -221,15 +170,10 @@ impl Saved {
         })
     }
 
-    /// Lets the tensor that was saved last go, once it was read.
-    pub(crate) fn let_last_go(&mut self) {
-        drop(self.tensors.pop());
-    }
-
-    /// Takes the tensor that was saved last, to write over it.
+    /// Takes the tensor that was saved last, to free it early or to write over it.
     ///
     /// # Errors
-    /// As [`tensor`](Self::tensor), if nothing was saved.
+    /// As [`tensor`](Self::tensor), if nothing is left.
     pub(crate) fn take_last(&mut self) -> Result<Tensor> {
         match self.tensors.pop() {
             Some(tensor) => Ok(tensor),
@@ -237,7 +181,7 @@ impl Saved {
         }
     }
 
-    /// Where the gradient of the only input goes, if there is one alone and its gradient is asked for.
+    /// Where the gradient of the input goes, if there is exactly one input and its gradient is requested.
     pub(super) fn only_edge(&self) -> Option<&GradEdge> {
         match &self.inputs[..] {
             [Input { edge, .. }] => edge.as_ref(),
@@ -245,7 +189,7 @@ impl Saved {
         }
     }
 
-    /// Takes out what others have found for the only input, to add to it: then backward returns the sum.
+    /// Takes the gradient that the only input already has. Backward then returns the sum.
     pub(crate) const fn take_total(&mut self) -> Option<Tensor> {
         self.total.take()
     }
@@ -313,65 +257,45 @@ impl Saved {
         Ok(())
     }
 
-    /// Lets all that was saved go, and hands each gradient to where that of its input goes.
+    /// Frees the saved tensors, then passes each gradient to where that of its input goes.
     pub(super) fn deliver(
-        &mut self,
-        mut gradients: Vec<Option<Tensor>>,
+        mut self,
+        gradients: Vec<Option<Tensor>>,
         mut to: impl FnMut(GradEdge, Tensor) -> Result<()>,
     ) -> Result<()> {
         self.tensors.clear();
-        for (input, gradient) in self.inputs.iter_mut().zip(&mut gradients) {
-            let (edge, gradient) = (input.edge.take(), gradient.take());
-            let Some(gradient) = gradient else { continue };
-            let Some(edge) = edge else { continue };
-            to(edge, gradient)?;
+        for (input, gradient) in self.inputs.into_iter().zip(gradients) {
+            if let (Some(edge), Some(gradient)) = (input.edge, gradient) {
+                to(edge, gradient)?;
+            }
         }
-        spare::keep_list(&GRADIENTS, gradients);
         Ok(())
     }
 }
 
-impl Drop for Saved {
-    fn drop(&mut self) {
-        spare::keep_list(&TENSORS, std::mem::take(&mut self.tensors));
-        spare::keep_list(&INPUTS, std::mem::take(&mut self.inputs));
-    }
-}
-
-/// Hangs an op's output into the graph.
+/// Adds a node for an op's output to the graph.
 pub(crate) fn record(op: HeldOp, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
     let device = inputs.first().map(|input| input.device()).filter(|device| *device != output.device());
     let (number, place) = (next_number(), here());
-    let (mut facts, mut since) = (spare::list(&INPUTS), number);
-    for input in inputs {
+    let mut since = number;
+    let facts = inputs.iter().map(|input| {
         let edge = input.grad_edge().cloned();
         since = edge.as_ref().map_or(since, |edge| edge.since().min(since));
-        facts.push(Input { shape: *input.shape(), dtype: input.dtype(), edge });
-    }
-    // Before the work, which would else be built elsewhere, to be dropped should there be no memory, and then moved.
-    let room = Room::new();
-    let work = Work::Op { op, saved: Mutex::new(None) };
-    let mut node = room.fill(Node { number, since, work, place });
-    if let Work::Op { saved, .. } = &mut node.work {
-        // Where it stays: what is put into a lock is moved with it, in pieces that lie across those it was written in.
-        own_mut(saved).get_or_insert_with(|| Saved {
-            tensors,
-            inputs: facts,
-            device: device.cloned(),
-            total: None,
-        });
-    }
-    output.with_grad_edge(Some(GradEdge::to_node(node.shareable())))
+        Input { shape: *input.shape(), dtype: input.dtype(), edge }
+    });
+    let saved = Saved { inputs: facts.collect(), tensors, device: device.cloned(), total: None };
+    let work = Work::Op { op, saved: Mutex::new(Some(saved)) };
+    output.with_grad_edge(Some(GradEdge::Node(Arc::new(Node { number, since, work, place }))))
 }
 
-/// Hangs the output of a part that will be run again into the graph.
+/// Adds a node for the output of a checkpointed part to the graph.
 pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> Tensor {
     let edge = input.grad_edge().cloned();
     let number = next_number();
     let since = edge.as_ref().map_or(number, |edge| edge.since().min(number));
     let work = Work::Replay(Mutex::new(Some((Box::new(replay), edge))));
-    let node = Shared::new(Node { number, since, work, place: here() });
-    output.with_grad_edge(Some(GradEdge::to_node(node)))
+    let node = Arc::new(Node { number, since, work, place: here() });
+    output.with_grad_edge(Some(GradEdge::Node(node)))
 }
 
 impl Tensor {
@@ -395,7 +319,7 @@ impl Tensor {
         if !self.dtype().is_float() {
             return Err(Error::UnsupportedDType { op: "requiring_grad", dtype: self.dtype() });
         }
-        Ok(self.with_grad_edge(Some(GradEdge::to_leaf(leaf()))))
+        Ok(self.with_grad_edge(Some(GradEdge::Leaf(leaf()))))
     }
 
     /// The same as the leaf that `former`, which is one, becomes when it is converted to these values.
@@ -404,7 +328,7 @@ impl Tensor {
     /// As [`requiring_grad`](Self::requiring_grad).
     pub(crate) fn requiring_grad_after(self, former: &Self) -> Result<Self> {
         match former.leaf() {
-            Some(leaf) => Ok(self.with_grad_edge(Some(GradEdge::to_leaf(leaf.converted())))),
+            Some(leaf) => Ok(self.with_grad_edge(Some(GradEdge::Leaf(leaf.converted())))),
             None => self.requiring_grad(),
         }
     }

@@ -16,9 +16,8 @@ use super::node::{Node, next_number};
 use crate::error::{Error, Result};
 use crate::storage::former::Change;
 use crate::storage::leaf::LeafId;
-use crate::storage::shared::Shared;
 use crate::tensor::Tensor;
-use crate::tensor::edge::{GradEdge, Target};
+use crate::tensor::edge::GradEdge;
 
 /// The number of the latest change that left readers behind; 0 if there was none.
 static LATEST: AtomicU64 = AtomicU64::new(0);
@@ -55,8 +54,8 @@ impl LeftBehind {
 /// # Errors
 /// [`Error::StaleBackward`].
 pub(super) fn check(from: &GradEdge) -> Result<()> {
-    match from.target() {
-        Target::Node(node) if node.since < LATEST.load(Ordering::Relaxed) => Search::default().run(node),
+    match from {
+        GradEdge::Node(node) if node.since < LATEST.load(Ordering::Relaxed) => Search::default().run(node),
         _ => Ok(()),
     }
 }
@@ -65,7 +64,7 @@ pub(super) fn check(from: &GradEdge) -> Result<()> {
 #[derive(Default)]
 struct Search {
     /// Nodes still to be looked at.
-    open: Vec<Shared<Node>>,
+    open: Vec<Arc<Node>>,
     /// The numbers of all that are or were open.
     seen: HashSet<u64>,
     /// The leaves that gradients reach.
@@ -75,18 +74,18 @@ struct Search {
 }
 
 impl Search {
-    fn run(mut self, root: &Shared<Node>) -> Result<()> {
+    fn run(mut self, root: &Arc<Node>) -> Result<()> {
         let latest = LATEST.load(Ordering::Relaxed);
-        self.open.push(root.clone());
+        self.open.push(Arc::clone(root));
         while let Some(node) = self.open.pop() {
             let Self { open, seen, leaves, former } = &mut self;
             node.look(
-                |edge| match edge.target() {
-                    Target::Leaf(leaf) => drop(leaves.insert(leaf)),
+                |edge| match edge {
+                    GradEdge::Leaf(leaf) => drop(leaves.insert(*leaf)),
                     // Also where all is newer than any change: which leaves it leads to is still to be known.
-                    Target::Node(node) => {
+                    GradEdge::Node(node) => {
                         if seen.insert(node.number) {
-                            open.push(node.clone());
+                            open.push(Arc::clone(node));
                         }
                     }
                 },

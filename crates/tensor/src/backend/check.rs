@@ -5,7 +5,7 @@
 //! kernel parameters first. A kernel that fails the check writes nothing.
 //!
 //! ```text
-//! OpContext::compute -> upcast::run -> check::run -> Backend::run
+//! OpContext::compute -> check::kernel, then Backend::run
 //! ```
 //!
 //! Two properties hold without a check here. A layout stays within its buffer, because [`View`] and [`ViewMut`] check
@@ -13,6 +13,7 @@
 //! Each backend compares the values of indices with the size of the axis before it writes.
 
 mod elements;
+mod fast;
 mod operand;
 mod products;
 mod rows;
@@ -37,15 +38,24 @@ impl Checked {
     }
 }
 
-/// Checks a kernel and runs it on a device.
+/// Checks a kernel. The result proves to the backend that it passed.
 ///
 /// # Errors
-/// [`Error::Operand`](crate::Error::Operand) and errors about kernel parameters, before anything is written; else as
-/// [`Backend::run`](super::Backend::run).
-#[inline(never)]
+/// [`Error::Operand`](crate::Error::Operand) and errors about kernel parameters.
+pub(crate) fn kernel(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> Result<Checked> {
+    if !fast::fits(device.serial, kernel) {
+        check(device, op, kernel)?;
+    }
+    Ok(Checked(()))
+}
+
+/// Checks a kernel and runs it on a device. For kernels outside of an op, and for the parts of an upcast kernel.
+///
+/// # Errors
+/// As [`kernel`], before anything is written; else as [`Backend::run`](super::Backend::run).
 pub(crate) fn run(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> Result<()> {
-    check(device, op, kernel)?;
-    device.backend.run(op, kernel, Checked(()))
+    let checked = self::kernel(device, op, kernel)?;
+    device.backend.run(op, kernel, checked)
 }
 
 /// Copies values from the host, in logical order, given as raw bytes of the output's element type.
@@ -89,6 +99,7 @@ pub(crate) fn download(
 ///
 /// # Errors
 /// As [`run`], before anything is written.
+#[inline(never)]
 pub(crate) fn check(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> Result<()> {
     let rules = Rules::new(op, device);
     let mut operands = CheckedOperands::new();

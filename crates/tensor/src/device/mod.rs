@@ -17,8 +17,9 @@ use std::sync::{Arc, OnceLock};
 use bfc_core::{Allocator, AllocatorAttributes, DeviceId, MemoryKind, Registry};
 use highwater_tracking::Tracker;
 
-use crate::backend::{Backend, DeviceRef};
+use crate::backend::{Backend, DeviceRef, check};
 use crate::error::{Error, Result};
+use crate::storage::{View, ViewMut};
 
 pub use self::dry_values::DryRead;
 pub(crate) use self::dry_values::DryValues;
@@ -49,17 +50,9 @@ struct Inner {
     tracker: Arc<Tracker>,
     placement: Arc<PlacementLog>,
     dry_values: DryValues,
-    /// The allocator that ops take their outputs from, the registry's answer to the default attributes, and its kind of memory.
-    default_allocator: OnceLock<(Arc<dyn Allocator>, MemoryKind)>,
+    /// The allocator that ops take their outputs from: the registry's answer to the default attributes.
+    default_allocator: OnceLock<Arc<dyn Allocator>>,
     outside: Arc<OutsideAccount>,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Some((allocator, _)) = self.default_allocator.get() {
-            self.tracker.release(allocator);
-        }
-    }
 }
 
 thread_local! {
@@ -205,6 +198,28 @@ impl Device {
         &self.0.tracker
     }
 
+    /// Tells the listener of [`Runtime::on_placement`] that `op` runs here. [`apply`](crate::apply) does this by itself.
+    pub fn log_placement(&self, op: &'static str, reason: PlacementReason) {
+        self.placement().tell(op, self, reason);
+    }
+
+    /// Copies values from the host to memory of this device, in logical order, as raw bytes of the element type.
+    ///
+    /// # Errors
+    /// [`Error::Operand`] for memory of another device, [`Error::ElementCount`] for another number of values; else if the
+    /// transfer fails.
+    pub fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>) -> Result<()> {
+        check::upload(self.as_ref(), op, values, out)
+    }
+
+    /// Copies values of this device to the host, in logical order, as raw bytes of the element type.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] on a device that computes nothing; else as [`upload`](Self::upload).
+    pub fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
+        check::download(self.as_ref(), op, input, values)
+    }
+
     /// What is scripted to be read here.
     pub(crate) fn dry_values(&self) -> &DryValues {
         &self.0.dry_values
@@ -263,7 +278,7 @@ impl Device {
     #[inline]
     pub fn default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
         match self.0.default_allocator.get() {
-            Some((allocator, _)) => Ok(allocator),
+            Some(allocator) => Ok(allocator),
             None => self.find_default_allocator(),
         }
     }
@@ -272,22 +287,7 @@ impl Device {
     fn find_default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
         let allocator = self.allocator(AllocatorAttributes::default())?.allocator;
         self.require_addressable(&allocator)?;
-        let (allocator, _) = self.0.default_allocator.get_or_init(|| {
-            self.0.tracker.adopt(&allocator);
-            let kind = allocator.memory_kind();
-            (allocator, kind)
-        });
-        Ok(allocator)
-    }
-
-    /// The kind of memory of the allocator that ops take their outputs from, which lives for as long as the device; `None` of any
-    /// other. A pool would ask its source.
-    #[inline]
-    pub(crate) fn known_memory_kind(&self, of: &Arc<dyn Allocator>) -> Option<MemoryKind> {
-        match self.0.default_allocator.get() {
-            Some((allocator, kind)) if Arc::ptr_eq(allocator, of) => Some(*kind),
-            _ => None,
-        }
+        Ok(self.0.default_allocator.get_or_init(|| allocator))
     }
 }
 

@@ -9,7 +9,6 @@ use crate::layout::{IntoShape, Layout};
 use crate::shape::{DType, Element};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
-use crate::tensor::body::Body;
 
 impl Tensor {
     /// A tensor over the elements that `owner` has: a `Vec`, an `Arc<[T]>`, a `&'static [T]` or a file mapped into memory. They
@@ -65,6 +64,6 @@ impl Tensor {
             dtype,
             error,
         })?;
-        Ok(Self::from_body(Body::new(storage, layout, device.clone()).shareable()))
+        Ok(Self::new_in(storage, layout, device.clone()))
     }
 }

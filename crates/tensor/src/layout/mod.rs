@@ -47,13 +47,6 @@ impl Layout {
     /// The layout of a single number.
     pub(crate) const SCALAR: Self = Self { shape: Shape::SCALAR, strides: [0; MAX_RANK], offset: 0 };
 
-    /// Makes that of a single number the row-major one of a shape, where it stays.
-    #[inline(always)]
-    pub(crate) fn put_in_order(&mut self, shape: &Shape) {
-        self.shape = *shape;
-        fill_row_major(shape, &mut self.strides);
-    }
-
     /// The same shape and first element with other distances between neighbours, one for each axis. All must stay within the
     /// buffer.
     pub(crate) fn with_strides(mut self, strides: &[usize]) -> Self {

@@ -1,23 +1,19 @@
 //! The context of one op execution: every byte the op uses is taken here.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::sync::Arc;
 
-use bfc_core::{AllocationAttributes, Allocator, Category, Contents, Request, Tag};
+use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
 
 use super::upcast;
-use crate::autograd::TENSORS;
 use crate::backend::{Backend, Kernel, Workspace, check};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::layout::bytes_of;
+use crate::layout::{Layout, bytes_of};
 use crate::shape::{DType, RawElement, Shape};
-use crate::storage::shared::Unique;
-use crate::storage::{View, ViewMut, spare};
+use crate::storage::{Storage, View, ViewMut};
 use crate::tensor::Tensor;
-use crate::tensor::body::{Body, Source};
 
 /// What an op may use while it runs: memory that is charged to it, the backend, and a place for what backward needs.
 ///
@@ -40,7 +36,6 @@ pub struct OpContext<'a> {
 }
 
 impl<'a> OpContext<'a> {
-    #[inline(always)]
     fn new(
         op: &'static str,
         device: &'a Device,
@@ -48,7 +43,7 @@ impl<'a> OpContext<'a> {
         category: Category,
         recording: bool,
     ) -> Self {
-        let mut ctx = Self {
+        Self {
             op,
             device,
             memory,
@@ -56,10 +51,8 @@ impl<'a> OpContext<'a> {
             recording,
             saved: RefCell::new(Vec::new()),
             attributes: None,
-            run: device.tracker().idle_run(),
-        };
-        ctx.run.begin_over(op, memory);
-        ctx
+            run: device.tracker().begin_over(op, memory),
+        }
     }
 
     /// The context of an op's forward, over the memory that its outputs come from. What is computed in a backward pass,
@@ -77,8 +70,21 @@ impl<'a> OpContext<'a> {
         Self::new(op, device, memory, category, recording)
     }
 
-    /// The context of an op that makes a tensor out of nothing, for a purpose known beforehand.
-    pub(crate) fn create(
+    /// Returns the context of an op without inputs: one that creates a tensor, or the step of an optimizer. Outputs count as
+    /// `category`. Ops with inputs implement [`Op`](crate::Op) instead.
+    ///
+    /// ```
+    /// use bfc_core::Category;
+    /// use highwater_tensor::backend::Kernel;
+    /// use highwater_tensor::{DType, Device, IntoShape, OpContext, Scalar};
+    /// let device = Device::cpu()?;
+    /// let ctx = OpContext::create("sevens", &device, device.default_allocator()?, Category::Input);
+    /// let mut out = ctx.output(&[3].into_shape()?, DType::F32)?;
+    /// ctx.compute(Kernel::Fill { value: Scalar::Float(7.0), out: out.view_mut() })?;
+    /// assert_eq!(out.finish().to_vec::<f32>()?, [7.0; 3]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    pub fn create(
         op: &'static str,
         device: &'a Device,
         memory: &'a Arc<dyn Allocator>,
@@ -115,17 +121,20 @@ impl<'a> OpContext<'a> {
         self.device.backend()
     }
 
-    /// Has the device compute, on memory that the op has taken before; to calculate with halves, f32 temporaries are taken
-    /// beside it, as workspace, for as long as the kernel is given out.
+    /// Runs a kernel on the device, on memory that the op has allocated before. A kernel that computes with 16-bit floats
+    /// may allocate f32 temporaries as workspace for its duration.
     ///
     /// # Errors
     /// [`Error::Operand`] if shapes, element types or devices of the kernel's operands do not fit,
     /// [`Error::AxisOutOfRange`], [`Error::RangeOutOfBounds`], [`Error::EmptyReduction`], [`Error::BadArgument`] and
     /// [`Error::UnsupportedDType`] for what it is to do with them, and [`Error::Allocation`] if there is no memory for the
     /// temporaries of halves: nothing is written then. Else as [`Backend::run`].
-    #[inline(always)]
-    pub fn compute(&self, kernel: Kernel<'_>) -> Result<()> {
-        upcast::run(self, kernel)
+    pub fn compute(&self, mut kernel: Kernel<'_>) -> Result<()> {
+        let checked = check::kernel(self.device.as_ref(), self.op, &mut kernel)?;
+        if upcast::applies_to(&mut kernel) {
+            return upcast::run(self, kernel);
+        }
+        self.backend().run(self.op, &mut kernel, checked)
     }
 
     /// Copies values from the host to memory that the op has taken before, in logical order, as raw bytes of its element
@@ -135,7 +144,7 @@ impl<'a> OpContext<'a> {
     /// [`Error::Operand`] for memory of another device, [`Error::ElementCount`] for another number of values; else if the
     /// transfer fails.
     pub fn upload(&self, values: &[u8], out: ViewMut<'_>) -> Result<()> {
-        check::upload(self.device.as_ref(), self.op, values, out)
+        self.device.upload(self.op, values, out)
     }
 
     /// Copies values of a tensor on the op's device to the host, in logical order, as raw bytes of its element type.
@@ -143,7 +152,7 @@ impl<'a> OpContext<'a> {
     /// # Errors
     /// [`Error::NoData`] on a device that computes nothing; else as [`upload`](Self::upload).
     pub fn download(&self, input: View<'_>, values: &mut [u8]) -> Result<()> {
-        check::download(self.device.as_ref(), self.op, input, values)
+        self.device.download(self.op, input, values)
     }
 
     /// The allocator that everything the op takes is charged through.
@@ -226,9 +235,12 @@ impl<'a> OpContext<'a> {
             request.attributes = *attributes;
         }
         request.contents = Some(Contents { extents: shape.dims(), element: dtype.name() });
-        let source = Source::new(self.device, self.memory, self.run.allocator());
-        match Body::in_order(&source, &request, shape, dtype) {
-            Ok(body) => Ok(Buffer { body }),
+        match Allocation::new(self.allocator(), &request) {
+            Ok(allocation) => Ok(Buffer {
+                storage: Storage::new(allocation, self.device.serial(), bytes, dtype, category),
+                layout: Layout::row_major(shape),
+                device: self.device.clone(),
+            }),
             Err(error) => Err(Error::Allocation { op: self.op, shape: *shape, dtype, error }),
         }
     }
@@ -239,12 +251,8 @@ impl<'a> OpContext<'a> {
         if !self.recording {
             return;
         }
-        let mut saved = self.saved.borrow_mut();
-        if saved.capacity() == 0 {
-            *saved = spare::list(&TENSORS);
-        }
         // Without its place in the graph, so that an op may save its own output without keeping itself alive.
-        saved.push(tensor.detach());
+        self.saved.borrow_mut().push(tensor.detach());
     }
 
     /// Whether a backward of this op may follow, so that it is worth computing what only backward reads.
@@ -263,27 +271,29 @@ impl<'a> OpContext<'a> {
     }
 }
 
-/// Fresh memory that an op fills and then hands out as a [`Tensor`]. Nobody else sees it yet.
+/// Fresh memory that an op fills and then returns as a [`Tensor`]. Only the op sees it until then.
+#[derive(Debug)]
 pub struct Buffer {
-    /// Which owns its memory.
-    body: Unique<Body>,
+    storage: Storage,
+    layout: Layout,
+    device: Device,
 }
 
 impl Buffer {
     /// The buffer as kernels write it.
     #[must_use]
-    pub fn view_mut(&mut self) -> ViewMut<'_> {
-        self.body.fresh_view_mut().expect("nobody else looks into fresh memory, and it lies in order")
+    pub const fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut::new(&mut self.storage, &self.layout)
     }
 
     /// The buffer as kernels read it.
     #[must_use]
-    pub fn view(&self) -> View<'_> {
-        self.body.view()
+    pub const fn view(&self) -> View<'_> {
+        View::new(&self.storage, &self.layout)
     }
 
-    /// The elements on the host, to be written; `None` where the host cannot, as on a dry device, and where the
-    /// elements do not lie in memory as `T`.
+    /// The elements on the host, to be written. `None` if the host cannot write them, as on a dry device, or if the
+    /// elements are not stored as `T`.
     #[must_use]
     pub fn host_mut<T: RawElement>(&mut self) -> Option<&mut [T]> {
         self.view_mut().into_host()
@@ -292,12 +302,6 @@ impl Buffer {
     /// The buffer as a tensor.
     #[must_use]
     pub fn finish(self) -> Tensor {
-        Tensor::from_body(self.body.shareable())
-    }
-}
-
-impl fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Buffer").field(&*self.body).finish()
+        Tensor::new_in(self.storage, self.layout, self.device)
     }
 }

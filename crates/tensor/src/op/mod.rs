@@ -9,7 +9,6 @@ pub(crate) mod mode;
 pub(crate) mod upcast;
 
 use std::fmt;
-use std::ops::Deref;
 
 pub use self::context::{Buffer, OpContext};
 pub use self::mode::{is_recording, no_grad};
@@ -75,43 +74,26 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         let _ = (ctx, saved, grad);
         Err(Error::NotDifferentiable { op: self.name() })
     }
+}
 
-    /// [`backward`](Self::backward) for whoever has no more use for the gradient, nor for what was saved: buffers may be taken over, or
-    /// given back on the way. For ops of this crate.
+/// An op of this crate whose backward reuses buffers.
+pub(crate) trait BuiltinOp: Op {
+    /// Like [`backward`](Op::backward), but owns the gradient and the saved tensors: it may write into their buffers and
+    /// free them early.
     ///
     /// # Errors
-    /// As [`backward`](Self::backward).
-    #[doc(hidden)]
-    fn backward_taking(
+    /// As [`backward`](Op::backward).
+    fn backward_owned(
         &self,
         ctx: &OpContext<'_>,
         saved: &mut Saved,
         grad: Tensor,
-    ) -> Result<Vec<Option<Tensor>>> {
-        self.backward(ctx, saved, &grad)
-    }
+    ) -> Result<Vec<Option<Tensor>>>;
 
-    /// Whether [`backward_of_one`](Self::backward_of_one) is there: for losses, which passes begin at.
-    #[doc(hidden)]
-    fn takes_one(&self) -> bool {
-        false
-    }
-
-    /// [`backward_taking`](Self::backward_taking) where the gradient is the number one, without a tensor for it. For ops of this
-    /// crate that say so by [`takes_one`](Self::takes_one).
-    ///
-    /// # Errors
-    /// As [`backward`](Self::backward).
-    #[doc(hidden)]
-    fn backward_of_one(&self, ctx: &OpContext<'_>, saved: &mut Saved) -> Result<Vec<Option<Tensor>>> {
-        let _ = (ctx, saved);
-        Err(Error::NotDifferentiable { op: self.name() })
-    }
-
-    /// Whether the gradient of the only input is 0 but for a part, which [`backward_taking`](Self::backward_taking) adds to what others
-    /// have found for that input: a tensor cut into many parts would else have as many gradients of its whole size. For ops of this crate.
-    #[doc(hidden)]
-    fn is_part(&self) -> bool {
+    /// Whether the gradient is zero except for a part of the op's only input, and
+    /// [`backward_owned`](Self::backward_owned) adds that part to the gradient that the input already has
+    /// ([`Saved::take_total`]). Otherwise a tensor cut into many parts would need as many gradients of its whole size.
+    fn adds_to_gradient(&self) -> bool {
         false
     }
 }
@@ -119,51 +101,69 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
 /// Runs an op on at least one input.
 ///
 /// # Errors
-/// [`Error::DeviceMismatch`] for inputs on different devices; else what the op's forward says.
+/// [`Error::DeviceMismatch`] for inputs on different devices; else the errors of the op's forward.
 pub fn apply(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
-    let (output, saved) = run(op.name(), &op, inputs)?;
+    let (output, saved) = run(&op, inputs)?;
     Ok(match saved {
         None => output,
-        Some(saved) => autograd::record(HeldOp::Boxed(Box::new(op)), inputs, saved, output),
+        Some(saved) => autograd::record(HeldOp::Custom(Box::new(op)), inputs, saved, output),
     })
 }
 
-/// The same of an op that is always there, for which no memory is needed.
-pub(crate) fn apply_static(op: &'static dyn Op, inputs: &[&Tensor]) -> Result<Tensor> {
-    let (output, saved) = run(op.name(), op, inputs)?;
+/// Like [`apply`], for an op whose backward reuses buffers.
+pub(crate) fn apply_builtin(op: impl BuiltinOp, inputs: &[&Tensor]) -> Result<Tensor> {
+    let (output, saved) = run(&op, inputs)?;
     Ok(match saved {
         None => output,
-        Some(saved) => autograd::record(HeldOp::Static(op), inputs, saved, output),
+        Some(saved) => autograd::record(HeldOp::Builtin(Box::new(op)), inputs, saved, output),
     })
 }
 
 /// An op, kept for its backward.
 #[derive(Debug)]
 pub(crate) enum HeldOp {
-    Static(&'static dyn Op),
-    Boxed(Box<dyn Op>),
+    Custom(Box<dyn Op>),
+    Builtin(Box<dyn BuiltinOp>),
 }
 
 impl HeldOp {
-    /// Whether it is always there, as ops without options of this crate are.
-    pub(crate) const fn is_static(&self) -> bool {
-        matches!(self, Self::Static(_))
-    }
-}
-
-impl Deref for HeldOp {
-    type Target = dyn Op;
-
-    fn deref(&self) -> &dyn Op {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Static(op) => *op,
-            Self::Boxed(op) => &**op,
+            Self::Custom(op) => op.name(),
+            Self::Builtin(op) => op.name(),
+        }
+    }
+
+    /// Whether the gradients that backward returns must be checked.
+    pub(crate) const fn is_custom(&self) -> bool {
+        matches!(self, Self::Custom(_))
+    }
+
+    /// See [`BuiltinOp::adds_to_gradient`].
+    pub(crate) fn adds_to_gradient(&self) -> bool {
+        matches!(self, Self::Builtin(op) if op.adds_to_gradient())
+    }
+
+    /// The gradient of each input.
+    ///
+    /// # Errors
+    /// As [`Op::backward`].
+    pub(crate) fn backward(
+        &self,
+        ctx: &OpContext<'_>,
+        saved: &mut Saved,
+        grad: Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
+        match self {
+            Self::Custom(op) => op.backward(ctx, saved, &grad),
+            Self::Builtin(op) => op.backward_owned(ctx, saved, grad),
         }
     }
 }
 
-/// The result, and what backward needs if the op is to be recorded. Not for each op's type, or it would be compiled for each.
-fn run(name: &'static str, op: &dyn Op, inputs: &[&Tensor]) -> Result<(Tensor, Option<Vec<Tensor>>)> {
+/// The result, and the tensors that backward needs if the op is recorded. Not generic, so that it is compiled once.
+fn run(op: &dyn Op, inputs: &[&Tensor]) -> Result<(Tensor, Option<Vec<Tensor>>)> {
+    let name = op.name();
     let device = common_device(name, inputs)?;
     let recording = records(inputs.iter().any(|input| input.requires_grad()));
     device.placement().tell(name, device, PlacementReason::Inputs);

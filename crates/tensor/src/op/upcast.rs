@@ -24,23 +24,8 @@ use crate::layout::Layout;
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
-/// Runs a kernel on operands of any type.
-///
-/// # Errors
-/// As [`check::run`]. [`Error::Allocation`](crate::Error::Allocation) if there is no memory for a temporary; no existing
-/// tensor has changed then.
-#[inline(always)]
-pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
-    if computes_with_half(&mut kernel) {
-        run_half(ctx, kernel)
-    } else {
-        check::run(ctx.device().as_ref(), ctx.op(), &mut kernel)
-    }
-}
-
 /// Whether the kernel computes with 16-bit floats.
-#[inline(always)]
-fn computes_with_half(kernel: &mut Kernel<'_>) -> bool {
+pub(crate) fn applies_to(kernel: &mut Kernel<'_>) -> bool {
     let mut found = false;
     if !kernel.only_copies() {
         let _ = kernel.operands(|_, operand| {
@@ -51,11 +36,12 @@ fn computes_with_half(kernel: &mut Kernel<'_>) -> bool {
     found
 }
 
-/// Runs a kernel that computes with 16-bit floats.
-#[inline(never)]
-fn run_half(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
-    // Checked as a whole, because several kernels may replace it.
-    check::check(ctx.device().as_ref(), ctx.op(), &mut kernel)?;
+/// Runs a kernel that [computes with 16-bit floats](applies_to) and has passed the check.
+///
+/// # Errors
+/// As [`check::run`]. [`Error::Allocation`](crate::Error::Allocation) if there is no memory for a temporary; no existing
+/// tensor has changed then.
+pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
     if let Kernel::Random { distribution, out, .. } = &mut kernel {
         *distribution = rounding_below(*distribution, out.dtype());
     }

@@ -148,7 +148,7 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
         ctx.save(rhs);
     }
     let result = lhs.detach();
-    Ok(autograd::record(HeldOp::Boxed(Box::new(op)), &[&lhs, rhs], ctx.take_saved(), result))
+    Ok(autograd::record(HeldOp::Custom(Box::new(op)), &[&lhs, rhs], ctx.take_saved(), result))
 }
 
 /// a f b, where the result may take over the buffer of `b` if a f b is b f a.

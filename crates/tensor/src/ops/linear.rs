@@ -6,45 +6,32 @@
 //!   saves y, or where that does not tell it x·W + b, which is then taken beside y.
 
 use super::axes::AxisSet;
-use super::matmul::multiply;
-use super::{is_number, promoted, reduce, supported, wanted};
-use crate::autograd::{Saved, list_of_gradients};
+use super::{is_number, matmul, promoted, reduce, supported, wanted};
+use crate::autograd::Saved;
 use crate::backend::{Activated, Activation, Kernel, Reduce};
 use crate::error::{Error, Result};
-use crate::op::{Buffer, Op, OpContext, apply_static};
+use crate::op::{Buffer, BuiltinOp, Op, OpContext, apply_builtin};
 use crate::shape::Shape;
 use crate::storage::View;
 use crate::tensor::Tensor;
 
 const OP: &str = "linear";
 
-/// On a matrix of rows, W, and b.
+/// The op on a matrix of rows, W, and b.
 #[derive(Debug)]
 struct Linear {
-    /// What the activation says it is called: asked for twice in each step.
-    name: &'static str,
     activation: Option<Activation>,
-}
-
-impl Linear {
-    /// The op with this activation: one of a few, of which layers need one for each call.
-    const fn of(activation: Option<Activation>) -> &'static Self {
-        const fn with(name: &'static str, activation: Activation) -> Linear {
-            Linear { name, activation: Some(activation) }
-        }
-        match activation {
-            None => &Self { name: OP, activation: None },
-            Some(Activation::Relu) => &const { with("linear_relu", Activation::Relu) },
-            Some(Activation::Gelu) => &const { with("linear_gelu", Activation::Gelu) },
-            Some(Activation::GeluTanh) => &const { with("linear_gelu_tanh", Activation::GeluTanh) },
-            Some(Activation::Silu) => &const { with("linear_silu", Activation::Silu) },
-        }
-    }
 }
 
 impl Op for Linear {
     fn name(&self) -> &'static str {
-        self.name
+        match self.activation {
+            None => OP,
+            Some(Activation::Relu) => "linear_relu",
+            Some(Activation::Gelu) => "linear_gelu",
+            Some(Activation::GeluTanh) => "linear_gelu_tanh",
+            Some(Activation::Silu) => "linear_silu",
+        }
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
@@ -57,7 +44,16 @@ impl Op for Linear {
         let mut sums = reads_sums.then(|| ctx.temp_saved(&shape, x.dtype())).transpose()?;
         let arguments = sums.as_mut().map(Buffer::view_mut);
         let activation = self.activation.map(|function| Activated { function, arguments });
-        multiply(ctx, (Some(bias.view()), activation), x.view(), weight.view(), &mut out)?;
+        let mut workspace = matmul::workspace(ctx, x.view(), weight.view())?;
+        ctx.compute(Kernel::MatMul {
+            bias: Some(bias.view()),
+            lhs: x.view(),
+            rhs: weight.view(),
+            activation,
+            workspace: workspace.as_mut().map(Buffer::view_mut),
+            out: out.view_mut(),
+        })?;
+        drop(workspace);
         if weight.requires_grad() {
             ctx.save(x);
         }
@@ -77,8 +73,10 @@ impl Op for Linear {
         let of_sums = self.activation.map(|f| of_sums(ctx, f, saved, grad)).transpose()?;
         self.gradients(ctx, saved, of_sums.as_ref().unwrap_or(grad))
     }
+}
 
-    fn backward_taking(
+impl BuiltinOp for Linear {
+    fn backward_owned(
         &self,
         ctx: &OpContext<'_>,
         saved: &mut Saved,
@@ -95,7 +93,7 @@ impl Op for Linear {
                 }
                 None => grad = of_sums(ctx, f, saved, &grad)?,
             }
-            saved.let_last_go();
+            drop(saved.take_last());
         }
         self.gradients(ctx, saved, &grad)
     }
@@ -116,31 +114,32 @@ fn of_sums(ctx: &OpContext<'_>, f: Activation, saved: &Saved, grad: &Tensor) -> 
 
 impl Linear {
     /// The gradients of x, W and b from that of the sums.
-    // By kernels alone, not by other ops: a small model spends its steps on beginning ops.
     fn gradients(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let product = |lhs: View<'_>, rhs: View<'_>| {
             let shape = Shape::matrix(lhs.layout().shape()[0], rhs.layout().shape()[1]);
             let mut out = ctx.output(&shape, grad.dtype())?;
-            multiply(ctx, (None, None), lhs, rhs, &mut out)?;
+            let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
+            let workspace = workspace.as_mut().map(Buffer::view_mut);
+            let out_view = out.view_mut();
+            ctx.compute(Kernel::MatMul { bias: None, lhs, rhs, activation: None, workspace, out: out_view })?;
             Ok(out.finish())
         };
-        let mut gradients = list_of_gradients();
-        gradients.push(wanted(saved, 0, || {
+        let to_x = wanted(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
             product(grad.view(), weight.view().with_layout(&weight.layout().transposed()))
-        })?);
-        gradients.push(wanted(saved, 1, || {
+        })?;
+        let to_weight = wanted(saved, 1, || {
             let x = saved.tensor(0)?;
             product(x.view().with_layout(&x.layout().transposed()), grad.view())
-        })?);
-        gradients.push(wanted(saved, 2, || {
+        })?;
+        let to_bias = wanted(saved, 2, || {
             let mut rows = AxisSet::none(2);
             rows.insert(0);
             let like = (&saved.input_shape(2), grad.dtype());
             reduce::share_as(ctx, (Reduce::Sum, 1.0), grad.view(), &rows, like)
-        })?);
-        Ok(gradients)
+        })?;
+        Ok(vec![to_x, to_weight, to_bias])
     }
 }
 
@@ -224,18 +223,21 @@ impl Tensor {
                 if bias.dtype() == self.dtype() && (leading.len() == 1 || self.layout().is_contiguous()) =>
             {
                 if leading.len() == 1 {
-                    return apply_static(Linear::of(activation), &[self, weight, bias]);
+                    return apply_builtin(Linear { activation }, &[self, weight, bias]);
                 }
                 let rows = self.reshape([rows, *inputs])?;
-                let result = apply_static(Linear::of(activation), &[&rows, weight, bias])?;
+                let result = apply_builtin(Linear { activation }, &[&rows, weight, bias])?;
                 result.reshape([leading, &[outputs]].concat())
             }
             _ => self.matmul(weight)?.add(bias)?.activated(activation),
         }
     }
 
-    /// This tensor, or what an activation makes of it.
-    pub(crate) fn activated(self, activation: Option<Activation>) -> Result<Self> {
+    /// Applies an activation, if there is one.
+    ///
+    /// # Errors
+    /// As the op of the activation.
+    pub fn activated(self, activation: Option<Activation>) -> Result<Self> {
         match activation {
             None => Ok(self),
             Some(Activation::Relu) => self.relu(),

@@ -22,10 +22,10 @@ use positions::Rows;
 use super::axes::AxisSet;
 use super::reduce::share_as;
 use super::{expect_dtype, promoted, same_dtype, supported, wanted};
-use crate::autograd::{Saved, list_of_gradients};
+use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel, Reduce, Unary};
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply, apply_static};
+use crate::op::{BuiltinOp, Op, OpContext, apply, apply_builtin};
 use crate::shape::{DType, Scalar, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -123,8 +123,10 @@ impl Op for MseLoss {
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         self.gradients(ctx, saved, saved.tensor(0)?.clone(), grad.clone())
     }
+}
 
-    fn backward_taking(
+impl BuiltinOp for MseLoss {
+    fn backward_owned(
         &self,
         ctx: &OpContext<'_>,
         saved: &mut Saved,
@@ -132,23 +134,6 @@ impl Op for MseLoss {
     ) -> Result<Vec<Option<Tensor>>> {
         let difference = saved.take_last()?;
         self.gradients(ctx, saved, difference, grad)
-    }
-
-    fn takes_one(&self) -> bool {
-        true
-    }
-
-    fn backward_of_one(&self, ctx: &OpContext<'_>, saved: &mut Saved) -> Result<Vec<Option<Tensor>>> {
-        let (mut difference, scale) = (saved.take_last()?, self.slope(saved));
-        let Some(values) = difference.view_mut() else {
-            let mut out = ctx.output(difference.shape(), difference.dtype())?;
-            let (f, input) = (Unary::MulScalar(Scalar::Float(scale)), difference.view());
-            ctx.compute(Kernel::Unary { f, input, out: out.view_mut() })?;
-            return given_on(saved, out.finish());
-        };
-        ctx.compute(Kernel::Scale { factor: scale, values })?;
-        difference.storage().becomes_gradient();
-        given_on(saved, difference)
     }
 }
 
@@ -191,10 +176,7 @@ fn given_on(saved: &Saved, slopes: Tensor) -> Result<Vec<Option<Tensor>>> {
     let dtype = saved.input_dtype(0);
     let to_x = if slopes.dtype() == dtype { slopes } else { slopes.to_dtype(dtype)? };
     let to_target = wanted(saved, 1, || to_x.neg())?;
-    let mut gradients = list_of_gradients();
-    gradients.push(Some(to_x));
-    gradients.push(to_target);
-    Ok(gradients)
+    Ok(vec![Some(to_x), to_target])
 }
 
 /// A gradient times a number, in the type that it is computed with: what one element of many gets may be too little for a half until
@@ -255,16 +237,11 @@ impl Tensor {
     /// [`Error::ShapeMismatch`] for different shapes, [`Error::UnsupportedDType`] unless the type that both are promoted to is a
     /// float, [`Error::Allocation`] if there is no memory.
     pub fn mse_loss(&self, target: &Self, reduction: Reduction) -> Result<Self> {
-        let op: &'static MseLoss = match reduction {
-            Reduction::Mean => &MseLoss(Reduction::Mean),
-            Reduction::Sum => &MseLoss(Reduction::Sum),
-            Reduction::None => &MseLoss(Reduction::None),
-        };
         if self.dtype() != target.dtype() {
             let [x, target] = promoted(self, target)?;
-            return apply_static(op, &[&x, &target]);
+            return apply_builtin(MseLoss(reduction), &[&x, &target]);
         }
-        apply_static(op, &[self, target])
+        apply_builtin(MseLoss(reduction), &[self, target])
     }
 }
 

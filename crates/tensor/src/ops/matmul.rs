@@ -10,7 +10,7 @@
 
 use super::{is_number, promoted, same_dtype, supported, wanted};
 use crate::autograd::Saved;
-use crate::backend::{Activated, Kernel, Workspace};
+use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::{Buffer, Op, OpContext, apply};
@@ -23,19 +23,9 @@ const OP: &str = "matmul";
 #[derive(Debug)]
 struct MatMul;
 
-/// Multiplies into `out`, whose rows start with the bias if there is one, and of whose sums the activation is taken.
-#[inline(always)]
-pub(super) fn multiply(
-    ctx: &OpContext<'_>,
-    (bias, activation): (Option<View<'_>>, Option<Activated<'_>>),
-    lhs: View<'_>,
-    rhs: View<'_>,
-    out: &mut Buffer,
-) -> Result<()> {
-    let of = Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype() };
-    let mut workspace = ctx.workspace(of)?;
-    let (workspace, out) = (workspace.as_mut().map(Buffer::view_mut), out.view_mut());
-    ctx.compute(Kernel::MatMul { bias, lhs, rhs, activation, workspace, out })
+/// The memory that the kernel of a product needs besides its output, if any.
+pub(super) fn workspace(ctx: &OpContext<'_>, lhs: View<'_>, rhs: View<'_>) -> Result<Option<Buffer>> {
+    ctx.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype() })
 }
 
 impl Op for MatMul {
@@ -50,7 +40,16 @@ impl Op for MatMul {
         let left = plan.lhs.broadcast_to(OP, &plan.stack([plan.m, plan.k])?)?;
         let right = plan.rhs.broadcast_to(OP, &plan.stack([plan.k, plan.n])?)?;
         let (lhs_view, rhs_view) = (lhs.view().with_layout(&left), rhs.view().with_layout(&right));
-        multiply(ctx, (None, None), lhs_view, rhs_view, &mut out)?;
+        let mut workspace = workspace(ctx, lhs_view, rhs_view)?;
+        ctx.compute(Kernel::MatMul {
+            bias: None,
+            lhs: lhs_view,
+            rhs: rhs_view,
+            activation: None,
+            workspace: workspace.as_mut().map(Buffer::view_mut),
+            out: out.view_mut(),
+        })?;
+        drop(workspace);
         if rhs.requires_grad() {
             ctx.save(lhs);
         }
@@ -195,8 +194,15 @@ impl Tensor {
 }
 
 #[cfg(test)]
+#[path = "../../tests/frames/mod.rs"]
+mod frames;
+
+#[cfg(test)]
 mod tests {
+    use std::backtrace::Backtrace;
+
     use super::*;
+    use crate::backend::cpu::GEMM_CALL;
     use crate::device::{Device, Runtime};
 
     fn cpu() -> Device {
@@ -278,5 +284,15 @@ mod tests {
         // The gradient of the product, repeated from one number, is made whole to be folded; a stack of gradients of
         // the matrix would be twice that.
         assert!(extra < 2 * 64 * 8 * 32 * 4, "{extra}");
+    }
+
+    #[test]
+    fn a_product_reaches_gemm_in_eight_calls() {
+        let device = cpu();
+        let x = Tensor::ones(&device, [64, 64]).unwrap();
+        GEMM_CALL.set(Some(Backtrace::disabled()));
+        x.matmul(&x).unwrap();
+        let calls = frames::calls(&GEMM_CALL.take().unwrap(), "Tensor>::matmul", "matmul::gemm");
+        assert!((4..=8).contains(&calls.len()), "{calls:#?}");
     }
 }

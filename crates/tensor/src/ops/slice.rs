@@ -8,7 +8,7 @@ use std::ops::{Bound, Range, RangeBounds};
 use crate::autograd::Saved;
 use crate::backend::{Binary, Kernel};
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::{BuiltinOp, Op, OpContext, apply_builtin};
 use crate::shape::Scalar;
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;
@@ -43,8 +43,10 @@ impl Op for Slice {
         })?;
         Ok(vec![Some(out.finish())])
     }
+}
 
-    fn backward_taking(
+impl BuiltinOp for Slice {
+    fn backward_owned(
         &self,
         ctx: &OpContext<'_>,
         saved: &mut Saved,
@@ -56,7 +58,7 @@ impl Op for Slice {
         }
     }
 
-    fn is_part(&self) -> bool {
+    fn adds_to_gradient(&self) -> bool {
         true
     }
 }
@@ -157,7 +159,7 @@ impl Tensor {
         range: Range<usize>,
         step: usize,
     ) -> Result<Self> {
-        apply(Slice { op, axis, range, step }, &[self])
+        apply_builtin(Slice { op, axis, range, step }, &[self])
     }
 }
 

@@ -126,7 +126,7 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
         return Ok(x.with_grad_edge(None));
     }
     let result = x.detach();
-    Ok(autograd::record(HeldOp::Boxed(Box::new(UnaryOp { op, f })), &[&x], ctx.take_saved(), result))
+    Ok(autograd::record(HeldOp::Custom(Box::new(UnaryOp { op, f })), &[&x], ctx.take_saved(), result))
 }
 
 /// The scalar as a tensor of `dtype` computes with it. For integers that is a whole number, which may wrap as their

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Names a tensor that gradients are asked for. The bits of the word, highest first:
+/// Identifies a tensor whose gradient is requested. The bits, highest first:
 ///
 /// ```text
 /// number of the leaf | 1 for a parameter | 16 bits: how often the leaf was converted
@@ -16,7 +16,7 @@ impl LeafId {
     const BITS_OF_CONVERSIONS: u32 = 16;
     const PARAMETER: u64 = 1 << Self::BITS_OF_CONVERSIONS;
 
-    /// The next leaf, for a plain tensor. Counting past the bits of an edge takes longer than any process runs.
+    /// The next leaf, for a plain tensor. Counting past the bits takes longer than any process runs.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed) << (Self::BITS_OF_CONVERSIONS + 1))

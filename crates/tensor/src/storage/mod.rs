@@ -2,14 +2,9 @@
 //!
 //! A shared storage is never written: kernels write through `&mut Storage`, which only the single owner has. So views
 //! may be handed to any thread without a lock.
-//!
-//! [`shared`] and [`spare`] keep the memory of short-lived values for the next one.
 
 pub(crate) mod former;
 pub(crate) mod leaf;
-mod or_number;
-pub(crate) mod shared;
-pub(crate) mod spare;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,9 +20,9 @@ pub struct Storage {
     allocation: Allocation,
     /// Bytes that the tensor asked for; the block may be larger.
     bytes: usize,
-    /// That of the allocator, which every kernel asks for.
+    /// The allocator's kind of memory, which every kernel reads.
     memory: MemoryKind,
-    /// The number of the device that the memory is for, which every kernel is checked by.
+    /// The number of the device that the memory is for, which the check of every kernel compares.
     device: u32,
     /// The type of all elements.
     dtype: DType,
@@ -43,29 +38,15 @@ pub struct Storage {
 const UNKNOWN: u64 = u64::MAX;
 
 impl Storage {
-    /// The buffer of a fresh allocation for a device, of which `bytes` are used.
-    pub(crate) fn new(allocation: Allocation, device: u32, bytes: usize, dtype: DType) -> Self {
-        let memory = allocation.allocator().memory_kind();
-        Self {
-            allocation,
-            bytes,
-            memory,
-            device,
-            dtype,
-            below: UNKNOWN,
-            may_be_result: AtomicBool::new(true),
-            former: FormerValues::new(),
-        }
-    }
-
-    /// The same, of an allocation in this memory that is charged to this category.
-    #[inline(always)]
-    pub(crate) const fn charged(
+    /// The buffer of a fresh allocation for a device, of which `bytes` are used. It is charged to `category`.
+    pub(crate) fn new(
         allocation: Allocation,
-        (memory, device): (MemoryKind, u32),
-        (bytes, dtype): (usize, DType),
+        device: u32,
+        bytes: usize,
+        dtype: DType,
         category: Category,
     ) -> Self {
+        let memory = allocation.allocator().memory_kind();
         let may_be_result = AtomicBool::new(is_result(category));
         let former = FormerValues::new();
         Self { allocation, bytes, memory, device, dtype, below: UNKNOWN, may_be_result, former }
@@ -212,7 +193,6 @@ fn leaves(layout: &Layout, storage: &Storage) -> ! {
 }
 
 /// A tensor as a kernel reads it: a buffer, and where the elements lie in it.
-// Of two words, as is the one below: they are handed on in registers or by reference, larger ones through memory.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     storage: &'a Storage,
@@ -247,8 +227,9 @@ impl<'a> View<'a> {
     ///
     /// # Panics
     /// If the layout leaves the buffer.
+    #[must_use]
     #[inline]
-    pub(crate) fn with_layout<'b>(&self, layout: &'b Layout) -> View<'b>
+    pub fn with_layout<'b>(&self, layout: &'b Layout) -> View<'b>
     where
         'a: 'b,
     {

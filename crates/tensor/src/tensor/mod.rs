@@ -1,18 +1,20 @@
 //! The tensor: a shared buffer, a layout, and its place in the graph of gradients.
 
-pub(crate) mod body;
 mod display;
 pub(crate) mod edge;
+mod inner;
 mod rng;
 pub(crate) mod tape;
 
 use std::ptr;
+use std::sync::Arc;
 
 use bfc_core::Category;
 
-use self::body::Body;
 use self::edge::GradEdge;
+use self::inner::TensorInner;
 pub use self::rng::Rng;
+pub use self::tape::is_replaying;
 use crate::backend::check;
 use crate::device::Device;
 use crate::device::DryRead;
@@ -20,7 +22,6 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::{DType, Element, Shape};
 use crate::storage::leaf::LeafId;
-use crate::storage::shared::Shared;
 use crate::storage::{Storage, View, ViewMut};
 
 /// An array of numbers on a device.
@@ -40,14 +41,15 @@ use crate::storage::{Storage, View, ViewMut};
 /// ```
 #[derive(Clone)]
 pub struct Tensor {
-    /// Apart from the place in the graph, so that handing a tensor on, or saving it without its place, costs no copy.
-    body: Shared<Body>,
+    inner: Arc<TensorInner>,
+    /// Where gradients go. Not shared, so that an op can save a tensor without its place in the graph.
     grad: Option<GradEdge>,
 }
 
 impl Tensor {
-    pub(crate) fn from_body(body: Shared<Body>) -> Self {
-        Self { body, grad: None }
+    /// A tensor that owns its buffer, without a place in the graph.
+    pub(crate) fn new_in(storage: Storage, layout: Layout, device: Device) -> Self {
+        Self { inner: Arc::new(TensorInner::new(storage, layout, device)), grad: None }
     }
 
     /// The shape.
@@ -77,32 +79,32 @@ impl Tensor {
     /// The element type.
     #[must_use]
     pub fn dtype(&self) -> DType {
-        self.body.dtype()
+        self.inner.dtype()
     }
 
     /// Where the elements lie in the buffer.
     #[must_use]
     pub fn layout(&self) -> &Layout {
-        self.body.layout()
+        self.inner.layout()
     }
 
     /// The device that holds the buffer and computes on it.
     #[must_use]
     pub fn device(&self) -> &Device {
-        self.body.device()
+        self.inner.device()
     }
 
     /// The buffer, shared with all views of it.
     #[must_use]
     pub fn storage(&self) -> &Storage {
-        self.body.storage()
+        self.inner.storage()
     }
 
-    /// Whether this handle is the only one to its buffer, so that the buffer may be taken over and written in place. Never
-    /// for memory of others.
+    /// Whether this handle is the only one to its buffer, so that an op may write in place. Always false for external
+    /// memory.
     #[must_use]
     pub fn ref_count_is_one(&self) -> bool {
-        Body::is_unique(&self.body)
+        TensorInner::is_unique(&self.inner)
     }
 
     /// Whether two tensors look into the same buffer.
@@ -114,24 +116,24 @@ impl Tensor {
     /// The tensor as kernels read it.
     #[must_use]
     pub fn view(&self) -> View<'_> {
-        self.body.view()
+        self.inner.view()
     }
 
-    /// The tensor as kernels write it: only for the single owner of a buffer that lies in order from its start.
+    /// The tensor as kernels write it: only for the single owner of a buffer that is contiguous from its start.
     pub(crate) fn view_mut(&mut self) -> Option<ViewMut<'_>> {
-        Shared::get_mut(&mut self.body)?.view_mut()
+        Arc::get_mut(&mut self.inner)?.view_mut()
     }
 
-    /// The same buffer seen through another layout, without a place in the graph. For ops that only look differently.
+    /// Another view of the same buffer, without a place in the graph.
     pub(crate) fn with_layout(&self, layout: Layout) -> Self {
-        Self::from_body(Body::with_layout(&self.body, layout))
+        Self { inner: Arc::new(TensorInner::with_layout(&self.inner, layout)), grad: None }
     }
 
-    /// The same, of a tensor that is not needed any more.
+    /// Replaces the layout, without a place in the graph.
     pub(crate) fn into_layout(mut self, layout: Layout) -> Self {
-        match Shared::get_mut(&mut self.body) {
-            Some(body) => {
-                body.set_layout(layout);
+        match Arc::get_mut(&mut self.inner) {
+            Some(inner) => {
+                inner.set_layout(layout);
                 Self { grad: None, ..self }
             }
             None => self.with_layout(layout),
@@ -141,7 +143,7 @@ impl Tensor {
     /// The same values without a place in the graph: no gradient flows through the result.
     #[must_use]
     pub fn detach(&self) -> Self {
-        Self { body: self.body.clone(), grad: None }
+        Self { inner: Arc::clone(&self.inner), grad: None }
     }
 
     /// Charges the buffer to another category of the memory accounts.

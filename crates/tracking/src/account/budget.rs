@@ -129,14 +129,15 @@ impl LimitedGuard {
     }
 }
 
-/// Allocates from `pool` within all budgets that the request's owner is below.
+/// Whether any budget is set.
 #[inline]
-pub(crate) fn allocate_within(pool: &dyn Allocator, request: &Request<'_>) -> Result<Block, AllocError> {
-    if SET.load(Ordering::Acquire) == 0 { pool.allocate(request) } else { allocate_checked(pool, request) }
+pub(crate) fn is_any_set() -> bool {
+    SET.load(Ordering::Acquire) > 0
 }
 
+/// Allocates from `pool` within all budgets that apply to the request's owner.
 #[cold]
-fn allocate_checked(pool: &dyn Allocator, request: &Request<'_>) -> Result<Block, AllocError> {
+pub(crate) fn allocate_within(pool: &dyn Allocator, request: &Request<'_>) -> Result<Block, AllocError> {
     let limits: Vec<Arc<Limit>> = {
         let all = lock(&BUDGETS);
         all.iter().filter(|limit| request.tag.owner.is_below(limit.scope)).cloned().collect()

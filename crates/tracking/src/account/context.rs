@@ -1,8 +1,8 @@
-//! Which op this thread works for, and how other threads come to work for it too.
+//! The running ops of each thread, and the hand-over of an op to worker threads.
 //!
-//! Beside its places, each thread has a stack of running ops. An op that starts while another one of the same tracker
-//! runs is a part of that one. Worker threads join an op by an explicit hand-over: the op's thread captures a
-//! [`Context`], and each worker enters it.
+//! Besides its place, each thread has a stack of running ops. An op that starts while another op of the same tracker runs
+//! is a part of that one. A worker thread joins an op explicitly: the op's thread captures a [`Context`], and the worker
+//! enters it.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -19,25 +19,22 @@ use crate::scope::{NotSend, ScopeGuard, ScopePath, here};
 /// One entry of a thread's stack of running ops.
 #[derive(Debug)]
 struct Frame {
-    /// Tells the frame from all others that the thread ever has.
+    /// Unique among all frames of the thread.
     ticket: u64,
     execution: Option<Arc<Execution>>,
-    /// Whether what lies below belongs to other work. A worker that waits may pick up a piece of another op, and that
-    /// piece is no part of the op that the worker was busy with.
+    /// Whether the frames below belong to other work. A waiting worker may pick up a piece of another op, and that piece is
+    /// no part of the op that the worker was busy with.
     is_entry: bool,
 }
 
 #[derive(Debug)]
 struct Stack {
     frames: Vec<Frame>,
-    /// Those of ops that have not ended, but something that began before them has.
-    cut_off: Vec<Frame>,
     tickets: u64,
 }
 
 thread_local! {
-    static RUNNING: RefCell<Stack> =
-        const { RefCell::new(Stack { frames: Vec::new(), cut_off: Vec::new(), tickets: 0 }) };
+    static RUNNING: RefCell<Stack> = const { RefCell::new(Stack { frames: Vec::new(), tickets: 0 }) };
 }
 
 /// The unfinished op of tracker `tracker` that the current thread works for, if any.
@@ -55,13 +52,7 @@ pub(crate) fn running_op_of(tracker: u64) -> Option<Arc<Execution>> {
     found.ok().flatten()
 }
 
-/// Makes `execution` the running op of the current thread, whose stack holds it, until the guard is dropped. A thread that
-/// ends has no stack any more, and leaves it where it is.
-pub(crate) fn enter_op(execution: &mut Option<Arc<Execution>>) -> Option<FrameGuard> {
-    FrameGuard::push(execution, false)
-}
-
-/// Cuts the stack of running ops back when dropped.
+/// Removes its frame, and all above it, from the thread's stack when dropped.
 #[derive(Debug)]
 pub(crate) struct FrameGuard {
     ticket: u64,
@@ -69,86 +60,42 @@ pub(crate) struct FrameGuard {
 }
 
 impl FrameGuard {
-    fn push(execution: &mut Option<Arc<Execution>>, is_entry: bool) -> Option<Self> {
+    /// Makes `execution` the running op of the current thread; `None` on a thread that ends and has no stack any more.
+    pub(crate) fn enter(execution: Arc<Execution>) -> Option<Self> {
+        Self::push(Some(execution), false)
+    }
+
+    fn push(execution: Option<Arc<Execution>>, is_entry: bool) -> Option<Self> {
         let ticket = RUNNING.try_with(|stack| {
             let stack = &mut *stack.borrow_mut();
             stack.tickets += 1;
-            // Written where it stays: a frame put together elsewhere is moved in larger pieces than it was just written in, for
-            // which the processor waits.
-            stack.frames.push(Frame { ticket: 0, execution: None, is_entry: false });
-            if let Some(top) = stack.frames.last_mut() {
-                (top.ticket, top.is_entry) = (stack.tickets, is_entry);
-                top.execution = execution.take();
-            }
+            stack.frames.push(Frame { ticket: stack.tickets, execution, is_entry });
             stack.tickets
         });
         ticket.ok().map(|ticket| Self { ticket, _not_send: PhantomData })
-    }
-
-    /// What had entered.
-    pub(crate) fn execution(&self) -> Option<Arc<Execution>> {
-        let found = RUNNING.try_with(|stack| {
-            let stack = stack.borrow();
-            let mut frames = stack.frames.iter().rev().chain(&stack.cut_off);
-            frames.find(|frame| frame.ticket == self.ticket)?.execution.clone()
-        });
-        found.ok().flatten()
-    }
-
-    /// Cuts the stack back, and hands out what had entered.
-    pub(crate) fn leave(self) -> Option<Arc<Execution>> {
-        let left = self.cut();
-        // Nothing is left to cut.
-        std::mem::forget(self);
-        left
-    }
-
-    #[inline]
-    fn cut(&self) -> Option<Arc<Execution>> {
-        // As a rule one frame is to be cut.
-        let only = RUNNING.try_with(|stack| {
-            let frames = &mut stack.borrow_mut().frames;
-            frames.pop_if(|top| top.ticket == self.ticket)
-        });
-        match only {
-            Ok(Some(frame)) => frame.execution,
-            _ => self.cut_many(),
-        }
-    }
-
-    #[cold]
-    fn cut_many(&self) -> Option<Arc<Execution>> {
-        // Frames are dropped after the borrow has ended: a destructor may reach code that looks at the stack.
-        let mut cut = RUNNING
-            .try_with(|stack| {
-                let Stack { frames, cut_off, .. } = &mut *stack.borrow_mut();
-                if let Some(from) = frames.iter().rposition(|frame| frame.ticket == self.ticket) {
-                    let (ops, others) = frames.drain(from + 1..).partition(|above| !above.is_entry);
-                    cut_off.extend::<Vec<Frame>>(ops);
-                    return frames.pop().into_iter().chain::<Vec<Frame>>(others).collect();
-                }
-                let among_cut = cut_off.iter().position(|frame| frame.ticket == self.ticket);
-                among_cut.map(|place| cut_off.swap_remove(place)).into_iter().collect::<Vec<Frame>>()
-            })
-            .unwrap_or_default();
-        cut.first_mut().and_then(|own| own.execution.take())
     }
 }
 
 impl Drop for FrameGuard {
     fn drop(&mut self) {
-        drop(self.cut());
+        // Frames are dropped after the borrow ends: a destructor may reach code that reads the stack.
+        let _removed = RUNNING.try_with(|stack| {
+            let frames = &mut stack.borrow_mut().frames;
+            let own = frames.iter().rposition(|frame| frame.ticket == self.ticket)?;
+            let above: Vec<Frame> = frames.drain(own + 1..).collect();
+            Some((frames.pop(), above))
+        });
     }
 }
 
-/// What a thread works for: its place and its running op. Made by [`capture`], entered by worker threads.
+/// A thread's place and running op. [`capture`] makes it, and worker threads enter it.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     place: ScopePath,
     execution: Option<Arc<Execution>>,
 }
 
-/// The current thread's place and running op, to hand over to other threads.
+/// Captures the current thread's place and running op, to hand them over to other threads.
 ///
 /// ```
 /// use highwater_tracking::{Tracker, capture, here, module};
@@ -178,10 +125,10 @@ impl Context {
         self.place
     }
 
-    /// Makes the current thread work for what was captured until the guard is dropped. An op that has finished
-    /// meanwhile is no longer joined.
+    /// Makes the current thread work for the captured op and place until the guard is dropped. An op that has finished
+    /// meanwhile is not joined.
     pub fn enter(&self) -> ContextGuard {
-        let frame = FrameGuard::push(&mut self.execution.clone(), true);
+        let frame = FrameGuard::push(self.execution.clone(), true);
         ContextGuard { _frame: frame, _place: self.place.enter() }
     }
 }

@@ -54,9 +54,4 @@ impl LocalBlocks {
     pub(crate) fn block_at(&self, address: u64) -> Result<Block, BlockError> {
         self.by_address.get(&address).map(|entry| entry.outer).ok_or(BlockError::NoBlockAt { address })
     }
-
-    pub(crate) fn clear(&mut self) {
-        self.last_id = 0;
-        self.by_address.clear();
-    }
 }

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use bfc_core::OwnerId;
-use bfc_core::sync::{BiasedMutex, ThreadNumber};
+use bfc_core::sync::{Mutex, lock};
 
 /// What was kept of one op's results, or of all.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,7 +60,7 @@ impl Kept {
 #[derive(Debug)]
 pub(crate) struct Saves {
     started: Instant,
-    state: BiasedMutex<SavesNow>,
+    state: Mutex<SavesNow>,
 }
 
 /// What is kept, at one moment.
@@ -81,7 +81,7 @@ impl SavesNow {
 
 impl Default for Saves {
     fn default() -> Self {
-        Self { started: Instant::now(), state: BiasedMutex::new(SavesNow::default()) }
+        Self { started: Instant::now(), state: Mutex::default() }
     }
 }
 
@@ -96,7 +96,7 @@ impl Saves {
 
     pub(crate) fn reset(&self) {
         let now = self.elapsed_ns();
-        let state = &mut *self.state.lock(ThreadNumber::current());
+        let state = &mut *lock(&self.state);
         state.whole.reset(now);
         state.by_owner.iter_mut().for_each(|kept| kept.reset(now));
     }
@@ -104,7 +104,7 @@ impl Saves {
     /// All that was kept, up to now.
     pub(crate) fn now(&self) -> SavesNow {
         let now = self.elapsed_ns();
-        let mut saves = self.state.lock(ThreadNumber::current()).clone();
+        let mut saves = lock(&self.state).clone();
         saves.whole.pass(now);
         saves.by_owner.iter_mut().for_each(|kept| kept.pass(now));
         saves
@@ -116,7 +116,7 @@ impl Saves {
 
     fn change(&self, owner: OwnerId, change: impl Fn(&mut Kept, u64)) {
         let now = self.elapsed_ns();
-        let state = &mut *self.state.lock(ThreadNumber::current());
+        let state = &mut *lock(&self.state);
         change(&mut state.whole, now);
         if state.by_owner.len() <= owner.index() {
             state.by_owner.resize(owner.index() + 1, Kept::default());

@@ -1,10 +1,8 @@
 //! What the finished executions of ops add up to.
 
 use bfc_core::OwnerId;
-use bfc_core::sync::ThreadNumber;
 use rustc_hash::FxHashMap;
 
-use super::allocator::Sizes;
 pub(crate) use crate::report::Class;
 use crate::scope::{Phase, ScopePath};
 
@@ -60,12 +58,6 @@ impl OpTotals {
             output_bytes: 0,
             persistent_bytes: 0,
         }
-    }
-
-    /// Whether it is that of an op in a place, seen by where its name lies.
-    #[inline]
-    fn is_of(&self, place: ScopePath, op: &'static str) -> bool {
-        self.module == place.module && self.phase == place.phase && std::ptr::eq(self.op, op)
     }
 
     /// Adds one finished execution.
@@ -127,23 +119,6 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Adds what one allocator counted.
-    pub(crate) fn add(
-        &mut self,
-        sizes: &Sizes,
-        live_before: u64,
-        rounding: u64,
-        classes: &[u64; Class::COUNT],
-    ) {
-        self.high_water = self.high_water.saturating_add(sizes.high_water_bytes);
-        self.outliving = self.outliving.saturating_add(sizes.live_bytes);
-        self.live_before = self.live_before.saturating_add(live_before);
-        self.rounding = self.rounding.saturating_add(rounding);
-        for (sum, bytes) in self.classes.iter_mut().zip(classes) {
-            *sum = sum.saturating_add(*bytes);
-        }
-    }
-
     fn total(&self) -> u64 {
         self.classes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
@@ -153,132 +128,35 @@ impl Figures {
     }
 }
 
-/// How many pairs of rows are known by where their names lie.
-const KNOWN: usize = 256;
-
-#[derive(Clone, Copy, Debug)]
-struct KnownRow {
-    place: ScopePath,
-    op: &'static str,
-    row: usize,
-    owner: OwnerId,
-}
-
-impl KnownRow {
-    #[inline]
-    fn is_of(&self, place: ScopePath, op: &'static str) -> bool {
-        self.place == place && std::ptr::eq(self.op, op)
-    }
-}
-
-/// Rows that were asked for, each in the pair that its place and name say, until two others have taken that: a model's ops take
-/// turns, and of a table of single rows two that share one would both be looked for in every step.
-#[derive(Debug)]
-struct Known(Box<[[Option<KnownRow>; 2]; KNOWN]>);
-
-impl Known {
-    #[inline]
-    fn pair(&mut self, place: ScopePath, op: &'static str) -> &mut [Option<KnownRow>; 2] {
-        let name = op.as_ptr().addr() as u64;
-        let key = name ^ ((place.module.index() as u64) << 34) ^ ((place.phase as u64) << 32);
-        // Fibonacci hashing.
-        let at = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - KNOWN.ilog2());
-        &mut self.0[at as usize]
-    }
-}
-
-impl Default for Known {
-    fn default() -> Self {
-        Self(Box::new([[None; 2]; KNOWN]))
-    }
-}
-
 /// The totals of a tracker, by op and place.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     rows: Vec<OpTotals>,
-    /// For each row two that came after it, the one that was last seen to be missing here first: ops of a loop come in the same order each
-    /// time round, and one that runs twice is followed by itself and by another. Row 0 where there is none: whoever reads them checks.
-    followers: Vec<[u32; 2]>,
-    /// The row that was asked for last, and by which thread. What one thread asks for says nothing of what another one will: they
-    /// would only fetch each other's rows.
-    last_row: usize,
-    last_asker: u64,
     index: FxHashMap<(ScopePath, &'static str), usize>,
-    /// Some of the index, by where the names lie: these are found without a look at their letters.
-    known: Known,
-    /// By rising number.
+    /// In ascending order of their numbers.
     threads: Vec<ThreadTotals>,
-    /// Where the thread stands that finished an op last.
-    last_thread: usize,
 }
 
 impl Totals {
-    /// The row of an op in a place, made on first use, and its owner.
-    #[inline]
+    /// The row of an op in a place and its owner. Creates the row on first use.
     pub(crate) fn row(&mut self, place: ScopePath, op: &'static str) -> (usize, OwnerId) {
-        let asker = ThreadNumber::current().get();
-        if self.last_asker != asker {
-            self.last_asker = asker;
-            let (row, owner) = self.find_known(place, op);
-            self.last_row = row;
-            return (row, owner);
-        }
-        for follower in self.followers.get(self.last_row).copied().unwrap_or_default() {
-            let follower = follower as usize;
-            if let Some(row) = self.rows.get(follower).filter(|row| row.is_of(place, op)) {
-                self.last_row = follower;
-                return (follower, row.owner);
-            }
-        }
-        let (row, owner) = self.find_known(place, op);
-        if let (Some(followers), Ok(row)) = (self.followers.get_mut(self.last_row), u32::try_from(row)) {
-            // An op whose name lies in two places comes here each time, and is to take one place alone.
-            if followers[0] != row {
-                *followers = [row, followers[0]];
-            }
-        }
-        self.last_row = row;
-        (row, owner)
+        let row = *self.index.entry((place, op)).or_insert_with(|| {
+            let owner = OwnerId::intern(place.module, &leaf_name(op, place.phase));
+            self.rows.push(OpTotals::new(owner, place, op));
+            self.rows.len() - 1
+        });
+        (row, self.rows[row].owner)
     }
 
-    /// The same, whatever came before.
-    #[inline(never)]
-    fn find_known(&mut self, place: ScopePath, op: &'static str) -> (usize, OwnerId) {
-        for known in self.known.pair(place, op).iter().flatten() {
-            if known.is_of(place, op) {
-                return (known.row, known.owner);
-            }
-        }
-        let (row, owner) = self.find_row(place, op);
-        let pair = self.known.pair(place, op);
-        *pair = [Some(KnownRow { place, op, row, owner }), pair[0]];
-        (row, owner)
-    }
-
-    fn find_row(&mut self, place: ScopePath, op: &'static str) -> (usize, OwnerId) {
-        if let Some(&row) = self.index.get(&(place, op)) {
-            return (row, self.rows[row].owner);
-        }
-        let owner = OwnerId::intern(place.module, &leaf_name(op, place.phase));
-        let row = self.rows.len();
-        self.rows.push(OpTotals::new(owner, place, op));
-        self.followers.push([0; 2]);
-        self.index.insert((place, op), row);
-        (row, owner)
-    }
-
-    /// Adds a finished execution to its row, and to that of the thread that began it.
+    /// Adds a finished execution to its row, and to the totals of the thread that began it.
     pub(crate) fn fold(&mut self, row: usize, thread: u64, figures: &Figures) {
         self.rows[row].fold(figures);
-        if self.threads.get(self.last_thread).is_none_or(|last| last.thread != thread) {
-            let found = self.threads.binary_search_by_key(&thread, |known| known.thread);
-            self.last_thread = found.unwrap_or_else(|place| {
-                self.threads.insert(place, ThreadTotals { thread, ..ThreadTotals::default() });
-                place
-            });
-        }
-        self.threads[self.last_thread].fold(figures);
+        let found = self.threads.binary_search_by_key(&thread, |known| known.thread);
+        let index = found.unwrap_or_else(|index| {
+            self.threads.insert(index, ThreadTotals { thread, ..ThreadTotals::default() });
+            index
+        });
+        self.threads[index].fold(figures);
     }
 
     /// Sets all figures to zero; rows and owners stay, as running ops refer to them.
@@ -316,9 +194,8 @@ mod tests {
 
     use super::*;
 
-    /// Against a map, which knows nothing of the order.
     #[test]
-    fn an_op_has_one_row_for_each_place_in_whatever_order_they_are_asked_for() {
+    fn an_op_has_one_row_for_each_place() {
         let mut random = 7_u64;
         let mut below = |bound: usize| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -338,17 +215,13 @@ mod tests {
             // Each op of a module comes in both.
             let phase = if at < 12 { Phase::Forward } else { Phase::Backward };
             let (place, op) = (ScopePath { module, phase }, ops[at % ops.len()]);
-            let (row, owner) = if round % 17 == 0 {
-                std::thread::scope(|scope| scope.spawn(|| totals.row(place, op)).join()).unwrap()
-            } else {
-                totals.row(place, op)
-            };
+            let (row, owner) = totals.row(place, op);
             let next = expected.len();
             assert_eq!(row, *expected.entry((place, op)).or_insert(next));
             assert_eq!((totals.rows()[row].owner, totals.rows()[row].op), (owner, op));
             assert_eq!((totals.rows()[row].module, totals.rows()[row].phase), (module, phase));
         }
         assert_eq!(expected.len(), 18);
-        assert_eq!((totals.rows().len(), totals.followers.len()), (expected.len(), expected.len()));
+        assert_eq!(totals.rows().len(), expected.len());
     }
 }

@@ -6,10 +6,11 @@ use crate::allocator::Allocator;
 use crate::allocator::error::BlockError;
 use crate::allocator::stats::{RetryStats, Stats};
 use crate::base::memory::{Block, PoolId, Span};
+use crate::base::placement::Placement;
 use crate::base::units::Bytes;
-use crate::policy::{Place, Policy};
-use crate::pool::config::ConfiguredPolicy;
-use crate::pool::dump::Inside;
+use crate::policy::Policy;
+use crate::pool::configs::ConfiguredPolicy;
+use crate::pool::dump::PoolContents;
 use crate::pool::info::{BinInfo, ChunkInfo, bin_infos, chunk_infos};
 use crate::pool::invariants::InvariantError;
 
@@ -115,8 +116,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Runs `work` under the lock; `None` if called back from the source.
     pub(super) fn write<R>(&self, work: impl FnOnce(&mut State<P>) -> R) -> Option<R> {
-        let thread = self.enter()?;
-        Some(work(&mut self.state.lock(thread)))
+        self.enter()?;
+        Some(work(&mut self.state.lock()))
     }
 
     /// Runs `work` on the place of a live block; the answer for the empty block is `empty`.
@@ -124,14 +125,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         &self,
         block: &Block,
         empty: R,
-        work: impl FnOnce(&mut Accounts, Place) -> R,
+        work: impl FnOnce(&mut Accounts, Placement) -> R,
     ) -> Result<R, BlockError> {
         if *block == Block::EMPTY {
             return Ok(empty);
         }
         if let Some(shard) = self.caches.as_ref().and_then(|caches| caches.of_allocation(block.id)) {
-            let thread = self.enter().ok_or(BlockError::Reentrant)?;
-            let shard = &mut *shard.lock(thread);
+            self.enter().ok_or(BlockError::Reentrant)?;
+            let shard = &mut *shard.lock();
             return shard.live(block).map(|place| work(&mut shard.accounts, place));
         }
         self.write(|state| state.live(block).map(|place| work(&mut state.accounts, place)))
@@ -139,6 +140,6 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 }
 
-fn inside<P: Policy>(state: &State<P>, accounts: &Accounts) -> Inside {
-    Inside { regions: state.policy.regions(), chunks: chunk_infos(&state.policy, accounts) }
+fn inside<P: Policy>(state: &State<P>, accounts: &Accounts) -> PoolContents {
+    PoolContents { regions: state.policy.regions(), chunks: chunk_infos(&state.policy, accounts) }
 }

@@ -3,7 +3,6 @@
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::leaf::LeafId;
-use crate::storage::spare::{self, Spare};
 use crate::tensor::Tensor;
 
 /// A sorted list, largest leaf first. A backward pass comes to the leaves about in that order, and an optimiser takes the
@@ -14,11 +13,6 @@ pub(crate) struct ByLeaf(Vec<(LeafId, Tensor)>);
 /// Where a walk over the leaves has come to: what was seen last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor(usize);
-
-/// Room that is made at once: that of a small model.
-const ROOM: usize = 16;
-
-thread_local!(static LISTS: Spare<Vec<(LeafId, Tensor)>> = const { Spare::new() });
 
 impl ByLeaf {
     /// Where a leaf is, or where it belongs.
@@ -73,22 +67,13 @@ impl ByLeaf {
     /// Puts a leaf that is not there where it belongs.
     #[inline]
     fn insert_at(&mut self, at: usize, leaf: LeafId, tensor: Tensor) {
-        if self.0.capacity() == 0 {
-            self.0 = spare::list_of(&LISTS, ROOM);
-        }
-        // To move what is behind takes a call, also where there is nothing.
-        if at == self.0.len() {
-            self.0.push((leaf, tensor));
-        } else {
-            self.0.insert(at, (leaf, tensor));
-        }
+        self.0.insert(at, (leaf, tensor));
     }
 
     #[inline]
     pub(crate) fn remove(&mut self, leaf: LeafId) -> Option<Tensor> {
         let at = self.find(leaf).ok()?;
-        let removed = if at + 1 == self.0.len() { self.0.pop() } else { Some(self.0.remove(at)) };
-        removed.map(|(_, tensor)| tensor)
+        Some(self.0.remove(at).1)
     }
 
     /// Where a walk from the smallest leaf on begins.
@@ -135,9 +120,7 @@ impl ByLeaf {
             }
             families.last() == Some(&leaf.family())
         };
-        let mut part = Self(spare::list_of(&LISTS, ROOM));
-        part.0.extend(self.0.extract_if(.., |(leaf, _)| is_wanted(*leaf)));
-        part
+        Self(self.0.extract_if(.., |(leaf, _)| is_wanted(*leaf)).collect())
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -166,7 +149,6 @@ impl Drop for ByLeaf {
     /// In the order of the leaves, so that memory is freed in the same order in every run.
     fn drop(&mut self) {
         while self.0.pop().is_some() {}
-        spare::keep_list_of(&LISTS, ROOM, std::mem::take(&mut self.0));
     }
 }
 

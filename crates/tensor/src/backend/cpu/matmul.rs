@@ -16,7 +16,7 @@ mod small;
 use gemm_common::Parallelism;
 use gemm_common::gemm::L2_SLAB;
 
-use super::dispatch::{host, host_mut, number, scratch};
+use super::dispatch::{host, host_mut, scratch, unsupported};
 use super::number::{Float, Number};
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
@@ -42,8 +42,25 @@ const PANELS: usize = 4;
 const PANEL_ROWS: (usize, usize) = (32, 256);
 
 /// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
-#[inline(never)]
 pub(super) fn matmul(
+    workers: &Workers,
+    op: &'static str,
+    bias: Option<View<'_>>,
+    factors: [View<'_>; 2],
+    workspace: &mut Option<ViewMut<'_>>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let small = match out.dtype() {
+        DType::F32 => small::multiply::<f32>(op, bias, factors, out),
+        DType::F64 => small::multiply::<f64>(op, bias, factors, out),
+        _ => None,
+    };
+    small.unwrap_or_else(|| general(workers, op, bias, factors, workspace, out))
+}
+
+/// General case. Separate from the small case, which needs less stack.
+#[inline(never)]
+fn general(
     workers: &Workers,
     op: &'static str,
     bias: Option<View<'_>>,
@@ -74,35 +91,23 @@ pub(super) fn matmul(
     {
         return Err(Error::ShapeMismatch { op, lhs: *rhs.layout().shape(), rhs: *bias.layout().shape() });
     }
-    number!(op, out.dtype(), T => {
-        let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
-        let out = host_mut::<T>(op, out)?;
-        // A workspace that is not there is an error before the bias is written.
-        let rearranged = if is_rearranged(&a, &b) { b.rows * b.cols } else { 0 };
-        let rows = scratch::<T>(op, workspace, rearranged)?;
-        let target = match bias {
-            Some(bias) => {
-                start_rows(host::<T>(op, &bias)?, bias.layout(), out);
-                Target::AddedTo
-            }
-            None => Target::Replaced,
-        };
-        if rearranged == 0 {
-            multiply(workers, (&a, left), (&b, right), out, target);
-            return Ok(());
-        }
-        let source = Source::<T>::new(op, rhs)?;
-        workers.chunks(rows, LIGHT, &|start, part| source.load(start, part));
-        let layout = Layout::contiguous(op, *rhs.layout().shape(), rhs.dtype())?;
-        if let Some(b) = Stack::new(&layout) {
-            multiply(workers, (&a, left), (&b, rows), out, target);
-        }
-        Ok(())
-    })
+    let factors = Factors { op, bias, lhs, rhs, a, b };
+    match out.dtype() {
+        DType::F32 => multiply::<f32>(workers, &factors, workspace, out, gemm),
+        DType::F64 => multiply::<f64>(workers, &factors, workspace, out, gemm),
+        DType::I64 => multiply::<i64>(workers, &factors, workspace, out, plain::product),
+        DType::I32 => multiply::<i32>(workers, &factors, workspace, out, plain::product),
+        DType::U8 => multiply::<u8>(workers, &factors, workspace, out, plain::product),
+        dtype => Err(unsupported(op, dtype)),
+    }
 }
 
 /// See [`Workspace::MatMul`](crate::backend::Workspace::MatMul).
 pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType) -> usize {
+    // The usual right operand: contiguous rows.
+    if rhs.strides().last() == Some(&1) {
+        return 0;
+    }
     match (Stack::new(lhs), Stack::new(rhs)) {
         (Some(a), Some(b)) if is_rearranged(&a, &b) => {
             b.rows.saturating_mul(b.cols).saturating_mul(dtype.size())
@@ -130,36 +135,76 @@ fn start_rows<T: Copy>(vector: &[T], layout: &Layout, out: &mut [T]) {
     others.chunks_exact_mut(columns).for_each(|row| row.copy_from_slice(first));
 }
 
-fn multiply<T: Factor>(
+/// The factors of a product and its bias.
+struct Factors<'a> {
+    op: &'static str,
+    bias: Option<View<'a>>,
+    lhs: View<'a>,
+    rhs: View<'a>,
+    /// The matrices of `lhs`.
+    a: Stack<'a>,
+    /// The matrices of `rhs`.
+    b: Stack<'a>,
+}
+
+/// Multiplies all matrices of the factors, panel by panel, each by one call of `product`.
+fn multiply<T: Number>(
     workers: &Workers,
-    (a, left): (&Stack<'_>, &[T]),
-    (b, right): (&Stack<'_>, &[T]),
-    out: &mut [T],
-    target: Target,
-) {
+    factors: &Factors<'_>,
+    workspace: &mut Option<ViewMut<'_>>,
+    out: &mut ViewMut<'_>,
+    product: impl Fn(Matrix<'_, T>, Matrix<'_, T>, &mut [T], Target) + Sync,
+) -> Result<()> {
+    let Factors { op, bias, lhs, rhs, a, b } = factors;
+    let op = *op;
+    let (left, right) = (host::<T>(op, lhs)?, host::<T>(op, rhs)?);
+    let out = host_mut::<T>(op, out)?;
+    // A missing workspace is an error before the bias is written.
+    let rearranged = if is_rearranged(a, b) { b.rows * b.cols } else { 0 };
+    let rows = scratch::<T>(op, workspace, rearranged)?;
+    let target = match bias {
+        Some(bias) => {
+            start_rows(host::<T>(op, bias)?, bias.layout(), out);
+            Target::AddedTo
+        }
+        None => Target::Replaced,
+    };
     let (m, n, k) = (a.rows, b.cols, a.cols);
-    // Where there is no output, the sizes may be such that m·n overflows.
+    // Without an output, m·n may overflow.
     if out.is_empty() || k == 0 {
         if target == Target::Replaced {
             out.fill(T::ZERO);
         }
-        return;
+        return Ok(());
     }
+    let row_major = Layout::contiguous(op, *rhs.layout().shape(), rhs.dtype())?;
+    let copied = Stack::new(&row_major);
+    let (b, right) = match &copied {
+        Some(copied) if rearranged > 0 => {
+            let source = Source::<T>::new(op, *rhs)?;
+            workers.chunks(rows, LIGHT, &|start, part| source.load(start, part));
+            (copied, &*rows)
+        }
+        _ => (b, right),
+    };
     let leading = a.layout.shape().dims()[..a.axes].iter().enumerate();
     let stack = Walk::nest(
         leading.map(|(axis, &size)| (size, [a.layout.strides()[axis], b.layout.strides()[axis]])),
         [a.layout.offset(), b.layout.offset()],
     );
-    let multiplications = a.multiplications(b);
-    let split = multiplications.saturating_mul(stack.len()) > SMALL;
-    let rows = panel_rows(m, multiplications);
-    workers.parts(out, [m * n, rows * n], split, &|number, start, part| {
+    let panel = |number: usize, start: usize, part: &mut [T]| {
         let [from_a, from_b] = stack.at(number);
         let first = start / n;
         let lhs = Matrix { rows: part.len() / n, ..a.matrix(left, from_a + first * a.row_stride) };
-        let rhs = b.matrix(right, from_b);
-        T::product(lhs, rhs, part, target);
-    });
+        product(lhs, b.matrix(right, from_b), part, target);
+    };
+    let multiplications = a.multiplications(b);
+    if multiplications.saturating_mul(stack.len()) > SMALL {
+        workers.parts(out, [m * n, panel_rows(m, multiplications) * n], &panel);
+    } else {
+        out.chunks_mut(m * n).enumerate().for_each(|(number, matrix)| panel(number, 0, matrix));
+    }
+    Ok(())
 }
 
 /// How many of `m` rows a panel of a product with so many multiplications has.
@@ -280,10 +325,16 @@ impl<'a, T> Matrix<'a, T> {
 
 /// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
 pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Target) {
+    #[cfg(test)]
+    GEMM_CALL.with_borrow_mut(|call| {
+        if call.is_some() {
+            *call = Some(std::backtrace::Backtrace::force_capture());
+        }
+    });
     let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
     assert_eq!((rhs.rows, out.len()), (k, m * n));
     if small::is_small(&lhs, &rhs) {
-        small::product(lhs, rhs, out, target);
+        small::product(lhs, rhs, out, target.into());
         return;
     }
     if !has_pack_buffer() {
@@ -346,29 +397,6 @@ fn shallow<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], targe
     }
 }
 
-/// An element type that supports matrix multiplication.
-trait Factor: Number {
-    /// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
-    fn product(lhs: Matrix<'_, Self>, rhs: Matrix<'_, Self>, out: &mut [Self], target: Target);
-}
-
-/// Implements [`Factor`] by a function for each group of types.
-macro_rules! factors {
-    ($($product:path: $($type:ty),*;)*) => {$($(
-        impl Factor for $type {
-            #[inline]
-            fn product(lhs: Matrix<'_, Self>, rhs: Matrix<'_, Self>, out: &mut [Self], target: Target) {
-                $product(lhs, rhs, out, target);
-            }
-        }
-    )*)*};
-}
-
-factors! {
-    gemm: f32, f64;
-    plain::product: i64, i32, u8;
-}
-
 /// dst ← alpha·dst + beta·lhs·rhs for dst of m × n elements and lhs of m × k: the sizes m, n, k; dst with its column
 /// and row stride and whether it is read; lhs and rhs, each with column and row stride; alpha and beta; whether to
 /// conjugate dst, lhs, rhs; how many threads.
@@ -410,6 +438,13 @@ impl Gemm for f64 {
     fn kernel() -> Product<Self> {
         gemm_f64::gemm::f64::get_gemm_fn()
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The stack of the latest call to [`gemm`] on this thread, once a test has set it.
+    pub(crate) static GEMM_CALL: std::cell::RefCell<Option<std::backtrace::Backtrace>> =
+        const { std::cell::RefCell::new(None) };
 }
 
 #[cfg(test)]

@@ -43,6 +43,8 @@ mod unary;
 mod unfold;
 mod walk;
 
+#[cfg(test)]
+pub(crate) use self::matmul::GEMM_CALL;
 pub(crate) use self::scalar::element_bytes;
 
 use bfc_core::{AddressSpace, MemoryKind};

@@ -169,15 +169,14 @@ impl Workers {
     }
 
     /// Cuts `out` into blocks and each block into parts, and calls `work` with the block's number, the number of the
-    /// part's first element within the block, and the part. With `split` false everything stays on this thread.
+    /// part's first element within the block, and the part.
     pub(super) fn parts<T: Send>(
         &self,
         out: &mut [T],
         [block, part]: [usize; 2],
-        split: bool,
         work: &(dyn Fn(usize, usize, &mut [T]) + Sync),
     ) {
-        let count = if split { out.len().div_ceil(block) * block.div_ceil(part) } else { 1 };
+        let count = out.len().div_ceil(block) * block.div_ceil(part);
         let pieces = out.chunks_mut(block).enumerate().flat_map(|(index, whole)| {
             whole.chunks_mut(part).enumerate().map(move |(number, piece)| (index, number * part, piece))
         });
@@ -246,7 +245,7 @@ mod tests {
         for threads in [1, 2] {
             let workers = Workers::new(threads).unwrap();
             let mut out = vec![(0, 0); 30];
-            workers.parts(&mut out, [10, 4], true, &|block, start, part| {
+            workers.parts(&mut out, [10, 4], &|block, start, part| {
                 part.iter_mut().enumerate().for_each(|(i, out)| *out = (block, start + i));
             });
             assert!(out.iter().enumerate().all(|(i, &out)| out == (i / 10, i % 10)));

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, HostAllocator, Request,
+    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, HostAllocator,
+    Request,
 };
 
 use super::CpuBackend;
@@ -63,7 +64,7 @@ impl Buffer {
         let layout = Layout::contiguous("test", shape(dims), dtype).unwrap();
         let bytes = layout.shape().elements() * dtype.size();
         let allocation = Allocation::new(&allocator, &Request::new(bytes as u64)).unwrap();
-        Self { storage: Arc::new(Storage::new(allocation, 0, bytes, dtype)), layout }
+        Self { storage: Arc::new(Storage::new(allocation, 0, bytes, dtype, Category::Output)), layout }
     }
 
     /// The values without gaps.

@@ -1,56 +1,25 @@
-//! What one tracking allocator counts.
+//! The counters of one tracking allocator.
 
-use bfc_core::{Category, OwnerId};
+use bfc_core::Category;
 
 use super::Sizes;
-use crate::account::totals::Class;
+use crate::account::totals::{Class, Figures};
 
-/// See the module's text. All of it changes together, under one lock.
-#[derive(Debug)]
+/// Counters in bytes. All of them change together, under one lock.
+#[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// One for the op, and one for each live allocation.
-    pub(super) references: u64,
     pub(super) live: u64,
     pub(super) high_water: u64,
-    /// Bytes taken by class; together they are the total.
+    /// Bytes allocated, by class; together they are the total.
     pub(super) classes: [u64; Class::COUNT],
-    /// Bytes taken beyond those asked for.
+    /// Bytes granted beyond those requested.
     pub(super) rounding: u64,
-    /// Live bytes that are kept for a backward pass.
+    /// Live bytes that are saved for a backward pass.
     pub(super) saved: u64,
-    /// Charged for requests that name nobody.
-    pub(super) owner: OwnerId,
-    /// What was live in the inner allocator when the op turned to it.
-    pub(super) live_before: u64,
-    /// Whether the last reference is gone, and that was noted.
-    pub(super) rests: bool,
 }
 
 impl Counts {
-    /// Nothing but the op's own reference.
-    pub(super) const fn new(owner: OwnerId, live_before: u64) -> Self {
-        Self {
-            references: 1,
-            live: 0,
-            high_water: 0,
-            classes: [0; Class::COUNT],
-            rounding: 0,
-            saved: 0,
-            owner,
-            live_before,
-            rests: false,
-        }
-    }
-
-    /// Whether nothing refers to the allocator any more; only once.
-    pub(super) const fn comes_to_rest(&mut self) -> bool {
-        let comes = self.references == 0 && !self.rests;
-        self.rests |= comes;
-        comes
-    }
-
-    /// Counts an allocation; `is_live` is false where nobody knows how long it lives.
-    #[inline]
+    /// Counts an allocation. `is_live` is false where sizes are not tracked.
     pub(super) fn add(&mut self, bytes: u64, requested: u64, category: Category, is_live: bool) {
         if is_live {
             self.live = self.live.wrapping_add(bytes);
@@ -59,28 +28,24 @@ impl Counts {
         self.rounding = self.rounding.wrapping_add(bytes.saturating_sub(requested));
         let class = &mut self.classes[Class::of(category) as usize];
         *class = class.wrapping_add(bytes);
-        self.references += 1;
     }
 
-    /// Counts an allocation as freed; `false`, and nothing changed, if fewer bytes are live.
-    #[inline]
+    /// Counts a free. Returns `false`, and changes nothing, if fewer bytes are live.
     pub(super) fn subtract(&mut self, bytes: u64) -> bool {
         let Some(live) = self.live.checked_sub(bytes) else { return false };
         self.live = live;
-        self.references = self.references.saturating_sub(1);
         true
     }
 
     /// Undoes [`subtract`](Self::subtract) for a free that failed.
     pub(super) fn restore(&mut self, bytes: u64) {
         self.live = self.live.wrapping_add(bytes);
-        self.references += 1;
     }
 
-    /// Counts bytes for another class, as for scratch that turns out to be the op's result.
+    /// Moves bytes to another class, as when a temporary becomes the op's result.
     pub(super) fn reclass(&mut self, bytes: u64, from: Class, to: Class) {
-        if let Some(taken) = self.classes[from as usize].checked_sub(bytes) {
-            self.classes[from as usize] = taken;
+        if let Some(rest) = self.classes[from as usize].checked_sub(bytes) {
+            self.classes[from as usize] = rest;
             self.classes[to as usize] = self.classes[to as usize].wrapping_add(bytes);
         }
     }
@@ -90,6 +55,16 @@ impl Counts {
             total_bytes: self.classes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
             high_water_bytes: self.high_water,
             live_bytes: self.live,
+        }
+    }
+
+    /// Adds these counts to the figures of the op.
+    pub(super) fn add_to(&self, figures: &mut Figures) {
+        figures.high_water = figures.high_water.saturating_add(self.high_water);
+        figures.outliving = figures.outliving.saturating_add(self.live);
+        figures.rounding = figures.rounding.saturating_add(self.rounding);
+        for (sum, bytes) in figures.classes.iter_mut().zip(self.classes) {
+            *sum = sum.saturating_add(bytes);
         }
     }
 }

@@ -1,40 +1,30 @@
-//! What is noted of a block beside its bytes: that it is kept for a backward pass, charged otherwise, given back or not.
+//! Facts about a block beyond its bytes: saved for a backward pass, charged to another tag, still live after a failed free.
 
 use bfc_core::sync::lock;
-use bfc_core::{Allocator, Block, Category, Tag};
+use bfc_core::{Accounting, Block, Category, Tag};
 
-use super::{Mode, TrackingAllocator};
+use super::{Sizing, TrackingAllocator};
 use crate::account::local::LocalBlock;
 use crate::account::totals::Class;
 
 impl TrackingAllocator {
-    /// Counts bytes as kept for a backward pass from now on.
-    #[cold]
-    pub(super) fn note_kept(&self, bytes: u64) {
-        if let Some(books) = &self.books {
-            let owner = {
-                let mut counts = self.counts();
-                counts.saved += bytes;
-                counts.owner
-            };
-            books.saves.keep(owner, bytes);
+    /// Counts bytes as saved for a backward pass.
+    pub(super) fn note_saved(&self, bytes: u64) {
+        if let Some(tracker) = &self.tracker {
+            self.counts().saved += bytes;
+            tracker.saves.keep(self.owner, bytes);
         }
     }
 
-    /// Counts bytes as kept no more.
-    #[cold]
-    pub(super) fn note_let_go(&self, bytes: u64) {
-        if let Some(books) = &self.books {
-            let owner = {
-                let mut counts = self.counts();
-                counts.saved -= bytes;
-                counts.owner
-            };
-            books.saves.let_go(owner, bytes);
+    /// Counts bytes as no longer saved.
+    pub(super) fn note_released(&self, bytes: u64) {
+        if let Some(tracker) = &self.tracker {
+            self.counts().saved -= bytes;
+            tracker.saves.let_go(self.owner, bytes);
         }
     }
 
-    /// Counts and records that a block is charged to another tag, from the one before where that is known.
+    /// Counts and records that a block is charged to another tag. `before` is its former tag, if known.
     pub(super) fn note_retagged(&self, block: &Block, before: Option<Tag>, tag: Tag) {
         if let Some(recorder) = self.recorder()
             && !block.is_empty()
@@ -43,41 +33,28 @@ impl TrackingAllocator {
         }
         let Some(before) = before else { return };
         match [before.category, tag.category].map(|category| category == Category::Activation) {
-            [false, true] => self.note_kept(block.bytes),
-            [true, false] => self.note_let_go(block.bytes),
+            [false, true] => self.note_saved(block.bytes),
+            [true, false] => self.note_released(block.bytes),
             _ => {}
         }
         let (from, to) = (Class::of(before.category), Class::of(tag.category));
-        if from != to && self.mode != Mode::Untracked {
+        if from != to && self.sizing.is_tracked() {
             self.counts().reclass(block.bytes, from, to);
         }
     }
 
-    /// Counts what is known only after a free: that one reference less is there, or that the block is kept no more.
-    #[inline]
-    pub(super) fn note_taken_back(&self, block: &Block, kept: bool) {
-        if self.mode == Mode::Untracked {
-            self.counts().references -= 1;
-        } else if kept {
-            self.note_let_go(block.bytes);
-        }
-    }
-
-    /// Takes back what was counted and recorded of a free that then failed.
+    /// Undoes the count and the record of a free that then failed.
     #[cold]
     pub(super) fn note_still_live(&self, block: &Block, entry: Option<LocalBlock>) {
-        if self.mode == Mode::Untracked {
+        if !self.sizing.is_tracked() {
             return;
         }
-        self.restore(block.bytes);
-        if let Some(entry) = entry {
-            lock(&self.local).restore(entry);
+        self.counts().restore(block.bytes);
+        self.record(i64::try_from(block.bytes).unwrap_or(i64::MAX));
+        if let (Sizing::Local(blocks), Some(entry)) = (&self.sizing, entry) {
+            lock(blocks).restore(entry);
         }
-        self.record_still_live(block);
-    }
-
-    /// Takes back what was recorded of a free that then failed, if the block is live.
-    fn record_still_live(&self, block: &Block) {
+        // A block that was stale before the free has no tag.
         if let Some(recorder) = self.recorder()
             && let (Ok(tag), Ok(requested)) = (self.tag(block), self.requested_bytes(block))
         {

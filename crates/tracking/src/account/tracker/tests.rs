@@ -1,14 +1,14 @@
 //! What ops come to, in any order that they begin and end in.
 
-mod beginnings;
-
 use super::*;
 use crate::capture;
 use crate::record::EventKind;
 use crate::scope::{Phase, module, phase};
 use crate::test_pool::TestPool;
 use bfc_core::{AddressOnlyMemory, Allocation, BfcAllocator, BfcConfig, Category, Request, Tag};
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
 
 /// A pool that numbers its blocks and looks at the numbers.
 fn bfc_pool(limit: Bytes) -> Arc<dyn Allocator> {
@@ -125,29 +125,58 @@ fn ops_that_end_in_another_order_than_the_stack_s_are_each_counted_and_disturb_n
 }
 
 #[test]
-fn an_op_begun_over_an_allocator_has_what_it_would_have_by_tracking_it() {
+fn an_op_begun_over_an_allocator_tracks_it() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
-    for adopted in [false, true] {
-        if adopted {
-            tracker.adopt(&pool);
-        }
-        let mut addresses = Vec::new();
-        for _ in 0..3 {
-            let run = tracker.begin_over("op", &pool);
-            let allocator = run.allocator().unwrap();
-            assert!(Arc::ptr_eq(allocator, &run.track(&pool)) && !run.is_nested());
-            addresses.push(Arc::as_ptr(allocator).cast::<()>());
-            drop(take(allocator, 10, Category::Temporary));
-            let part = tracker.begin_over("part", &pool);
-            assert!(part.is_nested() && Arc::ptr_eq(part.allocator().unwrap(), allocator));
-        }
-        assert!(addresses.iter().all(|address| *address == addresses[0]), "it was not used again");
+    for _ in 0..3 {
+        let run = tracker.begin_over("op", &pool);
+        let allocator = run.allocator().unwrap();
+        assert!(Arc::ptr_eq(allocator, &run.track(&pool)) && !run.is_nested());
+        drop(take(allocator, 10, Category::Temporary));
+        let part = tracker.begin_over("part", &pool);
+        assert!(part.is_nested() && Arc::ptr_eq(part.allocator().unwrap(), allocator));
     }
     let row = totals(&tracker, "op");
-    assert_eq!((row.calls, row.total_bytes, row.high_water_bytes), (6, 60, 10));
-    let unmarked = Tracker::without_marks();
-    let run = unmarked.begin_over("op", &pool);
+    assert_eq!((row.calls, row.total_bytes, row.high_water_bytes), (3, 30, 10));
+}
+
+#[test]
+fn a_disabled_tracker_hands_out_the_pool_itself() {
+    let (tracker, pool) = (Tracker::disabled(), TestPool::tracking());
+    let run = tracker.begin_over("op", &pool);
     assert!(run.allocator().is_none() && Arc::ptr_eq(&run.track(&pool), &pool) && run.is_nested());
+    assert!(tracker.op_totals().is_empty());
+}
+
+/// A thread's stack of running ops is gone before the values that the thread stored first.
+#[test]
+fn an_op_on_a_thread_that_ends_is_one_like_any_other() {
+    struct Late(Arc<Tracker>, Arc<dyn Allocator>, mpsc::Sender<bool>);
+
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let Self(tracker, pool, seen) = self;
+            let run = tracker.begin_over("tracker-late", &*pool);
+            let _ = seen.send(run.frame.is_none() && !run.is_nested());
+            drop(take(run.allocator().unwrap(), 64, Category::Temporary));
+        }
+    }
+
+    thread_local!(static LATE: RefCell<Option<Late>> = const { RefCell::new(None) });
+
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let (sender, seen) = mpsc::channel();
+    let late = Late(Arc::clone(&tracker), Arc::clone(&pool), sender);
+    let early = Arc::clone(&tracker);
+    let thread = std::thread::spawn(move || {
+        LATE.set(Some(late));
+        drop(early.begin("tracker-early"));
+    });
+    thread.join().unwrap();
+    assert_eq!(seen.recv(), Ok(true));
+    let row = totals(&tracker, "tracker-late");
+    assert_eq!((row.calls, row.temporary_bytes, row.outliving_bytes), (1, 64, 0));
+    assert_eq!(totals(&tracker, "tracker-early").calls, 1);
+    assert_eq!((pool.stats().live_allocs, Arc::strong_count(&pool)), (0, 1));
 }
 
 #[test]
@@ -173,27 +202,18 @@ fn high_water_marks_of_several_memories_are_added() {
 }
 
 #[test]
-fn a_tracking_allocator_lives_until_its_last_allocation_is_freed_and_is_then_recycled() {
+fn a_tracking_allocator_lives_until_its_last_free() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
-    let (result, address) = {
-        let run = tracker.begin("op");
-        let allocator = run.track(&pool);
-        (take(&allocator, 64, Category::Output), Arc::as_ptr(&allocator).cast::<()>())
-    };
-    assert_eq!(tracker.idle_allocators(), 0);
+    let result = take(&tracker.begin("op").track(&pool), 64, Category::Output);
+    let account = Arc::downgrade(result.allocator());
     assert_eq!(result.allocator().stats().live_allocs, 1);
     drop(result);
-    assert_eq!(tracker.idle_allocators(), 1);
-    assert_eq!(pool.stats().live_allocs, 0);
-
-    let run = tracker.begin("next");
-    let again = run.track(&pool);
-    assert_eq!(Arc::as_ptr(&again).cast::<()>(), address);
-    assert_eq!(tracker.idle_allocators(), 0);
+    assert_eq!(account.strong_count(), 0);
+    assert_eq!((pool.stats().live_allocs, Arc::strong_count(&pool)), (0, 1));
 }
 
 #[test]
-fn a_recycled_allocator_keeps_no_figures() {
+fn executions_keep_their_figures_apart() {
     let (tracker, pool) = (Tracker::new(), TestPool::not_tracking());
     for op in ["first", "second"] {
         let run = tracker.begin(op);
@@ -201,21 +221,12 @@ fn a_recycled_allocator_keeps_no_figures() {
         assert_eq!(allocation.block().id, 1);
         assert_eq!(pool.ledger().owner(run.owner()).own, 1000);
     }
-    assert_eq!(tracker.idle_allocators(), 1);
     let (first, second) = (totals(&tracker, "first"), totals(&tracker, "second"));
     assert_eq!(second, OpTotals { owner: second.owner, op: "second", ..first });
 }
 
 #[test]
-fn an_idle_allocator_does_not_keep_its_pool_alive() {
-    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
-    drop(take(&tracker.begin("op").track(&pool), 8, Category::Output));
-    assert_eq!(tracker.idle_allocators(), 1);
-    assert_eq!(Arc::strong_count(&pool), 1);
-}
-
-#[test]
-fn a_handle_that_outlives_its_op_does_not_keep_the_pool_alive_either() {
+fn a_handle_that_outlives_its_op_keeps_the_pool_no_longer() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     let run = tracker.begin("op");
     let handle = run.track(&pool);
@@ -224,69 +235,6 @@ fn a_handle_that_outlives_its_op_does_not_keep_the_pool_alive_either() {
     drop(take(&handle, 8, Category::Temporary));
     drop(run);
     drop((handle, nothing));
-    assert_eq!(Arc::strong_count(&pool), 1);
-}
-
-#[test]
-fn an_adopted_pool_is_held_until_it_is_released_as_often_or_the_tracker_dropped() {
-    let pool = TestPool::tracking();
-    let tracker = Tracker::new();
-    tracker.adopt(&pool);
-    tracker.adopt(&pool);
-    drop(take(&tracker.begin("op").track(&pool), 8, Category::Output));
-    assert_eq!(tracker.idle_allocators(), 1);
-    tracker.release(&pool);
-    assert!(Arc::strong_count(&pool) > 1);
-    let kept = take(&tracker.begin("op").track(&pool), 8, Category::Output);
-    tracker.release(&pool);
-    assert_eq!(tracker.idle_allocators(), 0);
-    drop(kept);
-    assert_eq!(Arc::strong_count(&pool), 1);
-
-    tracker.adopt(&pool);
-    let kept = take(&tracker.begin("op").track(&pool), 8, Category::Output);
-    drop(tracker);
-    drop(kept);
-    assert_eq!((pool.stats().live_allocs, Arc::strong_count(&pool)), (0, 1));
-}
-
-#[test]
-fn allocators_over_an_adopted_pool_are_used_again_and_keep_no_figures() {
-    let (tracker, pool) = (Tracker::new(), TestPool::not_tracking());
-    tracker.adopt(&pool);
-    let mut addresses = Vec::new();
-    for op in ["first", "second"] {
-        let run = tracker.begin(op);
-        let allocator = run.track(&pool);
-        addresses.push(Arc::as_ptr(&allocator).cast::<()>());
-        let scratch = take(&allocator, 1000, Category::Output);
-        assert_eq!(scratch.block().id, 1);
-        assert_eq!(pool.ledger().owner(run.owner()).own, 1000);
-    }
-    assert_eq!(addresses[0], addresses[1]);
-    let (first, second) = (totals(&tracker, "first"), totals(&tracker, "second"));
-    assert_eq!(second, OpTotals { owner: second.owner, op: "second", ..first });
-
-    // One whose result lives is not, until that is dropped.
-    let result = take(&tracker.begin("third").track(&pool), 8, Category::Output);
-    let next = tracker.begin("fourth").track(&pool);
-    assert!(!Arc::ptr_eq(&next, result.allocator()));
-    drop((next, result));
-    assert_eq!(tracker.idle_allocators(), 1);
-}
-
-#[test]
-fn a_handle_over_an_adopted_pool_that_outlives_its_op_counts_for_no_other_op() {
-    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
-    tracker.adopt(&pool);
-    let leaked = tracker.begin("op").track(&pool);
-    let next = tracker.begin("next");
-    assert!(!Arc::ptr_eq(&next.track(&pool), &leaked));
-    drop(take(&leaked, 500, Category::Output));
-    drop(next);
-    assert_eq!(totals(&tracker, "next").total_bytes, 0);
-    tracker.release(&pool);
-    drop(leaked);
     assert_eq!(Arc::strong_count(&pool), 1);
 }
 
@@ -304,7 +252,7 @@ fn what_a_leaked_handle_allocates_later_counts_in_the_pool_only() {
     assert_eq!(totals(&tracker, "op"), folded);
     assert_eq!(pool.ledger().owner(owner).own, 500);
 
-    // While the handle is in use nobody else gets the allocator.
+    // Another op has another allocator.
     let next = tracker.begin("next").track(&pool);
     assert!(!Arc::ptr_eq(&next, &leaked));
     drop(late);

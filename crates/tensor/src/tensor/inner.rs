@@ -1,0 +1,106 @@
+//! The shared part of a tensor: its buffer, and how the tensor views it.
+
+use std::sync::Arc;
+
+use crate::device::Device;
+use crate::layout::Layout;
+use crate::shape::DType;
+use crate::storage::{Storage, View, ViewMut};
+
+/// What clones of a tensor share.
+#[derive(Debug)]
+pub(crate) struct TensorInner {
+    memory: Memory,
+    layout: Layout,
+    device: Device,
+}
+
+/// Where the elements are. Few tensors are views, so most own their buffer directly.
+#[derive(Debug)]
+enum Memory {
+    Owned(Storage),
+    /// A view of the tensor that owns the buffer.
+    ViewOf(Arc<TensorInner>),
+}
+
+impl TensorInner {
+    /// A tensor that owns its buffer.
+    ///
+    /// # Panics
+    /// If the layout leaves the buffer.
+    pub(crate) fn new(storage: Storage, layout: Layout, device: Device) -> Self {
+        storage.assert_contains(&layout);
+        Self { memory: Memory::Owned(storage), layout, device }
+    }
+
+    /// Another view of the same buffer.
+    ///
+    /// # Panics
+    /// If the layout leaves the buffer.
+    pub(crate) fn with_layout(this: &Arc<Self>, layout: Layout) -> Self {
+        this.storage().assert_contains(&layout);
+        let owner = match &this.memory {
+            Memory::Owned(_) => this,
+            Memory::ViewOf(owner) => owner,
+        };
+        Self { memory: Memory::ViewOf(Arc::clone(owner)), layout, device: this.device.clone() }
+    }
+
+    /// Replaces the layout.
+    ///
+    /// # Panics
+    /// If the layout leaves the buffer.
+    pub(crate) fn set_layout(&mut self, layout: Layout) {
+        self.storage().assert_contains(&layout);
+        self.layout = layout;
+    }
+
+    pub(crate) const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(crate) const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn storage(&self) -> &Storage {
+        match &self.memory {
+            Memory::Owned(storage) => storage,
+            Memory::ViewOf(owner) => owner.storage(),
+        }
+    }
+
+    /// Whether this handle is the only one to the buffer, and the buffer may be written.
+    pub(crate) fn is_unique(this: &Arc<Self>) -> bool {
+        let owner_is_unique = match &this.memory {
+            Memory::Owned(_) => true,
+            Memory::ViewOf(owner) => Arc::strong_count(owner) == 1,
+        };
+        Arc::strong_count(this) == 1 && owner_is_unique && !this.storage().is_read_only()
+    }
+
+    /// The tensor as kernels read it.
+    pub(crate) fn view(&self) -> View<'_> {
+        View::new(self.storage(), &self.layout)
+    }
+
+    /// The tensor as kernels write it. `None` if another tensor shares the buffer, if the buffer is read-only, or unless
+    /// the elements are contiguous from its start.
+    pub(crate) fn view_mut(&mut self) -> Option<ViewMut<'_>> {
+        if !self.layout.is_contiguous() || self.layout.offset() != 0 {
+            return None;
+        }
+        let storage = match &mut self.memory {
+            Memory::Owned(storage) => storage,
+            Memory::ViewOf(owner) => match &mut Arc::get_mut(owner)?.memory {
+                Memory::Owned(storage) => storage,
+                Memory::ViewOf(_) => return None,
+            },
+        };
+        (!storage.is_read_only()).then(|| ViewMut::new(storage, &self.layout))
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.storage().dtype()
+    }
+}
