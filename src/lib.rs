@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 pub use bfc_core as alloc;
+pub use highwater_nn::{data, io, modules as nn, optim, visit_parts};
 pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 
@@ -18,9 +19,8 @@ pub use highwater_tensor::{
     Norm, Op, OpContext, PadMode, ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions,
     RawElement, Reduction, Refused, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool,
     SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions, UnknownGradient, UnknownGradients,
-    View, ViewMut, apply, backend, check_gradients, checkpoint, data, dlpack, dry_run, evaluating, io,
-    is_recording, is_training, largest_fit, nn, no_grad, optim, smallest_pool, testing, training,
-    visit_parts, with_device,
+    View, ViewMut, apply, backend, check_gradients, checkpoint, dlpack, dry_run, evaluating, is_recording,
+    is_replaying, is_training, largest_fit, no_grad, smallest_pool, testing, training, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};

@@ -1,4 +1,4 @@
-//! Bad input gives an error that names the thing, and leaves all state as it was.
+//! Bad input returns an error that names the problem and leaves all state unchanged.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 use std::io::Write;
@@ -15,7 +15,7 @@ fn shape(dims: &[usize]) -> Shape {
     Shape::new(dims).unwrap()
 }
 
-/// Runs an op that must fail, and checks that it left the pool as it was.
+/// Runs an op that must fail, and checks that the pool is unchanged.
 fn refuse(device: &Device, op: impl FnOnce() -> Result<Tensor>) -> Error {
     let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
     let before = in_use();
@@ -50,7 +50,7 @@ fn element_types_that_do_not_match_are_named_with_the_op() {
     let of = |dims: [usize; 2], dtype| Tensor::zeros_of(&device, dims, dtype).unwrap();
     let (a, b) = (of([2, 2], DType::F32), of([2, 2], DType::F64));
     let integers = of([2, 2], DType::I64);
-    // Arithmetic promotes; a sum into a tensor keeps the type of that tensor.
+    // Arithmetic promotes types; an in-place sum keeps the type of its target.
     assert_eq!(a.matmul(&b).unwrap().dtype(), DType::F64);
     assert_eq!(a.add(&integers).unwrap().dtype(), DType::F32);
     let error = refuse(&device, || a.scatter_add(0, &integers, &b));

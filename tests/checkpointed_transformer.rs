@@ -1,4 +1,4 @@
-//! The example `checkpointed_transformer` as people run it: the same training in less memory, to the byte as predicted.
+//! The example `checkpointed_transformer`: the same training in less memory, exactly as predicted.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 mod built;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// A model small enough for a test, deep enough for a difference.
+/// A model small enough for a test and deep enough to show the difference.
 const SMALL: [&str; 12] =
     ["--layers", "6", "--width", "16", "--heads", "2", "--context", "32", "--steps", "3", "--threads", "1"];
 

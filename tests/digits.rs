@@ -1,4 +1,4 @@
-//! The digits network of the example, trained for some steps: what must hold of every byte.
+//! Trains the digits network for some steps and checks every byte.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 #[path = "../examples/train_digits/model.rs"]
@@ -104,7 +104,7 @@ fn between_steps_only_parameters_and_optimizer_state_live() {
 fn memory_is_flat_from_the_first_step_on() {
     let device = runtime(1).cpu().unwrap();
     let mut seen = Vec::new();
-    // Whole batches only: the smaller one at the end would take less.
+    // Whole batches only: a smaller last batch would take less.
     let whole = digits();
     let rows = whole.rows() / BATCH * BATCH;
     let width = whole.width();

@@ -1,4 +1,4 @@
-//! A dry run of every example has the figures of the real run, to the byte: by op, by module, by category, and of the pool.
+//! A dry run of every example has exactly the figures of the real run: by op, module and category, and of the pool.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Every example that computes on a device of one's choice, with options that make its run short.
+/// Every example with a device option, with options for a short run.
 const EXAMPLES: &[(&str, &[&str])] = &[
     ("custom_op", &[]),
     ("linear_regression", &["--steps", "20"]),
@@ -44,7 +44,7 @@ fn figures(name: &str, args: &[&str], more: &[&str]) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The same without the names of the pool, which say where it was.
+/// Removes the names of the pool, which contain the device.
 fn without_names(mut figures: Value) -> Value {
     for pool in figures["pools"].as_array_mut().unwrap() {
         pool.as_object_mut().unwrap().retain(|key, _| key != "name" && key != "memory");

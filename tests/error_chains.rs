@@ -1,4 +1,4 @@
-//! Each cause of an error is told once: its text stands in the text of the error, or `source()` returns it, but not both.
+//! Each cause of an error appears once: in the error's text or as `source()`, but not in both.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 mod built;

@@ -1,4 +1,4 @@
-//! The bytes of a training step by op, as they stand in a file: a change of them is seen in a review, or it is a mistake.
+//! Compares the bytes of a training step by op with a file, so that a review shows every change.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -6,7 +6,7 @@ use highwater::alloc::{Bytes, Environment};
 use highwater::prelude::*;
 use highwater::{DryRunOptions, Result, assert_flat_after, assert_golden, assert_peak};
 
-/// A network with what most have, and a step of its training.
+/// A typical network and a training step.
 struct Training {
     network: Sequential,
     optimizer: AdamW,

@@ -1,4 +1,4 @@
-//! `--log` of the examples that train: a line of JSON for every step. And what goes on where it stopped.
+//! `--log` of the training examples: one JSON line per step. And `--resume`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 mod built;
@@ -13,7 +13,7 @@ use highwater::io::{SafetensorsLimits, read_safetensors};
 use highwater::tracking::{Recording, RecordingLimits, TrainingLog, TrainingLogLimits, write_page_with_log};
 use serde_json::Value;
 
-/// A program that computes on the CPU where it is not told otherwise, also where there is a GPU.
+/// A program whose default device is the CPU, even with a GPU.
 fn on_cpu(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.env("HIGHWATER_DEVICE", "cpu");
@@ -31,7 +31,7 @@ fn lines(file: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Runs the example with a log; its lines, after a check of what all have.
+/// Runs the example with a log, checks the common fields and returns the lines.
 fn logged(example: &str, args: &[&str]) -> Vec<Value> {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("run.jsonl");
@@ -104,7 +104,7 @@ fn a_page_shows_curves_and_memory() {
     run("autoencoder", &[&small[..], &[&at("alone.html")]].concat());
     let files = [&at("beside.html"), "--record", &at("run.hwm"), "--log", &at("run.jsonl")];
     run("autoencoder", &[&small[..], &files].concat());
-    // The page is that of the two files.
+    // The page contains both files.
     let file = |name: &str| BufReader::new(File::open(at(name)).unwrap());
     let recording = Recording::read(file("run.hwm"), &RecordingLimits::default()).unwrap();
     let log = TrainingLog::read(file("run.jsonl"), &TrainingLogLimits::default()).unwrap();
@@ -113,7 +113,7 @@ fn a_page_shows_curves_and_memory() {
     let mut expected = Vec::new();
     write_page_with_log(&recording, &log, &mut expected).unwrap();
     assert!(std::fs::read(at("beside.html")).unwrap() == expected);
-    // Without them there is one too, and of a dry run, which has no losses.
+    // Also without the files, and for a dry run, which has no losses.
     run("autoencoder", &[&small[..], &[&at("dry.html"), "--dry-run"]].concat());
     for name in ["alone.html", "dry.html"] {
         let page = std::fs::read_to_string(at(name)).unwrap();
@@ -149,7 +149,7 @@ fn the_help_of_every_example_that_trains_has_what_all_have() {
         ] {
             assert!(help.contains(option), "{example} has no {option}:\n{help}");
         }
-        // Its own sentence comes first, not one of what all share.
+        // The example's own description comes first in the help.
         let first = help.lines().next().unwrap();
         assert!(first.ends_with('.') || first.len() > 20, "{example}: {first}");
     }
@@ -210,7 +210,7 @@ fn a_run_that_is_killed_goes_on_from_what_it_saved_last() {
     for key in ["slope", "offset"] {
         assert_eq!(whole[key], resumed[key], "{key}");
     }
-    // Every so many steps make no sense without a file.
+    // An interval needs a file.
     let example = built::example("linear_regression");
     assert!(!Command::new(example).args(["--save-every", "3"]).output().unwrap().status.success());
 }
@@ -288,7 +288,7 @@ fn what_comes_back_of_pictures_is_drawn_below_them() {
     let mut reader = png::Decoder::new(BufReader::new(File::open(&path).unwrap())).read_info().unwrap();
     let mut dots = vec![0; reader.output_buffer_size().unwrap()];
     let info = reader.next_frame(&mut dots).unwrap();
-    // 16 pictures side by side; the originals, and what came back before training, after 1 and 2 epochs, and at the end.
+    // 16 pictures per row: the originals, and the reconstructions before training and after 1 and 2 epochs.
     assert_eq!((info.width, info.height), (16 * 60 + 4, 5 * 60 + 12));
     let row = |number: usize| {
         let top = 4 + number * 60 + if number > 0 { 8 } else { 0 };

@@ -1,4 +1,4 @@
-//! Memory that runs out in whole programs: to the granule where a dry run says, told in full, and survived.
+//! Whole programs that run out of memory: exactly where the dry run predicts, with a full report, and recoverable.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 mod built;
@@ -63,7 +63,7 @@ fn the_smallest_pool_of_a_dry_run_is_exact() {
     assert_eq!(report.in_use, report.holdings.total());
     assert!(report.subject.is_some() && !report.tag.owner.name().is_empty());
 
-    // The recording was never finished, and says the same all the same.
+    // The recording was not finished and still contains the failure.
     let recording = Recording::read(&std::fs::read(&hwm).unwrap()[..], &RecordingLimits::default()).unwrap();
     let recorded = recording.report_of(0).unwrap();
     assert_eq!((recorded.in_use, recorded.verdict), (report.in_use, report.verdict));
@@ -74,7 +74,7 @@ fn training_goes_on_with_a_smaller_batch() {
     let binary = example("recover_from_oom");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.json");
-    // Within a budget, in a pool, and without computing anything.
+    // Within a budget, in a pool, and in a dry run.
     for more in [&[][..], &["--pool", "2"], &["--dry-run", "--pool", "2"]] {
         let output = run(&binary, &[&["--json", path.to_str().unwrap()], more].concat());
         assert!(output.status.success(), "{}", stderr(&output));

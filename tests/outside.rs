@@ -1,4 +1,4 @@
-//! An op and an allocator written outside of the workspace, with what the facade makes public and nothing else.
+//! A custom op and a custom allocator that use only the public facade.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 use std::cell::UnsafeCell;
@@ -15,7 +15,7 @@ use highwater::{
     memory_report,
 };
 
-/// out[i] = x[i]^power, for powers that the workspace's own ops do not have.
+/// out[i] = x[i]^power, a custom op.
 #[derive(Debug)]
 struct Power {
     power: i32,
@@ -41,7 +41,7 @@ impl Op for Power {
         ctx.save(inputs[0]);
         let x = inputs[0].contiguous()?;
         let mut out = ctx.output(x.shape(), DType::F64)?;
-        // Scratch that the result does not need, to be seen as temporary in the accounts.
+        // Scratch memory, which the accounts show as temporary.
         let mut scratch = ctx.temp(x.shape(), DType::F64)?;
         if let (Some(x), Some(scratch), Some(out)) =
             (x.view().host_contiguous::<f64>(), scratch.host_mut::<f64>(), out.host_mut::<f64>())
@@ -68,7 +68,7 @@ fn a_custom_op_computes_with_a_correct_gradient() {
     let x = Tensor::from_slice(&device, &[0.5, -1.5, 2.0, 1.0], [2, 2]).unwrap();
     let cubes = apply(Power::of(3), &[&x]).unwrap();
     assert_eq!(cubes.to_vec::<f64>().unwrap(), [0.125, -3.375, 8.0, 1.0]);
-    // On a transposed input, and between ops of the workspace.
+    // On a transposed input, and between built-in ops.
     let function = |inputs: &[Tensor]| apply(Power::of(3), &[&inputs[0].t()?])?.add(&inputs[0]);
     check_gradients(function, &[x], GradCheck::for_dtype(DType::F64)).unwrap();
 }
@@ -118,7 +118,7 @@ struct Granule(
     #[expect(dead_code, reason = "tensors write it through the address")] UnsafeCell<[u8; GRANULE as usize]>,
 );
 
-/// The simplest allocator there is: blocks one after the other in a fixed arena, which starts over when it is empty.
+/// A minimal allocator: consecutive blocks in a fixed arena, which starts over when it is empty.
 struct Bump {
     arena: Box<[Granule]>,
     id: PoolId,
@@ -149,11 +149,11 @@ impl std::fmt::Debug for Bump {
     }
 }
 
-// SAFETY: the arena is written through the blocks alone, which never overlap; what else there is stands under a lock.
+// SAFETY: the arena is written only through blocks, which never overlap; a lock protects the other fields.
 unsafe impl Sync for Bump {}
 
-// SAFETY: blocks lie in the arena, which lives as long as the allocator and is initialised; each starts where the last
-// one ended, at a multiple of the arena's alignment, until all have come back.
+// SAFETY: blocks lie in the arena, which lives as long as the allocator and is initialized. Each starts where the last
+// one ended, at a multiple of the arena's alignment, until all are freed.
 unsafe impl Allocator for Bump {
     fn name(&self) -> &str {
         "bump"
@@ -217,7 +217,7 @@ fn tensors_live_in_an_allocator_from_outside_and_compute() {
     let layer = Linear::new(&alloc, 10, 3, &Rng::new(0)).unwrap();
     assert_eq!(bump.stats().live_allocs, 4);
     assert_eq!(layer.forward(&x).unwrap().to_vec::<f32>().unwrap(), [0.0; 30]);
-    // The memory of an op's result is that of its device; the parameter's stays where it is while it is trained.
+    // Op results use the device's memory; the parameter keeps its own while it is trained.
     let mut sgd = Sgd::new(layer.parameters(), 0.1).unwrap();
     sgd.step(layer.forward(&y).unwrap().sum_all().unwrap().backward().unwrap()).unwrap();
     assert_eq!(layer.parameters()[1].1.tensor().to_vec::<f32>().unwrap(), [-1.0; 3]);

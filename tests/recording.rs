@@ -1,5 +1,4 @@
-//! A recorded run from the program to everything that is made of it: report, page, diff, exports, and the view of a run
-//! that goes on.
+//! A recorded run and everything made from it: report, page, diff, exports, and the view of a running program.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 mod built;
@@ -23,7 +22,7 @@ fn record(path: &Path, batch: &str) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Runs the command, and returns what it printed.
+/// Runs the command and returns its output.
 fn highwater(command: &Path, arguments: &[&str], files: &[&Path]) -> Vec<u8> {
     let output = Command::new(command).args(arguments).args(files).output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
@@ -108,7 +107,7 @@ fn a_recorded_run_goes_through_every_command() {
     let snapshot = highwater(&command, &["export", "--format", "memory-viz"], &[&run]);
     assert!(snapshot.starts_with(&[0x80, 2]) && snapshot.ends_with(b"."));
     let snapshot = json(&["export", "--format", "memory-viz-json"], &[&run]);
-    // The pool's region, which is older than its first block, is a segment; every block lies within one.
+    // The pool's region, older than its first block, is a segment that contains every block.
     let segments = snapshot["segments"].as_array().unwrap();
     assert!(!segments.is_empty() && !recording.regions().is_empty());
     let lies_in = |block: &highwater::tracking::BlockLife| {

@@ -1,4 +1,4 @@
-//! The example `train_chargpt` as people run it: it learns, goes on where it stopped, and is predicted by its dry run.
+//! The example `train_chargpt`: it learns, resumes, and its dry run predicts its memory.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 mod built;
@@ -20,7 +20,7 @@ fn run(folder: &Path, context: &str, args: &[&str]) -> Output {
         .args(["--text", text, "--context", context, "--sample", "0"])
         .args(SMALL)
         .args(args)
-        // Also where there is a GPU.
+        // Even with a GPU.
         .env("HIGHWATER_DEVICE", "cpu")
         .output()
         .unwrap()
@@ -60,7 +60,7 @@ fn a_run_on_other_characters_does_not_go_on() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     results(folder.path(), &["--steps", "1", "--save", &at("saved")]);
-    // As many characters, of which one is another.
+    // The same number of characters, one of them different.
     std::fs::write(at("other"), "so it goes, and goes, and so on it goes! ".repeat(40)).unwrap();
     let resume = |text: &str, more: &[&str]| {
         Command::new(built::example("train_chargpt"))

@@ -1,4 +1,4 @@
-//! The example `train_digits` as people run it: what it prints, what it writes, how it fails.
+//! The example `train_digits`: its output, its files and its errors.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
 mod built;
@@ -16,7 +16,7 @@ fn example() -> &'static Path {
 }
 
 fn run(args: &[&str]) -> Output {
-    // A backtrace must not show even where the environment asks for one; on the CPU, also where there is a GPU.
+    // No backtrace even if the environment enables one; on the CPU even with a GPU.
     let environment = [("RUST_BACKTRACE", "1"), ("HIGHWATER_DEVICE", "cpu")];
     Command::new(example()).args(args).envs(environment).output().unwrap()
 }
@@ -92,7 +92,7 @@ fn json_has_the_results_and_the_figures_of_each_op() {
         let rows = json["ops"].as_array().unwrap();
         rows.iter().find(|row| row["op"] == op && row["phase"] == phase).unwrap().clone()
     };
-    // Of three layers, two are followed by an activation.
+    // Two of three layers have an activation.
     let layers = [("linear_relu", 2), ("linear", 1)];
     let phases = [("forward", 46 + 2 * 6), ("backward", 46)];
     for ((op, layers), (phase, steps)) in layers.iter().flat_map(|of| phases.map(|steps| (of, steps))) {

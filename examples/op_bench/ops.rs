@@ -134,7 +134,7 @@ fn attention(device: &Device, sizes: Sizes, dtype: DType, backward: bool) -> Res
     let x = numbers(device, &[heads, length, 64], dtype)?;
     let x = if backward { x.requiring_grad()? } else { x };
     let options = AttentionOptions { causal: true, ..AttentionOptions::default() };
-    // Two products; the causal mask halves the work.
+    // Two products; the causal mask skips one in two scores.
     let flops = 2.0 * (heads * length * length * 64) as f64 * if backward { 3.5 } else { 1.0 };
     let with = if backward { " and gradients" } else { "" };
     let name = format!("attention{with}, {dtype}, {heads} of {length}");

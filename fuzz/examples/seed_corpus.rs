@@ -1,9 +1,9 @@
-//! Makes valid files for every fuzz target, in `corpus/TARGET`: what a fuzzer starts from. Some are parts of files of this
-//! repository, the others are made here, the same each time.
+//! Writes valid start files for every fuzz target to `corpus/TARGET`. Some are parts of files in this repository, the
+//! others are generated, the same each time.
 //!
 //!     cargo run --manifest-path fuzz/Cargo.toml --example seed_corpus
 //!
-//! Further files, such as traces and recordings of your own, may be put beside them by hand.
+//! You may add further files, such as traces and recordings.
 
 use std::error::Error;
 use std::fs;
@@ -15,10 +15,11 @@ use bfc_core::{Bytes, PlanOptions};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use highwater_tensor::io::{Array, Arrays, Safetensors, write_npy_to, write_npz_to, write_safetensors_to};
-use highwater_tensor::nn::{Linear, Module};
-use highwater_tensor::optim::{Adam, Optimizer};
-use highwater_tensor::{Reduction, Rng, Runtime, Tensor, fuzz};
+use highwater_nn::fuzz;
+use highwater_nn::io::{Array, Arrays, Safetensors, write_npy_to, write_npz_to, write_safetensors_to};
+use highwater_nn::modules::{Linear, Module};
+use highwater_nn::optim::{Adam, Optimizer};
+use highwater_tensor::{Reduction, Rng, Runtime, Tensor};
 use highwater_tracking::{ReadOptions, RunFacts, Step, Trace, plan_of, write_plan};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -37,7 +38,7 @@ fn repository(path: &str) -> Outcome<Vec<u8>> {
     fs::read(root.join(path)).map_err(|error| format!("{path}: {error}").into())
 }
 
-/// Puts a file into the corpora of these targets.
+/// Adds a file to the corpora of these targets.
 fn seed(targets: &[&str], name: &str, contents: &[u8]) -> Outcome {
     for target in targets {
         let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "corpus", target].iter().collect();
@@ -72,7 +73,7 @@ fn traces() -> Outcome {
         seed(&["trace_text", "trace_any", "trace_replay"], &format!("digits-{lines}"), text)?;
         let compressed = gzip(text)?;
         seed(&["trace_any"], &format!("digits-{lines}.gz"), &compressed)?;
-        // Without the magic, which the target puts before.
+        // Without the magic, which the target adds.
         seed(&["trace_gzip"], &format!("digits-{lines}.gz"), &compressed[2..])?;
         let read = Trace::read(text, &ReadOptions::default())?;
         let mut plan = Vec::new();
@@ -129,7 +130,7 @@ fn recordings() -> Outcome {
         let runtime = Runtime::builder().pool(Bytes(pool)).build()?;
         let facts = RunFacts::new("seed").with("steps", steps);
         runtime.tracker().start_recording(file.clone(), &facts)?;
-        // The small pool is too small: that is what its recording shows.
+        // The small pool runs out of memory, on purpose.
         let trained = train(&runtime, steps);
         let allocator = Arc::clone(runtime.cpu()?.default_allocator()?);
         runtime.tracker().finish_recording(&[allocator])?;
@@ -193,7 +194,7 @@ fn arrays() -> Outcome {
     write_npz_to(&mut archive, &arrays)?;
     seed(&["npz"], "stored", &archive)?;
     for name in ["tensors", "training", "module"] {
-        seed(&["state_dict"], name, &repository(&format!("crates/tensor/tests/reference/{name}.pt"))?)?;
+        seed(&["state_dict"], name, &repository(&format!("crates/nn/tests/reference/{name}.pt"))?)?;
     }
     let mut contents = Safetensors { arrays, ..Safetensors::default() };
     contents.metadata.insert("format".to_owned(), "pt".to_owned());
@@ -238,7 +239,7 @@ fn texts() -> Outcome {
     for (number, text) in variables.iter().enumerate() {
         seed(&["environment"], &number.to_string(), text.as_bytes())?;
     }
-    // Steps are bytes without a form: a few of each value are as good as any.
+    // Steps are arbitrary bytes: a few of each value suffice.
     let bytes: Vec<u8> = (0..3000_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for policy in 0..30_u8 {
         seed(&["pool_operations"], &policy.to_string(), &[&[policy, policy], &bytes[..1000]].concat())?;

@@ -1,7 +1,7 @@
-//! A checkpoint that a run goes on from. The invariants are in `highwater_tensor::fuzz`.
+//! A checkpoint that a run goes on from. The invariants are in `highwater_nn::fuzz`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| highwater_tensor::fuzz::checkpoint(data));
+fuzz_target!(|data: &[u8]| highwater_nn::fuzz::checkpoint(data));

@@ -1,5 +1,4 @@
-//! All else that people see of a recording: exports, a run that is followed. What must hold is said in
-//! `highwater_tracking::fuzz`.
+//! Exports of a recording, and a recording that is followed. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

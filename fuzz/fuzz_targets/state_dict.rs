@@ -1,7 +1,7 @@
-//! A state dict of PyTorch's. The invariants are in `highwater_tensor::fuzz`.
+//! A state dict of PyTorch's. The invariants are in `highwater_nn::fuzz`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| highwater_tensor::fuzz::state_dict(data));
+fuzz_target!(|data: &[u8]| highwater_nn::fuzz::state_dict(data));

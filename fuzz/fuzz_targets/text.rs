@@ -1,7 +1,7 @@
-//! A text. The invariants are in `highwater_tensor::fuzz`.
+//! A text. The invariants are in `highwater_nn::fuzz`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| highwater_tensor::fuzz::text(data));
+fuzz_target!(|data: &[u8]| highwater_nn::fuzz::text(data));

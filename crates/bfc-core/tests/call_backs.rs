@@ -140,7 +140,7 @@ fn every_entry_point_answers_a_source_that_calls_back() {
 }
 
 #[test]
-fn a_pool_whose_source_panicked_goes_on_with_its_poisoned_lock() {
+fn a_pool_goes_on_after_a_panic_of_its_source() {
     on_every_policy!(source_panics);
 }
 

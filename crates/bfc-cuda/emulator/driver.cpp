@@ -1,10 +1,11 @@
-// A CUDA driver and an NVRTC that run the kernels on the host, for rehearsals of whole programs: scripts/gpu-check-rehearse.
+// The emulator's driver API: a CUDA driver, an NVRTC and a cuBLAS that run the kernels on the host, for whole programs
+// (scripts/gpu-check-rehearse and tests of several devices).
 //
-// Devices of 6 GiB of host memory each, as many as HOST_DEVICES says, or one. Each stream is a thread that does its work in order, now and
-// then after a pause, so that what nothing orders happens in any order. A device that touches memory of another one is lost, as on a real one
-// that was not let: each call to it fails then, and so after host_device_lose. Kernels are those of the emulator's library, which HOST_KERNELS names, and run one at a time.
-// Products go to the library that HOST_PRODUCTS names once all work before has ended. Graphs are not supported, as on an old driver.
-// It checks next to nothing of how it is called: for that there is tests/fake_driver.
+// HOST_DEVICES devices (default 1) of 6 GiB of host memory each. Each stream is a thread that works in order and pauses
+// at random, so that unordered work runs in any order. A device that accesses another device's memory is lost: each
+// later call fails, as after host_device_lose. Kernels come from the emulator's library HOST_KERNELS and run one at a
+// time. Products use the library HOST_PRODUCTS after all earlier work has ended. Graphs are not supported, as on an old
+// driver. It hardly checks its arguments; tests/fake_driver does.
 
 #include "host.h"
 #include "../kernels/job.cuh"
@@ -31,12 +32,12 @@ constexpr size_t TOTAL = size_t(6) << 30, GRANULARITY = 2 << 20;
 constexpr char CODE[] = "code";
 
 std::mutex mutex;
-// By context: the device's number plus one, or 0.
+// Indexed by context: the device's number plus one, or 0.
 size_t used[MOST_DEVICES + 1];
 std::atomic<bool> lost[MOST_DEVICES + 1];
 u64 handles = 0;
 std::map<u64, size_t> device_memory, pinned_memory;
-// Ranges of addresses with a device's memory behind them, and whose.
+// Ranges of device memory, with their owners.
 std::map<u64, std::pair<size_t, size_t>> ranges;
 thread_local size_t current = 0;
 
@@ -48,7 +49,7 @@ int devices() {
 
 void own(u64 address, size_t bytes) { ranges[address] = {bytes, current}; }
 
-// Whether the memory there is another device's.
+// Whether an address belongs to another device.
 bool is_foreign(u64 address) {
     std::lock_guard<std::mutex> turn(mutex);
     auto after = ranges.upper_bound(address);
@@ -57,20 +58,20 @@ bool is_foreign(u64 address) {
     return address < start + range.first && range.second != current;
 }
 
-// What becomes of work that touches these addresses.
+// Checks the addresses that work accesses.
 u32 touched(std::initializer_list<u64> addresses) {
     for (u64 address : addresses) if (is_foreign(address)) lost[current] = true;
     return lost[current] ? ILLEGAL_ADDRESS : SUCCESS;
 }
 
-// Memory that is full of what nobody wrote.
+// Allocates memory that is not zero.
 void* taken(size_t bytes, size_t alignment) {
     void* memory = aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     if (memory) memset(memory, 0xab, bytes < 4096 ? bytes : 4096);
     return memory;
 }
 
-// A stream: its work in order, on a thread of its own.
+// A stream: a thread that executes work in order.
 class Stream {
     std::mutex mutex;
     std::condition_variable changed;
@@ -96,7 +97,7 @@ class Stream {
 public:
     const size_t context = current;
 
-    // Streams are never destroyed: events may know them still.
+    // Streams are never destroyed, because events may refer to them.
     Stream() { std::thread([this] { run(); }).detach(); }
 
     void give(std::function<void()> next) {
@@ -122,7 +123,7 @@ public:
     }
 };
 
-// A place in a stream.
+// A position in a stream.
 struct Event {
     Stream* stream;
     u64 number;
@@ -148,11 +149,11 @@ void* of_library(const char* variable, const char* name) {
 
 #define CALL(name, ...) extern "C" u32 name(__VA_ARGS__)
 #define UNLESS_LOST do { if (lost[current]) return ILLEGAL_ADDRESS; } while (0)
-// Work is for a stream of the device that is current.
+// The stream must belong to the current device.
 #define OF_CURRENT(stream) do { UNLESS_LOST; if ((stream)->context != current) return INVALID_HANDLE; } while (0)
 
 extern "C" void host_device_lose(int device) { lost[device + 1] = true; }
-// Bytes of a device's memory that are out.
+// Allocated bytes of a device.
 extern "C" size_t host_device_used(int device) {
     std::lock_guard<std::mutex> turn(mutex);
     return used[device + 1];
@@ -164,7 +165,7 @@ CALL(cuDeviceGetCount, int* count) { return *count = devices(), SUCCESS; }
 CALL(cuDeviceGet, int* device, int ordinal) { return *device = ordinal, ordinal < devices() ? SUCCESS : INVALID_DEVICE; }
 CALL(cuDeviceGetName, char* name, int room, int) { return strncpy(name, "the host, in a GPU's place", room), SUCCESS; }
 CALL(cuDeviceGetAttribute, int* value, int attribute, int) {
-    // Compute capability 9.0; memory apart from addresses.
+    // Compute capability 9.0, with virtual memory management.
     return *value = attribute == 75 ? 9 : attribute == 102 ? 1 : 0, SUCCESS;
 }
 CALL(cuDeviceTotalMem_v2, size_t* bytes, int) { return *bytes = TOTAL, SUCCESS; }
@@ -219,7 +220,7 @@ CALL(cuMemFreeHost, void* address) {
     return free(address), SUCCESS;
 }
 
-// Addresses and memory apart: a range that nobody may access, of which parts may be accessed.
+// Virtual memory: a range without access, of which parts become accessible.
 CALL(cuMemGetAllocationGranularity, size_t* bytes, const void*, u32) { return *bytes = GRANULARITY, SUCCESS; }
 CALL(cuMemAddressReserve, u64* address, size_t bytes, size_t, u64, u64) {
     void* range = mmap(nullptr, bytes + GRANULARITY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -259,7 +260,7 @@ CALL(cuStreamSynchronize, Stream* stream) {
 }
 CALL(cuStreamWaitEvent, Stream* stream, Event* event, u32) {
     OF_CURRENT(stream);
-    // As it was recorded by now.
+    // The event as recorded now.
     Event of = *event;
     if (of.stream) stream->give([of] { of.stream->wait(of.number); });
     return SUCCESS;
@@ -288,7 +289,7 @@ CALL(cuMemcpyHtoDAsync_v2, u64 to, const char* from, size_t bytes, Stream* strea
     bool pinned = after != pinned_memory.begin() && (u64)from < std::prev(after)->first + std::prev(after)->second;
     turn.unlock();
     if (pinned) return stream->give([=] { memcpy((void*)to, from, bytes); }), SUCCESS;
-    // From memory that is not page-locked the driver takes the bytes at once.
+    // From pageable memory the driver copies the bytes at once.
     std::vector<char> taken(from, from + bytes);
     return stream->give([=] { memcpy((void*)to, taken.data(), bytes); }), SUCCESS;
 }
@@ -303,7 +304,7 @@ CALL(cuMemcpyDtoDAsync_v2, u64 to, u64 from, size_t bytes, Stream* stream) {
     return stream->give([=] { memmove((void*)to, (void*)from, bytes); }), SUCCESS;
 }
 
-// Kernels by their names, in the emulator's library.
+// Kernels by name, from the emulator's library.
 CALL(cuModuleUnload, size_t) { return SUCCESS; }
 CALL(cuModuleLoadData, size_t* module, const void*) { return *module = 1, SUCCESS; }
 CALL(cuModuleGetFunction, void** function, size_t, const char* name) {
@@ -318,13 +319,13 @@ CALL(cuLaunchKernel, void* function, u32 blocks, u32, u32, u32 threads, u32, u32
     if (u32 code = touched({job.also[0], job.also[1], job.also[2], job.also[3]})) return code;
     stream->give([=] {
         std::lock_guard<std::mutex> turn(kernel_turn);
-        // A few blocks do the work of all.
+        // Few blocks suffice: kernels loop until no element is left.
         ((void (*)(u32, const Job*))function)(blocks < 3 ? blocks : 3, &job);
     });
     return SUCCESS;
 }
 
-// Products, by the emulator's library for them.
+// Products, from the emulator's library.
 #define PRODUCTS(name, types, ...) ((u32 (*) types)of_library("HOST_PRODUCTS", #name))(__VA_ARGS__)
 CALL(cublasCreate_v2, void** handle) { return PRODUCTS(cublasCreate_v2, (void**), handle); }
 CALL(cublasDestroy_v2, void* handle) { return PRODUCTS(cublasDestroy_v2, (void*), handle); }

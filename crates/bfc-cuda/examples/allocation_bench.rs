@@ -1,8 +1,8 @@
 //! Times an allocation and its free on cuda:0: with our pool, `cuMemAlloc`, and CUDA's own pool (`cuMemAllocAsync`), in
 //! alternating rounds.
 //!
-//! `cargo run --release -p bfc-cuda --example allocation_bench [FILE.json]`; `scripts/gpu-check` brings it to machines without
-//! Rust. Where there is no device, it says why and ends well.
+//! `cargo run --release -p bfc-cuda --example allocation_bench [FILE.json]`; `scripts/gpu-check` copies it to machines
+//! without Rust. Without a device it prints the reason and succeeds.
 
 use std::error::Error;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use cudarc::driver::{CudaContext, sys};
 const SIZES: [u64; 4] = [4 << 10, 1 << 20, 16 << 20, 256 << 20];
 const ROUNDS: usize = 9;
 
-/// Nanoseconds that one of `count` calls takes.
+/// The nanoseconds per call, over `count` calls.
 fn time(count: u32, mut call: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
     let start = Instant::now();
     for _ in 0..count {
@@ -31,7 +31,7 @@ fn median(times: &mut [f64]) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Whether the driver has CUDA's own pools, which came with CUDA 11.2.
+/// Whether the driver has CUDA's own pools (CUDA 11.2 and later).
 fn has_pools() -> bool {
     // SAFETY: the driver was found before.
     let library = unsafe { sys::culib() };

@@ -13,14 +13,13 @@ use bfc_cuda::kernels::{ElementType, Family};
 #[derive(Clone, Copy, Default)]
 struct Usage {
     registers: u32,
-    /// Bytes of registers that had to be put into memory.
+    /// Spilled bytes.
     spilled: u32,
-    /// Bytes of each thread's own memory, those spilled among them: what is looked up by a number lies there, and so would an
-    /// argument that is copied.
+    /// Stack bytes per thread, including spills, indexed arrays and copied arguments.
     stack: u32,
 }
 
-/// By kernel, from what the assembler reports.
+/// Parses the assembler's report, by kernel.
 fn usage(log: &str) -> BTreeMap<String, Usage> {
     let (mut usage, mut kernel) = (BTreeMap::new(), String::new());
     let number_before = |line: &str, words: &str| -> u32 {

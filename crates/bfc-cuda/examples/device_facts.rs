@@ -1,6 +1,6 @@
 //! Prints the CUDA setup of this machine as JSON: the device, its driver, the compiler and cuBLAS.
 //!
-//! `cargo run -p bfc-cuda --example device_facts`; `scripts/gpu-check` brings it to machines without Rust.
+//! `cargo run -p bfc-cuda --example device_facts`; `scripts/gpu-check` copies it to machines without Rust.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bfc_core::{Driver, Stream};
 use bfc_cuda::{CudaDriver, StreamCompute, probe, self_check};
 
-/// A text as JSON writes it.
+/// Quotes a text as JSON.
 fn quoted(text: impl Display) -> String {
     let mut quoted = String::from("\"");
     for letter in text.to_string().chars() {

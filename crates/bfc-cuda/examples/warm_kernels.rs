@@ -1,8 +1,8 @@
-//! Compiles every kernel for `cuda:0` into the user's cache and loads it, so that nothing that is measured or has a time limit
-//! waits for the compiler.
+//! Compiles every kernel for `cuda:0` into the user's cache and loads it, so that measurements and tests with time
+//! limits do not wait for the compiler.
 //!
-//! `cargo run -p bfc-cuda --example warm_kernels [SHARE SHARES]`: all of them, or as the first of 8 processes beside each other
-//! `0 8`. One process compiles one source at a time. `scripts/gpu-check` brings it to machines without Rust.
+//! `cargo run -p bfc-cuda --example warm_kernels [SHARE SHARES]`: all kernels, or one share of them, such as `0 8` for
+//! the first of 8 parallel processes. `scripts/gpu-check` copies it to machines without Rust.
 
 use std::error::Error;
 use std::time::Instant;
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if failed > 0 { Err(format!("{failed} kernels").into()) } else { Ok(()) }
 }
 
-/// Has a kernel compiled and loaded, and not started: the driver refuses a launch of no blocks once it has the kernel.
+/// Compiles and loads a kernel without running it: the driver refuses a launch without blocks after loading.
 fn load(compute: &StreamCompute, kernel: Kernel) -> Result<(), ComputeError> {
     // SAFETY: a launch of no blocks touches nothing.
     match unsafe { compute.launch(kernel, 0, &Job::default()) } {

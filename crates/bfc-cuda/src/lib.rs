@@ -38,6 +38,6 @@ pub use compute::{
 };
 pub use driver::{ComputeCapability, CudaDeviceInfo, CudaDriver, CudaUnavailable, DriverVersion, probe};
 pub use libraries::{CompiledCode, Cublas, Nvrtc};
-pub use register::{RegisterError, register, register_driver, register_stream};
+pub use register::{RegisterError, register, register_stream};
 pub use self_check::{SelfCheckError, self_check};
 pub use stream::StreamCompute;

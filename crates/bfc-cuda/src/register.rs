@@ -39,21 +39,9 @@ pub fn register(
     settings: &PoolSettings,
 ) -> Result<Arc<Stream>, RegisterError> {
     let options = settings.options(DeviceId::new(DeviceKind::Cuda, ordinal));
-    register_driver(registry, &CudaDriver::new(ordinal)?, options, None)
-}
-
-/// Registers an opened device with these pool options and, optionally, a plan for its pool.
-///
-/// # Errors
-/// See [`RegisterError`].
-pub fn register_driver(
-    registry: &Registry,
-    driver: &Arc<CudaDriver>,
-    options: PoolOptions,
-    plan: Option<Arc<Plan>>,
-) -> Result<Arc<Stream>, RegisterError> {
+    let driver = CudaDriver::new(ordinal)?;
     let stream = Stream::new(driver.clone())?;
-    register_stream(registry, driver, &stream, options, plan)?;
+    register_stream(registry, &driver, &stream, options, None)?;
     Ok(stream)
 }
 

@@ -17,7 +17,7 @@ use bfc_core::{
 };
 use bfc_cuda::{CudaDriver, CudaUnavailable, probe, register};
 
-/// The driver of cuda:0, or leaves the test with a line that says why.
+/// The driver of cuda:0; returns from the test with a message if there is none.
 macro_rules! cuda_or_skip {
     () => {
         match CudaDriver::new(0) {
@@ -36,10 +36,10 @@ mod fake;
 #[path = "cuda/schedules.rs"]
 mod schedules;
 
-/// Says that the test of this thread is skipped, and why.
+/// Reports that this test is skipped, and why.
 fn say_skipped(reason: &dyn Display) {
     let thread = std::thread::current();
-    // Straight to the stream: what `println!` says in a test that passes is not shown.
+    // Directly to the stream: the harness hides `println!` of passing tests.
     let _ = writeln!(std::io::stderr(), "skipped {}: {reason}", thread.name().unwrap_or("a test"));
 }
 
@@ -231,7 +231,7 @@ fn device_events_order_streams_and_pass() {
     assert_eq!(driver.free_faults(), FreeFaults::default());
 }
 
-/// Several devices, each with a pool and streams of its own. With one device there is nothing to mix up.
+/// Several devices, each with its own pool and streams. One device proves nothing.
 #[test]
 fn device_pools_of_several_devices_are_apart() {
     let first = cuda_or_skip!();
@@ -274,7 +274,7 @@ fn device_pools_are_registered_with_reserve_and_environment() {
     }
 }
 
-/// Real CUDA would have to be broken for this.
+/// Real CUDA would have to fail for this.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_lost_device_says_so_once_and_is_not_called_again() {
@@ -282,7 +282,7 @@ fn a_lost_device_says_so_once_and_is_not_called_again() {
         return say_skipped(&"needs the fake driver: another test runs it there");
     }
     if std::env::var_os("FAKE_CUDA_RECORD").is_none() {
-        // Of the two runs on the fake driver, the other has the fault.
+        // The other run on the fake driver has the fault.
         return;
     }
     let driver = CudaDriver::new(0).unwrap();
@@ -303,7 +303,7 @@ fn a_lost_device_says_so_once_and_is_not_called_again() {
     assert_eq!(driver.free_faults(), FreeFaults { count: 1, last: Some(error) });
 }
 
-/// Real CUDA is not asked for wrong frees: what it does then is its own affair.
+/// Not for real CUDA, where a wrong free is undefined.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_refused_free_is_recorded_and_not_raised() {

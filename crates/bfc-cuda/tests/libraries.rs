@@ -1,4 +1,4 @@
-//! Which of CUDA's libraries are taken, and what is said where there is none, on a driver that is none.
+//! Tests the choice among CUDA libraries, and the errors without one, on a fake driver.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
@@ -48,10 +48,10 @@ fn the_newest_library_that_supports_the_device_is_used() {
     };
     let both = Fake::driver(TARGET, "both").with_libraries_of("13").with_libraries_of("12");
     run(&both, "13 13", "90", "13000");
-    // CUDA 13 knows no V100, and a driver of CUDA 12 no CUDA 13.
+    // CUDA 13 does not support the V100, and a CUDA 12 driver does not support CUDA 13.
     run(&both, "12 12", "70", "13000");
     run(&both, "12 12", "90", "12040");
-    // A device that both are too old for has its driver compile the newest one's text.
+    // For a newer device, its driver compiles the PTX of the newest library.
     run(&both, "13 13", "120", "13000");
     run(&both, "12 12", "120", "12000");
     let old = Fake::driver(TARGET, "only_12").with_libraries_of("12");
@@ -70,7 +70,7 @@ fn libraries_that_do_not_suit_are_told_with_the_reason_for_each() {
     }
     let fake = Fake::driver(TARGET, "only_13").with_libraries_of("13");
     let files = ["libnvrtc.so.13", "libcublas.so.13"].map(|file| fake.path(file));
-    // Named by the user, so that others that the machine may have are not looked for.
+    // Named by the user, so that other libraries of the machine are ignored.
     let run = |reason: &str, capability, version| {
         let [nvrtc, cublas] = &files;
         let expected = format!("HIGHWATER_NVRTC={nvrtc}: {reason}\nHIGHWATER_CUBLAS={cublas}: {reason}");
@@ -124,7 +124,7 @@ fn a_library_that_fails_to_start_is_retried_ever_more_rarely() {
         let (_, compute) = open();
         let error = compute.products().unwrap_err();
         assert!(problems(&error)[0].contains("cublasCreate: "), "{error}");
-        // It fails three times: at the first request, after one more, after two more; and starts after four more.
+        // It fails at the first request, after one more and after two more, and starts after four more.
         let starts: Vec<bool> = (0..12).map(|_| compute.supports_products()).collect();
         assert_eq!(starts.iter().position(|&has| has), Some(9), "{starts:?}");
         assert!(compute.products().is_ok());

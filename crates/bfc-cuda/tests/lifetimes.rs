@@ -27,7 +27,7 @@ fn open() -> (Arc<CudaDriver>, StreamCompute) {
     (driver.clone(), StreamCompute::new(driver, stream).unwrap())
 }
 
-/// A number that the fake driver tells.
+/// A number from the fake driver.
 fn told(name: &str) -> usize {
     // SAFETY: the library is the fake driver, which is loaded already.
     let driver = unsafe { Library::new("libcuda.so") }.unwrap();
@@ -57,7 +57,7 @@ fn download(compute: &StreamCompute, from: u64, bytes: usize) -> Vec<u8> {
     back
 }
 
-/// Fills a few floats; memory for the code of kernels is needed at first.
+/// Fills a few floats; the first call needs memory for code.
 fn fill(compute: &StreamCompute, address: u64) -> Result<(), ComputeError> {
     let outputs = [Output::new(address), Output::default(), Output::default()];
     let job = Job { outputs, ..Job::over(4, &[4]) };
@@ -72,7 +72,7 @@ fn a_device_that_is_let_go_of_leaves_nothing_behind() {
             let (driver, compute) = open();
             let compute = compute.with_pinned(pinned(&driver, Bytes::mib(4)));
             assert_eq!(self_check(&driver, &compute), Ok(()));
-            // With graphs among what is left.
+            // Including graphs.
             let address = driver.allocate_device(4096).unwrap();
             for _ in 0..3 {
                 assert!(compute.begin_step(StepId(1)));
@@ -92,7 +92,7 @@ fn a_device_that_is_let_go_of_leaves_nothing_behind() {
     fake.run("a_device_that_is_let_go_of_leaves_nothing_behind", "", &[]);
 }
 
-/// A copy from page-locked memory ends when the device comes to it.
+/// A copy from pinned memory ends when the device reaches it.
 #[test]
 fn uploaded_bytes_may_be_changed_at_once() {
     if expected().is_some() {
@@ -156,7 +156,7 @@ fn idle_memory_of_the_pool_makes_room_for_code_and_libraries() {
         let stream = Stream::new(driver.clone()).unwrap();
         let compute = StreamCompute::new(driver.clone(), stream).unwrap().with_memory_release(room);
         let address = driver.allocate_device(4096).unwrap();
-        // Memory that is in use is no help, and the error says what is missing.
+        // Memory in use cannot be released, and the error names the call.
         let used = Allocation::new(&pool, &Request::new(800 * MIB)).unwrap();
         let error = fill(&compute, address).unwrap_err();
         assert!(matches!(error, ComputeError::OutOfMemory { call: "cuModuleLoadData" }), "{error}");
@@ -164,7 +164,7 @@ fn idle_memory_of_the_pool_makes_room_for_code_and_libraries() {
         assert_eq!(asked.load(Ordering::Relaxed), 2);
         drop(used);
         assert!(pool.stats().bytes_reserved >= 800 * MIB);
-        // Within a step too, whose work is held back or not.
+        // Also within a step, whether its commands are held or not.
         assert!(compute.begin_step(StepId(1)));
         fill(&compute, address).unwrap();
         compute.end_step().unwrap();

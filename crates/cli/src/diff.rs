@@ -14,11 +14,11 @@ use crate::files::recording::{ReadArguments, ReadError, tell_cut};
 /// The arguments of `highwater diff`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DiffArguments {
-    /// The run before; one of both may be -, standard input
+    /// The first run; one of both may be -, standard input
     #[arg(value_name = "A.hwm")]
     before: PathBuf,
 
-    /// The run after
+    /// The second run
     #[arg(value_name = "B.hwm")]
     after: PathBuf,
 
@@ -100,7 +100,7 @@ fn text(diff: &ReportDiff, top: usize) -> String {
     text
 }
 
-/// A change as a cell, with its sign; none is a dash.
+/// A change with its sign; no change is a dash.
 fn growth(change: Change<u64>) -> String {
     let growth = change.growth();
     match growth {

@@ -67,7 +67,7 @@ fn help_and_version_succeed() {
     assert_eq!(version.trim(), concat!("highwater ", env!("CARGO_PKG_VERSION")));
 }
 
-/// A device that takes nothing: the exit code is the only way left to say so.
+/// `/dev/full` refuses all output: only the exit code shows the error.
 #[cfg(target_os = "linux")]
 #[test]
 fn output_that_cannot_be_written_ends_with_code_1_and_no_panic() {

@@ -1,4 +1,4 @@
-//! `highwater devices` where there are CUDA devices, of a driver that is none.
+//! `highwater devices` with the devices of a fake CUDA driver.
 
 #![cfg(all(target_os = "linux", feature = "cuda"))]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]

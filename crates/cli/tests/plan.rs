@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Best fit, which cannot know that the first block goes soon, needs more than the 4,096 bytes live at the peak.
+/// Best fit cannot know that the first block is freed soon, and needs more than the 4,096 bytes live at the peak.
 const TRACE: &str = "a 0 1024 short\na 1 2048 long\nf 0\na 2 2048 long\nf 1\nf 2\n";
 
 fn highwater(arguments: &[&str]) -> Output {

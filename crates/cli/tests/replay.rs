@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Two steps of nothing much: 3,000 bytes live at the peak, and a block that the trace leaves live.
+/// Two small steps: 3,000 bytes live at the peak, and a block that stays live.
 const TRACE: &str =
     "# mark: one\na 0 1000 weights\na 1 2000 hidden\nf 1\n# mark: two\na 2 1500 hidden\nf 2\n";
 
@@ -24,7 +24,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A folder with files in it, gone at the end of the test.
+/// A temporary folder with files.
 struct Files(TempDir);
 
 impl Files {
@@ -191,7 +191,7 @@ fn limits_are_options() {
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
     }
-    // Empty lists take many times their byte, and more than eight times it is refused.
+    // Empty lists take many times their size in the file; more than eight times is refused.
     let lists = files.add("lists", [&b"\x80\x04"[..], &[b']'; 3000]].concat());
     let output = highwater(&[&lists, "--max-memory", "1KiB"]);
     assert_eq!(output.status.code(), Some(2));
@@ -209,7 +209,7 @@ fn limits_are_options() {
 #[test]
 fn what_is_said_of_the_pool_reaches_it() {
     let files = Files::new();
-    // A block of three quarters of the pool, of which TensorFlow's rule would hand out all.
+    // A block of three quarters of the pool: TensorFlow's rule does not split off the rest.
     let trace = files.add("one", "a 0 3072 x\n");
     let figure = |arguments: &[&str], name: &str| {
         let (rows, code) = json(&[&[&*trace, "--repeat", "1"], arguments].concat());
@@ -253,7 +253,7 @@ fn guards_add_bytes_and_passthrough_adds_none() {
     let (rows, code) = json(&[&trace, "--policy", "passthrough,guard,bfc", "--find-min"]);
     assert_eq!(code, Some(0));
     let smallest: Vec<_> = rows.iter().map(|row| row["smallest_pool_bytes"].as_u64().unwrap()).collect();
-    // 3,000 bytes in steps of 256; both blocks between canaries; both blocks rounded.
+    // 3,000 bytes in granules of 256; both blocks with canaries; both blocks rounded.
     assert_eq!(smallest, [3072, 3584, 3072]);
     assert_eq!(rows[0]["peak_reserved_bytes"], 3000);
 

@@ -1,4 +1,4 @@
-//! Standard input and output in the place of files, where a path is `-`.
+//! Standard input and output for the path `-`.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -12,7 +12,7 @@ use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig
 use highwater_tracking::{RunFacts, Tracker};
 use tempfile::TempDir;
 
-/// Two steps between marks of one name.
+/// Two steps between marks with one name.
 const TRACE: &str =
     "a 0 512 weights\n# mark: step\na 1 2000 hidden\nf 1\n# mark: step\na 2 1500 hidden\nf 2\n";
 
@@ -22,7 +22,7 @@ fn highwater(folder: &Path, arguments: &[&str], input: &[u8]) -> Output {
     command.args(arguments).current_dir(folder);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // One that has read enough closes its end.
+    // A reader that has enough closes the pipe.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }

@@ -21,7 +21,7 @@ fn command(options: &[&str], run: &Path) -> Command {
     command
 }
 
-/// Writes a recording, which has its name only when it is complete.
+/// Writes a recording under a temporary name and renames it.
 fn record(run: &Path) {
     let temporary = run.with_extension("part");
     let tracker = Tracker::new();
@@ -48,7 +48,7 @@ fn without_a_terminal_top_prints_what_there_is_and_leaves() {
     tracker.finish_recording(&[]).unwrap();
     assert!(stdout(&top(&run)).contains("ended: 2 events"));
 
-    // A block of which only a part is there yet is no error.
+    // A partly written block is not an error.
     let whole = fs::read(&run).unwrap();
     fs::write(&run, &whole[..whole.len() - 1]).unwrap();
     let output = top(&run);
@@ -100,7 +100,7 @@ mod terminal {
 
     use super::*;
 
-    /// Runs the command at a terminal of its own, whose other end is returned.
+    /// Runs the command in a new terminal; returns the other end.
     fn at_a_terminal(run: &Path) -> (Child, File) {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         unlockpt(&ours).unwrap();

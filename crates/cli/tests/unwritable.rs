@@ -1,4 +1,4 @@
-//! Outputs that cannot be written, of every command that writes a file. An error leaves the old file and no temporary one.
+//! Unwritable outputs of every command. An error leaves the old file and no temporary one.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -102,7 +102,7 @@ mod unix {
         fs::write(&old, "precious").unwrap();
         for command in COMMANDS {
             for path in [&old, &new] {
-                // A limit of the shell on the size of files acts like a full disk.
+                // The shell's limit on file sizes acts like a full disk.
                 let mut limited = Command::new("sh");
                 limited.args(["-c", "trap '' XFSZ && ulimit -f 0 && exec \"$@\"", "sh"]);
                 limited.arg(env!("CARGO_BIN_EXE_highwater"));

@@ -84,7 +84,7 @@ fn every_policy_and_rule_is_tried_beside_what_was_recorded() {
     let [recorded, planned] = ["as recorded", "planned"].map(|what| of(&outcomes, what));
     assert_eq!(recorded["peak_in_use_bytes"], 5 * MIB);
     assert_eq!(planned["smallest_pool_bytes"], 5 * MIB);
-    // From the low end the hole of 3 MiB is in the way, and the last block lies behind it.
+    // When blocks take the low end, the last block lies behind the hole of 3 MiB.
     let low = of(&json(&run, &["--cut", "low"]), "bfc, cut low");
     assert_eq!(low["smallest_pool_bytes"], 8 * MIB);
 }

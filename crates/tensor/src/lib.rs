@@ -1,4 +1,4 @@
-//! Tensors, ops, autograd, modules and optimisers over accounted memory.
+//! Tensors, ops and autograd over accounted memory.
 //!
 //! A [`Tensor`] takes its memory from a pool of its [`Device`]. An op takes all of its memory through its [`OpContext`] before it
 //! computes, so the tracker of the device's [`Runtime`] knows which op requested which bytes. The facade crate `highwater` has the
@@ -9,19 +9,14 @@
 
 mod autograd;
 pub mod backend;
-pub mod data;
 mod device;
-mod error;
-mod file_kind;
+pub mod error;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod interop;
-pub mod io;
 mod layout;
-pub mod nn;
 mod op;
 mod ops;
-pub mod optim;
 mod predict;
 mod shape;
 mod step;
@@ -60,4 +55,4 @@ pub use predict::{
 pub use shape::{DType, Element, MAX_RANK, RawElement, Scalar, Shape};
 pub use step::StepGraph;
 pub use storage::{Storage, View, ViewMut};
-pub use tensor::{Rng, Tensor};
+pub use tensor::{Rng, Tensor, is_replaying};

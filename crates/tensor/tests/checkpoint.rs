@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bfc_core::{Bytes, Category};
-use highwater_tensor::nn::{Checkpointed, Dropout, Gelu, Linear, Module, Parameter, Sequential};
-use highwater_tensor::optim::{Optimizer, Sgd};
+use highwater_nn::modules::{Checkpointed, Dropout, Gelu, Linear, Module, Parameter, Sequential};
+use highwater_nn::optim::{Optimizer, Sgd};
 use highwater_tensor::{
     Device, Error, GradCheck, Rng, Runtime, Tensor, check_gradients, checkpoint, no_grad,
 };

@@ -8,8 +8,8 @@
 mod harness;
 
 use bfc_core::{AllocatorAttributes, Bytes, DeviceId, DeviceKind, Environment, MIB, Stats};
-use highwater_tensor::nn::{Linear, Module};
-use highwater_tensor::optim::{AdamW, Optimizer};
+use highwater_nn::modules::{Linear, Module};
+use highwater_nn::optim::{AdamW, Optimizer};
 use highwater_tensor::{Device, DeviceProfile, Result, Rng, Runtime, Tensor};
 
 use harness::{Fake, expected};

@@ -5,8 +5,8 @@
 
 mod ops_table;
 
-use highwater_tensor::nn::{LayerNorm, Linear, Module, Parameter};
-use highwater_tensor::optim::{AdamW, Lion, Optimizer, RmsProp, Sgd};
+use highwater_nn::modules::{LayerNorm, Linear, Module, Parameter};
+use highwater_nn::optim::{AdamW, Lion, Optimizer, RmsProp, Sgd};
 use highwater_tensor::{Conv2dOptions, DType, Device, Pool2dOptions, Result, Rng, SortOrder, Tensor};
 use ops_table::counting::Counting;
 use ops_table::{CASES, computed_by, device, runtime};
@@ -221,7 +221,7 @@ fn a_training_step_of_halves_changes_only_what_its_ops_keep_as_floats() {
     let compute = Counting::new(false);
     let device = computed_by(compute.clone());
     let (rng, dtype) = (Rng::new(1), DType::BF16);
-    let model = highwater_tensor::nn::Sequential::new()
+    let model = highwater_nn::modules::Sequential::new()
         .with("norm", LayerNorm::new(&device, 64).unwrap())
         .with("head", Linear::new(&device, 64, 10, &rng).unwrap());
     model.convert(dtype).unwrap();

@@ -14,14 +14,6 @@ mod gradients;
 mod gradients_of_passes;
 #[path = "half_ops.rs"]
 mod half_ops;
-#[path = "nn_evaluating.rs"]
-mod nn_evaluating;
-#[path = "nn_layers.rs"]
-mod nn_layers;
-#[path = "nn_modules.rs"]
-mod nn_modules;
-#[path = "nn_recurrent.rs"]
-mod nn_recurrent;
 #[path = "ops_dry.rs"]
 mod ops_dry;
 #[path = "ops_edges.rs"]
@@ -43,11 +35,9 @@ mod ops_reference;
 mod ops_table;
 #[path = "ops_values.rs"]
 mod ops_values;
-#[path = "optim_steps.rs"]
-mod optim_steps;
 
-use highwater_tensor::nn::{Embedding, Linear, Module, Relu, Sequential};
-use highwater_tensor::optim::{AdamW, Optimizer};
+use highwater_nn::modules::{Embedding, Linear, Module, Relu, Sequential};
+use highwater_nn::optim::{AdamW, Optimizer};
 use highwater_tensor::{DType, Device, Error, Norm, Result, Rng, Tensor};
 use ops_table::counting::Counting;
 use ops_table::{computed_by, device, dry_device, runtime};

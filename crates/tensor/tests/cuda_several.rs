@@ -8,8 +8,8 @@
 mod harness;
 
 use bfc_core::{Amount, Bytes, Category, DeviceId, DeviceKind, Environment, PoolOptions, default_reserve};
-use highwater_tensor::nn::{Linear, Module, Parameter};
-use highwater_tensor::optim::{AdamW, Optimizer};
+use highwater_nn::modules::{Linear, Module, Parameter};
+use highwater_nn::optim::{AdamW, Optimizer};
 use highwater_tensor::{DType, Device, Error, Result, Rng, Runtime, StepGraph, Tensor, no_grad};
 use libloading::Library;
 

@@ -5,8 +5,8 @@
 
 mod ops_table;
 
-use highwater_tensor::nn::{Dropout, Embedding, Linear, Module, Relu, Sequential, TransformerBlock};
-use highwater_tensor::optim::{AdamW, Optimizer};
+use highwater_nn::modules::{Dropout, Embedding, Linear, Module, Relu, Sequential, TransformerBlock};
+use highwater_nn::optim::{AdamW, Optimizer};
 use highwater_tensor::{Device, Error, Result, Rng, StepCounts, StepGraph, Tensor, no_grad};
 use ops_table::counting::Counting;
 use ops_table::{computed_by, dry_device, runtime};
@@ -48,8 +48,7 @@ impl Training {
     }
 
     fn parameters(&self) -> Vec<f32> {
-        let values =
-            |parameter: &highwater_tensor::nn::Parameter| parameter.tensor().to_vec::<f32>().unwrap();
+        let values = |parameter: &highwater_tensor::Parameter| parameter.tensor().to_vec::<f32>().unwrap();
         self.model.parameters().iter().flat_map(|(_, parameter)| values(parameter)).collect()
     }
 }

@@ -5,9 +5,7 @@
 mod ops_table;
 
 use half::{bf16, f16};
-use highwater_tensor::io::{
-    Array, Safetensors, SafetensorsLimits, read_safetensors_from, write_safetensors_to,
-};
+use highwater_nn::io::{Array, Safetensors, SafetensorsLimits, read_safetensors_from, write_safetensors_to};
 use highwater_tensor::{DType, Element, Error, Tensor};
 use ops_table::device;
 

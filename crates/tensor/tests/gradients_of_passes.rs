@@ -4,8 +4,8 @@
 mod ops_table;
 
 use bfc_core::Bytes;
-use highwater_tensor::nn::{Linear, Module, Parameter, Relu, Sequential};
-use highwater_tensor::optim::{Optimizer, Sgd};
+use highwater_nn::modules::{Linear, Module, Parameter, Relu, Sequential};
+use highwater_nn::optim::{Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Error, Gradients, Rng, Runtime, Tensor};
 use ops_table::{device, dry_device};
 

@@ -6,8 +6,8 @@ mod ops_table;
 
 use bfc_core::Bytes;
 use half::{bf16, f16};
-use highwater_tensor::nn::Parameter;
-use highwater_tensor::optim::{Adam, LossScaler, Optimizer, Sgd};
+use highwater_nn::optim::{Adam, LossScaler, Optimizer, Sgd};
+use highwater_tensor::Parameter;
 use highwater_tensor::{
     CrossEntropyOptions, DType, Error, Gradients, Norm, Reduction, Result, Rng, Runtime, Tensor,
 };

@@ -7,8 +7,8 @@ mod ops_table;
 use std::sync::Arc;
 
 use bfc_core::Bytes;
-use highwater_tensor::io::Array;
-use highwater_tensor::nn::{Embedding, Fans, GroupNorm, Init, Module};
+use highwater_nn::io::Array;
+use highwater_nn::modules::{Embedding, Fans, GroupNorm, Init, Module};
 use highwater_tensor::{
     AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, IntoPart, Norm,
     Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder, Tensor,

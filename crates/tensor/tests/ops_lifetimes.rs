@@ -7,9 +7,9 @@ mod ops_table;
 use std::sync::Arc;
 
 use bfc_core::{Bytes, Category, failed_drops};
-use highwater_tensor::io::Array;
-use highwater_tensor::nn::Parameter;
-use highwater_tensor::optim::{Optimizer, Sgd};
+use highwater_nn::io::Array;
+use highwater_nn::optim::{Optimizer, Sgd};
+use highwater_tensor::Parameter;
 use highwater_tensor::{DType, Device, Error, Op, OpContext, Result, Rng, Runtime, Tensor, apply, no_grad};
 use highwater_tracking::Tracker;
 use ops_table::{CASES, device, device_of, inputs};

@@ -6,8 +6,8 @@
 
 mod ops_table;
 
-use highwater_tensor::nn::Parameter;
-use highwater_tensor::optim::{Adam, AdamW, Lion, Optimizer, RmsProp, Sgd};
+use highwater_nn::optim::{Adam, AdamW, Lion, Optimizer, RmsProp, Sgd};
+use highwater_tensor::Parameter;
 use highwater_tensor::{
     DType, Device, Gradients, IntoPart, Norm, Result, Rng, SortOrder, Tensor, checkpoint,
 };

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bfc_core::{Allocation, Request, failed_drops};
+use highwater_nn::optim::{Optimizer, Sgd};
+use highwater_tensor::Parameter;
 use highwater_tensor::dlpack::{
     CPU, DLDataType, DLDevice, DLManagedTensor, DLTensor, DlpackError, ManagedTensor,
 };
-use highwater_tensor::nn::Parameter;
-use highwater_tensor::optim::{Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Error, Result, Runtime, Tensor};
 
 fn device() -> Device {

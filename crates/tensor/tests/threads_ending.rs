@@ -7,8 +7,8 @@
 use std::cell::RefCell;
 use std::sync::mpsc;
 
-use highwater_tensor::nn::{Linear, Module, Parameter};
-use highwater_tensor::optim::{AdamW, Optimizer};
+use highwater_nn::modules::{Linear, Module, Parameter};
+use highwater_nn::optim::{AdamW, Optimizer};
 use highwater_tensor::{
     Activation, AttentionOptions, Conv2dOptions, DType, Device, Result, Rng, Runtime, Tensor, checkpoint,
     with_device,

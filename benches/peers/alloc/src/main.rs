@@ -31,7 +31,7 @@ struct Options {
     /// Write the figures to this file as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// What to measure.
+    /// The measurement.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["replay", "random", "space", "growth"])]
     measure: Vec<Measure>,
     /// Only allocators whose name contains one of these.

@@ -177,7 +177,7 @@ impl Peer for TalcPeer {
     fn new(capacity: u64, _: u32) -> Self {
         let memory = Memory::new(capacity);
         let mut talc = Talc::new(ErrOnOom);
-        // SAFETY: the memory lives as long as the allocator and is used by nobody else.
+        // SAFETY: the memory lives as long as the allocator, its only user.
         unsafe { talc.claim(Span::from_base_size(memory.start.as_ptr(), memory.layout.size())) }
             .expect("room for talc's own bins");
         Self { talc, _memory: memory }

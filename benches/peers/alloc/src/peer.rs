@@ -1,4 +1,4 @@
-//! What every allocator here can do, and the loops that drive it.
+//! The interface of all allocators, and the loops that drive it.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use crate::program::Program;
 
 /// An allocator under measurement, without a lock.
 pub trait Peer {
-    /// What is needed to free a block.
+    /// The data for freeing a block.
     type Handle;
 
     /// An allocator over one space of `capacity` bytes for at most `blocks` blocks at a time.

@@ -126,7 +126,7 @@ fn gpt<'a>(
     Ok(normed.matmul(weights.next()?)?)
 }
 
-/// What is added to scores: nothing for what may be seen.
+/// The causal mask that is added to scores: 0 for visible positions.
 fn causal(device: &Device) -> Result<Tensor> {
     let size = GPT.context;
     let seen = |row: usize, column: usize| if column <= row { 0.0 } else { f32::NEG_INFINITY };

@@ -1,4 +1,4 @@
-//! Steps per second of small training loops, and the losses by which one sees that all learn the same.
+//! Measures steps per second of small training loops, and prints the losses to show that all peers learn the same.
 //!
 //! ```text
 //! cargo run --release -- mlp cnn gpt tiny
@@ -39,7 +39,7 @@ struct Args {
     blocks: usize,
     #[command(flatten)]
     ours: highwater::Options,
-    /// What to train.
+    /// The programs to train.
     #[arg(value_enum, required = true)]
     workloads: Vec<Workload>,
 }

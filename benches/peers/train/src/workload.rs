@@ -1,4 +1,4 @@
-//! What is trained: four small programs, with the same numbers for every peer.
+//! The workloads: four small programs, with the same numbers for every peer.
 //!
 //! Weights and batches come from splitmix64 alone (Steele, Lea and Flood 2014), so that `torch_peer.py` makes the same
 //! bits and losses can be compared digit by digit.
@@ -119,7 +119,7 @@ pub struct Batches {
     pub tokens: Vec<Vec<i64>>,
     /// Classes, or next characters.
     pub classes: Vec<Vec<i64>>,
-    /// What the tiny perceptron shall say.
+    /// The targets of the tiny perceptron.
     pub values: Vec<Vec<f32>>,
 }
 

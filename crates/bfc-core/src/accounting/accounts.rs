@@ -64,7 +64,7 @@ impl Accounts {
         };
         account.allocation = allocation;
         account.requested = requested;
-        account.set_tag(tag);
+        account.tag = tag;
         self.charge(tag, place.bytes, requested);
         if let Some(index) = &mut self.index {
             index.insert(place.address, place.slot);
@@ -83,7 +83,7 @@ impl Accounts {
     pub(crate) fn close(&mut self, place: Place) {
         let account = std::mem::take(&mut self.by_slot[place.slot as usize]);
         let requested = account.requested;
-        self.ledger.remove(account.tag(), place.bytes);
+        self.ledger.remove(account.tag, place.bytes);
         self.figures.live_allocs -= 1;
         self.figures.bytes_in_use -= place.bytes;
         self.figures.bytes_requested -= requested;
@@ -198,8 +198,8 @@ impl Accounts {
     /// Charges the live block at `place` to another tag.
     pub(crate) fn retag(&mut self, place: Place, tag: Tag) {
         if let Some(account) = self.by_slot.get_mut(place.slot as usize) {
-            let from = account.tag();
-            account.set_tag(tag);
+            let from = account.tag;
+            account.tag = tag;
             self.ledger.retag(from, tag, place.bytes);
         }
     }

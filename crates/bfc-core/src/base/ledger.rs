@@ -57,22 +57,6 @@ impl Category {
         self as usize
     }
 
-    /// The category at a place in [`Category::ALL`], counted around.
-    // Arms that count like their results are no look-up.
-    #[inline]
-    pub(crate) const fn of_index(index: usize) -> Self {
-        match index % Self::COUNT {
-            0 => Self::Temporary,
-            1 => Self::Parameter,
-            2 => Self::Gradient,
-            3 => Self::OptimizerState,
-            4 => Self::Activation,
-            5 => Self::Input,
-            6 => Self::Output,
-            _ => Self::Workspace,
-        }
-    }
-
     /// The category's name in tables and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -3,6 +3,7 @@
 
 mod barrier;
 mod biased;
+mod spin;
 mod threads;
 
 pub use biased::{BiasedGuard, BiasedMutex};
@@ -10,6 +11,7 @@ pub use biased::{BiasedGuard, BiasedMutex};
 pub use shuttle::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, atomic};
 #[cfg(shuttle)]
 pub use shuttle::{thread, thread_local};
+pub use spin::{SpinGuard, SpinMutex};
 #[cfg(not(shuttle))]
 pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, atomic};
 #[cfg(not(shuttle))]

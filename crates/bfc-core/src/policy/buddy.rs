@@ -115,10 +115,9 @@ impl Buddy {
         self.huge
     }
 
-    /// Flips bits of one of the six words of a descriptor, as a stray write would: for tests. Whether there is such a
-    /// word.
-    #[doc(hidden)]
-    pub fn overwrite_descriptor(&mut self, slot: u32, word: usize, flip: u64) -> bool {
+    /// Flips bits of one of the six words of a descriptor, as a stray write would. Returns whether there is such a word.
+    #[cfg(test)]
+    fn overwrite_descriptor(&mut self, slot: u32, word: usize, flip: u64) -> bool {
         self.descriptors.overwrite(slot, word, flip)
     }
 

@@ -23,7 +23,7 @@ use crate::allocator::{Allocator, AllocatorSnapshot, Request};
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::base::owner::OwnerId;
-use crate::base::sync::{BiasedMutex, ThreadNumber};
+use crate::base::sync::{SpinMutex, ThreadNumber};
 use crate::base::units::Bytes;
 use crate::policy::planned::PlannedCounts;
 use crate::policy::{Moment, Need, NotLive, Place, Policy};
@@ -41,7 +41,7 @@ pub struct PolicyAllocator<P: ConfiguredPolicy> {
     name: String,
     source: Arc<dyn SubAllocator>,
     config: PoolConfig<P::Options>,
-    state: BiasedMutex<State<P>>,
+    state: SpinMutex<State<P>>,
     frontier: SafeFrontier,
     retry: AllocatorRetry,
     /// What counts the frees; only for policies that can keep memory apart that is not safe yet.
@@ -90,7 +90,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             name: name.into(),
             source,
             config,
-            state: BiasedMutex::new(state),
+            state: SpinMutex::new(state),
             frontier: SafeFrontier::default(),
             retry,
             timing_counter,
@@ -119,8 +119,6 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// The block, if there are no caches and a free chunk fits as things stand.
-    // In one piece with the policy's part: a block handed from function to function through memory is waited for each time.
-    #[inline(always)]
     fn allocate_at_once(&self, request: &Request<'_>) -> Option<Block> {
         if request.bytes == 0 || !request.alignment.is_power_of_two() {
             return None;
@@ -130,12 +128,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
         let thread = self.enter()?;
         let need = Need::of(request, None);
-        let state = &mut *self.state.lock(thread);
+        let state = &mut *self.state.lock();
         if state.users.is_other(thread) {
             self.note(state, thread);
         }
         state.policy.merge_ripe(self.frontier.get());
-        state.allocate_at_once(&need, request.tag)
+        let place = state.policy.place(&need)?;
+        Some(state.accounts.open(place, need.bytes, request.tag))
     }
 
     // Apart from the callers, which then need not have the retry at hand: it is called at changes of threads alone.
@@ -175,16 +174,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
 impl<P: Policy> State<P> {
     /// Finds room for a request and opens its account.
-    #[inline(always)]
-    fn allocate_at_once(&mut self, need: &Need, tag: Tag) -> Option<Block> {
+    fn allocate(&mut self, need: &Need, tag: Tag) -> Option<Block> {
         let place = self.policy.place(need)?;
         Some(self.accounts.open(place, need.bytes, tag))
-    }
-
-    /// The same, for those who have time.
-    #[inline(never)]
-    fn allocate(&mut self, need: &Need, tag: Tag) -> Option<Block> {
-        self.allocate_at_once(need, tag)
     }
 
     /// The place of the live block that a block says it is.
@@ -245,7 +237,7 @@ impl<P: ConfiguredPolicy> fmt::Debug for PolicyAllocator<P> {
 
 impl<P: ConfiguredPolicy> Drop for PolicyAllocator<P> {
     fn drop(&mut self) {
-        let state = self.state.lock(ThreadNumber::current());
+        let state = self.state.lock();
         for span in state.policy.regions() {
             // SAFETY: the policy goes with the pool. Blocks are promised to be valid no longer than the pool lives.
             unsafe { self.give_back(&state, span) };
@@ -269,8 +261,6 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         self.source.address_space()
     }
 
-    // Not in one piece with the caller: it would write the block its own way, which is not that in which it is copied next.
-    #[inline(never)]
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         match self.allocate_at_once(request) {
             Some(block) => Ok(block),
@@ -290,7 +280,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             return self.deallocate_through(caches, shard, &block, thread);
         }
         let awaited = {
-            let state = &mut *self.state.lock(thread);
+            let state = &mut *self.state.lock();
             let Some(place) = state.find_live(&block) else { return Err(state.why_not_live(&block)) };
             if state.users.is_other(thread) {
                 self.note_free(state, thread);
@@ -308,16 +298,17 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn stats(&self) -> Stats {
         let stats = match self.enter() {
-            Some(thread) => self.stats_of(&self.state.lock(thread)),
+            Some(_) => self.stats_of(&self.state.lock()),
             None => self.call_out.stats(),
         };
         Stats { retry: self.retry.stats(), ..stats }
     }
 
     fn bytes_in_use(&self) -> u64 {
-        let in_use = |state: &State<P>| state.accounts.figures.bytes_in_use;
-        self.enter()
-            .map_or_else(|| self.call_out.stats().bytes_in_use, |thread| in_use(&self.state.lock(thread)))
+        match self.enter() {
+            Some(_) => self.state.lock().accounts.figures.bytes_in_use,
+            None => self.call_out.stats().bytes_in_use,
+        }
     }
 
     fn regions(&self) -> Vec<Span> {
@@ -342,7 +333,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     }
 
     fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag())
+        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag)
     }
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
@@ -351,7 +342,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
         self.of_block(block, Tag::default(), |accounts, place| {
-            let before = accounts.of(place).tag();
+            let before = accounts.of(place).tag;
             if from.contains(&before.category) {
                 accounts.retag(place, Tag { category: to, ..before });
             }
@@ -365,8 +356,8 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn snapshot(&self) -> AllocatorSnapshot {
         let (stats, ledger) = match self.enter() {
-            Some(thread) => {
-                let state = self.state.lock(thread);
+            Some(_) => {
+                let state = self.state.lock();
                 let (figures, ledger) = self.figures_and_ledger_of(&state);
                 (self.stats_with(&state, figures), ledger)
             }

@@ -17,7 +17,7 @@ mod shard;
 
 use crate::accounting::number;
 use crate::base::memory::PoolId;
-use crate::base::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
+use crate::base::sync::{SpinGuard, SpinMutex, ThreadNumber};
 use crate::base::units::{Bytes, KIB, MIB};
 use crate::policy::{GRANULE, Need};
 
@@ -89,11 +89,11 @@ pub(super) struct Caches {
 /// One cache, alone on its cache lines: two of them, as processors fetch them in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Padded(BiasedMutex<Shard>);
+struct Padded(SpinMutex<Shard>);
 
 impl Caches {
     pub(super) fn new(options: ThreadCache, pool: PoolId) -> Self {
-        let shard = |index| Padded(BiasedMutex::new(Shard::new(pool, number::before(index as u64 + 1))));
+        let shard = |index| Padded(SpinMutex::new(Shard::new(pool, number::before(index as u64 + 1))));
         Self { options, shards: (0..CACHES).map(shard).collect() }
     }
 
@@ -112,13 +112,13 @@ impl Caches {
 
     /// The cache that a thread uses.
     #[inline]
-    pub(super) fn of_thread(&self, thread: ThreadNumber) -> &BiasedMutex<Shard> {
+    pub(super) fn of_thread(&self, thread: ThreadNumber) -> &SpinMutex<Shard> {
         &self.shards[thread.get() as usize % CACHES].0
     }
 
     /// The cache that has the account of an allocation; `None` if that is the pool itself.
     #[inline]
-    pub(super) fn of_allocation(&self, number: u64) -> Option<&BiasedMutex<Shard>> {
+    pub(super) fn of_allocation(&self, number: u64) -> Option<&SpinMutex<Shard>> {
         self.shards.get(index_of(number)?).map(|shard| &shard.0)
     }
 
@@ -135,9 +135,8 @@ impl Caches {
     }
 
     /// All caches at one moment. The caller holds the pool's lock and that of no cache.
-    pub(super) fn lock_all(&self) -> Vec<BiasedGuard<'_, Shard>> {
-        let thread = ThreadNumber::current();
-        self.shards.iter().map(|shard| shard.0.lock(thread)).collect()
+    pub(super) fn lock_all(&self) -> Vec<SpinGuard<'_, Shard>> {
+        self.shards.iter().map(|shard| shard.0.lock()).collect()
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) fn chunk_infos(policy: &dyn Policy, accounts: &Accounts) -> Vec<Chunk
             bytes: piece.span.bytes,
             requested: account.requested,
             id: account.allocation,
-            tag: account.tag(),
+            tag: account.tag,
             freed_at: piece.freed_at,
             bin: bin_of(piece.span.bytes),
         });

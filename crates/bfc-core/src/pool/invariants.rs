@@ -106,7 +106,7 @@ fn check_accounts(
             numbers.push(account.allocation);
             (accounts.gave(account.allocation) || is_of_cache(account.allocation)) && account.requested > 0
         } else {
-            account.allocation == 0 && account.requested == 0 && account.tag() == Tag::default()
+            account.allocation == 0 && account.requested == 0 && account.tag == Tag::default()
         };
         ensure(2, sound, || format!("slot {slot}: {account:?}"))?;
     }

@@ -209,7 +209,7 @@ impl GuardAllocator {
 impl State {
     /// What a live block is charged to.
     fn tag_of(&self, block: &Block) -> Result<Tag, BlockError> {
-        let tag = self.accounts.live(block)?.tag();
+        let tag = self.accounts.live(block)?.tag;
         match self.live.get(block.chunk as usize) {
             Some(live) if live.zones.user() == block.span() => Ok(tag),
             _ => Err(BlockError::Unknown { block: *block }),

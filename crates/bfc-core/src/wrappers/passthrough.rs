@@ -242,7 +242,7 @@ impl PassthroughAllocator {
             let live = state
                 .live
                 .iter()
-                .filter_map(|(slot, live)| Some((state.accounts.by_slot.get(slot)?.tag(), live.user.bytes)));
+                .filter_map(|(slot, live)| Some((state.accounts.by_slot.get(slot)?.tag, live.user.bytes)));
             report.holdings = Holdings::sum(live);
         }
         report
@@ -408,7 +408,7 @@ unsafe impl Allocator for PassthroughAllocator {
     }
 
     fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |_, found| found.tag())
+        self.of_block(block, Tag::default(), |_, found| found.tag)
     }
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {

@@ -26,7 +26,7 @@ fn products_come_from_the_library_if_installed() {
     };
     let _ = writeln!(std::io::stderr(), "matrix products: cuBLAS {version}");
     let address = driver.allocate_device(1 << 20).unwrap();
-    // Two rows of three, and the transpose of that: the products of all rows with one another.
+    // A 2×3 matrix times its transpose: the products of all rows.
     let (matrix, mut product) = ([1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0].map(f32::to_ne_bytes), [0_u8; 16]);
     let job = Product {
         element: ElementType::F32,
@@ -92,7 +92,7 @@ impl Squares {
         )
     }
 
-    /// 4 adds a number, 5 multiplies by it.
+    /// 4 adds a constant, 5 multiplies by one.
     fn arithmetic(&self, function: u64, from: u64, value: f64, to: u64) {
         let constants = [value, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
         let mut job = Job {
@@ -105,7 +105,7 @@ impl Squares {
         self.launch("arithmetic", job).unwrap();
     }
 
-    /// The product of a matrix with itself, by the library if there is one.
+    /// Squares a matrix, with the library if there is one.
     fn square(&self, from: u64, to: u64) {
         let factor = Factor::new(self.at(from), [2, 2], [2, 1], 0).unwrap();
         let product = Product {
@@ -136,7 +136,7 @@ impl Squares {
         std::array::from_fn(|n| f32::from_ne_bytes(bytes.as_chunks::<4>().0[n]))
     }
 
-    /// ((value + 1) / 2, squared as a matrix) + 3, and the half beside it.
+    /// ((value + 1) / 2, squared as a matrix) + 3, and the halved matrix.
     fn step(&self, value: f64) {
         self.fill(0, value).unwrap();
         self.arithmetic(4, 0, 1.0, 1);
@@ -153,7 +153,7 @@ impl Drop for Squares {
     }
 }
 
-/// The device's matrices, or leaves the test with a line that says why.
+/// The matrices on the device; returns from the test with a message if there is none.
 macro_rules! squares_or_skip {
     () => {
         match Squares::new(cuda_or_skip!()) {
@@ -184,7 +184,7 @@ fn device_steps_compute_the_same_as_graphs_and_one_by_one() {
         return;
     }
     assert_eq!((counts.runs, counts.graphs, counts.prepared, counts.refused), (5, 4, 1, None));
-    // The first kernel of each run fills with another number.
+    // The first kernel of each run fills with another value.
     assert_eq!(counts.replaced, 3);
     squares.compute.forget_step(step);
     assert_eq!(squares.driver.free_faults(), FreeFaults::default());
@@ -200,7 +200,7 @@ fn device_steps_end_before_waits_and_frees() {
     for run in 0..4 {
         assert!(squares.compute.begin_step(step));
         squares.step(f64::from(2 * run + 1));
-        // Nothing of it is given to the device, but what another stream does after it finds it done.
+        // Nothing was submitted, but work of another stream that waits finds it done.
         others.wait(&Event::new(&squares.stream).unwrap()).unwrap();
         let copy = MemoryCopy::ToHost { from: squares.at(2), to: page.address, bytes: 16 };
         // SAFETY: both buffers stay unchanged until the wait below.
@@ -209,7 +209,7 @@ fn device_steps_end_before_waits_and_frees() {
         // SAFETY: the page is host memory, and the copy has ended.
         let half = unsafe { (page.address as *const f32).read() };
         assert_eq!(half, (run + 1) as f32);
-        // Memory that held back work names is given back: the work comes first.
+        // Frees memory that held commands use: they run first.
         let more = squares.driver.allocate_device(4096).unwrap();
         let mut job =
             Job { outputs: [Output::new(more), Output::default(), Output::default()], ..Job::default() };
@@ -235,7 +235,7 @@ fn device_uploads_reuse_pinned_memory() {
         Err(reason) => return say_skipped(&reason),
     };
     let address = driver.allocate_device(1 << 20).unwrap();
-    // More in all than the pool has.
+    // More than the pool has.
     for (turn, bytes) in [70 << 10, 100, 400 << 10, 200 << 10].into_iter().enumerate() {
         let values: Vec<u8> = (0..bytes).map(|n| (n * 31 + turn) as u8).collect();
         // SAFETY: the memory was taken above.

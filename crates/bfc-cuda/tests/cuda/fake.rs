@@ -1,4 +1,4 @@
-//! Runs tests of this program in processes that find the fake driver where the system looks for libcuda.
+//! Runs tests of this program in other processes with the fake driver on the library path.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,14 @@ use std::process::Command;
 
 use super::{CudaUnavailable, probe, say_skipped};
 
-/// Set in the processes that run on the fake driver, to the reason that probing should give, if any.
+/// Set in processes on the fake driver, to the expected reason of `probe`, if any.
 const MARK: &str = "FAKE_CUDA_EXPECTED";
 
 pub(super) fn is_loaded() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// Builds the fake driver into a folder of its own, which is the library path to run with. Where this program was brought
-/// without its source, or without a compiler, it says so.
+/// Builds the fake driver; returns the folder for the library path. Reports a skip without sources or a compiler.
 fn build(name: &str, options: &[&str]) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_driver/libcuda.rs");
     if !source.exists() {
@@ -37,7 +36,7 @@ fn build(name: &str, options: &[&str]) -> Option<PathBuf> {
     }
     let output = output.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // The compiler and the library for products are in the same file.
+    // The compiler and cuBLAS are in the same file.
     for name in ["libnvrtc.so.13", "libcublas.so.13"] {
         let _ = std::fs::remove_file(folder.join(name));
         std::os::unix::fs::symlink("libcuda.so", folder.join(name)).unwrap();
@@ -45,7 +44,7 @@ fn build(name: &str, options: &[&str]) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Runs the tests that `filter` names in a process with this library path and environment; gives what they print.
+/// Runs the tests that match `filter` with this library path and environment; returns their output.
 fn run(library_path: &Path, filter: &str, environment: &[(&str, &str)]) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([filter, "--nocapture", "--test-threads=1"])
@@ -103,7 +102,7 @@ fn expect(library: &Path, reason: &str, environment: &[(&str, &str)]) {
     run(library, "probing_answers", &environment);
 }
 
-/// The half of the test above that runs in the other process.
+/// The part of the test above that runs in the other process.
 #[test]
 fn the_reason_is_the_expected_one() {
     let Some(expected) = std::env::var_os(MARK).filter(|reason| !reason.is_empty()) else { return };

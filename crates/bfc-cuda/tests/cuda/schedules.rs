@@ -1,8 +1,8 @@
-//! The random schedules of bfc-core on a device: does any byte change hands before its last use has ended?
+//! Runs bfc-core's random schedules on a device: is any byte reused before its last use has ended?
 //!
-//! The simulated device knows in what order work must come; a device only does it. So each use of a block here waits a while,
-//! by a kernel of one block of threads, copies what it finds in the block aside, and fills the block with its owner's number,
-//! the same in all uses. What was copied aside tells at the end who was there too early.
+//! The simulated device checks the order of work; a real device only executes it. Here, each use of a block waits in a slow
+//! kernel of one block of threads, copies the contents of the block to a log, and fills the block with its owner's number.
+//! The log shows at the end whether a use came too early.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -26,22 +26,22 @@ mod common {
 
 const STEPS: usize = 32;
 
-/// No schedule has more uses: a step has two at most.
+/// The most uses of a schedule: two per step.
 const MOST_USES: u64 = 2 * STEPS as u64;
 
 const WORD: u64 = size_of::<f32>() as u64;
 
-/// How much of a device the schedules take.
+/// The device memory of the schedules.
 #[derive(Clone, Copy)]
 struct Extent {
-    /// How much of a block is filled and looked at: its first bytes.
+    /// The bytes of a block that are filled and checked: the first ones.
     looked_at: u64,
-    /// The most elements that work goes over before it comes to its block.
+    /// The most elements that work loops over before it uses its block.
     delay: u64,
 }
 
 impl Extent {
-    /// Blocks as a whole, and delays of some 100 µs; next to nothing on the fake driver, which computes byte by byte.
+    /// Whole blocks, and delays of about 100 µs; almost nothing on the slow fake driver.
     fn of_device() -> Self {
         if super::is_fake() {
             Self { looked_at: 64, delay: 8 }
@@ -51,7 +51,7 @@ impl Extent {
     }
 }
 
-/// A stream, and who gives it kernels.
+/// A stream and its compute device.
 struct Lane {
     stream: Arc<Stream>,
     compute: StreamCompute,
@@ -68,7 +68,7 @@ struct Found {
     words: u64,
 }
 
-/// A use that found what another owner had written.
+/// A use that found another owner's data.
 #[derive(Debug)]
 #[allow(dead_code, reason = "they are printed")]
 struct Intrusion {
@@ -90,7 +90,7 @@ struct Device {
 /// The fate of blocks in this schedule.
 struct Uses {
     random: Random,
-    /// Numbers are never used twice, up to 2^24 of them.
+    /// Numbers are unique, up to 2^24.
     last_number: u32,
     /// The numbers of blocks that were filled, by id.
     numbers: Vec<(u64, f32)>,
@@ -109,7 +109,7 @@ impl Device {
         let log = driver.allocate_device(MOST_USES * extent.looked_at).unwrap();
         let uses = Uses { random: Random(0), last_number: 0, numbers: Vec::new(), found: Vec::new() };
         let device = Self { driver: driver.clone(), lanes, extent, log, uses: RefCell::new(uses) };
-        // Kernels are compiled when they are first used: that must not be what a schedule waits for.
+        // Compile the kernels before any schedule.
         for lane in &device.lanes {
             device.fill(lane, lane.idle, extent.delay, 0.0)?;
             device.delay(lane, 1)?;
@@ -131,7 +131,7 @@ impl Device {
         self.give(lane, "fill", 16, job)
     }
 
-    /// Goes over so many elements with one block of threads. Function 4 adds a number.
+    /// Loops over this many elements with one block of threads. Function 4 adds a constant.
     fn delay(&self, lane: &Lane, words: u64) -> Result<(), ComputeError> {
         let outputs = [Output::new(lane.idle), Output::default(), Output::default()];
         let mut job = Job { count: words, function: 4, outputs, ..Job::default() };
@@ -188,7 +188,7 @@ impl Watched for Device {
             // SAFETY: the place is within the log.
             unsafe { self.lanes[0].compute.download(found.place, bytes) }.unwrap();
             let words = bytes.as_chunks::<{ WORD as usize }>().0.iter().map(|&word| f32::from_ne_bytes(word));
-            // One word tells of all.
+            // One word represents the block.
             if let Some((word, other)) = words.enumerate().find(|(_, word)| *word != found.number) {
                 intrusions.push(Intrusion {
                     owner: found.owner,
@@ -212,7 +212,7 @@ impl Drop for Device {
     }
 }
 
-/// The device as schedules see it, or leaves the test with a line that says why.
+/// The device for schedules; returns from the test with a message if there is none.
 macro_rules! device_or_skip {
     () => {
         match Device::new(&cuda_or_skip!()) {
@@ -222,7 +222,7 @@ macro_rules! device_or_skip {
     };
 }
 
-/// As many schedules as the environment says, or so many.
+/// The number of schedules from the environment, or this default.
 fn schedules(or: u64) -> u64 {
     std::env::var("STREAM_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(or)
 }

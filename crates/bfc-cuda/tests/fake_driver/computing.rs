@@ -18,7 +18,7 @@ use crate::{INVALID_VALUE, OTHERS, Others, SUCCESS, answer, code, others};
 const CODE: &[u8] = b"code without a device";
 const NOT_SUPPORTED: u32 = 801;
 
-// Where the fields of a job begin, in bytes.
+// Offsets of the fields of a job, in bytes.
 const INPUT: usize = 152;
 const OUTPUT: usize = 448;
 const FUNCTION: usize = 496;
@@ -48,7 +48,7 @@ struct Product {
 
 #[derive(Default)]
 struct Graph {
-    /// Nodes in order, and what each does.
+    /// Nodes in order, with their work.
     nodes: Vec<(usize, Vec<Work>)>,
 }
 
@@ -114,7 +114,7 @@ impl Graphs {
         Ok(node)
     }
 
-    /// Does the work, or captures it.
+    /// Executes or captures the work.
     fn give(&mut self, stream: usize, work: Work) -> Result<(), u32> {
         let node = self.number();
         if let Some(graph) = self.captures.get_mut(&stream) {
@@ -194,7 +194,7 @@ unsafe fn kernel(function: usize, arguments: *const *const Job) -> Result<Work, 
         1 => Ok(Work::Fill(job)),
         2 => Ok(Work::Arithmetic(job)),
         3 => Ok(Work::Sum(job)),
-        // Of rows, which lie as the library's columns do, so that the factors change places.
+        // Row-major matrices are the library's transposed ones, so the factors change places.
         4 => {
             let of = |n: usize| number(&job, COUNTS + 8 * n);
             let [rows, columns, depth] = [of(0), of(1), of(2)];
@@ -210,7 +210,7 @@ unsafe fn kernel(function: usize, arguments: *const *const Job) -> Result<Work, 
     }
 }
 
-/// How the driver is told of a kernel in a graph.
+/// The parameters of a kernel node.
 #[repr(C)]
 pub struct KernelNode {
     function: usize,
@@ -229,7 +229,7 @@ impl KernelNode {
     }
 }
 
-/// The one node that another comes after.
+/// The dependency of a node.
 unsafe fn one(after: *const usize, count: usize) -> Result<Option<usize>, u32> {
     match count {
         0 => Ok(None),
@@ -348,7 +348,7 @@ functions! {
     }
     cuGraphExecKernelNodeSetParams_v2(ready: usize, node: usize, kernel: *const KernelNode) {
         code(graphs(|graphs| {
-            // The graph that it was made from has the node still.
+            // The node belongs to the original graph.
             if !graphs.graphs.values().any(|graph| graph.nodes.iter().any(|(there, _)| *there == node)) {
                 return Err(INVALID_VALUE);
             }

@@ -1,7 +1,17 @@
 //! A fake CUDA driver library, which tests load on machines without CUDA.
 //!
-//! It has two devices of 1 GiB and the functions that bfc-cuda calls. Like the real driver, it checks contexts,
-//! addresses and handles. Environment variables inject failures:
+//! It has two devices of 1 GiB and the functions that bfc-cuda calls. Like the real driver, it checks contexts, addresses
+//! and handles. Work is executed at once, except that copies from pinned memory end as late as possible: when a caller
+//! waits, or the device has other work. `fake_cuda_live` counts live objects.
+//!
+//! Environment variables change its behavior:
+//!
+//! - `FAKE_CUDA_INIT`, `FAKE_CUDA_RETAIN` and `FAKE_CUDA_RECORD`: the status of starting, of creating a context, and of
+//!   recording an event.
+//! - `FAKE_CUDA_DEVICES`: the number of devices. `FAKE_CUDA_VERSION` and `FAKE_CUDA_CAPABILITY`: 13000 and 90 by default.
+//! - `FAKE_CUDA_MAPS=0`: no virtual memory management. `FAKE_CUDA_NO_GRAPHS`: no graphs. `FAKE_CUDA_FULL`: no memory.
+//!
+//! With `--cfg incomplete` it lacks a function. Kernels, products and graphs are in `computing.rs`.
 
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 
@@ -31,11 +41,11 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Device memory that is out: size and device, by address.
+/// Allocated device memory: size and device, by address.
 static DEVICE: Mutex<BTreeMap<u64, (usize, usize)>> = Mutex::new(BTreeMap::new());
-/// Pinned memory that is out: size, by address.
+/// Allocated pinned memory: size, by address.
 static PINNED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
-/// How often contexts were made and not given back.
+/// The number of live contexts.
 static CONTEXTS: AtomicUsize = AtomicUsize::new(0);
 
 fn setting(name: &str) -> Option<u32> {
@@ -53,7 +63,7 @@ fn context() -> Result<usize, u32> {
     }
 }
 
-/// Answers as a driver does: an error code, and the value at the place that the caller named.
+/// Returns a status and writes the value to the caller's address.
 unsafe fn answer<T>(place: *mut T, value: Result<T, u32>) -> u32 {
     match value {
         Ok(value) => {
@@ -91,7 +101,7 @@ functions! {
         SUCCESS
     }
     cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) {
-        // Compute capability, and memory apart from addresses; everything else is not there.
+        // Compute capability and virtual memory management; other attributes are 0.
         let capability = setting("FAKE_CUDA_CAPABILITY").unwrap_or(90) as c_int;
         let known = match attribute {
             75 => capability / 10,
@@ -198,7 +208,7 @@ struct Others {
     events: BTreeMap<usize, usize>,
     /// Pages of device memory that were written.
     contents: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
-    /// Copies from page-locked memory that have not ended: to, from, bytes.
+    /// Unfinished copies from pinned memory: to, from, bytes.
     pending: Vec<(u64, usize, usize)>,
 }
 
@@ -223,7 +233,7 @@ pub extern "C" fn fake_cuda_live() -> usize {
     memory + mapped + work + CONTEXTS.load(Ordering::Relaxed) + CURRENT.get()
 }
 
-/// The most bytes of page-locked memory that were out at a time.
+/// The peak of pinned memory, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_most_pinned() -> usize {
     MOST_PINNED.load(Ordering::Relaxed)
@@ -235,7 +245,7 @@ const PAGE: u64 = 4096;
 const GRANULARITY: usize = 2 << 20;
 const RANGES: u64 = 0x3000_0000_0000;
 
-/// Makes a call that works only with a context, on what else there is. Copies that were given before end first.
+/// Makes a call that needs a context, after all pending copies.
 fn others<T>(call: impl FnOnce(&mut Others, usize) -> Result<T, u32>) -> Result<T, u32> {
     let context = context()?;
     let others = &mut *OTHERS.lock().unwrap();
@@ -286,7 +296,7 @@ impl Others {
         }
     }
 
-    /// Whether device memory that can be accessed covers all of this.
+    /// Whether accessible device memory covers the range.
     fn check(&self, address: u64, bytes: usize) -> Result<(), u32> {
         let end = address + bytes as u64;
         let allocated = DEVICE.lock().unwrap();
@@ -332,7 +342,7 @@ functions! {
     }
     cuMemCreate(handle: *mut u64, bytes: usize, properties: *const c_int, _flags: u64) {
         let create = |others: &mut Others, context: usize| {
-            // The kind of memory and, after the kind of handle, the kind of place and its number.
+            // The kind of memory, the kind of handle, the kind of location and its number.
             // SAFETY: callers pass a description that starts with four integers.
             let properties = unsafe { properties.cast::<[c_int; 4]>().read() };
             if properties != [1, 0, 1, context as c_int - 1] {

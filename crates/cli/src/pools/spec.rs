@@ -26,11 +26,11 @@ pub(crate) struct PoolArguments {
     #[arg(long, value_name = "SIZE")]
     pool: Option<Bytes>,
 
-    /// How the pool grows: fixed, regions or extend [default: fixed with --pool, else regions]
+    /// Growth: fixed, regions or extend [default: fixed with --pool, else regions]
     #[arg(long, value_name = "HOW", hide_possible_values = true)]
     growth: Option<Growth>,
 
-    /// The size of later regions: doubling[:CAP], as-requested, fixed:SIZE or proportional:PARTS
+    /// Later regions: doubling[:CAP], as-requested, fixed:SIZE or proportional:PARTS
     #[arg(long, value_name = "RULE")]
     growth_rule: Option<GrowthRule>,
 

@@ -7,10 +7,10 @@ use highwater_tracking::table::{self, Table};
 use super::measure::Measurement;
 use crate::sparkline::sparkline;
 
-/// How many letters wide the curve of fragmentation is at most.
+/// The width of the fragmentation curve.
 const SPARKLINE: usize = 24;
 
-/// A line for each trace with the policies below it, then what failed.
+/// One row per trace and policy, then the failures.
 pub(super) fn table(measurements: &[Measurement]) -> String {
     let with_smallest = measurements.iter().any(|measurement| measurement.smallest.is_some());
     let mut heading = vec!["trace, policy", "events", "ns/event", "cold", "peak live", "reserved", "waste"];
@@ -64,7 +64,7 @@ fn cells(measurement: &Measurement, with_smallest: bool) -> Vec<String> {
     cells
 }
 
-/// A path's last part, which is enough to tell by in a table.
+/// The last part of a path, enough for a table.
 fn file_name(path: &str) -> String {
     Path::new(path).file_name().map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
 }

@@ -15,20 +15,20 @@ use crate::replay::smallest::smallest_pool;
 pub(super) struct Outcome {
     pub(super) what: String,
     pub(super) policy: &'static str,
-    /// The most that was live at a time, as asked for: no pool can do with less.
+    /// The peak of live requested bytes: the lower bound of every pool.
     pub(super) peak_live_bytes: u64,
-    /// The most granted at a time. None if it would have failed.
+    /// The peak of bytes in use; `None` if the variation fails.
     pub(super) peak_in_use_bytes: Option<u64>,
-    /// The most taken from the source.
+    /// The peak of reserved bytes.
     pub(super) peak_reserved_bytes: Option<u64>,
-    /// The smallest pool of one region that the run fits into; None where the size was said, and where there is none.
+    /// The smallest single-region pool that serves the run; `None` if the size was given or there is none.
     pub(super) smallest_pool_bytes: Option<u64>,
-    /// Why it would have failed.
+    /// The reason why the variation fails.
     pub(super) failure: Option<String>,
 }
 
 impl Outcome {
-    /// Replays the traces, each through a pool of its own, and adds up.
+    /// Replays each trace through its own pool and adds the figures.
     pub(super) fn of(
         variation: &Variation,
         traces: &[Trace],

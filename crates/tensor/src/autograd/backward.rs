@@ -44,7 +44,7 @@ impl Tensor {
     /// memory for it. For those who mean it, as where several passes are on their way at a time (Narayanan et al. 2019).
     ///
     /// ```
-    /// use highwater_tensor::{Device, Error, Tensor, nn::Parameter};
+    /// use highwater_tensor::{Device, Error, Parameter, Tensor};
     /// let device = Device::cpu()?;
     /// let weight = Parameter::new(Tensor::full(&device, [1], 3.0)?)?;
     /// let loss = weight.tensor().square()?.sum_all()?;

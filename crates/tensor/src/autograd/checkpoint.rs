@@ -31,7 +31,7 @@ pub(super) const OP: &str = "checkpoint";
 ///
 /// ```
 /// use std::sync::Arc;
-/// use highwater_tensor::nn::{Dropout, Linear, Module, Relu, Sequential};
+/// use highwater_nn::modules::{Dropout, Linear, Module, Relu, Sequential};
 /// use highwater_tensor::{Device, Rng, Tensor, checkpoint};
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
 /// let block = Arc::new(
@@ -49,7 +49,7 @@ pub(super) const OP: &str = "checkpoint";
 /// # Ok::<(), highwater_tensor::Error>(())
 /// ```
 ///
-/// [`nn::Checkpointed`](crate::nn::Checkpointed) does this for a module.
+/// `nn::Checkpointed` does this for a module.
 ///
 /// # Errors
 /// What `program` says. The backward pass also gives the errors of the second run, and [`Error::ReplayDiffers`] if it was

@@ -11,6 +11,7 @@ mod clip;
 mod split;
 mod sum;
 mod unknown;
+mod update;
 
 /// The gradients that a backward pass computed, for each leaf that the loss depends on.
 ///
@@ -59,12 +60,6 @@ impl Gradients {
         self.by_leaf.get(leaf)
     }
 
-    /// Takes the gradient of a leaf out.
-    #[inline]
-    pub(crate) fn take_of(&mut self, leaf: LeafId) -> Option<Tensor> {
-        self.by_leaf.remove(leaf)
-    }
-
     /// How many leaves have a gradient.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -77,8 +72,8 @@ impl Gradients {
         self.by_leaf.is_empty()
     }
 
-    /// The gradients, in the order of the leaves.
-    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+    /// All gradients as [`iter`](Self::iter) lists them, to be replaced by others of the same shape.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
         self.by_leaf.iter_mut().map(|(_, gradient)| gradient)
     }
 

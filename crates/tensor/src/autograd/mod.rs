@@ -18,6 +18,5 @@ pub(crate) use gradients::Cursor;
 pub use gradients::Gradients;
 pub use node::Saved;
 pub(crate) use node::{Node, record};
-pub(crate) use parameter::INIT;
 pub use parameter::Parameter;
 pub use purpose::{evaluating, is_training, training};

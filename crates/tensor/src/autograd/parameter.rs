@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bfc_core::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
+use bfc_core::sync::{self, Mutex, MutexGuard};
 use bfc_core::{Category, Tag};
 use highwater_tracking::module;
 
@@ -12,14 +12,15 @@ use crate::autograd::version::LeftBehind;
 use crate::backend::{Kernel, check};
 use crate::error::{Error, Result};
 use crate::op::OpContext;
+use crate::op::upcast;
 use crate::shape::DType;
-use crate::storage::ViewMut;
 use crate::storage::leaf::LeafId;
+use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 use crate::tensor::tape;
 
 /// The op that the memory of a new parameter is charged to.
-pub(crate) const INIT: &str = "init";
+const INIT: &str = "init";
 
 /// A trained tensor. Clones are the same parameter: a change through one shows in all.
 ///
@@ -31,7 +32,7 @@ pub(crate) const INIT: &str = "init";
 /// [`Tensor::backward_stale`].
 ///
 /// ```
-/// use highwater_tensor::{Device, Tensor, nn::Parameter};
+/// use highwater_tensor::{Device, Parameter, Tensor};
 /// let weight = Parameter::new(Tensor::ones(&Device::cpu()?, [2])?)?;
 /// let before = weight.tensor();
 /// weight.set(&Tensor::zeros(&Device::cpu()?, [2])?)?;
@@ -41,7 +42,7 @@ pub(crate) const INIT: &str = "init";
 /// ```
 #[derive(Clone)]
 pub struct Parameter {
-    cell: Arc<BiasedMutex<Cell>>,
+    cell: Arc<Mutex<Cell>>,
 }
 
 /// What handles to one parameter share.
@@ -81,7 +82,7 @@ impl Parameter {
     pub fn new(tensor: Tensor) -> Result<Self> {
         let leaf = tensor.detach().requiring_grad_as_parameter()?.with_category(Category::Parameter);
         let cell = Cell { tensor: leaf, frozen: false, left_behind: LeftBehind::default() };
-        Ok(Self { cell: Arc::new(BiasedMutex::new(cell)) })
+        Ok(Self { cell: Arc::new(Mutex::new(cell)) })
     }
 
     /// The values now, as a leaf of the graph, or off the graph while the parameter is [frozen](Self::freeze). Cheap: the buffer is
@@ -97,10 +98,10 @@ impl Parameter {
     /// From now on the parameter is not trained, wherever it is used: backward passes compute no gradient of it, ops keep nothing that
     /// only its gradient would need, and optimisers leave it as it is. (PyTorch: `requires_grad_(False)`.) It can still be
     /// [set](Self::set). Checkpoints do not tell what is frozen. For all parameters of a module there is
-    /// [`Module::freeze`](crate::nn::Module::freeze).
+    /// `Module::freeze`.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor, nn::Parameter};
+    /// use highwater_tensor::{Device, Parameter, Tensor};
     /// let device = Device::cpu()?;
     /// let [scale, shift] = [2.0, 1.0].map(|value| Parameter::new(Tensor::full(&device, [1], value)?));
     /// let (scale, shift) = (scale?, shift?);
@@ -126,8 +127,9 @@ impl Parameter {
         self.lock().frozen
     }
 
-    /// The values now, off the graph: for what is kept and not trained, which no second run of a forward plays back.
-    pub(crate) fn value(&self) -> Tensor {
+    /// The values now, off the graph. The second run of a [`checkpoint`](crate::checkpoint()) sees the values of that time.
+    #[must_use]
+    pub fn value(&self) -> Tensor {
         self.lock().tensor.detach()
     }
 
@@ -154,8 +156,25 @@ impl Parameter {
         Arc::ptr_eq(&self.cell, &other.cell)
     }
 
-    /// Distinguishes this parameter from all others that exist at the same time.
-    pub(crate) fn address(&self) -> usize {
+    /// The values now, off the graph. The second run of a [`checkpoint`](crate::checkpoint()) sees the values of the first run.
+    #[must_use]
+    pub fn replayed_value(&self) -> Tensor {
+        tape::parameter(|| self.value())
+    }
+
+    /// Copies values from the host in, in logical order, as raw bytes of the element type.
+    ///
+    /// # Errors
+    /// [`Error::ElementCount`] for another number of values, [`Error::Allocation`] if a copy is needed and there is no
+    /// memory; nothing has changed then.
+    pub fn set_bytes(&self, op: &'static str, values: &[u8]) -> Result<()> {
+        let device = self.value().device().clone();
+        self.update(|out| device.upload(op, values, out))
+    }
+
+    /// A number that distinguishes this parameter from all others that exist at the same time.
+    #[must_use]
+    pub fn address(&self) -> usize {
         Arc::as_ptr(&self.cell).addr()
     }
 
@@ -164,8 +183,8 @@ impl Parameter {
         self.lock().tensor.leaf()
     }
 
-    /// Charges the buffer to the module that this thread is in.
-    pub(crate) fn charge_here(&self) {
+    /// Charges the buffer to the [module scope](highwater_tracking::module) of this thread.
+    pub fn charge_memory(&self) {
         // Without the lock, as allocators may be third-party code.
         let tensor = self.value();
         let owner = tensor.device().tracker().owner_here(INIT);
@@ -223,10 +242,10 @@ impl Parameter {
     /// # Errors
     /// [`Error::StaleGradient`], with the parameter's path, if there is one of what it was before it was converted; as
     /// [`set`](Self::set) for a gradient that is neither of the parameter's type nor of the one that it is computed with.
-    pub(crate) fn make_ready(
+    pub(super) fn make_ready(
         &self,
         op: &'static str,
-        (path, layer): (&str, &str),
+        path: &str,
         gradients: &Gradients,
         cursor: &mut Cursor,
     ) -> Result<Option<(LeafId, DType)>> {
@@ -241,17 +260,17 @@ impl Parameter {
         check(op, tensor, gradient, |own| own == given || own.computed_as() == given)?;
         if tensor.view_mut().is_none() {
             drop(own);
-            let _scope = module(layer);
+            let _scope = module(path.rsplit_once('.').map_or("", |(layer, _)| layer));
             self.make_unique()?;
         }
         Ok(Some((leaf, dtype)))
     }
 
-    /// Makes this cell the only holder of its buffer, so that an [`update`](Self::update) needs no memory.
+    /// Copies the values if another tensor shares their buffer, so that the next change needs no memory.
     ///
     /// # Errors
     /// [`Error::Allocation`] if a copy is needed and there is no memory.
-    pub(crate) fn make_unique(&self) -> Result<()> {
+    pub fn make_unique(&self) -> Result<()> {
         self.update_unique(|_| Ok(()))
     }
 
@@ -267,6 +286,20 @@ impl Parameter {
         }
         drop(own);
         self.update_unique(|own| write(own.writable().expect("this cell is the only holder of its buffer")))
+    }
+
+    /// Calls `change` with a gradient and the values, to be changed in place. Both are f32 if the device does not compute with
+    /// 16-bit floats. Implementations of an optimizer call this after [`Gradients::prepare_update`].
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory, and nothing has changed then; otherwise the error of `change`.
+    pub fn apply_gradient(
+        &self,
+        ctx: &OpContext<'_>,
+        gradient: View<'_>,
+        change: impl FnOnce(View<'_>, ViewMut<'_>) -> Result<()>,
+    ) -> Result<()> {
+        upcast::update(ctx, self, gradient, change)
     }
 
     /// Makes the cell the only holder of its buffer, and calls `change` while the lock keeps other threads from sharing the buffer
@@ -291,9 +324,8 @@ impl Parameter {
         }
     }
 
-    /// One thread trains, as a rule: it pays next to nothing for the lock.
-    fn lock(&self) -> BiasedGuard<'_, Cell> {
-        self.cell.lock(ThreadNumber::current())
+    fn lock(&self) -> MutexGuard<'_, Cell> {
+        sync::lock(&self.cell)
     }
 }
 

@@ -47,7 +47,7 @@ impl Purpose {
 /// was called.
 ///
 /// ```
-/// use highwater_tensor::nn::{Dropout, Module};
+/// use highwater_nn::modules::{Dropout, Module};
 /// use highwater_tensor::{Device, Rng, Tensor, evaluating};
 /// let dropout = Dropout::new(0.5, Rng::new(0))?;
 /// let x = Tensor::ones(&Device::cpu()?, [100])?.requiring_grad()?;
@@ -64,7 +64,7 @@ pub fn evaluating<R>(program: impl FnOnce() -> R) -> R {
 /// differ, or running means that shall be measured again. It counts as [`evaluating`] does.
 ///
 /// ```
-/// use highwater_tensor::nn::{Dropout, Module};
+/// use highwater_nn::modules::{Dropout, Module};
 /// use highwater_tensor::{Device, Rng, Tensor, no_grad, training};
 /// let dropout = Dropout::new(0.5, Rng::new(0))?;
 /// let x = Tensor::ones(&Device::cpu()?, [100])?;

@@ -17,8 +17,9 @@ use std::sync::{Arc, OnceLock};
 use bfc_core::{Allocator, AllocatorAttributes, DeviceId, MemoryKind, Registry};
 use highwater_tracking::Tracker;
 
-use crate::backend::{Backend, DeviceRef};
+use crate::backend::{Backend, DeviceRef, check};
 use crate::error::{Error, Result};
+use crate::storage::{View, ViewMut};
 
 pub use self::dry_values::DryRead;
 pub(crate) use self::dry_values::DryValues;
@@ -195,6 +196,28 @@ impl Device {
     #[must_use]
     pub fn tracker(&self) -> &Arc<Tracker> {
         &self.0.tracker
+    }
+
+    /// Tells the listener of [`Runtime::on_placement`] that `op` runs here. [`apply`](crate::apply) does this by itself.
+    pub fn log_placement(&self, op: &'static str, reason: PlacementReason) {
+        self.placement().tell(op, self, reason);
+    }
+
+    /// Copies values from the host to memory of this device, in logical order, as raw bytes of the element type.
+    ///
+    /// # Errors
+    /// [`Error::Operand`] for memory of another device, [`Error::ElementCount`] for another number of values; else if the
+    /// transfer fails.
+    pub fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>) -> Result<()> {
+        check::upload(self.as_ref(), op, values, out)
+    }
+
+    /// Copies values of this device to the host, in logical order, as raw bytes of the element type.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] on a device that computes nothing; else as [`upload`](Self::upload).
+    pub fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
+        check::download(self.as_ref(), op, input, values)
     }
 
     /// What is scripted to be read here.

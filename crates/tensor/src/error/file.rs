@@ -112,12 +112,16 @@ pub enum FileError {
 }
 
 impl FileError {
-    pub(crate) fn io(path: &Path, error: &io::Error) -> Self {
+    /// Returns the error for a failed system call on a file.
+    #[must_use]
+    pub fn io(path: &Path, error: &io::Error) -> Self {
         Self::Io { path: path.to_owned(), kind: error.kind(), message: error.to_string() }
     }
 
-    /// What a failure to read `what`, from `offset` on, means.
-    pub(crate) fn read(path: &Path, offset: u64, what: impl Into<String>, error: &io::Error) -> Self {
+    /// Returns the error for a failure to read `what`, which begins at `offset`: [`Truncated`](Self::Truncated) at the end of the
+    /// file.
+    #[must_use]
+    pub fn read(path: &Path, offset: u64, what: impl Into<String>, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => {
                 Self::Truncated { path: path.to_owned(), offset, what: what.into() }
@@ -126,7 +130,9 @@ impl FileError {
         }
     }
 
-    pub(crate) fn malformed(path: &Path, offset: u64, problem: impl Into<String>) -> Self {
+    /// Returns [`Malformed`](Self::Malformed).
+    #[must_use]
+    pub fn malformed(path: &Path, offset: u64, problem: impl Into<String>) -> Self {
         Self::Malformed { path: path.to_owned(), offset, problem: problem.into() }
     }
 }

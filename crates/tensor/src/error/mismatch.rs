@@ -4,11 +4,6 @@ use std::fmt;
 
 use crate::shape::{DType, Shape};
 
-/// What else than an optimiser's state may not fit.
-pub(crate) const PARAMETERS: &str = "parameters";
-/// Likewise.
-pub(crate) const RNGS: &str = "sources of randomness";
-
 /// How many names of a kind a message lists.
 const LISTED: usize = 8;
 
@@ -55,10 +50,18 @@ impl fmt::Display for Skipped {
     }
 }
 
+impl Mismatch {
+    /// The value of [`what`](Self::what) for the parameters of a module.
+    pub const PARAMETERS: &str = "parameters";
+
+    /// The value of [`what`](Self::what) for the random number generators of a module.
+    pub const RNGS: &str = "sources of randomness";
+}
+
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
-            PARAMETERS | RNGS => write!(f, "load: these are not the {} expected", self.what)?,
+            Self::PARAMETERS | Self::RNGS => write!(f, "load: these are not the {} expected", self.what)?,
             optimizer => write!(f, "load: this is not the state of {optimizer} for these parameters")?,
         }
         list(f, "missing", &self.missing)?;

@@ -23,7 +23,6 @@ pub use self::dlpack::DlpackError;
 pub use self::file::FileError;
 pub use self::gradients::{UnknownGradient, UnknownGradients};
 pub use self::mismatch::{Difference, Mismatch, Skipped};
-pub(crate) use self::mismatch::{PARAMETERS, RNGS};
 pub use self::operand::{OperandError, OperandFault};
 pub use self::profile::ParseProfileError;
 use crate::shape::{DType, MAX_RANK, Shape};
@@ -314,7 +313,7 @@ pub enum Error {
         given: DType,
     },
     /// A step received gradients of parameters that the optimizer does not hold, for instance because a field is missing from
-    /// [`visit_parts!`](crate::visit_parts) or because the loss depends on a second model.
+    /// `visit_parts!` or because the loss depends on a second model.
     #[error(
         "{op}: {gradients}; make the optimizer of all parameters (a field may be missing from visit_parts!), or ignore these \
          gradients by step_partial, split_off or freeze"
@@ -394,9 +393,9 @@ fn in_module(module: &str) -> String {
 }
 
 impl Error {
-    /// The same error, with the name of the op that it is of, if it has none.
+    /// Adds the op's name to an error that has none, such as one of a [`Shape`](crate::Shape) made outside of an op.
     #[must_use]
-    pub(crate) fn in_op(self, name: &'static str) -> Self {
+    pub fn in_op(self, name: &'static str) -> Self {
         match self {
             Self::RankTooLarge { op: "", rank } => Self::RankTooLarge { op: name, rank },
             named => named,

@@ -70,8 +70,21 @@ impl<'a> OpContext<'a> {
         Self::new(op, device, memory, category, recording)
     }
 
-    /// The context of an op that makes a tensor out of nothing, for a purpose known beforehand.
-    pub(crate) fn create(
+    /// Returns the context of an op without inputs: one that creates a tensor, or the step of an optimizer. Outputs count as
+    /// `category`. Ops with inputs implement [`Op`](crate::Op) instead.
+    ///
+    /// ```
+    /// use bfc_core::Category;
+    /// use highwater_tensor::backend::Kernel;
+    /// use highwater_tensor::{DType, Device, IntoShape, OpContext, Scalar};
+    /// let device = Device::cpu()?;
+    /// let ctx = OpContext::create("sevens", &device, device.default_allocator()?, Category::Input);
+    /// let mut out = ctx.output(&[3].into_shape()?, DType::F32)?;
+    /// ctx.compute(Kernel::Fill { value: Scalar::Float(7.0), out: out.view_mut() })?;
+    /// assert_eq!(out.finish().to_vec::<f32>()?, [7.0; 3]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    pub fn create(
         op: &'static str,
         device: &'a Device,
         memory: &'a Arc<dyn Allocator>,
@@ -131,7 +144,7 @@ impl<'a> OpContext<'a> {
     /// [`Error::Operand`] for memory of another device, [`Error::ElementCount`] for another number of values; else if the
     /// transfer fails.
     pub fn upload(&self, values: &[u8], out: ViewMut<'_>) -> Result<()> {
-        check::upload(self.device.as_ref(), self.op, values, out)
+        self.device.upload(self.op, values, out)
     }
 
     /// Copies values of a tensor on the op's device to the host, in logical order, as raw bytes of its element type.
@@ -139,7 +152,7 @@ impl<'a> OpContext<'a> {
     /// # Errors
     /// [`Error::NoData`] on a device that computes nothing; else as [`upload`](Self::upload).
     pub fn download(&self, input: View<'_>, values: &mut [u8]) -> Result<()> {
-        check::download(self.device.as_ref(), self.op, input, values)
+        self.device.download(self.op, input, values)
     }
 
     /// The allocator that everything the op takes is charged through.

@@ -56,11 +56,11 @@ impl Conv2dOptions {
         Self { stride: [1, 1], padding: [padding; 2], dilation: [1, 1], groups: 1, output_padding: [0, 0] }
     }
 
-    /// The options of a plain convolution.
+    /// Checks the options of [`Tensor::conv2d`].
     ///
     /// # Errors
     /// [`Error::BadArgument`] for strides, dilations or groups of 0, and for what is for transposed convolutions alone.
-    pub(crate) fn plain(self, op: &'static str) -> Result<Self> {
+    pub fn plain(self, op: &'static str) -> Result<Self> {
         self.check(op)?;
         if self.output_padding == [0, 0] {
             return Ok(self);
@@ -69,11 +69,11 @@ impl Conv2dOptions {
         Err(Error::BadArgument { op, argument, expected, got: format!("{:?}", self.output_padding) })
     }
 
-    /// The options of a convolution over one axis, as over images of one row.
+    /// Checks the options of [`Tensor::conv1d`], which count for the second axis alone.
     ///
     /// # Errors
     /// As [`plain`](Self::plain), and for options of another axis.
-    pub(crate) fn along_rows(self, op: &'static str) -> Result<Self> {
+    pub fn along_rows(self, op: &'static str) -> Result<Self> {
         let options = Self {
             stride: along_rows(op, "stride", self.stride, 1)?,
             padding: along_rows(op, "padding", self.padding, 0)?,
@@ -83,12 +83,12 @@ impl Conv2dOptions {
         options.plain(op)
     }
 
-    /// The options of a transposed convolution.
+    /// Checks the options of [`Tensor::conv_transpose2d`].
     ///
     /// # Errors
     /// [`Error::BadArgument`] for strides, dilations or groups of 0, and for output padding that is neither below the stride nor
     /// below the dilation.
-    pub(crate) fn transposed(self, op: &'static str) -> Result<Self> {
+    pub fn transposed(self, op: &'static str) -> Result<Self> {
         self.check(op)?;
         let Self { output_padding, stride, dilation, .. } = self;
         if (0..2).all(|axis| output_padding[axis] < stride[axis].max(dilation[axis])) {

@@ -116,8 +116,20 @@ impl Tensor {
         self.select("index_select", axis, indices)
     }
 
-    /// The same, by the name that the caller knows.
-    pub(crate) fn select(&self, op: &'static str, axis: isize, indices: &Self) -> Result<Self> {
+    /// Looks up rows of this table: returns the row of each index, along a new last axis. (PyTorch: `functional.embedding`.)
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for a table without axes; else as [`Tensor::gather`].
+    pub fn embedding(&self, indices: &Self) -> Result<Self> {
+        const OP: &str = "embedding";
+        let [_, row @ ..] = self.dims() else {
+            return Err(Error::BadRank { op: OP, expected: "a table of rows", shape: *self.shape() });
+        };
+        let shape = Shape::new(&[indices.dims(), row].concat()).map_err(|error| error.in_op(OP))?;
+        self.select(OP, 0, &indices.reshape([indices.elements()])?)?.reshape(shape)
+    }
+
+    fn select(&self, op: &'static str, axis: isize, indices: &Self) -> Result<Self> {
         let axis = self.shape().axis(op, axis)?;
         expect_dtype(op, "indices", indices, DType::I64, self)?;
         let [n] = *indices.dims() else {

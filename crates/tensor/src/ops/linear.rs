@@ -233,8 +233,11 @@ impl Tensor {
         }
     }
 
-    /// This tensor, or what an activation makes of it.
-    pub(crate) fn activated(self, activation: Option<Activation>) -> Result<Self> {
+    /// Applies an activation, if there is one.
+    ///
+    /// # Errors
+    /// As the op of the activation.
+    pub fn activated(self, activation: Option<Activation>) -> Result<Self> {
         match activation {
             None => Ok(self),
             Some(Activation::Relu) => self.relu(),

@@ -54,7 +54,6 @@ pub use axes::Axes;
 pub use conv::Conv2dOptions;
 pub use create::TensorOptions;
 pub use loss::{CrossEntropyOptions, Reduction};
-pub(crate) use norm::check_groups;
 pub use pad::PadMode;
 pub use part::{IntoPart, IntoParts, Part};
 pub use pool::Pool2dOptions;
@@ -70,7 +69,7 @@ use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
 /// Refuses two operands of different element types.
-pub(crate) fn same_dtype(op: &'static str, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
+fn same_dtype(op: &'static str, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
     if lhs.dtype() == rhs.dtype() {
         return Ok(());
     }

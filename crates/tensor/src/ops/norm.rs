@@ -163,7 +163,7 @@ impl Op for LayerNorm {
 }
 
 /// Checks that channels can be cut into so many groups of as many each.
-pub(crate) fn check_groups(op: &'static str, groups: usize, channels: usize) -> Result<()> {
+fn check_groups(op: &'static str, groups: usize, channels: usize) -> Result<()> {
     if groups > 0 && channels.is_multiple_of(groups) {
         return Ok(());
     }

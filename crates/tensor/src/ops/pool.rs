@@ -46,7 +46,7 @@ impl Pool2dOptions {
     ///
     /// # Errors
     /// [`Error::BadArgument`] for options out of range.
-    pub(crate) fn axes(&self, op: &'static str) -> Result<[PoolAxis; 2]> {
+    pub fn axes(&self, op: &'static str) -> Result<[PoolAxis; 2]> {
         let axis = |axis: usize| {
             let (size, stride, padding) = (self.size[axis], self.stride[axis], self.padding[axis]);
             if size == 0 || stride == 0 || padding > size / 2 {

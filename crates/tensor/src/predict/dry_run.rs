@@ -216,6 +216,3 @@ impl<R> fmt::Display for DryRun<R> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -61,6 +61,22 @@ impl Shape {
         self.rank
     }
 
+    /// Whether both are the same shape of at most two axes.
+    #[inline(always)]
+    pub(crate) const fn is_same_matrix(&self, other: &Self) -> bool {
+        // Sizes past the rank are 0.
+        self.rank <= 2
+            && self.rank == other.rank
+            && self.dims[0] == other.dims[0]
+            && self.dims[1] == other.dims[1]
+    }
+
+    /// Whether this is the shape of a vector of so many elements.
+    #[inline(always)]
+    pub(crate) const fn is_row_of(&self, elements: usize) -> bool {
+        self.rank == 1 && self.dims[0] == elements
+    }
+
     /// Rows and columns of a matrix.
     #[inline(always)]
     pub(crate) const fn as_matrix(&self) -> Option<[usize; 2]> {

@@ -25,8 +25,8 @@ use crate::error::{Error, Result};
 /// a value read in the middle of a step divides it in two. On devices without graphs the step just runs.
 ///
 /// ```
-/// use highwater_tensor::nn::{Linear, Module};
-/// use highwater_tensor::optim::{Optimizer, Sgd};
+/// use highwater_nn::modules::{Linear, Module};
+/// use highwater_nn::optim::{Optimizer, Sgd};
 /// use highwater_tensor::{Device, Error, Reduction, Rng, StepGraph, Tensor};
 ///
 /// let device = Device::best()?;

@@ -227,8 +227,9 @@ impl<'a> View<'a> {
     ///
     /// # Panics
     /// If the layout leaves the buffer.
+    #[must_use]
     #[inline]
-    pub(crate) fn with_layout<'b>(&self, layout: &'b Layout) -> View<'b>
+    pub fn with_layout<'b>(&self, layout: &'b Layout) -> View<'b>
     where
         'a: 'b,
     {

@@ -14,6 +14,7 @@ use bfc_core::Category;
 use self::edge::GradEdge;
 use self::inner::TensorInner;
 pub use self::rng::Rng;
+pub use self::tape::is_replaying;
 use crate::backend::check;
 use crate::device::Device;
 use crate::device::DryRead;

@@ -47,11 +47,11 @@ impl Rng {
         tape::key(|| RandomKey { seed: self.seed(), sequence: self.sequence.fetch_add(1, Ordering::Relaxed) })
     }
 
-    /// What `fill` makes of the next keys. They are taken back if it fails, which leaves the source as it was.
-    pub(crate) fn with_keys<const N: usize, T>(
-        &self,
-        fill: impl FnOnce([RandomKey; N]) -> Result<T>,
-    ) -> Result<T> {
+    /// Calls `fill` with the next `N` keys. If `fill` fails, the generator takes the keys back and is as before.
+    ///
+    /// # Errors
+    /// As `fill`.
+    pub fn with_keys<const N: usize, T>(&self, fill: impl FnOnce([RandomKey; N]) -> Result<T>) -> Result<T> {
         let keys = std::array::from_fn(|_| self.next_key());
         fill(keys).inspect_err(|_| keys.into_iter().rev().for_each(|key| self.give_back(key)))
     }

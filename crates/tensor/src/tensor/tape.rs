@@ -93,8 +93,10 @@ pub(crate) fn play<R>(tape: Tape, program: impl FnOnce() -> R) -> (R, bool) {
     (result, over && !played.departed)
 }
 
-/// Whether the running program runs for the second time.
-pub(crate) fn is_played() -> bool {
+/// Whether this thread runs the second run of a [`checkpoint`](crate::checkpoint()), for instance in a backward pass. Modules that
+/// change state in forward, such as running means, leave it unchanged then.
+#[must_use]
+pub fn is_replaying() -> bool {
     RUNNING.get() && with_tapes(|tapes| tapes.played.is_some())
 }
 

@@ -276,9 +276,9 @@ enum Sink {
     File(HwmWriter),
 }
 
-/// What is known of an owner.
+/// An owner in the recording.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct OwnerEntry {
     /// Its number in the recording; [`UNKNOWN`] before it has one.
     number: u32,
     /// How many owners stand above it.
@@ -310,7 +310,7 @@ struct Active {
     /// All names, also of those whose block is gone.
     names: Encoder,
     /// By [`OwnerId::index`].
-    owners: Vec<Known>,
+    owners: Vec<OwnerEntry>,
     owner_count: u32,
     /// By number.
     pools: Vec<Pool>,
@@ -335,9 +335,9 @@ impl Active {
         Self {
             started: clock.raw(),
             clock,
-            encoder: Encoder::over(Vec::new(), block_bytes),
+            encoder: Encoder::with_capacity(block_bytes),
             names: Encoder::default(),
-            owners: vec![Known { number: 0, depth: 0, is_op: true }],
+            owners: vec![OwnerEntry { number: 0, depth: 0, is_op: true }],
             owner_count: 1,
             pools: Vec::new(),
             streams: Vec::new(),
@@ -375,15 +375,12 @@ impl Active {
     #[cold]
     fn seal(&mut self, time: u64) {
         self.sealed_at = time;
-        let block = std::mem::take(&mut self.encoder).into_bytes();
-        let spare = match &mut self.sink {
+        let next = Encoder::with_capacity(self.block_bytes);
+        let block = std::mem::replace(&mut self.encoder, next).into_bytes();
+        match &mut self.sink {
             Sink::Memory(ring) => ring.take(block),
-            Sink::File(writer) => {
-                self.broken = !writer.take(block);
-                writer.spare()
-            }
-        };
-        self.encoder = Encoder::over(spare, self.block_bytes);
+            Sink::File(writer) => self.broken = !writer.take(block),
+        }
     }
 
     /// Ends a recording that nobody waits for.
@@ -425,7 +422,7 @@ impl Active {
                 self.owner_count - 1
             };
             let depth = if number == parent.number { parent.depth } else { parent.depth + 1 };
-            self.owners[next.index()] = Known { number, depth, is_op: phase.is_some() };
+            self.owners[next.index()] = OwnerEntry { number, depth, is_op: phase.is_some() };
             if number != parent.number {
                 let named =
                     RawEvent::Owner { owner: number, parent: parent.number, phase, name: &next.name() };
@@ -436,10 +433,10 @@ impl Active {
     }
 
     /// What is known of an owner, in a table that is large enough for it.
-    fn known(&mut self, owner: OwnerId) -> Known {
+    fn known(&mut self, owner: OwnerId) -> OwnerEntry {
         let index = owner.index();
         if self.owners.len() <= index {
-            self.owners.resize(index + 1, Known { number: UNKNOWN, depth: 0, is_op: false });
+            self.owners.resize(index + 1, OwnerEntry { number: UNKNOWN, depth: 0, is_op: false });
         }
         self.owners[index]
     }

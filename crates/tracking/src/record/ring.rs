@@ -33,18 +33,15 @@ impl Ring {
         (capacity / 16).clamp(64, super::BLOCK_BYTES)
     }
 
-    /// Takes a block in, and returns one to go on in.
-    pub(super) fn take(&mut self, block: Vec<u8>) -> Vec<u8> {
+    /// Adds a block.
+    pub(super) fn take(&mut self, block: Vec<u8>) {
         self.held += block.len();
         self.blocks.push_back(block);
-        let mut spare = Vec::new();
         while self.held > self.capacity {
             let Some(oldest) = self.blocks.pop_front() else { break };
             self.held -= oldest.len();
             self.carry(&oldest);
-            spare = oldest;
         }
-        spare
     }
 
     /// Keeps what outlives the events of a block.

@@ -3,16 +3,14 @@
 /// The most bytes that a number takes.
 pub(super) const MAX_BYTES: usize = 10;
 
-/// Writes a number at `bytes[at..]`, where [`MAX_BYTES`] must have room, and returns the position after it.
+/// Appends a number.
 #[inline]
-pub(super) fn put(bytes: &mut [u8], mut at: usize, mut value: u64) -> usize {
+pub(super) fn put(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
-        bytes[at] = value as u8 | 0x80;
+        bytes.push(value as u8 | 0x80);
         value >>= 7;
-        at += 1;
     }
-    bytes[at] = value as u8;
-    at + 1
+    bytes.push(value as u8);
 }
 
 /// Reads a number from the start of `bytes`, and how many bytes it took; `None` if it is cut or beyond 64 bits.
@@ -51,11 +49,11 @@ mod tests {
 
     #[test]
     fn small_numbers_take_one_byte_and_the_largest_takes_ten() {
-        let mut bytes = [0; MAX_BYTES];
-        assert_eq!(put(&mut bytes, 0, 127), 1);
-        assert_eq!(put(&mut bytes, 0, 128), 2);
-        assert_eq!(put(&mut bytes, 0, u64::MAX), MAX_BYTES);
-        assert_eq!(get(&bytes), Some((u64::MAX, MAX_BYTES)));
+        for (value, length) in [(127, 1), (128, 2), (u64::MAX, MAX_BYTES)] {
+            let mut bytes = Vec::new();
+            put(&mut bytes, value);
+            assert_eq!((bytes.len(), get(&bytes)), (length, Some((value, length))));
+        }
     }
 
     #[test]
@@ -69,9 +67,9 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_put_is_got(value in any::<u64>(), shift in 0_u32..64, difference in any::<i64>()) {
-            let (value, mut bytes) = (value >> shift, [0; MAX_BYTES]);
-            let end = put(&mut bytes, 0, value);
-            prop_assert_eq!(get(&bytes), Some((value, end)));
+            let (value, mut bytes) = (value >> shift, Vec::new());
+            put(&mut bytes, value);
+            prop_assert_eq!(get(&bytes), Some((value, bytes.len())));
             prop_assert_eq!(unzigzag(zigzag(difference)), difference);
         }
     }

@@ -109,72 +109,6 @@ struct Last {
     context: EventContext,
 }
 
-/// Room for the longest event without text: a tag, a category, seven numbers.
-const LONGEST: usize = 2 + 7 * varint::MAX_BYTES;
-
-/// A block of bytes that grows at its end. It is longer than what was written, so that events go straight to their place.
-#[derive(Debug, Default)]
-struct Output {
-    bytes: Vec<u8>,
-    end: usize,
-}
-
-impl Output {
-    /// Where the next event goes, after its tag.
-    #[inline]
-    fn line(&mut self, tag: u8) -> Line<'_> {
-        if self.bytes.len() < self.end + LONGEST {
-            self.grow();
-        }
-        let mut line = Line { bytes: &mut self.bytes[self.end..][..LONGEST], end: &mut self.end, written: 0 };
-        line.byte(tag);
-        line
-    }
-
-    #[cold]
-    fn grow(&mut self) {
-        self.bytes.resize((2 * self.bytes.len()).max(self.end + LONGEST), 0);
-    }
-
-    fn text(&mut self, text: &str, most_bytes: usize) {
-        let text = &text[..text.floor_char_boundary(most_bytes)];
-        let mut length = [0; varint::MAX_BYTES];
-        let written = varint::put(&mut length, 0, text.len() as u64);
-        self.bytes.truncate(self.end);
-        self.bytes.extend_from_slice(&length[..written]);
-        self.bytes.extend_from_slice(text.as_bytes());
-        self.end = self.bytes.len();
-    }
-}
-
-/// An event that is being written.
-struct Line<'a> {
-    bytes: &'a mut [u8],
-    /// The end of the block, set when the event is done.
-    end: &'a mut usize,
-    written: usize,
-}
-
-impl Line<'_> {
-    #[inline]
-    fn number(&mut self, value: u64) -> &mut Self {
-        self.written = varint::put(self.bytes, self.written, value);
-        self
-    }
-
-    #[inline]
-    fn byte(&mut self, value: u8) -> &mut Self {
-        self.bytes[self.written] = value;
-        self.written += 1;
-        self
-    }
-
-    #[inline]
-    fn done(&mut self) {
-        *self.end += self.written;
-    }
-}
-
 impl Last {
     /// Notes a time, and returns how long after the last one it is.
     #[inline]
@@ -193,153 +127,154 @@ impl Last {
     }
 }
 
+/// The longest event without text: a tag, a category, seven numbers.
+const LONGEST: usize = 2 + 7 * varint::MAX_BYTES;
+
 /// Writes events into a block of bytes.
 #[derive(Debug, Default)]
 pub(super) struct Encoder {
-    out: Output,
+    bytes: Vec<u8>,
     last: Last,
 }
 
 impl Encoder {
-    /// An encoder that writes over `bytes`, which will hold some `expected` bytes.
-    pub(super) fn over(mut bytes: Vec<u8>, expected: usize) -> Self {
-        bytes.resize(expected + LONGEST, 0);
-        Self { out: Output { bytes, end: 0 }, last: Last::default() }
+    /// An encoder with memory for `capacity` bytes and the event that exceeds them.
+    pub(super) fn with_capacity(capacity: usize) -> Self {
+        Self { bytes: Vec::with_capacity(capacity + LONGEST), last: Last::default() }
     }
 
-    /// How many bytes there are.
+    /// The number of bytes so far.
     pub(super) const fn len(&self) -> usize {
-        self.out.end
+        self.bytes.len()
     }
 
-    /// The block as it is so far.
+    /// The block so far.
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.out.bytes[..self.out.end]
+        &self.bytes
     }
 
     /// The block.
     pub(super) fn into_bytes(self) -> Vec<u8> {
-        let Output { mut bytes, end } = self.out;
-        bytes.truncate(end);
-        bytes
+        self.bytes
     }
 
-    /// Says where the events from now on happen, unless that is known.
+    /// Sets the context of the following events, unless it is the current one.
     #[inline]
     pub(super) fn at(&mut self, context: EventContext) {
         if self.last.context != context {
-            self.push_rare(0, &RawEvent::Switch { context });
+            self.push(0, &RawEvent::Switch { context });
         }
     }
 
-    /// Adds an event at a time in nanoseconds, which must not be before the last one. Names and places have no time.
-    #[inline]
+    /// Adds an event at a time in nanoseconds, which must not be before the last one. Names and contexts have no time.
     pub(super) fn push(&mut self, time: u64, event: &RawEvent<'_>) {
-        let Self { out, last } = self;
         match *event {
             RawEvent::Alloc { id, requested, granted, address, owner, category } => {
-                // No allocator grants less than was asked for.
+                // No allocator grants less than was requested.
                 let granted = granted.max(requested);
-                let distance = address.wrapping_sub(last.address) as i64;
+                let distance = address.wrapping_sub(self.last.address) as i64;
                 let grains = distance % GRAIN == 0;
-                let next = id == last.id.wrapping_add(1);
-                let same_owner = last.note_owner(owner);
-                let mut flags = tag::ALLOC | same_owner;
-                flags |= if next { tag::NEXT_ID } else { 0 };
+                let next = id == self.last.id.wrapping_add(1);
+                let mut flags = if next { tag::NEXT_ID } else { 0 };
                 flags |= if grains { tag::GRAINS } else { 0 };
                 flags |= if granted == requested { tag::EXACT } else { 0 };
-                let mut line = out.line(flags);
-                line.number(last.passed(time));
+                let distance_of_ids = id.wrapping_sub(self.last.id) as i64;
+                let owner = self.begin_owned(tag::ALLOC | flags, time, owner);
                 if !next {
-                    line.number(varint::zigzag(id.wrapping_sub(last.id) as i64));
+                    self.difference(distance_of_ids);
                 }
-                line.number(varint::zigzag(if grains { distance / GRAIN } else { distance }));
-                if same_owner == 0 {
-                    line.number(owner.into());
-                }
-                line.byte(category.index() as u8).number(requested);
+                self.difference(if grains { distance / GRAIN } else { distance }).numbers(owner);
+                self.byte(category.index() as u8).number(requested);
                 if granted != requested {
-                    line.number(granted - requested);
+                    self.number(granted - requested);
                 }
-                line.done();
-                (last.id, last.address) = (id, address);
+                (self.last.id, self.last.address) = (id, address);
             }
             RawEvent::Free { id } => {
-                let mut line = out.line(tag::FREE);
-                line.number(last.passed(time)).number(varint::zigzag(last.id.wrapping_sub(id) as i64)).done();
+                let back = self.last.id.wrapping_sub(id) as i64;
+                self.begin(tag::FREE, time).difference(back);
             }
             RawEvent::Retag { id, owner, category } => {
-                let same_owner = last.note_owner(owner);
-                let mut line = out.line(tag::RETAG | same_owner);
-                line.number(last.passed(time)).number(varint::zigzag(last.id.wrapping_sub(id) as i64));
-                if same_owner == 0 {
-                    line.number(owner.into());
-                }
-                line.byte(category.index() as u8).done();
+                let back = self.last.id.wrapping_sub(id) as i64;
+                let owner = self.begin_owned(tag::RETAG, time, owner);
+                self.difference(back).numbers(owner).byte(category.index() as u8);
             }
             RawEvent::Enter { owner } => {
-                let same_owner = last.note_owner(owner);
-                let mut line = out.line(tag::ENTER | same_owner);
-                line.number(last.passed(time));
-                if same_owner == 0 {
-                    line.number(owner.into());
-                }
-                line.done();
+                let owner = self.begin_owned(tag::ENTER, time, owner);
+                self.numbers(owner);
             }
             RawEvent::Leave { high_water, outliving } => {
-                out.line(tag::LEAVE).number(last.passed(time)).number(high_water).number(outliving).done();
+                self.begin(tag::LEAVE, time).number(high_water).number(outliving);
             }
-            _ => self.push_rare(time, event),
+            RawEvent::Failed { requested, owner, category } => {
+                let owner = self.begin_owned(tag::FAILED, time, owner);
+                self.numbers(owner).byte(category.index() as u8).number(requested);
+            }
+            RawEvent::Region { address, bytes, taken } => {
+                let taken = if taken { tag::TAKEN } else { 0 };
+                self.begin(tag::REGION | taken, time).number(address).number(bytes);
+            }
+            RawEvent::Mark { text } => {
+                self.begin(tag::MARK, time).text(text, MAX_TEXT);
+            }
+            RawEvent::Report { text } => {
+                self.byte(tag::REPORT).text(text, MAX_REPORT);
+            }
+            RawEvent::Lost { events } => {
+                self.byte(tag::LOST).number(events);
+            }
+            RawEvent::Switch { context } => {
+                let EventContext { thread, pool, stream } = context;
+                self.byte(tag::SWITCH).number(thread).number(pool.into()).number(stream.into());
+                self.last.context = context;
+            }
+            RawEvent::Owner { owner, parent, phase, name } => {
+                self.byte(tag::OWNER).number(owner.into()).number(parent.into()).byte(phase_code(phase));
+                self.text(name, MAX_TEXT);
+            }
+            RawEvent::Pool { pool, memory, name } => {
+                self.byte(tag::POOL).number(pool.into()).text(memory, MAX_TEXT).text(name, MAX_TEXT);
+            }
         }
     }
 
-    #[cold]
-    fn push_rare(&mut self, time: u64, event: &RawEvent<'_>) {
-        let Self { out, last } = self;
-        match *event {
-            RawEvent::Failed { requested, owner, category } => {
-                let same_owner = last.note_owner(owner);
-                let mut line = out.line(tag::FAILED | same_owner);
-                line.number(last.passed(time));
-                if same_owner == 0 {
-                    line.number(owner.into());
-                }
-                line.byte(category.index() as u8).number(requested).done();
-            }
-            RawEvent::Region { address, bytes, taken } => {
-                let mut line = out.line(tag::REGION | if taken { tag::TAKEN } else { 0 });
-                line.number(last.passed(time)).number(address).number(bytes).done();
-            }
-            RawEvent::Mark { text } => {
-                out.line(tag::MARK).number(last.passed(time)).done();
-                out.text(text, MAX_TEXT);
-            }
-            RawEvent::Report { text } => {
-                out.line(tag::REPORT).done();
-                out.text(text, MAX_REPORT);
-            }
-            RawEvent::Lost { events } => out.line(tag::LOST).number(events).done(),
-            RawEvent::Switch { context } => {
-                let EventContext { thread, pool, stream } = context;
-                out.line(tag::SWITCH).number(thread).number(pool.into()).number(stream.into()).done();
-                last.context = context;
-            }
-            RawEvent::Owner { owner, parent, phase, name } => {
-                let mut line = out.line(tag::OWNER);
-                line.number(owner.into()).number(parent.into()).byte(phase_code(phase)).done();
-                out.text(name, MAX_TEXT);
-            }
-            RawEvent::Pool { pool, memory, name } => {
-                out.line(tag::POOL).number(pool.into()).done();
-                out.text(memory, MAX_TEXT);
-                out.text(name, MAX_TEXT);
-            }
-            RawEvent::Alloc { .. }
-            | RawEvent::Free { .. }
-            | RawEvent::Retag { .. }
-            | RawEvent::Enter { .. }
-            | RawEvent::Leave { .. } => unreachable!("the usual events are written by `push`"),
-        }
+    /// Writes the tag and the time of an event.
+    fn begin(&mut self, tag: u8, time: u64) -> &mut Self {
+        let passed = self.last.passed(time);
+        self.byte(tag).number(passed)
+    }
+
+    /// The same for an event with an owner. Returns the owner, if it must be written: it is not the last one.
+    fn begin_owned(&mut self, tag: u8, time: u64, owner: u32) -> Option<u64> {
+        let same = self.last.note_owner(owner);
+        self.begin(tag | same, time);
+        (same == 0).then_some(owner.into())
+    }
+
+    fn byte(&mut self, value: u8) -> &mut Self {
+        self.bytes.push(value);
+        self
+    }
+
+    fn number(&mut self, value: u64) -> &mut Self {
+        varint::put(&mut self.bytes, value);
+        self
+    }
+
+    fn numbers(&mut self, values: Option<u64>) -> &mut Self {
+        values.into_iter().for_each(|value| varint::put(&mut self.bytes, value));
+        self
+    }
+
+    fn difference(&mut self, value: i64) -> &mut Self {
+        self.number(varint::zigzag(value))
+    }
+
+    fn text(&mut self, text: &str, most_bytes: usize) -> &mut Self {
+        let text = &text[..text.floor_char_boundary(most_bytes)];
+        self.number(text.len() as u64);
+        self.bytes.extend_from_slice(text.as_bytes());
+        self
     }
 }
 

@@ -1,6 +1,5 @@
-//! Single ops, for `torch_ops.py` to set beside PyTorch's: reads the name of an op in each line of the standard input, and
-//! answers with the milliseconds of its forward, and of forward and backward together (`-` where there is no gradient).
-//! Without an op's name, an empty line, it answers with all the names.
+//! Times single ops for `torch_ops.py`. Reads the name of an op per input line and prints the milliseconds of its forward
+//! pass, and of forward and backward together (`-` without a gradient). An empty line prints all names.
 
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ enum Of {
     Positive(&'static [usize]),
     /// Indices below the first, of the shape of the second.
     Indices(usize, &'static [usize]),
-    /// Truth values, true with this share.
+    /// Booleans, true with this probability.
     Mask(f64, &'static [usize]),
 }
 

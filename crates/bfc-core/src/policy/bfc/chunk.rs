@@ -1,15 +1,12 @@
 //! Chunks: the pieces that regions are cut into.
 
 mod slab;
-mod slots;
-mod unused;
 
 use std::ops::{Index, IndexMut};
 
 /// Every chunk starts at a multiple of this and is a multiple of it long, in bytes.
 pub(crate) use crate::policy::{GRANULE, whole_granules};
 pub(crate) use slab::Slab;
-pub(crate) use slots::Slots;
 
 /// A chunk's place in its slab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

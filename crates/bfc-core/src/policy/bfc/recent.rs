@@ -29,28 +29,11 @@ pub(super) struct RecentFrees {
     count: usize,
 }
 
-/// A block's size in granules and its slot, in one word: what is written in one piece can be read back at once, whole or in
-/// part. None has the size 0.
+/// A block's size in granules, which is 0 in an empty entry, and its slot.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry(u64);
-
-impl Entry {
-    const EMPTY: Self = Self(0);
-
-    #[inline(always)]
-    const fn new(id: ChunkId, bytes: u64) -> Self {
-        Self((bytes / GRANULE) << 32 | id.0 as u64)
-    }
-
-    #[inline(always)]
-    const fn granules(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-
-    #[inline(always)]
-    const fn id(self) -> ChunkId {
-        ChunkId(self.0 as u32)
-    }
+struct Entry {
+    granules: u32,
+    id: ChunkId,
 }
 
 impl RecentFrees {
@@ -68,13 +51,13 @@ impl RecentFrees {
         let granules = (bytes / GRANULE) as u32;
         for place in 0..COUNT {
             let entry = self.entries[place];
-            if entry.granules() == granules {
+            if entry.granules == granules {
                 self.count -= 1;
                 for later in place..COUNT - 1 {
                     self.entries[later] = self.entries[later + 1];
                 }
-                self.entries[COUNT - 1] = Entry::EMPTY;
-                return Some(entry.id());
+                self.entries[COUNT - 1] = Entry::default();
+                return Some(entry.id);
             }
         }
         None
@@ -85,13 +68,13 @@ impl RecentFrees {
     pub(super) fn push(&mut self, id: ChunkId, bytes: u64) -> Option<ChunkId> {
         let mut oldest = None;
         if self.count >= COUNT {
-            oldest = Some(self.entries[0].id());
+            oldest = Some(self.entries[0].id);
             for place in 1..COUNT {
                 self.entries[place - 1] = self.entries[place];
             }
             self.count = COUNT - 1;
         }
-        self.entries[self.count % COUNT] = Entry::new(id, bytes);
+        self.entries[self.count % COUNT] = Entry { granules: (bytes / GRANULE) as u32, id };
         self.count += 1;
         oldest
     }
@@ -100,13 +83,13 @@ impl RecentFrees {
     pub(super) fn pop(&mut self) -> Option<ChunkId> {
         self.count = self.count.checked_sub(1)?;
         let entry = std::mem::take(&mut self.entries[self.count % COUNT]);
-        Some(entry.id())
+        Some(entry.id)
     }
 
     /// All of them with their sizes in bytes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ChunkId, u64)> + '_ {
         let entries = self.entries[..self.count.min(COUNT)].iter();
-        entries.map(|entry| (entry.id(), u64::from(entry.granules()) * GRANULE))
+        entries.map(|entry| (entry.id, u64::from(entry.granules) * GRANULE))
     }
 }
 

@@ -189,6 +189,7 @@ impl Descriptors {
     }
 
     /// Flips bits of one word of a descriptor, of which there are [`WORDS`](Self::WORDS); whether there is such a word.
+    #[cfg(test)]
     pub(super) fn overwrite(&mut self, slot: u32, word: usize, flip: u64) -> bool {
         let word = self.sealed.get_mut(slot as usize).and_then(|sealed| sealed.0.get_mut(word));
         word.map(|word| *word ^= flip).is_some()

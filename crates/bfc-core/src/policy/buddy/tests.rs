@@ -1,5 +1,7 @@
 //! Descriptors that are overwritten under a pool.
 
+mod overwritten;
+
 use std::sync::Arc;
 
 use super::*;

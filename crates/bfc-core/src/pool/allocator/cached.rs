@@ -16,7 +16,7 @@ use crate::allocator::stats::Stats;
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::Block;
 use crate::base::owner::OwnerId;
-use crate::base::sync::{BiasedGuard, BiasedMutex, ThreadNumber};
+use crate::base::sync::{SpinGuard, SpinMutex, ThreadNumber};
 use crate::policy::{Moment, Need, Policy};
 use crate::pool::cache::{Caches, Shard, index_of};
 use crate::pool::config::ConfiguredPolicy;
@@ -49,20 +49,20 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let class = caches.class_of(need);
         let shard = caches.of_thread(thread);
         if let Some(class) = class {
-            let shard = &mut *shard.lock(thread);
+            let shard = &mut *shard.lock();
             shard.users.note(thread, &mut shard.accounts, &self.retry);
             if let Some(block) = shard.take(class, need.alignment, need.bytes, tag) {
                 return Some(block);
             }
         }
-        let state = &mut *self.state.lock(thread);
+        let state = &mut *self.state.lock();
         state.users.note(thread, &mut state.accounts, &self.retry);
         let place = state.policy.place(need)?;
         if class.is_none() || !caches.takes(place.bytes) {
             return Some(state.accounts.open(place, need.bytes, tag));
         }
         state.accounts.lease(place.bytes, tag);
-        let shard = &mut *shard.lock(thread);
+        let shard = &mut *shard.lock();
         // Another thread may have come to the cache since.
         shard.users.note(thread, &mut shard.accounts, &self.retry);
         Some(shard.lease(place, need.bytes, tag))
@@ -73,12 +73,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     pub(super) fn deallocate_through(
         &self,
         caches: &Caches,
-        shard: &BiasedMutex<Shard>,
+        shard: &SpinMutex<Shard>,
         block: &Block,
         thread: ThreadNumber,
     ) -> Result<(), BlockError> {
         let full = {
-            let shard = &mut *shard.lock(thread);
+            let shard = &mut *shard.lock();
             let place = shard.live(block)?;
             shard.users.note_free(thread, &mut shard.accounts, &self.retry);
             shard.keep(place);
@@ -86,19 +86,19 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         };
         // Asked after the cache was locked: see the module's text.
         if full || self.retry.is_awaited() {
-            self.relieve(caches, shard, thread);
+            self.relieve(caches, shard);
         }
         Ok(())
     }
 
     /// Gives half of what a cache keeps back to the pool or, if a request waits, all.
     #[cold]
-    fn relieve(&self, caches: &Caches, shard: &BiasedMutex<Shard>, thread: ThreadNumber) {
-        let mut guard = self.state.lock(thread);
+    fn relieve(&self, caches: &Caches, shard: &SpinMutex<Shard>) {
+        let mut guard = self.state.lock();
         let state = &mut *guard;
         let awaited = self.retry.is_awaited();
         {
-            let shard = &mut *shard.lock(thread);
+            let shard = &mut *shard.lock();
             while awaited || caches.is_half_full(shard) {
                 if !state.take_back(shard) {
                     break;
@@ -203,12 +203,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Whether a block, other than these, is in use that a thread took which has ended.
     pub(super) fn is_left_behind(&self, state: &State<P>, besides: &[Block]) -> bool {
-        let of_cache = |shard: &BiasedGuard<'_, Shard>| shard.users.left_behind(&shard.accounts, besides);
+        let of_cache = |shard: &SpinGuard<'_, Shard>| shard.users.left_behind(&shard.accounts, besides);
         state.users.left_behind(&state.accounts, besides) || self.lock_caches().iter().any(of_cache)
     }
 
     /// All caches at one moment; none if there are none.
-    fn lock_caches(&self) -> Vec<BiasedGuard<'_, Shard>> {
+    fn lock_caches(&self) -> Vec<SpinGuard<'_, Shard>> {
         self.caches.as_ref().map_or_else(Vec::new, Caches::lock_all)
     }
 }
@@ -232,7 +232,7 @@ impl<P: Policy> State<P> {
         true
     }
 
-    fn accounts_with(&self, shards: &[BiasedGuard<'_, Shard>]) -> MergedAccounts<'_> {
+    fn accounts_with(&self, shards: &[SpinGuard<'_, Shard>]) -> MergedAccounts<'_> {
         let mut cached = HashSet::new();
         if shards.is_empty() {
             return MergedAccounts { sum: Cow::Borrowed(&self.accounts), cached };
@@ -264,7 +264,7 @@ impl<P: Policy> State<P> {
     }
 
     /// Checks the rule of caches; `sum` are the accounts of the pool and the caches.
-    fn check_caches(&self, shards: &[BiasedGuard<'_, Shard>], sum: &Accounts) -> Result<(), InvariantError> {
+    fn check_caches(&self, shards: &[SpinGuard<'_, Shard>], sum: &Accounts) -> Result<(), InvariantError> {
         let mut slots = HashSet::new();
         let (mut kept, mut leased) = (0, 0);
         for shard in shards {
@@ -287,7 +287,7 @@ impl<P: Policy> State<P> {
 }
 
 /// The figures of a pool, in which all leased bytes are in use, and of its caches.
-fn add_figures(pool: &Stats, shards: &[BiasedGuard<'_, Shard>]) -> Stats {
+fn add_figures(pool: &Stats, shards: &[SpinGuard<'_, Shard>]) -> Stats {
     let mut sum = pool.clone();
     for shard in shards {
         let figures = &shard.accounts.figures;
@@ -301,7 +301,7 @@ fn add_figures(pool: &Stats, shards: &[BiasedGuard<'_, Shard>]) -> Stats {
 }
 
 /// The ledger of a pool, without what is leased, and those of its caches.
-fn add_ledgers(pool: &Ledger, shards: &[BiasedGuard<'_, Shard>]) -> Ledger {
+fn add_ledgers(pool: &Ledger, shards: &[SpinGuard<'_, Shard>]) -> Ledger {
     let mut sum = pool.clone();
     shards.iter().for_each(|shard| sum.add_all(&shard.accounts.ledger));
     sum

@@ -115,8 +115,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Runs `work` under the lock; `None` if called back from the source.
     pub(super) fn write<R>(&self, work: impl FnOnce(&mut State<P>) -> R) -> Option<R> {
-        let thread = self.enter()?;
-        Some(work(&mut self.state.lock(thread)))
+        self.enter()?;
+        Some(work(&mut self.state.lock()))
     }
 
     /// Runs `work` on the place of a live block; the answer for the empty block is `empty`.
@@ -130,8 +130,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return Ok(empty);
         }
         if let Some(shard) = self.caches.as_ref().and_then(|caches| caches.of_allocation(block.id)) {
-            let thread = self.enter().ok_or(BlockError::Reentrant)?;
-            let shard = &mut *shard.lock(thread);
+            self.enter().ok_or(BlockError::Reentrant)?;
+            let shard = &mut *shard.lock();
             return shard.live(block).map(|place| work(&mut shard.accounts, place));
         }
         self.write(|state| state.live(block).map(|place| work(&mut state.accounts, place)))

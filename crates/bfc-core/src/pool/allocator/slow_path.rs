@@ -91,7 +91,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Tries once. Only the `last` attempt works out who holds the memory, and what would have made room.
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
         let need = Need::of(request, request.attributes.freed_before.map(|count| count()));
-        let state = &mut *self.state.lock(thread);
+        let state = &mut *self.state.lock();
         state.users.note(thread, &mut state.accounts, &self.retry);
         state.policy.merge_ripe(self.frontier.get());
         match state.allocate(&need, request.tag) {
@@ -192,8 +192,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// What a request waits for. Those that may be compared differ in nothing but their bytes.
     pub(super) fn want_of(&self, request: &Request<'_>) -> Want {
         let bytes = request.bytes;
-        let comparable = request.attributes.freed_before.is_none()
-            && self.state.lock(ThreadNumber::current()).policy.orders_by_size();
+        let comparable =
+            request.attributes.freed_before.is_none() && self.state.lock().policy.orders_by_size();
         let class = u64::from(request.alignment.trailing_zeros());
         Want { bytes, class: comparable.then_some(class) }
     }

@@ -157,7 +157,7 @@ impl State {
             let user = live.zones.user();
             let place = super::Place { address: user.address, bytes: user.bytes, slot: slot as u32 };
             let block = self.accounts.block(place);
-            let tag = self.accounts.live(&block).map_or_else(|_| Tag::default(), |account| account.tag());
+            let tag = self.accounts.live(&block).map_or_else(|_| Tag::default(), |account| account.tag);
             let damage = live.zones.damage_around(block, tag);
             live.told = damage.is_some();
             found.extend(damage);

@@ -114,7 +114,7 @@ impl Gradients {
             let factors = [factor.to_dtype(DType::F32)?, factor];
             self.make_writable()?;
             upcast::reserve(OP, self.iter().map(|gradient| [gradient.clone()]))?;
-            for gradient in self.values_mut() {
+            for gradient in self.iter_mut() {
                 let [single, double] = &factors;
                 let factor = if gradient.dtype() == DType::F64 { double } else { single };
                 let spread = factor.layout().broadcast_to(OP, gradient.shape())?;
@@ -170,7 +170,7 @@ impl Gradients {
         let _phase = phase(Phase::Optimizer);
         self.make_writable()?;
         upcast::reserve(op, self.iter().map(|gradient| [gradient.clone()]))?;
-        for gradient in self.values_mut() {
+        for gradient in self.iter_mut() {
             let device = gradient.device().clone();
             let ctx = OpContext::backward(op, &device, device.default_allocator()?);
             let values = gradient.view_mut().expect("was made writable above");

@@ -10,8 +10,8 @@ impl Gradients {
     /// Two optimisers, for a head that learns and a backbone that follows slowly:
     ///
     /// ```
-    /// use highwater_tensor::nn::{Linear, Module, Relu, Sequential};
-    /// use highwater_tensor::optim::{AdamW, Optimizer};
+    /// use highwater_nn::modules::{Linear, Module, Relu, Sequential};
+    /// use highwater_nn::optim::{AdamW, Optimizer};
     /// use highwater_tensor::{Device, Rng, Tensor};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
     /// let network = Sequential::new()

@@ -18,7 +18,7 @@ impl Gradients {
     /// A batch in four parts takes the memory of the activations of one part, and gives the gradients of the whole:
     ///
     /// ```
-    /// use highwater_tensor::nn::Parameter;
+    /// use highwater_tensor::Parameter;
     /// use highwater_tensor::{Device, Gradients, Tensor};
     /// let device = Device::cpu()?;
     /// let weight = Parameter::new(Tensor::ones(&device, [1])?)?;
@@ -77,7 +77,7 @@ impl Gradients {
     /// # Errors
     /// [`Error::Allocation`](crate::Error::Allocation) if one has to be copied and there is no memory; no value has changed.
     pub(super) fn make_writable(&mut self) -> Result<()> {
-        self.values_mut().try_for_each(make_writable)
+        self.iter_mut().try_for_each(make_writable)
     }
 }
 

@@ -21,10 +21,10 @@ impl UnknownGradient {
 impl Gradients {
     /// Checks that each gradient of a parameter belongs to one of `parameters`, frozen or not. Gradients of plain tensors that
     /// require gradients, such as adversarial inputs, always pass. For implementations of
-    /// [`Optimizer::step`](crate::optim::Optimizer::step), before they change anything.
+    /// `Optimizer::step`, before they change anything.
     ///
     /// ```
-    /// use highwater_tensor::nn::Parameter;
+    /// use highwater_tensor::Parameter;
     /// use highwater_tensor::{Device, Error, Tensor};
     /// let device = Device::cpu()?;
     /// let [own, other] = [2.0, 3.0].map(|value| Parameter::new(Tensor::full(&device, [1], value)?));

@@ -252,6 +252,35 @@ pub(super) fn fold_rows<T: Number, F: Fold<T>>(out: &mut [T], data: &[T], step: 
     out.iter_mut().zip(rows).for_each(|(out, row)| *out = fold_slice::<T, F>(row));
 }
 
+/// The most rows whose results a [`Cascade`] keeps on its first level.
+pub(super) const FEW: usize = RADIX - 1;
+
+/// Folds at most [`FEW`] rows as long as `out`, column by column, as a [`Cascade`] does.
+pub(super) fn fold_side_by_side<T: Number, F: Fold<T>>(out: &mut [T], rows: &[T]) {
+    simd::run(SideBySide::<T, F> { out, rows, fold: PhantomData });
+}
+
+struct SideBySide<'a, T, F> {
+    out: &'a mut [T],
+    rows: &'a [T],
+    fold: PhantomData<F>,
+}
+
+impl<T: Number, F: Fold<T>> Loop for SideBySide<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const WIDE: bool>(self) {
+        let Self { out, rows, .. } = self;
+        out.fill(F::IDENTITY);
+        for row in rows.chunks_exact(out.len()) {
+            for (out, &element) in out.iter_mut().zip(row) {
+                *out = F::fold(*out, F::element(element));
+            }
+        }
+    }
+}
+
 /// Rows of at most [`SHORT`] numbers.
 struct ShortRows<'a, T, F> {
     out: &'a mut [T],

@@ -42,8 +42,25 @@ const PANELS: usize = 4;
 const PANEL_ROWS: (usize, usize) = (32, 256);
 
 /// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
-#[inline(never)]
 pub(super) fn matmul(
+    workers: &Workers,
+    op: &'static str,
+    bias: Option<View<'_>>,
+    factors: [View<'_>; 2],
+    workspace: &mut Option<ViewMut<'_>>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let small = match out.dtype() {
+        DType::F32 => small::multiply::<f32>(op, bias, factors, out),
+        DType::F64 => small::multiply::<f64>(op, bias, factors, out),
+        _ => None,
+    };
+    small.unwrap_or_else(|| general(workers, op, bias, factors, workspace, out))
+}
+
+/// General case. Separate from the small case, which needs less stack.
+#[inline(never)]
+fn general(
     workers: &Workers,
     op: &'static str,
     bias: Option<View<'_>>,
@@ -87,6 +104,10 @@ pub(super) fn matmul(
 
 /// See [`Workspace::MatMul`](crate::backend::Workspace::MatMul).
 pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType) -> usize {
+    // The usual right operand: contiguous rows.
+    if rhs.strides().last() == Some(&1) {
+        return 0;
+    }
     match (Stack::new(lhs), Stack::new(rhs)) {
         (Some(a), Some(b)) if is_rearranged(&a, &b) => {
             b.rows.saturating_mul(b.cols).saturating_mul(dtype.size())
@@ -313,7 +334,7 @@ pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T
     let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
     assert_eq!((rhs.rows, out.len()), (k, m * n));
     if small::is_small(&lhs, &rhs) {
-        small::product(lhs, rhs, out, target);
+        small::product(lhs, rhs, out, target.into());
         return;
     }
     if !has_pack_buffer() {

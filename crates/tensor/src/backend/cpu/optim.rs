@@ -54,11 +54,16 @@ pub(super) fn sgd(
 ) -> Result<()> {
     float!(op, param.dtype(), T => {
         let [lr, decay, keep] = [step.lr, step.weight_decay, step.momentum].map(T::from_f64);
-        let (param, grad) = (host_mut::<T>(op, param)?, Source::<T>::new(op, grad)?);
+        let param = host_mut::<T>(op, param)?;
+        let descend = |p: &mut T, g: T| *p = *p - lr * (g + decay * *p);
+        if param.len() <= LIGHT && momentum.is_none() && let Some(grad) = grad.host_contiguous::<T>() {
+            // A small parameter, without the setup of the general case.
+            simd::zip(param, grad, descend);
+            return Ok(());
+        }
+        let grad = Source::<T>::new(op, grad)?;
         match momentum {
-            None => workers.chunks(param, LIGHT, &|start, part| {
-                grad.each(start, part, |p, g| *p = *p - lr * (g + decay * *p));
-            }),
+            None => workers.chunks(param, LIGHT, &|start, part| grad.each(start, part, descend)),
             Some(momentum) => {
                 update2(workers, [param, host_mut::<T>(op, momentum)?], &grad, |[p, m], g| {
                     let g = g + decay * *p;

@@ -12,8 +12,8 @@ use std::ops::Range;
 
 use super::dispatch::{byte_or_number, float, host, host_mut, scratch, sums};
 use super::fold::{
-    BLOCK, Cascade, Fold, Folder, Largest, Product, Smallest, Sum, SumMagnitudes, SumSquares, fold_into,
-    fold_rows, fold_slice,
+    BLOCK, Cascade, FEW, Fold, Folder, Largest, Product, Smallest, Sum, SumMagnitudes, SumSquares, fold_into,
+    fold_rows, fold_side_by_side, fold_slice,
 };
 use super::number::Number;
 use super::parallel::{LIGHT, Workers, light_runs};
@@ -99,6 +99,10 @@ pub(in crate::backend) fn is_reduced(axes: &[bool], axis: usize) -> bool {
 
 /// See [`Workspace::Reduce`](crate::backend::Workspace::Reduce). The same for every way to fold.
 pub(super) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
+    // So few elements are one slab.
+    if shape.checked_elements().is_some_and(|elements| elements <= LIGHT) {
+        return 0;
+    }
     Cut::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
 }
 
@@ -156,12 +160,39 @@ impl Reduced<'_> {
             out.fill(F::IDENTITY);
             return Ok(());
         }
+        if let Some(elements) = input.host_contiguous::<T>()
+            && fold_few::<T, F>(elements, (input.layout().shape(), axes), out)
+        {
+            return Ok(());
+        }
         let cut = Cut::new(input.layout().shape(), axes);
         let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
         let partials = scratch::<T>(op, workspace, cut.workspace_elements())?;
         run::<T, F>(workers, &sequences, cut, partials, out);
         Ok(())
     }
+}
+
+/// Reduces few contiguous elements, to one output or over the leading axes. Returns whether it did. The same order as the general
+/// case, without its setup.
+fn fold_few<T: Number, F: Fold<T>>(elements: &[T], (shape, axes): (&Shape, &[bool]), out: &mut [T]) -> bool {
+    // So few elements are one slab.
+    if elements.len() > LIGHT {
+        return false;
+    }
+    if out.len() == 1 {
+        fold_rows::<T, F>(out, elements, 0, elements.len());
+        return true;
+    }
+    // The order depends on the last axis whose size is not 1.
+    let rows_are_kept = shape.dims().last().is_some_and(|&size| size != 1) && axes.last() == Some(&false);
+    let few = elements.len() / out.len() <= FEW
+        && rows_are_kept
+        && axes.is_sorted_by(|before, after| before >= after);
+    if few {
+        fold_side_by_side::<T, F>(out, elements);
+    }
+    few
 }
 
 fn run<T: Number, F: Fold<T>>(

@@ -183,6 +183,11 @@ pub(super) fn unary_grad(
         };
         let saved_data = host::<T>(op, &saved)?;
         let Some(grad) = grad else {
+            if f == Unary::Relu && let Some(saved) = saved.host_contiguous::<T>().filter(|saved| saved.len() <= LIGHT) {
+                // A small layer, without the setup of the general case.
+                simd::zip(out, saved, rectify);
+                return Ok(());
+            }
             let source = Source::of(saved_data, saved.layout());
             derivative_in_place(workers, (f, small), &source, out);
             return Ok(());

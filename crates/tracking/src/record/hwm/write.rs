@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use serde::Serialize;
 
-use super::{HEAD_BYTES, MAGIC, VERSION, checksum, kind, label, most_bytes};
+use super::{MAGIC, VERSION, checksum, kind, label, most_bytes};
 use crate::record::summary::RunSummary;
 use crate::report::RunFacts;
 
@@ -27,7 +27,6 @@ pub struct Written {
 pub(in crate::record) struct HwmWriter {
     /// `None` once the file takes no more.
     blocks: Option<SyncSender<(u8, Vec<u8>)>>,
-    spares: Receiver<Vec<u8>>,
     thread: JoinHandle<io::Result<u64>>,
 }
 
@@ -40,25 +39,19 @@ impl fmt::Debug for HwmWriter {
 impl HwmWriter {
     /// Writes the beginning of a file, and is ready for blocks of events.
     pub(in crate::record) fn start(file: impl Write + Send + 'static, facts: &RunFacts) -> io::Result<Self> {
-        let mut file = File { file, written: 0, frame: Vec::new() };
+        let mut file = File { file, written: 0 };
         file.put(&[&MAGIC[..], &VERSION.to_le_bytes()].concat())?;
         file.block(kind::FACTS, &json(facts)?)?;
         file.file.flush()?;
         let (blocks, incoming) = sync_channel(WAITING_BLOCKS);
-        let (outgoing, spares) = channel();
-        let write = move || file.run(&incoming, &outgoing);
+        let write = move || file.run(&incoming);
         let thread = std::thread::Builder::new().name("hwm-writer".to_owned()).spawn(write)?;
-        Ok(Self { blocks: Some(blocks), spares, thread })
+        Ok(Self { blocks: Some(blocks), thread })
     }
 
     /// Takes a block of events; `false` if the file takes no more, which [`finish`](Self::finish) explains.
     pub(in crate::record) fn take(&mut self, block: Vec<u8>) -> bool {
         block.is_empty() || self.send(kind::EVENTS, block)
-    }
-
-    /// A vector that is not needed any more, or a new one.
-    pub(in crate::record) fn spare(&self) -> Vec<u8> {
-        self.spares.try_recv().unwrap_or_default()
     }
 
     /// Writes the end of the file, and waits until all is written.
@@ -92,17 +85,15 @@ impl HwmWriter {
 struct File<W> {
     file: W,
     written: u64,
-    frame: Vec<u8>,
 }
 
 impl<W: Write> File<W> {
     /// Writes blocks until there are no more; returns the length of the file.
-    fn run(mut self, blocks: &Receiver<(u8, Vec<u8>)>, spares: &Sender<Vec<u8>>) -> io::Result<u64> {
+    fn run(mut self, blocks: &Receiver<(u8, Vec<u8>)>) -> io::Result<u64> {
         for (kind, block) in blocks {
             self.block(kind, &block)?;
             // So that a file can be followed while it grows, and holds what there was when the program was killed.
             self.file.flush()?;
-            let _ = spares.send(block);
         }
         Ok(self.written)
     }
@@ -111,15 +102,8 @@ impl<W: Write> File<W> {
         let length = u32::try_from(contents.len()).ok().filter(|&length| length <= most_bytes(kind));
         let length = length.ok_or_else(|| io::Error::other("a block of the recording is too long"))?;
         let label = label(kind, length);
-        let mut frame = std::mem::take(&mut self.frame);
-        frame.clear();
-        frame.reserve(HEAD_BYTES + contents.len());
-        frame.extend_from_slice(&label);
-        frame.extend_from_slice(&checksum(label, contents).to_le_bytes());
-        frame.extend_from_slice(contents);
-        let put = self.put(&frame);
-        self.frame = frame;
-        put
+        let frame = [&label[..], &checksum(label, contents).to_le_bytes(), contents].concat();
+        self.put(&frame)
     }
 
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {

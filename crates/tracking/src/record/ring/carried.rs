@@ -1,7 +1,4 @@
-//! What was there at the end of what a ring lost: regions, and blocks that were live.
-//!
-//! Every event that is lost passes through here, so it must cost little. Most blocks live for a few events alone: those
-//! find their places in a small table without a search, and only who is in the way of another goes to the large one.
+//! The regions and live blocks at the end of the events that a ring has lost.
 
 use std::collections::BTreeMap;
 
@@ -20,27 +17,11 @@ struct Told {
     event: RawEvent<'static>,
 }
 
-/// How many places the small table has: a power of two. Six KiB, which a processor keeps at hand.
-const RECENT: usize = 64;
-
 /// See the module's text.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Carried {
-    recent: Box<[Option<(Key, Told)>; RECENT]>,
-    /// The numbers are our own, so a cheap hash will do.
-    others: FxHashMap<Key, Told>,
+    blocks: FxHashMap<Key, Told>,
     regions: BTreeMap<Key, Told>,
-}
-
-impl Default for Carried {
-    fn default() -> Self {
-        Self { recent: Box::new([None; RECENT]), others: FxHashMap::default(), regions: BTreeMap::new() }
-    }
-}
-
-/// Where a block may stand in the small table. Numbers rise by one; where addresses stand for them, their low bits are 0.
-const fn slot(id: u64) -> usize {
-    (id ^ id >> 8) as usize % RECENT
 }
 
 impl Carried {
@@ -49,23 +30,13 @@ impl Carried {
         match *event {
             RawEvent::Alloc { id, requested, granted, address, owner, category } => {
                 let event = RawEvent::Alloc { id, requested, granted, address, owner, category };
-                let block = ((context.pool, id), Told { time, context, event });
-                if let Some((key, told)) = self.recent[slot(id)].replace(block) {
-                    self.others.insert(key, told);
-                }
+                self.blocks.insert((context.pool, id), Told { time, context, event });
             }
             RawEvent::Free { id } => {
-                let (key, recent) = ((context.pool, id), &mut self.recent[slot(id)]);
-                if recent.as_ref().is_some_and(|(known, _)| *known == key) {
-                    *recent = None;
-                } else {
-                    self.others.remove(&key);
-                }
+                self.blocks.remove(&(context.pool, id));
             }
             RawEvent::Retag { id, owner: new_owner, category: new_category } => {
-                let key = (context.pool, id);
-                let recent = self.recent[slot(id)].as_mut().filter(|(known, _)| *known == key);
-                let told = recent.map(|(_, told)| told).or_else(|| self.others.get_mut(&key));
+                let told = self.blocks.get_mut(&(context.pool, id));
                 if let Some(Told { event: RawEvent::Alloc { owner, category, .. }, .. }) = told {
                     (*owner, *category) = (new_owner, new_category);
                 }
@@ -90,8 +61,7 @@ impl Carried {
 
     /// A block of events that tell of all this again, in the order of time, and of how many were lost.
     pub(super) fn told_again(self, lost: u64) -> Vec<u8> {
-        let blocks = self.recent.into_iter().flatten().chain(self.others);
-        let mut told: Vec<(Key, Told)> = blocks.chain(self.regions).collect();
+        let mut told: Vec<(Key, Told)> = self.blocks.into_iter().chain(self.regions).collect();
         // A block lies in a region that was there before it.
         let is_block = |told: &Told| matches!(told.event, RawEvent::Alloc { .. });
         told.sort_unstable_by_key(|(key, told)| (told.time, is_block(told), *key));

@@ -12,27 +12,26 @@ impl Bfc {
     /// bin. No further chunk can be joined, as two such neighbours would be one already.
     #[inline]
     pub(super) fn join_and_bin(&mut self, id: ChunkId) {
-        let mut slots = self.chunks.slots();
-        let (mut id, Chunk { mut bytes, prev, next, .. }) = (id, slots.chunks[id]);
-        let after = &slots.chunks[next];
+        let (mut id, Chunk { mut bytes, prev, next, .. }) = (id, self.chunks[id]);
+        let after = &self.chunks[next];
         if after.state == State::Free {
             let class = SizeClass::of(after.bytes);
             bytes += after.bytes;
-            self.bins.remove(slots.chunks, next, class);
-            slots.join_to_next(id, (prev, next), bytes);
+            self.bins.remove(&mut self.chunks, next, class);
+            self.chunks.join_to_next(id, (prev, next), bytes);
             id = next;
         }
-        let before = &slots.chunks[prev];
+        let before = &self.chunks[prev];
         if before.state == State::Free {
             cold_path();
             let class = SizeClass::of(before.bytes);
             bytes += before.bytes;
-            self.bins.remove(slots.chunks, prev, class);
-            slots.join_to_prev(id, prev, bytes);
+            self.bins.remove(&mut self.chunks, prev, class);
+            self.chunks.join_to_prev(id, prev, bytes);
             id = prev;
         }
-        slots.chunks[id].state = State::Free;
-        self.bins.insert(slots.chunks, id, SizeClass::of(bytes));
+        self.chunks[id].state = State::Free;
+        self.bins.insert(&mut self.chunks, id, SizeClass::of(bytes));
     }
 
     /// Makes a chunk in use one that stays apart until the frontier has passed the count of its free.
@@ -117,14 +116,14 @@ impl Bfc {
     fn join_to_next(&mut self, id: ChunkId, next: ChunkId) -> ChunkId {
         let Chunk { bytes, prev, .. } = self.chunks[id];
         let both = bytes + self.chunks[next].bytes;
-        self.chunks.slots().join_to_next(id, (prev, next), both);
+        self.chunks.join_to_next(id, (prev, next), both);
         next
     }
 
     /// Adds a chunk to the one before it, and empties its slot.
     fn join_to_prev(&mut self, id: ChunkId, prev: ChunkId) -> ChunkId {
         let both = self.chunks[prev].bytes + self.chunks[id].bytes;
-        self.chunks.slots().join_to_prev(id, prev, both);
+        self.chunks.join_to_prev(id, prev, both);
         prev
     }
 }

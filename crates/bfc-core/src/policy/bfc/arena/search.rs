@@ -74,35 +74,34 @@ impl Bfc {
     /// needed. `None`, and nothing was taken, where that takes more thought.
     #[inline(always)]
     pub(super) fn take_plain(&mut self, rounded: u64) -> Option<Place> {
-        if !self.chunks.has_room() {
+        if !self.chunks.has_room_for(1) {
             cold_path();
             return None;
         }
-        let mut slots = self.chunks.slots();
-        let (class, best) = self.bins.first_from(slots.chunks, SizeClass::of(rounded))?;
-        let Chunk { bytes, state, .. } = slots.chunks[best];
+        let (class, best) = self.bins.first_from(&mut self.chunks, SizeClass::of(rounded))?;
+        let Chunk { bytes, state, .. } = self.chunks[best];
         if bytes < rounded || state != State::Free {
             cold_path();
             return None;
         }
         let large = is_large(&mut self.large_from, rounded);
         if !self.split.cuts(bytes, rounded) {
-            self.bins.remove_first(slots.chunks, best, class);
-            let chunk = &mut slots.chunks[best];
+            self.bins.remove_first(&mut self.chunks, best, class);
+            let chunk = &mut self.chunks[best];
             chunk.state = State::Live;
             return Some(Place { address: chunk.address, bytes, slot: best.0 });
         }
         let rest = SizeClass::of(bytes - rounded);
         // The first of its class stays the first if it becomes smaller.
         if rest != class {
-            self.bins.remove_first(slots.chunks, best, class);
+            self.bins.remove_first(&mut self.chunks, best, class);
         }
         let (live, address) = match large {
-            true => slots.cut_high(best, bytes, rounded, State::Live),
-            false => slots.cut_low(best, bytes, rounded, State::Live),
+            true => self.chunks.cut_high(best, bytes, rounded, State::Live),
+            false => self.chunks.cut_low(best, bytes, rounded, State::Live),
         };
         if rest != class {
-            self.bins.insert(slots.chunks, best, rest);
+            self.bins.insert(&mut self.chunks, best, rest);
         }
         Some(Place { address, bytes: rounded, slot: live.0 })
     }
@@ -167,10 +166,10 @@ impl Bfc {
         is_large(&mut self.large_from, rounded)
     }
 
-    /// As [`Slots::cut_low`](super::super::chunk::Slots::cut_low).
+    /// As [`Slots::cut_low`](Slab::cut_low).
     fn cut_low(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
         let whole = self.chunks[id].bytes;
-        self.chunks.slots().cut_low(id, whole, bytes, state).0
+        self.chunks.cut_low(id, whole, bytes, state).0
     }
 }
 

@@ -2,80 +2,132 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::unused::{GROUP, UnusedSlots};
-use super::{Chunk, ChunkId, Slots, State};
+use super::{Chunk, ChunkId, State};
 
-/// Slots of chunks, made a group at a time.
+/// The slots of a pool's chunks. A chunk keeps its slot for as long as it exists.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab {
     slots: Vec<Chunk>,
-    unused: UnusedSlots,
-    /// By slot, the counts of the frees of held chunks: only as long as frees bear counts.
+    /// Unused slots. The slot emptied last is used first, because it is most likely in the processor's cache.
+    unused: Vec<ChunkId>,
+    /// Counts of the frees of held chunks, by slot. Empty if frees bear no counts.
     freed_at: Vec<u64>,
 }
 
-/// How many slots there can be: whole groups, and so few that all can be numbered.
-const MAX_SLOTS: usize = u32::MAX as usize / GROUP * GROUP;
+/// The most slots that can be numbered.
+const MAX_SLOTS: usize = u32::MAX as usize;
 
 impl Slab {
+    /// A slab with one slot in use, [`ChunkId::NONE`].
     pub(crate) fn new() -> Self {
-        let mut slab = Self { slots: Vec::new(), unused: UnusedSlots::new(), freed_at: Vec::new() };
-        slab.has_room();
-        let nobody = slab.insert_border();
-        debug_assert!(nobody.is_none());
+        let mut slab = Self { slots: Vec::new(), unused: Vec::new(), freed_at: Vec::new() };
+        let none = slab.insert_border();
+        debug_assert!(none.is_none());
         slab
     }
 
-    /// Sees to it that one more slot can be taken; whether that is so.
+    /// Whether `count` more chunks can be inserted.
+    #[inline]
+    pub(crate) fn has_room_for(&self, count: usize) -> bool {
+        self.unused.len() + (MAX_SLOTS - self.slots.len()) >= count
+    }
+
+    /// Inserts a chunk between two neighbors, whose links stay as they are. The chunk is in no bin. The caller has checked
+    /// [`has_room_for`](Self::has_room_for).
     #[inline(always)]
-    pub(crate) fn has_room(&mut self) -> bool {
-        self.has_room_for(1)
-    }
-
-    /// Sees to it that `count` more slots, a few at most, can be taken; whether that is so.
-    #[inline(always)]
-    pub(crate) fn has_room_for(&mut self, count: usize) -> bool {
-        self.unused.has(count) || self.add_group() && self.unused.has(count)
-    }
-
-    #[cold]
-    fn add_group(&mut self) -> bool {
-        let slots = self.slots.len() + GROUP;
-        if slots > MAX_SLOTS {
-            return false;
-        }
-        self.slots.resize(slots, Chunk::default());
-        self.unused.add_group();
-        true
-    }
-
-    /// Its slots, as long as none is added.
-    #[inline(always)]
-    pub(crate) fn slots(&mut self) -> Slots<'_> {
-        Slots { chunks: &mut self.slots, unused: &mut self.unused }
-    }
-
-    /// As [`Slots::insert`].
     pub(crate) fn insert(
         &mut self,
         address: u64,
         bytes: u64,
-        beside: (ChunkId, ChunkId),
+        (prev, next): (ChunkId, ChunkId),
         state: State,
     ) -> ChunkId {
-        self.slots().insert(address, bytes, beside, state)
+        let id = self.unused.pop().unwrap_or_else(|| self.add_slot());
+        let slot = &mut self[id];
+        debug_assert_eq!(slot.state, State::Unused);
+        // The links are not written: they mean nothing before the chunk enters a bin.
+        slot.address = address;
+        slot.bytes = bytes;
+        slot.prev = prev;
+        slot.next = next;
+        slot.state = state;
+        id
     }
 
-    /// Fills an unused slot with a region's border, which is its own neighbour.
+    #[cold]
+    fn add_slot(&mut self) -> ChunkId {
+        let id = ChunkId(self.slots.len() as u32);
+        self.slots.push(Chunk::default());
+        id
+    }
+
+    /// Inserts the border of a region, which is its own neighbor.
     pub(crate) fn insert_border(&mut self) -> ChunkId {
         let border = self.insert(0, 0, (ChunkId::NONE, ChunkId::NONE), State::Border);
         (self[border].prev, self[border].next) = (border, border);
         border
     }
 
-    /// As [`Slots::remove`].
+    /// Empties a slot.
+    #[inline(always)]
     pub(crate) fn remove(&mut self, id: ChunkId) {
-        self.slots().remove(id);
+        let slot = &mut self[id];
+        debug_assert!(slot.state != State::Unused && !id.is_none());
+        slot.state = State::Unused;
+        self.unused.push(id);
+    }
+
+    /// Cuts the first `bytes` bytes off a chunk of `whole` bytes. Returns the new chunk, which is in no bin, and its address.
+    // Callers pass the sizes that they just computed, so that no load waits for a store.
+    #[inline(always)]
+    pub(crate) fn cut_low(&mut self, id: ChunkId, whole: u64, bytes: u64, state: State) -> (ChunkId, u64) {
+        debug_assert!(0 < bytes && bytes < whole && whole == self[id].bytes);
+        let Chunk { address, prev, .. } = self[id];
+        let front = self.insert(address, bytes, (prev, id), state);
+        let rest = &mut self[id];
+        rest.address = address + bytes;
+        rest.bytes = whole - bytes;
+        rest.prev = front;
+        self[prev].next = front;
+        (front, address)
+    }
+
+    /// Cuts the last `bytes` bytes off a chunk of `whole` bytes. Returns the new chunk, which is in no bin, and its address.
+    #[inline(always)]
+    pub(crate) fn cut_high(&mut self, id: ChunkId, whole: u64, bytes: u64, state: State) -> (ChunkId, u64) {
+        debug_assert!(0 < bytes && bytes < whole && whole == self[id].bytes);
+        let Chunk { address, next, .. } = self[id];
+        let start = address + (whole - bytes);
+        let back = self.insert(start, bytes, (id, next), state);
+        self[id].bytes = whole - bytes;
+        self[id].next = back;
+        self[next].prev = back;
+        (back, start)
+    }
+
+    /// Joins a chunk to the next one, which then has `both` bytes, and empties the chunk's slot.
+    #[inline(always)]
+    pub(crate) fn join_to_next(&mut self, id: ChunkId, (prev, next): (ChunkId, ChunkId), both: u64) {
+        let address = self[id].address;
+        let chunk = &mut self[next];
+        debug_assert!(chunk.prev == id && address + both == chunk.end());
+        chunk.address = address;
+        chunk.bytes = both;
+        chunk.prev = prev;
+        self[prev].next = next;
+        self.remove(id);
+    }
+
+    /// Joins a chunk to the previous one, which then has `both` bytes, and empties the chunk's slot.
+    #[inline(always)]
+    pub(crate) fn join_to_prev(&mut self, id: ChunkId, prev: ChunkId, both: u64) {
+        let next = self[id].next;
+        let chunk = &mut self[prev];
+        debug_assert!(chunk.next == id && chunk.bytes < both);
+        chunk.bytes = both;
+        chunk.next = next;
+        self[next].prev = prev;
+        self.remove(id);
     }
 
     /// The live chunk of an id that came from outside, if there is one.
@@ -111,9 +163,9 @@ impl Slab {
         }
     }
 
-    /// The unused slots in the order in which they will be taken.
+    /// The unused slots, in the order in which they will be used.
     pub(crate) fn unused_slots(&self) -> impl Iterator<Item = ChunkId> + '_ {
-        self.unused.iter()
+        self.unused.iter().rev().copied()
     }
 }
 
@@ -142,10 +194,7 @@ mod tests {
     /// Four chunks, in the first four slots.
     fn four() -> (Slab, Vec<ChunkId>) {
         let mut slab = Slab::new();
-        let ids = (0..4).map(|n| {
-            assert!(slab.has_room());
-            slab.insert(n * 256, 256, BETWEEN_NONE, State::Free)
-        });
+        let ids = (0..4).map(|n| slab.insert(n * 256, 256, BETWEEN_NONE, State::Free));
         let ids = ids.collect();
         (slab, ids)
     }
@@ -160,18 +209,6 @@ mod tests {
         assert_eq!(slab.insert(1024, 256, BETWEEN_NONE, State::Free), ids[3]);
         assert_eq!(slab.insert(2048, 256, BETWEEN_NONE, State::Free), ids[1]);
         assert_eq!(slab.insert(4096, 256, BETWEEN_NONE, State::Free), ChunkId(5));
-    }
-
-    #[test]
-    fn slots_are_made_when_there_are_too_few() {
-        let mut slab = Slab::new();
-        for n in 0..3 * GROUP as u64 {
-            assert!(slab.has_room_for(2));
-            slab.insert(n * 256, 256, BETWEEN_NONE, State::Free);
-        }
-        let (chunks, unused) = (slab.chunks().count(), slab.unused_slots().count());
-        // Nobody has one, too.
-        assert_eq!((chunks, 1 + chunks + unused), (3 * GROUP, slab.len()));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::{Matrix, Target, small};
 /// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
 pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Target) {
     if small::accepts(&rhs) {
-        small::product(lhs, rhs, out, target);
+        small::product(lhs, rhs, out, target.into());
     } else {
         simd::run(Dots { lhs, rhs, out, target });
     }

@@ -1,8 +1,31 @@
 //! Products of few elements, for which packing the operands, as `gemm` does, takes longer than multiplying them.
 
+use super::super::dispatch::host;
 use super::super::number::Number;
 use super::super::simd::{self, Loop};
 use super::{Matrix, Target};
+use crate::backend::not_host;
+use crate::error::Result;
+use crate::storage::{View, ViewMut};
+
+/// The initial values of the sums.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Start<'a, T> {
+    Zero,
+    /// The values in the output.
+    Output,
+    /// This row in every row.
+    Row(&'a [T]),
+}
+
+impl<T> From<Target> for Start<'_, T> {
+    fn from(target: Target) -> Self {
+        match target {
+            Target::Replaced => Self::Zero,
+            Target::AddedTo => Self::Output,
+        }
+    }
+}
 
 /// Multiplications of the largest such product. At 4 × 16 × 16 `gemm` takes about four times as many instructions.
 const MOST: usize = 4096;
@@ -26,29 +49,99 @@ const fn has_slices<T>(matrix: &Matrix<'_, T>) -> bool {
     matrix.col_stride == 1 || matrix.cols == 1
 }
 
-/// Stores the product in `out`, or adds it. `out` is contiguous.
+/// Computes a product with a bias, if it is small and its operands fit; `None` otherwise.
+// One function: passing views in memory takes longer than such a product.
+#[inline(never)]
+pub(super) fn multiply<T: Number>(
+    op: &'static str,
+    bias: Option<View<'_>>,
+    [lhs, rhs]: [View<'_>; 2],
+    out: &mut ViewMut<'_>,
+) -> Option<Result<()>> {
+    let ([m, k], left) = lhs.layout().as_matrix()?;
+    let ([rows, n], right) = rhs.layout().as_matrix()?;
+    if k != rows || out.layout().shape().as_matrix()? != [m, n] {
+        return None;
+    }
+    // The stride of an axis of size 1 is arbitrary.
+    let stride = |size: usize, stride: usize| if size == 1 { 1 } else { stride };
+    let (left, right) =
+        ([stride(m, left[0]), stride(k, left[1])], [stride(k, right[0]), stride(n, right[1])]);
+    let readable = right[1] == 1 || k.saturating_mul(n) <= COPIED;
+    if !readable || !(1..=MOST).contains(&m.saturating_mul(k).saturating_mul(n)) {
+        return None;
+    }
+    let row = match bias.map(|bias| (bias, bias.layout().shape().dims(), bias.layout().strides())) {
+        None => None,
+        Some((bias, &[size], &[stride])) if size == n && (stride == 1 || n == 1) => Some(bias),
+        Some(_) => return None,
+    };
+    Some(compute::<T>(op, row, (lhs, left), (rhs, right), [m, k, n], out))
+}
+
+/// Computes the product of operands that fit.
 #[inline(always)]
-pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Target) {
-    if rhs.cols == 1 && lhs.row_stride == 1 {
+fn compute<T: Number>(
+    op: &'static str,
+    row: Option<View<'_>>,
+    (lhs, left): (View<'_>, [usize; 2]),
+    (rhs, right): (View<'_>, [usize; 2]),
+    [m, k, n]: [usize; 3],
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let lhs = matrix::<T>(op, &lhs, [m, k], left)?;
+    let rhs = matrix::<T>(op, &rhs, [k, n], right)?;
+    let start = match row {
+        Some(row) => Start::Row(&from_first::<T>(op, &row)?[..n]),
+        None => Start::Zero,
+    };
+    let out = out.host_buffer::<T>().and_then(|out| out.get_mut(..m * n)).ok_or_else(|| not_host(op))?;
+    product(lhs, rhs, out, start);
+    Ok(())
+}
+
+/// The buffer of a view from its first element on.
+#[inline(always)]
+fn from_first<'a, T: Number>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
+    Ok(&host::<T>(op, view)?[view.layout().offset()..])
+}
+
+#[inline(always)]
+fn matrix<'a, T: Number>(
+    op: &'static str,
+    view: &View<'a>,
+    [rows, cols]: [usize; 2],
+    [row_stride, col_stride]: [usize; 2],
+) -> Result<Matrix<'a, T>> {
+    Ok(Matrix { data: from_first(op, view)?, rows, cols, row_stride, col_stride })
+}
+
+/// Stores the product in `out`, added to the initial values. `out` is contiguous.
+#[inline(always)]
+pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
+    if rhs.cols == 1 && lhs.row_stride == 1 && !matches!(start, Start::Row(_)) {
         // The transposed product has slices as rows. One column of `out` lies in memory as one row does.
-        simd::run(Rows { lhs: rhs.transposed(), rhs: lhs.transposed(), out, target });
+        simd::run(Rows { lhs: rhs.transposed(), rhs: lhs.transposed(), out, start });
     } else if has_slices(&rhs) {
-        simd::run(Rows { lhs, rhs, out, target });
+        simd::run(Rows { lhs, rhs, out, start });
     } else {
-        by_copy(lhs, rhs, out, target);
+        by_copy(lhs, rhs, out, start);
     }
 }
 
 /// As [`product`], with a copy of the right operand.
 #[inline(never)]
-fn by_copy<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Target) {
+fn by_copy<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
     let mut copied = [T::ZERO; COPIED];
     let copied = &mut copied[..rhs.rows * rhs.cols];
     for (row, to) in copied.chunks_exact_mut(rhs.cols).enumerate() {
         let from = &rhs.data[row * rhs.row_stride..];
-        to.iter_mut().enumerate().for_each(|(column, to)| *to = from[column * rhs.col_stride]);
+        match rhs.col_stride {
+            0 => to.fill(from[0]),
+            stride => simd::zip_step(to, from, stride, |to, value| *to = value),
+        }
     }
-    simd::run(Rows { lhs, rhs: Matrix::rows(copied, rhs.rows, rhs.cols), out, target });
+    simd::run(Rows { lhs, rhs: Matrix::rows(copied, rhs.rows, rhs.cols), out, start });
 }
 
 /// Computes each row of the output as a sum of rows of the right operand, a few rows and columns at a time, in registers.
@@ -56,7 +149,7 @@ struct Rows<'a, T> {
     lhs: Matrix<'a, T>,
     rhs: Matrix<'a, T>,
     out: &'a mut [T],
-    target: Target,
+    start: Start<'a, T>,
 }
 
 /// Rows computed together, which share the loads of the right operand.
@@ -67,14 +160,14 @@ impl<T: Number> Loop for Rows<'_, T> {
 
     #[inline(always)]
     fn run<const WIDE: bool>(self) {
-        let Self { lhs, rhs, out, target } = self;
+        let Self { lhs, rhs, out, start } = self;
         let (mut row, mut left) = (0, out);
         while let Some(rows) = left.split_off_mut(..TOGETHER * rhs.cols) {
-            add_rows::<T, TOGETHER>(&lhs, row, &rhs, target, rows);
+            add_rows::<T, TOGETHER>(&lhs, row, &rhs, start, rows);
             row += TOGETHER;
         }
         for (row, sums) in (row..).zip(left.chunks_exact_mut(rhs.cols)) {
-            add_rows::<T, 1>(&lhs, row, &rhs, target, sums);
+            add_rows::<T, 1>(&lhs, row, &rhs, start, sums);
         }
     }
 }
@@ -85,7 +178,7 @@ fn add_rows<T: Number, const ROWS: usize>(
     lhs: &Matrix<'_, T>,
     first: usize,
     rhs: &Matrix<'_, T>,
-    target: Target,
+    start: Start<'_, T>,
     sums: &mut [T],
 ) {
     let data = &lhs.data[first * lhs.row_stride..];
@@ -95,7 +188,7 @@ fn add_rows<T: Number, const ROWS: usize>(
         for (row, values) in rows.iter_mut().enumerate() {
             *values = &data[row * lhs.row_stride..][..rhs.rows];
         }
-        each_column(|inner| rows.map(|row| row[inner]), rhs, target, sums);
+        each_column(|inner| rows.map(|row| row[inner]), rhs, start, sums);
     } else if lhs.row_stride == 1 {
         let column = |inner: usize| {
             let values = &data[inner * lhs.col_stride..][..ROWS];
@@ -103,7 +196,7 @@ fn add_rows<T: Number, const ROWS: usize>(
             column.copy_from_slice(values);
             column
         };
-        each_column(column, rhs, target, sums);
+        each_column(column, rhs, start, sums);
     } else {
         let column = |inner: usize| {
             let mut column = [T::ZERO; ROWS];
@@ -112,7 +205,7 @@ fn add_rows<T: Number, const ROWS: usize>(
             }
             column
         };
-        each_column(column, rhs, target, sums);
+        each_column(column, rhs, start, sums);
     }
 }
 
@@ -121,16 +214,16 @@ fn add_rows<T: Number, const ROWS: usize>(
 fn each_column<T: Number, const ROWS: usize>(
     factors: impl Fn(usize) -> [T; ROWS] + Copy,
     rhs: &Matrix<'_, T>,
-    target: Target,
+    start: Start<'_, T>,
     sums: &mut [T],
 ) {
     let mut column = 0;
     while column < rhs.cols {
         column += match rhs.cols - column {
-            16.. => add_columns::<T, ROWS, 16>(factors, rhs, column, target, sums),
-            8.. => add_columns::<T, ROWS, 8>(factors, rhs, column, target, sums),
-            4.. => add_columns::<T, ROWS, 4>(factors, rhs, column, target, sums),
-            _ => add_columns::<T, ROWS, 1>(factors, rhs, column, target, sums),
+            16.. => add_columns::<T, ROWS, 16>(factors, rhs, column, start, sums),
+            8.. => add_columns::<T, ROWS, 8>(factors, rhs, column, start, sums),
+            4.. => add_columns::<T, ROWS, 4>(factors, rhs, column, start, sums),
+            _ => add_columns::<T, ROWS, 1>(factors, rhs, column, start, sums),
         };
     }
 }
@@ -141,14 +234,21 @@ fn add_columns<T: Number, const ROWS: usize, const COLUMNS: usize>(
     factors: impl Fn(usize) -> [T; ROWS],
     rhs: &Matrix<'_, T>,
     first: usize,
-    target: Target,
+    start: Start<'_, T>,
     sums: &mut [T],
 ) -> usize {
     // Constant sizes keep the totals in registers.
     let mut totals = [[T::ZERO; COLUMNS]; ROWS];
-    if target == Target::AddedTo {
-        for row in 0..ROWS {
-            totals[row].copy_from_slice(&sums[row * rhs.cols + first..][..COLUMNS]);
+    match start {
+        Start::Zero => {}
+        Start::Output => {
+            for row in 0..ROWS {
+                totals[row].copy_from_slice(&sums[row * rhs.cols + first..][..COLUMNS]);
+            }
+        }
+        Start::Row(values) => {
+            let values = &values[first..][..COLUMNS];
+            totals.iter_mut().for_each(|totals| totals.copy_from_slice(values));
         }
     }
     for inner in 0..rhs.rows {

@@ -1,0 +1,133 @@
+//! Features of mean 0 and deviation 1, as networks like them.
+
+use highwater_tensor::{Error, Result};
+
+use super::dataset::Dataset;
+
+const OP: &str = "normalise";
+
+/// A mean and a deviation for each channel, measured on training data and applied to all.
+///
+/// A row is `channels` equally long parts, one after the other: the channels of an image, or with as many channels as features
+/// the features themselves.
+///
+/// ```
+/// use highwater_nn::data::{Dataset, Normalise};
+/// let train = Dataset::new(vec![1.0, 10.0, 3.0, 30.0], vec![], 2)?;
+/// let test = Dataset::new(vec![2.0, 20.0], vec![], 2)?;
+/// let normalise = Normalise::of(&train, 2)?;
+/// assert_eq!(train.normalised(&normalise)?.features(), [-1.0, -1.0, 1.0, 1.0]);
+/// assert_eq!(test.normalised(&normalise)?.features(), [0.0, 0.0]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Normalise {
+    mean: Vec<f32>,
+    deviation: Vec<f32>,
+}
+
+impl Normalise {
+    /// With these numbers, one of each for each channel.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless there are as many of both, and deviations are above 0.
+    pub fn new(mean: Vec<f32>, deviation: Vec<f32>) -> Result<Self> {
+        let finite = mean.iter().chain(&deviation).all(|number| number.is_finite());
+        if mean.is_empty() || mean.len() != deviation.len() || !finite || deviation.iter().any(|&d| d <= 0.0)
+        {
+            let expected = "finite numbers, one of each for each channel, deviations above 0";
+            let got = format!("means {mean:?} and deviations {deviation:?}");
+            return Err(Error::BadArgument { op: OP, argument: "mean and deviation", expected, got });
+        }
+        Ok(Self { mean, deviation })
+    }
+
+    /// With those of the channels of some data. A channel that is the same everywhere is only shifted.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for no rows, and unless rows have `channels` equally long parts.
+    pub fn of(data: &Dataset, channels: usize) -> Result<Self> {
+        let places = places(data, channels)?;
+        let count = (data.rows() * places) as f64;
+        if data.rows() == 0 {
+            let (argument, expected) = ("data", "one row or more");
+            return Err(Error::BadArgument { op: OP, argument, expected, got: "none".to_owned() });
+        }
+        // In two passes, which lose no digits where the mean is large.
+        let sums = |term: &dyn Fn(usize, f64) -> f64| {
+            let mut sums = vec![0.0; channels];
+            for (part, features) in data.features().chunks_exact(places).enumerate() {
+                let channel = part % channels;
+                sums[channel] += features.iter().map(|&x| term(channel, f64::from(x))).sum::<f64>();
+            }
+            sums
+        };
+        let mean: Vec<f64> = sums(&|_, x| x).into_iter().map(|sum| sum / count).collect();
+        let squares = sums(&|channel, x| (x - mean[channel]).powi(2));
+        let deviation = squares.into_iter().map(|sum| match (sum / count).sqrt() as f32 {
+            0.0 => 1.0,
+            deviation => deviation,
+        });
+        Self::new(mean.iter().map(|&mean| mean as f32).collect(), deviation.collect())
+    }
+}
+
+/// How many features of a row are one channel's.
+fn places(data: &Dataset, channels: usize) -> Result<usize> {
+    if channels > 0 && data.width() > 0 && data.width().is_multiple_of(channels) {
+        return Ok(data.width() / channels);
+    }
+    let got = format!("{channels} for rows of {}", data.width());
+    Err(Error::BadArgument { op: OP, argument: "channels", expected: "a divisor of the width", got })
+}
+
+impl Dataset {
+    /// The same data with the mean of each channel subtracted, over its deviation.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless rows have equally long parts, one for each channel.
+    pub fn normalised(mut self, normalise: &Normalise) -> Result<Self> {
+        let channels = normalise.mean.len();
+        let places = places(&self, channels)?;
+        for (part, features) in self.features_mut().chunks_exact_mut(places).enumerate() {
+            let (mean, deviation) = (normalise.mean[part % channels], normalise.deviation[part % channels]);
+            features.iter_mut().for_each(|x| *x = (*x - mean) / deviation);
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_are_parts_of_a_row() {
+        let data = Dataset::new(vec![1.0, 3.0, 5.0, 5.0, 1.0, 3.0, 5.0, 5.0], vec![], 4).unwrap();
+        let normalise = Normalise::of(&data, 2).unwrap();
+        assert_eq!(normalise, Normalise::new(vec![2.0, 5.0], vec![1.0, 1.0]).unwrap());
+        let normalised = data.normalised(&normalise).unwrap();
+        assert_eq!(normalised.features(), [-1.0, 1.0, 0.0, 0.0, -1.0, 1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_large_mean_costs_no_digits() {
+        let data = Dataset::new(vec![16_777_210.0, 16_777_212.0], vec![], 1).unwrap();
+        assert_eq!(Normalise::of(&data, 1).unwrap(), Normalise::new(vec![16_777_211.0], vec![1.0]).unwrap());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let data = Dataset::new(vec![1.0; 6], vec![], 3).unwrap();
+        for channels in [0, 2, 4] {
+            assert!(matches!(Normalise::of(&data, channels), Err(Error::BadArgument { .. })));
+        }
+        let two = Normalise::new(vec![0.0; 2], vec![1.0; 2]).unwrap();
+        assert!(matches!(data.normalised(&two), Err(Error::BadArgument { argument: "channels", .. })));
+        let none = Dataset::new(vec![], vec![], 3).unwrap();
+        assert!(matches!(Normalise::of(&none, 1), Err(Error::BadArgument { argument: "data", .. })));
+        for (mean, deviation) in [(vec![], vec![]), (vec![0.0], vec![0.0]), (vec![f32::NAN], vec![1.0])] {
+            assert!(Normalise::new(mean, deviation).is_err());
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Numbers on their way between files and devices.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+
+use bfc_core::Category;
+use highwater_tensor::{
+    DType, Device, Element, Error, IntoShape, OpContext, Place, PlacementReason, Result, Shape, Tensor, View,
+    ViewMut,
+};
+
+// Files hold numbers with their low byte first, and arrays hold them as files do.
+const _: () = assert!(cfg!(target_endian = "little"), "io: big-endian machines are not supported");
+
+/// Arrays by name, in the order of names.
+pub type Arrays = BTreeMap<String, Array>;
+
+/// The most bytes that are taken at once for data which has not arrived yet.
+const STEP_BYTES: usize = 1 << 20;
+
+/// The elements of a tensor in ordinary host memory, in logical order.
+///
+/// ```
+/// use highwater_nn::io::Array;
+/// use highwater_tensor::{Device, Tensor};
+/// let device = Device::cpu()?;
+/// let array = Array::of(&Tensor::ones(&device, [2, 3])?)?;
+/// assert_eq!((array.shape().dims(), array.bytes().len()), (&[2, 3][..], 24));
+/// assert_eq!(array.to_tensor(&device)?.to_vec::<f32>()?, [1.0; 6]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Array {
+    dtype: DType,
+    shape: Shape,
+    /// Whole words, so that the bytes are aligned for every element type.
+    words: Vec<u64>,
+}
+
+impl Array {
+    /// A copy of a tensor's elements.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] on a device that computes nothing, [`Error::NoHostMemory`] if the host has no room.
+    pub fn of(tensor: &Tensor) -> Result<Self> {
+        const OP: &str = "save";
+        if tensor.device().is_dry() {
+            return Err(Error::NoData { op: OP, device: tensor.device().to_string() });
+        }
+        Self::download(OP, tensor.device(), tensor.view())
+    }
+
+    /// An array of the host's values, in logical order.
+    ///
+    /// # Errors
+    /// [`Error::ElementCount`] if they do not make the shape, [`Error::NoHostMemory`] if the host has no room.
+    pub fn from_slice<T: Element>(values: &[T], shape: impl IntoShape) -> Result<Self> {
+        const OP: &str = "array";
+        let (shape, elements) = (shape.into_shape().map_err(|error| error.in_op(OP))?, values.len());
+        if shape.checked_elements() != Some(elements) {
+            return Err(Error::ElementCount { op: OP, elements, shape });
+        }
+        let mut array = Self::zeros(OP, T::DTYPE, shape)?;
+        array.bytes_mut().copy_from_slice(T::bytes_of(values));
+        Ok(array)
+    }
+
+    /// Zeros, of a shape that has memory for its elements or [`Error::NoHostMemory`].
+    pub(super) fn zeros(op: &'static str, dtype: DType, shape: Shape) -> Result<Self> {
+        let none = || Error::NoHostMemory { op, shape, dtype };
+        let bytes = shape.checked_elements().and_then(|elements| elements.checked_mul(dtype.size()));
+        let count = bytes.ok_or_else(none)?.div_ceil(size_of::<u64>());
+        let mut words = Vec::new();
+        words.try_reserve_exact(count).map_err(|_| none())?;
+        words.resize(count, 0);
+        Ok(Self { dtype, shape, words })
+    }
+
+    /// What a kernel reads, as an array.
+    pub(crate) fn download(op: &'static str, device: &Device, view: View<'_>) -> Result<Self> {
+        let mut array = Self::zeros(op, view.dtype(), *view.layout().shape())?;
+        device.download(op, view, array.bytes_mut())?;
+        Ok(array)
+    }
+
+    /// Writes the elements to where a kernel writes, which is like this array.
+    pub(crate) fn upload(&self, op: &'static str, device: &Device, out: ViewMut<'_>) -> Result<()> {
+        device.upload(op, self.bytes(), out)
+    }
+
+    /// An array of words that contain exactly the elements of a shape, which the caller has checked.
+    pub(super) const fn from_words(dtype: DType, shape: Shape, words: Vec<u64>) -> Self {
+        Self { dtype, shape, words }
+    }
+
+    /// A matrix with its rows as columns.
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] unless it has two axes, [`Error::NoHostMemory`] if the host has no room.
+    pub fn transposed(&self) -> Result<Self> {
+        const OP: &str = "transposed";
+        let (shape, dtype) = (self.shape, self.dtype);
+        let &[rows, columns] = shape.dims() else {
+            return Err(Error::BadRank { op: OP, expected: "a matrix", shape });
+        };
+        let mut result = Self::zeros(OP, dtype, [columns, rows].into_shape()?)?;
+        let (from, to) = (self.bytes(), result.bytes_mut());
+        match dtype.size() {
+            1 => transpose::<u8>(from, to, columns),
+            2 => transpose::<u16>(from, to, columns),
+            4 => transpose::<u32>(from, to, columns),
+            _ => transpose::<u64>(from, to, columns),
+        }
+        Ok(result)
+    }
+
+    /// The element type.
+    #[must_use]
+    pub const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape.
+    #[must_use]
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The elements as they lie in memory, low bytes first.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.shape.elements() * self.dtype.size()]
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        let bytes = self.shape.elements() * self.dtype.size();
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..bytes]
+    }
+
+    /// The only element, if there is one of type `T`.
+    pub(crate) fn item<T: Element>(&self) -> Option<T> {
+        if T::DTYPE != self.dtype || self.shape.elements() != 1 {
+            return None;
+        }
+        Some(T::from_raw(bytemuck::pod_read_unaligned(self.bytes())))
+    }
+
+    /// A tensor of these elements.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn to_tensor(&self, place: &impl Place) -> Result<Tensor> {
+        const OP: &str = "load";
+        let device = place.device();
+        device.log_placement(OP, PlacementReason::Asked);
+        let ctx = OpContext::create(OP, device, place.memory()?, Category::Output);
+        let mut out = ctx.output(&self.shape, self.dtype)?;
+        self.upload(OP, ctx.device(), out.view_mut())?;
+        Ok(out.finish())
+    }
+}
+
+/// Reads bytes into words by a function that fills in some at a time, whole words except for the last. Memory is allocated as they
+/// arrive, at most twice of what is there. A source that ends too early is an error of the kind [`io::ErrorKind::UnexpectedEof`].
+pub(super) fn read_words(
+    bytes: usize,
+    mut fill: impl FnMut(&mut [u8]) -> io::Result<()>,
+) -> io::Result<Vec<u64>> {
+    let mut words: Vec<u64> = Vec::new();
+    let (total, mut done) = (bytes.div_ceil(size_of::<u64>()), 0);
+    while done < bytes {
+        let step = (bytes - done).min(STEP_BYTES);
+        let (start, end) = (words.len(), words.len() + step.div_ceil(size_of::<u64>()));
+        if end > words.capacity() {
+            let capacity = total.min(end.max(2 * words.capacity()));
+            let reserved = words.try_reserve_exact(capacity - start);
+            reserved.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        }
+        words.resize(end, 0);
+        fill(&mut bytemuck::cast_slice_mut(&mut words[start..])[..step])?;
+        done += step;
+    }
+    Ok(words)
+}
+
+/// Zeros for this many bytes.
+pub(super) fn zero_words(bytes: usize) -> io::Result<Vec<u64>> {
+    let (count, mut words) = (bytes.div_ceil(size_of::<u64>()), Vec::new());
+    words.try_reserve_exact(count).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    words.resize(count, 0);
+    Ok(words)
+}
+
+/// Copies elements of `size` bytes into the order of a shape's indices. Element `index` is at `offset` plus the sum of `index` times
+/// `strides`, in elements, which the caller has checked.
+pub(super) fn gather(
+    from: &[u8],
+    size: usize,
+    shape: &Shape,
+    offset: usize,
+    strides: &[usize],
+) -> io::Result<Vec<u64>> {
+    let (dims, elements) = (shape.dims(), shape.elements());
+    let mut words = zero_words(elements * size)?;
+    let (mut place, mut index) = (offset, vec![0; dims.len()]);
+    for to in bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..elements * size].chunks_exact_mut(size) {
+        to.copy_from_slice(&from[place * size..][..size]);
+        // On to the next index, the last axis first.
+        for axis in (0..dims.len()).rev() {
+            index[axis] += 1;
+            // The last step of an axis may leave the elements, and is taken back.
+            place = place.wrapping_add(strides[axis]);
+            if index[axis] < dims[axis] {
+                break;
+            }
+            place = place.wrapping_sub(strides[axis].wrapping_mul(dims[axis]));
+            index[axis] = 0;
+        }
+    }
+    Ok(words)
+}
+
+/// Writes the matrix `from`, with so many columns, to `to` column by column.
+fn transpose<T: bytemuck::Pod>(from: &[u8], to: &mut [u8], columns: usize) {
+    let (from, to): (&[T], &mut [T]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
+    let all = (0..columns).flat_map(|column| from.iter().skip(column).step_by(columns));
+    to.iter_mut().zip(all).for_each(|(to, from)| *to = *from);
+}
+
+impl fmt::Debug for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Array({} {})", self.dtype, self.shape)
+    }
+}

@@ -1,0 +1,452 @@
+//! Checkpoints: the whole state of a training run in one safetensors file.
+
+mod partly;
+mod pytorch;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use highwater_tensor::{
+    DType, Error, Result, Shape,
+    backend::RandomKey,
+    error::{FileError, Mismatch, Skipped},
+};
+use highwater_tracking::FileKind;
+
+use super::array::{Array, Arrays};
+use super::atomic::write_atomically;
+use super::mismatch;
+use super::safetensors::{Safetensors, SafetensorsLimits, read_safetensors_from, write_arrays_to};
+use super::skipped::Loaded;
+use super::state_dict::{self, read_state_dict_from};
+use crate::modules::{Module, Parameter};
+use crate::optim::{LossScaler, Optimizer};
+
+pub use partly::PartlyRestored;
+
+/// Before the names of the optimiser's arrays, and of no parameter.
+const OPTIMIZER: &str = "optimizer/";
+/// The name of the optimiser, among the metadata.
+const OPTIMIZER_NAME: &str = "highwater.optimizer";
+/// The step, among the metadata.
+const STEP: &str = "highwater.step";
+/// Before the paths of sources of randomness, among the metadata: a seed and a number.
+const RNG: &str = "highwater.rng/";
+/// The state of a loss scaler, among the metadata.
+const SCALER: &str = "highwater.loss_scaler";
+/// Before the names of notes, among the metadata.
+const NOTE: &str = "highwater.note/";
+
+/// Parameters, and what else a run needs to go on as if it had never stopped.
+///
+/// Parameters have their paths as names, so other programs read the file as any safetensors file; and what other
+/// programs wrote is a checkpoint of parameters alone.
+///
+/// ```
+/// use highwater_nn::io::{Checkpoint, SafetensorsLimits};
+/// use highwater_nn::modules::{Linear, Module};
+/// use highwater_nn::optim::Adam;
+/// use highwater_tensor::{Device, Rng};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("run.safetensors");
+/// let (device, rng) = (Device::cpu()?, Rng::new(0));
+/// let layer = Linear::new(&device, 8, 2, &rng)?;
+/// let adam = Adam::new(layer.parameters(), 1e-3)?;
+/// Checkpoint::of(&layer)?.with_optimizer(&adam)?.with_step(100).save(&path)?;
+///
+/// let other = Linear::new(&device, 8, 2, &rng)?;
+/// let mut adam = Adam::new(other.parameters(), 1e-3)?;
+/// let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default())?;
+/// checkpoint.restore_all(&other, &mut adam)?;
+/// assert_eq!(checkpoint.step(), Some(100));
+/// assert_eq!(other.weight().tensor().to_vec::<f32>()?, layer.weight().tensor().to_vec::<f32>()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # From PyTorch
+///
+/// `safetensors.torch.save_file(net.state_dict(), path)` writes what is read here, and so does `torch.save(net.state_dict(), path)`, of which
+/// nothing is executed. Convolutions, norms, embeddings and biases are alike
+/// in both, and so is the order in which images are flattened. What differs is [renamed](Self::renamed) and
+/// [transposed](Self::transposed): layers are called as they are there, PyTorch counts batches in `num_batches_tracked`, and its
+/// `nn.Linear` keeps `[outputs, inputs]` where [`Linear`](crate::modules::Linear) keeps `[inputs, outputs]`. A
+/// square weight fits either way: so nothing is transposed by itself. Recurrent layers, whose names cannot be mistaken, are changed
+/// in one call, [`recurrent_from_pytorch`](Self::recurrent_from_pytorch).
+///
+/// ```
+/// use highwater_nn::io::{Checkpoint, SafetensorsLimits};
+/// use highwater_nn::modules::{BatchNorm, Conv2d, Flatten, Linear, Relu, Sequential};
+/// use highwater_tensor::{Conv2dOptions, Device, Rng};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("net.safetensors");
+/// let (device, rng) = (Device::cpu()?, Rng::new(0));
+/// // nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 10))
+/// let net = Sequential::new()
+///     .with("conv", Conv2d::new(&device, 1, 4, [3, 3], Conv2dOptions::default(), &rng)?)
+///     .with("norm", BatchNorm::new(&device, 4)?)
+///     .with("relu", Relu)
+///     .with("flatten", Flatten)
+///     .with("head", Linear::new(&device, 4 * 6 * 6, 10, &rng)?);
+/// # let numbers = |name: &str| {
+/// #     let (layer, rest) = name.split_once('.')?;
+/// #     Some(format!("{}.{rest}", match layer { "conv" => 0, "norm" => 1, _ => 4 }))
+/// # };
+/// # let is_linear = |_: &str, array: &highwater_nn::io::Array| array.shape().rank() == 2;
+/// # Checkpoint::of(&net)?.transposed(is_linear)?.renamed(numbers)?.save(&path)?;
+/// let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default())?
+///     .renamed(|name| {
+///         let (number, rest) = name.split_once('.')?;
+///         let layer = match number {
+///             "0" => "conv",
+///             "1" => "norm",
+///             _ => "head",
+///         };
+///         (rest != "num_batches_tracked").then(|| format!("{layer}.{rest}"))
+///     })?
+///     .transposed(|_name, array| array.shape().rank() == 2)?;
+/// checkpoint.restore(&net)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Of a multilayer perceptron the same is true, and `transposed` looks the same; where there are embeddings, which are matrices
+/// as well, it says `name.ends_with("fc.weight")` or whatever tells the linear layers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Where it was read from.
+    path: PathBuf,
+    parameters: Arrays,
+    optimizer: Arrays,
+    /// Whose state that is; empty if nobody said so.
+    optimizer_name: String,
+    rngs: BTreeMap<String, (u64, u64)>,
+    step: Option<u64>,
+    scaler: Option<LossScaler>,
+    notes: BTreeMap<String, String>,
+    skipped: Vec<Skipped>,
+}
+
+impl Checkpoint {
+    /// The parameters of a module, what it keeps beside them (as running means), and the state of the sources of randomness inside it.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] if two parameters or two sources of randomness have the same path, [`Error::NoData`] on a device that computes nothing,
+    /// [`Error::NoHostMemory`] if the host has no room.
+    pub fn of(module: &(impl Module + ?Sized)) -> Result<Self> {
+        let mut checkpoint = Self::default();
+        let mut seen: BTreeMap<String, Parameter> = BTreeMap::new();
+        for (path, parameter) in kept(module) {
+            if let Some(other) = seen.insert(path.clone(), parameter.clone()) {
+                if other.is_same(&parameter) {
+                    continue;
+                }
+                return Err(twice("save", "one whose parameters have a path of their own each", &path));
+            }
+            checkpoint.parameters.insert(path, Array::of(&parameter.tensor())?);
+        }
+        checkpoint.rngs = rngs("save", module)?;
+        Ok(checkpoint)
+    }
+
+    /// The same with the state of an optimiser. Where a run has several, each has a checkpoint, with the module that it trains.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of); [`Error::BadArgument`] if the state of an optimiser is there already.
+    pub fn with_optimizer(mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<Self> {
+        if !self.optimizer.is_empty() {
+            let expected =
+                "the only one of its checkpoint: each optimiser has one, with the module that it trains";
+            let got = match self.optimizer_name.as_str() {
+                "" => "another one".to_owned(),
+                name => format!("another one, after {name}"),
+            };
+            return Err(Error::BadArgument { op: "save", argument: "optimizer", expected, got });
+        }
+        self.optimizer = optimizer.state()?;
+        optimizer.name().clone_into(&mut self.optimizer_name);
+        Ok(self)
+    }
+
+    /// The same with the number of steps done.
+    #[must_use]
+    pub const fn with_step(mut self, step: u64) -> Self {
+        self.step = Some(step);
+        self
+    }
+
+    /// The number of steps done, if it is there.
+    #[must_use]
+    pub const fn step(&self) -> Option<u64> {
+        self.step
+    }
+
+    /// The same with the state of a loss scaler: its scale, and how far it is from the next.
+    ///
+    /// ```
+    /// use highwater_nn::io::Checkpoint;
+    /// use highwater_nn::optim::LossScaler;
+    /// # use highwater_nn::modules::Linear;
+    /// # use highwater_tensor::{Device, Rng};
+    /// # let layer = Linear::new(&Device::cpu()?, 2, 2, &Rng::new(0))?;
+    /// let mut scaler = LossScaler::dynamic();
+    /// let checkpoint = Checkpoint::of(&layer)?.with_scaler(&scaler);
+    /// // To resume, from a file as well:
+    /// if let Some(saved) = checkpoint.scaler() {
+    ///     scaler.clone_from(saved);
+    /// }
+    /// # assert_eq!(scaler, LossScaler::dynamic());
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_scaler(mut self, scaler: &LossScaler) -> Self {
+        self.scaler = Some(scaler.clone());
+        self
+    }
+
+    /// The loss scaler as it was, if it is there.
+    #[must_use]
+    pub const fn scaler(&self) -> Option<&LossScaler> {
+        self.scaler.as_ref()
+    }
+
+    /// The same with a text that means what the program says, as the alphabet of what was learnt: so a program can see later
+    /// whether it goes on with what was meant.
+    ///
+    /// ```
+    /// use highwater_nn::io::Checkpoint;
+    /// let checkpoint = Checkpoint::default().with_note("alphabet", "abc");
+    /// assert_eq!(checkpoint.note("alphabet"), Some("abc"));
+    /// ```
+    #[must_use]
+    pub fn with_note(mut self, name: &str, text: &str) -> Self {
+        self.notes.insert(name.to_owned(), text.to_owned());
+        self
+    }
+
+    /// The text of this name, if it is there.
+    #[must_use]
+    pub fn note(&self, name: &str) -> Option<&str> {
+        self.notes.get(name).map(String::as_str)
+    }
+
+    /// The parameters by path.
+    #[must_use]
+    pub const fn parameters(&self) -> &Arrays {
+        &self.parameters
+    }
+
+    /// The members of the file that were skipped, as they are not tensors or not of an element type that tensors have.
+    #[must_use]
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
+    /// The same with other names of parameters, as for a file of another program; those without a new name are left out.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] if two parameters get the same name.
+    pub fn renamed(mut self, mut rename: impl FnMut(&str) -> Option<String>) -> Result<Self> {
+        for (name, array) in std::mem::take(&mut self.parameters) {
+            let Some(new) = rename(&name) else { continue };
+            if self.parameters.insert(new.clone(), array).is_some() {
+                let (argument, expected) = ("rename", "a name of its own for each parameter");
+                return Err(Error::BadArgument {
+                    op: "load",
+                    argument,
+                    expected,
+                    got: format!("{new} twice"),
+                });
+            }
+        }
+        Ok(self)
+    }
+
+    /// The same with the matrices that `select` picks, by name and contents, transposed: for linear layers of programs that keep
+    /// them the other way round, as [PyTorch](Self#from-pytorch), to and fro.
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for one that is picked and no matrix, [`Error::NoHostMemory`] if the host has no room.
+    pub fn transposed(mut self, mut select: impl FnMut(&str, &Array) -> bool) -> Result<Self> {
+        for (name, array) in &mut self.parameters {
+            if select(name, array) {
+                *array = array.transposed()?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// Writes the file, whole or not at all: see [`write_atomically`].
+    ///
+    /// # Errors
+    /// [`FileError::Io`]; [`FileError::ReservedName`] for a parameter whose name begins with `optimizer/`, as it would be read
+    /// back as a part of the optimiser's state.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), FileError> {
+        let path = path.as_ref();
+        if let Some(name) = self.parameters.keys().find(|name| name.starts_with(OPTIMIZER)) {
+            let (path, name, of) = (path.to_owned(), name.clone(), "the state of the optimiser");
+            return Err(FileError::ReservedName { path, name, prefix: OPTIMIZER, of });
+        }
+        let mut arrays: BTreeMap<Cow<'_, str>, &Array> =
+            self.parameters.iter().map(|(name, array)| (Cow::from(name), array)).collect();
+        let state = self.optimizer.iter();
+        arrays.extend(state.map(|(name, array)| (Cow::from(format!("{OPTIMIZER}{name}")), array)));
+        let rngs = self.rngs.iter();
+        let mut metadata: BTreeMap<String, String> =
+            rngs.map(|(path, (seed, number))| (format!("{RNG}{path}"), format!("{seed} {number}"))).collect();
+        metadata.extend(self.scaler.iter().map(|scaler| (SCALER.to_owned(), scaler.to_text())));
+        metadata.extend(self.notes.iter().map(|(name, text)| (format!("{NOTE}{name}"), text.clone())));
+        let name = Some(&self.optimizer_name).filter(|name| !name.is_empty());
+        metadata.extend(name.map(|name| (OPTIMIZER_NAME.to_owned(), name.clone())));
+        metadata.extend(self.step.map(|step| (STEP.to_owned(), step.to_string())));
+        write_atomically(path, |file| write_arrays_to(file, arrays, &metadata))
+    }
+
+    /// Reads a file of safetensors or [a state dict of PyTorch's](super::read_state_dict), whichever it is. Nothing is changed by it until it
+    /// is restored. Members that cannot be read are [listed](Self::skipped).
+    ///
+    /// # Errors
+    /// As [`read_safetensors`](super::read_safetensors) and [`read_state_dict`](super::read_state_dict); [`FileError::Malformed`] for a step, a source of randomness or a loss scaler that is none.
+    pub fn load(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Self, FileError> {
+        let path = path.as_ref();
+        let mut file = File::open(path).map_err(|error| FileError::io(path, &error))?;
+        let mut start = Vec::new();
+        let read = (&mut file).take(FileKind::START_BYTES as u64).read_to_end(&mut start);
+        read.and_then(|_| file.rewind()).map_err(|error| FileError::io(path, &error))?;
+        let file = BufReader::new(file);
+        // A header of safetensors that begins so would be longer than any.
+        if state_dict::is_state_dict(&start) {
+            let Loaded { arrays: parameters, skipped } = read_state_dict_from(file, path, limits)?;
+            return Ok(Self { path: path.to_owned(), parameters, skipped, ..Self::default() });
+        }
+        Self::from_contents(read_safetensors_from(file, path, limits)?, path)
+    }
+
+    pub(crate) fn from_contents(contents: Safetensors, path: &Path) -> Result<Self, FileError> {
+        let mut checkpoint = Self { path: path.to_owned(), skipped: contents.skipped, ..Self::default() };
+        let bad = |name: &str, text: &str| FileError::malformed(path, 8, format!("{name} is {text:?}"));
+        for (name, array) in contents.arrays {
+            match name.strip_prefix(OPTIMIZER) {
+                Some(state) => checkpoint.optimizer.insert(state.to_owned(), array),
+                None => checkpoint.parameters.insert(name, array),
+            };
+        }
+        for (name, text) in &contents.metadata {
+            if name == STEP {
+                checkpoint.step = Some(text.parse().map_err(|_| bad(name, text))?);
+            } else if name == OPTIMIZER_NAME {
+                checkpoint.optimizer_name.clone_from(text);
+            } else if name == SCALER {
+                checkpoint.scaler = Some(LossScaler::from_text(text).ok_or_else(|| bad(name, text))?);
+            } else if let Some(name) = name.strip_prefix(NOTE) {
+                checkpoint.notes.insert(name.to_owned(), text.clone());
+            } else if let Some(path) = name.strip_prefix(RNG) {
+                let numbers = text.split_once(' ');
+                let state =
+                    numbers.and_then(|(seed, number)| Some((seed.parse().ok()?, number.parse().ok()?)));
+                checkpoint.rngs.insert(path.to_owned(), state.ok_or_else(|| bad(name, text))?);
+            }
+        }
+        Ok(checkpoint)
+    }
+
+    /// Gives a module its parameters, and the sources of randomness inside it their states where they are there.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] names parameters that are missing, unexpected, or of another shape or element type;
+    /// [`Error::Allocation`] if a parameter has to be copied and there is no memory. Nothing has changed then. A
+    /// device that fails on the way leaves some parameters changed.
+    pub fn restore(&self, module: &(impl Module + ?Sized)) -> Result<()> {
+        self.check(module)?;
+        self.apply(module)
+    }
+
+    /// As [`restore`](Self::restore), and gives an optimiser its state: so a run goes on as if it had never stopped.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore), of the optimiser's state and the sources of randomness too: one that is missing in the file or
+    /// unexpected is named; [`FileError::Absent`] if there is no state of an optimiser; [`Error::BadArgument`] if it is that of
+    /// an optimiser of another kind, and if two sources of randomness have the same path.
+    pub fn restore_all(
+        &self,
+        module: &(impl Module + ?Sized),
+        optimizer: &mut (impl Optimizer + ?Sized),
+    ) -> Result<()> {
+        if self.optimizer.is_empty() {
+            let what = "state of an optimiser";
+            return Err(FileError::Absent { path: self.path.clone(), what }.into());
+        }
+        self.check(module)?;
+        mismatch::check_names(Mismatch::RNGS, &rngs("load", module)?, &self.rngs)?;
+        optimizer.check_state(&self.optimizer)?;
+        let [saved, name] = [self.optimizer_name.as_str(), optimizer.name()];
+        if saved != name && !saved.is_empty() && !name.is_empty() {
+            let (argument, expected) = ("optimizer", "of the kind whose state was saved");
+            let got = format!("{name} for the state of {saved}");
+            return Err(Error::BadArgument { op: "load", argument, expected, got });
+        }
+        self.apply(module)?;
+        optimizer.load_state(&self.optimizer)
+    }
+
+    fn check(&self, module: &(impl Module + ?Sized)) -> Result<()> {
+        mismatch::check(Mismatch::PARAMETERS, &expected(module), &self.parameters).map_err(|mut mismatch| {
+            mismatch.skipped.clone_from(&self.skipped);
+            mismatch.into()
+        })
+    }
+
+    fn apply(&self, module: &(impl Module + ?Sized)) -> Result<()> {
+        const OP: &str = "load";
+        let mut parameters = kept(module);
+        parameters.retain(|(path, _)| self.parameters.contains_key(path));
+        // All memory is taken before the first value changes.
+        parameters.iter().try_for_each(|(_, parameter)| parameter.make_unique())?;
+        for (path, parameter) in &parameters {
+            let Some(array) = self.parameters.get(path) else { continue };
+            parameter.set_bytes(OP, array.bytes())?;
+        }
+        module.visit_rngs(&mut |path, rng| {
+            if let Some(&(seed, sequence)) = self.rngs.get(path) {
+                rng.set_state(RandomKey { seed, sequence });
+            }
+        });
+        Ok(())
+    }
+}
+
+/// The states of the sources of randomness inside a module, by path.
+fn rngs(op: &'static str, module: &(impl Module + ?Sized)) -> Result<BTreeMap<String, (u64, u64)>> {
+    let mut states = BTreeMap::new();
+    let mut result = Ok(());
+    module.visit_rngs(&mut |path, rng| {
+        let RandomKey { seed, sequence } = rng.state();
+        // One that is shared is one.
+        let place = std::ptr::from_ref(rng).addr();
+        let other = states.insert(path.to_owned(), (place, (seed, sequence)));
+        if other.is_some_and(|(other, _)| other != place) {
+            result = Err(twice(op, "one whose sources of randomness have a path of their own each", path));
+        }
+    });
+    result.map(|()| states.into_iter().map(|(path, (_, state))| (path, state)).collect())
+}
+
+/// That a module shows two things under one path.
+fn twice(op: &'static str, expected: &'static str, path: &str) -> Error {
+    Error::BadArgument { op, argument: "module", expected, got: format!("{path} twice") }
+}
+
+/// Of which types and shapes a module's parameters are, and what is kept beside them.
+fn expected(module: &(impl Module + ?Sized)) -> BTreeMap<String, (DType, Shape)> {
+    let of = |(path, parameter): (String, Parameter)| {
+        let tensor = parameter.tensor();
+        (path, (tensor.dtype(), *tensor.shape()))
+    };
+    kept(module).into_iter().map(of).collect()
+}
+
+/// Parameters and what is kept beside them.
+fn kept(module: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
+    module.parameters().into_iter().chain(module.buffers()).collect()
+}

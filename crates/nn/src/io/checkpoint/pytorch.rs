@@ -1,0 +1,128 @@
+//! The recurrent layers of PyTorch's files, under the names and with the matrices that ours have.
+
+use std::collections::BTreeMap;
+
+use highwater_tensor::{IntoShape, Result};
+
+use super::Checkpoint;
+use crate::io::{Array, Arrays};
+use crate::modules::RecurrentOptions;
+
+/// What PyTorch calls the parameters of a layer in one direction, and what they are called here.
+const PARTS: [(&str, &str); 4] = [
+    ("weight_ih", "weight_input"),
+    ("weight_hh", "weight_hidden"),
+    ("bias_ih", "bias_input"),
+    ("bias_hh", "bias_hidden"),
+];
+
+/// PyTorch's name of such a parameter, taken apart: `encoder.weight_ih_l1_reverse`.
+struct Name<'a> {
+    /// What stands before: empty, or up to a dot.
+    module: &'a str,
+    /// What it is called here.
+    part: &'static str,
+    layer: usize,
+    backward: bool,
+}
+
+impl<'a> Name<'a> {
+    fn parse(name: &'a str) -> Option<Self> {
+        let (module, last) = name.split_at(name.rfind('.').map_or(0, |dot| dot + 1));
+        let forward = last.strip_suffix("_reverse");
+        let (part, number) = forward.unwrap_or(last).rsplit_once("_l")?;
+        let (_, part) = *PARTS.iter().find(|(theirs, _)| *theirs == part)?;
+        // As PyTorch writes it: without a sign, and without zeros before it.
+        let layer = number.parse().ok().filter(|layer: &usize| layer.to_string() == number)?;
+        Some(Self { module, part, layer, backward: forward.is_some() })
+    }
+
+    fn is_weight(&self) -> bool {
+        self.part.starts_with("weight")
+    }
+}
+
+/// What the names tell of a module.
+#[derive(Default)]
+struct Found {
+    options: RecurrentOptions,
+    has_bias: bool,
+}
+
+impl Checkpoint {
+    /// The same with the parameters of PyTorch's `nn.GRU`, `nn.LSTM` and `nn.RNN`, of any number of layers in one direction or both,
+    /// as those of [`Gru`](crate::modules::Gru), [`Lstm`](crate::modules::Lstm) and [`Rnn`](crate::modules::Rnn), which then give the same numbers: `encoder.weight_ih_l0`
+    /// becomes `encoder.weight_input`, or `encoder.layers.0.forward.weight_input` where there is more than one half, and
+    /// weights are transposed. The gates lie in the same order in both. The biases that `bias=False` leaves out are zeros here.
+    /// All else keeps its name and its contents.
+    ///
+    /// The batch is the first axis here, as `batch_first=True` has it there. Projections (`proj_size`) there are none here:
+    /// [`restore`](Self::restore) names their weights as unexpected.
+    ///
+    /// ```
+    /// use highwater_nn::io::{Checkpoint, SafetensorsLimits};
+    /// use highwater_nn::modules::{Gru, RecurrentOptions};
+    /// use highwater_tensor::{Device, Rng};
+    /// # use highwater_nn::modules::Module;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("gru.safetensors");
+    /// # let options = RecurrentOptions { layers: 2, bidirectional: true, ..Default::default() };
+    /// # let theirs = |name: &str| {
+    /// #     let [layer, direction, part] = name.strip_prefix("layers.")?.split('.').collect::<Vec<_>>()[..] else { return None };
+    /// #     let part = part.replace("input", "ih").replace("hidden", "hh");
+    /// #     Some(format!("{part}_l{layer}{}", if direction == "backward" { "_reverse" } else { "" }))
+    /// # };
+    /// # let is_matrix = |_: &str, array: &highwater_nn::io::Array| array.shape().rank() == 2;
+    /// # let made = Gru::with_options(&Device::cpu()?, 4, 8, options, &Rng::new(1))?;
+    /// # Checkpoint::of(&made)?.transposed(is_matrix)?.renamed(theirs)?.save(&path)?;
+    /// // nn.GRU(4, 8, num_layers=2, bidirectional=True, batch_first=True)
+    /// let options = RecurrentOptions { layers: 2, bidirectional: true, ..Default::default() };
+    /// let gru = Gru::with_options(&Device::cpu()?, 4, 8, options, &Rng::new(0))?;
+    /// let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default())?;
+    /// checkpoint.recurrent_from_pytorch()?.restore(&gru)?;
+    /// # for ((_, a), (_, b)) in made.parameters().iter().zip(gru.parameters()) {
+    /// #     assert_eq!(a.tensor().to_vec::<f32>()?, b.tensor().to_vec::<f32>()?);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadRank`](highwater_tensor::Error::BadRank) for such a weight that is no matrix,
+    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) if a new name is there already,
+    /// [`Error::NoHostMemory`](highwater_tensor::Error::NoHostMemory) if the host has no room.
+    pub fn recurrent_from_pytorch(self) -> Result<Self> {
+        let mut modules = BTreeMap::<String, Found>::new();
+        for name in self.parameters.keys().filter_map(|name| Name::parse(name)) {
+            let found = modules.entry(name.module.to_owned()).or_default();
+            found.options.layers = found.options.layers.max(name.layer.saturating_add(1));
+            found.options.bidirectional |= name.backward;
+            found.has_bias |= !name.is_weight();
+        }
+        let is_weight = |name: &str, _: &Array| Name::parse(name).is_some_and(|name| name.is_weight());
+        let path = |name: &str| {
+            let Some(Name { module, part, layer, backward }) = Name::parse(name) else {
+                return name.to_owned();
+            };
+            let cell = modules[module].options.path(layer, backward);
+            format!("{module}{cell}{}{part}", if cell.is_empty() { "" } else { "." })
+        };
+        self.with_biases(&modules)?.transposed(is_weight)?.renamed(|name| Some(path(name)))
+    }
+
+    /// The same with zeros for the biases of modules that have none: as many as each weight has rows. One without elements
+    /// could claim any number of rows, and is left alone.
+    fn with_biases(mut self, modules: &BTreeMap<String, Found>) -> Result<Self> {
+        let mut biases = Arrays::new();
+        for (name, weight) in &self.parameters {
+            if let Some(Name { module, .. }) = Name::parse(name).filter(|name| !modules[name.module].has_bias)
+                && weight.shape().elements() > 0
+                && let Some(&rows) = weight.shape().dims().first()
+            {
+                let bias = format!("{module}{}", name[module.len()..].replacen("weight", "bias", 1));
+                biases.insert(bias, Array::zeros("load", weight.dtype(), [rows].into_shape()?)?);
+            }
+        }
+        self.parameters.append(&mut biases);
+        Ok(self)
+    }
+}

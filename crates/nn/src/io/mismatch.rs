@@ -1,0 +1,63 @@
+//! The comparison of arrays with the places that they are loaded into.
+
+use std::collections::BTreeMap;
+
+use highwater_tensor::{
+    DType, Shape,
+    error::{Difference, Mismatch},
+};
+
+use super::array::Arrays;
+
+/// Compares all names, element types and shapes.
+pub(crate) fn check(
+    what: &'static str,
+    expected: &BTreeMap<String, (DType, Shape)>,
+    found: &Arrays,
+) -> Result<(), Box<Mismatch>> {
+    none(between(what, expected, found))
+}
+
+/// All that does not fit.
+pub(crate) fn between(
+    what: &'static str,
+    expected: &BTreeMap<String, (DType, Shape)>,
+    found: &Arrays,
+) -> Mismatch {
+    let mut mismatch = of_names(what, expected, found);
+    for (name, &expected) in expected {
+        let Some(array) = found.get(name) else { continue };
+        let found = (array.dtype(), *array.shape());
+        if found != expected {
+            mismatch.different.push(Difference { name: name.clone(), expected, found });
+        }
+    }
+    mismatch
+}
+
+/// Compares names alone.
+pub(crate) fn check_names<E, F>(
+    what: &'static str,
+    expected: &BTreeMap<String, E>,
+    found: &BTreeMap<String, F>,
+) -> Result<(), Box<Mismatch>> {
+    none(of_names(what, expected, found))
+}
+
+fn of_names<E, F>(
+    what: &'static str,
+    expected: &BTreeMap<String, E>,
+    found: &BTreeMap<String, F>,
+) -> Mismatch {
+    let missing = expected.keys().filter(|name| !found.contains_key(*name)).cloned().collect();
+    let unexpected = found.keys().filter(|name| !expected.contains_key(*name)).cloned().collect();
+    Mismatch { what, missing, unexpected, different: Vec::new(), skipped: Vec::new() }
+}
+
+/// Whether all fits.
+fn none(mismatch: Mismatch) -> Result<(), Box<Mismatch>> {
+    if mismatch.missing.is_empty() && mismatch.unexpected.is_empty() && mismatch.different.is_empty() {
+        return Ok(());
+    }
+    Err(Box::new(mismatch))
+}

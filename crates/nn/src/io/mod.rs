@@ -1,0 +1,31 @@
+//! Files of numbers: checkpoints and the format that they are written in, and NumPy's `.npy` and `.npz`.
+//!
+//! Every reader takes its files as hostile: sizes are checked against limits before memory is taken, memory is taken as
+//! bytes arrive and not as a header claims them, and errors name the file and the offset.
+
+mod archive;
+mod array;
+mod atomic;
+mod checkpoint;
+pub(crate) mod mismatch;
+mod npy;
+mod npz;
+mod safetensors;
+mod skipped;
+mod state_dict;
+pub(crate) mod stored;
+
+pub use array::{Array, Arrays};
+pub use atomic::write_atomically;
+pub use checkpoint::{Checkpoint, PartlyRestored};
+pub use npy::{NpyLimits, read_npy, read_npy_from, write_npy, write_npy_to};
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use npz::read_npz_bytes;
+pub use npz::{read_npz, read_npz_from, write_npz, write_npz_to};
+pub use safetensors::{
+    Safetensors, SafetensorsLimits, read_safetensors, read_safetensors_from, write_safetensors_to,
+};
+pub use skipped::Loaded;
+pub use state_dict::{read_state_dict, read_state_dict_from};
+
+pub use highwater_tensor::error::{Difference, FileError, Mismatch, Skipped};

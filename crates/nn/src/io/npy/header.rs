@@ -1,0 +1,287 @@
+//! The header of a `.npy` file: a Python dictionary with three keys, read by a parser that knows nothing else.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use highwater_tensor::{DType, MAX_RANK, Shape};
+use highwater_tracking::FileKind;
+
+use super::NpyLimits;
+use crate::file_kind;
+use crate::io::stored::{Kind, Stored};
+use crate::io::{Array, FileError};
+
+/// How every file begins.
+const MAGIC: [u8; 6] = *b"\x93NUMPY";
+/// Magic, version, and the length of the header in format 1.
+const PREFIX: usize = 10;
+/// Where elements begin is a multiple of this.
+const ALIGNMENT: usize = 64;
+
+/// Kinds of elements, as NumPy calls them. It has no bf16.
+const KINDS: [(Kind, &str); 12] = [
+    (Kind::Same(DType::F16), "f2"),
+    (Kind::Same(DType::F32), "f4"),
+    (Kind::Same(DType::F64), "f8"),
+    (Kind::Same(DType::I32), "i4"),
+    (Kind::Same(DType::I64), "i8"),
+    (Kind::Same(DType::U8), "u1"),
+    (Kind::Same(DType::Bool), "b1"),
+    (Kind::I8, "i1"),
+    (Kind::I16, "i2"),
+    (Kind::U16, "u2"),
+    (Kind::U32, "u4"),
+    (Kind::U64, "u8"),
+];
+
+/// The type that NumPy's name describes, as `<f4` or `>u2`. Without an order, or with `|` or `=`, the low byte comes first, as on the
+/// machines that NumPy runs on.
+fn stored(descr: &str, fortran: bool) -> Option<Stored> {
+    let name = descr.strip_prefix(['<', '>', '|', '=']).unwrap_or(descr);
+    let &(kind, _) = KINDS.iter().find(|(_, known)| *known == name)?;
+    let high_byte_first = descr.starts_with('>') && kind.size() > 1;
+    Some(Stored { kind, high_byte_first, fortran })
+}
+
+/// What NumPy calls the elements of an array that is written.
+fn name(dtype: DType) -> Option<String> {
+    let (_, kind) = KINDS.iter().find(|(known, _)| *known == Kind::Same(dtype))?;
+    Some(format!("{}{kind}", if dtype.size() == 1 { '|' } else { '<' }))
+}
+
+/// What the header says.
+pub(super) struct Header {
+    pub(super) stored: Stored,
+    pub(super) shape: Shape,
+    /// Where the elements begin in the file.
+    pub(super) data_start: u64,
+}
+
+impl Header {
+    pub(super) fn read(source: &mut impl Read, path: &Path, limits: &NpyLimits) -> Result<Self, FileError> {
+        let mut start = [0; 8];
+        let read = source.read_exact(&mut start);
+        read.map_err(|error| FileError::read(path, 0, "the magic string and the version", &error))?;
+        if start[..6] != MAGIC {
+            let mut start = start.to_vec();
+            let read = source.take(FileKind::START_BYTES as u64).read_to_end(&mut start);
+            read.map_err(|error| FileError::io(path, &error))?;
+            let problem = file_kind::mistaken_or_text(&start, "a .npy file");
+            let problem = problem.unwrap_or_else(|| "it does not begin as files of NumPy do".to_owned());
+            return Err(FileError::malformed(path, 0, problem));
+        }
+        // Version 1 has a length of two bytes, 2 one of four, and 3 is 2 in another encoding.
+        let mut length = [0; 4];
+        let width = match start[6] {
+            1 => 2,
+            2 | 3 => 4,
+            version => {
+                return Err(FileError::malformed(path, 6, format!("version {version} of the format")));
+            }
+        };
+        let read = source.read_exact(&mut length[..width]);
+        read.map_err(|error| FileError::read(path, 8, "the length of the header", &error))?;
+        let (length, begin) = (u64::from(u32::from_le_bytes(length)), 8 + width as u64);
+        if length > limits.header_bytes {
+            let (path, what, limit) = (path.to_owned(), "bytes of header", limits.header_bytes);
+            return Err(FileError::TooLarge { path, offset: 8, what, found: length, limit });
+        }
+        let mut text = Vec::new();
+        source.take(length).read_to_end(&mut text).map_err(|error| FileError::io(path, &error))?;
+        if (text.len() as u64) < length {
+            let (path, what) = (path.to_owned(), "the header".to_owned());
+            return Err(FileError::Truncated { path, offset: begin, what });
+        }
+        let fields = Parser { text: &text, at: 0 }
+            .dictionary()
+            .map_err(|(at, problem)| FileError::malformed(path, begin + at as u64, problem))?;
+        let whole = |problem: String| FileError::malformed(path, begin, problem);
+        let stored = stored(&fields.descr, fields.fortran).ok_or_else(|| FileError::UnsupportedDType {
+            path: path.to_owned(),
+            name: "the array".to_owned(),
+            dtype: fields.descr.clone(),
+        })?;
+        if fields.axes > MAX_RANK {
+            let (path, name) = (path.to_owned(), "the array".to_owned());
+            return Err(FileError::TooManyAxes { path, name, axes: fields.axes });
+        }
+        let shape = Shape::new(&fields.shape).map_err(|error| whole(error.to_string()))?;
+        Ok(Self { stored, shape, data_start: begin + length })
+    }
+}
+
+/// The values of the three keys.
+#[derive(Default)]
+struct Fields {
+    descr: String,
+    fortran: bool,
+    /// The sizes of the first axes, as many as tensors have.
+    shape: Vec<usize>,
+    axes: usize,
+}
+
+/// What is wrong, and at which byte of the header.
+type Problem = (usize, String);
+
+struct Parser<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl Parser<'_> {
+    /// `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`, the keys in any order, each once.
+    fn dictionary(mut self) -> Result<Fields, Problem> {
+        let (mut fields, mut seen) = (Fields::default(), Vec::new());
+        self.expect(b'{')?;
+        while !self.accept(b'}') {
+            let at = self.at;
+            let key = self.string()?;
+            if seen.contains(&key) {
+                return Err((at, format!("the key {key:?} is there twice")));
+            }
+            self.expect(b':')?;
+            match key.as_str() {
+                "descr" => fields.descr = self.element_type()?,
+                "fortran_order" => fields.fortran = self.truth()?,
+                "shape" => (fields.shape, fields.axes) = self.sizes()?,
+                _ => return Err((at, format!("an unknown key, {key:?}"))),
+            }
+            seen.push(key);
+            if !self.accept(b',') {
+                self.expect(b'}')?;
+                break;
+            }
+        }
+        self.skip_space();
+        if self.at < self.text.len() {
+            return self.problem("the end of the header");
+        }
+        if seen.len() < 3 {
+            return Err((0, "one of the keys descr, fortran_order and shape is missing".to_owned()));
+        }
+        Ok(fields)
+    }
+
+    fn problem<T>(&self, expected: &str) -> Result<T, Problem> {
+        Err((self.at, format!("the header should have {expected} here")))
+    }
+
+    fn skip_space(&mut self) {
+        while self.text.get(self.at).is_some_and(u8::is_ascii_whitespace) {
+            self.at += 1;
+        }
+    }
+
+    fn accept(&mut self, byte: u8) -> bool {
+        self.skip_space();
+        let is_there = self.text.get(self.at) == Some(&byte);
+        self.at += usize::from(is_there);
+        is_there
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), Problem> {
+        if self.accept(byte) { Ok(()) } else { self.problem(&format!("{:?}", char::from(byte))) }
+    }
+
+    /// A text, or the list of a structured type's fields, as it is written.
+    fn element_type(&mut self) -> Result<String, Problem> {
+        self.skip_space();
+        let rest = &self.text[self.at..];
+        if rest.first() != Some(&b'[') {
+            // Python 2 may mark a text as Unicode.
+            self.at += usize::from(matches!(rest, [b'u', b'\'' | b'"', ..]));
+            return self.string();
+        }
+        let mut depth = 0_usize;
+        let end = rest.iter().position(|byte| {
+            match byte {
+                b'[' => depth += 1,
+                b']' => depth -= 1,
+                _ => {}
+            }
+            depth == 0
+        });
+        let Some(end) = end else { return self.problem("the end of a list") };
+        self.at += end + 1;
+        Ok(format!("structured {}", String::from_utf8_lossy(&rest[..=end])))
+    }
+
+    /// A text of printable ASCII without escapes.
+    fn string(&mut self) -> Result<String, Problem> {
+        let quote = if self.accept(b'\'') {
+            b'\''
+        } else if self.accept(b'"') {
+            b'"'
+        } else {
+            return self.problem("a text");
+        };
+        let rest = &self.text[self.at..];
+        let Some(end) = rest.iter().position(|&byte| byte == quote) else {
+            return self.problem("the end of a text");
+        };
+        let text = &rest[..end];
+        if !text.iter().all(|&byte| byte.is_ascii_graphic() && byte != b'\\') {
+            return self.problem("a text of plain characters");
+        }
+        self.at += end + 1;
+        Ok(text.iter().map(|&byte| char::from(byte)).collect())
+    }
+
+    fn truth(&mut self) -> Result<bool, Problem> {
+        self.skip_space();
+        for (word, value) in [("True", true), ("False", false)] {
+            if self.text[self.at..].starts_with(word.as_bytes()) {
+                self.at += word.len();
+                return Ok(value);
+            }
+        }
+        self.problem("True or False")
+    }
+
+    /// `()`, `(3,)` or `(2, 3)`: the sizes of as many axes as tensors have, and the number of all axes.
+    fn sizes(&mut self) -> Result<(Vec<usize>, usize), Problem> {
+        self.expect(b'(')?;
+        let (mut sizes, mut axes) = (Vec::new(), 0);
+        while !self.accept(b')') {
+            let size = self.number()?;
+            axes += 1;
+            if axes <= MAX_RANK {
+                sizes.push(size);
+            }
+            if !self.accept(b',') {
+                self.expect(b')')?;
+                break;
+            }
+        }
+        Ok((sizes, axes))
+    }
+
+    /// A size. Python 2 marks long integers by an `L`.
+    fn number(&mut self) -> Result<usize, Problem> {
+        self.skip_space();
+        let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let text = std::str::from_utf8(&self.text[self.at..self.at + digits]).unwrap_or_default();
+        let Ok(number) = text.parse() else { return self.problem("a size") };
+        self.at += digits;
+        self.at += usize::from(self.text.get(self.at) == Some(&b'L'));
+        Ok(number)
+    }
+}
+
+/// The beginning of a file with this array, padded so that the elements are aligned.
+pub(super) fn text(array: &Array) -> io::Result<Vec<u8>> {
+    let unknown = || io::Error::new(io::ErrorKind::InvalidInput, format!("NumPy has no {}", array.dtype()));
+    let descr = name(array.dtype()).ok_or_else(unknown)?;
+    let dims = array.shape().dims();
+    let sizes = match dims {
+        [only] => format!("({only},)"),
+        _ => format!("({})", dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+    };
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {sizes}, }}");
+    let length = (PREFIX + text.len() + 1).next_multiple_of(ALIGNMENT) - PREFIX;
+    text.extend(std::iter::repeat_n(' ', length - text.len() - 1));
+    text.push('\n');
+    // Eight sizes of at most twenty digits and some words are far below 65,536 bytes.
+    let length = u16::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok([&MAGIC[..], &[1, 0], &length.to_le_bytes(), text.as_bytes()].concat())
+}

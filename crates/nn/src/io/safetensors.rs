@@ -1,0 +1,148 @@
+//! The safetensors format (<https://github.com/huggingface/safetensors>): the length of a header as eight bytes, the header as
+//! JSON with each tensor's element type, shape and place, then the tensors' bytes without gaps.
+
+mod header;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::Path;
+
+use highwater_tensor::error::{FileError, Skipped};
+
+use self::header::{Entry, Header};
+use super::array::{Array, Arrays};
+use super::skipped::{Collector, Loaded};
+use super::stored::{Place, Stored};
+
+/// What a file may hold at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SafetensorsLimits {
+    /// Bytes of the header.
+    pub header_bytes: u64,
+    /// Tensors, and as many texts among the metadata.
+    pub tensors: usize,
+    /// Bytes of all tensors together, once they are of the element types that tensors have here.
+    pub data_bytes: u64,
+    /// Bytes of all tensors together for each byte of a state dict of PyTorch, whose tensors may share elements. Up to 16 MiB are
+    /// always read.
+    pub expansion: u64,
+}
+
+impl Default for SafetensorsLimits {
+    /// A header of 16 MiB, 100,000 tensors, 64 GiB of data, and an expansion of 5.
+    fn default() -> Self {
+        Self { header_bytes: 16 << 20, tensors: 100_000, data_bytes: 64 << 30, expansion: 5 }
+    }
+}
+
+/// The contents of a file.
+///
+/// ```
+/// use highwater_nn::io::{Array, Safetensors, SafetensorsLimits, read_safetensors_from, write_safetensors_to};
+/// let mut contents = Safetensors::default();
+/// contents.arrays.insert("weight".into(), Array::from_slice(&[1.0f32, 2.0], [2])?);
+/// let mut file = Vec::new();
+/// write_safetensors_to(&mut file, &contents)?;
+/// assert_eq!(read_safetensors_from(&file[..], "memory", &SafetensorsLimits::default())?, contents);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Safetensors {
+    /// The tensors.
+    pub arrays: Arrays,
+    /// Texts by name, which mean what the writer of the file says.
+    pub metadata: BTreeMap<String, String>,
+    /// The tensors of element types that tensors do not have here. They are not written.
+    pub skipped: Vec<Skipped>,
+}
+
+/// Reads a file.
+///
+/// An integer type that tensors do not have becomes the narrowest type that holds all its values: `i32` for `I8`, `I16` and `U16`, and
+/// `i64` for `U32`, and for `U64` if all its values are below 2⁶³. Tensors of other types, such as floats of 8 bits, are
+/// [skipped and listed](Safetensors::skipped).
+///
+/// # Errors
+/// [`FileError`] says what is wrong and where. If no tensor can be read, the first unsupported one is an error.
+pub fn read_safetensors(
+    path: impl AsRef<Path>,
+    limits: &SafetensorsLimits,
+) -> Result<Safetensors, FileError> {
+    let path = path.as_ref();
+    let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
+    read_safetensors_from(BufReader::new(file), path, limits)
+}
+
+/// Reads from anywhere. `name` stands for the file in errors.
+///
+/// # Errors
+/// As [`read_safetensors`].
+pub fn read_safetensors_from(
+    mut source: impl Read,
+    name: impl AsRef<Path>,
+    limits: &SafetensorsLimits,
+) -> Result<Safetensors, FileError> {
+    let path = name.as_ref();
+    let Header { entries, metadata, data_start } = Header::read(&mut source, path, limits)?;
+    let (mut collector, mut offset) = (Collector::default(), data_start);
+    for Entry { name, contents, bytes } in entries {
+        let array = contents.and_then(|(kind, shape)| {
+            Stored::little(kind).read(&mut source, shape, Place { path, offset, name: &name })
+        });
+        match array {
+            Ok(array) => {
+                collector.add(name, array);
+            }
+            Err(error) => {
+                let is_read = matches!(error, FileError::OutOfRange { .. });
+                collector.skip_unsupported(&name, error)?;
+                if !is_read {
+                    skip(&mut source, bytes).map_err(|error| {
+                        FileError::read(path, offset, format!("the elements of {name}"), &error)
+                    })?;
+                }
+            }
+        }
+        offset += bytes;
+    }
+    let mut rest = Vec::new();
+    source.take(1).read_to_end(&mut rest).map_err(|error| FileError::io(path, &error))?;
+    if !rest.is_empty() {
+        return Err(FileError::malformed(path, offset, "there are bytes behind the last tensor"));
+    }
+    let Loaded { arrays, skipped } = collector.finish()?;
+    Ok(Safetensors { arrays, metadata, skipped })
+}
+
+/// Reads bytes that nothing needs.
+pub(super) fn skip(source: &mut impl Read, bytes: u64) -> io::Result<()> {
+    let skipped = io::copy(&mut source.take(bytes), &mut io::sink())?;
+    if skipped < bytes { Err(io::Error::from(io::ErrorKind::UnexpectedEof)) } else { Ok(()) }
+}
+
+/// Writes a file's contents. Larger element types come first, so that each tensor is aligned.
+///
+/// # Errors
+/// What `sink` says.
+pub fn write_safetensors_to(sink: impl Write, contents: &Safetensors) -> io::Result<()> {
+    let arrays = contents.arrays.iter().map(|(name, array)| (Cow::from(name), array));
+    write_arrays_to(sink, arrays.collect(), &contents.metadata)
+}
+
+/// As [`write_safetensors_to`], for borrowed arrays.
+pub(super) fn write_arrays_to(
+    mut sink: impl Write,
+    arrays: BTreeMap<Cow<'_, str>, &Array>,
+    metadata: &BTreeMap<String, String>,
+) -> io::Result<()> {
+    let mut arrays: Vec<_> = arrays.into_iter().collect();
+    arrays.sort_by_key(|(_, array)| std::cmp::Reverse(array.dtype().size()));
+    let header = header::text(&arrays, metadata)?;
+    sink.write_all(&(header.len() as u64).to_le_bytes())?;
+    sink.write_all(&header)?;
+    arrays.iter().try_for_each(|(_, array)| sink.write_all(array.bytes()))
+}

@@ -1,0 +1,392 @@
+//! The header of a safetensors file: parsed without intermediate JSON values, checked as a whole before any data, and written.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Read};
+use std::path::Path;
+
+use highwater_tensor::{DType, MAX_RANK, Shape};
+use highwater_tracking::FileKind;
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
+use serde_json::{Value, json};
+
+use super::SafetensorsLimits;
+use crate::file_kind;
+use crate::io::stored::Kind;
+use crate::io::{Array, FileError};
+
+/// The field of the header that is not a tensor.
+const METADATA: &str = "__metadata__";
+
+/// How many bytes say the length of the header.
+const LENGTH_BYTES: u64 = 8;
+
+/// Kinds of elements, as the format calls them.
+const KINDS: [(Kind, &str); 13] = [
+    (Kind::Same(DType::F32), "F32"),
+    (Kind::Same(DType::F64), "F64"),
+    (Kind::Same(DType::F16), "F16"),
+    (Kind::Same(DType::BF16), "BF16"),
+    (Kind::Same(DType::I64), "I64"),
+    (Kind::Same(DType::I32), "I32"),
+    (Kind::Same(DType::U8), "U8"),
+    (Kind::Same(DType::Bool), "BOOL"),
+    (Kind::I8, "I8"),
+    (Kind::I16, "I16"),
+    (Kind::U16, "U16"),
+    (Kind::U32, "U32"),
+    (Kind::U64, "U64"),
+];
+
+/// The most characters of an unknown element type that are kept.
+const MAX_DTYPE: usize = 40;
+
+/// The most characters of a name that an error repeats.
+const MAX_SHOWN: usize = 100;
+
+/// A tensor in the file.
+pub(super) struct Entry {
+    pub(super) name: String,
+    /// Its element type and shape, or why tensors do not support it.
+    pub(super) contents: Result<(Kind, Shape), FileError>,
+    /// In the file.
+    pub(super) bytes: u64,
+}
+
+/// The contents of the header: tensors without gaps between them, in the order of their data.
+pub(super) struct Header {
+    pub(super) entries: Vec<Entry>,
+    pub(super) metadata: BTreeMap<String, String>,
+    /// Where the data begin in the file.
+    pub(super) data_start: u64,
+}
+
+impl Header {
+    pub(super) fn read(
+        source: &mut impl Read,
+        path: &Path,
+        limits: &SafetensorsLimits,
+    ) -> Result<Self, FileError> {
+        let mut length = [0; LENGTH_BYTES as usize];
+        let read = source.read_exact(&mut length);
+        read.map_err(|error| FileError::read(path, 0, "the length of the header", &error))?;
+        let mut text = Vec::new();
+        let too_large = |offset, what, found, limit| {
+            Err(FileError::TooLarge { path: path.to_owned(), offset, what, found, limit })
+        };
+        let wanted = u64::from_le_bytes(length);
+        let is_too_long = wanted > limits.header_bytes;
+        // Of a file of another kind, the first bytes are enough.
+        let wanted_bytes = if is_too_long { FileKind::START_BYTES as u64 } else { wanted };
+        source.take(wanted_bytes).read_to_end(&mut text).map_err(|error| FileError::io(path, &error))?;
+        if text.first() != Some(&b'{') {
+            let start = [&length[..], &text[..text.len().min(FileKind::START_BYTES)]].concat();
+            if let Some(problem) = file_kind::mistaken_or_text(&start, "a safetensors file") {
+                return Err(FileError::malformed(path, 0, problem));
+            }
+        }
+        if is_too_long {
+            return too_large(0, "bytes of header", wanted, limits.header_bytes);
+        }
+        if (text.len() as u64) < wanted {
+            let (path, what) = (path.to_owned(), "the header".to_owned());
+            return Err(FileError::Truncated { path, offset: LENGTH_BYTES, what });
+        }
+        let malformed = |problem: String| FileError::malformed(path, LENGTH_BYTES, problem);
+        let mut fields = Fields { limit: limits.tensors, ..Fields::default() };
+        let mut json = serde_json::Deserializer::from_slice(&text);
+        let parsed = fields.deserialize(&mut json).and_then(|()| json.end());
+        if let Some(what) = fields.too_many {
+            return too_large(LENGTH_BYTES, what, limits.tensors as u64 + 1, limits.tensors as u64);
+        }
+        parsed.map_err(|error| malformed(format!("the header is invalid: {error}")))?;
+        drop(text);
+        let Fields { tensors: mut placed, metadata, .. } = fields;
+
+        placed.sort_by(|(name, _), (other, _)| name.cmp(other));
+        if let Some(pair) = placed.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(malformed(format!("the name {:?} is there twice", pair[0].0)));
+        }
+        // An empty tensor may begin where the next one does, and comes before it.
+        placed.sort_by_key(|(_, described)| (described.begin, described.end));
+        let (mut end, mut kept) = (0, 0_u64);
+        let mut entries = Vec::with_capacity(placed.len());
+        for (name, described) in placed {
+            let Described { begin, end: next, .. } = described;
+            if begin != end {
+                return Err(malformed(format!("{name:?} begins at {begin} of the data, not at {end}")));
+            }
+            end = next;
+            let bytes = next - begin;
+            let contents = described.contents(path, &name);
+            if let Ok((kind, shape)) = &contents {
+                let elements = shape.checked_elements();
+                let needed = elements.and_then(|count| count.checked_mul(kind.size()));
+                if needed.map(|needed| needed as u64) != Some(bytes) {
+                    let dtype = KINDS.iter().find(|(known, _)| known == kind).map_or("", |(_, name)| name);
+                    return Err(malformed(format!("{name:?}: {bytes} bytes do not make {dtype} {shape}")));
+                }
+                let elements = bytes / kind.size() as u64;
+                kept = kept.saturating_add(elements.saturating_mul(kind.dtype().size() as u64));
+            }
+            entries.push(Entry { name, contents, bytes });
+        }
+        if kept > limits.data_bytes {
+            return too_large(LENGTH_BYTES, "bytes of data", kept, limits.data_bytes);
+        }
+        Ok(Self { entries, metadata: metadata.unwrap_or_default(), data_start: LENGTH_BYTES + wanted })
+    }
+}
+
+/// A tensor as the header describes it.
+struct Described {
+    dtype: Dtype,
+    shape: Dims,
+    begin: u64,
+    end: u64,
+}
+
+/// The name of an element type.
+enum Dtype {
+    Known(Kind),
+    /// Its beginning.
+    Unknown(String),
+}
+
+/// The sizes of the first axes, as many as tensors have, and the number of all axes.
+#[derive(Clone, Copy)]
+struct Dims {
+    dims: [usize; MAX_RANK],
+    axes: usize,
+}
+
+impl Described {
+    fn contents(&self, path: &Path, name: &str) -> Result<(Kind, Shape), FileError> {
+        let (path, name) = (path.to_owned(), name.to_owned());
+        let kind = match &self.dtype {
+            Dtype::Known(kind) => *kind,
+            Dtype::Unknown(dtype) => {
+                return Err(FileError::UnsupportedDType { path, name, dtype: dtype.clone() });
+            }
+        };
+        let Dims { dims, axes } = self.shape;
+        let shape = dims.get(..axes).and_then(|dims| Shape::new(dims).ok());
+        let shape = shape.ok_or(FileError::TooManyAxes { path, name, axes })?;
+        Ok((kind, shape))
+    }
+}
+
+/// The fields of the header. Names that are there twice stay, so that they can be refused.
+#[derive(Default)]
+struct Fields {
+    tensors: Vec<(String, Described)>,
+    metadata: Option<BTreeMap<String, String>>,
+    /// The most tensors, and the most texts among the metadata.
+    limit: usize,
+    /// What there is too much of.
+    too_many: Option<&'static str>,
+}
+
+impl<'de> DeserializeSeed<'de> for &mut Fields {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &mut Fields {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            if name == METADATA {
+                if self.metadata.is_some() {
+                    return Err(A::Error::custom("the name \"__metadata__\" is there twice"));
+                }
+                let mut texts = Texts { texts: BTreeMap::new(), left: self.limit, too_many: false };
+                let read = map.next_value_seed(&mut texts);
+                self.too_many = texts.too_many.then_some("texts of metadata");
+                self.metadata = Some(texts.texts);
+                read.map_err(|error| A::Error::custom(format!("metadata that are not texts: {error}")))?;
+                continue;
+            }
+            if self.tensors.len() == self.limit {
+                self.too_many = Some("tensors");
+                return Err(A::Error::custom("too many tensors"));
+            }
+            let described = map.next_value::<Described>();
+            let described = described.map_err(|error| {
+                let name: String = name.chars().take(MAX_SHOWN).collect();
+                A::Error::custom(format!("{name:?}: {error}"))
+            })?;
+            self.tensors.push((name, described));
+        }
+        Ok(())
+    }
+}
+
+/// Texts by name, or `null`.
+struct Texts {
+    texts: BTreeMap<String, String>,
+    left: usize,
+    too_many: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for &mut Texts {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &mut Texts {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of texts or null")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some((name, text)) = map.next_entry()? {
+            let left = self.left.checked_sub(1);
+            self.too_many = left.is_none();
+            self.left = left.ok_or_else(|| A::Error::custom("too many texts"))?;
+            self.texts.insert(name, text);
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for Described {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entry;
+        impl<'de> Visitor<'de> for Entry {
+            type Value = Described;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with dtype, shape and data_offsets")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Described, A::Error> {
+                let (mut dtype, mut shape, mut offsets) = (None, None, None);
+                while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+                    match &*key {
+                        "dtype" => dtype = Some(map.next_value()?),
+                        "shape" => shape = Some(map.next_value()?),
+                        "data_offsets" => offsets = Some(map.next_value::<Dims>()?),
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                        }
+                    }
+                }
+                let dtype = dtype.ok_or_else(|| A::Error::custom("no text called dtype"))?;
+                let shape = shape.ok_or_else(|| A::Error::custom("no list called shape"))?;
+                let offsets = offsets.ok_or_else(|| A::Error::custom("no list called data_offsets"))?;
+                if offsets.axes != 2 {
+                    return Err(A::Error::custom("data_offsets are not two"));
+                }
+                let [begin, end] = [offsets.dims[0] as u64, offsets.dims[1] as u64];
+                if begin > end {
+                    return Err(A::Error::custom("data that end before they begin"));
+                }
+                Ok(Described { dtype, shape, begin, end })
+            }
+        }
+        deserializer.deserialize_map(Entry)
+    }
+}
+
+impl<'de> Deserialize<'de> for Dtype {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Name;
+        impl Visitor<'_> for Name {
+            type Value = Dtype;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text called dtype")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Dtype, E> {
+                let known = KINDS.iter().find(|(_, known)| *known == text);
+                let unknown = || Dtype::Unknown(text.chars().take(MAX_DTYPE).collect());
+                Ok(known.map_or_else(unknown, |&(kind, _)| Dtype::Known(kind)))
+            }
+        }
+        deserializer.deserialize_str(Name)
+    }
+}
+
+impl<'de> Deserialize<'de> for Dims {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Sizes;
+        impl<'de> Visitor<'de> for Sizes {
+            type Value = Dims;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of whole numbers")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Dims, A::Error> {
+                let mut dims = Dims { dims: [0; MAX_RANK], axes: 0 };
+                while let Some(Whole(size)) = list.next_element()? {
+                    if let Some(dim) = dims.dims.get_mut(dims.axes) {
+                        *dim = size;
+                    }
+                    dims.axes += 1;
+                }
+                Ok(dims)
+            }
+        }
+        deserializer.deserialize_seq(Sizes)
+    }
+}
+
+/// A size or an offset.
+struct Whole(usize);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let size = usize::deserialize(deserializer);
+        size.map(Self).map_err(|error| D::Error::custom(format!("no whole number: {error}")))
+    }
+}
+
+/// The header of a file with these tensors in this order, padded so that the data are aligned.
+pub(super) fn text(
+    arrays: &[(Cow<'_, str>, &Array)],
+    metadata: &BTreeMap<String, String>,
+) -> io::Result<Vec<u8>> {
+    let mut fields = serde_json::Map::new();
+    if !metadata.is_empty() {
+        fields.insert(METADATA.to_owned(), json!(metadata));
+    }
+    let mut begin = 0;
+    for (name, array) in arrays {
+        if name == METADATA {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no tensor can be called __metadata__"));
+        }
+        let known = KINDS.iter().find(|(kind, _)| *kind == Kind::Same(array.dtype()));
+        let (_, dtype) = known.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let end = begin + array.bytes().len();
+        let offsets = [begin, end];
+        let value = json!({ "dtype": dtype, "shape": array.shape().dims(), "data_offsets": offsets });
+        fields.insert(name.clone().into_owned(), value);
+        begin = end;
+    }
+    let mut text = serde_json::to_vec(&Value::Object(fields))?;
+    text.resize(text.len().next_multiple_of(LENGTH_BYTES as usize), b' ');
+    Ok(text)
+}

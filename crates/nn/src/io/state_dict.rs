@@ -1,0 +1,186 @@
+//! PyTorch's state dicts: the files of `torch.save(net.state_dict(), path)`.
+//!
+//! Such a file is a [zip archive](zip) or, before PyTorch 1.6, a [sequence of pickles](legacy). In both, a pickle describes each
+//! tensor by name, and its elements follow in storages. The pickle is read [without calling anything](Pickle): the few functions
+//! that make tensors are known [here](tensors), and other objects are skipped.
+
+mod legacy;
+mod tensors;
+mod zip;
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::path::Path;
+
+use highwater_tensor::error::FileError;
+use highwater_tracking::pickle::Pickle;
+use highwater_tracking::{FileKind, TraceError, TracePlace, TraceProblem};
+
+use self::tensors::{ByStorage, Tensors};
+use super::archive::Source;
+use super::safetensors::SafetensorsLimits;
+use super::skipped::{Collector, Loaded};
+use super::stored::Place;
+use crate::file_kind;
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes that tensors may always take, however small the file is.
+const FREE_BYTES: u64 = 16 << 20;
+
+/// Reads the tensors of a state dict that PyTorch wrote, or of dictionaries and lists in it: theirs have the names of both with a dot
+/// between, and items of lists their number.
+///
+/// Objects that are not tensors, such as a number of epochs or an `argparse.Namespace`, are [skipped and listed](Loaded::skipped) with
+/// their class, a dictionary or list without tensors as one. Signed integers of 8 and 16 bits and unsigned ones of 16 bits become
+/// `i32`, unsigned ones of 32 bits `i64`, and those of 64 bits too if all values are below 2⁶³.
+///
+/// The limits are those of safetensors: for the pickle, the number of tensors, and the bytes of all together.
+///
+/// ```no_run
+/// use highwater_nn::io::{SafetensorsLimits, read_state_dict};
+/// // torch.save(net.state_dict(), "net.pt")
+/// let loaded = read_state_dict("net.pt", &SafetensorsLimits::default())?;
+/// println!("{:?}", loaded.arrays.keys().collect::<Vec<_>>());
+/// # Ok::<(), highwater_nn::io::FileError>(())
+/// ```
+///
+/// # Errors
+/// [`FileError`] says what is wrong and where; offsets are those in the file inside that is named. A whole model or a TorchScript
+/// archive is refused: save its state dict. If no tensor can be read, the first object or unsupported tensor is an error.
+pub fn read_state_dict(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Loaded, FileError> {
+    let path = path.as_ref();
+    let mut file = File::open(path).map_err(|error| FileError::io(path, &error))?;
+    read(&mut file, path, limits)
+}
+
+/// Reads from anywhere. `name` stands for the file in errors.
+///
+/// # Errors
+/// As [`read_state_dict`].
+pub fn read_state_dict_from(
+    mut source: impl Read + Seek,
+    name: impl AsRef<Path>,
+    limits: &SafetensorsLimits,
+) -> Result<Loaded, FileError> {
+    read(&mut source, name.as_ref(), limits)
+}
+
+/// Whether a file that begins like this is one that PyTorch wrote, or another zip archive.
+pub(super) fn is_state_dict(start: &[u8]) -> bool {
+    start.starts_with(zip::MAGIC) || is_legacy(start)
+}
+
+/// Whether a file that begins like this is one of `torch.save` before PyTorch 1.6.
+fn is_legacy(start: &[u8]) -> bool {
+    !start.starts_with(zip::MAGIC) && FileKind::of(start) == Some(FileKind::TorchCheckpoint)
+}
+
+fn read(source: &mut dyn Source, path: &Path, limits: &SafetensorsLimits) -> Result<Loaded, FileError> {
+    let (start, file_bytes) = (|| {
+        let file_bytes = source.seek(std::io::SeekFrom::End(0))?;
+        source.rewind()?;
+        let mut start = Vec::new();
+        source.take(FileKind::START_BYTES as u64).read_to_end(&mut start)?;
+        source.rewind()?;
+        Ok((start, file_bytes))
+    })()
+    .map_err(|error| FileError::io(path, &error))?;
+    let reading = Reading { path, limits, file_bytes };
+    if is_legacy(&start) {
+        return legacy::read(source, &reading);
+    }
+    if !start.starts_with(zip::MAGIC)
+        && let Some(problem) = file_kind::mistaken_or_text(&start, "a file of torch.save")
+    {
+        return Err(FileError::malformed(path, 0, problem));
+    }
+    zip::read(source, &reading)
+}
+
+/// A file that is read.
+struct Reading<'a> {
+    path: &'a Path,
+    limits: &'a SafetensorsLimits,
+    file_bytes: u64,
+}
+
+impl Reading<'_> {
+    fn malformed(&self, problem: impl Into<String>) -> FileError {
+        FileError::malformed(self.path, 0, problem)
+    }
+
+    /// The most bytes of all tensors together.
+    fn tensor_bytes(&self) -> u64 {
+        let expanded = self.file_bytes.saturating_mul(self.limits.expansion);
+        expanded.max(FREE_BYTES).min(self.limits.data_bytes)
+    }
+
+    fn too_large(&self, found: u64) -> FileError {
+        let (path, what, limit) = (self.path.to_owned(), "bytes of tensors", self.tensor_bytes());
+        FileError::TooLarge { path, offset: 0, what, found: found.max(limit.saturating_add(1)), limit }
+    }
+
+    /// Reads a pickle, for which `name` stands in errors.
+    fn pickle(&self, source: impl std::io::BufRead, name: &Path) -> Result<Pickle, FileError> {
+        let held = (self.limits.header_bytes.saturating_mul(3) / 2).max(self.file_bytes.saturating_mul(3));
+        Pickle::read(source, held).map_err(|TraceError { place, problem }| {
+            let offset = if let TracePlace::Byte(offset) = place { offset } else { 0 };
+            match problem {
+                TraceProblem::Io(error) => FileError::read(name, offset, "the pickle", &error),
+                problem => FileError::malformed(name, offset, problem.to_string()),
+            }
+        })
+    }
+
+    /// The tensors that a pickle describes, and what it holds besides.
+    fn tensors(&self, pickle: &Pickle, pickle_bytes: u64) -> Result<(ByStorage, Collector), FileError> {
+        Tensors::new(pickle, self, pickle_bytes).read()
+    }
+}
+
+/// What may still be read, and what may still be made of it.
+struct Left {
+    stored: u64,
+    made: u64,
+}
+
+impl Left {
+    fn new(reading: &Reading<'_>) -> Self {
+        Self { stored: reading.limits.data_bytes, made: reading.tensor_bytes() }
+    }
+
+    fn take_stored(&mut self, bytes: u64, reading: &Reading<'_>) -> Result<(), FileError> {
+        self.stored = self.stored.checked_sub(bytes).ok_or_else(|| reading.too_large(bytes))?;
+        Ok(())
+    }
+
+    /// Copies the tensors of a storage.
+    fn add(
+        &mut self,
+        tensors: Vec<(String, tensors::Described)>,
+        storage: &[u8],
+        high_byte_first: bool,
+        reading: &Reading<'_>,
+        collector: &mut Collector,
+    ) -> Result<(), FileError> {
+        for (name, tensor) in tensors {
+            self.made = self.made.checked_sub(tensor.bytes()).ok_or_else(|| reading.too_large(0))?;
+            let place = Place { path: reading.path, offset: 0, name: &name };
+            match tensor.array(storage, high_byte_first, place) {
+                Ok(Some(array)) => {
+                    if !collector.add(name.clone(), array) {
+                        collector.skip(&name, "tensor", "another tensor has this name");
+                    }
+                }
+                Ok(None) => {
+                    let problem = format!("{name}: its strides lead out of its storage");
+                    return Err(reading.malformed(problem));
+                }
+                Err(error) => collector.skip_unsupported(&name, error)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! Batch normalisation (Ioffe and Szegedy 2015).
+
+use highwater_tensor::{
+    DType, Error, Parameter, Place, Result, Rng, Tensor, is_replaying, is_training, no_grad,
+};
+
+use super::init::{Fans, Init};
+use super::module::Module;
+use super::norm::{EPSILON, checked};
+
+const OP: &str = "batch_norm";
+
+/// Each channel of mean 0 and variance 1 over the batch, then scaled and shifted: for rows `[n, channels]`, sequences
+/// `[n, channels, len]`, images `[n, channels, h, w]`, and more axes.
+///
+/// [In training](highwater_tensor::is_training), mean and variance are those of the batch, and running means of both go a tenth of the
+/// way towards them (the variance's being the unbiased one). Under [`no_grad`](highwater_tensor::no_grad), and inside of
+/// [`evaluating`](highwater_tensor::evaluating), the running means take their place and stay as they are: as with
+/// [`Dropout`](super::Dropout), there is no switch. The running means are saved in checkpoints under PyTorch's names, `running_mean` and `running_var`; inside a
+/// [`checkpoint`](highwater_tensor::checkpoint()) they move once. A forward of this layer that fails does not move them; where a later layer's
+/// fails, they have moved, as the batch was seen.
+///
+/// The result has the type of the input, which is one of the floats. Halves are computed with in f32, and rounded once; the running means stay f32
+/// where a model is [converted](Module::convert).
+///
+/// ```
+/// use highwater_nn::modules::{BatchNorm, Module};
+/// use highwater_tensor::{Device, Tensor, no_grad};
+/// let device = Device::cpu()?;
+/// let norm = BatchNorm::new(&device, 2)?;
+/// let x = Tensor::from_slice(&device, &[1.0f32, 10.0, 3.0, 30.0], [2, 2])?;
+/// let y = norm.forward(&x)?.to_vec::<f32>()?;
+/// assert!(y.iter().zip([-1.0, -1.0, 1.0, 1.0]).all(|(y, expected)| (y - expected).abs() < 1e-4));
+/// // The mean has moved to (0.2, 2), the variance to (1.1, 20.9).
+/// let used = no_grad(|| norm.forward(&x))?.to_vec::<f32>()?;
+/// assert!((used[0] - 0.8 / 1.1f32.sqrt()).abs() < 1e-4);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct BatchNorm {
+    weight: Parameter,
+    bias: Parameter,
+    running_mean: Parameter,
+    running_var: Parameter,
+    momentum: f64,
+    epsilon: f64,
+}
+
+impl BatchNorm {
+    /// For `channels` channels (`f32`), with ε = 10⁻⁵.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn new(place: &impl Place, channels: usize) -> Result<Self> {
+        // Nothing is drawn.
+        let (fans, unused) = (Fans { inputs: channels, outputs: channels }, Rng::new(0));
+        let constant = |value| Init::Constant(value).parameter(place, [channels], DType::F32, fans, &unused);
+        Ok(Self {
+            weight: constant(1.0)?,
+            bias: constant(0.0)?,
+            running_mean: constant(0.0)?,
+            running_var: constant(1.0)?,
+            momentum: 0.1,
+            epsilon: EPSILON,
+        })
+    }
+
+    /// The same with another ε, which is 10⁻⁵ unless set.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and not negative.
+    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
+        Ok(Self { epsilon: checked(OP, epsilon)?, ..self })
+    }
+
+    /// The same whose running means go another share of the way towards those of each batch; 0.1 unless set.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is between 0 and 1.
+    pub fn with_momentum(mut self, momentum: f64) -> Result<Self> {
+        if !(0.0..=1.0).contains(&momentum) {
+            let (argument, expected, got) = ("momentum", "between 0 and 1", momentum.to_string());
+            return Err(Error::BadArgument { op: OP, argument, expected, got });
+        }
+        self.momentum = momentum;
+        Ok(self)
+    }
+
+    /// The running means of means and variances, of shape `[channels]`.
+    #[must_use]
+    pub fn running(&self) -> [Tensor; 2] {
+        [self.running_mean.value(), self.running_var.value()]
+    }
+
+    /// Each channel by the batch's own mean and variance, which the running means take note of.
+    fn of_batch(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
+        let count = x.elements() / shape[1].max(1);
+        if count < 2 {
+            return Err(Error::BadArgument {
+                op: OP,
+                argument: "x",
+                expected: "two values of each channel or more, to learn from",
+                got: format!("shape {}", x.shape()),
+            });
+        }
+        let axes: Vec<isize> = (0..x.rank() as isize).filter(|&axis| axis != 1).collect();
+        let (dtype, x) = (x.dtype(), x.to_dtype(x.dtype().computed_as())?);
+        let mean = x.mean_keepdim(&axes[..])?;
+        let centered = x.sub(&mean)?;
+        let variance = centered.square()?.mean_keepdim(&axes[..])?;
+        let scale = variance.add_scalar(self.epsilon)?.rsqrt()?;
+        let scale = scale.mul(&self.weight.tensor().reshape(shape)?)?;
+        let result = centered.mul(&scale)?.add(&self.bias.tensor().reshape(shape)?)?.to_dtype(dtype)?;
+        // A second run of the same forward, in the backward pass, is not another batch.
+        if !is_replaying() {
+            let unbiased = count as f64 / (count - 1) as f64;
+            no_grad(|| self.take_note(&mean.detach(), &variance.detach(), unbiased))?;
+        }
+        Ok(result)
+    }
+
+    /// Moves both running means towards what a batch has, its variance times `unbiased`. All memory is taken before the
+    /// first moves.
+    fn take_note(&self, mean: &Tensor, variance: &Tensor, unbiased: f64) -> Result<()> {
+        let running = [&self.running_mean, &self.running_var];
+        let moved = [self.towards(running[0], mean, 1.0)?, self.towards(running[1], variance, unbiased)?];
+        running.iter().try_for_each(|running| running.make_unique())?;
+        running.iter().zip(&moved).try_for_each(|(running, moved)| running.set(moved))
+    }
+
+    /// What a running mean is once it has moved towards `factor` times what the batch has.
+    fn towards(&self, running: &Parameter, of_batch: &Tensor, factor: f64) -> Result<Tensor> {
+        let before = running.value();
+        let part = of_batch.reshape([of_batch.elements()])?.mul_scalar(self.momentum * factor)?;
+        before.mul_scalar(1.0 - self.momentum)?.add(&part)?.to_dtype(before.dtype())
+    }
+
+    /// Each channel by the running means.
+    fn of_running(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
+        // A second run of the same forward sees the running means of the first.
+        let [mean, variance] =
+            [&self.running_mean, &self.running_var].map(|running| running.replayed_value());
+        let scale = variance.add_scalar(self.epsilon)?.rsqrt()?.mul(&self.weight.tensor())?;
+        let shift = self.bias.tensor().sub(&mean.mul(&scale)?)?;
+        x.mul(&scale.reshape(shape)?)?.add(&shift.reshape(shape)?)?.to_dtype(x.dtype())
+    }
+}
+
+impl Module for BatchNorm {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let channels = self.weight.value().elements();
+        if x.rank() < 2 {
+            let expected = "two axes or more: batch, channels, places";
+            return Err(Error::BadRank { op: OP, expected, shape: *x.shape() });
+        }
+        if x.dims()[1] != channels {
+            let rhs = *self.weight.value().shape();
+            return Err(Error::ShapeMismatch { op: OP, lhs: *x.shape(), rhs });
+        }
+        if !x.dtype().is_float() {
+            return Err(Error::UnsupportedDType { op: OP, dtype: x.dtype() });
+        }
+        let mut shape = vec![1; x.rank()];
+        shape[1] = channels;
+        if is_training() { self.of_batch(x, &shape) } else { self.of_running(x, &shape) }
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight", &self.weight);
+        visitor("bias", &self.bias);
+    }
+
+    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("running_mean", &self.running_mean);
+        visitor("running_var", &self.running_var);
+    }
+}

@@ -1,0 +1,63 @@
+//! Modules that keep their input alone for the backward pass.
+
+use std::sync::Arc;
+
+use highwater_tensor::{Parameter, Result, Rng, Tensor, checkpoint};
+
+use super::module::Module;
+
+/// A module that runs again in the backward pass instead of keeping its activations: see [`checkpoint`].
+///
+/// Parameters have the paths that they have without.
+///
+/// ```
+/// use highwater_nn::modules::{Checkpointed, Module, Sequential, TransformerBlock};
+/// use highwater_tensor::{Device, Rng, Tensor};
+/// let (device, rng) = (Device::cpu()?, Rng::new(0));
+/// let mut blocks = Sequential::new();
+/// for layer in 0..4 {
+///     let block = TransformerBlock::new(&device, 32, 4, true, &rng)?;
+///     blocks = blocks.with(&format!("block{layer}"), Checkpointed::new(block));
+/// }
+/// let loss = blocks.forward(&Tensor::ones(&device, [2, 10, 32])?)?.square()?.mean_all()?;
+/// assert_eq!(loss.backward()?.len(), blocks.parameters().len());
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Checkpointed<M> {
+    // The graph holds it too, until backward has passed.
+    module: Arc<M>,
+}
+
+impl<M: Module + 'static> Checkpointed<M> {
+    /// The module, checkpointed.
+    #[must_use]
+    pub fn new(module: M) -> Self {
+        Self { module: Arc::new(module) }
+    }
+
+    /// The module itself.
+    #[must_use]
+    pub fn get(&self) -> &M {
+        &self.module
+    }
+}
+
+impl<M: Module + 'static> Module for Checkpointed<M> {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let module = Arc::clone(&self.module);
+        checkpoint(x, move |x| module.forward(x))
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.module.visit(visitor);
+    }
+
+    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.module.visit_buffers(visitor);
+    }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        self.module.visit_rngs(visitor);
+    }
+}

@@ -1,0 +1,243 @@
+//! Convolutional layers.
+
+use highwater_tensor::{Conv2dOptions, DType, Error, Parameter, Place, Pool2dOptions, Result, Rng, Tensor};
+
+use super::init::{Fans, Init};
+use super::module::Module;
+
+/// Checks that windows are not empty.
+fn check_size(op: &'static str, size: &[usize]) -> Result<()> {
+    if size.contains(&0) {
+        let got = format!("{size:?}");
+        return Err(Error::BadArgument { op, argument: "size", expected: "at least 1", got });
+    }
+    Ok(())
+}
+
+/// Checks that groups divide the channels.
+fn check_groups(op: &'static str, groups: usize, [inputs, outputs]: [usize; 2]) -> Result<()> {
+    if groups == 0 || inputs % groups != 0 || outputs % groups != 0 {
+        return Err(Error::BadArgument {
+            op,
+            argument: "groups",
+            expected: "a divisor of the numbers of channels",
+            got: format!("{groups} for {inputs} and {outputs} channels"),
+        });
+    }
+    Ok(())
+}
+
+/// Makes the parameters of a layer from `inputs` to `outputs` channels: weights of this shape by Kaiming's rule for ReLU, and
+/// a bias of 0.
+fn parameters(
+    place: &impl Place,
+    shape: &[usize],
+    [inputs, outputs]: [usize; 2],
+    groups: usize,
+    rng: &Rng,
+) -> Result<(Parameter, Parameter)> {
+    let taps = shape[2..].iter().fold(1, |taps: usize, &k| taps.saturating_mul(k));
+    let fans = Fans {
+        inputs: (inputs / groups).saturating_mul(taps),
+        outputs: (outputs / groups).saturating_mul(taps),
+    };
+    let weight = Init::KaimingUniform.parameter(place, shape, DType::F32, fans, rng)?;
+    Ok((weight, Init::Zeros.parameter(place, [outputs], DType::F32, fans, rng)?))
+}
+
+/// Adds the bias of each channel, if there is one, in place. `places` is the number of axes after the channels.
+fn with_bias(y: Tensor, bias: Option<&Parameter>, places: usize) -> Result<Tensor> {
+    let Some(bias) = bias.map(Parameter::tensor) else { return Ok(y) };
+    let mut shape = vec![1; places + 1];
+    shape[0] = bias.elements();
+    y + &bias.reshape(shape)?
+}
+
+/// Defines a convolutional layer with windows of type `$size` along `$axes` axes. `$method` is the method of [`Tensor`], `$check`
+/// the method that checks the options, and `$shape` the shape of the weight.
+macro_rules! conv_layer {
+    (
+        $(#[$doc:meta])*
+        $name:ident: $method:ident, $check:ident, $axes:literal, $size_type:ty,
+        |$inputs:ident, $outputs:ident, $groups:ident, $size:ident| $shape:expr
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name {
+            weight: Parameter,
+            bias: Option<Parameter>,
+            options: Conv2dOptions,
+        }
+
+        impl $name {
+            /// A layer in `f32` from `inputs` to `outputs` channels, with windows of `size`. Weights start by Kaiming's rule for
+            /// ReLU, the bias starts as 0.
+            ///
+            /// # Errors
+            /// [`Error::BadArgument`] unless the groups divide both numbers of channels, and for options that no forward accepts
+            /// and a size of 0; [`Error::Allocation`] if there is no memory.
+            pub fn new(
+                place: &impl Place,
+                inputs: usize,
+                outputs: usize,
+                size: $size_type,
+                options: Conv2dOptions,
+                rng: &Rng,
+            ) -> Result<Self> {
+                const OP: &str = stringify!($method);
+                let ($inputs, $outputs, $groups, $size) = (inputs, outputs, options.groups, size);
+                check_groups(OP, options.groups, [inputs, outputs])?;
+                let shape = $shape;
+                check_size(OP, &shape[2..])?;
+                options.$check(OP)?;
+                let (weight, bias) = parameters(place, &shape, [inputs, outputs], options.groups, rng)?;
+                Ok(Self { weight, bias: Some(bias), options })
+            }
+
+            /// Returns the layer without a bias. A norm after the layer would cancel it.
+            #[must_use]
+            pub fn without_bias(self) -> Self {
+                Self { bias: None, ..self }
+            }
+
+            /// The weight.
+            #[must_use]
+            pub const fn weight(&self) -> &Parameter {
+                &self.weight
+            }
+
+            /// The bias, of shape `[outputs]`, if there is one.
+            #[must_use]
+            pub const fn bias(&self) -> Option<&Parameter> {
+                self.bias.as_ref()
+            }
+        }
+
+        impl Module for $name {
+            fn forward(&self, x: &Tensor) -> Result<Tensor> {
+                with_bias(x.$method(&self.weight.tensor(), self.options)?, self.bias.as_ref(), $axes)
+            }
+
+            fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+                visitor("weight", &self.weight);
+                if let Some(bias) = &self.bias {
+                    visitor("bias", bias);
+                }
+            }
+        }
+    };
+}
+
+conv_layer! {
+    /// A convolution of images `[n, channels, h, w]`, with a filter and a bias for each output channel.
+    ///
+    /// ```
+    /// use highwater_nn::modules::{Conv2d, Flatten, MaxPool2d, Module, Relu, Sequential};
+    /// use highwater_tensor::{Conv2dOptions, Device, Rng, Tensor};
+    /// let (device, rng) = (Device::cpu()?, Rng::new(0));
+    /// let same = Conv2dOptions::padded(1);
+    /// let network = Sequential::new()
+    ///     .with("conv", Conv2d::new(&device, 1, 16, [3, 3], same, &rng)?)
+    ///     .with("relu", Relu)
+    ///     .with("pool", MaxPool2d::new(2)?)
+    ///     .with("flat", Flatten);
+    /// assert_eq!(network.forward(&Tensor::zeros(&device, [8, 1, 28, 28])?)?.dims(), [8, 16 * 14 * 14]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// The weight has the shape `[outputs, inputs / groups, height, width]`.
+    Conv2d: conv2d, plain, 2, [usize; 2],
+    |inputs, outputs, groups, size| [outputs, inputs / groups, size[0], size[1]]
+}
+
+conv_layer! {
+    /// A convolution of sequences `[n, channels, len]`: see [`Tensor::conv1d`]. Of the options, the second of each pair counts.
+    ///
+    /// ```
+    /// use highwater_nn::modules::{Conv1d, Module};
+    /// use highwater_tensor::{Conv2dOptions, Device, Rng, Tensor};
+    /// let device = Device::cpu()?;
+    /// let options = Conv2dOptions { padding: [0, 2], stride: [1, 2], ..Conv2dOptions::default() };
+    /// let layer = Conv1d::new(&device, 3, 8, 5, options, &Rng::new(0))?;
+    /// assert_eq!(layer.forward(&Tensor::zeros(&device, [4, 3, 100])?)?.dims(), [4, 8, 50]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// The weight has the shape `[outputs, inputs / groups, len]`.
+    Conv1d: conv1d, along_rows, 1, usize,
+    |inputs, outputs, groups, size| [outputs, inputs / groups, size]
+}
+
+conv_layer! {
+    /// The transpose of a convolution, from small images to larger ones: see [`Tensor::conv_transpose2d`].
+    ///
+    /// ```
+    /// use highwater_nn::modules::{ConvTranspose2d, Module};
+    /// use highwater_tensor::{Conv2dOptions, Device, Rng, Tensor};
+    /// let device = Device::cpu()?;
+    /// let options = Conv2dOptions { stride: [2, 2], ..Conv2dOptions::default() };
+    /// let layer = ConvTranspose2d::new(&device, 16, 1, [2, 2], options, &Rng::new(0))?;
+    /// assert_eq!(layer.forward(&Tensor::zeros(&device, [8, 16, 14, 14])?)?.dims(), [8, 1, 28, 28]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// The weight has the shape `[inputs, outputs / groups, height, width]`.
+    ConvTranspose2d: conv_transpose2d, transposed, 2, [usize; 2],
+    |inputs, outputs, groups, size| [inputs, outputs / groups, size[0], size[1]]
+}
+
+/// Defines a pooling layer.
+macro_rules! pool_layer {
+    ($(#[$doc:meta])* $name:ident, $method:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name(Pool2dOptions);
+
+        impl $name {
+            /// A layer with the windows of `options`. A number alone is the size of square windows side by side.
+            ///
+            /// # Errors
+            /// [`Error::BadArgument`] for sizes and strides of 0, and for padding of more than half the size.
+            pub fn new(options: impl Into<Pool2dOptions>) -> Result<Self> {
+                let options = options.into();
+                options.axes(stringify!($method))?;
+                Ok(Self(options))
+            }
+        }
+
+        impl Module for $name {
+            fn forward(&self, x: &Tensor) -> Result<Tensor> {
+                x.$method(self.0)
+            }
+        }
+    };
+}
+
+pool_layer! {
+    /// The largest element of each window, see [`Tensor::max_pool2d`].
+    ///
+    /// ```
+    /// use highwater_nn::modules::{MaxPool2d, Module};
+    /// use highwater_tensor::{Device, Tensor};
+    /// let halves = MaxPool2d::new(2)?;
+    /// assert_eq!(halves.forward(&Tensor::zeros(&Device::cpu()?, [8, 16, 28, 28])?)?.dims(), [8, 16, 14, 14]);
+    /// assert!(MaxPool2d::new(0).is_err());
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    MaxPool2d, max_pool2d
+}
+
+pool_layer! {
+    /// The mean of each window, see [`Tensor::avg_pool2d`].
+    AvgPool2d, avg_pool2d
+}
+
+/// All axes but the first become one: from images to what a linear layer takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flatten;
+
+impl Module for Flatten {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        x.flatten_from(1)
+    }
+}

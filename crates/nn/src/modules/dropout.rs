@@ -1,0 +1,62 @@
+//! Dropout (Srivastava et al. 2014), in its inverted form.
+
+use highwater_tensor::{Error, Result, Rng, Tensor, is_training};
+
+use super::module::Module;
+use super::unchanged;
+
+/// Sets each element to zero with probability `p` and divides the others by `1 - p`, so that the mean stays.
+///
+/// It acts only [in training](highwater_tensor::is_training): a model is trained outside of [`no_grad`](highwater_tensor::no_grad) and used
+/// inside of it, or inside of [`evaluating`](highwater_tensor::evaluating) where gradients are asked for, and needs no switch of its own.
+///
+/// ```
+/// use highwater_nn::modules::{Dropout, Module};
+/// use highwater_tensor::{Device, Rng, Tensor, no_grad};
+/// let dropout = Dropout::new(0.5, Rng::new(0))?;
+/// let x = Tensor::ones(&Device::cpu()?, [100])?;
+/// assert!(dropout.forward(&x)?.to_vec::<f32>()?.contains(&0.0));
+/// assert_eq!(no_grad(|| dropout.forward(&x))?.to_vec::<f32>()?, [1.0; 100]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Dropout {
+    p: f64,
+    rng: Rng,
+}
+
+impl Dropout {
+    /// Drops with probability `p`, at places that `rng` decides.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
+    pub fn new(p: f64, rng: Rng) -> Result<Self> {
+        if !(0.0..1.0).contains(&p) {
+            return Err(Error::BadArgument {
+                op: "dropout",
+                argument: "p",
+                expected: "at least 0 and below 1",
+                got: p.to_string(),
+            });
+        }
+        Ok(Self { p, rng })
+    }
+
+    /// With which probability to drop now, and from where to draw: `None` if nothing is dropped.
+    pub(super) fn acting(&self) -> Option<(f64, &Rng)> {
+        (is_training() && self.p > 0.0).then_some((self.p, &self.rng))
+    }
+}
+
+impl Module for Dropout {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self.acting() {
+            Some((p, rng)) => x.dropout(p, rng),
+            None => Ok(unchanged(x)),
+        }
+    }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        visitor("rng", &self.rng);
+    }
+}

@@ -1,0 +1,194 @@
+//! Initial values of parameters.
+
+use bfc_core::Category;
+use highwater_tensor::{
+    Buffer, DType, Error, IntoShape, OpContext, Parameter, Place, PlacementReason, Result, Rng, Scalar,
+    Shape,
+    backend::{Compare, Distribution, Kernel, RandomKey, Unary},
+};
+
+/// The op that the memory of a new parameter is charged to.
+const OP: &str = "init";
+
+/// How initial values are drawn.
+///
+/// Xavier's (Glorot and Bengio 2010) keep the variance of values and gradients through layers without a bend, or with
+/// tanh; Kaiming's (He et al. 2015) keep it through layers that are followed by ReLU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Init {
+    /// All zero.
+    Zeros,
+    /// All the same.
+    Constant(f64),
+    /// Uniform in [low, high).
+    Uniform {
+        /// The least value.
+        low: f64,
+        /// The bound above.
+        high: f64,
+    },
+    /// Normal.
+    Normal {
+        /// The mean.
+        mean: f64,
+        /// The standard deviation.
+        std: f64,
+    },
+    /// Normal, drawn anew where it is more than two deviations away from the mean, as for vision transformers.
+    TruncatedNormal {
+        /// The mean.
+        mean: f64,
+        /// The standard deviation of the normal distribution that is cut.
+        std: f64,
+    },
+    /// Uniform with variance 2 / (inputs + outputs).
+    XavierUniform,
+    /// Normal with variance 2 / (inputs + outputs).
+    XavierNormal,
+    /// Uniform with variance 2 / inputs.
+    KaimingUniform,
+    /// Normal with variance 2 / inputs.
+    KaimingNormal,
+}
+
+/// How many numbers each output is computed from, and how many outputs each input goes into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fans {
+    /// Inputs of each output.
+    pub inputs: usize,
+    /// Outputs of each input.
+    pub outputs: usize,
+}
+
+impl Init {
+    /// A parameter with initial values, in memory that counts as a parameter's from the start.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory, [`Error::UnsupportedDType`] unless `dtype` is a floating-point
+    /// type, [`Error::BadArgument`] for values, bounds and deviations that are none.
+    pub fn parameter(
+        self,
+        place: &impl Place,
+        shape: impl IntoShape,
+        dtype: DType,
+        fans: Fans,
+        rng: &Rng,
+    ) -> Result<Parameter> {
+        if !dtype.is_float() {
+            return Err(Error::UnsupportedDType { op: OP, dtype });
+        }
+        let shape = shape.into_shape().map_err(|error| error.in_op(OP))?;
+        let (fill, device) = (self.fill(fans)?, place.device());
+        device.log_placement(OP, PlacementReason::Asked);
+        let ctx = OpContext::create(OP, device, place.memory()?, Category::Parameter);
+        let mut values = ctx.output(&shape, dtype)?;
+        match fill {
+            Fill::Constant(value) => {
+                ctx.compute(Kernel::Fill { value: Scalar::Float(value), out: values.view_mut() })?
+            }
+            Fill::Random(distribution) => rng.with_keys(|[key]| {
+                ctx.compute(Kernel::Random { distribution, key, out: values.view_mut() })
+            })?,
+            Fill::Truncated { mean, std } => {
+                rng.with_keys(|keys| fill_truncated(&ctx, &mut values, [mean, std], keys))?;
+            }
+        }
+        Parameter::new(values.finish())
+    }
+
+    /// What to fill with, checked.
+    fn fill(self, fans: Fans) -> Result<Fill> {
+        let uniform = |variance: f64| {
+            let bound = (3.0 * variance).sqrt();
+            Distribution::Uniform { low: -bound, high: bound }
+        };
+        let normal = |variance: f64| Distribution::Normal { mean: 0.0, std: variance.sqrt() };
+        let check = |argument, expected, value: f64, holds| {
+            if holds {
+                Ok(())
+            } else {
+                Err(Error::BadArgument { op: OP, argument, expected, got: value.to_string() })
+            }
+        };
+        Ok(Fill::Random(match self {
+            Self::Zeros => return Ok(Fill::Constant(0.0)),
+            Self::Constant(value) => {
+                check("value", "finite", value, value.is_finite())?;
+                return Ok(Fill::Constant(value));
+            }
+            Self::Uniform { low, high } => {
+                check("low", "finite", low, low.is_finite())?;
+                check("high", "finite and above low", high, high > low && (high - low).is_finite())?;
+                Distribution::Uniform { low, high }
+            }
+            Self::Normal { mean, std } | Self::TruncatedNormal { mean, std } => {
+                check("mean", "finite", mean, mean.is_finite())?;
+                check("std", "finite and not negative", std, std.is_finite() && std >= 0.0)?;
+                if matches!(self, Self::TruncatedNormal { .. }) {
+                    return Ok(Fill::Truncated { mean, std });
+                }
+                Distribution::Normal { mean, std }
+            }
+            Self::XavierUniform => uniform(fans.xavier()),
+            Self::XavierNormal => normal(fans.xavier()),
+            Self::KaimingUniform => uniform(fans.kaiming()),
+            Self::KaimingNormal => normal(fans.kaiming()),
+        }))
+    }
+}
+
+/// What parameters are filled with.
+enum Fill {
+    Constant(f64),
+    Random(Distribution),
+    Truncated { mean: f64, std: f64 },
+}
+
+/// How often what is too far away is drawn anew. One in 22 numbers is, so that after so many times one in 10¹³ is left,
+/// which then becomes the bound.
+const ROUNDS: usize = 10;
+
+/// A normal distribution without what is more than two deviations away. The same memory is taken whatever is drawn.
+fn fill_truncated(
+    ctx: &OpContext<'_>,
+    out: &mut Buffer,
+    [mean, std]: [f64; 2],
+    [first, again @ ..]: [RandomKey; 1 + ROUNDS],
+) -> Result<()> {
+    let (shape, dtype) = (*out.view().layout().shape(), out.view().dtype());
+    let (mut from, mut to) = (ctx.temp(&shape, dtype)?, ctx.temp(&shape, dtype)?);
+    let (mut drawn, mut far) = (ctx.temp(&shape, dtype)?, ctx.temp(&shape, DType::Bool)?);
+    let distribution = Distribution::Normal { mean: 0.0, std: 1.0 };
+    ctx.compute(Kernel::Random { distribution, key: first, out: from.view_mut() })?;
+    let mut bound = ctx.temp(&Shape::SCALAR, dtype)?;
+    ctx.compute(Kernel::Fill { value: Scalar::Float(2.0), out: bound.view_mut() })?;
+    let everywhere = bound.view().layout().broadcast_to(ctx.op(), &shape)?;
+    for key in again {
+        ctx.compute(Kernel::Unary { f: Unary::Abs, input: from.view(), out: to.view_mut() })?;
+        let rhs = bound.view().with_layout(&everywhere);
+        ctx.compute(Kernel::Compare { f: Compare::Gt, lhs: to.view(), rhs, out: far.view_mut() })?;
+        ctx.compute(Kernel::Random { distribution, key, out: drawn.view_mut() })?;
+        let (condition, lhs, rhs) = (far.view(), drawn.view(), from.view());
+        ctx.compute(Kernel::Select { condition, lhs, rhs, out: to.view_mut() })?;
+        std::mem::swap(&mut from, &mut to);
+    }
+    let clamp = Unary::Clamp(Scalar::Float(-2.0), Scalar::Float(2.0));
+    ctx.compute(Kernel::Unary { f: clamp, input: from.view(), out: to.view_mut() })?;
+    let scale = Unary::MulScalar(Scalar::Float(std));
+    ctx.compute(Kernel::Unary { f: scale, input: to.view(), out: from.view_mut() })?;
+    let shift = Unary::AddScalar(Scalar::Float(mean));
+    ctx.compute(Kernel::Unary { f: shift, input: from.view(), out: out.view_mut() })
+}
+
+impl Fans {
+    /// Xavier's variance. Layers without inputs have no weights to draw; counting one keeps the formula finite.
+    fn xavier(self) -> f64 {
+        2.0 / self.inputs.saturating_add(self.outputs).max(1) as f64
+    }
+
+    /// Kaiming's variance, for ReLU.
+    fn kaiming(self) -> f64 {
+        2.0 / self.inputs.max(1) as f64
+    }
+}

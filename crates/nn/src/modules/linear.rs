@@ -1,0 +1,156 @@
+//! The linear layer.
+
+use highwater_tensor::{Activation, DType, Error, Parameter, Place, Result, Rng, Tensor};
+
+use super::init::{Fans, Init};
+use super::module::Module;
+
+/// y = x·W + b, for x of shape `[.., inputs]`.
+///
+/// W has the shape `[inputs, outputs]`, so that forward multiplies the two matrices as they lie; backward needs their
+/// transposes, which are views. (PyTorch keeps `[outputs, inputs]`: see
+/// [`Checkpoint`](crate::io::Checkpoint#from-pytorch).)
+///
+/// ```
+/// use highwater_nn::modules::{Linear, Module};
+/// use highwater_tensor::{Device, Rng, Tensor};
+/// let device = Device::cpu()?;
+/// let layer = Linear::new(&device, 64, 10, &Rng::new(0))?;
+/// assert_eq!(layer.forward(&Tensor::zeros(&device, [32, 64])?)?.dims(), [32, 10]);
+/// assert_eq!(layer.parameter_count(), 64 * 10 + 10);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Linear {
+    weight: Parameter,
+    bias: Option<Parameter>,
+    activation: Option<Activation>,
+}
+
+/// What a linear layer shall be like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinearOptions {
+    /// How W starts.
+    pub weight: Init,
+    /// How b starts; `None` for a layer without b.
+    pub bias: Option<Init>,
+    /// The element type, `f32` or `f64`.
+    pub dtype: DType,
+}
+
+impl Default for LinearOptions {
+    /// W as Kaiming for ReLU, b zero, all in `f32`.
+    fn default() -> Self {
+        Self { weight: Init::KaimingUniform, bias: Some(Init::Zeros), dtype: DType::F32 }
+    }
+}
+
+impl Linear {
+    /// A layer with the default [`LinearOptions`].
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn new(place: &impl Place, inputs: usize, outputs: usize, rng: &Rng) -> Result<Self> {
+        Self::with_options(place, inputs, outputs, LinearOptions::default(), rng)
+    }
+
+    /// A layer made to measure.
+    ///
+    /// # Errors
+    /// As [`Init::parameter`].
+    pub fn with_options(
+        place: &impl Place,
+        inputs: usize,
+        outputs: usize,
+        options: LinearOptions,
+        rng: &Rng,
+    ) -> Result<Self> {
+        let fans = Fans { inputs, outputs };
+        let weight = options.weight.parameter(place, [inputs, outputs], options.dtype, fans, rng)?;
+        let bias = options
+            .bias
+            .map(|init| init.parameter(place, [outputs], options.dtype, fans, rng))
+            .transpose()?;
+        Ok(Self { weight, bias, activation: None })
+    }
+
+    /// A layer of parameters that exist already, as where two layers share them.
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] unless `weight` is a matrix and `bias` a vector, [`Error::ShapeMismatch`] unless they have
+    /// the same number of outputs.
+    pub fn from_parameters(weight: Parameter, bias: Option<Parameter>) -> Result<Self> {
+        const OP: &str = "linear";
+        let matrix = *weight.tensor().shape();
+        if matrix.rank() != 2 {
+            return Err(Error::BadRank { op: OP, expected: "a weight of 2 axes", shape: matrix });
+        }
+        if let Some(bias) = &bias {
+            let vector = *bias.tensor().shape();
+            if vector.rank() != 1 {
+                return Err(Error::BadRank { op: OP, expected: "a bias of 1 axis", shape: vector });
+            }
+            if vector[0] != matrix[1] {
+                return Err(Error::ShapeMismatch { op: OP, lhs: matrix, rhs: vector });
+            }
+        }
+        Ok(Self { weight, bias, activation: None })
+    }
+
+    /// The layer with an activation: y = f(x·W + b), as [`Tensor::linear_activation`] computes it. It takes the place of a module
+    /// after the layer, and the memory of the sums in between where no gradient needs them.
+    ///
+    /// ```
+    /// use highwater_nn::modules::{Linear, Module};
+    /// use highwater_tensor::{Activation, Device, Rng, Tensor};
+    /// let device = Device::cpu()?;
+    /// let layer = Linear::new(&device, 64, 10, &Rng::new(0))?.with_activation(Activation::Relu);
+    /// let y = layer.forward(&Tensor::ones(&device, [32, 64])?)?;
+    /// assert!(y.to_vec::<f32>()?.iter().all(|&y| y >= 0.0));
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_activation(self, activation: Activation) -> Self {
+        Self { activation: Some(activation), ..self }
+    }
+
+    /// The same layer without b.
+    pub(super) fn without_bias(self) -> Self {
+        Self { bias: None, ..self }
+    }
+
+    /// W, of shape `[inputs, outputs]`.
+    #[must_use]
+    pub const fn weight(&self) -> &Parameter {
+        &self.weight
+    }
+
+    /// b, of shape `[outputs]`.
+    #[must_use]
+    pub const fn bias(&self) -> Option<&Parameter> {
+        self.bias.as_ref()
+    }
+}
+
+impl Module for Linear {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let weight = self.weight.tensor();
+        match (self.bias.as_ref().map(Parameter::tensor), self.activation) {
+            (Some(bias), Some(activation)) => x.linear_activation(&weight, &bias, activation),
+            (Some(bias), None) => x.linear(&weight, &bias),
+            (None, activation) => x.matmul(&weight)?.activated(activation),
+        }
+    }
+
+    fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
+        let bias = self.bias.as_ref().filter(|_| self.activation.is_none())?;
+        Some(x.linear_activation(&self.weight.tensor(), &bias.tensor(), activation))
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight", &self.weight);
+        if let Some(bias) = &self.bias {
+            visitor("bias", bias);
+        }
+    }
+}

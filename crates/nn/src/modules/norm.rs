@@ -1,0 +1,160 @@
+//! Normalisation layers.
+
+use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
+
+use super::init::{Fans, Init};
+use super::module::Module;
+
+/// What is added to variances, so that nothing is divided by 0, unless set.
+pub(super) const EPSILON: f64 = 1e-5;
+
+/// Passes ε on.
+///
+/// # Errors
+/// [`Error::BadArgument`] unless it is finite and not negative.
+pub(super) fn checked(op: &'static str, epsilon: f64) -> Result<f64> {
+    if epsilon.is_finite() && epsilon >= 0.0 {
+        return Ok(epsilon);
+    }
+    let (argument, expected, got) = ("epsilon", "finite and not negative", epsilon.to_string());
+    Err(Error::BadArgument { op, argument, expected, got })
+}
+
+/// A parameter of one value.
+fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
+    // Nothing is drawn.
+    let (fans, unused) = (Fans { inputs: size, outputs: size }, Rng::new(0));
+    Init::Constant(value).parameter(place, [size], DType::F32, fans, &unused)
+}
+
+/// Rows of mean 0 and variance 1, then scaled and shifted: see [`Tensor::layer_norm`].
+///
+/// ```
+/// use highwater_nn::modules::{LayerNorm, Module};
+/// use highwater_tensor::{Device, Tensor};
+/// let device = Device::cpu()?;
+/// let norm = LayerNorm::new(&device, 2)?;
+/// let x = Tensor::from_slice(&device, &[1.0f32, 3.0], [1, 2])?;
+/// assert!((norm.forward(&x)?.to_vec::<f32>()?[1] - 1.0).abs() < 1e-4);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct LayerNorm {
+    weight: Parameter,
+    bias: Parameter,
+    epsilon: f64,
+}
+
+impl LayerNorm {
+    /// For rows of `width` numbers (`f32`), with ε = 10⁻⁵.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn new(place: &impl Place, width: usize) -> Result<Self> {
+        let (weight, bias) = (constant(place, width, 1.0)?, constant(place, width, 0.0)?);
+        Ok(Self { weight, bias, epsilon: EPSILON })
+    }
+
+    /// The same with another ε, which is 10⁻⁵ unless set: models of other libraries are made with 10⁻⁶ or 10⁻¹², too.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and not negative.
+    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
+        Ok(Self { epsilon: checked("layer_norm", epsilon)?, ..self })
+    }
+}
+
+impl Module for LayerNorm {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        x.layer_norm(Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight", &self.weight);
+        visitor("bias", &self.bias);
+    }
+}
+
+/// Rows of mean square 1, then scaled: see [`Tensor::rms_norm`].
+#[derive(Debug)]
+pub struct RmsNorm {
+    weight: Parameter,
+    epsilon: f64,
+}
+
+impl RmsNorm {
+    /// For rows of `width` numbers (`f32`), with ε = 10⁻⁵.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn new(place: &impl Place, width: usize) -> Result<Self> {
+        Ok(Self { weight: constant(place, width, 1.0)?, epsilon: EPSILON })
+    }
+
+    /// The same with another ε, which is 10⁻⁵ unless set: models of other libraries are made with 10⁻⁶ or 10⁻¹², too.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and not negative.
+    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
+        Ok(Self { epsilon: checked("rms_norm", epsilon)?, ..self })
+    }
+}
+
+impl Module for RmsNorm {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        x.rms_norm(Some(&self.weight.tensor()), self.epsilon)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight", &self.weight);
+    }
+}
+
+/// Groups of channels of mean 0 and variance 1, then each channel scaled and shifted: see [`Tensor::group_norm`].
+#[derive(Debug)]
+pub struct GroupNorm {
+    groups: usize,
+    weight: Parameter,
+    bias: Parameter,
+    epsilon: f64,
+}
+
+impl GroupNorm {
+    /// For `channels` channels (`f32`) in so many groups, with ε = 10⁻⁵.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless the groups divide the channels; [`Error::Allocation`] if there is no memory.
+    pub fn new(place: &impl Place, groups: usize, channels: usize) -> Result<Self> {
+        check_groups("group_norm", groups, channels)?;
+        let (weight, bias) = (constant(place, channels, 1.0)?, constant(place, channels, 0.0)?);
+        Ok(Self { groups, weight, bias, epsilon: EPSILON })
+    }
+
+    /// The same with another ε, which is 10⁻⁵ unless set: models of other libraries are made with 10⁻⁶ or 10⁻¹², too.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and not negative.
+    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
+        Ok(Self { epsilon: checked("group_norm", epsilon)?, ..self })
+    }
+}
+
+impl Module for GroupNorm {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        x.group_norm(self.groups, Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight", &self.weight);
+        visitor("bias", &self.bias);
+    }
+}
+
+/// Checks that `channels` can be divided into groups of equal size.
+fn check_groups(op: &'static str, groups: usize, channels: usize) -> Result<()> {
+    if groups > 0 && channels.is_multiple_of(groups) {
+        return Ok(());
+    }
+    let (argument, expected) = ("groups", "a divisor of the number of channels");
+    Err(Error::BadArgument { op, argument, expected, got: format!("{groups} for {channels} channels") })
+}

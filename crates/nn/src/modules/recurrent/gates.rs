@@ -1,0 +1,132 @@
+//! One recurrent layer in one direction: the gates' weights, and the way along a sequence.
+
+use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
+
+use super::super::init::{Fans, Init};
+
+/// What all kinds are made of: the gates' weights, side by side along the last axis.
+#[derive(Debug)]
+pub(super) struct Gates {
+    op: &'static str,
+    hidden: usize,
+    weight_input: Parameter,
+    weight_hidden: Parameter,
+    bias_input: Parameter,
+    bias_hidden: Parameter,
+}
+
+/// What the state is multiplied with, and the bias: taken from the parameters once for all steps, for each product of a step.
+pub(super) type OfState = [(Tensor, Tensor)];
+
+/// How many gates come of each product of a step with the state.
+pub(super) type Products = [usize];
+
+impl Gates {
+    pub(super) fn new(
+        op: &'static str,
+        place: &impl Place,
+        [inputs, hidden, gates]: [usize; 3],
+        dtype: DType,
+        rng: &Rng,
+    ) -> Result<Self> {
+        let (bound, wide) = ((hidden as f64).sqrt().recip(), hidden.saturating_mul(gates));
+        let (init, fans) = (Init::Uniform { low: -bound, high: bound }, Fans { inputs, outputs: wide });
+        Ok(Self {
+            op,
+            hidden,
+            weight_input: init.parameter(place, [inputs, wide], dtype, fans, rng)?,
+            weight_hidden: init.parameter(place, [hidden, wide], dtype, fans, rng)?,
+            bias_input: init.parameter(place, [wide], dtype, fans, rng)?,
+            bias_hidden: init.parameter(place, [wide], dtype, fans, rng)?,
+        })
+    }
+
+    /// The states after each step, `[n, len, hidden]`, and what the last step left, of which the state is the first: from what
+    /// `begin` gives, forward from the first place or backward from the last.
+    pub(super) fn along<const STATES: usize>(
+        &self,
+        x: &Tensor,
+        backward: bool,
+        products: &Products,
+        begin: impl FnOnce() -> Result<[Tensor; STATES]>,
+        step: impl Fn(&Self, &Tensor, &OfState, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
+    ) -> Result<(Tensor, [Tensor; STATES])> {
+        let mut steps = self.of_inputs(x)?;
+        let mut state = begin()?;
+        let of_state = self.of_state(products)?;
+        let mut states = Vec::with_capacity(steps.len());
+        if backward {
+            steps.reverse();
+        }
+        for input in steps {
+            state = step(self, &input, &of_state, state)?;
+            states.push(state[0].clone());
+        }
+        if backward {
+            states.reverse();
+        }
+        if states.is_empty() {
+            return Ok((Tensor::zeros_of(x.device(), [x.dims()[0], 0, self.hidden], x.dtype())?, state));
+        }
+        Ok((Tensor::stack(&states.iter().collect::<Vec<_>>(), 1)?, state))
+    }
+
+    /// What the inputs give to the gates, step by step: `[n, gates · hidden]` each, in one product for all.
+    fn of_inputs(&self, x: &Tensor) -> Result<Vec<Tensor>> {
+        if x.rank() != 3 {
+            let expected = "three axes: batch, position, width";
+            return Err(Error::BadRank { op: self.op, expected, shape: *x.shape() });
+        }
+        let weight = self.weight_input.tensor();
+        if x.dims()[2] != weight.dims()[0] {
+            return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *weight.shape() });
+        }
+        super::same_dtype(self.op, x, &weight)?;
+        let gates = x.matmul(&weight)?.add(&self.bias_input.tensor())?;
+        let mut steps = Vec::with_capacity(gates.dims()[1]);
+        split(&gates, &mut steps)?;
+        Ok(steps)
+    }
+
+    fn of_state(&self, products: &Products) -> Result<Vec<(Tensor, Tensor)>> {
+        let (weight, bias) = (self.weight_hidden.tensor(), self.bias_hidden.tensor());
+        if products.len() == 1 {
+            return Ok(vec![(weight, bias)]);
+        }
+        let mut from = 0;
+        let mut part = |gates: &usize| {
+            let (begin, len) = (from, gates * self.hidden);
+            from += len;
+            Ok((weight.narrow(-1, begin, len)?, bias.narrow(-1, begin, len)?))
+        };
+        products.iter().map(&mut part).collect()
+    }
+
+    /// One of the parts that lie side by side.
+    pub(super) fn part(&self, gates: &Tensor, index: usize) -> Result<Tensor> {
+        gates.narrow(-1, index * self.hidden, self.hidden)
+    }
+
+    pub(super) fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight_input", &self.weight_input);
+        visitor("weight_hidden", &self.weight_hidden);
+        visitor("bias_input", &self.bias_input);
+        visitor("bias_hidden", &self.bias_hidden);
+    }
+}
+
+/// The places along axis 1, one by one. Halves of halves: a part's gradient is as large as what it was cut from, so cutting
+/// each place from the whole would take time that grows with the square of the length.
+fn split(x: &Tensor, places: &mut Vec<Tensor>) -> Result<()> {
+    match x.dims()[1] {
+        0 => Ok(()),
+        1 => {
+            places.push(x.squeeze(1)?);
+            Ok(())
+        }
+        len => {
+            split(&x.narrow(1, 0, len / 2)?, places)?;
+            split(&x.narrow(1, len / 2, len - len / 2)?, places)
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The plain recurrent layer.
+
+use highwater_tensor::{Parameter, Place, Result, Rng, Tensor};
+
+use super::super::module::Module;
+use super::gates::{Gates, OfState};
+use super::stack::Stack;
+use super::{RecurrentOptions, recurrent_layer};
+
+/// What makes a state of a sum in an [`Rnn`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nonlinearity {
+    /// The hyperbolic tangent.
+    #[default]
+    Tanh,
+    /// What is below 0 becomes 0.
+    Relu,
+}
+
+/// A recurrent layer without gates (Elman 1990): from sequences `[n, len, inputs]` to the states after each step,
+/// `[n, len, hidden]`.
+///
+/// With input x and state h: h ← tanh(x·W + h·U), each product with a bias. W is `weight_input`, of shape `[inputs, hidden]`; U is
+/// `weight_hidden`, of shape `[hidden, hidden]` (PyTorch's `nn.RNN` keeps the transposes of both:
+/// [`Checkpoint::recurrent_from_pytorch`](crate::io::Checkpoint::recurrent_from_pytorch)). Several layers or directions are as in
+/// [`Gru`](super::Gru).
+///
+/// ```
+/// use highwater_nn::modules::{Module, Nonlinearity, Rnn};
+/// use highwater_tensor::{Device, Rng, Tensor};
+/// let device = Device::cpu()?;
+/// let rnn = Rnn::new(&device, 4, 8, &Rng::new(0))?.with_nonlinearity(Nonlinearity::Relu);
+/// let x = Tensor::ones(&device, [2, 10, 4])?;
+/// assert_eq!(rnn.forward(&x)?.dims(), [2, 10, 8]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Rnn {
+    stack: Stack,
+    nonlinearity: Nonlinearity,
+}
+
+impl Rnn {
+    /// The same with another function in place of the hyperbolic tangent.
+    #[must_use]
+    pub const fn with_nonlinearity(mut self, nonlinearity: Nonlinearity) -> Self {
+        self.nonlinearity = nonlinearity;
+        self
+    }
+
+    /// The states of the last layer after each step, and the last states, from such states or from zeros: of the shape that
+    /// [`Gru::run`](super::Gru::run) says.
+    ///
+    /// # Errors
+    /// As [`Gru::run`](super::Gru::run).
+    pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+        let step = |_: &Gates, step: &Tensor, of_state: &OfState, [h]: [Tensor; 1]| {
+            let (weight, bias) = &of_state[0];
+            let sum = step.add(&h.matmul(weight)?)?.add(bias)?;
+            Ok([match self.nonlinearity {
+                Nonlinearity::Tanh => sum.tanh()?,
+                Nonlinearity::Relu => sum.relu()?,
+            }])
+        };
+        let (states, [last]) = self.stack.run(x, state.map(|h| [h]), &[1], step)?;
+        Ok((states, last))
+    }
+}
+
+recurrent_layer!(Rnn: "rnn", 1 gates, nonlinearity: Nonlinearity::default());

@@ -1,0 +1,155 @@
+//! Recurrent layers over each other, in one direction or in both.
+
+use highwater_tensor::{Error, Parameter, Place, Result, Rng, Tensor};
+use highwater_tracking::module;
+
+use super::super::dropout::Dropout;
+use super::super::module::Module;
+use super::RecurrentOptions;
+use super::gates::{Gates, OfState, Products};
+
+/// One layer in one direction, and its path in the stack.
+#[derive(Debug)]
+struct Cell {
+    /// Empty for the only one.
+    path: String,
+    gates: Gates,
+}
+
+/// All layers.
+#[derive(Debug)]
+pub(super) struct Stack {
+    op: &'static str,
+    hidden: usize,
+    /// How many cells read the same input: one or two.
+    directions: usize,
+    /// Layer by layer; in each the one that goes forward comes first.
+    cells: Vec<Cell>,
+    /// Between layers.
+    dropout: Option<Dropout>,
+}
+
+impl Stack {
+    pub(super) fn new(
+        op: &'static str,
+        place: &impl Place,
+        [inputs, hidden, gates]: [usize; 3],
+        options: RecurrentOptions,
+        rng: &Rng,
+    ) -> Result<Self> {
+        for (argument, value) in [("hidden", hidden), ("layers", options.layers)] {
+            if value == 0 {
+                return Err(Error::BadArgument { op, argument, expected: "above 0", got: "0".to_owned() });
+            }
+        }
+        // Refuses a probability that is none, also where there is nothing between layers.
+        let dropout = Dropout::new(options.dropout, rng.fork(rng.state().sequence).fork(0))?;
+        let directions = if options.bidirectional { 2 } else { 1 };
+        let mut cells = Vec::new();
+        for layer in 0..options.layers {
+            let inputs = if layer == 0 { inputs } else { hidden.saturating_mul(directions) };
+            for backward in [false, true].into_iter().take(directions) {
+                let path = options.path(layer, backward);
+                let _scope = module(&path);
+                let gates = Gates::new(op, place, [inputs, hidden, gates], options.dtype, rng)?;
+                cells.push(Cell { path, gates });
+            }
+        }
+        let drops = options.dropout > 0.0 && options.layers > 1;
+        Ok(Self { op, hidden, directions, cells, dropout: drops.then_some(dropout) })
+    }
+
+    /// The states of the last layer after each step, and all that the last steps left.
+    pub(super) fn run<const STATES: usize>(
+        &self,
+        x: &Tensor,
+        state: Option<[&Tensor; STATES]>,
+        products: &Products,
+        step: impl Fn(&Gates, &Tensor, &OfState, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
+    ) -> Result<(Tensor, [Tensor; STATES])> {
+        self.check(x, state.as_ref().map_or(&[], |state| &state[..]))?;
+        let mut x = x.clone();
+        let mut left = Vec::with_capacity(self.cells.len());
+        for (layer, cells) in self.cells.chunks(self.directions).enumerate() {
+            if layer > 0
+                && let Some(dropout) = &self.dropout
+            {
+                x = dropout.forward_as("dropout", &x)?;
+            }
+            let mut sides = Vec::with_capacity(self.directions);
+            for (direction, cell) in cells.iter().enumerate() {
+                let _scope = module(&cell.path);
+                let begin = || self.begin(&x, left.len(), state);
+                let (states, last) = cell.gates.along(&x, direction == 1, products, begin, &step)?;
+                left.push(last);
+                sides.push(states);
+            }
+            x = match &sides[..] {
+                [forward, backward] => Tensor::concat(&[forward, backward], -1)?,
+                _ => sides.remove(0),
+            };
+        }
+        Ok((x, self.join(left)?))
+    }
+
+    /// Refuses states that do not fit the input.
+    fn check(&self, x: &Tensor, states: &[&Tensor]) -> Result<()> {
+        let one = [x.dims().first().copied().unwrap_or(0), self.hidden];
+        let all = [self.cells.len(), one[0], one[1]];
+        let shape = if self.cells.len() == 1 { &one[..] } else { &all };
+        if let Some(state) = states.iter().find(|state| state.dims() != shape) {
+            return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *state.shape() });
+        }
+        states.iter().try_for_each(|state| super::same_dtype(self.op, x, state))
+    }
+
+    /// What a cell begins with: its part of what is given, which was checked, or zeros.
+    fn begin<const STATES: usize>(
+        &self,
+        x: &Tensor,
+        cell: usize,
+        given: Option<[&Tensor; STATES]>,
+    ) -> Result<[Tensor; STATES]> {
+        let state = |index: usize| match given {
+            None => Tensor::zeros_of(x.device(), [x.dims()[0], self.hidden], x.dtype()),
+            Some(given) if self.cells.len() == 1 => Ok(given[index].clone()),
+            Some(given) => given[index].at(cell as isize),
+        };
+        all(std::array::from_fn(state))
+    }
+
+    /// What all cells left, in the form in which it is given.
+    fn join<const STATES: usize>(&self, mut left: Vec<[Tensor; STATES]>) -> Result<[Tensor; STATES]> {
+        if self.cells.len() == 1 {
+            return Ok(left.remove(0));
+        }
+        let state =
+            |index: usize| Tensor::stack(&left.iter().map(|last| &last[index]).collect::<Vec<_>>(), 0);
+        all(std::array::from_fn(state))
+    }
+
+    pub(super) fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        for Cell { path, gates } in &self.cells {
+            gates.visit(&mut |name, parameter| {
+                if path.is_empty() {
+                    visitor(name, parameter);
+                } else {
+                    visitor(&format!("{path}.{name}"), parameter);
+                }
+            });
+        }
+    }
+
+    pub(super) fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        if let Some(dropout) = &self.dropout {
+            dropout.visit_rngs_as("dropout", visitor);
+        }
+    }
+}
+
+/// All values, or the first error.
+fn all<const N: usize>(results: [Result<Tensor>; N]) -> Result<[Tensor; N]> {
+    let values = results.into_iter().collect::<Result<Vec<_>>>()?;
+    Ok(<[Tensor; N]>::try_from(values)
+        .unwrap_or_else(|_| unreachable!("there are as many values as results")))
+}

@@ -1,0 +1,207 @@
+//! Modules one after the other.
+
+use std::fmt;
+
+use highwater_tensor::{Parameter, Result, Rng, Tensor};
+use highwater_tracking::ModuleName;
+
+use super::module::Module;
+use super::names::Names;
+use super::unchanged;
+
+/// Modules applied in turn, each in a scope of its name.
+///
+/// A [`Linear`](super::Linear) and an activation that comes after it are computed by one op, in the scope of the former, to the same
+/// bits: accounts of ops know a `linear_relu` in `fc1`, and none in `relu`. To have two ops, put a module of one's own between, or
+/// call the layers one by one.
+///
+/// ```
+/// use highwater_nn::modules::{Linear, Module, Relu, Sequential};
+/// use highwater_tensor::{Device, Rng, Tensor};
+/// let (device, rng) = (Device::cpu()?, Rng::new(0));
+/// let net = Sequential::new()
+///     .with("fc1", Linear::new(&device, 64, 32, &rng)?)
+///     .with("relu", Relu)
+///     .with("fc2", Linear::new(&device, 32, 10, &rng)?);
+/// assert_eq!(net.forward(&Tensor::zeros(&device, [7, 64])?)?.dims(), [7, 10]);
+/// let paths: Vec<_> = net.parameters().into_iter().map(|(path, _)| path).collect();
+/// assert_eq!(paths, ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Default)]
+pub struct Sequential {
+    layers: Vec<(ModuleName, Box<dyn Module>)>,
+    names: Names,
+}
+
+impl Sequential {
+    /// No modules yet: the identity.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same modules with one more at the end. Dots in the name make nested scopes; a name that is taken (or
+    /// empty) gets a number, so that every path names one parameter: the second `relu` is `relu2`.
+    #[must_use]
+    pub fn with(mut self, name: &str, module: impl Module + 'static) -> Self {
+        let name = self.names.take(name, &module, &self.layers);
+        let module = Box::new(module.named(&name));
+        self.layers.push((ModuleName::new(name), module));
+        self
+    }
+
+    /// How many modules there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Whether there are no modules.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+}
+
+impl Module for Sequential {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let mut layers = self.layers.iter().peekable();
+        let mut result = None;
+        while let Some((name, layer)) = layers.next() {
+            let x = result.as_ref().unwrap_or(x);
+            let next = layers.peek().and_then(|(_, next)| next.as_activation());
+            let y = {
+                let _scope = name.enter();
+                match next.and_then(|activation| layer.forward_activated(x, activation)) {
+                    Some(y) => {
+                        layers.next();
+                        y?
+                    }
+                    None => layer.forward(x)?,
+                }
+            };
+            // Each result is dropped as soon as the next one is there, unless backward needs it.
+            result = Some(y);
+        }
+        Ok(result.unwrap_or_else(|| unchanged(x)))
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        for (name, layer) in &self.layers {
+            layer.visit_as(name.as_str(), visitor);
+        }
+    }
+
+    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        for (name, layer) in &self.layers {
+            layer.visit_buffers_as(name.as_str(), visitor);
+        }
+    }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        for (name, layer) in &self.layers {
+            layer.visit_rngs_as(name.as_str(), visitor);
+        }
+    }
+
+    // Each layer's path is made once and handed down: in deep nests, paths made from the inside out are copied at every level.
+    fn visit_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        for (own, layer) in &self.layers {
+            layer.visit_as(&format!("{name}.{}", own.as_str()), visitor);
+        }
+    }
+
+    fn visit_buffers_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        for (own, layer) in &self.layers {
+            layer.visit_buffers_as(&format!("{name}.{}", own.as_str()), visitor);
+        }
+    }
+
+    fn visit_rngs_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
+        for (own, layer) in &self.layers {
+            layer.visit_rngs_as(&format!("{name}.{}", own.as_str()), visitor);
+        }
+    }
+
+    fn charge_memory(&self) {
+        for (name, layer) in &self.layers {
+            let _scope = name.enter();
+            layer.charge_memory();
+        }
+    }
+}
+
+impl fmt::Debug for Sequential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sequential").field("layers", &self.layers).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::modules::{Gelu, Linear, LinearOptions, Relu, Silu, Tanh};
+    use highwater_tensor::{Activation, DType, Runtime};
+
+    #[test]
+    fn an_activation_after_a_linear_layer_is_computed_with_it_to_the_same_bits() {
+        let runtime = Runtime::builder().threads(1).build().unwrap();
+        let device = runtime.cpu().unwrap();
+        let bits = |tensor: &Tensor| {
+            let values = tensor.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+            values.into_iter().map(f64::to_bits).collect::<Vec<_>>()
+        };
+        // With the ops that each comes to in a sequence.
+        let layers = || -> Vec<(Box<dyn Module>, &[&str])> {
+            let rng = Rng::new(7);
+            let layer = |inputs, outputs| Linear::new(&device, inputs, outputs, &rng).unwrap();
+            let without_bias = LinearOptions { bias: None, ..Default::default() };
+            vec![
+                (Box::new(layer(6, 5)), &["linear_relu"]),
+                (Box::new(Relu), &[]),
+                (Box::new(layer(5, 4)), &["linear_gelu"]),
+                (Box::new(Gelu), &[]),
+                // What follows cannot be computed along, or the layer has an activation already, or no op for one.
+                (Box::new(layer(4, 4)), &["linear"]),
+                (Box::new(Tanh), &["tanh"]),
+                (Box::new(layer(4, 4).with_activation(Activation::Silu)), &["linear_silu"]),
+                (Box::new(Relu), &["relu"]),
+                (Box::new(Linear::with_options(&device, 4, 3, without_bias, &rng).unwrap()), &["matmul"]),
+                (Box::new(Silu), &["silu"]),
+                (Box::new(layer(3, 3)), &["linear"]),
+            ]
+        };
+        for dtype in [DType::F32, DType::BF16] {
+            let x = Tensor::normal(&device, [8, 6], 0.0, 1.0, &Rng::new(8)).unwrap().to_dtype(dtype).unwrap();
+            let (apart, mut expected) = (layers(), Vec::new());
+            let mut y_apart = x.clone();
+            for (layer, ops) in &apart {
+                layer.convert(dtype).unwrap();
+                y_apart = layer.forward(&y_apart).unwrap();
+                expected.extend_from_slice(ops);
+            }
+            let together =
+                layers().into_iter().fold(Sequential::new(), |net, (layer, _)| net.with("", layer));
+            together.convert(dtype).unwrap();
+            runtime.tracker().reset();
+            let y_together = together.forward(&x).unwrap();
+            let totals = runtime.tracker().op_totals();
+            let calls = totals.iter().flat_map(|row| vec![row.op; usize::try_from(row.calls).unwrap()]);
+            let mut counted: Vec<_> = calls.collect();
+            counted.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(counted, expected, "{dtype}");
+            assert_eq!(bits(&y_together), bits(&y_apart), "{dtype}");
+            let gradients = |y: &Tensor, parameters: Vec<(String, Parameter)>| {
+                let gradients = y.square().unwrap().sum_all().unwrap().backward().unwrap();
+                let of = |(_, own): (_, Parameter)| bits(gradients.get(&own.tensor()).unwrap());
+                parameters.into_iter().map(of).collect::<Vec<_>>()
+            };
+            let of_apart = apart.iter().flat_map(|(layer, _)| layer.parameters()).collect();
+            let (of_apart, of_together) =
+                (gradients(&y_apart, of_apart), gradients(&y_together, together.parameters()));
+            assert_eq!(of_apart, of_together, "{dtype}");
+        }
+    }
+}

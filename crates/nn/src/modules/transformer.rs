@@ -1,0 +1,305 @@
+//! The parts of a transformer (Vaswani et al. 2017), with the norms before the layers (Xiong et al. 2020).
+
+use highwater_tensor::{Activation, AttentionOptions, DType, Error, Parameter, Place, Result, Rng, Tensor};
+use highwater_tracking::module;
+
+use super::dropout::Dropout;
+use super::init::{Fans, Init};
+use super::linear::{Linear, LinearOptions};
+use super::module::Module;
+use super::norm::LayerNorm;
+
+/// The standard deviation that weights of a transformer start with, as in GPT-2.
+const SPREAD: f64 = 0.02;
+
+/// A row of numbers for each token.
+///
+/// ```
+/// use highwater_nn::modules::{Embedding, Module};
+/// use highwater_tensor::{Device, Rng, Tensor};
+/// let device = Device::cpu()?;
+/// let table = Embedding::new(&device, 100, 16, &Rng::new(0))?;
+/// let tokens = Tensor::from_slice(&device, &[3i64, 99, 3, 0], [2, 2])?;
+/// assert_eq!(table.forward(&tokens)?.dims(), [2, 2, 16]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Embedding {
+    weight: Parameter,
+}
+
+impl Embedding {
+    /// For tokens below `tokens`, rows of `width` numbers (`f32`), normal with deviation 0.02 at first.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn new(place: &impl Place, tokens: usize, width: usize, rng: &Rng) -> Result<Self> {
+        let (init, fans) = (Init::Normal { mean: 0.0, std: SPREAD }, Fans { inputs: tokens, outputs: width });
+        Ok(Self { weight: init.parameter(place, [tokens, width], DType::F32, fans, rng)? })
+    }
+
+    /// The table, of shape `[tokens, width]`.
+    #[must_use]
+    pub const fn weight(&self) -> &Parameter {
+        &self.weight
+    }
+}
+
+impl Module for Embedding {
+    /// From tokens (`i64`, any shape) to rows, along a new last axis.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.weight.tensor().embedding(x)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        visitor("weight", &self.weight);
+    }
+}
+
+/// Attention of a sequence to itself, in several heads side by side: `[n, len, width]` to the same.
+#[derive(Debug)]
+pub struct MultiHeadAttention {
+    heads: usize,
+    options: AttentionOptions,
+    /// Queries, keys and values of all heads, one after the other.
+    project: Linear,
+    output: Linear,
+    /// Of weights.
+    dropout: Option<Dropout>,
+}
+
+impl MultiHeadAttention {
+    /// So many heads, which share the width; `causal` hides later positions.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless the heads divide the width, [`Error::Allocation`] if there is no memory.
+    pub fn new(place: &impl Place, width: usize, heads: usize, causal: bool, rng: &Rng) -> Result<Self> {
+        if !width.is_multiple_of(heads) || heads == 0 {
+            return Err(Error::BadArgument {
+                op: "multi_head_attention",
+                argument: "heads",
+                expected: "a divisor of the width",
+                got: format!("{heads} for a width of {width}"),
+            });
+        }
+        let project =
+            Linear::with_options(place, width, width.saturating_mul(3), options(), rng)?.named("project");
+        let output = Linear::with_options(place, width, width, options(), rng)?.named("output");
+        Ok(Self { heads, options: AttentionOptions { causal, scale: None }, project, output, dropout: None })
+    }
+
+    /// The same with weights dropped with probability `p`, at places that `rng` decides, [in training](highwater_tensor::is_training); see
+    /// [`Tensor::attention_with_dropout`], also for the memory that this takes.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
+    pub fn with_dropout(self, p: f64, rng: Rng) -> Result<Self> {
+        Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
+    }
+
+    /// The same without biases: weights alone.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self { project: self.project.without_bias(), output: self.output.without_bias(), ..self }
+    }
+
+    /// As [`forward`](Module::forward), but a position sees others only where `mask` (truth values, broadcast to
+    /// `[n, heads, len, len]`: which keys each query sees) is true; or with a mask of the input's type added to the scores.
+    /// For sequences of several lengths `[n, 1, 1, len]` says where each one is not padding. Queries, keys and values are
+    /// copied head by head, as in [`Tensor::attention`].
+    ///
+    /// ```
+    /// use highwater_nn::modules::MultiHeadAttention;
+    /// use highwater_tensor::{Device, Rng, Tensor};
+    /// let device = Device::cpu()?;
+    /// let heads = MultiHeadAttention::new(&device, 8, 2, false, &Rng::new(0))?;
+    /// let lengths = Tensor::from_slice(&device, &[3i64, 5], [2, 1, 1, 1])?;
+    /// let mask = Tensor::arange(&device, 5)?.lt(&lengths)?;
+    /// assert_eq!(heads.forward_masked(&Tensor::ones(&device, [2, 5, 8])?, &mask)?.dims(), [2, 5, 8]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Module::forward`], and those of [`Tensor::attention`] for a mask of another type or shape.
+    pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        self.attend(x, Some(mask))
+    }
+
+    fn attend(&self, x: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let [n, len, width] = axes(x)?;
+        let parts = self.project.forward_as("project", x)?;
+        let dropped = self.dropout.as_ref().and_then(Dropout::acting);
+        if mask.is_none() && dropped.is_none() {
+            return self.output.forward_as("output", &parts.self_attention(self.heads, self.options)?);
+        }
+        let by_head =
+            parts.reshape([n, len, 3, self.heads, width / self.heads])?.permute(&[2, 0, 3, 1, 4])?;
+        let [query, key, value] = [by_head.at(0)?, by_head.at(1)?, by_head.at(2)?];
+        let mixed = match dropped {
+            Some((p, rng)) => query.attention_with_dropout(&key, &value, mask, self.options, p, rng)?,
+            None => query.attention(&key, &value, mask, self.options)?,
+        };
+        self.output.forward_as("output", &mixed.permute(&[0, 2, 1, 3])?.reshape([n, len, width])?)
+    }
+}
+
+/// Batch, position and width.
+fn axes(x: &Tensor) -> Result<[usize; 3]> {
+    <[usize; 3]>::try_from(x.dims()).map_err(|_| {
+        let expected = "three axes: batch, position, width";
+        Error::BadRank { op: "multi_head_attention", expected, shape: *x.shape() }
+    })
+}
+
+fn options() -> LinearOptions {
+    LinearOptions { weight: Init::Normal { mean: 0.0, std: SPREAD }, ..LinearOptions::default() }
+}
+
+impl Module for MultiHeadAttention {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.attend(x, None)
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.project.visit_as("project", visitor);
+        self.output.visit_as("output", visitor);
+    }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        if let Some(dropout) = &self.dropout {
+            dropout.visit_rngs_as("dropout", visitor);
+        }
+    }
+}
+
+/// x + attention(norm(x)), then x + mlp(norm(x)) with four times the width inside and GELU.
+///
+/// ```
+/// use highwater_nn::modules::{Module, TransformerBlock};
+/// use highwater_tensor::{Device, Rng, Tensor};
+/// let device = Device::cpu()?;
+/// let block = TransformerBlock::new(&device, 32, 4, true, &Rng::new(0))?;
+/// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TransformerBlock {
+    norm1: LayerNorm,
+    attention: MultiHeadAttention,
+    norm2: LayerNorm,
+    up: Linear,
+    down: Linear,
+    /// Of what is added to x.
+    dropout: Option<Dropout>,
+}
+
+impl TransformerBlock {
+    /// A block for sequences of rows of `width` numbers (`f32`).
+    ///
+    /// # Errors
+    /// As [`MultiHeadAttention::new`].
+    pub fn new(place: &impl Place, width: usize, heads: usize, causal: bool, rng: &Rng) -> Result<Self> {
+        let inside = width.saturating_mul(4);
+        let up = Linear::with_options(place, width, inside, options(), rng)?;
+        Ok(Self {
+            norm1: LayerNorm::new(place, width)?.named("norm1"),
+            attention: MultiHeadAttention::new(place, width, heads, causal, rng)?.named("attention"),
+            norm2: LayerNorm::new(place, width)?.named("norm2"),
+            up: up.with_activation(Activation::GeluTanh).named("up"),
+            down: Linear::with_options(place, inside, width, options(), rng)?.named("down"),
+            dropout: None,
+        })
+    }
+
+    /// The same with numbers dropped with probability `p`, at places that `rng` decides, from what the attention and the mlp add
+    /// to x, [in training](highwater_tensor::is_training).
+    ///
+    /// ```
+    /// use highwater_nn::modules::{Module, TransformerBlock};
+    /// use highwater_tensor::{Device, Rng, Tensor};
+    /// let (device, rng) = (Device::cpu()?, Rng::new(0));
+    /// let block = TransformerBlock::new(&device, 32, 4, true, &rng)?.with_dropout(0.1, rng.fork(1))?;
+    /// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
+    pub fn with_dropout(self, p: f64, rng: Rng) -> Result<Self> {
+        Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
+    }
+
+    /// The same with weights of the attention dropped: see [`MultiHeadAttention::with_dropout`].
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
+    pub fn with_attention_dropout(self, p: f64, rng: Rng) -> Result<Self> {
+        Ok(Self { attention: self.attention.with_dropout(p, rng)?, ..self })
+    }
+
+    /// The same whose linear layers, those of the attention too, have no biases. The norms keep theirs.
+    #[must_use]
+    pub fn without_bias(self) -> Self {
+        Self {
+            attention: self.attention.without_bias(),
+            up: self.up.without_bias(),
+            down: self.down.without_bias(),
+            ..self
+        }
+    }
+
+    /// The same with another ε in its norms, which is 10⁻⁵ unless set.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and not negative.
+    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
+        Ok(Self {
+            norm1: self.norm1.with_epsilon(epsilon)?,
+            norm2: self.norm2.with_epsilon(epsilon)?,
+            ..self
+        })
+    }
+
+    /// As [`forward`](Module::forward), with a mask for the attention: see [`MultiHeadAttention::forward_masked`].
+    ///
+    /// # Errors
+    /// As [`MultiHeadAttention::forward_masked`].
+    pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        self.with_attention(x, |x| {
+            let _scope = module("attention");
+            self.attention.forward_masked(x, mask)
+        })
+    }
+
+    fn with_attention(&self, x: &Tensor, attention: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let dropped = |added: Tensor| match &self.dropout {
+            Some(dropout) => dropout.forward_as("dropout", &added),
+            None => Ok(added),
+        };
+        // What is added lends its buffer to the sum.
+        let x = (dropped(attention(&self.norm1.forward_as("norm1", x)?)?)? + x)?;
+        let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?;
+        dropped(self.down.forward_as("down", &inside)?)? + &x
+    }
+}
+
+impl Module for TransformerBlock {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.with_attention(x, |x| self.attention.forward_as("attention", x))
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+        self.norm1.visit_as("norm1", visitor);
+        self.attention.visit_as("attention", visitor);
+        self.norm2.visit_as("norm2", visitor);
+        self.up.visit_as("up", visitor);
+        self.down.visit_as("down", visitor);
+    }
+
+    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
+        self.attention.visit_rngs_as("attention", visitor);
+        if let Some(dropout) = &self.dropout {
+            dropout.visit_rngs_as("dropout", visitor);
+        }
+    }
+}

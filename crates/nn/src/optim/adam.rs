@@ -1,0 +1,97 @@
+//! Adam and AdamW.
+
+use highwater_tensor::{
+    OpContext, Parameter, Result, View, ViewMut,
+    backend::{AdamStep, Kernel},
+};
+
+use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
+use super::{above_zero, not_negative, share};
+
+const DEFAULTS: AdamStep = AdamStep {
+    lr: 1e-3,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+    decoupled: false,
+    step: 1,
+};
+
+/// Both variants. They differ in their name and in what the weight decay acts on.
+macro_rules! adam {
+    ($(#[$doc:meta])* $name:ident, $op:literal, $defaults:expr) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name {
+            options: AdamStep,
+            parameters: ParameterSet<2>,
+        }
+
+        impl $name {
+            /// The optimizer with learning rate `lr` and otherwise the usual values.
+            ///
+            /// # Errors
+            /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) without parameters, and unless `lr` is finite and not negative; [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no
+            /// memory for the state, two numbers for each of the parameters'.
+            pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
+                let options = AdamStep { lr: not_negative($op, "lr", lr)?, ..$defaults };
+                let state = [("mean", true), ("variance", true)];
+                Ok(Self { options, parameters: ParameterSet::new($op, parameters, state)?.saving_steps() })
+            }
+
+            /// The same with other shares of the means that are kept at each step; 0.9 and 0.999 unless set.
+            ///
+            /// # Errors
+            /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless both are at least 0 and below 1.
+            pub fn with_betas(mut self, beta1: f64, beta2: f64) -> Result<Self> {
+                self.options.beta1 = share($op, "beta1", beta1)?;
+                self.options.beta2 = share($op, "beta2", beta2)?;
+                Ok(self)
+            }
+
+            /// The same with another number that keeps the denominator from zero; 1e-8 unless set.
+            ///
+            /// # Errors
+            /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless it is finite and above 0.
+            pub fn with_epsilon(mut self, epsilon: f64) -> Result<Self> {
+                self.options.epsilon = above_zero($op, "epsilon", epsilon)?;
+                Ok(self)
+            }
+
+            /// The same with another pull of parameters towards zero.
+            ///
+            /// # Errors
+            /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless it is finite and not negative.
+            pub fn with_weight_decay(mut self, weight_decay: f64) -> Result<Self> {
+                self.options.weight_decay = not_negative($op, "weight_decay", weight_decay)?;
+                Ok(self)
+            }
+
+            /// Each parameter counts its own steps, so that a mean that started later is corrected as one.
+            fn update(
+                options: AdamStep,
+                ctx: &OpContext<'_>,
+                grad: View<'_>,
+                state: &mut ParameterState<2>,
+                param: ViewMut<'_>,
+            ) -> Result<()> {
+                let step = AdamStep { step: state.steps + 1, ..options };
+                let [mean, variance] = state.all_mut();
+                ctx.compute(Kernel::Adam { step, grad, mean, variance, param })
+            }
+        }
+
+        impl_optimizer!($name);
+    };
+}
+
+adam! {
+    /// Adam (Kingma and Ba 2015): steps of like size for all parameters, from the means of gradients and of their
+    /// squares. Weight decay, 0 unless set, is added to gradients.
+    Adam, "adam", DEFAULTS
+}
+adam! {
+    /// AdamW (Loshchilov and Hutter 2019): Adam whose weight decay, 0.01 unless set, acts on parameters directly.
+    AdamW, "adamw", AdamStep { weight_decay: 0.01, decoupled: true, ..DEFAULTS }
+}

@@ -1,0 +1,429 @@
+//! Loss scaling: gradients that halves can hold (Micikevicius et al., Mixed precision training, 2018).
+//!
+//! Small gradients vanish in f16, whose least number is 6·10⁻⁸. So the loss is multiplied by a large number before the
+//! backward pass, and with it every gradient; before the step they are divided again, in f32. Where the number was too large,
+//! some gradient is no longer finite, and the step is left out.
+
+use highwater_tensor::{Error, Gradients, Result, Tensor};
+use highwater_tracking::{Phase, phase};
+
+use super::{Optimizer, check};
+
+/// The rule of PyTorch's `GradScaler`.
+const GROWTH: f64 = 2.0;
+const BACKOFF: f64 = 0.5;
+const GROWTH_INTERVAL: u64 = 2000;
+const START: f64 = 32_768.0;
+
+/// Multiplies losses, divides gradients, and leaves out steps whose gradients are not finite.
+///
+/// A scale that is dynamic is halved by each step left out, and doubled after so many steps in a row that were taken. bf16
+/// has the range of f32 and needs no scale. Take the loss itself in f32, as its gradient is the scale, which f16 ends before.
+///
+/// ```
+/// use highwater_nn::modules::Parameter;
+/// use highwater_nn::optim::{LossScaler, ScaledStep, Sgd};
+/// use highwater_tensor::{DType, Device, Tensor};
+///
+/// let weight = Parameter::new(Tensor::ones_of(&Device::cpu()?, [2], DType::F16)?)?;
+/// let mut optimizer = Sgd::new(vec![("weight".to_owned(), weight.clone())], 0.5)?;
+/// let mut scaler = LossScaler::dynamic();
+/// // Gradients of 1e-8, which would be 0 in f16.
+/// let loss = weight.tensor().to_dtype(DType::F32)?.mul_scalar(1e-8)?.sum_all()?;
+/// let step = scaler.step(&mut optimizer, scaler.scale(&loss)?.backward()?)?;
+/// assert_eq!(step, ScaledStep::Taken { scale: 32_768.0 });
+///
+/// // Gradients beyond f16: nothing changes, and the next scale is smaller.
+/// let loss = weight.tensor().to_dtype(DType::F32)?.mul_scalar(2.0)?.sum_all()?;
+/// let step = scaler.step(&mut optimizer, scaler.scale(&loss)?.backward()?)?;
+/// assert_eq!(step, ScaledStep::Skipped { scale: 32_768.0, next: 16_384.0 });
+/// # Ok::<(), highwater_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct LossScaler {
+    scale: f64,
+    /// After how many steps in a row the scale grows; `None` for one that stays.
+    interval: Option<u64>,
+    /// Steps taken since the scale changed.
+    taken: u64,
+}
+
+/// A scale is never NaN.
+impl Eq for LossScaler {}
+
+/// What became of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
+pub enum ScaledStep {
+    /// The optimizer took it.
+    Taken {
+        /// The scale that its loss had.
+        scale: f64,
+    },
+    /// A gradient was not finite: no parameter and no state has changed.
+    Skipped {
+        /// The scale that its loss had.
+        scale: f64,
+        /// The scale of the next loss.
+        next: f64,
+    },
+}
+
+impl ScaledStep {
+    /// Whether the optimizer took the step.
+    #[must_use]
+    pub const fn is_taken(self) -> bool {
+        matches!(self, Self::Taken { .. })
+    }
+}
+
+impl LossScaler {
+    /// A scale that stays.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless it is finite and above 0.
+    pub fn fixed(scale: f64) -> Result<Self> {
+        let holds = scale.is_finite() && scale > 0.0;
+        let scale = check("loss_scaler", "scale", scale, "finite and above 0", holds)?;
+        Ok(Self { scale, interval: None, taken: 0 })
+    }
+
+    /// A scale that is looked for: 32,768 at first, the largest power of two that f16 holds, so that the gradient of a loss in f16 is
+    /// finite too; doubled after 2000 steps in a row, halved by each step left out.
+    #[must_use]
+    pub const fn dynamic() -> Self {
+        Self { scale: START, interval: Some(GROWTH_INTERVAL), taken: 0 }
+    }
+
+    /// The same, dynamic from another scale and doubled after so many steps (0 is as 1). To resume a run, take the scaler of its
+    /// [`Checkpoint`](crate::io::Checkpoint::scaler) instead.
+    ///
+    /// # Errors
+    /// As [`LossScaler::fixed`].
+    pub fn dynamic_from(scale: f64, interval: u64) -> Result<Self> {
+        Ok(Self { interval: Some(interval.max(1)), ..Self::fixed(scale)? })
+    }
+
+    /// All of the state, as checkpoints keep it: the scale, the interval or `fixed`, and the steps taken since the scale changed.
+    pub(crate) fn to_text(&self) -> String {
+        let interval = self.interval.map_or_else(|| "fixed".to_owned(), |interval| interval.to_string());
+        format!("{} {interval} {}", self.scale, self.taken)
+    }
+
+    /// The state from such a text; `None` if it is none.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        let mut parts = text.split(' ');
+        let (scale, interval, taken) = (parts.next()?, parts.next()?, parts.next()?);
+        let scale = scale.parse().ok()?;
+        let scaler = match interval {
+            "fixed" => Self::fixed(scale).ok()?,
+            interval => Self::dynamic_from(scale, interval.parse().ok()?).ok()?,
+        };
+        let scaler = Self { taken: taken.parse().ok()?, ..scaler };
+        parts.next().is_none().then_some(scaler)
+    }
+
+    /// The scale of the next loss.
+    #[must_use]
+    pub const fn current(&self) -> f64 {
+        self.scale
+    }
+
+    /// The loss to take gradients of.
+    ///
+    /// # Errors
+    /// As [`Tensor::mul_scalar`].
+    pub fn scale(&self, loss: &Tensor) -> Result<Tensor> {
+        loss.mul_scalar(self.scale)
+    }
+
+    /// The gradients of the loss itself, those of halves in f32; `None` if one is not finite, which tells the scale to
+    /// shrink. For what comes between the backward pass and the step, as clipping; [`LossScaler::step`] does both.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory, and if the device fails.
+    pub fn unscale(&mut self, gradients: Gradients) -> Result<Option<Gradients>> {
+        let (gradients, finite) = divided(gradients, self.scale)?;
+        self.update(finite);
+        Ok(finite.then_some(gradients))
+    }
+
+    /// Has the optimizer take a step along gradients of a [scaled](Self::scale) loss, if they are finite.
+    ///
+    /// # Errors
+    /// As [`LossScaler::unscale`] and [`Optimizer::step`]; the scale stays as it was then. Gradients of parameters that the
+    /// optimizer does not hold are an error also where gradients are not finite.
+    pub fn step(
+        &mut self,
+        optimizer: &mut (impl Optimizer + ?Sized),
+        gradients: Gradients,
+    ) -> Result<ScaledStep> {
+        let scale = self.scale;
+        // Before the division, after which the gradients do not tell their modules any more.
+        let op = if optimizer.name().is_empty() { "optimizer" } else { optimizer.name() };
+        gradients.check_parameters(op, &optimizer.parameters())?;
+        let (gradients, finite) = divided(gradients, scale)?;
+        // The scale is told of a step once it was taken.
+        if finite {
+            optimizer.step(gradients)?;
+        }
+        self.update(finite);
+        Ok(if finite { ScaledStep::Taken { scale } } else { ScaledStep::Skipped { scale, next: self.scale } })
+    }
+
+    /// [`step`](Self::step) along the gradients of the optimizer's own parameters. Drops all other gradients first, so they do not
+    /// decide whether the step is taken.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step), except for [`Error::UnknownParameters`].
+    pub fn step_partial(
+        &mut self,
+        optimizer: &mut (impl Optimizer + ?Sized),
+        mut gradients: Gradients,
+    ) -> Result<ScaledStep> {
+        let own = gradients.split_off(&optimizer.parameters());
+        drop(gradients);
+        self.step(optimizer, own)
+    }
+
+    fn update(&mut self, finite: bool) {
+        let Some(interval) = self.interval else { return };
+        let factor = if finite { GROWTH } else { BACKOFF };
+        self.taken = if finite { self.taken.saturating_add(1) } else { 0 };
+        let next = self.scale * factor;
+        // Past the ends of f32 no loss could be multiplied.
+        let fits = (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&next);
+        if fits && (!finite || self.taken >= interval) {
+            self.scale = next;
+            self.taken = 0;
+        }
+    }
+}
+
+/// The gradients divided by a number, and whether all are finite. On a device that computes nothing they are.
+fn divided(mut gradients: Gradients, by: f64) -> Result<(Gradients, bool)> {
+    let _phase = phase(Phase::Optimizer);
+    // Of all gradients on a device, so that the host waits for it only once.
+    let mut ends: Vec<[Tensor; 2]> = Vec::new();
+    for gradient in gradients.iter_mut() {
+        let exact = gradient.to_dtype(gradient.dtype().computed_as())?.mul_scalar(1.0 / by)?;
+        if exact.elements() > 0 {
+            // NaN counts as both.
+            let (largest, least) = (exact.max_all()?, exact.min_all()?);
+            match ends.iter_mut().find(|[most, _]| most.device() == exact.device()) {
+                Some([most, fewest]) => {
+                    (*most, *fewest) = (most.maximum(&largest)?, fewest.minimum(&least)?);
+                }
+                None => ends.push([largest, least]),
+            }
+        }
+        *gradient = exact;
+    }
+    let mut finite = true;
+    for end in ends.iter().flatten() {
+        finite &= match end.to_dtype(highwater_tensor::DType::F64)?.item::<f64>() {
+            Ok(value) => value.is_finite(),
+            Err(Error::NoData { .. }) => true,
+            Err(error) => return Err(error),
+        };
+    }
+    Ok((gradients, finite))
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+    use crate::io::Arrays;
+    use crate::optim::{Adam, Sgd};
+    use highwater_tensor::{DType, Device, Parameter, Runtime, Shape};
+
+    fn cpu() -> Device {
+        Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+    }
+
+    fn parameter(device: &Device, dtype: DType) -> (Parameter, Vec<(String, Parameter)>) {
+        let parameter = Parameter::new(Tensor::ones_of(device, 3, dtype).unwrap()).unwrap();
+        (parameter.clone(), vec![("p".to_owned(), parameter)])
+    }
+
+    /// An optimizer whose steps fail.
+    #[derive(Debug)]
+    struct Failing<'a>(&'a mut Sgd);
+
+    impl Optimizer for Failing<'_> {
+        fn parameters(&self) -> Vec<(String, Parameter)> {
+            self.0.parameters()
+        }
+
+        fn step(&mut self, _: Gradients) -> Result<()> {
+            Err(Error::BadRank { op: "failing", expected: "no step", shape: Shape::SCALAR })
+        }
+
+        fn learning_rate(&self) -> f64 {
+            self.0.learning_rate()
+        }
+
+        fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()> {
+            self.0.set_learning_rate(learning_rate)
+        }
+
+        fn state(&self) -> Result<Arrays> {
+            self.0.state()
+        }
+
+        fn check_state(&self, state: &Arrays) -> Result<()> {
+            self.0.check_state(state)
+        }
+
+        fn load_state(&mut self, state: &Arrays) -> Result<()> {
+            self.0.load_state(state)
+        }
+    }
+
+    /// A step of a loss with gradients of this size.
+    fn step(
+        scaler: &mut LossScaler,
+        optimizer: &mut dyn Optimizer,
+        parameter: &Parameter,
+        size: f64,
+    ) -> ScaledStep {
+        let loss =
+            parameter.tensor().to_dtype(DType::F32).unwrap().mul_scalar(size).unwrap().sum_all().unwrap();
+        let gradients = scaler.scale(&loss).unwrap().backward().unwrap();
+        scaler.step(optimizer, gradients).unwrap()
+    }
+
+    #[test]
+    fn a_dynamic_scale_shrinks_by_steps_left_out_and_grows_after_enough_taken() {
+        let device = cpu();
+        let (weight, list) = parameter(&device, DType::F16);
+        let mut sgd = Sgd::new(list, 1e-3).unwrap();
+        let mut scaler = LossScaler::dynamic_from(65_536.0, 3).unwrap();
+        let mut scales = Vec::new();
+        for _ in 0..8 {
+            let taken = step(&mut scaler, &mut sgd, &weight, 1.5).is_taken();
+            scales.push((taken, scaler.current()));
+        }
+        // 1.5 · 65,536 is beyond f16, 1.5 · 32,768 is not.
+        let (down, up) = (32_768.0, 65_536.0);
+        let expected = [
+            (false, down),
+            (true, down),
+            (true, down),
+            (true, up),
+            (false, down),
+            (true, down),
+            (true, down),
+            (true, up),
+        ];
+        assert_eq!(scales, expected);
+    }
+
+    #[test]
+    fn the_first_step_of_a_loss_in_f16_is_taken() {
+        let device = cpu();
+        let (weight, list) = parameter(&device, DType::F16);
+        let mut sgd = Sgd::new(list, 1e-3).unwrap();
+        let mut scaler = LossScaler::dynamic();
+        let loss = weight.tensor().mul_scalar(1e-4).unwrap().sum_all().unwrap();
+        assert_eq!(loss.dtype(), DType::F16);
+        let gradients = scaler.scale(&loss).unwrap().backward().unwrap();
+        assert!(scaler.step(&mut sgd, gradients).unwrap().is_taken());
+    }
+
+    #[test]
+    fn a_step_that_failed_leaves_the_scale_as_it_was() {
+        let device = cpu();
+        let (weight, list) = parameter(&device, DType::F32);
+        let mut sgd = Sgd::new(list, 0.1).unwrap();
+        let mut failing = Failing(&mut sgd);
+        let mut scaler = LossScaler::dynamic_from(4.0, 1).unwrap();
+        let loss = weight.tensor().sum_all().unwrap();
+        let gradients = scaler.scale(&loss).unwrap().backward().unwrap();
+        assert!(scaler.step(&mut failing, gradients).is_err());
+        assert_eq!(scaler, LossScaler::dynamic_from(4.0, 1).unwrap());
+    }
+
+    #[test]
+    fn a_step_left_out_changes_no_parameter_and_no_state() {
+        let device = cpu();
+        let (weight, list) = parameter(&device, DType::F16);
+        let mut adam = Adam::new(list, 0.1).unwrap();
+        let mut scaler = LossScaler::fixed(1024.0).unwrap();
+        assert!(step(&mut scaler, &mut adam, &weight, 0.5).is_taken());
+        let (before, state) = (weight.tensor().to_vec::<f16>().unwrap(), adam.state().unwrap());
+        for size in [1000.0, f64::NAN, f64::NEG_INFINITY] {
+            let skipped = step(&mut scaler, &mut adam, &weight, size);
+            assert_eq!(skipped, ScaledStep::Skipped { scale: 1024.0, next: 1024.0 });
+            assert_eq!(weight.tensor().to_vec::<f16>().unwrap(), before);
+            assert_eq!(adam.state().unwrap(), state);
+        }
+    }
+
+    #[test]
+    fn gradients_too_small_for_f16_move_the_mean_of_an_optimizer() {
+        let device = cpu();
+        let mean = |scaler: &mut LossScaler| {
+            let (weight, list) = parameter(&device, DType::F16);
+            let mut adam = Adam::new(list, 0.1).unwrap();
+            assert!(step(scaler, &mut adam, &weight, 1e-8).is_taken());
+            f64::from(adam.state().unwrap()["p.mean"].to_tensor(&device).unwrap().to_vec::<f32>().unwrap()[0])
+        };
+        assert_eq!(mean(&mut LossScaler::fixed(1.0).unwrap()), 0.0);
+        let moved = mean(&mut LossScaler::dynamic());
+        assert!((moved / 1e-9 - 1.0).abs() < 1e-3, "{moved}");
+    }
+
+    #[test]
+    fn one_bad_gradient_among_many_is_found_wherever_it_is() {
+        let device = cpu();
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for place in 0..3 {
+                let (weight, list) = parameter(&device, DType::F32);
+                let (other, _) = parameter(&device, DType::F32);
+                let list = [list, vec![("other".to_owned(), other.clone())]].concat();
+                let mut sgd = Sgd::new(list, 0.1).unwrap();
+                let mut factors = [1.0f32; 3];
+                factors[place] = bad;
+                let factors = Tensor::from_slice(&device, &factors, 3).unwrap();
+                let loss =
+                    weight.tensor().mul(&factors).unwrap().add(&other.tensor()).unwrap().sum_all().unwrap();
+                let mut scaler = LossScaler::fixed(8.0).unwrap();
+                let gradients = scaler.scale(&loss).unwrap().backward().unwrap();
+                assert!(!scaler.step(&mut sgd, gradients).unwrap().is_taken(), "{bad} at {place}");
+                assert_eq!(other.tensor().to_vec::<f32>().unwrap(), [1.0; 3]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_dry_run_takes_every_step() {
+        let dry = Runtime::builder().threads(1).build().unwrap().dry().unwrap();
+        let (weight, list) = parameter(&dry, DType::BF16);
+        let mut sgd = Sgd::new(list, 0.1).unwrap();
+        assert!(step(&mut LossScaler::dynamic(), &mut sgd, &weight, 1.0).is_taken());
+    }
+
+    #[test]
+    fn a_state_as_text_is_the_same_state_again() {
+        let mut odd = LossScaler::dynamic_from(0.1, 7).unwrap();
+        odd.taken = 6;
+        for scaler in [LossScaler::dynamic(), LossScaler::fixed(1e-30).unwrap(), odd] {
+            assert_eq!(LossScaler::from_text(&scaler.to_text()), Some(scaler));
+        }
+        for damaged in
+            ["", "1", "1 2", "1 2 x", "1 2 3 4", "0 2 3", "NaN fixed 0", "inf 5 0", "1 -2 0", "1  2 0"]
+        {
+            assert_eq!(LossScaler::from_text(damaged), None, "{damaged:?}");
+        }
+    }
+
+    #[test]
+    fn a_scale_that_is_none_is_refused() {
+        for scale in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(matches!(LossScaler::fixed(scale), Err(Error::BadArgument { argument: "scale", .. })));
+        }
+    }
+}

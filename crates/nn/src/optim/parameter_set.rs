@@ -1,0 +1,283 @@
+//! The loop that all optimizers share: each parameter with its state, and the order of a step.
+//!
+//! A step first finds all gradients, makes all parameters writable and checks the memory. Only then it changes the first
+//! parameter. So a step that lacks memory changes nothing.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+
+use bfc_core::Category;
+use highwater_tensor::{
+    Buffer, DType, Device, Error, Gradients, OpContext, Parameter, PlacementReason, Result, Scalar, Tensor,
+    View, ViewMut, backend::Kernel,
+};
+use highwater_tracking::{ModuleName, Phase, phase};
+
+/// What an optimizer keeps for one parameter.
+#[derive(Debug)]
+pub(super) struct ParameterState<const N: usize> {
+    /// Tensors of the parameter's shape. Which of them there are depends on the options.
+    pub(super) tensors: [Option<Buffer>; N],
+    /// The steps that the parameter has taken.
+    pub(super) steps: u64,
+}
+
+impl<const N: usize> ParameterState<N> {
+    /// The state tensors as kernels change them.
+    pub(super) fn views_mut(&mut self) -> [Option<ViewMut<'_>>; N] {
+        self.tensors.each_mut().map(|tensor| tensor.as_mut().map(Buffer::view_mut))
+    }
+
+    /// As [`views_mut`](Self::views_mut), for optimizers that always keep all tensors.
+    pub(super) fn all_mut(&mut self) -> [ViewMut<'_>; N] {
+        self.views_mut().map(|tensor| tensor.expect("`ParameterSet::new` allocated it"))
+    }
+
+    /// The type of the state tensors, if there are any.
+    fn dtype(&self) -> Option<DType> {
+        self.tensors.iter().flatten().next().map(|tensor| tensor.view().dtype())
+    }
+}
+
+/// A parameter with its state.
+#[derive(Debug)]
+pub(super) struct Slot<const N: usize> {
+    pub(super) path: String,
+    pub(super) parameter: Parameter,
+    pub(super) state: ParameterState<N>,
+    /// Whether the current step updates the parameter.
+    is_updated: bool,
+}
+
+/// Parameters of one module on one device, which one execution of the op updates.
+#[derive(Debug)]
+struct Layer<const N: usize> {
+    /// The module that owns the memory.
+    module: ModuleName,
+    device: Device,
+    slots: Vec<Slot<N>>,
+}
+
+/// The parameters of an optimizer that keeps up to `N` tensors for each.
+#[derive(Debug)]
+pub(super) struct ParameterSet<const N: usize> {
+    pub(super) op: &'static str,
+    /// The names of the state tensors in checkpoints.
+    pub(super) names: [&'static str; N],
+    /// Whether checkpoints contain the number of steps of each parameter.
+    pub(super) saves_steps: bool,
+    layers: Vec<Layer<N>>,
+}
+
+impl<const N: usize> ParameterSet<N> {
+    /// Allocates the state of each parameter: zeros for each name with `true`. A parameter that is listed twice, because two
+    /// layers share it, is kept once, under its first path.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] without parameters, except in a [group](super::Groups). [`Error::Allocation`] if there is no
+    /// memory.
+    pub(super) fn new(
+        op: &'static str,
+        parameters: Vec<(String, Parameter)>,
+        state: [(&'static str, bool); N],
+    ) -> Result<Self> {
+        let _phase = phase(Phase::Optimizer);
+        if parameters.is_empty() && !MAY_BE_EMPTY.get() {
+            let (argument, expected) = ("parameters", "at least one");
+            return Err(Error::BadArgument { op, argument, expected, got: "none".to_owned() });
+        }
+        let names = state.map(|(name, _)| name);
+        let mut set = Self { op, names, saves_steps: false, layers: Vec::new() };
+        let mut seen = HashSet::new();
+        for (path, parameter) in parameters {
+            if !seen.insert(parameter.address()) {
+                continue;
+            }
+            let module = path.rsplit_once('.').map_or("", |(layer, _)| layer);
+            let tensor = parameter.tensor();
+            let device = tensor.device();
+            let known =
+                set.layers.last().filter(|last| last.module.as_str() == module && last.device == *device);
+            if known.is_none() {
+                let (module, device) = (ModuleName::new(module), device.clone());
+                set.layers.push(Layer { module, device, slots: Vec::new() });
+            }
+            let Some(layer) = set.layers.last_mut() else { continue };
+            let _scope = layer.module.enter();
+            let ctx = OpContext::create(op, device, device.default_allocator()?, Category::OptimizerState);
+            let mut tensors = [const { None }; N];
+            for (tensor_of, (_, is_kept)) in tensors.iter_mut().zip(state) {
+                *tensor_of = is_kept.then(|| zeros_like(&ctx, &tensor)).transpose()?;
+            }
+            let state = ParameterState { tensors, steps: 0 };
+            layer.slots.push(Slot { path, parameter, state, is_updated: false });
+        }
+        Ok(set)
+    }
+
+    /// Saves the number of steps of each parameter in checkpoints.
+    pub(super) fn saving_steps(self) -> Self {
+        Self { saves_steps: true, ..self }
+    }
+
+    /// Allocates or frees one optional state tensor of each parameter. Keeps those that exist already.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub(super) fn keep(&mut self, tensor: usize, is_kept: bool) -> Result<()> {
+        let _phase = phase(Phase::Optimizer);
+        for Layer { module, device, slots } in &mut self.layers {
+            let _scope = module.enter();
+            for slot in slots {
+                let tensor = &mut slot.state.tensors[tensor];
+                if !is_kept {
+                    *tensor = None;
+                } else if tensor.is_none() {
+                    let memory = device.default_allocator()?;
+                    let ctx = OpContext::create(self.op, device, memory, Category::OptimizerState);
+                    *tensor = Some(zeros_like(&ctx, &slot.parameter.tensor())?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<N>> {
+        self.layers.iter().flat_map(|layer| &layer.slots)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot<N>> {
+        self.layers.iter_mut().flat_map(|layer| &mut layer.slots)
+    }
+
+    /// The parameters with their paths, each once.
+    pub(super) fn parameters(&self) -> Vec<(String, Parameter)> {
+        self.iter().map(|slot| (slot.path.clone(), slot.parameter.clone())).collect()
+    }
+
+    /// Calls `update` for each parameter that has a gradient, once all of them can be written. Frees each gradient after its
+    /// use.
+    ///
+    /// # Errors
+    /// As [`Optimizer::step`](super::Optimizer::step).
+    pub(super) fn step(
+        &mut self,
+        mut gradients: Gradients,
+        update: impl Fn(&OpContext<'_>, View<'_>, &mut ParameterState<N>, ViewMut<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let _phase = phase(Phase::Optimizer);
+        self.prepare(&gradients)?;
+        for Layer { module, device, slots } in &mut self.layers {
+            if slots.iter().all(|slot| !slot.is_updated) {
+                continue;
+            }
+            let _scope = module.enter();
+            device.log_placement(self.op, PlacementReason::Inputs);
+            let ctx = OpContext::create(self.op, device, device.default_allocator()?, Category::Parameter);
+            for Slot { parameter, state, is_updated, .. } in slots {
+                let Some(gradient) = is_updated.then(|| gradients.take_of(parameter)).flatten() else {
+                    continue;
+                };
+                let change = |grad: View<'_>, values: ViewMut<'_>| update(&ctx, grad, state, values);
+                parameter.apply_gradient(&ctx, gradient.view(), change)?;
+                state.steps += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the parameters that have a gradient, and checks that all of them can be updated.
+    fn prepare(&mut self, gradients: &Gradients) -> Result<()> {
+        let op = self.op;
+        let parameters = self.iter().map(|slot| (&slot.path[..], &slot.parameter));
+        let dtypes = gradients.prepare_update(op, parameters)?;
+        for (slot, dtype) in self.iter_mut().zip(dtypes) {
+            slot.is_updated = dtype.is_some();
+            // A parameter that was converted after its state was allocated cannot be updated.
+            if let (Some(dtype), Some(kept)) = (dtype, slot.state.dtype())
+                && kept != dtype.computed_as()
+            {
+                return Err(converted(op, slot, dtype));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn converted<const N: usize>(op: &'static str, slot: &Slot<N>, dtype: DType) -> Error {
+    let kept = slot.state.dtype().unwrap_or(dtype);
+    let got = format!("{} of type {dtype}, whose state is kept in {kept}", slot.path);
+    let expected = "of types that were not changed since the optimizer was made";
+    Error::BadArgument { op, argument: "parameters", expected, got }
+}
+
+/// Zeros of a parameter's shape. For 16-bit floats they are f32, because a mean moves by less than their precision.
+fn zeros_like(ctx: &OpContext<'_>, parameter: &Tensor) -> Result<Buffer> {
+    let mut buffer = ctx.output(parameter.shape(), parameter.dtype().computed_as())?;
+    ctx.compute(Kernel::Fill { value: Scalar::Float(0.0), out: buffer.view_mut() })?;
+    Ok(buffer)
+}
+
+thread_local! {
+    /// Whether optimizers that this thread makes may have no parameters.
+    static MAY_BE_EMPTY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes the optimizer of a group, which may have no parameters.
+pub(super) fn make_group<O>(make: impl FnOnce() -> O) -> O {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            MAY_BE_EMPTY.set(self.0);
+        }
+    }
+    let _restore = Restore(MAY_BE_EMPTY.replace(true));
+    make()
+}
+
+/// Implements [`Optimizer`](super::Optimizer) for a type with the fields `options`, which hold the learning rate, and
+/// `parameters`, a [`ParameterSet`], and with a function `update` that changes one parameter.
+macro_rules! impl_optimizer {
+    ($optimizer:ident) => {
+        impl $crate::optim::Optimizer for $optimizer {
+            fn name(&self) -> &'static str {
+                self.parameters.op
+            }
+
+            fn parameters(&self) -> Vec<(String, $crate::modules::Parameter)> {
+                self.parameters.parameters()
+            }
+
+            fn step(&mut self, gradients: highwater_tensor::Gradients) -> highwater_tensor::Result<()> {
+                let options = self.options;
+                self.parameters
+                    .step(gradients, |ctx, grad, state, param| Self::update(options, ctx, grad, state, param))
+            }
+
+            fn learning_rate(&self) -> f64 {
+                self.options.lr
+            }
+
+            fn set_learning_rate(&mut self, learning_rate: f64) -> highwater_tensor::Result<()> {
+                self.options.lr = $crate::optim::not_negative(self.parameters.op, "lr", learning_rate)?;
+                Ok(())
+            }
+
+            fn state(&self) -> highwater_tensor::Result<$crate::io::Arrays> {
+                self.parameters.state(self.options.lr)
+            }
+
+            fn check_state(&self, state: &$crate::io::Arrays) -> highwater_tensor::Result<()> {
+                self.parameters.check_state(state)
+            }
+
+            fn load_state(&mut self, state: &$crate::io::Arrays) -> highwater_tensor::Result<()> {
+                self.options.lr = self.parameters.load_state(state)?;
+                Ok(())
+            }
+        }
+    };
+}
+
+pub(super) use impl_optimizer;

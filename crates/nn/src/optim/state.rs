@@ -1,0 +1,129 @@
+//! Checkpoints of optimizer state: arrays by name.
+
+use std::collections::{BTreeMap, HashSet};
+
+use highwater_tensor::{DType, Error, Result, Shape};
+
+use super::parameter_set::ParameterSet;
+use super::{LEARNING_RATE, learning_rate_of, not_negative};
+use crate::io::{Array, Arrays, mismatch};
+
+/// The name of the number of steps.
+const STEPS: &str = "steps";
+
+impl<const N: usize> ParameterSet<N> {
+    /// The state of all parameters, and the learning rate.
+    pub(super) fn state(&self, learning_rate: f64) -> Result<Arrays> {
+        self.check_paths()?;
+        let mut arrays = Arrays::new();
+        arrays.insert(LEARNING_RATE.to_owned(), Array::from_slice(&[learning_rate], Shape::SCALAR)?);
+        for slot in self.iter() {
+            let device = slot.parameter.tensor().device().clone();
+            if device.is_dry() {
+                return Err(Error::NoData { op: self.op, device: device.to_string() });
+            }
+            for (name, tensor) in self.names.iter().zip(&slot.state.tensors) {
+                let Some(tensor) = tensor else { continue };
+                let array = Array::download(self.op, &device, tensor.view())?;
+                arrays.insert(format!("{}.{name}", slot.path), array);
+            }
+            if self.saves_steps {
+                // No machine takes 2^63 steps.
+                let steps = Array::from_slice(&[slot.state.steps as i64], Shape::SCALAR)?;
+                arrays.insert(format!("{}.{STEPS}", slot.path), steps);
+            }
+        }
+        Ok(arrays)
+    }
+
+    /// Checks that each parameter has its own path: two networks may have a `fc1.weight` each.
+    fn check_paths(&self) -> Result<()> {
+        let mut paths = HashSet::new();
+        match self.iter().find(|slot| !paths.insert(&slot.path)) {
+            None => Ok(()),
+            Some(slot) => Err(Error::BadArgument {
+                op: self.op,
+                argument: "parameters",
+                expected: "called each by a name of its own, under which its state is kept",
+                got: format!("{} twice", slot.path),
+            }),
+        }
+    }
+
+    pub(super) fn check_state(&self, state: &Arrays) -> Result<()> {
+        self.check_paths()?;
+        let mut expected = BTreeMap::new();
+        expected.insert(LEARNING_RATE.to_owned(), (DType::F64, Shape::SCALAR));
+        for slot in self.iter() {
+            for (name, tensor) in self.names.iter().zip(&slot.state.tensors) {
+                let Some(tensor) = tensor.as_ref().map(|tensor| tensor.view()) else { continue };
+                expected.insert(format!("{}.{name}", slot.path), (tensor.dtype(), *tensor.layout().shape()));
+            }
+            if self.saves_steps {
+                expected.insert(format!("{}.{STEPS}", slot.path), (DType::I64, Shape::SCALAR));
+            }
+        }
+        mismatch::check(self.op, &expected, state)?;
+        not_negative(self.op, "lr", learning_rate_of(state))?;
+        self.iter().try_for_each(|slot| self.steps_of(&slot.path, state).map(drop))
+    }
+
+    /// Loads the state of all parameters. Returns the learning rate.
+    pub(super) fn load_state(&mut self, state: &Arrays) -> Result<f64> {
+        self.check_state(state)?;
+        let steps = self.iter().map(|slot| self.steps_of(&slot.path, state)).collect::<Result<Vec<_>>>()?;
+        let (op, names) = (self.op, self.names);
+        for (slot, steps) in self.iter_mut().zip(steps) {
+            slot.state.steps = steps.unwrap_or(slot.state.steps);
+            let device = slot.parameter.tensor().device().clone();
+            for (name, tensor) in names.iter().zip(&mut slot.state.tensors) {
+                let (Some(tensor), Some(array)) = (tensor, state.get(&format!("{}.{name}", slot.path)))
+                else {
+                    continue;
+                };
+                array.upload(op, &device, tensor.view_mut())?;
+            }
+        }
+        Ok(learning_rate_of(state))
+    }
+
+    /// The number of steps of a parameter, whose type and shape were checked; `None` if checkpoints do not contain it.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for a negative number, which only a damaged file contains.
+    fn steps_of(&self, path: &str, state: &Arrays) -> Result<Option<u64>> {
+        let name = format!("{path}.{STEPS}");
+        let Some(steps) = state.get(&name).filter(|_| self.saves_steps) else { return Ok(None) };
+        let steps = steps.item::<i64>().unwrap_or(0);
+        match steps.try_into() {
+            Ok(steps) => Ok(Some(steps)),
+            Err(_) => Err(Error::BadArgument {
+                op: self.op,
+                argument: STEPS,
+                expected: "a count",
+                got: format!("{steps} in {name}"),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::io::Array;
+    use crate::modules::{Linear, Module};
+    use crate::optim::{Adam, Optimizer};
+    use highwater_tensor::{Error, Rng, Runtime, Tensor};
+
+    #[test]
+    fn a_negative_count_of_steps_is_refused_by_name() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let layer = Linear::new(&device, 2, 2, &Rng::new(0)).unwrap();
+        let mut adam = Adam::new(layer.parameters(), 0.1).unwrap();
+        let mut state = adam.state().unwrap();
+        let name = state.keys().find(|name| name.ends_with("steps")).unwrap().clone();
+        let negative = Tensor::from_slice(&device, &[-1i64], []).unwrap();
+        state.insert(name.clone(), Array::of(&negative).unwrap());
+        let refused = adam.load_state(&state).unwrap_err();
+        assert!(matches!(&refused, Error::BadArgument { argument: "steps", got, .. } if got.contains(&name)));
+    }
+}

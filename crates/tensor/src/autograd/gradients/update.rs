@@ -1,0 +1,69 @@
+//! The update of parameters by an optimizer: gradients are matched with parameters before any value changes.
+
+use super::Gradients;
+use crate::autograd::Parameter;
+use crate::error::Result;
+use crate::op::upcast;
+use crate::shape::DType;
+use crate::tensor::Tensor;
+
+impl Gradients {
+    /// Prepares the update of `parameters`, given with their paths and each only once. Implementations of an optimizer call this
+    /// before they change anything.
+    ///
+    /// Finds the gradient of each parameter, and copies each parameter whose buffer other tensors share. The copy is charged to
+    /// the module of the path. Returns the element type of each parameter that has a gradient; `None` for others and for frozen
+    /// ones.
+    ///
+    /// ```
+    /// use bfc_core::Category;
+    /// use highwater_tensor::backend::{Kernel, SgdStep};
+    /// use highwater_tensor::{Device, OpContext, Parameter, Tensor};
+    /// let device = Device::cpu()?;
+    /// let weight = Parameter::new(Tensor::ones(&device, [2])?)?;
+    /// let mut gradients = weight.tensor().square()?.sum_all()?.backward()?;
+    /// assert!(gradients.prepare_update("plain", [("weight", &weight)])?[0].is_some());
+    /// let ctx = OpContext::create("plain", &device, device.default_allocator()?, Category::Parameter);
+    /// let gradient = gradients.take_of(&weight).expect("it was found above");
+    /// let step = SgdStep { lr: 0.25, momentum: 0.0, weight_decay: 0.0, nesterov: false };
+    /// weight.apply_gradient(&ctx, gradient.view(), |grad, param| {
+    ///     ctx.compute(Kernel::Sgd { step, grad, momentum: None, param })
+    /// })?;
+    /// assert_eq!(weight.value().to_vec::<f32>()?, [0.5, 0.5]);
+    /// # Ok::<(), highwater_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnknownParameters`](crate::Error::UnknownParameters) if a gradient belongs to another parameter,
+    /// [`Error::StaleGradient`](crate::Error::StaleGradient) if a parameter was converted after its forward, and
+    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory; no value has changed then.
+    pub fn prepare_update<'a>(
+        &self,
+        op: &'static str,
+        parameters: impl IntoIterator<Item = (&'a str, &'a Parameter)>,
+    ) -> Result<Vec<Option<DType>>> {
+        let parameters: Vec<_> = parameters.into_iter().collect();
+        let (mut dtypes, mut half, mut cursor) = (Vec::new(), Vec::new(), self.cursor());
+        for &(path, parameter) in &parameters {
+            let ready = parameter.make_ready(op, path, self, &mut cursor)?;
+            if let Some((leaf, dtype)) = ready
+                && dtype.is_half()
+            {
+                half.push((leaf, parameter));
+            }
+            dtypes.push(ready.map(|(_, dtype)| dtype));
+        }
+        // Each leaf has one gradient and each parameter its own leaf, so equal counts mean that all gradients were found.
+        if dtypes.iter().flatten().count() != self.len() {
+            self.check_held(op, parameters.iter().map(|(_, parameter)| *parameter))?;
+        }
+        let half = half.into_iter().filter_map(|(leaf, parameter)| Some((self.of(leaf)?, parameter)));
+        upcast::reserve(op, half.map(|(gradient, parameter)| [gradient.clone(), parameter.value()]))?;
+        Ok(dtypes)
+    }
+
+    /// Removes and returns the gradient of a parameter.
+    pub fn take_of(&mut self, parameter: &Parameter) -> Option<Tensor> {
+        self.by_leaf.remove(parameter.leaf()?)
+    }
+}

@@ -1,0 +1,89 @@
+//! A quick check of the most common kernels, which is inlined into their callers.
+//!
+//! A kernel that passes it also passes the whole [`check`](super::check). False says nothing. For small models the whole check
+//! would take a noticeable share of a step.
+
+use crate::backend::{Kernel, Reduce};
+use crate::shape::Shape;
+use crate::storage::{View, ViewMut};
+
+/// Whether a kernel is one of these and its operands fit.
+#[inline(always)]
+pub(super) fn fits(device: u32, kernel: &mut Kernel<'_>) -> bool {
+    match kernel {
+        Kernel::Fill { .. }
+        | Kernel::Random { .. }
+        | Kernel::Scale { .. }
+        | Kernel::Unary { .. }
+        | Kernel::UnaryGrad { .. }
+        | Kernel::Binary { .. }
+        | Kernel::Accumulate { .. } => are_alike(device, kernel),
+        Kernel::Sgd { step, momentum: None, .. } => step.momentum == 0.0 && are_alike(device, kernel),
+        Kernel::Reduce { f: Reduce::Sum | Reduce::SumSquares, input, axes, workspace: None, out, .. } => {
+            is_written(out, device)
+                && is_read(input, out, device)
+                && input.dtype().is_float()
+                && is_kept(input.layout().shape(), axes, out.layout().shape())
+        }
+        Kernel::MatMul { bias, lhs, rhs, activation, workspace: None, out } => {
+            let arguments = activation.as_ref().and_then(|activated| activated.arguments.as_ref());
+            arguments.is_none()
+                && is_written(out, device)
+                && is_read(lhs, out, device)
+                && is_read(rhs, out, device)
+                && is_product([lhs, rhs], bias.as_ref(), out, device)
+        }
+        _ => false,
+    }
+}
+
+/// Whether all operands are on the device, and of one element type and one shape of at most two axes.
+#[inline(always)]
+fn are_alike(device: u32, kernel: &mut Kernel<'_>) -> bool {
+    let (mut first, mut alike) = (None, true);
+    let _ = kernel.operands(|_, operand| {
+        let (dtype, shape) = (operand.dtype() as u8, operand.layout().shape());
+        let (other, other_shape) = *first.get_or_insert((dtype, shape));
+        alike &= operand.storage().device() == device && dtype == other && shape.is_same_matrix(other_shape);
+        Ok(())
+    });
+    alike
+}
+
+/// Whether an output is on the device. Outputs are contiguous from the start of their buffers.
+#[inline(always)]
+fn is_written(out: &ViewMut<'_>, device: u32) -> bool {
+    out.storage().device() == device
+}
+
+/// Whether an input is on the device and has the output's element type.
+#[inline(always)]
+fn is_read(input: &View<'_>, out: &ViewMut<'_>, device: u32) -> bool {
+    input.storage().device() == device && input.dtype() as u8 == out.dtype() as u8
+}
+
+/// Whether the reduction of a matrix has the shape of a scalar or vector of as many elements.
+#[inline(always)]
+fn is_kept(shape: &Shape, axes: &[bool], out: &Shape) -> bool {
+    let (Some([rows, columns]), &[down, across]) = (shape.as_matrix(), axes) else { return false };
+    let kept = match (down, across) {
+        (true, true) => 1,
+        (true, false) => columns,
+        (false, true) => rows,
+        (false, false) => return false,
+    };
+    out.is_row_of(kept) || (kept == 1 && out.rank() == 0)
+}
+
+/// Whether the product of two matrices, with a bias for each column, has this shape.
+#[inline(always)]
+fn is_product([lhs, rhs]: [&View<'_>; 2], bias: Option<&View<'_>>, out: &ViewMut<'_>, device: u32) -> bool {
+    let [lhs, rhs] = [lhs, rhs].map(|factor| factor.layout().shape().as_matrix());
+    let (Some([rows, depth]), Some([inner, columns]), Some(product)) =
+        (lhs, rhs, out.layout().shape().as_matrix())
+    else {
+        return false;
+    };
+    let is_row = |bias: &View<'_>| is_read(bias, out, device) && bias.layout().shape().is_row_of(columns);
+    depth == inner && product == [rows, columns] && bias.is_none_or(is_row)
+}
