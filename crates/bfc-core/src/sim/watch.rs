@@ -10,7 +10,7 @@ use crate::source::driver::StreamHandle;
 
 /// Bytes of device memory or page-locked memory that a piece of work reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Use {
+pub struct MemoryUse {
     /// Which bytes.
     pub span: Span,
     /// For whom: work for one owner may share bytes as it likes, that is a matter of its program. A block's
@@ -20,7 +20,7 @@ pub struct Use {
     pub writes: bool,
 }
 
-impl Use {
+impl MemoryUse {
     /// A use of a block's bytes for that block, which may write them.
     #[must_use]
     pub const fn of(block: &crate::Block) -> Self {
@@ -69,8 +69,9 @@ pub enum Violation {
 }
 
 /// Bytes that both use, if they may not.
-pub(super) fn conflict(earlier: &[Use], later: &[Use]) -> Option<Span> {
-    let clash = |used: &&Use| earlier.iter().any(|other| other.touches(used.span) && !other.allows(used));
+pub(super) fn conflict(earlier: &[MemoryUse], later: &[MemoryUse]) -> Option<Span> {
+    let clash =
+        |used: &&MemoryUse| earlier.iter().any(|other| other.touches(used.span) && !other.allows(used));
     later.iter().find(clash).map(|used| used.span)
 }
 
