@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bfc_core::{
-    AddressOnlyMemory, Bfc, BfcAllocator, BfcConfig, Bytes, Need, Plan, PlanOptions, Planned,
+    AddressOnlyMemory, Bfc, BfcAllocator, BfcConfig, Bytes, PlacementRequest, Plan, PlanOptions, Planned,
     PlannedAllocator, PlannedConfig, Policy, Span,
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -119,7 +119,7 @@ impl Script {
             if bytes == 0 {
                 policy.free(*slot, 0).expect("the block is live");
             } else {
-                *slot = policy.place(&Need::new(bytes)).expect("there is room").slot;
+                *slot = policy.place(&PlacementRequest::new(bytes)).expect("there is room").slot;
             }
         }
         for &entry in &self.rest {

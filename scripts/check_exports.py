@@ -162,7 +162,7 @@ def check_svg(folder):
 
 def main():
     folder = Path(sys.argv[1])
-    peak = json.loads((folder / "run.report").read_text())["usage"]["peak"]["bytes"]
+    peak = json.loads((folder / "run.report").read_text())["peak"]["bytes"]
     check_snapshot(folder, peak)
     check_chrome(folder, peak)
     check_pprof(folder, peak)

@@ -1,6 +1,7 @@
 //! A custom op and a custom allocator that use only the public facade.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
+use bfc_core::{Accounting, AddressSpace, Inspection, StreamOrder, Upkeep, WaitHints};
 use std::cell::UnsafeCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -163,6 +164,10 @@ unsafe impl Allocator for Bump {
         MemoryKind::Host
     }
 
+    fn address_space(&self) -> Option<AddressSpace> {
+        None
+    }
+
     fn allocate(&self, request: &Request<'_>) -> std::result::Result<Block, AllocError> {
         if request.bytes == 0 {
             return Ok(Block::EMPTY);
@@ -202,6 +207,30 @@ unsafe impl Allocator for Bump {
         let mut stats = Stats::default();
         (stats.num_allocs, stats.live_allocs, stats.bytes_in_use) = (state.allocs, state.live, state.next);
         stats
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        true
+    }
+
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        None
+    }
+
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        None
+    }
+
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        None
+    }
+
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
+    }
+
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
     }
 }
 

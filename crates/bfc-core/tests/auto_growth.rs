@@ -4,7 +4,7 @@
 
 mod shadow;
 
-use bfc_core::{AutoGrowth, AutoGrowthOptions, Bytes, Moment, Need, Policy, Span};
+use bfc_core::{AutoGrowth, AutoGrowthOptions, Bytes, PlacementRequest, Policy, Release, Span};
 use proptest::prelude::*;
 
 use shadow::plain::{Plain, Rules};
@@ -19,23 +19,23 @@ fn idle(plain: &Plain) -> Vec<Span> {
     plain.regions.iter().filter(|region| region.is_idle()).map(|region| region.span).collect()
 }
 
-fn nothing_unwanted(_: &Plain, _: Moment) -> Vec<Span> {
+fn nothing_unwanted(_: &Plain, _: Release) -> Vec<Span> {
     Vec::new()
 }
 
-fn idle_after_a_free(plain: &Plain, moment: Moment) -> Vec<Span> {
-    if moment == Moment::AfterFree { idle(plain) } else { Vec::new() }
+fn idle_after_a_free(plain: &Plain, release: Release) -> Vec<Span> {
+    if release == Release::Unwanted { idle(plain) } else { Vec::new() }
 }
 
-fn idle_before_growth(plain: &Plain, moment: Moment) -> Vec<Span> {
-    if moment == Moment::BeforeGrowth { idle(plain) } else { Vec::new() }
+fn idle_before_growth(plain: &Plain, release: Release) -> Vec<Span> {
+    if release == Release::BeforeGrowth { idle(plain) } else { Vec::new() }
 }
 
 #[test]
 fn the_rest_of_a_block_stays_at_the_lower_end() {
     let mut policy = AutoGrowth::new(AutoGrowthOptions::gpu());
     policy.add_region(Span { address: 0x1000, bytes: 4096 }, false).unwrap();
-    let places = [1000, 256, 300].map(|bytes| policy.place(&Need::new(bytes)).unwrap());
+    let places = [1000, 256, 300].map(|bytes| policy.place(&PlacementRequest::new(bytes)).unwrap());
     assert_eq!(
         places.map(|place| (place.address, place.bytes)),
         [(0x1c00, 1024), (0x1b00, 256), (0x1900, 512)]
@@ -50,7 +50,7 @@ fn of_equal_blocks_the_lowest_is_taken_and_of_unequal_ones_the_smallest_that_fit
     for (address, bytes) in [(0x9000, 1024), (0x5000, 1024), (0x2000, 4096)] {
         policy.add_region(Span { address, bytes }, false).unwrap();
     }
-    let places = [1000, 1000, 1000].map(|bytes| policy.place(&Need::new(bytes)).unwrap().address);
+    let places = [1000, 1000, 1000].map(|bytes| policy.place(&PlacementRequest::new(bytes)).unwrap().address);
     assert_eq!(places, [0x5000, 0x9000, 0x2c00]);
 }
 
@@ -60,7 +60,7 @@ fn a_freed_block_joins_both_neighbours_but_none_of_another_region() {
     for address in [0x1000, 0x1400] {
         policy.add_region(Span { address, bytes: 1024 }, true).unwrap();
     }
-    let slots = [256; 8].map(|bytes| policy.place(&Need::new(bytes)).unwrap().slot);
+    let slots = [256; 8].map(|bytes| policy.place(&PlacementRequest::new(bytes)).unwrap().slot);
     for slot in slots {
         policy.free(slot, 0).unwrap();
         policy.check().unwrap();
@@ -73,7 +73,7 @@ fn a_freed_block_joins_both_neighbours_but_none_of_another_region() {
 fn above_a_block_of_greater_alignment_the_rest_stays_free_too() {
     let mut policy = AutoGrowth::new(AutoGrowthOptions::gpu());
     policy.add_region(Span { address: 0x1000, bytes: 0x2800 }, false).unwrap();
-    let place = policy.place(&Need::new(256).with_alignment(4096)).unwrap();
+    let place = policy.place(&PlacementRequest::new(256).with_alignment(4096)).unwrap();
     assert_eq!((place.address, place.bytes), (0x3000, 256));
     let pieces: Vec<_> =
         pieces_of(&policy).iter().map(|piece| (piece.span.address, piece.span.bytes)).collect();

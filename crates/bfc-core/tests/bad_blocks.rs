@@ -6,7 +6,7 @@
 mod common;
 
 use bfc_core::{
-    Allocator, AutoGrowth, Bfc, Block, BlockError, Buddy, ChunkInfo, ConfiguredPolicy, Planned,
+    Accounting, Allocator, AutoGrowth, Bfc, Block, BlockError, Buddy, ChunkInfo, ConfiguredPolicy, Planned,
     PolicyAllocator, PoolConfig, PoolId, Request, Span, Stats, Tag,
 };
 

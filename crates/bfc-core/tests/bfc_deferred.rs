@@ -7,8 +7,8 @@ mod common;
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, JoinRule, KIB,
-    Need, Policy, Request, Span, TimingCounter,
+    AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, Inspection,
+    JoinRule, KIB, PlacementRequest, Policy, Release, Request, Span, TimingCounter, Upkeep,
 };
 use common::{allocate, free};
 
@@ -31,7 +31,7 @@ fn over(options: BfcOptions) -> Bfc {
 
 /// The slot and the address of a block of so many bytes.
 fn place(bfc: &mut Bfc, bytes: u64) -> (u32, u64) {
-    let place = bfc.place(&Need::new(bytes)).unwrap();
+    let place = bfc.place(&PlacementRequest::new(bytes)).unwrap();
     bfc.check().unwrap();
     (place.slot, place.address)
 }
@@ -118,13 +118,16 @@ fn whoever_looks_sees_them_joined() {
         shown(&bfc),
         [(0, 512, true), (512, 256, false), (768, 1024, true), (1792, REGION - 1792, false)]
     );
-    assert_eq!((bfc.free_bytes(None), bfc.largest_free_bytes()), (REGION - 1536, REGION - 1792));
-    assert_eq!(bfc.tail(), Some(Span { address: 1792, bytes: REGION - 1792 }));
+    assert_eq!(
+        ((&bfc as &dyn Policy).free_bytes(None), bfc.largest_free_bytes()),
+        (REGION - 1536, REGION - 1792)
+    );
+    assert_eq!(bfc.status().tail, Some(Span { address: 1792, bytes: REGION - 1792 }));
     assert_eq!(bfc.idle_bytes(), 0);
     give_back(&mut bfc, [a, c]);
     assert_eq!(shown(&bfc), [(0, REGION, false)]);
     assert_eq!((bfc.largest_free_bytes(), bfc.idle_bytes()), (REGION, REGION));
-    assert_eq!(bfc.tail(), Some(Span { address: 0, bytes: REGION }));
+    assert_eq!(bfc.status().tail, Some(Span { address: 0, bytes: REGION }));
 }
 
 #[test]
@@ -135,8 +138,16 @@ fn to_look_changes_nothing() {
         give_back(&mut bfc, [slots[0], slots[4], slots[2]]);
         if looks {
             shown(&bfc);
-            let _ = (bfc.largest_free_bytes(), bfc.idle_bytes(), bfc.tail(), bfc.free_bytes(None));
-            assert_eq!((bfc.take_idle_region(u64::MAX), bfc.cut_tail(0)), (None, None));
+            let _ = (
+                bfc.largest_free_bytes(),
+                bfc.idle_bytes(),
+                bfc.status().tail,
+                (&bfc as &dyn Policy).free_bytes(None),
+            );
+            assert_eq!(
+                (bfc.release(Release::Idle { at_most: u64::MAX }), bfc.release(Release::Tail { bytes: 0 })),
+                (None, None)
+            );
         }
         [512, 512, 512, 512].map(|bytes| place(&mut bfc, bytes).1)
     };
@@ -161,7 +172,10 @@ fn the_end_of_a_region_is_cut_off_though_its_blocks_were_freed_last() {
     let [rest] = row(&mut bfc, [REGION - 2048]);
     let [end] = row(&mut bfc, [1024]);
     give_back(&mut bfc, [rest, end, last]);
-    assert_eq!(bfc.cut_tail(REGION - 512), Some(Span { address: 512, bytes: REGION - 512 }));
+    assert_eq!(
+        bfc.release(Release::Tail { bytes: REGION - 512 }),
+        Some(Span { address: 512, bytes: REGION - 512 })
+    );
     bfc.check().unwrap();
     assert_eq!(shown(&bfc), [(0, 512, true)]);
 }
@@ -172,7 +186,7 @@ fn an_aligned_request_finds_them_joined() {
     let slots = row(&mut bfc, [256, 2048, 2048, 256]);
     place(&mut bfc, REGION - 4608);
     give_back(&mut bfc, [slots[1], slots[2]]);
-    let place = bfc.place(&Need::new(2048).with_alignment(2048)).unwrap();
+    let place = bfc.place(&PlacementRequest::new(2048).with_alignment(2048)).unwrap();
     bfc.check().unwrap();
     assert_eq!(place.address, 2048);
 }
@@ -198,7 +212,7 @@ fn what_waits_for_the_frontier_is_joined_with_them_where_nothing_else_helps() {
     place(&mut bfc, REGION - 2048);
     bfc.free(slots[1], 7).unwrap();
     give_back(&mut bfc, [slots[0], slots[2]]);
-    let need = Need::new(2048);
+    let need = PlacementRequest::new(2048);
     assert_eq!(bfc.place(&need), None);
     give_back(&mut bfc, [slots[3]]);
     assert!(bfc.merge_until_fit(&need));

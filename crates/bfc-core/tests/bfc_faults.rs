@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bfc_core::{
-    AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, GrowthRule, KIB, Request,
-    SourceError, Tag,
+    Accounting, AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, GrowthRule, KIB,
+    Request, SourceError, Tag, Upkeep,
 };
 
 use common::interpreter::{Interpreter, Op};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, CutRule, KIB, Request,
-    TimingCounter,
+    TimingCounter, Upkeep,
 };
 
 use common::source::{FakeSource, Nature};

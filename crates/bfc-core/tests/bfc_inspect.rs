@@ -7,8 +7,8 @@ mod common;
 use std::sync::Arc;
 
 use bfc_core::{
-    Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category, CutRule, GrowthRule, KIB, MIB, OwnerId,
-    Request, Tag, Verdict,
+    Accounting, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category, CutRule, GrowthRule, KIB, MIB,
+    OwnerId, Request, Tag, Upkeep, Verdict,
 };
 
 use common::source::{FakeSource, Nature};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, GrowthRule, KIB,
-    MIB, Need, Policy, Request, Span,
+    MIB, PlacementRequest, Policy, Request, Span,
 };
 use common::source::{FakeSource, Nature};
 use common::{allocate, free};
@@ -27,7 +27,7 @@ fn one_region(options: BfcOptions) -> Bfc {
     bfc
 }
 
-fn address(bfc: &mut Bfc, need: Need) -> u64 {
+fn address(bfc: &mut Bfc, need: PlacementRequest) -> u64 {
     let place = bfc.place(&need).unwrap();
     bfc.check().unwrap();
     place.address
@@ -36,7 +36,7 @@ fn address(bfc: &mut Bfc, need: Need) -> u64 {
 #[test]
 fn blocks_of_half_the_largest_are_cut_from_the_high_end_and_smaller_ones_from_the_low_end() {
     let mut bfc = one_region(BfcOptions::new());
-    let mut place = |kib: u64| address(&mut bfc, Need::new(kib * KIB)) / KIB;
+    let mut place = |kib: u64| address(&mut bfc, PlacementRequest::new(kib * KIB)) / KIB;
     assert_eq!(place(256), 2048 - 256);
     assert_eq!(place(128), 2048 - 256 - 128);
     assert_eq!(place(127), 0);
@@ -49,7 +49,7 @@ fn blocks_of_half_the_largest_are_cut_from_the_high_end_and_smaller_ones_from_th
 fn blocks_up_to_16_kib_are_cut_from_the_low_end_however_small_all_are() {
     let mut bfc = one_region(BfcOptions::new());
     let sizes = [256, 512, 8 * KIB, 16 * KIB, 16 * KIB + 1];
-    let ends = sizes.map(|bytes| address(&mut bfc, Need::new(bytes)) < REGION / 2);
+    let ends = sizes.map(|bytes| address(&mut bfc, PlacementRequest::new(bytes)) < REGION / 2);
     assert_eq!(ends, [true, true, true, true, false]);
 }
 
@@ -57,16 +57,19 @@ fn blocks_up_to_16_kib_are_cut_from_the_low_end_however_small_all_are() {
 fn a_block_at_the_high_end_is_aligned_downwards_and_what_is_behind_it_stays_free() {
     let mut bfc = one_region(BfcOptions::new());
     let start = REGION - 128 * KIB;
-    assert_eq!(address(&mut bfc, Need::new(100 * KIB).with_alignment(64 * KIB)), start);
-    assert_eq!(bfc.free_bytes(None), REGION - 100 * KIB);
-    assert_eq!(address(&mut bfc, Need::new(28 * KIB)), start + 100 * KIB);
+    assert_eq!(address(&mut bfc, PlacementRequest::new(100 * KIB).with_alignment(64 * KIB)), start);
+    assert_eq!((&bfc as &dyn Policy).free_bytes(None), REGION - 100 * KIB);
+    assert_eq!(address(&mut bfc, PlacementRequest::new(28 * KIB)), start + 100 * KIB);
 }
 
 #[test]
 fn tensorflows_rule_cuts_every_block_from_the_low_end() {
     let mut bfc = one_region(BfcOptions::tensorflow());
     assert_eq!(BfcOptions::tensorflow().cut, CutRule::Low);
-    assert_eq!([8192, 8192, 256].map(|bytes| address(&mut bfc, Need::new(bytes))), [0, 8192, 16_384]);
+    assert_eq!(
+        [8192, 8192, 256].map(|bytes| address(&mut bfc, PlacementRequest::new(bytes))),
+        [0, 8192, 16_384]
+    );
 }
 
 #[test]

@@ -7,7 +7,9 @@ mod common;
 
 use std::sync::Arc;
 
-use bfc_core::{Allocator, BfcAllocator, BfcConfig, Block, Bytes, CutRule, GIB, MIB, Request, Verdict};
+use bfc_core::{
+    Accounting, Allocator, BfcAllocator, BfcConfig, Block, Bytes, CutRule, GIB, MIB, Request, Upkeep, Verdict,
+};
 
 use common::source::{BASE, Fails, FakeSource, Nature};
 use common::{Random, allocate, assert_disjoint, free, out_of_memory};

@@ -4,7 +4,9 @@
 
 mod shadow;
 
-use bfc_core::{Buddy, BuddyOptions, Bytes, GIB, KIB, MIB, Moment, Need, Place, Policy, Span};
+use bfc_core::{
+    Buddy, BuddyOptions, Bytes, GIB, KIB, MIB, Placement, PlacementRequest, Policy, Release, Span,
+};
 use proptest::prelude::*;
 
 use shadow::plain::{Plain, Rules};
@@ -16,7 +18,7 @@ fn rules(options: &BuddyOptions, overhead: u64) -> Rules {
 }
 
 /// Regions taken for huge requests, once idle, at any moment.
-fn unwanted(plain: &Plain, _: Moment) -> Vec<Span> {
+fn unwanted(plain: &Plain, _: Release) -> Vec<Span> {
     plain.regions.iter().filter(|region| region.own && region.is_idle()).map(|region| region.span).collect()
 }
 
@@ -39,13 +41,13 @@ impl Pool {
     }
 
     /// Upstream's helper: a request below the largest chunk comes from the pool, one above from the system.
-    fn take(&mut self, bytes: u64, from_system: bool) -> Place {
+    fn take(&mut self, bytes: u64, from_system: bool) -> Placement {
         let before = self.buddy().used_bytes();
-        let reserved = self.buddy().reserved_bytes();
+        let reserved = self.buddy().status().reserved_bytes;
         let place = self.shadow.place(bytes, 64, true).unwrap();
         if from_system {
             assert_eq!(self.buddy().used_bytes(), before);
-            assert_eq!(self.buddy().reserved_bytes(), reserved + place.bytes);
+            assert_eq!(self.buddy().status().reserved_bytes, reserved + place.bytes);
             assert!(self.buddy().huge_bytes() >= bytes);
         } else {
             assert!(self.buddy().used_bytes() >= before + bytes);
@@ -55,12 +57,12 @@ impl Pool {
 
     fn take_and_free(&mut self, bytes: u64, from_system: bool) {
         let (used, huge) = (self.buddy().used_bytes(), self.buddy().huge_bytes());
-        let reserved = self.buddy().reserved_bytes();
+        let reserved = self.buddy().status().reserved_bytes;
         let place = self.take(bytes, from_system);
         self.shadow.free(place.slot);
         assert_eq!((self.buddy().used_bytes(), self.buddy().huge_bytes()), (used, huge));
         if from_system {
-            assert_eq!(self.buddy().reserved_bytes(), reserved, "straight back to the system");
+            assert_eq!(self.buddy().status().reserved_bytes, reserved, "straight back to the system");
         }
     }
 }
@@ -110,7 +112,7 @@ fn upstream_fraction_refill_pool() {
     let max_chunk = options.max_chunk().0;
     let mut pool = Pool::new(options);
     let sixty_percent_of_the_rest = |pool: &Pool| {
-        let rest = available - pool.buddy().reserved_bytes();
+        let rest = available - pool.buddy().status().reserved_bytes;
         ((rest - rest / 20) as f64 * 0.6) as u64 - 1000
     };
     pool.take(max_chunk - 1000, false);
@@ -120,7 +122,7 @@ fn upstream_fraction_refill_pool() {
         assert_eq!(pool.buddy().options().max_chunk(), Bytes(max_chunk));
     }
     assert_eq!(pool.buddy().regions().len(), 3);
-    assert!(pool.buddy().reserved_bytes() < available);
+    assert!(pool.buddy().status().reserved_bytes < available);
 }
 
 #[test]
@@ -154,8 +156,11 @@ fn upstream_release() {
     }
     let buddy = &mut pool.shadow.policy;
     assert_eq!(buddy.idle_bytes(), 50 * MIB);
-    assert_eq!(buddy.take_idle_region(u64::MAX).map(|span| span.bytes), Some(50 * MIB));
-    assert_eq!((buddy.reserved_bytes(), buddy.take_idle_region(u64::MAX)), (0, None));
+    assert_eq!(buddy.release(Release::Idle { at_most: u64::MAX }).map(|span| span.bytes), Some(50 * MIB));
+    assert_eq!(
+        (buddy.status().reserved_bytes, buddy.release(Release::Idle { at_most: u64::MAX })),
+        (0, None)
+    );
     buddy.check().unwrap();
 }
 
@@ -165,7 +170,7 @@ fn after_everything_was_released_the_first_refill_comes_first_again() {
     let place = pool.take(MIB, false);
     assert_eq!(pool.buddy().region_bytes(256, 0), 10 * MIB);
     pool.shadow.free(place.slot);
-    pool.shadow.policy.take_idle_region(u64::MAX).unwrap();
+    pool.shadow.policy.release(Release::Idle { at_most: u64::MAX }).unwrap();
     assert_eq!(pool.buddy().region_bytes(256, 0), 5 * MIB);
 }
 
@@ -188,8 +193,8 @@ fn of_equal_chunks_the_lowest_is_taken_and_of_unequal_ones_the_smallest_that_fit
     for (address, bytes) in [(0x9000, 1024), (0x5000, 1024), (0x2000, 4096)] {
         buddy.add_region(Span { address, bytes }, false).unwrap();
     }
-    let places =
-        [1000, 1000, 1000, 3072].map(|bytes| buddy.place(&Need::new(bytes)).map(|place| place.address));
+    let places = [1000, 1000, 1000, 3072]
+        .map(|bytes| buddy.place(&PlacementRequest::new(bytes)).map(|place| place.address));
     assert_eq!(places, [Some(0x5000), Some(0x9000), Some(0x2000), Some(0x2400)]);
 }
 
@@ -198,20 +203,20 @@ fn of_equal_chunks_the_lowest_is_taken_and_of_unequal_ones_the_smallest_that_fit
 fn a_rest_too_small_for_a_descriptor_is_charged_and_taken_off_alike() {
     let mut buddy = Buddy::new(small().with_paddle_sizes());
     buddy.add_region(Span { address: 4096, bytes: 1024 + 64 }, false).unwrap();
-    let place = buddy.place(&Need::new(960)).unwrap();
-    assert_eq!((place.bytes, buddy.used_bytes(), buddy.free_bytes(None)), (1088, 1088, 0));
+    let place = buddy.place(&PlacementRequest::new(960)).unwrap();
+    assert_eq!((place.bytes, buddy.used_bytes(), (&buddy as &dyn Policy).free_bytes(None)), (1088, 1088, 0));
     buddy.free(place.slot, 0).unwrap();
-    assert_eq!((buddy.used_bytes(), buddy.free_bytes(None)), (0, 1088));
-    buddy.take_idle_region(u64::MAX).unwrap();
+    assert_eq!((buddy.used_bytes(), (&buddy as &dyn Policy).free_bytes(None)), (0, 1088));
+    buddy.release(Release::Idle { at_most: u64::MAX }).unwrap();
     buddy.add_region(Span { address: 4096, bytes: 1024 + 65 }, false).unwrap();
-    assert_eq!(buddy.place(&Need::new(960)).unwrap().bytes, 1024);
+    assert_eq!(buddy.place(&PlacementRequest::new(960)).unwrap().bytes, 1024);
 }
 
 #[test]
 fn a_huge_block_has_its_region_alone_and_nobody_keeps_it() {
     let mut buddy = Buddy::new(small());
     buddy.add_region(Span { address: 0, bytes: 65536 }, false).unwrap();
-    let need = Need::new(65537);
+    let need = PlacementRequest::new(65537);
     assert_eq!(buddy.place(&need), None);
     assert_eq!(buddy.region_bytes(buddy.rounded(65537, 1).unwrap(), 1 << 30), 65792);
     // A source may deliver more: it is the block's.
@@ -219,11 +224,14 @@ fn a_huge_block_has_its_region_alone_and_nobody_keeps_it() {
     buddy.add_region(own, true).unwrap();
     let huge = buddy.place(&need).unwrap();
     assert_eq!((huge.address, huge.bytes), (own.address, own.bytes));
-    assert_eq!((buddy.used_bytes(), buddy.huge_bytes(), buddy.free_bytes(None)), (0, 70000, 65536));
-    assert_eq!(buddy.take_unwanted_region(Moment::AfterFree), None);
+    assert_eq!(
+        (buddy.used_bytes(), buddy.huge_bytes(), (&buddy as &dyn Policy).free_bytes(None)),
+        (0, 70000, 65536)
+    );
+    assert_eq!(buddy.release(Release::Unwanted), None);
     buddy.free(huge.slot, 0).unwrap();
-    assert_eq!(buddy.take_unwanted_region(Moment::AfterFree), Some(own));
-    assert_eq!(buddy.take_unwanted_region(Moment::AfterFree), None);
+    assert_eq!(buddy.release(Release::Unwanted), Some(own));
+    assert_eq!(buddy.release(Release::Unwanted), None);
     assert_eq!(buddy.regions(), [Span { address: 0, bytes: 65536 }]);
     buddy.check().unwrap();
 }
@@ -233,12 +241,12 @@ fn a_huge_blocks_region_that_was_used_again_goes_back_when_that_use_ends() {
     let mut buddy = Buddy::new(small());
     let own = Span { address: 0, bytes: 1 << 20 };
     buddy.add_region(own, false).unwrap();
-    let huge = buddy.place(&Need::new(1 << 20)).unwrap();
+    let huge = buddy.place(&PlacementRequest::new(1 << 20)).unwrap();
     buddy.free(huge.slot, 0).unwrap();
-    let small = buddy.place(&Need::new(100)).unwrap();
-    assert_eq!(buddy.take_unwanted_region(Moment::BeforeGrowth), None);
+    let small = buddy.place(&PlacementRequest::new(100)).unwrap();
+    assert_eq!(buddy.release(Release::BeforeGrowth), None);
     buddy.free(small.slot, 0).unwrap();
-    assert_eq!(buddy.take_unwanted_region(Moment::AfterFree), Some(own));
+    assert_eq!(buddy.release(Release::Unwanted), Some(own));
     buddy.check().unwrap();
 }
 

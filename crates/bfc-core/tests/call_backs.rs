@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use bfc_core::{
-    AllocError, AllocationAttributes, Allocator, AutoGrowth, Bfc, BfcAllocator, BfcConfig, Block, BlockError,
-    Buddy, Bytes, ChunkInfo, ConfiguredPolicy, Planned, PlannedAllocator, PolicyAllocator, PoolConfig,
-    Request, Span, Tag, TimingCounter, Visited,
+    Accounting, AllocError, AllocationAttributes, Allocator, AutoGrowth, Bfc, BfcAllocator, BfcConfig, Block,
+    BlockError, Buddy, Bytes, ChunkInfo, ConfiguredPolicy, Planned, PlannedAllocator, PolicyAllocator,
+    PoolConfig, Request, Span, Tag, TimingCounter, Upkeep, Visited,
 };
 
 use common::scenario::{Chosen, LIMIT, policies};
@@ -239,7 +239,7 @@ fn a_plan_is_not_reached_from_within_the_source() {
     source.set_hook(move || {
         if let Some(pool) = inner.upgrade() {
             pool.begin_step();
-            assert_eq!(pool.counts(), bfc_core::PlannedCounts::default());
+            assert_eq!(pool.counts(), bfc_core::PlanCounts::default());
         }
     });
     let large = pool.allocate(&Request::new(60_000)).unwrap();

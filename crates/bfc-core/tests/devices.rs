@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use bfc_core::sim::{Fault, Operation, Pace, SimDevice, Use, When};
+use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation, Pace, SimDevice};
 use bfc_core::{
     Allocation, Allocator, AllocatorAttributes, Amount, Bytes, DeviceId, DeviceKind, DeviceSource, Driver,
     Environment, GIB, Lifetime, MIB, MemoryKind, Plan, PlanOptions, PoolOptions, Registry, RegistryError,
@@ -78,7 +78,7 @@ fn memory_of_one_device_that_is_used_on_another_waits_for_that_one() {
     let copies = Stream::new(machine.devices[0].clone()).unwrap();
     let block = Allocation::new(&memory, &Request::new(MIB)).unwrap();
     memory.record_stream(&block.block(), &copies).unwrap();
-    machine.devices[0].launch(copies.handle(), &[Use::of(&block.block())]).unwrap();
+    machine.devices[0].launch(copies.handle(), &[MemoryUse::of(&block.block())]).unwrap();
     // Work on the other device has nothing to do with it.
     machine.devices[1].synchronise().unwrap();
     drop(block);
@@ -144,7 +144,7 @@ fn a_device_that_is_lost_leaves_the_others_alone() {
     let machine = machine(&[]);
     let memories = [machine.memory(0), machine.memory(1)];
     let kept = Allocation::new(&memories[1], &Request::new(MIB)).unwrap();
-    machine.devices[0].inject(Fault::sticky(Operation::Launch, When::Call(1)));
+    machine.devices[0].inject(Fault::sticky(Operation::Launch, FaultTime::Call(1)));
     assert!(machine.devices[0].launch(machine.streams[0].handle(), &[]).is_err());
     assert!(memories[0].allocate(&Request::new(1)).is_err());
     drop(kept);
@@ -155,7 +155,7 @@ fn a_device_that_is_lost_leaves_the_others_alone() {
 fn a_device_whose_driver_gives_nothing_is_a_typed_error() {
     let registry = Registry::new();
     let device = Arc::new(SimDevice::new(Bytes::gib(1)));
-    device.inject(Fault::new(Operation::CreateStream, When::Call(1)));
+    device.inject(Fault::new(Operation::CreateStream, FaultTime::Call(1)));
     let register = || registry.register_device(sim(0), device.clone(), RESERVE, PoolOptions::default(), None);
     let error = register().unwrap_err();
     assert!(matches!(error, RegistryError::Source { error: SourceError::Driver { .. }, .. }));
@@ -163,7 +163,7 @@ fn a_device_whose_driver_gives_nothing_is_a_typed_error() {
 
     register().unwrap();
     assert!(matches!(register(), Err(RegistryError::DeviceExists { .. })));
-    device.inject(Fault::new(Operation::Reserve, When::Call(1)));
+    device.inject(Fault::new(Operation::Reserve, FaultTime::Call(1)));
     let memory = || registry.allocator(sim(0), AllocatorAttributes::default(), None);
     assert!(matches!(memory(), Err(RegistryError::Source { .. })));
     assert!(memory().is_ok(), "the next who asks tries again");
@@ -237,7 +237,7 @@ fn a_device_follows_its_plan_also_beside_frees_that_wait_for_streams() {
     let blocks = [take(3 * MIB), take(5 * MIB)];
     for block in &blocks {
         memory.record_stream(&block.block(), &side).unwrap();
-        device.launch(side.handle(), &[Use::of(&block.block())]).unwrap();
+        device.launch(side.handle(), &[MemoryUse::of(&block.block())]).unwrap();
     }
     drop(blocks);
     drop(take(24 * MIB));

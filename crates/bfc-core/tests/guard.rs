@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bfc_core::{
-    AddressOnlyMemory, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig,
-    Block, BlockError, Bytes, Category, Damage, DeviceMemory, Fault, Fill, GuardAllocator, GuardConfig,
-    GuardError, HostAllocator, HostMemory, MemoryKind, OwnerId, PinnedMemory, Request, Tag, Verdict,
-    sim::SimDevice,
+    Accounting, AddressOnlyMemory, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator,
+    BfcConfig, Block, BlockError, Bytes, Category, Damage, DamageKind, DeviceMemory, Fill, GuardAllocator,
+    GuardConfig, GuardError, HostAllocator, HostMemory, Inspection, MemoryKind, OwnerId, PinnedMemory,
+    Request, Tag, Upkeep, Verdict, sim::SimDevice,
 };
 
 fn pool(limit: Bytes) -> Arc<BfcAllocator> {
@@ -87,7 +87,7 @@ fn each_byte_next_to_a_block_is_guarded() {
             let before = peek(block, offset);
             poke(block, offset, !before);
             let damage = damage_of(free(&guard, block));
-            let fault = if offset < 0 { Fault::Underrun } else { Fault::Overrun };
+            let fault = if offset < 0 { DamageKind::Underrun } else { DamageKind::Overrun };
             assert_eq!((damage.fault, damage.offset, damage.bytes), (fault, offset, 1));
             assert_eq!((damage.expected, damage.found), (before, !before));
             assert_eq!(damage.block, block);
@@ -161,7 +161,7 @@ fn a_write_after_the_free_is_found_when_the_block_leaves_the_quarantine() {
     assert_eq!(free(&guard, blocks[2]), Ok(()));
     let told = told.lock().unwrap();
     assert_eq!(told.len(), 1);
-    assert_eq!((told[0].fault, told[0].offset, told[0].bytes), (Fault::UseAfterFree, 123, 1));
+    assert_eq!((told[0].fault, told[0].offset, told[0].bytes), (DamageKind::UseAfterFree, 123, 1));
     assert_eq!((told[0].block, told[0].expected, told[0].found), (blocks[0], 0xff, 1));
     assert_eq!(guard.report().condemned_blocks, 1);
 }
@@ -174,7 +174,7 @@ fn writes_beside_a_freed_block_are_found_too() {
         free(&guard, block).unwrap();
         poke(block, offset, 0);
         let found = guard.check_all();
-        assert_eq!((found[0].fault, found[0].offset, found.len()), (Fault::UseAfterFree, offset, 1));
+        assert_eq!((found[0].fault, found[0].offset, found.len()), (DamageKind::UseAfterFree, offset, 1));
     }
 }
 
@@ -330,7 +330,7 @@ fn memory_that_the_host_cannot_read_cannot_be_guarded() {
     let pinned = GuardAllocator::new(Arc::new(pinned), GuardConfig::default()).unwrap();
     let block = allocate(&pinned, 100);
     poke(block, 100, 0);
-    assert_eq!(damage_of(free(&pinned, block)).fault, Fault::Overrun);
+    assert_eq!(damage_of(free(&pinned, block)).fault, DamageKind::Overrun);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bfc_core::{
-    AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, Category, Damage, Fault,
-    GuardAllocator, GuardConfig, HostMemory, OwnerId, Request, Tag,
+    Accounting, AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, Category, Damage,
+    DamageKind, GuardAllocator, GuardConfig, HostMemory, OwnerId, Request, Tag, Upkeep,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -239,7 +239,7 @@ impl Model {
         assert_eq!(found.len(), expected.len());
         for damage in &found {
             let shadow = expected.iter().find(|live| live.block == damage.block).unwrap();
-            agree(damage, shadow, damage.fault == Fault::UseAfterFree);
+            agree(damage, shadow, damage.fault == DamageKind::UseAfterFree);
         }
         self.found += found.len() as u64;
         self.live.iter_mut().for_each(|live| live.told |= !live.changed.is_empty());
@@ -299,9 +299,9 @@ fn agree(damage: &Damage, shadow: &Live, freed: bool) {
     let first = *shadow.changed.first_key_value().unwrap().0;
     assert_eq!(damage.offset, first);
     let fault = match first {
-        _ if freed => Fault::UseAfterFree,
-        ..0 => Fault::Underrun,
-        _ => Fault::Overrun,
+        _ if freed => DamageKind::UseAfterFree,
+        ..0 => DamageKind::Underrun,
+        _ => DamageKind::Overrun,
     };
     assert_eq!(damage.fault, fault);
     // Of a live block, one side is told at a time.

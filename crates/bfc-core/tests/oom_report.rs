@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bfc_core::sim::{Fault, Operation, Pace, SimDevice, When};
+use bfc_core::sim::{Fault, FaultTime, Operation, Pace, SimDevice};
 use bfc_core::{
     AddressOnlyMemory, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category,
     Contents, DeviceMemory, Driver, GrowthRule, KIB, MIB, OomReport, OwnerId, Request, SplitRule, Stream,
-    StreamAllocator, Tag, TimingCounter, Verdict,
+    StreamAllocator, StreamOrder, Tag, TimingCounter, Upkeep, Verdict,
 };
 use common::{Random, free, out_of_memory};
 use proptest::prelude::*;
@@ -250,8 +250,8 @@ fn memory_of_which_nobody_learns_when_its_use_ends_pins_what_it_would_have_serve
     let (device, pool, other) = streams();
     let block = pool.allocate(&Request::new(6 * MIB)).unwrap();
     pool.record_stream(&block, &other).unwrap();
-    device.inject(Fault::new(Operation::Record, When::Call(1)));
-    device.inject(Fault::new(Operation::Synchronise, When::Call(1)));
+    device.inject(Fault::new(Operation::Record, FaultTime::Call(1)));
+    device.inject(Fault::new(Operation::Synchronise, FaultTime::Call(1)));
     // SAFETY: the addresses have nothing behind them, and the block is not used any more.
     unsafe { pool.deallocate(block) }.unwrap();
     let error = pool.allocate(&Request::new(7 * MIB)).unwrap_err();

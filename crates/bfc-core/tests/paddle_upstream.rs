@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bfc_core::{
     AddressOnlyMemory, AllocError, Allocator, BfcAllocator, BfcConfig, Block, Bytes, CutRule, GIB,
-    HostMemory, MIB, Request, SourceError, ThreadCache, Verdict,
+    HostMemory, MIB, Request, SourceError, ThreadCache, Upkeep, Verdict,
 };
 
 use common::source::{Fails, FakeSource, Nature};

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bfc_core::{
-    AddressOnlyMemory, AllocError, AllocationAttributes, Allocator, Block, BlockError, Bytes, Category,
-    DeviceMemory, ExpectedFrees, HostMemory, MemoryKind, OwnerId, PassthroughAllocator, Request, SourceError,
-    Tag, Verdict, sim::SimDevice,
+    Accounting, AddressOnlyMemory, AllocError, AllocationAttributes, Allocator, Block, BlockError, Bytes,
+    Category, DeviceMemory, ExpectedFrees, HostMemory, MemoryKind, OwnerId, PassthroughAllocator, Request,
+    SourceError, Tag, Upkeep, Verdict, sim::SimDevice,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

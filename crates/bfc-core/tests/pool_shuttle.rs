@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use bfc_core::sync::{Arc, Mutex, lock, thread};
 use bfc_core::{
-    AllocError, Allocator, AutoGrowth, Bfc, Block, BlockError, Buddy, Bytes, Category, ConfiguredPolicy,
-    OwnerId, Planned, PolicyAllocator, PoolConfig, Request, Tag,
+    Accounting, AllocError, Allocator, AutoGrowth, Bfc, Block, BlockError, Buddy, Bytes, Category,
+    ConfiguredPolicy, OwnerId, Planned, PolicyAllocator, PoolConfig, Request, Tag,
 };
 
 use common::op::{Op, ops_from_bytes};

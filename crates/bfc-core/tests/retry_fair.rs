@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use bfc_core::{AllocError, AllocatorRetry, Block, Refusal, Want};
+use bfc_core::{AllocError, AllocatorRetry, Block, Refusal, WaitKey};
 
 /// Longer than any test may take: a request that waits this long has missed its wake-up.
 const LONG: Duration = Duration::from_secs(60);
@@ -61,8 +61,8 @@ impl Piece {
     }
 }
 
-fn like(bytes: u64) -> Want {
-    Want { bytes, class: Some(0) }
+fn like(bytes: u64) -> WaitKey {
+    WaitKey { bytes, class: Some(0) }
 }
 
 /// A thread with a small stack, so that there can be many.

@@ -11,7 +11,7 @@ use bfc_core::{
     AllocError, AllocationAttributes, Allocator, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
     BfcAllocator, BfcConfig, Block, Bytes, ConfiguredPolicy, ExpectedFrees, GrowthRule, Lifetime, Plan,
     PlanOptions, PlannedAllocator, PlannedConfig, PolicyAllocator, PoolConfig, Request, ThreadCache,
-    TimingCounter, Verdict,
+    TimingCounter, Upkeep, Verdict,
 };
 
 use common::source::{FakeSource, Nature};

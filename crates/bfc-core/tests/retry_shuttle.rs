@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use bfc_core::sync::{Arc, Mutex, lock, thread};
 use bfc_core::{
-    AllocError, Allocator, AllocatorRetry, BfcAllocator, BfcConfig, Block, Bytes, Refusal, ThreadCache, Want,
+    AllocError, Allocator, AllocatorRetry, BfcAllocator, BfcConfig, Block, Bytes, Refusal, ThreadCache,
+    Upkeep, WaitKey,
 };
 
 use common::source::{FakeSource, Nature};
@@ -206,7 +207,7 @@ impl Piece {
     }
 
     fn take(&self, bytes: u64) -> Result<Block, AllocError> {
-        let want = Want { bytes, class: Some(0) };
+        let want = WaitKey { bytes, class: Some(0) };
         self.retry.allocate_as(want, LONG, |_last| self.attempt(bytes))
     }
 
@@ -318,7 +319,7 @@ fn the_oldest_is_served_first() {
             }
             let (piece, taken) = (Arc::clone(&piece), Arc::clone(&taken));
             thread::spawn(move || {
-                let want = Want { bytes: 1, class: Some(0) };
+                let want = WaitKey { bytes: 1, class: Some(0) };
                 let attempt = |_last| {
                     let block = piece.attempt(1)?;
                     lock(&taken).push(name);

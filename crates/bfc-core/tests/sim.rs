@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bfc_core::sim::{Calls, Fault, Operation, SimDevice, When};
+use bfc_core::sim::{CallCounts, Fault, FaultTime, Operation, SimDevice};
 use bfc_core::{
     Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, Driver, FreeFaults, MIB, MemoryInfo,
     MemoryKind, PinnedMemory, Request, SourceError, Span, SubAllocator,
@@ -62,7 +62,7 @@ fn requests_for_nothing_never_reach_the_driver() {
         assert_eq!(DeviceMemory::new(device.clone()).allocate(alignment, bytes), exhausted);
         assert_eq!(PinnedMemory::new(device.clone()).allocate(alignment, bytes), exhausted);
     }
-    assert_eq!(device.calls(), Calls::default());
+    assert_eq!(device.calls(), CallCounts::default());
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn the_chosen_call_fails_and_the_others_do_not() {
     let device = device(MIB);
     let memory = DeviceMemory::new(device.clone());
     memory.allocate(256, 1).unwrap();
-    device.inject(Fault::new(Operation::AllocateDevice, When::Call(2)));
+    device.inject(Fault::new(Operation::AllocateDevice, FaultTime::Call(2)));
     let outcomes: Vec<bool> = (0..4).map(|_| memory.allocate(256, 1).is_ok()).collect();
     assert_eq!(outcomes, [true, false, true, true]);
     assert_eq!(device.calls().of(Operation::AllocateDevice), 5);
@@ -97,7 +97,7 @@ fn the_chosen_call_fails_and_the_others_do_not() {
 fn calls_fail_for_good_after_a_count_until_the_faults_are_cleared() {
     let device = device(MIB);
     let memory = DeviceMemory::new(device.clone());
-    device.inject(Fault::exhausted(Operation::AllocateDevice, When::After(1)));
+    device.inject(Fault::exhausted(Operation::AllocateDevice, FaultTime::After(1)));
     assert!(memory.allocate(256, 1).is_ok());
     for _ in 0..3 {
         assert_eq!(memory.allocate(256, 1), Err(SourceError::Exhausted { bytes: 1 }));
@@ -110,7 +110,7 @@ fn calls_fail_for_good_after_a_count_until_the_faults_are_cleared() {
 fn random_faults_strike_their_share_of_calls_the_same_for_one_seed() {
     let outcomes = |seed| -> Vec<bool> {
         let device = device(MIB);
-        device.inject(Fault::new(Operation::AllocateDevice, When::Random { probability: 0.25, seed }));
+        device.inject(Fault::new(Operation::AllocateDevice, FaultTime::Random { probability: 0.25, seed }));
         (0..1000).map(|_| device.allocate_device(1).is_err()).collect()
     };
     let failed = outcomes(1).iter().filter(|&&failed| failed).count();
@@ -140,7 +140,7 @@ fn memory_whose_free_fails_stays_taken() {
     let device = device(MIB);
     let memory = DeviceMemory::new(device.clone());
     let region = memory.allocate(256, 512).unwrap();
-    device.inject(Fault::new(Operation::FreeDevice, When::Call(1)));
+    device.inject(Fault::new(Operation::FreeDevice, FaultTime::Call(1)));
     free(&memory, region);
     assert_eq!(device.live(MemoryKind::Device), [region]);
     assert_eq!((device.free_faults().count, device.calls().of(Operation::FreeDevice)), (1, 1));
@@ -152,8 +152,11 @@ fn a_pool_over_a_failing_device_gives_back_every_region_it_took() {
     for seed in 0..50 {
         let device = device(64 * MIB);
         for (operation, seed) in [(Operation::AllocateDevice, seed), (Operation::FreeDevice, seed + 1000)] {
-            device.inject(Fault::new(operation, When::Random { probability: 0.3, seed }));
-            device.inject(Fault::exhausted(operation, When::Random { probability: 0.3, seed: seed + 5000 }));
+            device.inject(Fault::new(operation, FaultTime::Random { probability: 0.3, seed }));
+            device.inject(Fault::exhausted(
+                operation,
+                FaultTime::Random { probability: 0.3, seed: seed + 5000 },
+            ));
         }
         let memory = Arc::new(DeviceMemory::new(device.clone()));
         let config = BfcConfig::new(Bytes::mib(48)).with_retry(false);

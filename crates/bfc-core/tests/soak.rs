@@ -30,12 +30,12 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
 }
 
 /// Says on drop, when a check has failed, where to start to see it again.
-struct Place {
+struct Placement {
     scenario: String,
     seed: u64,
 }
 
-impl Drop for Place {
+impl Drop for Placement {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("HIGHWATER_SOAK_SEED={} in {}", self.seed, self.scenario);
@@ -52,7 +52,7 @@ fn every_pool_holds_what_its_shadow_holds_for_very_long() {
     let (mut sum, mut seed, mut reported) = (Tally::default(), first_seed, 0);
     while sum.steps < steps {
         let scenario = &scenarios[(seed % scenarios.len() as u64) as usize];
-        let place = Place { scenario: format!("{} over {:?}", scenario.name, scenario.nature), seed };
+        let place = Placement { scenario: format!("{} over {:?}", scenario.name, scenario.nature), seed };
         let mut random = Random(seed);
         let bytes: Vec<u8> = (0..BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect();
         sum += scenario.run(&ops_from_bytes(&bytes));

@@ -7,7 +7,7 @@ mod common;
 
 use std::sync::Arc;
 
-use bfc_core::sim::{Pace, SimDevice, Use, Violation};
+use bfc_core::sim::{MemoryUse, Pace, SimDevice, Violation};
 use bfc_core::{Block, Bytes, Driver, Stream};
 
 use common::liar::{Liar, Lie};
@@ -45,7 +45,7 @@ impl Watched for Simulated {
     }
 
     fn launch(&self, _: usize, stream: &Stream, block: &Block) {
-        self.device.launch(stream.handle(), &[Use::of(block)]).unwrap();
+        self.device.launch(stream.handle(), &[MemoryUse::of(block)]).unwrap();
     }
 
     fn violations(&self) -> Vec<Violation> {

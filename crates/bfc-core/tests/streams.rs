@@ -13,12 +13,12 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bfc_core::sim::{Fault, Operation, Pace, SimDevice, Use, When};
+use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation, Pace, SimDevice};
 use bfc_core::{
-    AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, BlockError,
-    Bytes, DeviceMemory, Driver, Event, FreeFaults, Lifetime, MIB, MemoryKind, Plan, PlanOptions,
-    PlannedAllocator, PlannedConfig, RecordError, Request, SourceError, Stats, Stream, StreamAllocator, Tag,
-    ThreadCache, Verdict, failed_drops,
+    Accounting, AddressSpace, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator,
+    BfcConfig, Block, BlockError, Bytes, DeviceMemory, Driver, Event, FreeFaults, Inspection, Lifetime, MIB,
+    MemoryKind, Plan, PlanOptions, PlannedAllocator, PlannedConfig, RecordError, Request, SourceError, Stats,
+    Stream, StreamAllocator, StreamOrder, ThreadCache, Upkeep, Verdict, WaitHints, failed_drops,
 };
 
 /// A device with a pool of 8 MiB in one region, a compute stream and two others. Work ends when it is waited for.
@@ -65,7 +65,7 @@ impl Bench {
     }
 
     fn launch(&self, stream: &Stream, allocation: &Allocation) {
-        self.device.launch(stream.handle(), &[Use::of(&allocation.block())]).unwrap();
+        self.device.launch(stream.handle(), &[MemoryUse::of(&allocation.block())]).unwrap();
     }
 
     fn pending(&self) -> u64 {
@@ -221,11 +221,26 @@ unsafe impl Allocator for FreedAfterRefusal {
     fn stats(&self) -> Stats {
         self.pool.stats()
     }
-    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.pool.tag(block)
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.pool.address_space()
     }
-    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
-        self.pool.would_fit(request, freed)
+    fn tracks_sizes(&self) -> bool {
+        self.pool.tracks_sizes()
+    }
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        self.pool.as_accounting()
+    }
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        self.pool.as_inspection()
+    }
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        None
+    }
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
+    }
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
     }
 }
 
@@ -269,7 +284,7 @@ fn a_block_given_back_is_stale_while_its_memory_is_not_free_yet() {
     let bench = Bench::new();
     let block = bench.memory.allocate(&Request::new(1000)).unwrap();
     bench.allocator.record_stream(&block, &bench.others[0]).unwrap();
-    bench.device.launch(bench.others[0].handle(), &[Use::of(&block)]).unwrap();
+    bench.device.launch(bench.others[0].handle(), &[MemoryUse::of(&block)]).unwrap();
     // SAFETY: nothing lies at the addresses of these tests.
     let free = || unsafe { bench.memory.deallocate(block) };
     assert_eq!(free(), Ok(()));
@@ -294,6 +309,7 @@ fn a_pool_that_knows_no_streams_refuses_to_be_used_on_one() {
         BfcConfig::new(Bytes::mib(1)),
     );
     let block = plain.allocate(&Request::new(1)).unwrap();
+    let plain: &dyn Allocator = &plain;
     let error = plain.record_stream(&block, &bench.others[0]).unwrap_err();
     assert_eq!(error.to_string(), "plain does not order memory between streams");
 }
@@ -303,7 +319,7 @@ fn a_free_whose_event_cannot_be_recorded_waits_for_the_device_instead() {
     let bench = Bench::new();
     let block = bench.take(8 * MIB);
     bench.use_on(0, &block);
-    bench.device.inject(Fault::new(Operation::Record, When::Call(1)));
+    bench.device.inject(Fault::new(Operation::Record, FaultTime::Call(1)));
     drop(block);
     assert_eq!(bench.pending(), 0);
     bench.launch(&bench.compute, &bench.take(8 * MIB));
@@ -315,8 +331,8 @@ fn memory_of_which_nobody_learns_when_its_use_ends_is_never_reused() {
     let bench = Bench::new();
     let block = bench.take(4 * MIB);
     bench.use_on(0, &block);
-    bench.device.inject(Fault::new(Operation::Record, When::Call(1)));
-    bench.device.inject(Fault::new(Operation::Synchronise, When::Call(1)));
+    bench.device.inject(Fault::new(Operation::Record, FaultTime::Call(1)));
+    bench.device.inject(Fault::new(Operation::Synchronise, FaultTime::Call(1)));
     drop(block);
     assert_eq!(bench.memory.pending_frees().stranded_bytes, 4 * MIB);
     assert!(bench.fails(5 * MIB));
@@ -329,7 +345,7 @@ fn a_device_that_is_lost_says_so_once_and_everything_still_goes_back() {
     let blocks = [bench.take(MIB), bench.take(MIB), bench.take(MIB)];
     bench.use_on(0, &blocks[0]);
     bench.use_on(1, &blocks[1]);
-    bench.device.inject(Fault::sticky(Operation::Launch, When::Call(1)));
+    bench.device.inject(Fault::sticky(Operation::Launch, FaultTime::Call(1)));
     let lost = bench.device.launch(bench.compute.handle(), &[]).unwrap_err();
     assert!(lost.is_poisoned());
     assert_eq!(
@@ -350,7 +366,7 @@ fn a_device_that_is_lost_says_so_once_and_everything_still_goes_back() {
 #[test]
 fn running_out_of_memory_does_not_lose_the_device() {
     let bench = Bench::new();
-    bench.device.inject(Fault::exhausted(Operation::AllocateDevice, When::After(0)));
+    bench.device.inject(Fault::exhausted(Operation::AllocateDevice, FaultTime::After(0)));
     assert!(bench.fails(MIB));
     assert_eq!(bench.device.poison(), None);
     bench.device.clear_faults();
@@ -387,7 +403,7 @@ fn a_block_may_outlive_the_handles_of_its_device() {
     let Bench { device, compute, others, memory, allocator } = Bench::new();
     let block = Allocation::new(&allocator, &Request::new(MIB)).unwrap();
     allocator.record_stream(&block.block(), &others[0]).unwrap();
-    device.launch(others[0].handle(), &[Use::of(&block.block())]).unwrap();
+    device.launch(others[0].handle(), &[MemoryUse::of(&block.block())]).unwrap();
     drop((compute, others, memory, allocator));
     assert!(!device.live(MemoryKind::Device).is_empty());
     std::thread::spawn(move || drop(block)).join().unwrap();

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bfc_core::sim::{Pace, SimDevice, Use};
+use bfc_core::sim::{MemoryUse, Pace, SimDevice};
 use bfc_core::sync::thread;
 use bfc_core::{
     Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, KIB, Request, Stream,
@@ -42,7 +42,7 @@ fn requests_that_wait_for_streams_and_for_threads_are_all_served() {
                     let block = Allocation::new(&memory, &Request::new(bytes)).unwrap();
                     if turn != 1 {
                         memory.record_stream(&block.block(), &other).unwrap();
-                        device.launch(other.handle(), &[Use::of(&block.block())]).unwrap();
+                        device.launch(other.handle(), &[MemoryUse::of(&block.block())]).unwrap();
                     }
                 }
             })

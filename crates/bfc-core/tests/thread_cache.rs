@@ -10,8 +10,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bfc_core::{
-    AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, Category, KIB, MIB, OwnerId,
-    PoolId, Request, Tag, ThreadCache, TimingCounter,
+    Accounting, AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, Category, KIB, MIB,
+    OwnerId, PoolId, Request, Tag, ThreadCache, TimingCounter, Upkeep,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -7,7 +7,7 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use bfc_core::sim::{Fault, Operation, SimDevice, When};
+use bfc_core::sim::{Fault, FaultTime, Operation, SimDevice};
 use bfc_core::{
     Allocator, BfcAllocator, BfcConfig, Block, Bytes, DeviceMemory, Driver, FreeFaults, GIB, GrowthRule, MIB,
     MemoryKind, Request, SourceError, Span, SubAllocator, VirtualMemory, Visited,
@@ -128,8 +128,8 @@ fn fail_each_call(operation: Option<Operation>, exhausted: bool) -> u64 {
         let device = Arc::new(SimDevice::new(Bytes::mib(256)));
         let kind = operation.unwrap_or(Operation::Map);
         let fault = match exhausted {
-            true => Fault::exhausted(kind, When::Call(call)),
-            false => Fault::new(kind, When::Call(call)),
+            true => Fault::exhausted(kind, FaultTime::Call(call)),
+            false => Fault::new(kind, FaultTime::Call(call)),
         };
         device.inject(if operation.is_none() { fault.of_any_operation() } else { fault });
         let Ok(memory) = VirtualMemory::with_range(device.clone(), Bytes::mib(256)) else {
@@ -199,7 +199,7 @@ fn a_growth_that_fails_at_any_call_is_undone() {
 fn what_cannot_be_unmapped_is_never_handed_out_again() {
     let (device, memory) = eight_mebibytes();
     let first = take(&memory, 2 * MIB);
-    device.inject(Fault::new(Operation::Unmap, When::Call(1)));
+    device.inject(Fault::new(Operation::Unmap, FaultTime::Call(1)));
     give(&memory, first);
     let second = take(&memory, 2 * MIB);
     assert_eq!(Some(second.address), first.end());
@@ -314,7 +314,7 @@ fn what_a_pool_reserves_is_what_the_device_has_given() {
         let mut live: Vec<Block> = Vec::new();
         if seed % 2 == 1 {
             for operation in [Operation::Create, Operation::Map, Operation::SetAccess] {
-                device.inject(Fault::new(operation, When::Random { probability: 0.1, seed }));
+                device.inject(Fault::new(operation, FaultTime::Random { probability: 0.1, seed }));
             }
         }
         for _ in 0..150 {

@@ -1,13 +1,9 @@
-//! Recordings: every allocation, free and change of category that passes through a tracker's ops, and when each op ran.
+//! Recordings: every allocation, free and change of category of a tracker's ops, and the time of each op.
 //!
-//! While a recorder is on, events become a few bytes each ([`wire`]), in blocks that stay in memory ([`ring`]) or go to
-//! a file ([`hwm`]). What is read from either is a [`Recording`]: tables and events that hold together, from which
-//! reports, timelines and exports are made.
-//!
-//! What it costs, by `cargo bench -p highwater-tracking --bench recording` on 21 November 2026, on two shared and busy cores of an
-//! Intel Xeon at 2.8 GHz, fastest of 500 short rounds: 24 ns an event in memory or into a file, 40 ns once a ring is full and its
-//! oldest events are read again, nothing that can be measured while off. Events
-//! take 6 bytes each: 904,240 bytes for the 145,968 events of `train_digits --record run.hwm --threads 1`.
+//! While a recorder is on, each event becomes about six bytes ([`wire`]). Blocks of bytes stay in memory ([`ring`]) or
+//! go to a file ([`hwm`]). Reading either yields a [`Recording`]: tables and events that are consistent with each other,
+//! whatever the file contains. [`tally`] counts its events into a [`Report`](crate::report::Report); a [`Follower`] does
+//! the same for a file that still grows.
 
 mod builder;
 mod follow;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
-    AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Ledger, MemoryKind, PoolId, Request,
-    SourceError, Stats, Tag,
+    Accounting, AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Inspection,
+    Ledger, MemoryKind, PoolId, Request, SourceError, Stats, StreamOrder, Tag, Upkeep, WaitHints,
 };
 
 #[derive(Debug)]
@@ -79,6 +79,10 @@ unsafe impl Allocator for TestPool {
         MemoryKind::AddressOnly
     }
 
+    fn address_space(&self) -> Option<AddressSpace> {
+        None
+    }
+
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         let mut state = lock(&self.state);
         if request.bytes == 0 {
@@ -131,12 +135,38 @@ unsafe impl Allocator for TestPool {
         self.tracks_sizes
     }
 
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        Some(self)
+    }
+
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        None
+    }
+
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        None
+    }
+
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
+    }
+
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
+    }
+}
+
+impl Accounting for TestPool {
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
         if !self.tracks_sizes {
             return Err(BlockError::Untracked);
         }
         let state = lock(&self.state);
         state.live.get(&block.address).map(|entry| entry.1).ok_or(BlockError::Stale { block: *block })
+    }
+
+    fn block_at(&self, _address: u64) -> Result<Block, BlockError> {
+        Err(BlockError::Untracked)
     }
 
     fn tag(&self, block: &Block) -> Result<Tag, BlockError> {

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use bfc_core::sync::{Mutex, lock, thread};
 use bfc_core::{
-    AddressOnlyMemory, AllocError, Allocation, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes,
-    Category, MemoryKind, PoolId, Request, Stats, ThreadCache,
+    Accounting, AddressOnlyMemory, AddressSpace, AllocError, Allocation, Allocator, BfcAllocator, BfcConfig,
+    Block, BlockError, Bytes, Category, Inspection, MemoryKind, PoolId, Request, Stats, StreamOrder,
+    ThreadCache, Upkeep, WaitHints,
 };
 use highwater_tracking::{EventKind, Report, Tracker, capture};
 use shuttle::{check_pct, check_random};
@@ -47,6 +48,10 @@ unsafe impl Allocator for OneSlot {
         MemoryKind::AddressOnly
     }
 
+    fn address_space(&self) -> Option<AddressSpace> {
+        None
+    }
+
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         let mut state = lock(&self.state);
         state.last_id += 1;
@@ -72,6 +77,30 @@ unsafe impl Allocator for OneSlot {
 
     fn stats(&self) -> Stats {
         Stats::default()
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        true
+    }
+
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        None
+    }
+
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        None
+    }
+
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        None
+    }
+
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
+    }
+
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     AddressOnlyMemory, AllocationAttributes, Allocator, Bfc, BfcAllocator, BfcConfig, Block, Bytes, Category,
-    Need, OwnerId, Policy, Request, Span, Tag,
+    PlacementRequest, OwnerId, Policy, Request, Span, Tag,
 };
 
 use crate::peer::Peer;
@@ -23,7 +23,7 @@ impl Peer for Arena {
 
     #[inline]
     fn allocate(&mut self, bytes: u64) -> Option<u32> {
-        self.0.place(&Need::new(bytes)).map(|place| place.slot)
+        self.0.place(&PlacementRequest::new(bytes)).map(|place| place.slot)
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use crate::allocator::error::BlockError;
 use crate::allocator::stats::Stats;
 use crate::base::ledger::{Ledger, Tag};
 use crate::base::memory::{Block, PoolId};
-use crate::policy::Place;
+use crate::base::placement::Placement;
 
 /// See the module's text.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ impl Accounts {
     // Inlined, and the account written field by field: what is written in words and read back in pairs of words, to be
     // copied, is waited for.
     #[inline(always)]
-    pub(crate) fn open(&mut self, place: Place, requested: u64, tag: Tag) -> Block {
+    pub(crate) fn open(&mut self, place: Placement, requested: u64, tag: Tag) -> Block {
         self.last_allocation += 1;
         let allocation = self.last_allocation;
         let account = match self.by_slot.get_mut(place.slot as usize) {
@@ -80,7 +80,7 @@ impl Accounts {
 
     /// Closes the account of a live slot, which lies at `place`.
     #[inline(always)]
-    pub(crate) fn close(&mut self, place: Place) {
+    pub(crate) fn close(&mut self, place: Placement) {
         let account = std::mem::take(&mut self.by_slot[place.slot as usize]);
         let requested = account.requested;
         self.ledger.remove(account.tag, place.bytes);
@@ -173,18 +173,18 @@ impl Accounts {
     }
 
     /// The block of a live slot, which lies at `place`.
-    pub(crate) fn block(&self, place: Place) -> Block {
+    pub(crate) fn block(&self, place: Placement) -> Block {
         let id = self.of(place).allocation;
         Block { address: place.address, bytes: place.bytes, id, chunk: place.slot, pool: self.pool }
     }
 
     /// The account of the live block at `place`.
-    pub(crate) fn of(&self, place: Place) -> Account {
+    pub(crate) fn of(&self, place: Placement) -> Account {
         self.by_slot.get(place.slot as usize).copied().unwrap_or_default()
     }
 
     /// Shows the account of a block that is in other accounts, at the policy's slot. Figures and ledger stay as they are.
-    pub(crate) fn overlay(&mut self, place: Place, account: Account) {
+    pub(crate) fn overlay(&mut self, place: Placement, account: Account) {
         let slot = place.slot as usize;
         if slot >= self.by_slot.len() {
             self.by_slot.resize(slot + 1, Account::default());
@@ -196,7 +196,7 @@ impl Accounts {
     }
 
     /// Charges the live block at `place` to another tag.
-    pub(crate) fn retag(&mut self, place: Place, tag: Tag) {
+    pub(crate) fn retag(&mut self, place: Placement, tag: Tag) {
         if let Some(account) = self.by_slot.get_mut(place.slot as usize) {
             let from = account.tag;
             account.tag = tag;

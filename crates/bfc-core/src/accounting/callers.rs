@@ -1,4 +1,4 @@
-//! Who calls an allocator, and when the allocator calls others.
+//! The threads that call an allocator, and the detection of calls back into it.
 
 use std::collections::HashSet;
 
@@ -10,32 +10,32 @@ use crate::base::memory::Block;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::sync::{Mutex, ThreadNumber, is_living, lock};
 
-/// Which threads have come to one lock, so that the retry hears of each thread once and not with each call, and so that the
-/// accounts behind the lock know who takes.
+/// The threads that have taken one lock. The retry hears of each thread once instead of with each call, and the accounts
+/// behind the lock record which thread allocates.
 #[derive(Debug, Default)]
-pub(crate) struct Users {
+pub(crate) struct ThreadRegistry {
     latest: u64,
-    /// Elsewhere, so that what every event needs lies together.
-    met: Box<Met>,
+    /// Boxed, so that the fields that every event reads lie together.
+    indexed: Box<IndexedThreads>,
 }
 
-/// The threads that have come, by the indices that the numbers of their allocations bear.
+/// Threads by the index that their allocation numbers carry.
 #[derive(Debug, Default)]
-struct Met {
-    /// 0 where there is none any more.
+struct IndexedThreads {
+    /// 0 marks a free index.
     threads: Vec<u64>,
-    /// There were too many at a time to be told apart.
-    crowded: bool,
+    /// There were too many threads at a time for the indices.
+    is_crowded: bool,
 }
 
-impl Users {
-    /// Whether the latest call came from another thread: only then need this one be noted.
+impl ThreadRegistry {
+    /// Whether the latest call came from another thread: only then this call must be noted.
     #[inline]
     pub(crate) fn is_other(&self, thread: ThreadNumber) -> bool {
         self.latest != thread.get()
     }
 
-    /// Notes that a thread takes memory, before it has any: whoever waits must know that it may come from there.
+    /// Notes that a thread allocates, before it has memory: waiting requests must know that it may free.
     #[inline]
     pub(crate) fn note(&mut self, thread: ThreadNumber, accounts: &mut Accounts, retry: &AllocatorRetry) {
         if self.is_other(thread) {
@@ -43,7 +43,7 @@ impl Users {
         }
     }
 
-    /// Notes that a thread gives memory back.
+    /// Notes that a thread frees.
     #[inline]
     pub(crate) fn note_free(
         &mut self,
@@ -56,7 +56,7 @@ impl Users {
         }
     }
 
-    // Called at every change of threads, but not to be in the way where there is none.
+    // Out of line: called only when the thread changes.
     #[cold]
     #[inline(never)]
     fn change(
@@ -67,22 +67,22 @@ impl Users {
         meet: fn(&AllocatorRetry, u64),
     ) {
         self.latest = thread;
-        let mut index = self.met.threads.iter().position(|&met| met == thread);
-        if index.is_none() && !self.met.crowded {
+        let mut index = self.indexed.threads.iter().position(|&met| met == thread);
+        if index.is_none() && !self.indexed.is_crowded {
             meet(retry, thread);
-            index = self.met.add(thread, accounts);
+            index = self.indexed.add(thread, accounts);
             if index.is_none() {
                 retry.meet_anybody();
             }
         }
-        // Whose the blocks of others are does not matter: from then on anybody may have any.
+        // With too many threads to track, any thread may free any block.
         accounts.set_taker(index.unwrap_or(0) as u32);
     }
 
-    /// Whether a block of these accounts is live, other than these, that a thread took which has ended: whoever has it now may
-    /// free it. Takes time in proportion to the slots.
-    pub(crate) fn left_behind(&self, accounts: &Accounts, besides: &[Block]) -> bool {
-        let gone: Vec<usize> = self.met.indices(|thread| !is_living(thread)).collect();
+    /// Whether a live block of these accounts, other than `besides`, was allocated by a thread that has ended. Another thread
+    /// may free such a block. Takes time in proportion to the slots.
+    pub(crate) fn has_orphaned_blocks(&self, accounts: &Accounts, besides: &[Block]) -> bool {
+        let gone: Vec<usize> = self.indexed.indices(|thread| !is_living(thread)).collect();
         if gone.is_empty() {
             return false;
         }
@@ -91,14 +91,14 @@ impl Users {
     }
 }
 
-impl Met {
-    /// The indices of such threads.
+impl IndexedThreads {
+    /// The indices of the threads that match.
     fn indices(&self, such: impl Fn(u64) -> bool) -> impl Iterator<Item = usize> {
         let threads = self.threads.iter().enumerate();
         threads.filter(move |(_, thread)| **thread != 0 && such(**thread)).map(|(index, _)| index)
     }
 
-    /// Gives a thread an index, if there is one left or could be again.
+    /// Assigns an index to a thread, if one is free or can be freed.
     fn add(&mut self, thread: u64, accounts: &Accounts) -> Option<usize> {
         if self.threads.len() < TAKERS {
             self.threads.push(thread);
@@ -110,12 +110,12 @@ impl Met {
         let index = self.threads.iter().position(|&met| met == 0);
         match index {
             Some(index) => self.threads[index] = thread,
-            None => self.crowded = true,
+            None => self.is_crowded = true,
         }
         index
     }
 
-    /// Lets go of the threads that have ended and left no block.
+    /// Frees the indices of threads that have ended and left no block.
     fn forget(&mut self, accounts: &Accounts) {
         let takers = accounts.takers(&HashSet::new());
         let gone: Vec<usize> = self.indices(|thread| !is_living(thread)).collect();
@@ -125,38 +125,38 @@ impl Met {
     }
 }
 
-/// The call into the source that an allocator is making under its lock.
+/// Detects calls from a source or visitor back into the allocator that is calling it under its lock.
 #[derive(Debug, Default)]
-pub(crate) struct CallOut {
-    /// The thread that makes it, or 0. A thread that finds its own number here has come back from its own call; it
-    /// cannot find it stale, for it wrote it itself.
+pub(crate) struct ReentrancyGuard {
+    /// The thread that is in a call, or 0. A thread that finds its own number here comes from its own call. The number
+    /// cannot be stale, because the thread itself wrote it.
     thread: AtomicU64,
-    /// The figures before the call, for those who ask from within it.
+    /// The figures before the call, for questions from within it.
     stats: Mutex<Stats>,
 }
 
 /// Ends a call into the source, also if the source panics.
-struct EndCallOut<'a>(&'a CallOut);
+struct EndOfCall<'a>(&'a ReentrancyGuard);
 
-impl Drop for EndCallOut<'_> {
+impl Drop for EndOfCall<'_> {
     fn drop(&mut self) {
         self.0.thread.store(0, Ordering::Relaxed);
     }
 }
 
-impl CallOut {
-    /// The calling thread's number, unless it comes from a call that is under way.
+impl ReentrancyGuard {
+    /// The calling thread's number; `None` if it calls back from its own call.
     #[inline]
     pub(crate) fn enter(&self) -> Option<ThreadNumber> {
         let thread = ThreadNumber::current();
         (self.thread.load(Ordering::Relaxed) != thread.get()).then_some(thread)
     }
 
-    /// Makes a call, marked so that a call back is recognised. The allocator's lock is held; `stats` are its figures.
+    /// Calls a source while calls back are detected. The caller holds the allocator's lock and passes its figures.
     pub(crate) fn call<R>(&self, stats: Stats, call: impl FnOnce() -> R) -> R {
         *lock(&self.stats) = stats;
         self.thread.store(ThreadNumber::current().get(), Ordering::Relaxed);
-        let _end = EndCallOut(self);
+        let _end = EndOfCall(self);
         call()
     }
 

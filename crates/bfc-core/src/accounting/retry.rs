@@ -1,17 +1,18 @@
 //! Waiting for frees before an out-of-memory error is returned.
 
-mod known;
+mod freeing_threads;
 mod queue;
 
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use crate::allocator::error::AllocError;
+use crate::allocator::request::WaitKey;
 use crate::allocator::stats::RetryStats;
 use crate::base::memory::Block;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
 use crate::base::sync::{Arc, Condvar, EndWatch, Mutex, ThreadNumber, WatchesEnds, lock, wait};
-use known::Known;
+use freeing_threads::FreeingThreads;
 use queue::Queue;
 
 /// An attempt that gave no memory.
@@ -23,32 +24,11 @@ pub struct Refusal {
     pub wait: bool,
 }
 
-/// What a request waits for, as far as it decides who is woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Want {
-    /// How many bytes.
-    pub bytes: u64,
-    /// Requests that can be compared: of two with the same number here, the larger cannot be served when the smaller
-    /// cannot. A number may stand for an alignment, for instance. `None` compares with nothing and is always right; it
-    /// costs attempts that comparison would save.
-    pub class: Option<u64>,
-}
-
-impl Want {
-    /// Whether `other` cannot be served where `self` could not.
-    const fn rules_out(self, other: Self) -> bool {
-        match (self.class, other.class) {
-            (Some(class), Some(of_other)) => class == of_other && self.bytes <= other.bytes,
-            _ => false,
-        }
-    }
-}
-
 /// Tries for memory again after frees, up to a deadline: upstream's `AllocatorRetry`, but fair, aware of sizes and
 /// without its lost wake-up.
 ///
 /// **Who is woken.** A free makes those waiters due that it may serve. They try one at a time, the oldest first; who
-/// succeeds or fails hands the turn to the next. A failure also rules out the like of it ([`Want::class`]), so that a
+/// succeeds or fails hands the turn to the next. A failure also rules out the like of it ([`WaitKey::class`]), so that a
 /// thousand waiters for the same size cost one attempt that fails, not a thousand. Hence nobody runs out of time beside
 /// memory that fits and that nobody took: after each free that can serve a request it tries, or another's failure
 /// shows that it would have failed. Only a waiter that fails four times while frees keep coming steps back behind
@@ -96,7 +76,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     queue: Queue<Arc<Condvar>>,
-    known: Known,
+    freeing: FreeingThreads,
     /// How many say that frees come from threads that are not known yet.
     expected: usize,
     /// Since when all who could free wait, so far as that matters.
@@ -133,7 +113,7 @@ impl AllocatorRetry {
         self.shared.update(|state| {
             // Those who are known are no more than live, however many come and go.
             let turn = state.note_ends();
-            state.known.add(thread);
+            state.freeing.add(thread);
             state.stuck_since = None;
             turn
         });
@@ -143,40 +123,40 @@ impl AllocatorRetry {
     #[cold]
     pub(crate) fn meet_freeing(&self, thread: u64) {
         let state = &mut *lock(&self.shared.state);
-        state.known.gives_back(thread);
+        state.freeing.note_free(thread);
         state.stuck_since = None;
     }
 
     /// Notes that memory may come from anybody.
     #[cold]
     pub(crate) fn meet_anybody(&self) {
-        lock(&self.shared.state).known.set_anybody();
+        lock(&self.shared.state).freeing.set_unbounded();
     }
 
-    /// Whether another thread than the calling one may give memory back, as far as one knows. `left_behind` is to say
+    /// Whether another thread than the calling one may give memory back, as far as one knows. `has_orphaned_blocks` is to say
     /// whether memory is live that a thread took which has ended; it is asked only where that matters.
     #[cold]
-    pub(crate) fn others_may_free(&self, left_behind: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn others_may_free(&self, has_orphaned_blocks: impl FnOnce() -> bool) -> bool {
         let me = ThreadNumber::current().get();
-        let others = |state: &State| state.expected > 0 || state.known.others_than(me);
+        let others = |state: &State| state.expected > 0 || state.freeing.has_others_than(me);
         let (mut any, mut unsure, mut gone) = (true, false, 0);
         self.shared.update(|state| {
             let turn = state.note_ends();
             any = others(state);
-            let settled = any && (self.shared.stalemate.is_none() || state.known.is_anybody());
-            unsure = !settled && state.known.may_be_left();
-            gone = state.known.gone();
+            let settled = any && (self.shared.stalemate.is_none() || state.freeing.is_unbounded());
+            unsure = !settled && state.freeing.may_have_orphans();
+            gone = state.freeing.ended();
             turn
         });
         // Not under the lock of waiting, which those who keep the accounts take under theirs.
-        if !unsure || left_behind() {
+        if !unsure || has_orphaned_blocks() {
             return any || unsure;
         }
         self.shared.update(|state| {
-            state.known.nothing_left(gone);
+            state.freeing.set_without_orphans(gone);
             // Others may have ended since.
             let turn = state.note_ends();
-            any = others(state) || state.known.may_be_left();
+            any = others(state) || state.freeing.may_have_orphans();
             turn
         });
         any
@@ -203,7 +183,7 @@ impl AllocatorRetry {
         timeout: Duration,
         attempt: impl FnMut(bool) -> Result<Block, Refusal>,
     ) -> Result<Block, AllocError> {
-        self.allocate_as(Want { bytes, class: None }, timeout, attempt)
+        self.allocate_as(WaitKey { bytes, class: None }, timeout, attempt)
     }
 
     /// The same for a request that can be compared with others, which spares it attempts that cannot succeed.
@@ -212,7 +192,7 @@ impl AllocatorRetry {
     /// As [`allocate`](Self::allocate).
     pub fn allocate_as(
         &self,
-        want: Want,
+        want: WaitKey,
         timeout: Duration,
         mut attempt: impl FnMut(bool) -> Result<Block, Refusal>,
     ) -> Result<Block, AllocError> {
@@ -316,7 +296,7 @@ impl State {
     /// Lets go of the threads that have ended. Those who wait may then have nobody to wait for, which they find by trying
     /// again, as after a free. Whom to wake.
     fn note_ends(&mut self) -> Option<Arc<Condvar>> {
-        if !self.known.look() {
+        if !self.freeing.remove_ended() {
             return None;
         }
         self.stuck_since = None;
@@ -325,9 +305,9 @@ impl State {
 
     /// Notes whether all who could free wait. Whom to wake when that has just come to be: the oldest, to give up in time.
     fn find_stalemate(&mut self) -> Option<Arc<Condvar>> {
-        let Self { queue, known, .. } = self;
-        let nobody_else = self.expected == 0 && !known.is_anybody() && !known.may_be_left();
-        let stuck = nobody_else && queue.all_wait(known.threads());
+        let Self { queue, freeing, .. } = self;
+        let nobody_else = self.expected == 0 && !freeing.is_unbounded() && !freeing.may_have_orphans();
+        let stuck = nobody_else && queue.all_wait(freeing.threads());
         let oldest = queue.oldest().filter(|_| stuck);
         if oldest.is_none() {
             self.stuck_since = None;
@@ -386,7 +366,7 @@ struct Wait<'a> {
 
 impl<'a> Wait<'a> {
     /// Queues a request whose first attempt began at epoch `tried` and failed.
-    fn start(retry: &'a AllocatorRetry, want: Want, tried: u64, timeout: Duration) -> Self {
+    fn start(retry: &'a AllocatorRetry, want: WaitKey, tried: u64, timeout: Duration) -> Self {
         let bell = Arc::new(Condvar::new());
         let mut ticket = 0;
         retry.shared.update(|state| {
@@ -407,7 +387,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Notes that another attempt failed, which began at epoch `tried`.
-    fn failed(&self, want: Want, tried: u64) {
+    fn failed(&self, want: WaitKey, tried: u64) {
         self.retry.shared.update(|state| state.queue.failed(self.ticket, want, tried));
     }
 

@@ -142,7 +142,7 @@ pub struct AllocationAttributes<'a> {
     /// [timing counter](crate::PolicyAllocator::timing_counter) all memory is free for anybody as soon as it is given back.
     pub freed_before: Option<&'a (dyn Fn() -> u64 + Sync)>,
     /// Whether a refusal may leave out who holds the memory and what would make room: for those who try further, and ask
-    /// for the whole [report](crate::Allocator::refusal) once they give up.
+    /// for the whole [report](crate::Inspection::refusal) once they give up.
     pub brief: bool,
 }
 

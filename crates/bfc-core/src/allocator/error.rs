@@ -1,11 +1,10 @@
 //! What can go wrong, as data.
 
+use crate::allocator::damage::Damage;
 use crate::allocator::oom::OomReport;
-use crate::base::memory::{Block, MemoryKind};
-use crate::base::units::Bytes;
-use crate::policy::Inconsistent;
-use crate::registry::PoolError;
-use crate::wrappers::guard::Damage;
+use crate::base::memory::Block;
+use crate::base::placement::Inconsistent;
+use crate::source::error::SourceError;
 
 /// An allocation that did not happen. The pool is as it was before.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -124,60 +123,6 @@ impl BlockError {
     }
 }
 
-/// A source of memory that did not deliver.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SourceError {
-    /// The source has no such amount left.
-    #[error("the source has no {} left", Bytes(*bytes))]
-    Exhausted {
-        /// The bytes asked for.
-        bytes: u64,
-    },
-    /// The source delivered an address or a size that breaks its contract.
-    #[error("the source delivered {bytes} bytes at {address:#x}, which breaks its contract")]
-    BadRegion {
-        /// The address delivered.
-        address: u64,
-        /// The size delivered.
-        bytes: u64,
-    },
-    /// A driver refused.
-    #[error("{call} failed: {reason}")]
-    Driver {
-        /// The driver's function.
-        call: &'static str,
-        /// What it said.
-        reason: String,
-    },
-    /// The device has failed in a way that it does not recover from: nothing works on it until the process ends.
-    #[error("{device} is lost to this process: {call} failed with {reason}")]
-    Poisoned {
-        /// The device's name.
-        device: String,
-        /// The driver's function that met the failure first.
-        call: &'static str,
-        /// What it said.
-        reason: String,
-    },
-    /// The device cannot do what is needed.
-    #[error("{device} has no {feature}")]
-    Unsupported {
-        /// The device's name.
-        device: String,
-        /// What it lacks.
-        feature: &'static str,
-    },
-}
-
-impl SourceError {
-    /// Whether the device is lost, so that no later call can succeed.
-    #[must_use]
-    pub const fn is_poisoned(&self) -> bool {
-        matches!(self, Self::Poisoned { .. })
-    }
-}
-
 /// A block that another stream cannot use, or not yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -196,11 +141,6 @@ pub enum RecordError {
     Source(#[from] SourceError),
 }
 
-/// A visitor that came too late.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("visitors must be registered before the first region is taken")]
-pub struct VisitorError;
-
 /// Attributes that contradict each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -213,92 +153,4 @@ pub enum AttributeError {
         /// The one on the right.
         rhs: i32,
     },
-}
-
-/// A device or a memory that the registry does not have.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegistryError {
-    /// No such device was registered.
-    #[error("no device {device} is registered")]
-    NoDevice {
-        /// The device asked for.
-        device: String,
-    },
-    /// The device is registered already.
-    #[error("device {device} is registered already")]
-    DeviceExists {
-        /// The device given.
-        device: String,
-    },
-    /// The device has no memory of that kind.
-    #[error("device {device} has no {kind} memory")]
-    NoMemory {
-        /// The device asked.
-        device: String,
-        /// The kind its attributes resolve to.
-        kind: MemoryKind,
-    },
-    /// The device was given two memories of one kind.
-    #[error("device {device} is given {kind} memory twice")]
-    MemoryExists {
-        /// The device given.
-        device: String,
-        /// The kind that came twice.
-        kind: MemoryKind,
-    },
-    /// The allocator made for a memory is for another kind of memory.
-    #[error("device {device}: the allocator made for {kind} memory is for {found} memory")]
-    WrongKind {
-        /// The device asked.
-        device: String,
-        /// The kind that the memory was registered as.
-        kind: MemoryKind,
-        /// The kind that the allocator says.
-        found: MemoryKind,
-    },
-    /// The factory of a memory asked for the memory that it is making.
-    #[error("device {device}: {kind} memory is being made by the factory that asks for it")]
-    Reentrant {
-        /// The device asked.
-        device: String,
-        /// The kind of memory.
-        kind: MemoryKind,
-    },
-    /// A visitor came too late.
-    #[error("device {device}, {kind} memory: {error}")]
-    Visitor {
-        /// The device given.
-        device: String,
-        /// The memory whose regions the visitor was to see.
-        kind: MemoryKind,
-        /// That it is too late.
-        error: VisitorError,
-    },
-    /// The device's source of memory could not be made.
-    #[error("device {device}: {error}")]
-    Source {
-        /// The device asked.
-        device: String,
-        /// What the source said.
-        error: SourceError,
-    },
-    /// A memory's pool cannot be made as its options say.
-    #[error("device {device}: {error}")]
-    Pool {
-        /// The device asked.
-        device: String,
-        /// Why not.
-        error: PoolError,
-    },
-}
-
-impl RegistryError {
-    /// The error of a device whose pool was not made.
-    pub(crate) fn of_pool(device: String, error: PoolError) -> Self {
-        match error {
-            PoolError::Source(error) => Self::Source { device, error },
-            error => Self::Pool { device, error },
-        }
-    }
 }

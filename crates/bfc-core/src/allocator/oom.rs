@@ -2,6 +2,7 @@
 
 mod details;
 mod holding;
+mod pending;
 #[cfg(feature = "serde")]
 mod serial;
 mod what_if;
@@ -14,9 +15,9 @@ use crate::allocator::{Contents, Request};
 use crate::base::ledger::Tag;
 use crate::base::owner::OwnerId;
 use crate::base::units::Bytes;
-use crate::streams::PendingFrees;
 
 pub use holding::{Holding, Holdings};
+pub use pending::PendingFrees;
 pub use what_if::{Checkpoint, WhatIf};
 
 /// How many owners a report names as the largest holders.

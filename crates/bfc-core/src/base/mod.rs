@@ -8,6 +8,7 @@ pub(crate) mod amount;
 pub(crate) mod ledger;
 pub(crate) mod memory;
 pub(crate) mod owner;
+pub(crate) mod placement;
 #[doc(hidden)]
 pub mod sync;
 pub(crate) mod units;
@@ -16,4 +17,5 @@ pub use amount::{Amount, ParseAmountError, Share};
 pub use ledger::{Category, Ledger, OwnerBytes, Tag};
 pub use memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 pub use owner::OwnerId;
+pub use placement::{Inconsistent, Placement, PlanCounts};
 pub use units::{Bytes, GIB, KIB, MIB, ParseBytesError};

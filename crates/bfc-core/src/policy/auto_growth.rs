@@ -4,29 +4,17 @@ mod block;
 mod check;
 mod options;
 
-pub use options::{AutoGrowthConfig, AutoGrowthOptions, AutoGrowthOptionsError};
+pub use options::{AutoGrowthOptions, AutoGrowthOptionsError};
 
 use crate::base::memory::Span;
+use crate::base::placement::{Inconsistent, Placement};
 use crate::base::units::round_up;
 use crate::policy::best_fit::BestFit;
 use crate::policy::region_table::{RegionTable, TableRegion};
-use crate::policy::{Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
+use crate::policy::{
+    Capabilities, NotAdded, NotLive, Piece, PlacementRequest, Policy, PolicyStatus, Release,
+};
 use block::{Block, Blocks, NONE, State};
-
-/// A pool that places as Paddle's auto-growth allocator.
-///
-/// ```
-/// use std::sync::Arc;
-/// use bfc_core::{AddressOnlyMemory, Allocation, Allocator, AutoGrowthAllocator, AutoGrowthConfig, Bytes, Request};
-/// let config = AutoGrowthConfig::gpu(Bytes::gib(80));
-/// let pool = Arc::new(AutoGrowthAllocator::new("gpu", Arc::new(AddressOnlyMemory::new()), config));
-/// let allocator: Arc<dyn Allocator> = pool.clone();
-/// let blocks = [1000, 5000].map(|bytes| Allocation::new(&allocator, &Request::new(bytes)));
-/// assert_eq!(pool.regions().iter().map(|region| region.bytes).collect::<Vec<_>>(), [1024, 5120]);
-/// # for block in blocks { block?; }
-/// # Ok::<(), bfc_core::AllocError>(())
-/// ```
-pub type AutoGrowthAllocator = crate::pool::PolicyAllocator<AutoGrowth>;
 
 /// The policy's name.
 const NAME: &str = "auto-growth";
@@ -41,11 +29,11 @@ const NAME: &str = "auto-growth";
 /// over above an aligned block stays free.
 ///
 /// ```
-/// use bfc_core::{AutoGrowth, AutoGrowthOptions, Need, Policy, Span};
+/// use bfc_core::{AutoGrowth, AutoGrowthOptions, PlacementRequest, Policy, Span};
 /// let mut policy = AutoGrowth::new(AutoGrowthOptions::gpu());
 /// assert_eq!(policy.region_bytes(1024, 1 << 20), 1024);
 /// policy.add_region(Span { address: 0, bytes: 4096 }, false)?;
-/// let place = policy.place(&Need::new(1000)).expect("there is room");
+/// let place = policy.place(&PlacementRequest::new(1000)).expect("there is room");
 /// assert_eq!((place.address, place.bytes), (3072, 1024));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -61,6 +49,22 @@ pub struct AutoGrowth {
 }
 
 impl AutoGrowth {
+    /// Forgets one idle region of at most so many bytes.
+    fn take_idle(&mut self, at_most: u64) -> Option<Span> {
+        if self.idle_regions == 0 {
+            return None;
+        }
+        let small = |region: &TableRegion| region.span.bytes <= at_most;
+        let mut regions = self.regions.as_slice().iter();
+        let index = regions.position(|region| small(region) && self.is_idle(region))?;
+        let TableRegion { span, first } = self.regions.remove(index);
+        self.free.remove(self.blocks[first].as_free(first));
+        self.blocks.remove(first);
+        self.free_bytes -= span.bytes;
+        self.idle_regions -= 1;
+        Some(span)
+    }
+
     /// An allocator without memory.
     #[must_use]
     pub fn new(options: AutoGrowthOptions) -> Self {
@@ -83,7 +87,7 @@ impl AutoGrowth {
     }
 
     /// Cuts `rounded` bytes from `start` on out of a free block.
-    fn carve(&mut self, slot: u32, start: u64, rounded: u64) -> Place {
+    fn carve(&mut self, slot: u32, start: u64, rounded: u64) -> Placement {
         let whole = self.blocks[slot];
         let (before, behind) = (start - whole.address, whole.end() - start - rounded);
         self.free.remove(whole.as_free(slot));
@@ -108,7 +112,7 @@ impl AutoGrowth {
         }
         self.blocks[live_slot] = live;
         self.free_bytes -= rounded;
-        Place { address: start, bytes: rounded, slot: live_slot }
+        Placement { address: start, bytes: rounded, slot: live_slot }
     }
 
     /// Says to `slot` that `prev` comes before it.
@@ -156,6 +160,10 @@ impl Policy for AutoGrowth {
         NAME
     }
 
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { releases_before_growth: self.options.free_before_growth, ..Capabilities::default() }
+    }
+
     /// The bytes and the padding, in multiples of the options' alignment.
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
         let step = self.options.alignment().0;
@@ -165,7 +173,7 @@ impl Policy for AutoGrowth {
     }
 
     /// Takes the upper end of the lowest of the smallest blocks that fit.
-    fn place(&mut self, need: &Need) -> Option<Place> {
+    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
         let rounded = self.rounded(need.bytes, need.alignment)?;
         if !self.blocks.has_room_for(2) {
             return None;
@@ -174,8 +182,8 @@ impl Policy for AutoGrowth {
         Some(self.carve(slot, start, rounded))
     }
 
-    fn placed(&self, slot: u32) -> Option<Place> {
-        self.blocks.live(slot).map(|block| Place { address: block.address, bytes: block.bytes, slot })
+    fn placed(&self, slot: u32) -> Option<Placement> {
+        self.blocks.live(slot).map(|block| Placement { address: block.address, bytes: block.bytes, slot })
     }
 
     fn free(&mut self, slot: u32, _freed_at: u64) -> Result<(), NotLive> {
@@ -206,44 +214,23 @@ impl Policy for AutoGrowth {
         idle.map(|region| region.span.bytes).sum()
     }
 
-    fn take_idle_region(&mut self, at_most: u64) -> Option<Span> {
-        if self.idle_regions == 0 {
-            return None;
-        }
-        let small = |region: &TableRegion| region.span.bytes <= at_most;
-        let mut regions = self.regions.as_slice().iter();
-        let index = regions.position(|region| small(region) && self.is_idle(region))?;
-        let TableRegion { span, first } = self.regions.remove(index);
-        self.free.remove(self.blocks[first].as_free(first));
-        self.blocks.remove(first);
-        self.free_bytes -= span.bytes;
-        self.idle_regions -= 1;
-        Some(span)
-    }
-
     /// Any idle region, at the moments at which the options say.
-    fn take_unwanted_region(&mut self, moment: Moment) -> Option<Span> {
-        let frees = match moment {
-            Moment::AfterFree => self.options.free_idle_chunks,
-            Moment::BeforeGrowth => self.options.free_before_growth,
-        };
-        if frees { self.take_idle_region(u64::MAX) } else { None }
+    #[inline]
+    fn release(&mut self, release: Release) -> Option<Span> {
+        match release {
+            Release::Idle { at_most } => self.take_idle(at_most),
+            Release::Unwanted if self.options.free_idle_chunks => self.take_idle(u64::MAX),
+            Release::BeforeGrowth if self.options.free_before_growth => self.take_idle(u64::MAX),
+            Release::Tail { .. } | Release::Unwanted | Release::BeforeGrowth => None,
+        }
     }
 
-    fn wants_no_idle_to_grow(&self) -> bool {
-        self.options.free_before_growth
+    fn status(&self) -> PolicyStatus {
+        PolicyStatus { reserved_bytes: self.regions.bytes(), tail: None, has_pending: false, damage: None }
     }
 
     fn regions(&self) -> Vec<Span> {
         self.regions.spans()
-    }
-
-    fn reserved_bytes(&self) -> u64 {
-        self.regions.bytes()
-    }
-
-    fn free_bytes(&self, _freed_before: Option<u64>) -> u64 {
-        self.free_bytes
     }
 
     fn largest_free_bytes(&self) -> u64 {

@@ -8,30 +8,15 @@ mod options;
 
 use std::collections::BTreeSet;
 
-pub use options::{BuddyConfig, BuddyOptions, BuddyOptionsError};
+pub use options::{BuddyOptions, BuddyOptionsError};
 
 use crate::base::memory::Span;
+use crate::base::placement::{Inconsistent, Placement};
 use crate::base::units::round_up;
 use crate::policy::best_fit::{BestFit, FreePiece};
 use crate::policy::region_table::{RegionTable, TableRegion};
-use crate::policy::{Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
+use crate::policy::{NotAdded, NotLive, Piece, PlacementRequest, Policy, PolicyStatus, Release};
 use descriptor::{Descriptor, Descriptors, Kind, NONE, Overwritten};
-
-/// A pool that places as Paddle's buddy allocator.
-///
-/// ```
-/// use std::sync::Arc;
-/// use bfc_core::{Allocation, Allocator, BuddyAllocator, BuddyConfig, Bytes, HostMemory, Request};
-/// let config = BuddyConfig::cpu(Bytes::gib(1));
-/// let pool: Arc<dyn Allocator> = Arc::new(BuddyAllocator::new("cpu", Arc::new(HostMemory::new()), config));
-/// let block = Allocation::new(&pool, &Request::new(1000))?;
-/// assert_eq!((pool.stats().bytes_in_use, pool.stats().bytes_reserved), (4 << 10, 32 << 20));
-/// // What is larger than a 32nd of the memory comes straight from the system, and goes straight back.
-/// drop(Allocation::new(&pool, &Request::new(40 << 20))?);
-/// assert_eq!((pool.stats().peak_bytes_reserved, pool.stats().bytes_reserved), (72 << 20, 32 << 20));
-/// # Ok::<(), bfc_core::AllocError>(())
-/// ```
-pub type BuddyAllocator = crate::pool::PolicyAllocator<Buddy>;
 
 /// The policy's name.
 const NAME: &str = "buddy";
@@ -53,14 +38,14 @@ const NAME: &str = "buddy";
 ///   [`used_bytes`](Buddy::used_bytes), which are upstream's.
 ///
 /// All descriptors bear guards. Once one was found overwritten, the policy places nothing more and says why by
-/// [`damage`](Policy::damage) and [`check`](Policy::check); blocks can still be freed, and all regions are still known.
+/// [`damage`](crate::PolicyStatus::damage) and [`check`](Policy::check); blocks can still be freed, and all regions are still known.
 ///
 /// ```
-/// use bfc_core::{Buddy, BuddyOptions, Bytes, Need, Policy, Span};
+/// use bfc_core::{Buddy, BuddyOptions, Bytes, PlacementRequest, Policy, Span};
 /// let mut buddy = Buddy::new(BuddyOptions::new(Bytes(256), Bytes::mib(1))?);
 /// assert_eq!(buddy.region_bytes(1024, 0), 1 << 20);
 /// buddy.add_region(Span { address: 0, bytes: 1 << 20 }, false)?;
-/// let place = buddy.place(&Need::new(1000)).expect("there is room");
+/// let place = buddy.place(&PlacementRequest::new(1000)).expect("there is room");
 /// assert_eq!((place.address, place.bytes), (0, 1024));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -121,10 +106,6 @@ impl Buddy {
         self.descriptors.overwrite(slot, word, flip)
     }
 
-    const fn free_total(&self) -> u64 {
-        self.regions.bytes() - self.used - self.huge
-    }
-
     fn note_damage(&mut self, overwritten: Overwritten) {
         self.damage.get_or_insert(overwritten);
     }
@@ -146,7 +127,7 @@ impl Buddy {
         Ok(None)
     }
 
-    fn try_place(&mut self, rounded: u64, alignment: u64) -> Result<Option<Place>, Overwritten> {
+    fn try_place(&mut self, rounded: u64, alignment: u64) -> Result<Option<Placement>, Overwritten> {
         if !self.descriptors.has_room_for(2) {
             return Ok(None);
         }
@@ -161,7 +142,7 @@ impl Buddy {
 
     /// Hands out `rounded` bytes of a free piece: what lies before them stays free, and so does what lies behind unless it
     /// is too little or the region is the block's own.
-    fn carve(&mut self, fit: &Fit, rounded: u64, right: Option<(u32, Descriptor)>) -> Place {
+    fn carve(&mut self, fit: &Fit, rounded: u64, right: Option<(u32, Descriptor)>) -> Placement {
         let Fit { slot, piece, start } = *fit;
         let is_huge = rounded > self.options.max_chunk().0;
         let before = start - piece.address;
@@ -200,7 +181,7 @@ impl Buddy {
         } else {
             self.used += bytes;
         }
-        Place { address: start, bytes, slot: block_slot }
+        Placement { address: start, bytes, slot: block_slot }
     }
 
     /// The region around a huge block goes back once it is idle.
@@ -242,7 +223,7 @@ impl Policy for Buddy {
     }
 
     /// Takes the lowest of the smallest chunks that fit.
-    fn place(&mut self, need: &Need) -> Option<Place> {
+    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
         let rounded = self.rounded(need.bytes, need.alignment)?;
         if self.damage.is_some() {
             return None;
@@ -253,16 +234,16 @@ impl Policy for Buddy {
         })
     }
 
-    fn placed(&self, slot: u32) -> Option<Place> {
+    fn placed(&self, slot: u32) -> Option<Placement> {
         let block = self.descriptors.load(slot).ok().filter(Descriptor::is_live)?;
-        Some(Place { address: block.address, bytes: block.bytes, slot })
+        Some(Placement { address: block.address, bytes: block.bytes, slot })
     }
 
     /// Joins the block with a free neighbour above it, then with one below. Next to an overwritten descriptor it stays
     /// apart.
     ///
     /// # Errors
-    /// Also if the block's descriptor was overwritten: then [`damage`](Policy::damage) says so.
+    /// Also if the block's descriptor was overwritten: then [`damage`](crate::PolicyStatus::damage) says so.
     fn free(&mut self, slot: u32, _freed_at: u64) -> Result<(), NotLive> {
         let block = match self.descriptors.load(slot) {
             Ok(block) if block.is_live() => block,
@@ -302,40 +283,42 @@ impl Policy for Buddy {
         idle.map(|region| region.span.bytes).sum()
     }
 
-    fn take_idle_region(&mut self, at_most: u64) -> Option<Span> {
-        let small = |region: &TableRegion| region.span.bytes <= at_most;
-        let mut regions = self.regions.as_slice().iter();
-        let index = regions.position(|region| small(region) && self.is_idle(region))?;
-        Some(self.forget(index))
-    }
-
-    /// A region that was taken for a huge request goes back as soon as nothing in it is in use.
-    fn take_unwanted_region(&mut self, _moment: Moment) -> Option<Span> {
-        while let Some(address) = self.spent_regions.pop_first() {
-            let index = self.regions.starting_at(address)?;
-            if self.is_idle(&self.regions.as_slice()[index]) {
-                return Some(self.forget(index));
+    /// A region that was taken for a huge request is unwanted as soon as nothing in it is in use.
+    #[inline]
+    fn release(&mut self, release: Release) -> Option<Span> {
+        match release {
+            Release::Idle { at_most } => {
+                let small = |region: &TableRegion| region.span.bytes <= at_most;
+                let mut regions = self.regions.as_slice().iter();
+                let index = regions.position(|region| small(region) && self.is_idle(region))?;
+                Some(self.forget(index))
             }
-            // Nobody asked before it was used again.
-            self.own_regions.insert(address);
+            Release::Tail { .. } => None,
+            Release::Unwanted | Release::BeforeGrowth => {
+                while let Some(address) = self.spent_regions.pop_first() {
+                    let index = self.regions.starting_at(address)?;
+                    if self.is_idle(&self.regions.as_slice()[index]) {
+                        return Some(self.forget(index));
+                    }
+                    // It was used again before the pool asked.
+                    self.own_regions.insert(address);
+                }
+                None
+            }
         }
-        None
     }
 
-    fn damage(&self) -> Option<Inconsistent> {
-        self.damage.map(check::overwritten)
+    fn status(&self) -> PolicyStatus {
+        PolicyStatus {
+            reserved_bytes: self.regions.bytes(),
+            tail: None,
+            has_pending: false,
+            damage: self.damage.map(check::overwritten),
+        }
     }
 
     fn regions(&self) -> Vec<Span> {
         self.regions.spans()
-    }
-
-    fn reserved_bytes(&self) -> u64 {
-        self.regions.bytes()
-    }
-
-    fn free_bytes(&self, _freed_before: Option<u64>) -> u64 {
-        self.free_total()
     }
 
     fn largest_free_bytes(&self) -> u64 {

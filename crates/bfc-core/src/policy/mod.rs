@@ -1,8 +1,8 @@
-//! Placement over offsets, apart from everything else: what all policies have in common.
+//! Placement policies: [`Policy`] and its implementations [`Bfc`], [`Buddy`], [`AutoGrowth`] and [`Planned`].
 //!
-//! A policy decides where blocks go in a space that it was given as regions. It knows no lock, no pointer, no source of
-//! memory, no owner and no clock; it is a value, so that a what-if runs on a copy. A pool adds the rest: the lock, the
-//! accounts, the growth, the waiting.
+//! A policy places blocks in a space of offsets that it receives as regions. It has no lock, pointer, source, owner or
+//! clock, so it is a plain value: a what-if runs on a clone, and the same calls in the same order give the same offsets.
+//! A pool converts each request to a [`PlacementRequest`] and adds the lock, the accounts, growth and waiting.
 
 pub(crate) mod auto_growth;
 pub(crate) mod best_fit;
@@ -10,17 +10,19 @@ pub(crate) mod bfc;
 pub(crate) mod buddy;
 pub(crate) mod planned;
 pub(crate) mod region_table;
+mod types;
 
 use std::fmt;
 
-use crate::allocator::Request;
 use crate::base::memory::Span;
+use crate::base::placement::{Inconsistent, Placement, PlanCounts};
 use crate::base::units::round_up;
 
 pub use auto_growth::*;
 pub use bfc::*;
 pub use buddy::*;
-pub use planned::{Planned, PlannedAllocator, PlannedConfig, PlannedCounts, PlannedOptions};
+pub use planned::{Planned, PlannedOptions};
+pub use types::{Capabilities, NotAdded, NotLive, Piece, PlacementRequest, PolicyStatus, Release};
 
 /// Regions start at multiples of this and are used in multiples of it, in bytes: upstream's smallest allocation.
 pub(crate) const GRANULE: u64 = 256;
@@ -30,271 +32,135 @@ pub(crate) const fn whole_granules(bytes: u64) -> u64 {
     bytes & !(GRANULE - 1)
 }
 
-/// What is asked of a policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Need {
-    /// How many bytes, as asked for; at least 1.
-    pub bytes: u64,
-    /// Least alignment of the address, a power of two.
-    pub alignment: u64,
-    /// If given, memory freed at a later count must not be used.
-    pub freed_before: Option<u64>,
-}
-
-impl Need {
-    /// A need of `bytes` bytes with any alignment.
-    #[must_use]
-    pub const fn new(bytes: u64) -> Self {
-        Self { bytes, alignment: 1, freed_before: None }
-    }
-
-    /// What a request needs.
-    #[inline]
-    pub(crate) const fn of(request: &Request<'_>, freed_before: Option<u64>) -> Self {
-        let Request { bytes, alignment, .. } = *request;
-        Self { bytes, alignment, freed_before }
-    }
-
-    /// The same need with another alignment, a power of two.
-    #[must_use]
-    pub const fn with_alignment(mut self, alignment: u64) -> Self {
-        self.alignment = alignment;
-        self
-    }
-}
-
-/// Where a policy has put a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Where it starts, aligned as asked.
-    pub address: u64,
-    /// Bytes granted: at least those asked for.
-    pub bytes: u64,
-    /// The policy's own number for it, unlike that of any other live block; small, and used again after a free.
-    pub slot: u32,
-}
-
-/// Why a region was not added. The policy is as it was before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAdded {
-    /// It is misaligned, empty, leaves the address space or overlaps another.
-    #[error("the region is misaligned, empty, outside of the address space or overlaps another")]
-    Bad,
-    /// No more pieces of memory can be numbered.
-    #[error("no more pieces of memory can be numbered")]
-    Full,
-}
-
-/// A slot that holds no live block was to be freed. The policy is as it was before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("slot {slot} holds no live block")]
-pub struct NotLive {
-    /// The slot given.
-    pub slot: u32,
-}
-
-/// A policy's bookkeeping does not hold together: a fault in the policy, or its memory was overwritten.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{policy}: {detail}")]
-pub struct Inconsistent {
-    /// The policy's name.
-    pub policy: &'static str,
-    /// What does not hold, and where.
-    pub detail: String,
-}
-
-/// When a pool asks a policy which regions it does not want to keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
-    /// A block was freed.
-    AfterFree,
-    /// A need found no room, and the source will be asked for more.
-    BeforeGrowth,
-}
-
-/// One piece of a policy's space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Piece {
-    /// Which region it lies in, counted in the order of addresses.
-    pub region: usize,
-    /// Where it lies.
-    pub span: Span,
-    /// The slot of the live block in it; `None` if it is free.
-    pub slot: Option<u32>,
-    /// The count at which it was freed; 0 if anyone may use it, and while in use.
-    pub freed_at: u64,
-}
-
-impl Piece {
-    /// A live or free piece that anyone may use once it is free.
-    #[must_use]
-    pub const fn new(region: usize, span: Span, slot: Option<u32>) -> Self {
-        Self { region, span, slot, freed_at: 0 }
-    }
-}
-
-/// Placement over offsets. Same calls in the same order give the same places.
+/// Places blocks in a space of offsets. The same calls in the same order give the same placements.
 ///
 /// ```
-/// use bfc_core::{Bfc, Need, Policy, Span};
+/// use bfc_core::{Bfc, PlacementRequest, Policy, Span};
 /// let mut bfc = Bfc::default();
 /// bfc.add_region(Span { address: 0, bytes: 4096 }, false)?;
-/// let place = bfc.place(&Need::new(1000)).expect("there is room");
-/// // What if the block were twice as large? A copy knows, and the original is as it was.
+/// let placement = bfc.place(&PlacementRequest::new(1000)).expect("the region is free");
+/// // What if the block were twice as large? A clone answers, and the original does not change.
 /// let mut what_if = bfc.clone();
-/// what_if.free(place.slot, 0)?;
-/// assert!(what_if.place(&Need::new(2000)).is_some());
-/// assert_eq!(bfc.free_bytes(None), 4096 - 1024);
+/// what_if.free(placement.slot, 0)?;
+/// assert!(what_if.place(&PlacementRequest::new(2000)).is_some());
+/// assert_eq!(bfc.largest_free_bytes(), 4096 - 1024);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// The policy's name in tables and on the command line.
     fn name(&self) -> &'static str;
 
-    /// The bytes that a block of `bytes` bytes needs at least; `None` if it leaves the address space once rounded and
+    /// What a pool may do with the policy.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    /// The bytes that a block of `bytes` bytes occupies at least; `None` if it leaves the address space once rounded and
     /// aligned.
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64>;
 
-    /// Finds room for a need that [`rounded`](Self::rounded) accepts; `None`, and nothing changed, if there is none.
-    fn place(&mut self, need: &Need) -> Option<Place>;
+    /// Places a block for a request that [`rounded`](Self::rounded) accepts. `None`, and nothing changes, without room.
+    fn place(&mut self, need: &PlacementRequest) -> Option<Placement>;
 
     /// The live block of a slot.
-    fn placed(&self, slot: u32) -> Option<Place>;
+    fn placed(&self, slot: u32) -> Option<Placement>;
 
-    /// Takes a block back. With a `freed_at` above 0, a count that no other free bears, the memory may only be joined
-    /// with other memory or given back once [`merge_ripe`](Self::merge_ripe) has passed that count. Policies that cannot keep
-    /// such memory apart say so by [`knows_counts`](Self::knows_counts), and are only called with 0.
+    /// Frees a block. A `freed_at` above 0 is a count that no other free has: the memory may only be merged with other
+    /// memory or released once [`merge_ripe`](Self::merge_ripe) has passed that count. Policies without
+    /// [`Capabilities::supports_counts`] are only called with 0.
     ///
     /// # Errors
     /// If the slot holds no live block.
     fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive>;
 
-    /// Adds a region, free throughout. With `join` it becomes one with regions that it touches, if the policy can.
+    /// Adds a free region. With `join` it is merged with adjacent regions, if the policy can.
     ///
     /// # Errors
     /// See [`NotAdded`].
     fn add_region(&mut self, span: Span, join: bool) -> Result<(), NotAdded>;
 
-    /// Bytes of the regions that could be given back: those without a live block and without a free whose count has not
-    /// been passed.
+    /// Bytes of the regions that could be released: those without a live block and without a free that waits for the
+    /// frontier.
     fn idle_bytes(&self) -> u64;
 
-    /// Forgets one region of at most so many bytes that could be given back: it is the caller's from now on.
-    fn take_idle_region(&mut self, at_most: u64) -> Option<Span>;
+    /// Forgets memory without a live block: it belongs to the caller from now on. See [`Release`]; `None`, and nothing
+    /// changes, if there is none.
+    fn release(&mut self, release: Release) -> Option<Span>;
 
-    /// Forgets one region that could be given back and that the policy does not want to keep, though nobody asked for
-    /// idle memory: it is the caller's from now on. Pools ask at each [`Moment`] until there is none.
-    fn take_unwanted_region(&mut self, moment: Moment) -> Option<Span> {
-        let _ = moment;
-        None
-    }
-
-    /// Whether [`take_unwanted_region`](Self::take_unwanted_region) takes all idle regions before a growth: requests can then be
-    /// served in their place.
-    fn wants_no_idle_to_grow(&self) -> bool {
-        false
-    }
-
-    /// What was found overwritten in the policy's bookkeeping, for policies that can notice. From then on
-    /// [`place`](Self::place) finds no room, so that nothing is placed by what was overwritten: a pool says so instead
-    /// of growing, and instead of calling its memory exhausted.
-    fn damage(&self) -> Option<Inconsistent> {
-        None
-    }
+    /// Figures that are cheap to read, and damage.
+    fn status(&self) -> PolicyStatus;
 
     /// The regions, in the order of their addresses.
     fn regions(&self) -> Vec<Span>;
 
-    /// Bytes of all regions.
-    fn reserved_bytes(&self) -> u64;
-
-    /// Free bytes that a need with this `freed_before` may have, in however many pieces.
-    fn free_bytes(&self, freed_before: Option<u64>) -> u64;
-
-    /// The largest free piece in bytes, or 0.
+    /// The size of the largest free piece, or 0.
     fn largest_free_bytes(&self) -> u64;
 
-    /// The most bytes for which a need may find room in the memory there is, also where that takes a
-    /// [`merge_until_fit`](Self::merge_until_fit); more than can be had in the end does no harm.
+    /// An upper bound of the bytes that a request can get without a new region, also by
+    /// [`merge_until_fit`](Self::merge_until_fit).
     fn largest_obtainable_bytes(&self) -> u64 {
         self.largest_free_bytes()
     }
 
-    /// Shows every piece of every region, in the order of addresses.
+    /// Visits every piece of every region, in the order of addresses.
     fn visit(&self, visit: &mut dyn FnMut(Piece));
 
-    /// The free piece at the end of the last region, or the empty one there if that end is in use: what a region that is
-    /// added right behind would be joined with. `None` without regions, and for policies that join none.
-    fn tail(&self) -> Option<Span> {
-        None
-    }
-
-    /// Forgets so many bytes, whole granules, at the end of the [tail](Self::tail): they are the caller's from now on.
-    /// `None`, and nothing changed, if the tail has fewer, and for policies that give back whole regions alone.
-    fn cut_tail(&mut self, bytes: u64) -> Option<Span> {
-        let _ = bytes;
-        None
-    }
-
-    /// How many bytes to ask the source for when a need finds no room and the pool's own growth would take `planned`
-    /// bytes: for policies with a rule of their own.
+    /// The bytes to request from the source when a block of `rounded` bytes finds no room and the pool's growth rule
+    /// gives `planned` bytes: for policies with a rule of their own.
     fn region_bytes(&self, rounded: u64, planned: u64) -> u64 {
         let _ = rounded;
         planned
     }
 
-    /// Whether a need that finds no room shows that a larger one, alike in all else, finds none either.
-    fn orders_by_size(&self) -> bool {
-        true
-    }
-
-    /// Whether a pool may keep freed blocks in [caches](crate::ThreadCache) and hand them out again, in part of their
-    /// alignment and for no more than their bytes, without the policy knowing. Not for policies that follow the sequence
-    /// of requests, that watch over blocks, or that give back regions once their last block is free.
-    fn allows_caches(&self) -> bool {
-        false
-    }
-
-    /// Whether frees may bear counts.
-    fn knows_counts(&self) -> bool {
-        false
-    }
-
-    /// Joins what was freed at counts strictly below the frontier.
+    /// Merges memory that was freed at counts strictly below the frontier.
     fn merge_ripe(&mut self, frontier: u64) {
         let _ = frontier;
     }
 
-    /// Joins frees regardless of their counts until one fits; whether one does. Only for needs that may use memory
-    /// whenever it was freed.
-    fn merge_until_fit(&mut self, need: &Need) -> bool {
+    /// Merges free memory regardless of counts until the request fits. Returns whether it does. Only for requests without
+    /// `freed_before`.
+    fn merge_until_fit(&mut self, need: &PlacementRequest) -> bool {
         let _ = need;
         false
     }
 
-    /// Whether frees wait for the frontier.
-    fn has_pending(&self) -> bool {
-        false
-    }
-
-    /// A step begins, for policies that follow a plan.
-    fn begin_step(&mut self) {}
-
-    /// How much went by the plan; `None` for policies that follow none.
-    fn plan_counts(&self) -> Option<PlannedCounts> {
+    /// The part of a policy that follows a plan; `None` for policies that follow none.
+    fn plan_follower(&mut self) -> Option<&mut dyn PlanFollower> {
         None
     }
 
-    /// Checks everything that must hold between two calls, in time proportional to the number of pieces.
+    /// Checks all invariants, in time proportional to the number of pieces.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The first invariant that does not hold.
     fn check(&self) -> Result<(), Inconsistent>;
 
-    /// A copy, for what-ifs.
+    /// A clone for what-ifs.
     fn boxed_clone(&self) -> Box<dyn Policy>;
+}
+
+/// The part of a policy that follows a plan.
+pub trait PlanFollower {
+    /// A step begins: the next request is compared with the first one of the plan.
+    fn begin_step(&mut self);
+
+    /// How many requests followed the plan.
+    fn counts(&self) -> PlanCounts;
+}
+
+impl dyn Policy + '_ {
+    /// Free bytes that a request with this `freed_before` may have, in however many pieces. Visits every piece.
+    #[must_use]
+    pub fn free_bytes(&self, freed_before: Option<u64>) -> u64 {
+        let before = freed_before.unwrap_or(u64::MAX);
+        let mut free = 0;
+        self.visit(&mut |piece| {
+            if piece.slot.is_none() && piece.freed_at <= before {
+                free += piece.span.bytes;
+            }
+        });
+        free
+    }
 }
 
 /// `bytes` in whole granules; `None` if a block of that size could leave the address space once it is aligned. Both

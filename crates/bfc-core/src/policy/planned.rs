@@ -13,18 +13,20 @@
 
 use std::sync::Arc;
 
+use crate::base::placement::Placement;
+use crate::base::placement::PlanCounts;
 use crate::plan::Plan;
-use crate::policy::{Need, Place, Policy};
+use crate::policy::{PlacementRequest, Policy};
 use intruders::Intruders;
 use script::{Entry, Script};
 
 mod intruders;
+mod options;
 mod policy;
-mod pool;
 mod range;
 mod script;
 
-pub use pool::{PlannedAllocator, PlannedConfig, PlannedOptions};
+pub use options::PlannedOptions;
 
 /// How far from the position an allocation is looked for that is not the one expected: so many may be left out, or come
 /// late, without the step losing its place.
@@ -47,22 +49,6 @@ enum Slot {
     Guest,
 }
 
-/// How much of what was asked for went by the plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PlannedCounts {
-    /// Steps begun.
-    pub steps: u64,
-    /// Allocations placed by the plan.
-    pub planned: u64,
-    /// Allocations that the plan expected and leaves to the fallback.
-    pub left: u64,
-    /// Allocations that the plan expected, and whose place was occupied, or outside of the memory there was.
-    pub refused: u64,
-    /// Allocations that the plan did not expect.
-    pub unexpected: u64,
-}
-
 /// Follows a plan, and serves by another policy what departs from it.
 ///
 /// A step begins anew after its last allocation, and when [`begin_step`](Self::begin_step) says so. A step that left out
@@ -74,7 +60,7 @@ pub struct PlannedCounts {
 /// the memory is needed. If there is no other room at all, blocks that are not the plan's may lie in the range's holes.
 ///
 /// ```
-/// use bfc_core::{Bfc, Lifetime, Need, Plan, PlanOptions, Planned, Policy, Span};
+/// use bfc_core::{Bfc, Lifetime, PlacementRequest, Plan, PlanOptions, Planned, Policy, Span};
 /// let step = [
 ///     Lifetime { bytes: 1024, start: 0, end: 2 },
 ///     Lifetime { bytes: 2048, start: 1, end: 9 },
@@ -84,11 +70,11 @@ pub struct PlannedCounts {
 /// let mut policy = Planned::new(&plan, Bfc::default());
 /// policy.add_region(Span { address: 0, bytes: 4096 }, false)?;
 /// for _ in 0..3 {
-///     let short = policy.place(&Need::new(1024)).expect("planned");
-///     let first = policy.place(&Need::new(2048)).expect("planned");
+///     let short = policy.place(&PlacementRequest::new(1024)).expect("planned");
+///     let first = policy.place(&PlacementRequest::new(2048)).expect("planned");
 ///     policy.free(short.slot, 0)?;
 ///     // Best fit alone would find no 2048 bytes in one piece here.
-///     let second = policy.place(&Need::new(2048)).expect("planned");
+///     let second = policy.place(&PlacementRequest::new(2048)).expect("planned");
 ///     policy.free(first.slot, 0)?;
 ///     policy.free(second.slot, 0)?;
 /// }
@@ -112,14 +98,14 @@ pub struct Planned<P> {
     live: u32,
     intruders: Intruders,
     /// The planned range, as a block of the fallback.
-    range: Option<Place>,
+    range: Option<Placement>,
     /// A need that found no room: memory that is added is for it.
-    unmet: Option<Need>,
+    unmet: Option<PlacementRequest>,
     /// The memory that was added last was too little for the range.
     no_room: bool,
     /// There is no other room: the range's holes may be used for one block.
     admit_guest: bool,
-    counts: PlannedCounts,
+    counts: PlanCounts,
     fallback: P,
 }
 
@@ -141,7 +127,7 @@ impl<P: Policy> Planned<P> {
             unmet: None,
             no_room: false,
             admit_guest: false,
-            counts: PlannedCounts::default(),
+            counts: PlanCounts::default(),
             fallback,
         };
         planned.take_range();
@@ -156,12 +142,12 @@ impl<P: Policy> Planned<P> {
 
     /// How much went by the plan so far.
     #[must_use]
-    pub const fn counts(&self) -> PlannedCounts {
+    pub const fn counts(&self) -> PlanCounts {
         self.counts
     }
 
     /// The step begins anew: the next allocation is compared with the plan's first. Whatever is still live of the step
-    /// before keeps its place. Need not be called between steps that follow the plan to their last allocation.
+    /// before keeps its place. The call is optional between steps that follow the plan to their last allocation.
     pub fn begin_step(&mut self) {
         self.expire(self.script.due.len() as u32);
         (self.position, self.due, self.strayed, self.followed) = (0, 0, 0, 0);
@@ -172,7 +158,7 @@ impl<P: Policy> Planned<P> {
 
     /// Places the next allocation of the step if it is the one expected.
     #[inline]
-    fn follow(&mut self, need: &Need) -> Option<Place> {
+    fn follow(&mut self, need: &PlacementRequest) -> Option<Placement> {
         let entry = self.script.entries.get(self.position as usize)?;
         let expected = entry.bytes == need.bytes && self.can_plan(need);
         let free = self.slots[self.position as usize] == Slot::Free && entry.offset != Script::NOWHERE;
@@ -192,22 +178,22 @@ impl<P: Policy> Planned<P> {
 
     /// Whether the plan knows where such a need may go.
     #[inline]
-    fn can_plan(&self, need: &Need) -> bool {
+    fn can_plan(&self, need: &PlacementRequest) -> bool {
         need.alignment <= self.script.alignment && need.freed_before.is_none()
     }
 
     #[inline]
-    fn put(&mut self, range: Place, entry: &Entry, slot: u32) -> Place {
+    fn put(&mut self, range: Placement, entry: &Entry, slot: u32) -> Placement {
         self.slots[slot as usize] = Slot::Expected;
         self.live += 1;
         self.counts.planned += 1;
         self.counts.steps += u64::from(slot == 0);
-        Place { address: range.address + entry.offset, bytes: entry.granted, slot }
+        Placement { address: range.address + entry.offset, bytes: entry.granted, slot }
     }
 
     /// Places an allocation that is not simply the next one of the plan.
     #[cold]
-    fn depart(&mut self, need: &Need) -> Option<Place> {
+    fn depart(&mut self, need: &PlacementRequest) -> Option<Placement> {
         if self.position == self.script.len() {
             self.begin_step();
             if let Some(place) = self.follow(need) {

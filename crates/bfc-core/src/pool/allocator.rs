@@ -1,6 +1,7 @@
 //! A policy behind a lock, with a source of memory below it.
 
 mod cached;
+mod facets;
 mod inspect;
 mod slow_path;
 mod supply;
@@ -10,23 +11,21 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::cache::Caches;
-use super::config::{ConfiguredPolicy, PoolConfig};
+use super::config::PoolConfig;
+use super::configs::ConfiguredPolicy;
 use super::frontier::{SafeFrontier, TimingCounter};
 use super::growth::Growth;
 use crate::accounting::accounts::Accounts;
-use crate::accounting::callers::{CallOut, Users};
-use crate::accounting::retry::{AllocatorRetry, Want};
+use crate::accounting::callers::{ReentrancyGuard, ThreadRegistry};
+use crate::accounting::retry::AllocatorRetry;
 use crate::allocator::error::{AllocError, BlockError};
-use crate::allocator::oom::{OomReport, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::{Allocator, AllocatorSnapshot, Request};
-use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
-use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
-use crate::base::owner::OwnerId;
+use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
+use crate::base::ledger::Tag;
+use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
+use crate::base::placement::Placement;
 use crate::base::sync::{SpinMutex, ThreadNumber};
-use crate::base::units::Bytes;
-use crate::policy::planned::PlannedCounts;
-use crate::policy::{Moment, Need, NotLive, Place, Policy};
+use crate::policy::{NotLive, PlacementRequest, Policy, Release};
 use crate::source::sub_allocator::SubAllocator;
 
 /// A pool over one source of memory, in which a [`Policy`] says where blocks go.
@@ -48,7 +47,7 @@ pub struct PolicyAllocator<P: ConfiguredPolicy> {
     timing_counter: Option<Arc<TimingCounter>>,
     /// Where threads find blocks without the lock, if that was chosen.
     caches: Option<Caches>,
-    call_out: CallOut,
+    reentrancy: ReentrancyGuard,
 }
 
 /// What the lock protects.
@@ -57,7 +56,7 @@ struct State<P> {
     policy: P,
     accounts: Accounts,
     growth: Growth,
-    users: Users,
+    users: ThreadRegistry,
     /// Whether the source ever delivered more than it was asked for: only then may the limit be exceeded.
     over_delivered: bool,
 }
@@ -73,8 +72,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let configured = if config.allow_growth { P::configured_to_grow } else { P::configured };
         let policy = configured(&config.options);
         let pool = PoolId::next();
-        let timing_counter = config.timing_counter.clone().filter(|_| policy.knows_counts());
-        let cached = timing_counter.is_none() && policy.allows_caches();
+        let timing_counter = config.timing_counter.clone().filter(|_| policy.capabilities().supports_counts);
+        let cached = timing_counter.is_none() && policy.capabilities().supports_caches;
         let caches = config.thread_cache.filter(|_| cached).map(|options| Caches::new(options, pool));
         // Frees that wait for a frontier may come true by whoever raises it, and not by those who wait here alone.
         let stalemate = config.stalemate.filter(|_| timing_counter.is_none());
@@ -83,7 +82,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             policy,
             accounts: Accounts::new(pool),
             growth: Growth::new(&config),
-            users: Users::default(),
+            users: ThreadRegistry::default(),
             over_delivered: false,
         };
         Self {
@@ -95,7 +94,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             retry,
             timing_counter,
             caches,
-            call_out: CallOut::default(),
+            reentrancy: ReentrancyGuard::default(),
         }
     }
 
@@ -115,12 +114,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// The calling thread's number, unless it comes from a call into the source that this pool is making.
     #[inline]
     fn enter(&self) -> Option<ThreadNumber> {
-        self.call_out.enter()
+        self.reentrancy.enter()
     }
 
     /// The block, if there are no caches and a free chunk fits as things stand.
-    // In one piece with the policy's part: a block handed from function to function through memory is waited for each time.
-    #[inline(always)]
     fn allocate_at_once(&self, request: &Request<'_>) -> Option<Block> {
         if request.bytes == 0 || !request.alignment.is_power_of_two() {
             return None;
@@ -129,13 +126,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return None;
         }
         let thread = self.enter()?;
-        let need = Need::of(request, None);
+        let need = placement_request(request, None);
         let state = &mut *self.state.lock();
         if state.users.is_other(thread) {
             self.note(state, thread);
         }
         state.policy.merge_ripe(self.frontier.get());
-        state.allocate_at_once(&need, request.tag)
+        let place = state.policy.place(&need)?;
+        Some(state.accounts.open(place, need.bytes, request.tag))
     }
 
     // Apart from the callers, which then need not have the retry at hand: it is called at changes of threads alone.
@@ -173,22 +171,23 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 }
 
+/// What a request asks of a policy.
+#[inline]
+const fn placement_request(request: &Request<'_>, freed_before: Option<u64>) -> PlacementRequest {
+    let mut need = PlacementRequest::new(request.bytes).with_alignment(request.alignment);
+    need.freed_before = freed_before;
+    need
+}
+
 impl<P: Policy> State<P> {
     /// Finds room for a request and opens its account.
-    #[inline(always)]
-    fn allocate_at_once(&mut self, need: &Need, tag: Tag) -> Option<Block> {
+    fn allocate(&mut self, need: &PlacementRequest, tag: Tag) -> Option<Block> {
         let place = self.policy.place(need)?;
         Some(self.accounts.open(place, need.bytes, tag))
     }
 
-    /// The same, for those who have time.
-    #[inline(never)]
-    fn allocate(&mut self, need: &Need, tag: Tag) -> Option<Block> {
-        self.allocate_at_once(need, tag)
-    }
-
     /// The place of the live block that a block says it is.
-    fn live(&self, block: &Block) -> Result<Place, BlockError> {
+    fn live(&self, block: &Block) -> Result<Placement, BlockError> {
         self.accounts.live(block)?;
         // A slot with an account holds a block: if the policy cannot say so, it has lost it.
         let place = self.policy.placed(block.chunk).ok_or(BlockError::Damaged { block: *block })?;
@@ -198,7 +197,7 @@ impl<P: Policy> State<P> {
 
     /// The same without the reason why there is none: an error is written to memory, and then so is what comes in its place.
     #[inline]
-    fn find_live(&self, block: &Block) -> Option<Place> {
+    fn find_live(&self, block: &Block) -> Option<Placement> {
         self.accounts.find(block)?;
         let place = self.policy.placed(block.chunk)?;
         (place.address == block.address && place.bytes == block.bytes).then_some(place)
@@ -212,7 +211,7 @@ impl<P: Policy> State<P> {
 
     /// Takes the block at `place` back.
     #[inline(always)]
-    fn free(&mut self, place: Place, freed_at: u64) -> Result<(), NotLive> {
+    fn free(&mut self, place: Placement, freed_at: u64) -> Result<(), NotLive> {
         self.policy.free(place.slot, freed_at)?;
         self.accounts.close(place);
         Ok(())
@@ -269,8 +268,6 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         self.source.address_space()
     }
 
-    // Not in one piece with the caller: it would write the block its own way, which is not that in which it is copied next.
-    #[inline(never)]
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         match self.allocate_at_once(request) {
             Some(block) => Ok(block),
@@ -297,8 +294,8 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             }
             let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
             state.free(place, freed_at).map_err(|_| BlockError::Damaged { block })?;
-            self.release_unwanted(state, Moment::AfterFree);
-            self.retry.is_awaited().then(|| self.within_reach_of(state))
+            self.release_unwanted(state, Release::Unwanted);
+            self.retry.is_awaited().then(|| self.max_satisfiable_bytes_of(state))
         };
         if let Some(bytes) = awaited {
             self.retry.notify_up_to(bytes);
@@ -309,7 +306,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     fn stats(&self) -> Stats {
         let stats = match self.enter() {
             Some(_) => self.stats_of(&self.state.lock()),
-            None => self.call_out.stats(),
+            None => self.reentrancy.stats(),
         };
         Stats { retry: self.retry.stats(), ..stats }
     }
@@ -317,110 +314,31 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     fn bytes_in_use(&self) -> u64 {
         match self.enter() {
             Some(_) => self.state.lock().accounts.figures.bytes_in_use,
-            None => self.call_out.stats().bytes_in_use,
+            None => self.reentrancy.stats().bytes_in_use,
         }
     }
 
-    fn regions(&self) -> Vec<Span> {
-        // The method of the pool itself, which has the same name.
-        Self::regions(self)
+    fn tracks_sizes(&self) -> bool {
+        true
     }
 
-    fn clear_stats(&self) -> bool {
-        let cleared = self.write(|state| self.clear_figures(state)).is_some();
-        if cleared {
-            self.retry.clear_stats();
-        }
-        cleared
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        Some(self)
     }
 
-    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
-        self.of_block(block, 0, |accounts, place| accounts.of(place).requested)
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        Some(self)
     }
 
-    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
-        self.write(|state| self.find(state, address)).unwrap_or(Err(BlockError::Reentrant))
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        Some(self)
     }
 
-    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |accounts, place| accounts.of(place).tag)
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
     }
 
-    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
-        self.of_block(block, (), |accounts, place| accounts.retag(place, tag))
-    }
-
-    fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |accounts, place| {
-            let before = accounts.of(place).tag;
-            if from.contains(&before.category) {
-                accounts.retag(place, Tag { category: to, ..before });
-            }
-            before
-        })
-    }
-
-    fn ledger(&self) -> Ledger {
-        self.write(|state| self.ledger_of(state)).unwrap_or_default()
-    }
-
-    fn snapshot(&self) -> AllocatorSnapshot {
-        let (stats, ledger) = match self.enter() {
-            Some(_) => {
-                let state = self.state.lock();
-                let (figures, ledger) = self.figures_and_ledger_of(&state);
-                (self.stats_with(&state, figures), ledger)
-            }
-            None => (self.call_out.stats(), Ledger::default()),
-        };
-        AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
-    }
-
-    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
-        self.write(|state| self.bytes_of(state, owner)).unwrap_or_default()
-    }
-
-    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
-        self.refusal_of(request, verdict)
-            .unwrap_or_else(|| OomReport::new(self.name.clone(), request, verdict))
-    }
-
-    fn trim(&self, keep: Bytes) -> u64 {
-        // The method of the pool itself, which has the same name.
-        Self::trim(self, keep)
-    }
-
-    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
-        self.what_if_freed(request, freed)
-    }
-
-    fn want(&self, request: &Request<'_>) -> Want {
-        self.want_of(request)
-    }
-
-    fn within_reach(&self) -> u64 {
-        self.write(|state| self.within_reach_of(state)).unwrap_or(u64::MAX)
-    }
-
-    fn expect_frees(&self, begin: bool) {
-        self.retry.expect_frees(begin);
-    }
-
-    fn left_behind(&self, besides: &[Block]) -> bool {
-        self.write(|state| self.is_left_behind(state, besides)).unwrap_or(true)
-    }
-
-    fn set_safe_frontier(&self, count: u64) {
-        if self.frontier.advance(count) {
-            self.retry.notify();
-        }
-    }
-
-    fn begin_step(&self) {
-        self.with_policy(P::begin_step);
-    }
-
-    fn plan_counts(&self) -> Option<PlannedCounts> {
-        self.with_policy(|policy| policy.plan_counts())?
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        Some(self)
     }
 }

@@ -19,7 +19,7 @@ use crate::accounting::number;
 use crate::base::memory::PoolId;
 use crate::base::sync::{SpinGuard, SpinMutex, ThreadNumber};
 use crate::base::units::{Bytes, KIB, MIB};
-use crate::policy::{GRANULE, Need};
+use crate::policy::{GRANULE, PlacementRequest};
 
 pub(super) use shard::Shard;
 
@@ -99,7 +99,7 @@ impl Caches {
 
     /// The size class of a need: its bytes in granules. `None` if it is not for a cache.
     #[inline]
-    pub(super) fn class_of(&self, need: &Need) -> Option<usize> {
+    pub(super) fn class_of(&self, need: &PlacementRequest) -> Option<usize> {
         let plain =
             need.bytes <= self.options.largest && need.alignment <= GRANULE && need.freed_before.is_none();
         plain.then(|| need.bytes.div_ceil(GRANULE) as usize)

@@ -7,41 +7,13 @@ use super::cache::ThreadCache;
 use super::frontier::TimingCounter;
 use super::growth::GrowthRule;
 use crate::base::units::{Bytes, MIB};
-use crate::policy::{GRANULE, Policy};
+use crate::policy::GRANULE;
 
 /// The first region that a growing pool takes, as upstream.
 const FIRST_REGION: u64 = 2 * MIB;
 
 /// How long a request waits for frees, as upstream.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A policy that a pool can be made with.
-///
-/// # Safety
-/// Callers read and write through the places of a pool, so a policy promises: a place lies in a region that was added
-/// and not taken away, has at least the bytes asked for, is aligned as asked, and overlaps no other place that was not
-/// freed; and a region is only taken away when no place is left in it.
-pub unsafe trait ConfiguredPolicy: Policy + Sized {
-    /// What can be chosen of the policy.
-    type Options: Clone + std::fmt::Debug + Send + Sync;
-
-    /// The policy as chosen, without any region.
-    fn configured(options: &Self::Options) -> Self;
-
-    /// The same for a pool that takes memory as it needs it, where other choices may be better.
-    #[must_use]
-    fn configured_to_grow(options: &Self::Options) -> Self {
-        Self::configured(options)
-    }
-
-    /// The same choice but for the rule that cuts free memory, for each other rule there is, by its name: to tell what
-    /// another rule would have given.
-    #[must_use]
-    fn other_splits(options: &Self::Options) -> Vec<(&'static str, Self::Options)> {
-        let _ = options;
-        Vec::new()
-    }
-}
 
 /// How a [`PolicyAllocator`](super::PolicyAllocator) behaves: what all pools can be told, and the `options` of its
 /// policy.
@@ -203,9 +175,9 @@ impl<O> PoolConfig<O> {
     }
 
     /// Marks every free with the counter's next count; the memory joins its neighbours, and goes back to the source,
-    /// only once [`set_safe_frontier`](crate::Allocator::set_safe_frontier) has passed that count.
+    /// only once [`set_safe_frontier`](crate::Upkeep::set_safe_frontier) has passed that count.
     ///
-    /// For policies that [know counts](crate::Policy::knows_counts): of those here [`Bfc`](crate::Bfc) alone. Pools of all
+    /// For policies that [support counts](crate::Capabilities::supports_counts): of those here [`Bfc`](crate::Bfc) alone. Pools of all
     /// others leave the counter out, as [`PolicyAllocator::timing_counter`](crate::PolicyAllocator::timing_counter) then says,
     /// and a registry refuses to make them with one: [`PoolError::NoCounts`](crate::PoolError).
     #[must_use]
@@ -227,7 +199,7 @@ impl<O> PoolConfig<O> {
     /// while a request waits, no free goes to a cache. Requests pass the caches by if they ask for more than 256 bytes of
     /// alignment or for memory freed before a count. No caches are made with a
     /// [timing counter](Self::with_timing_counter), and by policies that do not
-    /// [allow them](crate::Policy::allows_caches): of those here, all but [`Bfc`](crate::Bfc).
+    /// [support them](crate::Capabilities::supports_caches): of those here, all but [`Bfc`](crate::Bfc).
     #[must_use]
     pub const fn with_thread_cache(mut self, cache: ThreadCache) -> Self {
         self.thread_cache = Some(cache);

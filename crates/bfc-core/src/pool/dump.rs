@@ -15,12 +15,12 @@ const RESOLUTION: usize = 100;
 
 /// What there is to draw and to tell.
 #[derive(Debug)]
-pub(super) struct Inside {
+pub(super) struct PoolContents {
     pub(super) regions: Vec<Span>,
     pub(super) chunks: Vec<ChunkInfo>,
 }
 
-impl Inside {
+impl PoolContents {
     /// The pool as [`RESOLUTION`] characters over all regions, one after the other: `*` bytes asked for, `x` bytes
     /// granted beyond that, `_` free. A character shows what was drawn over it last: requests over waste, later chunks
     /// over earlier ones.

@@ -82,7 +82,7 @@ pub(crate) struct Growth {
 
 /// A region to ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct RegionWish {
     pub(crate) bytes: u64,
     /// The next size was raised for this wish already, so that success does not double it again.
     raised: bool,
@@ -101,7 +101,7 @@ impl Growth {
     /// What to ask for if `needed` bytes are needed, `reserved` are held and `available` are left below the limit, all
     /// in whole granules; `None` if they are not enough. A size that was doubled stays so even if the source then
     /// refuses, as upstream.
-    pub(crate) fn wish(&mut self, needed: u64, reserved: u64, available: u64) -> Option<Wish> {
+    pub(crate) fn wish(&mut self, needed: u64, reserved: u64, available: u64) -> Option<RegionWish> {
         if needed > available {
             return None;
         }
@@ -121,11 +121,11 @@ impl Growth {
             }
         };
         let bytes = round_up(bytes, GRANULE).unwrap_or(u64::MAX).max(needed);
-        Some(Wish { bytes: bytes.min(available), raised })
+        Some(RegionWish { bytes: bytes.min(available), raised })
     }
 
     /// Says that a wish was met.
-    pub(crate) fn met(&mut self, wish: Wish) {
+    pub(crate) fn met(&mut self, wish: RegionWish) {
         if let GrowthRule::Doubling { cap } = self.rule
             && !wish.raised
             && self.next < cap.0
@@ -158,7 +158,7 @@ pub(crate) const fn available(limit: u64, reserved: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::base::units::GIB;
-    use crate::policy::bfc::BfcConfig;
+    use crate::pool::BfcConfig;
 
     #[test]
     fn backpedalling_reaches_the_need_in_bounded_steps() {

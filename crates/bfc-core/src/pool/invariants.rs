@@ -58,7 +58,7 @@ pub(super) fn check(
     check_figures(policy, accounts, &chunks)?;
     check_ledger(accounts, &chunks)?;
     check_index(accounts, &chunks)?;
-    let reserved = policy.reserved_bytes();
+    let reserved = policy.status().reserved_bytes;
     ensure(8, limit.is_none_or(|limit| reserved <= limit), || format!("{reserved} bytes of {limit:?}"))
 }
 
@@ -80,7 +80,7 @@ fn check_cover(policy: &dyn Policy, chunks: &[ChunkInfo]) -> Result<(), Invarian
     }
     ensure(1, left.next().is_none(), || "a chunk lies in no region".to_owned())?;
     let sum: u64 = regions.iter().map(|region| region.bytes).sum();
-    let reserved = policy.reserved_bytes();
+    let reserved = policy.status().reserved_bytes;
     ensure(5, sum == reserved, || format!("regions hold {sum} bytes, {reserved} are accounted for"))
 }
 
@@ -137,7 +137,7 @@ fn check_figures(
     let figures = &accounts.figures;
     let said = (figures.bytes_in_use, figures.bytes_requested, figures.live_allocs);
     ensure(3, sums == said, || format!("chunks sum to {sums:?}, the figures say {said:?}"))?;
-    let (reserved, said) = (policy.reserved_bytes(), figures.bytes_reserved);
+    let (reserved, said) = (policy.status().reserved_bytes, figures.bytes_reserved);
     ensure(5, reserved == said, || format!("{reserved} bytes reserved, the figures say {said}"))?;
     let peaks = figures.peak_bytes_in_use >= figures.bytes_in_use
         && figures.peak_bytes_requested <= figures.peak_bytes_in_use

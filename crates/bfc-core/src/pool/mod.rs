@@ -1,12 +1,13 @@
-//! Pools: a placement policy behind a lock, with a source of memory below it and accounts beside it.
+//! Pools: a [`Policy`](crate::Policy) behind a lock, with a source of memory and accounts.
 //!
-//! What all pools share stands here once: growth by regions, the account of each live block, the ledger by owner,
-//! frees that become reusable later, the order of steps before an out-of-memory error, and what a pool says of its
-//! inside. Where a block goes is the [`Policy`](crate::Policy)'s affair alone.
+//! A [`PolicyAllocator`] owns what all pools share: growth by regions, the accounts of live blocks, frees that become
+//! reusable later, thread caches, and the steps before an out-of-memory error. The policy alone decides where a block
+//! goes. A pool calls its source under its lock, so a source that calls back gets an error instead of a deadlock.
 
 mod allocator;
 mod cache;
 mod config;
+mod configs;
 mod dump;
 mod frontier;
 mod growth;
@@ -16,8 +17,8 @@ mod last_resort;
 
 pub use allocator::PolicyAllocator;
 pub use cache::ThreadCache;
-pub(crate) use config::fraction_of;
-pub use config::{ConfiguredPolicy, FractionError, PoolConfig};
+pub use config::{FractionError, PoolConfig};
+pub use configs::*;
 pub use frontier::TimingCounter;
 pub use growth::GrowthRule;
 pub use info::{BinInfo, ChunkInfo};

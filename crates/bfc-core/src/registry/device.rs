@@ -5,15 +5,17 @@ use std::sync::Arc;
 use super::options::PoolOptions;
 use super::pool::Pool;
 use super::{DeviceId, Registry};
-use crate::allocator::error::{RegistryError, SourceError};
 use crate::base::amount::Amount;
 use crate::base::units::Bytes;
 use crate::plan::Plan;
-use crate::policy::bfc::{BfcConfig, JoinRule};
+use crate::policy::bfc::JoinRule;
+use crate::pool::BfcConfig;
+use crate::registry::error::RegistryError;
 use crate::source::driver::{DeviceMemory, Driver, PinnedMemory};
+use crate::source::error::SourceError;
+use crate::source::stream::Stream;
 use crate::source::sub_allocator::SubAllocator;
 use crate::source::virtual_memory::VirtualMemory;
-use crate::streams::Stream;
 
 /// The most pinned memory that a device's pool takes unless told otherwise, as upstream.
 const PINNED_LIMIT: Bytes = Bytes::gib(128);
@@ -51,7 +53,7 @@ impl DeviceSource {
 
 impl Registry {
     /// Makes a device known by its driver, with its own memory and pinned memory, and gives its compute stream: work that
-    /// uses the device's memory is given to that, unless the stream is [recorded](crate::Allocator::record_stream). No
+    /// uses the device's memory is given to that, unless the stream is [recorded](crate::StreamOrder::record_stream). No
     /// memory is taken yet.
     ///
     /// Unless `options` say otherwise, the device's pool grows up to all the memory that is free when it is made, but for

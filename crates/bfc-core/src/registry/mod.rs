@@ -1,14 +1,15 @@
-//! Which allocator serves which wish, on which device.
+//! Selects the allocator of a device's memory from attributes, and creates it on first use.
 //!
-//! The rules are those of TensorFlow's `ProcessState` and `GPUProcessState`: a device's memories are made on first use,
-//! the first caller's size wins, and all who use a device share what was made. The process-wide singletons of
-//! there are one value here, that a runtime owns; one such value is the process's default.
+//! The rules are those of TensorFlow's `ProcessState` and `GPUProcessState`: the first caller's size wins, and all users
+//! of a device share its allocators. A [`Registry`] is a value that a runtime owns, not a singleton; the process has a
+//! default one. [`environment`] reads the variables that override a registration.
 
 mod build;
 pub(crate) mod choice;
 mod device;
 mod device_id;
 pub mod environment;
+mod error;
 mod options;
 mod pool;
 mod rules;
@@ -19,10 +20,10 @@ use std::sync::{Arc, LazyLock};
 
 use crate::allocator::Allocator;
 use crate::allocator::attributes::AllocatorAttributes;
-use crate::allocator::error::{RegistryError, VisitorError};
 use crate::base::memory::{MemoryKind, Span};
 use crate::base::sync::{Condvar, Mutex, ThreadNumber, lock, wait};
 use crate::base::units::Bytes;
+use crate::source::error::VisitorError;
 use crate::source::visitors::Visitors;
 
 pub use build::PoolError;
@@ -30,6 +31,7 @@ pub use choice::{AllocatorChoice, ParseChoiceError};
 pub use device::{DeviceSource, default_reserve};
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
 pub use environment::{Environment, EnvironmentError, UnknownVariable};
+pub use error::RegistryError;
 pub use options::{DeviceScope, PoolOptions, PoolSettings};
 pub use pool::{IgnoredOptions, Pool, PoolFactory};
 pub use rules::{CacheChoice, ParseRuleError, SplitChoice};

@@ -9,7 +9,8 @@ use super::rules::{CacheChoice, SplitChoice};
 use crate::base::amount::Amount;
 use crate::base::memory::MemoryKind;
 use crate::base::units::Bytes;
-use crate::policy::bfc::{BfcConfig, BfcOptions, CutRule, JoinRule, SplitRule};
+use crate::policy::bfc::{BfcOptions, CutRule, JoinRule, SplitRule};
+use crate::pool::BfcConfig;
 use crate::pool::{GrowthRule, PoolConfig};
 use crate::registry::choice::AllocatorChoice;
 

@@ -8,14 +8,15 @@ use super::build::{self, PoolError};
 use super::device::DeviceSource;
 use super::options::PoolOptions;
 use crate::allocator::Allocator;
-use crate::allocator::error::SourceError;
 use crate::base::memory::MemoryKind;
 use crate::plan::Plan;
-use crate::policy::bfc::BfcConfig;
+use crate::pool::BfcConfig;
 use crate::registry::choice::AllocatorChoice;
+use crate::source::error::SourceError;
+use crate::source::stream::Stream;
 use crate::source::sub_allocator::SubAllocator;
 use crate::source::visitors::{Visited, Visitors};
-use crate::streams::{Stream, StreamAllocator};
+use crate::streams::StreamAllocator;
 
 /// Options that came too late: the pool had been made with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,15 +3,15 @@
 use super::faults::Operation;
 use super::memory::GRANULARITY;
 use super::streams::Work;
-use super::watch::Use;
+use super::watch::MemoryUse;
 use super::{BASE, SimDevice};
-use crate::allocator::error::SourceError;
 use crate::base::memory::Span;
 use crate::base::sync::lock;
 use crate::base::units::round_up;
 use crate::source::driver::{
     Driver, EventHandle, FreeFaults, MemoryCopy, MemoryInfo, PhysicalHandle, StreamHandle,
 };
+use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
 /// Alignment of all addresses, the least that drivers promise.
@@ -193,7 +193,7 @@ unsafe impl Driver for SimDevice {
         let (MemoryCopy::ToDevice { from, to, bytes }
         | MemoryCopy::ToHost { from, to, bytes }
         | MemoryCopy::OnDevice { from, to, bytes }) = copy;
-        let part = |address, writes| Use { span: Span { address, bytes }, owner: None, writes };
+        let part = |address, writes| MemoryUse { span: Span { address, bytes }, owner: None, writes };
         let uses = if bytes == 0 { Vec::new() } else { vec![part(from, false), part(to, true)] };
         self.work(Operation::Copy, |state| state.give(stream, Work::Copy(copy), uses))
     }

@@ -1,7 +1,7 @@
 //! Faults on demand: which call fails, when and how.
 
 use super::random::nth;
-use crate::allocator::error::SourceError;
+use crate::source::error::SourceError;
 
 /// A call of a device that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,12 +85,12 @@ impl Operation {
     }
 }
 
-/// How often a device was asked for each [`Operation`], refused calls included. Calls of a device that is lost never
+/// How often a device was asked for each [`Operation`], refused calls included. CallCounts of a device that is lost never
 /// reach it and are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Calls([u64; OPERATIONS]);
+pub struct CallCounts([u64; OPERATIONS]);
 
-impl Calls {
+impl CallCounts {
     /// How often this one was asked for.
     #[must_use]
     pub const fn of(&self, operation: Operation) -> u64 {
@@ -108,10 +108,10 @@ impl Calls {
     }
 }
 
-/// Which of the calls that follow the injection fail. Calls that the fault is for are counted from 1.
+/// Which of the calls that follow the injection fail. Matching calls are counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum When {
+pub enum FaultTime {
     /// This call alone.
     Call(u64),
     /// Every call after this many.
@@ -147,28 +147,28 @@ pub(super) enum Struck {
 pub struct Fault {
     /// `None` for calls of every operation.
     operation: Option<Operation>,
-    when: When,
+    when: FaultTime,
     failure: Failure,
-    /// Calls that the fault is for since the injection.
+    /// Matching calls since the injection.
     calls: u64,
 }
 
 impl Fault {
-    /// Calls of `operation` fail as broken: [`SourceError::Driver`].
+    /// CallCounts of `operation` fail as broken: [`SourceError::Driver`].
     #[must_use]
-    pub const fn new(operation: Operation, when: When) -> Self {
+    pub const fn new(operation: Operation, when: FaultTime) -> Self {
         Self { operation: Some(operation), when, failure: Failure::Broken, calls: 0 }
     }
 
-    /// Calls of `operation` fail as out of memory: [`SourceError::Exhausted`].
+    /// CallCounts of `operation` fail as out of memory: [`SourceError::Exhausted`].
     #[must_use]
-    pub const fn exhausted(operation: Operation, when: When) -> Self {
+    pub const fn exhausted(operation: Operation, when: FaultTime) -> Self {
         Self { operation: Some(operation), when, failure: Failure::Exhausted, calls: 0 }
     }
 
-    /// Calls of `operation` fail for good, and all calls after them: [`SourceError::Poisoned`].
+    /// CallCounts of `operation` fail for good, and all calls after them: [`SourceError::Poisoned`].
     #[must_use]
-    pub const fn sticky(operation: Operation, when: When) -> Self {
+    pub const fn sticky(operation: Operation, when: FaultTime) -> Self {
         Self { operation: Some(operation), when, failure: Failure::Sticky, calls: 0 }
     }
 
@@ -186,9 +186,9 @@ impl Fault {
         }
         self.calls += 1;
         let strikes = match self.when {
-            When::Call(call) => self.calls == call,
-            When::After(calls) => self.calls > calls,
-            When::Random { probability, seed } => unit(seed, self.calls) < probability,
+            FaultTime::Call(call) => self.calls == call,
+            FaultTime::After(calls) => self.calls > calls,
+            FaultTime::Random { probability, seed } => unit(seed, self.calls) < probability,
         };
         let reason = || format!("injected fault at call {}", self.calls);
         strikes.then(|| match self.failure {

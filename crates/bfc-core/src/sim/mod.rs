@@ -1,9 +1,8 @@
-//! A simulated device: the driver's side of a device on a machine that has none.
+//! A simulated device: a [`Driver`](crate::Driver) for machines without one.
 //!
-//! It counts calls, keeps to a capacity, fails on demand, and remembers what is out, so that growth, limits, faults and
-//! leaks can be tested anywhere. Its device memory is addresses, with what copies put there; its pinned memory is real
-//! host memory, since the host may follow such addresses. Its streams end their work at a [`Pace`] of one's choice, in
-//! an order that a seed chooses, and it [watches](Violation) that no byte is used before its last use ended.
+//! It counts calls, enforces a capacity, fails on request and tracks leaks. Device memory is a range of addresses with the
+//! bytes that copies wrote; pinned memory is real host memory. Its streams complete work at a chosen [`Pace`], in an
+//! order given by a seed, and it reports every [`Violation`]: a use of a byte before its last use has ended.
 
 mod contents;
 mod driver;
@@ -15,11 +14,11 @@ mod watch;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::allocator::error::SourceError;
 use crate::base::memory::{MemoryKind, Span};
 use crate::base::sync::{Mutex, lock};
 use crate::base::units::Bytes;
 use crate::source::driver::{FreeFaults, MemoryCopy, Poison, StreamHandle};
+use crate::source::error::SourceError;
 use crate::source::host::HostMemory;
 
 use contents::Contents;
@@ -27,9 +26,9 @@ use faults::Struck;
 use memory::{Live, Virtual};
 use streams::{Streams, Work};
 
-pub use faults::{Calls, Fault, Operation, When};
+pub use faults::{CallCounts, Fault, FaultTime, Operation};
 pub use streams::Pace;
-pub use watch::{Use, Violation};
+pub use watch::{MemoryUse, Violation};
 
 /// Where the simulated device's addresses start: where a CUDA driver places them, roughly.
 const BASE: u64 = 0x7000_0000_0000;
@@ -47,11 +46,11 @@ static NEXT_DEVICE: AtomicU64 = AtomicU64::new(1);
 ///
 /// ```
 /// use std::sync::Arc;
-/// use bfc_core::sim::{Fault, Operation, SimDevice, When};
+/// use bfc_core::sim::{Fault, Operation, SimDevice, FaultTime};
 /// use bfc_core::{Bytes, DeviceMemory, MIB, MemoryKind, SubAllocator};
 ///
 /// let device = Arc::new(SimDevice::new(Bytes::mib(64)));
-/// device.inject(Fault::new(Operation::AllocateDevice, When::Call(2)));
+/// device.inject(Fault::new(Operation::AllocateDevice, FaultTime::Call(2)));
 /// let memory = DeviceMemory::new(device.clone());
 /// assert!(memory.allocate(256, MIB).is_ok());
 /// assert!(memory.allocate(256, MIB).is_err());
@@ -79,7 +78,7 @@ struct State {
     mapped: Virtual,
     contents: Contents,
     streams: Streams,
-    calls: Calls,
+    calls: CallCounts,
     faults: Vec<Fault>,
     free_faults: FreeFaults,
 }
@@ -96,7 +95,7 @@ impl SimDevice {
             mapped: Virtual::default(),
             contents: Contents::default(),
             streams: Streams::new(Pace::AtOnce, NEXT_DEVICE.fetch_add(1, Ordering::Relaxed)),
-            calls: Calls::default(),
+            calls: CallCounts::default(),
             faults: Vec::new(),
             free_faults: FreeFaults::default(),
         };
@@ -151,7 +150,7 @@ impl SimDevice {
 
     /// How often the device was called so far.
     #[must_use]
-    pub fn calls(&self) -> Calls {
+    pub fn calls(&self) -> CallCounts {
         lock(&self.state).calls
     }
 
@@ -189,7 +188,7 @@ impl SimDevice {
     ///
     /// # Errors
     /// [`SourceError::Driver`] if there is no such stream.
-    pub fn launch(&self, stream: StreamHandle, uses: &[Use]) -> Result<(), SourceError> {
+    pub fn launch(&self, stream: StreamHandle, uses: &[MemoryUse]) -> Result<(), SourceError> {
         self.work(Operation::Launch, |state| state.give(stream, Work::Launch, uses.to_vec()))
     }
 
@@ -291,7 +290,7 @@ impl State {
     }
 
     /// Gives a stream work, with a look at whether the memory is there.
-    fn give(&mut self, stream: StreamHandle, work: Work, uses: Vec<Use>) -> Result<(), String> {
+    fn give(&mut self, stream: StreamHandle, work: Work, uses: Vec<MemoryUse>) -> Result<(), String> {
         let is_there =
             |span| self.device.holds(span) || self.mapped.is_accessible(span) || self.pinned.holds(span);
         if let Some(missing) = uses.iter().find(|used| !is_there(used.span)) {

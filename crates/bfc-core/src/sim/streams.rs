@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::random::Random;
-use super::watch::{Clock, Use, Violation, conflict};
+use super::watch::{Clock, MemoryUse, Violation, conflict};
 use crate::base::memory::Span;
 use crate::source::driver::{MemoryCopy, StreamHandle};
 
@@ -19,7 +19,7 @@ pub enum Pace {
         /// Chooses the order.
         seed: u64,
     },
-    /// When the host waits for it, and no more than it waits for; or by [`advance`](super::SimDevice::advance).
+    /// FaultTime the host waits for it, and no more than it waits for; or by [`advance`](super::SimDevice::advance).
     OnDemand,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Item {
     /// Its number in its stream, from 1.
     index: u64,
     work: Work,
-    uses: Vec<Use>,
+    uses: Vec<MemoryUse>,
 }
 
 #[derive(Debug, Default)]
@@ -147,7 +147,7 @@ impl Streams {
     }
 
     /// Gives a stream something to do, and checks that nothing else may use the same bytes meanwhile.
-    pub(super) fn give(&mut self, stream: u64, work: Work, uses: Vec<Use>) -> Result<(), String> {
+    pub(super) fn give(&mut self, stream: u64, work: Work, uses: Vec<MemoryUse>) -> Result<(), String> {
         let given = self.stream(stream)?;
         given.given += 1;
         let (index, clock) = (given.given, given.clock.clone());

@@ -5,12 +5,12 @@
 //! that uses bytes in use by work that has not ended is therefore either in order with it, whatever the order in which
 //! the device ends things, or a violation in this very run.
 
-use crate::base::memory::Span;
+use crate::base::memory::{Block, Span};
 use crate::source::driver::StreamHandle;
 
 /// Bytes of device memory or page-locked memory that a piece of work reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Use {
+pub struct MemoryUse {
     /// Which bytes.
     pub span: Span,
     /// For whom: work for one owner may share bytes as it likes, that is a matter of its program. A block's
@@ -20,10 +20,10 @@ pub struct Use {
     pub writes: bool,
 }
 
-impl Use {
+impl MemoryUse {
     /// A use of a block's bytes for that block, which may write them.
     #[must_use]
-    pub const fn of(block: &crate::Block) -> Self {
+    pub const fn of(block: &Block) -> Self {
         Self { span: block.span(), owner: Some(block.id), writes: true }
     }
 
@@ -69,8 +69,9 @@ pub enum Violation {
 }
 
 /// Bytes that both use, if they may not.
-pub(super) fn conflict(earlier: &[Use], later: &[Use]) -> Option<Span> {
-    let clash = |used: &&Use| earlier.iter().any(|other| other.touches(used.span) && !other.allows(used));
+pub(super) fn conflict(earlier: &[MemoryUse], later: &[MemoryUse]) -> Option<Span> {
+    let clash =
+        |used: &&MemoryUse| earlier.iter().any(|other| other.touches(used.span) && !other.allows(used));
     later.iter().find(clash).map(|used| used.span)
 }
 

@@ -1,9 +1,9 @@
 //! Addresses with nothing behind them: pools of any size for dry runs, replays and tests.
 
-use crate::allocator::error::SourceError;
 use crate::base::memory::{MemoryKind, Span};
 use crate::base::sync::{Mutex, lock};
 use crate::base::units::{Bytes, round_up};
+use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
 /// Where the addresses start: above anything that is likely to be a real pointer's low half, and easy to recognise.

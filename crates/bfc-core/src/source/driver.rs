@@ -9,8 +9,8 @@ mod sources;
 
 use std::fmt;
 
-use crate::allocator::error::SourceError;
 use crate::base::memory::{AddressSpace, Span};
+use crate::source::error::SourceError;
 
 pub use handles::{EventHandle, MemoryCopy, PhysicalHandle, StreamHandle};
 pub use poison::Poison;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::allocator::error::SourceError;
 use crate::base::memory::{AddressSpace, MemoryKind, Span};
+use crate::source::error::SourceError;
 
 /// A source of regions: system memory, a device's memory, bare addresses.
 ///

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::allocator::error::SourceError;
 use crate::base::memory::{AddressSpace, MemoryKind, Span};
 use crate::base::sync::{Mutex, lock};
 use crate::base::units::{Bytes, MIB, round_up};
 use crate::source::driver::Driver;
+use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
 /// The largest piece of memory that is mapped at once, in bytes. What can be given back are whole pieces; what growing

@@ -8,9 +8,9 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use crate::allocator::error::{SourceError, VisitorError};
 use crate::base::memory::{AddressSpace, MemoryKind, Span};
 use crate::base::sync::{Mutex, lock};
+use crate::source::error::{SourceError, VisitorError};
 use crate::source::sub_allocator::SubAllocator;
 
 /// Is called with a region and the index of its place: the NUMA node of host memory, the ordinal of a device.

@@ -1,26 +1,24 @@
 //! A pool whose memory may be used on other streams than its own.
 
+mod facets;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Stream;
 use super::deferred::Deferred;
-use crate::accounting::retry::{AllocatorRetry, Refusal, Want};
+use crate::accounting::retry::{AllocatorRetry, Refusal};
 use crate::allocator::attributes::AllocationAttributes;
-use crate::allocator::error::{AllocError, BlockError, RecordError, SourceError};
-use crate::allocator::oom::{OomReport, Verdict};
+use crate::allocator::error::{AllocError, BlockError};
+use crate::allocator::oom::{OomReport, PendingFrees, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::{Allocator, AllocatorSnapshot, Request};
-use crate::base::ledger::{Ledger, OwnerBytes, Tag};
-use crate::base::memory::{AddressSpace, Block, MemoryKind, Span};
-use crate::base::owner::OwnerId;
+use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
+use crate::base::memory::{AddressSpace, Block, MemoryKind};
 use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, ThreadNumber, lock};
-use crate::base::units::Bytes;
-use crate::policy::planned::PlannedCounts;
-use crate::wrappers::guard::Damage;
+use crate::source::error::SourceError;
+use crate::source::stream::Stream;
 
 /// How long a request waits for frees, as upstream.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,7 +29,7 @@ const FRUITLESS_WAITS: u32 = 16;
 /// A pool of a device's memory that belongs to one stream, and may be used on others.
 ///
 /// Memory of the pool is handed out for work on its compute stream: what is freed is free at once, since new work there
-/// comes after the old. Whoever uses a block elsewhere says so first, by [`record_stream`](Allocator::record_stream): the
+/// comes after the old. Whoever uses a block elsewhere says so first, by [`record_stream`](crate::StreamOrder::record_stream): the
 /// other stream then waits for what the compute stream was given so far, and once the block is given back, from any
 /// thread, its memory is free only after the work that the other stream was given until then.
 ///
@@ -80,19 +78,6 @@ struct Used {
     streams: Vec<Arc<Stream>>,
     /// It was given back, and waits for the streams.
     freed: bool,
-}
-
-/// Frees of a [`StreamAllocator`] that wait for other streams.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[non_exhaustive]
-pub struct PendingFrees {
-    /// How many blocks.
-    pub blocks: usize,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Bytes that are never given back, because the driver could not say when their use ends.
-    pub stranded_bytes: u64,
 }
 
 /// What there was before an attempt.
@@ -167,7 +152,7 @@ impl StreamAllocator {
     /// [`PoolConfig::with_stalemate_after`](crate::PoolConfig::with_stalemate_after) says of pools, in place of the pool's own.
     /// What other streams still use is no thread's to free: a request that it would serve waits for the streams, and
     /// meanwhile does not count as waiting for threads. Not for pools whose frees wait for a
-    /// [frontier](Allocator::set_safe_frontier).
+    /// [frontier](crate::Upkeep::set_safe_frontier).
     #[must_use]
     pub fn with_stalemate_after(mut self, time: Duration) -> Self {
         self.retry = AllocatorRetry::with_stalemate(Some(time));
@@ -221,7 +206,7 @@ impl StreamAllocator {
     /// Wakes those whom a free may have served.
     fn notify(&self) {
         if self.retry.is_awaited() {
-            self.retry.notify_up_to(self.within_reach());
+            self.retry.notify_up_to(self.max_satisfiable_bytes());
         }
     }
 
@@ -350,7 +335,7 @@ impl StreamAllocator {
         if !request.attributes.retry_on_failure || self.retry_timeout.is_zero() {
             return Err(error);
         }
-        self.retry.allocate_as(self.pool.want(request), self.retry_timeout, |_last| self.attempt(request))
+        self.retry.allocate_as(self.pool.wait_key(request), self.retry_timeout, |_last| self.attempt(request))
     }
 
     /// Completes the report of a request that is given up, of which the pool has told in brief.
@@ -393,7 +378,7 @@ impl StreamAllocator {
         self.retry.others_may_free(|| {
             let pending = |blocks: Vec<&Block>| Some(blocks.into_iter().copied().collect());
             let pending: Vec<Block> = self.pending.of_the_first(u64::MAX, pending).unwrap_or_default();
-            self.pool.left_behind(&pending)
+            self.pool.has_orphaned_blocks(&pending)
         })
     }
 }
@@ -422,14 +407,6 @@ unsafe impl Allocator for StreamAllocator {
         self.allocate_or_wait(request).map_err(|error| self.explain(request, error))
     }
 
-    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
-        self.with_pending(request, self.pool.refusal(request, verdict))
-    }
-
-    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
-        self.pool.owner_bytes(owner)
-    }
-
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
         self.threads.note(&self.retry, AllocatorRetry::meet_freeing);
         let streams = self.streams_of_freed(&block)?;
@@ -443,32 +420,6 @@ unsafe impl Allocator for StreamAllocator {
         outcome
     }
 
-    fn record_stream(&self, block: &Block, stream: &Arc<Stream>) -> Result<(), RecordError> {
-        if block.is_empty() || *stream == self.compute {
-            return Ok(());
-        }
-        self.refuse_freed(block)?;
-        match self.pool.tag(block) {
-            Ok(_) | Err(BlockError::Untracked) => {}
-            Err(error) => return Err(error.into()),
-        }
-        {
-            let uses = &mut *lock(&self.uses);
-            let used = uses.entry(block.address).or_insert_with(|| {
-                self.used.fetch_add(1, Ordering::Relaxed);
-                Used { block: *block, streams: Vec::new(), freed: false }
-            });
-            if !used.streams.contains(stream) {
-                used.streams.push(Arc::clone(stream));
-            }
-        }
-        // The memory may have been another's, for whom the compute stream has work to do still.
-        let event = self.pending.events.record(&self.compute)?;
-        let outcome = stream.wait(&event);
-        self.pending.events.put(event);
-        Ok(outcome?)
-    }
-
     fn stats(&self) -> Stats {
         Stats { retry: self.retry.stats(), ..self.pool.stats() }
     }
@@ -477,94 +428,28 @@ unsafe impl Allocator for StreamAllocator {
         self.pool.bytes_in_use()
     }
 
-    fn stream(&self) -> Option<&Arc<Stream>> {
-        Some(&self.compute)
-    }
-
-    fn regions(&self) -> Vec<Span> {
-        self.pool.regions()
-    }
-
-    fn clear_stats(&self) -> bool {
-        self.retry.clear_stats();
-        self.pool.clear_stats()
-    }
-
     fn tracks_sizes(&self) -> bool {
         self.pool.tracks_sizes()
     }
 
-    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
-        self.refuse_freed(block)?;
-        self.pool.requested_bytes(block)
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        Some(self)
     }
 
-    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
-        let block = self.pool.block_at(address)?;
-        self.refuse_freed(&block).map_err(|_| BlockError::NoBlockAt { address })?;
-        Ok(block)
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        Some(self)
     }
 
-    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.refuse_freed(block)?;
-        self.pool.tag(block)
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        Some(self)
     }
 
-    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
-        self.refuse_freed(block)?;
-        self.pool.retag(block, tag)
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        Some(self)
     }
 
-    fn ledger(&self) -> Ledger {
-        self.pool.ledger()
-    }
-
-    fn snapshot(&self) -> AllocatorSnapshot {
-        let AllocatorSnapshot { stats, ledger } = self.pool.snapshot();
-        AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
-    }
-
-    fn set_safe_frontier(&self, count: u64) {
-        self.pool.set_safe_frontier(count);
-        self.retry.notify();
-    }
-
-    fn find_damage(&self) -> Vec<Damage> {
-        self.pool.find_damage()
-    }
-
-    fn trim(&self, keep: Bytes) -> u64 {
-        self.poll();
-        self.pool.trim(keep)
-    }
-
-    fn want(&self, request: &Request<'_>) -> Want {
-        self.pool.want(request)
-    }
-
-    /// What is pending may serve anybody, once somebody waits for it.
-    fn within_reach(&self) -> u64 {
-        if self.pending.len() > 0 { u64::MAX } else { self.pool.within_reach() }
-    }
-
-    fn expect_frees(&self, begin: bool) {
-        self.retry.expect_frees(begin);
-    }
-
-    fn left_behind(&self, besides: &[Block]) -> bool {
-        self.pool.left_behind(besides)
-    }
-
-    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
-        self.pool.would_fit(request, freed)
-    }
-
-    fn begin_step(&self) {
-        self.pool.begin_step();
-    }
-
-    fn plan_counts(&self) -> Option<PlannedCounts> {
-        self.pool.plan_counts()
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        Some(self)
     }
 }
 

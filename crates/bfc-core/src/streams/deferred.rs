@@ -10,10 +10,10 @@ use std::sync::{Arc, TryLockError};
 use crossbeam::queue::SegQueue;
 
 use super::cheapest::{Marks, cheapest_cut};
-use super::{Event, Stream};
-use crate::allocator::error::SourceError;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, MutexGuard, lock};
+use crate::source::error::SourceError;
+use crate::source::stream::{Event, Stream};
 
 /// Events that are kept for the next use: making one costs more than recording one.
 const SPARE_EVENTS: usize = 64;

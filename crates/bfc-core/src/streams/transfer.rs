@@ -2,18 +2,19 @@
 //!
 //! The host lends a page-locked buffer to a copy and gets it back when the copy has ended. Meanwhile nobody can read or
 //! write it, and whoever loses interest drops the transfer: the buffer is kept until then. Of the device's memory only the
-//! order matters, which [`record_stream`](Allocator::record_stream) sees to.
+//! order matters, which [`record_stream`](crate::StreamOrder::record_stream) sees to.
 
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::Arc;
 
-use super::Stream;
 use super::deferred::{Deferred, Mark};
 use crate::allocator::attributes::AllocationAttributes;
-use crate::allocator::error::{AllocError, RecordError, SourceError};
+use crate::allocator::error::{AllocError, RecordError};
 use crate::allocator::{Allocation, Allocator, Request};
 use crate::base::memory::MemoryKind;
 use crate::source::driver::MemoryCopy;
+use crate::source::error::SourceError;
+use crate::source::stream::Stream;
 
 /// A transfer that was not begun.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

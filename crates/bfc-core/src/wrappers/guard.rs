@@ -8,7 +8,7 @@
 //! What upstream does by ending the program is a value here: a [`Damage`] that names block, offset and owner.
 
 mod config;
-mod damage;
+mod facets;
 mod pattern;
 mod quarantine;
 mod upkeep;
@@ -24,19 +24,15 @@ use crate::allocator::attributes::AllocationAttributes;
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{OomReport, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::{Allocator, AllocatorSnapshot, Request};
-use crate::base::ledger::{Ledger, OwnerBytes, Tag};
-use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
+use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
+use crate::base::ledger::Tag;
+use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::owner::OwnerId;
+use crate::base::placement::Placement;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, lock};
-use crate::base::units::Bytes;
-use crate::policy::Place;
-use crate::policy::planned::PlannedCounts;
-use crate::streams::Stream;
 
 pub use config::{Fill, GuardConfig};
-pub use damage::{Damage, Fault};
 use pattern::Pattern;
 use quarantine::{Freed, Quarantine};
 pub use upkeep::GuardReport;
@@ -59,7 +55,7 @@ pub struct GuardError {
 /// use, and in the [report](Self::report).
 ///
 /// Damage is found when a block is given back, when it leaves the quarantine, by
-/// [`find_damage`](Allocator::find_damage), and when the guard is dropped. A damaged block that is given back is no
+/// [`find_damage`](crate::Inspection::find_damage), and when the guard is dropped. A damaged block that is given back is no
 /// longer the user's, and the answer is [`BlockError::OutOfBounds`]; its memory is never handed out again, because whoever
 /// damaged it may do so again. It is counted, and goes back to the inner allocator when the guard is dropped. Memory in
 /// quarantine goes back before a request has to fail or to wait for it.
@@ -67,7 +63,7 @@ pub struct GuardError {
 /// ```
 /// use std::sync::Arc;
 /// use bfc_core::{
-///     Allocator, BfcAllocator, BfcConfig, BlockError, Bytes, Fault, GuardAllocator, GuardConfig, HostMemory, Request,
+///     Allocator, BfcAllocator, BfcConfig, BlockError, Bytes, DamageKind, GuardAllocator, GuardConfig, HostMemory, Request,
 /// };
 /// let pool = BfcAllocator::new("cpu", Arc::new(HostMemory::new()), BfcConfig::new(Bytes::mib(4)));
 /// let guard = GuardAllocator::new(Arc::new(pool), GuardConfig::default())?;
@@ -80,7 +76,7 @@ pub struct GuardError {
 /// // SAFETY: nothing uses the block any more.
 /// let error = unsafe { guard.deallocate(block) }.unwrap_err();
 /// let BlockError::OutOfBounds { damage } = error else { panic!("{error}") };
-/// assert_eq!((damage.fault, damage.offset), (Fault::Overrun, 100));
+/// assert_eq!((damage.fault, damage.offset), (DamageKind::Overrun, 100));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct GuardAllocator {
@@ -181,6 +177,12 @@ impl GuardAllocator {
         }
     }
 
+    /// The request of the inner allocator for a block with room for the canaries; `None` if it leaves the address space.
+    fn inner_request<'a>(&self, request: &Request<'a>) -> Option<Request<'a>> {
+        let (_, bytes) = Zones::plan(request.bytes, request.alignment, self.config.zone)?;
+        Some(Request { bytes, ..*request })
+    }
+
     fn too_large(&self, request: &Request<'_>) -> AllocError {
         let Request { bytes, alignment, .. } = *request;
         AllocError::TooLarge { allocator: self.inner.name().to_owned(), bytes, alignment }
@@ -192,7 +194,7 @@ impl GuardAllocator {
         let slot = u32::try_from(state.live.vacant_key()).ok()?;
         state.live.insert(Live { zones, told: false });
         let user = zones.user();
-        let place = Place { address: user.address, bytes: user.bytes, slot };
+        let place = Placement { address: user.address, bytes: user.bytes, slot };
         Some(state.accounts.open(place, user.bytes, tag))
     }
 
@@ -207,6 +209,12 @@ impl GuardAllocator {
 }
 
 impl State {
+    /// The blocks of the inner allocator around those of these blocks that are live.
+    fn inner_blocks<'a>(&'a self, blocks: &'a [Block]) -> impl Iterator<Item = Block> + 'a {
+        let live = blocks.iter().filter(|block| self.tag_of(block).is_ok());
+        live.filter_map(|block| self.live.get(block.chunk as usize)).map(|live| live.zones.inner)
+    }
+
     /// What a live block is charged to.
     fn tag_of(&self, block: &Block) -> Result<Tag, BlockError> {
         let tag = self.accounts.live(block)?.tag;
@@ -217,8 +225,8 @@ impl State {
     }
 }
 
-const fn place_of(block: &Block) -> Place {
-    Place { address: block.address, bytes: block.bytes, slot: block.chunk }
+const fn place_of(block: &Block) -> Placement {
+    Placement { address: block.address, bytes: block.bytes, slot: block.chunk }
 }
 
 impl fmt::Debug for GuardAllocator {
@@ -301,96 +309,28 @@ unsafe impl Allocator for GuardAllocator {
         lock(&self.state).accounts.figures.bytes_in_use
     }
 
-    fn stream(&self) -> Option<&Arc<Stream>> {
-        self.inner.stream()
+    fn tracks_sizes(&self) -> bool {
+        true
     }
 
-    fn regions(&self) -> Vec<Span> {
-        self.inner.regions()
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        Some(self)
     }
 
-    fn clear_stats(&self) -> bool {
-        lock(&self.state).accounts.clear_figures();
-        self.inner.clear_stats()
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        Some(self)
     }
 
-    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
-        self.tag(block).map(|_| block.bytes)
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        Some(self)
     }
 
-    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
-        let State { accounts, live, .. } = &mut *lock(&self.state);
-        let span_of = |slot: u32| live.get(slot as usize).map(|live: &Live| live.zones.user());
-        let slot = accounts.slot_at(address, |slot| span_of(slot).map(|span| span.address))?;
-        let span = span_of(slot).ok_or(BlockError::NoBlockAt { address })?;
-        Ok(accounts.block(Place { address: span.address, bytes: span.bytes, slot }))
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
     }
 
-    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        if *block == Block::EMPTY {
-            return Ok(Tag::default());
-        }
-        lock(&self.state).tag_of(block)
-    }
-
-    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
-        if *block == Block::EMPTY {
-            return Ok(());
-        }
-        let inner = {
-            let state = &mut *lock(&self.state);
-            state.tag_of(block)?;
-            state.accounts.retag(place_of(block), tag);
-            state.live.get(block.chunk as usize).map(|live| live.zones.inner)
-        };
-        inner.map_or(Ok(()), |inner| self.inner.retag(&inner, tag))
-    }
-
-    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
-        self.inner.refusal(request, verdict)
-    }
-
-    fn ledger(&self) -> Ledger {
-        lock(&self.state).accounts.ledger.clone()
-    }
-
-    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
-        lock(&self.state).accounts.ledger.owner(owner)
-    }
-
-    /// What the guard's users hold, at one moment. Limit, reserved bytes and regions are those of the inner allocator, which
-    /// is asked without the guard's lock.
-    fn snapshot(&self) -> AllocatorSnapshot {
-        let (figures, ledger) = {
-            let accounts = &lock(&self.state).accounts;
-            (accounts.figures.clone(), accounts.ledger.clone())
-        };
-        AllocatorSnapshot { stats: with_source_figures(figures, self.inner.stats()), ledger }
-    }
-
-    fn set_safe_frontier(&self, count: u64) {
-        self.inner.set_safe_frontier(count);
-    }
-
-    fn trim(&self, keep: Bytes) -> u64 {
-        self.inner.trim(keep)
-    }
-
-    fn expect_frees(&self, begin: bool) {
-        self.inner.expect_frees(begin);
-    }
-
-    fn begin_step(&self) {
-        self.inner.begin_step();
-    }
-
-    fn plan_counts(&self) -> Option<PlannedCounts> {
-        self.inner.plan_counts()
-    }
-
-    fn find_damage(&self) -> Vec<Damage> {
-        self.check_all();
-        lock(&self.state).findings.list()
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        Some(self)
     }
 }
 

@@ -4,6 +4,8 @@
 //! large regions and nothing of the blocks inside; here every block is an allocation of its own. It is also the way to
 //! tell a pool's fault from the program's. What PyTorch does without caching and TensorFlow with `cuda_malloc`.
 
+mod facets;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +14,17 @@ use slab::Slab;
 
 use crate::accounting::account::Account;
 use crate::accounting::accounts::Accounts;
-use crate::accounting::callers::{CallOut, Users};
-use crate::accounting::retry::{AllocatorRetry, Refusal, Want};
-use crate::allocator::error::{AllocError, BlockError, SourceError};
+use crate::accounting::callers::{ReentrancyGuard, ThreadRegistry};
+use crate::accounting::retry::{AllocatorRetry, Refusal};
+use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{HOLDERS, Holdings, OomReport, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::{Allocator, AllocatorSnapshot, Request};
-use crate::base::ledger::{Ledger, OwnerBytes, Tag};
+use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
-use crate::base::owner::OwnerId;
+use crate::base::placement::Placement;
 use crate::base::sync::{Mutex, ThreadNumber, lock};
 use crate::base::units::{Bytes, round_up};
-use crate::policy::Place;
+use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
 /// How long a request waits for frees, as in pools.
@@ -35,7 +36,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Accounts are those of a pool: figures, ledger, tags, look-ups by address, and typed errors for stale, foreign and
 /// made-up blocks. Nothing is rounded, so a block has exactly the bytes that were asked for, unless the source delivers
 /// more. Requests that the limit or the source refuses wait for frees of other threads, as in pools. There is no order of
-/// frees to keep, so a [safe frontier](Allocator::set_safe_frontier) means nothing here: a block must not be given back
+/// frees to keep, so a [safe frontier](crate::Upkeep::set_safe_frontier) means nothing here: a block must not be given back
 /// while work on a device still uses it.
 ///
 /// ```
@@ -58,7 +59,7 @@ pub struct PassthroughAllocator {
     retry_timeout: Duration,
     state: Mutex<State>,
     retry: AllocatorRetry,
-    call_out: CallOut,
+    reentrancy: ReentrancyGuard,
 }
 
 /// What the lock protects.
@@ -66,7 +67,7 @@ pub struct PassthroughAllocator {
 struct State {
     accounts: Accounts,
     live: Slab<Live>,
-    users: Users,
+    users: ThreadRegistry,
     /// Bytes that are out.
     reserved: u64,
 }
@@ -87,7 +88,7 @@ impl PassthroughAllocator {
         let state = State {
             accounts: Accounts::new(PoolId::next()),
             live: Slab::new(),
-            users: Users::default(),
+            users: ThreadRegistry::default(),
             reserved: 0,
         };
         Self {
@@ -98,7 +99,7 @@ impl PassthroughAllocator {
             retry_timeout: RETRY_TIMEOUT,
             state: Mutex::new(state),
             retry: AllocatorRetry::new(),
-            call_out: CallOut::default(),
+            reentrancy: ReentrancyGuard::default(),
         }
     }
 
@@ -165,7 +166,7 @@ impl PassthroughAllocator {
     }
 
     fn take_region(&self, state: &State, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
-        let region = self.call_out.call(self.stats_of(state), || self.source.allocate(alignment, bytes))?;
+        let region = self.reentrancy.call(self.stats_of(state), || self.source.allocate(alignment, bytes))?;
         let sound = region.address.is_multiple_of(alignment) && region.bytes >= bytes;
         if sound && region.end().is_some() {
             return Ok(region);
@@ -180,7 +181,7 @@ impl PassthroughAllocator {
     /// # Safety
     /// The region came from the source, it is in the table no more, and nothing uses it.
     unsafe fn give_back(&self, state: &State, region: Span) {
-        self.call_out.call(self.stats_of(state), || {
+        self.reentrancy.call(self.stats_of(state), || {
             // SAFETY: as this function's caller promises.
             unsafe { self.source.free(region) }
         });
@@ -193,7 +194,7 @@ impl PassthroughAllocator {
 
     /// Asks the state something, unless from within a call of this allocator's own.
     fn with_state<R>(&self, ask: impl FnOnce(&mut State) -> R) -> Option<R> {
-        self.call_out.enter().map(|_| ask(&mut lock(&self.state)))
+        self.reentrancy.enter().map(|_| ask(&mut lock(&self.state)))
     }
 
     /// Asks something of a live block; `of_empty` is the answer for an empty one.
@@ -215,8 +216,8 @@ impl PassthroughAllocator {
 
     /// Whether another thread may give something back.
     fn could_be_freed(&self, state: &State) -> bool {
-        let left_behind = || state.users.left_behind(&state.accounts, &[]);
-        state.accounts.figures.live_allocs > 0 && self.retry.others_may_free(left_behind)
+        let has_orphaned_blocks = || state.users.has_orphaned_blocks(&state.accounts, &[]);
+        state.accounts.figures.live_allocs > 0 && self.retry.others_may_free(has_orphaned_blocks)
     }
 
     #[cold]
@@ -256,7 +257,7 @@ impl State {
         self.live.insert(live);
         self.reserved = self.reserved.saturating_add(live.region.bytes);
         self.accounts.note_reserved(self.reserved);
-        let place = Place { address: live.user.address, bytes: live.user.bytes, slot };
+        let place = Placement { address: live.user.address, bytes: live.user.bytes, slot };
         Some(self.accounts.open(place, request.bytes, request.tag))
     }
 
@@ -280,8 +281,8 @@ impl fmt::Debug for PassthroughAllocator {
     }
 }
 
-const fn place_of(block: &Block) -> Place {
-    Place { address: block.address, bytes: block.bytes, slot: block.chunk }
+const fn place_of(block: &Block) -> Placement {
+    Placement { address: block.address, bytes: block.bytes, slot: block.chunk }
 }
 
 // SAFETY: each block is a region of its own, or lies in one; the source promises that regions are valid memory of its
@@ -311,21 +312,21 @@ unsafe impl Allocator for PassthroughAllocator {
             return Err(AllocError::TooLarge { allocator: self.name.clone(), bytes, alignment });
         }
         let reentrant = || AllocError::Reentrant { allocator: self.name.clone() };
-        let thread = self.call_out.enter().ok_or_else(reentrant)?;
+        let thread = self.reentrancy.enter().ok_or_else(reentrant)?;
         let timeout = self.retry_timeout;
         let retry = request.attributes.retry_on_failure && !timeout.is_zero();
         match self.attempt(request, thread, !retry) {
             Err(refusal) if retry && refusal.wait => {}
             outcome => return outcome.map_err(|refusal| refusal.error),
         }
-        self.retry.allocate_as(self.want(request), timeout, |last| self.attempt(request, thread, last))
+        self.retry.allocate_as(self.wait_key(request), timeout, |last| self.attempt(request, thread, last))
     }
 
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
         if block == Block::EMPTY {
             return Ok(());
         }
-        let thread = self.call_out.enter().ok_or(BlockError::Reentrant)?;
+        let thread = self.reentrancy.enter().ok_or(BlockError::Reentrant)?;
         let unreserved = {
             let state = &mut *lock(&self.state);
             let (Live { region, .. }, _) = state.find(&block)?;
@@ -342,88 +343,36 @@ unsafe impl Allocator for PassthroughAllocator {
         Ok(())
     }
 
-    fn want(&self, request: &Request<'_>) -> Want {
-        // Neither the limit nor a source has room for more where it has none for less, of one alignment.
-        Want { bytes: request.bytes, class: Some(u64::from(request.alignment.trailing_zeros())) }
-    }
-
-    fn within_reach(&self) -> u64 {
-        self.with_state(|state| self.unreserved(state)).unwrap_or(u64::MAX)
-    }
-
-    fn expect_frees(&self, begin: bool) {
-        self.retry.expect_frees(begin);
-    }
-
-    fn left_behind(&self, besides: &[Block]) -> bool {
-        self.with_state(|state| state.users.left_behind(&state.accounts, besides)).unwrap_or(true)
-    }
-
-    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
-        self.with_state(|state| self.report(state, request, verdict, true))
-            .unwrap_or_else(|| OomReport::new(self.name.clone(), request, verdict))
-    }
-
-    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
-        self.with_state(|state| state.accounts.ledger.owner(owner)).unwrap_or_default()
-    }
-
     fn stats(&self) -> Stats {
-        let stats = match self.call_out.enter() {
+        let stats = match self.reentrancy.enter() {
             Some(_) => self.stats_of(&lock(&self.state)),
-            None => self.call_out.stats(),
+            None => self.reentrancy.stats(),
         };
         Stats { retry: self.retry.stats(), ..stats }
     }
 
-    fn regions(&self) -> Vec<Span> {
-        let regions = |state: &mut State| state.live.iter().map(|(_, live)| live.region).collect();
-        let mut regions: Vec<Span> = self.with_state(regions).unwrap_or_default();
-        regions.sort_by_key(|region| region.address);
-        regions
+    fn tracks_sizes(&self) -> bool {
+        true
     }
 
-    fn clear_stats(&self) -> bool {
-        let cleared = self.with_state(|state| state.accounts.clear_figures()).is_some();
-        if cleared {
-            self.retry.clear_stats();
-        }
-        cleared
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        Some(self)
     }
 
-    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
-        self.of_block(block, 0, |_, found| found.requested)
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        Some(self)
     }
 
-    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
-        self.with_state(|state| {
-            let State { accounts, live, .. } = state;
-            let slot =
-                accounts.slot_at(address, |slot| live.get(slot as usize).map(|live| live.user.address))?;
-            let Span { address, bytes } =
-                live.get(slot as usize).ok_or(BlockError::NoBlockAt { address })?.user;
-            Ok(accounts.block(Place { address, bytes, slot }))
-        })
-        .unwrap_or(Err(BlockError::Reentrant))
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        Some(self)
     }
 
-    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, Tag::default(), |_, found| found.tag)
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
     }
 
-    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
-        self.of_block(block, (), |state, _| state.accounts.retag(place_of(block), tag))
-    }
-
-    fn ledger(&self) -> Ledger {
-        self.with_state(|state| state.accounts.ledger.clone()).unwrap_or_default()
-    }
-
-    fn snapshot(&self) -> AllocatorSnapshot {
-        let read = |state: &mut State| (self.stats_of(state), state.accounts.ledger.clone());
-        let (stats, ledger) =
-            self.with_state(read).unwrap_or_else(|| (self.call_out.stats(), Ledger::default()));
-        AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        Some(self)
     }
 }
 

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bfc_core::{
-    AllocError, AllocationAttributes, Allocator, Bfc, BfcConfig, Block, BlockError, Bytes, Category,
-    ChunkInfo, ConfiguredPolicy, CutRule, OomReport, OwnerId, PolicyAllocator, PoolConfig, PoolId, Request,
-    SourceError, Stats, Tag, TimingCounter, Verdict,
+    Accounting, AllocError, AllocationAttributes, Allocator, Bfc, BfcConfig, Block, BlockError, Bytes,
+    Category, ChunkInfo, ConfiguredPolicy, CutRule, OomReport, OwnerId, PolicyAllocator, PoolConfig, PoolId,
+    Request, SourceError, Stats, Tag, TimingCounter, Upkeep, Verdict,
 };
 
 pub use super::op::Op;
@@ -140,7 +140,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         counter: Option<Arc<TimingCounter>>,
     ) -> Self {
         let blank = P::configured(config.options());
-        let counter = counter.filter(|_| blank.knows_counts());
+        let counter = counter.filter(|_| blank.capabilities().supports_counts);
         let config = match &counter {
             Some(counter) => config.with_timing_counter(Arc::clone(counter)),
             None => config,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     Allocator, BfcAllocator, BfcConfig, Block, Bytes, DeviceMemory, Driver, Event, GrowthRule, KIB, MIB,
-    Request, SourceError, Stream, StreamAllocator, SubAllocator, VirtualMemory,
+    Request, SourceError, Stream, StreamAllocator, StreamOrder, SubAllocator, VirtualMemory,
 };
 
 use super::Random;

@@ -6,7 +6,7 @@ pub mod plain;
 
 use std::collections::BTreeMap;
 
-use bfc_core::{Moment, Need, NotAdded, NotLive, Piece, Place, Policy, Span};
+use bfc_core::{NotAdded, NotLive, Piece, Placement, PlacementRequest, Policy, Release, Span};
 use proptest::prelude::*;
 
 use plain::{Plain, PlainPiece, Rules};
@@ -15,7 +15,7 @@ use plain::{Plain, PlainPiece, Rules};
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Takes a region for the block if nothing fits and `grow` says so.
-    Place {
+    Placement {
         bytes: u64,
         alignment_log2: u8,
         grow: bool,
@@ -53,7 +53,7 @@ pub fn steps(most: u64) -> impl Strategy<Value = Vec<Step>> {
     let regions = prop_oneof![3 => 1..most, 1 => 1..300_u64];
     let step = prop_oneof![
         8 => (bytes.clone(), 0..14_u8, prop::bool::weighted(0.7))
-            .prop_map(|(bytes, alignment_log2, grow)| Step::Place { bytes, alignment_log2, grow }),
+            .prop_map(|(bytes, alignment_log2, grow)| Step::Placement { bytes, alignment_log2, grow }),
         6 => any::<usize>().prop_map(|pick| Step::Free { pick }),
         1 => any::<usize>().prop_map(|pick| Step::FreeTwice { pick }),
         1 => prop_oneof![0..64_u32, Just(u32::MAX)].prop_map(|slot| Step::FreeMadeUp { slot }),
@@ -67,7 +67,7 @@ pub fn steps(most: u64) -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Which regions a policy must not want to keep, of the plain ones.
-pub type Unwanted = fn(&Plain, Moment) -> Vec<Span>;
+pub type Unwanted = fn(&Plain, Release) -> Vec<Span>;
 
 /// A policy and its shadow.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ pub struct Shadow<P> {
     pub policy: P,
     plain: Plain,
     unwanted: Unwanted,
-    live: BTreeMap<u32, Place>,
+    live: BTreeMap<u32, Placement>,
     /// Where the next region starts.
     next: u64,
 }
@@ -93,16 +93,19 @@ impl<P: Policy + Clone> Shadow<P> {
         while let Some((&slot, _)) = self.live.first_key_value() {
             self.free(slot);
         }
-        while let Some(span) = self.policy.take_idle_region(u64::MAX) {
+        while let Some(span) = self.policy.release(Release::Idle { at_most: u64::MAX }) {
             self.plain.remove(span);
         }
         self.compare();
-        assert_eq!((self.policy.reserved_bytes(), self.policy.free_bytes(None)), (0, 0));
+        assert_eq!(
+            (self.policy.status().reserved_bytes, (&self.policy as &dyn Policy).free_bytes(None)),
+            (0, 0)
+        );
     }
 
     pub fn step(&mut self, step: &Step) {
         match *step {
-            Step::Place { bytes, alignment_log2, grow } => {
+            Step::Placement { bytes, alignment_log2, grow } => {
                 self.place(bytes, 1 << alignment_log2, grow);
             }
             Step::Free { pick } => {
@@ -141,10 +144,10 @@ impl<P: Policy + Clone> Shadow<P> {
                     .iter()
                     .find(|region| region.is_idle() && region.span.bytes <= at_most)
                     .map(|region| region.span);
-                assert_eq!(self.policy.take_idle_region(at_most), idle);
+                assert_eq!(self.policy.release(Release::Idle { at_most }), idle);
                 idle.into_iter().for_each(|span| self.plain.remove(span));
             }
-            Step::TakeUnwanted => self.take_unwanted(Moment::AfterFree),
+            Step::TakeUnwanted => self.take_unwanted(Release::Unwanted),
             Step::WhatIf { bytes } => self.what_if(bytes),
         }
         self.compare();
@@ -155,13 +158,13 @@ impl<P: Policy + Clone> Shadow<P> {
     }
 
     /// As a pool does it: search, give back what is unwanted, grow, search again.
-    pub fn place(&mut self, bytes: u64, alignment: u64, grow: bool) -> Option<Place> {
-        let need = Need::new(bytes).with_alignment(alignment);
+    pub fn place(&mut self, bytes: u64, alignment: u64, grow: bool) -> Option<Placement> {
+        let need = PlacementRequest::new(bytes).with_alignment(alignment);
         let rounded = self.policy.rounded(bytes, alignment).unwrap();
         assert_eq!(rounded, self.plain.rules.rounded(bytes));
         let mut place = self.place_once(&need);
         if place.is_none() && grow {
-            self.take_unwanted(Moment::BeforeGrowth);
+            self.take_unwanted(Release::BeforeGrowth);
             self.compare();
             let region = self.policy.region_bytes(rounded, 0);
             assert!(region >= rounded);
@@ -173,7 +176,7 @@ impl<P: Policy + Clone> Shadow<P> {
         place
     }
 
-    fn place_once(&mut self, need: &Need) -> Option<Place> {
+    fn place_once(&mut self, need: &PlacementRequest) -> Option<Placement> {
         let expected = self.plain.place(need.bytes, need.alignment);
         let place = self.policy.place(need);
         assert_eq!(
@@ -194,7 +197,7 @@ impl<P: Policy + Clone> Shadow<P> {
         assert_eq!(self.policy.free(slot, 0), Ok(()));
         self.plain.free(place.address);
         self.compare();
-        self.take_unwanted(Moment::AfterFree);
+        self.take_unwanted(Release::Unwanted);
         self.compare();
     }
 
@@ -205,12 +208,12 @@ impl<P: Policy + Clone> Shadow<P> {
         self.plain.add(span);
     }
 
-    fn take_unwanted(&mut self, moment: Moment) {
-        for expected in (self.unwanted)(&self.plain, moment) {
-            assert_eq!(self.policy.take_unwanted_region(moment), Some(expected));
+    fn take_unwanted(&mut self, unwanted: Release) {
+        for expected in (self.unwanted)(&self.plain, unwanted) {
+            assert_eq!(self.policy.release(unwanted), Some(expected));
             self.plain.remove(expected);
         }
-        assert_eq!(self.policy.take_unwanted_region(moment), None);
+        assert_eq!(self.policy.release(unwanted), None);
     }
 
     /// What happens on a copy stays there, and is what would happen here.
@@ -220,9 +223,12 @@ impl<P: Policy + Clone> Shadow<P> {
         if let Some(slot) = copy.pick(0) {
             copy.free(slot);
             boxed.free(slot, 0).unwrap();
-            while boxed.take_unwanted_region(Moment::AfterFree).is_some() {}
+            while boxed.release(Release::Unwanted).is_some() {}
         }
-        assert_eq!(copy.place_once(&Need::new(bytes)), boxed.place(&Need::new(bytes)));
+        assert_eq!(
+            copy.place_once(&PlacementRequest::new(bytes)),
+            boxed.place(&PlacementRequest::new(bytes))
+        );
         copy.compare();
         assert_eq!(pieces_of(&copy.policy), pieces_of(&*boxed));
     }
@@ -230,19 +236,20 @@ impl<P: Policy + Clone> Shadow<P> {
     /// Compares all that can be seen.
     pub fn compare(&self) {
         self.policy.check().unwrap();
-        assert_eq!(self.policy.damage(), None);
+        assert_eq!(self.policy.status().damage, None);
         let pieces = pieces_of(&self.policy);
         let shown = pieces.iter().map(|piece| (piece.region, plain(piece)));
         assert!(shown.eq(self.plain.pieces()), "{pieces:x?}\n{:x?}", self.plain);
         let live = pieces.iter().filter_map(|piece| piece.slot.map(|slot| (slot, piece.span)));
-        let known = self.live.values().map(|&Place { address, bytes, slot }| (slot, Span { address, bytes }));
+        let known =
+            self.live.values().map(|&Placement { address, bytes, slot }| (slot, Span { address, bytes }));
         assert_eq!(live.collect::<BTreeMap<_, _>>(), known.collect());
 
         let (regions, plain) = (self.policy.regions(), &self.plain.regions);
         assert!(regions.iter().copied().eq(plain.iter().map(|region| region.span)), "{regions:x?}");
         let free = self.plain.bytes(false);
-        assert_eq!(self.policy.reserved_bytes(), free + self.plain.bytes(true));
-        assert_eq!(self.policy.free_bytes(None), free);
+        assert_eq!(self.policy.status().reserved_bytes, free + self.plain.bytes(true));
+        assert_eq!((&self.policy as &dyn Policy).free_bytes(None), free);
         let idle = plain.iter().filter(|region| region.is_idle()).map(|region| region.span.bytes);
         assert_eq!(self.policy.idle_bytes(), idle.sum());
         let free = self.plain.pieces().filter(|(_, piece)| !piece.live).map(|(_, piece)| piece.span.bytes);
@@ -275,7 +282,7 @@ pub fn refuses_the_impossible(mut policy: impl Policy) {
     ];
     for (bytes, alignment) in impossible {
         assert_eq!(policy.rounded(bytes, alignment), None, "{bytes} at {alignment}");
-        assert_eq!(policy.place(&Need::new(bytes).with_alignment(alignment)), None);
+        assert_eq!(policy.place(&PlacementRequest::new(bytes).with_alignment(alignment)), None);
     }
     for (address, bytes) in [(0, 0), (u64::MAX, 0), (u64::MAX, 1), (1, u64::MAX), (0, 1)] {
         assert_eq!(policy.add_region(Span { address, bytes }, true), Err(NotAdded::Bad));
@@ -283,7 +290,11 @@ pub fn refuses_the_impossible(mut policy: impl Policy) {
     assert_eq!(pieces_of(&policy), [Piece::new(0, span, None)]);
     policy.check().unwrap();
 
-    for need in [Need::new(0), Need::new(1).with_alignment(1 << 63), Need::new(1 << 62)] {
+    for need in [
+        PlacementRequest::new(0),
+        PlacementRequest::new(1).with_alignment(1 << 63),
+        PlacementRequest::new(1 << 62),
+    ] {
         let place = policy.place(&need).unwrap();
         assert!(place.bytes >= need.bytes && place.address.is_multiple_of(need.alignment));
         policy.check().unwrap();
@@ -291,7 +302,7 @@ pub fn refuses_the_impossible(mut policy: impl Policy) {
         assert_eq!(policy.free(place.slot, u64::MAX), Err(NotLive { slot: place.slot }));
         policy.check().unwrap();
     }
-    assert_eq!(policy.take_idle_region(u64::MAX), Some(span));
-    assert_eq!(policy.take_idle_region(u64::MAX), None);
+    assert_eq!(policy.release(Release::Idle { at_most: u64::MAX }), Some(span));
+    assert_eq!(policy.release(Release::Idle { at_most: u64::MAX }), None);
     policy.check().unwrap();
 }

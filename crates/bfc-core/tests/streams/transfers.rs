@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bfc_core::sim::{Fault, Operation, Use, When};
+use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation};
 use bfc_core::{
     Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, MIB, MemoryKind, PinnedBuffer, PinnedMemory,
     Request, SourceError, Span, TransferError, Transfers,
@@ -45,7 +45,7 @@ fn work_comes_after_a_copy_that_it_was_told_of() {
     let (pinned, transfers) = (pinned(&bench), Transfers::new(bench.others[0].clone()));
     let tensor = bench.take(1000);
     let reads = || {
-        let uses = [Use { owner: None, ..Use::of(&tensor.block()) }];
+        let uses = [MemoryUse { owner: None, ..MemoryUse::of(&tensor.block()) }];
         bench.device.launch(bench.compute.handle(), &uses).unwrap();
         bench.device.violations().len()
     };
@@ -118,11 +118,11 @@ fn transfers_that_cannot_be_are_refused_and_copy_nothing() {
         let error = transfers.to_device(buffer(&pinned, b"data"), &tensor, at).unwrap_err();
         assert_eq!(error, TransferError::OutOfRange { at, bytes: 4, block: 1024 });
     }
-    bench.device.inject(Fault::new(Operation::Copy, When::Call(1)));
+    bench.device.inject(Fault::new(Operation::Copy, FaultTime::Call(1)));
     let error = transfers.to_device(buffer(&pinned, b"data"), &tensor, 0).unwrap_err();
     assert!(matches!(error, TransferError::Source(SourceError::Driver { call: "copy", .. })));
     // The copy was given, and its end has no event: it is waited for.
-    bench.device.inject(Fault::new(Operation::Record, When::Call(2)));
+    bench.device.inject(Fault::new(Operation::Record, FaultTime::Call(2)));
     assert!(transfers.to_device(buffer(&pinned, b"done"), &tensor, 0).is_err());
     assert_eq!(bench.device.read(Span { address: tensor.block().address, bytes: 4 }), b"done");
     drop(host);

@@ -8,8 +8,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{
-    AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Ledger, MemoryKind,
-    OwnerBytes, OwnerId, PoolId, Request, Stats, Tag, Verdict,
+    Accounting, AddressSpace, AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes,
+    Inspection, Ledger, MemoryKind, OwnerBytes, OwnerId, PoolId, Request, Stats, StreamOrder, Tag, Upkeep,
+    Verdict, WaitHints,
 };
 
 use crate::device::Device;
@@ -179,6 +180,10 @@ unsafe impl Allocator for Import {
         MemoryKind::LentHost
     }
 
+    fn address_space(&self) -> Option<AddressSpace> {
+        None
+    }
+
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         if request.bytes == 0 {
             return Ok(Block::EMPTY);
@@ -189,7 +194,9 @@ unsafe impl Allocator for Import {
             held.tag
         });
         let Some(tag) = tag else {
-            return Err(AllocError::OutOfMemory(Box::new(self.refusal(request, Verdict::Exhausted))));
+            return Err(AllocError::OutOfMemory(Box::new(
+                (self as &dyn Allocator).refusal(request, Verdict::Exhausted),
+            )));
         };
         self.account.book().open(tag, self.block.bytes);
         Ok(self.block)
@@ -211,17 +218,32 @@ unsafe impl Allocator for Import {
         self.account.stats()
     }
 
-    fn clear_stats(&self) -> bool {
-        let book = &mut *self.account.book();
-        let stats = &mut book.stats;
-        stats.num_allocs = 0;
-        stats.largest_alloc_bytes = 0;
-        (stats.peak_bytes_in_use, stats.peak_bytes_requested) = (stats.bytes_in_use, stats.bytes_in_use);
-        (stats.peak_bytes_reserved, stats.peak_tag) = (stats.bytes_in_use, Tag::default());
-        book.ledger.reset_peaks();
+    fn tracks_sizes(&self) -> bool {
         true
     }
 
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        Some(self)
+    }
+
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        None
+    }
+
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        None
+    }
+
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
+    }
+
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        Some(self)
+    }
+}
+
+impl Accounting for Import {
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
         self.of_block(block, |_| self.block.bytes)
     }
@@ -247,14 +269,35 @@ unsafe impl Allocator for Import {
         self.account.book().ledger.clone()
     }
 
-    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
-        self.account.book().ledger.owner(owner)
-    }
-
     fn snapshot(&self) -> AllocatorSnapshot {
         let Book { stats, ledger } = &*self.account.book();
         AllocatorSnapshot { stats: stats.clone(), ledger: ledger.clone() }
     }
+
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
+        self.account.book().ledger.owner(owner)
+    }
+}
+
+impl Upkeep for Import {
+    fn trim(&self, _keep: Bytes) -> u64 {
+        0
+    }
+
+    fn clear_stats(&self) -> bool {
+        let book = &mut *self.account.book();
+        let stats = &mut book.stats;
+        stats.num_allocs = 0;
+        stats.largest_alloc_bytes = 0;
+        (stats.peak_bytes_in_use, stats.peak_bytes_requested) = (stats.bytes_in_use, stats.bytes_in_use);
+        (stats.peak_bytes_reserved, stats.peak_tag) = (stats.bytes_in_use, Tag::default());
+        book.ledger.reset_peaks();
+        true
+    }
+
+    fn begin_step(&self) {}
+
+    fn set_safe_frontier(&self, _count: u64) {}
 }
 
 impl fmt::Debug for Import {

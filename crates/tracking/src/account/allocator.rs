@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use bfc_core::sync::{Mutex, MutexGuard, lock};
 use bfc_core::{
-    AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Category, Damage,
-    LastResort, Ledger, MemoryKind, OomReport, OwnerBytes, OwnerId, PlannedCounts, RecordError, Request,
-    Span, Stats, Stream, Tag, Verdict,
+    Accounting, AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Category,
+    Inspection, LastResort, Ledger, MemoryKind, OwnerBytes, OwnerId, Request, Stats, StreamOrder, Tag,
+    Upkeep, WaitHints,
 };
 
 use self::counts::Counts;
@@ -342,22 +342,32 @@ unsafe impl Allocator for TrackingAllocator {
         self.inner().bytes_in_use()
     }
 
-    fn stream(&self) -> Option<&Arc<Stream>> {
-        self.inner().stream()
-    }
-
-    fn regions(&self) -> Vec<Span> {
-        self.inner().regions()
-    }
-
-    fn clear_stats(&self) -> bool {
-        self.inner().clear_stats()
-    }
-
     fn tracks_sizes(&self) -> bool {
         self.sizing.is_tracked()
     }
 
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        Some(self)
+    }
+
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        self.inner().as_inspection()
+    }
+
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        self.inner().as_wait_hints()
+    }
+
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        self.inner().as_stream_order()
+    }
+
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        self.inner().as_upkeep()
+    }
+}
+
+impl Accounting for TrackingAllocator {
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
         match &self.sizing {
             Sizing::Local(blocks) if !block.is_empty() => {
@@ -404,42 +414,6 @@ unsafe impl Allocator for TrackingAllocator {
 
     fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
         self.inner().owner_bytes(owner)
-    }
-
-    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
-        self.inner().refusal(request, verdict)
-    }
-
-    fn set_safe_frontier(&self, count: u64) {
-        self.inner().set_safe_frontier(count);
-    }
-
-    fn record_stream(&self, block: &Block, stream: &Arc<Stream>) -> Result<(), RecordError> {
-        self.inner().record_stream(block, stream)
-    }
-
-    fn trim(&self, keep: Bytes) -> u64 {
-        self.inner().trim(keep)
-    }
-
-    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
-        self.inner().would_fit(request, freed)
-    }
-
-    fn find_damage(&self) -> Vec<Damage> {
-        self.inner().find_damage()
-    }
-
-    fn expect_frees(&self, begin: bool) {
-        self.inner().expect_frees(begin);
-    }
-
-    fn begin_step(&self) {
-        self.inner().begin_step();
-    }
-
-    fn plan_counts(&self) -> Option<PlannedCounts> {
-        self.inner().plan_counts()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::Want;
+use crate::allocator::request::WaitKey;
 
 /// After so many failed turns a waiter steps back once.
 const PATIENCE: u32 = 4;
@@ -28,7 +28,7 @@ pub(super) struct Queue<B> {
 struct Waiter<B> {
     /// Rises with each waiter, from 1.
     ticket: u64,
-    want: Want,
+    want: WaitKey,
     thread: u64,
     /// Its time is over, or it was told to give up: it makes its last attempt, and waits no more.
     last: bool,
@@ -66,7 +66,7 @@ impl<B: Clone> Queue<B> {
 
     /// Queues a request whose failed attempt began at `tried`. Returns its ticket and whom to wake: a free since then
     /// may serve it, for all one knows.
-    pub(super) fn enter(&mut self, want: Want, tried: u64, thread: u64, bell: B) -> (u64, Option<B>) {
+    pub(super) fn enter(&mut self, want: WaitKey, tried: u64, thread: u64, bell: B) -> (u64, Option<B>) {
         self.last_ticket += 1;
         let due = if self.epoch > tried { self.epoch } else { 0 };
         // Behind all who are there: otherwise newcomers, who have not failed yet, could for ever precede one who has.
@@ -89,7 +89,7 @@ impl<B: Clone> Queue<B> {
 
     /// Notes that an attempt failed that began at epoch `tried`: the frees up to then serve neither this waiter nor
     /// those who want the like of it and no less. If it had the turn, that goes on. Returns whom to wake.
-    pub(super) fn failed(&mut self, ticket: u64, want: Want, tried: u64) -> Option<B> {
+    pub(super) fn failed(&mut self, ticket: u64, want: WaitKey, tried: u64) -> Option<B> {
         for waiter in &mut self.waiters {
             if waiter.due <= tried && (waiter.ticket == ticket || want.rules_out(waiter.want)) {
                 waiter.due = 0;

@@ -150,11 +150,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::allocator::oom::PendingFrees;
     use crate::allocator::oom::{Checkpoint, Holdings};
     use crate::allocator::{Contents, Request};
     use crate::base::ledger::{Category, Tag};
     use crate::base::units::MIB;
-    use crate::streams::PendingFrees;
 
     fn report(verdict: Verdict, rounded: u64, in_use: u64, reserved: u64) -> OomReport {
         let owner = OwnerId::intern(OwnerId::ROOT, "oom-test");

@@ -14,7 +14,7 @@ use crate::base::owner::OwnerId;
 pub struct WhatIf {
     /// All live blocks were moved together within the pool's regions, the largest first.
     pub compacted: Option<bool>,
-    /// Idle regions went back to their source ([`trim`](crate::Allocator::trim)), and others could be taken instead.
+    /// Idle regions went back to their source ([`trim`](crate::Upkeep::trim)), and others could be taken instead.
     pub trimmed: Option<bool>,
     /// Work under way was done, and what waits for it free.
     pub pending_done: Option<bool>,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Bfc, Need, Plan, PlanOptions, Planned, Policy, Span};
+use crate::{Bfc, PlacementRequest, Plan, PlanOptions, Planned, Policy, Span};
 use proptest::prelude::*;
 
 fn lifetime(bytes: u64, start: u32, end: u32) -> Lifetime {
@@ -120,9 +120,9 @@ fn a_pool_does_not_lend_the_bytes_of_a_live_block() {
     let plan = solve(&blocks, constraints, 256).unwrap();
     let mut policy = Planned::new(&plan, Bfc::default());
     policy.add_region(Span { address: 0, bytes: 8192 }, false).unwrap();
-    let lends = policy.place(&Need::new(256)).unwrap();
-    let second = policy.place(&Need::new(256)).unwrap();
-    let aligned = policy.place(&Need::new(256).with_alignment(1024)).unwrap();
+    let lends = policy.place(&PlacementRequest::new(256)).unwrap();
+    let second = policy.place(&PlacementRequest::new(256)).unwrap();
+    let aligned = policy.place(&PlacementRequest::new(256).with_alignment(1024)).unwrap();
     assert_eq!((policy.counts().planned, policy.counts().left), (2, 1));
     assert_eq!(aligned.address % 1024, 0);
     let mut addresses = [lends, second, aligned].map(|place| place.address);

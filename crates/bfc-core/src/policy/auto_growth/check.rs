@@ -2,7 +2,7 @@
 
 use super::block::{NONE, State};
 use super::{AutoGrowth, NAME};
-use crate::policy::Inconsistent;
+use crate::base::placement::Inconsistent;
 use crate::policy::region_table::TableRegion;
 
 /// Sums over all regions.

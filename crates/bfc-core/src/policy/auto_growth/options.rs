@@ -1,8 +1,6 @@
 //! The sizes of an auto-growth allocator.
 
-use super::AutoGrowth;
 use crate::base::units::{Bytes, KIB, round_up};
-use crate::pool::{ConfiguredPolicy, PoolConfig};
 
 /// How an [`AutoGrowth`](super::AutoGrowth) allocator behaves.
 ///
@@ -118,40 +116,6 @@ impl AutoGrowthOptions {
     /// Bytes added to each request.
     pub(super) const fn padding(&self) -> u64 {
         self.padding
-    }
-}
-
-// SAFETY: the blocks of a region cover it without overlap, a block is one place at a time, cut at the alignment asked
-// for, and a region goes only as one free block: rules of `auto_growth/check.rs`, checked by the tests after every step.
-unsafe impl ConfiguredPolicy for AutoGrowth {
-    type Options = AutoGrowthOptions;
-
-    fn configured(options: &AutoGrowthOptions) -> Self {
-        Self::new(*options)
-    }
-}
-
-/// How an [`AutoGrowthAllocator`](super::AutoGrowthAllocator) behaves. What it says of growth means nothing here: the
-/// options say how large regions are.
-pub type AutoGrowthConfig = PoolConfig<AutoGrowthOptions>;
-
-impl AutoGrowthConfig {
-    /// Over the memory of a machine with `physical` bytes.
-    #[must_use]
-    pub const fn cpu(physical: Bytes) -> Self {
-        Self::with_options(physical, AutoGrowthOptions::cpu())
-    }
-
-    /// Over page-locked memory of a machine with `physical` bytes, half of which may be locked.
-    #[must_use]
-    pub const fn pinned(physical: Bytes) -> Self {
-        Self::with_options(Bytes(physical.0 / 2), AutoGrowthOptions::pinned())
-    }
-
-    /// Over a device's memory, of which `available` bytes are free.
-    #[must_use]
-    pub const fn gpu(available: Bytes) -> Self {
-        Self::with_options(available, AutoGrowthOptions::gpu())
     }
 }
 

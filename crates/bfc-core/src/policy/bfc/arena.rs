@@ -12,7 +12,10 @@ use super::pending::PendingFrees;
 use super::recent::{self, RecentFrees};
 use super::region::{AllocationRegion, Regions};
 use crate::base::memory::Span;
-use crate::policy::{Inconsistent, Need, NotAdded, NotLive, Piece, Place, Policy, round_to_granule};
+use crate::base::placement::{Inconsistent, Placement};
+use crate::policy::{
+    Capabilities, NotAdded, NotLive, Piece, PlacementRequest, Policy, PolicyStatus, Release, round_to_granule,
+};
 
 pub(super) use search::Fit;
 
@@ -74,9 +77,9 @@ impl Bfc {
 
     /// Where a chunk in use is.
     #[inline(always)]
-    pub(super) fn place_of(&self, id: ChunkId) -> Place {
+    pub(super) fn place_of(&self, id: ChunkId) -> Placement {
         let Chunk { address, bytes, .. } = self.chunks[id];
-        Place { address, bytes, slot: id.0 }
+        Placement { address, bytes, slot: id.0 }
     }
 
     /// Puts a free chunk where the search will find it.
@@ -97,13 +100,17 @@ impl Policy for Bfc {
         "bfc"
     }
 
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { supports_caches: true, supports_counts: true, ..Capabilities::default() }
+    }
+
     #[inline]
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
         round_to_granule(bytes, alignment, GRANULE)
     }
 
     #[inline(always)]
-    fn place(&mut self, need: &Need) -> Option<Place> {
+    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
         if let Some(rounded) = Fit::plain(need) {
             if let Some(place) = self.take_recent(rounded) {
                 return Some(place);
@@ -118,9 +125,9 @@ impl Policy for Bfc {
     }
 
     #[inline]
-    fn placed(&self, slot: u32) -> Option<Place> {
+    fn placed(&self, slot: u32) -> Option<Placement> {
         let chunk = self.chunks.live(ChunkId(slot))?;
-        Some(Place { address: chunk.address, bytes: chunk.bytes, slot })
+        Some(Placement { address: chunk.address, bytes: chunk.bytes, slot })
     }
 
     #[inline(always)]
@@ -144,30 +151,27 @@ impl Policy for Bfc {
         idle.map(|region| region.span.bytes).sum()
     }
 
-    fn take_idle_region(&mut self, at_most: u64) -> Option<Span> {
-        self.take_idle(at_most)
+    // Called at every free, with a constant.
+    #[inline]
+    fn release(&mut self, release: Release) -> Option<Span> {
+        match release {
+            Release::Idle { at_most } => self.take_idle(at_most),
+            Release::Tail { bytes } => self.cut_last(bytes),
+            Release::Unwanted | Release::BeforeGrowth => None,
+        }
     }
 
-    fn tail(&self) -> Option<Span> {
-        self.last_tail()
-    }
-
-    fn cut_tail(&mut self, bytes: u64) -> Option<Span> {
-        self.cut_last(bytes)
+    fn status(&self) -> PolicyStatus {
+        PolicyStatus {
+            reserved_bytes: self.reserved,
+            tail: self.last_tail(),
+            has_pending: self.pending.iter().any(|free| self.is_pending(free)),
+            damage: None,
+        }
     }
 
     fn regions(&self) -> Vec<Span> {
         self.regions.as_slice().iter().map(|region| region.span).collect()
-    }
-
-    fn reserved_bytes(&self) -> u64 {
-        self.reserved
-    }
-
-    fn free_bytes(&self, freed_before: Option<u64>) -> u64 {
-        let before = freed_before.unwrap_or(u64::MAX);
-        let free = self.chunks.chunks().filter(|(_, chunk)| chunk.is_free());
-        free.filter(|(id, _)| self.chunks.freed_at(*id) <= before).map(|(_, chunk)| chunk.bytes).sum()
     }
 
     fn largest_free_bytes(&self) -> u64 {
@@ -185,14 +189,6 @@ impl Policy for Bfc {
         }
     }
 
-    fn allows_caches(&self) -> bool {
-        true
-    }
-
-    fn knows_counts(&self) -> bool {
-        true
-    }
-
     #[inline]
     fn merge_ripe(&mut self, frontier: u64) {
         if self.pending.may_have_ripe(frontier) {
@@ -200,12 +196,8 @@ impl Policy for Bfc {
         }
     }
 
-    fn merge_until_fit(&mut self, need: &Need) -> bool {
+    fn merge_until_fit(&mut self, need: &PlacementRequest) -> bool {
         Fit::of(need).is_some_and(|fit| self.merge_until(&fit))
-    }
-
-    fn has_pending(&self) -> bool {
-        self.pending.iter().any(|free| self.is_pending(free))
     }
 
     fn check(&self) -> Result<(), Inconsistent> {

@@ -3,7 +3,7 @@
 use super::arena::Bfc;
 use super::bins::SizeClass;
 use super::chunk::{Chunk, ChunkId, GRANULE, State};
-use crate::policy::Inconsistent;
+use crate::base::placement::Inconsistent;
 
 /// What holds between any two calls.
 const RULES: [&str; 12] = [

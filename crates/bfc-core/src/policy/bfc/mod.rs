@@ -16,7 +16,5 @@ mod region;
 
 pub use arena::Bfc;
 pub(crate) use bins::{BIN_COUNT, bin_floor, bin_of};
-pub use options::{BfcConfig, BfcOptions, CutRule, JoinRule, SplitRule};
-
-/// A pool that places by best fit with coalescing.
-pub type BfcAllocator = crate::pool::PolicyAllocator<Bfc>;
+pub(crate) use options::MAX_WASTE;
+pub use options::{BfcOptions, CutRule, JoinRule, SplitRule};

@@ -26,7 +26,7 @@ impl AllocationRegion {
 
 /// How a new span lies among the regions there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Placement {
     /// The index of the first region above it.
     pub(crate) index: usize,
     /// Whether it continues the region below.
@@ -59,7 +59,7 @@ impl Regions {
     }
 
     /// Where `span` belongs, or `None` if it overlaps a region: then the source broke its promise.
-    pub(crate) fn place(&self, span: Span, join: bool) -> Option<Place> {
+    pub(crate) fn place(&self, span: Span, join: bool) -> Option<Placement> {
         let index = self.sorted.partition_point(|region| region.span.address < span.address);
         let below = index.checked_sub(1).map(|index| &self.sorted[index]);
         let above = self.sorted.get(index);
@@ -69,7 +69,7 @@ impl Regions {
             return None;
         }
         let whole = whole_granules(span.bytes) == span.bytes;
-        Some(Place {
+        Some(Placement {
             index,
             joins_below: join && below.is_some_and(|below| below.touches(span)),
             joins_above: join && whole && above.is_some_and(|above| above.span.address == end),
@@ -94,7 +94,7 @@ mod tests {
     fn a_span_joins_below_and_above_only_where_it_touches() {
         let regions = regions(&[(1024, 1024), (4096, 1024)]);
         let place = |address, bytes| regions.place(Span { address, bytes }, true);
-        let joins = |index, joins_below, joins_above| Some(Place { index, joins_below, joins_above });
+        let joins = |index, joins_below, joins_above| Some(Placement { index, joins_below, joins_above });
         assert_eq!(place(0, 512), joins(0, false, false));
         assert_eq!(place(512, 512), joins(0, false, true));
         assert_eq!(place(2048, 512), joins(1, true, false));

@@ -2,7 +2,7 @@
 
 use super::descriptor::{Descriptor, Kind, NONE, Overwritten};
 use super::{Buddy, NAME};
-use crate::policy::Inconsistent;
+use crate::base::placement::Inconsistent;
 use crate::policy::best_fit::FreePiece;
 use crate::policy::region_table::TableRegion;
 

@@ -2,9 +2,7 @@
 //!
 //! Source: Paddle's `CpuMinChunkSize` and its kin.
 
-use super::Buddy;
 use crate::base::units::{Bytes, KIB, MIB};
-use crate::pool::{ConfiguredPolicy, PoolConfig};
 
 /// The smallest chunks.
 const CPU_MIN_CHUNK: u64 = 4 * KIB;
@@ -173,42 +171,6 @@ impl BuddyOptions {
             }
         };
         usual.max(rounded)
-    }
-}
-
-// SAFETY: the pieces of a region cover it without overlap, a piece is one place at a time, cut at the alignment asked
-// for, and a region goes only as one free piece: rules of `buddy/check.rs`, checked by the tests after every step. A
-// descriptor that was overwritten is not acted upon.
-unsafe impl ConfiguredPolicy for Buddy {
-    type Options = BuddyOptions;
-
-    fn configured(options: &BuddyOptions) -> Self {
-        Self::new(*options)
-    }
-}
-
-/// How a [`BuddyAllocator`](super::BuddyAllocator) behaves. What it says of growth means nothing here: the options say
-/// how large regions are. A pool of one fixed region is one whose largest chunk is its limit.
-pub type BuddyConfig = PoolConfig<BuddyOptions>;
-
-impl BuddyConfig {
-    /// Over the memory of a machine with `physical` bytes: see [`BuddyOptions::cpu`].
-    #[must_use]
-    pub const fn cpu(physical: Bytes) -> Self {
-        Self::with_options(physical, BuddyOptions::cpu(physical))
-    }
-
-    /// Over page-locked memory of a machine with `physical` bytes, half of which may be locked: see
-    /// [`BuddyOptions::pinned`].
-    #[must_use]
-    pub const fn pinned(physical: Bytes) -> Self {
-        Self::with_options(Bytes(physical.0 / 2), BuddyOptions::pinned(physical))
-    }
-
-    /// Over a device's memory, of which `available` bytes are free: see [`BuddyOptions::gpu`].
-    #[must_use]
-    pub fn gpu(available: Bytes) -> Self {
-        Self::with_options(available, BuddyOptions::gpu(available))
     }
 }
 

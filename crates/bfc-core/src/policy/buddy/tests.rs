@@ -9,6 +9,7 @@ use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::{Allocator, Request};
 use crate::base::memory::Block;
 use crate::base::units::Bytes;
+use crate::pool::{BuddyAllocator, BuddyConfig};
 use crate::source::address_only::AddressOnlyMemory;
 
 /// A pool with three live blocks, and the memory below it.

@@ -1,12 +1,27 @@
 //! What all policies can do, done by the plan or by the fallback.
 
-use super::{Planned, PlannedCounts, Slot};
+use super::{Planned, Slot};
 use crate::base::memory::Span;
-use crate::policy::{Inconsistent, Moment, Need, NotAdded, NotLive, Piece, Place, Policy};
+use crate::base::placement::PlanCounts;
+use crate::base::placement::{Inconsistent, Placement};
+use crate::policy::{
+    Capabilities, NotAdded, NotLive, Piece, PlacementRequest, PlanFollower, Policy, PolicyStatus, Release,
+};
 
 impl<P: Policy + Clone> Policy for Planned<P> {
     fn name(&self) -> &'static str {
         "planned"
+    }
+
+    /// A request that the plan expects may find its place free while a smaller one finds no room beside the plan.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            is_ordered_by_size: false,
+            supports_caches: false,
+            supports_counts: false,
+            follows_plan: true,
+            ..self.fallback.capabilities()
+        }
     }
 
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
@@ -14,7 +29,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     }
 
     #[inline]
-    fn place(&mut self, need: &Need) -> Option<Place> {
+    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
         match self.follow(need) {
             Some(place) => Some(place),
             None => self.depart(need),
@@ -22,16 +37,16 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     }
 
     #[inline]
-    fn placed(&self, slot: u32) -> Option<Place> {
+    fn placed(&self, slot: u32) -> Option<Placement> {
         let slots = self.script.len();
         if slot < slots {
             let span = self.span_of(slot)?;
             let range = self.range?;
-            return Some(Place { address: range.address + span.address, bytes: span.bytes, slot });
+            return Some(Placement { address: range.address + span.address, bytes: span.bytes, slot });
         }
         let place = self.fallback.placed(slot - slots)?;
         let is_range = self.range.is_some_and(|range| range.slot == place.slot);
-        (!is_range).then_some(Place { slot, ..place })
+        (!is_range).then_some(Placement { slot, ..place })
     }
 
     #[inline]
@@ -78,53 +93,21 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         idle + region.map_or(0, |region| region.bytes)
     }
 
-    fn take_idle_region(&mut self, at_most: u64) -> Option<Span> {
-        if let Some(span) = self.fallback.take_idle_region(at_most) {
-            return Some(span);
+    #[inline]
+    fn release(&mut self, release: Release) -> Option<Span> {
+        match release {
+            Release::Idle { at_most } => self.take_idle(at_most),
+            // The range is not among the regions that the fallback gives up by itself.
+            other => self.fallback.release(other),
         }
-        if !self.hand_range_back() {
-            return None;
-        }
-        let span = self.fallback.take_idle_region(at_most);
-        if span.is_none() {
-            // It was of no use. There is room for it where it was.
-            self.take_range();
-        }
-        span
     }
 
-    /// Those that the fallback does not want: the range is not among them.
-    fn take_unwanted_region(&mut self, moment: Moment) -> Option<Span> {
-        self.fallback.take_unwanted_region(moment)
-    }
-
-    fn wants_no_idle_to_grow(&self) -> bool {
-        self.fallback.wants_no_idle_to_grow()
-    }
-
-    fn damage(&self) -> Option<Inconsistent> {
-        self.fallback.damage()
+    fn status(&self) -> PolicyStatus {
+        self.fallback.status()
     }
 
     fn regions(&self) -> Vec<Span> {
         self.fallback.regions()
-    }
-
-    fn reserved_bytes(&self) -> u64 {
-        self.fallback.reserved_bytes()
-    }
-
-    fn free_bytes(&self, freed_before: Option<u64>) -> u64 {
-        let mut free = self.fallback.free_bytes(freed_before);
-        if let Some(range) = self.range {
-            self.pieces(range, |span, slot| free += if slot.is_none() { span.bytes } else { 0 });
-        }
-        free
-    }
-
-    /// A need that the plan expects may find its place free while a smaller one finds no room beside the plan.
-    fn orders_by_size(&self) -> bool {
-        false
     }
 
     fn largest_free_bytes(&self) -> u64 {
@@ -153,14 +136,6 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         });
     }
 
-    fn tail(&self) -> Option<Span> {
-        self.fallback.tail()
-    }
-
-    fn cut_tail(&mut self, bytes: u64) -> Option<Span> {
-        self.fallback.cut_tail(bytes)
-    }
-
     fn region_bytes(&self, rounded: u64, planned: u64) -> u64 {
         let bytes = self.fallback.region_bytes(rounded, planned);
         if self.range.is_some() || self.no_room {
@@ -172,20 +147,12 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         bytes.max(self.script.capacity.saturating_add(beside))
     }
 
-    fn knows_counts(&self) -> bool {
-        false
-    }
-
     fn merge_ripe(&mut self, frontier: u64) {
         self.fallback.merge_ripe(frontier);
     }
 
-    fn merge_until_fit(&mut self, need: &Need) -> bool {
+    fn merge_until_fit(&mut self, need: &PlacementRequest) -> bool {
         self.fallback.merge_until_fit(need) || self.make_way(need)
-    }
-
-    fn has_pending(&self) -> bool {
-        self.fallback.has_pending()
     }
 
     fn check(&self) -> Result<(), Inconsistent> {
@@ -231,13 +198,8 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         Ok(())
     }
 
-    fn begin_step(&mut self) {
-        // The inherent method of this name.
-        Self::begin_step(self);
-    }
-
-    fn plan_counts(&self) -> Option<PlannedCounts> {
-        Some(self.counts())
+    fn plan_follower(&mut self) -> Option<&mut dyn PlanFollower> {
+        Some(self)
     }
 
     fn boxed_clone(&self) -> Box<dyn Policy> {
@@ -245,7 +207,34 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     }
 }
 
+impl<P: Policy + Clone> PlanFollower for Planned<P> {
+    fn begin_step(&mut self) {
+        // The inherent methods of these names.
+        Self::begin_step(self);
+    }
+
+    fn counts(&self) -> PlanCounts {
+        Self::counts(self)
+    }
+}
+
 impl<P: Policy> Planned<P> {
+    /// Forgets an idle region of the fallback, if necessary the one that holds the empty range.
+    fn take_idle(&mut self, at_most: u64) -> Option<Span> {
+        if let Some(span) = self.fallback.release(Release::Idle { at_most }) {
+            return Some(span);
+        }
+        if !self.hand_range_back() {
+            return None;
+        }
+        let span = self.fallback.release(Release::Idle { at_most });
+        if span.is_none() {
+            // It was of no use. There is room for it where it was.
+            self.take_range();
+        }
+        span
+    }
+
     #[cold]
     fn free_intruder(&mut self, slot: u32) -> Result<(), NotLive> {
         let span = self.span_of(slot).ok_or(NotLive { slot })?;

@@ -3,8 +3,9 @@
 use super::script::Script;
 use super::{Planned, Slot};
 use crate::base::memory::Span;
+use crate::base::placement::Placement;
 use crate::base::units::round_up;
-use crate::policy::{Need, Place, Policy};
+use crate::policy::{PlacementRequest, Policy};
 
 impl<P: Policy> Planned<P> {
     /// Takes the planned range from the fallback, if it has room for it and for the need that memory was added for.
@@ -12,7 +13,7 @@ impl<P: Policy> Planned<P> {
         if self.range.is_some() || self.script.capacity == 0 {
             return self.range.is_some();
         }
-        let need = Need::new(self.script.capacity).with_alignment(self.script.alignment);
+        let need = PlacementRequest::new(self.script.capacity).with_alignment(self.script.alignment);
         let Some(range) = self.fallback.place(&need) else { return false };
         if let Some(unmet) = self.unmet.filter(|unmet| !self.is_next(unmet)) {
             match self.fallback.place(&unmet) {
@@ -55,7 +56,7 @@ impl<P: Policy> Planned<P> {
     }
 
     /// Whether the plan expects this need next.
-    pub(super) fn is_next(&self, need: &Need) -> bool {
+    pub(super) fn is_next(&self, need: &PlacementRequest) -> bool {
         let next = self.script.entries.get(self.position as usize).or(self.script.entries.first());
         let planned = next.filter(|entry| entry.offset != Script::NOWHERE);
         planned.is_some_and(|entry| entry.bytes == need.bytes && entry.is_aligned(need))
@@ -64,7 +65,7 @@ impl<P: Policy> Planned<P> {
 
     /// Whether a block of this size can be had at all, now that there is no more memory: in the fallback with the
     /// range's memory, or in a hole of the range.
-    pub(super) fn make_way(&mut self, need: &Need) -> bool {
+    pub(super) fn make_way(&mut self, need: &PlacementRequest) -> bool {
         if self.hand_range_back() {
             if let Some(place) = self.fallback.place(need) {
                 self.free_in_fallback(place.slot);
@@ -78,13 +79,13 @@ impl<P: Policy> Planned<P> {
     }
 
     /// Places a block outside of the plan.
-    pub(super) fn place_aside(&mut self, need: &Need) -> Option<Place> {
+    pub(super) fn place_aside(&mut self, need: &PlacementRequest) -> Option<Placement> {
         let slots = self.script.len();
         let place = self.fallback.place(need);
         if let Some(place) = place {
             self.unmet = None;
             if let Some(slot) = place.slot.checked_add(slots) {
-                return Some(Place { slot, ..place });
+                return Some(Placement { slot, ..place });
             }
             self.free_in_fallback(place.slot);
             return None;
@@ -95,18 +96,18 @@ impl<P: Policy> Planned<P> {
     }
 
     /// Places a block in a hole of the planned range, under the number of a block of the plan that is not live.
-    fn place_guest(&mut self, need: &Need) -> Option<Place> {
+    fn place_guest(&mut self, need: &PlacementRequest) -> Option<Placement> {
         let range = self.range?;
         let (offset, bytes) = self.hole(need)?;
         let slot = self.slots.iter().rposition(|&slot| slot == Slot::Free)?;
         self.slots[slot] = Slot::Guest;
         self.live += 1;
         self.intruders.add(offset, bytes, slot as u32);
-        Some(Place { address: range.address + offset, bytes, slot: slot as u32 })
+        Some(Placement { address: range.address + offset, bytes, slot: slot as u32 })
     }
 
     /// The lowest hole of the range that holds this need: its offset there, and the bytes to take.
-    fn hole(&self, need: &Need) -> Option<(u64, u64)> {
+    fn hole(&self, need: &PlacementRequest) -> Option<(u64, u64)> {
         let range = self.range?;
         let bytes = round_up(need.bytes, self.script.granule)?;
         let alignment = need.alignment.max(self.script.granule);
@@ -125,7 +126,7 @@ impl<P: Policy> Planned<P> {
     }
 
     /// Shows the range piece by piece, with the slot of what is live there.
-    pub(super) fn pieces(&self, range: Place, mut show: impl FnMut(Span, Option<u32>)) {
+    pub(super) fn pieces(&self, range: Placement, mut show: impl FnMut(Span, Option<u32>)) {
         let mut at = range.address;
         for (slot, span) in self.live_in_range() {
             let address = range.address + span.address;

@@ -1,7 +1,7 @@
 //! A plan made ready to be followed: what to expect at each allocation, and who must be gone by then.
 
 use crate::plan::Plan;
-use crate::policy::Need;
+use crate::policy::PlacementRequest;
 
 /// One allocation of the step.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Entry {
 impl Entry {
     /// Whether the entry's place has the alignment of a need that the plan can serve.
     #[inline]
-    pub(super) const fn is_aligned(&self, need: &Need) -> bool {
+    pub(super) const fn is_aligned(&self, need: &PlacementRequest) -> bool {
         self.offset & (need.alignment - 1) == 0
     }
 }

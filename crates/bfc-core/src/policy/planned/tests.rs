@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::base::memory::Span;
 use crate::plan::{Lifetime, PlanBlock, PlanOptions};
-use crate::policy::Piece;
 use crate::policy::bfc::Bfc;
+use crate::policy::{Piece, Release};
 
 const ROOM: Span = Span { address: 4096, bytes: 1 << 20 };
 
@@ -27,18 +27,18 @@ fn with_room(plan: &Plan, room: Span) -> Planned<Bfc> {
 }
 
 /// Places a block that must fit, and checks the policy.
-fn place(planned: &mut Planned<Bfc>, bytes: u64) -> Place {
-    let place = planned.place(&Need::new(bytes)).unwrap();
+fn place(planned: &mut Planned<Bfc>, bytes: u64) -> Placement {
+    let place = planned.place(&PlacementRequest::new(bytes)).unwrap();
     planned.check().unwrap();
     place
 }
 
-fn free(planned: &mut Planned<Bfc>, place: Place) {
+fn free(planned: &mut Planned<Bfc>, place: Placement) {
     planned.free(place.slot, 0).unwrap();
     planned.check().unwrap();
 }
 
-fn free_all(planned: &mut Planned<Bfc>, places: &[Place]) {
+fn free_all(planned: &mut Planned<Bfc>, places: &[Placement]) {
     for &place in places {
         free(planned, place);
     }
@@ -145,7 +145,7 @@ fn a_step_of_other_sizes_is_served_by_the_fallback_and_the_next_one_by_the_plan(
     let mut planned = with_room(&plan_of(&step), ROOM);
     for (sizes, expected) in [(1000, 200), (500, 0), (1000, 200)] {
         let before = planned.counts().planned;
-        let blocks: Vec<Place> = (0..200).map(|index| place(&mut planned, sizes + index)).collect();
+        let blocks: Vec<Placement> = (0..200).map(|index| place(&mut planned, sizes + index)).collect();
         assert_eq!(planned.counts().planned - before, expected);
         for block in blocks {
             free(&mut planned, block);
@@ -172,7 +172,7 @@ fn a_block_that_the_plan_leaves_to_others_keeps_the_step_in_place() {
 #[test]
 fn needs_that_the_plan_cannot_meet_go_to_the_fallback() {
     let mut planned = with_room(&plan_of(&STEP), ROOM);
-    let place = planned.place(&Need::new(1024).with_alignment(4096)).unwrap();
+    let place = planned.place(&PlacementRequest::new(1024).with_alignment(4096)).unwrap();
     assert_eq!(place.address % 4096, 0);
     assert_eq!(planned.counts().planned, 0);
     planned.check().unwrap();
@@ -182,7 +182,7 @@ fn needs_that_the_plan_cannot_meet_go_to_the_fallback() {
 fn the_range_is_handed_back_when_the_memory_is_needed_and_nothing_lies_in_it() {
     let room = Span { address: 0, bytes: 8192 };
     let mut planned = with_room(&plan_of(&STEP), room);
-    let need = Need::new(8192);
+    let need = PlacementRequest::new(8192);
     assert_eq!(planned.place(&need), None);
     assert!(planned.merge_until_fit(&need));
     let all = planned.place(&need).unwrap();
@@ -198,8 +198,8 @@ fn the_range_is_handed_back_when_the_memory_is_needed_and_nothing_lies_in_it() {
 fn holes_of_the_range_serve_when_there_is_no_other_room() {
     let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 4096 });
     let short = place(&mut planned, 1024);
-    let need = Need::new(2048);
-    let other = Need::new(2000);
+    let need = PlacementRequest::new(2048);
+    let other = PlacementRequest::new(2000);
     assert_eq!(planned.place(&other), None);
     assert!(planned.merge_until_fit(&other));
     let guest = planned.place(&other).unwrap();
@@ -218,11 +218,11 @@ fn an_idle_range_does_not_keep_its_region() {
     let mut planned = with_room(&plan_of(&STEP), ROOM);
     assert_eq!(planned.idle_bytes(), ROOM.bytes);
     let block = place(&mut planned, 1024);
-    assert_eq!((planned.idle_bytes(), planned.take_idle_region(u64::MAX)), (0, None));
+    assert_eq!((planned.idle_bytes(), planned.release(Release::Idle { at_most: u64::MAX })), (0, None));
     free(&mut planned, block);
-    assert_eq!(planned.take_idle_region(1), None);
+    assert_eq!(planned.release(Release::Idle { at_most: 1 }), None);
     planned.check().unwrap();
-    assert_eq!(planned.take_idle_region(u64::MAX), Some(ROOM));
+    assert_eq!(planned.release(Release::Idle { at_most: u64::MAX }), Some(ROOM));
     planned.check().unwrap();
 }
 
@@ -230,7 +230,7 @@ fn an_idle_range_does_not_keep_its_region() {
 fn memory_is_asked_for_with_room_for_the_range_and_the_need() {
     let plan = plan_of(&STEP);
     let mut planned = Planned::new(&plan, Bfc::default());
-    let weights = Need::new(10_000);
+    let weights = PlacementRequest::new(10_000);
     assert_eq!(planned.place(&weights), None);
     let bytes = planned.region_bytes(10_240, 1);
     planned.add_region(Span { address: 0, bytes }, false).unwrap();
@@ -243,7 +243,7 @@ fn memory_is_asked_for_with_room_for_the_range_and_the_need() {
 fn too_little_memory_for_the_range_goes_to_what_it_was_asked_for() {
     let plan = plan_of(&STEP);
     let mut planned = Planned::new(&plan, Bfc::default());
-    let weights = Need::new(4096);
+    let weights = PlacementRequest::new(4096);
     assert_eq!(planned.place(&weights), None);
     planned.add_region(Span { address: 0, bytes: 4096 }, false).unwrap();
     assert!(planned.place(&weights).is_some());
@@ -271,7 +271,7 @@ fn what_is_tried_on_a_copy_does_not_reach_the_original() {
     let mut copy = planned.boxed_clone();
     copy.free(block.slot, 0).unwrap();
     for bytes in [2048, 2048, 99, 1024] {
-        copy.place(&Need::new(bytes)).unwrap();
+        copy.place(&PlacementRequest::new(bytes)).unwrap();
     }
     copy.check().unwrap();
     assert_eq!(format!("{planned:?}"), before);
@@ -325,7 +325,7 @@ fn step() -> impl Strategy<Value = Vec<(u64, u32)>> {
 }
 
 /// Every live block by slot, with what was asked for.
-type Shadow = HashMap<u32, (Place, u64)>;
+type Shadow = HashMap<u32, (Placement, u64)>;
 
 /// No two blocks overlap, all have what was asked for, and the policy shows exactly these.
 fn compare(planned: &Planned<Bfc>, shadow: &Shadow) {
@@ -350,7 +350,7 @@ fn compare(planned: &Planned<Bfc>, shadow: &Shadow) {
         end = piece.span.end();
     }
     let free: u64 = shown.iter().filter(|piece| piece.slot.is_none()).map(|piece| piece.span.bytes).sum();
-    assert_eq!(planned.free_bytes(None), free);
+    assert_eq!((planned as &dyn Policy).free_bytes(None), free);
     let largest = shown.iter().filter(|piece| piece.slot.is_none()).map(|piece| piece.span.bytes).max();
     assert_eq!(planned.largest_free_bytes(), largest.unwrap_or(0));
 }
@@ -410,7 +410,7 @@ proptest! {
                 }
                 Departure::TakeIdle => {
                     let idle = planned.idle_bytes();
-                    let taken = planned.take_idle_region(u64::MAX);
+                    let taken = planned.release(Release::Idle { at_most: u64::MAX });
                     prop_assert_eq!(taken.map_or(0, |span| span.bytes), idle);
                     if let Some(span) = taken {
                         planned.add_region(span, false).unwrap();
@@ -420,7 +420,7 @@ proptest! {
                 Departure::Free(_) => None,
             };
             if let Some(bytes) = asked {
-                let need = Need::new(bytes);
+                let need = PlacementRequest::new(bytes);
                 let last = matches!(departure, Departure::Last(_));
                 let mut place = planned.place(&need);
                 if place.is_none() && last && planned.merge_until_fit(&need) {
@@ -441,16 +441,16 @@ proptest! {
     fn a_faithful_step_is_planned_throughout(step in step(), steps in 1_usize..4) {
         let plan = plan_of(&step);
         let mut planned = with_room(&plan, ROOM);
-        let stray = planned.place(&Need::new(5000)).unwrap();
+        let stray = planned.place(&PlacementRequest::new(5000)).unwrap();
         planned.begin_step();
         for _ in 0..steps {
             let before = planned.counts().planned;
-            let mut live: Vec<(u32, Place)> = Vec::new();
+            let mut live: Vec<(u32, Placement)> = Vec::new();
             for (index, &(bytes, gone_by)) in (0..).zip(&step) {
                 for (_, place) in live.extract_if(.., |(gone_by, _)| *gone_by <= index) {
                     planned.free(place.slot, 0).unwrap();
                 }
-                live.push((gone_by, planned.place(&Need::new(bytes)).unwrap()));
+                live.push((gone_by, planned.place(&PlacementRequest::new(bytes)).unwrap()));
                 planned.check().unwrap();
             }
             prop_assert_eq!(planned.counts().planned - before, step.len() as u64);
@@ -471,8 +471,8 @@ fn an_empty_range_can_be_had_with_what_it_joins() {
     let short = place(&mut planned, 1024);
     assert_eq!(planned.largest_obtainable_bytes(), 4096, "the range holds a block now");
     free(&mut planned, short);
-    assert!(planned.place(&Need::new(8192)).is_none());
-    assert!(planned.merge_until_fit(&Need::new(8192)));
+    assert!(planned.place(&PlacementRequest::new(8192)).is_none());
+    assert!(planned.merge_until_fit(&PlacementRequest::new(8192)));
     assert_eq!(place(&mut planned, 8192).bytes, 8192);
     assert_eq!(planned.largest_obtainable_bytes(), 0);
 }

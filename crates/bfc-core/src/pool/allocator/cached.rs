@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::slow_path::Wanted;
-use super::{PolicyAllocator, State};
+use super::slow_path::RoundedRequest;
+use super::{PolicyAllocator, State, placement_request};
 use crate::accounting::accounts::Accounts;
 use crate::allocator::Request;
 use crate::allocator::error::BlockError;
@@ -17,9 +17,9 @@ use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::Block;
 use crate::base::owner::OwnerId;
 use crate::base::sync::{SpinGuard, SpinMutex, ThreadNumber};
-use crate::policy::{Moment, Need, Policy};
+use crate::policy::{PlacementRequest, Policy, Release};
 use crate::pool::cache::{Caches, Shard, index_of};
-use crate::pool::config::ConfiguredPolicy;
+use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::invariants::{InvariantError, check, ensure};
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
@@ -34,7 +34,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return None;
         }
         let thread = self.enter()?;
-        self.allocate_through(caches, &Need::of(request, None), request.tag, thread)
+        self.allocate_through(caches, &placement_request(request, None), request.tag, thread)
     }
 
     /// A block that the thread's cache keeps or, if it has none of that size, one that the policy places, for the cache
@@ -42,7 +42,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     fn allocate_through(
         &self,
         caches: &Caches,
-        need: &Need,
+        need: &PlacementRequest,
         tag: Tag,
         thread: ThreadNumber,
     ) -> Option<Block> {
@@ -105,9 +105,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
                 }
             }
         }
-        self.release_unwanted(state, Moment::AfterFree);
+        self.release_unwanted(state, Release::Unwanted);
         if awaited {
-            let bytes = self.within_reach_of(state);
+            let bytes = self.max_satisfiable_bytes_of(state);
             drop(guard);
             self.retry.notify_up_to(bytes);
         }
@@ -126,7 +126,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Tries again with what the caches kept, if they kept anything.
-    pub(super) fn allocate_from_caches(&self, state: &mut State<P>, wanted: &Wanted) -> Option<Block> {
+    pub(super) fn allocate_from_caches(
+        &self,
+        state: &mut State<P>,
+        wanted: &RoundedRequest,
+    ) -> Option<Block> {
         self.caches.as_ref()?;
         if !self.empty_caches(state) {
             return None;
@@ -202,9 +206,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Whether a block, other than these, is in use that a thread took which has ended.
-    pub(super) fn is_left_behind(&self, state: &State<P>, besides: &[Block]) -> bool {
-        let of_cache = |shard: &SpinGuard<'_, Shard>| shard.users.left_behind(&shard.accounts, besides);
-        state.users.left_behind(&state.accounts, besides) || self.lock_caches().iter().any(of_cache)
+    pub(super) fn has_orphaned_blocks_of(&self, state: &State<P>, besides: &[Block]) -> bool {
+        let of_cache =
+            |shard: &SpinGuard<'_, Shard>| shard.users.has_orphaned_blocks(&shard.accounts, besides);
+        state.users.has_orphaned_blocks(&state.accounts, besides) || self.lock_caches().iter().any(of_cache)
     }
 
     /// All caches at one moment; none if there are none.

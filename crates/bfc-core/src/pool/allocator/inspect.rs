@@ -6,10 +6,11 @@ use crate::allocator::Allocator;
 use crate::allocator::error::BlockError;
 use crate::allocator::stats::{RetryStats, Stats};
 use crate::base::memory::{Block, PoolId, Span};
+use crate::base::placement::Placement;
 use crate::base::units::Bytes;
-use crate::policy::{Place, Policy};
-use crate::pool::config::ConfiguredPolicy;
-use crate::pool::dump::Inside;
+use crate::policy::Policy;
+use crate::pool::configs::ConfiguredPolicy;
+use crate::pool::dump::PoolContents;
 use crate::pool::info::{BinInfo, ChunkInfo, bin_infos, chunk_infos};
 use crate::pool::invariants::InvariantError;
 
@@ -124,7 +125,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         &self,
         block: &Block,
         empty: R,
-        work: impl FnOnce(&mut Accounts, Place) -> R,
+        work: impl FnOnce(&mut Accounts, Placement) -> R,
     ) -> Result<R, BlockError> {
         if *block == Block::EMPTY {
             return Ok(empty);
@@ -139,6 +140,6 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 }
 
-fn inside<P: Policy>(state: &State<P>, accounts: &Accounts) -> Inside {
-    Inside { regions: state.policy.regions(), chunks: chunk_infos(&state.policy, accounts) }
+fn inside<P: Policy>(state: &State<P>, accounts: &Accounts) -> PoolContents {
+    PoolContents { regions: state.policy.regions(), chunks: chunk_infos(&state.policy, accounts) }
 }

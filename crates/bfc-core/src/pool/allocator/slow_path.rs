@@ -1,30 +1,32 @@
 //! One attempt at a request, from the search to the out-of-memory report.
 
 use super::supply::Shortfall;
-use super::{PolicyAllocator, State};
-use crate::accounting::retry::{Refusal, Want};
+use super::{PolicyAllocator, State, placement_request};
+use crate::accounting::retry::Refusal;
 use crate::allocator::Request;
-use crate::allocator::error::{AllocError, SourceError};
+use crate::allocator::error::AllocError;
 use crate::allocator::oom::{OomReport, Verdict};
+use crate::allocator::request::WaitKey;
 use crate::allocator::stats::Stats;
 use crate::base::ledger::Tag;
 use crate::base::memory::{Block, Span};
 use crate::base::sync::ThreadNumber;
 use crate::base::units::round_up;
-use crate::policy::{GRANULE, Moment, Need, Policy};
-use crate::pool::config::ConfiguredPolicy;
+use crate::policy::{GRANULE, PlacementRequest, Policy, Release};
+use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::growth::available;
+use crate::source::error::SourceError;
 
 /// A request that the pool can meet in principle.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
-    pub(super) need: Need,
+pub(super) struct RoundedRequest {
+    pub(super) need: PlacementRequest,
     /// The bytes that a block needs at least.
     pub(super) rounded: u64,
     pub(super) tag: Tag,
 }
 
-impl Wanted {
+impl RoundedRequest {
     /// Whether a region holds the block and the padding before it.
     pub(super) const fn fits(&self, region: Span) -> bool {
         // Both terms stay below 2^64 together: `Policy::rounded` has checked it.
@@ -85,12 +87,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return Err(refusal.error);
         }
         let attempt = |last| self.attempt(request, thread, last && in_full);
-        self.retry.allocate_as(self.want_of(request), self.config.retry_timeout, attempt)
+        self.retry.allocate_as(self.wait_key_of(request), self.config.retry_timeout, attempt)
     }
 
     /// Tries once. Only the `last` attempt works out who holds the memory, and what would have made room.
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
-        let need = Need::of(request, request.attributes.freed_before.map(|count| count()));
+        let need = placement_request(request, request.attributes.freed_before.map(|count| count()));
         let state = &mut *self.state.lock();
         state.users.note(thread, &mut state.accounts, &self.retry);
         state.policy.merge_ripe(self.frontier.get());
@@ -103,7 +105,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     fn attempt_with_room(
         &self,
         state: &mut State<P>,
-        need: Need,
+        need: PlacementRequest,
         tag: Tag,
         last: bool,
     ) -> Result<Block, Refusal> {
@@ -112,7 +114,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             let (allocator, bytes, alignment) = (self.name.clone(), need.bytes, need.alignment);
             return Err(Refusal { error: AllocError::TooLarge { allocator, bytes, alignment }, wait: false });
         };
-        let wanted = Wanted { need, rounded, tag };
+        let wanted = RoundedRequest { need, rounded, tag };
         if let Some(block) = self.allocate_from_caches(state, &wanted) {
             return Ok(block);
         }
@@ -128,16 +130,16 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Neither growing nor waiting mends a policy that found its bookkeeping overwritten.
     fn refuse_damaged(&self, state: &State<P>) -> Result<(), Refusal> {
-        let Some(error) = state.policy.damage() else { return Ok(()) };
+        let Some(error) = state.policy.status().damage else { return Ok(()) };
         let error = AllocError::Damaged { allocator: self.name.clone(), error };
         Err(Refusal { error, wait: false })
     }
 
     /// Makes room and tries again, in upstream's order: grow, join what the frontier has not passed, give back idle
     /// regions and grow in their place.
-    fn make_room(&self, state: &mut State<P>, wanted: &Wanted) -> Result<Block, Shortfall> {
+    fn make_room(&self, state: &mut State<P>, wanted: &RoundedRequest) -> Result<Block, Shortfall> {
         if self.has_place_for(state, wanted) {
-            self.release_unwanted(state, Moment::BeforeGrowth);
+            self.release_unwanted(state, Release::BeforeGrowth);
         }
         let mut cause = match self.extend_and_allocate(state, wanted) {
             Ok(block) => return Ok(block),
@@ -156,27 +158,29 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Gives idle regions back if a larger one in their place could hold what is wanted; whether there were any.
-    fn release_for(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
+    fn release_for(&self, state: &mut State<P>, wanted: &RoundedRequest) -> bool {
         self.has_place_for(state, wanted) && self.release_idle(state, 0) > 0
     }
 
     /// Whether the limit leaves enough for what is wanted, in place of idle regions too. If not, these are kept: a request
     /// that cannot be met so has no use for them, and others have.
-    fn has_place_for(&self, state: &State<P>, wanted: &Wanted) -> bool {
-        let unreserved = available(self.config.limit, state.policy.reserved_bytes());
+    fn has_place_for(&self, state: &State<P>, wanted: &RoundedRequest) -> bool {
+        let unreserved = available(self.config.limit, state.policy.status().reserved_bytes);
         wanted.rounded <= unreserved.saturating_add(state.policy.idle_bytes())
     }
 
     /// Whether idle regions are given back for a larger one in their place, at whatever point of an attempt.
     pub(super) fn replaces_idle(&self, policy: &dyn Policy) -> bool {
-        self.config.garbage_collection || self.merges_regions() || policy.wants_no_idle_to_grow()
+        self.config.garbage_collection
+            || self.merges_regions()
+            || policy.capabilities().releases_before_growth
     }
 
     fn merges_regions(&self) -> bool {
         self.config.region_merging && !self.source.supports_coalescing()
     }
 
-    fn extend_and_allocate(&self, state: &mut State<P>, wanted: &Wanted) -> Result<Block, Shortfall> {
+    fn extend_and_allocate(&self, state: &mut State<P>, wanted: &RoundedRequest) -> Result<Block, Shortfall> {
         if self.extend_in_place(state, wanted)
             && let Some(block) = state.allocate(&wanted.need, wanted.tag)
         {
@@ -190,29 +194,36 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// What a request waits for. Those that may be compared differ in nothing but their bytes.
-    pub(super) fn want_of(&self, request: &Request<'_>) -> Want {
+    pub(super) fn wait_key_of(&self, request: &Request<'_>) -> WaitKey {
         let bytes = request.bytes;
-        let comparable =
-            request.attributes.freed_before.is_none() && self.state.lock().policy.orders_by_size();
+        let comparable = request.attributes.freed_before.is_none()
+            && self.state.lock().policy.capabilities().is_ordered_by_size;
         let class = u64::from(request.alignment.trailing_zeros());
-        Want { bytes, class: comparable.then_some(class) }
+        WaitKey { bytes, class: comparable.then_some(class) }
     }
 
     /// The most bytes for which any request may be served now: the largest free piece or, if more, what can be taken
     /// from the source, in place of idle regions too.
     #[cold]
-    pub(super) fn within_reach_of(&self, state: &State<P>) -> u64 {
-        if state.policy.has_pending() {
+    pub(super) fn max_satisfiable_bytes_of(&self, state: &State<P>) -> u64 {
+        if state.policy.status().has_pending {
             return u64::MAX;
         }
         let idle = if self.replaces_idle(&state.policy) { state.policy.idle_bytes() } else { 0 };
-        let unreserved = available(self.config.limit, state.policy.reserved_bytes());
+        let unreserved = available(self.config.limit, state.policy.status().reserved_bytes);
         unreserved.saturating_add(idle).max(state.policy.largest_obtainable_bytes())
     }
 
     /// `hope` is whether waiting could help a request that may be met at all.
     #[cold]
-    fn refuse(&self, state: &State<P>, wanted: &Wanted, cause: Shortfall, hope: bool, last: bool) -> Refusal {
+    fn refuse(
+        &self,
+        state: &State<P>,
+        wanted: &RoundedRequest,
+        cause: Shortfall,
+        hope: bool,
+        last: bool,
+    ) -> Refusal {
         let wait = wanted.rounded <= self.config.limit && hope;
         let error = match cause {
             Shortfall::Source(error) if !matches!(error, SourceError::Exhausted { .. }) => {
@@ -234,8 +245,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Whether waiting can help: memory is live that another thread may free, or frees wait for the frontier.
     fn could_be_freed(&self, state: &State<P>) -> bool {
         let live = state.accounts.figures.bytes_in_use > 0;
-        let others = || self.retry.others_may_free(|| self.is_left_behind(state, &[]));
-        (live && others()) || state.policy.has_pending()
+        let others = || self.retry.others_may_free(|| self.has_orphaned_blocks_of(state, &[]));
+        (live && others()) || state.policy.status().has_pending
     }
 
     /// What takes no time to tell.
@@ -243,7 +254,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         &self,
         state: &State<P>,
         stats: Stats,
-        wanted: &Wanted,
+        wanted: &RoundedRequest,
         verdict: Verdict,
     ) -> OomReport {
         let request = Request::new(wanted.need.bytes).with_alignment(wanted.need.alignment);
@@ -261,28 +272,30 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// The report on a request that is refused for another reason than this pool's, whose memory may suffice.
     pub(super) fn refusal_of(&self, request: &Request<'_>, verdict: Verdict) -> Option<OomReport> {
-        let need = Need::of(request, request.attributes.freed_before.map(|count| count()));
+        let need = placement_request(request, request.attributes.freed_before.map(|count| count()));
         let mut report = self.write(|state| {
             let rounded = state.policy.rounded(need.bytes, need.alignment)?;
-            let wanted = Wanted { need, rounded, tag: request.tag };
+            let wanted = RoundedRequest { need, rounded, tag: request.tag };
             Some(self.full_report(state, &wanted, verdict, false))
         })??;
         report.subject = request.contents.map(Into::into);
         Some(report)
     }
 
-    fn verdict(&self, state: &State<P>, wanted: &Wanted, cause: &Shortfall) -> Verdict {
+    fn verdict(&self, state: &State<P>, wanted: &RoundedRequest, cause: &Shortfall) -> Verdict {
         if wanted.rounded > self.config.limit {
             return Verdict::OverLimit;
         }
         let obtainable = match cause {
-            Shortfall::Limit => available(self.config.limit, state.policy.reserved_bytes()),
+            Shortfall::Limit => available(self.config.limit, state.policy.status().reserved_bytes),
             Shortfall::Source(_) => 0,
         };
-        let within_reach = state.policy.free_bytes(wanted.need.freed_before).saturating_add(obtainable);
+        let within_reach =
+            (&state.policy as &dyn Policy).free_bytes(wanted.need.freed_before).saturating_add(obtainable);
         if wanted.rounded <= within_reach {
             Verdict::Fragmented
-        } else if wanted.rounded <= state.policy.free_bytes(None).saturating_add(obtainable) {
+        } else if wanted.rounded <= (&state.policy as &dyn Policy).free_bytes(None).saturating_add(obtainable)
+        {
             Verdict::Pinned
         } else {
             Verdict::Exhausted

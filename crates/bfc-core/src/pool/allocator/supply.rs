@@ -1,12 +1,12 @@
 //! Regions in and out of a pool: what is asked of the source, and what goes back to it.
 
-use super::slow_path::Wanted;
+use super::slow_path::RoundedRequest;
 use super::{PolicyAllocator, State};
-use crate::allocator::error::SourceError;
 use crate::base::memory::Span;
-use crate::policy::{GRANULE, Moment, NotAdded, whole_granules};
-use crate::pool::config::ConfiguredPolicy;
-use crate::pool::growth::{Growth, Wish, available};
+use crate::policy::{GRANULE, NotAdded, Release, whole_granules};
+use crate::pool::configs::ConfiguredPolicy;
+use crate::pool::growth::{Growth, RegionWish, available};
+use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
 /// Why the pool did not grow.
@@ -21,16 +21,17 @@ pub(super) enum Shortfall {
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Calls the source, marked so that a call back is recognised. The lock is held.
     pub(super) fn call_source<R>(&self, state: &State<P>, call: impl FnOnce(&dyn SubAllocator) -> R) -> R {
-        self.call_out.call(self.stats_of(state), || call(&*self.source))
+        self.reentrancy.call(self.stats_of(state), || call(&*self.source))
     }
 
     /// Continues the last region by what is missing to hold what is wanted, if the source continues regions.
-    pub(super) fn extend_in_place(&self, state: &mut State<P>, wanted: &Wanted) -> bool {
+    pub(super) fn extend_in_place(&self, state: &mut State<P>, wanted: &RoundedRequest) -> bool {
         // Without a free tail nothing is saved, and a region joins wherever the source puts it.
-        let tail = state.policy.tail().filter(|tail| tail.bytes > 0 && self.source.supports_coalescing());
+        let tail =
+            state.policy.status().tail.filter(|tail| tail.bytes > 0 && self.source.supports_coalescing());
         let Some(tail) = tail else { return false };
         let (Some(missing), Some(end)) = (wanted.missing_at(tail), tail.end()) else { return false };
-        let reserved = state.policy.reserved_bytes();
+        let reserved = state.policy.status().reserved_bytes;
         let available = available(self.config.limit, reserved);
         let Some(wish) = state.growth.wish(missing, reserved, available) else { return false };
         if state.policy.region_bytes(missing, wish.bytes) > wish.bytes {
@@ -47,12 +48,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Takes a region that holds what is wanted: as large as the growth rule says, or as much less as the source gives.
-    pub(super) fn extend(&self, state: &mut State<P>, wanted: &Wanted) -> Result<(), Shortfall> {
+    pub(super) fn extend(&self, state: &mut State<P>, wanted: &RoundedRequest) -> Result<(), Shortfall> {
         // A source that honours the alignment leaves no padding before the block. One that does not is asked a second
         // time, for a region that suffices wherever it starts (upstream takes the first and then finds no room in it).
         let (mut needed, mut alignment) = (wanted.rounded, wanted.need.alignment.max(GRANULE));
         loop {
-            let reserved = state.policy.reserved_bytes();
+            let reserved = state.policy.status().reserved_bytes;
             let available = available(self.config.limit, reserved);
             let wish = state.growth.wish(needed, reserved, available).ok_or(Shortfall::Limit)?;
             let bytes = state.policy.region_bytes(needed, wish.bytes).clamp(needed, available);
@@ -75,10 +76,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Hands a region that was asked for with `bytes` bytes to the policy.
-    fn add(&self, state: &mut State<P>, span: Span, bytes: u64, wish: Wish) -> Result<(), Shortfall> {
+    fn add(&self, state: &mut State<P>, span: Span, bytes: u64, wish: RegionWish) -> Result<(), Shortfall> {
         match state.policy.add_region(span, self.source.supports_coalescing()) {
             Ok(()) => {
-                state.accounts.note_reserved(state.policy.reserved_bytes());
+                state.accounts.note_reserved(state.policy.status().reserved_bytes);
                 state.growth.met(wish);
                 state.over_delivered |= span.bytes > bytes;
                 Ok(())
@@ -125,10 +126,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     pub(super) fn release_idle(&self, state: &mut State<P>, keep: u64) -> u64 {
         let mut bytes = 0;
         loop {
-            let at_most = state.policy.reserved_bytes().saturating_sub(keep);
-            let Some(span) = state.policy.take_idle_region(at_most) else { return bytes };
+            let at_most = state.policy.status().reserved_bytes.saturating_sub(keep);
+            let Some(span) = state.policy.release(Release::Idle { at_most }) else { return bytes };
             bytes += span.bytes;
-            state.accounts.note_reserved(state.policy.reserved_bytes());
+            state.accounts.note_reserved(state.policy.status().reserved_bytes);
             // SAFETY: the policy has just forgotten the region, in which no block was live.
             unsafe { self.give_back(state, span) };
         }
@@ -137,15 +138,17 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Gives back as much of the free end of the last region as the source takes alone, as long as `keep` bytes stay
     /// reserved; how many bytes that were.
     pub(super) fn release_tail(&self, state: &mut State<P>, keep: u64) -> u64 {
-        let at_most = whole_granules(state.policy.reserved_bytes().saturating_sub(keep));
-        let tail = state.policy.tail().map(|tail| (tail.bytes.min(at_most), tail.end()));
+        let at_most = whole_granules(state.policy.status().reserved_bytes.saturating_sub(keep));
+        let tail = state.policy.status().tail.map(|tail| (tail.bytes.min(at_most), tail.end()));
         let Some((bytes, Some(end))) = tail else { return 0 };
         let tail = Span { address: end - bytes, bytes };
         let boundary = self.call_source(state, |source| source.boundary_in(tail));
         let bytes =
             boundary.filter(|&address| tail.address <= address && address < end).map(|address| end - address);
-        let Some(span) = bytes.and_then(|bytes| state.policy.cut_tail(bytes)) else { return 0 };
-        state.accounts.note_reserved(state.policy.reserved_bytes());
+        let Some(span) = bytes.and_then(|bytes| state.policy.release(Release::Tail { bytes })) else {
+            return 0;
+        };
+        state.accounts.note_reserved(state.policy.status().reserved_bytes);
         // SAFETY: the policy has just forgotten the end of its last region, in which no block was live, and the source
         // has said that it takes that alone.
         unsafe { self.give_back(state, span) };
@@ -154,9 +157,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Gives back regions that the policy does not want to keep.
     #[inline]
-    pub(super) fn release_unwanted(&self, state: &mut State<P>, moment: Moment) {
-        while let Some(span) = state.policy.take_unwanted_region(moment) {
-            state.accounts.note_reserved(state.policy.reserved_bytes());
+    pub(super) fn release_unwanted(&self, state: &mut State<P>, unwanted: Release) {
+        while let Some(span) = state.policy.release(unwanted) {
+            state.accounts.note_reserved(state.policy.status().reserved_bytes);
             // SAFETY: the policy has just forgotten the region, in which no block was live.
             unsafe { self.give_back(state, span) };
         }

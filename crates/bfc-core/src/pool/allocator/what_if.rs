@@ -4,15 +4,15 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::cached::MergedAccounts;
-use super::slow_path::Wanted;
+use super::slow_path::RoundedRequest;
 use super::{PolicyAllocator, State};
 use crate::accounting::number;
 use crate::allocator::Request;
 use crate::allocator::oom::{Checkpoint, HOLDERS, Holdings, OomReport, Verdict, WhatIf};
 use crate::base::ledger::Category;
 use crate::base::memory::{Block, Span};
-use crate::policy::{Need, Policy};
-use crate::pool::config::ConfiguredPolicy;
+use crate::policy::{PlacementRequest, Policy, Release};
+use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::pool::info::{ChunkInfo, chunk_infos};
 
@@ -21,7 +21,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// would become idle it is taken that others can be had in their place.
     pub(super) fn what_if_freed(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
         self.write(|state| {
-            let need = Need::new(request.bytes).with_alignment(request.alignment);
+            let need = PlacementRequest::new(request.bytes).with_alignment(request.alignment);
             let cached = self.accounts_of(state).cached;
             let slots = self.slots_of(state, freed);
             self.fits_without(state, &cached, &need, slots.into_iter())
@@ -34,7 +34,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     pub(super) fn full_report(
         &self,
         state: &State<P>,
-        wanted: &Wanted,
+        wanted: &RoundedRequest,
         verdict: Verdict,
         short: bool,
     ) -> OomReport {
@@ -58,14 +58,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let used = self.call_source(state, |source| {
             Some(source.total_bytes()?.saturating_sub(source.available_bytes()?))
         });
-        Some(used?.saturating_sub(state.policy.reserved_bytes()))
+        Some(used?.saturating_sub(state.policy.status().reserved_bytes))
     }
 
     fn what_if(
         &self,
         state: &State<P>,
         cached: &HashSet<u32>,
-        wanted: &Wanted,
+        wanted: &RoundedRequest,
         short: bool,
         live: &[&ChunkInfo],
     ) -> WhatIf {
@@ -73,7 +73,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         WhatIf {
             compacted: self.fits_compacted(state, need, live),
             trimmed: self.fits_trimmed(state, cached, wanted, short),
-            pending_done: state.policy.has_pending().then(|| self.fits_when_done(state, cached, need)),
+            pending_done: state.policy.status().has_pending.then(|| self.fits_when_done(state, cached, need)),
             split: self.fits_split_otherwise(state, need, live),
             checkpointed: self.fits_checkpointed(state, cached, need, live),
         }
@@ -84,7 +84,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         &self,
         state: &State<P>,
         cached: &HashSet<u32>,
-        need: &Need,
+        need: &PlacementRequest,
         slots: impl Iterator<Item = u32>,
     ) -> bool {
         let mut policy = state.policy_without(cached);
@@ -97,34 +97,34 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Whether a need finds room as a policy stands, or in place of regions that are idle beyond those that were before.
-    fn fits_in(&self, policy: &mut dyn Policy, need: &Need, idle_before: u64) -> bool {
+    fn fits_in(&self, policy: &mut dyn Policy, need: &PlacementRequest, idle_before: u64) -> bool {
         let joined = |policy: &mut dyn Policy| need.freed_before.is_none() && policy.merge_until_fit(need);
         if policy.place(need).is_some() || (joined(policy) && policy.place(need).is_some()) {
             return true;
         }
         let Some(rounded) = policy.rounded(need.bytes, need.alignment) else { return false };
         let idle = policy.idle_bytes();
-        let room = available(self.config.limit, policy.reserved_bytes()).saturating_add(idle);
+        let room = available(self.config.limit, policy.status().reserved_bytes).saturating_add(idle);
         self.replaces_idle(policy) && idle > idle_before && rounded <= room
     }
 
-    fn fits_when_done(&self, state: &State<P>, cached: &HashSet<u32>, need: &Need) -> bool {
+    fn fits_when_done(&self, state: &State<P>, cached: &HashSet<u32>, need: &PlacementRequest) -> bool {
         let mut policy = state.policy_without(cached);
         let idle = policy.idle_bytes();
         policy.merge_ripe(u64::MAX);
-        self.fits_in(&mut *policy, &Need { freed_before: None, ..*need }, idle)
+        self.fits_in(&mut *policy, &PlacementRequest { freed_before: None, ..*need }, idle)
     }
 
     /// Blocks keep the bytes that they were granted: they are moved, not made anew.
-    fn fits_compacted(&self, state: &State<P>, need: &Need, live: &[&ChunkInfo]) -> Option<bool> {
-        let needs = largest_first(live).into_iter().map(|(bytes, need)| Need { bytes, ..need });
+    fn fits_compacted(&self, state: &State<P>, need: &PlacementRequest, live: &[&ChunkInfo]) -> Option<bool> {
+        let needs = largest_first(live).into_iter().map(|(bytes, need)| PlacementRequest { bytes, ..need });
         self.fits_laid_anew(&self.config.options, &state.policy, need, needs)
     }
 
     fn fits_split_otherwise(
         &self,
         state: &State<P>,
-        need: &Need,
+        need: &PlacementRequest,
         live: &[&ChunkInfo],
     ) -> Vec<(Cow<'static, str>, bool)> {
         let by_age = by_age(live);
@@ -141,10 +141,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         &self,
         options: &P::Options,
         policy: &P,
-        need: &Need,
-        live: impl Iterator<Item = Need>,
+        need: &PlacementRequest,
+        live: impl Iterator<Item = PlacementRequest>,
     ) -> Option<bool> {
-        if policy.plan_counts().is_some() {
+        if policy.capabilities().follows_plan {
             return None;
         }
         let configured = if self.config.allow_growth { P::configured_to_grow } else { P::configured };
@@ -157,7 +157,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
                 return Some(false);
             }
         }
-        Some(self.fits_in(&mut fresh, &Need { freed_before: None, ..*need }, 0))
+        Some(self.fits_in(&mut fresh, &PlacementRequest { freed_before: None, ..*need }, 0))
     }
 
     /// Where the source is out of memory, what it would do with the regions that it gets back is its own affair.
@@ -165,18 +165,18 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         &self,
         state: &State<P>,
         cached: &HashSet<u32>,
-        wanted: &Wanted,
+        wanted: &RoundedRequest,
         short: bool,
     ) -> Option<bool> {
         let mut policy = state.policy_without(cached);
         let mut trimmed = 0;
-        while let Some(Span { bytes, .. }) = policy.take_idle_region(u64::MAX) {
+        while let Some(Span { bytes, .. }) = policy.release(Release::Idle { at_most: u64::MAX }) {
             trimmed += bytes;
         }
         if trimmed == 0 {
             return Some(false);
         }
-        let fits = wanted.rounded <= available(self.config.limit, policy.reserved_bytes());
+        let fits = wanted.rounded <= available(self.config.limit, policy.status().reserved_bytes);
         (!(fits && short)).then_some(fits)
     }
 
@@ -184,7 +184,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         &self,
         state: &State<P>,
         cached: &HashSet<u32>,
-        need: &Need,
+        need: &PlacementRequest,
         live: &[&ChunkInfo],
     ) -> Option<Checkpoint> {
         let kept = live.iter().filter(|chunk| chunk.tag.category == Category::Activation);
@@ -202,8 +202,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 }
 
 /// The bytes of blocks and what they needed, the largest first. Like [`by_age`] not in the pool, or it would be compiled for each policy.
-fn largest_first(live: &[&ChunkInfo]) -> Vec<(u64, Need)> {
-    let mut sizes: Vec<(u64, Need)> = live.iter().map(|chunk| (chunk.bytes, of_chunk(chunk))).collect();
+fn largest_first(live: &[&ChunkInfo]) -> Vec<(u64, PlacementRequest)> {
+    let mut sizes: Vec<(u64, PlacementRequest)> =
+        live.iter().map(|chunk| (chunk.bytes, of_chunk(chunk))).collect();
     sizes.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
     sizes
 }
@@ -216,6 +217,6 @@ fn by_age<'a>(live: &[&'a ChunkInfo]) -> Vec<&'a ChunkInfo> {
 }
 
 /// What a live block needed, as far as is known: its alignment is not.
-fn of_chunk(chunk: &ChunkInfo) -> Need {
-    Need::new(chunk.requested)
+fn of_chunk(chunk: &ChunkInfo) -> PlacementRequest {
+    PlacementRequest::new(chunk.requested)
 }

@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 
 use crate::accounting::accounts::Accounts;
-use crate::accounting::callers::Users;
+use crate::accounting::callers::ThreadRegistry;
 use crate::allocator::error::BlockError;
 use crate::base::ledger::Tag;
 use crate::base::memory::{Block, PoolId};
-use crate::policy::{GRANULE, Place, Policy};
+use crate::base::placement::Placement;
+use crate::policy::{GRANULE, Policy};
 
 /// No slot: the end of a stack.
 const NONE: u32 = u32::MAX;
@@ -17,7 +18,7 @@ const NONE: u32 = u32::MAX;
 pub(in crate::pool) struct Shard {
     /// Of the blocks in use, by the cache's own slots.
     pub(in crate::pool) accounts: Accounts,
-    pub(in crate::pool) users: Users,
+    pub(in crate::pool) users: ThreadRegistry,
     /// By slot; `None` for slots without a block.
     leases: Vec<Option<Lease>>,
     /// Slots without a block.
@@ -34,7 +35,7 @@ pub(in crate::pool) struct Shard {
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     /// As the policy knows it.
-    place: Place,
+    place: Placement,
     /// The slot below in the stack, while kept.
     below: u32,
 }
@@ -43,7 +44,7 @@ struct Lease {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct Leased {
     /// As the policy knows it.
-    pub(in crate::pool) place: Place,
+    pub(in crate::pool) place: Placement,
     /// The cache's slot.
     pub(in crate::pool) slot: u32,
     pub(in crate::pool) in_use: bool,
@@ -54,7 +55,7 @@ impl Shard {
     pub(super) fn new(pool: PoolId, before: u64) -> Self {
         Self {
             accounts: Accounts::numbered_after(pool, before),
-            users: Users::default(),
+            users: ThreadRegistry::default(),
             leases: Vec::new(),
             unused: Vec::new(),
             stacks: Vec::new(),
@@ -94,11 +95,11 @@ impl Shard {
         *top = lease.below;
         self.cached_bytes -= lease.place.bytes;
         self.cached_blocks -= 1;
-        Some(self.accounts.open(Place { slot, ..lease.place }, requested, tag))
+        Some(self.accounts.open(Placement { slot, ..lease.place }, requested, tag))
     }
 
     /// Hands out a block that the policy has just placed.
-    pub(in crate::pool) fn lease(&mut self, place: Place, requested: u64, tag: Tag) -> Block {
+    pub(in crate::pool) fn lease(&mut self, place: Placement, requested: u64, tag: Tag) -> Block {
         let lease = Some(Lease { place, below: NONE });
         let slot = match self.unused.pop() {
             Some(slot) => {
@@ -110,12 +111,12 @@ impl Shard {
                 (self.leases.len() - 1) as u32
             }
         };
-        self.accounts.open(Place { slot, ..place }, requested, tag)
+        self.accounts.open(Placement { slot, ..place }, requested, tag)
     }
 
     /// The place of the live block that a block says it is, in the cache's own slots.
     #[inline]
-    pub(in crate::pool) fn live(&self, block: &Block) -> Result<Place, BlockError> {
+    pub(in crate::pool) fn live(&self, block: &Block) -> Result<Placement, BlockError> {
         self.accounts.live(block)?;
         let place = self.place(block.chunk).ok_or(BlockError::Damaged { block: *block })?;
         let same = place.address == block.address && place.bytes == block.bytes;
@@ -140,7 +141,7 @@ impl Shard {
 
     /// Ends the use of the block at `place` and keeps it.
     #[inline]
-    pub(in crate::pool) fn keep(&mut self, place: Place) {
+    pub(in crate::pool) fn keep(&mut self, place: Placement) {
         self.accounts.close(place);
         let class = (place.bytes / GRANULE) as usize;
         if class >= self.stacks.len() {
@@ -155,7 +156,7 @@ impl Shard {
     }
 
     /// Gives up one kept block, which is the pool's from now on. The sizes take turns.
-    pub(in crate::pool) fn give_up(&mut self) -> Option<Place> {
+    pub(in crate::pool) fn give_up(&mut self) -> Option<Placement> {
         if self.cached_blocks == 0 {
             return None;
         }
@@ -219,8 +220,8 @@ impl Shard {
     }
 
     #[inline]
-    fn place(&self, slot: u32) -> Option<Place> {
+    fn place(&self, slot: u32) -> Option<Placement> {
         let lease = (*self.leases.get(slot as usize)?)?;
-        Some(Place { slot, ..lease.place })
+        Some(Placement { slot, ..lease.place })
     }
 }

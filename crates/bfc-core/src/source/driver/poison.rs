@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::allocator::error::SourceError;
+use crate::source::error::SourceError;
 
 /// Remembers the first failure that a device does not recover from, for implementations of [`Driver`](super::Driver).
 ///

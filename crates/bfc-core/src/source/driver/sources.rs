@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::Driver;
-use crate::allocator::error::SourceError;
 use crate::base::memory::{AddressSpace, MemoryKind, Span};
+use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
 /// A device's own memory as a source of regions.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::damage::Damage;
+use crate::allocator::damage::Damage;
 use crate::base::units::{Bytes, MIB};
 
 /// Bytes that are all ones are not a number in every format of floating point.

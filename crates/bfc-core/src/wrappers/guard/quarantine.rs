@@ -68,6 +68,11 @@ impl Quarantine {
         left
     }
 
+    /// The blocks of the inner allocator that the queue holds.
+    pub(super) fn inner_blocks(&self) -> impl Iterator<Item = Block> + '_ {
+        self.queue.iter().map(|freed| freed.zones.inner)
+    }
+
     /// How many blocks.
     pub(super) fn len(&self) -> usize {
         self.queue.len()

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::damage::{Damage, Fault};
 use super::pattern::{self, Difference, Pattern};
 use super::quarantine::Freed;
 use super::zones::Zones;
 use super::{GuardAllocator, State};
+use crate::allocator::damage::{Damage, DamageKind};
 use crate::base::ledger::Tag;
 use crate::base::memory::Block;
 use crate::base::sync::lock;
@@ -58,7 +58,7 @@ impl Findings {
 
 impl GuardAllocator {
     /// Looks at the canaries of every block and the poison of every block in quarantine; what was found that nobody was
-    /// told of before. All findings together are [`find_damage`](crate::Allocator::find_damage). Memory in quarantine that is
+    /// told of before. All findings together are [`find_damage`](crate::Inspection::find_damage). Memory in quarantine that is
     /// damaged stays with the guard for good.
     pub fn check_all(&self) -> Vec<Damage> {
         let found = {
@@ -155,7 +155,7 @@ impl State {
         let mut found = Vec::new();
         for (slot, live) in self.live.iter_mut().filter(|(_, live)| !live.told) {
             let user = live.zones.user();
-            let place = super::Place { address: user.address, bytes: user.bytes, slot: slot as u32 };
+            let place = super::Placement { address: user.address, bytes: user.bytes, slot: slot as u32 };
             let block = self.accounts.block(place);
             let tag = self.accounts.live(&block).map_or_else(|_| Tag::default(), |account| account.tag);
             let damage = live.zones.damage_around(block, tag);
@@ -175,7 +175,7 @@ impl Zones {
             let difference = unsafe { pattern::difference(zone, Pattern::Canary) }?;
             Some(damage(block, tag, fault, difference))
         };
-        found(self.before(), Fault::Underrun).or_else(|| found(self.after(), Fault::Overrun))
+        found(self.before(), DamageKind::Underrun).or_else(|| found(self.after(), DamageKind::Overrun))
     }
 }
 
@@ -192,11 +192,11 @@ impl Freed {
             unsafe { pattern::difference(zone, pattern) }
         });
         let difference = differences.into_iter().fold(None, Difference::and)?;
-        Some(damage(self.block, self.tag, Fault::UseAfterFree, difference))
+        Some(damage(self.block, self.tag, DamageKind::UseAfterFree, difference))
     }
 }
 
-fn damage(block: Block, tag: Tag, fault: Fault, difference: Difference) -> Damage {
+fn damage(block: Block, tag: Tag, fault: DamageKind, difference: Difference) -> Damage {
     let Difference { address, bytes, expected, found } = difference;
     // Both lie in one block of memory, which is never as long as half the address space.
     let offset = address.wrapping_sub(block.address).cast_signed();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bfc_core::{
-    AllocError, Allocator, Block, ChunkInfo, ConfiguredPolicy, Holdings, OomReport, OwnerId, Request,
-    SourceError, Stats, Verdict,
+    Accounting, AllocError, Allocator, Block, ChunkInfo, ConfiguredPolicy, Holdings, OomReport, OwnerId,
+    Request, SourceError, Stats, Verdict,
 };
 
 use super::{Choice, Freed, Interpreter};

@@ -149,8 +149,8 @@ impl RuntimeBuilder {
     /// departs from it. Chooses [`AllocatorChoice::Planned`] for these devices; an [`allocator`](Self::allocator) chosen
     /// afterwards counts before that. Where a pool grows, its first region is large enough for the plan.
     ///
-    /// What went by the plan is told by [`plan_counts`](bfc_core::Allocator::plan_counts) of the device's allocator. A step
-    /// that follows the plan to its end begins anew by itself; [`begin_step`](bfc_core::Allocator::begin_step) says so for
+    /// What went by the plan is told by [`plan_counts`](bfc_core::Inspection::plan_counts) of the device's allocator. A step
+    /// that follows the plan to its end begins anew by itself; [`begin_step`](bfc_core::Upkeep::begin_step) says so for
     /// others.
     ///
     /// ```

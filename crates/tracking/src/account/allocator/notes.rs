@@ -1,7 +1,7 @@
 //! Facts about a block beyond its bytes: saved for a backward pass, charged to another tag, still live after a failed free.
 
 use bfc_core::sync::lock;
-use bfc_core::{Allocator, Block, Category, Tag};
+use bfc_core::{Accounting, Block, Category, Tag};
 
 use super::{Sizing, TrackingAllocator};
 use crate::account::local::LocalBlock;

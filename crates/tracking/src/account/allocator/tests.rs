@@ -2,7 +2,9 @@ use std::sync::Weak;
 
 use super::*;
 use crate::test_pool::TestPool;
-use bfc_core::{Allocation, Category, PoolId};
+use bfc_core::{
+    Accounting, AddressSpace, Allocation, Category, Inspection, PoolId, StreamOrder, Upkeep, WaitHints,
+};
 
 fn sizes(total_bytes: u64, high_water_bytes: u64, live_bytes: u64) -> Sizes {
     Sizes { total_bytes, high_water_bytes, live_bytes }
@@ -223,6 +225,10 @@ unsafe impl Allocator for Spy {
         self.pool.memory_kind()
     }
 
+    fn address_space(&self) -> Option<AddressSpace> {
+        None
+    }
+
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         let block = self.pool.allocate(request)?;
         self.look(self.pool.stats().bytes_in_use - block.bytes);
@@ -237,6 +243,30 @@ unsafe impl Allocator for Spy {
 
     fn stats(&self) -> Stats {
         self.pool.stats()
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        true
+    }
+
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        None
+    }
+
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        None
+    }
+
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        None
+    }
+
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
+    }
+
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
     }
 }
 
@@ -328,8 +358,8 @@ mod model {
 /// What a pool of a device knows of streams is known through the tracking too.
 #[test]
 fn memory_used_on_other_streams_passes_through() {
-    use bfc_core::sim::{Pace, SimDevice, Use};
-    use bfc_core::{BfcAllocator, BfcConfig, DeviceMemory, MIB, StreamAllocator};
+    use bfc_core::sim::{MemoryUse, Pace, SimDevice};
+    use bfc_core::{BfcAllocator, BfcConfig, Bytes, DeviceMemory, MIB, Stream, StreamAllocator};
 
     let device = Arc::new(SimDevice::new(Bytes::mib(64)).with_pace(Pace::OnDemand));
     let [compute, copies] = [(); 2].map(|()| Stream::new(device.clone()).unwrap());
@@ -337,14 +367,38 @@ fn memory_used_on_other_streams_passes_through() {
     let pool = BfcAllocator::new("sim", source, BfcConfig::new(Bytes::mib(8)));
     let pool = Arc::new(StreamAllocator::new(Arc::new(pool), compute));
     let tracking = TrackingAllocator::with_records(pool.clone(), true);
+    let wrapper: &dyn Allocator = &*tracking;
     let block = allocate(&tracking, MIB);
-    tracking.record_stream(&block, &copies).unwrap();
-    device.launch(copies.handle(), &[Use::of(&block)]).unwrap();
-    assert_eq!(tracking.would_fit(&Request::new(8 * MIB), &[]), Some(false));
-    assert_eq!(tracking.would_fit(&Request::new(8 * MIB), &[block]), Some(true));
+    wrapper.record_stream(&block, &copies).unwrap();
+    device.launch(copies.handle(), &[MemoryUse::of(&block)]).unwrap();
+    assert_eq!(wrapper.would_fit(&Request::new(8 * MIB), &[]), Some(false));
+    assert_eq!(wrapper.would_fit(&Request::new(8 * MIB), &[block]), Some(true));
     free(&tracking, block).unwrap();
     assert_eq!((tracking.sizes().live_bytes, pool.pending_frees().bytes), (0, MIB));
-    assert_eq!(tracking.trim(Bytes(0)), 0, "the stream is not done");
+    assert_eq!(wrapper.trim(Bytes(0)), 0, "the stream is not done");
     device.finish(copies.handle());
-    assert_eq!(tracking.trim(Bytes(0)), pool.stats().peak_bytes_reserved);
+    assert_eq!(wrapper.trim(Bytes(0)), pool.stats().peak_bytes_reserved);
+}
+
+#[test]
+fn a_tracking_allocator_has_every_facet_of_its_pool() {
+    let facets = |allocator: &dyn Allocator| {
+        [
+            allocator.as_accounting().is_some(),
+            allocator.as_inspection().is_some(),
+            allocator.as_wait_hints().is_some(),
+            allocator.as_stream_order().is_some(),
+            allocator.as_upkeep().is_some(),
+        ]
+    };
+    let device = Arc::new(bfc_core::sim::SimDevice::new(bfc_core::Bytes::mib(1)));
+    let source = Arc::new(bfc_core::DeviceMemory::new(device.clone()));
+    let config = bfc_core::BfcConfig::new(bfc_core::Bytes::mib(1));
+    let plain: Arc<dyn Allocator> = Arc::new(bfc_core::BfcAllocator::new("sim", source, config));
+    let compute = bfc_core::Stream::new(device).unwrap();
+    let ordered: Arc<dyn Allocator> = Arc::new(bfc_core::StreamAllocator::new(plain.clone(), compute));
+    for (inner, expected) in [(plain, [true, true, true, false, true]), (ordered, [true; 5])] {
+        assert_eq!(facets(&*inner), expected);
+        assert_eq!(facets(&*TrackingAllocator::new(inner, true)), expected);
+    }
 }

@@ -4,16 +4,16 @@ use proptest::prelude::*;
 
 use super::*;
 
-const fn like(bytes: u64) -> Want {
-    Want { bytes, class: Some(0) }
+const fn like(bytes: u64) -> WaitKey {
+    WaitKey { bytes, class: Some(0) }
 }
 
-const fn unlike(bytes: u64) -> Want {
-    Want { bytes, class: None }
+const fn unlike(bytes: u64) -> WaitKey {
+    WaitKey { bytes, class: None }
 }
 
 /// Waiters that bear the numbers 0, 1, … in their order.
-fn queue(wants: &[Want]) -> Queue<usize> {
+fn queue(wants: &[WaitKey]) -> Queue<usize> {
     let mut queue = Queue::default();
     for (number, &want) in wants.iter().enumerate() {
         assert_eq!(queue.enter(want, queue.epoch(), number as u64, number), (number as u64 + 1, None));
@@ -22,7 +22,7 @@ fn queue(wants: &[Want]) -> Queue<usize> {
 }
 
 /// Lets whoever has the turn fail, until nobody has it; who they were.
-fn fail_all(queue: &mut Queue<usize>, wants: &[Want], first: Option<usize>) -> Vec<usize> {
+fn fail_all(queue: &mut Queue<usize>, wants: &[WaitKey], first: Option<usize>) -> Vec<usize> {
     let mut tried = Vec::new();
     let mut turn = first;
     while let Some(number) = turn {
@@ -66,7 +66,7 @@ fn all_wait_while_none_has_a_turn_and_none_makes_its_last_attempt() {
 
 #[test]
 fn a_failure_rules_out_the_like_of_it_but_no_smaller_and_no_other_want() {
-    let other = Want { bytes: 500, class: Some(1) };
+    let other = WaitKey { bytes: 500, class: Some(1) };
     let wants = [like(200), like(300), other, like(100), like(200), unlike(900)];
     let mut queue = queue(&wants);
     let first = queue.freed(u64::MAX);
@@ -103,7 +103,7 @@ fn a_free_before_a_request_was_queued_is_tried() {
 }
 
 /// Gives `count` turns, each of them in vain, and during each of them a free that may serve anyone.
-fn fail_among_frees(queue: &mut Queue<usize>, wants: &[Want], count: usize) -> Vec<usize> {
+fn fail_among_frees(queue: &mut Queue<usize>, wants: &[WaitKey], count: usize) -> Vec<usize> {
     let mut turn = queue.freed(1);
     let mut tried = Vec::new();
     for _ in 0..count {
@@ -187,7 +187,7 @@ struct Model {
     queue: Queue<usize>,
     free: u64,
     /// By ticket, from 1: what is wanted, and whether it still waits.
-    wants: Vec<(Want, bool)>,
+    wants: Vec<(WaitKey, bool)>,
     turn: Option<usize>,
 }
 
@@ -210,7 +210,7 @@ impl Model {
                     self.free -= bytes;
                     return;
                 }
-                let want = Want { bytes, class };
+                let want = WaitKey { bytes, class };
                 let number = self.wants.len();
                 self.wants.push((want, true));
                 let (ticket, bell) = self.queue.enter(want, self.queue.epoch(), number as u64, number);

@@ -4,13 +4,13 @@ use super::super::chunk::{Chunk, ChunkId, State};
 use super::super::region::AllocationRegion;
 use super::Bfc;
 use crate::base::memory::Span;
-use crate::policy::Place;
+use crate::base::placement::Placement;
 
 impl Bfc {
     /// Takes a block that was just freed and is exactly as long as that; otherwise joins all of them, and a search finds
     /// everything where it belongs.
     #[inline(always)]
-    pub(super) fn take_recent(&mut self, rounded: u64) -> Option<Place> {
+    pub(super) fn take_recent(&mut self, rounded: u64) -> Option<Placement> {
         if self.recent.is_empty() {
             return None;
         }
@@ -20,7 +20,7 @@ impl Bfc {
         };
         let chunk = &mut self.chunks[id];
         chunk.state = State::Live;
-        Some(Place { address: chunk.address, bytes: rounded, slot: id.0 })
+        Some(Placement { address: chunk.address, bytes: rounded, slot: id.0 })
     }
 
     /// Leaves a block of so many bytes that becomes free as it is, if it is small; the one that is to be joined now, if any.

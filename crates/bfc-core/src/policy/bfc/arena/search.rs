@@ -6,7 +6,8 @@ use super::super::bins::SizeClass;
 use super::super::chunk::{Chunk, ChunkId, GRANULE, Slab, State, whole_granules};
 use super::super::pending::PendingFree;
 use super::Bfc;
-use crate::policy::{Need, Place, round_to_granule};
+use crate::base::placement::Placement;
+use crate::policy::{PlacementRequest, round_to_granule};
 
 /// A need in whole granules.
 #[derive(Clone, Copy, Debug)]
@@ -21,14 +22,14 @@ pub(in super::super) struct Fit {
 
 impl Fit {
     /// `None` if the need leaves the address space once rounded and aligned.
-    pub(super) fn of(need: &Need) -> Option<Self> {
+    pub(super) fn of(need: &PlacementRequest) -> Option<Self> {
         let rounded = round_to_granule(need.bytes.max(1), need.alignment, GRANULE)?;
         Some(Self { rounded, alignment: need.alignment.max(GRANULE), freed_before: need.freed_before })
     }
 
     /// What a need takes in whole granules that fits every chunk which is large enough, as nearly all do.
     #[inline(always)]
-    pub(super) const fn plain(need: &Need) -> Option<u64> {
+    pub(super) const fn plain(need: &PlacementRequest) -> Option<u64> {
         // One by one: each is foretold, and all in one number would have to be worked out.
         if need.alignment > GRANULE {
             return None;
@@ -73,7 +74,7 @@ impl Bfc {
     /// Takes the smallest free chunk of so many bytes, of equals the one at the lowest address, and cuts off what is not
     /// needed. `None`, and nothing was taken, where that takes more thought.
     #[inline(always)]
-    pub(super) fn take_plain(&mut self, rounded: u64) -> Option<Place> {
+    pub(super) fn take_plain(&mut self, rounded: u64) -> Option<Placement> {
         if !self.chunks.has_room_for(1) {
             cold_path();
             return None;
@@ -89,7 +90,7 @@ impl Bfc {
             self.bins.remove_first(&mut self.chunks, best, class);
             let chunk = &mut self.chunks[best];
             chunk.state = State::Live;
-            return Some(Place { address: chunk.address, bytes, slot: best.0 });
+            return Some(Placement { address: chunk.address, bytes, slot: best.0 });
         }
         let rest = SizeClass::of(bytes - rounded);
         // The first of its class stays the first if it becomes smaller.
@@ -103,14 +104,14 @@ impl Bfc {
         if rest != class {
             self.bins.insert(&mut self.chunks, best, rest);
         }
-        Some(Place { address, bytes: rounded, slot: live.0 })
+        Some(Placement { address, bytes: rounded, slot: live.0 })
     }
 
     /// Places a need that [`take_plain`](Self::take_plain) does not serve: one that not every large chunk fits, or that
     /// the first chunk of the first class does not.
     #[cold]
     #[inline(never)]
-    pub(super) fn take_otherwise(&mut self, need: &Need) -> Option<ChunkId> {
+    pub(super) fn take_otherwise(&mut self, need: &PlacementRequest) -> Option<ChunkId> {
         self.join_recent();
         self.take_special(&Fit::of(need)?)
     }
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn padding_reaches_the_next_aligned_address_even_at_the_end_of_the_address_space() {
-        let fit = Fit::of(&Need::new(300).with_alignment(4096)).unwrap();
+        let fit = Fit::of(&PlacementRequest::new(300).with_alignment(4096)).unwrap();
         assert_eq!(fit.rounded, 512);
         assert_eq!(fit.padding_at(0), 0);
         assert_eq!(fit.padding_at(256), 3840);
@@ -200,8 +201,8 @@ mod tests {
 
     #[test]
     fn a_need_that_leaves_the_address_space_is_none() {
-        assert!(Fit::of(&Need::new(u64::MAX)).is_none());
-        assert!(Fit::of(&Need::new(u64::MAX - 4096).with_alignment(1 << 63)).is_none());
-        assert!(Fit::of(&Need::new(u64::MAX - 4096).with_alignment(64)).is_some());
+        assert!(Fit::of(&PlacementRequest::new(u64::MAX)).is_none());
+        assert!(Fit::of(&PlacementRequest::new(u64::MAX - 4096).with_alignment(1 << 63)).is_none());
+        assert!(Fit::of(&PlacementRequest::new(u64::MAX - 4096).with_alignment(64)).is_some());
     }
 }

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::base::memory::Span;
-use crate::policy::{Need, NotLive, Piece, Place};
+use crate::base::placement::Placement;
+use crate::policy::{NotLive, Piece, PlacementRequest, Release};
 
 fn small() -> BuddyOptions {
     BuddyOptions::new(Bytes(256), Bytes::kib(64)).unwrap()
@@ -20,7 +21,7 @@ fn pieces_of(buddy: &Buddy) -> Vec<Piece> {
 fn four_pieces() -> Buddy {
     let mut buddy = Buddy::new(small());
     buddy.add_region(Span { address: 0, bytes: 4096 }, false).unwrap();
-    let slots = [512, 512, 512].map(|bytes| buddy.place(&Need::new(bytes)).unwrap().slot);
+    let slots = [512, 512, 512].map(|bytes| buddy.place(&PlacementRequest::new(bytes)).unwrap().slot);
     assert_eq!(slots, [0, 1, 2]);
     buddy.free(1, 0).unwrap();
     buddy.check().unwrap();
@@ -35,12 +36,12 @@ fn an_overwritten_descriptor_refuses_all_later_requests() {
             let before = pieces_of(&buddy);
             assert!(buddy.overwrite_descriptor(1, word, 1 << bit));
             assert!(buddy.check().is_err(), "word {word}, bit {bit}");
-            assert_eq!(buddy.damage(), None, "nothing has met it yet");
+            assert_eq!(buddy.status().damage, None, "nothing has met it yet");
             for _ in 0..2 {
-                assert_eq!(buddy.place(&Need::new(512)), None);
-                assert_eq!(buddy.place(&Need::new(2048)), None);
+                assert_eq!(buddy.place(&PlacementRequest::new(512)), None);
+                assert_eq!(buddy.place(&PlacementRequest::new(2048)), None);
             }
-            let damage = buddy.damage().unwrap();
+            let damage = buddy.status().damage.unwrap();
             assert_eq!(damage.detail, "the descriptor of slot 1 was overwritten");
             assert_eq!(buddy.check(), Err(damage));
             // Where it was not overwritten, all is as it was.
@@ -55,8 +56,8 @@ fn a_neighbour_is_checked_before_it_is_changed() {
     // The third block's slot is free memory's left neighbour and is not loaded; the second's right neighbour is.
     let mut buddy = four_pieces();
     buddy.overwrite_descriptor(2, 2, 1);
-    assert_eq!(buddy.place(&Need::new(256)), None);
-    assert!(buddy.damage().unwrap().detail.contains("slot 2"));
+    assert_eq!(buddy.place(&PlacementRequest::new(256)), None);
+    assert!(buddy.status().damage.unwrap().detail.contains("slot 2"));
     assert_eq!(buddy.placed(2), None);
     assert!(buddy.placed(0).is_some());
 }
@@ -67,9 +68,9 @@ fn a_block_whose_descriptor_was_overwritten_is_not_freed() {
     let before = buddy.used_bytes();
     buddy.overwrite_descriptor(2, 1, 256);
     assert_eq!(buddy.free(2, 0), Err(NotLive { slot: 2 }));
-    assert!(buddy.damage().is_some());
+    assert!(buddy.status().damage.is_some());
     assert_eq!(buddy.used_bytes(), before);
-    assert_eq!(buddy.place(&Need::new(1)), None);
+    assert_eq!(buddy.place(&PlacementRequest::new(1)), None);
 }
 
 #[test]
@@ -79,7 +80,7 @@ fn a_block_beside_an_overwritten_descriptor_is_freed_apart() {
         buddy.overwrite_descriptor(overwritten, 5, 1 << 63);
         assert_eq!(buddy.free(2, 0), Ok(()));
         assert_eq!(buddy.used_bytes(), 512);
-        assert!(buddy.damage().unwrap().detail.contains(&format!("slot {overwritten} ")));
+        assert!(buddy.status().damage.unwrap().detail.contains(&format!("slot {overwritten} ")));
         // The guard written back, everything adds up but the two that were not joined.
         buddy.overwrite_descriptor(overwritten, 5, 1 << 63);
         let covered: u64 = pieces_of(&buddy).iter().map(|piece| piece.span.bytes).sum();
@@ -95,8 +96,8 @@ fn regions_are_returned_whatever_was_overwritten() {
         buddy.overwrite_descriptor(slot, 0, u64::MAX);
     }
     assert_eq!(buddy.regions().len(), 2);
-    assert_eq!(buddy.take_idle_region(u64::MAX), Some(Span { address: 8192, bytes: 4096 }));
-    assert_eq!(buddy.take_idle_region(u64::MAX), None);
+    assert_eq!(buddy.release(Release::Idle { at_most: u64::MAX }), Some(Span { address: 8192, bytes: 4096 }));
+    assert_eq!(buddy.release(Release::Idle { at_most: u64::MAX }), None);
     assert_eq!(pieces_of(&buddy), []);
 }
 
@@ -113,22 +114,22 @@ proptest! {
         for address in [0, 64 << 10] {
             buddy.add_region(Span { address, bytes: 32 << 10 }, false).unwrap();
         }
-        let mut live: Vec<Place> = Vec::new();
+        let mut live: Vec<Placement> = Vec::new();
         for (bytes, frees, pick) in steps {
             if frees && !live.is_empty() {
                 let place = live.swap_remove(pick % live.len());
                 buddy.free(place.slot, 0).unwrap();
             } else {
-                live.extend(buddy.place(&Need::new(bytes)));
+                live.extend(buddy.place(&PlacementRequest::new(bytes)));
             }
         }
         let regions = buddy.regions();
         let slot = (0..=slot).rev().find(|&slot| buddy.overwrite_descriptor(slot, word, flip)).unwrap();
         prop_assert!(buddy.check().is_err());
         for (bytes, pick) in more {
-            if let Some(place) = buddy.place(&Need::new(bytes)) {
-                prop_assert_eq!(buddy.damage(), None);
-                let overlaps = |other: &Place| {
+            if let Some(place) = buddy.place(&PlacementRequest::new(bytes)) {
+                prop_assert_eq!(buddy.status().damage, None);
+                let overlaps = |other: &Placement| {
                     place.address < other.address + other.bytes && other.address < place.address + place.bytes
                 };
                 prop_assert!(!live.iter().any(overlaps));
@@ -142,7 +143,7 @@ proptest! {
                 let place = live.swap_remove(pick % live.len());
                 if buddy.free(place.slot, 0).is_err() {
                     prop_assert_eq!(place.slot, slot);
-                    prop_assert!(buddy.damage().is_some());
+                    prop_assert!(buddy.status().damage.is_some());
                     live.push(place);
                 }
             }

@@ -1,30 +1,15 @@
-//! The planned policy in a pool.
+//! Pools that follow a plan.
 
 use std::sync::Arc;
 
-use super::{Planned, PlannedCounts};
+use super::ConfiguredPolicy;
+use crate::base::placement::PlanCounts;
 use crate::base::units::Bytes;
 use crate::plan::Plan;
 use crate::policy::bfc::{Bfc, BfcOptions};
-use crate::pool::{ConfiguredPolicy, PolicyAllocator, PoolConfig};
-
-/// What can be chosen of [`Planned`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct PlannedOptions<O = BfcOptions> {
-    /// What to follow.
-    pub plan: Arc<Plan>,
-    /// What can be chosen of the fallback.
-    pub fallback: O,
-}
-
-impl<O> PlannedOptions<O> {
-    /// Follows `plan`, with these options of the fallback.
-    #[must_use]
-    pub const fn new(plan: Arc<Plan>, fallback: O) -> Self {
-        Self { plan, fallback }
-    }
-}
+use crate::policy::planned::{Planned, PlannedOptions};
+use crate::pool::PolicyAllocator;
+use crate::pool::config::PoolConfig;
 
 /// How a [`PlannedAllocator`] behaves.
 pub type PlannedConfig = PoolConfig<PlannedOptions>;
@@ -81,7 +66,7 @@ unsafe impl<P: ConfiguredPolicy + Clone> ConfiguredPolicy for Planned<P> {
 impl<P: ConfiguredPolicy + Clone> PolicyAllocator<Planned<P>> {
     /// How much went by the plan so far. Nothing if called back from the source.
     #[must_use]
-    pub fn counts(&self) -> PlannedCounts {
+    pub fn counts(&self) -> PlanCounts {
         self.with_policy(|policy| policy.counts()).unwrap_or_default()
     }
 }

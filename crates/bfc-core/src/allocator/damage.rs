@@ -1,4 +1,4 @@
-//! What a guard finds.
+//! Memory that something wrote outside of its block, as data of errors and listings.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::base::memory::Block;
 /// How memory was misused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum DamageKind {
     /// Something wrote before the block's first byte.
     Underrun,
     /// Something wrote after the block's last byte.
@@ -17,7 +17,7 @@ pub enum Fault {
     UseAfterFree,
 }
 
-impl Fault {
+impl DamageKind {
     /// The fault's name in messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -29,7 +29,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for DamageKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -44,7 +44,7 @@ pub struct Damage {
     /// What the block is or was charged to.
     pub tag: Tag,
     /// What must have happened.
-    pub fault: Fault,
+    pub fault: DamageKind,
     /// Where the first damaged byte lies, counted from the block's first byte: -1 is the byte before it, `block.bytes`
     /// the byte after its last.
     pub offset: i64,

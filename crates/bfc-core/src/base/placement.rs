@@ -1,0 +1,38 @@
+//! What placement policies return, in a form that accounts and errors can hold without depending on policies.
+
+/// Where a policy has placed a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The address of the first byte, aligned as requested.
+    pub address: u64,
+    /// Granted bytes: at least those requested.
+    pub bytes: u64,
+    /// The policy's number of the block: unique among live blocks, small, and reused after a free.
+    pub slot: u32,
+}
+
+/// The bookkeeping of a policy is inconsistent: the policy has a bug, or its memory was overwritten.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{policy}: {detail}")]
+pub struct Inconsistent {
+    /// The policy's name.
+    pub policy: &'static str,
+    /// The rule that does not hold, and where.
+    pub detail: String,
+}
+
+/// How many allocations followed a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanCounts {
+    /// Steps begun.
+    pub steps: u64,
+    /// Allocations placed by the plan.
+    pub planned: u64,
+    /// Expected allocations that the plan leaves to the fallback.
+    pub left: u64,
+    /// Expected allocations whose place was occupied or outside of the available memory.
+    pub refused: u64,
+    /// Allocations that the plan did not expect.
+    pub unexpected: u64,
+}

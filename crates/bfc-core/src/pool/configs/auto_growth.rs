@@ -1,0 +1,56 @@
+//! Pools that place as Paddle's auto-growth allocator.
+
+use super::ConfiguredPolicy;
+use crate::base::units::Bytes;
+use crate::policy::auto_growth::{AutoGrowth, AutoGrowthOptions};
+use crate::pool::PolicyAllocator;
+use crate::pool::config::PoolConfig;
+
+/// A pool that places as Paddle's auto-growth allocator.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{AddressOnlyMemory, Allocation, Allocator, AutoGrowthAllocator, AutoGrowthConfig, Bytes, Request};
+/// let config = AutoGrowthConfig::gpu(Bytes::gib(80));
+/// let pool = Arc::new(AutoGrowthAllocator::new("gpu", Arc::new(AddressOnlyMemory::new()), config));
+/// let allocator: Arc<dyn Allocator> = pool.clone();
+/// let blocks = [1000, 5000].map(|bytes| Allocation::new(&allocator, &Request::new(bytes)));
+/// assert_eq!(pool.regions().iter().map(|region| region.bytes).collect::<Vec<_>>(), [1024, 5120]);
+/// # for block in blocks { block?; }
+/// # Ok::<(), bfc_core::AllocError>(())
+/// ```
+pub type AutoGrowthAllocator = PolicyAllocator<AutoGrowth>;
+
+// SAFETY: the blocks of a region cover it without overlap, a block is one place at a time, cut at the alignment asked
+// for, and a region goes only as one free block: rules of `auto_growth/check.rs`, checked by the tests after every step.
+unsafe impl ConfiguredPolicy for AutoGrowth {
+    type Options = AutoGrowthOptions;
+
+    fn configured(options: &AutoGrowthOptions) -> Self {
+        Self::new(*options)
+    }
+}
+
+/// How an [`AutoGrowthAllocator`] behaves. What it says of growth means nothing here: the
+/// options say how large regions are.
+pub type AutoGrowthConfig = PoolConfig<AutoGrowthOptions>;
+
+impl AutoGrowthConfig {
+    /// Over the memory of a machine with `physical` bytes.
+    #[must_use]
+    pub const fn cpu(physical: Bytes) -> Self {
+        Self::with_options(physical, AutoGrowthOptions::cpu())
+    }
+
+    /// Over page-locked memory of a machine with `physical` bytes, half of which may be locked.
+    #[must_use]
+    pub const fn pinned(physical: Bytes) -> Self {
+        Self::with_options(Bytes(physical.0 / 2), AutoGrowthOptions::pinned())
+    }
+
+    /// Over a device's memory, of which `available` bytes are free.
+    #[must_use]
+    pub const fn gpu(available: Bytes) -> Self {
+        Self::with_options(available, AutoGrowthOptions::gpu())
+    }
+}

@@ -1,0 +1,59 @@
+//! Pools that place as Paddle's buddy allocator.
+
+use super::ConfiguredPolicy;
+use crate::base::units::Bytes;
+use crate::policy::buddy::{Buddy, BuddyOptions};
+use crate::pool::PolicyAllocator;
+use crate::pool::config::PoolConfig;
+
+/// A pool that places as Paddle's buddy allocator.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{Allocation, Allocator, BuddyAllocator, BuddyConfig, Bytes, HostMemory, Request};
+/// let config = BuddyConfig::cpu(Bytes::gib(1));
+/// let pool: Arc<dyn Allocator> = Arc::new(BuddyAllocator::new("cpu", Arc::new(HostMemory::new()), config));
+/// let block = Allocation::new(&pool, &Request::new(1000))?;
+/// assert_eq!((pool.stats().bytes_in_use, pool.stats().bytes_reserved), (4 << 10, 32 << 20));
+/// // What is larger than a 32nd of the memory comes straight from the system, and goes straight back.
+/// drop(Allocation::new(&pool, &Request::new(40 << 20))?);
+/// assert_eq!((pool.stats().peak_bytes_reserved, pool.stats().bytes_reserved), (72 << 20, 32 << 20));
+/// # Ok::<(), bfc_core::AllocError>(())
+/// ```
+pub type BuddyAllocator = PolicyAllocator<Buddy>;
+
+// SAFETY: the pieces of a region cover it without overlap, a piece is one place at a time, cut at the alignment asked
+// for, and a region goes only as one free piece: rules of `buddy/check.rs`, checked by the tests after every step. A
+// descriptor that was overwritten is not acted upon.
+unsafe impl ConfiguredPolicy for Buddy {
+    type Options = BuddyOptions;
+
+    fn configured(options: &BuddyOptions) -> Self {
+        Self::new(*options)
+    }
+}
+
+/// How a [`BuddyAllocator`] behaves. What it says of growth means nothing here: the options say
+/// how large regions are. A pool of one fixed region is one whose largest chunk is its limit.
+pub type BuddyConfig = PoolConfig<BuddyOptions>;
+
+impl BuddyConfig {
+    /// Over the memory of a machine with `physical` bytes: see [`BuddyOptions::cpu`].
+    #[must_use]
+    pub const fn cpu(physical: Bytes) -> Self {
+        Self::with_options(physical, BuddyOptions::cpu(physical))
+    }
+
+    /// Over page-locked memory of a machine with `physical` bytes, half of which may be locked: see
+    /// [`BuddyOptions::pinned`].
+    #[must_use]
+    pub const fn pinned(physical: Bytes) -> Self {
+        Self::with_options(Bytes(physical.0 / 2), BuddyOptions::pinned(physical))
+    }
+
+    /// Over a device's memory, of which `available` bytes are free: see [`BuddyOptions::gpu`].
+    #[must_use]
+    pub fn gpu(available: Bytes) -> Self {
+        Self::with_options(available, BuddyOptions::gpu(available))
+    }
+}

@@ -1,0 +1,152 @@
+//! The facets of a pool that other streams use: those of the pool below, with the frees that are pending.
+
+use std::sync::Arc;
+
+use super::{StreamAllocator, Used};
+use crate::allocator::{
+    Accounting, AllocatorSnapshot, BlockError, Damage, Inspection, OomReport, RecordError, Request, Stats,
+    StreamOrder, Upkeep, Verdict, WaitHints, WaitKey,
+};
+use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
+use crate::base::memory::{Block, Span};
+use crate::base::owner::OwnerId;
+use crate::base::placement::PlanCounts;
+use crate::base::sync::atomic::Ordering;
+use crate::base::sync::lock;
+use crate::base::units::Bytes;
+use crate::source::stream::Stream;
+
+impl Accounting for StreamAllocator {
+    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
+        self.refuse_freed(block)?;
+        self.pool.requested_bytes(block)
+    }
+
+    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
+        let block = self.pool.block_at(address)?;
+        self.refuse_freed(&block).map_err(|_| BlockError::NoBlockAt { address })?;
+        Ok(block)
+    }
+
+    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
+        self.refuse_freed(block)?;
+        self.pool.tag(block)
+    }
+
+    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
+        self.refuse_freed(block)?;
+        self.pool.retag(block, tag)
+    }
+
+    fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
+        self.refuse_freed(block)?;
+        self.pool.recategorize(block, from, to)
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.pool.ledger()
+    }
+
+    fn snapshot(&self) -> AllocatorSnapshot {
+        let AllocatorSnapshot { stats, ledger } = self.pool.snapshot();
+        AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
+    }
+
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
+        self.pool.owner_bytes(owner)
+    }
+}
+
+impl Inspection for StreamAllocator {
+    fn regions(&self) -> Vec<Span> {
+        self.pool.regions()
+    }
+
+    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
+        self.pool.would_fit(request, freed)
+    }
+
+    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
+        self.with_pending(request, self.pool.refusal(request, verdict))
+    }
+
+    fn find_damage(&self) -> Vec<Damage> {
+        self.pool.find_damage()
+    }
+
+    fn plan_counts(&self) -> Option<PlanCounts> {
+        self.pool.plan_counts()
+    }
+}
+
+impl WaitHints for StreamAllocator {
+    fn wait_key(&self, request: &Request<'_>) -> WaitKey {
+        self.pool.wait_key(request)
+    }
+
+    /// What is pending may serve anybody, once somebody waits for it.
+    fn max_satisfiable_bytes(&self) -> u64 {
+        if self.pending.len() > 0 { u64::MAX } else { self.pool.max_satisfiable_bytes() }
+    }
+
+    fn expect_frees(&self, begin: bool) {
+        self.retry.expect_frees(begin);
+    }
+
+    fn has_orphaned_blocks(&self, besides: &[Block]) -> bool {
+        self.pool.has_orphaned_blocks(besides)
+    }
+}
+
+impl StreamOrder for StreamAllocator {
+    fn stream(&self) -> &Arc<Stream> {
+        &self.compute
+    }
+
+    fn record_stream(&self, block: &Block, stream: &Arc<Stream>) -> Result<(), RecordError> {
+        if block.is_empty() || *stream == self.compute {
+            return Ok(());
+        }
+        self.refuse_freed(block)?;
+        match self.pool.tag(block) {
+            Ok(_) | Err(BlockError::Untracked) => {}
+            Err(error) => return Err(error.into()),
+        }
+        {
+            let uses = &mut *lock(&self.uses);
+            let used = uses.entry(block.address).or_insert_with(|| {
+                self.used.fetch_add(1, Ordering::Relaxed);
+                Used { block: *block, streams: Vec::new(), freed: false }
+            });
+            if !used.streams.contains(stream) {
+                used.streams.push(Arc::clone(stream));
+            }
+        }
+        // The memory may have been another's, for whom the compute stream has work to do still.
+        let event = self.pending.events.record(&self.compute)?;
+        let outcome = stream.wait(&event);
+        self.pending.events.put(event);
+        Ok(outcome?)
+    }
+}
+
+impl Upkeep for StreamAllocator {
+    fn trim(&self, keep: Bytes) -> u64 {
+        self.poll();
+        self.pool.trim(keep)
+    }
+
+    fn clear_stats(&self) -> bool {
+        self.retry.clear_stats();
+        self.pool.clear_stats()
+    }
+
+    fn begin_step(&self) {
+        self.pool.begin_step();
+    }
+
+    fn set_safe_frontier(&self, count: u64) {
+        self.pool.set_safe_frontier(count);
+        self.retry.notify();
+    }
+}

@@ -1,0 +1,135 @@
+//! The facets of a guard: accounts of its own, all else in terms of the inner allocator.
+
+use super::{GuardAllocator, Live, State, place_of, with_source_figures};
+use crate::allocator::{
+    Accounting, AllocatorSnapshot, BlockError, Damage, Inspection, OomReport, Request, Upkeep, Verdict,
+    WaitHints, WaitKey,
+};
+use crate::base::ledger::{Ledger, OwnerBytes, Tag};
+use crate::base::memory::{Block, Span};
+use crate::base::owner::OwnerId;
+use crate::base::placement::{Placement, PlanCounts};
+use crate::base::sync::lock;
+use crate::base::units::Bytes;
+
+impl Accounting for GuardAllocator {
+    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
+        self.tag(block).map(|_| block.bytes)
+    }
+
+    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
+        let State { accounts, live, .. } = &mut *lock(&self.state);
+        let span_of = |slot: u32| live.get(slot as usize).map(|live: &Live| live.zones.user());
+        let slot = accounts.slot_at(address, |slot| span_of(slot).map(|span| span.address))?;
+        let span = span_of(slot).ok_or(BlockError::NoBlockAt { address })?;
+        Ok(accounts.block(Placement { address: span.address, bytes: span.bytes, slot }))
+    }
+
+    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
+        if *block == Block::EMPTY {
+            return Ok(Tag::default());
+        }
+        lock(&self.state).tag_of(block)
+    }
+
+    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
+        if *block == Block::EMPTY {
+            return Ok(());
+        }
+        let inner = {
+            let state = &mut *lock(&self.state);
+            state.tag_of(block)?;
+            state.accounts.retag(place_of(block), tag);
+            state.live.get(block.chunk as usize).map(|live| live.zones.inner)
+        };
+        inner.map_or(Ok(()), |inner| self.inner.retag(&inner, tag))
+    }
+
+    fn ledger(&self) -> Ledger {
+        lock(&self.state).accounts.ledger.clone()
+    }
+
+    /// What the guard's users hold, at one moment. Limit, reserved bytes and regions are those of the inner allocator, which
+    /// is asked without the guard's lock.
+    fn snapshot(&self) -> AllocatorSnapshot {
+        let (figures, ledger) = {
+            let accounts = &lock(&self.state).accounts;
+            (accounts.figures.clone(), accounts.ledger.clone())
+        };
+        AllocatorSnapshot { stats: with_source_figures(figures, self.inner.stats()), ledger }
+    }
+
+    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
+        lock(&self.state).accounts.ledger.owner(owner)
+    }
+}
+
+impl Inspection for GuardAllocator {
+    fn regions(&self) -> Vec<Span> {
+        self.inner.regions()
+    }
+
+    /// In the inner allocator's terms: with the canaries, and with all of the quarantine free.
+    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
+        let inner = self.inner_request(request)?;
+        let freed = {
+            let state = lock(&self.state);
+            state.inner_blocks(freed).chain(state.quarantine.inner_blocks()).collect::<Vec<_>>()
+        };
+        self.inner.would_fit(&inner, &freed)
+    }
+
+    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
+        self.inner.refusal(request, verdict)
+    }
+
+    fn find_damage(&self) -> Vec<Damage> {
+        self.check_all();
+        lock(&self.state).findings.list()
+    }
+
+    fn plan_counts(&self) -> Option<PlanCounts> {
+        self.inner.plan_counts()
+    }
+}
+
+impl WaitHints for GuardAllocator {
+    fn wait_key(&self, request: &Request<'_>) -> WaitKey {
+        self.inner_request(request)
+            .map_or(WaitKey { bytes: request.bytes, class: None }, |inner| self.inner.wait_key(&inner))
+    }
+
+    /// A request can have the memory in quarantine, too.
+    fn max_satisfiable_bytes(&self) -> u64 {
+        let is_exact = lock(&self.state).quarantine.inner_blocks().next().is_none();
+        if is_exact { self.inner.max_satisfiable_bytes() } else { u64::MAX }
+    }
+
+    fn expect_frees(&self, begin: bool) {
+        self.inner.expect_frees(begin);
+    }
+
+    fn has_orphaned_blocks(&self, besides: &[Block]) -> bool {
+        let besides: Vec<Block> = lock(&self.state).inner_blocks(besides).collect();
+        self.inner.has_orphaned_blocks(&besides)
+    }
+}
+
+impl Upkeep for GuardAllocator {
+    fn trim(&self, keep: Bytes) -> u64 {
+        self.inner.trim(keep)
+    }
+
+    fn clear_stats(&self) -> bool {
+        lock(&self.state).accounts.clear_figures();
+        self.inner.clear_stats()
+    }
+
+    fn begin_step(&self) {
+        self.inner.begin_step();
+    }
+
+    fn set_safe_frontier(&self, count: u64) {
+        self.inner.set_safe_frontier(count);
+    }
+}
