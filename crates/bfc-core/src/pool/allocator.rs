@@ -118,8 +118,6 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// The block, if there are no caches and a free chunk fits as things stand.
-    // In one piece with the policy's part: a block handed from function to function through memory is waited for each time.
-    #[inline(always)]
     fn allocate_at_once(&self, request: &Request<'_>) -> Option<Block> {
         if request.bytes == 0 || !request.alignment.is_power_of_two() {
             return None;
@@ -134,7 +132,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             self.note(state, thread);
         }
         state.policy.merge_ripe(self.frontier.get());
-        state.allocate_at_once(&need, request.tag)
+        let place = state.policy.place(&need)?;
+        Some(state.accounts.open(place, need.bytes, request.tag))
     }
 
     // Apart from the callers, which then need not have the retry at hand: it is called at changes of threads alone.
@@ -182,16 +181,9 @@ const fn placement_request(request: &Request<'_>, freed_before: Option<u64>) -> 
 
 impl<P: Policy> State<P> {
     /// Finds room for a request and opens its account.
-    #[inline(always)]
-    fn allocate_at_once(&mut self, need: &PlacementRequest, tag: Tag) -> Option<Block> {
+    fn allocate(&mut self, need: &PlacementRequest, tag: Tag) -> Option<Block> {
         let place = self.policy.place(need)?;
         Some(self.accounts.open(place, need.bytes, tag))
-    }
-
-    /// The same, for those who have time.
-    #[inline(never)]
-    fn allocate(&mut self, need: &PlacementRequest, tag: Tag) -> Option<Block> {
-        self.allocate_at_once(need, tag)
     }
 
     /// The place of the live block that a block says it is.
@@ -276,8 +268,6 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         self.source.address_space()
     }
 
-    // Not in one piece with the caller: it would write the block its own way, which is not that in which it is copied next.
-    #[inline(never)]
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         match self.allocate_at_once(request) {
             Some(block) => Ok(block),

@@ -14,10 +14,11 @@ mod whole;
 use bfc_core::Category;
 
 use super::{same_dtype, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Attention, Kernel, Workspace};
 use crate::error::{Error, Result};
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 

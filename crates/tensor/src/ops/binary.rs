@@ -19,10 +19,11 @@
 
 use super::create::constant_like;
 use super::{apply_promoted, broadcast_pair, is_number, same_dtype, supported, wanted};
-use crate::autograd::{self, Saved};
+use crate::autograd;
 use crate::backend::{Binary, Kernel};
 use crate::device::PlacementReason;
 use crate::error::Result;
+use crate::op::Saved;
 use crate::op::mode::records;
 use crate::op::{HeldOp, Op, OpContext};
 use crate::tensor::Tensor;

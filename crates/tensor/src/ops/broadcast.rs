@@ -5,11 +5,12 @@
 
 use super::axes::AxisSet;
 use super::reduce;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Reduce;
 use crate::error::{Error, Result};
 use crate::layout::IntoShape;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 

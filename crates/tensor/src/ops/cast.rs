@@ -1,9 +1,10 @@
 //! Conversion of the element type.
 
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 

@@ -8,9 +8,10 @@
 //! less often, and one of 1e-8 hardly ever; and added to large scores in f32 it would be rounded away.
 
 use super::supported;
+use crate::autograd::apply;
 use crate::backend::{Distribution, Kernel, RandomKey};
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::{Op, OpContext};
 use crate::shape::DType;
 use crate::tensor::{Rng, Tensor};
 

@@ -7,10 +7,11 @@
 use bfc_core::Category;
 
 use super::{apply_promoted, broadcast_pair, expect_dtype, same_dtype, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Compare, Kernel};
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 

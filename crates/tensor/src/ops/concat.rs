@@ -4,10 +4,11 @@
 //! xᵢ: a view of it.
 
 use super::{same_dtype, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{DType, MAX_RANK};
 use crate::tensor::Tensor;
 

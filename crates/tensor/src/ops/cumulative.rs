@@ -5,10 +5,11 @@
 //! their own type (halves in f32), as NumPy's are: unlike those of `sum`, the last of ten million running sums in f32 has few digits.
 
 use super::reduce::summed_as;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]

@@ -9,10 +9,11 @@
 //! One output is taken. An index out of range is an error, found before anything is written.
 
 use super::{expect_dtype, supported};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result};
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 

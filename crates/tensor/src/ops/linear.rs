@@ -7,10 +7,11 @@
 
 use super::axes::AxisSet;
 use super::{is_number, matmul, promoted, reduce, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply_builtin;
 use crate::backend::{Activated, Activation, Kernel, Reduce};
 use crate::error::{Error, Result};
-use crate::op::{Buffer, BuiltinOp, Op, OpContext, apply_builtin};
+use crate::op::Saved;
+use crate::op::{Buffer, BuiltinOp, Op, OpContext};
 use crate::shape::Shape;
 use crate::storage::View;
 use crate::tensor::Tensor;

@@ -9,11 +9,12 @@
 //! - One output is taken. Saves A for the gradient of B, and B for that of A.
 
 use super::{is_number, promoted, same_dtype, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{MAX_RANK, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;

@@ -12,11 +12,12 @@
 //! Saves x and two numbers for each row, which for halves are f32. The gradients of w and b are made in one pass.
 
 use super::{same_dtype, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Kernel, Normalized, Workspace};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;

@@ -15,10 +15,11 @@
 use super::axes::{Axes, AxisSet};
 use super::shape::restored;
 use super::{is_number, supported};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Reduce, Workspace};
 use crate::error::{Error, Result};
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;

@@ -9,10 +9,11 @@
 //! nothing is saved. Where a view will do, [`Tensor::broadcast_to`] repeats without copies.
 
 use super::reduce::reshaped;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 

@@ -5,10 +5,11 @@
 
 use super::index::scatter_add;
 use super::{expect_dtype, is_number, same_dtype, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Binary, Kernel};
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 

@@ -11,12 +11,13 @@
 
 use super::axes::AxisSet;
 use super::reduce::reshaped;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
 use crate::layout::IntoShape;
 use crate::layout::Layout;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 

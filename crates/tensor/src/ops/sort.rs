@@ -11,10 +11,11 @@
 
 use super::index::Gather;
 use super::{is_number, supported};
+use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, MAX_RANK};
 use crate::tensor::Tensor;
 

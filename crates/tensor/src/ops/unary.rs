@@ -32,12 +32,14 @@
 //! meaning for integers.
 
 use super::{is_number, supported};
-use crate::autograd::{self, Saved};
+use crate::autograd;
+use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Unary};
 use crate::device::PlacementReason;
 use crate::error::{Error, Result};
+use crate::op::Saved;
 use crate::op::mode::records;
-use crate::op::{HeldOp, Op, OpContext, apply};
+use crate::op::{HeldOp, Op, OpContext};
 use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 

@@ -11,8 +11,8 @@
 //! halves in f32.
 
 use super::reduction::Reduction;
-use crate::autograd::Saved;
 use crate::error::{Error, Result};
+use crate::op::Saved;
 use crate::op::{Op, OpContext};
 use crate::ops::create::constant_like;
 use crate::ops::{apply_promoted, same_dtype, supported, wanted};
