@@ -270,6 +270,7 @@ impl Tensor {
     /// [`Error::BadRank`] below two axes, [`Error::ShapeMismatch`] if sizes do not fit, [`Error::BadArgument`] for a mask of
     /// another type or shape, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if
     /// there is no memory.
+    #[doc(alias("sdpa", "scaled_dot_product_attention"))]
     pub fn attention(
         &self,
         key: &Self,

@@ -79,6 +79,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::ShapeMismatch`] if this tensor does not broadcast to `shape`; [`Error::TooManyElements`] if the shape
     /// has more elements than can be counted.
+    #[doc(alias("expand"))]
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Result<Self> {
         let shape = shape.into_shape().map_err(|error| error.in_op("broadcast_to"))?;
         if shape == *self.shape() {

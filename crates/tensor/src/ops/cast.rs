@@ -42,6 +42,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    #[doc(alias("astype", "cast"))]
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
         if dtype == self.dtype() {
             return Ok(self.unchanged());

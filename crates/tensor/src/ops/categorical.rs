@@ -67,6 +67,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadRank`] for a scalar, [`Error::EmptyReduction`] for rows of no classes, [`Error::UnsupportedDType`] except for floats,
     /// [`Error::Allocation`] if there is no memory. The source of random numbers is as before then.
+    #[doc(alias("multinomial"))]
     pub fn categorical(&self, rng: &Rng) -> Result<Self> {
         rng.with_keys(|[key]| apply(Categorical(key), &[self]))
     }

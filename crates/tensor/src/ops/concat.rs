@@ -75,6 +75,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadArgument`] for no tensors, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if the other axes
     /// differ, [`Error::Allocation`] if there is no memory.
+    #[doc(alias("cat", "concatenate"))]
     pub fn concat(tensors: &[&Self], axis: isize) -> Result<Self> {
         let op = Concat { axis, inputs: tensors.len() };
         let mut dtypes = tensors.iter().map(|tensor| tensor.dtype());

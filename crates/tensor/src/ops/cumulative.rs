@@ -49,6 +49,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::sum`].
+    #[doc(alias("cumulative_sum"))]
     pub fn cumsum(&self, axis: isize) -> Result<Self> {
         let axis = self.shape().axis("cumsum", axis)?;
         apply(Cumsum { axis, reverse: false }, &[self])

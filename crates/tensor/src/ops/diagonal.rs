@@ -68,6 +68,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::BadArgument`] if the axes are the same.
+    #[doc(alias("diag"))]
     pub fn diagonal(&self, offset: isize, first: isize, second: isize) -> Result<Self> {
         let [first, second] = [self.shape().axis(OP, first)?, self.shape().axis(OP, second)?];
         if first == second {

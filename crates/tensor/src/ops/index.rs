@@ -103,6 +103,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if `indices` has other axes or is larger,
     /// [`Error::BadArgument`] unless it is i64, [`Error::IndexOutOfRange`], [`Error::Allocation`] if there is no memory.
+    #[doc(alias("take_along_axis"))]
     pub fn gather(&self, axis: isize, indices: &Self) -> Result<Self> {
         let op = "gather";
         let axis = self.shape().axis(op, axis)?;
@@ -113,6 +114,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] unless `indices` has one axis; else as [`Tensor::gather`].
+    #[doc(alias("take"))]
     pub fn index_select(&self, axis: isize, indices: &Self) -> Result<Self> {
         self.select("index_select", axis, indices)
     }

@@ -162,6 +162,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadRank`] for a scalar, and unless `weight` is a matrix and `bias` a vector; [`Error::ShapeMismatch`] if
     /// sizes do not fit; [`Error::UnsupportedDType`] for booleans, [`Error::Allocation`] if there is no memory.
+    #[doc(alias("addmm"))]
     pub fn linear(&self, weight: &Self, bias: &Self) -> Result<Self> {
         self.linear_with(weight, bias, None)
     }

@@ -215,6 +215,7 @@ impl Tensor {
     /// [`Error::ShapeMismatch`] unless the shapes are as said; [`Error::UnsupportedDType`] unless the
     /// logits are floats, [`Error::BadArgument`] unless the targets are i64; [`Error::IndexOutOfRange`] for a target
     /// that is no class; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("softmax_cross_entropy"))]
     pub fn cross_entropy(&self, targets: &Self) -> Result<Self> {
         match Rows::of(CrossEntropy.name(), self, targets)? {
             Some(rows) => apply(CrossEntropy, &[&rows.logits, &rows.targets]),

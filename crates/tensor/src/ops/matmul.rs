@@ -171,6 +171,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::ShapeMismatch`] if the inner sizes differ or leading axes do not broadcast, [`Error::BadRank`] for a
     /// scalar, [`Error::UnsupportedDType`] for booleans, [`Error::Allocation`] if there is no memory.
+    #[doc(alias("mm", "bmm", "dot"))]
     pub fn matmul(&self, rhs: &Self) -> Result<Self> {
         if self.dtype() != rhs.dtype() {
             let [lhs, rhs] = promoted(self, rhs)?;

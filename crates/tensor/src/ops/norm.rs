@@ -188,6 +188,7 @@ impl Tensor {
     /// [`Error::BadRank`] for a scalar, [`Error::ShapeMismatch`] for parameters of another size,
     /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no
     /// memory.
+    #[doc(alias("layernorm"))]
     pub fn layer_norm(&self, affine: Option<(&Self, &Self)>, epsilon: f64) -> Result<Self> {
         let op = LayerNorm { op: "layer_norm", row: Row::LastAxis, centered: true, epsilon };
         match affine {
@@ -200,6 +201,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::layer_norm`].
+    #[doc(alias("rmsnorm"))]
     pub fn rms_norm(&self, weight: Option<&Self>, epsilon: f64) -> Result<Self> {
         let op = LayerNorm { op: "rms_norm", row: Row::LastAxis, centered: false, epsilon };
         match weight {

@@ -418,6 +418,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::max`].
+    #[doc(alias("amax"))]
     pub fn max_all(&self) -> Result<Self> {
         self.extreme(Reduce::Max, self.all_axes())
     }
@@ -442,6 +443,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::max`].
+    #[doc(alias("amin"))]
     pub fn min_all(&self) -> Result<Self> {
         self.extreme(Reduce::Min, self.all_axes())
     }

@@ -94,6 +94,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadArgument`] for fewer numbers than axes; [`Error::RankTooLarge`] for more than [`MAX_RANK`] numbers;
     /// [`Error::TooManyElements`]; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("repeat"))]
     pub fn tile(&self, times: &[usize]) -> Result<Self> {
         let op = "tile";
         let Some(new) = times.len().checked_sub(self.rank()) else {
@@ -126,6 +127,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`]; else as [`Tensor::tile`].
+    #[doc(alias("repeat"))]
     pub fn repeat_interleave(&self, axis: isize, times: usize) -> Result<Self> {
         let op = "repeat_interleave";
         let axis = self.shape().axis(op, axis)?;

@@ -67,6 +67,7 @@ impl Tensor {
     /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::BadArgument`] unless `indices` is i64,
     /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for truth values, [`Error::IndexOutOfRange`],
     /// [`Error::Allocation`] if there is no memory.
+    #[doc(alias("scatter_add_", "index_add"))]
     pub fn scatter_add(&self, axis: isize, indices: &Self, source: &Self) -> Result<Self> {
         let axis = self.shape().axis("scatter_add", axis)?;
         apply(ScatterAdd { axis }, &[self, indices, source])

@@ -133,6 +133,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadArgument`] if the axis has fewer than `k` elements; else as [`Tensor::argsort`].
+    #[doc(alias("topk"))]
     pub fn top_k(&self, k: usize, axis: isize, order: SortOrder) -> Result<(Self, Self)> {
         let op = "top_k";
         let (given, axis) = (axis, self.shape().axis(op, axis)?);

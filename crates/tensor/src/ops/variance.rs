@@ -91,6 +91,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::mean`].
+    #[doc(alias("variance"))]
     pub fn var(&self, axes: impl Axes, correction: usize) -> Result<Self> {
         self.variance(false, correction, self.target("var", &axes, false)?)
     }
@@ -115,6 +116,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::mean`].
+    #[doc(alias("stddev"))]
     pub fn std(&self, axes: impl Axes, correction: usize) -> Result<Self> {
         self.variance(true, correction, self.target("std", &axes, false)?)
     }

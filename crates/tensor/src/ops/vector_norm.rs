@@ -92,6 +92,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::mean`]; [`Error::EmptyReduction`](crate::Error::EmptyReduction) for the largest of no elements.
+    #[doc(alias("vector_norm"))]
     pub fn norm(&self, norm: Norm, axes: impl Axes) -> Result<Self> {
         apply(VectorNorm { norm, target: self.target("norm", &axes, false)? }, &[self])
     }
