@@ -1,44 +1,43 @@
-//! What the number of an allocation says: a serial, by which of its accounts' threads it was taken, and in which of a
-//! pool's accounts it is.
+//! The number of an allocation: a serial, the index of the allocating thread, and the index of the accounts.
 //!
-//! The serial is counted up with each allocation. The rest stands above it and changes with the thread alone, so that it
-//! costs allocations nothing. Accounts that one thread uses number from 1 upward.
+//! Each allocation increments the serial. The other fields are above it and change only with the thread, so they cost
+//! allocations nothing. Accounts that one thread uses number from 1 on.
 
 /// Bits of the serial: enough for an allocation every twenty nanoseconds in five years.
 const SERIAL_BITS: u32 = 53;
 
-/// Bits of the taker's index.
+/// Bits of the thread index.
 const TAKER_BITS: u32 = 6;
 
-/// How many threads are told apart.
+/// The number of threads that the numbers distinguish.
 pub(crate) const TAKERS: usize = 1 << TAKER_BITS;
 
 const SERIAL: u64 = (1 << SERIAL_BITS) - 1;
 
 const TAKER: u64 = (TAKERS as u64 - 1) << SERIAL_BITS;
 
-/// The count of an allocation in its accounts.
+/// Returns the serial of an allocation in its accounts.
 pub(crate) const fn serial(number: u64) -> u64 {
     number & SERIAL
 }
 
-/// The index of the thread that took it.
+/// Returns the index of the allocating thread.
 pub(crate) const fn taker(number: u64) -> u32 {
     ((number & TAKER) >> SERIAL_BITS) as u32
 }
 
-/// The same serial in the same accounts, taken by another thread.
+/// Returns the same serial in the same accounts with another thread index.
 pub(crate) const fn with_taker(number: u64, taker: u32) -> u64 {
     (number & !TAKER) | (((taker as u64) << SERIAL_BITS) & TAKER)
 }
 
-/// The accounts that it is in: 0 are a pool's own.
+/// Returns the index of the accounts. 0 is the pool's own.
 #[inline]
 pub(crate) const fn accounts(number: u64) -> u64 {
     number >> (SERIAL_BITS + TAKER_BITS)
 }
 
-/// Where the numbers of these accounts begin.
+/// Returns the number before the first in these accounts.
 pub(crate) const fn before(accounts: u64) -> u64 {
     accounts << (SERIAL_BITS + TAKER_BITS)
 }

@@ -108,7 +108,7 @@ mod tests {
         known.remove_ended();
         assert!(!known.may_have_orphans(), "one that took nothing leaves nothing");
         known.add(ended);
-        // Added after its end, as none is but one that comes while it ends: it counts until the next end.
+        // Added after its end, like a thread that allocates while it ends. It counts until the next end.
         assert!(known.has_others_than(me));
         std::thread::scope(|scope| scope.spawn(other).join().unwrap());
         assert!(known.remove_ended());
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(known.threads(), [me]);
         known.set_without_orphans(known.ended());
         assert!(!known.remove_ended() && !known.may_have_orphans());
-        // An answer from before another ended says nothing of that one.
+        // A result from before another end does not cover that thread.
         let before = known.ended();
         known.add(ended);
         std::thread::scope(|scope| scope.spawn(other).join().unwrap());

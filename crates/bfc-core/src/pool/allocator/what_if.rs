@@ -1,4 +1,4 @@
-//! What a pool could do if things were otherwise, tried on copies of its policy.
+//! What-if questions, answered on copies of a pool's policy.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -17,8 +17,8 @@ use crate::pool::growth::available;
 use crate::pool::info::{ChunkInfo, chunk_infos};
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
-    /// Whether the request would find room once these blocks were free too: tried on a copy of the policy. Of regions that
-    /// would become idle it is taken that others can be had in their place.
+    /// Whether the request would fit if these blocks were free, on a copy of the policy. Assumes that the source can
+    /// replace regions that become idle.
     pub(super) fn what_if_freed(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
         self.write(|state| {
             let need = PlacementRequest::new(request.bytes).with_alignment(request.alignment);
@@ -28,8 +28,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         })
     }
 
-    /// The complete report: the holders, the memory of other processes, and what would have made room. All figures come from
-    /// the accounts of one moment. `short` says whether the source, and not the limit, left too little.
+    /// Builds the complete report: the holders, the memory of other processes, and the what-if answers. All figures
+    /// come from one snapshot. `short` is whether the source, not the limit, left too little.
     #[cold]
     pub(super) fn full_report(
         &self,
@@ -79,7 +79,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
     }
 
-    /// Whether a need finds room on a copy of the policy once these slots are free.
+    /// Whether a request fits on a copy of the policy after these slots are free.
     fn fits_without(
         &self,
         state: &State<P>,
@@ -90,13 +90,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let mut policy = state.policy_without(cached);
         let idle = policy.idle_bytes();
         for slot in slots {
-            // A slot that holds no block frees nothing.
+            // A slot without a block frees nothing.
             let _ = policy.free(slot, 0);
         }
         self.fits_in(&mut *policy, need, idle)
     }
 
-    /// Whether a need finds room as a policy stands, or in place of regions that are idle beyond those that were before.
+    /// Whether a request fits in a policy, or in place of regions that became idle.
     fn fits_in(&self, policy: &mut dyn Policy, need: &PlacementRequest, idle_before: u64) -> bool {
         let joined = |policy: &mut dyn Policy| need.freed_before.is_none() && policy.merge_until_fit(need);
         if policy.place(need).is_some() || (joined(policy) && policy.place(need).is_some()) {
@@ -115,7 +115,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.fits_in(&mut *policy, &PlacementRequest { freed_before: None, ..*need }, idle)
     }
 
-    /// Blocks keep the bytes that they were granted: they are moved, not made anew.
+    /// Blocks keep their granted bytes: they move and are not allocated again.
     fn fits_compacted(&self, state: &State<P>, need: &PlacementRequest, live: &[&ChunkInfo]) -> Option<bool> {
         let needs = largest_first(live).into_iter().map(|(bytes, need)| PlacementRequest { bytes, ..need });
         self.fits_laid_anew(&self.config.options, &state.policy, need, needs)
@@ -135,8 +135,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         P::other_splits(&self.config.options).into_iter().filter_map(answer).collect()
     }
 
-    /// Whether a need finds room in a fresh policy over the same regions, after these needs of live blocks. `None` for
-    /// policies in which a place depends on more than what is asked for.
+    /// Whether a request fits in a new policy over the same regions, after the requests of the live blocks. `None` for
+    /// policies whose placements depend on more than the requests.
     fn fits_laid_anew(
         &self,
         options: &P::Options,
@@ -160,7 +160,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         Some(self.fits_in(&mut fresh, &PlacementRequest { freed_before: None, ..*need }, 0))
     }
 
-    /// Where the source is out of memory, what it would do with the regions that it gets back is its own affair.
+    /// If the source is out of memory, its reuse of returned regions is unknown.
     fn fits_trimmed(
         &self,
         state: &State<P>,
@@ -201,7 +201,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 }
 
-/// The bytes of blocks and what they needed, the largest first. Like [`by_age`] not in the pool, or it would be compiled for each policy.
+/// Returns the sizes and requests of blocks, the largest first. Like [`by_age`], a free function, so that it is
+/// compiled once and not for each policy.
 fn largest_first(live: &[&ChunkInfo]) -> Vec<(u64, PlacementRequest)> {
     let mut sizes: Vec<(u64, PlacementRequest)> =
         live.iter().map(|chunk| (chunk.bytes, of_chunk(chunk))).collect();
@@ -209,14 +210,14 @@ fn largest_first(live: &[&ChunkInfo]) -> Vec<(u64, PlacementRequest)> {
     sizes
 }
 
-/// Blocks in the order in which they were asked for.
+/// Returns blocks in order of allocation.
 fn by_age<'a>(live: &[&'a ChunkInfo]) -> Vec<&'a ChunkInfo> {
     let mut by_age = live.to_vec();
     by_age.sort_by_key(|chunk| number::with_taker(chunk.id, 0));
     by_age
 }
 
-/// What a live block needed, as far as is known: its alignment is not.
+/// Returns the request of a live block, as far as it is known: its alignment is not.
 fn of_chunk(chunk: &ChunkInfo) -> PlacementRequest {
     PlacementRequest::new(chunk.requested)
 }

@@ -1,4 +1,4 @@
-//! The rules of the queue, one thread at a time: the waiters are numbers, and the memory is a number of bytes.
+//! Tests of the queue in one thread: waiters are numbers, and memory is a number of bytes.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ const fn unlike(bytes: u64) -> WaitKey {
     WaitKey { bytes, class: None }
 }
 
-/// Waiters that bear the numbers 0, 1, … in their order.
+/// Creates waiters with the numbers 0, 1, … in this order.
 fn queue(wants: &[WaitKey]) -> Queue<usize> {
     let mut queue = Queue::default();
     for (number, &want) in wants.iter().enumerate() {
@@ -21,7 +21,7 @@ fn queue(wants: &[WaitKey]) -> Queue<usize> {
     queue
 }
 
-/// Lets whoever has the turn fail, until nobody has it; who they were.
+/// Fails each waiter that has the turn, until none has it. Returns these waiters.
 fn fail_all(queue: &mut Queue<usize>, wants: &[WaitKey], first: Option<usize>) -> Vec<usize> {
     let mut tried = Vec::new();
     let mut turn = first;
