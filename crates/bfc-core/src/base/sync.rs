@@ -1,5 +1,5 @@
-//! The synchronization primitives of this workspace: those of `std`, or those of the `shuttle` checker under
-//! `--cfg shuttle`, which explores the orders in which threads can run.
+//! The synchronization primitives of this workspace: those of `std`, or those of the `shuttle` checker under `--cfg
+//! shuttle`, which explores thread interleavings.
 //!
 //! [`SpinMutex`] guards the sections of a pool that take some tens of nanoseconds; everything else uses [`Mutex`].
 
