@@ -226,7 +226,7 @@ fn what_is_not_text_is_an_error_and_no_panic() {
     );
     let name = Environment::from_vars([(broken(b"HIGHWATER_SPLIT"), broken(b"always"))]).unwrap();
     assert_eq!(name.unknown().len(), 1);
-    // Of others, anything goes.
+    // Variables of other programs may have any value.
     assert!(Environment::from_vars([(broken(b"OTHER"), broken(b"x"))]).is_ok());
 }
 
