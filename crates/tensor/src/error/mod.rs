@@ -393,7 +393,7 @@ fn in_module(module: &str) -> String {
 }
 
 impl Error {
-    /// Adds the op's name to an error that has none, such as one of a [`Shape`](crate::Shape) made outside of an op.
+    /// Adds the op's name to an error that has none, such as one of a [`Shape`] made outside of an op.
     #[must_use]
     pub fn in_op(self, name: &'static str) -> Self {
         match self {
