@@ -159,13 +159,13 @@ impl Tensor {
     /// table.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let a = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
     /// let x = Tensor::from_slice(&device, &[1.0f32, 10.0], [2])?;
     /// assert_eq!(a.matmul(&x)?.to_vec::<f32>()?, [21.0, 43.0]);
     /// assert_eq!(x.matmul(&a)?.to_vec::<f32>()?, [31.0, 42.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
