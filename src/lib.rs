@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 pub use bfc_core as alloc;
-pub use highwater_nn::{data, io, modules as nn, optim, visit_parts};
+pub use highwater_nn::{data, modules as nn, optim, visit_parts};
 pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 
@@ -24,6 +24,12 @@ pub use highwater_tensor::{
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
+
+/// Files: checkpoints, safetensors, NumPy arrays and PyTorch state dictionaries.
+pub mod io {
+    pub use highwater_nn::checkpoint::*;
+    pub use highwater_nn::io::*;
+}
 
 /// The pages of the folder `docs`.
 pub mod guide {

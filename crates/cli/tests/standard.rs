@@ -127,7 +127,7 @@ fn standard_input_is_read_once_within_bounds_and_never_followed() {
     let folder = TempDir::new().unwrap();
     let long = "# a comment that is no event\n".repeat(1 << 16);
     for (arguments, message) in [
-        (&["replay", "-", "-"][..], "standard input: it can be read once"),
+        (&["replay", "-", "-"][..], "standard input: it can be read only once"),
         (&["replay", "-", "--max-input", "64KiB"], "standard input: line "),
         (&["diff", "-", "-", "--max-input", "64KiB"], "standard input: "),
         (&["top", "-"], "standard input cannot be followed"),

@@ -74,7 +74,7 @@ fn inputs_are_never_overwritten() {
             let output = run(command, &input, path);
             assert_eq!(output.status.code(), Some(1), "{command:?}");
             let said = String::from_utf8(output.stderr).unwrap();
-            assert!(said.contains("this is a file to be read"), "{said}");
+            assert!(said.contains("this is an input file"), "{said}");
         }
         assert_eq!(fs::read_to_string(&input).unwrap(), "a 0 256 x\nf 0\n");
     }

@@ -130,7 +130,7 @@ fn a_run_that_took_nothing_is_said_to_have_taken_nothing() {
     let directory = TempDir::new().unwrap();
     let output = what_if(&record(&directory, "bfc", &[]), &[]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && text.ends_with("\nno memory was taken\n"), "{text}");
+    assert!(output.status.success() && text.ends_with("\nthe run used no memory\n"), "{text}");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn what_cannot_be_answered_is_said_with_exit_code_two() {
         (&run, &["--of", "gpu"], "the run has no pool \"gpu\"; its pools are cpu:0"),
         (&run, &["--policy", "buddy", "--split", "always"], "--split is not supported by buddy"),
         (&run, &["--policy", "buddy", "--join", "deferred"], "--join is not supported by buddy"),
-        (&run, &["--split", "twice:5%"], "needs the pool's size"),
+        (&run, &["--split", "twice:5%"], "needs the size of the pool"),
         (&run, &["--policy", "worst-fit"], "unknown policy \"worst-fit\""),
         (&run, &["--plan", "none.plan"], "none.plan"),
     ] {

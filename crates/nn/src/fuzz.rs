@@ -7,10 +7,11 @@ use std::path::Path;
 
 use highwater_tensor::{Device, Reduction, Result, Rng, Tensor};
 
+use crate::checkpoint::Checkpoint;
 use crate::data::{CsvOptions, IdxArray, IdxOptions, LabelColumn, TargetColumns, Text, read_csv_from};
 use crate::io::{
-    Array, Checkpoint, Loaded, NpyLimits, SafetensorsLimits, read_npy_from, read_npz_bytes,
-    read_safetensors_from, read_state_dict_from, write_npy_to, write_npz_to, write_safetensors_to,
+    Array, Loaded, NpyLimits, SafetensorsLimits, read_npy_from, read_npz_bytes, read_safetensors_from,
+    read_state_dict_from, write_npy_to, write_npz_to, write_safetensors_to,
 };
 use crate::modules::{BatchNorm, Dropout, Linear, Module, Sequential};
 use crate::optim::{Adam, Optimizer};

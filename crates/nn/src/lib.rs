@@ -1,9 +1,10 @@
 //! Modules, optimizers, data sets and file formats for [`highwater_tensor`].
 //!
 //! [`modules`] has layers and the trait [`Module`](modules::Module), [`optim`] has optimizers, [`data`] reads and batches data sets,
-//! and [`io`] reads and writes checkpoints, safetensors files, NumPy files and PyTorch state dictionaries. Everything here uses only
+//! [`io`] reads and writes safetensors files, NumPy files and PyTorch state dictionaries, and [`checkpoint`] saves training runs. Everything here uses only
 //! the public interface of [`highwater_tensor`], so programs can define modules, optimizers and formats of their own.
 
+pub mod checkpoint;
 pub mod data;
 mod file_kind;
 #[cfg(any(test, feature = "fuzz"))]

@@ -4,9 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
+use highwater_nn::checkpoint::Checkpoint;
 use highwater_nn::io::{
-    Array, Arrays, Checkpoint, FileError, Loaded, NpyLimits, SafetensorsLimits, read_npy, read_npz,
-    read_safetensors, read_state_dict,
+    Array, Arrays, FileError, Loaded, NpyLimits, SafetensorsLimits, read_npy, read_npz, read_safetensors,
+    read_state_dict,
 };
 use highwater_nn::modules::Linear;
 use highwater_tensor::{Device, Rng, Shape};

@@ -1,7 +1,8 @@
 //! Files as PyTorch writes them, in networks of ours.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
-use highwater_nn::io::{Array, Checkpoint, SafetensorsLimits};
+use highwater_nn::checkpoint::Checkpoint;
+use highwater_nn::io::{Array, SafetensorsLimits};
 use highwater_nn::modules::{
     BatchNorm, Conv2d, Flatten, Gru, Linear, Lstm, Module, Nonlinearity, RecurrentOptions, Relu, Rnn,
     Sequential,

@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use highwater_nn::io::{Checkpoint, FileError, SafetensorsLimits, read_state_dict};
+use highwater_nn::checkpoint::Checkpoint;
+use highwater_nn::io::{FileError, SafetensorsLimits, read_state_dict};
 use highwater_nn::modules::{BatchNorm, Linear, Module, Sequential};
 use highwater_tensor::{DType, Device, Rng};
 

@@ -5,7 +5,8 @@
 mod ops_table;
 
 use bfc_core::Bytes;
-use highwater_nn::io::{Checkpoint, SafetensorsLimits};
+use highwater_nn::checkpoint::Checkpoint;
+use highwater_nn::io::SafetensorsLimits;
 use highwater_nn::modules::{
     AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Fans, Gru, Init, Linear, Lstm,
     MaxPool2d, Module, Relu, Rnn, Sequential,

@@ -25,7 +25,7 @@ mod tensor;
 pub mod testing;
 
 pub use autograd::{
-    GradCheck, GradCheckError, Gradients, Parameter, Saved, check_gradients, checkpoint, evaluating,
+    GradCheck, GradCheckError, Gradients, Parameter, apply, check_gradients, checkpoint, evaluating,
     is_training, training,
 };
 /// What CUDA devices say, as data.
@@ -44,7 +44,7 @@ pub use device::{
 pub use error::{DeviceFault, Error, ParseProfileError, Result, UnknownGradient, UnknownGradients};
 pub use interop::dlpack;
 pub use layout::{IntoShape, Layout};
-pub use op::{Buffer, Op, OpContext, apply, is_recording, no_grad};
+pub use op::{Buffer, Op, OpContext, Saved, is_recording, no_grad};
 pub use ops::{
     AttentionOptions, Axes, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm, PadMode, Part,
     Pool2dOptions, Reduction, SortOrder, TensorOptions,

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
-use highwater_nn::io::Checkpoint;
+use highwater_nn::checkpoint::Checkpoint;
 use highwater_nn::modules::{Linear, Module, Parameter};
 use highwater_nn::optim::{Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Error, Gradients, Result, Rng, Runtime, Tensor, checkpoint};

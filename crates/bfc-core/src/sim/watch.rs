@@ -5,7 +5,7 @@
 //! that uses bytes in use by work that has not ended is therefore either in order with it, whatever the order in which
 //! the device ends things, or a violation in this very run.
 
-use crate::base::memory::Span;
+use crate::base::memory::{Block, Span};
 use crate::source::driver::StreamHandle;
 
 /// Bytes of device memory or page-locked memory that a piece of work reads or writes.
@@ -23,7 +23,7 @@ pub struct MemoryUse {
 impl MemoryUse {
     /// A use of a block's bytes for that block, which may write them.
     #[must_use]
-    pub const fn of(block: &crate::Block) -> Self {
+    pub const fn of(block: &Block) -> Self {
         Self { span: block.span(), owner: Some(block.id), writes: true }
     }
 

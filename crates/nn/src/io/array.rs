@@ -67,7 +67,7 @@ impl Array {
     }
 
     /// Zeros, of a shape that has memory for its elements or [`Error::NoHostMemory`].
-    pub(super) fn zeros(op: &'static str, dtype: DType, shape: Shape) -> Result<Self> {
+    pub(crate) fn zeros(op: &'static str, dtype: DType, shape: Shape) -> Result<Self> {
         let none = || Error::NoHostMemory { op, shape, dtype };
         let bytes = shape.checked_elements().and_then(|elements| elements.checked_mul(dtype.size()));
         let count = bytes.ok_or_else(none)?.div_ceil(size_of::<u64>());

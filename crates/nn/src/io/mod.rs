@@ -1,4 +1,4 @@
-//! Files of numbers: checkpoints and the format that they are written in, and NumPy's `.npy` and `.npz`.
+//! Files of numbers: safetensors, NumPy's `.npy` and `.npz`, and PyTorch's state dictionaries.
 //!
 //! Every reader takes its files as hostile: sizes are checked against limits before memory is taken, memory is taken as
 //! bytes arrive and not as a header claims them, and errors name the file and the offset.
@@ -6,18 +6,16 @@
 mod archive;
 mod array;
 mod atomic;
-mod checkpoint;
 pub(crate) mod mismatch;
 mod npy;
 mod npz;
-mod safetensors;
+pub(crate) mod safetensors;
 mod skipped;
-mod state_dict;
+pub(crate) mod state_dict;
 pub(crate) mod stored;
 
 pub use array::{Array, Arrays};
 pub use atomic::write_atomically;
-pub use checkpoint::{Checkpoint, PartlyRestored};
 pub use npy::{NpyLimits, read_npy, read_npy_from, write_npy, write_npy_to};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use npz::read_npz_bytes;

@@ -134,7 +134,7 @@ pub fn write_safetensors_to(sink: impl Write, contents: &Safetensors) -> io::Res
 }
 
 /// As [`write_safetensors_to`], for borrowed arrays.
-pub(super) fn write_arrays_to(
+pub(crate) fn write_arrays_to(
     mut sink: impl Write,
     arrays: BTreeMap<Cow<'_, str>, &Array>,
     metadata: &BTreeMap<String, String>,

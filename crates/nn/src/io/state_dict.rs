@@ -68,7 +68,7 @@ pub fn read_state_dict_from(
 }
 
 /// Whether a file that begins like this is one that PyTorch wrote, or another zip archive.
-pub(super) fn is_state_dict(start: &[u8]) -> bool {
+pub(crate) fn is_state_dict(start: &[u8]) -> bool {
     start.starts_with(zip::MAGIC) || is_legacy(start)
 }
 

@@ -9,7 +9,7 @@ use super::module::Module;
 ///
 /// W has the shape `[inputs, outputs]`, so that forward multiplies the two matrices as they lie; backward needs their
 /// transposes, which are views. (PyTorch keeps `[outputs, inputs]`: see
-/// [`Checkpoint`](crate::io::Checkpoint#from-pytorch).)
+/// [`Checkpoint`](crate::checkpoint::Checkpoint#from-pytorch).)
 ///
 /// ```
 /// use highwater_nn::modules::{Linear, Module};

@@ -98,7 +98,7 @@ use recurrent_layer;
 /// With input x and state h: r = σ(x·Wr + h·Ur), z = σ(x·Wz + h·Uz), n = tanh(x·Wn + r·(h·Un)), h ← (1 - z)·n + z·h, each
 /// product with a bias. W is `weight_input`, of shape `[inputs, 3·hidden]`, with the gates r, z, n side by side; U is
 /// `weight_hidden`, of shape `[hidden, 3·hidden]` (PyTorch keeps the transposes of both:
-/// [`Checkpoint::recurrent_from_pytorch`](crate::io::Checkpoint::recurrent_from_pytorch)).
+/// [`Checkpoint::recurrent_from_pytorch`](crate::checkpoint::Checkpoint::recurrent_from_pytorch)).
 ///
 /// With [`RecurrentOptions`] there are several layers over each other, or both directions. Their parameters then bear the
 /// layer's number and, where there are two, the direction: `layers.1.weight_input`, `layers.0.backward.bias_hidden`.

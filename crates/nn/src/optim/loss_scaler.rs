@@ -96,7 +96,7 @@ impl LossScaler {
     }
 
     /// The same, dynamic from another scale and doubled after so many steps (0 is as 1). To resume a run, take the scaler of its
-    /// [`Checkpoint`](crate::io::Checkpoint::scaler) instead.
+    /// [`Checkpoint`](crate::checkpoint::Checkpoint::scaler) instead.
     ///
     /// # Errors
     /// As [`LossScaler::fixed`].

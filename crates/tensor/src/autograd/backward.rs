@@ -7,13 +7,13 @@ use bfc_core::Category;
 use highwater_tracking::{Phase, phase};
 
 use super::gradients::Gradients;
-use super::node::{Node, Saved, Taken};
+use super::node::{Node, Taken};
 use super::version;
 use crate::backend::{Binary, Kernel};
 use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
 use crate::op::mode::no_grad;
-use crate::op::{HeldOp, OpContext};
+use crate::op::{HeldOp, OpContext, Saved};
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
 
@@ -174,11 +174,11 @@ fn deliver(edge: GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut 
     match edge {
         GradEdge::Leaf(leaf) => gradients.by_leaf_mut().add(leaf, grad, sum)?,
         GradEdge::Node(node) => {
-            let total = match pending.take(node.number) {
+            let total = match pending.take(node.number()) {
                 None => grad,
                 Some(first) => sum(first, grad)?,
             };
-            pending.insert(node, total);
+            pending.insert(Node::of(node), total);
         }
     }
     Ok(())
@@ -206,6 +206,6 @@ fn sum(mut first: Tensor, second: Tensor) -> Result<Tensor> {
 fn take_gradient(edge: &GradEdge, pending: &mut Pending, gradients: &mut Gradients) -> Option<Tensor> {
     match edge {
         GradEdge::Leaf(leaf) => gradients.by_leaf_mut().remove(*leaf),
-        GradEdge::Node(node) => pending.take(node.number),
+        GradEdge::Node(node) => pending.take(node.number()),
     }
 }

@@ -3,6 +3,7 @@
 //! A node's number grows with the order of creation, and an op's inputs exist before its output, so descending numbers
 //! are an order in which gradients are complete when they are used: backward needs no search and no recursion.
 
+mod apply;
 mod backward;
 mod check;
 mod checkpoint;
@@ -12,11 +13,12 @@ mod parameter;
 mod purpose;
 pub(crate) mod version;
 
+pub use apply::apply;
+pub(crate) use apply::apply_builtin;
 pub use check::{GradCheck, GradCheckError, check_gradients};
 pub use checkpoint::checkpoint;
 pub(crate) use gradients::Cursor;
 pub use gradients::Gradients;
-pub use node::Saved;
-pub(crate) use node::{Node, record};
+pub(crate) use node::record;
 pub use parameter::Parameter;
 pub use purpose::{evaluating, is_training, training};

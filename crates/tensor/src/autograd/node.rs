@@ -1,5 +1,6 @@
 //! Nodes of the graph: which op made a tensor, from which inputs, and what its backward will read.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,13 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use highwater_tracking::{ScopePath, here};
 
 use super::checkpoint::{self, Replay};
-use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::op::HeldOp;
-use crate::shape::{DType, Shape};
+use crate::op::saved::{Input, Saved};
 use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
-use crate::tensor::edge::GradEdge;
+use crate::tensor::edge::{GradEdge, GradNode};
 
 /// Numbers nodes and [changes of leaves](super::version) in their order, from 1 on.
 pub(super) fn next_number() -> u64 {
@@ -23,9 +23,9 @@ pub(super) fn next_number() -> u64 {
 
 /// One recorded execution of an op.
 pub(crate) struct Node {
-    pub(crate) number: u64,
+    pub(super) number: u64,
     /// The least number of this node and all that it leads to.
-    pub(crate) since: u64,
+    pub(super) since: u64,
     work: Work,
     /// Where the forward ran: its backward is charged to the same module.
     pub(crate) place: ScopePath,
@@ -45,7 +45,23 @@ pub(super) enum Taken<'a> {
     Replay(Box<Replay>, Option<GradEdge>),
 }
 
+impl GradNode for Node {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn since(&self) -> u64 {
+        self.since
+    }
+}
+
 impl Node {
+    /// The node that an edge leads to.
+    pub(super) fn of(node: Arc<dyn GradNode>) -> Arc<Self> {
+        let node: Arc<dyn Any + Send + Sync> = node;
+        node.downcast().unwrap_or_else(|_| unreachable!("only this module makes nodes"))
+    }
+
     /// Takes the node's work.
     ///
     /// # Errors
@@ -122,7 +138,7 @@ impl Drop for Node {
         self.take_edges(&mut edges);
         while let Some(edge) = edges.pop() {
             if let GradEdge::Node(node) = edge
-                && let Some(mut last) = Arc::into_inner(node)
+                && let Some(mut last) = Arc::into_inner(Self::of(node))
             {
                 last.take_edges(&mut edges);
             }
@@ -133,143 +149,6 @@ impl Drop for Node {
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node").field("number", &self.number).field("op", &self.name()).finish_non_exhaustive()
-    }
-}
-
-/// What a backward reads: the tensors that forward saved, and facts about its inputs.
-#[derive(Debug)]
-pub struct Saved {
-    tensors: Vec<Tensor>,
-    inputs: Vec<Input>,
-    /// Where all inputs were, if not where the output is.
-    device: Option<Device>,
-    /// The gradient that the op's only input already has, for an op that
-    /// [adds to it](crate::op::BuiltinOp::adds_to_gradient).
-    total: Option<Tensor>,
-}
-
-#[derive(Debug)]
-struct Input {
-    shape: Shape,
-    dtype: DType,
-    /// Where its gradient goes; `None` if nobody asks for one.
-    edge: Option<GradEdge>,
-}
-
-impl Saved {
-    /// The `index`-th tensor that forward saved.
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] if forward saved fewer.
-    pub fn tensor(&self, index: usize) -> Result<&Tensor> {
-        self.tensors.get(index).ok_or_else(|| Error::BadArgument {
-            op: "backward",
-            argument: "index",
-            expected: "that of a saved tensor",
-            got: format!("{index} of {}", self.tensors.len()),
-        })
-    }
-
-    /// Takes the tensor that was saved last, to free it early or to write over it.
-    ///
-    /// # Errors
-    /// As [`tensor`](Self::tensor), if nothing is left.
-    pub(crate) fn take_last(&mut self) -> Result<Tensor> {
-        match self.tensors.pop() {
-            Some(tensor) => Ok(tensor),
-            None => self.tensor(0).cloned(),
-        }
-    }
-
-    /// Where the gradient of the input goes, if there is exactly one input and its gradient is requested.
-    pub(super) fn only_edge(&self) -> Option<&GradEdge> {
-        match &self.inputs[..] {
-            [Input { edge, .. }] => edge.as_ref(),
-            _ => None,
-        }
-    }
-
-    /// Takes the gradient that the only input already has. Backward then returns the sum.
-    pub(crate) const fn take_total(&mut self) -> Option<Tensor> {
-        self.total.take()
-    }
-
-    pub(super) fn set_total(&mut self, total: Option<Tensor>) {
-        self.total = total;
-    }
-
-    /// Whether anybody asks for the gradient of the `index`-th input.
-    #[must_use]
-    pub fn needs_grad(&self, index: usize) -> bool {
-        self.inputs.get(index).is_some_and(|input| input.edge.is_some())
-    }
-
-    /// How many inputs the op had.
-    #[must_use]
-    pub const fn inputs(&self) -> usize {
-        self.inputs.len()
-    }
-
-    /// The shape of the `index`-th input; that of a scalar past the last.
-    #[must_use]
-    pub fn input_shape(&self, index: usize) -> Shape {
-        self.inputs.get(index).map_or(Shape::SCALAR, |input| input.shape)
-    }
-
-    /// The element type of the `index`-th input; `f32` past the last.
-    #[must_use]
-    pub fn input_dtype(&self, index: usize) -> DType {
-        self.inputs.get(index).map_or(DType::F32, |input| input.dtype)
-    }
-
-    /// Checks what the backward of an output on `device` returned: an entry per input, each gradient that is asked for being
-    /// like its input.
-    pub(super) fn check(
-        &self,
-        op: &'static str,
-        gradients: &[Option<Tensor>],
-        device: &Device,
-    ) -> Result<()> {
-        let device = self.device.as_ref().unwrap_or(device);
-        if gradients.len() != self.inputs.len() {
-            return Err(Error::BadArgument {
-                op,
-                argument: "gradients",
-                expected: "one entry per input",
-                got: format!("{} for {} inputs", gradients.len(), self.inputs.len()),
-            });
-        }
-        for (gradient, input) in gradients.iter().zip(&self.inputs) {
-            let Some(gradient) = gradient.as_ref().filter(|_| input.edge.is_some()) else { continue };
-            if gradient.device() != device {
-                let (lhs, rhs) = (gradient.device().to_string(), device.to_string());
-                return Err(Error::DeviceMismatch { op, lhs, rhs });
-            }
-            if gradient.dtype() != input.dtype {
-                let (lhs, rhs) = (gradient.dtype(), input.dtype);
-                let (lhs_shape, rhs_shape) = (*gradient.shape(), input.shape);
-                return Err(Error::DTypeMismatch { op, lhs, rhs, lhs_shape, rhs_shape });
-            }
-            if *gradient.shape() != input.shape {
-                return Err(Error::ShapeMismatch { op, lhs: *gradient.shape(), rhs: input.shape });
-            }
-        }
-        Ok(())
-    }
-
-    /// Frees the saved tensors, then passes each gradient to where that of its input goes.
-    pub(super) fn deliver(
-        mut self,
-        gradients: Vec<Option<Tensor>>,
-        mut to: impl FnMut(GradEdge, Tensor) -> Result<()>,
-    ) -> Result<()> {
-        self.tensors.clear();
-        for (input, gradient) in self.inputs.into_iter().zip(gradients) {
-            if let (Some(edge), Some(gradient)) = (input.edge, gradient) {
-                to(edge, gradient)?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -303,6 +182,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for integers and truth values.
+    #[doc(alias("requires_grad_"))]
     pub fn requiring_grad(self) -> Result<Self> {
         self.with_leaf(LeafId::next)
     }

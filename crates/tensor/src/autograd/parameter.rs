@@ -12,7 +12,7 @@ use crate::autograd::version::LeftBehind;
 use crate::backend::{Kernel, check};
 use crate::error::{Error, Result};
 use crate::op::OpContext;
-use crate::op::upcast;
+use crate::op::upcast::{Temporary, allocate, run_copy};
 use crate::shape::DType;
 use crate::storage::leaf::LeafId;
 use crate::storage::{View, ViewMut};
@@ -299,7 +299,26 @@ impl Parameter {
         gradient: View<'_>,
         change: impl FnOnce(View<'_>, ViewMut<'_>) -> Result<()>,
     ) -> Result<()> {
-        upcast::update(ctx, self, gradient, change)
+        // The temporaries are allocated before the parameter is locked: allocators may call back, for instance to save all
+        // parameters.
+        if ctx.backend().supports_half() {
+            return self.update(|values| change(gradient, values));
+        }
+        let (dtype, shape) = {
+            let value = self.value();
+            (value.dtype(), *value.shape())
+        };
+        let copy = gradient.dtype().is_half().then(|| Temporary::read(ctx, gradient)).transpose()?;
+        let gradient = copy.as_ref().map_or(gradient, Temporary::view);
+        let mut values = dtype.is_half().then(|| allocate(ctx, &shape)).transpose()?;
+        self.update(|param| match &mut values {
+            None => change(gradient, param),
+            Some(values) => {
+                run_copy(ctx, Kernel::Copy { input: param.as_view(), out: values.view_mut() })?;
+                change(gradient, values.view_mut())?;
+                run_copy(ctx, Kernel::Copy { input: values.view(), out: param })
+            }
+        })
     }
 
     /// Makes the cell the only holder of its buffer, and calls `change` while the lock keeps other threads from sharing the buffer

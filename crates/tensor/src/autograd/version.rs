@@ -55,7 +55,9 @@ impl LeftBehind {
 /// [`Error::StaleBackward`].
 pub(super) fn check(from: &GradEdge) -> Result<()> {
     match from {
-        GradEdge::Node(node) if node.since < LATEST.load(Ordering::Relaxed) => Search::default().run(node),
+        GradEdge::Node(node) if node.since() < LATEST.load(Ordering::Relaxed) => {
+            Search::default().run(Node::of(Arc::clone(node)))
+        }
         _ => Ok(()),
     }
 }
@@ -74,9 +76,9 @@ struct Search {
 }
 
 impl Search {
-    fn run(mut self, root: &Arc<Node>) -> Result<()> {
+    fn run(mut self, root: Arc<Node>) -> Result<()> {
         let latest = LATEST.load(Ordering::Relaxed);
-        self.open.push(Arc::clone(root));
+        self.open.push(root);
         while let Some(node) = self.open.pop() {
             let Self { open, seen, leaves, former } = &mut self;
             node.look(
@@ -84,8 +86,8 @@ impl Search {
                     GradEdge::Leaf(leaf) => drop(leaves.insert(*leaf)),
                     // Also where all is newer than any change: which leaves it leads to is still to be known.
                     GradEdge::Node(node) => {
-                        if seen.insert(node.number) {
-                            open.push(Arc::clone(node));
+                        if seen.insert(node.number()) {
+                            open.push(Node::of(Arc::clone(node)));
                         }
                     }
                 },

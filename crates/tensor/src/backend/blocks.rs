@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn many_channels_are_computed_by_tiles_and_groups_of_one_are_not() {
+    fn tiles_are_for_groups_of_many_channels() {
         let by_tiles = |channels: usize, groups: usize| {
             let (conv, input, out) = (conv(3, 1, groups), [8, channels, 30, 30], [8, channels, 28, 28]);
             let all = [Sums::of_output, Sums::of_input_grad, Sums::of_weight_grad];

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_takes_room_for_parts_of_a_product_and_a_cpu_for_a_factor_to_rearrange() {
+    fn workspaces_of_products_differ_between_gpu_and_cpu() {
         let taken = |size: usize| {
             let lhs = Layout::contiguous("matmul", Shape::new(&[size, size]).unwrap(), DType::F32).unwrap();
             let rhs = lhs.permuted("matmul", &[1, 0]).unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_lays_out_no_columns_where_windows_see_each_element_once() {
+    fn pointwise_convolutions_need_no_columns_on_the_cpu() {
         let shape = |channels| Shape::new(&[2, channels, 5, 5]).unwrap();
         let taken = |window: Window, channels: usize| {
             let (input, out, dtype) = (&shape(channels), &shape(channels), DType::F32);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_takes_room_to_sort_indices_that_are_the_same_for_all_lines() {
+    fn a_gpu_needs_a_workspace_to_sort_shared_indices() {
         let taken = |dims: &[usize], repeated: &[usize], axis| {
             let layout = Layout::contiguous("gather", Shape::new(dims).unwrap(), DType::I64).unwrap();
             let layout = layout.broadcast_to("gather", &Shape::new(repeated).unwrap()).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_takes_room_for_the_parts_of_a_weights_gradient_and_for_no_other_convolution() {
+    fn only_weight_gradients_need_a_workspace_on_a_gpu() {
         let shape = |side| Shape::new(&[2, 64, side, side]).unwrap();
         let window = Window { padding: 1, ..Window::new(3) };
         let conv = Convolution { windows: [window; 2], groups: 1 };

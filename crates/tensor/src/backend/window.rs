@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_taps_inside_are_those_that_see_an_element_however_large_the_window() {
+    fn taps_inside_see_elements_however_large_the_window() {
         for (size, stride, padding, dilation) in
             [(3, 1, 1, 1), (3, 2, 2, 1), (2, 3, 1, 2), (5, 1, 4, 1), (4, 2, 3, 3), (2, 1, 5, 4)]
         {

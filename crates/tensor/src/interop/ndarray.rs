@@ -25,6 +25,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::RankTooLarge`] for more axes than a tensor can have; [`Error::Allocation`] if there is no memory, and
     /// [`Error::NoHostMemory`] if an array that is not in standard layout cannot be put in order.
+    #[doc(alias("from_numpy"))]
     pub fn from_ndarray<T, S, D>(place: &impl Place, array: &ArrayBase<S, D>) -> Result<Self>
     where
         T: Element,
@@ -47,6 +48,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::to_vec`].
+    #[doc(alias("numpy"))]
     pub fn to_ndarray<T: Element>(&self) -> Result<ArrayD<T>> {
         let values = self.to_vec()?;
         let elements = values.len();

@@ -1,20 +1,18 @@
-//! Ops: what a forward and a backward are, and how one is run.
+//! Ops: the trait [`Op`] with a forward and a backward, and the context that both run in.
 //!
-//! Every operation of this crate, and every one written outside it, is an [`Op`]. [`apply`] runs it: it finds the
-//! device, opens the op's account with the tracker, lets the op allocate through its [`OpContext`] and compute, and
-//! hangs the result into the graph of gradients if one of the inputs is in it.
+//! An op allocates all of its memory through its [`OpContext`], which opens the op's account with the tracker. [`upcast`] runs
+//! kernels on 16-bit floats. [`apply`](crate::apply), a layer above, runs an op and adds its result to the graph.
 
 mod context;
 pub(crate) mod mode;
+pub(crate) mod saved;
 pub(crate) mod upcast;
 
 use std::fmt;
 
 pub use self::context::{Buffer, OpContext};
 pub use self::mode::{is_recording, no_grad};
-use self::mode::{pause, records};
-use crate::autograd::{self, Saved};
-use crate::device::{Device, PlacementReason};
+pub use self::saved::Saved;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -98,27 +96,6 @@ pub(crate) trait BuiltinOp: Op {
     }
 }
 
-/// Runs an op on at least one input.
-///
-/// # Errors
-/// [`Error::DeviceMismatch`] for inputs on different devices; else the errors of the op's forward.
-pub fn apply(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
-    let (output, saved) = run(&op, inputs)?;
-    Ok(match saved {
-        None => output,
-        Some(saved) => autograd::record(HeldOp::Custom(Box::new(op)), inputs, saved, output),
-    })
-}
-
-/// Like [`apply`], for an op whose backward reuses buffers.
-pub(crate) fn apply_builtin(op: impl BuiltinOp, inputs: &[&Tensor]) -> Result<Tensor> {
-    let (output, saved) = run(&op, inputs)?;
-    Ok(match saved {
-        None => output,
-        Some(saved) => autograd::record(HeldOp::Builtin(Box::new(op)), inputs, saved, output),
-    })
-}
-
 /// An op, kept for its backward.
 #[derive(Debug)]
 pub(crate) enum HeldOp {
@@ -158,41 +135,5 @@ impl HeldOp {
             Self::Custom(op) => op.backward(ctx, saved, &grad),
             Self::Builtin(op) => op.backward_owned(ctx, saved, grad),
         }
-    }
-}
-
-/// The result, and the tensors that backward needs if the op is recorded. Not generic, so that it is compiled once.
-fn run(op: &dyn Op, inputs: &[&Tensor]) -> Result<(Tensor, Option<Vec<Tensor>>)> {
-    let name = op.name();
-    let device = common_device(name, inputs)?;
-    let recording = records(inputs.iter().any(|input| input.requires_grad()));
-    device.placement().tell(name, device, PlacementReason::Inputs);
-    let mut ctx = OpContext::forward(name, device, device.default_allocator()?, recording);
-    let output = {
-        let _paused = pause();
-        op.forward(&ctx, inputs).map_err(|error| error.in_op(name))?
-    };
-    // An op may hand out one of its inputs, whose place in the graph is not the result's.
-    let output = output.with_grad_edge(None);
-    let recorded = recording && output.dtype().is_float();
-    Ok((output, recorded.then(|| ctx.take_saved())))
-}
-
-fn common_device<'a>(op: &'static str, inputs: &[&'a Tensor]) -> Result<&'a Device> {
-    let Some((first, rest)) = inputs.split_first() else {
-        return Err(Error::BadArgument {
-            op,
-            argument: "inputs",
-            expected: "at least one tensor",
-            got: "none".to_owned(),
-        });
-    };
-    match rest.iter().find(|other| other.device() != first.device()) {
-        None => Ok(first.device()),
-        Some(other) => Err(Error::DeviceMismatch {
-            op,
-            lhs: first.device().to_string(),
-            rhs: other.device().to_string(),
-        }),
     }
 }

@@ -14,7 +14,7 @@ mod in_place;
 
 use bfc_core::Category;
 
-pub(crate) use in_place::{reserve, update};
+pub(crate) use in_place::reserve;
 
 use super::{Buffer, OpContext};
 use crate::backend::operands::{MOST_OPERANDS, Operand};
@@ -89,7 +89,7 @@ fn upcast(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
 }
 
 /// The f32 copy of an operand.
-struct Temporary {
+pub(crate) struct Temporary {
     values: Buffer,
     /// How the operand repeats the values.
     layout: Layout,
@@ -106,7 +106,7 @@ impl Temporary {
     }
 
     /// The values of a view. Elements that the view repeats are copied once.
-    fn read(ctx: &OpContext<'_>, view: View<'_>) -> Result<Self> {
+    pub(crate) fn read(ctx: &OpContext<'_>, view: View<'_>) -> Result<Self> {
         let once = view.layout().distinct();
         let mut copy = Self::unset(ctx, once.shape())?;
         run_copy(ctx, Kernel::Copy { input: view.with_layout(&once), out: copy.values.view_mut() })?;
@@ -121,7 +121,7 @@ impl Temporary {
         Ok(Self { values, layout })
     }
 
-    fn view(&self) -> View<'_> {
+    pub(crate) fn view(&self) -> View<'_> {
         self.values.view().with_layout(&self.layout)
     }
 }
@@ -166,12 +166,12 @@ fn upcast_operands(
 }
 
 /// Allocates f32 values of a shape.
-fn allocate(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
+pub(crate) fn allocate(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
     ctx.buffer(shape, DType::F32, Category::Workspace)
 }
 
 /// Runs a kernel that only copies.
-fn run_copy(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
+pub(crate) fn run_copy(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
     check::run(ctx.device().as_ref(), ctx.op(), &mut kernel)
 }
 

@@ -14,10 +14,11 @@ mod whole;
 use bfc_core::Category;
 
 use super::{same_dtype, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Attention, Kernel, Workspace};
 use crate::error::{Error, Result};
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
@@ -269,6 +270,7 @@ impl Tensor {
     /// [`Error::BadRank`] below two axes, [`Error::ShapeMismatch`] if sizes do not fit, [`Error::BadArgument`] for a mask of
     /// another type or shape, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if
     /// there is no memory.
+    #[doc(alias("sdpa", "scaled_dot_product_attention"))]
     pub fn attention(
         &self,
         key: &Self,

@@ -19,10 +19,11 @@
 
 use super::create::constant_like;
 use super::{apply_promoted, broadcast_pair, is_number, same_dtype, supported, wanted};
-use crate::autograd::{self, Saved};
+use crate::autograd;
 use crate::backend::{Binary, Kernel};
 use crate::device::PlacementReason;
 use crate::error::Result;
+use crate::op::Saved;
 use crate::op::mode::records;
 use crate::op::{HeldOp, Op, OpContext};
 use crate::tensor::Tensor;
@@ -205,8 +206,10 @@ binary_methods! {
     /// a / b. Integers are cut towards zero, and divided by 0 they are 0.
     div = Div;
     /// The larger of a and b; NaN if either is. At ties each gets half of the gradient.
+    #[doc(alias("fmax"))]
     maximum = Maximum;
     /// The smaller of a and b; NaN if either is. At ties each gets half of the gradient.
+    #[doc(alias("fmin"))]
     minimum = Minimum;
     /// a to the power b. Of floats it is NaN for a below 0 unless b is whole. Integers wrap; to a power below 0 they are 1 by a
     /// power, cut towards zero as quotients are: 0 but for 1 and -1, as in PyTorch, where NumPy refuses them.
@@ -219,6 +222,7 @@ binary_methods! {
     /// assert_eq!(a?.pow(&b?)?.to_vec::<i64>()?, [1024, -27, 0, -1]);
     /// # Ok::<(), highwater_tensor::Error>(())
     /// ```
+    #[doc(alias("power"))]
     pow = Pow;
 }
 

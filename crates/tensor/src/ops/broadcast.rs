@@ -5,11 +5,12 @@
 
 use super::axes::AxisSet;
 use super::reduce;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Reduce;
 use crate::error::{Error, Result};
 use crate::layout::IntoShape;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -78,6 +79,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::ShapeMismatch`] if this tensor does not broadcast to `shape`; [`Error::TooManyElements`] if the shape
     /// has more elements than can be counted.
+    #[doc(alias("expand"))]
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Result<Self> {
         let shape = shape.into_shape().map_err(|error| error.in_op("broadcast_to"))?;
         if shape == *self.shape() {

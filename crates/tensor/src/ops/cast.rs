@@ -1,9 +1,10 @@
 //! Conversion of the element type.
 
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
@@ -41,6 +42,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    #[doc(alias("astype", "cast"))]
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
         if dtype == self.dtype() {
             return Ok(self.unchanged());

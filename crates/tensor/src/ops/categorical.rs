@@ -8,9 +8,10 @@
 //! less often, and one of 1e-8 hardly ever; and added to large scores in f32 it would be rounded away.
 
 use super::supported;
+use crate::autograd::apply;
 use crate::backend::{Distribution, Kernel, RandomKey};
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::{Op, OpContext};
 use crate::shape::DType;
 use crate::tensor::{Rng, Tensor};
 
@@ -66,6 +67,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadRank`] for a scalar, [`Error::EmptyReduction`] for rows of no classes, [`Error::UnsupportedDType`] except for floats,
     /// [`Error::Allocation`] if there is no memory. The source of random numbers is as before then.
+    #[doc(alias("multinomial"))]
     pub fn categorical(&self, rng: &Rng) -> Result<Self> {
         rng.with_keys(|[key]| apply(Categorical(key), &[self]))
     }

@@ -7,10 +7,11 @@
 use bfc_core::Category;
 
 use super::{apply_promoted, broadcast_pair, expect_dtype, same_dtype, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Compare, Kernel};
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
@@ -87,16 +88,22 @@ macro_rules! compare_methods {
 
 compare_methods! {
     /// Where a = b. NaN equals nothing.
+    #[doc(alias("equal"))]
     eq = Eq;
     /// Where a ≠ b. NaN differs from everything.
+    #[doc(alias("not_equal"))]
     ne = Ne;
     /// Where a < b.
+    #[doc(alias("less"))]
     lt = Lt;
     /// Where a ≤ b.
+    #[doc(alias("less_equal"))]
     le = Le;
     /// Where a > b.
+    #[doc(alias("greater"))]
     gt = Gt;
     /// Where a ≥ b.
+    #[doc(alias("greater_equal"))]
     ge = Ge;
 }
 
@@ -146,6 +153,7 @@ impl Tensor {
     /// [`Error::BadArgument`](crate::Error::BadArgument) if this tensor's elements are not truth values,
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    #[doc(alias("where"))]
     pub fn where_(&self, lhs: &Self, rhs: &Self) -> Result<Self> {
         let dtype = lhs.dtype().promote(rhs.dtype());
         apply(Where, &[self, &lhs.to_dtype(dtype)?, &rhs.to_dtype(dtype)?])

@@ -4,10 +4,11 @@
 //! xᵢ: a view of it.
 
 use super::{same_dtype, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{DType, MAX_RANK};
 use crate::tensor::Tensor;
 
@@ -74,6 +75,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadArgument`] for no tensors, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if the other axes
     /// differ, [`Error::Allocation`] if there is no memory.
+    #[doc(alias("cat", "concatenate"))]
     pub fn concat(tensors: &[&Self], axis: isize) -> Result<Self> {
         let op = Concat { axis, inputs: tensors.len() };
         let mut dtypes = tensors.iter().map(|tensor| tensor.dtype());

@@ -13,10 +13,10 @@
 //! asked for. Operands that are not contiguous are copied.
 
 use super::{along_rows, apply_promoted, same_dtype, supported, wanted};
-use crate::autograd::Saved;
 use crate::backend::{Convolution, Kernel, Window, Workspace};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;

@@ -234,6 +234,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ElementCount`] if the shape has not as many elements; else as [`Tensor::new`].
+    #[doc(alias("tensor", "array", "from_numpy"))]
     pub fn from_slice<T: Element>(place: &impl Place, values: &[T], shape: impl IntoShape) -> Result<Self> {
         uploaded("from_slice", place, shape, values, Category::Input)
     }
@@ -242,6 +243,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory; [`Error::TooManyElements`] for counts that cannot be addressed.
+    #[doc(alias("range"))]
     pub fn arange(place: &impl Place, n: usize) -> Result<Self> {
         let options = TensorOptions { dtype: DType::I64, ..TensorOptions::default() };
         create("arange", place, n, options, |ctx, out| {

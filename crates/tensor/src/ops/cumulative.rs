@@ -5,10 +5,11 @@
 //! their own type (halves in f32), as NumPy's are: unlike those of `sum`, the last of ten million running sums in f32 has few digits.
 
 use super::reduce::summed_as;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -48,6 +49,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::sum`].
+    #[doc(alias("cumulative_sum"))]
     pub fn cumsum(&self, axis: isize) -> Result<Self> {
         let axis = self.shape().axis("cumsum", axis)?;
         apply(Cumsum { axis, reverse: false }, &[self])

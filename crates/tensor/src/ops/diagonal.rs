@@ -3,11 +3,12 @@
 //! `y[.., i] = x[.., i, .., i + offset, ..]`, or `x[.., i - offset, .., i, ..]` with an offset below 0: a view, nothing is taken or
 //! saved. ∂L/∂x is ∂L/∂y in its place, 0 elsewhere.
 
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::Scalar;
 use crate::tensor::Tensor;
 
@@ -67,6 +68,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::BadArgument`] if the axes are the same.
+    #[doc(alias("diag"))]
     pub fn diagonal(&self, offset: isize, first: isize, second: isize) -> Result<Self> {
         let [first, second] = [self.shape().axis(OP, first)?, self.shape().axis(OP, second)?];
         if first == second {

@@ -2,10 +2,11 @@
 
 use super::random::check;
 use super::supported;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Binary, Distribution, Kernel, RandomKey};
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::DType;
 use crate::tensor::{Rng, Tensor};
 

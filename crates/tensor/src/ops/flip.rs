@@ -8,10 +8,11 @@
 //! Nothing is saved. One output is taken.
 
 use super::axes::{Axes, AxisSet};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]

@@ -9,10 +9,11 @@
 //! One output is taken. An index out of range is an error, found before anything is written.
 
 use super::{expect_dtype, supported};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result};
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
@@ -102,6 +103,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if `indices` has other axes or is larger,
     /// [`Error::BadArgument`] unless it is i64, [`Error::IndexOutOfRange`], [`Error::Allocation`] if there is no memory.
+    #[doc(alias("take_along_axis"))]
     pub fn gather(&self, axis: isize, indices: &Self) -> Result<Self> {
         let op = "gather";
         let axis = self.shape().axis(op, axis)?;
@@ -112,6 +114,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] unless `indices` has one axis; else as [`Tensor::gather`].
+    #[doc(alias("take"))]
     pub fn index_select(&self, axis: isize, indices: &Self) -> Result<Self> {
         self.select("index_select", axis, indices)
     }

@@ -7,10 +7,11 @@
 
 use super::axes::AxisSet;
 use super::{is_number, matmul, promoted, reduce, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply_builtin;
 use crate::backend::{Activated, Activation, Kernel, Reduce};
 use crate::error::{Error, Result};
-use crate::op::{Buffer, BuiltinOp, Op, OpContext, apply_builtin};
+use crate::op::Saved;
+use crate::op::{Buffer, BuiltinOp, Op, OpContext};
 use crate::shape::Shape;
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -161,6 +162,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadRank`] for a scalar, and unless `weight` is a matrix and `bias` a vector; [`Error::ShapeMismatch`] if
     /// sizes do not fit; [`Error::UnsupportedDType`] for booleans, [`Error::Allocation`] if there is no memory.
+    #[doc(alias("addmm"))]
     pub fn linear(&self, weight: &Self, bias: &Self) -> Result<Self> {
         self.linear_with(weight, bias, None)
     }

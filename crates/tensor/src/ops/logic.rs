@@ -12,9 +12,10 @@ use super::axes::Axes;
 use super::broadcast_pair;
 use super::create::constant_like;
 use super::reduce::{Target, fold};
+use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Reduce};
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::{Op, OpContext};
 use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 

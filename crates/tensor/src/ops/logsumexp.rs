@@ -9,9 +9,10 @@ use super::axes::Axes;
 use super::create::constant_like;
 use super::reduce::Target;
 use super::supported;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 

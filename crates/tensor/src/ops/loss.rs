@@ -22,10 +22,11 @@ use positions::Rows;
 use super::axes::AxisSet;
 use super::reduce::share_as;
 use super::{expect_dtype, promoted, same_dtype, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::{apply, apply_builtin};
 use crate::backend::{Binary, Kernel, Reduce, Unary};
 use crate::error::{Error, Result};
-use crate::op::{BuiltinOp, Op, OpContext, apply, apply_builtin};
+use crate::op::Saved;
+use crate::op::{BuiltinOp, Op, OpContext};
 use crate::shape::{DType, Scalar, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -214,6 +215,7 @@ impl Tensor {
     /// [`Error::ShapeMismatch`] unless the shapes are as said; [`Error::UnsupportedDType`] unless the
     /// logits are floats, [`Error::BadArgument`] unless the targets are i64; [`Error::IndexOutOfRange`] for a target
     /// that is no class; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("softmax_cross_entropy"))]
     pub fn cross_entropy(&self, targets: &Self) -> Result<Self> {
         match Rows::of(CrossEntropy.name(), self, targets)? {
             Some(rows) => apply(CrossEntropy, &[&rows.logits, &rows.targets]),

@@ -5,9 +5,10 @@
 use super::create::constant_like;
 use super::expect_dtype;
 use super::unary::holds;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 

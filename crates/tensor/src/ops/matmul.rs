@@ -9,11 +9,12 @@
 //! - One output is taken. Saves A for the gradient of B, and B for that of A.
 
 use super::{is_number, promoted, same_dtype, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{MAX_RANK, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -170,6 +171,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::ShapeMismatch`] if the inner sizes differ or leading axes do not broadcast, [`Error::BadRank`] for a
     /// scalar, [`Error::UnsupportedDType`] for booleans, [`Error::Allocation`] if there is no memory.
+    #[doc(alias("mm", "bmm", "dot"))]
     pub fn matmul(&self, rhs: &Self) -> Result<Self> {
         if self.dtype() != rhs.dtype() {
             let [lhs, rhs] = promoted(self, rhs)?;

@@ -12,11 +12,12 @@
 //! Saves x and two numbers for each row, which for halves are f32. The gradients of w and b are made in one pass.
 
 use super::{same_dtype, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Kernel, Normalized, Workspace};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -187,6 +188,7 @@ impl Tensor {
     /// [`Error::BadRank`] for a scalar, [`Error::ShapeMismatch`] for parameters of another size,
     /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no
     /// memory.
+    #[doc(alias("layernorm"))]
     pub fn layer_norm(&self, affine: Option<(&Self, &Self)>, epsilon: f64) -> Result<Self> {
         let op = LayerNorm { op: "layer_norm", row: Row::LastAxis, centered: true, epsilon };
         match affine {
@@ -199,6 +201,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::layer_norm`].
+    #[doc(alias("rmsnorm"))]
     pub fn rms_norm(&self, weight: Option<&Self>, epsilon: f64) -> Result<Self> {
         let op = LayerNorm { op: "rms_norm", row: Row::LastAxis, centered: false, epsilon };
         match weight {

@@ -7,11 +7,12 @@ mod border;
 
 pub use border::PadMode;
 
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::ops::unary::holds;
 use crate::shape::{MAX_RANK, Scalar, Shape};
 use crate::tensor::Tensor;

@@ -11,11 +11,12 @@
 //! would be more memory. Means save nothing. An x that is not contiguous is copied.
 
 use super::{along_rows, supported};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Kernel, Pool, PoolAxis, Window};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{DType, MAX_RANK, Shape};
 use crate::tensor::Tensor;
 

@@ -6,10 +6,11 @@
 use super::axes::Axes;
 use super::create::constant_like;
 use super::reduce::{Target, fold_wide};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Reduce;
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]

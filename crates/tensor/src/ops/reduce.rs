@@ -15,10 +15,11 @@
 use super::axes::{Axes, AxisSet};
 use super::shape::restored;
 use super::{is_number, supported};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Reduce, Workspace};
 use crate::error::{Error, Result};
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
@@ -417,6 +418,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::max`].
+    #[doc(alias("amax"))]
     pub fn max_all(&self) -> Result<Self> {
         self.extreme(Reduce::Max, self.all_axes())
     }
@@ -441,6 +443,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::max`].
+    #[doc(alias("amin"))]
     pub fn min_all(&self) -> Result<Self> {
         self.extreme(Reduce::Min, self.all_axes())
     }

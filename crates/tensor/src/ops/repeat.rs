@@ -9,10 +9,11 @@
 //! nothing is saved. Where a view will do, [`Tensor::broadcast_to`] repeats without copies.
 
 use super::reduce::reshaped;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
@@ -93,6 +94,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadArgument`] for fewer numbers than axes; [`Error::RankTooLarge`] for more than [`MAX_RANK`] numbers;
     /// [`Error::TooManyElements`]; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("repeat"))]
     pub fn tile(&self, times: &[usize]) -> Result<Self> {
         let op = "tile";
         let Some(new) = times.len().checked_sub(self.rank()) else {
@@ -125,6 +127,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`]; else as [`Tensor::tile`].
+    #[doc(alias("repeat"))]
     pub fn repeat_interleave(&self, axis: isize, times: usize) -> Result<Self> {
         let op = "repeat_interleave";
         let axis = self.shape().axis(op, axis)?;

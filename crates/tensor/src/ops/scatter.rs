@@ -5,10 +5,11 @@
 
 use super::index::scatter_add;
 use super::{expect_dtype, is_number, same_dtype, supported, wanted};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Binary, Kernel};
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
@@ -66,6 +67,7 @@ impl Tensor {
     /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::BadArgument`] unless `indices` is i64,
     /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for truth values, [`Error::IndexOutOfRange`],
     /// [`Error::Allocation`] if there is no memory.
+    #[doc(alias("scatter_add_", "index_add"))]
     pub fn scatter_add(&self, axis: isize, indices: &Self, source: &Self) -> Result<Self> {
         let axis = self.shape().axis("scatter_add", axis)?;
         apply(ScatterAdd { axis }, &[self, indices, source])

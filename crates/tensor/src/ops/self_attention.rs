@@ -9,10 +9,11 @@
 use super::attention::ScaledDotProduct;
 use super::reduce::reshaped;
 use super::{AttentionOptions, supported};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 

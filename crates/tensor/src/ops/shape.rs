@@ -11,12 +11,13 @@
 
 use super::axes::AxisSet;
 use super::reduce::reshaped;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
 use crate::layout::IntoShape;
 use crate::layout::Layout;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
@@ -171,6 +172,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::BadArgument`] if `last` lies before `first`; else as [`Tensor::reshape`].
+    #[doc(alias("ravel"))]
     pub fn flatten(&self, first: isize, last: isize) -> Result<Self> {
         self.merge("flatten", first, last)
     }
@@ -204,6 +206,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadRank`] for fewer than two axes.
+    #[doc(alias("T", "transpose"))]
     pub fn t(&self) -> Result<Self> {
         if self.rank() < 2 {
             return Err(Error::BadRank { op: "t", expected: "at least two axes", shape: *self.shape() });
@@ -215,6 +218,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], and [`Error::BadPermutation`] unless every axis is named once.
+    #[doc(alias("transpose"))]
     pub fn permute(&self, axes: &[isize]) -> Result<Self> {
         let op = "permute";
         let named = axes.iter().map(|&axis| self.shape().axis(op, axis)).collect::<Result<Vec<_>>>()?;
@@ -244,6 +248,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`]; [`Error::RankTooLarge`] past [`MAX_RANK`] axes.
+    #[doc(alias("expand_dims"))]
     pub fn unsqueeze(&self, axis: isize) -> Result<Self> {
         let op = "unsqueeze";
         let rank = self.rank() as isize;

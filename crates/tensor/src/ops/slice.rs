@@ -5,10 +5,11 @@
 
 use std::ops::{Bound, Range, RangeBounds};
 
-use crate::autograd::Saved;
+use crate::autograd::apply_builtin;
 use crate::backend::{Binary, Kernel};
 use crate::error::{Error, Result};
-use crate::op::{BuiltinOp, Op, OpContext, apply_builtin};
+use crate::op::Saved;
+use crate::op::{BuiltinOp, Op, OpContext};
 use crate::shape::Scalar;
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;

@@ -11,10 +11,11 @@
 
 use super::index::Gather;
 use super::{is_number, supported};
+use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, MAX_RANK};
 use crate::tensor::Tensor;
 
@@ -132,6 +133,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadArgument`] if the axis has fewer than `k` elements; else as [`Tensor::argsort`].
+    #[doc(alias("topk"))]
     pub fn top_k(&self, k: usize, axis: isize, order: SortOrder) -> Result<(Self, Self)> {
         let op = "top_k";
         let (given, axis) = (axis, self.shape().axis(op, axis)?);

@@ -16,6 +16,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`]; [`Error::BadArgument`] for a size of 0.
+    #[doc(alias("array_split"))]
     pub fn split(&self, axis: isize, size: usize) -> Result<Vec<Self>> {
         let op = "split";
         let len = self.dims()[self.shape().axis(op, axis)?];

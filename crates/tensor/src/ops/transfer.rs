@@ -3,11 +3,12 @@
 use bfc_core::Category;
 
 use super::create::{TensorOptions, create};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::check;
 use crate::device::Device;
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::tensor::Tensor;
 
 /// y = x on another device; ∂L/∂x is ∂L/∂y, copied back.
@@ -56,6 +57,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::NoData`](crate::Error::NoData) from a device that computes nothing to one that does;
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    #[doc(alias("to", "cuda"))]
     pub fn to_device(&self, device: &Device) -> Result<Self> {
         if self.device() == device {
             return Ok(self.unchanged());

@@ -4,10 +4,11 @@
 //! One output is taken, and for one matrix a truth value for each element; nothing is saved.
 
 use super::create::constant_like;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Compare, Kernel};
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 

@@ -32,12 +32,14 @@
 //! meaning for integers.
 
 use super::{is_number, supported};
-use crate::autograd::{self, Saved};
+use crate::autograd;
+use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Unary};
 use crate::device::PlacementReason;
 use crate::error::{Error, Result};
+use crate::op::Saved;
 use crate::op::mode::records;
-use crate::op::{HeldOp, Op, OpContext, apply};
+use crate::op::{HeldOp, Op, OpContext};
 use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 
@@ -199,6 +201,7 @@ unary_methods! {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("negative"))]
     neg = Neg;
     /// |x|. Integers wrap: the least one has no counterpart.
     ///
@@ -219,6 +222,7 @@ unary_methods! {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("ln"))]
     log = Log;
     /// √x: NaN below 0.
     ///
@@ -289,6 +293,7 @@ unary_methods! {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("swish"))]
     silu = Silu;
     /// ln(1 + eˣ), which does not overflow.
     ///
@@ -335,6 +340,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("LeakyReLU"))]
     pub fn leaky_relu(&self, slope: f64) -> Result<Self> {
         apply(UnaryOp { op: "leaky_relu", f: Unary::LeakyRelu(slope) }, &[self])
     }
@@ -345,6 +351,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::UnsupportedDType`] for truth values; [`Error::BadArgument`] for a tensor of integers and a power that is below 0, as in
     /// NumPy, or not whole; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("pow", "power"))]
     pub fn powf(&self, exponent: f64) -> Result<Self> {
         apply(UnaryOp { op: "powf", f: Unary::Powf(exponent) }, &[self])
     }
@@ -361,6 +368,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::UnsupportedDType`] for truth values; [`Error::BadArgument`] unless `low` ≤ `high` and both are numbers of
     /// the element type; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("clip"))]
     pub fn clamp(&self, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Self> {
         let (op, low, high) = ("clamp", low.into(), high.into());
         let in_order = match (low, high) {

@@ -13,10 +13,11 @@ use super::axes::Axes;
 use super::create::constant_like;
 use super::reduce::Target;
 use super::supported;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Reduce;
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
@@ -90,6 +91,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::mean`].
+    #[doc(alias("variance"))]
     pub fn var(&self, axes: impl Axes, correction: usize) -> Result<Self> {
         self.variance(false, correction, self.target("var", &axes, false)?)
     }
@@ -114,6 +116,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::mean`].
+    #[doc(alias("stddev"))]
     pub fn std(&self, axes: impl Axes, correction: usize) -> Result<Self> {
         self.variance(true, correction, self.target("std", &axes, false)?)
     }

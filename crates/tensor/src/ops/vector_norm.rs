@@ -12,10 +12,11 @@ use super::axes::Axes;
 use super::create::constant_like;
 use super::reduce::{Target, not_empty};
 use super::supported;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Reduce;
 use crate::error::Result;
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
@@ -91,6 +92,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::mean`]; [`Error::EmptyReduction`](crate::Error::EmptyReduction) for the largest of no elements.
+    #[doc(alias("vector_norm"))]
     pub fn norm(&self, norm: Norm, axes: impl Axes) -> Result<Self> {
         apply(VectorNorm { norm, target: self.target("norm", &axes, false)? }, &[self])
     }

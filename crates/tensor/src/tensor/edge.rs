@@ -1,8 +1,9 @@
 //! Edges of the graph: where the gradient of a tensor goes.
 
+use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
-use crate::autograd::Node;
 use crate::storage::leaf::LeafId;
 
 /// Where the gradient of a tensor goes.
@@ -11,7 +12,7 @@ pub(crate) enum GradEdge {
     /// To a leaf, which keeps it.
     Leaf(LeafId),
     /// Through the op that made the tensor.
-    Node(Arc<Node>),
+    Node(Arc<dyn GradNode>),
 }
 
 impl GradEdge {
@@ -27,7 +28,17 @@ impl GradEdge {
     pub(crate) fn since(&self) -> u64 {
         match self {
             Self::Leaf(_) => u64::MAX,
-            Self::Node(node) => node.since,
+            Self::Node(node) => node.since(),
         }
     }
+}
+
+/// A node of the graph of gradients, as the tensors and nodes that lead to it see it. The autograd layer above has the only
+/// implementation, because a node knows ops.
+pub(crate) trait GradNode: Any + fmt::Debug + Send + Sync {
+    /// Nodes are numbered in the order of their creation.
+    fn number(&self) -> u64;
+
+    /// The smallest number of this node and all nodes that it leads to.
+    fn since(&self) -> u64;
 }

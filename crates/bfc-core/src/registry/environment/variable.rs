@@ -77,7 +77,7 @@ impl Variable {
         let options = PoolOptions::default();
         let chosen = match self {
             Self::Allocator => text.parse().ok().map(|choice| options.with_allocator(choice)),
-            Self::PoolLimit => text.parse().ok().map(|limit: crate::Amount| options.with_limit(limit)),
+            Self::PoolLimit => text.parse().ok().map(|limit: crate::base::Amount| options.with_limit(limit)),
             Self::Growth => growth(text),
             Self::FirstRegion => text.parse().ok().map(|bytes| options.with_first_region(bytes)),
             Self::RegionMerging => switch(text).map(|merge| options.with_region_merging(merge)),

@@ -22,7 +22,7 @@ pub enum Nonlinearity {
 ///
 /// With input x and state h: h ← tanh(x·W + h·U), each product with a bias. W is `weight_input`, of shape `[inputs, hidden]`; U is
 /// `weight_hidden`, of shape `[hidden, hidden]` (PyTorch's `nn.RNN` keeps the transposes of both:
-/// [`Checkpoint::recurrent_from_pytorch`](crate::io::Checkpoint::recurrent_from_pytorch)). Several layers or directions are as in
+/// [`Checkpoint::recurrent_from_pytorch`](crate::checkpoint::Checkpoint::recurrent_from_pytorch)). Several layers or directions are as in
 /// [`Gru`](super::Gru).
 ///
 /// ```

@@ -108,7 +108,7 @@ mod tests {
         }
     }
     #[test]
-    fn whatever_the_processor_has_the_bits_are_the_same_at_every_length() {
+    fn conversions_do_not_depend_on_the_instruction_set() {
         let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
         let mut wide = vec![0.0; all.len()];
         upcast(&all, &mut wide);

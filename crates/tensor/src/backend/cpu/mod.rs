@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_the_host_cannot_reach_is_an_error_that_names_the_op() {
+    fn unreachable_memory_is_an_error_that_names_the_op() {
         for (name, result) in results(&CpuBackend::new(2).unwrap()) {
             assert!(matches!(result, Err(Error::NoData { op, .. }) if op == name), "{name}: {result:?}");
         }

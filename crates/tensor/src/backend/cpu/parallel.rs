@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_chunk_reaches_the_thread_that_asks_and_leaves_the_helpers_able() {
+    fn a_panic_in_a_chunk_reaches_the_caller() {
         let workers = Workers::new(2).unwrap();
         for broken in [0, 7] {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -175,7 +175,7 @@ mod tests {
     use crate::backend::cpu::sliding::{Best, Sliding};
 
     #[test]
-    fn quads_do_what_sliding_windows_do_at_every_width_with_ties_and_nan() {
+    fn two_by_two_pools_match_sliding_windows() {
         let axes = [PoolAxis::Sliding(Window { stride: 2, ..Window::new(2) }); 2];
         for height in 2..6 {
             for width in 2..40 {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn other_windows_are_no_quads() {
+    fn other_windows_are_not_two_by_two_pools() {
         let two = Window { stride: 2, ..Window::new(2) };
         for other in [Window::new(2), Window { padding: 1, ..two }, Window { size: 3, ..two }] {
             let axes = [PoolAxis::Sliding(two), PoolAxis::Sliding(other)];

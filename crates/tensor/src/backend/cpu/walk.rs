@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_on_a_matrix_leaves_one_loop_that_stands_still_for_the_number() {
+    fn a_broadcast_scalar_needs_one_loop() {
         let matrix = contiguous(&[2, 3]);
         let number = contiguous(&[]).broadcast_to("add", matrix.shape()).unwrap();
         let walk = Walk::new([&matrix, &number]);

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packs_are_for_operands_that_all_lie_in_order_from_a_multiple_of_their_size() {
+    fn packs_require_aligned_contiguous_operands() {
         let mut job = Job {
             inputs: [Operand::contiguous(4096), Operand::default(), Operand::default()],
             ..Job::default()

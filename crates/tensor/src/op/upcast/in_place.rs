@@ -3,14 +3,11 @@
 
 use bfc_core::Category;
 
-use super::{Temporary, allocate, run_copy};
-use crate::autograd::Parameter;
-use crate::backend::Kernel;
+use super::allocate;
 use crate::device::Device;
 use crate::error::Result;
 use crate::op::OpContext;
 use crate::shape::Shape;
-use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
 /// Checks that there is memory for the f32 temporaries of kernels that will run one after another on these operands. On each
@@ -44,36 +41,4 @@ pub(crate) fn reserve<const N: usize>(
         shapes.iter().flatten().map(|shape| allocate(&ctx, shape)).collect::<Result<Vec<_>>>()?;
     }
     Ok(())
-}
-
-/// Changes a parameter along a gradient, as [`Parameter::update`] does. Allocates the f32 temporaries before it locks the
-/// parameter, because allocators may call back, for instance to save all parameters.
-///
-/// # Errors
-/// [`Error::Allocation`](crate::Error::Allocation) if there is no memory; the parameter has not changed then. Otherwise the
-/// error of `change`.
-pub(crate) fn update(
-    ctx: &OpContext<'_>,
-    parameter: &Parameter,
-    grad: View<'_>,
-    change: impl FnOnce(View<'_>, ViewMut<'_>) -> Result<()>,
-) -> Result<()> {
-    if ctx.backend().supports_half() {
-        return parameter.update(|values| change(grad, values));
-    }
-    let (dtype, shape) = {
-        let value = parameter.value();
-        (value.dtype(), *value.shape())
-    };
-    let grad_copy = grad.dtype().is_half().then(|| Temporary::read(ctx, grad)).transpose()?;
-    let grad = grad_copy.as_ref().map_or(grad, Temporary::view);
-    let mut values = dtype.is_half().then(|| allocate(ctx, &shape)).transpose()?;
-    parameter.update(|param| match &mut values {
-        None => change(grad, param),
-        Some(values) => {
-            run_copy(ctx, Kernel::Copy { input: param.as_view(), out: values.view_mut() })?;
-            change(grad, values.view_mut())?;
-            run_copy(ctx, Kernel::Copy { input: values.view(), out: param })
-        }
-    })
 }

@@ -11,8 +11,8 @@
 //! halves in f32.
 
 use super::reduction::Reduction;
-use crate::autograd::Saved;
 use crate::error::{Error, Result};
+use crate::op::Saved;
 use crate::op::{Op, OpContext};
 use crate::ops::create::constant_like;
 use crate::ops::{apply_promoted, same_dtype, supported, wanted};
@@ -152,6 +152,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless `delta` is above 0; else as [`Tensor::l1_loss`].
+    #[doc(alias("smooth_l1_loss"))]
     pub fn huber_loss(&self, target: &Self, delta: f64, reduction: Reduction) -> Result<Self> {
         let op = "huber_loss";
         if delta > 0.0 {
@@ -175,6 +176,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::l1_loss`].
+    #[doc(alias("binary_cross_entropy_with_logits"))]
     pub fn bce_with_logits(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         self.element_loss("bce_with_logits", target, Kind::BinaryCrossEntropy, reduction)
     }

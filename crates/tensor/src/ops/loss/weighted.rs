@@ -9,10 +9,11 @@
 
 use super::positions;
 use super::reduction::Reduction;
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
-use crate::op::{Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Op, OpContext};
 use crate::ops::create::constant_like;
 use crate::ops::same_dtype;
 use crate::tensor::Tensor;

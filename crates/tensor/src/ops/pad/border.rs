@@ -16,11 +16,12 @@
 use std::ops::Range;
 
 use super::{Widths, check_sizes, checked, inside, padded};
-use crate::autograd::Saved;
+use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Reduce};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::{Buffer, Op, OpContext, apply};
+use crate::op::Saved;
+use crate::op::{Buffer, Op, OpContext};
 use crate::ops::axes::AxisSet;
 use crate::ops::reduce::fold;
 use crate::shape::Shape;

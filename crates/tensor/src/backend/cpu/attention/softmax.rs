@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_exponentials_below_the_largest_and_0_behind_what_is_seen() {
+    fn weights_are_0_for_keys_that_a_query_does_not_see() {
         for columns in [1, 15, 16, 17, 40, 64] {
             let before = scores(columns, columns);
             let mut weights = before.clone();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_is_through_the_weights_and_0_behind_what_is_seen() {
+    fn gradients_are_0_for_keys_that_a_query_does_not_see() {
         for columns in [3, 16, 50] {
             let (before, upstream) = (scores(2, columns), scores(2, columns + 1));
             let (mut weights, mut gradients) = (before.clone(), upstream[..2 * columns].to_vec());

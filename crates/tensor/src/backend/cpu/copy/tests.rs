@@ -94,7 +94,7 @@ fn other_conversions_keep_the_value_or_the_nearest() {
 }
 
 #[test]
-fn large_copies_are_the_same_for_any_number_of_threads_and_any_layout() {
+fn large_copies_do_not_depend_on_threads_or_layout() {
     let dims = [300, 401];
     let values: Vec<f32> = noise(1, 300 * 401).into_iter().map(|x| x as f32).collect();
     for backend in backends() {
@@ -119,7 +119,7 @@ fn repeated_elements_are_copied_as_often_as_they_are_seen() {
 }
 
 #[test]
-fn copies_of_an_element_side_by_side_are_made_whichever_of_them_a_thread_begins_with() {
+fn repeated_elements_are_copied_from_any_start() {
     let values: Vec<i64> = (0..40_000).collect();
     let column = Buffer::of(&[values.len(), 1], &values);
     for times in [2, 3, 4, 5, 50] {

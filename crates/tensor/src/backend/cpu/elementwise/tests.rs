@@ -90,7 +90,7 @@ proptest! {
 }
 
 #[test]
-fn large_results_have_the_same_bits_for_any_number_of_threads_and_any_layout() {
+fn large_results_do_not_depend_on_threads_or_layout() {
     let dims = [321, 234];
     let convert = |values: Vec<f64>| values.into_iter().map(|x| x as f32).collect::<Vec<f32>>();
     let (a, b) = (convert(noise(1, 321 * 234)), convert(noise(2, 321 * 234)));
@@ -231,7 +231,7 @@ fn selection_takes_each_element_from_its_side() {
 }
 
 #[test]
-fn accumulation_gives_in_place_what_the_function_gives_elsewhere() {
+fn accumulation_in_place_matches_the_function() {
     let dims = [5, 4];
     // Powers are of numbers above 0.
     let positive = |seed| noise(seed, 20).into_iter().map(|x: f64| x.abs() + 0.5).collect::<Vec<_>>();

@@ -41,7 +41,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn gather_and_scatter_follow_the_indices_along_every_axis_of_every_layout(
+    fn gather_and_scatter_follow_indices_in_every_layout(
         dims in prop::collection::vec(0_usize..5, 1..4),
         size in 1_usize..6,
         seed in any::<u64>(),

@@ -71,7 +71,7 @@ fn rows_start_with_the_bias_however_that_lies() {
 }
 
 #[test]
-fn a_right_operand_that_does_not_lie_in_rows_is_rearranged_for_many_panels() {
+fn strided_right_operands_are_copied_for_many_panels() {
     let backend = CpuBackend::new(2).unwrap();
     let (m, k, n) = (600, 300, 120);
     let (a, b) = (noise(1, m * k), noise(2, k * n));

@@ -113,7 +113,7 @@ fn uniform_integers_take_each_value_equally_often() {
 }
 
 #[test]
-fn normal_numbers_have_the_moments_and_tails_of_the_normal_distribution() {
+fn normal_samples_have_the_moments_and_tails_of_normals() {
     let shifted = Distribution::Normal { mean: 5.0, std: 2.0 };
     for values in [wide(one(shifted, 200_000)), one::<f64>(shifted, 200_000)] {
         let (mean, variance) = moments(&values);

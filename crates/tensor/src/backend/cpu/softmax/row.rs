@@ -85,7 +85,7 @@ mod tests {
     use crate::backend::cpu::simd::{least, run};
 
     #[test]
-    fn processors_that_lack_instructions_make_the_same_bits_of_a_row() {
+    fn softmax_does_not_depend_on_the_instruction_set() {
         for len in 1..100_usize {
             let row: Vec<f32> = (0..len).map(|i| (i * 37 % 101) as f32 / 10.0 - 5.0).collect();
             let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();

@@ -143,7 +143,7 @@ fn cross_entropy_is_minus_the_log_softmax_at_the_target() {
 }
 
 #[test]
-fn the_gradient_of_cross_entropy_is_softmax_less_one_at_the_target() {
+fn cross_entropy_gradient_is_softmax_minus_one_hot() {
     let (n, classes) = (4, 5);
     let (x, t) = problem(n, classes);
     let g = noise(9, n);

@@ -16,12 +16,12 @@ use highwater_tensor::{
 };
 use highwater_tracking::FileKind;
 
-use super::array::{Array, Arrays};
-use super::atomic::write_atomically;
-use super::mismatch;
-use super::safetensors::{Safetensors, SafetensorsLimits, read_safetensors_from, write_arrays_to};
-use super::skipped::Loaded;
-use super::state_dict::{self, read_state_dict_from};
+use crate::io::safetensors::write_arrays_to;
+use crate::io::state_dict::is_state_dict;
+use crate::io::{
+    Array, Arrays, Loaded, Safetensors, SafetensorsLimits, mismatch, read_safetensors_from,
+    read_state_dict_from, write_atomically,
+};
 use crate::modules::{Module, Parameter};
 use crate::optim::{LossScaler, Optimizer};
 
@@ -46,7 +46,8 @@ const NOTE: &str = "highwater.note/";
 /// programs wrote is a checkpoint of parameters alone.
 ///
 /// ```
-/// use highwater_nn::io::{Checkpoint, SafetensorsLimits};
+/// use highwater_nn::checkpoint::Checkpoint;
+/// use highwater_nn::io::SafetensorsLimits;
 /// use highwater_nn::modules::{Linear, Module};
 /// use highwater_nn::optim::Adam;
 /// use highwater_tensor::{Device, Rng};
@@ -77,7 +78,8 @@ const NOTE: &str = "highwater.note/";
 /// in one call, [`recurrent_from_pytorch`](Self::recurrent_from_pytorch).
 ///
 /// ```
-/// use highwater_nn::io::{Checkpoint, SafetensorsLimits};
+/// use highwater_nn::checkpoint::Checkpoint;
+/// use highwater_nn::io::SafetensorsLimits;
 /// use highwater_nn::modules::{BatchNorm, Conv2d, Flatten, Linear, Relu, Sequential};
 /// use highwater_tensor::{Conv2dOptions, Device, Rng};
 /// # let folder = tempfile::tempdir()?;
@@ -185,7 +187,7 @@ impl Checkpoint {
     /// The same with the state of a loss scaler: its scale, and how far it is from the next.
     ///
     /// ```
-    /// use highwater_nn::io::Checkpoint;
+    /// use highwater_nn::checkpoint::Checkpoint;
     /// use highwater_nn::optim::LossScaler;
     /// # use highwater_nn::modules::Linear;
     /// # use highwater_tensor::{Device, Rng};
@@ -215,7 +217,7 @@ impl Checkpoint {
     /// whether it goes on with what was meant.
     ///
     /// ```
-    /// use highwater_nn::io::Checkpoint;
+    /// use highwater_nn::checkpoint::Checkpoint;
     /// let checkpoint = Checkpoint::default().with_note("alphabet", "abc");
     /// assert_eq!(checkpoint.note("alphabet"), Some("abc"));
     /// ```
@@ -316,7 +318,7 @@ impl Checkpoint {
         read.and_then(|_| file.rewind()).map_err(|error| FileError::io(path, &error))?;
         let file = BufReader::new(file);
         // A header of safetensors that begins so would be longer than any.
-        if state_dict::is_state_dict(&start) {
+        if is_state_dict(&start) {
             let Loaded { arrays: parameters, skipped } = read_state_dict_from(file, path, limits)?;
             return Ok(Self { path: path.to_owned(), parameters, skipped, ..Self::default() });
         }

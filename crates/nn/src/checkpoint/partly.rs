@@ -24,7 +24,7 @@ impl Checkpoint {
     /// A network that learnt ten classes goes on with two:
     ///
     /// ```
-    /// use highwater_nn::io::Checkpoint;
+    /// use highwater_nn::checkpoint::Checkpoint;
     /// use highwater_nn::modules::{Linear, Module, Relu, Sequential};
     /// use highwater_tensor::{Device, Result, Rng};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));

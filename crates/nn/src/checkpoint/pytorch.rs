@@ -60,7 +60,8 @@ impl Checkpoint {
     /// [`restore`](Self::restore) names their weights as unexpected.
     ///
     /// ```
-    /// use highwater_nn::io::{Checkpoint, SafetensorsLimits};
+    /// use highwater_nn::checkpoint::Checkpoint;
+    /// use highwater_nn::io::SafetensorsLimits;
     /// use highwater_nn::modules::{Gru, RecurrentOptions};
     /// use highwater_tensor::{Device, Rng};
     /// # use highwater_nn::modules::Module;

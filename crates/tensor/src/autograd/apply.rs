@@ -1,0 +1,65 @@
+//! The run of an op: its account, its forward, and its node in the graph.
+
+use super::node::record;
+use crate::device::{Device, PlacementReason};
+use crate::error::{Error, Result};
+use crate::op::mode::{pause, records};
+use crate::op::{BuiltinOp, HeldOp, Op, OpContext};
+use crate::tensor::Tensor;
+
+/// Runs an op on at least one input.
+///
+/// # Errors
+/// [`Error::DeviceMismatch`] for inputs on different devices; else the errors of the op's forward.
+pub fn apply(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
+    let (output, saved) = run(&op, inputs)?;
+    Ok(match saved {
+        None => output,
+        Some(saved) => record(HeldOp::Custom(Box::new(op)), inputs, saved, output),
+    })
+}
+
+/// Like [`apply`], for an op whose backward reuses buffers.
+pub(crate) fn apply_builtin(op: impl BuiltinOp, inputs: &[&Tensor]) -> Result<Tensor> {
+    let (output, saved) = run(&op, inputs)?;
+    Ok(match saved {
+        None => output,
+        Some(saved) => record(HeldOp::Builtin(Box::new(op)), inputs, saved, output),
+    })
+}
+
+/// The result, and the tensors that backward needs if the op is recorded. Not generic, so that it is compiled once.
+fn run(op: &dyn Op, inputs: &[&Tensor]) -> Result<(Tensor, Option<Vec<Tensor>>)> {
+    let name = op.name();
+    let device = common_device(name, inputs)?;
+    let recording = records(inputs.iter().any(|input| input.requires_grad()));
+    device.placement().tell(name, device, PlacementReason::Inputs);
+    let mut ctx = OpContext::forward(name, device, device.default_allocator()?, recording);
+    let output = {
+        let _paused = pause();
+        op.forward(&ctx, inputs).map_err(|error| error.in_op(name))?
+    };
+    // An op may hand out one of its inputs, whose place in the graph is not the result's.
+    let output = output.with_grad_edge(None);
+    let recorded = recording && output.dtype().is_float();
+    Ok((output, recorded.then(|| ctx.take_saved())))
+}
+
+fn common_device<'a>(op: &'static str, inputs: &[&'a Tensor]) -> Result<&'a Device> {
+    let Some((first, rest)) = inputs.split_first() else {
+        return Err(Error::BadArgument {
+            op,
+            argument: "inputs",
+            expected: "at least one tensor",
+            got: "none".to_owned(),
+        });
+    };
+    match rest.iter().find(|other| other.device() != first.device()) {
+        None => Ok(first.device()),
+        Some(other) => Err(Error::DeviceMismatch {
+            op,
+            lhs: first.device().to_string(),
+            rhs: other.device().to_string(),
+        }),
+    }
+}
