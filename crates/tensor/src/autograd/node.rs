@@ -182,6 +182,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for integers and truth values.
+    #[doc(alias("requires_grad_"))]
     pub fn requiring_grad(self) -> Result<Self> {
         self.with_leaf(LeafId::next)
     }

@@ -14,17 +14,18 @@ impl Tensor {
     /// A copy of an array of any layout. The memory counts as input.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let array = ndarray::array![[1.0f32, 2.0], [3.0, 4.0]];
     /// let x = Tensor::from_ndarray(&Device::cpu()?, &array.t())?;
     /// assert_eq!(x.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
     /// assert_eq!(x.to_ndarray::<f32>()?, array.t().into_dyn());
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::RankTooLarge`] for more axes than a tensor can have; [`Error::Allocation`] if there is no memory, and
     /// [`Error::NoHostMemory`] if an array that is not in standard layout cannot be put in order.
+    #[doc(alias("from_numpy"))]
     pub fn from_ndarray<T, S, D>(place: &impl Place, array: &ArrayBase<S, D>) -> Result<Self>
     where
         T: Element,
@@ -47,6 +48,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::to_vec`].
+    #[doc(alias("numpy"))]
     pub fn to_ndarray<T: Element>(&self) -> Result<ArrayD<T>> {
         let values = self.to_vec()?;
         let elements = values.len();

@@ -256,20 +256,21 @@ impl Tensor {
     /// asks for one.
     ///
     /// ```
-    /// use highwater_tensor::{AttentionOptions, Device, Tensor};
+    /// use highwater::{AttentionOptions, Device, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], [1, 3, 1])?;
     /// let causal = AttentionOptions { causal: true, ..AttentionOptions::default() };
     /// let y = x.attention(&x, &x, None, causal)?;
     /// // The first position sees itself alone.
     /// assert_eq!((y.dims(), y.to_vec::<f32>()?[0]), (&[1, 3, 1][..], 1.0));
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::BadRank`] below two axes, [`Error::ShapeMismatch`] if sizes do not fit, [`Error::BadArgument`] for a mask of
     /// another type or shape, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if
     /// there is no memory.
+    #[doc(alias("sdpa", "scaled_dot_product_attention"))]
     pub fn attention(
         &self,
         key: &Self,

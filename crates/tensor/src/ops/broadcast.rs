@@ -79,6 +79,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::ShapeMismatch`] if this tensor does not broadcast to `shape`; [`Error::TooManyElements`] if the shape
     /// has more elements than can be counted.
+    #[doc(alias("expand"))]
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Result<Self> {
         let shape = shape.into_shape().map_err(|error| error.in_op("broadcast_to"))?;
         if shape == *self.shape() {
@@ -91,10 +92,10 @@ impl Tensor {
     /// broadcast operand back to the operand's shape. The tensor itself if it has that shape.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::ones(&Device::cpu()?, [2, 3, 4])?;
     /// assert_eq!(x.sum_to([3, 1])?.to_vec::<f32>()?, [8.0; 3]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -88,16 +88,22 @@ macro_rules! compare_methods {
 
 compare_methods! {
     /// Where a = b. NaN equals nothing.
+    #[doc(alias("equal"))]
     eq = Eq;
     /// Where a ≠ b. NaN differs from everything.
+    #[doc(alias("not_equal"))]
     ne = Ne;
     /// Where a < b.
+    #[doc(alias("less"))]
     lt = Lt;
     /// Where a ≤ b.
+    #[doc(alias("less_equal"))]
     le = Le;
     /// Where a > b.
+    #[doc(alias("greater"))]
     gt = Gt;
     /// Where a ≥ b.
+    #[doc(alias("greater_equal"))]
     ge = Ge;
 }
 
@@ -105,11 +111,11 @@ impl Tensor {
     /// Where an element is no number (NaN): nowhere in integers.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, f32::NAN, f32::INFINITY], [3])?;
     /// assert_eq!(x.is_nan()?.to_vec::<bool>()?, [false, true, false]);
     /// assert_eq!(x.is_finite()?.to_vec::<bool>()?, [true, false, false]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -134,19 +140,20 @@ impl Tensor {
     /// `lhs` where this condition holds, else `rhs`. All three broadcast, and the two are promoted to one element type.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[-1.0f32, 2.0], [2])?;
     /// let zero = Tensor::scalar(&device, 0.0f32)?;
     /// let clipped = x.gt(&zero)?.where_(&x, &zero)?;
     /// assert_eq!(clipped.to_vec::<f32>()?, [0.0, 2.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::BadArgument`](crate::Error::BadArgument) if this tensor's elements are not truth values,
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    #[doc(alias("where"))]
     pub fn where_(&self, lhs: &Self, rhs: &Self) -> Result<Self> {
         let dtype = lhs.dtype().promote(rhs.dtype());
         apply(Where, &[self, &lhs.to_dtype(dtype)?, &rhs.to_dtype(dtype)?])

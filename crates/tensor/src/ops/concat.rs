@@ -64,17 +64,18 @@ impl Tensor {
     /// The tensors one after another along an axis, promoted to one element type.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let (zeros, ones) = (Tensor::zeros(&device, [2, 1])?, Tensor::ones(&device, [2, 2])?);
     /// let both = Tensor::concat(&[&zeros, &ones], 1)?;
     /// assert_eq!(both.to_vec::<f32>()?, [0.0, 1.0, 1.0, 0.0, 1.0, 1.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::BadArgument`] for no tensors, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if the other axes
     /// differ, [`Error::Allocation`] if there is no memory.
+    #[doc(alias("cat", "concatenate"))]
     pub fn concat(tensors: &[&Self], axis: isize) -> Result<Self> {
         let op = Concat { axis, inputs: tensors.len() };
         let mut dtypes = tensors.iter().map(|tensor| tensor.dtype());

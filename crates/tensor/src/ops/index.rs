@@ -92,17 +92,18 @@ impl Tensor {
     /// PyTorch's `gather`.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
     /// let last_and_first = Tensor::from_slice(&device, &[1i64, 0], [2, 1])?;
     /// assert_eq!(x.gather(1, &last_and_first)?.to_vec::<f32>()?, [2.0, 3.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if `indices` has other axes or is larger,
     /// [`Error::BadArgument`] unless it is i64, [`Error::IndexOutOfRange`], [`Error::Allocation`] if there is no memory.
+    #[doc(alias("take_along_axis"))]
     pub fn gather(&self, axis: isize, indices: &Self) -> Result<Self> {
         let op = "gather";
         let axis = self.shape().axis(op, axis)?;
@@ -113,6 +114,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] unless `indices` has one axis; else as [`Tensor::gather`].
+    #[doc(alias("take"))]
     pub fn index_select(&self, axis: isize, indices: &Self) -> Result<Self> {
         self.select("index_select", axis, indices)
     }

@@ -177,17 +177,18 @@ impl Tensor {
     /// `affine` is w and b, of the size of that axis each.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 3.0, 10.0, 30.0], [2, 2])?;
     /// let y = x.layer_norm(None, 0.0)?;
     /// assert_eq!(y.to_vec::<f32>()?, [-1.0, 1.0, -1.0, 1.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::BadRank`] for a scalar, [`Error::ShapeMismatch`] for parameters of another size,
     /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no
     /// memory.
+    #[doc(alias("layernorm"))]
     pub fn layer_norm(&self, affine: Option<(&Self, &Self)>, epsilon: f64) -> Result<Self> {
         let op = LayerNorm { op: "layer_norm", row: Row::LastAxis, centered: true, epsilon };
         match affine {
@@ -200,6 +201,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::layer_norm`].
+    #[doc(alias("rmsnorm"))]
     pub fn rms_norm(&self, weight: Option<&Self>, epsilon: f64) -> Result<Self> {
         let op = LayerNorm { op: "rms_norm", row: Row::LastAxis, centered: false, epsilon };
         match weight {

@@ -46,6 +46,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless low < high and both are finite; else as [`Tensor::new`].
+    #[doc(alias("rand"))]
     pub fn uniform(
         place: &impl Place,
         shape: impl IntoShape,
@@ -60,6 +61,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::uniform`], and [`Error::UnsupportedDType`] except for floats.
+    #[doc(alias("rand"))]
     pub fn uniform_of(
         place: &impl Place,
         shape: impl IntoShape,
@@ -78,6 +80,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless both arguments are finite and `std` is not negative; else as [`Tensor::new`].
+    #[doc(alias("randn"))]
     pub fn normal(place: &impl Place, shape: impl IntoShape, mean: f64, std: f64, rng: &Rng) -> Result<Self> {
         Self::normal_of(place, shape, mean, std, rng, DType::F32)
     }
@@ -89,6 +92,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::normal`], and [`Error::UnsupportedDType`] except for floats.
+    #[doc(alias("randn"))]
     pub fn normal_of(
         place: &impl Place,
         shape: impl IntoShape,

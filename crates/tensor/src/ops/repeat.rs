@@ -84,16 +84,17 @@ impl Tensor {
     /// than axes there are new axes in front.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0], [2])?;
     /// assert_eq!(x.tile(&[2])?.to_vec::<f32>()?, [1.0, 2.0, 1.0, 2.0]);
     /// assert_eq!(x.tile(&[3, 2])?.dims(), [3, 4]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::BadArgument`] for fewer numbers than axes; [`Error::RankTooLarge`] for more than [`MAX_RANK`] numbers;
     /// [`Error::TooManyElements`]; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("repeat"))]
     pub fn tile(&self, times: &[usize]) -> Result<Self> {
         let op = "tile";
         let Some(new) = times.len().checked_sub(self.rank()) else {
@@ -118,14 +119,15 @@ impl Tensor {
     /// Each element `times` times along an axis, its copies together: NumPy's `repeat`.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0], [2])?;
     /// assert_eq!(x.repeat_interleave(0, 2)?.to_vec::<f32>()?, [1.0, 1.0, 2.0, 2.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`]; else as [`Tensor::tile`].
+    #[doc(alias("repeat"))]
     pub fn repeat_interleave(&self, axis: isize, times: usize) -> Result<Self> {
         let op = "repeat_interleave";
         let axis = self.shape().axis(op, axis)?;

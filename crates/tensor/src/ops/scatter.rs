@@ -55,18 +55,19 @@ impl Tensor {
     /// indices, on every device, and added to this tensor's element last.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let indices = Tensor::from_slice(&device, &[2i64, 0, 2], [3])?;
     /// let counts = Tensor::zeros(&device, [3])?.scatter_add(0, &indices, &Tensor::ones(&device, [3])?)?;
     /// assert_eq!(counts.to_vec::<f32>()?, [1.0, 0.0, 2.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::BadArgument`] unless `indices` is i64,
     /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for truth values, [`Error::IndexOutOfRange`],
     /// [`Error::Allocation`] if there is no memory.
+    #[doc(alias("scatter_add_", "index_add"))]
     pub fn scatter_add(&self, axis: isize, indices: &Self, source: &Self) -> Result<Self> {
         let axis = self.shape().axis("scatter_add", axis)?;
         apply(ScatterAdd { axis }, &[self, indices, source])

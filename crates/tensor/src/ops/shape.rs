@@ -148,10 +148,10 @@ impl Tensor {
     /// All axes from `axis` on as one.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let images = Tensor::zeros(&Device::cpu()?, [64, 8, 8])?;
     /// assert_eq!(images.flatten_from(1)?.dims(), [64, 64]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -163,15 +163,16 @@ impl Tensor {
     /// The axes from `first` to `last`, both included, as one; negative ones count from the back.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let scores = Tensor::zeros(&Device::cpu()?, [16, 32, 65])?;
     /// assert_eq!(scores.flatten(0, 1)?.dims(), [16 * 32, 65]);
     /// assert_eq!(scores.flatten(1, -1)?.dims(), [16, 32 * 65]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::BadArgument`] if `last` lies before `first`; else as [`Tensor::reshape`].
+    #[doc(alias("ravel"))]
     pub fn flatten(&self, first: isize, last: isize) -> Result<Self> {
         self.merge("flatten", first, last)
     }
@@ -205,6 +206,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadRank`] for fewer than two axes.
+    #[doc(alias("T", "transpose"))]
     pub fn t(&self) -> Result<Self> {
         if self.rank() < 2 {
             return Err(Error::BadRank { op: "t", expected: "at least two axes", shape: *self.shape() });
@@ -216,6 +218,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], and [`Error::BadPermutation`] unless every axis is named once.
+    #[doc(alias("transpose"))]
     pub fn permute(&self, axes: &[isize]) -> Result<Self> {
         let op = "permute";
         let named = axes.iter().map(|&axis| self.shape().axis(op, axis)).collect::<Result<Vec<_>>>()?;
@@ -245,6 +248,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`]; [`Error::RankTooLarge`] past [`MAX_RANK`] axes.
+    #[doc(alias("expand_dims"))]
     pub fn unsqueeze(&self, axis: isize) -> Result<Self> {
         let op = "unsqueeze";
         let rank = self.rank() as isize;

@@ -57,6 +57,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::NoData`](crate::Error::NoData) from a device that computes nothing to one that does;
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    #[doc(alias("to", "cuda"))]
     pub fn to_device(&self, device: &Device) -> Result<Self> {
         if self.device() == device {
             return Ok(self.unchanged());

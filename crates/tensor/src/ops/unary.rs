@@ -201,6 +201,7 @@ unary_methods! {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("negative"))]
     neg = Neg;
     /// |x|. Integers wrap: the least one has no counterpart.
     ///
@@ -221,6 +222,7 @@ unary_methods! {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("ln"))]
     log = Log;
     /// √x: NaN below 0.
     ///
@@ -291,6 +293,7 @@ unary_methods! {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("swish"))]
     silu = Silu;
     /// ln(1 + eˣ), which does not overflow.
     ///
@@ -337,6 +340,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("LeakyReLU"))]
     pub fn leaky_relu(&self, slope: f64) -> Result<Self> {
         apply(UnaryOp { op: "leaky_relu", f: Unary::LeakyRelu(slope) }, &[self])
     }
@@ -347,6 +351,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::UnsupportedDType`] for truth values; [`Error::BadArgument`] for a tensor of integers and a power that is below 0, as in
     /// NumPy, or not whole; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("pow", "power"))]
     pub fn powf(&self, exponent: f64) -> Result<Self> {
         apply(UnaryOp { op: "powf", f: Unary::Powf(exponent) }, &[self])
     }
@@ -354,15 +359,16 @@ impl Tensor {
     /// x, but at least `low` and at most `high`. NaN stays NaN. The derivative is 1 from `low` to `high` and 0 elsewhere.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[-3.0f32, 0.5, 7.0], [3])?;
     /// assert_eq!(x.clamp(-1.0, 1.0)?.to_vec::<f32>()?, [-1.0, 0.5, 1.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for truth values; [`Error::BadArgument`] unless `low` ≤ `high` and both are numbers of
     /// the element type; [`Error::Allocation`] if there is no memory.
+    #[doc(alias("clip"))]
     pub fn clamp(&self, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Self> {
         let (op, low, high) = ("clamp", low.into(), high.into());
         let in_order = match (low, high) {

@@ -30,14 +30,14 @@ use crate::storage::{Storage, View, ViewMut};
 /// dropped. A shared buffer is never written, so tensors may be sent to and shared among threads freely.
 ///
 /// ```
-/// use bfc_core::AllocatorAttributes;
-/// use highwater_tensor::{Device, Tensor};
+/// use highwater::alloc::AllocatorAttributes;
+/// use highwater::{Device, Tensor};
 ///
 /// let device = Device::cpu()?;
 /// let alloc = device.allocator(AllocatorAttributes::default())?;
 /// let x = Tensor::new(&alloc, [2, 3])?;
 /// assert_eq!(x.to_vec::<f32>()?, [0.0; 6]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Tensor {
@@ -60,18 +60,21 @@ impl Tensor {
 
     /// The axes' sizes.
     #[must_use]
+    #[doc(alias("size", "sizes"))]
     pub fn dims(&self) -> &[usize] {
         self.layout().shape().dims()
     }
 
     /// The number of axes.
     #[must_use]
+    #[doc(alias("ndim", "dim"))]
     pub fn rank(&self) -> usize {
         self.layout().shape().rank()
     }
 
     /// The number of elements.
     #[must_use]
+    #[doc(alias("numel", "nelement"))]
     pub fn elements(&self) -> usize {
         self.layout().shape().elements()
     }
@@ -142,6 +145,7 @@ impl Tensor {
 
     /// The same values without a place in the graph: no gradient flows through the result.
     #[must_use]
+    #[doc(alias("stop_gradient"))]
     pub fn detach(&self) -> Self {
         Self { inner: Arc::clone(&self.inner), grad: None }
     }
@@ -178,6 +182,7 @@ impl Tensor {
     /// [`Error::NoData`] on a device that computes nothing, unless the value was
     /// [scripted](crate::RuntimeBuilder::dry_values); [`Error::BadArgument`] if `T` is not the tensor's element
     /// type (convert with [`Tensor::to_dtype`] first); [`Error::NoHostMemory`] if the host has none for the copy.
+    #[doc(alias("tolist"))]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         const OP: &str = "to_vec";
         if T::DTYPE != self.dtype() {
