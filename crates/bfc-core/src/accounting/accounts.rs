@@ -115,7 +115,7 @@ impl Accounts {
     #[cold]
     fn not_live(&self, block: &Block) -> BlockError {
         let elsewhere = || self.by_slot.iter().any(|account| account.allocation == block.id);
-        if self.gave(block.id) && !elsewhere() {
+        if self.has_issued(block.id) && !elsewhere() {
             BlockError::Stale { block: *block }
         } else {
             BlockError::Unknown { block: *block }
@@ -123,22 +123,22 @@ impl Accounts {
     }
 
     /// Whether the accounts have issued this allocation number, according to its serial.
-    pub(crate) const fn gave(&self, allocation: u64) -> bool {
+    pub(crate) const fn has_issued(&self, allocation: u64) -> bool {
         let (here, serial) = (number::accounts(self.before), number::serial(allocation));
         number::accounts(allocation) == here && 0 < serial && serial <= number::serial(self.last_allocation)
     }
 
     /// Sets the index of the thread that makes the next allocations.
-    pub(crate) const fn set_taker(&mut self, taker: u32) {
-        self.last_allocation = number::with_taker(self.last_allocation, taker);
+    pub(crate) const fn set_thread_index(&mut self, thread_index: u32) {
+        self.last_allocation = number::with_thread_index(self.last_allocation, thread_index);
     }
 
     /// Returns a bit for each thread index that allocated a live block, except the blocks with these numbers. Takes
     /// time proportional to the slots.
-    pub(crate) fn takers(&self, but: &HashSet<u64>) -> u64 {
+    pub(crate) fn thread_indices(&self, but: &HashSet<u64>) -> u64 {
         let live = self.by_slot.iter().map(|account| account.allocation);
         let counted = live.filter(|allocation| *allocation != 0 && !but.contains(allocation));
-        counted.fold(0, |takers, allocation| takers | 1 << number::taker(allocation))
+        counted.fold(0, |thread_indices, allocation| thread_indices | 1 << number::thread_index(allocation))
     }
 
     /// Counts `bytes` of a cache's allocation with this tag as in use. The cache keeps the account.

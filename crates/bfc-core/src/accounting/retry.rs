@@ -11,7 +11,7 @@ use crate::allocator::request::WaitKey;
 use crate::allocator::stats::RetryStats;
 use crate::base::memory::Block;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
-use crate::base::sync::{Arc, Condvar, EndWatch, Mutex, ThreadNumber, WatchesEnds, lock, wait};
+use crate::base::sync::{Arc, Condvar, Mutex, ThreadEndListener, ThreadEndWatch, ThreadNumber, lock, wait};
 use freeing_threads::FreeingThreads;
 use queue::Queue;
 
@@ -75,7 +75,7 @@ struct State {
     /// The time since which all potential freeing threads wait, if relevant.
     stuck_since: Option<Instant>,
     /// While somebody waits.
-    watch: Option<EndWatch>,
+    watch: Option<ThreadEndWatch>,
     /// All figures except the wake-ups, which the queue counts.
     stats: RetryStats,
 }
@@ -101,7 +101,7 @@ impl AllocatorRetry {
 
     /// Adds a thread that is about to allocate. Call it before other threads can wait for the memory.
     #[cold]
-    pub(crate) fn meet(&self, thread: u64) {
+    pub(crate) fn note_allocating_thread(&self, thread: u64) {
         self.shared.update(|state| {
             // Removes ended threads, so that the list holds only live ones.
             let turn = state.note_ends();
@@ -113,7 +113,7 @@ impl AllocatorRetry {
 
     /// Records that a thread frees memory.
     #[cold]
-    pub(crate) fn meet_freeing(&self, thread: u64) {
+    pub(crate) fn note_freeing_thread(&self, thread: u64) {
         let state = &mut *lock(&self.shared.state);
         state.freeing.note_free(thread);
         state.stuck_since = None;
@@ -121,7 +121,7 @@ impl AllocatorRetry {
 
     /// Records that any thread may free memory.
     #[cold]
-    pub(crate) fn meet_anybody(&self) {
+    pub(crate) fn note_unknown_threads(&self) {
         lock(&self.shared.state).freeing.set_unbounded();
     }
 
@@ -131,13 +131,13 @@ impl AllocatorRetry {
     pub(crate) fn others_may_free(&self, has_orphaned_blocks: impl FnOnce() -> bool) -> bool {
         let me = ThreadNumber::current().get();
         let others = |state: &State| state.expected > 0 || state.freeing.has_others_than(me);
-        let (mut any, mut unsure, mut gone) = (true, false, 0);
+        let (mut any, mut unsure, mut ended) = (true, false, 0);
         self.shared.update(|state| {
             let turn = state.note_ends();
             any = others(state);
             let settled = any && (self.shared.stalemate.is_none() || state.freeing.is_unbounded());
             unsure = !settled && state.freeing.may_have_orphans();
-            gone = state.freeing.ended();
+            ended = state.freeing.ended();
             turn
         });
         // Called without the lock, because callers of the retry hold the lock of the accounts.
@@ -145,7 +145,7 @@ impl AllocatorRetry {
             return any || unsure;
         }
         self.shared.update(|state| {
-            state.freeing.set_without_orphans(gone);
+            state.freeing.set_without_orphans(ended);
             // More threads may have ended since.
             let turn = state.note_ends();
             any = others(state) || state.freeing.may_have_orphans();
@@ -184,11 +184,11 @@ impl AllocatorRetry {
     /// As [`allocate`](Self::allocate).
     pub fn allocate_as(
         &self,
-        want: WaitKey,
+        key: WaitKey,
         timeout: Duration,
         mut attempt: impl FnMut(bool) -> Result<Block, Refusal>,
     ) -> Result<Block, AllocError> {
-        if want.bytes == 0 {
+        if key.bytes == 0 {
             return Ok(Block::EMPTY);
         }
         let _interest = Interest::new(&self.interested);
@@ -210,11 +210,11 @@ impl AllocatorRetry {
             }
             last = match &wait {
                 Some(wait) => {
-                    wait.failed(want, tried);
+                    wait.failed(key, tried);
                     wait.sleep()
                 }
                 None if timeout.is_zero() => true,
-                None => wait.insert(Wait::start(self, want, tried, timeout)).sleep(),
+                None => wait.insert(Wait::start(self, key, tried, timeout)).sleep(),
             };
         }
     }
@@ -277,8 +277,8 @@ impl Shared {
     }
 }
 
-impl WatchesEnds for Shared {
-    fn a_thread_ended(&self) {
+impl ThreadEndListener for Shared {
+    fn on_thread_end(&self) {
         self.update(State::note_ends);
     }
 }
@@ -359,19 +359,19 @@ struct Wait<'a> {
 
 impl<'a> Wait<'a> {
     /// Queues a request whose failed first attempt began at epoch `tried`.
-    fn start(retry: &'a AllocatorRetry, want: WaitKey, tried: u64, timeout: Duration) -> Self {
+    fn start(retry: &'a AllocatorRetry, key: WaitKey, tried: u64, timeout: Duration) -> Self {
         let bell = Arc::new(Condvar::new());
         let mut ticket = 0;
         retry.shared.update(|state| {
             state.stats.waits += 1;
             state.stats.waiting += 1;
             state.watch.get_or_insert_with(|| {
-                let watcher: Weak<dyn WatchesEnds> = std::sync::Arc::downgrade(&retry.shared) as _;
-                EndWatch::new(watcher)
+                let watcher: Weak<dyn ThreadEndListener> = std::sync::Arc::downgrade(&retry.shared) as _;
+                ThreadEndWatch::new(watcher)
             });
             let turn;
             let thread = ThreadNumber::current().get();
-            (ticket, turn) = state.queue.enter(want, tried, thread, Arc::clone(&bell));
+            (ticket, turn) = state.queue.enter(key, tried, thread, Arc::clone(&bell));
             // Includes threads that ended between the attempt and the watch.
             turn.or(state.note_ends())
         });
@@ -380,8 +380,8 @@ impl<'a> Wait<'a> {
     }
 
     /// Records another failed attempt, which began at epoch `tried`.
-    fn failed(&self, want: WaitKey, tried: u64) {
-        self.retry.shared.update(|state| state.queue.failed(self.ticket, want, tried));
+    fn failed(&self, key: WaitKey, tried: u64) {
+        self.retry.shared.update(|state| state.queue.failed(self.ticket, key, tried));
     }
 
     /// Sleeps until this request's turn. Returns whether the next attempt is the last: after the deadline, or if no
@@ -391,9 +391,9 @@ impl<'a> Wait<'a> {
         loop {
             let now = Instant::now();
             let time = self.deadline.map(|deadline| deadline.saturating_duration_since(now));
-            let hope = state.gives_up_in(self.ticket, self.retry.shared.stalemate, now);
+            let give_up = state.gives_up_in(self.ticket, self.retry.shared.stalemate, now);
             // `None` means no limit here, so it must not count as the minimum.
-            let left = [time, hope].into_iter().flatten().min();
+            let left = [time, give_up].into_iter().flatten().min();
             if time != Some(Duration::ZERO) && state.queue.has_turn(self.ticket) {
                 return false;
             }

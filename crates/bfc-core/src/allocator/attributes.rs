@@ -32,20 +32,20 @@ const DEVICE_SHIFT: u32 = 24;
 impl AllocatorAttributes {
     /// Requires host memory; `false` adds nothing.
     #[must_use]
-    pub const fn with_on_host(self, wanted: bool) -> Self {
-        self.with(ON_HOST, wanted)
+    pub const fn with_on_host(self, required: bool) -> Self {
+        self.with(ON_HOST, required)
     }
 
     /// Requires memory that a network card can read; `false` adds nothing.
     #[must_use]
-    pub const fn with_nic_compatible(self, wanted: bool) -> Self {
-        self.with(NIC_COMPATIBLE, wanted)
+    pub const fn with_nic_compatible(self, required: bool) -> Self {
+        self.with(NIC_COMPATIBLE, required)
     }
 
     /// Requires memory that a GPU can copy from without staging; `false` adds nothing.
     #[must_use]
-    pub const fn with_gpu_compatible(self, wanted: bool) -> Self {
-        self.with(GPU_COMPATIBLE, wanted)
+    pub const fn with_gpu_compatible(self, required: bool) -> Self {
+        self.with(GPU_COMPATIBLE, required)
     }
 
     /// Adds device-specific bits. The device defines their meaning.
@@ -111,8 +111,8 @@ impl AllocatorAttributes {
         self.value | other.value == other.value
     }
 
-    const fn with(mut self, bit: u32, wanted: bool) -> Self {
-        if wanted {
+    const fn with(mut self, bit: u32, required: bool) -> Self {
+        if required {
             self.value |= bit;
         }
         self

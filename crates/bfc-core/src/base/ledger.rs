@@ -446,8 +446,8 @@ mod tests {
                 if total > peak {
                     (peak, at_peak) = (total, live.clone());
                 }
-                let of = |wanted: &dyn Fn(&Tag) -> bool| -> u64 {
-                    at_peak.iter().filter(|(tag, _)| wanted(tag)).map(|(_, bytes)| bytes).sum()
+                let of = |matches: &dyn Fn(&Tag) -> bool| -> u64 {
+                    at_peak.iter().filter(|(tag, _)| matches(tag)).map(|(_, bytes)| bytes).sum()
                 };
                 prop_assert_eq!(ledger.peak(), peak);
                 let root = OwnerBytes { own: 0, live: total, peak };

@@ -222,8 +222,8 @@ impl Plan {
         let unplaced = |&lifetime| PlanBlock { lifetime, offset: None };
         let blocks = lifetimes.iter().map(unplaced).collect();
         let mut plan = Self::unplaced(options.granule, blocks, constraints)?;
-        let wanted: Vec<usize> = (0..lifetimes.len()).filter(|&index| planned(index)).collect();
-        plan.place(&wanted, options, progress);
+        let selected: Vec<usize> = (0..lifetimes.len()).filter(|&index| planned(index)).collect();
+        plan.place(&selected, options, progress);
         Ok(plan)
     }
 
@@ -274,21 +274,21 @@ impl Plan {
         Ok(Self { granule, capacity: 0, lower_bound: 0, blocks, constraints })
     }
 
-    /// Assigns offsets to the `wanted` blocks.
+    /// Assigns offsets to the `selected` blocks.
     fn place(
         &mut self,
-        wanted: &[usize],
+        selected: &[usize],
         options: &PlanOptions,
         progress: &mut dyn FnMut(PlanProgress) -> bool,
     ) {
-        let lifetimes: Vec<Lifetime> = wanted.iter().map(|&index| self.blocks[index].lifetime).collect();
-        let of_wanted = |constraint: &BlockConstraint| {
-            let block = wanted.binary_search(&constraint.block).ok()?;
+        let lifetimes: Vec<Lifetime> = selected.iter().map(|&index| self.blocks[index].lifetime).collect();
+        let of_selected = |constraint: &BlockConstraint| {
+            let block = selected.binary_search(&constraint.block).ok()?;
             Some(BlockConstraint { block, ..constraint.clone() })
         };
-        let constraints: Vec<BlockConstraint> = self.constraints.iter().filter_map(of_wanted).collect();
+        let constraints: Vec<BlockConstraint> = self.constraints.iter().filter_map(of_selected).collect();
         let placement = solve::solve(&lifetimes, &constraints, options, progress);
-        for (&index, offset) in wanted.iter().zip(placement.offsets) {
+        for (&index, offset) in selected.iter().zip(placement.offsets) {
             self.blocks[index].offset = Some(offset);
         }
         self.capacity = placement.capacity;

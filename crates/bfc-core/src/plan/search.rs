@@ -19,9 +19,12 @@
 //! - A block that lives in all sections of its group lies on top of it.
 //! - For two blocks in the same sections, only one order is tried if they have one size or touch.
 //!
-//! Sources: Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine learning" (ASPLOS 2023)
-//! for sunk placements, bounds by section and groups; Boussemart, Hemery, Lecoutre, Sais, "Boosting systematic search by
-//! weighting constraints" (ECAI 2004) for sections that weigh more each time they overflow.
+//! Sources:
+//!
+//! - Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine learning" (ASPLOS 2023), for
+//!   sunk placements, bounds by section and groups.
+//! - Boussemart, Hemery, Lecoutre, Sais, "Boosting systematic search by weighting constraints" (ECAI 2004), for sections
+//!   whose weight rises each time they overflow.
 
 mod bounds;
 mod restarts;

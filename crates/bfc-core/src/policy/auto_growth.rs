@@ -174,12 +174,12 @@ impl Policy for AutoGrowth {
     }
 
     /// Cuts a block from the upper end of the smallest free block that fits, the lowest among equals.
-    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
-        let rounded = self.rounded(need.bytes, need.alignment)?;
+    fn place(&mut self, request: &PlacementRequest) -> Option<Placement> {
+        let rounded = self.rounded(request.bytes, request.alignment)?;
         if !self.blocks.has_room_for(2) {
             return None;
         }
-        let (slot, start) = self.find(rounded, need.alignment)?;
+        let (slot, start) = self.find(rounded, request.alignment)?;
         Some(self.carve(slot, start, rounded))
     }
 

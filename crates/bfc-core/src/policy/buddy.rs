@@ -60,7 +60,7 @@ pub struct Buddy {
     used: u64,
     /// Bytes of blocks in their own regions.
     huge: u64,
-    /// The addresses of regions that are released as soon as they are idle.
+    /// The addresses of regions that are released once idle.
     own_regions: BTreeSet<u64>,
     /// Those of them that became idle.
     spent_regions: BTreeSet<u64>,
@@ -224,12 +224,12 @@ impl Policy for Buddy {
     }
 
     /// Takes the smallest chunk that fits, the lowest among equals.
-    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
-        let rounded = self.rounded(need.bytes, need.alignment)?;
+    fn place(&mut self, request: &PlacementRequest) -> Option<Placement> {
+        let rounded = self.rounded(request.bytes, request.alignment)?;
         if self.damage.is_some() {
             return None;
         }
-        self.try_place(rounded, need.alignment).unwrap_or_else(|overwritten| {
+        self.try_place(rounded, request.alignment).unwrap_or_else(|overwritten| {
             self.note_damage(overwritten);
             None
         })

@@ -160,11 +160,11 @@ impl<P: Policy> Planned<P> {
 
     /// Places the next allocation of the step if it matches the plan.
     #[inline]
-    fn follow(&mut self, need: &PlacementRequest) -> Option<Placement> {
+    fn follow(&mut self, request: &PlacementRequest) -> Option<Placement> {
         let entry = self.script.entries.get(self.position as usize)?;
-        let expected = entry.bytes == need.bytes && self.can_plan(need);
+        let expected = entry.bytes == request.bytes && self.can_plan(request);
         let free = self.slots[self.position as usize] == Slot::Free && entry.offset != Script::NOWHERE;
-        let range = self.range.filter(|_| expected && free && entry.is_aligned(need))?;
+        let range = self.range.filter(|_| expected && free && entry.is_aligned(request))?;
         let (entry, slot) = (*entry, self.position);
         if self.due != entry.due_end {
             self.expire(entry.due_end);
@@ -180,8 +180,8 @@ impl<P: Policy> Planned<P> {
 
     /// Whether the plan may have an offset for this request.
     #[inline]
-    fn can_plan(&self, need: &PlacementRequest) -> bool {
-        need.alignment <= self.script.alignment && need.freed_before.is_none()
+    fn can_plan(&self, request: &PlacementRequest) -> bool {
+        request.alignment <= self.script.alignment && request.freed_before.is_none()
     }
 
     #[inline]
@@ -195,16 +195,16 @@ impl<P: Policy> Planned<P> {
 
     /// Places an allocation that is not the next one of the plan.
     #[cold]
-    fn depart(&mut self, need: &PlacementRequest) -> Option<Placement> {
+    fn depart(&mut self, request: &PlacementRequest) -> Option<Placement> {
         if self.position == self.script.len() {
             self.begin_step();
-            if let Some(place) = self.follow(need) {
+            if let Some(place) = self.follow(request) {
                 return Some(place);
             }
         }
-        let found = if self.can_plan(need) { self.find(need.bytes) } else { None };
+        let found = if self.can_plan(request) { self.find(request.bytes) } else { None };
         let Some(found) = found else {
-            let place = self.place_aside(need)?;
+            let place = self.place_aside(request)?;
             self.counts.unexpected += 1;
             self.strayed = self.strayed.saturating_add(1);
             return Some(place);
@@ -218,13 +218,13 @@ impl<P: Policy> Planned<P> {
         let planned = entry.offset != Script::NOWHERE;
         let room = planned
             && self.slots[found as usize] == Slot::Free
-            && entry.is_aligned(need)
+            && entry.is_aligned(request)
             && !self.intruders.overlap(entry.offset, entry.granted);
         let place = match self.range.filter(|_| room) {
             Some(range) => self.put(range, &entry, found),
             None => {
                 // Without any room, the position stays for the pool's next attempt.
-                let place = self.place_aside(need)?;
+                let place = self.place_aside(request)?;
                 *(if planned { &mut self.counts.refused } else { &mut self.counts.left }) += 1;
                 self.counts.steps += u64::from(found == 0);
                 place

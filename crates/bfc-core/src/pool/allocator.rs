@@ -127,14 +127,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return None;
         }
         let thread = self.enter()?;
-        let need = placement_request(request, None);
+        let placement = placement_request(request, None);
         let state = &mut *self.state.lock();
         if state.users.is_other(thread) {
             self.note(state, thread);
         }
         state.policy.merge_ripe(self.frontier.get());
-        let place = state.policy.place(&need)?;
-        Some(state.accounts.open(place, need.bytes, request.tag))
+        let place = state.policy.place(&placement)?;
+        Some(state.accounts.open(place, placement.bytes, request.tag))
     }
 
     // Out of line, because it runs only when the thread changes: callers then need no register for the retry.
@@ -174,16 +174,16 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 /// Converts a request for the policy.
 #[inline]
 const fn placement_request(request: &Request<'_>, freed_before: Option<u64>) -> PlacementRequest {
-    let mut need = PlacementRequest::new(request.bytes).with_alignment(request.alignment);
-    need.freed_before = freed_before;
-    need
+    let mut placement = PlacementRequest::new(request.bytes).with_alignment(request.alignment);
+    placement.freed_before = freed_before;
+    placement
 }
 
 impl<P: Policy> State<P> {
     /// Places a request and opens its account.
-    fn allocate(&mut self, need: &PlacementRequest, tag: Tag) -> Option<Block> {
-        let place = self.policy.place(need)?;
-        Some(self.accounts.open(place, need.bytes, tag))
+    fn allocate(&mut self, request: &PlacementRequest, tag: Tag) -> Option<Block> {
+        let place = self.policy.place(request)?;
+        Some(self.accounts.open(place, request.bytes, tag))
     }
 
     /// Returns the placement of a live block.

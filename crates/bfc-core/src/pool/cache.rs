@@ -98,10 +98,11 @@ impl Caches {
 
     /// Returns the size class of a request: its size in granules. `None` if it is unsuitable for a cache.
     #[inline]
-    pub(super) fn class_of(&self, need: &PlacementRequest) -> Option<usize> {
-        let plain =
-            need.bytes <= self.options.largest && need.alignment <= GRANULE && need.freed_before.is_none();
-        plain.then(|| need.bytes.div_ceil(GRANULE) as usize)
+    pub(super) fn class_of(&self, request: &PlacementRequest) -> Option<usize> {
+        let plain = request.bytes <= self.options.largest
+            && request.alignment <= GRANULE
+            && request.freed_before.is_none();
+        plain.then(|| request.bytes.div_ceil(GRANULE) as usize)
     }
 
     /// Whether a block of this size may be leased.

@@ -76,7 +76,7 @@ pub(crate) struct Growth {
 
 /// A region to request from the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RegionWish {
+pub(crate) struct RegionRequest {
     pub(crate) bytes: u64,
     /// Whether the doubled size was raised for this region already, so that success does not double it again.
     raised: bool,
@@ -95,7 +95,12 @@ impl Growth {
     /// Returns the region to request if `needed` bytes are needed, `reserved` are held and `available` are left below
     /// the limit, all in whole granules. `None` if `available` is too small. A doubled size persists even if the source
     /// then fails, as upstream.
-    pub(crate) fn wish(&mut self, needed: u64, reserved: u64, available: u64) -> Option<RegionWish> {
+    pub(crate) fn next_region(
+        &mut self,
+        needed: u64,
+        reserved: u64,
+        available: u64,
+    ) -> Option<RegionRequest> {
         if needed > available {
             return None;
         }
@@ -115,13 +120,13 @@ impl Growth {
             }
         };
         let bytes = round_up(bytes, GRANULE).unwrap_or(u64::MAX).max(needed);
-        Some(RegionWish { bytes: bytes.min(available), raised })
+        Some(RegionRequest { bytes: bytes.min(available), raised })
     }
 
     /// Records that the source provided the region.
-    pub(crate) fn met(&mut self, wish: RegionWish) {
+    pub(crate) fn succeeded(&mut self, region: RegionRequest) {
         if let GrowthRule::Doubling { cap } = self.rule
-            && !wish.raised
+            && !region.raised
             && self.next < cap.0
         {
             self.next = self.next.saturating_mul(2);
@@ -176,10 +181,10 @@ mod tests {
         let mut taken = 0;
         let sizes: Vec<u64> = (0..5)
             .map(|_| {
-                let wish = growth.wish(4 * MIB, taken, available(GIB, taken)).unwrap();
-                growth.met(wish);
-                taken += wish.bytes;
-                wish.bytes / MIB
+                let region = growth.next_region(4 * MIB, taken, available(GIB, taken)).unwrap();
+                growth.succeeded(region);
+                taken += region.bytes;
+                region.bytes / MIB
             })
             .collect();
         assert_eq!(sizes, [4, 4, 8, 16, 32]);
@@ -188,7 +193,8 @@ mod tests {
     /// As upstream's `ForceAllowGrowth`, without the environment variable.
     #[test]
     fn the_first_region_is_two_mebibytes_or_the_whole_limit() {
-        let first = |config: BfcConfig| Growth::new(&config).wish(256, 0, u64::MAX).map(|wish| wish.bytes);
+        let first =
+            |config: BfcConfig| Growth::new(&config).next_region(256, 0, u64::MAX).map(|region| region.bytes);
         assert_eq!(first(BfcConfig::new(Bytes::gib(2))), Some(2 * MIB));
         assert_eq!(first(BfcConfig::new(Bytes::gib(2)).with_allow_growth(false)), Some(2 * GIB));
         assert_eq!(first(BfcConfig::new(Bytes(1000))), Some(1024));
@@ -196,22 +202,22 @@ mod tests {
     }
 
     /// Returns the region to request for a pool that holds `reserved` bytes.
-    fn wished(rule: GrowthRule, reserved: u64, needed: u64) -> u64 {
+    fn next_region_bytes(rule: GrowthRule, reserved: u64, needed: u64) -> u64 {
         let config = BfcConfig::new(Bytes::gib(64)).with_growth(rule);
-        Growth::new(&config).wish(needed, reserved, u64::MAX).unwrap().bytes
+        Growth::new(&config).next_region(needed, reserved, u64::MAX).unwrap().bytes
     }
 
     #[test]
     fn rules_without_doubling_say_what_is_asked_for_from_what_is_needed_and_held() {
         let granule = Bytes(2 * MIB);
-        assert_eq!(wished(GrowthRule::AsRequested { granule }, GIB, 3 * MIB), 4 * MIB);
-        assert_eq!(wished(GrowthRule::AsRequested { granule: Bytes(0) }, GIB, 768), 768);
-        assert_eq!(wished(GrowthRule::Fixed(Bytes(5 * MIB)), GIB, 256), 5 * MIB);
-        assert_eq!(wished(GrowthRule::Fixed(Bytes(5 * MIB)), GIB, 6 * MIB), 6 * MIB);
-        assert_eq!(wished(GrowthRule::Fixed(Bytes(300)), GIB, 256), 512);
-        assert_eq!(wished(GrowthRule::Proportional { parts: 32, granule }, GIB, 256), 32 * MIB);
-        assert_eq!(wished(GrowthRule::Proportional { parts: 32, granule }, 2 * MIB, 256), 2 * MIB);
-        assert_eq!(wished(GrowthRule::Proportional { parts: 0, granule }, GIB, 256), GIB);
+        assert_eq!(next_region_bytes(GrowthRule::AsRequested { granule }, GIB, 3 * MIB), 4 * MIB);
+        assert_eq!(next_region_bytes(GrowthRule::AsRequested { granule: Bytes(0) }, GIB, 768), 768);
+        assert_eq!(next_region_bytes(GrowthRule::Fixed(Bytes(5 * MIB)), GIB, 256), 5 * MIB);
+        assert_eq!(next_region_bytes(GrowthRule::Fixed(Bytes(5 * MIB)), GIB, 6 * MIB), 6 * MIB);
+        assert_eq!(next_region_bytes(GrowthRule::Fixed(Bytes(300)), GIB, 256), 512);
+        assert_eq!(next_region_bytes(GrowthRule::Proportional { parts: 32, granule }, GIB, 256), 32 * MIB);
+        assert_eq!(next_region_bytes(GrowthRule::Proportional { parts: 32, granule }, 2 * MIB, 256), 2 * MIB);
+        assert_eq!(next_region_bytes(GrowthRule::Proportional { parts: 0, granule }, GIB, 256), GIB);
     }
 
     #[test]
@@ -219,9 +225,9 @@ mod tests {
         let rule = GrowthRule::Doubling { cap: Bytes(16 * MIB) };
         let mut growth = Growth::new(&BfcConfig::new(Bytes::gib(1)).with_growth(rule));
         let mut next = |needed| {
-            let wish = growth.wish(needed, MIB, GIB).unwrap();
-            growth.met(wish);
-            wish.bytes / MIB
+            let region = growth.next_region(needed, MIB, GIB).unwrap();
+            growth.succeeded(region);
+            region.bytes / MIB
         };
         assert_eq!([256; 5].map(&mut next), [2, 4, 8, 16, 16]);
         assert_eq!((next(40 * MIB), next(256)), (40, 16));
@@ -231,15 +237,15 @@ mod tests {
     fn an_overfull_pool_has_nothing_available() {
         assert_eq!(available(1000, 0), 768);
         assert_eq!(available(1000, 4096), 0);
-        assert_eq!(Growth::new(&BfcConfig::new(Bytes(0))).wish(256, 0, 0), None);
+        assert_eq!(Growth::new(&BfcConfig::new(Bytes(0))).next_region(256, 0, 0), None);
     }
 
     #[test]
     fn the_largest_sizes_do_not_overflow() {
         let mut growth = Growth::new(&BfcConfig::new(Bytes(u64::MAX)).with_allow_growth(false));
-        let wish = growth.wish(1 << 63, 0, available(u64::MAX, 0)).unwrap();
-        assert_eq!(wish.bytes, u64::MAX - 255);
-        growth.met(wish);
-        assert!(Growth::smaller(wish.bytes, 256).is_some_and(|bytes| bytes < wish.bytes));
+        let region = growth.next_region(1 << 63, 0, available(u64::MAX, 0)).unwrap();
+        assert_eq!(region.bytes, u64::MAX - 255);
+        growth.succeeded(region);
+        assert!(Growth::smaller(region.bytes, 256).is_some_and(|bytes| bytes < region.bytes));
     }
 }

@@ -104,7 +104,8 @@ fn check_accounts(
     for (slot, (account, &holds_block)) in accounts.by_slot.iter().zip(&holds_block).enumerate() {
         let sound = if holds_block {
             numbers.push(account.allocation);
-            (accounts.gave(account.allocation) || is_of_cache(account.allocation)) && account.requested > 0
+            (accounts.has_issued(account.allocation) || is_of_cache(account.allocation))
+                && account.requested > 0
         } else {
             account.allocation == 0 && account.requested == 0 && account.tag == Tag::default()
         };

@@ -25,7 +25,6 @@ type Observer = dyn Fn(&OomReport) + Send + Sync;
 ///
 /// Both are called without any lock of the pools, so they may allocate and free. A request that fails on the same
 /// thread during a callback fails immediately, without further callbacks. Callbacks therefore cannot recurse.
-/// the same thread, fails at once: nobody is asked about it, and nobody is told. So nothing runs in circles.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};

@@ -3,18 +3,18 @@
 //! | variable | value | like |
 //! |---|---|---|
 //! | `HIGHWATER_ALLOCATOR` | a name: see [`AllocatorChoice`] | `guard` |
-//! | `HIGHWATER_POOL_LIMIT` | the most that the pool may take: bytes with an optional unit, a share of the device's memory, or all that is free but for a reserve | `4GiB`, `75%`, `all-1GiB` |
-//! | `HIGHWATER_GROWTH` | whether the pool takes its limit at once (`off`) or grows as needed (`on`), and by what rule: `doubling` or `doubling:CAP` (as TensorFlow), `as-requested`, `fixed:SIZE`, `proportional:PARTS` (`32` for a thirty-second of the pool) | `doubling:1GiB` |
+//! | `HIGHWATER_POOL_LIMIT` | the limit of the pool: bytes with an optional unit, a share of the device's memory, or all free memory except a reserve | `4GiB`, `75%`, `all-1GiB` |
+//! | `HIGHWATER_GROWTH` | whether the pool takes its limit at once (`off`) or grows on demand (`on`), and the growth rule: `doubling` or `doubling:CAP` (as TensorFlow), `as-requested`, `fixed:SIZE`, `proportional:PARTS` (`32` for a thirty-second of the pool) | `doubling:1GiB` |
 //! | `HIGHWATER_FIRST_REGION` | the size of a growing pool's first region: bytes with an optional unit | `64MiB` |
-//! | `HIGHWATER_REGION_MERGING` | whether idle regions make way for a new one when the pool grows: `on`, `off` | `off` |
-//! | `HIGHWATER_GARBAGE_COLLECTION` | whether idle regions are given back for larger ones: `on`, `off` | `on` |
+//! | `HIGHWATER_REGION_MERGING` | whether a growing pool returns idle regions before it takes a new one: `on`, `off` | `off` |
+//! | `HIGHWATER_GARBAGE_COLLECTION` | whether idle regions are returned to make room for larger ones: `on`, `off` | `on` |
 //! | `HIGHWATER_SPLIT` | when chunks are cut: `always`, `twice` (as TensorFlow), `twice:AMOUNT` with the most waste in a block, in bytes or as a share of the limit | `twice:5%` |
-//! | `HIGHWATER_CUT` | from which end of a chunk blocks are cut: `low` (as TensorFlow), `large-high` | `low` |
-//! | `HIGHWATER_JOIN` | when freed blocks are joined with the free memory beside them: `at-once` (as TensorFlow), or `deferred`, where small ones wait for a request that none of them fits | `at-once` |
+//! | `HIGHWATER_CUT` | the end of a chunk from which blocks are cut: `low` (as TensorFlow), `large-high` | `low` |
+//! | `HIGHWATER_JOIN` | when freed blocks merge with adjacent free memory: `at-once` (as TensorFlow), or `deferred`, where small ones wait until none of them fits a request | `at-once` |
 //! | `HIGHWATER_RETRY_MS` | how many milliseconds a request waits for frees: 0 to 3600000 | `0` |
-//! | `HIGHWATER_THREAD_CACHE` | whether threads keep small blocks in caches: `on`, `off`, or `LARGEST[:KEPT]`, the largest block to be cached and the most that one of the 16 caches keeps. Only in pools of best fit with coalescing | `64KiB:4MiB` |
-//! | `HIGHWATER_DEVICE` | the device that programs compute on where they leave it open: `auto` (a GPU that has passed a check, else the CPU), or a device | `cpu`, `cuda:1` |
-//! | `HIGHWATER_NVRTC`, `HIGHWATER_CUBLAS` | the file of the compiler and of the library for matrix products on CUDA devices, in place of a search | `/opt/cuda/lib64/libnvrtc.so.12` |
+//! | `HIGHWATER_THREAD_CACHE` | thread caches for small blocks: `on`, `off`, or `LARGEST[:KEPT]`, the largest cached block and the capacity of each of the 16 caches. Only in pools of best fit with coalescing | `64KiB:4MiB` |
+//! | `HIGHWATER_DEVICE` | the default device of programs: `auto` (a GPU that passes a check, else the CPU), or a device | `cpu`, `cuda:1` |
+//! | `HIGHWATER_NVRTC`, `HIGHWATER_CUBLAS` | the file of the compiler and of the matrix library for CUDA devices, instead of a search | `/opt/cuda/lib64/libnvrtc.so.12` |
 //!
 //! Variables about pools may end in a kind of device or in one device, and then apply only there:
 //! `HIGHWATER_ALLOCATOR_CPU=guard`, `HIGHWATER_POOL_LIMIT_CUDA_1=50%`. Spaces around values are ignored; an empty value

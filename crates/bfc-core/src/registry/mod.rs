@@ -196,12 +196,12 @@ impl Registry {
         attributes: AllocatorAttributes,
         options: Option<PoolOptions>,
     ) -> Result<Resolved, RegistryError> {
-        let wanted = preference(attributes);
+        let kinds = preference(attributes);
         let entry = self.device(device)?;
-        if let Some(memory) = entry.first_of(wanted) {
+        if let Some(memory) = entry.first_of(kinds) {
             return memory.resolve(device, options);
         }
-        let no_memory = || RegistryError::NoMemory { device: device.to_string(), kind: wanted[0] };
+        let no_memory = || RegistryError::NoMemory { device: device.to_string(), kind: kinds[0] };
         if !attributes.on_host() {
             return Err(no_memory());
         }

@@ -24,12 +24,12 @@ const LAZY_ALIGNMENT: u64 = 16;
 pub struct HostMemory {
     total: Option<u64>,
     /// The system's allocation of each region, by the address of the region.
-    held: Mutex<HashMap<u64, Held>>,
+    regions: Mutex<HashMap<u64, SystemAllocation>>,
 }
 
 /// The system's allocation of one region.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct SystemAllocation {
     base: u64,
     layout: Layout,
 }
@@ -51,7 +51,7 @@ impl HostMemory {
     /// Returns the number of live regions.
     #[must_use]
     pub fn live_regions(&self) -> usize {
-        lock(&self.held).len()
+        lock(&self.regions).len()
     }
 }
 
@@ -78,13 +78,13 @@ unsafe impl SubAllocator for HostMemory {
         let layout = layout(padded, alignment.min(LAZY_ALIGNMENT)).ok_or(exhausted.clone())?;
         let base = system_allocate(layout).ok_or(exhausted.clone())?;
         let address = round_up(base, alignment).ok_or(exhausted)?;
-        lock(&self.held).insert(address, Held { base, layout });
+        lock(&self.regions).insert(address, SystemAllocation { base, layout });
         Ok(Span { address, bytes })
     }
 
     unsafe fn free(&self, region: Span) {
-        let held = lock(&self.held).remove(&region.address);
-        if let Some(Held { base, layout }) = held {
+        let allocation = lock(&self.regions).remove(&region.address);
+        if let Some(SystemAllocation { base, layout }) = allocation {
             // SAFETY: `base` came from `system_allocate` with this layout, and its record was removed just now.
             unsafe { system_free(base, layout) };
         }

@@ -127,12 +127,12 @@ impl Visited {
 }
 
 /// Frees a region on drop.
-struct GoesBack<'a> {
+struct FreeOnDrop<'a> {
     source: &'a dyn SubAllocator,
     region: Span,
 }
 
-impl Drop for GoesBack<'_> {
+impl Drop for FreeOnDrop<'_> {
     fn drop(&mut self) {
         // SAFETY: the creator of this value holds the guarantees of `SubAllocator::free` for the region.
         unsafe { self.source.free(self.region) };
@@ -161,12 +161,12 @@ unsafe impl SubAllocator for Visited {
             state.regions.insert(region.address, region.bytes);
             Arc::clone(&state.visitors)
         };
-        let told = catch_unwind(AssertUnwindSafe(|| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
             for visit in &visitors.alloc {
                 visit(region, self.index);
             }
         }));
-        if let Err(panic) = told {
+        if let Err(panic) = outcome {
             // All visitors are told that the region goes, including those that did not see it come.
             // SAFETY: the region has just come from the source, and only visitors know it.
             unsafe { self.free(region) };
@@ -194,7 +194,7 @@ unsafe impl SubAllocator for Visited {
             (Arc::clone(&state.visitors), regions)
         };
         // Frees the region also if a visitor panics: no other code knows it.
-        let _gone = GoesBack { source: &*self.source, region };
+        let _free = FreeOnDrop { source: &*self.source, region };
         for region in regions {
             for visit in visitors.free.iter().rev() {
                 visit(region, self.index);

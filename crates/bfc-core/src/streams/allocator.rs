@@ -68,7 +68,7 @@ pub struct StreamAllocator {
     stranded_bytes: AtomicU64,
     retry: AllocatorRetry,
     retry_timeout: Duration,
-    threads: Threads,
+    threads: RecentThreads,
 }
 
 /// The record of a block in use on another stream.
@@ -82,9 +82,9 @@ struct Used {
 
 /// The state observed before an attempt.
 #[derive(Debug)]
-struct Before {
+struct Observation {
     /// Frees that had to wait for streams so far.
-    handed_in: u64,
+    pushed: u64,
     /// Blocks allocated so far.
     allocations: u64,
     /// Whether no other thread could free from this moment on.
@@ -94,29 +94,29 @@ struct Before {
 /// The threads that called recently. Each thread registers with the retry once, without a lock. A thread that finds its
 /// own number here is registered, because it wrote the number itself.
 #[derive(Debug, Default)]
-struct Threads {
+struct RecentThreads {
     latest: AtomicU64,
     /// Indexed by the low bits of the thread numbers.
-    met: [AtomicU64; 16],
+    seen: [AtomicU64; 16],
 }
 
-impl Threads {
+impl RecentThreads {
     /// Registers a thread by `meet`, unless it is registered.
     #[inline]
-    fn note(&self, retry: &AllocatorRetry, meet: fn(&AllocatorRetry, u64)) {
+    fn note(&self, retry: &AllocatorRetry, register: fn(&AllocatorRetry, u64)) {
         let thread = ThreadNumber::current().get();
         if self.latest.load(Ordering::Relaxed) != thread {
-            self.change(thread, retry, meet);
+            self.change(thread, retry, register);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn change(&self, thread: u64, retry: &AllocatorRetry, meet: fn(&AllocatorRetry, u64)) {
-        let met = &self.met[thread as usize % self.met.len()];
-        if met.load(Ordering::Relaxed) != thread {
-            meet(retry, thread);
-            met.store(thread, Ordering::Relaxed);
+    fn change(&self, thread: u64, retry: &AllocatorRetry, register: fn(&AllocatorRetry, u64)) {
+        let slot = &self.seen[thread as usize % self.seen.len()];
+        if slot.load(Ordering::Relaxed) != thread {
+            register(retry, thread);
+            slot.store(thread, Ordering::Relaxed);
         }
         self.latest.store(thread, Ordering::Relaxed);
     }
@@ -136,7 +136,7 @@ impl StreamAllocator {
             stranded_bytes: AtomicU64::new(0),
             retry: AllocatorRetry::new(),
             retry_timeout: RETRY_TIMEOUT,
-            threads: Threads::default(),
+            threads: RecentThreads::default(),
         }
     }
 
@@ -154,7 +154,7 @@ impl StreamAllocator {
     #[must_use]
     pub fn with_stalemate_after(mut self, time: Duration) -> Self {
         self.retry = AllocatorRetry::with_stalemate(Some(time));
-        self.threads = Threads::default();
+        self.threads = RecentThreads::default();
         self
     }
 
@@ -187,12 +187,12 @@ impl StreamAllocator {
     /// Frees the pending blocks that no stream uses any more, without waiting. Each request does so by itself.
     pub fn poll(&self) {
         for block in self.pending.passed() {
-            self.settle(block);
+            self.free_pending(block);
         }
     }
 
     /// Frees a pending block.
-    fn settle(&self, block: Block) {
+    fn free_pending(&self, block: Block) {
         self.forget(&block);
         // SAFETY: the caller freed the block, and all work on other streams has ended.
         if unsafe { self.pool.deallocate(block) }.is_err() {
@@ -245,9 +245,9 @@ impl StreamAllocator {
             }
             // Without a mark, no later check finds the end of the work, so the call waits now. A lost device runs no
             // work.
-            Err(error) if error.is_poisoned() => self.settle(block),
+            Err(error) if error.is_poisoned() => self.free_pending(block),
             Err(_) if streams.iter().all(|stream| stream.driver().synchronise().is_ok()) => {
-                self.settle(block)
+                self.free_pending(block)
             }
             Err(_) => {
                 self.stranded_bytes.fetch_add(block.bytes, Ordering::Relaxed);
@@ -255,7 +255,7 @@ impl StreamAllocator {
         }
     }
 
-    fn lost(&self, error: SourceError) -> AllocError {
+    fn source_error(&self, error: SourceError) -> AllocError {
         AllocError::Source { allocator: self.pool.name().to_owned(), error }
     }
 
@@ -263,7 +263,7 @@ impl StreamAllocator {
     fn attempt(&self, request: &Request<'_>) -> Result<Block, Refusal> {
         let at_once = AllocationAttributes { retry_on_failure: false, brief: true, ..request.attributes };
         let at_once = request.with_attributes(at_once);
-        let (mut fruitless, mut before) = (0, None::<Before>);
+        let (mut fruitless, mut before) = (0, None::<Observation>);
         loop {
             let error = match self.pool.allocate(&at_once) {
                 Ok(block) => return Ok(block),
@@ -284,10 +284,10 @@ impl StreamAllocator {
                 Ok(true) if fruitless < FRUITLESS_WAITS => {
                     let passed = self.pending.passed_by_now();
                     fruitless += u32::from(passed.is_empty());
-                    passed.into_iter().for_each(|block| self.settle(block));
+                    passed.into_iter().for_each(|block| self.free_pending(block));
                 }
-                // What the pool said is of another moment than what was pending, or than what is known of other threads:
-                // only after an attempt between two looks is it known that others hold nothing.
+                // The pool's answer, the pending frees and the other threads are read at different moments. Only an
+                // attempt between two reads shows that other threads hold nothing.
                 Ok(suffices) => {
                     if let Some(before) = before {
                         let nothing_held = !suffices && self.nothing_else_in_use(in_use, &before);
@@ -296,10 +296,10 @@ impl StreamAllocator {
                         return Err(Refusal { error, wait: !(nothing_held || alone) });
                     }
                 }
-                Err(error) => return Err(Refusal { error: self.lost(error), wait: false }),
+                Err(error) => return Err(Refusal { error: self.source_error(error), wait: false }),
             }
-            before = Some(Before {
-                handed_in: self.pending.handed_in(),
+            before = Some(Observation {
+                pushed: self.pending.pushed(),
                 allocations: self.allocations(),
                 alone: !self.others_may_free(),
             });
@@ -308,14 +308,14 @@ impl StreamAllocator {
 
     /// Whether all bytes in use during an attempt were pending before and after it, without an allocation between. Then
     /// no other thread holds anything to free.
-    fn nothing_else_in_use(&self, in_use: u64, before: &Before) -> bool {
+    fn nothing_else_in_use(&self, in_use: u64, before: &Observation) -> bool {
         let sum = |blocks: Vec<&Block>| Some(blocks.into_iter().map(|block| block.bytes).sum());
-        let pending = self.pending.of_the_first(before.handed_in, sum).unwrap_or(0);
+        let pending = self.pending.with_first(before.pushed, sum).unwrap_or(0);
         in_use <= pending && self.allocations() == before.allocations
     }
 
     /// Whether no other thread could have freed since: a new thread has allocated by now, or is registered.
-    fn still_alone(&self, before: &Before) -> bool {
+    fn still_alone(&self, before: &Observation) -> bool {
         !self.others_may_free() && self.allocations() == before.allocations
     }
 
@@ -375,7 +375,7 @@ impl StreamAllocator {
     fn others_may_free(&self) -> bool {
         self.retry.others_may_free(|| {
             let pending = |blocks: Vec<&Block>| Some(blocks.into_iter().copied().collect());
-            let pending: Vec<Block> = self.pending.of_the_first(u64::MAX, pending).unwrap_or_default();
+            let pending: Vec<Block> = self.pending.with_first(u64::MAX, pending).unwrap_or_default();
             self.pool.has_orphaned_blocks(&pending)
         })
     }
@@ -398,15 +398,15 @@ unsafe impl Allocator for StreamAllocator {
 
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         if let Some(error) = self.compute.driver().poison() {
-            return Err(self.lost(error));
+            return Err(self.source_error(error));
         }
-        self.threads.note(&self.retry, AllocatorRetry::meet);
+        self.threads.note(&self.retry, AllocatorRetry::note_allocating_thread);
         self.poll();
         self.allocate_or_wait(request).map_err(|error| self.explain(request, error))
     }
 
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
-        self.threads.note(&self.retry, AllocatorRetry::meet_freeing);
+        self.threads.note(&self.retry, AllocatorRetry::note_freeing_thread);
         let streams = self.streams_of_freed(&block)?;
         if !streams.is_empty() {
             self.defer(block, &streams);
@@ -454,7 +454,7 @@ unsafe impl Allocator for StreamAllocator {
 impl Drop for StreamAllocator {
     fn drop(&mut self) {
         for block in self.pending.finish() {
-            self.settle(block);
+            self.free_pending(block);
         }
     }
 }

@@ -65,10 +65,12 @@ fn least(most: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
 mod tests {
     use super::*;
 
-    /// Finds the cut for frees of these bytes, of which `need` are needed.
-    fn cut(frees: &[(u64, &[(usize, usize)])], lanes: usize, need: u64) -> Option<Vec<usize>> {
+    /// Finds the cut for frees of these bytes, of which `required` are required.
+    fn cut(frees: &[(u64, &[(usize, usize)])], lanes: usize, required: u64) -> Option<Vec<usize>> {
         let marks: Vec<Marks> = frees.iter().map(|(_, marks)| marks.to_vec()).collect();
-        cheapest_cut(&marks, lanes, |given| given.iter().map(|&index| frees[index].0).sum::<u64>() >= need)
+        cheapest_cut(&marks, lanes, |given| {
+            given.iter().map(|&index| frees[index].0).sum::<u64>() >= required
+        })
     }
 
     #[test]
@@ -111,21 +113,21 @@ mod tests {
                     (1 + number(index + 50, 20), marks)
                 })
                 .collect();
-            let need = 1 + number(99, 70);
+            let required = 1 + number(99, 70);
             let bytes = |cut: &[usize]| -> u64 {
                 let given = |marks: &Marks| marks.iter().all(|&(lane, place)| place <= cut[lane]);
                 frees.iter().filter(|(_, marks)| given(marks)).map(|(bytes, _)| bytes).sum()
             };
             let borrowed: Vec<(u64, &[(usize, usize)])> =
                 frees.iter().map(|(bytes, marks)| (*bytes, marks.as_slice())).collect();
-            match cut(&borrowed, 3, need) {
-                None => assert!(bytes(&lengths) < need),
+            match cut(&borrowed, 3, required) {
+                None => assert!(bytes(&lengths) < required),
                 Some(found) => {
-                    assert!(bytes(&found) >= need, "seed {seed}");
+                    assert!(bytes(&found) >= required, "seed {seed}");
                     for lane in (0..3).filter(|&lane| found[lane] > 0) {
                         let mut shorter = found.clone();
                         shorter[lane] -= 1;
-                        assert!(bytes(&shorter) < need, "seed {seed}: {found:?}");
+                        assert!(bytes(&shorter) < required, "seed {seed}: {found:?}");
                     }
                 }
             }

@@ -66,7 +66,7 @@ struct Waiting<T> {
     /// The streams to wait for, one lane each.
     lanes: Vec<Lane>,
     /// The values by age, each with the number of marks that have not passed.
-    things: BTreeMap<u64, (T, usize)>,
+    values: BTreeMap<u64, (T, usize)>,
     next: u64,
 }
 
@@ -79,7 +79,7 @@ struct Lane {
 
 impl<T> Deferred<T> {
     pub(super) fn new() -> Self {
-        let waiting = Waiting { lanes: Vec::new(), things: BTreeMap::new(), next: 0 };
+        let waiting = Waiting { lanes: Vec::new(), values: BTreeMap::new(), next: 0 };
         Self {
             incoming: SegQueue::new(),
             count: AtomicUsize::new(0),
@@ -102,9 +102,9 @@ impl<T> Deferred<T> {
     }
 
     /// Pushes a value. Never waits.
-    pub(super) fn push(&self, thing: T, marks: Vec<Mark>) {
+    pub(super) fn push(&self, value: T, marks: Vec<Mark>) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        self.incoming.push((thing, marks));
+        self.incoming.push((value, marks));
     }
 
     /// Returns the values whose marks have all passed. Never waits: returns nothing if another thread is collecting.
@@ -135,9 +135,9 @@ impl<T> Deferred<T> {
         }
         let events: Vec<Arc<Event>> = {
             let waiting = self.waiting();
-            let (things, marks) = waiting.things_and_marks();
+            let (values, marks) = waiting.values_and_marks();
             let suffices = |given: &[usize]| {
-                let given: Vec<&T> = given.iter().map(|&index| things[index]).collect();
+                let given: Vec<&T> = given.iter().map(|&index| values[index]).collect();
                 suffices(&given)
             };
             let Some(cut) = cheapest_cut(&marks, waiting.lanes.len(), suffices) else { return Ok(false) };
@@ -158,22 +158,18 @@ impl<T> Deferred<T> {
     }
 
     /// Returns the number of values pushed so far.
-    pub(super) fn handed_in(&self) -> u64 {
+    pub(super) fn pushed(&self) -> u64 {
         let waiting = &mut *self.waiting();
         waiting.next
     }
 
     /// Calls `ask` on the waiting values among the first `count` pushed ones; returns `None` if no value waits.
-    pub(super) fn of_the_first<R>(
-        &self,
-        handed_in: u64,
-        ask: impl FnOnce(Vec<&T>) -> Option<R>,
-    ) -> Option<R> {
+    pub(super) fn with_first<R>(&self, pushed: u64, ask: impl FnOnce(Vec<&T>) -> Option<R>) -> Option<R> {
         if self.len() == 0 {
             return None;
         }
         let waiting = &mut *self.waiting();
-        ask(waiting.things.range(..handed_in).map(|(_, (thing, _))| thing).collect())
+        ask(waiting.values.range(..pushed).map(|(_, (value, _))| value).collect())
     }
 
     /// Calls `ask` on all waiting values, the oldest first.
@@ -182,7 +178,7 @@ impl<T> Deferred<T> {
             return ask(Vec::new());
         }
         let waiting = self.waiting();
-        ask(waiting.things.values().map(|(thing, _)| thing).collect())
+        ask(waiting.values.values().map(|(value, _)| value).collect())
     }
 
     /// Waits for all marks and returns the remaining values. Omits values whose marks cannot be waited for, unless the
@@ -202,7 +198,7 @@ impl<T> Deferred<T> {
     /// Leaks the remaining values.
     pub(super) fn leak(&self) {
         let waiting = &mut *self.waiting();
-        std::mem::forget(std::mem::take(&mut waiting.things));
+        std::mem::forget(std::mem::take(&mut waiting.values));
     }
 
     /// Locks the waiting values, including those pushed until now.
@@ -215,17 +211,17 @@ impl<T> Deferred<T> {
     fn take_passed(&self, waiting: &mut Waiting<T>) -> Vec<T> {
         let mut passed = Vec::new();
         for lane in &mut waiting.lanes {
-            while let Some((event, thing)) = lane.marks.front() {
+            while let Some((event, value)) = lane.marks.front() {
                 // A lost device runs no work, so nothing there is in use.
                 match event.is_complete() {
                     Ok(true) => {}
                     Err(error) if error.is_poisoned() => {}
                     Ok(false) | Err(_) => break,
                 }
-                if let Some((_, left)) = waiting.things.get_mut(thing) {
+                if let Some((_, left)) = waiting.values.get_mut(value) {
                     *left -= 1;
                     if *left == 0 {
-                        passed.extend(waiting.things.remove(thing).map(|(thing, _)| thing));
+                        passed.extend(waiting.values.remove(value).map(|(value, _)| value));
                     }
                 }
                 if let Some(event) = lane.marks.pop_front().and_then(|(event, _)| Arc::into_inner(event)) {
@@ -242,10 +238,10 @@ impl<T> Deferred<T> {
 impl<T> Waiting<T> {
     /// Moves the pushed values into the lanes.
     fn take_in(&mut self, incoming: &SegQueue<(T, Vec<Mark>)>) {
-        while let Some((thing, marks)) = incoming.pop() {
+        while let Some((value, marks)) = incoming.pop() {
             let number = self.next;
             self.next += 1;
-            self.things.insert(number, (thing, marks.len()));
+            self.values.insert(number, (value, marks.len()));
             for Mark { stream, event } in marks {
                 let mark = (Arc::new(event), number);
                 match self.lanes.iter_mut().find(|lane| lane.stream == stream) {
@@ -257,16 +253,16 @@ impl<T> Waiting<T> {
     }
 
     /// Returns the values by age and the marks of each.
-    fn things_and_marks(&self) -> (Vec<&T>, Vec<Marks>) {
+    fn values_and_marks(&self) -> (Vec<&T>, Vec<Marks>) {
         let mut marks: BTreeMap<u64, Marks> = BTreeMap::new();
         for (index, lane) in self.lanes.iter().enumerate() {
-            for (place, (_, thing)) in (1..).zip(&lane.marks) {
-                marks.entry(*thing).or_default().push((index, place));
+            for (place, (_, value)) in (1..).zip(&lane.marks) {
+                marks.entry(*value).or_default().push((index, place));
             }
         }
-        let things = self.things.values().map(|(thing, _)| thing).collect();
-        let marks = self.things.keys().map(|thing| marks.remove(thing).unwrap_or_default()).collect();
-        (things, marks)
+        let values = self.values.values().map(|(value, _)| value).collect();
+        let marks = self.values.keys().map(|value| marks.remove(value).unwrap_or_default()).collect();
+        (values, marks)
     }
 }
 
@@ -286,12 +282,12 @@ mod tests {
     fn two_in_reverse() -> Deferred<&'static str> {
         let (device, stream) = device();
         let deferred = Deferred::new();
-        let marks = ["earlier", "later"].map(|thing| {
+        let marks = ["earlier", "later"].map(|value| {
             device.launch(stream.handle(), &[]).unwrap();
-            (thing, deferred.marks(std::slice::from_ref(&stream)).unwrap())
+            (value, deferred.marks(std::slice::from_ref(&stream)).unwrap())
         });
-        for (thing, marks) in marks.into_iter().rev() {
-            deferred.push(thing, marks);
+        for (value, marks) in marks.into_iter().rev() {
+            deferred.push(value, marks);
         }
         deferred
     }
@@ -299,7 +295,7 @@ mod tests {
     #[test]
     fn marks_that_come_in_another_order_than_the_stream_passes_them_are_all_waited_for() {
         let deferred = two_in_reverse();
-        assert_eq!(deferred.wait_for(|things| things.len() == 2), Ok(true));
+        assert_eq!(deferred.wait_for(|values| values.len() == 2), Ok(true));
         assert_eq!(deferred.passed_by_now(), ["later", "earlier"]);
     }
 
@@ -313,10 +309,10 @@ mod tests {
         let (device, stream) = device();
         let deferred = Deferred::new();
         device.launch(stream.handle(), &[]).unwrap();
-        deferred.push("thing", deferred.marks(std::slice::from_ref(&stream)).unwrap());
+        deferred.push("value", deferred.marks(std::slice::from_ref(&stream)).unwrap());
         let asked = || deferred.wait_for(|_| panic!("as planned"));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(asked)).is_err());
         device.finish(stream.handle());
-        assert_eq!(deferred.passed(), ["thing"]);
+        assert_eq!(deferred.passed(), ["value"]);
     }
 }

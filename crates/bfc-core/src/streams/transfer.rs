@@ -139,14 +139,14 @@ impl PinnedBuffer {
 #[derive(Debug)]
 pub struct Transfers {
     stream: Arc<Stream>,
-    kept: Arc<Kept>,
+    abandoned: Arc<AbandonedBuffers>,
 }
 
 /// Buffers of transfers that were dropped before their end.
 #[derive(Debug)]
-struct Kept(Deferred<PinnedBuffer>);
+struct AbandonedBuffers(Deferred<PinnedBuffer>);
 
-impl Drop for Kept {
+impl Drop for AbandonedBuffers {
     fn drop(&mut self) {
         drop(self.0.finish());
         if self.0.len() > 0 {
@@ -160,7 +160,7 @@ impl Transfers {
     /// Creates transfers that run on this stream in order.
     #[must_use]
     pub fn new(stream: Arc<Stream>) -> Self {
-        Self { stream, kept: Arc::new(Kept(Deferred::new())) }
+        Self { stream, abandoned: Arc::new(AbandonedBuffers(Deferred::new())) }
     }
 
     /// Returns the stream.
@@ -208,7 +208,7 @@ impl Transfers {
 
     /// Releases the buffers of ended copies, without waiting. Each transfer does so by itself.
     pub fn poll(&self) {
-        drop(self.kept.0.passed());
+        drop(self.abandoned.0.passed());
     }
 
     /// Returns the device address, after recording the use on this stream.
@@ -230,10 +230,13 @@ impl Transfers {
             // streams to use it.
             unsafe { self.stream.copy(copy) }?;
         }
-        match self.kept.0.events.record(&self.stream) {
+        match self.abandoned.0.events.record(&self.stream) {
             Ok(event) => {
                 let mark = Mark { stream: Arc::clone(&self.stream), event };
-                Ok(Transfer { lent: Some(Lent { buffer, mark }), kept: Arc::clone(&self.kept) })
+                Ok(Transfer {
+                    in_flight: Some(InFlight { buffer, mark }),
+                    abandoned: Arc::clone(&self.abandoned),
+                })
             }
             Err(error) => {
                 // The copy runs, and only its end would report its end.
@@ -264,13 +267,13 @@ fn needs(allocator: &dyn Allocator, needed: MemoryKind) -> Result<(), TransferEr
 #[derive(Debug)]
 pub struct Transfer {
     /// Taken once: by `wait` or by `drop`.
-    lent: Option<Lent>,
-    kept: Arc<Kept>,
+    in_flight: Option<InFlight>,
+    abandoned: Arc<AbandonedBuffers>,
 }
 
 /// A buffer, and the mark at the end of its copy.
 #[derive(Debug)]
-struct Lent {
+struct InFlight {
     buffer: PinnedBuffer,
     mark: Mark,
 }
@@ -281,7 +284,7 @@ impl Transfer {
     /// # Errors
     /// Fails with the driver's error.
     pub fn is_complete(&self) -> Result<bool, SourceError> {
-        self.lent().mark.event.is_complete()
+        self.in_flight().mark.event.is_complete()
     }
 
     /// Makes work submitted to `stream` from now on wait for the copy. The host does not wait.
@@ -289,7 +292,7 @@ impl Transfer {
     /// # Errors
     /// Fails with the driver's error.
     pub fn come_before(&self, stream: &Stream) -> Result<(), SourceError> {
-        stream.wait(&self.lent().mark.event)
+        stream.wait(&self.in_flight().mark.event)
     }
 
     /// Waits for the copy and returns the buffer.
@@ -297,25 +300,25 @@ impl Transfer {
     /// # Errors
     /// Fails with the driver's error; the buffer then stays allocated until the copy has ended.
     pub fn wait(mut self) -> Result<PinnedBuffer, SourceError> {
-        self.lent().mark.event.synchronise()?;
-        let lent = self.lent.take();
-        let Lent { buffer, mark } =
-            lent.unwrap_or_else(|| unreachable!("taken out here and in `drop` alone"));
-        self.kept.0.events.put(mark.event);
+        self.in_flight().mark.event.synchronise()?;
+        let in_flight = self.in_flight.take();
+        let InFlight { buffer, mark } =
+            in_flight.unwrap_or_else(|| unreachable!("taken out here and in `drop` alone"));
+        self.abandoned.0.events.put(mark.event);
         Ok(buffer)
     }
 
-    fn lent(&self) -> &Lent {
-        self.lent.as_ref().unwrap_or_else(|| unreachable!("taken out at the end alone"))
+    fn in_flight(&self) -> &InFlight {
+        self.in_flight.as_ref().unwrap_or_else(|| unreachable!("taken out at the end alone"))
     }
 }
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if let Some(Lent { buffer, mark }) = self.lent.take() {
+        if let Some(InFlight { buffer, mark }) = self.in_flight.take() {
             // If this is the last owner of the dropped buffers, its drop waits for the copy.
-            self.kept.0.push(buffer, vec![mark]);
-            drop(self.kept.0.passed());
+            self.abandoned.0.push(buffer, vec![mark]);
+            drop(self.abandoned.0.passed());
         }
     }
 }

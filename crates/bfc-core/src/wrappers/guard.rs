@@ -100,7 +100,7 @@ struct State {
 struct Live {
     zones: Zones,
     /// Whether its damage was counted and reported to the listener.
-    told: bool,
+    is_reported: bool,
 }
 
 /// Counts a waiting request while it lives.
@@ -191,7 +191,7 @@ impl GuardAllocator {
     fn open(&self, zones: Zones, tag: Tag) -> Option<Block> {
         let state = &mut *lock(&self.state);
         let slot = u32::try_from(state.live.vacant_key()).ok()?;
-        state.live.insert(Live { zones, told: false });
+        state.live.insert(Live { zones, is_reported: false });
         let user = zones.user();
         let place = Placement { address: user.address, bytes: user.bytes, slot };
         Some(state.accounts.open(place, user.bytes, tag))
@@ -203,7 +203,7 @@ impl GuardAllocator {
         let tag = state.tag_of(&block)?;
         let live = state.live.try_remove(block.chunk as usize).ok_or(BlockError::Unknown { block })?;
         state.accounts.close(place_of(&block));
-        Ok((Freed { block, tag, zones: live.zones }, live.told))
+        Ok((Freed { block, tag, zones: live.zones }, live.is_reported))
     }
 }
 
@@ -285,9 +285,9 @@ unsafe impl Allocator for GuardAllocator {
         if block == Block::EMPTY {
             return Ok(());
         }
-        let (freed, told) = self.close(block)?;
+        let (freed, is_reported) = self.close(block)?;
         if let Some(damage) = freed.zones.damage_around(block, freed.tag) {
-            self.condemn(freed, damage, told);
+            self.condemn(freed, damage, is_reported);
             return Err(BlockError::OutOfBounds { damage });
         }
         // SAFETY: the user has freed the block, and this call removed it from the table.

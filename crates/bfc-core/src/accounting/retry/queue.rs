@@ -28,7 +28,7 @@ pub(super) struct Queue<B> {
 struct Waiter<B> {
     /// The ticket number, ascending from 1.
     ticket: u64,
-    want: WaitKey,
+    key: WaitKey,
     thread: u64,
     /// The waiter timed out or gave up: it makes its last attempt.
     last: bool,
@@ -66,13 +66,13 @@ impl<B: Clone> Queue<B> {
 
     /// Queues a request whose failed attempt began at `tried`. Returns its ticket and the waiter to wake: a free since
     /// then may serve it.
-    pub(super) fn enter(&mut self, want: WaitKey, tried: u64, thread: u64, bell: B) -> (u64, Option<B>) {
+    pub(super) fn enter(&mut self, key: WaitKey, tried: u64, thread: u64, bell: B) -> (u64, Option<B>) {
         self.last_ticket += 1;
         let due = if self.epoch > tried { self.epoch } else { 0 };
         // Starts behind all waiters, so that newcomers without failures cannot always precede a waiter with failures.
         let failures = self.waiters.iter().map(|waiter| waiter.failures).max().unwrap_or(0);
         let ticket = self.last_ticket;
-        self.waiters.push_back(Waiter { ticket, want, thread, last: false, due, failures, bell });
+        self.waiters.push_back(Waiter { ticket, key, thread, last: false, due, failures, bell });
         (self.last_ticket, self.give_turn())
     }
 
@@ -80,7 +80,7 @@ impl<B: Clone> Queue<B> {
     pub(super) fn freed(&mut self, up_to: u64) -> Option<B> {
         self.epoch += 1;
         for waiter in &mut self.waiters {
-            if waiter.want.bytes <= up_to {
+            if waiter.key.bytes <= up_to {
                 waiter.due = self.epoch;
             }
         }
@@ -89,9 +89,9 @@ impl<B: Clone> Queue<B> {
 
     /// Records a failed attempt that began at epoch `tried`. Earlier frees serve neither this waiter nor comparable
     /// larger ones. Passes the turn on, if it had it. Returns the waiter to wake.
-    pub(super) fn failed(&mut self, ticket: u64, want: WaitKey, tried: u64) -> Option<B> {
+    pub(super) fn failed(&mut self, ticket: u64, key: WaitKey, tried: u64) -> Option<B> {
         for waiter in &mut self.waiters {
-            if waiter.due <= tried && (waiter.ticket == ticket || want.rules_out(waiter.want)) {
+            if waiter.due <= tried && (waiter.ticket == ticket || key.rules_out(waiter.key)) {
                 waiter.due = 0;
             }
         }

@@ -57,12 +57,12 @@ impl End {
         if number == 0 {
             return;
         }
-        let watchers: Vec<Arc<dyn WatchesEnds>> = with_threads(|threads| {
+        let watchers: Vec<Arc<dyn ThreadEndListener>> = with_threads(|threads| {
             threads.living.remove(&number);
             ENDS.fetch_add(1, Ordering::SeqCst);
             threads.watchers.iter().filter_map(Weak::upgrade).collect()
         });
-        watchers.iter().for_each(|watcher| watcher.a_thread_ended());
+        watchers.iter().for_each(|watcher| watcher.on_thread_end());
     }
 }
 
@@ -78,7 +78,7 @@ static ENDS: AtomicU64 = AtomicU64::new(0);
 /// The live threads with numbers, and their watchers.
 struct Threads {
     living: BTreeSet<u64>,
-    watchers: Vec<Weak<dyn WatchesEnds>>,
+    watchers: Vec<Weak<dyn ThreadEndListener>>,
 }
 
 impl Threads {
@@ -115,23 +115,23 @@ pub(crate) fn ends() -> u64 {
 }
 
 /// A callback for the end of threads.
-pub(crate) trait WatchesEnds: Send + Sync {
+pub(crate) trait ThreadEndListener: Send + Sync {
     /// Called after a thread has [ended](is_living), on that thread, without locks.
-    fn a_thread_ended(&self);
+    fn on_thread_end(&self);
 }
 
 /// Registers a watcher while it lives.
-pub(crate) struct EndWatch(Weak<dyn WatchesEnds>);
+pub(crate) struct ThreadEndWatch(Weak<dyn ThreadEndListener>);
 
-impl EndWatch {
+impl ThreadEndWatch {
     /// Registers a watcher for ends from now on.
-    pub(crate) fn new(watcher: Weak<dyn WatchesEnds>) -> Self {
+    pub(crate) fn new(watcher: Weak<dyn ThreadEndListener>) -> Self {
         with_threads(|threads| threads.watchers.push(Weak::clone(&watcher)));
         Self(watcher)
     }
 }
 
-impl Drop for EndWatch {
+impl Drop for ThreadEndWatch {
     fn drop(&mut self) {
         with_threads(|threads| {
             let place = threads.watchers.iter().position(|watcher| Weak::ptr_eq(watcher, &self.0));
@@ -142,9 +142,9 @@ impl Drop for EndWatch {
     }
 }
 
-impl std::fmt::Debug for EndWatch {
+impl std::fmt::Debug for ThreadEndWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EndWatch").finish_non_exhaustive()
+        f.debug_struct("ThreadEndWatch").finish_non_exhaustive()
     }
 }
 
@@ -159,20 +159,20 @@ mod tests {
     #[derive(Default)]
     struct Witness {
         of: AtomicU64,
-        told: Mutex<Vec<bool>>,
+        observed: Mutex<Vec<bool>>,
     }
 
-    impl WatchesEnds for Witness {
-        fn a_thread_ended(&self) {
-            lock(&self.told).push(is_living(self.of.load(Ordering::SeqCst)));
+    impl ThreadEndListener for Witness {
+        fn on_thread_end(&self) {
+            lock(&self.observed).push(is_living(self.of.load(Ordering::SeqCst)));
         }
     }
 
     #[test]
-    fn a_thread_lives_from_its_first_number_until_it_ends_and_who_watches_is_told_after() {
+    fn a_thread_lives_from_its_number_to_its_end_and_watchers_hear() {
         let witness = Arc::new(Witness::default());
-        let watcher: Weak<dyn WatchesEnds> = Arc::downgrade(&witness) as _;
-        let watch = EndWatch::new(watcher);
+        let watcher: Weak<dyn ThreadEndListener> = Arc::downgrade(&witness) as _;
+        let watch = ThreadEndWatch::new(watcher);
         let run = || {
             let number = ThreadNumber::current().get();
             witness.of.store(number, Ordering::SeqCst);
@@ -186,14 +186,14 @@ mod tests {
         assert!(!is_living(ended) && ends() > before);
         assert_eq!(numbers, [ThreadNumber::current().get()]);
         // Threads of other tests may have ended before.
-        assert_eq!(lock(&witness.told).last(), Some(&false));
+        assert_eq!(lock(&witness.observed).last(), Some(&false));
 
         drop(watch);
         while Arc::strong_count(&witness) > 1 {
             std::thread::yield_now();
         }
-        let told = lock(&witness.told).len();
+        let observed = lock(&witness.observed).len();
         std::thread::scope(|scope| scope.spawn(run).join().unwrap());
-        assert_eq!(lock(&witness.told).len(), told);
+        assert_eq!(lock(&witness.observed).len(), observed);
     }
 }

@@ -111,8 +111,8 @@ impl Policy for Bfc {
     }
 
     #[inline(always)]
-    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
-        if let Some(rounded) = Fit::plain(need) {
+    fn place(&mut self, request: &PlacementRequest) -> Option<Placement> {
+        if let Some(rounded) = Fit::plain(request) {
             if let Some(place) = self.take_recent(rounded) {
                 return Some(place);
             }
@@ -121,8 +121,8 @@ impl Policy for Bfc {
             }
         }
         // Passes a copy, so that the request and the placement stay in registers instead of memory.
-        let need = *need;
-        self.take_otherwise(&need).map(|id| self.place_of(id))
+        let request = *request;
+        self.take_otherwise(&request).map(|id| self.place_of(id))
     }
 
     #[inline]
@@ -197,8 +197,8 @@ impl Policy for Bfc {
         }
     }
 
-    fn merge_until_fit(&mut self, need: &PlacementRequest) -> bool {
-        Fit::of(need).is_some_and(|fit| self.merge_until(&fit))
+    fn merge_until_fit(&mut self, request: &PlacementRequest) -> bool {
+        Fit::of(request).is_some_and(|fit| self.merge_until(&fit))
     }
 
     fn check(&self) -> Result<(), Inconsistent> {

@@ -36,7 +36,7 @@ pub(crate) enum State {
     /// A chunk that is free for all requests.
     Free,
     /// A chunk freed at a count that the frontier had not passed: free, but not mergeable.
-    Held,
+    Pending,
     /// A reusable chunk whose merge is [deferred](super::recent).
     Recent,
 }
@@ -72,7 +72,7 @@ const _: () = assert!(size_of::<Chunk>() <= 40);
 
 impl Chunk {
     pub(crate) const fn is_free(&self) -> bool {
-        matches!(self.state, State::Free | State::Held | State::Recent)
+        matches!(self.state, State::Free | State::Pending | State::Recent)
     }
 
     pub(crate) const fn is_free_for_anyone(&self) -> bool {

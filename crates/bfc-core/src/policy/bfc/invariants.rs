@@ -179,7 +179,7 @@ impl Bfc {
         for free in self.pending.iter().filter(|free| self.is_pending(free)) {
             queued.insert(free.chunk);
         }
-        for (id, _) in self.chunks.chunks().filter(|(_, chunk)| chunk.state == State::Held) {
+        for (id, _) in self.chunks.chunks().filter(|(_, chunk)| chunk.state == State::Pending) {
             let freed_at = self.chunks.freed_at(id);
             ensure(10, freed_at > 0 && queued.contains(id), || format!("{id:?} was freed at {freed_at}"))?;
         }
@@ -193,7 +193,7 @@ impl Bfc {
 
 /// Whether a chunk belongs into a bin.
 const fn is_binned(chunk: &Chunk) -> bool {
-    matches!(chunk.state, State::Free | State::Held)
+    matches!(chunk.state, State::Free | State::Pending)
 }
 
 /// Iterates over a child and its later siblings.

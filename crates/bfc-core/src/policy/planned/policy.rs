@@ -29,10 +29,10 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     }
 
     #[inline]
-    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
-        match self.follow(need) {
+    fn place(&mut self, request: &PlacementRequest) -> Option<Placement> {
+        match self.follow(request) {
             Some(place) => Some(place),
-            None => self.depart(need),
+            None => self.depart(request),
         }
     }
 
@@ -152,8 +152,8 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         self.fallback.merge_ripe(frontier);
     }
 
-    fn merge_until_fit(&mut self, need: &PlacementRequest) -> bool {
-        self.fallback.merge_until_fit(need) || self.make_way(need)
+    fn merge_until_fit(&mut self, request: &PlacementRequest) -> bool {
+        self.fallback.merge_until_fit(request) || self.make_way(request)
     }
 
     fn check(&self) -> Result<(), Inconsistent> {

@@ -13,8 +13,8 @@ impl<P: Policy> Planned<P> {
         if self.range.is_some() || self.script.capacity == 0 {
             return self.range.is_some();
         }
-        let need = PlacementRequest::new(self.script.capacity).with_alignment(self.script.alignment);
-        let Some(range) = self.fallback.place(&need) else { return false };
+        let request = PlacementRequest::new(self.script.capacity).with_alignment(self.script.alignment);
+        let Some(range) = self.fallback.place(&request) else { return false };
         if let Some(unmet) = self.unmet.filter(|unmet| !self.is_next(unmet)) {
             match self.fallback.place(&unmet) {
                 Some(place) => self.free_in_fallback(place.slot),
@@ -56,32 +56,32 @@ impl<P: Policy> Planned<P> {
     }
 
     /// Whether the plan expects this request next.
-    pub(super) fn is_next(&self, need: &PlacementRequest) -> bool {
+    pub(super) fn is_next(&self, request: &PlacementRequest) -> bool {
         let next = self.script.entries.get(self.position as usize).or(self.script.entries.first());
         let planned = next.filter(|entry| entry.offset != Script::NOWHERE);
-        planned.is_some_and(|entry| entry.bytes == need.bytes && entry.is_aligned(need))
-            && self.can_plan(need)
+        planned.is_some_and(|entry| entry.bytes == request.bytes && entry.is_aligned(request))
+            && self.can_plan(request)
     }
 
     /// Whether a block of this size is possible without more memory: in the fallback with the range's memory, or in a
     /// hole of the range.
-    pub(super) fn make_way(&mut self, need: &PlacementRequest) -> bool {
+    pub(super) fn make_way(&mut self, request: &PlacementRequest) -> bool {
         if self.hand_range_back() {
-            if let Some(place) = self.fallback.place(need) {
+            if let Some(place) = self.fallback.place(request) {
                 self.free_in_fallback(place.slot);
                 return true;
             }
-            return self.fallback.merge_until_fit(need);
+            return self.fallback.merge_until_fit(request);
         }
         // A guest uses the slot of a planned block that is not live.
-        self.admit_guest = self.slots.contains(&Slot::Free) && self.hole(need).is_some();
+        self.admit_guest = self.slots.contains(&Slot::Free) && self.hole(request).is_some();
         self.admit_guest
     }
 
     /// Places a block outside of the plan.
-    pub(super) fn place_aside(&mut self, need: &PlacementRequest) -> Option<Placement> {
+    pub(super) fn place_aside(&mut self, request: &PlacementRequest) -> Option<Placement> {
         let slots = self.script.len();
-        let place = self.fallback.place(need);
+        let place = self.fallback.place(request);
         if let Some(place) = place {
             self.unmet = None;
             if let Some(slot) = place.slot.checked_add(slots) {
@@ -90,15 +90,15 @@ impl<P: Policy> Planned<P> {
             self.free_in_fallback(place.slot);
             return None;
         }
-        let guest = if std::mem::take(&mut self.admit_guest) { self.place_guest(need) } else { None };
-        self.unmet = if guest.is_none() { Some(*need) } else { None };
+        let guest = if std::mem::take(&mut self.admit_guest) { self.place_guest(request) } else { None };
+        self.unmet = if guest.is_none() { Some(*request) } else { None };
         guest
     }
 
     /// Places a block in a hole of the planned range, in the slot of a planned block that is not live.
-    fn place_guest(&mut self, need: &PlacementRequest) -> Option<Placement> {
+    fn place_guest(&mut self, request: &PlacementRequest) -> Option<Placement> {
         let range = self.range?;
-        let (offset, bytes) = self.hole(need)?;
+        let (offset, bytes) = self.hole(request)?;
         let slot = self.slots.iter().rposition(|&slot| slot == Slot::Free)?;
         self.slots[slot] = Slot::Guest;
         self.live += 1;
@@ -107,10 +107,10 @@ impl<P: Policy> Planned<P> {
     }
 
     /// Returns the lowest hole of the range that fits this request: its offset and the bytes to take.
-    fn hole(&self, need: &PlacementRequest) -> Option<(u64, u64)> {
+    fn hole(&self, request: &PlacementRequest) -> Option<(u64, u64)> {
         let range = self.range?;
-        let bytes = round_up(need.bytes, self.script.granule)?;
-        let alignment = need.alignment.max(self.script.granule);
+        let bytes = round_up(request.bytes, self.script.granule)?;
+        let alignment = request.alignment.max(self.script.granule);
         let mut found = None;
         self.pieces(range, |span, slot| {
             let aligned = round_up(span.address, alignment);

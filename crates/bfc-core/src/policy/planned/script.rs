@@ -22,8 +22,8 @@ pub(super) struct Entry {
 impl Entry {
     /// Whether the entry's offset has the alignment of a request that the plan can serve.
     #[inline]
-    pub(super) const fn is_aligned(&self, need: &PlacementRequest) -> bool {
-        self.offset & (need.alignment - 1) == 0
+    pub(super) const fn is_aligned(&self, request: &PlacementRequest) -> bool {
+        self.offset & (request.alignment - 1) == 0
     }
 }
 

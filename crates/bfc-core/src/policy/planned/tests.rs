@@ -182,10 +182,10 @@ fn needs_that_the_plan_cannot_meet_go_to_the_fallback() {
 fn the_range_is_handed_back_when_the_memory_is_needed_and_nothing_lies_in_it() {
     let room = Span { address: 0, bytes: 8192 };
     let mut planned = with_room(&plan_of(&STEP), room);
-    let need = PlacementRequest::new(8192);
-    assert_eq!(planned.place(&need), None);
-    assert!(planned.merge_until_fit(&need));
-    let all = planned.place(&need).unwrap();
+    let request = PlacementRequest::new(8192);
+    assert_eq!(planned.place(&request), None);
+    assert!(planned.merge_until_fit(&request));
+    let all = planned.place(&request).unwrap();
     assert_eq!((all.address, all.bytes), (0, 8192));
     planned.check().unwrap();
     free(&mut planned, all);
@@ -198,15 +198,15 @@ fn the_range_is_handed_back_when_the_memory_is_needed_and_nothing_lies_in_it() {
 fn holes_of_the_range_serve_when_there_is_no_other_room() {
     let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 4096 });
     let short = place(&mut planned, 1024);
-    let need = PlacementRequest::new(2048);
+    let request = PlacementRequest::new(2048);
     let other = PlacementRequest::new(2000);
     assert_eq!(planned.place(&other), None);
     assert!(planned.merge_until_fit(&other));
     let guest = planned.place(&other).unwrap();
     assert_eq!(planned.placed(guest.slot), Some(guest));
     planned.check().unwrap();
-    assert_eq!(planned.place(&need), None, "its place is taken, and there is no other");
-    assert!(!planned.merge_until_fit(&need));
+    assert_eq!(planned.place(&request), None, "its place is taken, and there is no other");
+    assert!(!planned.merge_until_fit(&request));
     free(&mut planned, guest);
     let first = place(&mut planned, 2048);
     assert_eq!(planned.counts().planned, 2);
@@ -420,11 +420,11 @@ proptest! {
                 Departure::Free(_) => None,
             };
             if let Some(bytes) = asked {
-                let need = PlacementRequest::new(bytes);
+                let request = PlacementRequest::new(bytes);
                 let last = matches!(departure, Departure::Last(_));
-                let mut place = planned.place(&need);
-                if place.is_none() && last && planned.merge_until_fit(&need) {
-                    place = planned.place(&need);
+                let mut place = planned.place(&request);
+                if place.is_none() && last && planned.merge_until_fit(&request) {
+                    place = planned.place(&request);
                     prop_assert!(place.is_some(), "room that was made is there");
                 }
                 if let Some(place) = place {

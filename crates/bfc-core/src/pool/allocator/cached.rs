@@ -41,30 +41,30 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     fn allocate_through(
         &self,
         caches: &Caches,
-        need: &PlacementRequest,
+        request: &PlacementRequest,
         tag: Tag,
         thread: ThreadNumber,
     ) -> Option<Block> {
-        let class = caches.class_of(need);
+        let class = caches.class_of(request);
         let shard = caches.of_thread(thread);
         if let Some(class) = class {
             let shard = &mut *shard.lock();
             shard.users.note(thread, &mut shard.accounts, &self.retry);
-            if let Some(block) = shard.take(class, need.alignment, need.bytes, tag) {
+            if let Some(block) = shard.take(class, request.alignment, request.bytes, tag) {
                 return Some(block);
             }
         }
         let state = &mut *self.state.lock();
         state.users.note(thread, &mut state.accounts, &self.retry);
-        let place = state.policy.place(need)?;
+        let place = state.policy.place(request)?;
         if class.is_none() || !caches.takes(place.bytes) {
-            return Some(state.accounts.open(place, need.bytes, tag));
+            return Some(state.accounts.open(place, request.bytes, tag));
         }
         state.accounts.lease(place.bytes, tag);
         let shard = &mut *shard.lock();
         // Another thread may have used the cache meanwhile.
         shard.users.note(thread, &mut shard.accounts, &self.retry);
-        Some(shard.lease(place, need.bytes, tag))
+        Some(shard.lease(place, request.bytes, tag))
     }
 
     /// Frees a block whose account is in that cache.
@@ -128,13 +128,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     pub(super) fn allocate_from_caches(
         &self,
         state: &mut State<P>,
-        wanted: &RoundedRequest,
+        request: &RoundedRequest,
     ) -> Option<Block> {
         self.caches.as_ref()?;
         if !self.empty_caches(state) {
             return None;
         }
-        state.allocate(&wanted.need, wanted.tag)
+        state.allocate(&request.placement, request.tag)
     }
 
     /// Returns the figures of the pool and the caches.

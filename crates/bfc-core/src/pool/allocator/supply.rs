@@ -5,7 +5,7 @@ use super::{PolicyAllocator, State};
 use crate::base::memory::Span;
 use crate::policy::{GRANULE, NotAdded, Release, whole_granules};
 use crate::pool::configs::ConfiguredPolicy;
-use crate::pool::growth::{Growth, RegionWish, available};
+use crate::pool::growth::{Growth, RegionRequest, available};
 use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
@@ -25,63 +25,69 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Extends the last region by the missing bytes, if the source supports it.
-    pub(super) fn extend_in_place(&self, state: &mut State<P>, wanted: &RoundedRequest) -> bool {
+    pub(super) fn extend_in_place(&self, state: &mut State<P>, request: &RoundedRequest) -> bool {
         // Without a free tail this saves nothing: a new region merges wherever the source puts it.
         let tail =
             state.policy.status().tail.filter(|tail| tail.bytes > 0 && self.source.supports_coalescing());
         let Some(tail) = tail else { return false };
-        let (Some(missing), Some(end)) = (wanted.missing_at(tail), tail.end()) else { return false };
+        let (Some(missing), Some(end)) = (request.missing_at(tail), tail.end()) else { return false };
         let reserved = state.policy.status().reserved_bytes;
         let available = available(self.config.limit, reserved);
-        let Some(wish) = state.growth.wish(missing, reserved, available) else { return false };
-        if state.policy.region_bytes(missing, wish.bytes) > wish.bytes {
+        let Some(region) = state.growth.next_region(missing, reserved, available) else { return false };
+        if state.policy.region_bytes(missing, region.bytes) > region.bytes {
             // The policy requires more than the missing bytes: a plan's range.
             return false;
         }
-        let Ok(span) = self.take_region(state, GRANULE, wish.bytes, missing) else { return false };
+        let Ok(span) = self.take_region(state, GRANULE, region.bytes, missing) else { return false };
         if span.address != end {
             // SAFETY: the region has just come from the source, and no policy knows it.
             unsafe { self.give_back(state, span) };
             return false;
         }
-        self.add(state, span, wish.bytes, wish).is_ok()
+        self.add(state, span, region.bytes, region).is_ok()
     }
 
     /// Takes a region that holds the request: as large as the growth rule prefers, or as much less as the source
     /// provides.
-    pub(super) fn extend(&self, state: &mut State<P>, wanted: &RoundedRequest) -> Result<(), Shortfall> {
+    pub(super) fn extend(&self, state: &mut State<P>, request: &RoundedRequest) -> Result<(), Shortfall> {
         // A source that honors the alignment leaves no padding before the block. One that does not is asked a second
         // time, for a region that suffices at any start. Upstream takes the first region and then finds no room in it.
-        let (mut needed, mut alignment) = (wanted.rounded, wanted.need.alignment.max(GRANULE));
+        let (mut needed, mut alignment) = (request.rounded, request.placement.alignment.max(GRANULE));
         loop {
             let reserved = state.policy.status().reserved_bytes;
             let available = available(self.config.limit, reserved);
-            let wish = state.growth.wish(needed, reserved, available).ok_or(Shortfall::Limit)?;
-            let bytes = state.policy.region_bytes(needed, wish.bytes).clamp(needed, available);
+            let region = state.growth.next_region(needed, reserved, available).ok_or(Shortfall::Limit)?;
+            let bytes = state.policy.region_bytes(needed, region.bytes).clamp(needed, available);
             let span = match self.take_region(state, alignment, bytes, needed) {
                 // A source that cannot honor the alignment, such as driver memory, fails the same way.
                 Err(Shortfall::Source(SourceError::BadRegion { .. })) if alignment > GRANULE => {
-                    (alignment, needed) = (GRANULE, wanted.with_most_padding());
+                    (alignment, needed) = (GRANULE, request.with_most_padding());
                     continue;
                 }
                 taken => taken?,
             };
-            if !wanted.fits(span) && needed < wanted.with_most_padding() {
+            if !request.fits(span) && needed < request.with_most_padding() {
                 // SAFETY: the region has just come from the source, and no policy knows it.
                 unsafe { self.give_back(state, span) };
-                needed = wanted.with_most_padding();
+                needed = request.with_most_padding();
                 continue;
             }
-            return self.add(state, span, bytes, wish);
+            return self.add(state, span, bytes, region);
         }
     }
 
     /// Adds a region that was requested with `bytes` bytes to the policy.
-    fn add(&self, state: &mut State<P>, span: Span, bytes: u64, wish: RegionWish) -> Result<(), Shortfall> {
+    fn add(
+        &self,
+        state: &mut State<P>,
+        span: Span,
+        bytes: u64,
+        region: RegionRequest,
+    ) -> Result<(), Shortfall> {
         match state.policy.add_region(span, self.source.supports_coalescing()) {
             Ok(()) => {
                 state.accounts.note_reserved(state.policy.status().reserved_bytes);
-                state.growth.met(wish);
+                state.growth.succeeded(region);
                 state.over_delivered |= span.bytes > bytes;
                 Ok(())
             }

@@ -206,7 +206,7 @@ impl Shard {
             if in_use == kept.contains(&slot) {
                 return Some(format!("slot {slot} is in use: {in_use}, in a stack: {}", !in_use));
             }
-            if in_use && !self.accounts.gave(self.accounts.by_slot[slot as usize].allocation) {
+            if in_use && !self.accounts.has_issued(self.accounts.by_slot[slot as usize].allocation) {
                 return Some(format!("slot {slot} has a number of another"));
             }
             bytes += if in_use { 0 } else { place.bytes };

@@ -155,11 +155,11 @@ fn a_bad_value_is_named_with_its_variable_and_what_was_expected() {
     ];
     for (name, value, expected) in cases {
         let error = error_of(name, value);
-        let EnvironmentError::BadValue { name: at, value: found, expected: wanted } = &error else {
+        let EnvironmentError::BadValue { name: at, value: found, expected: listed } = &error else {
             panic!("{error:?}")
         };
         assert_eq!((at.as_str(), found.as_str()), (name, value));
-        assert!(wanted.contains(expected), "{error}");
+        assert!(listed.contains(expected), "{error}");
     }
 }
 

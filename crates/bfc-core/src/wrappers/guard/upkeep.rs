@@ -110,15 +110,15 @@ impl GuardAllocator {
     }
 
     /// Keeps the memory of a freed damaged block.
-    pub(super) fn condemn(&self, freed: Freed, damage: Damage, told: bool) {
+    pub(super) fn condemn(&self, freed: Freed, damage: Damage, is_reported: bool) {
         {
             let findings = &mut lock(&self.state).findings;
             findings.condemned.push(freed);
-            if !told {
+            if !is_reported {
                 findings.note(damage);
             }
         }
-        if !told {
+        if !is_reported {
             self.tell(&[damage]);
         }
     }
@@ -153,13 +153,13 @@ impl State {
     /// Returns the unreported damage around live blocks.
     fn check_live(&mut self) -> Vec<Damage> {
         let mut found = Vec::new();
-        for (slot, live) in self.live.iter_mut().filter(|(_, live)| !live.told) {
+        for (slot, live) in self.live.iter_mut().filter(|(_, live)| !live.is_reported) {
             let user = live.zones.user();
             let place = super::Placement { address: user.address, bytes: user.bytes, slot: slot as u32 };
             let block = self.accounts.block(place);
             let tag = self.accounts.live(&block).map_or_else(|_| Tag::default(), |account| account.tag);
             let damage = live.zones.damage_around(block, tag);
-            live.told = damage.is_some();
+            live.is_reported = damage.is_some();
             found.extend(damage);
         }
         found

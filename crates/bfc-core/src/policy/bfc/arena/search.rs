@@ -22,25 +22,25 @@ pub(in super::super) struct Fit {
 
 impl Fit {
     /// Returns `None` if the request exceeds the address space once rounded and aligned.
-    pub(super) fn of(need: &PlacementRequest) -> Option<Self> {
-        let rounded = round_to_granule(need.bytes.max(1), need.alignment, GRANULE)?;
-        Some(Self { rounded, alignment: need.alignment.max(GRANULE), freed_before: need.freed_before })
+    pub(super) fn of(request: &PlacementRequest) -> Option<Self> {
+        let rounded = round_to_granule(request.bytes.max(1), request.alignment, GRANULE)?;
+        Some(Self { rounded, alignment: request.alignment.max(GRANULE), freed_before: request.freed_before })
     }
 
     /// Returns the bytes of a request that fits every large enough chunk, as nearly all do.
     #[inline(always)]
-    pub(super) const fn plain(need: &PlacementRequest) -> Option<u64> {
+    pub(super) const fn plain(request: &PlacementRequest) -> Option<u64> {
         // Separate branches: each is well predicted, and a combined condition would have to be computed.
-        if need.alignment > GRANULE {
+        if request.alignment > GRANULE {
             return None;
         }
-        if need.bytes > u64::MAX / 2 {
+        if request.bytes > u64::MAX / 2 {
             return None;
         }
-        if need.freed_before.is_some() {
+        if request.freed_before.is_some() {
             return None;
         }
-        let bytes = if need.bytes == 0 { 1 } else { need.bytes };
+        let bytes = if request.bytes == 0 { 1 } else { request.bytes };
         Some(whole_granules(bytes + (GRANULE - 1)))
     }
 
@@ -111,9 +111,9 @@ impl Bfc {
     /// that the first chunk of the first class does not fit.
     #[cold]
     #[inline(never)]
-    pub(super) fn take_otherwise(&mut self, need: &PlacementRequest) -> Option<ChunkId> {
+    pub(super) fn take_otherwise(&mut self, request: &PlacementRequest) -> Option<ChunkId> {
         self.join_recent();
-        self.take_special(&Fit::of(need)?)
+        self.take_special(&Fit::of(request)?)
     }
 
     /// Takes the smallest free chunk that fits with padding and count, the lowest among equals, and cuts off the rest.

@@ -148,14 +148,14 @@ impl Slab {
     /// Returns the count at which a chunk was freed; 0 if it is reusable or in use.
     pub(crate) fn freed_at(&self, id: ChunkId) -> u64 {
         match self[id].state {
-            State::Held => self.freed_at[id.0 as usize],
+            State::Pending => self.freed_at[id.0 as usize],
             _ => 0,
         }
     }
 
     /// Frees a chunk at the count `freed_at`; 0 makes it reusable immediately.
     pub(crate) fn set_free(&mut self, id: ChunkId, freed_at: u64) {
-        self[id].state = if freed_at == 0 { State::Free } else { State::Held };
+        self[id].state = if freed_at == 0 { State::Free } else { State::Pending };
         if freed_at > 0 {
             let slots = self.slots.len().max(self.freed_at.len());
             self.freed_at.resize(slots, 0);
@@ -227,7 +227,10 @@ mod tests {
     fn a_chunk_bears_the_count_of_its_free_until_it_is_free_for_anyone() {
         let (mut slab, ids) = four();
         slab.set_free(ids[3], 7);
-        assert_eq!((slab[ids[3]].state, slab.freed_at(ids[3]), slab.freed_at(ids[0])), (State::Held, 7, 0));
+        assert_eq!(
+            (slab[ids[3]].state, slab.freed_at(ids[3]), slab.freed_at(ids[0])),
+            (State::Pending, 7, 0)
+        );
         slab.set_free(ids[3], 0);
         assert_eq!((slab[ids[3]].state, slab.freed_at(ids[3])), (State::Free, 0));
     }
