@@ -2,7 +2,7 @@
 //!
 //! An [`Allocator`] answers a [`Request`] with a [`Block`]; an [`Allocation`] gives the block back when dropped. The
 //! [`BfcAllocator`] takes large regions from a [`SubAllocator`] (system memory, a device's memory, bare addresses),
-//! cuts them into chunks, hands out the smallest free chunk that fits, and joins neighbours when they come back. Its
+//! cuts them into chunks, hands out the smallest free chunk that fits, and joins neighbors when they come back. Its
 //! algorithm works on addresses as plain numbers, so one code serves memory that the host cannot touch, and memory
 //! that does not exist.
 //!

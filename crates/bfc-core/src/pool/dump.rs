@@ -105,10 +105,10 @@ impl PoolContents {
             let Some(chunk) = self.chunks.get(place).filter(in_bin) else { continue };
             write!(log, "  {:#x}  {}", chunk.address, Bytes(chunk.bytes))?;
             let before = place.checked_sub(1).and_then(|place| self.chunks.get(place));
-            for (side, neighbour) in [("after", before), ("before", self.chunks.get(place + 1))] {
-                if let Some(neighbour) = neighbour.filter(|neighbour| neighbour.region == chunk.region) {
-                    let state = if neighbour.in_use() { "in use" } else { "free" };
-                    write!(log, ", {side} {} {state}", Bytes(neighbour.bytes))?;
+            for (side, neighbor) in [("after", before), ("before", self.chunks.get(place + 1))] {
+                if let Some(neighbor) = neighbor.filter(|neighbor| neighbor.region == chunk.region) {
+                    let state = if neighbor.in_use() { "in use" } else { "free" };
+                    write!(log, ", {side} {} {state}", Bytes(neighbor.bytes))?;
                 }
             }
             writeln!(log)?;

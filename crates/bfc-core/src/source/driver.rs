@@ -54,7 +54,8 @@ impl FreeFaults {
 /// Methods on handles or addresses are the unsafe interface. [`Stream`](crate::Stream), [`Event`](crate::Event),
 /// [`VirtualMemory`](crate::VirtualMemory) and the sources of this folder are the safe one.
 ///
-/// # Safety Pools hand out the memory of a driver, so an implementation guarantees:
+/// # Safety
+/// Pools hand out the memory of a driver, so an implementation guarantees:
 ///
 /// - Each returned address starts at least the requested bytes, which overlap no other live allocation until the free.
 /// - Pinned memory is valid for the host and initialized. The host never dereferences device memory.

@@ -11,7 +11,7 @@ const RULES: [&str; 12] = [
     "the chunks of a region cover its whole granules from start to end without gap or overlap",
     "the chunks of a region are linked both ways to a ring that its border closes",
     "every chunk starts at a multiple of 256 and is a multiple of 256 bytes long, and not empty",
-    "no two neighbouring chunks are both free for anyone, but for those freed last",
+    "no two neighboring chunks are both free for anyone, but for those freed last",
     "the free chunks but for those freed last, and no others, are in the bins, each once in the class of its size",
     "the chunks of a class are a list of heaps, in which each comes after the one it is a child of, linked both ways",
     "the bitmaps of the bins say exactly which classes are not empty",

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn canaries_differ_from_their_neighbours_and_are_never_zero_or_all_ones() {
+    fn canaries_differ_from_their_neighbors_and_are_never_zero_or_all_ones() {
         let canaries: Vec<u8> = (4096..8192).map(|address| Pattern::Canary.at(address)).collect();
         assert!(canaries.iter().all(|&canary| canary != 0 && canary != 0xff));
         // Detects runs that were copied from the next byte, word or cache line.
