@@ -147,7 +147,7 @@ fn write_chunk(log: &mut String, chunk: &ChunkInfo) -> fmt::Result {
     write!(log, "  {:#x}  {:>12}  ", chunk.address, Bytes(chunk.bytes))?;
     if chunk.in_use() {
         let (owner, category) = (chunk.tag.owner, chunk.tag.category.name());
-        writeln!(log, "in use, {} asked for by {owner} as {category}", Bytes(chunk.requested))
+        writeln!(log, "in use, {} requested by {owner} as {category}", Bytes(chunk.requested))
     } else if chunk.freed_at > 0 {
         writeln!(log, "free since count {}", chunk.freed_at)
     } else {
