@@ -4,8 +4,10 @@
 
 use bfc_core::Environment;
 
+use crate::device::{Device, DeviceProfile};
+use crate::predict::DryRunOptions;
 use crate::shape::MAX_RANK;
-use crate::{Device, DeviceProfile, DryRunOptions, Tensor};
+use crate::tensor::Tensor;
 
 /// An equation of `einsum`, after four bytes that say how large its letters are.
 ///

@@ -164,6 +164,7 @@ const ALSO_FIT: &[(&str, &str)] = &[
     ("arange", "out"),
     ("random", "out"),
     ("clip", "values"),
+    ("scale", "values"),
     ("running_sum", "out"),
     ("copy_into", "out"),
     ("copy_into", "input"),
@@ -217,8 +218,18 @@ fn a_changed_shape_is_an_error_of_that_operand() {
 #[test]
 fn another_element_type_is_an_error_of_that_operand() {
     // They convert, or have one operand alone.
-    let any =
-        ["copy", "fill", "arange", "random", "clip", "running_sum", "one_hot", "arg_reduce", "arg_sort"];
+    let any = [
+        "copy",
+        "fill",
+        "arange",
+        "random",
+        "clip",
+        "scale",
+        "running_sum",
+        "one_hot",
+        "arg_reduce",
+        "arg_sort",
+    ];
     for device in devices() {
         for case in kernel_cases::all() {
             for (place, operand) in case.operands.iter().enumerate() {

@@ -1,5 +1,7 @@
 //! Kinds of memory, spans of addresses, and blocks handed out.
 
+mod pairs;
+
 use std::fmt;
 
 /// What kind of memory an allocator hands out. Decides who may touch the bytes.
@@ -91,6 +93,8 @@ impl Span {
 /// The `id` is unique within its pool and never used again, so a block that was already given back is recognised
 /// without a look-up and can never free somebody else's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+// In this order, because `pairs` writes two fields at a time.
+#[repr(C)]
 pub struct Block {
     /// Address of the first byte, a multiple of the alignment asked for; 0 for an empty block.
     pub address: u64,

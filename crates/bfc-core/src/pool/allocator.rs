@@ -270,7 +270,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
 
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         match self.allocate_at_once(request) {
-            Some(block) => Ok(block),
+            Some(block) => Ok(block.in_pairs()),
             None => self.allocate_otherwise(request),
         }
     }

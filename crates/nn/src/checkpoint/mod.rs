@@ -46,11 +46,11 @@ const NOTE: &str = "highwater.note/";
 /// programs wrote is a checkpoint of parameters alone.
 ///
 /// ```
-/// use highwater_nn::checkpoint::Checkpoint;
-/// use highwater_nn::io::SafetensorsLimits;
-/// use highwater_nn::modules::{Linear, Module};
-/// use highwater_nn::optim::Adam;
-/// use highwater_tensor::{Device, Rng};
+/// use highwater::{Device, Rng};
+/// use highwater::io::Checkpoint;
+/// use highwater::io::SafetensorsLimits;
+/// use highwater::nn::{Linear, Module};
+/// use highwater::optim::Adam;
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("run.safetensors");
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
@@ -78,10 +78,10 @@ const NOTE: &str = "highwater.note/";
 /// in one call, [`recurrent_from_pytorch`](Self::recurrent_from_pytorch).
 ///
 /// ```
-/// use highwater_nn::checkpoint::Checkpoint;
-/// use highwater_nn::io::SafetensorsLimits;
-/// use highwater_nn::modules::{BatchNorm, Conv2d, Flatten, Linear, Relu, Sequential};
-/// use highwater_tensor::{Conv2dOptions, Device, Rng};
+/// use highwater::{Conv2dOptions, Device, Rng};
+/// use highwater::io::Checkpoint;
+/// use highwater::io::SafetensorsLimits;
+/// use highwater::nn::{BatchNorm, Conv2d, Flatten, Linear, Relu, Sequential};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("net.safetensors");
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
@@ -96,7 +96,7 @@ const NOTE: &str = "highwater.note/";
 /// #     let (layer, rest) = name.split_once('.')?;
 /// #     Some(format!("{}.{rest}", match layer { "conv" => 0, "norm" => 1, _ => 4 }))
 /// # };
-/// # let is_linear = |_: &str, array: &highwater_nn::io::Array| array.shape().rank() == 2;
+/// # let is_linear = |_: &str, array: &highwater::io::Array| array.shape().rank() == 2;
 /// # Checkpoint::of(&net)?.transposed(is_linear)?.renamed(numbers)?.save(&path)?;
 /// let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default())?
 ///     .renamed(|name| {
@@ -187,10 +187,10 @@ impl Checkpoint {
     /// The same with the state of a loss scaler: its scale, and how far it is from the next.
     ///
     /// ```
-    /// use highwater_nn::checkpoint::Checkpoint;
-    /// use highwater_nn::optim::LossScaler;
-    /// # use highwater_nn::modules::Linear;
-    /// # use highwater_tensor::{Device, Rng};
+    /// use highwater::io::Checkpoint;
+    /// use highwater::optim::LossScaler;
+    /// # use highwater::nn::Linear;
+    /// # use highwater::{Device, Rng};
     /// # let layer = Linear::new(&Device::cpu()?, 2, 2, &Rng::new(0))?;
     /// let mut scaler = LossScaler::dynamic();
     /// let checkpoint = Checkpoint::of(&layer)?.with_scaler(&scaler);
@@ -199,7 +199,7 @@ impl Checkpoint {
     ///     scaler.clone_from(saved);
     /// }
     /// # assert_eq!(scaler, LossScaler::dynamic());
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     #[must_use]
     pub fn with_scaler(mut self, scaler: &LossScaler) -> Self {
@@ -217,7 +217,7 @@ impl Checkpoint {
     /// whether it goes on with what was meant.
     ///
     /// ```
-    /// use highwater_nn::checkpoint::Checkpoint;
+    /// use highwater::io::Checkpoint;
     /// let checkpoint = Checkpoint::default().with_note("alphabet", "abc");
     /// assert_eq!(checkpoint.note("alphabet"), Some("abc"));
     /// ```

@@ -24,9 +24,9 @@ impl Checkpoint {
     /// A network that learnt ten classes goes on with two:
     ///
     /// ```
-    /// use highwater_nn::checkpoint::Checkpoint;
-    /// use highwater_nn::modules::{Linear, Module, Relu, Sequential};
-    /// use highwater_tensor::{Device, Result, Rng};
+    /// use highwater::{Device, Result, Rng};
+    /// use highwater::io::Checkpoint;
+    /// use highwater::nn::{Linear, Module, Relu, Sequential};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
     /// let network = |classes| -> Result<Sequential> {
     ///     let fc = Linear::new(&device, 8, 16, &rng)?;
@@ -40,7 +40,7 @@ impl Checkpoint {
     /// let restored = without_head.restore_partly(&network)?;
     /// assert_eq!(restored.missing, ["head.bias", "head.weight"]);
     /// assert!(restored.unexpected.is_empty());
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -60,11 +60,11 @@ impl Checkpoint {
     /// [`restore`](Self::restore) names their weights as unexpected.
     ///
     /// ```
-    /// use highwater_nn::checkpoint::Checkpoint;
-    /// use highwater_nn::io::SafetensorsLimits;
-    /// use highwater_nn::modules::{Gru, RecurrentOptions};
-    /// use highwater_tensor::{Device, Rng};
-    /// # use highwater_nn::modules::Module;
+    /// use highwater::{Device, Rng};
+    /// use highwater::io::Checkpoint;
+    /// use highwater::io::SafetensorsLimits;
+    /// use highwater::nn::{Gru, RecurrentOptions};
+    /// # use highwater::nn::Module;
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("gru.safetensors");
     /// # let options = RecurrentOptions { layers: 2, bidirectional: true, ..Default::default() };
@@ -73,7 +73,7 @@ impl Checkpoint {
     /// #     let part = part.replace("input", "ih").replace("hidden", "hh");
     /// #     Some(format!("{part}_l{layer}{}", if direction == "backward" { "_reverse" } else { "" }))
     /// # };
-    /// # let is_matrix = |_: &str, array: &highwater_nn::io::Array| array.shape().rank() == 2;
+    /// # let is_matrix = |_: &str, array: &highwater::io::Array| array.shape().rank() == 2;
     /// # let made = Gru::with_options(&Device::cpu()?, 4, 8, options, &Rng::new(1))?;
     /// # Checkpoint::of(&made)?.transposed(is_matrix)?.renamed(theirs)?.save(&path)?;
     /// // nn.GRU(4, 8, num_layers=2, bidirectional=True, batch_first=True)

@@ -42,8 +42,8 @@ impl Dataset {
     /// other axes are the numbers of a row.
     ///
     /// ```
-    /// use highwater_nn::data::Dataset;
-    /// use highwater_nn::io::{Array, NpyLimits, read_npz, write_npz};
+    /// use highwater::data::Dataset;
+    /// use highwater::io::{Array, NpyLimits, read_npz, write_npz};
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("digits.npz");
     /// # let digits = [("images".to_owned(), Array::from_slice(&[0u8; 3 * 8 * 8], [3, 8, 8])?),

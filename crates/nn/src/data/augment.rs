@@ -7,14 +7,14 @@ use super::shuffle::numbers_below;
 /// Random crops and flips of images that lie in rows: channel after channel, line after line.
 ///
 /// ```
-/// use highwater_nn::data::{Augment, Dataset};
-/// use highwater_tensor::Device;
+/// use highwater::data::{Augment, Dataset};
+/// use highwater::Device;
 /// let images = Dataset::new(vec![0.5; 10 * 28 * 28], vec![3; 10], 28 * 28)?;
 /// let augment = Augment::images(1, 28, 28).crop(2).flip();
 /// for batch in images.batches(5, &Device::cpu()?)?.augmented(augment, 7, 0)? {
 ///     assert_eq!(batch?.0.dims(), [5, 28 * 28]);
 /// }
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Augment {

@@ -133,16 +133,16 @@ impl<'a, P: Place> Batches<'a, P> {
     /// The thread ends with the last batch, or when the iterator is dropped.
     ///
     /// ```
-    /// use highwater_nn::data::Dataset;
-    /// use highwater_tensor::Device;
+    /// use highwater::data::Dataset;
+    /// use highwater::Device;
     /// let data = Dataset::new((0..1000).map(|i| i as f32).collect(), vec![], 10)?;
     /// let device = Device::cpu()?;
     /// let rows = std::thread::scope(|scope| {
     ///     let batches = data.batches(32, &device)?.shuffled(7, 0).prefetched(scope, 2);
-    ///     batches.map(|batch| Ok(batch?.0.dims()[0])).sum::<highwater_tensor::Result<usize>>()
+    ///     batches.map(|batch| Ok(batch?.0.dims()[0])).sum::<highwater::Result<usize>>()
     /// })?;
     /// assert_eq!(rows, 100);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     #[must_use]
     pub fn prefetched<'scope>(self, scope: &'scope Scope<'scope, '_>, ahead: usize) -> Prefetched<'scope, P>

@@ -10,8 +10,8 @@ use super::shuffle::permutation;
 /// label, which is the number of a class, or [targets](Self::with_targets), which are any numbers.
 ///
 /// ```
-/// use highwater_nn::data::Dataset;
-/// use highwater_tensor::Device;
+/// use highwater::data::Dataset;
+/// use highwater::Device;
 /// let data = Dataset::new(vec![0.0, 0.1, 1.0, 1.1, 2.0, 2.1], vec![0, 1, 2], 2)?;
 /// let (train, test) = data.split(0.34, 7)?;
 /// assert_eq!((train.rows(), test.rows()), (2, 1));
@@ -19,7 +19,7 @@ use super::shuffle::permutation;
 ///     let (x, y) = batch?;
 ///     assert_eq!((x.dims(), y.dims()), (&[2, 2][..], &[2][..]));
 /// }
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dataset {
@@ -52,9 +52,9 @@ impl Dataset {
     /// `[n, width]`, the shape of what a network with `width` outputs says.
     ///
     /// ```
-    /// use highwater_nn::data::Dataset;
-    /// use highwater_tensor::{Device, Reduction, Rng};
-    /// use highwater_nn::modules::{Linear, Module};
+    /// use highwater::data::Dataset;
+    /// use highwater::{Device, Reduction, Rng};
+    /// use highwater::nn::{Linear, Module};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
     /// let prices = Dataset::new(vec![0.0, 1.0, 2.0, 3.0], vec![], 1)?.with_targets(vec![0.5, 1.5, 2.5, 3.5], 1)?;
     /// let model = Linear::new(&device, 1, 1, &rng)?;
@@ -63,7 +63,7 @@ impl Dataset {
     ///     assert_eq!((x.dims(), y.dims()), (&[2, 1][..], &[2, 1][..]));
     ///     let _gradients = model.forward(&x)?.mse_loss(&y, Reduction::Mean)?.backward()?;
     /// }
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

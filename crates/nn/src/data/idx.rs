@@ -72,12 +72,12 @@ impl IdxOptions {
 /// The elements of an IDX file.
 ///
 /// ```
-/// use highwater_nn::data::{IdxArray, IdxOptions};
+/// use highwater::data::{IdxArray, IdxOptions};
 /// // A type of bytes, two axes, of 2 and 3 elements.
 /// let file = [0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6];
 /// let array = IdxArray::read_from(&file[..], "array", &IdxOptions::default())?;
 /// assert_eq!((array.dims(), array.array().bytes()), (&[2, 3][..], &[1, 2, 3, 4, 5, 6][..]));
-/// # Ok::<(), highwater_nn::data::DataError>(())
+/// # Ok::<(), highwater::data::DataError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdxArray {

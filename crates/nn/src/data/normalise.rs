@@ -12,13 +12,13 @@ const OP: &str = "normalise";
 /// the features themselves.
 ///
 /// ```
-/// use highwater_nn::data::{Dataset, Normalise};
+/// use highwater::data::{Dataset, Normalise};
 /// let train = Dataset::new(vec![1.0, 10.0, 3.0, 30.0], vec![], 2)?;
 /// let test = Dataset::new(vec![2.0, 20.0], vec![], 2)?;
 /// let normalise = Normalise::of(&train, 2)?;
 /// assert_eq!(train.normalised(&normalise)?.features(), [-1.0, -1.0, 1.0, 1.0]);
 /// assert_eq!(test.normalised(&normalise)?.features(), [0.0, 0.0]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalise {

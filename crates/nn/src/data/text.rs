@@ -13,14 +13,14 @@ use highwater_tracking::{FileKind, module};
 /// A text, and the characters in it: a token is a character's place among them, in order of their code points.
 ///
 /// ```
-/// use highwater_tensor::Device;
-/// use highwater_nn::data::Text;
+/// use highwater::data::Text;
+/// use highwater::Device;
 /// let text = Text::new("a cab");
 /// assert_eq!((text.classes(), text.len()), (4, 5));
 /// assert_eq!(text.decode(&text.encode("bac ").unwrap()), "bac ");
 /// let (x, y) = text.windows(&Device::cpu()?, 2, 3, 0, 0)?;
 /// assert_eq!((x.dims(), y.dims()), (&[2, 3][..], &[2, 3][..]));
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
@@ -57,7 +57,7 @@ impl Text {
     /// Bytes as tokens, of which there are 256 whatever the text: so a model can be used on any other.
     ///
     /// ```
-    /// use highwater_nn::data::Text;
+    /// use highwater::data::Text;
     /// let text = Text::of_bytes("né".as_bytes());
     /// assert_eq!((text.classes(), text.len()), (256, 3));
     /// assert_eq!(text.encode("é").unwrap(), [0xc3, 0xa9]);
@@ -120,7 +120,7 @@ impl Text {
     /// What tokens stand for: the characters, in their order; `None` for bytes. A model knows no other text than one of the same.
     ///
     /// ```
-    /// use highwater_nn::data::Text;
+    /// use highwater::data::Text;
     /// assert_eq!(Text::new("a cab").alphabet().as_deref(), Some(" abc"));
     /// assert_eq!(Text::of_bytes(b"a cab").alphabet(), None);
     /// ```

@@ -22,13 +22,13 @@ const STEP_BYTES: usize = 1 << 20;
 /// The elements of a tensor in ordinary host memory, in logical order.
 ///
 /// ```
-/// use highwater_nn::io::Array;
-/// use highwater_tensor::{Device, Tensor};
+/// use highwater::{Device, Tensor};
+/// use highwater::io::Array;
 /// let device = Device::cpu()?;
 /// let array = Array::of(&Tensor::ones(&device, [2, 3])?)?;
 /// assert_eq!((array.shape().dims(), array.bytes().len()), (&[2, 3][..], 24));
 /// assert_eq!(array.to_tensor(&device)?.to_vec::<f32>()?, [1.0; 6]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Array {

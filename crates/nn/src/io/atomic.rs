@@ -14,7 +14,7 @@ use highwater_tracking::AtomicFile;
 /// ```
 /// # let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("notes.txt");
-/// highwater_nn::io::write_atomically(&path, |file| file.write_all(b"first"))?;
+/// highwater::io::write_atomically(&path, |file| file.write_all(b"first"))?;
 /// assert_eq!(std::fs::read(&path)?, b"first");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -43,7 +43,7 @@ impl Default for NpyLimits {
 /// `uint64` becomes `i64` if all its values are below 2⁶³.
 ///
 /// ```
-/// use highwater_nn::io::{Array, NpyLimits, read_npy, write_npy};
+/// use highwater::io::{Array, NpyLimits, read_npy, write_npy};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("x.npy");
 /// let x = Array::from_slice(&[1.0f32, 2.0, 3.0], [3])?;

@@ -24,7 +24,7 @@ const ENDING: &str = ".npy";
 /// such as arrays of texts or objects, are [skipped and listed](Loaded::skipped).
 ///
 /// ```
-/// use highwater_nn::io::{Array, Arrays, NpyLimits, read_npz, write_npz};
+/// use highwater::io::{Array, Arrays, NpyLimits, read_npz, write_npz};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("all.npz");
 /// let arrays = Arrays::from([

@@ -42,7 +42,7 @@ impl Default for SafetensorsLimits {
 /// The contents of a file.
 ///
 /// ```
-/// use highwater_nn::io::{Array, Safetensors, SafetensorsLimits, read_safetensors_from, write_safetensors_to};
+/// use highwater::io::{Array, Safetensors, SafetensorsLimits, read_safetensors_from, write_safetensors_to};
 /// let mut contents = Safetensors::default();
 /// contents.arrays.insert("weight".into(), Array::from_slice(&[1.0f32, 2.0], [2])?);
 /// let mut file = Vec::new();

@@ -10,8 +10,8 @@ const MAX_LISTED: usize = 10_000;
 /// The contents of a file: all arrays that can be read, and the members that were skipped.
 ///
 /// ```
-/// use highwater_nn::io::{NpyLimits, read_npz};
-/// # use highwater_nn::io::{Array, Arrays, write_npz};
+/// use highwater::io::{NpyLimits, read_npz};
+/// # use highwater::io::{Array, Arrays, write_npz};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("all.npz");
 /// # write_npz(&path, &Arrays::from([("w".to_owned(), Array::from_slice(&[1.0f32], [1])?)]))?;

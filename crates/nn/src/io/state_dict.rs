@@ -39,11 +39,11 @@ const FREE_BYTES: u64 = 16 << 20;
 /// The limits are those of safetensors: for the pickle, the number of tensors, and the bytes of all together.
 ///
 /// ```no_run
-/// use highwater_nn::io::{SafetensorsLimits, read_state_dict};
+/// use highwater::io::{SafetensorsLimits, read_state_dict};
 /// // torch.save(net.state_dict(), "net.pt")
 /// let loaded = read_state_dict("net.pt", &SafetensorsLimits::default())?;
 /// println!("{:?}", loaded.arrays.keys().collect::<Vec<_>>());
-/// # Ok::<(), highwater_nn::io::FileError>(())
+/// # Ok::<(), highwater::io::FileError>(())
 /// ```
 ///
 /// # Errors

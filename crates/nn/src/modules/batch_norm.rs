@@ -24,8 +24,8 @@ const OP: &str = "batch_norm";
 /// where a model is [converted](Module::convert).
 ///
 /// ```
-/// use highwater_nn::modules::{BatchNorm, Module};
-/// use highwater_tensor::{Device, Tensor, no_grad};
+/// use highwater::{Device, Tensor, no_grad};
+/// use highwater::nn::{BatchNorm, Module};
 /// let device = Device::cpu()?;
 /// let norm = BatchNorm::new(&device, 2)?;
 /// let x = Tensor::from_slice(&device, &[1.0f32, 10.0, 3.0, 30.0], [2, 2])?;
@@ -34,7 +34,7 @@ const OP: &str = "batch_norm";
 /// // The mean has moved to (0.2, 2), the variance to (1.1, 20.9).
 /// let used = no_grad(|| norm.forward(&x))?.to_vec::<f32>()?;
 /// assert!((used[0] - 0.8 / 1.1f32.sqrt()).abs() < 1e-4);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct BatchNorm {

@@ -11,8 +11,8 @@ use super::module::Module;
 /// Parameters have the paths that they have without.
 ///
 /// ```
-/// use highwater_nn::modules::{Checkpointed, Module, Sequential, TransformerBlock};
-/// use highwater_tensor::{Device, Rng, Tensor};
+/// use highwater::{Device, Rng, Tensor};
+/// use highwater::nn::{Checkpointed, Module, Sequential, TransformerBlock};
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
 /// let mut blocks = Sequential::new();
 /// for layer in 0..4 {
@@ -21,7 +21,7 @@ use super::module::Module;
 /// }
 /// let loss = blocks.forward(&Tensor::ones(&device, [2, 10, 32])?)?.square()?.mean_all()?;
 /// assert_eq!(loss.backward()?.len(), blocks.parameters().len());
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Checkpointed<M> {

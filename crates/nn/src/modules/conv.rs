@@ -132,8 +132,8 @@ conv_layer! {
     /// A convolution of images `[n, channels, h, w]`, with a filter and a bias for each output channel.
     ///
     /// ```
-    /// use highwater_nn::modules::{Conv2d, Flatten, MaxPool2d, Module, Relu, Sequential};
-    /// use highwater_tensor::{Conv2dOptions, Device, Rng, Tensor};
+    /// use highwater::{Conv2dOptions, Device, Rng, Tensor};
+    /// use highwater::nn::{Conv2d, Flatten, MaxPool2d, Module, Relu, Sequential};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
     /// let same = Conv2dOptions::padded(1);
     /// let network = Sequential::new()
@@ -142,7 +142,7 @@ conv_layer! {
     ///     .with("pool", MaxPool2d::new(2)?)
     ///     .with("flat", Flatten);
     /// assert_eq!(network.forward(&Tensor::zeros(&device, [8, 1, 28, 28])?)?.dims(), [8, 16 * 14 * 14]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// The weight has the shape `[outputs, inputs / groups, height, width]`.
@@ -154,13 +154,13 @@ conv_layer! {
     /// A convolution of sequences `[n, channels, len]`: see [`Tensor::conv1d`]. Of the options, the second of each pair counts.
     ///
     /// ```
-    /// use highwater_nn::modules::{Conv1d, Module};
-    /// use highwater_tensor::{Conv2dOptions, Device, Rng, Tensor};
+    /// use highwater::{Conv2dOptions, Device, Rng, Tensor};
+    /// use highwater::nn::{Conv1d, Module};
     /// let device = Device::cpu()?;
     /// let options = Conv2dOptions { padding: [0, 2], stride: [1, 2], ..Conv2dOptions::default() };
     /// let layer = Conv1d::new(&device, 3, 8, 5, options, &Rng::new(0))?;
     /// assert_eq!(layer.forward(&Tensor::zeros(&device, [4, 3, 100])?)?.dims(), [4, 8, 50]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// The weight has the shape `[outputs, inputs / groups, len]`.
@@ -172,13 +172,13 @@ conv_layer! {
     /// The transpose of a convolution, from small images to larger ones: see [`Tensor::conv_transpose2d`].
     ///
     /// ```
-    /// use highwater_nn::modules::{ConvTranspose2d, Module};
-    /// use highwater_tensor::{Conv2dOptions, Device, Rng, Tensor};
+    /// use highwater::{Conv2dOptions, Device, Rng, Tensor};
+    /// use highwater::nn::{ConvTranspose2d, Module};
     /// let device = Device::cpu()?;
     /// let options = Conv2dOptions { stride: [2, 2], ..Conv2dOptions::default() };
     /// let layer = ConvTranspose2d::new(&device, 16, 1, [2, 2], options, &Rng::new(0))?;
     /// assert_eq!(layer.forward(&Tensor::zeros(&device, [8, 16, 14, 14])?)?.dims(), [8, 1, 28, 28]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// The weight has the shape `[inputs, outputs / groups, height, width]`.
@@ -217,12 +217,12 @@ pool_layer! {
     /// The largest element of each window, see [`Tensor::max_pool2d`].
     ///
     /// ```
-    /// use highwater_nn::modules::{MaxPool2d, Module};
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
+    /// use highwater::nn::{MaxPool2d, Module};
     /// let halves = MaxPool2d::new(2)?;
     /// assert_eq!(halves.forward(&Tensor::zeros(&Device::cpu()?, [8, 16, 28, 28])?)?.dims(), [8, 16, 14, 14]);
     /// assert!(MaxPool2d::new(0).is_err());
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     MaxPool2d, max_pool2d
 }

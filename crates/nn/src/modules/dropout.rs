@@ -11,13 +11,13 @@ use super::unchanged;
 /// inside of it, or inside of [`evaluating`](highwater_tensor::evaluating) where gradients are asked for, and needs no switch of its own.
 ///
 /// ```
-/// use highwater_nn::modules::{Dropout, Module};
-/// use highwater_tensor::{Device, Rng, Tensor, no_grad};
+/// use highwater::{Device, Rng, Tensor, no_grad};
+/// use highwater::nn::{Dropout, Module};
 /// let dropout = Dropout::new(0.5, Rng::new(0))?;
 /// let x = Tensor::ones(&Device::cpu()?, [100])?;
 /// assert!(dropout.forward(&x)?.to_vec::<f32>()?.contains(&0.0));
 /// assert_eq!(no_grad(|| dropout.forward(&x))?.to_vec::<f32>()?, [1.0; 100]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Dropout {

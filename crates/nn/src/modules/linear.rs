@@ -12,13 +12,13 @@ use super::module::Module;
 /// [`Checkpoint`](crate::checkpoint::Checkpoint#from-pytorch).)
 ///
 /// ```
-/// use highwater_nn::modules::{Linear, Module};
-/// use highwater_tensor::{Device, Rng, Tensor};
+/// use highwater::{Device, Rng, Tensor};
+/// use highwater::nn::{Linear, Module};
 /// let device = Device::cpu()?;
 /// let layer = Linear::new(&device, 64, 10, &Rng::new(0))?;
 /// assert_eq!(layer.forward(&Tensor::zeros(&device, [32, 64])?)?.dims(), [32, 10]);
 /// assert_eq!(layer.parameter_count(), 64 * 10 + 10);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Linear {
@@ -101,13 +101,13 @@ impl Linear {
     /// after the layer, and the memory of the sums in between where no gradient needs them.
     ///
     /// ```
-    /// use highwater_nn::modules::{Linear, Module};
-    /// use highwater_tensor::{Activation, Device, Rng, Tensor};
+    /// use highwater::{Activation, Device, Rng, Tensor};
+    /// use highwater::nn::{Linear, Module};
     /// let device = Device::cpu()?;
     /// let layer = Linear::new(&device, 64, 10, &Rng::new(0))?.with_activation(Activation::Relu);
     /// let y = layer.forward(&Tensor::ones(&device, [32, 64])?)?;
     /// assert!(y.to_vec::<f32>()?.iter().all(|&y| y >= 0.0));
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     #[must_use]
     pub fn with_activation(self, activation: Activation) -> Self {

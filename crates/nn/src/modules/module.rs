@@ -14,9 +14,9 @@ use highwater_tracking::module;
 /// [`visit_parts!`](crate::visit_parts) lists all children, with their buffers and sources of randomness, in one line.
 ///
 /// ```
-/// use highwater_nn::modules::{Linear, Module};
-/// use highwater_nn::visit_parts;
-/// use highwater_tensor::{Device, Result, Rng, Tensor};
+/// use highwater::{Device, Result, Rng, Tensor};
+/// use highwater::nn::{Linear, Module};
+/// use highwater::visit_parts;
 ///
 /// /// y = x + layer(x)
 /// #[derive(Debug)]
@@ -37,7 +37,7 @@ use highwater_tracking::module;
 /// assert_eq!(net.forward(&Tensor::ones(&device, [5, 3])?)?.dims(), [5, 3]);
 /// assert_eq!(net.parameters()[0].0, "layer.weight");
 /// assert_eq!(net.parameter_count(), 12);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 pub trait Module: fmt::Debug + Send + Sync {
     /// The function's value at `x`.
@@ -80,13 +80,13 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// Converts all parameters to another floating-point type; before an optimiser is made, as its state is made for a type.
     ///
     /// ```
-    /// use highwater_nn::modules::{Linear, Module};
-    /// use highwater_tensor::{DType, Device, Rng, Tensor};
+    /// use highwater::{DType, Device, Rng, Tensor};
+    /// use highwater::nn::{Linear, Module};
     /// let device = Device::cpu()?;
     /// let layer = Linear::new(&device, 3, 2, &Rng::new(0))?;
     /// layer.convert(DType::BF16)?;
     /// assert_eq!(layer.forward(&Tensor::ones_of(&device, [5, 3], DType::BF16)?)?.dtype(), DType::BF16);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -109,9 +109,9 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// [`evaluating`](highwater_tensor::evaluating). An optimiser keeps state for all parameters that it is made for: give it those that are trained.
     ///
     /// ```
-    /// use highwater_nn::modules::{Linear, Module, Relu, Sequential};
-    /// use highwater_nn::optim::Adam;
-    /// use highwater_tensor::{Device, Rng, Tensor};
+    /// use highwater::{Device, Rng, Tensor};
+    /// use highwater::nn::{Linear, Module, Relu, Sequential};
+    /// use highwater::optim::Adam;
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
     /// let backbone = Sequential::new().with("fc", Linear::new(&device, 8, 8, &rng)?).with("relu", Relu);
     /// backbone.freeze(); // once it has its weights, for instance from a checkpoint
@@ -121,7 +121,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// let adam = Adam::new(trained.collect(), 1e-3)?;
     /// let loss = network.forward(&Tensor::ones(&device, [4, 8])?)?.square()?.mean_all()?;
     /// assert_eq!(loss.backward()?.len(), 2); // the head's weight and bias
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     fn freeze(&self) {
         self.visit(&mut |_, parameter| parameter.freeze());

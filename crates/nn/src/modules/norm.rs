@@ -30,13 +30,13 @@ fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
 /// Rows of mean 0 and variance 1, then scaled and shifted: see [`Tensor::layer_norm`].
 ///
 /// ```
-/// use highwater_nn::modules::{LayerNorm, Module};
-/// use highwater_tensor::{Device, Tensor};
+/// use highwater::{Device, Tensor};
+/// use highwater::nn::{LayerNorm, Module};
 /// let device = Device::cpu()?;
 /// let norm = LayerNorm::new(&device, 2)?;
 /// let x = Tensor::from_slice(&device, &[1.0f32, 3.0], [1, 2])?;
 /// assert!((norm.forward(&x)?.to_vec::<f32>()?[1] - 1.0).abs() < 1e-4);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct LayerNorm {

@@ -95,9 +95,9 @@ impl<P: Part> Part for Vec<P> {
 /// forgotten in a checkpoint.
 ///
 /// ```
-/// use highwater_nn::modules::{BatchNorm, Linear, Module, Parameter};
-/// use highwater_nn::visit_parts;
-/// use highwater_tensor::{Device, Result, Rng, Tensor};
+/// use highwater::{Device, Result, Rng, Tensor};
+/// use highwater::nn::{BatchNorm, Linear, Module, Parameter};
+/// use highwater::visit_parts;
 ///
 /// #[derive(Debug)]
 /// struct Network {
@@ -133,15 +133,15 @@ impl<P: Part> Part for Vec<P> {
 /// assert_eq!(paths[4..], ["norm.weight", "norm.bias", "scale"]);
 /// assert_eq!(network.buffers().len(), 2);
 /// assert_eq!(network.forward(&Tensor::ones(&device, [3, 4])?)?.dims(), [3, 2]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// A layer with something learnt, something kept and something drawn:
 ///
 /// ```
-/// use highwater_nn::modules::{Module, Parameter};
-/// use highwater_nn::visit_parts;
-/// use highwater_tensor::{Device, Result, Rng, Tensor, is_training, no_grad};
+/// use highwater::{Device, Result, Rng, Tensor, is_training, no_grad};
+/// use highwater::nn::{Module, Parameter};
+/// use highwater::visit_parts;
 ///
 /// /// x over the largest value seen so far, scaled, with noise in training.
 /// #[derive(Debug)]
@@ -172,7 +172,7 @@ impl<P: Part> Part for Vec<P> {
 /// level.forward(&Tensor::full(&device, [3], -5.0)?)?;
 /// assert_eq!((level.parameters()[0].0.as_str(), level.buffers()[0].0.as_str()), ("scale", "largest"));
 /// assert_eq!(level.buffers()[0].1.tensor().item::<f32>()?, 5.0);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[macro_export]
 macro_rules! visit_parts {

@@ -104,8 +104,8 @@ use recurrent_layer;
 /// layer's number and, where there are two, the direction: `layers.1.weight_input`, `layers.0.backward.bias_hidden`.
 ///
 /// ```
-/// use highwater_nn::modules::{Gru, Module, RecurrentOptions};
-/// use highwater_tensor::{Device, Rng, Tensor};
+/// use highwater::{Device, Rng, Tensor};
+/// use highwater::nn::{Gru, Module, RecurrentOptions};
 /// let device = Device::cpu()?;
 /// let gru = Gru::new(&device, 4, 8, &Rng::new(0))?;
 /// let x = Tensor::ones(&device, [2, 10, 4])?;
@@ -119,7 +119,7 @@ use recurrent_layer;
 /// let deep = Gru::with_options(&device, 4, 8, options, &Rng::new(0))?;
 /// let (y, state) = deep.run(&x, None)?;
 /// assert_eq!((y.dims(), state.dims()), (&[2, 10, 16][..], &[6, 2, 8][..]));
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Gru {
@@ -200,15 +200,15 @@ fn mix(z: &Tensor, n: &Tensor, h: &Tensor) -> Result<[Tensor; 1]> {
 /// shape `[hidden, 4·hidden]` (as [`Gru`]'s, in PyTorch the transposes). Several layers or directions are as in [`Gru`].
 ///
 /// ```
-/// use highwater_nn::modules::{Lstm, Module};
-/// use highwater_tensor::{Device, Rng, Tensor};
+/// use highwater::{Device, Rng, Tensor};
+/// use highwater::nn::{Lstm, Module};
 /// let device = Device::cpu()?;
 /// let lstm = Lstm::new(&device, 4, 8, &Rng::new(0))?;
 /// let x = Tensor::ones(&device, [2, 10, 4])?;
 /// assert_eq!(lstm.forward(&x)?.dims(), [2, 10, 8]);
 /// let (_, state, cell) = lstm.run(&x, None)?;
 /// assert_eq!((state.dims(), cell.dims()), (&[2, 8][..], &[2, 8][..]));
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Lstm {

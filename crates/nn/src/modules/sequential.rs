@@ -16,8 +16,8 @@ use super::unchanged;
 /// call the layers one by one.
 ///
 /// ```
-/// use highwater_nn::modules::{Linear, Module, Relu, Sequential};
-/// use highwater_tensor::{Device, Rng, Tensor};
+/// use highwater::{Device, Rng, Tensor};
+/// use highwater::nn::{Linear, Module, Relu, Sequential};
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
 /// let net = Sequential::new()
 ///     .with("fc1", Linear::new(&device, 64, 32, &rng)?)
@@ -26,7 +26,7 @@ use super::unchanged;
 /// assert_eq!(net.forward(&Tensor::zeros(&device, [7, 64])?)?.dims(), [7, 10]);
 /// let paths: Vec<_> = net.parameters().into_iter().map(|(path, _)| path).collect();
 /// assert_eq!(paths, ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Default)]
 pub struct Sequential {

@@ -15,13 +15,13 @@ const SPREAD: f64 = 0.02;
 /// A row of numbers for each token.
 ///
 /// ```
-/// use highwater_nn::modules::{Embedding, Module};
-/// use highwater_tensor::{Device, Rng, Tensor};
+/// use highwater::{Device, Rng, Tensor};
+/// use highwater::nn::{Embedding, Module};
 /// let device = Device::cpu()?;
 /// let table = Embedding::new(&device, 100, 16, &Rng::new(0))?;
 /// let tokens = Tensor::from_slice(&device, &[3i64, 99, 3, 0], [2, 2])?;
 /// assert_eq!(table.forward(&tokens)?.dims(), [2, 2, 16]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Embedding {
@@ -109,14 +109,14 @@ impl MultiHeadAttention {
     /// copied head by head, as in [`Tensor::attention`].
     ///
     /// ```
-    /// use highwater_nn::modules::MultiHeadAttention;
-    /// use highwater_tensor::{Device, Rng, Tensor};
+    /// use highwater::{Device, Rng, Tensor};
+    /// use highwater::nn::MultiHeadAttention;
     /// let device = Device::cpu()?;
     /// let heads = MultiHeadAttention::new(&device, 8, 2, false, &Rng::new(0))?;
     /// let lengths = Tensor::from_slice(&device, &[3i64, 5], [2, 1, 1, 1])?;
     /// let mask = Tensor::arange(&device, 5)?.lt(&lengths)?;
     /// assert_eq!(heads.forward_masked(&Tensor::ones(&device, [2, 5, 8])?, &mask)?.dims(), [2, 5, 8]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -175,12 +175,12 @@ impl Module for MultiHeadAttention {
 /// x + attention(norm(x)), then x + mlp(norm(x)) with four times the width inside and GELU.
 ///
 /// ```
-/// use highwater_nn::modules::{Module, TransformerBlock};
-/// use highwater_tensor::{Device, Rng, Tensor};
+/// use highwater::{Device, Rng, Tensor};
+/// use highwater::nn::{Module, TransformerBlock};
 /// let device = Device::cpu()?;
 /// let block = TransformerBlock::new(&device, 32, 4, true, &Rng::new(0))?;
 /// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct TransformerBlock {
@@ -215,12 +215,12 @@ impl TransformerBlock {
     /// to x, [in training](highwater_tensor::is_training).
     ///
     /// ```
-    /// use highwater_nn::modules::{Module, TransformerBlock};
-    /// use highwater_tensor::{Device, Rng, Tensor};
+    /// use highwater::{Device, Rng, Tensor};
+    /// use highwater::nn::{Module, TransformerBlock};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
     /// let block = TransformerBlock::new(&device, 32, 4, true, &rng)?.with_dropout(0.1, rng.fork(1))?;
     /// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

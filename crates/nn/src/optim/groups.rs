@@ -15,9 +15,9 @@ const OP: &str = "groups";
 /// weights that decay and biases that do not. It is stepped, scheduled and saved as any optimizer.
 ///
 /// ```
-/// use highwater_nn::modules::{Linear, Module, Relu, Sequential};
-/// use highwater_nn::optim::{AdamW, Groups, Optimizer};
-/// use highwater_tensor::{Device, Rng, Tensor};
+/// use highwater::{Device, Rng, Tensor};
+/// use highwater::nn::{Linear, Module, Relu, Sequential};
+/// use highwater::optim::{AdamW, Groups, Optimizer};
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
 /// let network = Sequential::new()
 ///     .with("fc1", Linear::new(&device, 4, 8, &rng)?)
@@ -32,7 +32,7 @@ const OP: &str = "groups";
 ///
 /// let loss = network.forward(&Tensor::ones(&device, [3, 4])?)?.square()?.mean_all()?;
 /// optimizer.step(loss.backward()?)?;
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct Groups {

@@ -14,12 +14,12 @@ use super::{not_negative, share};
 /// m ← beta2·m + (1 - beta2)·g. Learning rates are some three to ten times smaller than AdamW's, decays as much larger.
 ///
 /// ```
-/// use highwater_nn::modules::{Linear, Module};
-/// use highwater_nn::optim::Lion;
-/// use highwater_tensor::{Device, Rng};
+/// use highwater::{Device, Rng};
+/// use highwater::nn::{Linear, Module};
+/// use highwater::optim::Lion;
 /// let layer = Linear::new(&Device::cpu()?, 8, 2, &Rng::new(0))?;
 /// let optimizer = Lion::new(layer.parameters(), 1e-4)?.with_betas(0.95, 0.98)?.with_weight_decay(0.1)?;
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Lion {

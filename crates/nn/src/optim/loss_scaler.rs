@@ -21,9 +21,9 @@ const START: f64 = 32_768.0;
 /// has the range of f32 and needs no scale. Take the loss itself in f32, as its gradient is the scale, which f16 ends before.
 ///
 /// ```
-/// use highwater_nn::modules::Parameter;
-/// use highwater_nn::optim::{LossScaler, ScaledStep, Sgd};
-/// use highwater_tensor::{DType, Device, Tensor};
+/// use highwater::{DType, Device, Tensor};
+/// use highwater::nn::Parameter;
+/// use highwater::optim::{LossScaler, ScaledStep, Sgd};
 ///
 /// let weight = Parameter::new(Tensor::ones_of(&Device::cpu()?, [2], DType::F16)?)?;
 /// let mut optimizer = Sgd::new(vec![("weight".to_owned(), weight.clone())], 0.5)?;
@@ -37,7 +37,7 @@ const START: f64 = 32_768.0;
 /// let loss = weight.tensor().to_dtype(DType::F32)?.mul_scalar(2.0)?.sum_all()?;
 /// let step = scaler.step(&mut optimizer, scaler.scale(&loss)?.backward()?)?;
 /// assert_eq!(step, ScaledStep::Skipped { scale: 32_768.0, next: 16_384.0 });
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossScaler {

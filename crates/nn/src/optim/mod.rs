@@ -39,16 +39,16 @@ use crate::io::{Array, Arrays};
 /// Changes parameters so that the loss falls.
 ///
 /// ```
-/// use highwater_nn::modules::Parameter;
-/// use highwater_nn::optim::{Optimizer, Sgd};
-/// use highwater_tensor::{Device, Tensor};
+/// use highwater::{Device, Tensor};
+/// use highwater::nn::Parameter;
+/// use highwater::optim::{Optimizer, Sgd};
 ///
 /// let x = Parameter::new(Tensor::ones(&Device::cpu()?, [1])?)?;
 /// let mut optimizer = Sgd::new(vec![("x".to_owned(), x.clone())], 0.1)?;
 /// let gradients = x.tensor().square()?.sum_all()?.backward()?;
 /// optimizer.step(gradients)?;
 /// assert_eq!(x.tensor().to_vec::<f32>()?, [0.8]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 pub trait Optimizer: fmt::Debug + Send {
     /// What kind of optimizer it is, as "adamw": a checkpoint is not restored into one of another kind, whose state may look
@@ -79,9 +79,9 @@ pub trait Optimizer: fmt::Debug + Send {
     /// of two models that a loss depends on.
     ///
     /// ```
-    /// use highwater_nn::modules::{Linear, Module};
-    /// use highwater_nn::optim::{Optimizer, Sgd};
-    /// use highwater_tensor::{Device, Error, Rng, Tensor};
+    /// use highwater::{Device, Error, Rng, Tensor};
+    /// use highwater::nn::{Linear, Module};
+    /// use highwater::optim::{Optimizer, Sgd};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
     /// let (generator, critic) = (Linear::new(&device, 2, 2, &rng)?, Linear::new(&device, 2, 1, &rng)?);
     /// let mut optimizer = Sgd::new(generator.parameters(), 0.1)?;
@@ -89,7 +89,7 @@ pub trait Optimizer: fmt::Debug + Send {
     /// let error = optimizer.step(loss()?.backward()?).unwrap_err();
     /// assert!(matches!(error, Error::UnknownParameters { op: "sgd", .. }));
     /// optimizer.step_partial(loss()?.backward()?)?; // changes the generator alone
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

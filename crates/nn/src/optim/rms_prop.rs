@@ -14,12 +14,12 @@ use super::{above_zero, not_negative, share};
 /// smoothing)·g²; p ← p - lr·g / (√v + epsilon). With momentum, m ← momentum·m + g / (√v + epsilon) and p ← p - lr·m.
 ///
 /// ```
-/// use highwater_nn::modules::{Linear, Module};
-/// use highwater_nn::optim::RmsProp;
-/// use highwater_tensor::{Device, Rng};
+/// use highwater::{Device, Rng};
+/// use highwater::nn::{Linear, Module};
+/// use highwater::optim::RmsProp;
 /// let layer = Linear::new(&Device::cpu()?, 8, 2, &Rng::new(0))?;
 /// let optimizer = RmsProp::new(layer.parameters(), 0.01)?.with_momentum(0.9)?.with_smoothing(0.95)?;
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct RmsProp {

@@ -6,7 +6,7 @@ use std::f64::consts::PI;
 /// number. Steps count from 0.
 ///
 /// ```
-/// use highwater_nn::optim::Schedule;
+/// use highwater::optim::Schedule;
 /// let schedule = Schedule::Cosine { start: 0.1, end: 0.0, steps: 100 }.after_warm_up(10);
 /// assert_eq!(schedule.learning_rate(0), 0.01);
 /// assert_eq!(schedule.learning_rate(10), 0.1);

@@ -14,12 +14,12 @@ use super::{not_negative, share};
 /// p - lr·(g + momentum·m) in Nesterov's variant. Without momentum no state is kept.
 ///
 /// ```
-/// use highwater_nn::modules::{Linear, Module};
-/// use highwater_nn::optim::Sgd;
-/// use highwater_tensor::{Device, Rng};
+/// use highwater::{Device, Rng};
+/// use highwater::nn::{Linear, Module};
+/// use highwater::optim::Sgd;
 /// let layer = Linear::new(&Device::cpu()?, 8, 2, &Rng::new(0))?;
 /// let optimizer = Sgd::new(layer.parameters(), 0.1)?.with_momentum(0.9)?.with_weight_decay(1e-4)?.with_nesterov()?;
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Sgd {

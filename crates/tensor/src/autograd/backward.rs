@@ -23,11 +23,11 @@ impl Tensor {
     /// Saved tensors are freed as the pass goes by, so a graph can be passed once.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[3.0f32], [1])?.requiring_grad()?;
     /// let gradients = x.mul(&x)?.sum_all()?.backward()?;
     /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [6.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Tensor {
     /// memory for it. For those who mean it, as where several passes are on their way at a time (Narayanan et al. 2019).
     ///
     /// ```
-    /// use highwater_tensor::{Device, Error, Parameter, Tensor};
+    /// use highwater::tensor::{Device, Error, Parameter, Tensor};
     /// let device = Device::cpu()?;
     /// let weight = Parameter::new(Tensor::full(&device, [1], 3.0)?)?;
     /// let loss = weight.tensor().square()?.sum_all()?;
@@ -52,7 +52,7 @@ impl Tensor {
     /// assert!(matches!(loss.backward(), Err(Error::StaleBackward { op: "square", .. })));
     /// let gradients = loss.backward_stale()?;
     /// assert_eq!(gradients.get(&weight.tensor()).unwrap().to_vec::<f32>()?, [6.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

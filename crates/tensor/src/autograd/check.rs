@@ -61,10 +61,10 @@ pub enum GradCheckError {
 /// cancel. It must be smooth around the inputs and must not be random.
 ///
 /// ```
-/// use highwater_tensor::{Device, DType, GradCheck, Tensor, check_gradients};
+/// use highwater::{Device, DType, GradCheck, Tensor, check_gradients};
 /// let x = Tensor::from_slice(&Device::cpu()?, &[0.3f64, -1.2], [2])?;
 /// check_gradients(|inputs| inputs[0].tanh(), &[x], GradCheck::for_dtype(DType::F64)).unwrap();
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// # Errors

@@ -30,9 +30,9 @@ pub(super) const OP: &str = "checkpoint";
 /// not start threads that draw random numbers.
 ///
 /// ```
+/// use highwater::{Device, Rng, Tensor, checkpoint};
+/// use highwater::nn::{Dropout, Linear, Module, Relu, Sequential};
 /// use std::sync::Arc;
-/// use highwater_nn::modules::{Dropout, Linear, Module, Relu, Sequential};
-/// use highwater_tensor::{Device, Rng, Tensor, checkpoint};
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
 /// let block = Arc::new(
 ///     Sequential::new()
@@ -46,7 +46,7 @@ pub(super) const OP: &str = "checkpoint";
 /// let y = checkpoint(&x, move |x| inside.forward(x))?;
 /// let gradients = y.square()?.sum_all()?.backward()?;
 /// assert_eq!(gradients.len(), block.parameters().len());
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// `nn::Checkpointed` does this for a module.

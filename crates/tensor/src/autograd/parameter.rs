@@ -32,13 +32,13 @@ const INIT: &str = "init";
 /// [`Tensor::backward_stale`].
 ///
 /// ```
-/// use highwater_tensor::{Device, Parameter, Tensor};
+/// use highwater::tensor::{Device, Parameter, Tensor};
 /// let weight = Parameter::new(Tensor::ones(&Device::cpu()?, [2])?)?;
 /// let before = weight.tensor();
 /// weight.set(&Tensor::zeros(&Device::cpu()?, [2])?)?;
 /// assert_eq!(before.to_vec::<f32>()?, [1.0, 1.0]);
 /// assert_eq!(weight.tensor().to_vec::<f32>()?, [0.0, 0.0]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Parameter {
@@ -101,7 +101,7 @@ impl Parameter {
     /// `Module::freeze`.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Parameter, Tensor};
+    /// use highwater::tensor::{Device, Parameter, Tensor};
     /// let device = Device::cpu()?;
     /// let [scale, shift] = [2.0, 1.0].map(|value| Parameter::new(Tensor::full(&device, [1], value)?));
     /// let (scale, shift) = (scale?, shift?);
@@ -110,7 +110,7 @@ impl Parameter {
     /// assert_eq!(y.sum_all()?.backward()?.len(), 1);
     /// scale.unfreeze();
     /// assert!(scale.tensor().requires_grad());
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     pub fn freeze(&self) {
         self.lock().frozen = true;

@@ -47,14 +47,14 @@ impl Purpose {
 /// was called.
 ///
 /// ```
-/// use highwater_nn::modules::{Dropout, Module};
-/// use highwater_tensor::{Device, Rng, Tensor, evaluating};
+/// use highwater::{Device, Rng, Tensor, evaluating};
+/// use highwater::nn::{Dropout, Module};
 /// let dropout = Dropout::new(0.5, Rng::new(0))?;
 /// let x = Tensor::ones(&Device::cpu()?, [100])?.requiring_grad()?;
 /// let y = evaluating(|| dropout.forward(&x))?;
 /// let gradients = y.sum_all()?.backward()?;
 /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [1.0; 100]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 pub fn evaluating<R>(program: impl FnOnce() -> R) -> R {
     Purpose::Use.within(program)
@@ -64,13 +64,13 @@ pub fn evaluating<R>(program: impl FnOnce() -> R) -> R {
 /// differ, or running means that shall be measured again. It counts as [`evaluating`] does.
 ///
 /// ```
-/// use highwater_nn::modules::{Dropout, Module};
-/// use highwater_tensor::{Device, Rng, Tensor, no_grad, training};
+/// use highwater::{Device, Rng, Tensor, no_grad, training};
+/// use highwater::nn::{Dropout, Module};
 /// let dropout = Dropout::new(0.5, Rng::new(0))?;
 /// let x = Tensor::ones(&Device::cpu()?, [100])?;
 /// let y = no_grad(|| training(|| dropout.forward(&x)))?;
 /// assert!(y.to_vec::<f32>()?.contains(&0.0));
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 pub fn training<R>(program: impl FnOnce() -> R) -> R {
     Purpose::Training.within(program)

@@ -20,7 +20,7 @@ use crate::error::Result;
 /// | [`memory_stats`](Device::memory_stats) | `memory_stats` |
 ///
 /// ```
-/// use highwater_tensor::{Runtime, Tensor};
+/// use highwater::{Runtime, Tensor};
 /// let device = Runtime::builder().threads(1).build()?.cpu()?;
 /// let x = Tensor::zeros(&device, [1000])?;
 /// assert_eq!(device.memory_allocated()?.get(), 4096);
@@ -31,7 +31,7 @@ use crate::error::Result;
 /// assert!(device.memory_reserved()?.get() > 0);
 /// device.empty_cache()?;
 /// assert_eq!(device.memory_reserved()?.get(), 0);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 impl Device {
     /// Bytes in use: granted to tensors that live, rounding included.

@@ -33,10 +33,10 @@ pub use self::runtime::{Choice, Runtime, RuntimeBuilder};
 /// A handle to a device: its backend, its memories and its accounts. Clones are the same device.
 ///
 /// ```
-/// use highwater_tensor::Device;
+/// use highwater::Device;
 /// let device = Device::best()?;
 /// println!("computing on {device}");
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Device(Arc<Inner>);
@@ -81,10 +81,10 @@ impl Drop for Chosen {
 /// Runs `program` with [`Device::best`] answering `device` on this thread.
 ///
 /// ```
-/// use highwater_tensor::{Device, with_device};
+/// use highwater::{Device, with_device};
 /// let dry = Device::dry()?;
 /// with_device(&dry, || assert_eq!(Device::best().unwrap(), dry));
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 pub fn with_device<R>(device: &Device, program: impl FnOnce() -> R) -> R {
     CHOSEN.with(|chosen| chosen.borrow_mut().push(device.clone()));
@@ -149,11 +149,11 @@ impl Device {
     /// device would make, and computes nothing. [`Runtime::builder`] chooses more.
     ///
     /// ```
-    /// use highwater_tensor::{Device, DeviceProfile, Tensor};
+    /// use highwater::{Device, DeviceProfile, Tensor};
     /// let card = Device::dry_as(DeviceProfile::gpu("t4").expect("it is a known one"))?;
     /// let x = Tensor::zeros(&card, [2 << 30])?;
     /// assert!(x.add(&x).is_err(), "there are not 8 GiB more");
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

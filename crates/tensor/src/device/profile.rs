@@ -24,15 +24,15 @@ const QUOTED: usize = 64;
 /// `20GiB` or `all-1GiB`), `threads=8` and `compute=8.9` (the compute capability). `cpu` and `cuda` need a memory.
 ///
 /// ```
-/// use bfc_core::Bytes;
-/// use highwater_tensor::{DeviceProfile, DeviceRules};
+/// use highwater::alloc::Bytes;
+/// use highwater::{DeviceProfile, DeviceRules};
 ///
 /// let card: DeviceProfile = "rtx-4090".parse()?;
 /// assert_eq!(card.rules(), DeviceRules::Cuda { compute_capability: (8, 9) });
 /// let other: DeviceProfile = "cuda,memory=16GiB,compute=12.0,limit=90%".parse()?;
 /// assert_eq!(other.memory(), Some(Bytes::gib(16)));
 /// assert!("rtx-4091".parse::<DeviceProfile>().is_err());
-/// # Ok::<(), highwater_tensor::ParseProfileError>(())
+/// # Ok::<(), highwater::ParseProfileError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceProfile {

@@ -6,8 +6,8 @@ use bfc_core::{RegistryError, SourceError};
 /// [`Error::Device`](crate::Error::Device).
 ///
 /// ```
-/// use bfc_core::DeviceId;
-/// use highwater_tensor::{DeviceFault, Error, Runtime};
+/// use highwater::alloc::DeviceId;
+/// use highwater::{DeviceFault, Error, Runtime};
 /// let error = Runtime::builder().build()?.device("sim:0".parse().expect("a device's name")).unwrap_err();
 /// assert!(matches!(error, Error::NoDevice { reason: DeviceFault::NoSuchDevice, .. }));
 /// # Ok::<(), Error>(())

@@ -406,14 +406,14 @@ impl Error {
     /// as HTML.
     ///
     /// ```
-    /// use bfc_core::Bytes;
-    /// use highwater_tensor::{Runtime, Tensor};
+    /// use highwater::alloc::Bytes;
+    /// use highwater::{Runtime, Tensor};
     /// let device = Runtime::builder().pool(Bytes::mib(1)).build()?.cpu()?;
     /// let error = Tensor::zeros(&device, [1024, 1024]).unwrap_err();
     /// let report = error.out_of_memory().expect("4 MiB do not fit into 1");
     /// assert_eq!(report.requested, 4 << 20);
     /// println!("{}", report.details()); // who holds what, and what would have made room
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     #[must_use]
     pub fn out_of_memory(&self) -> Option<&bfc_core::OomReport> {

@@ -8,8 +8,8 @@
 //! What goes out must not be written by others: tensors here share their buffers.
 //!
 //! ```
-//! use highwater_tensor::dlpack::ManagedTensor;
-//! use highwater_tensor::{Device, Tensor};
+//! use highwater::{Device, Tensor};
+//! use highwater::dlpack::ManagedTensor;
 //! let device = Device::cpu()?;
 //! let ours = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
 //! // Out, as a pointer that others understand, and in again, as one that they gave.

@@ -16,14 +16,14 @@ impl Tensor {
     /// counts as input, from [outside](Device::outside_memory).
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_owner(&device, vec![1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
     /// assert_eq!(x.sum_all()?.item::<f32>()?, 10.0);
     /// assert_eq!(device.outside_memory().bytes_in_use, 16);
     /// drop(x);
     /// assert_eq!(device.outside_memory().bytes_in_use, 0);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

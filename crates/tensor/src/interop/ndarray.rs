@@ -14,12 +14,12 @@ impl Tensor {
     /// A copy of an array of any layout. The memory counts as input.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let array = ndarray::array![[1.0f32, 2.0], [3.0, 4.0]];
     /// let x = Tensor::from_ndarray(&Device::cpu()?, &array.t())?;
     /// assert_eq!(x.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
     /// assert_eq!(x.to_ndarray::<f32>()?, array.t().into_dyn());
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

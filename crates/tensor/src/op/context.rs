@@ -74,15 +74,15 @@ impl<'a> OpContext<'a> {
     /// `category`. Ops with inputs implement [`Op`](crate::Op) instead.
     ///
     /// ```
-    /// use bfc_core::Category;
-    /// use highwater_tensor::backend::Kernel;
-    /// use highwater_tensor::{DType, Device, IntoShape, OpContext, Scalar};
+    /// use highwater::alloc::Category;
+    /// use highwater::backend::Kernel;
+    /// use highwater::{DType, Device, IntoShape, OpContext, Scalar};
     /// let device = Device::cpu()?;
     /// let ctx = OpContext::create("sevens", &device, device.default_allocator()?, Category::Input);
     /// let mut out = ctx.output(&[3].into_shape()?, DType::F32)?;
     /// ctx.compute(Kernel::Fill { value: Scalar::Float(7.0), out: out.view_mut() })?;
     /// assert_eq!(out.finish().to_vec::<f32>()?, [7.0; 3]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     pub fn create(
         op: &'static str,

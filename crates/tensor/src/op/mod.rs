@@ -19,7 +19,7 @@ use crate::tensor::Tensor;
 /// An operation on tensors.
 ///
 /// ```
-/// use highwater_tensor::{DType, Device, Error, Op, OpContext, Result, Saved, Tensor, apply};
+/// use highwater::{DType, Device, Error, Op, OpContext, Result, Saved, Tensor, apply};
 ///
 /// /// y = 2x, written out on slices.
 /// #[derive(Debug)]
@@ -51,7 +51,7 @@ use crate::tensor::Tensor;
 ///
 /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 3.0], [2])?;
 /// assert_eq!(apply(Double, &[&x])?.to_vec::<f32>()?, [2.0, 6.0]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 pub trait Op: fmt::Debug + Send + Sync + 'static {
     /// The op's name in errors, accounts and traces.

@@ -44,11 +44,11 @@ fn within<R>(mode: Mode, program: impl FnOnce() -> R) -> R {
 /// Runs `program` without recording: its results require no gradient and nothing is kept for backward.
 ///
 /// ```
-/// use highwater_tensor::{Device, Tensor, no_grad};
+/// use highwater::{Device, Tensor, no_grad};
 /// let x = Tensor::ones(&Device::cpu()?, [2])?.requiring_grad()?;
 /// assert!(x.mul_scalar(2.0)?.requires_grad());
 /// assert!(!no_grad(|| x.mul_scalar(2.0))?.requires_grad());
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 pub fn no_grad<R>(program: impl FnOnce() -> R) -> R {
     within(Mode::Paused, program)

@@ -256,14 +256,14 @@ impl Tensor {
     /// asks for one.
     ///
     /// ```
-    /// use highwater_tensor::{AttentionOptions, Device, Tensor};
+    /// use highwater::{AttentionOptions, Device, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], [1, 3, 1])?;
     /// let causal = AttentionOptions { causal: true, ..AttentionOptions::default() };
     /// let y = x.attention(&x, &x, None, causal)?;
     /// // The first position sees itself alone.
     /// assert_eq!((y.dims(), y.to_vec::<f32>()?[0]), (&[1, 3, 1][..], 1.0));
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -190,13 +190,13 @@ binary_methods! {
     /// a + b. Integers wrap.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let rows = Tensor::from_slice(&device, &[10.0f32, 20.0], [2, 1])?;
     /// let columns = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], [3])?;
     /// let sums = rows.add(&columns)?; // or (&rows + &columns)?
     /// assert_eq!(sums.to_vec::<f32>()?, [11.0, 12.0, 13.0, 21.0, 22.0, 23.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     add = Add;
     /// a - b. Integers wrap.
@@ -215,12 +215,12 @@ binary_methods! {
     /// power, cut towards zero as quotients are: 0 but for 1 and -1, as in PyTorch, where NumPy refuses them.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let [bases, powers] = [[2i64, -3, 7, -1], [10, 3, -2, -3]];
     /// let [a, b] = [bases, powers].map(|values| Tensor::from_slice(&device, &values, [4]));
     /// assert_eq!(a?.pow(&b?)?.to_vec::<i64>()?, [1024, -27, 0, -1]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     #[doc(alias("power"))]
     pow = Pow;

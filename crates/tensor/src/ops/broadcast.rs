@@ -92,10 +92,10 @@ impl Tensor {
     /// broadcast operand back to the operand's shape. The tensor itself if it has that shape.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::ones(&Device::cpu()?, [2, 3, 4])?;
     /// assert_eq!(x.sum_to([3, 1])?.to_vec::<f32>()?, [8.0; 3]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -33,11 +33,11 @@ impl Tensor {
     /// zero, and the nearest integer there is if they are too large; NaN becomes 0. Whatever is not 0 is true.
     ///
     /// ```
-    /// use highwater_tensor::{DType, Device, Tensor};
+    /// use highwater::{DType, Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[-1.7f32, 0.0, 1e30], [3])?;
     /// assert_eq!(x.to_dtype(DType::I64)?.to_vec::<i64>()?, [-1, 0, i64::MAX]);
     /// assert_eq!(x.to_dtype(DType::Bool)?.to_vec::<bool>()?, [true, false, true]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

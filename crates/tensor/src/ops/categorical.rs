@@ -56,12 +56,12 @@ impl Tensor {
     /// Divide the scores by a temperature for more (above 1) or less variety, and mask those that are not to be drawn.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Rng, Tensor};
+    /// use highwater::{Device, Rng, Tensor};
     /// let scores = Tensor::from_slice(&Device::cpu()?, &[0.0f32, f32::NEG_INFINITY, 0.0, 40.0, 0.0, 0.0], [2, 3])?;
     /// let drawn = scores.categorical(&Rng::new(0))?.to_vec::<i64>()?;
     /// assert!([0, 2].contains(&drawn[0]));
     /// assert_eq!(drawn[1], 0);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

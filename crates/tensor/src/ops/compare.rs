@@ -111,11 +111,11 @@ impl Tensor {
     /// Where an element is no number (NaN): nowhere in integers.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, f32::NAN, f32::INFINITY], [3])?;
     /// assert_eq!(x.is_nan()?.to_vec::<bool>()?, [false, true, false]);
     /// assert_eq!(x.is_finite()?.to_vec::<bool>()?, [true, false, false]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -140,13 +140,13 @@ impl Tensor {
     /// `lhs` where this condition holds, else `rhs`. All three broadcast, and the two are promoted to one element type.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[-1.0f32, 2.0], [2])?;
     /// let zero = Tensor::scalar(&device, 0.0f32)?;
     /// let clipped = x.gt(&zero)?.where_(&x, &zero)?;
     /// assert_eq!(clipped.to_vec::<f32>()?, [0.0, 2.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

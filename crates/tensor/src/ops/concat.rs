@@ -64,12 +64,12 @@ impl Tensor {
     /// The tensors one after another along an axis, promoted to one element type.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let (zeros, ones) = (Tensor::zeros(&device, [2, 1])?, Tensor::ones(&device, [2, 2])?);
     /// let both = Tensor::concat(&[&zeros, &ones], 1)?;
     /// assert_eq!(both.to_vec::<f32>()?, [0.0, 1.0, 1.0, 0.0, 1.0, 1.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

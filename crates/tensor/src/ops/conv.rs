@@ -24,7 +24,7 @@ use crate::tensor::Tensor;
 /// How the windows of a convolution move; each pair is for height and width.
 ///
 /// ```
-/// use highwater_tensor::Conv2dOptions;
+/// use highwater::Conv2dOptions;
 /// let options = Conv2dOptions { stride: [2, 2], ..Conv2dOptions::padded(1) };
 /// assert_eq!((options.padding, options.groups), ([1, 1], 1));
 /// ```
@@ -309,13 +309,13 @@ impl Tensor {
     /// PyTorch's `conv2d`. Operands of different types are promoted as in [`DType`]'s table, also by the other convolutions.
     ///
     /// ```
-    /// use highwater_tensor::{Conv2dOptions, Device, Tensor};
+    /// use highwater::{Conv2dOptions, Device, Tensor};
     /// let device = Device::cpu()?;
     /// let image = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [1, 1, 3, 3])?;
     /// let filter = Tensor::from_slice(&device, &[1.0f32, 0.0, 0.0, -1.0], [1, 1, 2, 2])?;
     /// let y = image.conv2d(&filter, Conv2dOptions::default())?;
     /// assert_eq!(y.to_vec::<f32>()?, [-4.0, -4.0, -4.0, -4.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -94,8 +94,8 @@ impl Tensor {
     /// Zeros, in memory of `alloc`, as `options` say.
     ///
     /// ```
-    /// use bfc_core::{AllocationAttributes, AllocatorAttributes, Category};
-    /// use highwater_tensor::{DType, Device, Tensor, TensorOptions};
+    /// use highwater::alloc::{AllocationAttributes, AllocatorAttributes, Category};
+    /// use highwater::{DType, Device, Tensor, TensorOptions};
     ///
     /// let alloc = Device::cpu()?.allocator(AllocatorAttributes::default())?;
     /// let options = TensorOptions {
@@ -105,7 +105,7 @@ impl Tensor {
     /// };
     /// let weights = Tensor::new_with(&alloc, [2, 2], options)?;
     /// assert_eq!(weights.to_vec::<f64>()?, [0.0; 4]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -163,12 +163,12 @@ impl Tensor {
     /// One value everywhere, rounded to what a float has, or one that integers hold.
     ///
     /// ```
-    /// use highwater_tensor::{DType, Device, Tensor};
+    /// use highwater::{DType, Device, Tensor};
     /// let device = Device::cpu()?;
     /// assert_eq!(Tensor::full_of(&device, 2, 255, DType::U8)?.to_vec::<u8>()?, [255, 255]);
     /// let error = Tensor::full_of(&device, 2, 300, DType::U8).unwrap_err();
     /// assert_eq!(error.to_string(), "full: scalar must be a number that the element type holds, got 300 for a tensor of u8");
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -226,10 +226,10 @@ impl Tensor {
     /// The host's values, in row-major order. The memory counts as input.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1i64, 2, 3, 4, 5, 6], [2, 3])?;
     /// assert_eq!(x.slice(0, 1..)?.to_vec::<i64>()?, [4, 5, 6]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -41,10 +41,10 @@ impl Tensor {
     /// At each place along an axis the sum of the elements up to there. Integers and truth values are summed as i64, which wraps.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0, 3.0], [3])?;
     /// assert_eq!(x.cumsum(0)?.to_vec::<f32>()?, [1.0, 3.0, 6.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -58,12 +58,12 @@ impl Tensor {
     /// the second axis (or below 0 along the first): a view, whose last axis they stand along. As NumPy's `diagonal`.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::arange(&Device::cpu()?, 6)?.reshape([2, 3])?;
     /// assert_eq!(x.diagonal(0, 0, 1)?.to_vec::<i64>()?, [0, 4]);
     /// assert_eq!(x.diagonal(1, 0, 1)?.to_vec::<i64>()?, [1, 5]);
     /// assert_eq!(x.diagonal(-1, 0, 1)?.to_vec::<i64>()?, [3]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

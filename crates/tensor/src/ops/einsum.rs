@@ -127,7 +127,7 @@ impl Tensor {
     /// and operands of different types are promoted as in [`DType`](crate::DType)'s table; one operand alone is summed as by [`sum`](Self::sum).
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let a = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
     /// let b = Tensor::from_slice(&device, &[1.0f32, 10.0], [2])?;
@@ -136,7 +136,7 @@ impl Tensor {
     /// assert_eq!(Tensor::einsum("ij,ij->", &[&a, &a])?.item::<f32>()?, 30.0);
     /// assert_eq!(Tensor::einsum("ii->i", &[&a])?.to_vec::<f32>()?, [1.0, 4.0]);
     /// assert_eq!(Tensor::einsum("...i,i", &[&a, &b])?.to_vec::<f32>()?, [21.0, 43.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

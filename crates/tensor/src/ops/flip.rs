@@ -71,11 +71,11 @@ impl Tensor {
     /// The elements in reverse order along axes.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::arange(&Device::cpu()?, 4)?.reshape([2, 2])?;
     /// assert_eq!(x.flip(1)?.to_vec::<i64>()?, [1, 0, 3, 2]);
     /// assert_eq!(x.flip([0, 1])?.to_vec::<i64>()?, [3, 2, 1, 0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -90,11 +90,11 @@ impl Tensor {
     /// leave it come in at the other side.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::arange(&Device::cpu()?, 5)?;
     /// assert_eq!(x.roll(2, 0)?.to_vec::<i64>()?, [3, 4, 0, 1, 2]);
     /// assert_eq!(x.roll(-1, 0)?.to_vec::<i64>()?, [1, 2, 3, 4, 0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

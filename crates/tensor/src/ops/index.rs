@@ -92,12 +92,12 @@ impl Tensor {
     /// PyTorch's `gather`.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
     /// let last_and_first = Tensor::from_slice(&device, &[1i64, 0], [2, 1])?;
     /// assert_eq!(x.gather(1, &last_and_first)?.to_vec::<f32>()?, [2.0, 3.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

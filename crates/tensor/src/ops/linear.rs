@@ -150,13 +150,13 @@ impl Tensor {
     /// in [`DType`](crate::DType)'s table.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let weight = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
     /// let bias = Tensor::from_slice(&device, &[0.5f32, -0.5], [2])?;
     /// let x = Tensor::ones(&device, [1, 2])?;
     /// assert_eq!(x.linear(&weight, &bias)?.to_vec::<f32>()?, [4.5, 5.5]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -171,12 +171,12 @@ impl Tensor {
     /// needs the sums, and on a GPU in the pass that adds the bias.
     ///
     /// ```
-    /// use highwater_tensor::{Activation, Device, Tensor};
+    /// use highwater::{Activation, Device, Tensor};
     /// let device = Device::cpu()?;
     /// let weight = Tensor::from_slice(&device, &[1.0f32, -2.0], [1, 2])?;
     /// let y = Tensor::ones(&device, [1, 1])?.linear_activation(&weight, &Tensor::ones(&device, [2])?, Activation::Relu)?;
     /// assert_eq!(y.to_vec::<f32>()?, [2.0, 0.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -84,14 +84,14 @@ impl Tensor {
     /// Where both hold.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[-2.0f32, 0.5, 3.0], [3])?;
     /// let limit = |value| Tensor::scalar(x.device(), value);
     /// let inside = x.gt(&limit(0.0f32)?)?.logical_and(&x.lt(&limit(1.0)?)?)?;
     /// assert_eq!(inside.to_vec::<bool>()?, [false, true, false]);
     /// assert!(inside.any([0])?.item::<bool>()? && !inside.all([0])?.item::<bool>()?);
     /// assert_eq!(inside.logical_not()?.to_vec::<bool>()?, [true, false, true]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -56,10 +56,10 @@ impl Tensor {
     /// ln Σ eˣ along axes, which vanish; -∞ for no elements. Neither overflows nor vanishes where eˣ does.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1000.0f32, 1000.0], [2])?;
     /// assert_eq!(x.logsumexp(0)?.item::<f32>()?, 1000.0 + 2f32.ln());
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -202,13 +202,13 @@ impl Tensor {
     /// `[rows, classes]`, which copies nothing, where a permutation to classes second would.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let logits = Tensor::zeros(&device, [3, 4])?; // no class is likelier than another
     /// let targets = Tensor::from_slice(&device, &[0i64, 3, 1], [3])?;
     /// let loss = logits.cross_entropy(&targets)?.item::<f32>()?;
     /// assert!((loss - 4f32.ln()).abs() < 1e-6);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -226,13 +226,13 @@ impl Tensor {
     /// The squared differences from `target`, which has the same shape.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Reduction, Tensor};
+    /// use highwater::{Device, Reduction, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[1.0f32, 5.0], [2])?;
     /// let target = Tensor::from_slice(&device, &[2.0f32, 2.0], [2])?;
     /// assert_eq!(x.mse_loss(&target, Reduction::Mean)?.item::<f32>()?, 5.0);
     /// assert_eq!(x.mse_loss(&target, Reduction::None)?.to_vec::<f32>()?, [1.0, 9.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -42,13 +42,13 @@ impl Tensor {
     /// `value` where the mask (truth values, which broadcast to this tensor's shape) holds, else this tensor's element.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let scores = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], [3])?;
     /// let hidden = Tensor::from_slice(&device, &[false, true, false], [3])?;
     /// let masked = scores.masked_fill(&hidden, f32::NEG_INFINITY)?;
     /// assert_eq!(masked.to_vec::<f32>()?, [1.0, f32::NEG_INFINITY, 3.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -177,11 +177,11 @@ impl Tensor {
     /// `affine` is w and b, of the size of that axis each.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 3.0, 10.0, 30.0], [2, 2])?;
     /// let y = x.layer_norm(None, 0.0)?;
     /// assert_eq!(y.to_vec::<f32>()?, [-1.0, 1.0, -1.0, 1.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -96,12 +96,12 @@ impl Tensor {
     /// tensor's own elements see [`pad_with`](Self::pad_with).
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::ones(&Device::cpu()?, [1, 2])?;
     /// let padded = x.pad(&[(0, 1), (1, 0)], 7.0)?;
     /// assert_eq!(padded.dims(), [2, 3]);
     /// assert_eq!(padded.to_vec::<f32>()?, [7.0, 1.0, 1.0, 7.0, 7.0, 7.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -29,11 +29,11 @@ pub trait IntoPart {
     /// Every `step`-th element of a range, from its first on.
     ///
     /// ```
-    /// use highwater_tensor::{Device, IntoPart, Tensor};
+    /// use highwater::{Device, IntoPart, Tensor};
     /// let x = Tensor::arange(&Device::cpu()?, 10)?;
     /// assert_eq!(x.at((1..8).every(3))?.to_vec::<i64>()?, [1, 4, 7]);
     /// assert_eq!(x.at((..).every(4))?.to_vec::<i64>()?, [0, 4, 8]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     fn every(self, step: usize) -> Part
     where
@@ -49,10 +49,10 @@ pub trait IntoPart {
     /// but Clippy takes literals like that for an empty range.
     ///
     /// ```
-    /// use highwater_tensor::{Device, IntoPart, Tensor};
+    /// use highwater::{Device, IntoPart, Tensor};
     /// let x = Tensor::arange(&Device::cpu()?, 5)?;
     /// assert_eq!(x.at((1..).before(-1))?.to_vec::<i64>()?, [1, 2, 3]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     fn before(self, end: isize) -> Part
     where
@@ -193,13 +193,13 @@ impl Tensor {
     /// To go backwards use [`Tensor::flip`], to pick by a tensor of indices [`Tensor::index_select`] or [`Tensor::gather`].
     ///
     /// ```
-    /// use highwater_tensor::{Device, IntoPart, Tensor};
+    /// use highwater::{Device, IntoPart, Tensor};
     /// let x = Tensor::arange(&Device::cpu()?, 12)?.reshape([3, 4])?;
     /// assert_eq!(x.at(1)?.to_vec::<i64>()?, [4, 5, 6, 7]);
     /// assert_eq!(x.at((.., -1))?.to_vec::<i64>()?, [3, 7, 11]);
     /// assert_eq!(x.at((1.., ..=1))?.to_vec::<i64>()?, [4, 5, 8, 9]);
     /// assert_eq!(x.at((-1, (..).every(2)))?.to_vec::<i64>()?, [8, 10]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

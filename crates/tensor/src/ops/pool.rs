@@ -35,7 +35,7 @@ impl Pool2dOptions {
     /// Square windows side by side, without padding.
     ///
     /// ```
-    /// use highwater_tensor::Pool2dOptions;
+    /// use highwater::Pool2dOptions;
     /// assert_eq!(Pool2dOptions::square(2).stride, [2, 2]);
     /// ```
     #[must_use]
@@ -181,12 +181,12 @@ impl Tensor {
     /// The largest element in each window over the last two axes; NaN if any is. Padding is never the largest.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Pool2dOptions, Tensor};
+    /// use highwater::{Device, Pool2dOptions, Tensor};
     /// let image = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 5.0, 2.0, 3.0], [1, 1, 2, 2])?;
     /// assert_eq!(image.max_pool2d(2)?.to_vec::<f32>()?, [5.0]);
     /// let overlapping = Pool2dOptions { stride: [1, 1], ..Pool2dOptions::square(1) };
     /// assert_eq!(image.max_pool2d(overlapping)?.dims(), [1, 1, 2, 2]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -229,10 +229,10 @@ impl Tensor {
     /// counts; the first is the same, or that of a window of one row: 1, and 0 for padding.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let signal = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 5.0, 2.0, 3.0], [1, 1, 4])?;
     /// assert_eq!(signal.max_pool1d(2)?.to_vec::<f32>()?, [5.0, 3.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

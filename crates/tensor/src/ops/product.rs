@@ -52,11 +52,11 @@ impl Tensor {
     /// The product along axes, which vanish; 1 for no elements. Integers are multiplied as i64, which wraps.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
     /// assert_eq!(x.prod(0)?.to_vec::<f32>()?, [3.0, 8.0]);
     /// assert_eq!(x.prod_all()?.item::<f32>()?, 24.0);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -341,13 +341,13 @@ impl Tensor {
     /// The sum along axes, which vanish; 0 for no elements. Integers and truth values are summed as i64, which wraps.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
     /// assert_eq!(x.sum(0)?.to_vec::<f32>()?, [4.0, 6.0]);
     /// assert_eq!(x.sum([0, -1])?.item::<f32>()?, 10.0);
     /// let large = x.gt(&Tensor::full(x.device(), 1, 1.5)?)?;
     /// assert_eq!(large.sum_all()?.item::<i64>()?, 3);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -452,11 +452,11 @@ impl Tensor {
     /// it counts the elements in the order in which the tensor has them; they are copied unless they lie in that order.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 4.0, 3.0, 2.0], [2, 2])?;
     /// assert_eq!(x.argmax(0)?.to_vec::<i64>()?, [1, 0]);
     /// assert_eq!(x.argmax([0, 1])?.item::<i64>()?, 1);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

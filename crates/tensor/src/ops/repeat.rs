@@ -84,11 +84,11 @@ impl Tensor {
     /// than axes there are new axes in front.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0], [2])?;
     /// assert_eq!(x.tile(&[2])?.to_vec::<f32>()?, [1.0, 2.0, 1.0, 2.0]);
     /// assert_eq!(x.tile(&[3, 2])?.dims(), [3, 4]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -119,10 +119,10 @@ impl Tensor {
     /// Each element `times` times along an axis, its copies together: NumPy's `repeat`.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0], [2])?;
     /// assert_eq!(x.repeat_interleave(0, 2)?.to_vec::<f32>()?, [1.0, 1.0, 2.0, 2.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -55,12 +55,12 @@ impl Tensor {
     /// indices, on every device, and added to this tensor's element last.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let indices = Tensor::from_slice(&device, &[2i64, 0, 2], [3])?;
     /// let counts = Tensor::zeros(&device, [3])?.scatter_add(0, &indices, &Tensor::ones(&device, [3])?)?;
     /// assert_eq!(counts.to_vec::<f32>()?, [1.0, 0.0, 2.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -133,14 +133,14 @@ impl Tensor {
     /// The scale, if not said, is 1/√(width / heads).
     ///
     /// ```
-    /// use highwater_tensor::{AttentionOptions, Device, Tensor};
+    /// use highwater::{AttentionOptions, Device, Tensor};
     /// let device = Device::cpu()?;
     /// // Two positions, two heads of width 1.
     /// let x = Tensor::from_slice(&device, &[1.0f32, 0.0, 1.0, 0.0, 3.0, 5.0, 1.0, 0.0, 1.0, 0.0, 4.0, 7.0], [2, 6])?;
     /// let causal = AttentionOptions { causal: true, ..AttentionOptions::default() };
     /// // The first position sees itself alone; the second sees both alike.
     /// assert_eq!(x.self_attention(2, causal)?.to_vec::<f32>()?, [3.0, 5.0, 3.5, 6.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -148,10 +148,10 @@ impl Tensor {
     /// All axes from `axis` on as one.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let images = Tensor::zeros(&Device::cpu()?, [64, 8, 8])?;
     /// assert_eq!(images.flatten_from(1)?.dims(), [64, 64]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -163,11 +163,11 @@ impl Tensor {
     /// The axes from `first` to `last`, both included, as one; negative ones count from the back.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let scores = Tensor::zeros(&Device::cpu()?, [16, 32, 65])?;
     /// assert_eq!(scores.flatten(0, 1)?.dims(), [16 * 32, 65]);
     /// assert_eq!(scores.flatten(1, -1)?.dims(), [16, 32 * 65]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -103,10 +103,10 @@ impl Tensor {
     /// Every `step`-th of the elements of a range along one axis. A view.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::arange(&Device::cpu()?, 10)?;
     /// assert_eq!(x.slice_step(0, 1.., 4)?.to_vec::<i64>()?, [1, 5, 9]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

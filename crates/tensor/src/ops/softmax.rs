@@ -51,11 +51,11 @@ impl Tensor {
     /// eˣ / Σ eˣ along an axis: positive numbers that add up to 1.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[0.0f32, 3f32.ln()], [2])?;
     /// let y = x.softmax(-1)?.to_vec::<f32>()?;
     /// assert!((y[0] - 0.25).abs() < 1e-6 && (y[1] - 0.75).abs() < 1e-6);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

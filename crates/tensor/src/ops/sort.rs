@@ -84,11 +84,11 @@ impl Tensor {
     /// The indices (i64) along an axis in the order of their elements. Stable.
     ///
     /// ```
-    /// use highwater_tensor::{Device, SortOrder, Tensor};
+    /// use highwater::{Device, SortOrder, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[2.0f32, 1.0, 2.0], [3])?;
     /// assert_eq!(x.argsort(0, SortOrder::Ascending)?.to_vec::<i64>()?, [1, 0, 2]);
     /// assert_eq!(x.argsort(0, SortOrder::Descending)?.to_vec::<i64>()?, [0, 2, 1]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -102,12 +102,12 @@ impl Tensor {
     /// The elements in order along an axis, and the indices (i64) where they stood. Stable; see [`SortOrder`] for NaN.
     ///
     /// ```
-    /// use highwater_tensor::{Device, SortOrder, Tensor};
+    /// use highwater::{Device, SortOrder, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[2.0f32, 0.5, 1.0], [3])?;
     /// let (values, indices) = x.sort(0, SortOrder::Ascending)?;
     /// assert_eq!(values.to_vec::<f32>()?, [0.5, 1.0, 2.0]);
     /// assert_eq!(indices.to_vec::<i64>()?, [1, 2, 0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -123,12 +123,12 @@ impl Tensor {
     /// order the smallest.
     ///
     /// ```
-    /// use highwater_tensor::{Device, SortOrder, Tensor};
+    /// use highwater::{Device, SortOrder, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[2.0f32, 0.5, 1.0], [3])?;
     /// let (largest, places) = x.top_k(2, 0, SortOrder::Descending)?;
     /// assert_eq!(largest.to_vec::<f32>()?, [2.0, 1.0]);
     /// assert_eq!(places.to_vec::<i64>()?, [0, 2]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

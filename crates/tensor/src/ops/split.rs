@@ -7,11 +7,11 @@ impl Tensor {
     /// Parts of `size` along an axis, of which the last may be smaller; one empty part of an empty axis. Views.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let parts = Tensor::arange(&Device::cpu()?, 5)?.split(0, 2)?;
     /// assert_eq!(parts[1].to_vec::<i64>()?, [2, 3]);
     /// assert_eq!(parts[2].to_vec::<i64>()?, [4]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

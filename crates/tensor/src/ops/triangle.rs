@@ -68,11 +68,11 @@ impl Tensor {
     /// The lower triangle of a matrix, or of each in a stack: 0 above the diagonal, which is that many places above the main one.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let ones = Tensor::ones(&Device::cpu()?, [2, 3])?;
     /// assert_eq!(ones.tril(0)?.to_vec::<f32>()?, [1.0, 0.0, 0.0, 1.0, 1.0, 0.0]);
     /// assert_eq!(ones.triu(1)?.to_vec::<f32>()?, [0.0, 1.0, 1.0, 0.0, 0.0, 1.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -359,10 +359,10 @@ impl Tensor {
     /// x, but at least `low` and at most `high`. NaN stays NaN. The derivative is 1 from `low` to `high` and 0 elsewhere.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[-3.0f32, 0.5, 7.0], [3])?;
     /// assert_eq!(x.clamp(-1.0, 1.0)?.to_vec::<f32>()?, [-1.0, 0.5, 1.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -82,11 +82,11 @@ impl Tensor {
     /// Unless there are more elements than that, it is infinite, or NaN where all are equal or there are none.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0, 3.0, 6.0], [4])?;
     /// assert_eq!(x.var(0, 0)?.item::<f32>()?, 3.5);
     /// assert_eq!(x.var(0, 2)?.item::<f32>()?, 7.0);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

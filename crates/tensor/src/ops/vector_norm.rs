@@ -82,12 +82,12 @@ impl Tensor {
     /// elements, except for [`Norm::Max`].
     ///
     /// ```
-    /// use highwater_tensor::{Device, Norm, Tensor};
+    /// use highwater::{Device, Norm, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[3.0f32, -4.0], [2])?;
     /// assert_eq!(x.norm(Norm::L1, 0)?.item::<f32>()?, 7.0);
     /// assert_eq!(x.norm(Norm::L2, 0)?.item::<f32>()?, 5.0);
     /// assert_eq!(x.norm(Norm::Max, 0)?.item::<f32>()?, 4.0);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

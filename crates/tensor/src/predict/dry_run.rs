@@ -19,8 +19,8 @@ const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);
 /// The program gets the device, on which [`Device::best`] answers it too; what it leaves alive on return may be part of its result.
 ///
 /// ```
-/// use bfc_core::Bytes;
-/// use highwater_tensor::{DeviceProfile, Tensor, dry_run};
+/// use highwater::alloc::Bytes;
+/// use highwater::{DeviceProfile, Tensor, dry_run};
 ///
 /// // Twice 48 GB of numbers on a card that is not here.
 /// let card = DeviceProfile::gpu("a100-80g").expect("it is a known one");
@@ -36,7 +36,7 @@ const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);
 /// })?;
 /// assert_eq!(run.peak.requested, 8_000_000);
 /// println!("{run}");
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// # Errors
@@ -90,7 +90,7 @@ impl DryRunOptions {
     /// the tensor read then are, or `None` for an error.
     ///
     /// ```
-    /// use highwater_tensor::{DeviceProfile, DryRunOptions, Tensor};
+    /// use highwater::{DeviceProfile, DryRunOptions, Tensor};
     ///
     /// let options = DryRunOptions::new(DeviceProfile::this_machine()).values(|read| Some(0.5.into()));
     /// let run = options.run(|device| {
@@ -98,7 +98,7 @@ impl DryRunOptions {
     ///     loss.item::<f32>()
     /// })?;
     /// assert_eq!(run.result, 0.5);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     #[must_use]
     pub fn values(self, answer: impl Fn(&DryRead<'_>) -> Option<Scalar> + Send + Sync + 'static) -> Self {

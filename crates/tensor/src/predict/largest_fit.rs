@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 /// both are exact even where scattered free memory makes a larger number fit again.
 ///
 /// ```
-/// use bfc_core::Bytes;
-/// use highwater_tensor::{DeviceProfile, Tensor, largest_fit};
+/// use highwater::alloc::Bytes;
+/// use highwater::{DeviceProfile, Tensor, largest_fit};
 ///
 /// // Rows of 1 KiB, twice, in a pool of 1 MiB on this machine.
 /// let profile = DeviceProfile::this_machine().with_limit(Bytes::mib(1));
@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 /// assert_eq!(found.largest, Some(512));
 /// assert_eq!(found.refused.as_ref().map(|refused| refused.number), Some(513));
 /// println!("{found}");
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// # Errors

@@ -19,8 +19,8 @@ const GRANULE: u64 = 256;
 /// make it fail in a larger pool again.
 ///
 /// ```
-/// use bfc_core::Bytes;
-/// use highwater_tensor::{DeviceProfile, Tensor, smallest_pool};
+/// use highwater::alloc::Bytes;
+/// use highwater::{DeviceProfile, Tensor, smallest_pool};
 ///
 /// let found = smallest_pool(DeviceProfile::this_machine(), |device| {
 ///     let x = Tensor::zeros(device, [1024])?;
@@ -28,7 +28,7 @@ const GRANULE: u64 = 256;
 /// })?;
 /// assert_eq!(found.smallest, Bytes::kib(12));
 /// assert_eq!(found.refused.map(|refused| refused.number), Some(12 * 1024 - 256));
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// # Errors

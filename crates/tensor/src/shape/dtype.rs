@@ -85,7 +85,7 @@ impl DType {
     /// halves, else the type itself.
     ///
     /// ```
-    /// use highwater_tensor::DType;
+    /// use highwater::DType;
     /// assert_eq!(DType::BF16.computed_as(), DType::F32);
     /// assert_eq!(DType::F64.computed_as(), DType::F64);
     /// ```
@@ -98,7 +98,7 @@ impl DType {
     /// with axes. It is the same whichever comes first.
     ///
     /// ```
-    /// use highwater_tensor::DType::{BF16, F16, F32, F64, I32, I64, U8};
+    /// use highwater::DType::{BF16, F16, F32, F64, I32, I64, U8};
     /// assert_eq!(U8.promote(I32), I32);
     /// assert_eq!(I64.promote(F16), F16); // any float holds more kinds of numbers than any integer
     /// assert_eq!(F16.promote(BF16), F32); // neither holds the other

@@ -16,10 +16,10 @@ pub const MAX_RANK: usize = 8;
 /// The sizes of a tensor's axes, outermost first. A scalar has none.
 ///
 /// ```
-/// use highwater_tensor::{IntoShape, Shape};
+/// use highwater::{IntoShape, Shape};
 /// let shape: Shape = [64, 784].into_shape()?;
 /// assert_eq!((shape.rank(), shape[1], shape.to_string()), (2, 784, "[64, 784]".to_string()));
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Copy, Default, Eq, Hash)]
 #[expect(clippy::derived_hash_with_manual_eq, reason = "what equality does not look at is 0")]

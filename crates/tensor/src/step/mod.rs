@@ -25,9 +25,9 @@ use crate::error::{Error, Result};
 /// a value read in the middle of a step divides it in two. On devices without graphs the step just runs.
 ///
 /// ```
-/// use highwater_nn::modules::{Linear, Module};
-/// use highwater_nn::optim::{Optimizer, Sgd};
-/// use highwater_tensor::{Device, Error, Reduction, Rng, StepGraph, Tensor};
+/// use highwater::{Device, Error, Reduction, Rng, StepGraph, Tensor};
+/// use highwater::nn::{Linear, Module};
+/// use highwater::optim::{Optimizer, Sgd};
 ///
 /// let device = Device::best()?;
 /// let model = Linear::new(&device, 4, 1, &Rng::new(0))?;

@@ -12,10 +12,10 @@ use crate::tensor::Tensor;
 /// `{:.3}` rounds), or that there are none.
 ///
 /// ```
-/// use highwater_tensor::{Device, Tensor};
+/// use highwater::{Device, Tensor};
 /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.5, -3.0, 4.0], [2, 2])?;
 /// assert_eq!(x.to_string(), "[2, 2] f32 on cpu:0\n[[1, 2.5],\n [-3, 4]]");
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

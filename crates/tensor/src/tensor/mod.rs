@@ -30,14 +30,14 @@ use crate::storage::{Storage, View, ViewMut};
 /// dropped. A shared buffer is never written, so tensors may be sent to and shared among threads freely.
 ///
 /// ```
-/// use bfc_core::AllocatorAttributes;
-/// use highwater_tensor::{Device, Tensor};
+/// use highwater::alloc::AllocatorAttributes;
+/// use highwater::{Device, Tensor};
 ///
 /// let device = Device::cpu()?;
 /// let alloc = device.allocator(AllocatorAttributes::default())?;
 /// let x = Tensor::new(&alloc, [2, 3])?;
 /// assert_eq!(x.to_vec::<f32>()?, [0.0; 6]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Tensor {

@@ -9,13 +9,13 @@ use crate::tensor::tape;
 /// A source of random fills. One seed gives one sequence of fills, and within a fill element `i` depends on `i` alone.
 ///
 /// ```
-/// use highwater_tensor::{Device, Rng, Tensor};
+/// use highwater::{Device, Rng, Tensor};
 /// let device = Device::cpu()?;
 /// let (a, b) = (Rng::new(7), Rng::new(7));
 /// let first = Tensor::normal(&device, [100], 0.0, 1.0, &a)?;
 /// let again = Tensor::normal(&device, [100], 0.0, 1.0, &b)?;
 /// assert_eq!(first.to_vec::<f32>()?, again.to_vec::<f32>()?);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Rng {

@@ -14,16 +14,16 @@ use crate::error::{Error, Result};
 /// The last argument takes the number of the step, from 0, and returns a [`Result`](crate::Result).
 ///
 /// ```
-/// use highwater_tensor::{Runtime, Tensor, assert_flat_after};
+/// use highwater::{Runtime, Tensor, assert_flat_after};
 /// let device = Runtime::builder().build()?.dry()?;
 /// assert_flat_after!(device, 1, 10, |_step| Tensor::zeros(&device, [100])?.relu().map(drop));
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// A failure names who grew:
 ///
 /// ```should_panic
-/// # use highwater_tensor::{Runtime, Tensor, assert_flat_after};
+/// # use highwater::{Runtime, Tensor, assert_flat_after};
 /// # let device = Runtime::builder().build()?.dry()?;
 /// let mut history = Vec::new();
 /// // step 1 left 512 B more in use than there were after 1 steps ... zeros ...
@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 ///     history.push(Tensor::zeros(&device, [100])?);
 ///     Ok(())
 /// });
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// # Panics

@@ -26,10 +26,10 @@ const POOL_COLUMNS: [&str; 3] = ["peak_in_use", "peak_reserved", "allocations"];
 /// `Cargo.toml`. With `HIGHWATER_UPDATE_GOLDEN=1` in the environment the file is written instead.
 ///
 /// ```no_run
-/// use highwater_tensor::{DeviceProfile, Tensor, assert_golden, dry_run};
+/// use highwater::{DeviceProfile, Tensor, assert_golden, dry_run};
 /// let run = dry_run(DeviceProfile::this_machine(), |device| Tensor::zeros(device, [64])?.relu().map(drop))?;
 /// assert_golden!(run.report, "tests/golden/relu.txt");
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// # Panics
@@ -69,14 +69,14 @@ impl Update {
 /// Compares the figures by op with those in a file, or writes them there.
 ///
 /// ```
-/// use highwater_tensor::testing::{GoldenError, Update, check_golden};
-/// use highwater_tensor::{DeviceProfile, Tensor, dry_run};
+/// use highwater::{DeviceProfile, Tensor, dry_run};
+/// use highwater::testing::{GoldenError, Update, check_golden};
 ///
 /// let folder = std::env::temp_dir().join(format!("highwater-golden-{}", std::process::id()));
 /// let file = folder.join("step.txt");
 /// let report = |rows| {
 ///     let run = dry_run(DeviceProfile::this_machine(), |device| Tensor::zeros(device, [rows, 64]).map(drop))?;
-///     Ok::<_, highwater_tensor::Error>(run.report)
+///     Ok::<_, highwater::Error>(run.report)
 /// };
 /// check_golden(&report(1)?, &file, Update::Always)?;
 /// check_golden(&report(1)?, &file, Update::Never)?;

@@ -8,8 +8,8 @@
 //! [dry device](crate::Runtime::dry) they take no time and give the same figures:
 //!
 //! ```
-//! use bfc_core::Bytes;
-//! use highwater_tensor::{Runtime, Tensor, assert_flat_after, assert_peak};
+//! use highwater::alloc::Bytes;
+//! use highwater::{Runtime, Tensor, assert_flat_after, assert_peak};
 //!
 //! let device = Runtime::builder().build()?.dry()?;
 //! let weights = Tensor::zeros(&device, [512, 512])?;
@@ -17,7 +17,7 @@
 //!
 //! assert_peak!(device, Bytes::mib(3), step)?;
 //! assert_flat_after!(device, 1, 5, |_| step());
-//! # Ok::<(), highwater_tensor::Error>(())
+//! # Ok::<(), highwater::Error>(())
 //! ```
 //!
 //! Each macro panics with the error that the function behind it returns, for programs that want to go on.

@@ -12,23 +12,23 @@ use crate::error::Result;
 /// before. Gives what the program gives. A third argument is a block of code or a closure without arguments.
 ///
 /// ```
-/// use bfc_core::Bytes;
-/// use highwater_tensor::{Runtime, Tensor, assert_peak};
+/// use highwater::alloc::Bytes;
+/// use highwater::{Runtime, Tensor, assert_peak};
 /// let device = Runtime::builder().build()?.dry()?;
 /// let x = assert_peak!(device, Bytes::kib(4), || Tensor::zeros(&device, [1000]))?;
 /// # drop(x);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// A failure names who grew:
 ///
 /// ```should_panic
-/// # use bfc_core::Bytes;
-/// # use highwater_tensor::{Runtime, Tensor, assert_peak};
+/// # use highwater::alloc::Bytes;
+/// # use highwater::{Runtime, Tensor, assert_peak};
 /// # let device = Runtime::builder().build()?.dry()?;
 /// // 8.00 KiB in use at the peak, 4.00 KiB more than 4.00 KiB, raised by relu ...
 /// assert_peak!(device, Bytes::kib(4), || Tensor::zeros(&device, [1024])?.relu())?;
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// # Panics
@@ -50,14 +50,14 @@ macro_rules! assert_peak {
 /// start over for that.
 ///
 /// ```
-/// use bfc_core::Bytes;
-/// use highwater_tensor::testing::measure_peak;
-/// use highwater_tensor::{Runtime, Tensor};
+/// use highwater::alloc::Bytes;
+/// use highwater::{Runtime, Tensor};
+/// use highwater::testing::measure_peak;
 /// let device = Runtime::builder().build()?.dry()?;
 /// let measured = measure_peak(&device, || Tensor::zeros(&device, [1024])?.relu())?;
 /// assert_eq!(measured.peak, 8192);
 /// assert!(measured.within(Bytes::kib(4)).is_err());
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// # Errors

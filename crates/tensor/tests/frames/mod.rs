@@ -2,32 +2,32 @@
 
 use std::backtrace::Backtrace;
 
-/// The crates whose functions count.
-const CRATES: [&str; 3] = ["bfc_core", "highwater_tensor", "highwater_tracking"];
-
-/// The calls that lead from the function `from` to the function `to`: the called functions of this workspace, in order,
-/// without closures. Names match by their ends. Functions that the compiler inlined count too.
-pub(crate) fn calls(trace: &Backtrace, from: &str, to: &str) -> Vec<String> {
+/// The calls that lead from the latest call of `from` to the end of the trace: the called functions of this workspace, in
+/// order, without closures. Functions that the compiler inlined count too.
+pub(crate) fn calls(trace: &Backtrace, from: &str) -> Vec<String> {
     let text = trace.to_string();
-    // A line is a number and a name, or the place of the code, which begins with "at".
-    let names = text.lines().filter_map(|line| Some(line.trim().split_once(": ")?.1));
-    let names = names.map(without_generics).filter(|name| {
-        let start = name.trim_start_matches(['<', '&']);
-        CRATES.iter().any(|krate| start.starts_with(krate)) && !name.contains("{{closure}}")
-    });
-    let mut calls: Vec<String> = names.collect();
-    calls.reverse();
-    calls.dedup();
-    let start = calls.iter().rposition(|name| name.ends_with(from)).map_or(0, |index| index + 1);
-    let end = calls.iter().rposition(|name| name.ends_with(to)).map_or(calls.len(), |index| index + 1);
-    calls.truncate(end);
-    calls.split_off(start.min(end))
-}
-
-/// The name without the type arguments at its end.
-fn without_generics(name: &str) -> String {
-    match name.split_once("::<") {
-        Some((name, _)) => name.to_owned(),
-        None => name.to_owned(),
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    // A frame is a line with a number and a name, and a line with the place in the code.
+    let mut calls = Vec::new();
+    for frame in lines.windows(2) {
+        let (Some((_, name)), Some(file)) = (frame[0].split_once(": "), frame[1].strip_prefix("at ")) else {
+            continue;
+        };
+        let is_ours = file.contains("/src/") && !file.starts_with("/rustc/") && !file.contains("/registry/");
+        if !is_ours || name.contains("{closure") {
+            continue;
+        }
+        let name = name.split("::<").next().unwrap_or(name);
+        let function = name.rsplit("::").next().unwrap_or(name);
+        let function = function.split('<').next().unwrap_or(function);
+        let file = file.rsplit("/src/").next().unwrap_or(file);
+        let file = file.split(':').next().unwrap_or(file);
+        let call = format!("{function} in {file}");
+        if call == from {
+            calls.reverse();
+            return calls;
+        }
+        calls.push(call);
     }
+    Vec::new()
 }

@@ -344,8 +344,9 @@ impl Tally {
         let mut children: Vec<Vec<u32>> = vec![Vec::new(); sums.len()];
         for number in (1..sums.len()).rev() {
             let parent = self.accounts[number].parent as usize;
-            for figure in 0..3 {
-                sums[parent][figure] = sums[parent][figure].saturating_add(sums[number][figure]);
+            let below = sums[number];
+            for (sum, more) in sums[parent].iter_mut().zip(below) {
+                *sum = sum.saturating_add(more);
             }
             if !owners[number].is_op() {
                 children[parent].push(number as u32);

@@ -68,7 +68,7 @@ pub(crate) struct Chunk {
     pub(crate) state: State,
 }
 
-// With the 20 bytes of an account and two bits among the unused slots the price of a chunk in host memory.
+// A chunk also takes the 24 bytes of an account in host memory.
 const _: () = assert!(size_of::<Chunk>() <= 40);
 
 impl Chunk {

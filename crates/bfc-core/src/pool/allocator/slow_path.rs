@@ -52,7 +52,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     #[inline(never)]
     pub(super) fn allocate_otherwise(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         match self.allocate_cached(request) {
-            Some(block) => Ok(block),
+            Some(block) => Ok(block.in_pairs()),
             None => self.allocate_slowly(request),
         }
     }

@@ -46,23 +46,23 @@ impl TargetColumns {
 /// spreadsheets put before UTF-8 too.
 ///
 /// ```
-/// use highwater_nn::data::{CsvOptions, LabelColumn, read_csv_from};
+/// use highwater::data::{CsvOptions, LabelColumn, read_csv_from};
 /// let text = "label,width,height\n1, 0.5, 2\n0, 1.5, 3\n";
 /// let options = CsvOptions::default().with_header(true).with_label(LabelColumn::First);
 /// let data = read_csv_from(text.as_bytes(), "leaves.csv", &options)?;
 /// assert_eq!((data.rows(), data.width(), data.labels()), (2, 2, &[1, 0][..]));
-/// # Ok::<(), highwater_nn::data::DataError>(())
+/// # Ok::<(), highwater::data::DataError>(())
 /// ```
 ///
 /// For a regression, targets take the label's place: one column or several of any numbers.
 ///
 /// ```
-/// use highwater_nn::data::{CsvOptions, TargetColumns, read_csv_from};
+/// use highwater::data::{CsvOptions, TargetColumns, read_csv_from};
 /// let text = "rooms,area,price,rent\n3, 70.5, 210.0, 0.9\n5, 120, 395.5, 1.6\n";
 /// let options = CsvOptions::default().with_header(true).with_targets(TargetColumns::Last(2));
 /// let data = read_csv_from(text.as_bytes(), "homes.csv", &options)?;
 /// assert_eq!((data.width(), data.targets()), (2, &[210.0, 0.9, 395.5, 1.6][..]));
-/// # Ok::<(), highwater_nn::data::DataError>(())
+/// # Ok::<(), highwater::data::DataError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -26,13 +26,13 @@ pub enum Nonlinearity {
 /// [`Gru`](super::Gru).
 ///
 /// ```
-/// use highwater_nn::modules::{Module, Nonlinearity, Rnn};
-/// use highwater_tensor::{Device, Rng, Tensor};
+/// use highwater::{Device, Rng, Tensor};
+/// use highwater::nn::{Module, Nonlinearity, Rnn};
 /// let device = Device::cpu()?;
 /// let rnn = Rnn::new(&device, 4, 8, &Rng::new(0))?.with_nonlinearity(Nonlinearity::Relu);
 /// let x = Tensor::ones(&device, [2, 10, 4])?;
 /// assert_eq!(rnn.forward(&x)?.dims(), [2, 10, 8]);
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Rnn {

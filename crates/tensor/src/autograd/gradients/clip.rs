@@ -50,13 +50,13 @@ impl Gradients {
     /// Scales all gradients by one number so that their [norm](Self::norm) is at most `max`; returns what it was.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.5f32, 2.0], [2])?.requiring_grad()?;
     /// let mut gradients = x.square()?.sum_all()?.backward()?;
     /// assert_eq!(gradients.clip_norm(1.0)?, 5.0);
     /// let clipped = gradients.get(&x).unwrap().to_vec::<f32>()?;
     /// assert!((clipped[0] - 0.6).abs() < 1e-6 && (clipped[1] - 0.8).abs() < 1e-6);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -80,14 +80,14 @@ impl Gradients {
     /// gradients are no numbers afterwards, and the others 0 or no numbers either, as with PyTorch's function.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.5f32, 2.0], [2])?.requiring_grad()?;
     /// let mut gradients = x.square()?.sum_all()?.backward()?;
     /// let norm = gradients.clip_norm_unread(1.0)?.expect("there is one gradient");
     /// assert_eq!(norm.item::<f64>()?, 5.0);
     /// let clipped = gradients.get(&x).unwrap().to_vec::<f32>()?;
     /// assert!((clipped[0] - 0.6).abs() < 1e-6 && (clipped[1] - 0.8).abs() < 1e-6);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -130,12 +130,12 @@ impl Gradients {
     /// Keeps each number of each gradient between `-max` and `max`.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Tensor};
+    /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[-3.0f32, 0.1], [2])?.requiring_grad()?;
     /// let mut gradients = x.square()?.sum_all()?.backward()?;
     /// gradients.clip_value(0.5)?;
     /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [-0.5, 0.2]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -10,9 +10,9 @@ impl Gradients {
     /// Two optimisers, for a head that learns and a backbone that follows slowly:
     ///
     /// ```
-    /// use highwater_nn::modules::{Linear, Module, Relu, Sequential};
-    /// use highwater_nn::optim::{AdamW, Optimizer};
-    /// use highwater_tensor::{Device, Rng, Tensor};
+    /// use highwater::{Device, Rng, Tensor};
+    /// use highwater::nn::{Linear, Module, Relu, Sequential};
+    /// use highwater::optim::{AdamW, Optimizer};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
     /// let network = Sequential::new()
     ///     .with("backbone", Linear::new(&device, 4, 8, &rng)?)
@@ -27,7 +27,7 @@ impl Gradients {
     /// let mut gradients = loss.backward()?;
     /// fast.step(gradients.split_off(&head))?;
     /// slow.step(gradients)?;
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     #[must_use = "the gradients taken out are nowhere else"]
     pub fn split_off(&mut self, parameters: &[(String, Parameter)]) -> Self {

@@ -18,8 +18,8 @@ impl Gradients {
     /// A batch in four parts takes the memory of the activations of one part, and gives the gradients of the whole:
     ///
     /// ```
-    /// use highwater_tensor::Parameter;
-    /// use highwater_tensor::{Device, Gradients, Tensor};
+    /// use highwater::{Device, Gradients, Tensor};
+    /// use highwater::tensor::Parameter;
     /// let device = Device::cpu()?;
     /// let weight = Parameter::new(Tensor::ones(&device, [1])?)?;
     /// let mut gradients = Gradients::default();
@@ -29,7 +29,7 @@ impl Gradients {
     /// }
     /// gradients.scale(1.0 / 4.0)?;
     /// assert_eq!(gradients.get(&weight.tensor()).unwrap().to_vec::<f32>()?, [15.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

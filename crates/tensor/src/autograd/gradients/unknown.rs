@@ -24,8 +24,8 @@ impl Gradients {
     /// `Optimizer::step`, before they change anything.
     ///
     /// ```
-    /// use highwater_tensor::Parameter;
-    /// use highwater_tensor::{Device, Error, Tensor};
+    /// use highwater::{Device, Error, Tensor};
+    /// use highwater::tensor::Parameter;
     /// let device = Device::cpu()?;
     /// let [own, other] = [2.0, 3.0].map(|value| Parameter::new(Tensor::full(&device, [1], value)?));
     /// let (own, other) = (own?, other?);
@@ -34,7 +34,7 @@ impl Gradients {
     /// assert!(matches!(gradients.check_parameters("mine", &held), Err(Error::UnknownParameters { .. })));
     /// held.push(("other".to_owned(), other));
     /// gradients.check_parameters("mine", &held)?;
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

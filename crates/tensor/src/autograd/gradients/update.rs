@@ -16,9 +16,9 @@ impl Gradients {
     /// ones.
     ///
     /// ```
-    /// use bfc_core::Category;
-    /// use highwater_tensor::backend::{Kernel, SgdStep};
-    /// use highwater_tensor::{Device, OpContext, Parameter, Tensor};
+    /// use highwater::alloc::Category;
+    /// use highwater::backend::{Kernel, SgdStep};
+    /// use highwater::tensor::{Device, OpContext, Parameter, Tensor};
     /// let device = Device::cpu()?;
     /// let weight = Parameter::new(Tensor::ones(&device, [2])?)?;
     /// let mut gradients = weight.tensor().square()?.sum_all()?.backward()?;
@@ -30,7 +30,7 @@ impl Gradients {
     ///     ctx.compute(Kernel::Sgd { step, grad, momentum: None, param })
     /// })?;
     /// assert_eq!(weight.value().to_vec::<f32>()?, [0.5, 0.5]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -17,7 +17,7 @@ pub(super) fn scale(
 ) -> Result<()> {
     float!(op, values.dtype(), T => {
         let factor = T::from_f64(factor);
-        workers.chunks(host_mut::<T>(op, values)?, LIGHT, &|_, part| simd::each(part, |x| *x = *x * factor));
+        workers.chunks(host_mut::<T>(op, values)?, LIGHT, &|_, part| simd::each(part, |x| *x *= factor));
         Ok(())
     })
 }

@@ -22,7 +22,7 @@ pub(super) fn softmax(
     input: View<'_>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let classes = classes(&out);
+    let classes = classes(out);
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, input)?;
         let row = if log { log_softmax_row } else { softmax_row };
@@ -71,7 +71,7 @@ pub(super) fn softmax_grad(
     grad: View<'_>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let classes = classes(&out);
+    let classes = classes(out);
     float!(op, out.dtype(), T => {
         let (output, grad) = (Source::<T>::new(op, output)?, Source::<T>::new(op, grad)?);
         let together = output.rows_together().max(grad.rows_together());
@@ -140,7 +140,7 @@ pub(super) fn cross_entropy_grad(
     grad: View<'_>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let classes = classes(&out);
+    let classes = classes(out);
     index::check(op, targets, classes)?;
     let targets = Source::<i64>::new(op, targets)?;
     float!(op, out.dtype(), T => {

@@ -39,10 +39,10 @@ impl Runtime {
     /// that was not taken.
     ///
     /// ```
-    /// use highwater_tensor::Runtime;
+    /// use highwater::Runtime;
     /// let choice = Runtime::global().choose(None)?;
     /// println!("{}: {}", choice.device, choice.reason);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

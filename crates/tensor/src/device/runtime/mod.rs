@@ -35,13 +35,13 @@ use self::limit::{by_environment, config_of, host_addresses, host_config};
 /// Most programs use [`Runtime::global`] through [`Device::best`]. One's own is for other limits or for isolation:
 ///
 /// ```
-/// use bfc_core::Bytes;
-/// use highwater_tensor::{Runtime, Tensor};
+/// use highwater::alloc::Bytes;
+/// use highwater::{Runtime, Tensor};
 ///
 /// let runtime = Runtime::builder().pool(Bytes::mib(1)).threads(1).build()?;
 /// let error = Tensor::zeros(&runtime.cpu()?, [1024, 1024]).unwrap_err();
 /// assert!(error.out_of_memory().is_some());
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Runtime(Arc<Inner>);
@@ -80,15 +80,15 @@ struct Inner {
 /// `HIGHWATER_ALLOCATOR` and `HIGHWATER_POOL_LIMIT`; what neither says has a default.
 ///
 /// ```
-/// use bfc_core::{AllocatorChoice, Bytes, DeviceId};
-/// use highwater_tensor::{Runtime, Tensor};
+/// use highwater::alloc::{AllocatorChoice, Bytes, DeviceId};
+/// use highwater::{Runtime, Tensor};
 ///
 /// // Every tensor of cpu:0 between canaries.
 /// let runtime = Runtime::builder().pool(Bytes::gib(1)).allocator(DeviceId::CPU, AllocatorChoice::Guard).build()?;
 /// let device = runtime.cpu()?;
 /// drop(Tensor::zeros(&device, [1000])?);
 /// assert!(device.default_allocator()?.find_damage().is_empty());
-/// # Ok::<(), highwater_tensor::Error>(())
+/// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeBuilder {
@@ -154,12 +154,12 @@ impl RuntimeBuilder {
     /// others.
     ///
     /// ```
+    /// use highwater::alloc::{Bytes, DeviceId, PlanOptions};
+    /// use highwater::{Device, Runtime, Tensor};
+    /// use highwater::tracking::{Step, Trace, plan_of};
     /// use std::sync::Arc;
-    /// use bfc_core::{Bytes, DeviceId, PlanOptions};
-    /// use highwater_tensor::{Device, Runtime, Tensor};
-    /// use highwater_tracking::{Step, Trace, plan_of};
     ///
-    /// fn step(device: &Device) -> highwater_tensor::Result<()> {
+    /// fn step(device: &Device) -> highwater::Result<()> {
     ///     let x = Tensor::ones(device, [64, 64])?;
     ///     let y = x.matmul(&x)?.relu()?;
     ///     y.matmul(&x).map(drop)
@@ -222,12 +222,12 @@ impl RuntimeBuilder {
     /// [`threads`](Self::threads) too.
     ///
     /// ```
-    /// use highwater_tensor::{DeviceProfile, Runtime};
+    /// use highwater::{DeviceProfile, Runtime};
     /// let profile = DeviceProfile::gpu("t4").expect("it is a known one");
     /// let card = Runtime::builder().dry_profile(profile).build()?.dry()?;
     /// let limit = card.default_allocator()?.stats().bytes_limit;
     /// assert!(limit.is_some_and(|limit| limit > 13 << 30 && limit < 14 << 30));
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     #[must_use]
     pub fn dry_profile(mut self, profile: DeviceProfile) -> Self {
@@ -240,10 +240,10 @@ impl RuntimeBuilder {
     /// [`Error::NoData`], which is the default.
     ///
     /// ```
-    /// use highwater_tensor::{Runtime, Tensor};
+    /// use highwater::{Runtime, Tensor};
     /// let dry = Runtime::builder().dry_values(|read| Some(1.into())).build()?.dry()?;
     /// assert_eq!(Tensor::zeros(&dry, [2])?.to_vec::<f32>()?, [1.0, 1.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     #[must_use]
     pub fn dry_values(self, answer: impl Fn(&DryRead<'_>) -> Option<Scalar> + Send + Sync + 'static) -> Self {
@@ -567,11 +567,11 @@ impl Runtime {
     /// itself.
     ///
     /// ```
-    /// use highwater_tensor::{Runtime, Tensor};
+    /// use highwater::{Runtime, Tensor};
     /// let runtime = Runtime::builder().threads(1).build()?;
     /// runtime.on_placement(|placement| eprintln!("{placement}"));
     /// Tensor::zeros(&runtime.cpu()?, [2])?; // zeros on cpu:0: asked for
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     pub fn on_placement(&self, listener: impl Fn(&Placement<'_>) + Send + Sync + 'static) {
         self.0.placement.listen(Some(Arc::new(listener)));

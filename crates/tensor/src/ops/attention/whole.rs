@@ -75,13 +75,13 @@ impl Tensor {
     /// With p = 0 this is [`attention`](Self::attention), and nothing is drawn.
     ///
     /// ```
-    /// use highwater_tensor::{AttentionOptions, Device, Rng, Tensor};
+    /// use highwater::{AttentionOptions, Device, Rng, Tensor};
     /// let x = Tensor::ones(&Device::cpu()?, [1, 50, 4])?;
     /// let y = x.attention_with_dropout(&x, &x, None, AttentionOptions::default(), 0.5, &Rng::new(0))?;
     /// assert_eq!(y.dims(), [1, 50, 4]);
     /// // Each row is a sum of weights that are 0 or 1/25 each.
     /// assert!(y.to_vec::<f32>()?.iter().all(|sum| (sum * 25.0 - (sum * 25.0).round()).abs() < 1e-3));
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

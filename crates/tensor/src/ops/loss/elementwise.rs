@@ -122,13 +122,13 @@ impl Tensor {
     /// The absolute differences from `target`, which has the same shape. Where there is no difference the gradient is 0.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Reduction, Tensor};
+    /// use highwater::{Device, Reduction, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[1.0f32, 5.0], [2])?;
     /// let target = Tensor::from_slice(&device, &[2.0f32, 2.0], [2])?;
     /// assert_eq!(x.l1_loss(&target, Reduction::Mean)?.item::<f32>()?, 2.0);
     /// assert_eq!(x.l1_loss(&target, Reduction::None)?.to_vec::<f32>()?, [1.0, 3.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -142,12 +142,12 @@ impl Tensor {
     /// values do not outweigh the rest.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Reduction, Tensor};
+    /// use highwater::{Device, Reduction, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[0.5f32, 3.0], [2])?;
     /// let loss = x.huber_loss(&x.zeros_like()?, 1.0, Reduction::None)?;
     /// assert_eq!(loss.to_vec::<f32>()?, [0.125, 2.5]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -165,13 +165,13 @@ impl Tensor {
     /// every finite logit.
     ///
     /// ```
-    /// use highwater_tensor::{Device, Reduction, Tensor};
+    /// use highwater::{Device, Reduction, Tensor};
     /// let device = Device::cpu()?;
     /// let logits = Tensor::from_slice(&device, &[0.0f32, 1000.0], [2])?;
     /// let target = Tensor::from_slice(&device, &[1.0f32, 0.0], [2])?;
     /// let losses = logits.bce_with_logits(&target, Reduction::None)?;
     /// assert_eq!(losses.to_vec::<f32>()?, [2f32.ln(), 1000.0]);
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
@@ -186,13 +186,13 @@ impl Tensor {
     /// [`Reduction::Sum`] divided by their number, what PyTorch calls "batchmean".
     ///
     /// ```
-    /// use highwater_tensor::{Device, Reduction, Tensor};
+    /// use highwater::{Device, Reduction, Tensor};
     /// let device = Device::cpu()?;
     /// let even = Tensor::full(&device, [2], 0.5)?;
     /// let sure = Tensor::from_slice(&device, &[1.0f32, 0.0], [2])?;
     /// let divergence = even.log()?.kl_div(&sure, Reduction::Sum)?;
     /// assert_eq!(divergence.item::<f32>()?, 2f32.ln());
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors

@@ -171,14 +171,14 @@ impl Tensor {
     /// themselves or their sum in place of the mean.
     ///
     /// ```
-    /// use highwater_tensor::{CrossEntropyOptions, Device, Tensor};
+    /// use highwater::{CrossEntropyOptions, Device, Tensor};
     /// let device = Device::cpu()?;
     /// let logits = Tensor::from_slice(&device, &[0.0f32, 0.0, 9.0, 1.0], [2, 2])?;
     /// let targets = Tensor::from_slice(&device, &[1i64, -100], [2])?;
     /// let options = CrossEntropyOptions { ignore_index: Some(-100), ..Default::default() };
     /// let loss = logits.cross_entropy_with(&targets, options)?; // of the first row alone
     /// assert_eq!(loss.item::<f32>()?, 2f32.ln());
-    /// # Ok::<(), highwater_tensor::Error>(())
+    /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// Without a reduction the losses have the shape of the targets. No gradient flows to what is ignored, whatever it holds.

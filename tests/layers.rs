@@ -1,0 +1,295 @@
+//! Dependencies point downwards, between crates and between the layers of a crate.
+//!
+//! The tables below list the layers from bottom to top. A layer is a top-level module of its crate: a folder or a file. The test
+//! reads the sources as text and reports each upward import with its file and line. An import names the layer that it comes
+//! from (`crate::base::Bytes`, not `crate::Bytes`), since a name that the crate root re-exports hides its layer.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A crate's folder and its layers, bottom to top. Layers of one line are independent of each other.
+const CRATES: &[(&str, &[&str])] = &[
+    (
+        "crates/bfc-core",
+        &[
+            "base",
+            "plan",
+            "source policy",
+            "allocator",
+            "accounting",
+            "pool",
+            "streams wrappers",
+            "sim registry",
+        ],
+    ),
+    (
+        "crates/bfc-cuda",
+        &["kernels", "driver", "compute", "libraries", "graph", "stream emulator", "register self_check"],
+    ),
+    (
+        "crates/tracking",
+        &[
+            "files",
+            "scope",
+            "report",
+            "record",
+            "account",
+            "export",
+            "trace",
+            "training_log replay",
+            "page",
+            "fuzz test_pool",
+        ],
+    ),
+    (
+        "crates/tensor",
+        &[
+            "shape", "error", "layout", "storage", "backend", "device", "tensor", "op", "autograd", "ops",
+            "step", "predict", "testing", "interop", "fuzz",
+        ],
+    ),
+    ("crates/nn", &["file_kind", "io", "data", "modules", "optim", "checkpoint", "fuzz"]),
+    (
+        "crates/cli",
+        &[
+            "exit progress sparkline",
+            "files",
+            "pools",
+            "report top",
+            "diff export devices replay",
+            "plan",
+            "what_if",
+        ],
+    ),
+];
+
+/// A crate's folder and the crates of this workspace that it may depend on.
+const DEPENDENCIES: &[(&str, &[&str])] = &[
+    ("crates/bfc-core", &[]),
+    ("crates/bfc-cuda", &["bfc-core"]),
+    ("crates/tracking", &["bfc-core"]),
+    ("crates/tensor", &["bfc-core", "bfc-cuda", "highwater-tracking"]),
+    ("crates/nn", &["bfc-core", "highwater-tracking", "highwater-tensor"]),
+];
+
+/// Pairs of layers that import each other: the lower one, the higher one. ARCHITECTURE.md explains each.
+const CYCLES: &[(&str, &str, &str)] = &[];
+
+#[test]
+fn imports_point_downwards() {
+    let faults: Vec<String> =
+        CRATES.iter().flat_map(|(folder, layers)| upward_imports(folder, layers)).collect();
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
+#[test]
+fn crates_depend_downwards() {
+    let mut faults = Vec::new();
+    for (folder, allowed) in DEPENDENCIES {
+        let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+        let dependencies =
+            manifest.split("\n[").find(|section| section.starts_with("dependencies]")).unwrap_or("");
+        for line in dependencies.lines() {
+            let name = line.split(['.', ' ', '=']).next().unwrap_or("");
+            let is_member = name == "bfc-core" || name == "bfc-cuda" || name.starts_with("highwater");
+            if is_member && !allowed.contains(&name) {
+                faults.push(format!("{folder}/Cargo.toml: {name} is not below this crate"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
+#[test]
+fn the_reader_of_imports_finds_each_form() {
+    let source = "\
+use crate::low::Name;
+use crate::{high::{A, B}, low as other};
+/* crate::ignored::X */ // crate::ignored::Y
+fn f() { let text = \"crate::ignored::Z\"; super::super::high::call(); super::sibling() }
+#[cfg(test)]
+mod tests { use crate::ignored::T; }
+fn g(x: crate::Name) {}
+";
+    let found = imports(source, &["low".into(), "inner".into()]);
+    let found: Vec<_> = found.iter().map(|(line, name)| (*line, name.as_str())).collect();
+    assert_eq!(found, [(1, "low"), (2, "high"), (2, "low"), (4, "high"), (7, "Name")]);
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// What is wrong with the imports of a crate, as `file:line: message`.
+fn upward_imports(folder: &str, layers: &[&str]) -> Vec<String> {
+    let rank: HashMap<&str, usize> = layers
+        .iter()
+        .enumerate()
+        .flat_map(|(rank, line)| line.split(' ').map(move |layer| (layer, rank)))
+        .collect();
+    let mut faults = Vec::new();
+    for path in sources(&root().join(folder).join("src")) {
+        let shown = path.strip_prefix(root()).unwrap().display().to_string();
+        let module = module_path(path.strip_prefix(root().join(folder).join("src")).unwrap());
+        let Some(here) = module.first() else { continue };
+        let Some(own) = rank.get(here.as_str()) else {
+            faults.push(format!("{shown}: the module `{here}` is in no layer of {folder}"));
+            continue;
+        };
+        for (line, target) in imports(&fs::read_to_string(&path).unwrap(), &module) {
+            match rank.get(target.as_str()) {
+                None => faults.push(format!("{shown}:{line}: `crate::{target}` names no layer")),
+                Some(_) if target == *here || CYCLES.contains(&(folder, here, &target)) => {}
+                Some(other) if other < own => {}
+                Some(_) => faults
+                    .push(format!("{shown}:{line}: `{here}` may not use `{target}`, which is not below it")),
+            }
+        }
+    }
+    faults
+}
+
+/// All source files below a folder, without those that hold only tests.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let stem = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if stem == "tests" {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// `pool/cache.rs` is `[pool, cache]`; the root of a crate is empty.
+fn module_path(file: &Path) -> Vec<String> {
+    let mut path: Vec<String> =
+        file.with_extension("").iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+    if path.last().is_some_and(|last| last == "mod" || path.len() == 1 && (last == "lib" || last == "main")) {
+        path.pop();
+    }
+    path
+}
+
+/// The line and the first name below the crate root of each path that starts at `crate` or climbs to the root by `super`.
+fn imports(source: &str, module: &[String]) -> Vec<(usize, String)> {
+    let code = without_tests(&without_comments(source));
+    let mut found = Vec::new();
+    let mut add = |at: usize, tree: &str| {
+        let line = code[..at].matches('\n').count() + 1;
+        found.extend(first_names(tree).into_iter().map(|name| (line, name)));
+    };
+    let mut at = 0;
+    while at < code.len() {
+        let rest = &code[at..];
+        let starts_word =
+            !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '$' || c == ':');
+        if starts_word && let Some(tree) = rest.strip_prefix("crate::") {
+            add(at, tree);
+        } else if starts_word && rest.starts_with("super::") {
+            let mut tree = rest;
+            let mut up = 0;
+            while let Some(inner) = tree.strip_prefix("super::") {
+                (tree, up) = (inner, up + 1);
+            }
+            if up == module.len() {
+                add(at, tree);
+            }
+        }
+        at += rest.chars().next().map_or(1, char::len_utf8);
+    }
+    found
+}
+
+/// The first names of a path (`a::b`) or of a group of paths (`{a::b, c}`).
+fn first_names(tree: &str) -> Vec<String> {
+    let name =
+        |text: &str| text.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let Some(group) = tree.strip_prefix('{') else { return vec![name(tree)] };
+    let mut names = vec![name(group)];
+    let mut depth = 1;
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 1 => names.push(name(&group[at + 1..])),
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}
+
+/// The source with comments and the contents of strings replaced by nothing; lines stay where they are.
+fn without_comments(source: &str) -> String {
+    let mut kept = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(c) = rest.chars().next() {
+        let skipped = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if c == '"' {
+            let mut escaped = false;
+            let end = rest[1..].find(|c| {
+                let ends = c == '"' && !escaped;
+                escaped = c == '\\' && !escaped;
+                ends
+            });
+            end.map_or(rest.len(), |end| end + 2)
+        } else if rest.starts_with("'\"'") || rest.starts_with("b'\"'") {
+            rest.find("\"'").unwrap() + 2
+        } else {
+            0
+        };
+        let taken = if skipped == 0 { c.len_utf8() } else { skipped };
+        if skipped == 0 {
+            kept.push(c);
+        } else {
+            kept.extend(rest[..skipped].chars().filter(|c| *c == '\n'));
+        }
+        rest = &rest[taken..];
+    }
+    kept
+}
+
+/// The source without items for tests: `#[cfg(test)]` and the item after it.
+fn without_tests(source: &str) -> String {
+    let mut kept = source.to_owned();
+    while let Some(start) =
+        ["#[cfg(test", "#[cfg(all(test", "#[cfg(any(test"].iter().filter_map(|form| kept.find(form)).min()
+    {
+        let item = &kept[start..];
+        let open = item.find('{').unwrap_or(item.len());
+        let semicolon = item.find(';').unwrap_or(item.len());
+        let end = if semicolon < open {
+            semicolon + 1
+        } else {
+            let mut depth = 0;
+            item.char_indices()
+                .find(|(_, c)| {
+                    depth += match c {
+                        '{' => 1,
+                        '}' => -1,
+                        _ => 0,
+                    };
+                    *c == '}' && depth == 0
+                })
+                .map_or(item.len(), |(at, _)| at + 1)
+        };
+        let lines: String = item[..end].chars().filter(|c| *c == '\n').collect();
+        kept.replace_range(start..start + end, &lines);
+    }
+    kept
+}
