@@ -305,11 +305,11 @@ impl Checkpoint {
         write_atomically(path, |file| write_arrays_to(file, arrays, &metadata))
     }
 
-    /// Reads a file of safetensors or [a state dict of PyTorch's](super::read_state_dict), whichever it is. Nothing is changed by it until it
+    /// Reads a file of safetensors or [a state dict of PyTorch's](crate::io::read_state_dict), whichever it is. Nothing is changed by it until it
     /// is restored. Members that cannot be read are [listed](Self::skipped).
     ///
     /// # Errors
-    /// As [`read_safetensors`](super::read_safetensors) and [`read_state_dict`](super::read_state_dict); [`FileError::Malformed`] for a step, a source of randomness or a loss scaler that is none.
+    /// As [`read_safetensors`](crate::io::read_safetensors) and [`read_state_dict`](crate::io::read_state_dict); [`FileError::Malformed`] for a step, a source of randomness or a loss scaler that is none.
     pub fn load(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Self, FileError> {
         let path = path.as_ref();
         let mut file = File::open(path).map_err(|error| FileError::io(path, &error))?;
