@@ -1,4 +1,4 @@
-//! Descriptors that are overwritten under a pool.
+//! Tests of overwritten descriptors under a pool.
 
 mod overwritten;
 
@@ -12,7 +12,7 @@ use crate::base::units::Bytes;
 use crate::pool::{BuddyAllocator, BuddyConfig};
 use crate::source::address_only::AddressOnlyMemory;
 
-/// A pool with three live blocks, and the memory below it.
+/// Creates a pool with three live blocks, and its memory.
 fn pool_of_three() -> (BuddyAllocator, Arc<AddressOnlyMemory>, [Block; 3]) {
     let memory = Arc::new(AddressOnlyMemory::new());
     let options = BuddyOptions::new(Bytes(256), Bytes(4096)).unwrap();
@@ -22,7 +22,7 @@ fn pool_of_three() -> (BuddyAllocator, Arc<AddressOnlyMemory>, [Block; 3]) {
 }
 
 fn free(pool: &BuddyAllocator, block: Block) -> Result<(), BlockError> {
-    // SAFETY: the addresses have nothing behind them.
+    // SAFETY: the addresses have no memory behind them.
     unsafe { pool.deallocate(block) }
 }
 
@@ -52,7 +52,7 @@ fn a_block_whose_descriptor_was_overwritten_stays_charged_and_its_region_still_g
     pool.with_policy(|buddy| buddy.overwrite_descriptor(blocks[1].chunk, 1, 1 << 40)).unwrap();
     assert_eq!(free(&pool, blocks[1]), Err(BlockError::Damaged { block: blocks[1] }));
     assert_eq!(pool.stats().bytes_in_use, 3 * 512);
-    // A block beside it can be freed, and meets it.
+    // The adjacent block can be freed, and meets the damage.
     free(&pool, blocks[0]).unwrap();
     assert_eq!(pool.stats().bytes_in_use, 2 * 512);
     assert!(matches!(pool.allocate(&Request::new(1)), Err(AllocError::Damaged { .. })));

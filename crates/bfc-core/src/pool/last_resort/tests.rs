@@ -11,7 +11,7 @@ fn refused(waited: u64) -> AllocError {
     AllocError::OutOfMemory(Box::new(report))
 }
 
-/// What the observers were told: retries and milliseconds waited.
+/// The observed retries and milliseconds waited.
 fn told(last_resort: &LastResort) -> Arc<Mutex<Vec<(u32, u128)>>> {
     let told = Arc::<Mutex<Vec<(u32, u128)>>>::default();
     let list = Arc::clone(&told);
