@@ -42,12 +42,13 @@ pub use highwater_tracking as tracking;
 pub use highwater_tensor::{
     Activation, AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
     DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions,
-    Element, Error, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout,
-    Norm, Op, OpContext, PadMode, ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions,
-    RawElement, Reduction, Refused, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool,
-    SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions, UnknownGradient, UnknownGradients,
-    View, ViewMut, apply, backend, check_gradients, checkpoint, dlpack, dry_run, evaluating, is_recording,
-    is_replaying, is_training, largest_fit, no_grad, smallest_pool, testing, training, with_device,
+    Element, Error, FitFailure, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape,
+    LargestFit, Layout, Norm, Op, OpContext, PadMode, ParseProfileError, Part, Place, Placement,
+    PlacementReason, Pool2dOptions, RawElement, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved,
+    Scalar, Shape, SmallestPool, SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions,
+    UnknownGradient, UnknownGradients, View, ViewMut, apply, backend, check_gradients, checkpoint, dlpack,
+    dry_run, evaluating, is_recording, is_replaying, is_training, largest_fit, no_grad, smallest_pool,
+    testing, training, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
@@ -160,8 +161,8 @@ pub mod prelude {
 /// If the device's memory cannot be had.
 pub fn memory_report(device: &Device) -> Result<Report> {
     let mut pools = vec![Arc::clone(device.default_allocator()?)];
-    if device.outside_memory().num_allocs > 0 {
-        pools.push(device.outside_allocator());
+    if device.external_memory().num_allocs > 0 {
+        pools.push(device.external_allocator());
     }
     Ok(Report::new(device.tracker(), &pools))
 }

@@ -91,7 +91,7 @@ fn a_dry_run_for_a_gpu_includes_pages_and_workspace() {
 fn profiles_that_make_no_sense_are_refused_with_a_hint() {
     for (text, hint) in [
         ("toaster", "there are this, cpu, cuda, t4, "),
-        ("cuda", "cuda needs its memory"),
+        ("cuda", "cuda requires the amount of memory"),
         ("t4,limit=lots", "expected bytes, a percentage or all-BYTES"),
     ] {
         let output = run("linear_regression", &[], &[&format!("--dry-run={text}")]);

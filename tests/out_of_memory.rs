@@ -150,7 +150,7 @@ fn largest_fit_finds_83_in_the_readme_example_and_84_fails() {
     let found =
         largest_fit(profile, 1..=512, |device, batch| Network::new(device)?.scores(device, batch)).unwrap();
     assert_eq!(found.largest, Some(83));
-    assert_eq!(found.refused.map(|refused| refused.number), Some(84));
+    assert_eq!(found.failure.map(|failure| failure.number), Some(84));
     // A pool of its own for each batch, and one pool in which the larger batches failed before.
     let pool = || Runtime::builder().pool(Bytes::mib(8)).build().unwrap().cpu().unwrap();
     for (batch, fits) in [(83, true), (84, false), (512, false)] {

@@ -153,9 +153,9 @@ fn a_trace_is_written_that_holds_together_plain_and_compressed() {
 fn placements_are_told_once_each() {
     let output = run(&["--epochs", "1", "--log-placement", "--device", "cpu"]);
     let lines: Vec<&str> = stderr(&output).lines().collect();
-    assert_eq!(lines[0], "device cpu:0: asked for");
-    assert_eq!(lines.iter().filter(|line| **line == "linear on cpu:0: its inputs are there").count(), 1);
-    assert!(lines.contains(&"linear on cpu:0: its forward ran there"), "{lines:?}");
+    assert_eq!(lines[0], "device cpu:0: requested");
+    assert_eq!(lines.iter().filter(|line| **line == "linear on cpu:0: device of its inputs").count(), 1);
+    assert!(lines.contains(&"linear on cpu:0: device of its forward pass"), "{lines:?}");
 }
 
 #[test]

@@ -105,7 +105,10 @@ fn a_bad_target_is_named_with_file_line_and_column() {
 fn a_file_whose_columns_are_all_answers_is_refused_by_its_name() {
     let refused = |columns| Err(DataError::NoFeatures { path: "x.csv".into(), columns });
     assert_eq!(parse("1\n2\n"), refused(1));
-    assert_eq!(message(parse("1\n")), "x.csv: no column is left for features: all 1 are labels or targets");
+    assert_eq!(
+        message(parse("1\n")),
+        "x.csv: all 1 columns are labels or targets; leave at least one for features"
+    );
     for (targets, columns) in [(TargetColumns::Last(2), 2), (TargetColumns::Indices(vec![1, 0, 1]), 2)] {
         assert_eq!(parse_with("1,2\n", &CsvOptions::default().with_targets(targets)), refused(columns));
     }
@@ -169,14 +172,14 @@ fn a_long_bad_field_is_repeated_in_part() {
 
 #[test]
 fn a_line_with_more_or_fewer_columns_is_refused() {
-    assert_eq!(message(parse("1,2\n3\n")), "x.csv: line 2 has 1 columns, the lines before have 2");
-    assert_eq!(message(parse("1,2\n3,4,5\n")), "x.csv: line 2 has 3 columns, the lines before have 2");
+    assert_eq!(message(parse("1,2\n3\n")), "x.csv: line 2 has 1 columns, but the preceding lines have 2");
+    assert_eq!(message(parse("1,2\n3,4,5\n")), "x.csv: line 2 has 3 columns, but the preceding lines have 2");
 }
 
 #[test]
 fn no_rows_are_an_error_with_and_without_a_header() {
     for text in ["", "\n\n"] {
-        assert_eq!(message(parse(text)), "x.csv: no data in it");
+        assert_eq!(message(parse(text)), "x.csv: the file contains no data");
     }
     let header = CsvOptions::default().with_header(true);
     assert_eq!(parse_with("a,b\n", &header), Err(DataError::Empty { path: "x.csv".into() }));

@@ -154,7 +154,11 @@ fn a_run_does_not_go_on_without_the_states_of_its_sources_of_randomness() {
         assert_eq!(bits(to), before);
         // The parameters alone fit.
         checkpoint(from).restore(to).unwrap();
-        assert!(mismatch.to_string().starts_with("load: these are not the sources of randomness expected; "));
+        assert!(
+            mismatch
+                .to_string()
+                .starts_with("load: the file does not match the expected sources of randomness; ")
+        );
         (mismatch.missing, mismatch.unexpected)
     };
     let source = || vec!["dropout.rng".to_owned()];
@@ -302,7 +306,7 @@ fn a_state_of_another_optimiser_is_refused_and_parameters_stay_too() {
     assert!(mismatch.missing.contains(&"fc1.weight.momentum".to_owned()));
     let message = mismatch.to_string();
     assert!(
-        message.starts_with("load: this is not the state of sgd for these parameters; missing: "),
+        message.starts_with("load: the file does not match the state of sgd for these parameters; missing: "),
         "{message}"
     );
     assert_eq!(bits(&other), before);

@@ -194,7 +194,7 @@ fn an_owner_may_use_the_parameter_that_set_moves_off_its_memory() {
     // The owner goes after the change: it finds the new values, and doubles them.
     assert_eq!(*found.lock().unwrap(), [3.0, 4.0]);
     assert_eq!(values_of(&parameter), [6.0, 8.0]);
-    assert_eq!(device.outside_memory().bytes_in_use, 0);
+    assert_eq!(device.external_memory().bytes_in_use, 0);
 }
 
 #[test]

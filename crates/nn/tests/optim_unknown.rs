@@ -72,8 +72,8 @@ fn gradients_of_another_model_are_counted_and_described() {
             error.to_string(),
             format!(
                 "{name}: 4 of 8 gradients belong to parameters that the optimizer does not hold: f32 [3, 4] in critic.fc1; \
-                 f32 [4] in critic.fc1; f32 [4, 3] in critic.fc2; f32 [3] in critic.fc2; make the optimizer of all parameters \
-                 (a field may be missing from visit_parts!), or ignore these gradients by step_partial, split_off or freeze"
+                 f32 [4] in critic.fc1; f32 [4, 3] in critic.fc2; f32 [3] in critic.fc2; create the optimizer with all parameters \
+                 (a field may be missing from visit_parts!), or exclude these gradients with step_partial, split_off or freeze"
             )
         );
         assert_eq!((values(&own), optimizer.state().unwrap()), (before, state), "{name}");

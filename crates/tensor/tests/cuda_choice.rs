@@ -35,7 +35,7 @@ fn a_device_that_computes_is_chosen_and_the_same_each_time() {
         let runtime = runtime();
         runtime.tracker().start_log(Bytes::mib(1));
         let choice = runtime.choose(None).unwrap();
-        assert_eq!((choice.device.id(), &choice.passed_over), (CUDA, &None));
+        assert_eq!((choice.device.id(), &choice.gpu_error), (CUDA, &None));
         assert!(choice.reason.starts_with(&format!("chosen automatically{expected}")), "{}", choice.reason);
         assert_eq!(choice.reason.len() > 25, !expected.is_empty());
         assert_eq!(runtime.best().unwrap(), choice.device);
@@ -91,9 +91,7 @@ fn a_device_that_does_not_compute_is_passed_over_with_the_reason_and_left_as_it_
         for _ in 0..2 {
             let choice = runtime.choose(None).unwrap();
             assert_eq!(choice.device.id(), DeviceId::CPU);
-            let Some(Error::NoDevice { device, reason: fault }) = choice.passed_over else {
-                panic!("{what}")
-            };
+            let Some(Error::NoDevice { device, reason: fault }) = choice.gpu_error else { panic!("{what}") };
             assert!(device == "cuda:0" && is_wrong(what, &fault), "{fault:?}");
             assert!(choice.reason.starts_with("chosen automatically; cuda:0: "), "{}", choice.reason);
             assert!(choice.reason.contains(words), "{}", choice.reason);
@@ -103,7 +101,7 @@ fn a_device_that_does_not_compute_is_passed_over_with_the_reason_and_left_as_it_
         assert_eq!(runtime.best().unwrap(), runtime.cpu().unwrap());
         return;
     }
-    let fake = Fake::whole(TARGET, "passed_over");
+    let fake = Fake::whole(TARGET, "gpu_error");
     let run = |expected, variable| {
         let test = "a_device_that_does_not_compute_is_passed_over_with_the_reason_and_left_as_it_was";
         fake.run(test, expected, &[variable]);
@@ -145,7 +143,7 @@ fn the_users_variable_chooses_before_the_automatic_choice() {
     for (device, chosen) in [("cpu", "cpu:0"), ("dry", "dry:0")] {
         let choice = choose(device).unwrap();
         assert_eq!(choice.device.id().to_string(), chosen);
-        assert_eq!(choice.reason, "asked for by HIGHWATER_DEVICE");
+        assert_eq!(choice.reason, "requested by HIGHWATER_DEVICE");
     }
     assert!(
         matches!(choose("cuda:4000").unwrap_err(), Error::NoDevice { device, .. } if device == "cuda:4000")

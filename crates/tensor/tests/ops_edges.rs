@@ -411,5 +411,5 @@ fn an_equation_of_one_operand_takes_every_type() {
     }
     let truths = counted.to_dtype(DType::Bool).unwrap();
     let refused = Tensor::einsum("ij,kj->ik", &[&truths, &truths]).unwrap_err().to_string();
-    assert_eq!(refused, "einsum: not defined for bool");
+    assert_eq!(refused, "einsum: does not support element type bool; convert with `to_dtype`");
 }

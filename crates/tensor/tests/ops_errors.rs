@@ -132,7 +132,10 @@ fn shapes_that_do_not_match_are_both_named() {
             |g| Tensor::einsum("...,...", &[&g.matrix.unsqueeze(0)?, &g.vector]),
             "einsum: shapes [1, 2, 3] and [4] do not match",
         ),
-        (|g| g.matrix.reshape([4, 2]), "reshape: 6 elements do not make shape [4, 2]"),
+        (
+            |g| g.matrix.reshape([4, 2]),
+            "reshape: shape [4, 2] does not match 6 elements; the sizes must multiply to that number",
+        ),
     ]);
 }
 
@@ -165,26 +168,44 @@ fn element_types_that_do_not_match_are_named_with_both_shapes() {
 #[test]
 fn element_types_that_an_op_is_not_defined_for_are_named() {
     assert_refused(&[
-        (|g| g.truths.add(&g.truths), "add: not defined for bool"),
-        (|g| g.truths.neg(), "neg: not defined for bool"),
-        (|g| g.ints.sqrt(), "sqrt: not defined for i64"),
-        (|g| g.ints.mean_all(), "mean: not defined for i64"),
-        (|g| g.truths.argmax(0), "argmax: not defined for bool"),
-        (|g| g.truths.matmul(&g.truths), "matmul: not defined for bool"),
-        (|g| g.ints.softmax(0), "softmax: not defined for i64"),
-        (|g| g.ints.dropout(0.5, &Rng::new(1)), "dropout: not defined for i64"),
-        (|g| g.vector.one_hot(2), "one_hot: not defined for f32"),
-        (|g| g.ints.kl_div(&g.ints, Reduction::Mean), "kl_div: not defined for i64"),
-        (|g| g.ints.std_all(1), "std: not defined for i64"),
-        (|g| g.ints.logsumexp(0), "logsumexp: not defined for i64"),
-        (|g| g.ints.norm(Norm::L2, 0), "norm: not defined for i64"),
-        (|g| g.truths.argsort(0, SortOrder::Ascending), "argsort: not defined for bool"),
-        (|g| Tensor::einsum("ij,ij->", &[&g.truths, &g.truths]), "einsum: not defined for bool"),
+        (|g| g.truths.add(&g.truths), "add: does not support element type bool; convert with `to_dtype`"),
+        (|g| g.truths.neg(), "neg: does not support element type bool; convert with `to_dtype`"),
+        (|g| g.ints.sqrt(), "sqrt: does not support element type i64; convert with `to_dtype`"),
+        (|g| g.ints.mean_all(), "mean: does not support element type i64; convert with `to_dtype`"),
+        (|g| g.truths.argmax(0), "argmax: does not support element type bool; convert with `to_dtype`"),
+        (
+            |g| g.truths.matmul(&g.truths),
+            "matmul: does not support element type bool; convert with `to_dtype`",
+        ),
+        (|g| g.ints.softmax(0), "softmax: does not support element type i64; convert with `to_dtype`"),
+        (
+            |g| g.ints.dropout(0.5, &Rng::new(1)),
+            "dropout: does not support element type i64; convert with `to_dtype`",
+        ),
+        (|g| g.vector.one_hot(2), "one_hot: does not support element type f32; convert with `to_dtype`"),
+        (
+            |g| g.ints.kl_div(&g.ints, Reduction::Mean),
+            "kl_div: does not support element type i64; convert with `to_dtype`",
+        ),
+        (|g| g.ints.std_all(1), "std: does not support element type i64; convert with `to_dtype`"),
+        (|g| g.ints.logsumexp(0), "logsumexp: does not support element type i64; convert with `to_dtype`"),
+        (|g| g.ints.norm(Norm::L2, 0), "norm: does not support element type i64; convert with `to_dtype`"),
+        (
+            |g| g.truths.argsort(0, SortOrder::Ascending),
+            "argsort: does not support element type bool; convert with `to_dtype`",
+        ),
+        (
+            |g| Tensor::einsum("ij,ij->", &[&g.truths, &g.truths]),
+            "einsum: does not support element type bool; convert with `to_dtype`",
+        ),
         (
             |g| g.truths.scatter_add(0, &Tensor::zeros_of(g.truths.device(), [2, 3], DType::I64)?, &g.truths),
-            "scatter_add: not defined for bool",
+            "scatter_add: does not support element type bool; convert with `to_dtype`",
         ),
-        (|g| g.ints.clone().requiring_grad(), "requiring_grad: not defined for i64"),
+        (
+            |g| g.ints.clone().requiring_grad(),
+            "requiring_grad: does not support element type i64; convert with `to_dtype`",
+        ),
     ]);
 }
 
@@ -223,7 +244,7 @@ fn axes_and_ranges_that_are_not_there_are_named() {
             |g| g.matrix.at((..).every(0)),
             "at: range 0..2 with step 0 is out of bounds for axis 0 of shape [2, 3]",
         ),
-        (|g| g.empty.norm(Norm::Max, 1), "norm: no elements along the reduced axes of shape [2, 0]"),
+        (|g| g.empty.norm(Norm::Max, 1), "norm: cannot reduce zero elements along an axis of shape [2, 0]"),
         (|g| g.vector.tril(0), "tril: expected at least two axes, got shape [4]"),
         (
             |g| Tensor::einsum("i->", &[&g.matrix]),
@@ -233,7 +254,7 @@ fn axes_and_ranges_that_are_not_there_are_named() {
             |g| Tensor::einsum("ijk...->...", &[&g.matrix]),
             "einsum: expected an axis for each letter, got shape [2, 3]",
         ),
-        (|g| g.empty.max(1), "max: no elements along the reduced axes of shape [2, 0]"),
+        (|g| g.empty.max(1), "max: cannot reduce zero elements along an axis of shape [2, 0]"),
         (|g| g.vector.t(), "t: expected at least two axes, got shape [4]"),
     ]);
 }
@@ -241,23 +262,23 @@ fn axes_and_ranges_that_are_not_there_are_named() {
 #[test]
 fn indices_that_point_outside_are_named() {
     assert_refused(&[
-        (|g| g.matrix.cross_entropy(&g.ints), "cross_entropy: index 7 is out of range for 3 entries"),
-        (|g| g.matrix.index_select(0, &g.ints), "index_select: index 7 is out of range for 2 entries"),
-        (|g| g.ints.one_hot(8), "one_hot: index -1 is out of range for 8 entries"),
+        (|g| g.matrix.cross_entropy(&g.ints), "cross_entropy: index 7 is out of range for length 3"),
+        (|g| g.matrix.index_select(0, &g.ints), "index_select: index 7 is out of range for length 2"),
+        (|g| g.ints.one_hot(8), "one_hot: index -1 is out of range for length 8"),
         (
             |g| {
                 let options = CrossEntropyOptions { ignore_index: Some(-1), ..Default::default() };
                 g.matrix.cross_entropy_with(&g.ints, options)
             },
-            "cross_entropy: index 7 is out of range for 3 entries",
+            "cross_entropy: index 7 is out of range for length 3",
         ),
         (
             |g| g.vector.scatter_add(0, &g.ints, &g.vector.narrow(0, 0, 2)?),
-            "scatter_add: index 7 is out of range for 4 entries",
+            "scatter_add: index 7 is out of range for length 4",
         ),
-        (|g| g.matrix.at((0, 3)), "at: index 3 is out of range for 3 entries"),
-        (|g| g.matrix.at(-3), "at: index -3 is out of range for 2 entries"),
-        (|g| g.matrix.at((.., -4..)), "at: index -4 is out of range for 3 entries"),
+        (|g| g.matrix.at((0, 3)), "at: index 3 is out of range for length 3"),
+        (|g| g.matrix.at(-3), "at: index -3 is out of range for length 2"),
+        (|g| g.matrix.at((.., -4..)), "at: index -4 is out of range for length 3"),
     ]);
 }
 
@@ -308,14 +329,8 @@ fn arguments_that_an_op_cannot_follow_are_named() {
             Tensor::einsum("i...->i", &[x]),
             "einsum: the result has no ... for axes that operands have at position 7 of \"i...->i\"",
         ),
-        (
-            v.pad(&[(usize::MAX, 1)], 0),
-            "pad: shape [18446744073709551615] of f32 has more bytes than can be addressed",
-        ),
-        (
-            v.tile(&[usize::MAX]),
-            "tile: shape [18446744073709551615, 4] of f32 has more bytes than can be addressed",
-        ),
+        (v.pad(&[(usize::MAX, 1)], 0), "pad: shape [18446744073709551615] of f32 exceeds the address space"),
+        (v.tile(&[usize::MAX]), "tile: shape [18446744073709551615, 4] of f32 exceeds the address space"),
     ] {
         assert_eq!(message(result), expected);
     }
@@ -335,15 +350,15 @@ fn element_counts_that_overflow_are_errors() {
     assert_refused(&[
         (
             |g| Tensor::zeros(g.matrix.device(), [HUGE, HUGE]),
-            "zeros: shape [1099511627776, 1099511627776] of f32 has more bytes than can be addressed",
+            "zeros: shape [1099511627776, 1099511627776] of f32 exceeds the address space",
         ),
         (
             |g| Tensor::arange(g.matrix.device(), usize::MAX),
-            "arange: shape [18446744073709551615] of i64 has more bytes than can be addressed",
+            "arange: shape [18446744073709551615] of i64 exceeds the address space",
         ),
         (
             |g| g.vector.slice(0, ..1)?.broadcast_to([HUGE, HUGE]),
-            "broadcast_to: shape [1099511627776, 1099511627776] of f32 has more bytes than can be addressed",
+            "broadcast_to: shape [1099511627776, 1099511627776] of f32 exceeds the address space",
         ),
         (
             // Two views that exist, whose sum would not.
@@ -351,15 +366,15 @@ fn element_counts_that_overflow_are_errors() {
                 let one = g.vector.slice(0, ..1)?;
                 one.broadcast_to([HUGE, 1])?.add(&one.broadcast_to([1, HUGE])?)
             },
-            "add: shape [1099511627776, 1099511627776] of f32 has more bytes than can be addressed",
+            "add: shape [1099511627776, 1099511627776] of f32 exceeds the address space",
         ),
         (
             |g| Tensor::from_slice(g.matrix.device(), &[1.0f32], [HUGE, HUGE]),
-            "from_slice: 1 elements do not make shape [1099511627776, 1099511627776]",
+            "from_slice: shape [1099511627776, 1099511627776] does not match 1 elements; the sizes must multiply to that number",
         ),
         (
             |g| Tensor::zeros(g.matrix.device(), [1; 9]),
-            "zeros: a shape has 9 axes, more than the 8 that a tensor can have",
+            "zeros: a shape has 9 axes, but tensors support at most 8",
         ),
     ]);
 }
@@ -377,7 +392,10 @@ fn tensors_of_two_devices_do_not_meet_in_an_op() {
     }
     let elsewhere = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
     let refused = a.add(&Tensor::ones(&elsewhere, [2, 2]).unwrap()).unwrap_err();
-    assert_eq!(refused.to_string(), "add: tensors are on cpu:0 of two runtimes; move one of them first");
+    assert_eq!(
+        refused.to_string(),
+        "add: tensors are on cpu:0 of two runtimes; move one of them first with `to_device`"
+    );
     let stack = a.broadcast_to([3, 2, 2]).unwrap().contiguous().unwrap();
     assert!(matches!(stack.matmul(&b), Err(Error::DeviceMismatch { op: "matmul", .. })));
 }
@@ -388,9 +406,9 @@ fn an_exhausted_pool_is_an_error_with_a_report_and_can_be_used_on() {
     let device = runtime.cpu().unwrap();
     let x = Tensor::ones(&device, [256, 512]).unwrap().requiring_grad().unwrap();
     let error = x.matmul(&x.t().unwrap().contiguous().unwrap()).unwrap_err();
-    assert!(error.to_string().starts_with("matmul: no memory for shape [256, 256] of f32"), "{error}");
+    assert!(error.to_string().starts_with("matmul: cannot allocate shape [256, 256] of f32"), "{error}");
     let error = x.exp().and_then(|y| y.exp()).unwrap_err();
-    assert!(error.to_string().starts_with("exp: no memory for shape [256, 512] of f32"), "{error}");
+    assert!(error.to_string().starts_with("exp: cannot allocate shape [256, 512] of f32"), "{error}");
     let report = error.out_of_memory().unwrap();
     assert_eq!(report.requested, 256 * 512 * 4);
     // What fits still works, and the tensor is what it was.
@@ -406,7 +424,7 @@ fn ops_along_one_axis_without_memory_tell_of_the_axes_that_were_given() {
     let told = |result: Result<Tensor>, op: &str, dims: &[usize]| {
         let error = result.unwrap_err();
         assert!(
-            error.to_string().starts_with(&format!("{op}: no memory for shape {dims:?} of f32")),
+            error.to_string().starts_with(&format!("{op}: cannot allocate shape {dims:?} of f32")),
             "{error}"
         );
         assert_eq!(error.out_of_memory().unwrap().subject.as_ref().unwrap().extents, dims);
@@ -430,7 +448,7 @@ fn ops_along_one_axis_without_memory_tell_of_the_axes_that_were_given() {
         let error = loss.backward().unwrap_err();
         drop(held);
         assert!(
-            error.to_string().starts_with(&format!("{op}: no memory for shape {dims:?} of f32")),
+            error.to_string().starts_with(&format!("{op}: cannot allocate shape {dims:?} of f32")),
             "{error}"
         );
     };
@@ -582,6 +600,6 @@ fn more_axes_than_there_can_be_are_an_error_of_the_op() {
         (parameter.map(|parameter| parameter.tensor()), "init"),
     ] {
         let message = result.unwrap_err().to_string();
-        assert_eq!(message, format!("{op}: a shape has 9 axes, more than the 8 that a tensor can have"));
+        assert_eq!(message, format!("{op}: a shape has 9 axes, but tensors support at most 8"));
     }
 }

@@ -261,7 +261,10 @@ fn a_graph_is_passed_once() {
     assert_eq!(loss.backward().unwrap_err(), Error::GraphSpent { op: "square" });
     // The part that another loss shares with this one is spent as well.
     let error = y.neg().unwrap().backward().unwrap_err();
-    assert_eq!(error.to_string(), "backward: exp was already passed; its saved tensors are freed");
+    assert_eq!(
+        error.to_string(),
+        "backward: an earlier backward pass freed the saved tensors of exp; run the forward pass again"
+    );
 }
 
 #[test]

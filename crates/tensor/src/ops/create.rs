@@ -39,7 +39,7 @@ pub(super) fn create(
 ) -> Result<Tensor> {
     let shape = shape.into_shape().map_err(|error| error.in_op(op))?;
     let device = place.device();
-    device.placement().tell(op, device, PlacementReason::Asked);
+    device.placement().notify(op, device, PlacementReason::Requested);
     let ctx =
         OpContext::create(op, device, place.memory()?, options.category).with_attributes(&options.attributes);
     let mut out = ctx.output(&shape, options.dtype)?;
@@ -358,6 +358,9 @@ mod tests {
     #[test]
     fn a_slice_of_another_length_than_the_shape_is_an_error() {
         let error = Tensor::from_slice(&cpu(), &[1.0f32, 2.0], [3]).unwrap_err();
-        assert_eq!(error.to_string(), "from_slice: 2 elements do not make shape [3]");
+        assert_eq!(
+            error.to_string(),
+            "from_slice: shape [3] does not match 2 elements; the sizes must multiply to that number"
+        );
     }
 }

@@ -206,9 +206,12 @@ mod tests {
         );
         assert_eq!(
             message(x.index_select(0, &indices(&device, &[0, 2]))),
-            "index_select: index 2 is out of range for 2 entries"
+            "index_select: index 2 is out of range for length 2"
         );
-        assert_eq!(message(two.one_hot(1)), "one_hot: index 1 is out of range for 1 entries");
-        assert_eq!(message(x.one_hot(3)), "one_hot: not defined for f32");
+        assert_eq!(message(two.one_hot(1)), "one_hot: index 1 is out of range for length 1");
+        assert_eq!(
+            message(x.one_hot(3)),
+            "one_hot: does not support element type f32; convert with `to_dtype`"
+        );
     }
 }

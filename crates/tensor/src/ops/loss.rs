@@ -324,11 +324,11 @@ mod tests {
         );
         assert_eq!(
             message(Tensor::from_slice(&device, &[0i64, 3], 2)),
-            "cross_entropy: index 3 is out of range for 3 entries"
+            "cross_entropy: index 3 is out of range for length 3"
         );
         assert_eq!(
             message(Tensor::from_slice(&device, &[-1i64, 0], 2)),
-            "cross_entropy: index -1 is out of range for 3 entries"
+            "cross_entropy: index -1 is out of range for length 3"
         );
         assert_eq!(
             logits.mse_loss(&Tensor::zeros(&device, 3).unwrap(), Reduction::Mean).unwrap_err().to_string(),

@@ -197,7 +197,7 @@ fn the_widest_integers_without_a_sign_are_read_where_i64_holds_them() {
     let lone = [numpy("<u8", "False", "()"), u64::MAX.to_le_bytes().to_vec()].concat();
     assert_eq!(
         read(&lone).unwrap_err().to_string(),
-        "f: at offset 128: the element of the array at [] is 18446744073709551615, which i64 does not hold"
+        "f: at offset 128: the element of the array at [] is 18446744073709551615, which is out of range for i64"
     );
 }
 
@@ -227,7 +227,7 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
         (one("'<f4'", "(1,)"), "behind the last element"),
         (one("'<f4'", "(-2,)"), "a size here"),
         (one("'<f4'", "(99999999999999999999,)"), "a size here"),
-        (one("'<f4'", "(1,1,1,1,1,1,1,1,2)"), "the array has 9 axes, and tensors have at most 8"),
+        (one("'<f4'", "(1,1,1,1,1,1,1,1,2)"), "the array has 9 axes, but tensors support at most 8"),
         (one("'<f4'", "2"), "'(' here"),
         (one("'>u9'", "(1,)"), "of type \">u9\""),
         (one("'>i2'", "(3,)"), "behind the last element"),

@@ -1,21 +1,21 @@
-//! Tensors by leaf, in the order of the leaves.
+//! A map from leaves to tensors, sorted by leaf.
 
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
 
-/// A sorted list, largest leaf first. A backward pass comes to the leaves about in that order, and an optimiser takes the
-/// gradients out from the smallest on: both at the end of the list, so that nothing else has to move.
+/// A sorted list, largest leaf first. Backward passes reach the leaves roughly in that order, and optimizers
+/// remove gradients from the smallest leaf on. Both happen at the end of the list, so nothing else moves.
 #[derive(Debug, Default)]
-pub(crate) struct ByLeaf(Vec<(LeafId, Tensor)>);
+pub(crate) struct LeafMap(Vec<(LeafId, Tensor)>);
 
-/// Where a walk over the leaves has come to: what was seen last.
+/// The position of the last search. It makes searches in the order of the leaves fast.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor(usize);
+pub(crate) struct LeafCursor(usize);
 
-impl ByLeaf {
-    /// Where a leaf is, or where it belongs.
+impl LeafMap {
+    /// Returns the position of a leaf, or else the position for its insertion.
     #[inline]
     fn find(&self, leaf: LeafId) -> std::result::Result<usize, usize> {
         match self.0.last() {
@@ -35,7 +35,7 @@ impl ByLeaf {
         self.find(leaf).ok().map(|at| &mut self.0[at].1)
     }
 
-    /// Puts a tensor in the place of a leaf; that which was there is dropped.
+    /// Inserts a tensor for a leaf, and drops the previous one.
     pub(crate) fn insert(&mut self, leaf: LeafId, tensor: Tensor) {
         match self.find(leaf) {
             Ok(at) => self.0[at].1 = tensor,
@@ -43,10 +43,11 @@ impl ByLeaf {
         }
     }
 
-    /// Adds a tensor to what a leaf has, which is taken out while `sum` makes one of both: so its buffer has a single owner.
+    /// Adds a tensor to that of a leaf. Removes the existing tensor during the call of `sum`, so that its
+    /// buffer has a single owner.
     ///
     /// # Errors
-    /// What `sum` says: the leaf has nothing any more then.
+    /// The error of `sum`; the leaf has no tensor then.
     #[inline]
     pub(crate) fn add(
         &mut self,
@@ -64,7 +65,7 @@ impl ByLeaf {
         Ok(())
     }
 
-    /// Puts a leaf that is not there where it belongs.
+    /// Inserts a new leaf at its position.
     #[inline]
     fn insert_at(&mut self, at: usize, leaf: LeafId, tensor: Tensor) {
         self.0.insert(at, (leaf, tensor));
@@ -76,49 +77,49 @@ impl ByLeaf {
         Some(self.0.remove(at).1)
     }
 
-    /// Where a walk from the smallest leaf on begins.
-    pub(crate) const fn cursor(&self) -> Cursor {
-        Cursor(self.0.len())
+    /// Returns a cursor for a search from the smallest leaf on.
+    pub(crate) const fn cursor(&self) -> LeafCursor {
+        LeafCursor(self.0.len())
     }
 
-    /// What a leaf has. Where a walk has come to it is looked for first.
+    /// Returns the tensor of a leaf. The search starts at the cursor.
     ///
     /// # Errors
-    /// The type of what there is of the leaf before it was converted.
+    /// The element type of an existing tensor that precedes a conversion of the leaf.
     #[inline]
     pub(crate) fn find_latest(
         &self,
         leaf: LeafId,
-        cursor: &mut Cursor,
+        cursor: &mut LeafCursor,
     ) -> std::result::Result<Option<&Tensor>, DType> {
         let next = cursor.0.wrapping_sub(1);
         let found = match self.0.get(next) {
             Some((other, _)) if *other == leaf => Ok(next),
             _ => self.find(leaf),
         };
-        // What was converted to it stands right before it in their order, and so behind it here.
-        let (Ok(behind) | Err(behind)) = found.map(|at| at + 1);
-        if let Some((former, tensor)) = self.0.get(behind)
-            && former.became(leaf)
+        // An earlier version of the leaf precedes it in the order of leaves, so it follows here.
+        let (Ok(next) | Err(next)) = found.map(|at| at + 1);
+        if let Some((earlier, tensor)) = self.0.get(next)
+            && earlier.was_converted_to(leaf)
         {
             return Err(tensor.dtype());
         }
         let Ok(at) = found else { return Ok(None) };
-        *cursor = Cursor(at);
+        *cursor = LeafCursor(at);
         Ok(self.0.get(at).map(|(_, tensor)| tensor))
     }
 
-    /// Moves the gradients of these leaves to a list of their own, with those from before a conversion. Linear where the leaves
-    /// come in order.
+    /// Moves the gradients of these leaves to a new map, including gradients that precede a conversion. Takes
+    /// linear time if the leaves are sorted.
     pub(crate) fn split_off(&mut self, leaves: impl Iterator<Item = LeafId>) -> Self {
-        let mut families: Vec<u64> = leaves.map(LeafId::family).collect();
-        // The largest last, as this list begins with the largest leaf.
-        families.sort_unstable();
+        let mut identities: Vec<u64> = leaves.map(LeafId::identity).collect();
+        // The largest last, because this list starts with the largest leaf.
+        identities.sort_unstable();
         let mut is_wanted = |leaf: LeafId| {
-            while families.last().is_some_and(|last| *last > leaf.family()) {
-                families.pop();
+            while identities.last().is_some_and(|last| *last > leaf.identity()) {
+                identities.pop();
             }
-            families.last() == Some(&leaf.family())
+            identities.last() == Some(&leaf.identity())
         };
         Self(self.0.extract_if(.., |(leaf, _)| is_wanted(*leaf)).collect())
     }
@@ -131,7 +132,7 @@ impl ByLeaf {
         self.0.is_empty()
     }
 
-    /// The smallest leaf.
+    /// Returns the smallest leaf.
     pub(crate) fn first(&self) -> Option<LeafId> {
         self.0.last().map(|(leaf, _)| *leaf)
     }
@@ -145,8 +146,8 @@ impl ByLeaf {
     }
 }
 
-impl Drop for ByLeaf {
-    /// In the order of the leaves, so that memory is freed in the same order in every run.
+impl Drop for LeafMap {
+    /// Drops tensors in the order of the leaves, so that every run frees memory in the same order.
     fn drop(&mut self) {
         while self.0.pop().is_some() {}
     }
@@ -158,24 +159,25 @@ mod tests {
     use crate::device::Runtime;
 
     #[test]
-    fn a_gradient_of_what_a_leaf_was_is_found_wherever_it_stands() {
+    fn find_latest_detects_gradients_before_a_conversion() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let id = |leaf: &Tensor| leaf.leaf().unwrap();
         let values = || Tensor::ones(&device, 1).unwrap();
         let leaves: Vec<Tensor> = (0..3).map(|_| values().requiring_grad().unwrap()).collect();
         for (at, leaf) in leaves.iter().enumerate() {
-            let latest = id(&values().requiring_grad_after(leaf).unwrap());
-            let latest_of_all = leaves.iter().map(|leaf| id(&values().requiring_grad_after(leaf).unwrap()));
+            let latest = id(&values().requiring_grad_as_conversion_of(leaf).unwrap());
+            let latest_of_all =
+                leaves.iter().map(|leaf| id(&values().requiring_grad_as_conversion_of(leaf).unwrap()));
             for with_latest in [false, true] {
-                let mut list = ByLeaf::default();
+                let mut list = LeafMap::default();
                 leaves.iter().for_each(|leaf| list.insert(id(leaf), leaf.clone()));
                 if with_latest {
                     list.insert(latest, leaf.clone());
                 }
-                let find = |list: &ByLeaf, latest| {
-                    // Wherever it is looked for first.
+                let find = |list: &LeafMap, latest| {
+                    // The result does not depend on the cursor.
                     let found =
-                        |place| list.find_latest(latest, &mut Cursor(place)).map(|found| found.is_some());
+                        |place| list.find_latest(latest, &mut LeafCursor(place)).map(|found| found.is_some());
                     let everywhere = (0..=list.len() + 1).map(found).collect::<Vec<_>>();
                     assert!(everywhere.iter().all(|found| *found == everywhere[0]), "{everywhere:?}");
                     everywhere[0]
@@ -191,16 +193,16 @@ mod tests {
     }
 
     #[test]
-    fn leaves_are_found_and_told_in_their_order_however_they_came() {
+    fn iteration_is_sorted_for_any_order_of_insertion() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let leaf = || {
             let leaf = Tensor::ones(&device, 1).unwrap().requiring_grad().unwrap();
             (leaf.leaf().unwrap(), leaf)
         };
         let leaves: Vec<_> = (0..5).map(|_| leaf()).collect();
-        let ids = |list: &ByLeaf| list.iter().map(|(id, _)| id).collect::<Vec<_>>();
+        let ids = |list: &LeafMap| list.iter().map(|(id, _)| id).collect::<Vec<_>>();
         for order in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 4, 0, 3, 1]] {
-            let mut list = ByLeaf::default();
+            let mut list = LeafMap::default();
             for at in order {
                 assert!(list.get(leaves[at].0).is_none() && list.remove(leaves[at].0).is_none());
                 list.insert(leaves[at].0, leaves[at].1.clone());
