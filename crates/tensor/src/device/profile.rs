@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn every_gpu_is_found_by_its_name_and_has_most_of_what_the_name_says() {
+    fn gpu_profiles_are_found_by_name() {
         for name in DeviceProfile::gpus() {
             let profile = parse(&name.to_uppercase()).unwrap();
             assert_eq!((profile.name(), profile.limit()), (name, None));

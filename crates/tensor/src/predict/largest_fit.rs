@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_fits_and_the_next_number_does_not_whatever_the_range() {
+    fn the_largest_fit_is_exact_in_any_range() {
         for capacity in [1, 2, 3, 7, 8, 9, 100, 1000] {
             for first in [0, 1, capacity] {
                 for last in [capacity, capacity + 1, capacity + 2, 4096] {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_no_memory_has_do_not_fit_and_other_errors_are_errors() {
+    fn impossible_sizes_do_not_fit() {
         let wide = |device: &Device, n: u64| Tensor::zeros(device, [1 << 30, n as usize]).map(drop);
         let found = largest_fit(pool(Bytes(1 << 62)), 1..=u64::MAX, wide).unwrap();
         assert!(found.largest.is_some_and(|largest| largest >= 1 << 20), "{found}");

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_takes_nothing_needs_no_pool_and_what_fits_nowhere_is_an_error() {
+    fn an_empty_program_needs_no_pool() {
         let found = smallest_pool(anywhere(), |_| Ok(())).unwrap();
         assert!(found.smallest == Bytes(0) && found.refused.is_none());
         let too_much = |device: &Device| with_hole(device, 1000, 1000);

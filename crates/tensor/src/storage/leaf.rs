@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_that_was_converted_too_often_to_be_counted_is_no_other_one() {
+    fn a_saturated_conversion_count_matches_no_leaf() {
         let mut leaf = LeafId::next();
         let other = LeafId::next();
         for _ in 0..(1 << LeafId::BITS_OF_CONVERSIONS) {

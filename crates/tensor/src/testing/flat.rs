@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_before_is_not_flat_either_and_a_failing_step_is_named() {
+    fn a_decrease_is_not_flat_and_a_failing_step_is_named() {
         let device = dry();
         let mut kept = vec![Tensor::zeros(&device, [64]).unwrap(); 1];
         let error = check_flat_after(&device, 1, 4, |step| {

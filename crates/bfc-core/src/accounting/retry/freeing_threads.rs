@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_are_those_who_took_memory_or_gave_back_what_they_did_not_take() {
+    fn only_active_threads_count_as_others() {
         let mut known = FreeingThreads::default();
         assert!(!known.has_others_than(1));
         known.add(1);

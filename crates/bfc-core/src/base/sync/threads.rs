@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_lives_from_its_first_number_until_it_ends_and_who_watches_is_told_after() {
+    fn watchers_are_notified_after_a_thread_ends() {
         let witness = Arc::new(Witness::default());
         let watcher: Weak<dyn WatchesEnds> = Arc::downgrade(&witness) as _;
         let watch = EndWatch::new(watcher);

@@ -17,7 +17,7 @@ fn sort(device: &Device) -> String {
 }
 
 #[test]
-fn code_decides_before_the_environment_and_the_environment_before_the_default() {
+fn code_overrides_the_environment_and_the_default() {
     let said = environment(&[("HIGHWATER_POOL_LIMIT", "2GiB"), ("HIGHWATER_ALLOCATOR_CPU", "passthrough")]);
     let default = Runtime::builder().environment(Environment::default()).build().unwrap();
     let usable = UsableMemory::of_this_process().map_or(POOL_OF_UNKNOWN_MEMORY, |usable| usable.pool_limit());
@@ -53,7 +53,7 @@ fn a_guard_for_all_devices_guards_those_that_it_can() {
 }
 
 #[test]
-fn a_guard_cannot_be_chosen_for_a_dry_device_and_the_error_says_so() {
+fn a_dry_device_refuses_a_guard() {
     let builder = Runtime::builder().environment(environment(&[("HIGHWATER_ALLOCATOR_DRY", "guard")]));
     let runtime = builder.build().unwrap();
     assert!(runtime.cpu().unwrap().default_allocator().is_ok());
@@ -104,7 +104,7 @@ fn an_out_of_memory_report_names_where_the_limit_comes_from() {
 }
 
 #[test]
-fn a_runtime_that_could_not_read_its_environment_opens_no_device() {
+fn a_runtime_with_a_bad_environment_opens_no_device() {
     let error = Environment::from_vars([("HIGHWATER_SPLIT", "x")]).unwrap_err();
     let builder = Runtime::builder();
     let runtime = builder.build_in(&Environment::default(), Some(error.clone())).unwrap();
@@ -114,7 +114,7 @@ fn a_runtime_that_could_not_read_its_environment_opens_no_device() {
 }
 
 #[test]
-fn the_plan_for_the_fewest_devices_is_followed_unless_another_allocator_is_chosen() {
+fn the_planned_allocator_yields_to_an_explicit_choice() {
     use bfc_core::{Lifetime, Plan, PlanOptions};
     let plan = |bytes| {
         let step = [Lifetime { bytes, start: 0, end: 1 }];

@@ -39,7 +39,7 @@ fn the_file_is_a_table_with_every_figure_to_the_byte() {
 }
 
 #[test]
-fn the_same_figures_pass_and_others_say_what_changed_by_how_much() {
+fn changed_golden_figures_are_listed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new/folder/step.txt");
     let missing = check_golden(&report(1, false), &path, Update::Never).unwrap_err();
@@ -67,7 +67,7 @@ fn the_same_figures_pass_and_others_say_what_changed_by_how_much() {
 }
 
 #[test]
-fn a_file_that_was_written_over_by_hand_differs_whatever_stands_in_it() {
+fn a_hand_edited_golden_file_differs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.txt");
     let good = text(&report(1, false));

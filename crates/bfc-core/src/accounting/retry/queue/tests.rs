@@ -51,7 +51,7 @@ fn who_is_served_hands_the_turn_to_the_next() {
 }
 
 #[test]
-fn all_wait_while_none_has_a_turn_and_none_makes_its_last_attempt() {
+fn requests_wait_until_one_has_a_turn() {
     let mut queue = queue(&[like(100), like(200)]);
     assert!(queue.all_wait(&[0, 1]) && !queue.all_wait(&[0, 1, 2]));
     assert_eq!(queue.oldest(), Some((1, &0)));
@@ -65,7 +65,7 @@ fn all_wait_while_none_has_a_turn_and_none_makes_its_last_attempt() {
 }
 
 #[test]
-fn a_failure_rules_out_the_like_of_it_but_no_smaller_and_no_other_want() {
+fn a_failure_rules_out_only_equal_or_larger_requests() {
     let other = WaitKey { bytes: 500, class: Some(1) };
     let wants = [like(200), like(300), other, like(100), like(200), unlike(900)];
     let mut queue = queue(&wants);
