@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_regions_may_go_back_in_one_piece_and_an_empty_source_starts_over() {
+    fn adjacent_regions_may_be_returned_as_one() {
         let memory = AddressOnlyMemory::new().with_coalescing(true);
         assert!(memory.supports_coalescing());
         let first = memory.allocate(256, 256).unwrap();

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_the_type_does_not_hold_is_refused_as_where_a_mask_says_so() {
+    fn a_fill_value_outside_the_type_is_refused() {
         let device = cpu();
         let mask = Tensor::full_of(&device, 2, true, DType::Bool).unwrap();
         let values = [300.0, -1.0, 1.5, f64::NAN, 2_147_483_648.0, 255.0, 0.0].map(Scalar::Float);

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_selected_in_the_order_asked_for_and_their_gradients_add_up() {
+    fn selected_rows_keep_their_order_and_sum_gradients() {
         let device = cpu();
         let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 2]).unwrap();
         let x = x.requiring_grad().unwrap();

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_computes_nothing_takes_memory_and_gives_no_data() {
+    fn a_dry_device_allocates_memory_and_has_no_data() {
         let runtime = Runtime::builder().threads(1).build().unwrap();
         let (cpu, dry) = (runtime.cpu().unwrap(), runtime.dry().unwrap());
         let x = Tensor::ones(&cpu, [3, 5]).unwrap();

@@ -51,7 +51,7 @@ fn a_file_as_the_reference_library_writes_it_is_read() {
 }
 
 #[test]
-fn integers_that_tensors_do_not_have_become_the_narrowest_type_that_holds_them() {
+fn unsupported_integers_become_the_narrowest_type() {
     let one = |dtype: &str, data: &[u8]| {
         let length = data.len();
         let header = format!(r#"{{"w":{{"dtype":"{dtype}","shape":[1,2],"data_offsets":[0,{length}]}}}}"#);

@@ -76,7 +76,7 @@ fn the_first_of_equal_extremes_is_found_and_nan_is_both() {
 }
 
 #[test]
-fn along_several_axes_the_place_of_an_extreme_counts_the_elements_in_order() {
+fn argmax_over_several_axes_counts_in_logical_order() {
     let values = [1.0f32, 5.0, 2.0, 0.0, 7.0, -1.0, 7.0, 3.0, -1.0, 2.0, 9.0, 4.0];
     let x = Tensor::from_slice(&cpu(), &values, [2, 3, 2]).unwrap();
     let places =
