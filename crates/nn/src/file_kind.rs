@@ -8,7 +8,7 @@ pub(crate) fn mistaken(start: &[u8], expected: &str) -> Option<String> {
     Some(format!("this is {kind}, not {expected}: {}", kind.advice()))
 }
 
-/// As [`mistaken`], also for plain text, which no binary format begins with.
+/// See [`mistaken`], also for plain text, which no binary format begins with.
 pub(crate) fn mistaken_or_text(start: &[u8], expected: &str) -> Option<String> {
     const SHOWN: usize = 40;
     mistaken(start, expected).or_else(|| {

@@ -27,9 +27,9 @@ use crate::optim::{LossScaler, Optimizer};
 
 pub use partly::PartlyRestored;
 
-/// Before the names of the optimiser's arrays, and of no parameter.
+/// Before the names of the optimizer's arrays, and of no parameter.
 const OPTIMIZER: &str = "optimizer/";
-/// The name of the optimiser, among the metadata.
+/// The name of the optimizer, among the metadata.
 const OPTIMIZER_NAME: &str = "highwater.optimizer";
 /// The step, among the metadata.
 const STEP: &str = "highwater.step";
@@ -152,10 +152,10 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The same with the state of an optimiser. Where a run has several, each has a checkpoint, with the module that it trains.
+    /// The same with the state of an optimizer. Where a run has several, each has a checkpoint, with the module that it trains.
     ///
     /// # Errors
-    /// As [`of`](Self::of); [`Error::BadArgument`] if the state of an optimiser is there already.
+    /// See [`of`](Self::of); [`Error::BadArgument`] if the state of an optimizer is there already.
     pub fn with_optimizer(mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<Self> {
         if !self.optimizer.is_empty() {
             let expected =
@@ -283,7 +283,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`FileError::Io`]; [`FileError::ReservedName`] for a parameter whose name begins with `optimizer/`, as it would be read
-    /// back as a part of the optimiser's state.
+    /// back as a part of the optimizer's state.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), FileError> {
         let path = path.as_ref();
         if let Some(name) = self.parameters.keys().find(|name| name.starts_with(OPTIMIZER)) {
@@ -309,7 +309,7 @@ impl Checkpoint {
     /// is restored. Members that cannot be read are [listed](Self::skipped).
     ///
     /// # Errors
-    /// As [`read_safetensors`](super::read_safetensors) and [`read_state_dict`](super::read_state_dict); [`FileError::Malformed`] for a step, a source of randomness or a loss scaler that is none.
+    /// See [`read_safetensors`](super::read_safetensors) and [`read_state_dict`](super::read_state_dict); [`FileError::Malformed`] for a step, a source of randomness or a loss scaler that is none.
     pub fn load(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Self, FileError> {
         let path = path.as_ref();
         let mut file = File::open(path).map_err(|error| FileError::io(path, &error))?;
@@ -364,12 +364,12 @@ impl Checkpoint {
         self.apply(module)
     }
 
-    /// As [`restore`](Self::restore), and gives an optimiser its state: so a run goes on as if it had never stopped.
+    /// See [`restore`](Self::restore), and gives an optimizer its state: so a run goes on as if it had never stopped.
     ///
     /// # Errors
-    /// As [`restore`](Self::restore), of the optimiser's state and the sources of randomness too: one that is missing in the file or
-    /// unexpected is named; [`FileError::Absent`] if there is no state of an optimiser; [`Error::BadArgument`] if it is that of
-    /// an optimiser of another kind, and if two sources of randomness have the same path.
+    /// See [`restore`](Self::restore), of the optimizer's state and the sources of randomness too: one that is missing in the file or
+    /// unexpected is named; [`FileError::Absent`] if there is no state of an optimizer; [`Error::BadArgument`] if it is that of
+    /// an optimizer of another kind, and if two sources of randomness have the same path.
     pub fn restore_all(
         &self,
         module: &(impl Module + ?Sized),

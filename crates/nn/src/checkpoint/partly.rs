@@ -18,7 +18,7 @@ pub struct PartlyRestored {
 }
 
 impl Checkpoint {
-    /// As [`restore`](Self::restore), of what the module and the checkpoint both have by name; says what either has alone. (PyTorch:
+    /// See [`restore`](Self::restore), of what the module and the checkpoint both have by name; says what either has alone. (PyTorch:
     /// `load_state_dict(strict=False)`.)
     ///
     /// A network that learnt ten classes goes on with two:

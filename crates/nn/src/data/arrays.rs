@@ -38,7 +38,7 @@ fn each<T: RawElement, R>(array: &Array, convert: impl Fn(T) -> R) -> Result<Vec
 
 impl Dataset {
     /// Data from arrays of any element type, whose first axis counts the rows: the other axes of `features` are the features of
-    /// a row. Integers and truth values for each row are labels; floats are [targets](Self::with_targets), whose
+    /// a row. Integers and booleans for each row are labels; floats are [targets](Self::with_targets), whose
     /// other axes are the numbers of a row.
     ///
     /// ```

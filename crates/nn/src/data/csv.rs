@@ -36,7 +36,7 @@ pub fn read_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Dataset,
 /// Reads CSV data from anywhere. `name` stands for the file in errors.
 ///
 /// # Errors
-/// As [`read_csv`].
+/// See [`read_csv`].
 pub fn read_csv_from(
     mut source: impl Read,
     name: impl AsRef<Path>,

@@ -99,7 +99,7 @@ impl IdxArray {
     /// Reads from anywhere. `name` stands for the file in errors.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// See [`read`](Self::read).
     pub fn read_from(
         mut source: impl Read,
         name: impl AsRef<Path>,
@@ -219,7 +219,7 @@ fn failed(error: &io::Error, path: &Path) -> DataError {
 /// several, of which [`label_column`](IdxOptions::label_column) chooses one: QMNIST has eight.
 ///
 /// # Errors
-/// As [`IdxArray::read`]; [`DataError::NotIdx`] also for images of fewer than two axes, labels of more than two or that are not whole
+/// See [`IdxArray::read`]; [`DataError::NotIdx`] also for images of fewer than two axes, labels of more than two or that are not whole
 /// numbers, and where there are not as many labels as images; [`DataError::NoColumn`] for a column of labels that is not there.
 pub fn read_idx(
     images: impl AsRef<Path>,

@@ -16,8 +16,8 @@ const OP: &str = "normalise";
 /// let train = Dataset::new(vec![1.0, 10.0, 3.0, 30.0], vec![], 2)?;
 /// let test = Dataset::new(vec![2.0, 20.0], vec![], 2)?;
 /// let normalise = Normalise::of(&train, 2)?;
-/// assert_eq!(train.normalised(&normalise)?.features(), [-1.0, -1.0, 1.0, 1.0]);
-/// assert_eq!(test.normalised(&normalise)?.features(), [0.0, 0.0]);
+/// assert_eq!(train.normalized(&normalise)?.features(), [-1.0, -1.0, 1.0, 1.0]);
+/// assert_eq!(test.normalized(&normalise)?.features(), [0.0, 0.0]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]

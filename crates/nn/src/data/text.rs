@@ -82,7 +82,7 @@ impl Text {
     /// Reads from anywhere. `name` stands for the file in errors.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// See [`read`](Self::read).
     pub fn read_from(
         source: impl Read,
         name: impl AsRef<Path>,

@@ -64,7 +64,7 @@ pub fn read_npy(path: impl AsRef<Path>, limits: &NpyLimits) -> Result<Array, Fil
 /// Reads from anywhere. `name` stands for the file in errors.
 ///
 /// # Errors
-/// As [`read_npy`].
+/// See [`read_npy`].
 pub fn read_npy_from(
     mut source: impl Read,
     name: impl AsRef<Path>,

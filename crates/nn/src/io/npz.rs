@@ -48,7 +48,7 @@ pub fn read_npz(path: impl AsRef<Path>, limits: &NpyLimits) -> Result<Loaded, Fi
 /// Reads from anywhere. `name` stands for the file in errors.
 ///
 /// # Errors
-/// As [`read_npz`].
+/// See [`read_npz`].
 pub fn read_npz_from(
     mut source: impl Read + Seek,
     name: impl AsRef<Path>,

@@ -80,7 +80,7 @@ pub fn read_safetensors(
 /// Reads from anywhere. `name` stands for the file in errors.
 ///
 /// # Errors
-/// As [`read_safetensors`].
+/// See [`read_safetensors`].
 pub fn read_safetensors_from(
     mut source: impl Read,
     name: impl AsRef<Path>,
@@ -133,7 +133,7 @@ pub fn write_safetensors_to(sink: impl Write, contents: &Safetensors) -> io::Res
     write_arrays_to(sink, arrays.collect(), &contents.metadata)
 }
 
-/// As [`write_safetensors_to`], for borrowed arrays.
+/// See [`write_safetensors_to`], for borrowed arrays.
 pub(crate) fn write_arrays_to(
     mut sink: impl Write,
     arrays: BTreeMap<Cow<'_, str>, &Array>,

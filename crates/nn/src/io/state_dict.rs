@@ -58,7 +58,7 @@ pub fn read_state_dict(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Re
 /// Reads from anywhere. `name` stands for the file in errors.
 ///
 /// # Errors
-/// As [`read_state_dict`].
+/// See [`read_state_dict`].
 pub fn read_state_dict_from(
     mut source: impl Read + Seek,
     name: impl AsRef<Path>,

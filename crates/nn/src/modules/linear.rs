@@ -57,7 +57,7 @@ impl Linear {
     /// A layer made to measure.
     ///
     /// # Errors
-    /// As [`Init::parameter`].
+    /// See [`Init::parameter`].
     pub fn with_options(
         place: &impl Place,
         inputs: usize,

@@ -55,7 +55,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// done, from modules that have no such op.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward).
+    /// See [`forward`](Self::forward).
     fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
         let _ = (x, activation);
         None
@@ -77,7 +77,7 @@ pub trait Module: fmt::Debug + Send + Sync {
         let _ = visitor;
     }
 
-    /// Converts all parameters to another floating-point type; before an optimiser is made, as its state is made for a type.
+    /// Converts all parameters to another floating-point type; before an optimizer is made, as its state is made for a type.
     ///
     /// ```
     /// use highwater::{DType, Device, Rng, Tensor};
@@ -90,7 +90,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// ```
     ///
     /// # Errors
-    /// As [`Parameter::convert`], where the parameters before the one that failed are converted.
+    /// See [`Parameter::convert`], where the parameters before the one that failed are converted.
     fn convert(&self, dtype: DType) -> Result<()> {
         let mut result = Ok(());
         self.visit(&mut |path, parameter| {
@@ -106,7 +106,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// goes through it without computing gradients of it.
     ///
     /// Running means are no parameters: in training they move. Where they shall stay too, and dropout shall not act, run the module inside
-    /// [`evaluating`](highwater_tensor::evaluating). An optimiser keeps state for all parameters that it is made for: give it those that are trained.
+    /// [`evaluating`](highwater_tensor::evaluating). An optimizer keeps state for all parameters that it is made for: give it those that are trained.
     ///
     /// ```
     /// use highwater::{Device, Rng, Tensor};
@@ -135,7 +135,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// [`forward`](Self::forward) inside the scope `name`: for the children of a module.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward).
+    /// See [`forward`](Self::forward).
     fn forward_as(&self, name: &str, x: &Tensor) -> Result<Tensor> {
         let _scope = module(name);
         self.forward(x)

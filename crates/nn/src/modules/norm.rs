@@ -1,4 +1,4 @@
-//! Normalisation layers.
+//! Normalization layers.
 
 use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
 

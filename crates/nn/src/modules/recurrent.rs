@@ -51,7 +51,7 @@ macro_rules! recurrent_layer {
             /// A layer in `f32`. All parameters start uniform in ±1/√hidden.
             ///
             /// # Errors
-            /// As [`with_options`](Self::with_options).
+            /// See [`with_options`](Self::with_options).
             pub fn new(place: &impl Place, inputs: usize, hidden: usize, rng: &Rng) -> Result<Self> {
                 Self::with_options(place, inputs, hidden, RecurrentOptions::default(), rng)
             }
@@ -60,7 +60,7 @@ macro_rules! recurrent_layer {
             ///
             /// # Errors
             /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) for a state of no numbers, no layers, or unless 0 ≤ dropout < 1;
-            /// [`Error::UnsupportedDType`](highwater_tensor::Error::UnsupportedDType) except for floats;
+            /// [`Error::UnsupportedDType`](highwater_tensor::Error::UnsupportedDType) unless the elements are floats;
             /// [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory.
             pub fn with_options(
                 place: &impl Place,
@@ -220,7 +220,7 @@ impl Lstm {
     /// each of the shape that [`Gru::run`] says.
     ///
     /// # Errors
-    /// As [`Gru::run`].
+    /// See [`Gru::run`].
     pub fn run(&self, x: &Tensor, state: Option<(&Tensor, &Tensor)>) -> Result<(Tensor, Tensor, Tensor)> {
         let (states, [last, cell]) = self.stack.run(x, state.map(|(h, c)| [h, c]), &[4], lstm_step)?;
         Ok((states, last, cell))

@@ -103,7 +103,7 @@ impl MultiHeadAttention {
         Self { project: self.project.without_bias(), output: self.output.without_bias(), ..self }
     }
 
-    /// As [`forward`](Module::forward), but a position sees others only where `mask` (truth values, broadcast to
+    /// See [`forward`](Module::forward), but a position sees others only where `mask` (booleans, broadcast to
     /// `[n, heads, len, len]`: which keys each query sees) is true; or with a mask of the input's type added to the scores.
     /// For sequences of several lengths `[n, 1, 1, len]` says where each one is not padding. Queries, keys and values are
     /// copied head by head, as in [`Tensor::attention`].
@@ -120,7 +120,7 @@ impl MultiHeadAttention {
     /// ```
     ///
     /// # Errors
-    /// As [`Module::forward`], and those of [`Tensor::attention`] for a mask of another type or shape.
+    /// See [`Module::forward`], and those of [`Tensor::attention`] for a mask of another type or shape.
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
         self.attend(x, Some(mask))
     }
@@ -197,7 +197,7 @@ impl TransformerBlock {
     /// A block for sequences of rows of `width` numbers (`f32`).
     ///
     /// # Errors
-    /// As [`MultiHeadAttention::new`].
+    /// See [`MultiHeadAttention::new`].
     pub fn new(place: &impl Place, width: usize, heads: usize, causal: bool, rng: &Rng) -> Result<Self> {
         let inside = width.saturating_mul(4);
         let up = Linear::with_options(place, width, inside, options(), rng)?;
@@ -260,10 +260,10 @@ impl TransformerBlock {
         })
     }
 
-    /// As [`forward`](Module::forward), with a mask for the attention: see [`MultiHeadAttention::forward_masked`].
+    /// See [`forward`](Module::forward), with a mask for the attention: see [`MultiHeadAttention::forward_masked`].
     ///
     /// # Errors
-    /// As [`MultiHeadAttention::forward_masked`].
+    /// See [`MultiHeadAttention::forward_masked`].
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
         self.with_attention(x, |x| {
             let _scope = module("attention");

@@ -99,7 +99,7 @@ impl LossScaler {
     /// [`Checkpoint`](crate::checkpoint::Checkpoint::scaler) instead.
     ///
     /// # Errors
-    /// As [`LossScaler::fixed`].
+    /// See [`LossScaler::fixed`].
     pub fn dynamic_from(scale: f64, interval: u64) -> Result<Self> {
         Ok(Self { interval: Some(interval.max(1)), ..Self::fixed(scale)? })
     }
@@ -132,7 +132,7 @@ impl LossScaler {
     /// The loss to take gradients of.
     ///
     /// # Errors
-    /// As [`Tensor::mul_scalar`].
+    /// See [`Tensor::mul_scalar`].
     pub fn scale(&self, loss: &Tensor) -> Result<Tensor> {
         loss.mul_scalar(self.scale)
     }
@@ -151,7 +151,7 @@ impl LossScaler {
     /// Has the optimizer take a step along gradients of a [scaled](Self::scale) loss, if they are finite.
     ///
     /// # Errors
-    /// As [`LossScaler::unscale`] and [`Optimizer::step`]; the scale stays as it was then. Gradients of parameters that the
+    /// See [`LossScaler::unscale`] and [`Optimizer::step`]; the scale stays as it was then. Gradients of parameters that the
     /// optimizer does not hold are an error also where gradients are not finite.
     pub fn step(
         &mut self,
@@ -175,7 +175,7 @@ impl LossScaler {
     /// decide whether the step is taken.
     ///
     /// # Errors
-    /// As [`step`](Self::step), except for [`Error::UnknownParameters`].
+    /// See [`step`](Self::step), except for [`Error::UnknownParameters`].
     pub fn step_partial(
         &mut self,
         optimizer: &mut (impl Optimizer + ?Sized),

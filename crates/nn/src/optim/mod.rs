@@ -93,7 +93,7 @@ pub trait Optimizer: fmt::Debug + Send {
     /// ```
     ///
     /// # Errors
-    /// As [`step`](Self::step), except for [`Error::UnknownParameters`].
+    /// See [`step`](Self::step), except for [`Error::UnknownParameters`].
     fn step_partial(&mut self, mut gradients: Gradients) -> Result<()> {
         let own = gradients.split_off(&self.parameters());
         drop(gradients);
@@ -126,7 +126,7 @@ pub trait Optimizer: fmt::Debug + Send {
     /// Goes on from a [`state`](Self::state). What was set when the optimizer was made, as momentum, stays.
     ///
     /// # Errors
-    /// As [`check_state`](Self::check_state): nothing has changed then. A device that fails on the way leaves some changed.
+    /// See [`check_state`](Self::check_state): nothing has changed then. A device that fails on the way leaves some changed.
     fn load_state(&mut self, state: &Arrays) -> Result<()>;
 }
 

@@ -28,7 +28,7 @@ impl<const N: usize> ParameterState<N> {
         self.tensors.each_mut().map(|tensor| tensor.as_mut().map(Buffer::view_mut))
     }
 
-    /// As [`views_mut`](Self::views_mut), for optimizers that always keep all tensors.
+    /// See [`views_mut`](Self::views_mut), for optimizers that always keep all tensors.
     pub(super) fn all_mut(&mut self) -> [ViewMut<'_>; N] {
         self.views_mut().map(|tensor| tensor.expect("`ParameterSet::new` allocated it"))
     }
@@ -159,7 +159,7 @@ impl<const N: usize> ParameterSet<N> {
     /// use.
     ///
     /// # Errors
-    /// As [`Optimizer::step`](super::Optimizer::step).
+    /// See [`Optimizer::step`](super::Optimizer::step).
     pub(super) fn step(
         &mut self,
         mut gradients: Gradients,

@@ -49,7 +49,7 @@ impl AxisSet {
     /// Converts axes to a set.
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for an axis named twice.
+    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for a repeated axis.
     pub(super) fn of(op: &'static str, shape: &Shape, axes: &impl Axes) -> Result<Self> {
         let mut set = Self::none(shape.rank());
         for &axis in axes.axes() {

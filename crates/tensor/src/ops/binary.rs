@@ -177,7 +177,7 @@ macro_rules! binary_methods {
             ///
             /// # Errors
             /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
-            /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for truth values,
+            /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for booleans,
             /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
             pub fn $name(&self, rhs: &Self) -> Result<Self> {
                 apply_promoted(BinaryOp(Binary::$f), self, rhs)

@@ -91,7 +91,7 @@ impl Tensor {
     /// Stacks tensors of one shape along a new axis.
     ///
     /// # Errors
-    /// As [`Tensor::concat`].
+    /// See [`Tensor::concat`].
     pub fn stack(tensors: &[&Self], axis: isize) -> Result<Self> {
         let op = "stack";
         let [first, rest @ ..] = tensors else {

@@ -109,7 +109,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// See [`Tensor::new`].
     pub fn new_with(
         alloc: &DeviceAllocator,
         shape: impl IntoShape,
@@ -121,7 +121,7 @@ impl Tensor {
     /// Creates a tensor of zeros (`f32`).
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// See [`Tensor::new`].
     pub fn zeros(place: &impl Place, shape: impl IntoShape) -> Result<Self> {
         Self::zeros_of(place, shape, DType::F32)
     }
@@ -129,7 +129,7 @@ impl Tensor {
     /// Creates a tensor of zeros with element type `dtype`.
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// See [`Tensor::new`].
     pub fn zeros_of(place: &impl Place, shape: impl IntoShape, dtype: DType) -> Result<Self> {
         let options = TensorOptions { dtype, ..TensorOptions::default() };
         filled("zeros", place, shape, Scalar::Int(0), options)
@@ -138,7 +138,7 @@ impl Tensor {
     /// Creates a tensor of ones (`f32`).
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// See [`Tensor::new`].
     pub fn ones(place: &impl Place, shape: impl IntoShape) -> Result<Self> {
         Self::ones_of(place, shape, DType::F32)
     }
@@ -146,7 +146,7 @@ impl Tensor {
     /// Creates a tensor of ones with element type `dtype`.
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// See [`Tensor::new`].
     pub fn ones_of(place: &impl Place, shape: impl IntoShape, dtype: DType) -> Result<Self> {
         let options = TensorOptions { dtype, ..TensorOptions::default() };
         filled("ones", place, shape, Scalar::Int(1), options)
@@ -155,7 +155,7 @@ impl Tensor {
     /// Creates a tensor filled with `value` (`f32`).
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// See [`Tensor::new`].
     pub fn full(place: &impl Place, shape: impl IntoShape, value: impl Into<Scalar>) -> Result<Self> {
         Self::full_of(place, shape, value, DType::F32)
     }

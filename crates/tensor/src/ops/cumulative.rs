@@ -48,7 +48,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::sum`].
+    /// See [`Tensor::sum`].
     #[doc(alias("cumulative_sum"))]
     pub fn cumsum(&self, axis: isize) -> Result<Self> {
         let axis = self.shape().axis("cumsum", axis)?;

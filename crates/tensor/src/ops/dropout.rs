@@ -52,7 +52,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadArgument`](crate::Error::BadArgument) unless 0 ≤ p < 1,
-    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) except for floats,
+    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) unless the elements are floats,
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn dropout(&self, p: f64, rng: &Rng) -> Result<Self> {
         check(OP, "p", "at least 0 and below 1", p, |p| (0.0..1.0).contains(&p))?;

@@ -114,7 +114,7 @@ impl Tensor {
     /// Selects slices along `axis` by an index vector (`[n]`), for example rows of a table.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] unless `indices` has one axis; else as [`Tensor::gather`].
+    /// [`Error::ShapeMismatch`] unless `indices` has one axis; otherwise see [`Tensor::gather`].
     #[doc(alias("take"))]
     pub fn index_select(&self, axis: isize, indices: &Self) -> Result<Self> {
         self.select("index_select", axis, indices)
@@ -123,7 +123,7 @@ impl Tensor {
     /// Looks up rows of this embedding table, as PyTorch's `functional.embedding`. The rows are a new last axis.
     ///
     /// # Errors
-    /// [`Error::BadRank`] for a table without axes; else as [`Tensor::gather`].
+    /// [`Error::BadRank`] for a table without axes; otherwise see [`Tensor::gather`].
     pub fn embedding(&self, indices: &Self) -> Result<Self> {
         const OP: &str = "embedding";
         let [_, row @ ..] = self.dims() else {

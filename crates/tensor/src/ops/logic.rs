@@ -106,7 +106,7 @@ impl Tensor {
     /// Elementwise logical OR.
     ///
     /// # Errors
-    /// As [`Tensor::logical_and`].
+    /// See [`Tensor::logical_and`].
     pub fn logical_or(&self, rhs: &Self) -> Result<Self> {
         apply(Logic::Or, &[self, rhs])
     }
@@ -114,7 +114,7 @@ impl Tensor {
     /// Elementwise logical XOR.
     ///
     /// # Errors
-    /// As [`Tensor::logical_and`].
+    /// See [`Tensor::logical_and`].
     pub fn logical_xor(&self, rhs: &Self) -> Result<Self> {
         truth(self)?.ne(&truth(rhs)?)
     }
@@ -139,7 +139,7 @@ impl Tensor {
     /// Whether any element is true along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::any`].
+    /// See [`Tensor::any`].
     pub fn any_keepdim(&self, axes: impl Axes) -> Result<Self> {
         apply(Folded { all: false, target: self.target(ANY, &axes, true)? }, &[self])
     }
@@ -147,7 +147,7 @@ impl Tensor {
     /// Whether all elements are true along axes, which vanish; true for no elements.
     ///
     /// # Errors
-    /// As [`Tensor::any`].
+    /// See [`Tensor::any`].
     pub fn all(&self, axes: impl Axes) -> Result<Self> {
         apply(Folded { all: true, target: self.target(ALL, &axes, false)? }, &[self])
     }
@@ -155,7 +155,7 @@ impl Tensor {
     /// Whether all elements are true along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::any`].
+    /// See [`Tensor::any`].
     pub fn all_keepdim(&self, axes: impl Axes) -> Result<Self> {
         apply(Folded { all: true, target: self.target(ALL, &axes, true)? }, &[self])
     }

@@ -64,7 +64,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// See [`Tensor::mean`].
     pub fn logsumexp(&self, axes: impl Axes) -> Result<Self> {
         apply(LogSumExp(self.target("logsumexp", &axes, false)?), &[self])
     }
@@ -72,7 +72,7 @@ impl Tensor {
     /// Log-sum-exp along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// See [`Tensor::mean`].
     pub fn logsumexp_keepdim(&self, axes: impl Axes) -> Result<Self> {
         apply(LogSumExp(self.target("logsumexp", &axes, true)?), &[self])
     }

@@ -1,10 +1,11 @@
-//! Attention of sequences to themselves, in several heads, from queries, keys and values that lie side by side.
+//! Multi-head self-attention on adjacent queries, keys and values.
 //!
-//! - x `[.., len, 3·width]`, as one linear map gives it: the queries of all heads, then the keys, then the values. y
-//!   `[.., len, width]`: of each head `width / heads` numbers, one head after the other.
-//! - As parts of x, [`attention`](super::attention), and its heads side by side again. But x gets one gradient, whose parts
-//!   are written to their places, where each part of x would bring one that is 0 elsewhere.
-//! - Takes the result, and head by head a copy of x and the result. Saves the latter two, and one number for each query.
+//! - x `[.., len, 3·width]` is the output of one linear map: the queries of all heads, then the keys, then the values.
+//!   y `[.., len, width]` holds `width / heads` elements of each head, one head after another.
+//! - The op equals [`attention`](super::attention) on three parts of x. It writes the three parts of the gradient into
+//!   one tensor, instead of adding three gradients that are mostly 0.
+//! - It allocates the result, and copies of x and the result ordered by head. It saves the copies and one value per
+//!   query.
 
 use super::attention::ScaledDotProduct;
 use super::reduce::reshaped;
@@ -19,14 +20,14 @@ use crate::tensor::Tensor;
 
 const OP: &str = "self_attention";
 
-/// On x of shape `[n, len, 3·heads·width]`, with the width of one head.
+/// The op on x of shape `[n, len, 3·heads·width]`, where `width` is that of one head.
 #[derive(Debug)]
 struct SelfAttention {
     of: ScaledDotProduct,
     heads: usize,
 }
 
-/// The sizes of x, with the width of one head.
+/// The sizes of x; `width` is that of one head.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     n: usize,
@@ -36,22 +37,22 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Of one part of x, or of y.
+    /// Returns the shape of one part of x, or of y.
     fn part(self) -> Result<Shape> {
         Shape::new(&[self.n, self.len, self.heads, self.width])
     }
 
-    /// Of x, cut into parts and heads.
+    /// Returns the shape of x, divided into parts and heads.
     fn cut(self) -> Result<Shape> {
         Shape::new(&[self.n, self.len, 3, self.heads, self.width])
     }
 
-    /// Of one part, head by head.
+    /// Returns the shape of one part, ordered by head.
     fn by_head(self) -> Result<Shape> {
         Shape::new(&[self.n, self.heads, self.len, self.width])
     }
 
-    /// The same as a stack of matrices.
+    /// Returns the shape of one part as a stack of matrices.
     fn stack(self) -> Result<Shape> {
         Shape::new(&[self.n.saturating_mul(self.heads), self.len, self.width])
     }
@@ -66,7 +67,7 @@ impl SelfAttention {
     }
 }
 
-/// Query, key and value, which lie one after the other.
+/// Returns views of query, key and value, which follow one another.
 fn three(parts: &Tensor, sizes: Sizes) -> Result<[Tensor; 3]> {
     let stack = sizes.stack()?;
     let part = |index: usize| {
@@ -76,7 +77,7 @@ fn three(parts: &Tensor, sizes: Sizes) -> Result<[Tensor; 3]> {
     Ok([part(0)?, part(1)?, part(2)?])
 }
 
-/// A stack of matrices seen as a part of x: position by position, all heads side by side.
+/// Views a stack of matrices as a part of x: position by position, with all heads side by side.
 fn by_position(stack: &Tensor, sizes: Sizes) -> Result<Tensor> {
     let by_head = reshaped(stack.clone(), sizes.by_head()?)?;
     let layout = by_head.layout().permuted(OP, &[0, 2, 1, 3])?;
@@ -128,9 +129,11 @@ impl Op for SelfAttention {
 }
 
 impl Tensor {
-    /// [Attention](Tensor::attention) of a sequence to itself in `heads` heads. The last axis holds the queries of all heads,
-    /// then their keys, then their values: shape `[.., len, 3·width]` gives `[.., len, width]`, with the heads side by side.
-    /// The scale, if not said, is 1/√(width / heads).
+    /// Multi-head self-attention of a sequence. The last axis holds the queries of all heads, then the keys, then the
+    /// values.
+    ///
+    /// Shapes: `[.., len, 3·width]` gives `[.., len, width]`, with the heads side by side. The default scale is
+    /// 1/√(width / heads). See [`attention`](Tensor::attention).
     ///
     /// ```
     /// use highwater::{AttentionOptions, Device, Tensor};
@@ -144,8 +147,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`] below two axes, [`Error::BadArgument`] unless three times the heads divide the last axis, which
-    /// must not be empty; [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no memory.
+    /// [`Error::BadRank`] below two axes, [`Error::BadArgument`] unless 3 · `heads` divides the size of the last axis,
+    /// which must not be 0; [`Error::UnsupportedDType`] unless the elements are floats, [`Error::Allocation`] if there
+    /// is no memory.
     pub fn self_attention(&self, heads: usize, options: AttentionOptions) -> Result<Self> {
         supported(OP, self.dtype(), DType::is_float)?;
         let [leading @ .., len, wide] = self.dims() else {

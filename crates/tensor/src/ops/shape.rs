@@ -1,4 +1,4 @@
-//! Other looks at the same elements: reshaping, permuting, adding and removing axes of size 1.
+//! Changes of shape: reshaping, permuting, adding and removing axes of size 1.
 //!
 //! | op | y | ∂L/∂x | takes memory |
 //! |---|---|---|---|
@@ -21,14 +21,14 @@ use crate::op::{Op, OpContext};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
-/// A look that only the layout tells from the original.
+/// A change of the layout that shares the buffer.
 #[derive(Clone, Copy, Debug)]
 enum Look {
     /// Axis i of the result is axis `axes[i]` of the original.
     Permuted { axes: [usize; MAX_RANK] },
-    /// An axis of size 1 before `axis`.
+    /// Inserts an axis of size 1 before `axis`.
     With { axis: usize },
-    /// Without `axis`, whose size is 1.
+    /// Removes `axis`, whose size is 1.
     Without { axis: usize },
 }
 
@@ -41,7 +41,7 @@ impl Look {
         }
     }
 
-    /// The look that leads back.
+    /// Returns the inverse change.
     fn back(&self, rank: usize) -> Self {
         match *self {
             Self::Permuted { axes } => {
@@ -117,7 +117,7 @@ impl Op for Contiguous {
     }
 }
 
-/// A tensor with axes of size 1 put in, so that those of `axes` are the new ones.
+/// Inserts axes of size 1, so that `axes` are the new ones.
 pub(super) fn restored(tensor: &Tensor, axes: &AxisSet) -> Result<Tensor> {
     let layout = axes.iter().try_fold(*tensor.layout(), |layout, axis| layout.with_axis(axis))?;
     Ok(tensor.with_layout(layout))
@@ -128,12 +128,12 @@ impl Tensor {
         apply(LookOp { op, look }, &[self])
     }
 
-    /// The elements in logical order with another shape: a view, as of a contiguous tensor, wherever the elements can be found by
-    /// steps of one length along each axis, as in NumPy; else a copy.
+    /// Changes the shape and keeps the logical order of the elements, as NumPy's `reshape`. Returns a view if each new
+    /// axis has one stride, as for a contiguous tensor; otherwise copies.
     ///
     /// # Errors
-    /// [`Error::ElementCount`] if the shape has not as many elements; [`Error::Allocation`] if a copy is needed and
-    /// there is no memory.
+    /// [`Error::ElementCount`] if the shape has another number of elements; [`Error::Allocation`] if a copy is needed
+    /// and there is no memory.
     pub fn reshape(&self, shape: impl IntoShape) -> Result<Self> {
         let shape = shape.into_shape().map_err(|error| error.in_op("reshape"))?;
         if shape.checked_elements() != Some(self.elements()) {
@@ -145,7 +145,7 @@ impl Tensor {
         apply(Reshape(shape), &[self])
     }
 
-    /// All axes from `axis` on as one.
+    /// Merges all axes from `axis` on into one.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -155,12 +155,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; else as [`Tensor::reshape`].
+    /// [`Error::AxisOutOfRange`]; otherwise see [`Tensor::reshape`].
     pub fn flatten_from(&self, axis: isize) -> Result<Self> {
         self.merge("flatten_from", axis, -1)
     }
 
-    /// The axes from `first` to `last`, both included, as one; negative ones count from the back.
+    /// Merges the axes from `first` to `last` (inclusive) into one, as PyTorch's `flatten`. Negative axes count from
+    /// the back.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -171,7 +172,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], [`Error::BadArgument`] if `last` lies before `first`; else as [`Tensor::reshape`].
+    /// [`Error::AxisOutOfRange`], [`Error::BadArgument`] if `last` is before `first`; otherwise see
+    /// [`Tensor::reshape`].
     #[doc(alias("ravel"))]
     pub fn flatten(&self, first: isize, last: isize) -> Result<Self> {
         self.merge("flatten", first, last)
@@ -190,7 +192,7 @@ impl Tensor {
         self.reshape([&dims[..from], &[merged], &dims[to + 1..]].concat())
     }
 
-    /// The same elements with two axes swapped. A view.
+    /// Swaps two axes, as PyTorch's `transpose`. Returns a view.
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`].
@@ -202,7 +204,7 @@ impl Tensor {
         self.look(op, Look::Permuted { axes })
     }
 
-    /// The transpose of a matrix, or of each matrix in a stack: the last two axes swapped. A view.
+    /// Transposes a matrix, or each matrix of a stack: swaps the last two axes. Returns a view.
     ///
     /// # Errors
     /// [`Error::BadRank`] for fewer than two axes.
@@ -214,10 +216,10 @@ impl Tensor {
         self.transpose(-2, -1)
     }
 
-    /// The same elements with the axes in another order: axis i of the result is axis `axes[i]` of this tensor. A view.
+    /// Reorders the axes: axis i of the result is axis `axes[i]` of this tensor. Returns a view.
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], and [`Error::BadPermutation`] unless every axis is named once.
+    /// [`Error::AxisOutOfRange`], and [`Error::BadPermutation`] unless each axis occurs exactly once.
     #[doc(alias("transpose"))]
     pub fn permute(&self, axes: &[isize]) -> Result<Self> {
         let op = "permute";
@@ -230,10 +232,10 @@ impl Tensor {
         self.look(op, Look::Permuted { axes })
     }
 
-    /// The same elements without an axis, whose size must be 1. A view.
+    /// Removes axes of size 1, as PyTorch's `squeeze`. Returns a view.
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] if the axis has another size.
+    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for a repeated axis or an axis of another size.
     pub fn squeeze(&self, axis: isize) -> Result<Self> {
         let op = "squeeze";
         let index = self.shape().axis(op, axis)?;
@@ -244,10 +246,10 @@ impl Tensor {
         self.look(op, Look::Without { axis: index })
     }
 
-    /// The same elements with a new axis of size 1, which is `axis` in the result. A view.
+    /// Inserts an axis of size 1 at position `axis` of the result. Returns a view.
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::RankTooLarge`] past [`MAX_RANK`] axes.
+    /// [`Error::AxisOutOfRange`]; [`Error::RankTooLarge`] for more than [`MAX_RANK`] axes.
     #[doc(alias("expand_dims"))]
     pub fn unsqueeze(&self, axis: isize) -> Result<Self> {
         let op = "unsqueeze";
@@ -259,7 +261,7 @@ impl Tensor {
         self.look(op, Look::With { axis: index as usize })
     }
 
-    /// The same elements in row-major order without gaps: the tensor itself if they lie so, else a copy.
+    /// Returns the elements contiguously in row-major order: the tensor itself if it is contiguous, else a copy.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.

@@ -1,10 +1,11 @@
-//! A tensor cut into parts along an axis. Each part is a view, as of `slice`; nothing is taken or saved.
+//! Splitting along an axis. Each part is a view, as of `slice`; the ops allocate and save nothing.
 
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// Parts of `size` along an axis, of which the last may be smaller; one empty part of an empty axis. Views.
+    /// Splits into parts of `size` along an axis; the last part may be smaller. An empty axis gives one empty part.
+    /// Returns views.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -28,10 +29,11 @@ impl Tensor {
         starts.map(|start| self.narrow(axis, start, size.min(len - start))).collect()
     }
 
-    /// Parts of the given sizes along an axis, which together make up the axis. Views.
+    /// Splits into parts of the given sizes along an axis. The sizes must add up to the size of the axis. Returns
+    /// views.
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::BadArgument`] if the sizes do not add up to that of the axis.
+    /// [`Error::AxisOutOfRange`]; [`Error::BadArgument`] if the sizes do not add up to the size of the axis.
     pub fn split_sizes(&self, axis: isize, sizes: &[usize]) -> Result<Vec<Self>> {
         let op = "split_sizes";
         let len = self.dims()[self.shape().axis(op, axis)?];
@@ -53,7 +55,8 @@ impl Tensor {
         sizes.iter().map(part).collect()
     }
 
-    /// At most `count` parts along an axis, all of one size but the last, which may be smaller: as PyTorch's `chunk`. Views.
+    /// Splits into at most `count` parts along an axis, as PyTorch's `chunk`. All parts but the last have equal sizes.
+    /// Returns views.
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`]; [`Error::BadArgument`] for a count of 0.

@@ -52,7 +52,7 @@ impl Rnn {
     /// [`Gru::run`](super::Gru::run) says.
     ///
     /// # Errors
-    /// As [`Gru::run`](super::Gru::run).
+    /// See [`Gru::run`](super::Gru::run).
     pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
         let step = |_: &Gates, step: &Tensor, of_state: &OfState, [h]: [Tensor; 1]| {
             let (weight, bias) = &of_state[0];

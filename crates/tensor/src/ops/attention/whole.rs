@@ -88,7 +88,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`](crate::Error::BadArgument) unless 0 ≤ p < 1; else as [`attention`](Self::attention).
+    /// [`Error::BadArgument`](crate::Error::BadArgument) unless 0 ≤ p < 1; otherwise see [`attention`](Self::attention).
     pub fn attention_with_dropout(
         &self,
         key: &Self,

@@ -152,7 +152,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless `delta` is above 0; else as [`Tensor::l1_loss`].
+    /// [`Error::BadArgument`] unless `delta` is above 0; otherwise see [`Tensor::l1_loss`].
     #[doc(alias("smooth_l1_loss"))]
     pub fn huber_loss(&self, target: &Self, delta: f64, reduction: Reduction) -> Result<Self> {
         let op = "huber_loss";
@@ -175,7 +175,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::l1_loss`].
+    /// See [`Tensor::l1_loss`].
     #[doc(alias("binary_cross_entropy_with_logits"))]
     pub fn bce_with_logits(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         self.element_loss("bce_with_logits", target, Kind::BinaryCrossEntropy, reduction)
@@ -197,7 +197,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::l1_loss`].
+    /// See [`Tensor::l1_loss`].
     pub fn kl_div(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         self.element_loss("kl_div", target, Kind::KullbackLeibler, reduction)
     }
