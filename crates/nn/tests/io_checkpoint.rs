@@ -327,7 +327,7 @@ fn a_state_that_looks_alike_is_not_taken_for_that_of_another_kind_of_optimiser()
         let message = checkpoint.restore_all(&net, &mut adam).unwrap_err().to_string();
         assert_eq!(
             message,
-            "load: optimizer must be of the kind whose state was saved, got adam for the state of adamw"
+            "load: optimizer must be of the kind of the saved state, got adam for the state of adamw"
         );
         checkpoint.restore_all(&net, &mut adamw).unwrap();
         let boxed: &mut dyn Optimizer = &mut Box::new(AdamW::new(net.parameters(), 0.01).unwrap());

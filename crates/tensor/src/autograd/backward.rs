@@ -17,6 +17,7 @@ use crate::op::{HeldOp, OpContext, Saved};
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
 
+/// # Compute gradients
 impl Tensor {
     /// The gradients of this one number with respect to every leaf it was computed from.
     ///

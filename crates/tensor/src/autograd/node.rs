@@ -177,6 +177,7 @@ pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> T
     output.with_grad_edge(Some(GradEdge::Node(node)))
 }
 
+/// # Require gradients
 impl Tensor {
     /// The same values as a leaf of the graph: gradients of what is computed from it are kept for it.
     ///

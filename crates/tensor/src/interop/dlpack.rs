@@ -208,6 +208,7 @@ fn layout_of(managed: &ManagedTensor, contents: &DLTensor, dtype: DType) -> Resu
     Ok((layout, bytes))
 }
 
+/// # Exchange with DLPack
 impl Tensor {
     /// A tensor that looks into the memory of a managed one, which is let go with the last tensor that does. The memory counts
     /// as input, from [outside](Device::outside_memory). See [`dlpack`](self).

@@ -10,6 +10,7 @@ use crate::shape::{DType, Element};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 
+/// # Use external memory
 impl Tensor {
     /// A tensor over the elements that `owner` has: a `Vec`, an `Arc<[T]>`, a `&'static [T]` or a file mapped into memory. They
     /// are not copied, and never written; the owner is dropped with the last tensor that looks into them. The memory

@@ -47,9 +47,9 @@ impl Shape {
     }
 }
 
-/// What may be given where a shape is asked for: arrays, slices and vectors of sizes, a lone size, `()` for a scalar.
+/// A shape argument: an array, slice or vector of sizes, a single size, or `()` for a scalar.
 pub trait IntoShape {
-    /// The shape.
+    /// Converts the argument to a shape.
     ///
     /// # Errors
     /// [`Error::RankTooLarge`] past [`MAX_RANK`](crate::MAX_RANK) axes.
@@ -86,6 +86,12 @@ impl<const N: usize> IntoShape for [usize; N] {
     }
 }
 
+impl<const N: usize> IntoShape for &[usize; N] {
+    fn into_shape(self) -> Result<Shape> {
+        Shape::new(self)
+    }
+}
+
 impl IntoShape for &[usize] {
     fn into_shape(self) -> Result<Shape> {
         Shape::new(self)
@@ -95,6 +101,12 @@ impl IntoShape for &[usize] {
 impl IntoShape for Vec<usize> {
     fn into_shape(self) -> Result<Shape> {
         Shape::new(&self)
+    }
+}
+
+impl IntoShape for &Vec<usize> {
+    fn into_shape(self) -> Result<Shape> {
+        Shape::new(self)
     }
 }
 

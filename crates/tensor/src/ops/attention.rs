@@ -185,7 +185,7 @@ impl<'a> Between<'a> {
         fits(key, [keys, *width])?;
         fits(value, [keys, values])?;
         if *width == 0 {
-            let (argument, expected) = ("width", "at least one element to compare by");
+            let (argument, expected) = ("width", "at least one element per query");
             return Err(Error::BadArgument { op, argument, expected, got: query.shape().to_string() });
         }
         let scale = options.scale.unwrap_or(1.0 / (*width as f64).sqrt());
@@ -206,7 +206,7 @@ impl<'a> Between<'a> {
             Error::ShapeMismatch { .. } => Error::BadArgument {
                 op: self.op,
                 argument: "mask",
-                expected: "of a shape that broadcasts to that of the scores",
+                expected: "of a shape that broadcasts to the scores",
                 got: format!("{} for scores of shape {scores}", mask.shape()),
             },
             other => other,
@@ -248,6 +248,7 @@ impl<'a> Between<'a> {
     }
 }
 
+/// # Attention
 impl Tensor {
     /// Scaled dot-product attention, as PyTorch's `scaled_dot_product_attention`: softmax(scale · q·kᵀ)·v.
     ///

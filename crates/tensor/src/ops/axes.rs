@@ -21,9 +21,21 @@ impl<const N: usize> Axes for [isize; N] {
     }
 }
 
-impl Axes for &[isize] {
+impl Axes for [isize] {
     fn axes(&self) -> &[isize] {
         self
+    }
+}
+
+impl Axes for Vec<isize> {
+    fn axes(&self) -> &[isize] {
+        self
+    }
+}
+
+impl<A: Axes + ?Sized> Axes for &A {
+    fn axes(&self) -> &[isize] {
+        (**self).axes()
     }
 }
 

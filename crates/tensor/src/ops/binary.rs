@@ -172,6 +172,9 @@ fn share_of_larger(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 macro_rules! binary_methods {
     ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+        /// # Elementwise arithmetic of two tensors
+        ///
+        /// The operators `+`, `-`, `*` and `/` call these methods. Operands broadcast as in NumPy.
         impl Tensor {$(
             $(#[$doc])*
             ///

@@ -74,6 +74,7 @@ fn repeated_axes(op: &'static str, from: &Shape, to: &Shape) -> Result<AxisSet> 
     Ok(axes)
 }
 
+/// # Broadcasting
 impl Tensor {
     /// Broadcasts this tensor to `shape`, as a view.
     ///

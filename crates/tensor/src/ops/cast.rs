@@ -28,6 +28,7 @@ impl Op for Cast {
     }
 }
 
+/// # Convert the element type
 impl Tensor {
     /// Converts the elements to `dtype`; returns the tensor itself if it already has that type.
     ///

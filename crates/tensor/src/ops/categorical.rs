@@ -48,6 +48,7 @@ impl Op for Categorical {
     }
 }
 
+/// # Sample classes
 impl Tensor {
     /// Draws one class index (i64) per row of logits, as `torch.distributions.Categorical(logits=..).sample()`.
     ///

@@ -73,6 +73,7 @@ impl Op for Where {
 
 macro_rules! compare_methods {
     ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+        /// # Comparisons
         impl Tensor {$(
             $(#[$doc])*
             ///
@@ -107,6 +108,7 @@ compare_methods! {
     ge = Ge;
 }
 
+/// # Tests of elements, and selection by a condition
 impl Tensor {
     /// Tests each element for NaN; always false for integers.
     ///

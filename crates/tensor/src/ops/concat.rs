@@ -60,6 +60,7 @@ impl Op for Concat {
     }
 }
 
+/// # Concatenate and stack
 impl Tensor {
     /// Concatenates tensors along an existing axis, promoted to one element type.
     ///

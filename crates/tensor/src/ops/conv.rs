@@ -61,7 +61,7 @@ impl Conv2dOptions {
     ///
     /// # Errors
     /// [`Error::BadArgument`] for strides, dilations or groups of 0, and for options of transposed convolutions.
-    pub fn plain(self, op: &'static str) -> Result<Self> {
+    pub fn for_conv2d(self, op: &'static str) -> Result<Self> {
         self.check(op)?;
         if self.output_padding == [0, 0] {
             return Ok(self);
@@ -73,15 +73,15 @@ impl Conv2dOptions {
     /// Checks the options of [`Tensor::conv1d`], which uses the second element of each pair.
     ///
     /// # Errors
-    /// See [`plain`](Self::plain); also [`Error::BadArgument`] for options of the first axis.
-    pub fn along_rows(self, op: &'static str) -> Result<Self> {
+    /// See [`for_conv2d`](Self::for_conv2d); also [`Error::BadArgument`] for options of the first axis.
+    pub fn for_conv1d(self, op: &'static str) -> Result<Self> {
         let options = Self {
             stride: along_rows(op, "stride", self.stride, 1)?,
             padding: along_rows(op, "padding", self.padding, 0)?,
             dilation: along_rows(op, "dilation", self.dilation, 1)?,
             ..self
         };
-        options.plain(op)
+        options.for_conv2d(op)
     }
 
     /// Checks the options of [`Tensor::conv_transpose2d`].
@@ -89,7 +89,7 @@ impl Conv2dOptions {
     /// # Errors
     /// [`Error::BadArgument`] for strides, dilations or groups of 0, and for output padding that is neither below the
     /// stride nor below the dilation.
-    pub fn transposed(self, op: &'static str) -> Result<Self> {
+    pub fn for_conv_transpose2d(self, op: &'static str) -> Result<Self> {
         self.check(op)?;
         let Self { output_padding, stride, dilation, .. } = self;
         if (0..2).all(|axis| output_padding[axis] < stride[axis].max(dilation[axis])) {
@@ -207,9 +207,9 @@ impl Convolve {
         }
         got += &format!(" (shapes {} and {})", x.shape(), weight.shape());
         let expected = if self.transposed {
-            "a window that leaves an output"
+            "a window that gives an output"
         } else {
-            "a window that fits into what it slides over"
+            "a window that fits into the padded image"
         };
         Error::BadArgument { op: self.op, argument: "weight", expected, got }
     }
@@ -305,6 +305,7 @@ impl Op for Convolve {
     }
 }
 
+/// # Convolutions
 impl Tensor {
     /// 2D convolution (cross-correlation) of images with filters, as PyTorch's `conv2d`.
     ///
@@ -328,7 +329,11 @@ impl Tensor {
     /// is no memory.
     pub fn conv2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv2d";
-        apply_promoted(Convolve { op, options: options.plain(op)?, transposed: false, rank: 4 }, self, weight)
+        apply_promoted(
+            Convolve { op, options: options.for_conv2d(op)?, transposed: false, rank: 4 },
+            self,
+            weight,
+        )
     }
 
     /// Transposed 2D convolution (deconvolution), as PyTorch's `conv_transpose2d`. The output is larger than the input.
@@ -341,7 +346,7 @@ impl Tensor {
     pub fn conv_transpose2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv_transpose2d";
         apply_promoted(
-            Convolve { op, options: options.transposed(op)?, transposed: true, rank: 4 },
+            Convolve { op, options: options.for_conv_transpose2d(op)?, transposed: true, rank: 4 },
             self,
             weight,
         )
@@ -357,7 +362,7 @@ impl Tensor {
     pub fn conv1d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv1d";
         apply_promoted(
-            Convolve { op, options: options.along_rows(op)?, transposed: false, rank: 3 },
+            Convolve { op, options: options.for_conv1d(op)?, transposed: false, rank: 3 },
             self,
             weight,
         )
@@ -377,7 +382,7 @@ mod tests {
     fn a_frozen_layer_keeps_no_activations_and_a_first_one_no_weights() {
         let device = cpu();
         let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
-        // What is left of the operands, 4 KiB and 1 KiB, once they are dropped.
+        // The operands' 4 KiB and 1 KiB that remain once they are dropped.
         let kept = |x_needs_grad: bool, weight_needs_grad: bool| {
             let leaf = |x: Tensor, needs_grad: bool| if needs_grad { x.requiring_grad().unwrap() } else { x };
             let x = leaf(Tensor::ones(&device, [1, 16, 8, 8]).unwrap(), x_needs_grad);
@@ -412,7 +417,7 @@ mod tests {
                 };
                 x.conv_transpose2d(&weight, options)
             };
-            // What is more with the padding at the end is what is cut off without it, or 0.
+            // The additional output with padding at the end equals the part that is cut off without it, or 0.
             let (least, most) = (run(0).unwrap(), run(2).unwrap());
             let [.., height, width] = *least.dims() else { panic!("four axes") };
             assert_eq!(most.dims()[2..], [height + 2, width + 2]);

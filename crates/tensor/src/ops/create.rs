@@ -81,6 +81,9 @@ pub(super) fn constant_like(like: &Tensor, value: impl Into<Scalar>) -> Result<T
     Tensor::full_for(like.device(), Shape::SCALAR, value, like.dtype(), Category::Temporary)
 }
 
+/// # Create tensors
+///
+/// Constants, ranges and host values.
 impl Tensor {
     /// Creates a tensor of zeros (`f32`) in memory of `alloc`.
     ///
@@ -168,7 +171,7 @@ impl Tensor {
     /// let device = Device::cpu()?;
     /// assert_eq!(Tensor::full_of(&device, 2, 255, DType::U8)?.to_vec::<u8>()?, [255, 255]);
     /// let error = Tensor::full_of(&device, 2, 300, DType::U8).unwrap_err();
-    /// assert_eq!(error.to_string(), "full: scalar must be a number that the element type holds, got 300 for a tensor of u8");
+    /// assert_eq!(error.to_string(), "full: scalar must be a number that the element type can represent, got 300 for a tensor of u8");
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///

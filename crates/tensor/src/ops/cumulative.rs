@@ -37,6 +37,7 @@ impl Op for Cumsum {
     }
 }
 
+/// # Cumulative sums
 impl Tensor {
     /// Cumulative sum of the elements along an axis. Integers and booleans are summed as i64, which wraps.
     ///

@@ -53,6 +53,7 @@ impl Op for Diagonal {
     }
 }
 
+/// # Diagonals
 impl Tensor {
     /// Returns the diagonal over two axes as a view, as NumPy's `diagonal`. The diagonal is the last axis of the
     /// result.

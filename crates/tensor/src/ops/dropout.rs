@@ -45,6 +45,7 @@ pub(super) fn dropped(x: &Tensor, p: f64, key: RandomKey) -> Result<Tensor> {
     apply(Dropout { p, key }, &[x])
 }
 
+/// # Dropout
 impl Tensor {
     /// Dropout: sets each element to 0 with probability `p` and divides the others by 1 - p, which preserves the mean.
     ///

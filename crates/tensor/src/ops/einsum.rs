@@ -37,7 +37,7 @@ impl Labelled {
         };
         while let Some([first, second]) = again(&labels) {
             if tensor.dims()[first] != tensor.dims()[second] {
-                let (expected, got) = ("of one size for each letter", format!("{shape} for \"{equation}\""));
+                let (expected, got) = ("one size per letter", format!("{shape} for \"{equation}\""));
                 return Err(Error::BadArgument { op: OP, argument: "operands", expected, got });
             }
             tensor = tensor.diagonal_in_place(0, [first, second])?;
@@ -118,6 +118,7 @@ impl Labelled {
     }
 }
 
+/// # Einstein summation
 impl Tensor {
     /// Einstein summation, as NumPy's `einsum`: multiplies the operands and sums over the letters that the result
     /// omits.
@@ -157,7 +158,7 @@ impl Tensor {
             return Err(Error::BadArgument {
                 op: OP,
                 argument: "operands",
-                expected: "as many as the equation has",
+                expected: "as many as the equation has operands",
                 got,
             });
         }

@@ -67,6 +67,7 @@ impl Op for Roll {
     }
 }
 
+/// # Reverse and shift
 impl Tensor {
     /// Reverses the order of the elements along axes, as PyTorch's `flip`.
     ///

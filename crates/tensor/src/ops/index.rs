@@ -86,6 +86,7 @@ impl Op for OneHot {
     }
 }
 
+/// # Index by tensors
 impl Tensor {
     /// Selects elements by index along an axis, as PyTorch's `gather`: `y[.., i, ..] = x[.., indices[.., i, ..], ..]`.
     ///

@@ -144,6 +144,7 @@ impl Linear {
     }
 }
 
+/// # Linear map
 impl Tensor {
     /// Linear map x·W + b over the last axis, in one op without an intermediate product.
     ///
@@ -280,7 +281,7 @@ mod tests {
             assert_eq!(result.dims(), expected.dims());
             assert_eq!(result.to_vec::<f32>().unwrap(), expected.to_vec::<f32>().unwrap(), "{dims:?}");
         }
-        let turned = counting(&device, &[3, 2, 4]).permute(&[2, 1, 0]).unwrap();
+        let turned = counting(&device, &[3, 2, 4]).permute([2, 1, 0]).unwrap();
         let expected = turned.contiguous().unwrap().linear(&weight, &bias).unwrap().to_vec::<f32>().unwrap();
         assert_eq!(turned.linear(&weight, &bias).unwrap().to_vec::<f32>().unwrap(), expected);
     }

@@ -81,6 +81,7 @@ fn truth(x: &Tensor) -> Result<Tensor> {
     x.detach().to_dtype(DType::Bool)
 }
 
+/// # Boolean logic
 impl Tensor {
     /// Elementwise logical AND.
     ///

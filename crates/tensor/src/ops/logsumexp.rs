@@ -52,6 +52,7 @@ impl Op for LogSumExp {
     }
 }
 
+/// # Log-sum-exp
 impl Tensor {
     /// Log-sum-exp ln Σ eˣ along axes, which vanish; -∞ for no elements. It does not overflow or underflow where eˣ
     /// does.

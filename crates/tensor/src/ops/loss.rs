@@ -194,6 +194,7 @@ fn scaled(ctx: &OpContext<'_>, mut grad: Tensor, factor: f64) -> Result<Tensor> 
     Ok(scaled.finish())
 }
 
+/// # Loss functions
 impl Tensor {
     /// Cross-entropy loss of logits with class indices: the mean over the rows of `-ln softmax(row)[target]`. NaN for
     /// no rows.

@@ -39,6 +39,7 @@ impl Op for MaskedFill {
     }
 }
 
+/// # Masked replacement
 impl Tensor {
     /// Replaces elements by `value` where the boolean mask is true. The mask broadcasts to this tensor's shape.
     ///

@@ -153,6 +153,7 @@ impl Plan {
     }
 }
 
+/// # Matrix products
 impl Tensor {
     /// Matrix product, as NumPy's `matmul`.
     ///

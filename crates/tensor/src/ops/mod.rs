@@ -4,49 +4,62 @@
 //! that its backward reads. An op that runs inside another op's forward or backward counts as part of the outer op. Ops
 //! that only change the layout share the buffer.
 
-mod attention;
-mod axes;
+// In the order of the sections on the documentation page of `Tensor`.
+
+// Creation and conversion
+mod cast;
+pub(crate) mod create;
+mod random;
+mod transfer;
+
+// Elements
 mod binary;
 mod broadcast;
-mod cast;
-mod categorical;
 mod compare;
-mod concat;
-mod conv;
-pub(crate) mod create;
-mod cumulative;
-mod diagonal;
-mod dropout;
-mod einsum;
-mod flip;
-mod index;
-mod linear;
 mod logic;
-mod logsumexp;
-mod loss;
 mod masked;
-mod matmul;
-mod norm;
 mod operators;
-mod pad;
-mod part;
-mod pool;
-mod product;
-mod random;
-mod reduce;
-mod repeat;
-mod scatter;
-mod self_attention;
-mod shape;
-mod slice;
-mod softmax;
-mod sort;
-mod split;
-mod transfer;
-mod triangle;
 mod unary;
+
+// Reductions
+mod axes;
+mod cumulative;
+mod logsumexp;
+mod product;
+mod reduce;
 mod variance;
 mod vector_norm;
+
+// Shape and indexing
+mod categorical;
+mod concat;
+mod diagonal;
+mod flip;
+mod index;
+mod pad;
+mod part;
+mod repeat;
+mod scatter;
+mod shape;
+mod slice;
+mod sort;
+mod split;
+mod triangle;
+
+// Products
+mod einsum;
+mod linear;
+mod matmul;
+
+// Neural networks
+mod attention;
+mod conv;
+mod dropout;
+mod loss;
+mod norm;
+mod pool;
+mod self_attention;
+mod softmax;
 
 pub use attention::AttentionOptions;
 pub use axes::Axes;
@@ -157,7 +170,7 @@ fn along_rows(
     if pair[0] == neutral || pair[0] == pair[1] {
         return Ok([neutral, pair[1]]);
     }
-    let expected = "along the last axis alone, in the second place";
+    let expected = "equal in both elements, or the default in the first";
     Err(Error::BadArgument { op, argument, expected, got: format!("{pair:?}") })
 }
 

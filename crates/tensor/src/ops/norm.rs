@@ -172,6 +172,7 @@ fn check_groups(op: &'static str, groups: usize, channels: usize) -> Result<()> 
     Err(Error::BadArgument { op, argument, expected, got: format!("{groups} for {channels} channels") })
 }
 
+/// # Normalization
 impl Tensor {
     /// Layer normalization over the last axis: (x - μ) / √(σ² + `epsilon`) · w + b.
     ///

@@ -212,7 +212,7 @@ mod tests {
         let large = Tensor::normal(&device, 1 << 17, 0.0, 1.0, &rng).unwrap();
         let memory = device.default_allocator().unwrap();
         for dtype in [DType::F32, DType::F64, DType::F16, DType::I32] {
-            // Halves and integers are left alone.
+            // 16-bit floats and integers are not reused.
             let in_place = dtype == DType::F32 || dtype == DType::F64;
             let of = large.mul_scalar(100.0).unwrap().to_dtype(dtype).unwrap();
             for (operate, op) in operators {

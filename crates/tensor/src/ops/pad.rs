@@ -26,7 +26,7 @@ type Widths = [(usize, usize); MAX_RANK];
 fn checked(op: &'static str, x: &Tensor, widths: &[(usize, usize)]) -> Result<Option<Widths>> {
     if widths.len() != x.rank() {
         let got = format!("{} for shape {}", widths.len(), x.shape());
-        return Err(Error::BadArgument { op, argument: "widths", expected: "a pair for each axis", got });
+        return Err(Error::BadArgument { op, argument: "widths", expected: "one pair per axis", got });
     }
     if widths.iter().all(|&widths| widths == (0, 0)) {
         return Ok(None);
@@ -92,6 +92,7 @@ impl Op for Pad {
     }
 }
 
+/// # Pad with a value
 impl Tensor {
     /// Pads with a constant `value`, as PyTorch's and NumPy's `pad`. `widths` holds a pair for each axis, first axis
     /// first: the number of elements before and after.
@@ -101,7 +102,7 @@ impl Tensor {
     /// ```
     /// use highwater::{Device, Tensor};
     /// let x = Tensor::ones(&Device::cpu()?, [1, 2])?;
-    /// let padded = x.pad(&[(0, 1), (1, 0)], 7.0)?;
+    /// let padded = x.pad([(0, 1), (1, 0)], 7.0)?;
     /// assert_eq!(padded.dims(), [2, 3]);
     /// assert_eq!(padded.to_vec::<f32>()?, [7.0, 1.0, 1.0, 7.0, 7.0, 7.0]);
     /// # Ok::<(), highwater::Error>(())
@@ -110,8 +111,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadArgument`] unless there is one pair per axis and the element type can represent the value;
     /// [`Error::TooManyElements`], [`Error::Allocation`] if there is no memory.
-    pub fn pad(&self, widths: &[(usize, usize)], value: impl Into<Scalar>) -> Result<Self> {
-        let widths = checked(OP, self, widths)?;
+    pub fn pad(&self, widths: impl AsRef<[(usize, usize)]>, value: impl Into<Scalar>) -> Result<Self> {
+        let widths = checked(OP, self, widths.as_ref())?;
         let value = holds(OP, value.into(), self.dtype())?;
         let Some(widths) = widths else { return Ok(self.unchanged()) };
         check_sizes(OP, self, &widths)?;

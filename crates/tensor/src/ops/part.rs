@@ -186,6 +186,7 @@ fn from_front(number: isize, size: usize) -> Result<usize> {
     counted.ok_or(Error::IndexOutOfRange { op: OP, index: number as i64, len: size })
 }
 
+/// # Index by integers and ranges
 impl Tensor {
     /// Indexes the first axes by integers and ranges, as `x[1:5, :, -1]` in NumPy. Returns a view.
     ///
@@ -215,7 +216,7 @@ impl Tensor {
             return Err(Error::BadArgument {
                 op: OP,
                 argument: "parts",
-                expected: "at most one an axis",
+                expected: "at most one per axis",
                 got,
             });
         }

@@ -178,6 +178,7 @@ impl Op for Pool2d {
     }
 }
 
+/// # Pooling
 impl Tensor {
     /// 2D max pooling over the last two axes; NaN if a window contains NaN. Padding never wins.
     ///

@@ -44,6 +44,7 @@ impl Op for Prod {
     }
 }
 
+/// # Products of elements
 impl Tensor {
     fn prod_over(&self, target: Target) -> Result<Self> {
         apply(Prod(target), &[self])

@@ -40,6 +40,9 @@ pub(super) fn check(
     Err(Error::BadArgument { op, argument, expected, got: value.to_string() })
 }
 
+/// # Random tensors
+///
+/// Values drawn from an [`Rng`](crate::Rng).
 impl Tensor {
     /// Creates a tensor of uniform random values in `[low, high)` (`f32`), as PyTorch's `rand`.
     ///
@@ -198,7 +201,7 @@ mod tests {
             Err(Error::UnsupportedDType { op: "uniform", .. })
         ));
         assert!(Tensor::normal(&device, [1 << 20], 0.0, 1.0, &rng).unwrap_err().out_of_memory().is_some());
-        // There is room for the halves, and not to compute them as f32.
+        // The memory suffices for the 16-bit floats, but not to compute them in f32.
         let halves = Tensor::normal_of(&device, [200 << 10], 0.0, 1.0, &rng, DType::F16);
         assert!(halves.unwrap_err().out_of_memory().is_some());
         assert_eq!(rng.state(), before);

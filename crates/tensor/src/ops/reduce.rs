@@ -299,6 +299,9 @@ pub(super) fn not_empty(op: &'static str, x: &Tensor, folded: &Shape) -> Result<
     Ok(())
 }
 
+/// # Reductions
+///
+/// `axes` is one axis, or an array, slice or vector of axes.
 impl Tensor {
     pub(super) fn target(&self, op: &'static str, axes: &impl Axes, keepdim: bool) -> Result<Target> {
         Ok(Target { axes: AxisSet::of(op, self.shape(), axes)?, keepdim })

@@ -12,6 +12,7 @@ use super::reduce::reshaped;
 use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
+use crate::layout::IntoShape;
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
 use crate::shape::{MAX_RANK, Shape};
@@ -79,6 +80,7 @@ impl Op for Repeat {
     }
 }
 
+/// # Repeat
 impl Tensor {
     /// Repeats this tensor `times[axis]` times along each axis, as NumPy's `tile` and PyTorch's `repeat`. More numbers
     /// than axes add new leading axes.
@@ -86,8 +88,8 @@ impl Tensor {
     /// ```
     /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0], [2])?;
-    /// assert_eq!(x.tile(&[2])?.to_vec::<f32>()?, [1.0, 2.0, 1.0, 2.0]);
-    /// assert_eq!(x.tile(&[3, 2])?.dims(), [3, 4]);
+    /// assert_eq!(x.tile(2)?.to_vec::<f32>()?, [1.0, 2.0, 1.0, 2.0]);
+    /// assert_eq!(x.tile([3, 2])?.dims(), [3, 4]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
@@ -95,14 +97,15 @@ impl Tensor {
     /// [`Error::BadArgument`] for fewer numbers than axes; [`Error::RankTooLarge`] for more than [`MAX_RANK`] numbers;
     /// [`Error::TooManyElements`]; [`Error::Allocation`] if there is no memory.
     #[doc(alias("repeat"))]
-    pub fn tile(&self, times: &[usize]) -> Result<Self> {
+    pub fn tile(&self, times: impl IntoShape) -> Result<Self> {
         let op = "tile";
-        let Some(new) = times.len().checked_sub(self.rank()) else {
-            let got = format!("{} for shape {}", times.len(), self.shape());
+        let times = times.into_shape().map_err(|error| error.in_op(op))?;
+        let Some(new) = times.rank().checked_sub(self.rank()) else {
+            let got = format!("{} for shape {}", times.rank(), self.shape());
             return Err(Error::BadArgument {
                 op,
                 argument: "times",
-                expected: "a number for each axis",
+                expected: "at least one number per axis",
                 got,
             });
         };
@@ -110,7 +113,7 @@ impl Tensor {
         for _ in 0..new {
             tiled = tiled.unsqueeze(0)?;
         }
-        for (axis, &times) in times.iter().enumerate().filter(|&(_, &times)| times != 1) {
+        for (axis, &times) in times.dims().iter().enumerate().filter(|&(_, &times)| times != 1) {
             tiled = apply(Repeat { op, axis, times, together: false }, &[&tiled])?;
         }
         Ok(tiled)

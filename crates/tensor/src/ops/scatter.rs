@@ -49,6 +49,7 @@ impl Op for ScatterAdd {
     }
 }
 
+/// # Scatter
 impl Tensor {
     /// Adds each element of `source` to the element with its index (i64) along `axis`, as PyTorch's `scatter_add`.
     ///

@@ -112,7 +112,7 @@ impl Op for SelfAttention {
         let (parts, mixed, log_sums) = (saved.tensor(0)?, saved.tensor(1)?, saved.tensor(2)?);
         let shape = saved.input_shape(0);
         let sizes = self.sizes(shape)?;
-        let grad = grad.reshape(sizes.part()?)?.permute(&[0, 2, 1, 3])?.contiguous()?;
+        let grad = grad.reshape(sizes.part()?)?.permute([0, 2, 1, 3])?.contiguous()?;
         let grad = reshaped(grad, sizes.stack()?)?;
         let [query, key, value] = three(parts, sizes)?;
         let made = self.of.gradients(ctx, [&query, &key, &value], None, [mixed, log_sums], &grad)?;
@@ -128,6 +128,7 @@ impl Op for SelfAttention {
     }
 }
 
+/// # Self-attention
 impl Tensor {
     /// Multi-head self-attention of a sequence. The last axis holds the queries of all heads, then the keys, then the
     /// values.
@@ -157,7 +158,7 @@ impl Tensor {
         };
         let parts = heads.saturating_mul(3);
         if parts == 0 || *wide == 0 || !wide.is_multiple_of(parts) {
-            let expected = "such that three times as many divide the last axis, which is not empty";
+            let expected = "such that 3 · heads divides the last axis, which must not be empty";
             let got = format!("{heads} for shape {}", self.shape());
             return Err(Error::BadArgument { op: OP, argument: "heads", expected, got });
         }
@@ -188,10 +189,10 @@ mod tests {
     /// The same of parts.
     fn of_parts(x: &Tensor, heads: usize, options: AttentionOptions) -> Tensor {
         let [n, len, wide] = *x.dims() else { panic!("three axes") };
-        let cut = x.reshape([n, len, 3, heads, wide / 3 / heads]).unwrap().permute(&[2, 0, 3, 1, 4]).unwrap();
+        let cut = x.reshape([n, len, 3, heads, wide / 3 / heads]).unwrap().permute([2, 0, 3, 1, 4]).unwrap();
         let part = |index: usize| cut.narrow(0, index, 1).unwrap().squeeze(0).unwrap();
         let mixed = part(0).attention(&part(1), &part(2), None, options).unwrap();
-        mixed.permute(&[0, 2, 1, 3]).unwrap().reshape([n, len, wide / 3]).unwrap()
+        mixed.permute([0, 2, 1, 3]).unwrap().reshape([n, len, wide / 3]).unwrap()
     }
 
     #[test]
@@ -224,8 +225,8 @@ mod tests {
         };
         let whole = taken(|x, heads, options| x.self_attention(heads, options).unwrap());
         let parts = taken(of_parts);
-        // The parts share one gradient of the whole too, but copy each of theirs there.
-        // What the parts take has fallen since their gradients are added up in one whole, so the op has a figure of its own.
+        // The parts also share one gradient of the whole, but copy each part's gradient into it.
+        // The parts sum their gradients in one tensor, so the op has a figure of its own.
         assert!(whole <= 753_920, "{whole}");
         assert!(6 * whole < 5 * parts, "{whole} instead of {parts}");
     }
@@ -257,7 +258,7 @@ mod tests {
         ));
         assert_eq!(
             x.self_attention(3, AttentionOptions::default()).unwrap_err().to_string(),
-            "self_attention: heads must be such that three times as many divide the last axis, which is not empty, got 3 for shape [2, 12]"
+            "self_attention: heads must be such that 3 · heads divides the last axis, which must not be empty, got 3 for shape [2, 12]"
         );
         for heads in [0, usize::MAX] {
             assert!(x.self_attention(heads, AttentionOptions::default()).is_err());

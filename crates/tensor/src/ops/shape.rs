@@ -9,7 +9,7 @@
 //!
 //! Nothing is saved.
 
-use super::axes::AxisSet;
+use super::axes::{Axes, AxisSet};
 use super::reduce::reshaped;
 use crate::autograd::apply;
 use crate::backend::Kernel;
@@ -23,36 +23,36 @@ use crate::tensor::Tensor;
 
 /// A change of the layout that shares the buffer.
 #[derive(Clone, Copy, Debug)]
-enum Look {
+enum LayoutChange {
     /// Axis i of the result is axis `axes[i]` of the original.
-    Permuted { axes: [usize; MAX_RANK] },
+    Permute { axes: [usize; MAX_RANK] },
     /// Inserts an axis of size 1 before `axis`.
-    With { axis: usize },
+    Unsqueeze { axis: usize },
     /// Removes `axis`, whose size is 1.
-    Without { axis: usize },
+    Squeeze { axis: usize },
 }
 
-impl Look {
+impl LayoutChange {
     fn at(&self, op: &'static str, layout: &Layout) -> Result<Layout> {
         match self {
-            Self::Permuted { axes } => layout.permuted(op, &axes[..layout.shape().rank()]),
-            Self::With { axis } => layout.with_axis(*axis),
-            Self::Without { axis } => Ok(layout.without_axis(*axis)),
+            Self::Permute { axes } => layout.permuted(op, &axes[..layout.shape().rank()]),
+            Self::Unsqueeze { axis } => layout.with_axis(*axis),
+            Self::Squeeze { axis } => Ok(layout.without_axis(*axis)),
         }
     }
 
     /// Returns the inverse change.
     fn back(&self, rank: usize) -> Self {
         match *self {
-            Self::Permuted { axes } => {
+            Self::Permute { axes } => {
                 let mut back = [0; MAX_RANK];
                 for (to, &from) in axes[..rank].iter().enumerate() {
                     back[from] = to;
                 }
-                Self::Permuted { axes: back }
+                Self::Permute { axes: back }
             }
-            Self::With { axis } => Self::Without { axis },
-            Self::Without { axis } => Self::With { axis },
+            Self::Unsqueeze { axis } => Self::Squeeze { axis },
+            Self::Squeeze { axis } => Self::Unsqueeze { axis },
         }
     }
 }
@@ -60,7 +60,7 @@ impl Look {
 #[derive(Debug)]
 struct LookOp {
     op: &'static str,
-    look: Look,
+    look: LayoutChange,
 }
 
 impl Op for LookOp {
@@ -123,8 +123,11 @@ pub(super) fn restored(tensor: &Tensor, axes: &AxisSet) -> Result<Tensor> {
     Ok(tensor.with_layout(layout))
 }
 
+/// # Shape
+///
+/// Views with another shape or another order of axes.
 impl Tensor {
-    fn look(&self, op: &'static str, look: Look) -> Result<Self> {
+    fn change_layout(&self, op: &'static str, look: LayoutChange) -> Result<Self> {
         apply(LookOp { op, look }, &[self])
     }
 
@@ -182,7 +185,7 @@ impl Tensor {
     fn merge(&self, op: &'static str, first: isize, last: isize) -> Result<Self> {
         let [from, to] = [self.shape().axis(op, first)?, self.shape().axis(op, last)?];
         if to < from {
-            let expected = "an axis that does not lie before the first";
+            let expected = "an axis that is not before the first";
             return Err(Error::BadArgument { op, argument: "last", expected, got: last.to_string() });
         }
         let dims = self.dims();
@@ -201,7 +204,7 @@ impl Tensor {
         let (a, b) = (self.shape().axis(op, a)?, self.shape().axis(op, b)?);
         let mut axes = std::array::from_fn(|axis| axis);
         axes.swap(a, b);
-        self.look(op, Look::Permuted { axes })
+        self.change_layout(op, LayoutChange::Permute { axes })
     }
 
     /// Transposes a matrix, or each matrix of a stack: swaps the last two axes. Returns a view.
@@ -218,32 +221,56 @@ impl Tensor {
 
     /// Reorders the axes: axis i of the result is axis `axes[i]` of this tensor. Returns a view.
     ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let images = Tensor::zeros(&Device::cpu()?, [8, 3, 32, 64])?;
+    /// assert_eq!(images.permute([0, 2, 3, 1])?.dims(), [8, 32, 64, 3]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], and [`Error::BadPermutation`] unless each axis occurs exactly once.
     #[doc(alias("transpose"))]
-    pub fn permute(&self, axes: &[isize]) -> Result<Self> {
+    pub fn permute(&self, axes: impl Axes) -> Result<Self> {
         let op = "permute";
-        let named = axes.iter().map(|&axis| self.shape().axis(op, axis)).collect::<Result<Vec<_>>>()?;
+        let named =
+            axes.axes().iter().map(|&axis| self.shape().axis(op, axis)).collect::<Result<Vec<_>>>()?;
         if named.len() != self.rank() {
             return Err(Error::BadPermutation { op, axes: named, shape: *self.shape() });
         }
         let mut axes = [0; MAX_RANK];
         axes[..named.len()].copy_from_slice(&named);
-        self.look(op, Look::Permuted { axes })
+        self.change_layout(op, LayoutChange::Permute { axes })
     }
 
     /// Removes axes of size 1, as PyTorch's `squeeze`. Returns a view.
     ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let x = Tensor::zeros(&Device::cpu()?, [1, 3, 1])?;
+    /// assert_eq!(x.squeeze(0)?.dims(), [3, 1]);
+    /// assert_eq!(x.squeeze([0, -1])?.dims(), [3]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for a repeated axis or an axis of another size.
-    pub fn squeeze(&self, axis: isize) -> Result<Self> {
+    pub fn squeeze(&self, axes: impl Axes) -> Result<Self> {
         let op = "squeeze";
-        let index = self.shape().axis(op, axis)?;
-        if self.dims()[index] != 1 {
-            let got = format!("{axis} for shape {}", self.shape());
-            return Err(Error::BadArgument { op, argument: "axis", expected: "one of size 1", got });
+        let set = AxisSet::of(op, self.shape(), &axes)?;
+        for &axis in axes.axes() {
+            if self.dims()[self.shape().axis(op, axis)?] != 1 {
+                let got = format!("{axis} for shape {}", self.shape());
+                return Err(Error::BadArgument { op, argument: "axis", expected: "one of size 1", got });
+            }
         }
-        self.look(op, Look::Without { axis: index })
+        // From the last axis to the first, so that the earlier axes keep their numbers.
+        let mut squeezed = None;
+        for axis in set.iter().rev() {
+            squeezed =
+                Some(squeezed.as_ref().unwrap_or(self).change_layout(op, LayoutChange::Squeeze { axis })?);
+        }
+        Ok(squeezed.unwrap_or_else(|| self.unchanged()))
     }
 
     /// Inserts an axis of size 1 at position `axis` of the result. Returns a view.
@@ -258,7 +285,7 @@ impl Tensor {
         if !(0..=rank).contains(&index) {
             return Err(Error::AxisOutOfRange { op, axis, shape: *self.shape() });
         }
-        self.look(op, Look::With { axis: index as usize })
+        self.change_layout(op, LayoutChange::Unsqueeze { axis: index as usize })
     }
 
     /// Returns the elements contiguously in row-major order: the tensor itself if it is contiguous, else a copy.
@@ -288,9 +315,9 @@ mod tests {
     #[test]
     fn looks_share_the_buffer_and_lead_back() {
         let x = counting(&[2, 3, 4]);
-        let there = x.permute(&[2, 0, 1]).unwrap().unsqueeze(-1).unwrap().unsqueeze(1).unwrap();
+        let there = x.permute([2, 0, 1]).unwrap().unsqueeze(-1).unwrap().unsqueeze(1).unwrap();
         assert_eq!(there.dims(), [4, 1, 2, 3, 1]);
-        let back = there.squeeze(1).unwrap().squeeze(-1).unwrap().permute(&[1, 2, 0]).unwrap();
+        let back = there.squeeze(1).unwrap().squeeze(-1).unwrap().permute([1, 2, 0]).unwrap();
         assert!(back.shares_buffer_with(&x));
         assert_eq!(back.layout(), x.layout());
     }
@@ -303,8 +330,8 @@ mod tests {
         let flat = transposed.reshape(6).unwrap();
         assert!(!flat.shares_buffer_with(&x));
         assert_eq!(flat.to_vec::<f32>().unwrap(), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
-        // Axes that stay as they are may lie anywhere.
-        let apart = counting(&[3, 4, 5]).permute(&[2, 0, 1]).unwrap();
+        // Axes that do not change may have any stride.
+        let apart = counting(&[3, 4, 5]).permute([2, 0, 1]).unwrap();
         let cut = apart.reshape([5, 1, 12]).unwrap();
         assert!(cut.shares_buffer_with(&apart));
         assert_eq!(cut.to_vec::<f32>().unwrap(), apart.to_vec::<f32>().unwrap());
@@ -335,10 +362,10 @@ mod tests {
         assert_eq!(message(x.unsqueeze(3)), "unsqueeze: axis 3 is out of range for shape [2, 3]");
         assert_eq!(message(x.squeeze(-1)), "squeeze: axis must be one of size 1, got -1 for shape [2, 3]");
         assert_eq!(
-            message(x.permute(&[0, 0])),
+            message(x.permute([0, 0])),
             "permute: axes [0, 0] are not a permutation of those of shape [2, 3]"
         );
-        assert!(matches!(x.permute(&[0]), Err(Error::BadPermutation { .. })));
+        assert!(matches!(x.permute([0]), Err(Error::BadPermutation { .. })));
         assert_eq!(message(x.reshape(7)), "reshape: 6 elements do not make shape [7]");
         assert!(matches!(x.sum(0).unwrap().t(), Err(Error::BadRank { op: "t", .. })));
         assert!(matches!(counting(&[1; MAX_RANK]).unsqueeze(0), Err(Error::RankTooLarge { rank: 9, .. })));

@@ -90,6 +90,7 @@ impl Slice {
     }
 }
 
+/// # Slice
 impl Tensor {
     /// Slices a range along one axis: `x.slice(0, 2..5)`, `x.slice(-1, ..3)`. Returns a view.
     ///
@@ -222,7 +223,7 @@ mod tests {
         let x = counting(8).requiring_grad().unwrap();
         // Of a leaf, and of what an op has made.
         for is_leaf in [true, false] {
-            // The gradient of a sum is one number repeated, to which nobody may add in place.
+            // The gradient of a sum is one repeated value, so it cannot be added to in place.
             for slope in [2.0, 0.0] {
                 let of = if is_leaf { x.clone() } else { x.mul_scalar(1.0).unwrap() };
                 let first = if slope == 0.0 { of.clone() } else { of.square().unwrap() };

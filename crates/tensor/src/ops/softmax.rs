@@ -47,6 +47,7 @@ impl Op for Softmax {
     }
 }
 
+/// # Softmax
 impl Tensor {
     /// Softmax eˣ / Σ eˣ along an axis: positive values that add up to 1.
     ///

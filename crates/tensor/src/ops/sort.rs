@@ -75,6 +75,7 @@ impl Op for ArgSort {
     }
 }
 
+/// # Sort
 impl Tensor {
     /// Gathers the elements of sorted indices, and returns both.
     fn picked(&self, op: &'static str, axis: usize, indices: Self) -> Result<(Self, Self)> {

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
+/// # Split
 impl Tensor {
     /// Splits into parts of `size` along an axis; the last part may be smaller. An empty axis gives one empty part.
     /// Returns views.
@@ -34,15 +35,15 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`]; [`Error::BadArgument`] if the sizes do not add up to the size of the axis.
-    pub fn split_sizes(&self, axis: isize, sizes: &[usize]) -> Result<Vec<Self>> {
-        let op = "split_sizes";
+    pub fn split_sizes(&self, axis: isize, sizes: impl AsRef<[usize]>) -> Result<Vec<Self>> {
+        let (op, sizes) = ("split_sizes", sizes.as_ref());
         let len = self.dims()[self.shape().axis(op, axis)?];
         if sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size)) != Some(len) {
             let got = format!("{sizes:?} for axis {axis} of shape {}", self.shape());
             return Err(Error::BadArgument {
                 op,
                 argument: "sizes",
-                expected: "as much together as the axis",
+                expected: "sizes that add up to the size of the axis",
                 got,
             });
         }

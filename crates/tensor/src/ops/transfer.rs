@@ -49,6 +49,7 @@ fn copy(op: &'static str, tensor: &Tensor, to: &Device, category: Category) -> R
     })
 }
 
+/// # Copy to another device
 impl Tensor {
     /// Copies this tensor to `device`; returns the tensor itself if it is already there.
     ///

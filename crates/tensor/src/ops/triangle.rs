@@ -64,6 +64,7 @@ impl Op for Triangle {
     }
 }
 
+/// # Triangles
 impl Tensor {
     /// Lower triangle of a matrix, or of each matrix of a stack: 0 above the diagonal. `diagonal` counts upwards from
     /// the main diagonal.

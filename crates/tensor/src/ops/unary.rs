@@ -150,7 +150,7 @@ pub(super) fn holds(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Sc
             if dtype == DType::U8 && u8::try_from(value).is_err()
                 || dtype == DType::I32 && i32::try_from(value).is_err() =>
         {
-            Err(refused(op, scalar, dtype, "a number that the element type holds"))
+            Err(refused(op, scalar, dtype, "a number that the element type can represent"))
         }
         scalar => Ok(scalar),
     }
@@ -188,6 +188,9 @@ pub(super) fn negated(scalar: Scalar, dtype: DType) -> Scalar {
 
 macro_rules! unary_methods {
     ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+        /// # Elementwise math
+        ///
+        /// Functions and activations of each element.
         impl Tensor {$(
             $(#[$doc])*
             pub fn $name(&self) -> Result<Self> {
@@ -309,6 +312,7 @@ unary_methods! {
     gelu_tanh = GeluTanh;
 }
 
+/// # Arithmetic with a number
 impl Tensor {
     /// Adds a number to each element: x + c. Integers wrap.
     ///

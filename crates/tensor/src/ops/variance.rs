@@ -72,6 +72,7 @@ impl Op for Variance {
     }
 }
 
+/// # Variance and standard deviation
 impl Tensor {
     fn variance(&self, root: bool, correction: usize, target: Target) -> Result<Self> {
         apply(Variance { root, correction, target }, &[self])

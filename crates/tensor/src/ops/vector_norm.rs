@@ -77,6 +77,7 @@ impl Op for VectorNorm {
     }
 }
 
+/// # Vector norms
 impl Tensor {
     /// Vector norm along axes, which vanish. Several axes form one vector. 0 for no elements, except for [`Norm::Max`].
     ///

@@ -69,6 +69,7 @@ impl Between<'_> {
     }
 }
 
+/// # Attention with dropout
 impl Tensor {
     /// Scaled dot-product [`attention`](Self::attention) with dropout on the attention weights, as PyTorch's
     /// `dropout_p`.

@@ -108,6 +108,7 @@ impl Op for ElementLoss {
     }
 }
 
+/// # Elementwise loss functions
 impl Tensor {
     fn element_loss(
         &self,

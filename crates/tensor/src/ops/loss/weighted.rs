@@ -166,6 +166,7 @@ impl Op for WeightedCrossEntropy {
     }
 }
 
+/// # Cross-entropy with options
 impl Tensor {
     /// Cross-entropy loss with options: label smoothing, ignored rows, class weights and the reduction. See
     /// [`Tensor::cross_entropy`].

@@ -170,6 +170,7 @@ impl Op for Border {
     }
 }
 
+/// # Pad with own elements
 impl Tensor {
     /// Pads with the tensor's own elements: reflected, replicated or circular. `widths` holds a pair for each axis,
     /// first axis first: the number of elements before and after.
@@ -177,7 +178,7 @@ impl Tensor {
     /// ```
     /// use highwater::{Device, PadMode, Tensor};
     /// let x = Tensor::arange(&Device::cpu()?, 4)?;
-    /// let padded = |mode| x.pad_with(&[(2, 3)], mode)?.to_vec::<i64>();
+    /// let padded = |mode| x.pad_with([(2, 3)], mode)?.to_vec::<i64>();
     /// assert_eq!(padded(PadMode::Reflect)?, [2, 1, 0, 1, 2, 3, 2, 1, 0]);
     /// assert_eq!(padded(PadMode::Replicate)?, [0, 0, 0, 1, 2, 3, 3, 3, 3]);
     /// assert_eq!(padded(PadMode::Circular)?, [2, 3, 0, 1, 2, 3, 0, 1, 2]);
@@ -188,16 +189,14 @@ impl Tensor {
     /// [`Error::BadArgument`] unless there is one pair per axis, and for a border wider than its source: the axis
     /// without the edge (reflect), the axis (circular), or an empty axis (replicate); [`Error::TooManyElements`],
     /// [`Error::Allocation`] if there is no memory.
-    pub fn pad_with(&self, widths: &[(usize, usize)], mode: PadMode) -> Result<Self> {
-        let Some(widths) = checked(OP, self, widths)? else { return Ok(self.unchanged()) };
+    pub fn pad_with(&self, widths: impl AsRef<[(usize, usize)]>, mode: PadMode) -> Result<Self> {
+        let Some(widths) = checked(OP, self, widths.as_ref())? else { return Ok(self.unchanged()) };
         for ((axis, &size), &(before, behind)) in self.dims().iter().enumerate().zip(&widths) {
             let (most, expected) = match mode {
-                PadMode::Reflect => {
-                    (size.saturating_sub(1), "less than the size of the axis that is reflected")
-                }
+                PadMode::Reflect => (size.saturating_sub(1), "less than the size of the reflected axis"),
                 PadMode::Replicate if size == 0 => (0, "0 along an axis without elements"),
                 PadMode::Replicate => (usize::MAX, ""),
-                PadMode::Circular => (size, "at most the size of the axis that is repeated"),
+                PadMode::Circular => (size, "at most the size of the repeated axis"),
             };
             if before.max(behind) > most {
                 let got = format!("({before}, {behind}) along axis {axis} of shape {}", self.shape());
@@ -224,7 +223,7 @@ mod tests {
             (Replicate, [3.0, 1.0, 1.0, 4.0]),
             (Circular, [2.0, 2.0, 3.0, 2.0]),
         ] {
-            let loss = x.pad_with(&[(0, 0), (2, 3)], mode).unwrap().sum_all().unwrap();
+            let loss = x.pad_with([(0, 0), (2, 3)], mode).unwrap().sum_all().unwrap();
             let gradients = loss.backward().unwrap();
             assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), counts, "{mode:?}");
         }
@@ -233,9 +232,9 @@ mod tests {
     #[test]
     fn no_border_is_the_tensor_itself() {
         let x = Tensor::ones(&Device::cpu().unwrap(), [0, 3]).unwrap();
-        assert!(x.pad_with(&[(0, 0), (0, 0)], Reflect).unwrap().shares_buffer_with(&x));
+        assert!(x.pad_with([(0, 0), (0, 0)], Reflect).unwrap().shares_buffer_with(&x));
         let point = Tensor::scalar(x.device(), 1.0f32).unwrap();
-        assert_eq!(point.pad_with(&[], Circular).unwrap().rank(), 0);
+        assert_eq!(point.pad_with([], Circular).unwrap().rank(), 0);
     }
 
     #[test]
@@ -244,21 +243,21 @@ mod tests {
         let error = |widths: &[(usize, usize)], mode| x.pad_with(widths, mode).unwrap_err().to_string();
         assert_eq!(
             error(&[(0, 0), (1, 3)], Reflect),
-            "pad_with: widths must be less than the size of the axis that is reflected, got (1, 3) along axis 1 of shape [2, 3]"
+            "pad_with: widths must be less than the size of the reflected axis, got (1, 3) along axis 1 of shape [2, 3]"
         );
         assert_eq!(
             error(&[(3, 0), (0, 0)], Circular),
-            "pad_with: widths must be at most the size of the axis that is repeated, got (3, 0) along axis 0 of shape [2, 3]"
+            "pad_with: widths must be at most the size of the repeated axis, got (3, 0) along axis 0 of shape [2, 3]"
         );
         assert_eq!(
             error(&[(1, 0)], Replicate),
-            "pad_with: widths must be a pair for each axis, got 1 for shape [2, 3]"
+            "pad_with: widths must be one pair per axis, got 1 for shape [2, 3]"
         );
         let empty = Tensor::zeros(x.device(), [2, 0]).unwrap();
         for mode in [Reflect, Replicate, Circular] {
-            let refused = empty.pad_with(&[(0, 0), (0, 1)], mode).unwrap_err();
+            let refused = empty.pad_with([(0, 0), (0, 1)], mode).unwrap_err();
             assert!(matches!(refused, Error::BadArgument { argument: "widths", .. }), "{mode:?}: {refused}");
-            assert_eq!(empty.pad_with(&[(1, 1), (0, 0)], mode).unwrap().dims(), [4, 0], "{mode:?}");
+            assert_eq!(empty.pad_with([(1, 1), (0, 0)], mode).unwrap().dims(), [4, 0], "{mode:?}");
         }
     }
 
@@ -269,7 +268,7 @@ mod tests {
             for widths in
                 [(usize::MAX, 0), (0, usize::MAX), (usize::MAX / 2, usize::MAX / 2), (usize::MAX - 3, 1)]
             {
-                let refused = x.pad_with(&[(0, 0), widths], Replicate);
+                let refused = x.pad_with([(0, 0), widths], Replicate);
                 assert!(
                     matches!(refused, Err(Error::TooManyElements { .. })),
                     "{shape:?}, {widths:?}: {refused:?}"
