@@ -330,7 +330,7 @@ fn optimizer_states_are_distinguished_by_kind() {
         let message = checkpoint.restore_all(&net, &mut adam).unwrap_err().to_string();
         assert_eq!(
             message,
-            "load: optimizer must be of the kind whose state was saved, got adam for the state of adamw"
+            "load: optimizer must be of the kind of the saved state, got adam for the state of adamw"
         );
         checkpoint.restore_all(&net, &mut adamw).unwrap();
         let boxed: &mut dyn Optimizer = &mut Box::new(AdamW::new(net.parameters(), 0.01).unwrap());

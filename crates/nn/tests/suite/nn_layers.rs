@@ -201,7 +201,7 @@ fn layers_refuse_impossible_options() {
     let less =
         "output_padding must be less than the stride or the dilation, got [0, 1] for [1, 1] and [1, 1]";
     told(made(3, Conv2dOptions { output_padding: [0, 1], ..plain }), [none, none, less]);
-    let lost = "stride must be along the last axis alone, in the second place, got [2, 1]";
+    let lost = "stride must be equal in both elements, or the default in the first, got [2, 1]";
     let error = Conv1d::new(&device, 2, 2, 3, Conv2dOptions { stride: [2, 1], ..plain }, &rng).unwrap_err();
     assert_eq!(error.to_string(), format!("conv1d: {lost}"));
 
@@ -267,10 +267,10 @@ fn batch_norm_has_the_values_and_gradients_of_its_formula() {
 fn batch_norm_is_the_same_for_rows_and_for_images() {
     let device = device();
     let rows = wave(&device, &[12, 2], 0.1, 1.0);
-    let images = rows.reshape([2, 3, 2, 2]).unwrap().permute(&[0, 3, 1, 2]).unwrap();
+    let images = rows.reshape([2, 3, 2, 2]).unwrap().permute([0, 3, 1, 2]).unwrap();
     let (of_rows, of_images) = (batch_norm(&device), batch_norm(&device));
     let expected = of_rows.forward(&rows).unwrap().to_vec::<f32>().unwrap();
-    let found = of_images.forward(&images).unwrap().permute(&[0, 2, 3, 1]).unwrap();
+    let found = of_images.forward(&images).unwrap().permute([0, 2, 3, 1]).unwrap();
     assert_close("images", &found, &expected);
     assert_close("mean", &of_images.running()[0], &of_rows.running()[0].to_vec::<f32>().unwrap());
 }

@@ -1,7 +1,8 @@
-//! The operators of the language: `&a + &b`, `a * 2.0`, `1.0 - &a`, `-&a`, each giving a [`Result`].
+//! Operators: `&a + &b`, `a * 2.0`, `1.0 - &a`, `-&a`. Each returns a [`Result`].
 //!
-//! `a + &b` gives `a` away, so its buffer becomes the result's if nobody else looks into it and backward does not read it. So
-//! does `&a + b` with `b`'s, and `&a * b`, where the order makes no difference; and a large `a` of which `a * 2.0` or `-a` is taken.
+//! `a + &b` moves `a`: the result reuses its buffer if no other handle shares it and backward does not read it. `&a +
+//! b` and `&a * b` can reuse the buffer of `b`, because they commute. `a * 2.0` and `-a` reuse the buffer of a large
+//! `a`.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -14,7 +15,7 @@ use crate::error::Result;
 use crate::shape::{Scalar, Shape};
 use crate::tensor::Tensor;
 
-/// A number as a tensor that computes with `like`.
+/// Converts a number to a tensor with the device and type of `like`.
 fn constant(value: Scalar, like: &Tensor) -> Result<Tensor> {
     Tensor::full_for(like.device(), Shape::SCALAR, value, like.dtype(), Category::Temporary)
 }
@@ -211,7 +212,7 @@ mod tests {
         let large = Tensor::normal(&device, 1 << 17, 0.0, 1.0, &rng).unwrap();
         let memory = device.default_allocator().unwrap();
         for dtype in [DType::F32, DType::F64, DType::F16, DType::I32] {
-            // Halves and integers are left alone.
+            // 16-bit floats and integers are not reused.
             let in_place = dtype == DType::F32 || dtype == DType::F64;
             let of = large.mul_scalar(100.0).unwrap().to_dtype(dtype).unwrap();
             for (operate, op) in operators {

@@ -108,7 +108,7 @@ fn heads_beside_each_other_take_a_call_for_each_sequence() {
     library_or_skip!();
     let calls = library_calls("heads", 1e-5, |device| {
         let rng = Rng::new(4);
-        let heads = |device| uniform(device, &[2, 5, 3, 8], DType::F32, &rng)?.permute(&[0, 2, 1, 3]);
+        let heads = |device| uniform(device, &[2, 5, 3, 8], DType::F32, &rng)?.permute([0, 2, 1, 3]);
         let (query, key) = (heads(device)?, heads(device)?);
         Ok(vec![query.matmul(&key.transpose(-2, -1)?)?])
     });

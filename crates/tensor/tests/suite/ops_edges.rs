@@ -256,7 +256,7 @@ fn parts_are_views_of_the_same_buffer() {
 fn what_changes_nothing_takes_nothing() {
     let device = device();
     let x = Tensor::ones(&device, [2, 3]).unwrap();
-    for same in [x.pad(&[(0, 0); 2], 1), x.roll(6, 1), x.tile(&[1, 1]), x.flip([0isize; 0])] {
+    for same in [x.pad([(0, 0); 2], 1), x.roll(6, 1), x.tile([1, 1]), x.flip([0isize; 0])] {
         assert!(same.unwrap().shares_buffer_with(&x));
     }
 }
@@ -267,7 +267,7 @@ fn padding_and_rolling_all_axes_allocate_one_output() {
     let x = Tensor::ones(&device, [100, 100]).unwrap();
     let pool = device.default_allocator().unwrap();
     let before = pool.stats().bytes_in_use;
-    for made in [|x: &Tensor| x.pad(&[(1, 1); 2], 0.0), |x: &Tensor| x.flip([0, 1])] {
+    for made in [|x: &Tensor| x.pad([(1, 1); 2], 0.0), |x: &Tensor| x.flip([0, 1])] {
         pool.clear_stats();
         let output = made(&x).unwrap();
         let peak = pool.stats().peak_bytes_in_use - before;
@@ -299,9 +299,9 @@ fn copies_of_a_tensor_of_full_rank_are_those_of_its_matrix() {
     let of_swapped = matrix.reshape([3, 2]).unwrap().t().unwrap();
     for (full, matrix) in [(full, matrix), (swapped, of_swapped)] {
         for (copies, of_matrix, dims) in [
-            (full.tile(&[1, 1, 1, 1, 1, 2, 1, 1]), matrix.tile(&[1, 2]), [1, 2, 1, 1, 1, 6, 1, 1]),
-            (full.tile(&[1, 3, 1, 1, 1, 2, 1, 1]), matrix.tile(&[3, 2]), [1, 6, 1, 1, 1, 6, 1, 1]),
-            (full.tile(&[1, 0, 1, 1, 1, 1, 1, 1]), matrix.tile(&[0, 1]), [1, 0, 1, 1, 1, 3, 1, 1]),
+            (full.tile([1, 1, 1, 1, 1, 2, 1, 1]), matrix.tile([1, 2]), [1, 2, 1, 1, 1, 6, 1, 1]),
+            (full.tile([1, 3, 1, 1, 1, 2, 1, 1]), matrix.tile([3, 2]), [1, 6, 1, 1, 1, 6, 1, 1]),
+            (full.tile([1, 0, 1, 1, 1, 1, 1, 1]), matrix.tile([0, 1]), [1, 0, 1, 1, 1, 3, 1, 1]),
             (full.repeat_interleave(1, 2), matrix.repeat_interleave(0, 2), [1, 4, 1, 1, 1, 3, 1, 1]),
             (full.repeat_interleave(5, 2), matrix.repeat_interleave(1, 2), [1, 2, 1, 1, 1, 6, 1, 1]),
         ] {
@@ -311,7 +311,7 @@ fn copies_of_a_tensor_of_full_rank_are_those_of_its_matrix() {
         }
     }
     let matrix = Tensor::ones(&device, [2, 3]).unwrap();
-    assert!(matches!(matrix.tile(&[2; 9]), Err(highwater_tensor::Error::RankTooLarge { rank: 9, .. })));
+    assert!(matches!(matrix.tile([2; 9]), Err(highwater_tensor::Error::RankTooLarge { rank: 9, .. })));
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn copies_of_nothing_are_nothing_whatever_the_other_sizes() {
     let huge = 1 << 40;
     let x = Tensor::zeros(&device(), [huge, huge, 0, 1, 1, 2, huge, huge]).unwrap();
     assert_eq!(x.repeat_interleave(5, 3).unwrap().dims(), [huge, huge, 0, 1, 1, 6, huge, huge]);
-    assert_eq!(x.tile(&[1, 1, 2, 1, 1, 1, 1, 1]).unwrap().dims(), x.dims());
+    assert_eq!(x.tile([1, 1, 2, 1, 1, 1, 1, 1]).unwrap().dims(), x.dims());
 }
 
 #[test]

@@ -291,15 +291,15 @@ fn arguments_that_an_op_cannot_follow_are_named() {
         (parts(x.chunk(1, 0)), "chunk: count must be at least 1, got 0 for shape [2, 3]"),
         (
             parts(x.split_sizes(1, &[1, usize::MAX])),
-            "split_sizes: sizes must be as much together as the axis, got [1, 18446744073709551615] for axis 1 of \
+            "split_sizes: sizes must be sizes that add up to the size of the axis, got [1, 18446744073709551615] for axis 1 of \
              shape [2, 3]",
         ),
-        (x.pad(&[(1, 1)], 0), "pad: widths must be a pair for each axis, got 1 for shape [2, 3]"),
+        (x.pad([(1, 1)], 0), "pad: widths must be one pair per axis, got 1 for shape [2, 3]"),
         (
-            given.ints.pad(&[(1, 1)], 0.5),
+            given.ints.pad([(1, 1)], 0.5),
             "pad: scalar must be a whole number for a tensor of integers, got 0.5 for a tensor of i64",
         ),
-        (x.tile(&[2]), "tile: times must be a number for each axis, got 1 for shape [2, 3]"),
+        (x.tile([2]), "tile: times must be at least one number per axis, got 1 for shape [2, 3]"),
         (
             x.masked_fill(&given.double, 0),
             "masked_fill: mask must be of type bool, got f64 of shape [2, 3] for a tensor of shape [2, 3]",
@@ -308,10 +308,10 @@ fn arguments_that_an_op_cannot_follow_are_named() {
             x.top_k(4, 1, SortOrder::Descending).map(|(values, _)| values),
             "top_k: k must be at most the axis's size, got 4 for axis 1 of shape [2, 3]",
         ),
-        (x.at((1, 1, 1)), "at: parts must be at most one an axis, got 3 for shape [2, 3]"),
+        (x.at((1, 1, 1)), "at: parts must be at most one per axis, got 3 for shape [2, 3]"),
         (
             Tensor::einsum("ij,j", &[x]),
-            "einsum: operands must be as many as the equation has, got 1 for \"ij,j\"",
+            "einsum: operands must be as many as the equation has operands, got 1 for \"ij,j\"",
         ),
         (
             Tensor::einsum("ij->ik", &[x]),
@@ -319,14 +319,14 @@ fn arguments_that_an_op_cannot_follow_are_named() {
         ),
         (
             Tensor::einsum("ii->i", &[x]),
-            "einsum: operands must be of one size for each letter, got [2, 3] for \"ii->i\"",
+            "einsum: operands must be one size per letter, got [2, 3] for \"ii->i\"",
         ),
         (
             Tensor::einsum("i...->i", &[x]),
             "einsum: the result has no ... for axes that operands have at position 7 of \"i...->i\"",
         ),
-        (v.pad(&[(usize::MAX, 1)], 0), "pad: shape [18446744073709551615] of f32 exceeds the address space"),
-        (v.tile(&[usize::MAX]), "tile: shape [18446744073709551615, 4] of f32 exceeds the address space"),
+        (v.pad([(usize::MAX, 1)], 0), "pad: shape [18446744073709551615] of f32 exceeds the address space"),
+        (v.tile([usize::MAX]), "tile: shape [18446744073709551615, 4] of f32 exceeds the address space"),
     ] {
         assert_eq!(message(result), expected);
     }
@@ -480,7 +480,7 @@ fn errors_of_ops_along_an_axis_name_the_given_shapes() {
     assert_eq!(conv(stride([2, 2])).unwrap().dims(), conv(stride([1, 2])).unwrap().dims());
     assert_eq!(
         message(conv(stride([2, 1]))),
-        "conv1d: stride must be along the last axis alone, in the second place, got [2, 1]"
+        "conv1d: stride must be equal in both elements, or the default in the first, got [2, 1]"
     );
     let padding = Conv2dOptions { padding: [usize::MAX, 0], ..Conv2dOptions::default() };
     assert!(message(conv(padding)).starts_with("conv1d: padding must be along the last axis"));
@@ -491,7 +491,8 @@ fn errors_of_ops_along_an_axis_name_the_given_shapes() {
         (Pool2dOptions { padding: [1, 0], ..Pool2dOptions::square(2) }, "padding"),
     ] {
         for (result, op) in [(x.max_pool1d(options), "max_pool1d"), (x.avg_pool1d(options), "avg_pool1d")] {
-            let start = format!("{op}: {lost} must be along the last axis alone, in the second place, got [");
+            let start =
+                format!("{op}: {lost} must be equal in both elements, or the default in the first, got [");
             assert!(result.unwrap_err().to_string().starts_with(&start));
         }
     }
@@ -510,7 +511,7 @@ fn a_mask_that_does_not_fit_the_scores_is_named_as_that() {
     assert_eq!(attend(&[3, 5]).unwrap().dims(), [2, 3, 4]);
     assert_eq!(
         attend(&[2, 3, 6]).unwrap_err().to_string(),
-        "attention: mask must be of a shape that broadcasts to that of the scores, got [2, 3, 6] for scores of shape [2, 3, 5]"
+        "attention: mask must be of a shape that broadcasts to the scores, got [2, 3, 6] for scores of shape [2, 3, 5]"
     );
     for groups in [0, 3] {
         let message = GroupNorm::new(&device, groups, 4).unwrap_err().to_string();
@@ -541,7 +542,7 @@ fn attention_with_dropout_is_named_in_its_errors() {
             ),
             (
                 attend(&key, Some(&ones(&[2, 3, 6])), p),
-                "mask must be of a shape that broadcasts to that of the scores, got [2, 3, 6] for scores of shape [2, 3, 5]",
+                "mask must be of a shape that broadcasts to the scores, got [2, 3, 6] for scores of shape [2, 3, 5]",
             ),
         ] {
             assert_eq!(error, format!("attention_with_dropout: {message}"));

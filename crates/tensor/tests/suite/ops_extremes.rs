@@ -347,19 +347,19 @@ fn sizes_that_cannot_be_counted_are_errors() {
             assert!(matches!(found, Err(Error::TooManyElements { .. })), "{what} of {dims:?}: {found:?}");
         };
         for widths in [(MAX, 0), (0, MAX), (MAX / 2, MAX / 2), (MAX - 3, 1), (MAX, MAX)] {
-            too_many("pad", x.pad(&[(0, 0), widths], 0.0));
-            too_many("pad_with", x.pad_with(&[(0, 0), widths], PadMode::Replicate));
+            too_many("pad", x.pad([(0, 0), widths], 0.0));
+            too_many("pad_with", x.pad_with([(0, 0), widths], PadMode::Replicate));
         }
         for times in [MAX, MAX / 2, MAX / 3 + 1] {
-            too_many("tile", x.tile(&[1, times]));
+            too_many("tile", x.tile([1, times]));
             too_many("repeat_interleave", x.repeat_interleave(1, times));
         }
     }
     // As many as can be counted.
     let none = Tensor::zeros(&device, [0, 3]).unwrap();
-    assert_eq!(none.pad(&[(0, 0), (MAX - 4, 1)], 0.0).unwrap().dims(), [0, MAX]);
-    assert_eq!(none.tile(&[1, MAX / 3]).unwrap().dims(), [0, MAX]);
-    let wide = none.tile(&[1, MAX / 3]).unwrap();
+    assert_eq!(none.pad([(0, 0), (MAX - 4, 1)], 0.0).unwrap().dims(), [0, MAX]);
+    assert_eq!(none.tile([1, MAX / 3]).unwrap().dims(), [0, MAX]);
+    let wide = none.tile([1, MAX / 3]).unwrap();
     assert!(matches!(Tensor::concat(&[&wide, &none], 1), Err(Error::TooManyElements { .. })));
     assert!(Tensor::arange(&device, MAX).is_err());
     assert!(

@@ -132,7 +132,7 @@ fn pointwise_convolutions_equal_zero_padded_wider_ones() {
         let results = |padding: usize| {
             let options = Conv2dOptions { groups, ..Conv2dOptions::padded(padding) };
             let [x, w] = [&images, &weight].map(|of| of.detach().requiring_grad().unwrap());
-            let window = w.pad(&[(0, 0), (0, 0), (padding, padding), (padding, padding)], 0.0).unwrap();
+            let window = w.pad([(0, 0), (0, 0), (padding, padding), (padding, padding)], 0.0).unwrap();
             let y = x.conv2d(&window, options).unwrap();
             let shares = Tensor::arange(device, y.elements()).unwrap().reshape(y.dims()).unwrap();
             let loss =
@@ -507,7 +507,7 @@ fn operands_that_do_not_fit_are_named() {
     );
     assert_eq!(
         message(image.conv2d(&zeros(&[2, 4, 6, 3]), plain)),
-        "conv2d: weight must be a window that fits into what it slides over, got a window of [6, 3] on [5, 5] with padding \
+        "conv2d: weight must be a window that fits into the padded image, got a window of [6, 3] on [5, 5] with padding \
          [0, 0] (shapes [1, 4, 5, 5] and [2, 4, 6, 3])"
     );
     let wide = Conv2dOptions { dilation: [1, 3], ..Conv2dOptions::padded(0) };
@@ -521,7 +521,7 @@ fn operands_that_do_not_fit_are_named() {
     );
     assert!(
         message(zeros(&[1, 4, 2, 2]).conv_transpose2d(&zeros(&[4, 2, 2, 2]), Conv2dOptions::padded(2)))
-            .contains("a window that leaves an output, got a window of [2, 2] on [2, 2] with padding [2, 2], moved by [1, 1]")
+            .contains("a window that gives an output, got a window of [2, 2] on [2, 2] with padding [2, 2], moved by [1, 1]")
     );
     let still = Conv2dOptions { stride: [0, 1], ..plain };
     assert_eq!(

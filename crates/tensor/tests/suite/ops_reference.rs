@@ -119,7 +119,7 @@ fn run(name: &str, x: &[Tensor]) -> Result<Vec<Tensor>> {
         ["norm", "two", word] => x[0].norm(Norm::L2, &axes(word)[..]),
         ["norm", "max", word] => x[0].norm(Norm::Max, &axes(word)[..]),
         ["cumsum", axis] => x[0].cumsum(number(axis)),
-        ["pad"] => x[0].pad(&[(1, 0), (2, 3)], 0.5),
+        ["pad"] => x[0].pad([(1, 0), (2, 3)], 0.5),
         ["pad_with", mode, ref widths @ ..] => {
             let mode = match mode {
                 "reflect" => PadMode::Reflect,
