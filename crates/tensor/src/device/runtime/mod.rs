@@ -361,7 +361,7 @@ impl RuntimeBuilder {
                 None => config_of(&*memory, usable.as_ref()),
             };
             // As for devices with streams: steps given as graphs are to find the same addresses each time.
-            let config = match device.backend.steps() {
+            let config = match device.backend.step_graphs() {
                 Some(_) => config.with_join_rule(JoinRule::AtOnce),
                 None => config,
             };
