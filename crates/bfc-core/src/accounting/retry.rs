@@ -75,7 +75,7 @@ struct State {
     expected: usize,
     /// The time since which all potential freeing threads wait, if relevant.
     stuck_since: Option<Instant>,
-    /// While somebody waits.
+    /// Present while a request waits.
     watch: Option<ThreadEndWatch>,
     /// All figures except the wake-ups, which the queue counts.
     stats: RetryStats,

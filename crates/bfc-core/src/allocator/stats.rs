@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fragmentation_is_zero_not_nan_for_an_empty_and_for_a_full_pool() {
+    fn fragmentation_of_empty_and_full_pools_is_zero() {
         assert_eq!(Stats::default().fragmentation(), 0.0);
         let full = Stats { bytes_reserved: 512, bytes_in_use: 512, ..Stats::default() };
         assert_eq!(full.fragmentation(), 0.0);

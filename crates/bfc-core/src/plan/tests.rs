@@ -308,7 +308,7 @@ fn blocks_laid_onto_the_skyline_fill_steps_without_a_gap() {
 
 /// Greedy placement would compare each block with thousands of others, with any effort.
 #[test]
-fn with_many_blocks_live_at_a_time_the_effort_is_kept_and_the_plan_is_close() {
+fn many_live_blocks_keep_the_effort_bounded() {
     let (live, turns) = (4000, 4000);
     let mut seed = 1_u64;
     let mut random = |below: u64| {

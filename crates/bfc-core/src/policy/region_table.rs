@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_is_empty_overlaps_or_leaves_the_address_space_has_no_room() {
+    fn an_invalid_region_is_refused() {
         let table = table(&[(1024, 1024), (4096, 1024)]);
         let spans = [
             (0, 0),

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_without_doubling_say_what_is_asked_for_from_what_is_needed_and_held() {
+    fn growth_without_doubling_follows_need_and_reserve() {
         let granule = Bytes(2 * MIB);
         assert_eq!(next_region_bytes(GrowthRule::AsRequested { granule }, GIB, 3 * MIB), 4 * MIB);
         assert_eq!(next_region_bytes(GrowthRule::AsRequested { granule: Bytes(0) }, GIB, 768), 768);

@@ -30,9 +30,9 @@ pub struct AddressOnlyMemory {
 
 #[derive(Debug)]
 struct State {
-    /// The first address never handed out, or free up to the end of the address space.
+    /// The first address that was never used, or that is free up to the end of the address space.
     next: u64,
-    /// Bytes handed out now.
+    /// Bytes of live regions.
     live: u64,
 }
 
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_regions_may_go_back_in_one_piece_and_an_empty_source_starts_over() {
+    fn adjacent_regions_may_be_returned_as_one() {
         let memory = AddressOnlyMemory::new().with_coalescing(true);
         assert!(memory.supports_coalescing());
         let first = memory.allocate(256, 256).unwrap();

@@ -293,14 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_come_in_another_order_than_the_stream_passes_them_are_all_waited_for() {
+    fn marks_in_any_order_are_all_waited_for() {
         let deferred = two_in_reverse();
         assert_eq!(deferred.wait_for(|values| values.len() == 2), Ok(true));
         assert_eq!(deferred.passed_by_now(), ["later", "earlier"]);
     }
 
     #[test]
-    fn at_the_end_all_marks_are_waited_for_in_whatever_order_they_came() {
+    fn the_end_waits_for_all_marks_in_any_order() {
         assert_eq!(two_in_reverse().finish(), ["later", "earlier"]);
     }
 

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn three_full_pieces_are_kept_and_the_oldest_leaves_for_a_fourth() {
+    fn at_most_three_full_staging_buffers_are_kept() {
         const FULL: usize = STAGED_PIECE;
         let kept = kept(&[FULL, FULL, FULL, FULL, 1, 1]);
         assert_eq!(kept[2], [FULL; 3]);

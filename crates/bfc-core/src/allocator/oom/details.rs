@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_names_requester_wait_and_holders() {
+    fn the_report_names_the_requester_and_the_holders() {
         let report = report(Verdict::Exhausted, 3 * MIB, 6 * MIB, 8 * MIB);
         assert!(report.to_string().contains("3.00 MiB requested by oom-test, 6.00 MiB in use of 8.00 MiB"));
         let details = report.details();

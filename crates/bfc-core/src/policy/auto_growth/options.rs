@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alignments_are_powers_of_two_and_chunk_sizes_multiples_of_them() {
+    fn chunk_sizes_are_multiples_of_power_of_two_alignments() {
         for bytes in [0, 3, 257, u64::MAX] {
             assert_eq!(AutoGrowthOptions::new(Bytes(bytes)), Err(AutoGrowthOptionsError { bytes }));
         }

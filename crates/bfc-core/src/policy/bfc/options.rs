@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn upstreams_rule_splits_from_twice_the_request_or_from_the_most_waste() {
+    fn the_tensorflow_split_rule_is_followed() {
         let rule = SplitRule::Twice { max_waste: Bytes(4096) };
         assert!(!rule.cuts(512, 512) && !rule.cuts(768, 512));
         assert!(rule.cuts(1024, 512));

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slot_emptied_last_is_used_first_and_slots_that_never_were_are_vacant() {
+    fn the_slot_emptied_last_is_used_first() {
         let mut descriptors = Descriptors::default();
         let slots = [0, 1, 2].map(|n| descriptors.insert(&piece(n)));
         descriptors.remove(slots[0]);

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn refills_are_first_the_initial_then_the_later_size_but_never_below_the_request() {
+    fn refill_sizes_follow_the_options_and_the_request() {
         let options = BuddyOptions::gpu_refills(Bytes::mib(5), Bytes::mib(10));
         assert_eq!(options.refill(256, 0, 0), 5 * MIB);
         assert_eq!(options.refill(6 * MIB, 0, 0), 6 * MIB);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be_are_refused_and_tiny_machines_get_one_chunk() {
+    fn impossible_sizes_are_refused() {
         for min in [0, 1, 128, 257, 4095, u64::MAX] {
             let error = BuddyOptionsError::MinChunk { bytes: min };
             assert_eq!(BuddyOptions::new(Bytes(min), Bytes(u64::MAX)), Err(error));

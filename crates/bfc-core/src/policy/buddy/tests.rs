@@ -27,7 +27,7 @@ fn free(pool: &BuddyAllocator, block: Block) -> Result<(), BlockError> {
 }
 
 #[test]
-fn a_pool_neither_grows_nor_runs_out_of_memory_over_an_overwritten_descriptor() {
+fn an_overwritten_descriptor_causes_no_growth_or_oom() {
     let (pool, memory, blocks) = pool_of_three();
     free(&pool, blocks[1]).unwrap();
     assert!(pool.with_policy(|buddy| buddy.overwrite_descriptor(blocks[1].chunk, 2, 4)).unwrap());
@@ -47,7 +47,7 @@ fn a_pool_neither_grows_nor_runs_out_of_memory_over_an_overwritten_descriptor() 
 }
 
 #[test]
-fn a_block_whose_descriptor_was_overwritten_stays_charged_and_its_region_still_goes_back() {
+fn an_overwritten_descriptor_keeps_its_block_charged() {
     let (pool, memory, blocks) = pool_of_three();
     pool.with_policy(|buddy| buddy.overwrite_descriptor(blocks[1].chunk, 1, 1 << 40)).unwrap();
     assert_eq!(free(&pool, blocks[1]), Err(BlockError::Damaged { block: blocks[1] }));

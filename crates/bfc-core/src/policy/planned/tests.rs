@@ -48,7 +48,7 @@ fn free_all(planned: &mut Planned<Bfc>, places: &[Placement]) {
 const STEP: [(u64, u32); 3] = [(1024, 2), (2048, 3), (2048, 3)];
 
 #[test]
-fn a_step_that_follows_the_plan_is_planned_throughout_whatever_the_order_of_its_frees() {
+fn a_planned_step_allows_any_order_of_frees() {
     let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 4096 });
     for step in 1..=4 {
         let [short, first] = [1024, 2048].map(|bytes| place(&mut planned, bytes));
@@ -75,7 +75,7 @@ fn a_place_still_occupied_is_refused_and_served_by_the_fallback() {
 }
 
 #[test]
-fn a_block_that_outlives_its_step_is_not_overwritten_by_the_next() {
+fn the_next_step_does_not_overwrite_a_surviving_block() {
     let mut planned = with_room(&plan_of(&STEP), ROOM);
     let old = place(&mut planned, 1024);
     planned.begin_step();
@@ -93,7 +93,7 @@ fn a_block_that_outlives_its_step_is_not_overwritten_by_the_next() {
 }
 
 #[test]
-fn an_allocation_in_between_goes_to_the_fallback_and_the_step_goes_on() {
+fn an_unplanned_allocation_uses_the_fallback_pool() {
     let mut planned = with_room(&plan_of(&STEP), ROOM);
     let short = place(&mut planned, 1024);
     let extra = place(&mut planned, 7);
@@ -140,7 +140,7 @@ fn a_step_cut_short_begins_anew_once_nothing_of_it_lives() {
 }
 
 #[test]
-fn a_step_of_other_sizes_is_served_by_the_fallback_and_the_next_one_by_the_plan() {
+fn a_step_of_other_sizes_uses_the_fallback_pool() {
     let step: Vec<(u64, u32)> = (0..200).map(|index| (1000 + index, 200)).collect();
     let mut planned = with_room(&plan_of(&step), ROOM);
     for (sizes, expected) in [(1000, 200), (500, 0), (1000, 200)] {
@@ -154,7 +154,7 @@ fn a_step_of_other_sizes_is_served_by_the_fallback_and_the_next_one_by_the_plan(
 }
 
 #[test]
-fn a_block_that_the_plan_leaves_to_others_keeps_the_step_in_place() {
+fn a_block_outside_the_plan_keeps_the_step_in_place() {
     let lifetime = |bytes, start, end| Lifetime { bytes, start, end };
     let blocks = vec![
         PlanBlock { lifetime: lifetime(256, 0, 9), offset: Some(0) },
@@ -179,7 +179,7 @@ fn needs_that_the_plan_cannot_meet_go_to_the_fallback() {
 }
 
 #[test]
-fn the_range_is_handed_back_when_the_memory_is_needed_and_nothing_lies_in_it() {
+fn an_empty_planned_range_is_returned_on_demand() {
     let room = Span { address: 0, bytes: 8192 };
     let mut planned = with_room(&plan_of(&STEP), room);
     let request = PlacementRequest::new(8192);
@@ -240,7 +240,7 @@ fn memory_is_asked_for_with_room_for_the_range_and_the_need() {
 }
 
 #[test]
-fn too_little_memory_for_the_range_goes_to_what_it_was_asked_for() {
+fn memory_too_small_for_the_plan_serves_the_request() {
     let plan = plan_of(&STEP);
     let mut planned = Planned::new(&plan, Bfc::default());
     let weights = PlacementRequest::new(4096);

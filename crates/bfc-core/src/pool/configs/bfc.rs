@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fragmentation_fraction_is_of_the_limit_and_falls_back_to_128_mib() {
+    fn the_fragmentation_fraction_defaults_to_128_mib() {
         let waste =
             |fraction| BfcConfig::new(Bytes::gib(1)).with_fragmentation_fraction(fraction).options.split;
         assert_eq!(waste(0.5), SplitRule::Twice { max_waste: Bytes::mib(512) });

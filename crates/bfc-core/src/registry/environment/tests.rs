@@ -109,7 +109,7 @@ fn the_variables_of_others_and_empty_values_choose_nothing() {
 }
 
 #[test]
-fn a_device_is_chosen_by_its_name_or_left_to_the_automatic_choice() {
+fn a_device_is_chosen_by_name_or_automatically() {
     let device = |value: &str| Environment::from_vars([("HIGHWATER_DEVICE", value)]).unwrap().device();
     assert_eq!(device("cpu"), Some(DeviceId::CPU));
     assert_eq!(device(" cuda:1 "), Some(DeviceId::new(DeviceKind::Cuda, 1)));

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_users_bytes_are_aligned_and_the_rest_of_the_block_is_guarded() {
+    fn user_bytes_are_aligned_and_surrounded_by_guards() {
         for (bytes, alignment, zone) in
             [(1, 1, 64), (1000, 64, 64), (100, 4096, 64), (7, 256, 100), (5, 8, 0)]
         {

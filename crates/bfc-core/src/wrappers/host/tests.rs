@@ -18,7 +18,7 @@ fn fill(span: Span, value: u8) {
 }
 
 #[test]
-fn blocks_of_the_plain_allocator_are_zeroed_aligned_and_exactly_as_large_as_asked() {
+fn plain_host_blocks_are_zeroed_aligned_and_exact() {
     let allocator = HostAllocator::new("plain");
     for shift in 0..=16 {
         let request = Request::new(111).with_alignment(1 << shift);

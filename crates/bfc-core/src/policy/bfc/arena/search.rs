@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn padding_reaches_the_next_aligned_address_even_at_the_end_of_the_address_space() {
+    fn alignment_padding_works_at_the_address_space_end() {
         let fit = Fit::of(&PlacementRequest::new(300).with_alignment(4096)).unwrap();
         assert_eq!(fit.rounded, 512);
         assert_eq!(fit.padding_at(0), 0);

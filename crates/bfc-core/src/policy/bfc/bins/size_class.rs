@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_sizes_have_a_class_each_and_larger_ones_share_one_with_at_most_a_32nd_more() {
+    fn size_classes_waste_at_most_one_part_in_32() {
         let class = |granules| SizeClass::of(granules * GRANULE).index();
         for granules in 1..64 {
             assert_eq!(class(granules) + 1, class(granules + 1));

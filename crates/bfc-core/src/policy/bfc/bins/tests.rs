@@ -124,7 +124,7 @@ fn a_class_keeps_its_order_while_it_fills_and_empties() {
 
 /// Removes both ends and the middle of a class before any search: the rest is still found in order.
 #[test]
-fn chunks_that_leave_before_a_search_do_not_disturb_the_order_of_the_others() {
+fn removed_chunks_do_not_change_the_bin_order() {
     let (mut slab, mut bins) = filled(&[]);
     let class = SizeClass::of(512);
     let ids: Vec<ChunkId> = (0..9_u64).map(|n| add(&mut slab, &mut bins, 512, n * 5 % 9 * 4096)).collect();

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_bears_the_count_of_its_free_until_it_is_free_for_anyone() {
+    fn a_chunk_keeps_its_freed_count_until_it_is_available() {
         let (mut slab, ids) = four();
         slab.set_free(ids[3], 7);
         assert_eq!(
