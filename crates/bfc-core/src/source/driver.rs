@@ -236,13 +236,13 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug {
     ///
     /// # Safety
     /// The event belongs to this driver and is not destroyed.
-    unsafe fn synchronise_event(&self, event: EventHandle) -> Result<(), SourceError>;
+    unsafe fn synchronize_event(&self, event: EventHandle) -> Result<(), SourceError>;
 
     /// Waits until all work submitted to the device has ended.
     ///
     /// # Errors
     /// [`SourceError::Driver`].
-    fn synchronise(&self) -> Result<(), SourceError>;
+    fn synchronize(&self) -> Result<(), SourceError>;
 
     /// Submits a copy to the stream.
     ///

@@ -246,7 +246,7 @@ impl StreamAllocator {
             // Without a mark, no later check finds the end of the work, so the call waits now. A lost device runs no
             // work.
             Err(error) if error.is_poisoned() => self.free_pending(block),
-            Err(_) if streams.iter().all(|stream| stream.driver().synchronise().is_ok()) => {
+            Err(_) if streams.iter().all(|stream| stream.driver().synchronize().is_ok()) => {
                 self.free_pending(block)
             }
             Err(_) => {
