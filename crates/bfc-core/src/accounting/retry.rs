@@ -42,7 +42,6 @@ pub struct Refusal {
 ///   time](crate::PoolConfig::with_stalemate_after), the oldest waiter fails if all such threads wait. Waiters notice
 ///   immediately that a thread has ended. Another thread may own the blocks that it left, and may free them.
 ///
-///
 /// ```
 /// use std::time::Duration;
 /// use bfc_core::{AllocatorRetry, Block};

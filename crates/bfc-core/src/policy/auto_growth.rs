@@ -28,7 +28,6 @@ const NAME: &str = "auto-growth";
 /// Source: `AutoGrowthBestFitAllocator` in Paddle's memory/allocation. Here requests also have alignments: bytes above
 /// an aligned block stay free.
 ///
-///
 /// ```
 /// use bfc_core::{AutoGrowth, AutoGrowthOptions, PlacementRequest, Policy, Span};
 /// let mut policy = AutoGrowth::new(AutoGrowthOptions::gpu());

@@ -40,7 +40,6 @@ const NAME: &str = "buddy";
 /// by [`damage`](crate::PolicyStatus::damage) and [`check`](Policy::check). Blocks can still be freed, and all regions
 /// are still known.
 ///
-///
 /// ```
 /// use bfc_core::{Buddy, BuddyOptions, Bytes, PlacementRequest, Policy, Span};
 /// let mut buddy = Buddy::new(BuddyOptions::new(Bytes(256), Bytes::mib(1))?);

@@ -60,7 +60,6 @@ enum Slot {
 /// The policy takes the planned range from the fallback when memory is added. It returns the empty range when the
 /// memory is needed. If there is no other room, other blocks may occupy holes of the range.
 ///
-///
 /// ```
 /// use bfc_core::{Bfc, Lifetime, PlacementRequest, Plan, PlanOptions, Planned, Policy, Span};
 /// let step = [

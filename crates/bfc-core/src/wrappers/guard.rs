@@ -58,7 +58,6 @@ pub struct GuardError {
 /// Its memory is not reused, because the faulty code may damage it again; it returns to the inner allocator when the
 /// guard is dropped. Quarantined memory returns before a request fails or waits.
 ///
-///
 /// ```
 /// use std::sync::Arc;
 /// use bfc_core::{

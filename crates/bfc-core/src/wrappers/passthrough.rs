@@ -38,7 +38,6 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// or the source wait for frees of other threads, as in pools. A [safe frontier](crate::Upkeep::set_safe_frontier) has
 /// no effect: free a block only after all work on a device that uses it has ended.
 ///
-///
 /// ```
 /// use std::sync::Arc;
 /// use bfc_core::{Allocator, Bytes, HostMemory, PassthroughAllocator, Request};
