@@ -247,11 +247,11 @@ fn memory_without_a_completion_event_pins_requests() {
     let block = pool.allocate(&Request::new(6 * MIB)).unwrap();
     pool.record_stream(&block, &other).unwrap();
     device.inject(Fault::new(Operation::Record, FaultTime::Call(1)));
-    device.inject(Fault::new(Operation::Synchronise, FaultTime::Call(1)));
+    device.inject(Fault::new(Operation::Synchronize, FaultTime::Call(1)));
     // SAFETY: the addresses have nothing behind them, and the block is not used any more.
     unsafe { pool.deallocate(block) }.unwrap();
     let error = pool.allocate(&Request::new(7 * MIB)).unwrap_err();
     let report = error.out_of_memory().unwrap();
     assert_eq!((report.verdict, report.pending.stranded_bytes), (Verdict::Pinned, 6 * MIB));
-    assert!(report.details().contains("6.00 MiB were given back but are still used"), "{}", report.details());
+    assert!(report.details().contains("6.00 MiB are freed but still in use"), "{}", report.details());
 }

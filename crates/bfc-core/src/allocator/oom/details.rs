@@ -75,7 +75,7 @@ impl OomReport {
             add("limit", bytes(limit), self.limit_origin.as_deref().unwrap_or("").to_owned());
         }
         if let Some(others) = self.reserved_by_others {
-            add("others have", bytes(others), none());
+            add("held by others", bytes(others), none());
         }
         if !self.waited.is_zero() {
             add("waited", format!("{} ms", self.waited.as_millis()), none());
@@ -124,7 +124,7 @@ impl OomReport {
             }
             Verdict::Pinned => {
                 let pinned = Bytes(self.pending.bytes.saturating_add(self.pending.stranded_bytes));
-                format!("pinned, {pinned} were given back but are still used by work under way")
+                format!("pinned, {pinned} are freed but still in use by pending work")
             }
             Verdict::OverBudget => match self.budget {
                 Some(ExceededBudget { scope, limit, live }) => {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_advice_names_the_figure_that_stood_in_the_way() {
+    fn the_advice_names_the_limiting_figure() {
         let budget =
             ExceededBudget { scope: OwnerId::intern(OwnerId::ROOT, "small"), limit: 4 * MIB, live: 3 * MIB };
         let pending = PendingFrees { bytes: 2 * MIB, blocks: 1, stranded_bytes: MIB };
@@ -184,7 +184,7 @@ mod tests {
             (report(Verdict::Fragmented, 3 * MIB, 4 * MIB, 6 * MIB), "2.00 MiB not yet reserved"),
             (
                 OomReport { pending, ..report(Verdict::Pinned, 3 * MIB, 6 * MIB, 8 * MIB) },
-                "3.00 MiB were given back but",
+                "3.00 MiB are freed but",
             ),
             (
                 OomReport { budget: Some(budget), ..report(Verdict::OverBudget, 3 * MIB, 6 * MIB, 8 * MIB) },
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn the_report_names_the_requester_and_the_holders() {
         let report = report(Verdict::Exhausted, 3 * MIB, 6 * MIB, 8 * MIB);
-        assert!(report.to_string().contains("3.00 MiB asked for by oom-test, 6.00 MiB in use of 8.00 MiB"));
+        assert!(report.to_string().contains("3.00 MiB requested by oom-test, 6.00 MiB in use of 8.00 MiB"));
         let details = report.details();
         for part in [
             "3.00 MiB (activation) requested by oom-test for [64, 256] of f32",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_have_made_room_is_told_with_what_would_not() {
+    fn the_details_list_what_would_have_made_room_and_what_not() {
         let mut report = report(Verdict::Fragmented, 3 * MIB, MIB, 6 * MIB);
         let scope = OwnerId::intern(OwnerId::ROOT, "block0");
         report.what_if.compacted = Some(true);
@@ -225,12 +225,12 @@ mod tests {
         report.what_if.checkpointed = Some(Checkpoint { scope, bytes: MIB, fits: true });
         let details = report.details();
         for part in [
-            "yes  with live blocks moved together",
+            "yes  with live blocks compacted",
             "no  with blocks split by the rule \"always\"",
             "yes  without the activations of block0 (1.00 MiB)",
         ] {
             assert!(details.contains(part), "{part} is not in {details}");
         }
-        assert!(!details.contains("idle regions"), "what is not known is not told: {details}");
+        assert!(!details.contains("idle regions"), "unknown answers are omitted: {details}");
     }
 }
