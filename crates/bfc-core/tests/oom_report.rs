@@ -257,5 +257,5 @@ fn memory_of_which_nobody_learns_when_its_use_ends_pins_what_it_would_have_serve
     let error = pool.allocate(&Request::new(7 * MIB)).unwrap_err();
     let report = error.out_of_memory().unwrap();
     assert_eq!((report.verdict, report.pending.stranded_bytes), (Verdict::Pinned, 6 * MIB));
-    assert!(report.details().contains("6.00 MiB were given back but are still used"), "{}", report.details());
+    assert!(report.details().contains("6.00 MiB are freed but still in use"), "{}", report.details());
 }

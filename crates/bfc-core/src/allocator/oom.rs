@@ -155,7 +155,7 @@ impl fmt::Display for OomReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: out of memory ({}): {} asked for",
+            "{}: out of memory ({}): {} requested",
             self.allocator,
             self.verdict,
             Bytes(self.requested)

@@ -75,7 +75,7 @@ impl OomReport {
             add("limit", bytes(limit), self.limit_origin.as_deref().unwrap_or("").to_owned());
         }
         if let Some(others) = self.reserved_by_others {
-            add("others have", bytes(others), none());
+            add("held elsewhere", bytes(others), none());
         }
         if !self.waited.is_zero() {
             add("waited", format!("{} ms", self.waited.as_millis()), none());
@@ -101,7 +101,10 @@ impl OomReport {
         [
             ("ops", named(owners, "ops")),
             ("modules", named(self.holdings.by_scope(), "modules")),
-            ("categories", categories.map(|(category, bytes)| (category.name().to_owned(), bytes)).collect()),
+            (
+                "categories",
+                categories.map(|(category, bytes)| (category.name().replace('_', " "), bytes)).collect(),
+            ),
         ]
     }
 
@@ -124,7 +127,7 @@ impl OomReport {
             }
             Verdict::Pinned => {
                 let pinned = Bytes(self.pending.bytes.saturating_add(self.pending.stranded_bytes));
-                format!("pinned, {pinned} were given back but are still used by work under way")
+                format!("pinned, {pinned} are freed but still in use on another stream")
             }
             Verdict::OverBudget => match self.budget {
                 Some(ExceededBudget { scope, limit, live }) => {
@@ -184,7 +187,7 @@ mod tests {
             (report(Verdict::Fragmented, 3 * MIB, 4 * MIB, 6 * MIB), "2.00 MiB not yet reserved"),
             (
                 OomReport { pending, ..report(Verdict::Pinned, 3 * MIB, 6 * MIB, 8 * MIB) },
-                "3.00 MiB were given back but",
+                "3.00 MiB are freed but still in use on another stream",
             ),
             (
                 OomReport { budget: Some(budget), ..report(Verdict::OverBudget, 3 * MIB, 6 * MIB, 8 * MIB) },
@@ -200,7 +203,7 @@ mod tests {
     #[test]
     fn the_report_names_who_asked_how_long_it_waited_and_who_holds_the_memory() {
         let report = report(Verdict::Exhausted, 3 * MIB, 6 * MIB, 8 * MIB);
-        assert!(report.to_string().contains("3.00 MiB asked for by oom-test, 6.00 MiB in use of 8.00 MiB"));
+        assert!(report.to_string().contains("3.00 MiB requested by oom-test, 6.00 MiB in use of 8.00 MiB"));
         let details = report.details();
         for part in [
             "3.00 MiB (activation) requested by oom-test for [64, 256] of f32",

@@ -98,7 +98,7 @@ proptest! {
 }
 
 #[test]
-fn a_holder_saves_less_than_it_holds_where_another_moment_is_nearly_as_high() {
+fn a_holder_saves_less_if_another_moment_is_nearly_as_high() {
     let run = |module, bytes, frees: usize| Run {
         module,
         blocks: vec![(bytes, 0)],
