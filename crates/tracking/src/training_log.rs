@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_breaks_at_non_finite_values_and_missing_steps() {
+    fn a_curve_breaks_at_nan_and_at_missing_steps() {
         let mut text = String::new();
         for step in (0..5).chain(9..15) {
             let loss = if matches!(step, 0 | 2 | 10 | 11 | 14) { "NaN" } else { "1.5" };
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_line_may_be_incomplete() {
+    fn only_a_truncated_last_line_is_ignored() {
         let whole = "{\"step\":0,\"seconds\":0,\"loss\":1}\n";
         let log = read(&format!("{whole}{{\"step\":1,\"seco")).unwrap();
         assert_eq!((log.lines(), log.is_cut()), (1, true));

@@ -235,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn downsampled_curves_keep_their_ends_and_extremes(
+    fn downsampling_keeps_ends_and_extremes(
         values in prop::collection::vec(-5_i32..5, 0..120),
         breaks in prop::collection::hash_set(1_usize..120, 0..40),
         intervals in 1_usize..30,

@@ -175,7 +175,7 @@ fn blocks_without_ids_are_distinguished_by_address() {
 }
 
 #[test]
-fn an_execution_has_the_live_bytes_before_and_the_peak() {
+fn a_scope_knows_the_live_bytes_before_and_at_its_peak() {
     let (tracker, pool) = (Tracker::new(), pool("cpu"));
     tracker.start_log(Bytes::mib(1));
     let take =
@@ -209,7 +209,7 @@ fn an_op_name_stands_without_its_phase() {
 }
 
 #[test]
-fn too_deep_modules_are_charged_to_the_last_named_one() {
+fn deep_module_paths_use_the_last_named_module() {
     let (tracker, pool) = (Tracker::new(), pool("cpu"));
     tracker.start_log(Bytes::mib(1));
     let deep = (0..1000).fold(OwnerId::ROOT, |owner, _| OwnerId::intern(owner, "record-deep"));

@@ -104,7 +104,7 @@ mod tests {
 
     /// A reference implementation: a complete stack that is truncated at an entry, if it contains the entry.
     #[test]
-    fn scopes_left_in_any_order_equal_a_truncated_stack() {
+    fn scopes_may_be_left_in_any_order() {
         let mut random = 1_u64;
         let mut below = |bound: usize| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -272,7 +272,7 @@ unsafe impl Allocator for Spy {
 
 /// So the sum of all accounts never exceeds what the pool has in use, at whatever moment another thread looks.
 #[test]
-fn blocks_count_after_allocation_until_before_their_free() {
+fn the_tracker_counts_a_block_while_it_is_allocated() {
     let spy = Arc::new(Spy {
         pool: TestPool::tracking(),
         above: Mutex::new(Weak::new()),

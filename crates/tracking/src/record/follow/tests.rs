@@ -71,7 +71,7 @@ fn file() -> Vec<u8> {
 }
 
 #[test]
-fn a_follower_of_any_pieces_equals_the_complete_file() {
+fn following_a_growing_file_equals_reading_it_whole() {
     let whole = file();
     let recording = Recording::read(&whole[..], &RecordingLimits::default()).unwrap();
     let whole_report = Report::from_recording(&recording);

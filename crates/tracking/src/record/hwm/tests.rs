@@ -232,7 +232,7 @@ impl Write for Full {
 }
 
 #[test]
-fn an_unwritable_file_is_one_error_now_or_at_the_end() {
+fn a_write_error_is_reported_once() {
     let (tracker, pool) = (Tracker::new(), pool());
     let facts = RunFacts::new("test");
     assert_eq!(
@@ -278,7 +278,7 @@ impl Write for Slow {
 }
 
 #[test]
-fn dropping_a_tracker_completes_the_file_of_its_recording() {
+fn dropping_the_tracker_finishes_its_recording() {
     let (tracker, pool, file) = (Tracker::new(), pool(), Shared::default());
     tracker.start_recording(Slow(file.clone()), &RunFacts::new("test")).unwrap();
     run(&tracker, &pool, 3);

@@ -95,7 +95,7 @@ fn a_scope_counts_everything_below_it_and_stands_before_it() {
 }
 
 #[test]
-fn a_report_omits_modules_that_held_memory_temporarily() {
+fn a_name_without_charged_memory_is_not_a_module() {
     let (tracker, pool) = (Tracker::new(), pool());
     tracker.start_log(Bytes::mib(1));
     let weight = tracker.begin("init").track(&pool);
@@ -124,7 +124,7 @@ fn a_report_omits_modules_that_held_memory_temporarily() {
 }
 
 #[test]
-fn saved_blocks_count_once_for_the_time_they_are_kept() {
+fn saved_tensors_are_counted_once_while_they_live() {
     let recording = sample();
     let saved = Report::from_recording(&recording).saved;
     assert_eq!((saved.blocks, saved.bytes, saved.high_water_bytes), (2, 3072, 3072));
@@ -142,7 +142,7 @@ fn saved_blocks_count_once_for_the_time_they_are_kept() {
 }
 
 #[test]
-fn pools_of_several_streams_are_distinct_with_regions() {
+fn pools_of_several_streams_are_distinguished() {
     use bfc_core::sim::SimDevice;
     use bfc_core::{Stream, StreamAllocator};
 
