@@ -1,9 +1,36 @@
-#![doc = include_str!("../README.md")]
+//! A tensor library that knows where every byte goes, and predicts the memory of a training step before it runs.
 //!
-//! # The rooms
+//! ```
+//! use highwater::dry_run;
+//! use highwater::prelude::*;
 //!
-//! Each is a crate of its own: [`alloc`] has the pools (best fit with coalescing, over any address space), [`tracking`] the
-//! accounts, and [`tensor`] everything that computes, of which the most used names are here. [`guide`] has longer explanations.
+//! fn step(device: &Device) -> highwater::Result<()> {
+//!     let model = Linear::new(device, 4096, 1024, &Rng::new(0))?;
+//!     let mut optimizer = AdamW::new(model.parameters(), 1e-3)?;
+//!     let x = Tensor::zeros(device, [256, 4096])?;
+//!     let loss = model.forward(&x)?.square()?.mean_all()?;
+//!     optimizer.step(loss.backward()?)
+//! }
+//!
+//! // Predicted for a GPU that this machine does not have.
+//! let card: DeviceProfile = "rtx-4090".parse()?;
+//! println!("{}", dry_run(card, step)?.peak);
+//!
+//! // Computed here.
+//! let device = Device::cpu()?;
+//! step(&device)?;
+//! println!("{}", memory_report(&device)?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | start here | |
+//! |---|---|
+//! | [`Tensor`] | arrays, ops and gradients |
+//! | [`nn`], [`optim`], [`data`], [`io`] | networks, optimizers, data and files |
+//! | [`Runtime`], [`Device`] | where programs compute, and how large their pools are |
+//! | [`memory_report`], [`dry_run`], [`largest_fit`], [`testing`] | what a program needs, now and in advance |
+//! | [`alloc`], [`tracking`] | the pools and the accounts, without tensors |
+//! | [`guide`] | one page per task: find where memory went, predict memory, handle out-of-memory, … |
 
 use std::sync::Arc;
 
@@ -139,3 +166,9 @@ pub fn memory_report(device: &Device) -> Result<Report> {
     }
     Ok(Report::new(device.tracker(), &pools))
 }
+
+/// The README's code is tested, and not a part of the documentation: its picture and its links to files exist in the
+/// repository only.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,4 +1,4 @@
-//! Data: reading it, splitting it, and handing it out in batches.
+//! Data sets: reading, splitting, augmenting and batching.
 
 mod answers;
 mod arrays;

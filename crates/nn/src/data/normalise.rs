@@ -1,4 +1,4 @@
-//! Features of mean 0 and deviation 1, as networks like them.
+//! Normalization of features to mean 0 and standard deviation 1.
 
 use highwater_tensor::{Error, Result};
 
@@ -6,18 +6,17 @@ use super::dataset::Dataset;
 
 const OP: &str = "normalise";
 
-/// A mean and a deviation for each channel, measured on training data and applied to all.
+/// Means and standard deviations per channel, measured on training data and applied to all data.
 ///
-/// A row is `channels` equally long parts, one after the other: the channels of an image, or with as many channels as features
-/// the features themselves.
+/// A row consists of `channels` parts of equal length: the channels of an image, or the individual features.
 ///
 /// ```
 /// use highwater::data::{Dataset, Normalise};
 /// let train = Dataset::new(vec![1.0, 10.0, 3.0, 30.0], vec![], 2)?;
 /// let test = Dataset::new(vec![2.0, 20.0], vec![], 2)?;
 /// let normalise = Normalise::of(&train, 2)?;
-/// assert_eq!(train.normalised(&normalise)?.features(), [-1.0, -1.0, 1.0, 1.0]);
-/// assert_eq!(test.normalised(&normalise)?.features(), [0.0, 0.0]);
+/// assert_eq!(train.normalized(&normalise)?.features(), [-1.0, -1.0, 1.0, 1.0]);
+/// assert_eq!(test.normalized(&normalise)?.features(), [0.0, 0.0]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -27,10 +26,10 @@ pub struct Normalise {
 }
 
 impl Normalise {
-    /// With these numbers, one of each for each channel.
+    /// Creates a normalization from the mean and the standard deviation of each channel.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless there are as many of both, and deviations are above 0.
+    /// [`Error::BadArgument`] unless both have the same length and all deviations are above 0.
     pub fn new(mean: Vec<f32>, deviation: Vec<f32>) -> Result<Self> {
         let finite = mean.iter().chain(&deviation).all(|number| number.is_finite());
         if mean.is_empty() || mean.len() != deviation.len() || !finite || deviation.iter().any(|&d| d <= 0.0)
@@ -42,10 +41,10 @@ impl Normalise {
         Ok(Self { mean, deviation })
     }
 
-    /// With those of the channels of some data. A channel that is the same everywhere is only shifted.
+    /// Measures the channels of a data set. A constant channel is only shifted.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for no rows, and unless rows have `channels` equally long parts.
+    /// [`Error::BadArgument`] without rows, and unless `channels` divides the width of a row.
     pub fn of(data: &Dataset, channels: usize) -> Result<Self> {
         let places = places(data, channels)?;
         let count = (data.rows() * places) as f64;
@@ -53,7 +52,7 @@ impl Normalise {
             let (argument, expected) = ("data", "one row or more");
             return Err(Error::BadArgument { op: OP, argument, expected, got: "none".to_owned() });
         }
-        // In two passes, which lose no digits where the mean is large.
+        // Two passes keep the accuracy if the mean is large.
         let sums = |term: &dyn Fn(usize, f64) -> f64| {
             let mut sums = vec![0.0; channels];
             for (part, features) in data.features().chunks_exact(places).enumerate() {
@@ -72,7 +71,7 @@ impl Normalise {
     }
 }
 
-/// How many features of a row are one channel's.
+/// Returns the number of features per channel.
 fn places(data: &Dataset, channels: usize) -> Result<usize> {
     if channels > 0 && data.width() > 0 && data.width().is_multiple_of(channels) {
         return Ok(data.width() / channels);
@@ -82,10 +81,10 @@ fn places(data: &Dataset, channels: usize) -> Result<usize> {
 }
 
 impl Dataset {
-    /// The same data with the mean of each channel subtracted, over its deviation.
+    /// Subtracts the mean of each channel and divides by its standard deviation.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless rows have equally long parts, one for each channel.
+    /// [`Error::BadArgument`] unless the number of channels divides the width of a row.
     pub fn normalised(mut self, normalise: &Normalise) -> Result<Self> {
         let channels = normalise.mean.len();
         let places = places(&self, channels)?;

@@ -17,6 +17,7 @@ use crate::op::{OpContext, RecordedOp, Saved};
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
 
+/// # Compute gradients
 impl Tensor {
     /// Computes the gradients of this scalar with respect to every leaf that it depends on.
     ///

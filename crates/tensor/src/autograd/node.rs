@@ -181,6 +181,7 @@ pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> T
     output.with_grad_edge(Some(GradEdge::Node(node)))
 }
 
+/// # Require gradients
 impl Tensor {
     /// Returns the same values as a leaf of the graph, for which backward passes compute gradients.
     ///

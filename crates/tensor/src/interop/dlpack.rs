@@ -210,6 +210,7 @@ fn layout_of(managed: &ManagedTensor, contents: &DLTensor, dtype: DType) -> Resu
     Ok((layout, bytes))
 }
 
+/// # Exchange with DLPack
 impl Tensor {
     /// Returns a tensor over the memory of a managed tensor, which is deleted with the last tensor that
     /// refers to it. The memory counts as input, in [external memory](Device::external_memory). See

@@ -10,6 +10,7 @@ use crate::shape::{DType, Element};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 
+/// # Use external memory
 impl Tensor {
     /// Returns a tensor over the elements of `owner`, such as a `Vec`, an `Arc<[T]>`, a `&'static [T]` or a
     /// memory-mapped file. The elements are neither copied nor written. The owner is dropped with the last

@@ -10,6 +10,7 @@ use crate::ops::create::uploaded;
 use crate::shape::Element;
 use crate::tensor::Tensor;
 
+/// # Exchange with ndarray
 impl Tensor {
     /// Copies an array of any layout. The memory counts as input.
     ///

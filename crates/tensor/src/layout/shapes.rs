@@ -48,7 +48,7 @@ impl Shape {
     }
 }
 
-/// Arguments that convert to a shape: arrays, slices and vectors of sizes, a single size, `()` for a scalar.
+/// A shape argument: an array, slice or vector of sizes, a single size, or `()` for a scalar.
 pub trait IntoShape {
     /// Converts the argument to a shape.
     ///
@@ -87,6 +87,12 @@ impl<const N: usize> IntoShape for [usize; N] {
     }
 }
 
+impl<const N: usize> IntoShape for &[usize; N] {
+    fn into_shape(self) -> Result<Shape> {
+        Shape::new(self)
+    }
+}
+
 impl IntoShape for &[usize] {
     fn into_shape(self) -> Result<Shape> {
         Shape::new(self)
@@ -96,6 +102,12 @@ impl IntoShape for &[usize] {
 impl IntoShape for Vec<usize> {
     fn into_shape(self) -> Result<Shape> {
         Shape::new(&self)
+    }
+}
+
+impl IntoShape for &Vec<usize> {
+    fn into_shape(self) -> Result<Shape> {
+        Shape::new(self)
     }
 }
 

@@ -1,7 +1,7 @@
-//! Tensors put one after another along an axis, which is there already (`concat`) or new (`stack`).
+//! Concatenation along an existing axis (`concat`) or a new axis (`stack`).
 //!
-//! Shapes agree but for the axis. One output is taken, nothing is saved; ∂L/∂xᵢ is the part of ∂L/∂y at the place of
-//! xᵢ: a view of it.
+//! The shapes must agree except along the axis. The op allocates one output and saves nothing. ∂L/∂xᵢ is a view of the
+//! part of ∂L/∂y at the position of xᵢ.
 
 use super::{same_dtype, wanted};
 use crate::autograd::apply;
@@ -60,8 +60,9 @@ impl Op for Concat {
     }
 }
 
+/// # Concatenate and stack
 impl Tensor {
-    /// The tensors one after another along an axis, promoted to one element type.
+    /// Concatenates tensors along an existing axis, promoted to one element type.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -73,7 +74,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for no tensors, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if the other axes
+    /// [`Error::BadArgument`] for an empty list, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if the other axes
     /// differ, [`Error::Allocation`] if there is no memory.
     #[doc(alias("cat", "concatenate"))]
     pub fn concat(tensors: &[&Self], axis: isize) -> Result<Self> {
@@ -88,10 +89,10 @@ impl Tensor {
         apply(op, &converted.iter().collect::<Vec<_>>())
     }
 
-    /// The tensors, all of one shape, one after another along a new axis.
+    /// Stacks tensors of one shape along a new axis.
     ///
     /// # Errors
-    /// As [`Tensor::concat`].
+    /// See [`Tensor::concat`].
     pub fn stack(tensors: &[&Self], axis: isize) -> Result<Self> {
         let op = "stack";
         let [first, rest @ ..] = tensors else {
@@ -104,7 +105,7 @@ impl Tensor {
         if first.rank() == MAX_RANK {
             return Err(Error::RankTooLarge { op, rank: MAX_RANK + 1 });
         }
-        // The new axis may stand behind all others too.
+        // The new axis may follow all other axes.
         let rank = first.rank() as isize;
         if !(-rank - 1..=rank).contains(&axis) {
             return Err(Error::AxisOutOfRange { op, axis, shape: *first.shape() });

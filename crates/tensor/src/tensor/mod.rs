@@ -24,21 +24,41 @@ use crate::shape::{DType, Element, Shape};
 use crate::storage::leaf::LeafId;
 use crate::storage::{Storage, View, ViewMut};
 
-/// An n-dimensional array on a device.
+/// A tensor: a multi-dimensional array of elements on a device, with automatic differentiation.
 ///
-/// Cloning is cheap: clones and views share one buffer. Dropping the last of them frees the buffer. Shared
-/// buffers are immutable, so threads may share tensors.
+/// # First steps
+///
+/// Create tensors, compute, compute gradients, and read values back:
 ///
 /// ```
-/// use highwater::alloc::AllocatorAttributes;
 /// use highwater::{Device, Tensor};
 ///
 /// let device = Device::cpu()?;
-/// let alloc = device.allocator(AllocatorAttributes::default())?;
-/// let x = Tensor::new(&alloc, [2, 3])?;
-/// assert_eq!(x.to_vec::<f32>()?, [0.0; 6]);
+/// let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+/// let w = Tensor::ones(&device, [2, 1])?.requiring_grad()?;
+///
+/// let y = x.matmul(&w)?; // shape [2, 1]
+/// let loss = (&y * 0.5)?.square()?.mean_all()?;
+/// let gradients = loss.backward()?;
+///
+/// assert_eq!(y.to_vec::<f32>()?, [3.0, 7.0]);
+/// assert_eq!(loss.item::<f32>()?, 7.25);
+/// assert_eq!(gradients.get(&w).unwrap().dims(), [2, 1]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
+///
+/// - Every op that allocates returns a [`Result`]: a tensor that does not fit into memory is an error, not a panic.
+/// - [`Tensor::zeros`], [`ones`](Self::ones), [`from_slice`](Self::from_slice), [`arange`](Self::arange) and
+///   [`normal`](Self::normal) create tensors. [`to_vec`](Self::to_vec) and [`item`](Self::item) read them.
+/// - Operands broadcast as in NumPy. Different element types are promoted (see [`DType`]).
+/// - Axes are given as one number, an array, a slice or a vector. Negative axes count from the back.
+/// - [`requiring_grad`](Self::requiring_grad) marks a tensor for gradients, and [`backward`](Self::backward) returns
+///   them.
+///
+/// # Memory
+///
+/// Cloning is cheap: clones and views share one buffer. The allocator gets the buffer back when the last of them is
+/// dropped. Ops never write to a shared buffer, so threads can share tensors freely.
 #[derive(Clone)]
 pub struct Tensor {
     inner: Arc<TensorInner>,
@@ -47,6 +67,7 @@ pub struct Tensor {
     grad: Option<GradEdge>,
 }
 
+/// # Inspect and read
 impl Tensor {
     /// Returns a tensor that owns its buffer, without a gradient edge.
     pub(crate) fn new_in(storage: Storage, layout: Layout, device: Device) -> Self {

@@ -135,7 +135,7 @@ fn the_high_byte_may_come_first_in_every_type() {
 }
 
 #[test]
-fn integers_that_tensors_do_not_have_become_wider_with_every_value_kept() {
+fn unsupported_integers_are_upcast_exactly() {
     fn check<T: highwater_tensor::Element + PartialEq + std::fmt::Debug>(
         names: [&str; 2],
         expected: &[T],
@@ -164,7 +164,7 @@ fn integers_that_tensors_do_not_have_become_wider_with_every_value_kept() {
 }
 
 #[test]
-fn the_widest_integers_without_a_sign_are_read_where_i64_holds_them() {
+fn u64_arrays_are_read_if_i64_holds_their_values() {
     let most = i64::MAX as u64;
     for (name, bytes) in [("<u8", u64::to_le_bytes as fn(u64) -> [u8; 8]), (">u8", u64::to_be_bytes)] {
         let file = |order: &str, values: [u64; 6]| {

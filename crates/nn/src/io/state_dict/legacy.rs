@@ -1,4 +1,4 @@
-//! The format before PyTorch 1.6, and of `_use_new_zipfile_serialization=False` since.
+//! The format before PyTorch 1.6, and of `_use_new_zipfile_serialization=False` since then.
 //!
 //! ```text
 //! pickle: magic number │ pickle: 1001 │ pickle: the machine │ pickle: the object │ pickle: keys of storages
@@ -27,7 +27,7 @@ pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loa
     if version != Value::Natural(VERSION) {
         return Err(reading.malformed(format!("its version is {version:?}, not {VERSION}")));
     }
-    // Sizes of C types, and the byte order of the machine, which does not matter for the elements.
+    // The sizes of C types and the byte order of the machine do not affect the elements.
     reading.pickle(&mut source, reading.path)?;
     let start = source.read;
     let limit = reading.limits.header_bytes;
@@ -41,7 +41,7 @@ pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loa
     };
     let names: Option<Vec<String>> =
         keys_in_order.iter().map(|&key| keys.text(key).map(str::to_owned)).collect();
-    let Some(names) = names else { return Err(reading.malformed("the key of a storage is no text")) };
+    let Some(names) = names else { return Err(reading.malformed("the key of a storage is not a string")) };
     drop(keys);
 
     let (mut tensors, mut left) = (tensors, Left::new(reading));
@@ -87,7 +87,7 @@ struct StorageSize {
     element_bytes: u64,
 }
 
-/// The sizes of the storages that a pickle names, also of those whose tensors are skipped.
+/// Returns the sizes of all storages that a pickle names, including those of skipped tensors.
 fn storage_bytes(pickle: &Pickle) -> HashMap<String, StorageSize> {
     let ids = pickle.persistent_ids().iter().filter_map(|&id| StorageId::of(pickle, id));
     let sizes = ids.filter_map(|id| {
@@ -97,7 +97,7 @@ fn storage_bytes(pickle: &Pickle) -> HashMap<String, StorageSize> {
     sizes.collect()
 }
 
-/// Counts what is read.
+/// Counts the bytes that are read.
 struct Counted<R> {
     source: R,
     read: u64,

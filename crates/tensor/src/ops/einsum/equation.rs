@@ -1,24 +1,24 @@
-//! Equations such as `ij,jk->ik`: which axis of which operand is which.
+//! The parser of equations such as `ij,jk->ik`.
 
 use crate::error::{Error, Result};
 use crate::ops::einsum::OP;
 use crate::shape::MAX_RANK;
 
-/// More than any equation over tensors needs: longer ones are refused before they are read.
+/// The length limit. Longer equations are rejected before parsing.
 const MOST_BYTES: usize = 256;
 
-/// The axes of one tensor: a letter each, or what stands for several without one.
+/// The labels of one tensor's axes: letters, or a label for `...`.
 pub(super) type Labels = Vec<u8>;
 
-/// Stands for `...` among labels.
+/// The label of `...`.
 const DOTS: u8 = b'.';
 
-/// How many labels are letters.
+/// Returns the number of labels that are letters.
 pub(super) fn letters(labels: &[u8]) -> usize {
     labels.iter().filter(|&&label| label != DOTS).count()
 }
 
-/// The axes of the operands and of the result.
+/// The labels of the operands and of the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Equation {
     pub(super) operands: Vec<Labels>,
@@ -26,11 +26,11 @@ pub(super) struct Equation {
 }
 
 impl Equation {
-    /// Reads an equation. Without an arrow, the result has the axes without letters, if there may be some, and then the letters
-    /// that stand there once, in alphabetical order.
+    /// Parses an equation. Without an arrow, the result has the axes under `...`, then the letters that occur once, in
+    /// alphabetical order.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let refused = |position, reason| {
-            // What is too long to be read is too long to be shown.
+            // The error omits an equation that is too long.
             let equation = text.chars().take(MOST_BYTES).collect();
             Err(Error::BadEquation { op: OP, equation, position, reason })
         };
@@ -96,13 +96,13 @@ impl Equation {
         Ok(Self { operands: tensors, output })
     }
 
-    /// Whether an operand of `rank` axes has one for each letter, and no others unless there is `...`.
+    /// Whether an operand of `rank` axes matches its labels: one axis per letter, and more only with `...`.
     pub(super) fn fits(labels: &[u8], rank: usize) -> bool {
         if labels.contains(&DOTS) { letters(labels) <= rank } else { labels.len() == rank }
     }
 
-    /// With a label for each of the axes that `...` stands for in operands of so many axes, which [fit](Self::fits). They are
-    /// counted from the last one, as in broadcasting: where an operand has fewer of them, those in front are missing.
+    /// Replaces `...` by one label per axis, for operands of these ranks, which [fit](Self::fits). The labels count
+    /// from the last axis, as in broadcasting: an operand with fewer axes lacks the first ones.
     pub(super) fn spelled_out(mut self, text: &str, ranks: &[usize]) -> Result<Self> {
         let unnamed = |(labels, rank): (&Labels, &usize)| rank - letters(labels);
         let unnamed: Vec<usize> = self.operands.iter().zip(ranks).map(unnamed).collect();
@@ -114,7 +114,7 @@ impl Equation {
         let tensors = self.operands.iter_mut().zip(unnamed).chain([(&mut self.output, most)]);
         for (labels, unnamed) in tensors {
             if let Some(place) = labels.iter().position(|&label| label == DOTS) {
-                // No letter is below MAX_RANK, and neither is any count of axes above it.
+                // Letters are above MAX_RANK, so labels that count axes differ from them.
                 labels.splice(place..=place, (most - unnamed..most).map(|axis| axis as u8));
             }
         }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_arrow_the_letters_that_stand_once_are_the_result_in_order() {
+    fn einsum_without_an_arrow_infers_its_output() {
         assert_eq!(parsed("kj,ji").1, "ik");
         assert_eq!(parsed("ba").1, "ab");
         assert_eq!(parsed("i,i").1, "");
