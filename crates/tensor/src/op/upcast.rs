@@ -18,7 +18,7 @@ use bfc_core::Category;
 pub(crate) use in_place::reserve;
 
 use super::{Buffer, OpContext};
-use crate::backend::operands::{MOST_OPERANDS, Operand};
+use crate::backend::operands::{MAX_OPERANDS, Operand};
 use crate::backend::{Activated, Distribution, Kernel, check};
 use crate::error::Result;
 use crate::layout::Layout;
@@ -135,7 +135,7 @@ fn upcast_operands(
     mut kernel: Kernel<'_>,
     is_upcast: impl Fn(&Operand<'_, '_>) -> bool,
 ) -> Result<()> {
-    let mut temporaries = Vec::with_capacity(MOST_OPERANDS);
+    let mut temporaries = Vec::with_capacity(MAX_OPERANDS);
     kernel.operands(|_, operand| {
         let replaced = operand.dtype().is_half() && is_upcast(&operand);
         temporaries.push(replaced.then(|| Temporary::new(ctx, &operand)).transpose()?);
@@ -143,7 +143,7 @@ fn upcast_operands(
     })?;
     // The kernel with temporaries does not live as long as its original operands.
     let mut kernel: Kernel<'_> = kernel;
-    let mut outputs: Vec<Option<ViewMut<'_>>> = Vec::with_capacity(MOST_OPERANDS);
+    let mut outputs: Vec<Option<ViewMut<'_>>> = Vec::with_capacity(MAX_OPERANDS);
     let mut copies = temporaries.iter_mut();
     kernel.operands(|_, operand| {
         outputs.push(match (copies.next().and_then(Option::as_mut), operand) {

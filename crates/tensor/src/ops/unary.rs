@@ -58,7 +58,7 @@ impl Op for UnaryOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         supported(self.op, x.dtype(), |dtype| {
-            dtype.is_float() || self.f.takes_integers() && is_number(dtype)
+            dtype.is_float() || self.f.supports_integers() && is_number(dtype)
         })?;
         let f = match self.f {
             Unary::AddScalar(scalar) => Unary::AddScalar(fits(self.op, scalar, x.dtype())?),

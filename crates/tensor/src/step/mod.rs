@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::backend::{StepCounts, Steps};
+use crate::backend::{StepCounts, StepGraphs};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
@@ -67,7 +67,7 @@ impl StepGraph {
     /// The error of the step; otherwise [`Error::Device`] if the device fails to run deferred kernels. Values
     /// computed in the step are invalid then.
     pub fn run<T, E: From<Error>>(&self, step: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        let steps = self.device.backend().steps();
+        let steps = self.device.backend().step_graphs();
         let Some(steps) = steps.filter(|steps| steps.begin(self.number)) else { return step() };
         let run = Run(steps);
         let outcome = step()?;
@@ -78,20 +78,20 @@ impl StepGraph {
     /// Returns the numbers of runs with and without graphs.
     #[must_use]
     pub fn counts(&self) -> StepCounts {
-        self.device.backend().steps().map(|steps| steps.counts(self.number)).unwrap_or_default()
+        self.device.backend().step_graphs().map(|steps| steps.counts(self.number)).unwrap_or_default()
     }
 }
 
 impl Drop for StepGraph {
     fn drop(&mut self) {
-        if let Some(steps) = self.device.backend().steps() {
+        if let Some(steps) = self.device.backend().step_graphs() {
             steps.forget(self.number);
         }
     }
 }
 
 /// A run in progress.
-struct Run<'a>(&'a dyn Steps);
+struct Run<'a>(&'a dyn StepGraphs);
 
 impl Run<'_> {
     fn end(self) -> Result<()> {

@@ -370,7 +370,7 @@ impl RuntimeBuilder {
                 None => custom_device_config(&*memory, usable.as_ref()),
             };
             // As for devices with streams, so that each run of a step graph finds the same addresses.
-            let config = match device.backend.steps() {
+            let config = match device.backend.step_graphs() {
                 Some(_) => config.with_join_rule(JoinRule::AtOnce),
                 None => config,
             };

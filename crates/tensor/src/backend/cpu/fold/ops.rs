@@ -1,19 +1,19 @@
-//! Ways to fold two numbers into one.
+//! The associative operations of reductions.
 
 use super::super::number::Number;
 
-/// A way to fold two numbers into one.
-pub(in super::super) trait Fold<T>: Sync {
-    /// What leaves every number as it is.
+/// An operation that reduces two values to one.
+pub(in super::super) trait ReduceOp<T>: Sync {
+    /// The neutral element.
     const IDENTITY: T;
 
-    /// What an element counts as before it is folded.
+    /// Maps an element before its reduction.
     #[inline(always)]
     fn element(element: T) -> T {
         element
     }
 
-    /// Two numbers into one: two elements, or what other elements were folded into.
+    /// Combines two mapped elements or partial results.
     fn fold(a: T, b: T) -> T;
 }
 
@@ -27,15 +27,15 @@ pub(in super::super) struct Product;
 
 /// [`crate::backend::Reduce::Max`]
 #[derive(Debug)]
-pub(in super::super) struct Largest;
+pub(in super::super) struct Max;
 
 /// [`crate::backend::Reduce::Min`]
 #[derive(Debug)]
-pub(in super::super) struct Smallest;
+pub(in super::super) struct Min;
 
-/// The largest number, by a processor's own maximum: a NaN may be passed over.
+/// The maximum with one processor instruction; may ignore NaN.
 #[derive(Debug)]
-pub(in super::super) struct LargestNumber;
+pub(in super::super) struct FastMax;
 
 /// [`crate::backend::Reduce::SumMagnitudes`]
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(in super::super) struct SumMagnitudes;
 #[derive(Debug)]
 pub(in super::super) struct SumSquares;
 
-impl<T: Number> Fold<T> for SumMagnitudes {
+impl<T: Number> ReduceOp<T> for SumMagnitudes {
     const IDENTITY: T = T::ZERO;
 
     #[inline(always)]
@@ -58,7 +58,7 @@ impl<T: Number> Fold<T> for SumMagnitudes {
     }
 }
 
-impl<T: Number> Fold<T> for SumSquares {
+impl<T: Number> ReduceOp<T> for SumSquares {
     const IDENTITY: T = T::ZERO;
 
     #[inline(always)]
@@ -71,7 +71,7 @@ impl<T: Number> Fold<T> for SumSquares {
     }
 }
 
-impl<T: Number> Fold<T> for Sum {
+impl<T: Number> ReduceOp<T> for Sum {
     const IDENTITY: T = T::ZERO;
 
     fn fold(a: T, b: T) -> T {
@@ -79,7 +79,7 @@ impl<T: Number> Fold<T> for Sum {
     }
 }
 
-impl<T: Number> Fold<T> for Product {
+impl<T: Number> ReduceOp<T> for Product {
     const IDENTITY: T = T::ONE;
 
     fn fold(a: T, b: T) -> T {
@@ -87,7 +87,7 @@ impl<T: Number> Fold<T> for Product {
     }
 }
 
-impl<T: Number> Fold<T> for Largest {
+impl<T: Number> ReduceOp<T> for Max {
     const IDENTITY: T = T::LOWEST;
 
     fn fold(a: T, b: T) -> T {
@@ -95,7 +95,7 @@ impl<T: Number> Fold<T> for Largest {
     }
 }
 
-impl<T: Number> Fold<T> for LargestNumber {
+impl<T: Number> ReduceOp<T> for FastMax {
     const IDENTITY: T = T::LOWEST;
 
     #[inline(always)]
@@ -104,7 +104,7 @@ impl<T: Number> Fold<T> for LargestNumber {
     }
 }
 
-impl<T: Number> Fold<T> for Smallest {
+impl<T: Number> ReduceOp<T> for Min {
     const IDENTITY: T = T::HIGHEST;
 
     fn fold(a: T, b: T) -> T {

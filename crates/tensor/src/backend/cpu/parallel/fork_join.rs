@@ -1,8 +1,8 @@
-//! Work that others may join for as long as it lasts, and that never waits for those who have not come.
+//! WorkPointer that others may join for as long as it lasts, and that never waits for those who have not come.
 //!
 //! A thread that is asleep takes as long to wake as many an op takes; where two threads share a core that is all there is to lose.
-//! `rayon`'s scopes wait for every thread that was called. So whoever comes passes a gate, and when the work is done the gate
-//! is closed: only those inside are waited for.
+//! `rayon`'s scopes wait for every thread that was called. So whoever comes passes a shared, and when the work is done the shared
+//! is closed: only those running are waited for.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,69 +10,69 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rayon::ThreadPool;
 
-/// The work, which is there for as long as the gate is open or somebody is inside.
-struct Work(*const (dyn Fn() + Sync));
+/// The work, which is there for as long as the shared is open or somebody is running.
+struct WorkPointer(*const (dyn Fn() + Sync));
 
-// SAFETY: what it points to is `Sync`, and whoever comes through the gate finds it there.
-unsafe impl Send for Work {}
+// SAFETY: what it points to is `Sync`, and whoever comes through the shared finds it there.
+unsafe impl Send for WorkPointer {}
 // SAFETY: as above.
-unsafe impl Sync for Work {}
+unsafe impl Sync for WorkPointer {}
 
 /// What those who come have to know.
-struct Gate {
-    work: Work,
+struct ForkJoin {
+    work: WorkPointer,
     state: Mutex<State>,
-    left: Condvar,
+    worker_left: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     closed: bool,
-    inside: usize,
+    running: usize,
     panic: Option<Box<dyn Any + Send>>,
 }
 
-impl Gate {
+impl ForkJoin {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does the work, unless it is done already.
-    fn pass(&self) {
+    fn join(&self) {
         {
             let mut state = self.state();
             if state.closed {
                 return;
             }
-            state.inside += 1;
+            state.running += 1;
         }
-        // SAFETY: this thread is inside, so `work_together` has not returned.
+        // SAFETY: this thread is running, so `fork_join` has not returned.
         let work = unsafe { &*self.work.0 };
         let outcome = catch_unwind(AssertUnwindSafe(work));
         let mut state = self.state();
-        state.inside -= 1;
+        state.running -= 1;
         if let Err(panic) = outcome {
             state.panic.get_or_insert(panic);
         }
         drop(state);
-        self.left.notify_all();
+        self.worker_left.notify_all();
     }
 
-    /// Lets nobody in any more, and waits for those inside. The first panic among them.
+    /// Lets nobody in any more, and waits for those running. The first panic among them.
     fn close(&self) -> Option<Box<dyn Any + Send>> {
         let mut state = self.state();
         state.closed = true;
-        while state.inside > 0 {
-            state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
+        while state.running > 0 {
+            state = self.worker_left.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.panic.take()
     }
 }
 
 /// Closes when dropped, also while unwinding.
-struct Closing<'a>(&'a Gate);
+struct CloseGuard<'a>(&'a ForkJoin);
 
-impl Drop for Closing<'_> {
+impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
         drop(self.0.close());
     }
@@ -80,21 +80,25 @@ impl Drop for Closing<'_> {
 
 /// Calls `work` here, and on at most `helpers` threads of `pool`, which come when they can. All have returned when this
 /// returns. A panic in any of them goes on here.
-pub(super) fn work_together(pool: &ThreadPool, helpers: usize, work: &(dyn Fn() + Sync)) {
+pub(super) fn fork_join(pool: &ThreadPool, helpers: usize, work: &(dyn Fn() + Sync)) {
     let pointer: *const (dyn Fn() + Sync + '_) = work;
-    // SAFETY: only the lifetime changes. It is followed by those inside alone, and this function does not return, nor
-    // unwind, before the gate is closed and nobody is inside: `Closing` sees to that.
+    // SAFETY: only the lifetime changes. It is followed by those running alone, and this function does not return, nor
+    // unwind, before the shared is closed and nobody is running: `CloseGuard` sees to that.
     let pointer =
         unsafe { std::mem::transmute::<*const (dyn Fn() + Sync + '_), *const (dyn Fn() + Sync)>(pointer) };
-    let gate = Arc::new(Gate { work: Work(pointer), state: Mutex::default(), left: Condvar::new() });
-    let closing = Closing(&gate);
+    let shared = Arc::new(ForkJoin {
+        work: WorkPointer(pointer),
+        state: Mutex::default(),
+        worker_left: Condvar::new(),
+    });
+    let guard = CloseGuard(&shared);
     for _ in 0..helpers {
-        let gate = Arc::clone(&gate);
-        pool.spawn(move || gate.pass());
+        let shared = Arc::clone(&shared);
+        pool.spawn(move || shared.join());
     }
     work();
-    let panic = gate.close();
-    drop(closing);
+    let panic = shared.close();
+    drop(guard);
     if let Some(panic) = panic {
         resume_unwind(panic);
     }
@@ -121,7 +125,7 @@ mod tests {
         // The only helper is busy until the work is done.
         pool.spawn(move || wait.recv().unwrap());
         let calls = AtomicUsize::new(0);
-        work_together(&pool, 3, &|| {
+        fork_join(&pool, 3, &|| {
             calls.fetch_add(1, Ordering::SeqCst);
         });
         go_on.send(()).unwrap();
@@ -134,14 +138,14 @@ mod tests {
     fn nobody_is_inside_any_more_when_it_returns() {
         let pool = pool(3);
         for round in 0..2000 {
-            let inside = AtomicUsize::new(0);
+            let running = AtomicUsize::new(0);
             let turns = AtomicUsize::new(0);
-            work_together(&pool, 3, &|| {
-                inside.fetch_add(1, Ordering::SeqCst);
+            fork_join(&pool, 3, &|| {
+                running.fetch_add(1, Ordering::SeqCst);
                 while turns.fetch_add(1, Ordering::SeqCst) < round % 50 {}
-                inside.fetch_sub(1, Ordering::SeqCst);
+                running.fetch_sub(1, Ordering::SeqCst);
             });
-            assert_eq!(inside.into_inner(), 0);
+            assert_eq!(running.into_inner(), 0);
         }
     }
 
@@ -150,12 +154,12 @@ mod tests {
         let pool = pool(2);
         let caller = std::thread::current().id();
         for by_helper in [false, true] {
-            let inside = AtomicUsize::new(0);
+            let running = AtomicUsize::new(0);
             let result = catch_unwind(AssertUnwindSafe(|| {
-                work_together(&pool, 2, &|| {
-                    inside.fetch_add(1, Ordering::SeqCst);
-                    // Both are inside before one panics.
-                    while inside.load(Ordering::SeqCst) < 2 {
+                fork_join(&pool, 2, &|| {
+                    running.fetch_add(1, Ordering::SeqCst);
+                    // Both are running before one panics.
+                    while running.load(Ordering::SeqCst) < 2 {
                         std::thread::yield_now();
                     }
                     let here = std::thread::current().id() != caller;

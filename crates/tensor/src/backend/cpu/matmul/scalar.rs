@@ -2,10 +2,10 @@
 
 use super::super::number::Number;
 use super::super::simd::{self, Loop};
-use super::{Matrix, Target, small};
+use super::{Matrix, Output, small};
 
 /// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
-pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Target) {
+pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Output) {
     if small::accepts(&rhs) {
         small::product(lhs, rhs, out, target.into());
     } else {
@@ -19,7 +19,7 @@ struct Dots<'a, T> {
     lhs: Matrix<'a, T>,
     rhs: Matrix<'a, T>,
     out: &'a mut [T],
-    target: Target,
+    target: Output,
 }
 
 impl<T: Number> Loop for Dots<'_, T> {
@@ -33,7 +33,7 @@ impl<T: Number> Loop for Dots<'_, T> {
             let left = &lhs.data[row * lhs.row_stride..];
             for (column, sum) in sums.iter_mut().enumerate() {
                 let right = &rhs.data[column * rhs.col_stride..];
-                let start = if target == Target::AddedTo { *sum } else { T::ZERO };
+                let start = if target == Output::Accumulate { *sum } else { T::ZERO };
                 *sum = if slices {
                     let factors = left[..lhs.cols].iter().zip(&right[..lhs.cols]);
                     factors.fold(start, |sum, (a, b)| a.fused(*b, sum))

@@ -7,7 +7,7 @@ use super::matmul::Gemm;
 use super::simd;
 
 /// Row (channel, tap) of the columns holds what that tap sees of the channel at each place of the output; 0 in the padding.
-pub(super) fn unfold<T: Gemm>(sizes: &Sizes, image: &[T], columns: &mut [T]) {
+pub(super) fn im2col<T: Gemm>(sizes: &Sizes, image: &[T], columns: &mut [T]) {
     let places = sizes.to[0] * sizes.to[1];
     let channels = image.chunks(sizes.from[0] * sizes.from[1]);
     for (channel, columns) in channels.zip(columns.chunks_mut(sizes.taps() * places)) {
@@ -20,7 +20,7 @@ pub(super) fn unfold<T: Gemm>(sizes: &Sizes, image: &[T], columns: &mut [T]) {
 
 /// The adjoint of [`unfold`]: adds what stands in the columns to the elements that it came from. What the columns hold
 /// for the padding is lost.
-pub(super) fn fold_back<T: Gemm>(sizes: &Sizes, columns: &mut [T], image: &mut [T]) {
+pub(super) fn col2im<T: Gemm>(sizes: &Sizes, columns: &mut [T], image: &mut [T]) {
     let mut rows = columns.chunks_mut(sizes.to[0] * sizes.to[1]);
     for channel in image.chunks_mut(sizes.from[0] * sizes.from[1]) {
         for number in 0..sizes.taps() {

@@ -1,13 +1,13 @@
-//! Steps as CUDA's graphs: `bfc-cuda` holds the work back.
+//! Step graphs as CUDA graphs, which `bfc-cuda` records and launches.
 
 use bfc_cuda::StepId;
 
 use super::launch::Launcher;
 use crate::backend::StepCounts;
-use crate::backend::Steps;
+use crate::backend::StepGraphs;
 use crate::error::Result;
 
-impl Steps for Launcher {
+impl StepGraphs for Launcher {
     fn begin(&self, step: u64) -> bool {
         self.compute().begin_step(StepId(step))
     }
