@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_breaks_where_a_value_is_no_number_and_where_steps_are_missing() {
+    fn a_curve_breaks_at_nan_and_at_missing_steps() {
         let mut text = String::new();
         for step in (0..5).chain(9..15) {
             let loss = if matches!(step, 0 | 2 | 10 | 11 | 14) { "NaN" } else { "1.5" };
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_line_that_broke_off_is_left_out_and_one_amid_others_is_not() {
+    fn only_a_truncated_last_line_is_ignored() {
         let whole = "{\"step\":0,\"seconds\":0,\"loss\":1}\n";
         let log = read(&format!("{whole}{{\"step\":1,\"seco")).unwrap();
         assert_eq!((log.lines(), log.is_cut()), (1, true));

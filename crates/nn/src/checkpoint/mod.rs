@@ -310,11 +310,11 @@ impl Checkpoint {
         write_atomically(path, |file| write_arrays_to(file, arrays, &metadata))
     }
 
-    /// Loads a checkpoint from a safetensors file or a [PyTorch state dict](super::read_state_dict). Recognizes the
+    /// Loads a checkpoint from a safetensors file or a [PyTorch state dict](crate::io::read_state_dict). Recognizes the
     /// format by the contents. Members that cannot be read are [listed](Self::skipped).
     ///
     /// # Errors
-    /// See [`read_safetensors`](super::read_safetensors) and [`read_state_dict`](super::read_state_dict);
+    /// See [`read_safetensors`](crate::io::read_safetensors) and [`read_state_dict`](crate::io::read_state_dict);
     /// [`FileError::Malformed`] for an invalid step, random generator or loss scaler.
     pub fn load(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Self, FileError> {
         let path = path.as_ref();

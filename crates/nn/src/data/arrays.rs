@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn features_of_every_type_are_floats_and_answers_labels_or_targets() {
+    fn features_and_targets_convert_from_every_type() {
         let features = [
             array(&[1.0f32, 2.0, 3.0, 4.0], [2, 2]),
             array(&[1.0f64, 2.0, 3.0, 4.0], [2, 1, 2]),

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crop_gives_every_move_up_to_the_padding_and_zeros_at_the_edges() {
+    fn random_crops_cover_all_offsets_and_pad_with_zeros() {
         let image = [1.0, 2.0, 3.0, 4.0];
         let found = outcomes(Augment::images(1, 2, 2).crop(1), &image);
         assert_eq!(found.len(), 9);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_without_the_size_or_the_sum_of_the_directory_are_an_error() {
+    fn a_wrong_size_or_checksum_is_an_error() {
         for compressed in [false, true] {
             let good = archive(40, compressed);
             let record = record(&good);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encrypted_compressed_otherwise_or_miscounted_is_refused() {
+    fn unsupported_archive_entries_are_refused() {
         let good = archive(40, false);
         let record = record(&good);
         let end = good.len() - 22;

@@ -154,7 +154,7 @@ impl Array {
     pub fn to_tensor(&self, place: &impl Place) -> Result<Tensor> {
         const OP: &str = "load";
         let device = place.device();
-        device.log_placement(OP, PlacementReason::Asked);
+        device.log_placement(OP, PlacementReason::Requested);
         let ctx = OpContext::create(OP, device, place.memory()?, Category::Output);
         let mut out = ctx.output(&self.shape, self.dtype)?;
         self.upload(OP, ctx.device(), out.view_mut())?;

@@ -80,7 +80,7 @@ impl Init {
         }
         let shape = shape.into_shape().map_err(|error| error.in_op(OP))?;
         let (fill, device) = (self.fill(fans)?, place.device());
-        device.log_placement(OP, PlacementReason::Asked);
+        device.log_placement(OP, PlacementReason::Requested);
         let ctx = OpContext::create(OP, device, place.memory()?, Category::Parameter);
         let mut values = ctx.output(&shape, dtype)?;
         match fill {

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_visited_in_order_with_their_buffers_and_sources_of_randomness() -> Result<()> {
+    fn submodules_are_visited_in_order() -> Result<()> {
         let device = Device::cpu()?;
         let network = Network {
             inner: Box::new(inner(&device)?),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_module_draws_and_keeps_itself_is_visited_in_one_line_with_what_its_parts_do() -> Result<()> {
+    fn a_module_visits_its_own_state_and_its_submodules() -> Result<()> {
         let device = Device::cpu()?;
         let one = || Parameter::new(Tensor::ones(&device, [2])?);
         let (learnt, drawn, kept) = (one()?, Some(Rng::new(0)), vec![one()?, one()?]);

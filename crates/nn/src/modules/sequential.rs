@@ -146,7 +146,7 @@ mod tests {
     use highwater_tensor::{Activation, DType, Runtime};
 
     #[test]
-    fn an_activation_after_a_linear_layer_is_computed_with_it_to_the_same_bits() {
+    fn a_fused_activation_is_bit_identical() {
         let runtime = Runtime::builder().threads(1).build().unwrap();
         let device = runtime.cpu().unwrap();
         let bits = |tensor: &Tensor| {

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dynamic_scale_shrinks_by_steps_left_out_and_grows_after_enough_taken() {
+    fn a_dynamic_loss_scale_shrinks_and_grows() {
         let device = cpu();
         let (weight, list) = parameter(&device, DType::F16);
         let mut sgd = Sgd::new(list, 1e-3).unwrap();

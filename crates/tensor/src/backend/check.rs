@@ -26,19 +26,19 @@ use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
-/// Proof that the operands of a call to a [`Backend`](super::Backend) passed the check. Only this module makes one.
+/// Proof that the operands of a [`Backend`](super::Backend) call passed the check. Only this module creates one.
 #[derive(Debug)]
 pub struct Checked(());
 
 #[cfg(test)]
 impl Checked {
-    /// For tests that call a backend with operands that they know to fit.
+    /// Skips the check, for tests that call a backend with valid operands.
     pub(crate) const fn by_test() -> Self {
         Self(())
     }
 }
 
-/// Checks a kernel. The result proves to the backend that it passed.
+/// Checks a kernel and returns the proof for the backend.
 ///
 /// # Errors
 /// [`Error::Operand`](crate::Error::Operand) and errors about kernel parameters.
@@ -49,10 +49,10 @@ pub(crate) fn kernel(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kerne
     Ok(Checked(()))
 }
 
-/// Checks a kernel and runs it on a device. For kernels outside of an op, and for the parts of an upcast kernel.
+/// Checks a kernel and runs it on a device, outside of an op or as a part of an upcast kernel.
 ///
 /// # Errors
-/// As [`kernel`], before anything is written; else as [`Backend::run`](super::Backend::run).
+/// As [`kernel`], before the backend writes anything; otherwise as [`Backend::run`](super::Backend::run).
 pub(crate) fn run(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> Result<()> {
     let checked = self::kernel(device, op, kernel)?;
     device.backend.run(op, kernel, checked)
@@ -61,8 +61,8 @@ pub(crate) fn run(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'
 /// Copies values from the host, in logical order, given as raw bytes of the output's element type.
 ///
 /// # Errors
-/// [`Error::Operand`](crate::Error::Operand) for an output of another device, [`Error::ElementCount`] for another number of values; else as
-/// [`Backend::upload`](super::Backend::upload).
+/// [`Error::Operand`](crate::Error::Operand) for an output of another device, [`Error::ElementCount`] for a wrong number of
+/// values; otherwise as [`Backend::upload`](super::Backend::upload).
 pub(crate) fn upload(
     device: DeviceRef<'_>,
     op: &'static str,
@@ -70,7 +70,7 @@ pub(crate) fn upload(
     mut out: ViewMut<'_>,
 ) -> Result<()> {
     let operand = Rules::new(op, device).check("out", &Operand::Write(&mut out))?;
-    operand.fill_bytes(op, values.len())?;
+    operand.check_bytes(op, values.len())?;
     let backend = device.backend;
     backend.upload(op, values, out.reborrow(), Checked(()))?;
     if !backend.is_dry() {
@@ -82,8 +82,8 @@ pub(crate) fn upload(
 /// Copies values to the host, in logical order, as raw bytes.
 ///
 /// # Errors
-/// [`Error::Operand`](crate::Error::Operand) for an input of another device, [`Error::ElementCount`] for another number of values; else as
-/// [`Backend::download`](super::Backend::download).
+/// [`Error::Operand`](crate::Error::Operand) for an input of another device, [`Error::ElementCount`] for a wrong number of
+/// values; otherwise as [`Backend::download`](super::Backend::download).
 pub(crate) fn download(
     device: DeviceRef<'_>,
     op: &'static str,
@@ -91,14 +91,14 @@ pub(crate) fn download(
     values: &mut [u8],
 ) -> Result<()> {
     let operand = Rules::new(op, device).check("input", &Operand::Read(&mut input))?;
-    operand.fill_bytes(op, values.len())?;
+    operand.check_bytes(op, values.len())?;
     device.backend.download(op, input, values, Checked(()))
 }
 
 /// Checks a kernel without running it.
 ///
 /// # Errors
-/// As [`run`], before anything is written.
+/// As [`run`], before the backend writes anything.
 #[inline(never)]
 pub(crate) fn check(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> Result<()> {
     let rules = Rules::new(op, device);

@@ -1,10 +1,10 @@
-//! The dry run: every op takes the memory that it would take on the device that is stood for, and nothing is computed.
+//! The dry backend: ops allocate the same memory as on the imitated device, and kernels compute nothing.
 //!
-//! Workspaces are sized by the very functions that the device's backend uses, so the requests are the same to the byte. What
-//! depends on values cannot fail here: indices out of range, for one, show only in a real run.
+//! The functions that size workspaces are those of the imitated device's backend, so the requests are equal to the byte.
+//! Errors that depend on values, such as indices out of range, do not occur in a dry run.
 //!
-//! A GPU's uploads take page-locked memory beside the tensors. Here they take as much of a pool of the dry device's own, by the rule
-//! that the device's follow ([`StagedPieces`]), and write nothing to it.
+//! Uploads to a GPU allocate pinned memory. A dry upload allocates as much from a pool of the dry device, by the same rule
+//! ([`StagedPieces`]), and writes nothing to it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,19 +13,18 @@ use bfc_core::{
     StagedPieces,
 };
 
-use super::{Backend, Checked, Kernel, Workspace, demand, sealed};
-use crate::backend::DeviceRules;
+use super::{Backend, Checked, DeviceRules, Kernel, Workspace, rules, sealed};
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
-/// Computes nothing, on memory that need not exist.
+/// A backend that computes nothing and accesses no memory.
 #[derive(Debug)]
 pub struct DryBackend {
     rules: DeviceRules,
     staging: Option<Staging>,
 }
 
-/// Where the uploads of a GPU would be until the device has fetched them.
+/// The pinned memory of uploads that the imitated GPU has not copied yet.
 #[derive(Debug)]
 struct Staging {
     pinned: Arc<dyn Allocator>,
@@ -33,19 +32,19 @@ struct Staging {
 }
 
 impl DryBackend {
-    /// Stands for the CPU.
+    /// Creates a backend that imitates the CPU.
     #[must_use]
     pub const fn new() -> Self {
         Self::of(DeviceRules::Cpu)
     }
 
-    /// Stands for a device of these rules.
+    /// Creates a backend that imitates a device with these rules.
     #[must_use]
     pub const fn of(rules: DeviceRules) -> Self {
         Self { rules, staging: None }
     }
 
-    /// Takes the memory in which a GPU's uploads wait from `pinned`, whatever that hands out: none of it is touched.
+    /// Returns the backend with `pinned` as the allocator of staging memory for uploads. It never accesses that memory.
     #[must_use]
     pub fn with_pinned(self, pinned: Arc<dyn Allocator>) -> Self {
         Self { staging: Some(Staging { pinned, staged: Mutex::default() }), ..self }
@@ -57,12 +56,12 @@ impl Staging {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What an upload of so many bytes asks for. Where there is no memory the rest is copied without, as on the device.
+    /// Allocates the staging memory of an upload. If memory runs out, the rest is copied without staging, as on the device.
     fn upload(&self, bytes: usize) {
         let mut left = bytes;
         while left > 0 {
             let piece = left.min(STAGED_PIECE);
-            // Allocates and drops without the lock: the pool may be third-party code, or call visitors.
+            // Allocates and drops without holding the lock: the pool may be third-party code or call visitors.
             while self.pop(|staged| staged.crowded_out(piece)).is_some() {}
             let attributes = AllocationAttributes::no_retry();
             let request = Request::new(piece as u64).with_attributes(attributes);
@@ -78,12 +77,12 @@ impl Staging {
         }
     }
 
-    /// What a device gives back that has done all that it was given.
-    fn let_go(&self) {
+    /// Frees all staging memory, as a device does once it is idle.
+    fn release_all(&self) {
         while self.pop(StagedPieces::oldest).is_some() {}
     }
 
-    /// Takes a piece out, for the caller to drop.
+    /// Removes a piece and returns it, so that the caller drops it after the lock is released.
     fn pop(
         &self,
         which: impl FnOnce(&mut StagedPieces<Allocation>) -> Option<Allocation>,
@@ -105,7 +104,7 @@ impl Backend for DryBackend {
         "dry"
     }
 
-    // Addresses that nobody follows: those of this machine, or of a device that is not here.
+    // Kernels access no addresses, so host and device memory are both valid.
     fn addresses(&self, kind: MemoryKind, _: Option<AddressSpace>) -> bool {
         matches!(kind, MemoryKind::AddressOnly | MemoryKind::Device)
     }
@@ -134,20 +133,20 @@ impl Backend for DryBackend {
 
     fn simulate_download(&self) {
         if let Some(staging) = &self.staging {
-            staging.let_go();
+            staging.release_all();
         }
     }
 
     fn workspace(&self, of: Workspace<'_>) -> usize {
-        demand::workspace(self.rules, of)
+        rules::workspace(self.rules, of)
     }
 
     fn chunk_elements(&self) -> usize {
-        demand::chunk_elements(self.rules)
+        rules::chunk_elements(self.rules)
     }
 
     fn supports_half(&self) -> bool {
-        demand::supports_half(self.rules)
+        rules::supports_half(self.rules)
     }
 
     fn run(&self, _: &'static str, _: &mut Kernel<'_>, _: Checked) -> Result<()> {

@@ -1,8 +1,8 @@
-//! The functions that kernels apply: of one number, of two, of many, and the steps of optimizers.
+//! The functions that kernels apply: unary, binary, comparisons, reductions, distributions and optimizer steps.
 
 use crate::shape::Scalar;
 
-/// A function of one number, with what its backward reads.
+/// An elementwise function of one argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Unary {
@@ -30,13 +30,13 @@ pub enum Unary {
     Recip,
     /// 1 / √x
     Rsqrt,
-    /// 1, 0 or -1 as x is above, at or below 0
+    /// 1 for x > 0, 0 for x = 0, -1 for x < 0
     Sign,
-    /// The largest whole number that is not above x
+    /// ⌊x⌋
     Floor,
-    /// The least whole number that is not below x
+    /// ⌈x⌉
     Ceil,
-    /// The whole number nearest to x; halfway between two, the even one
+    /// x rounded to the nearest integer, ties to even
     Round,
     /// sin x
     Sin,
@@ -46,13 +46,13 @@ pub enum Unary {
     Silu,
     /// ln(1 + eˣ)
     Softplus,
-    /// x Φ(x) by way of tanh: ½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))
+    /// x Φ(x), approximated by ½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))
     GeluTanh,
-    /// x, but c x below 0
+    /// x for x ≥ 0, c x for x < 0
     LeakyRelu(f64),
-    /// xᶜ, of integers for whole numbers c from 0 on
+    /// xᶜ; for integers, c is an integer ≥ 0
     Powf(f64),
-    /// x, but at least the first number and at most the second
+    /// min(max(x, low), high)
     Clamp(Scalar, Scalar),
     /// x + c
     AddScalar(Scalar),
@@ -63,7 +63,7 @@ pub enum Unary {
 }
 
 impl Unary {
-    /// Whether the derivative is computed from the function's value (true) or from its argument (false).
+    /// Whether the backward pass reads the function's value (true) or its argument (false).
     #[must_use]
     pub const fn grad_reads_output(self) -> bool {
         matches!(
@@ -106,19 +106,19 @@ impl Unary {
         }
     }
 
-    /// Whether the function is constant but for jumps, so that no gradient flows through it.
+    /// Whether the function is piecewise constant, so that its gradient is 0.
     #[must_use]
     pub const fn is_flat(self) -> bool {
         matches!(self, Self::Sign | Self::Floor | Self::Ceil | Self::Round)
     }
 
-    /// Whether the function is defined for integers too.
+    /// Whether the function supports integers too.
     #[must_use]
-    pub const fn takes_integers(self) -> bool {
+    pub const fn supports_integers(self) -> bool {
         self.is_arithmetic() || matches!(self, Self::Powf(_))
     }
 
-    /// Whether it is the same arithmetic for integers and floats.
+    /// Whether integers and floats share one implementation of the function.
     #[must_use]
     pub const fn is_arithmetic(self) -> bool {
         matches!(
@@ -136,21 +136,21 @@ impl Unary {
     }
 }
 
-/// A function that follows a linear map, and may be computed in the same pass over its results.
+/// An activation that a matrix product can apply to its result in the same pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// As [`Unary::Relu`].
+    /// [`Unary::Relu`].
     Relu,
-    /// As [`Unary::Gelu`].
+    /// [`Unary::Gelu`].
     Gelu,
-    /// As [`Unary::GeluTanh`].
+    /// [`Unary::GeluTanh`].
     GeluTanh,
-    /// As [`Unary::Silu`].
+    /// [`Unary::Silu`].
     Silu,
 }
 
 impl Activation {
-    /// All of them.
+    /// All activations.
     pub const ALL: [Self; 4] = [Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu];
 
     /// The function.
@@ -165,7 +165,7 @@ impl Activation {
     }
 }
 
-/// A function of two numbers. Integer arithmetic wraps; integer division by zero gives zero.
+/// An elementwise function of two arguments. Integer arithmetic wraps; integer division by 0 returns 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Binary {
@@ -177,11 +177,11 @@ pub enum Binary {
     Mul,
     /// a / b
     Div,
-    /// the larger; NaN if either is
+    /// max(a, b); NaN if either argument is NaN
     Maximum,
-    /// the smaller; NaN if either is
+    /// min(a, b); NaN if either argument is NaN
     Minimum,
-    /// aᵇ; of integers to a power below 0 it is 1 by a power, cut towards zero
+    /// aᵇ; for integers and b < 0, 1 / a⁻ᵇ truncated towards 0
     Pow,
 }
 
@@ -233,20 +233,20 @@ impl Compare {
     }
 }
 
-/// How to fold elements into one.
+/// A reduction of many elements to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduce {
-    /// Their sum; 0 for none.
+    /// Σ x; 0 without elements.
     Sum,
-    /// Their product; 1 for none.
+    /// ∏ x; 1 without elements.
     Prod,
-    /// The largest; NaN if any is. Not for no elements.
+    /// max x; NaN if any element is NaN. Requires at least one element.
     Max,
-    /// The smallest; NaN if any is. Not for no elements.
+    /// min x; NaN if any element is NaN. Requires at least one element.
     Min,
-    /// The sum of their magnitudes. For floats.
+    /// Σ |x|. Requires floats.
     SumMagnitudes,
-    /// The sum of their squares. For floats.
+    /// Σ x². Requires floats.
     SumSquares,
 }
 
@@ -265,38 +265,38 @@ impl Reduce {
     }
 }
 
-/// How random elements are distributed.
+/// The distribution of random elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
     /// Uniform in [low, high).
     Uniform {
-        /// The least value.
+        /// The smallest value.
         low: f64,
-        /// One past the largest value.
+        /// The upper bound, which is excluded.
         high: f64,
     },
-    /// Normal, by the Box-Muller transform.
+    /// Normal, computed with the Box-Muller transform.
     Normal {
         /// The mean.
         mean: f64,
         /// The standard deviation.
         std: f64,
     },
-    /// `value` with probability `p`, else 0.
+    /// `value` with probability `p`, otherwise 0.
     Bernoulli {
         /// The probability of `value`.
         p: f64,
-        /// The value when it hits.
+        /// The value of a success.
         value: f64,
     },
 }
 
-/// Where in the stream of random bits a fill starts. See [`crate::Rng`].
+/// The position in the stream of random bits at which a random kernel starts. See [`crate::Rng`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RandomKey {
     /// The generator's seed.
     pub seed: u64,
-    /// The number of this fill among those of the generator.
+    /// The number of random kernels that the generator started before.
     pub sequence: u64,
 }
 
@@ -306,11 +306,11 @@ pub struct RandomKey {
 pub struct SgdStep {
     /// The learning rate.
     pub lr: f64,
-    /// The share of the last step that is kept; without it no state is needed.
+    /// The momentum factor; 0 requires no state.
     pub momentum: f64,
-    /// The pull of parameters towards zero.
+    /// The weight decay (L2 penalty).
     pub weight_decay: f64,
-    /// Nesterov's variant.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
 }
 
@@ -319,17 +319,17 @@ pub struct SgdStep {
 pub struct AdamStep {
     /// The learning rate.
     pub lr: f64,
-    /// The decay of the mean of gradients.
+    /// The decay of the running mean of gradients.
     pub beta1: f64,
-    /// The decay of the mean of squared gradients.
+    /// The decay of the running mean of squared gradients.
     pub beta2: f64,
-    /// Keeps the denominator from zero.
+    /// Added to the denominator, so that it is not 0.
     pub epsilon: f64,
-    /// The pull of parameters towards zero.
+    /// The weight decay (L2 penalty).
     pub weight_decay: f64,
     /// Whether the decay acts on the parameter directly (AdamW) or through the gradient (Adam).
     pub decoupled: bool,
-    /// The number of this step, from 1: for the correction of the means' bias.
+    /// The number of this step, starting at 1. The bias correction of the means reads it.
     pub step: u64,
 }
 
@@ -339,13 +339,13 @@ pub struct AdamStep {
 pub struct RmsPropStep {
     /// The learning rate.
     pub lr: f64,
-    /// The share of the mean of squares that is kept.
+    /// The decay of the running mean of squared gradients.
     pub smoothing: f64,
-    /// Keeps the denominator from zero.
+    /// Added to the denominator, so that it is not 0.
     pub epsilon: f64,
-    /// The share of the last step that is kept; without it no m is needed.
+    /// The momentum factor; 0 requires no m.
     pub momentum: f64,
-    /// The pull of parameters towards zero.
+    /// The weight decay (L2 penalty).
     pub weight_decay: f64,
 }
 
@@ -355,10 +355,10 @@ pub struct RmsPropStep {
 pub struct LionStep {
     /// The learning rate.
     pub lr: f64,
-    /// How much of the mean goes into the direction of the step.
+    /// The weight of the running mean in the direction of the step.
     pub beta1: f64,
-    /// The share of the mean that is kept.
+    /// The decay of the running mean.
     pub beta2: f64,
-    /// The pull of parameters towards zero.
+    /// The weight decay (L2 penalty).
     pub weight_decay: f64,
 }

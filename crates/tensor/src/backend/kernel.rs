@@ -15,7 +15,7 @@ pub struct Normalized<'a> {
     pub centered: bool,
     /// The input of the normalization.
     pub input: View<'a>,
-    /// Broadcast to the input's shape.
+    /// The weight, broadcast to the input's shape.
     pub weight: Option<View<'a>>,
     /// Shape `[rows, 2]`: μ and s, contiguous from the buffer's start.
     pub statistics: View<'a>,
@@ -26,7 +26,7 @@ pub struct Normalized<'a> {
 pub struct Activated<'a> {
     /// The function. It applies to the product rounded to the element type.
     pub function: Activation,
-    /// Receives the function's arguments, if they are needed. Has the product's shape.
+    /// Receives the function's arguments for the backward pass, if requested. Has the product's shape.
     pub arguments: Option<ViewMut<'a>>,
 }
 
@@ -35,7 +35,7 @@ pub struct Activated<'a> {
 pub struct Attention<'a> {
     /// The factor of the products of queries and keys.
     pub scale: f64,
-    /// Whether query i sees only the keys 0 to i.
+    /// Whether query i attends only to the keys 0 to i.
     pub causal: bool,
     /// Shape `[heads, queries, width]`.
     pub query: View<'a>,
@@ -43,29 +43,30 @@ pub struct Attention<'a> {
     pub key: View<'a>,
     /// Shape `[heads, keys, values]`.
     pub value: View<'a>,
-    /// Shape `[heads, queries, keys]`. Booleans say which keys a query sees; floats of the query's type are added to the scores.
+    /// Shape `[heads, queries, keys]`. Booleans select the keys that a query attends to. Floats of the query's type are added
+    /// to the scores.
     pub mask: Option<View<'a>>,
 }
 
 /// One computation of a backend, with its operands.
 ///
-/// Inputs may have any layout (strided, broadcast, empty) unless the documentation says otherwise. Outputs are contiguous, have
-/// one owner and hold arbitrary values before. The operands of elementwise kernels have one shape, to which ops have broadcast
-/// them. They have one element type, or are of one 16-bit float type and of f32.
+/// Inputs may have any layout (strided, broadcast, empty) unless the documentation says otherwise. Outputs are contiguous
+/// and uninitialized, and have one owner. The operands of elementwise kernels have one shape; ops broadcast them before.
+/// They have one element type, or mix one 16-bit float type with f32.
 ///
 /// [`OpContext::compute`](crate::OpContext::compute) checks shapes, element types, devices and parameters before a backend
-/// computes: operands that do not fit are an [`Error::Operand`](crate::Error::Operand).
+/// computes. Operands that do not fit are an [`Error::Operand`](crate::Error::Operand).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Kernel<'a> {
-    /// Sets every element to one value.
+    /// `out[i] = value` (PyTorch's `fill_`).
     Fill {
         /// The value, of `out`'s type.
         value: Scalar,
         /// The output.
         out: ViewMut<'a>,
     },
-    /// `out[i] = start + i·step`, for any number type.
+    /// `out[i] = start + i·step` (PyTorch's `arange`), for any number type.
     Arange {
         /// The first element.
         start: Scalar,
@@ -74,15 +75,15 @@ pub enum Kernel<'a> {
         /// The output.
         out: ViewMut<'a>,
     },
-    /// Copies elements in logical order and converts the element type. Floats become integers by truncation and saturate. Bool
-    /// is whether an element is not 0.
+    /// `out[i] = input[i]`, converted to the output's element type (PyTorch's `copy_`). Floats become integers by truncation
+    /// and saturate. A boolean is true if the element is not 0.
     Copy {
         /// The elements to copy.
         input: View<'a>,
         /// The output.
         out: ViewMut<'a>,
     },
-    /// Copies elements in reverse order along some axes; the element types agree.
+    /// `out[.., i, ..] = input[.., n - 1 - i, ..]` along some axes (PyTorch's `flip`). The element types are equal.
     Flip {
         /// The elements to copy.
         input: View<'a>,
@@ -91,21 +92,21 @@ pub enum Kernel<'a> {
         /// The output.
         out: ViewMut<'a>,
     },
-    /// Copies `input` into the part of `out` that starts at `start` along `axis` and takes every `step`-th place; other
-    /// axes agree, and so do the element types.
+    /// `out[.., start + i·step, ..] = input[.., i, ..]` along `axis` (PyTorch's `slice_scatter`, in place). The sizes of the
+    /// other axes and the element types are equal.
     CopyInto {
         /// The elements to copy.
         input: View<'a>,
-        /// The axis along which `input` is a part.
+        /// The axis of the slice.
         axis: usize,
-        /// Its first place there.
+        /// The first index of the slice.
         start: usize,
-        /// The distance between its places.
+        /// The distance between indices of the slice.
         step: usize,
-        /// The output, in any layout. Other elements stay.
+        /// The output, in any layout. Elements outside of the slice do not change.
         out: ViewMut<'a>,
     },
-    /// out = f(input).
+    /// `out[i] = f(input[i])`.
     Unary {
         /// The function.
         f: Unary,
@@ -114,18 +115,18 @@ pub enum Kernel<'a> {
         /// The result.
         out: ViewMut<'a>,
     },
-    /// out = grad · f'(·).
+    /// `out[i] = grad[i] · f'(x[i])`, the backward pass of [`Unary`](Self::Unary).
     UnaryGrad {
         /// The function.
         f: Unary,
-        /// The function's value or its argument, as [`Unary::grad_reads_output`] says.
+        /// The function's value f(x) if [`Unary::grad_reads_output`] is true, otherwise its argument x.
         saved: View<'a>,
         /// The gradient of the function's value; `None` if `out` contains it.
         grad: Option<View<'a>>,
         /// The gradient of the function's argument.
         out: ViewMut<'a>,
     },
-    /// out = f(lhs, rhs).
+    /// `out[i] = f(lhs[i], rhs[i])`.
     Binary {
         /// The function.
         f: Binary,
@@ -136,7 +137,7 @@ pub enum Kernel<'a> {
         /// The result.
         out: ViewMut<'a>,
     },
-    /// acc = acc f input.
+    /// `acc[i] = f(acc[i], input[i])`, in place.
     Accumulate {
         /// The function.
         f: Binary,
@@ -145,7 +146,7 @@ pub enum Kernel<'a> {
         /// The first argument, which the result replaces.
         acc: ViewMut<'a>,
     },
-    /// out = lhs f rhs, as booleans.
+    /// `out[i] = f(lhs[i], rhs[i])`, as booleans (PyTorch's `eq`, `lt` and so on).
     Compare {
         /// The comparison.
         f: Compare,
@@ -156,7 +157,7 @@ pub enum Kernel<'a> {
         /// Booleans.
         out: ViewMut<'a>,
     },
-    /// out = condition ? lhs : rhs.
+    /// `out[i] = condition[i] ? lhs[i] : rhs[i]` (PyTorch's `where`).
     Select {
         /// Booleans.
         condition: View<'a>,
@@ -167,7 +168,8 @@ pub enum Kernel<'a> {
         /// The output.
         out: ViewMut<'a>,
     },
-    /// Reduces the axes for which `axes` is true. The order of the additions depends on the shape alone.
+    /// `out[..] = f(input over the reduced axes) / divisor` (PyTorch's `sum`, `mean`, `amax` and so on). The order of the
+    /// additions depends only on the shape.
     Reduce {
         /// The reduction. Sums and products support floats and i64.
         f: Reduce,
@@ -182,7 +184,8 @@ pub enum Kernel<'a> {
         /// Has one element for each combination of the kept axes, in their order.
         out: ViewMut<'a>,
     },
-    /// out = index (i64) of the first largest (or smallest) element along `axis`, which is not empty; NaN counts as both.
+    /// PyTorch's `argmax` or `argmin` along `axis`, which is not empty: the index (i64) of the first largest or smallest
+    /// element. NaN counts as both.
     ArgReduce {
         /// Whether to find the largest element instead of the smallest.
         largest: bool,
@@ -190,15 +193,15 @@ pub enum Kernel<'a> {
         input: View<'a>,
         /// The axis.
         axis: usize,
-        /// Has size 1 there.
+        /// The indices; the size of `axis` is 1.
         out: ViewMut<'a>,
     },
-    /// out = the indices (i64) that sort the last axis, smallest element first. Equal elements keep their order, and NaN is larger
-    /// than every number.
+    /// PyTorch's stable `argsort`: the indices (i64) that sort the last axis. Equal elements keep their order, and NaN is
+    /// larger than every number.
     ArgSort {
-        /// Whether the largest elements come first.
+        /// Whether the order is descending.
         descending: bool,
-        /// The number of indices that are needed; later ones are arbitrary.
+        /// The number of valid indices (k of a top-k); later ones are arbitrary.
         first: usize,
         /// The elements to sort.
         input: View<'a>,
@@ -207,7 +210,7 @@ pub enum Kernel<'a> {
         /// Has the shape of the input.
         out: ViewMut<'a>,
     },
-    /// Each element of `out` becomes the sum of those up to it along `axis`, in that order.
+    /// `out[.., i, ..] = Σ out[.., j, ..]` over j ≤ i along `axis`, in place and in order (PyTorch's `cumsum_`).
     RunningSum {
         /// The axis.
         axis: usize,
@@ -216,7 +219,8 @@ pub enum Kernel<'a> {
         /// The elements, which their sums replace.
         out: ViewMut<'a>,
     },
-    /// `out[.., i, j] = f(bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j])`, f for floats alone; leading axes are those of the output.
+    /// `out[.., i, j] = f(bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j])`; f requires floats. The factors have the leading axes of
+    /// the output.
     MatMul {
         /// The bias, of shape `[j]`.
         bias: Option<View<'a>>,
@@ -231,7 +235,7 @@ pub enum Kernel<'a> {
         /// The product.
         out: ViewMut<'a>,
     },
-    /// out = softmax (or its logarithm) along the last axis.
+    /// PyTorch's `softmax` or `log_softmax` along the last axis: `out[i] = exp(input[i]) / Σⱼ exp(input[j])`.
     Softmax {
         /// Whether to compute the logarithm.
         log: bool,
@@ -251,9 +255,10 @@ pub enum Kernel<'a> {
         /// The output.
         out: ViewMut<'a>,
     },
-    /// out = (input - μ) · s · weight + bias by rows, with the mean μ (0 unless centered), the variance σ² about it and s =
-    /// 1/√(σ² + epsilon). A row is all of the last axis, or all of several: as many elements as are left for each row of
-    /// `statistics`.
+    /// `out = (input - μ) · s · weight + bias` for each row (PyTorch's `layer_norm`, `group_norm` and `rms_norm`).
+    ///
+    /// μ is the mean (0 unless centered), σ² the mean of (input - μ)², and s = 1/√(σ² + epsilon). A row spans one or several of
+    /// the last axes: its length is the number of elements divided by the number of rows of `statistics`.
     LayerNorm {
         /// Whether the mean is subtracted.
         centered: bool,
@@ -268,8 +273,8 @@ pub enum Kernel<'a> {
         /// Shape `[rows, 2]`: μ and s.
         statistics: ViewMut<'a>,
     },
-    /// With x̂ = (input - μ) · s and h = grad · weight: out = s · (h - mean(h) - x̂ · mean(h x̂)), without mean(h) unless
-    /// centered.
+    /// `out = s · (h - mean(h) - x̂ · mean(h x̂))` with x̂ = (input - μ) · s and h = grad · weight: the input gradient of
+    /// [`LayerNorm`](Self::LayerNorm). Without mean(h) unless centered.
     LayerNormGrad {
         /// The normalization.
         of: Normalized<'a>,
@@ -278,24 +283,26 @@ pub enum Kernel<'a> {
         /// The gradient of the input.
         out: ViewMut<'a>,
     },
-    /// The gradients of weight and bias: Σ x̂ · grad and Σ grad over all rows. Elements are counted as `[rows, parameters,
-    /// places]`, of which a row of the normalization is one row, or those of some of its parameters.
+    /// `weight = Σ x̂ · grad` and `bias = Σ grad` over all rows: the parameter gradients of [`LayerNorm`](Self::LayerNorm).
+    ///
+    /// The elements have the shape `[rows, parameters, places]`. A row of the normalization is a whole row of it, or the part of
+    /// a row that belongs to some of the parameters (the channels of a group).
     LayerNormSums {
         /// The normalization, whose weight is ignored.
         of: Normalized<'a>,
         /// The gradient of the output.
         grad: View<'a>,
-        /// The number of neighbors that share one parameter.
+        /// The number of neighboring elements that share one parameter.
         places: usize,
         /// At least as many bytes as [`Workspace::LayerNormSums`](super::Workspace::LayerNormSums) requires; `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
-        /// The weight's gradient, of as many elements as there are parameters.
+        /// The weight's gradient, with one element per parameter.
         weight: ViewMut<'a>,
         /// The bias's gradient, if there is a bias.
         bias: Option<ViewMut<'a>>,
     },
-    /// `out[n, o, y, x] = Σ weight[o, c, ky, kx] · input[n, group of o + c, y·stride + ky·dilation - padding, x…]`: a
-    /// cross-correlation, with zeros in the padding. Inputs are contiguous.
+    /// `out[n, o, y, x] = Σ weight[o, c, ky, kx] · input[n, group of o + c, y·stride + ky·dilation - padding, x…]` (PyTorch's
+    /// `conv2d`). The padding is 0. Inputs are contiguous.
     Conv2d {
         /// The windows and groups.
         conv: Convolution,
@@ -308,7 +315,7 @@ pub enum Kernel<'a> {
         /// Shape `[n, out channels, oh, ow]`.
         out: ViewMut<'a>,
     },
-    /// The gradient of [`Conv2d`](Self::Conv2d) by its input; also a transposed convolution. Inputs are contiguous.
+    /// The input gradient of [`Conv2d`](Self::Conv2d); also PyTorch's `conv_transpose2d`. Inputs are contiguous.
     Conv2dInputGrad {
         /// The windows and groups.
         conv: Convolution,
@@ -321,7 +328,7 @@ pub enum Kernel<'a> {
         /// The gradient of the input.
         out: ViewMut<'a>,
     },
-    /// The gradient of [`Conv2d`](Self::Conv2d) by its weight. Inputs are contiguous.
+    /// The weight gradient of [`Conv2d`](Self::Conv2d). Inputs are contiguous.
     Conv2dWeightGrad {
         /// The windows and groups.
         conv: Convolution,
@@ -334,23 +341,23 @@ pub enum Kernel<'a> {
         /// The gradient of the weight.
         out: ViewMut<'a>,
     },
-    /// Pools each window over the last two axes. The input is contiguous.
+    /// PyTorch's `max_pool2d`, `avg_pool2d` and their adaptive forms over the last two axes. The input is contiguous.
     Pool2d {
         /// The kind of pool.
         pool: Pool,
-        /// Along height and width.
+        /// The windows along height and width.
         axes: [PoolAxis; 2],
         /// Shape `[.., h, w]`.
         input: View<'a>,
         /// Shape `[.., oh, ow]`.
         out: ViewMut<'a>,
     },
-    /// The gradient of [`Pool2d`](Self::Pool2d). That of a maximum goes to the first of the largest elements. Inputs are
-    /// contiguous.
+    /// The gradient of [`Pool2d`](Self::Pool2d). The first of the largest elements receives the gradient of a maximum. Inputs
+    /// are contiguous.
     Pool2dGrad {
         /// The kind of pool.
         pool: Pool,
-        /// Along height and width.
+        /// The windows along height and width.
         axes: [PoolAxis; 2],
         /// The input of the pool; only a maximum reads it.
         input: Option<View<'a>>,
@@ -359,7 +366,8 @@ pub enum Kernel<'a> {
         /// The gradient of the input.
         out: ViewMut<'a>,
     },
-    /// out = softmax(scale · query · keyᵀ) · value for each head; a query that sees no key gives 0.
+    /// `out = softmax(scale · query · keyᵀ + mask) · value` for each head (PyTorch's `scaled_dot_product_attention`). A query
+    /// that attends to no key returns 0.
     Attention {
         /// Queries, keys, values and options.
         of: Attention<'a>,
@@ -367,7 +375,7 @@ pub enum Kernel<'a> {
         workspace: Option<ViewMut<'a>>,
         /// Shape `[heads, queries, values]`.
         out: ViewMut<'a>,
-        /// Shape `[heads, queries]`: ln Σ exp of the scores that each query sees.
+        /// Shape `[heads, queries]`: ln Σ exp of the unmasked scores of each query.
         log_sums: ViewMut<'a>,
     },
     /// The gradients of [`Attention`](Self::Attention). Inputs are contiguous.
@@ -383,8 +391,8 @@ pub enum Kernel<'a> {
         /// The gradients of query, key and value.
         out: [ViewMut<'a>; 3],
     },
-    /// `losses[i] = -log softmax(logits[i])[targets[i]]`. A target outside the classes is
-    /// [`Error::IndexOutOfRange`](crate::Error::IndexOutOfRange), before anything is written.
+    /// `losses[i] = -log softmax(logits[i])[targets[i]]` (PyTorch's `cross_entropy` without reduction). A target outside the
+    /// classes is [`Error::IndexOutOfRange`](crate::Error::IndexOutOfRange), before the kernel writes anything.
     CrossEntropy {
         /// Shape `[n, classes]`.
         logits: View<'a>,
@@ -393,22 +401,22 @@ pub enum Kernel<'a> {
         /// Shape `[n]`.
         losses: ViewMut<'a>,
     },
-    /// `out = (softmax(logits) - one_hot(targets)) · grad`. A row whose gradient is 0 gets 0, also where its logits are no
-    /// numbers: it does not count.
+    /// `out = (softmax(logits) - one_hot(targets)) · grad`. A row whose gradient is 0 becomes 0, even if its logits are NaN:
+    /// such rows are ignored.
     CrossEntropyGrad {
         /// Shape `[n, classes]`.
         logits: View<'a>,
-        /// Shape `[n]`, i64, checked before.
+        /// Shape `[n]`, i64. The backend checks them before it writes.
         targets: View<'a>,
         /// Shape `[n]`.
         grad: View<'a>,
         /// Shape `[n, classes]`.
         out: ViewMut<'a>,
     },
-    /// out = `input` with index `indices[..]` along `axis`, element by element (PyTorch's `gather`). Indices out of range
-    /// are [`Error::IndexOutOfRange`](crate::Error::IndexOutOfRange), before anything is written.
+    /// `out[i, j] = input[indices[i, j], j]` for axis 0 (PyTorch's `gather`). An index out of range is
+    /// [`Error::IndexOutOfRange`](crate::Error::IndexOutOfRange), before the kernel writes anything.
     Gather {
-        /// The elements to choose from.
+        /// The elements to select from.
         input: View<'a>,
         /// The indices, i64.
         indices: View<'a>,
@@ -417,8 +425,8 @@ pub enum Kernel<'a> {
         /// Has the shape of the indices.
         out: ViewMut<'a>,
     },
-    /// The adjoint of [`Gather`](Self::Gather): out = 0, then `out[.., indices, ..]` += input, in index order. Errors as
-    /// there.
+    /// `out = 0`, then `out[indices[i, j], j] += input[i, j]` in order, for axis 0 (PyTorch's `scatter_add`): the gradient of
+    /// [`Gather`](Self::Gather), with the same errors.
     ScatterAdd {
         /// The elements to add.
         input: View<'a>,
@@ -431,14 +439,14 @@ pub enum Kernel<'a> {
         /// The sums.
         out: ViewMut<'a>,
     },
-    /// `out[.., c]` = 1 where `indices[..]` = c, otherwise 0. Errors as for [`Gather`](Self::Gather).
+    /// `out[.., c] = (indices[..] == c)` (PyTorch's `one_hot`). Errors as for [`Gather`](Self::Gather).
     OneHot {
         /// The indices, i64.
         indices: View<'a>,
-        /// Has one more axis.
+        /// Has the axes of the indices and a last axis of classes.
         out: ViewMut<'a>,
     },
-    /// Random elements; element i depends only on the key and i.
+    /// `out[i] = random(key, i)`: random elements from the Philox generator. Element i depends only on the key and i.
     Random {
         /// The distribution.
         distribution: Distribution,
@@ -447,23 +455,23 @@ pub enum Kernel<'a> {
         /// The output.
         out: ViewMut<'a>,
     },
-    /// values = values · factor, in place, for floats.
+    /// `values[i] = values[i] · factor`, in place, for floats (PyTorch's `mul_`).
     Scale {
         /// The factor.
         factor: f64,
         /// The values.
         values: ViewMut<'a>,
     },
-    /// values = clamp(values, low, high), in place, for floats; NaN stays NaN.
+    /// `values[i] = min(max(values[i], low), high)`, in place, for floats (PyTorch's `clamp_`). NaN stays NaN.
     Clip {
-        /// The least value.
+        /// The lower bound.
         low: f64,
-        /// The largest.
+        /// The upper bound.
         high: f64,
         /// The values.
         values: ViewMut<'a>,
     },
-    /// One optimizer step in place.
+    /// PyTorch's `optim.SGD`: one step in place. [`SgdStep`] states the formula.
     Sgd {
         /// The options of the step.
         step: SgdStep,
@@ -474,39 +482,39 @@ pub enum Kernel<'a> {
         /// The parameter.
         param: ViewMut<'a>,
     },
-    /// One optimizer step in place.
+    /// PyTorch's `optim.Adam` or `optim.AdamW`: one step in place.
     Adam {
         /// The options of the step.
         step: AdamStep,
         /// The gradient.
         grad: View<'a>,
-        /// The mean of gradients.
+        /// The running mean of gradients.
         mean: ViewMut<'a>,
-        /// The mean of their squares.
+        /// The running mean of squared gradients.
         variance: ViewMut<'a>,
         /// The parameter.
         param: ViewMut<'a>,
     },
-    /// One optimizer step in place.
+    /// PyTorch's `optim.RMSprop`: one step in place. [`RmsPropStep`] states the formula.
     RmsProp {
         /// The options of the step.
         step: RmsPropStep,
         /// The gradient.
         grad: View<'a>,
-        /// The mean of squares of gradients.
+        /// The running mean of squared gradients.
         variance: ViewMut<'a>,
         /// Required if and only if the step's momentum is not 0.
         momentum: Option<ViewMut<'a>>,
         /// The parameter.
         param: ViewMut<'a>,
     },
-    /// One optimizer step in place.
+    /// The Lion optimizer: one step in place. [`LionStep`] states the formula.
     Lion {
         /// The options of the step.
         step: LionStep,
         /// The gradient.
         grad: View<'a>,
-        /// The mean of gradients.
+        /// The running mean of gradients.
         mean: ViewMut<'a>,
         /// The parameter.
         param: ViewMut<'a>,

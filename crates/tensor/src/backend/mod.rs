@@ -6,22 +6,21 @@
 //!
 //! Results do not depend on the number of threads.
 
-#[cfg_attr(
-    not(feature = "cuda"),
-    allow(dead_code, reason = "a dry run that stands for a GPU asks for workspaces alone")
-)]
-mod blocks;
 pub(crate) mod check;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-mod demand;
 pub mod dry;
 mod function;
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "a dry run that stands for a GPU asks for workspaces alone")
+)]
+mod grid;
 mod kernel;
 pub(crate) mod operands;
 mod rules;
-mod steps;
+mod step_graphs;
 mod window;
 mod workspace;
 
@@ -36,7 +35,7 @@ pub use self::function::{
 };
 pub use self::kernel::{Activated, Attention, Kernel, Normalized};
 pub use self::rules::DeviceRules;
-pub use self::steps::{StepCounts, Steps};
+pub use self::step_graphs::{StepCounts, StepGraphs};
 pub use self::window::{Convolution, Pool, PoolAxis, Window};
 pub use self::workspace::Workspace;
 use crate::error::{Error, Result};
@@ -64,7 +63,7 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     /// Whether kernels can access memory of this kind in this address space.
     fn addresses(&self, kind: MemoryKind, space: Option<AddressSpace>) -> bool;
 
-    /// Why the device is slower than it could be, for instance because a library is missing.
+    /// The reason why the device is slower than it could be, for instance a missing library.
     fn remark(&self) -> Option<String> {
         None
     }
@@ -81,25 +80,25 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     /// [`Error::NoData`] if the backend computes nothing; otherwise if the transfer fails.
     fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8], checked: Checked) -> Result<()>;
 
-    /// On a backend that computes nothing: makes the requests of an upload of so many bytes.
+    /// On a dry backend: allocates the staging memory that an upload of this size requires.
     fn simulate_upload(&self, bytes: usize) {
         let _ = bytes;
     }
 
-    /// On a backend that computes nothing: frees what a device frees when the host waits for it.
+    /// On a dry backend: frees the staging memory that a device frees when the host waits for it.
     fn simulate_download(&self) {}
 
-    /// The bytes of a kernel's workspace: a pure function of the argument.
+    /// The size of a kernel's workspace in bytes: a pure function of the argument.
     fn workspace(&self, of: Workspace<'_>) -> usize;
 
-    /// The chunk length, in elements, of operations that need temporaries: elementwise kernels of 16-bit floats, and the terms
-    /// of long sums.
+    /// The chunk length, in elements, of operations that allocate temporaries: elementwise kernels on 16-bit floats, and
+    /// the terms of long sums.
     fn chunk_elements(&self) -> usize {
         1 << 18
     }
 
-    /// Whether kernels accept 16-bit floats, also beside f32 operands, and compute with both in f32. If not, operands are upcast
-    /// to f32 before the kernel.
+    /// Whether kernels accept 16-bit floats, also mixed with f32 operands, and compute in f32. Otherwise the runtime
+    /// upcasts operands to f32 before the kernel.
     fn supports_half(&self) -> bool {
         false
     }
@@ -107,22 +106,21 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     /// Runs a kernel, or enqueues it on the device.
     ///
     /// # Errors
-    /// For indices as the kernel's documentation says, for memory or an element type that the backend does not support, and if
-    /// the device fails.
+    /// For indices out of range, for memory or an element type that the backend does not support, and if the device fails.
     fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, checked: Checked) -> Result<()>;
 
     /// Step graphs, if the device supports them.
-    fn steps(&self) -> Option<&dyn Steps> {
+    fn step_graphs(&self) -> Option<&dyn StepGraphs> {
         None
     }
 }
 
-/// A device as the check of a kernel sees it.
+/// The properties of a device that the check of a kernel needs.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceRef<'a> {
     /// The device, for errors.
     pub(crate) id: DeviceId,
-    /// The number by which buffers name the device that their memory is for.
+    /// The number by which buffers identify their device.
     pub(crate) serial: u32,
     pub(crate) backend: &'a dyn Backend,
 }

@@ -9,17 +9,17 @@ use crate::layout::Layout;
 use crate::shape::DType;
 use crate::storage::{Storage, View, ViewMut};
 
-/// An operand of a kernel, by the way in which the kernel accesses it.
+/// An operand of a kernel with its kind of access.
 pub(crate) enum Operand<'k, 'a> {
-    /// Reads it, in any layout.
+    /// An input in any layout.
     Read(&'k mut View<'a>),
-    /// Reads it, and requires that it is contiguous.
+    /// An input that must be contiguous.
     ReadContiguous(&'k mut View<'a>),
-    /// Overwrites it. It is contiguous from the start of its buffer.
+    /// An output that the kernel overwrites. It must be contiguous from the start of its buffer.
     Write(&'k mut ViewMut<'a>),
-    /// Overwrites a part of it, in any layout.
+    /// An output in any layout of which the kernel overwrites a part.
     WritePart(&'k mut ViewMut<'a>),
-    /// Reads and changes it. It is contiguous from the start of its buffer.
+    /// An operand that the kernel updates in place. It must be contiguous from the start of its buffer.
     Update(&'k mut ViewMut<'a>),
 }
 
@@ -33,7 +33,7 @@ impl<'a> Operand<'_, 'a> {
         }
     }
 
-    /// Where the elements lie in the buffer.
+    /// The layout of the elements in the buffer.
     #[inline(always)]
     pub(crate) const fn layout(&self) -> &'a Layout {
         match self {
@@ -48,9 +48,9 @@ impl<'a> Operand<'_, 'a> {
         self.storage().dtype()
     }
 
-    /// Whether the layout fits the way in which the kernel accesses the operand.
+    /// Whether the layout fits the kind of access.
     #[inline(always)]
-    pub(crate) fn is_laid_out(&self) -> bool {
+    pub(crate) fn has_valid_layout(&self) -> bool {
         let layout = self.layout();
         match self {
             Self::Read(_) | Self::WritePart(_) => true,
@@ -60,8 +60,8 @@ impl<'a> Operand<'_, 'a> {
     }
 }
 
-/// The most operands of a kernel.
-pub(crate) const MOST_OPERANDS: usize = 11;
+/// The largest number of operands of a kernel.
+pub(crate) const MAX_OPERANDS: usize = 11;
 
 impl<'a> Kernel<'a> {
     /// Whether the kernel copies elements without computing with them.
@@ -79,8 +79,8 @@ impl<'a> Kernel<'a> {
         )
     }
 
-    /// Calls `visit` with the name and the access of each operand, until it fails. Inputs come before outputs.
-    // Inlined: most callers know which kernel it is.
+    /// Calls `visit` with the name and the access of each operand; stops at the first error. Inputs precede outputs.
+    // Inlined, because most callers know the kernel at compile time.
     #[inline(always)]
     pub(crate) fn operands<'k>(
         &'k mut self,
@@ -276,7 +276,7 @@ impl<'a> Kernel<'a> {
     }
 }
 
-/// Visits an output that the kernel may be called without.
+/// Visits an optional output.
 #[inline(always)]
 fn optional<'k, 'a>(
     visit: &mut impl FnMut(&'static str, Operand<'k, 'a>) -> Result<()>,

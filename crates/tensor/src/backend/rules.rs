@@ -1,16 +1,187 @@
-//! The rules by which a dry run stands for a kind of device.
+//! The rules by which a dry run imitates a kind of device: workspace sizes, chunk lengths and supported types.
+//!
+//! All rules depend only on shapes. The backends and the dry backend call the same functions, so a dry run makes the same
+//! requests as the real run, to the byte.
 
-/// Whose rules a dry device follows: how its memory is taken, and how large workspaces are.
+use super::grid::{ConvGemm, sorts_indices, split_reduction, split_rows};
+use super::{Workspace, cpu};
+use crate::layout::Layout;
+
+/// The kind of device that a dry device imitates. It decides how the pool grows and how large workspaces are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceRules {
-    /// The host's, as `cpu:0`: regions are taken as needed, up to the limit of the pool. Unless a limit is given, the pool
+    /// The host, as `cpu:0`. The pool allocates regions as needed, up to its limit. Without a limit, the pool
     /// leaves a small reserve ([`UsableMemory::reserve`](highwater_tracking::UsableMemory::reserve)).
     Cpu,
-    /// A CUDA device's: one range of addresses with pages of 2 MiB behind it; unless a limit is given, the pool leaves what
-    /// [`bfc_core::default_reserve`] says to the driver.
+    /// A CUDA device. The pool maps pages of 2 MiB into one address range. Without a limit, the pool leaves
+    /// [`bfc_core::default_reserve`] to the driver.
     Cuda {
-        /// Its compute capability, which decides about the reserve.
+        /// The compute capability, which decides the size of the reserve.
         compute_capability: (u32, u32),
     },
+}
+
+/// The size of a kernel's workspace in bytes.
+pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
+    match (rules, of) {
+        (DeviceRules::Cpu, _) => cpu::workspace(of),
+        (DeviceRules::Cuda { .. }, Workspace::Reduce { shape, axes, dtype }) => {
+            split_reduction(shape, axes).workspace_elements().saturating_mul(dtype.size())
+        }
+        (DeviceRules::Cuda { .. }, Workspace::LayerNormSums { sizes, sums, dtype }) => {
+            let slabs = split_rows(sizes).0;
+            if slabs == 1 { 0 } else { slabs.saturating_mul(sizes[1]).saturating_mul(sums * dtype.size()) }
+        }
+        // The sorted order of the indices, and the buffer of the merge sort.
+        (DeviceRules::Cuda { .. }, Workspace::ScatterAdd { indices, axis })
+            if sorts_indices(indices, axis) =>
+        {
+            indices.shape()[axis].saturating_mul(2 * size_of::<i64>())
+        }
+        (DeviceRules::Cuda { .. }, Workspace::ScatterAdd { .. }) => 0,
+        // The merge sort has the same buffer as on the CPU.
+        (DeviceRules::Cuda { .. }, Workspace::ArgSort { .. }) => cpu::workspace(of),
+        // cuBLAS multiplies floats only.
+        (DeviceRules::Cuda { .. }, Workspace::MatMul { dtype, .. }) if !dtype.is_float() => 0,
+        (DeviceRules::Cuda { .. }, Workspace::MatMul { lhs, rhs, .. }) => matmul_workspace(lhs, rhs),
+        (DeviceRules::Cuda { .. }, Workspace::Conv2dWeightGrad { conv, input, out, dtype }) => {
+            ConvGemm::of_weight_grad(conv, input.dims(), out.dims())
+                .partial_elements()
+                .saturating_mul(dtype.size())
+        }
+        // These kernels pack their tiles into shared memory.
+        (DeviceRules::Cuda { .. }, Workspace::Conv2d { .. } | Workspace::Attention { .. }) => 0,
+    }
+}
+
+/// The workspace of a matrix product on a GPU, whether or not cuBLAS is installed.
+///
+/// It has room for the partial products of split-K: one for each 256 of the depth, at most eight. It has at least 16 KiB
+/// and at most 4 MiB, the range from which cuBLAS profits.
+fn matmul_workspace(lhs: &Layout, rhs: &Layout) -> usize {
+    let &[.., rows, depth] = lhs.shape().dims() else { return 0 };
+    let columns = rhs.shape().dims().last().copied().unwrap_or(0);
+    if [rows, depth, columns].contains(&0) {
+        return 0;
+    }
+    let parts = rows.saturating_mul(columns).saturating_mul((depth / 256).min(8) * size_of::<f32>());
+    parts.clamp(16 << 10, 4 << 20).next_multiple_of(256)
+}
+
+/// Whether kernels accept 16-bit floats without an upcast.
+pub(super) const fn supports_half(rules: DeviceRules) -> bool {
+    matches!(rules, DeviceRules::Cuda { .. })
+}
+
+/// The chunk length, in elements, of operations that allocate temporaries.
+pub(super) const fn chunk_elements(rules: DeviceRules) -> usize {
+    match rules {
+        // Temporaries of 128 KiB stay in a core's caches.
+        DeviceRules::Cpu => 1 << 15,
+        // 1 MiB for each temporary: enough work to fill a device.
+        DeviceRules::Cuda { .. } => 1 << 18,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::CpuBackend;
+    use crate::backend::dry::DryBackend;
+    use crate::backend::{Backend, Convolution, Window};
+    use crate::shape::{DType, Shape};
+
+    const CARD: DeviceRules = DeviceRules::Cuda { compute_capability: (9, 0) };
+
+    #[test]
+    fn a_dry_run_takes_the_workspaces_of_the_device_it_stands_for() {
+        let (cpu, dry, card) = (CpuBackend::new(2).unwrap(), DryBackend::new(), DryBackend::of(CARD));
+        let mut largest = [0; 2];
+        for dims in [&[][..], &[0], &[7], &[1_000_000], &[4096, 64], &[64, 4096], &[30, 40, 50], &[3, 0]] {
+            let shape = Shape::new(dims).unwrap();
+            for mask in 0..1_u32 << dims.len() {
+                let axes: Vec<bool> = (0..dims.len()).map(|axis| mask >> axis & 1 == 1).collect();
+                for dtype in DType::ALL {
+                    let of = Workspace::Reduce { shape: &shape, axes: &axes, dtype };
+                    assert_eq!(dry.workspace(of), cpu.workspace(of));
+                    largest = [largest[0].max(dry.workspace(of)), largest[1].max(card.workspace(of))];
+                }
+            }
+        }
+        assert!(largest[0] > 0 && largest[1] > 0, "{largest:?}");
+        assert_eq!(
+            [cpu.chunk_elements(), card.chunk_elements()],
+            [dry.chunk_elements(), chunk_elements(CARD)]
+        );
+    }
+
+    #[test]
+    fn workspaces_of_products_differ_between_gpu_and_cpu() {
+        let taken = |size: usize| {
+            let lhs = Layout::contiguous("matmul", Shape::new(&[size, size]).unwrap(), DType::F32).unwrap();
+            let rhs = lhs.permuted("matmul", &[1, 0]).unwrap();
+            let of = Workspace::MatMul { lhs: &lhs, rhs: &rhs, dtype: DType::F32 };
+            [DryBackend::new(), DryBackend::of(CARD)].map(|backend| backend.workspace(of))
+        };
+        assert_eq!(taken(512), [512 * 512 * 4, 2 * 512 * 512 * 4]);
+        assert_eq!([taken(100)[1], taken(3)[1]], [16 << 10; 2]);
+        assert_eq!(taken(5000)[1], 4 << 20);
+        assert_eq!(taken(0), [0, 0]);
+    }
+
+    #[test]
+    fn pointwise_convolutions_need_no_columns_on_the_cpu() {
+        let shape = |channels| Shape::new(&[2, channels, 5, 5]).unwrap();
+        let taken = |window: Window, channels: usize| {
+            let (input, out, dtype) = (&shape(channels), &shape(channels), DType::F32);
+            let conv = &Convolution { windows: [window; 2], groups: 1 };
+            let all = [
+                Workspace::Conv2d { conv, input, out, dtype },
+                Workspace::Conv2dWeightGrad { conv, input, out, dtype },
+            ];
+            all.map(|of| DryBackend::new().workspace(of))
+        };
+        // Columns of 9 · 25 for each of 4 channels and 2 images, and a weight of 16 · 9 for each image.
+        let three = Window { padding: 1, ..Window::new(3) };
+        assert_eq!(taken(three, 4), [4 * 2 * 4 * 9 * 25, 4 * 2 * (4 * 9 * 25 + 16 * 9)]);
+        assert_eq!(taken(Window::new(1), 4), [0, 4 * 2 * 16]);
+    }
+
+    #[test]
+    fn a_gpu_needs_a_workspace_to_sort_shared_indices() {
+        let taken = |dims: &[usize], repeated: &[usize], axis| {
+            let layout = Layout::contiguous("gather", Shape::new(dims).unwrap(), DType::I64).unwrap();
+            let layout = layout.broadcast_to("gather", &Shape::new(repeated).unwrap()).unwrap();
+            let of = Workspace::ScatterAdd { indices: &layout, axis };
+            assert_eq!(DryBackend::new().workspace(of), 0);
+            DryBackend::of(CARD).workspace(of)
+        };
+        assert_eq!(taken(&[8192, 1], &[8192, 768], 0), 8192 * 16);
+        assert_eq!(taken(&[1, 100], &[7, 100], 1), 100 * 16);
+        assert_eq!(taken(&[100], &[100], 0), 100 * 16);
+        // Few indices are added without sorting, and so are indices that differ between lines.
+        assert_eq!(taken(&[31, 1], &[31, 768], 0), 0);
+        assert_eq!(taken(&[100, 8], &[100, 8], 0), 0);
+        assert_eq!(taken(&[100, 1], &[100, 0], 0), 0);
+    }
+
+    #[test]
+    fn only_weight_gradients_need_a_workspace_on_a_gpu() {
+        let shape = |side| Shape::new(&[2, 64, side, side]).unwrap();
+        let window = Window { padding: 1, ..Window::new(3) };
+        let conv = Convolution { windows: [window; 2], groups: 1 };
+        let taken = |side| {
+            let (input, out, dtype) = (shape(side), shape(side), DType::F32);
+            let (conv, input, out) = (&conv, &input, &out);
+            let all = [
+                Workspace::Conv2d { conv, input, out, dtype },
+                Workspace::Conv2dWeightGrad { conv, input, out, dtype },
+            ];
+            all.map(|of| DryBackend::of(CARD).workspace(of))
+        };
+        // 2 x 32 x 32 products in parts of 256.
+        assert_eq!(taken(32), [0, 8 * 64 * 64 * 9 * 4]);
+        assert_eq!([taken(8), taken(0)], [[0, 0]; 2]);
+    }
 }

@@ -1,28 +1,29 @@
-//! Windows that slide over an axis: of convolutions and pools.
+//! Sliding windows of convolutions and pools.
 
 use std::ops::Range;
 
-/// A window that slides along one axis. Places of the padding hold nothing, or 0.
+/// A window that slides along one axis. Convolutions read the padding as 0; pools skip it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
-    /// Elements that it sees at a time.
+    /// The number of elements in the window (the kernel size).
     pub size: usize,
-    /// How far it moves from one output to the next.
+    /// The distance between the windows of neighboring outputs.
     pub stride: usize,
-    /// Places before the first element, and after the last.
+    /// The number of padding places before the first element, and after the last.
     pub padding: usize,
-    /// From one element that it sees to the next.
+    /// The distance between neighboring elements of the window.
     pub dilation: usize,
 }
 
 impl Window {
-    /// A window of this size that moves by one place and sees neighbours.
+    /// Creates a window with stride 1, dilation 1 and no padding.
     #[must_use]
     pub const fn new(size: usize) -> Self {
         Self { size, stride: 1, padding: 0, dilation: 1 }
     }
 
-    /// How many outputs an axis of `len` elements has; `None` if the window does not fit once, or is none.
+    /// The number of outputs along an axis of `len` elements. `None` if the window does not fit, or if its size, stride or
+    /// dilation is 0.
     #[must_use]
     pub fn outputs(&self, len: usize) -> Option<usize> {
         let reach = self.size.checked_sub(1)?.checked_mul(self.dilation)?.checked_add(1)?;
@@ -33,8 +34,8 @@ impl Window {
         Some(padded.checked_sub(reach)?.checked_div(self.stride)? + 1)
     }
 
-    /// The element that output `output` sees as its `tap`-th, if it is not in the padding. `None` also for places that no
-    /// `usize` counts, as outputs past the last may have.
+    /// The element that tap number `tap` of output number `output` reads. `None` in the padding, past the end, and if the
+    /// position overflows.
     #[must_use]
     pub fn at(&self, output: usize, tap: usize, len: usize) -> Option<usize> {
         let start = output.checked_mul(self.stride)?;
@@ -42,67 +43,66 @@ impl Window {
         padded.checked_sub(self.padding).filter(|&place| place < len)
     }
 
-    /// Which taps of an output see an element: they follow one another, as windows only leave at their ends.
+    /// The range of taps of an output that read an element instead of padding.
     #[must_use]
     pub fn taps_inside(&self, output: usize, len: usize) -> Range<usize> {
         self.steps_inside(output.saturating_mul(self.stride), self.dilation, len, self.size)
     }
 
-    /// The outputs (below `outputs`) whose `tap`-th element is none of the padding.
+    /// The range of outputs (below `outputs`) for which this tap reads an element instead of padding.
     #[must_use]
     pub fn inside(&self, tap: usize, len: usize, outputs: usize) -> Range<usize> {
         self.steps_inside(tap.saturating_mul(self.dilation), self.stride, len, outputs)
     }
 
-    /// Which of `count` places see an element: `start`, counted from the begin of the padding, and each `step` after the one
-    /// before. Sums that no `usize` counts lie past the end of any axis. A window with a step of 0 has no outputs.
+    /// The range of `count` positions that are elements instead of padding. Position i is `start + i·step`, counted from the
+    /// start of the padding. Saturated sums lie past the end of every axis. A window with a step of 0 has no outputs.
     fn steps_inside(&self, start: usize, step: usize, len: usize, count: usize) -> Range<usize> {
         let step = step.max(1);
         let first = self.padding.saturating_sub(start).div_ceil(step).min(count);
-        // The least one that would see an element at or past the end.
+        // The first position at or past the end of the axis.
         let end = len.saturating_add(self.padding).saturating_sub(start).div_ceil(step).min(count);
         first..end
     }
 }
 
-/// The two windows of a convolution over height and width, and into how many parts it cuts the channels.
+/// The windows and groups of a two-dimensional convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Convolution {
-    /// Along height and width.
+    /// The windows along height and width.
     pub windows: [Window; 2],
-    /// Each group of output channels sees its own group of input channels alone.
+    /// The number of groups. Each group of output channels reads one group of input channels.
     pub groups: usize,
 }
 
-/// What a pool makes of a window.
+/// The reduction of a pool's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pool {
-    /// The largest of its elements; NaN if any is.
+    /// The largest element; NaN if any element is NaN.
     Max,
-    /// Their sum by the size of the window, in which padding counts.
+    /// The sum of the elements divided by the size of the window, padding included.
     Mean,
 }
 
-/// Where the windows of a pool are along one axis.
+/// The windows of a pool along one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PoolAxis {
-    /// A window that slides, without dilation and with padding of at most half its size.
+    /// A sliding window without dilation, with padding of at most half its size.
     Sliding(Window),
-    /// As many windows as outputs, as equal as can be, over the whole axis: output i of m sees the elements from ⌊i·n/m⌋ to
-    /// below ⌈(i+1)·n/m⌉ of n.
+    /// An adaptive pool with a fixed number of outputs. Output i of m reads the elements ⌊i·n/m⌋ to ⌈(i+1)·n/m⌉ - 1 of n.
     Adaptive {
-        /// How many.
+        /// The number of outputs.
         outputs: usize,
     },
 }
 
 impl PoolAxis {
-    /// How many outputs an axis of `len` elements has; `None` if there can be none, or more than kernels can count.
+    /// The number of outputs along an axis of `len` elements. `None` without outputs, and if kernels could overflow.
     #[must_use]
     pub fn outputs(&self, len: usize) -> Option<usize> {
         match *self {
             Self::Sliding(window) => window.outputs(len),
-            // Kernels multiply outputs by elements to find a window.
+            // Kernels compute (outputs + 1)·(len + 1) to find a window.
             Self::Adaptive { outputs } => {
                 len.checked_add(1)?.checked_mul(outputs.checked_add(1)?)?;
                 (len > 0 && outputs > 0).then_some(outputs)
@@ -110,8 +110,12 @@ impl PoolAxis {
         }
     }
 
-    /// The elements that an output sees, and by how many a mean divides.
-    pub(crate) fn seen(&self, output: usize, len: usize) -> (impl Iterator<Item = usize> + Clone, usize) {
+    /// The elements in the window of an output, and the divisor of a mean.
+    pub(crate) fn window_elements(
+        &self,
+        output: usize,
+        len: usize,
+    ) -> (impl Iterator<Item = usize> + Clone, usize) {
         let (first, step, taps, count) = match *self {
             Self::Sliding(window) => {
                 let taps = window.taps_inside(output, len);
@@ -132,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outputs_are_as_many_as_places_where_the_window_fits() {
+    fn there_is_an_output_for_each_place_where_the_window_fits() {
         for (size, stride, padding, dilation) in
             [(3, 1, 0, 1), (3, 2, 1, 1), (2, 3, 1, 2), (1, 1, 0, 1), (5, 1, 2, 3)]
         {
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outputs_inside_are_those_that_see_an_element() {
+    fn outputs_inside_read_an_element() {
         for (size, stride, padding, dilation) in
             [(3, 1, 1, 1), (3, 2, 2, 1), (2, 3, 1, 2), (5, 1, 4, 1), (4, 2, 3, 3)]
         {
@@ -171,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn taps_inside_see_elements_however_large_the_window() {
+    fn taps_inside_read_elements_for_windows_of_any_size() {
         for (size, stride, padding, dilation) in
             [(3, 1, 1, 1), (3, 2, 2, 1), (2, 3, 1, 2), (5, 1, 4, 1), (4, 2, 3, 3), (2, 1, 5, 4)]
         {
@@ -186,10 +190,10 @@ mod tests {
         }
         let wide = Window { padding: 1 << 61, ..Window::new((1 << 61) + 4) };
         assert_eq!(wide.taps_inside(0, 4), 1 << 61..(1 << 61) + 4);
-        assert_eq!(PoolAxis::Sliding(wide).seen(1, 4).0.collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(PoolAxis::Sliding(wide).window_elements(1, 4).0.collect::<Vec<_>>(), [0, 1, 2, 3]);
     }
 
-    /// As [`Window::at`], in numbers of 128 bits.
+    /// [`Window::at`] in 128-bit arithmetic.
     fn place(window: &Window, output: usize, tap: usize, len: usize) -> Option<usize> {
         let wide = |number: usize, step: usize| number as u128 * step as u128;
         let padded = wide(output, window.stride).checked_add(wide(tap, window.dilation))?;
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_any_numbers_do_not_overflow() {
+    fn windows_with_arbitrary_sizes_do_not_overflow() {
         const SIZES: [usize; 7] = [1, 2, 3, 1 << 62, usize::MAX / 2, usize::MAX - 1, usize::MAX];
         let with_zero = || SIZES.into_iter().chain([0]);
         for size in with_zero() {
@@ -226,7 +230,7 @@ mod tests {
                 let inside = window.inside(number, len, outputs.unwrap_or(0));
                 assert!(inside.start <= inside.end && inside.end <= outputs.unwrap_or(0));
                 if outputs.is_some_and(|outputs| number < outputs) && !taps.is_empty() {
-                    // The taps at both ends see elements, and those beside them none.
+                    // The first and the last tap read elements; the tap after the last does not.
                     for (tap, sees) in [(taps.start, true), (taps.end - 1, true), (taps.end, false)] {
                         let seen = tap < window.size && place(window, number, tap, len).is_some();
                         assert_eq!(seen, sees, "{window:?} over {len}, output {number}, tap {tap}");
@@ -240,7 +244,8 @@ mod tests {
     fn adaptive_windows_cover_the_axis() {
         for (len, outputs) in [(7, 3), (5, 5), (3, 5), (10, 1)] {
             let axis = PoolAxis::Adaptive { outputs };
-            let mut seen: Vec<usize> = (0..outputs).flat_map(|output| axis.seen(output, len).0).collect();
+            let mut seen: Vec<usize> =
+                (0..outputs).flat_map(|output| axis.window_elements(output, len).0).collect();
             seen.dedup();
             seen.sort_unstable();
             seen.dedup();

@@ -1,37 +1,38 @@
-//! What kernels need memory for while they run, as data.
+//! Workspace requests as data: each variant holds the values that the size of a kernel's workspace depends on.
 
 use super::window::Convolution;
 use crate::layout::Layout;
 use crate::shape::{DType, Shape};
 
-/// What a kernel needs memory for while it runs: all that its size may depend on.
+/// A request for the workspace of a kernel: all values that its size may depend on.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Workspace<'a> {
-    /// Of [`Kernel::Reduce`](super::Kernel::Reduce).
+    /// The workspace of [`Kernel::Reduce`](super::Kernel::Reduce).
     Reduce {
         /// The input's shape.
         shape: &'a Shape,
-        /// Which axes are folded.
+        /// For each axis, whether it is reduced.
         axes: &'a [bool],
         /// The element type.
         dtype: DType,
     },
-    /// Of [`Kernel::ArgSort`](super::Kernel::ArgSort).
+    /// The workspace of [`Kernel::ArgSort`](super::Kernel::ArgSort).
     ArgSort {
         /// The input's shape.
         shape: &'a Shape,
     },
-    /// Of [`Kernel::MatMul`](super::Kernel::MatMul).
+    /// The workspace of [`Kernel::MatMul`](super::Kernel::MatMul).
     MatMul {
-        /// Where the rows lie.
+        /// The layout of the left factor.
         lhs: &'a Layout,
-        /// Where the columns lie.
+        /// The layout of the right factor.
         rhs: &'a Layout,
         /// The element type.
         dtype: DType,
     },
-    /// Of [`Kernel::Conv2d`](super::Kernel::Conv2d) and [`Kernel::Conv2dInputGrad`](super::Kernel::Conv2dInputGrad).
+    /// The workspace of [`Kernel::Conv2d`](super::Kernel::Conv2d) and
+    /// [`Kernel::Conv2dInputGrad`](super::Kernel::Conv2dInputGrad).
     Conv2d {
         /// The windows and groups.
         conv: &'a Convolution,
@@ -42,7 +43,7 @@ pub enum Workspace<'a> {
         /// The element type.
         dtype: DType,
     },
-    /// Of [`Kernel::Conv2dWeightGrad`](super::Kernel::Conv2dWeightGrad).
+    /// The workspace of [`Kernel::Conv2dWeightGrad`](super::Kernel::Conv2dWeightGrad).
     Conv2dWeightGrad {
         /// The windows and groups.
         conv: &'a Convolution,
@@ -53,23 +54,23 @@ pub enum Workspace<'a> {
         /// The element type.
         dtype: DType,
     },
-    /// Of [`Kernel::LayerNormSums`](super::Kernel::LayerNormSums).
+    /// The workspace of [`Kernel::LayerNormSums`](super::Kernel::LayerNormSums).
     LayerNormSums {
-        /// Rows, parameters and places.
+        /// Rows, parameters, and elements per row and parameter.
         sizes: [usize; 3],
-        /// Two, or one where there is no bias.
+        /// The number of gradients: 2, or 1 without a bias.
         sums: usize,
         /// The element type.
         dtype: DType,
     },
-    /// Of [`Kernel::ScatterAdd`](super::Kernel::ScatterAdd).
+    /// The workspace of [`Kernel::ScatterAdd`](super::Kernel::ScatterAdd).
     ScatterAdd {
-        /// Where the indices lie.
+        /// The layout of the indices.
         indices: &'a Layout,
-        /// Along which axis they choose.
+        /// The axis of the output that the indices address.
         axis: usize,
     },
-    /// Of [`Kernel::Attention`](super::Kernel::Attention) and its gradient.
+    /// The workspace of [`Kernel::Attention`](super::Kernel::Attention) and its gradient.
     Attention {
         /// The query's shape.
         query: &'a Shape,
@@ -81,7 +82,7 @@ pub enum Workspace<'a> {
 }
 
 impl Workspace<'_> {
-    /// The same for the type that the kernel calculates with.
+    /// Replaces the element type with the type in which the kernel computes.
     pub(crate) const fn of_computed(mut self) -> Self {
         match &mut self {
             Self::Reduce { dtype, .. }

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_named_twice_is_an_error_also_when_counted_from_the_back() {
+    fn a_repeated_axis_is_an_error() {
         let shape = Shape::new(&[2, 3]).unwrap();
         let error = AxisSet::of("sum", &shape, &[1, -1]).unwrap_err();
         assert_eq!(error.to_string(), "sum: axes must be different axes, got [1, -1] for shape [2, 3]");

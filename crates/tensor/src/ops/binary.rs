@@ -24,8 +24,8 @@ use crate::backend::{Binary, Kernel};
 use crate::device::PlacementReason;
 use crate::error::Result;
 use crate::op::Saved;
-use crate::op::mode::records;
-use crate::op::{HeldOp, Op, OpContext};
+use crate::op::mode::should_record;
+use crate::op::{Op, OpContext, RecordedOp};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -129,7 +129,7 @@ impl Op for BinaryOp {
 /// it. The buffer stays charged to the op that allocated it.
 pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tensor> {
     let op = BinaryOp(f);
-    let recording = records(lhs.requires_grad() || rhs.requires_grad());
+    let recording = should_record(lhs.requires_grad() || rhs.requires_grad());
     let [reads_lhs, reads_rhs] = op.reads([lhs.requires_grad(), rhs.requires_grad()]);
     let fits = lhs.dtype() == rhs.dtype()
         && is_numeric(lhs.dtype())
@@ -139,7 +139,7 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
     let (true, Ok(spread)) = (fits, spread) else { return apply_promoted(op, &lhs, rhs) };
     let Some(acc) = lhs.view_mut() else { return apply_promoted(op, &lhs, rhs) };
     let device = rhs.device();
-    device.placement().tell(op.name(), device, PlacementReason::Inputs);
+    device.placement().notify(op.name(), device, PlacementReason::Inputs);
     let mut ctx = OpContext::forward(op.name(), device, device.default_allocator()?, recording);
     ctx.compute(Kernel::Accumulate { f, input: rhs.view().with_layout(&spread), acc })?;
     if !recording || !lhs.dtype().is_float() {
@@ -149,7 +149,7 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
         ctx.save(rhs);
     }
     let result = lhs.detach();
-    Ok(autograd::record(HeldOp::Custom(Box::new(op)), &[&lhs, rhs], ctx.take_saved(), result))
+    Ok(autograd::record(RecordedOp::Custom(Box::new(op)), &[&lhs, rhs], ctx.take_saved(), result))
 }
 
 /// Computes a f b, in the buffer of `b` if f is commutative and no other handle shares the buffer.

@@ -122,7 +122,7 @@ mod tests {
     use crate::device::Runtime;
 
     #[test]
-    fn broadcasting_takes_no_memory_and_its_gradient_counts_the_repetitions() {
+    fn broadcasting_takes_no_memory_and_sums_its_gradient() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let x = Tensor::from_slice(&device, &[1.0f32, 2.0], [2, 1]).unwrap().requiring_grad().unwrap();
         let y = x.broadcast_to([4, 2, 3]).unwrap();

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_draws_the_same_for_any_number_of_threads_and_the_next_draw_is_another() {
+    fn draws_depend_on_the_seed_and_not_on_threads() {
         let drawn = |threads| {
             let (device, rng) = (cpu(threads), Rng::new(3));
             let scores = Tensor::zeros(&device, [50, 4, 300]).unwrap();

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_layer_keeps_no_activations_and_a_first_one_no_weights() {
+    fn convolutions_save_only_what_gradients_need() {
         let device = cpu();
         let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
         // The operands' 4 KiB and 1 KiB that remain once they are dropped.
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn output_padding_may_reach_the_stride_where_the_dilation_is_larger() {
+    fn output_padding_is_limited_by_stride_or_dilation() {
         let device = cpu();
         // With windows of all and of single channels.
         for (groups, padding) in [(1, 0), (1, 2), (2, 0), (2, 2)] {

@@ -39,7 +39,7 @@ pub(super) fn create(
 ) -> Result<Tensor> {
     let shape = shape.into_shape().map_err(|error| error.in_op(op))?;
     let device = place.device();
-    device.placement().tell(op, device, PlacementReason::Asked);
+    device.placement().notify(op, device, PlacementReason::Requested);
     let ctx =
         OpContext::create(op, device, place.memory()?, options.category).with_attributes(&options.attributes);
     let mut out = ctx.output(&shape, options.dtype)?;
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_the_type_does_not_hold_is_refused_as_where_a_mask_says_so() {
+    fn a_fill_value_outside_the_type_is_refused() {
         let device = cpu();
         let mask = Tensor::full_of(&device, 2, true, DType::Bool).unwrap();
         let values = [300.0, -1.0, 1.5, f64::NAN, 2_147_483_648.0, 255.0, 0.0].map(Scalar::Float);
@@ -361,6 +361,9 @@ mod tests {
     #[test]
     fn a_slice_of_another_length_than_the_shape_is_an_error() {
         let error = Tensor::from_slice(&cpu(), &[1.0f32, 2.0], [3]).unwrap_err();
-        assert_eq!(error.to_string(), "from_slice: 2 elements do not make shape [3]");
+        assert_eq!(
+            error.to_string(),
+            "from_slice: shape [3] does not match 2 elements; the sizes must multiply to that number"
+        );
     }
 }

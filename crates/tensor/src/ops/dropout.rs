@@ -72,7 +72,7 @@ mod tests {
     use crate::error::Error;
 
     #[test]
-    fn survivors_are_scaled_and_the_gradient_passes_through_them_alone() {
+    fn dropout_scales_kept_elements_and_masks_the_gradient() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let x = Tensor::full(&device, [100, 100], 3.0).unwrap().requiring_grad().unwrap();
         let y = x.dropout(0.25, &Rng::new(5)).unwrap();

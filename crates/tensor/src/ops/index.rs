@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_selected_in_the_order_asked_for_and_their_gradients_add_up() {
+    fn selected_rows_keep_their_order_and_sum_gradients() {
         let device = cpu();
         let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 2]).unwrap();
         let x = x.requiring_grad().unwrap();
@@ -208,9 +208,12 @@ mod tests {
         );
         assert_eq!(
             message(x.index_select(0, &indices(&device, &[0, 2]))),
-            "index_select: index 2 is out of range for 2 entries"
+            "index_select: index 2 is out of range for length 2"
         );
-        assert_eq!(message(two.one_hot(1)), "one_hot: index 1 is out of range for 1 entries");
-        assert_eq!(message(x.one_hot(3)), "one_hot: not defined for f32");
+        assert_eq!(message(two.one_hot(1)), "one_hot: index 1 is out of range for length 1");
+        assert_eq!(
+            message(x.one_hot(3)),
+            "one_hot: does not support element type f32; convert with `to_dtype`"
+        );
     }
 }

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn with_an_activation_the_sums_take_memory_only_where_a_gradient_reads_them() {
+    fn linear_saves_sums_only_if_a_gradient_reads_them() {
         let device = cpu();
         let (x, weight) = (counting(&device, &[512, 16]), counting(&device, &[16, 32]));
         let bias = counting(&device, &[32]);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn backward_changes_a_gradient_in_place_only_if_nobody_else_looks_into_it() {
+    fn backward_changes_only_unshared_gradients_in_place() {
         let device = cpu();
         let rng = Rng::new(4);
         let leaf = |dims: &[usize]| {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn backward_through_an_activation_takes_no_memory_of_the_size_of_the_result() {
+    fn backward_through_an_activation_reuses_the_gradient() {
         let device = cpu();
         let memory = device.default_allocator().unwrap();
         let x = counting(&device, &[512, 4]);

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn cross_entropy_is_the_mean_of_what_log_softmax_says_of_the_targets() {
+    fn cross_entropy_is_the_mean_negative_log_softmax() {
         let device = cpu();
         let logits = Tensor::normal(&device, [5, 3], 0.0, 2.0, &crate::Rng::new(2)).unwrap();
         let targets = Tensor::from_slice(&device, &[2i64, 0, 1, 1, 2], 5).unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_that_begins_at_squared_differences_gives_what_one_through_them_gives_to_the_bit() {
+    fn the_fused_mse_backward_equals_the_composed_one() {
         let device = cpu();
         let rng = crate::Rng::new(5);
         for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
@@ -328,11 +328,11 @@ mod tests {
         );
         assert_eq!(
             message(Tensor::from_slice(&device, &[0i64, 3], 2)),
-            "cross_entropy: index 3 is out of range for 3 entries"
+            "cross_entropy: index 3 is out of range for length 3"
         );
         assert_eq!(
             message(Tensor::from_slice(&device, &[-1i64, 0], 2)),
-            "cross_entropy: index -1 is out of range for 3 entries"
+            "cross_entropy: index -1 is out of range for length 3"
         );
         assert_eq!(
             logits.mse_loss(&Tensor::zeros(&device, 3).unwrap(), Reduction::Mean).unwrap_err().to_string(),

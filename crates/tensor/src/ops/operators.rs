@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_operand_lends_its_buffer_where_the_order_makes_no_difference() {
+    fn commutative_ops_reuse_the_second_operand() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let a = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2]).unwrap();
         let row = Tensor::from_slice(&device, &[10.0f32, 20.0], 2).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_operand_lends_its_buffer_to_what_is_computed_with_a_number() {
+    fn scalar_ops_reuse_the_buffer_of_a_large_operand() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         type Operator = fn(Tensor) -> Result<Tensor>;
         type Op = fn(&Tensor) -> Result<Tensor>;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_someone_else_looks_into_or_that_is_too_small_is_left_alone() {
+    fn a_shared_or_too_small_buffer_is_not_reused() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let b = Tensor::ones(&device, [2, 2]).unwrap();
         let fresh = || b.mul_scalar(3.0).unwrap();

@@ -366,7 +366,10 @@ mod tests {
             "permute: axes [0, 0] are not a permutation of those of shape [2, 3]"
         );
         assert!(matches!(x.permute([0]), Err(Error::BadPermutation { .. })));
-        assert_eq!(message(x.reshape(7)), "reshape: 6 elements do not make shape [7]");
+        assert_eq!(
+            message(x.reshape(7)),
+            "reshape: shape [7] does not match 6 elements; the sizes must multiply to that number"
+        );
         assert!(matches!(x.sum(0).unwrap().t(), Err(Error::BadRank { op: "t", .. })));
         assert!(matches!(counting(&[1; MAX_RANK]).unsqueeze(0), Err(Error::RankTooLarge { rank: 9, .. })));
     }

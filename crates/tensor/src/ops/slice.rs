@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_overlap_and_other_uses_add_up_whoever_holds_their_sum() {
+    fn gradients_of_overlapping_slices_add_up() {
         let x = counting(8).requiring_grad().unwrap();
         // Of a leaf, and of what an op has made.
         for is_leaf in [true, false] {

@@ -42,7 +42,7 @@ fn copy(op: &'static str, tensor: &Tensor, to: &Device, category: Category) -> R
             return Ok(());
         }
         // Uses whole words, so that the bytes are aligned for every element type.
-        let mut words = tensor.host_room::<u64>(op, bytes.div_ceil(size_of::<u64>()))?;
+        let mut words = tensor.allocate_host_copy::<u64>(op, bytes.div_ceil(size_of::<u64>()))?;
         let values = &mut bytemuck::cast_slice_mut(&mut words)[..bytes];
         check::download(tensor.device().as_ref(), op, tensor.view(), values)?;
         check::upload(ctx.device().as_ref(), op, values, out)
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_computes_nothing_takes_memory_and_gives_no_data() {
+    fn a_dry_device_allocates_memory_and_has_no_data() {
         let runtime = Runtime::builder().threads(1).build().unwrap();
         let (cpu, dry) = (runtime.cpu().unwrap(), runtime.dry().unwrap());
         let x = Tensor::ones(&cpu, [3, 5]).unwrap();

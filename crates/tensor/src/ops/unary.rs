@@ -38,8 +38,8 @@ use crate::backend::{Binary, Kernel, Unary};
 use crate::device::PlacementReason;
 use crate::error::{Error, Result};
 use crate::op::Saved;
-use crate::op::mode::records;
-use crate::op::{HeldOp, Op, OpContext};
+use crate::op::mode::should_record;
+use crate::op::{Op, OpContext, RecordedOp};
 use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 
@@ -58,7 +58,7 @@ impl Op for UnaryOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         supported(self.op, x.dtype(), |dtype| {
-            dtype.is_float() || self.f.takes_integers() && is_numeric(dtype)
+            dtype.is_float() || self.f.supports_integers() && is_numeric(dtype)
         })?;
         let f = match self.f {
             Unary::AddScalar(scalar) => Unary::AddScalar(arithmetic_scalar(self.op, scalar, x.dtype())?),
@@ -117,9 +117,9 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
     };
     let (device, dtype, elements) = (x.device().clone(), x.dtype(), x.elements());
     let worth_it = matches!(dtype, DType::F32 | DType::F64) && elements > device.backend().chunk_elements();
-    let recording = records(x.requires_grad());
+    let recording = should_record(x.requires_grad());
     let Some(acc) = x.view_mut().filter(|_| worth_it) else { return apply(UnaryOp { op, f }, &[&x]) };
-    device.placement().tell(op, &device, PlacementReason::Inputs);
+    device.placement().notify(op, &device, PlacementReason::Inputs);
     let mut ctx = OpContext::forward(op, &device, device.default_allocator()?, recording);
     let mut constant = ctx.temp(&Shape::SCALAR, dtype)?;
     ctx.compute(Kernel::Fill { value: scalar, out: constant.view_mut() })?;
@@ -129,7 +129,7 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
         return Ok(x.with_grad_edge(None));
     }
     let result = x.detach();
-    Ok(autograd::record(HeldOp::Custom(Box::new(UnaryOp { op, f })), &[&x], ctx.take_saved(), result))
+    Ok(autograd::record(RecordedOp::Custom(Box::new(UnaryOp { op, f })), &[&x], ctx.take_saved(), result))
 }
 
 /// Converts the scalar for arithmetic with `dtype`. Integer types require a whole number, which may wrap as their

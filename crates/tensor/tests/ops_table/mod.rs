@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 #[cfg(feature = "cuda")]
-mod computing;
+pub(crate) mod computing;
 #[cfg(feature = "cuda")]
 pub(crate) mod counting;
 pub(crate) mod surrounded;

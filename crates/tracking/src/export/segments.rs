@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_that_share_bytes_become_one_and_known_neighbours_stay_apart() {
+    fn overlapping_spans_become_one_segment() {
         let regions =
             [(256, 512, true), (0, 256, true), (300, 600, false), (700, 700, true), (1000, 1001, true)];
         assert_eq!(ends(&regions), [(0, 256), (256, 600), (1000, 1001)]);

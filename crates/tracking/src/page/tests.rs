@@ -235,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn thinned_out_no_curve_loses_an_end_or_the_extremes_of_a_stretch(
+    fn downsampling_keeps_ends_and_extremes(
         values in prop::collection::vec(-5_i32..5, 0..120),
         breaks in prop::collection::hash_set(1_usize..120, 0..40),
         stretches in 1_usize..30,

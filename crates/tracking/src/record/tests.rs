@@ -175,7 +175,7 @@ fn blocks_without_numbers_are_told_apart_by_their_addresses() {
 }
 
 #[test]
-fn an_execution_knows_what_was_live_before_and_at_most_meanwhile() {
+fn a_scope_knows_the_live_bytes_before_and_at_its_peak() {
     let (tracker, pool) = (Tracker::new(), pool("cpu"));
     tracker.start_log(Bytes::mib(1));
     let take =
@@ -209,7 +209,7 @@ fn an_op_name_stands_without_its_phase() {
 }
 
 #[test]
-fn modules_one_below_the_other_without_end_fall_to_the_last_that_has_a_name() {
+fn deep_module_paths_use_the_last_named_module() {
     let (tracker, pool) = (Tracker::new(), pool("cpu"));
     tracker.start_log(Bytes::mib(1));
     let deep = (0..1000).fold(OwnerId::ROOT, |owner, _| OwnerId::intern(owner, "record-deep"));

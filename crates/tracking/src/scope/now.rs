@@ -104,7 +104,7 @@ mod tests {
 
     /// A stack that is kept whole, and cut off from an entry on if that is still in it.
     #[test]
-    fn places_entered_and_left_in_any_order_are_those_of_a_stack_that_is_cut() {
+    fn scopes_may_be_left_in_any_order() {
         let mut random = 1_u64;
         let mut below = |bound: usize| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -21,7 +21,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_missing_where_the_same_distance_goes_on_behind_a_longer_one() {
+    fn a_longer_gap_between_equal_steps_is_a_break() {
         assert_eq!(missing((0..10).chain(20..30)), [10]);
         assert_eq!(missing((0..3).chain(4..7).chain(9..12)), [3, 6]);
         assert_eq!(missing((0..10).chain(14..30).map(|epoch| epoch * 94)), [10]);

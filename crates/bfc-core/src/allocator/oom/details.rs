@@ -1,4 +1,4 @@
-//! An out-of-memory report as text.
+//! Out-of-memory reports as text.
 
 use super::{ExceededBudget, OomReport, Verdict, scope_name};
 use crate::base::owner::OwnerId;
@@ -36,7 +36,7 @@ impl OomReport {
         text
     }
 
-    /// The request as a line: its size and category, its owner, and the array that it was for.
+    /// Returns the request as a line: its size, category, owner and array.
     #[must_use]
     pub fn request(&self) -> String {
         let mut line = format!("{} ({}) requested", Bytes(self.requested), self.tag.category.name());
@@ -49,7 +49,7 @@ impl OomReport {
         line
     }
 
-    /// The figures that apply to the request, each with its name and a note.
+    /// Returns the figures that apply to the request, each with its name and a note.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, String, String)> {
         let mut figures = Vec::new();
@@ -86,7 +86,7 @@ impl OomReport {
         figures
     }
 
-    /// The holders by op, by module and by category, each kind in falling order of bytes.
+    /// Returns the holders by op, by module and by category, each kind in descending order of bytes.
     #[must_use]
     pub fn held_by(&self) -> [(&'static str, Vec<(String, u64)>); 3] {
         let named = |rows: Vec<(OwnerId, u64)>, kind: &str| {
@@ -105,7 +105,7 @@ impl OomReport {
         ]
     }
 
-    /// The verdict as a sentence that names the figure to change.
+    /// Returns the verdict as a sentence that names the figure to change.
     #[must_use]
     pub fn advice(&self) -> String {
         match self.verdict {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_names_who_asked_how_long_it_waited_and_who_holds_the_memory() {
+    fn the_report_names_the_requester_and_the_holders() {
         let report = report(Verdict::Exhausted, 3 * MIB, 6 * MIB, 8 * MIB);
         assert!(report.to_string().contains("3.00 MiB asked for by oom-test, 6.00 MiB in use of 8.00 MiB"));
         let details = report.details();

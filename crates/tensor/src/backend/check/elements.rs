@@ -1,4 +1,4 @@
-//! Kernels that move, compare, fold and choose elements.
+//! Checks of kernels that copy, compare, reduce, sort and index elements.
 
 use super::operand::{CheckedOperands, Rules};
 use crate::backend::{Reduce, Workspace};
@@ -15,7 +15,7 @@ pub(super) fn copy_into(
     if from.shape().rank() != to.shape().rank()
         || to.shape().with_dim(axis, from.dims()[axis]) != *from.shape()
     {
-        return Err(rules.misfit(&from, &to, "their sizes must be the same but for the axis of the copy"));
+        return Err(rules.misfit(&from, &to, "their sizes must be equal except along the axis of the copy"));
     }
     rules.same_type(from, to)?;
     to.layout().part(rules.op, from.shape(), axis, start, step).map(drop)
@@ -30,7 +30,7 @@ pub(super) fn reduce(
     let ([input], out) = (operands.first(), operands.last());
     rules.flags(axes, input)?;
     rules.same_computed(&[input, out])?;
-    // No output has as many elements as an overflow.
+    // Saturates: no output has `usize::MAX` elements.
     let mut kept = 1_usize;
     for (&size, &folded) in input.dims().iter().zip(axes) {
         if !folded {
@@ -38,7 +38,11 @@ pub(super) fn reduce(
         }
     }
     if kept != out.elements() {
-        return Err(rules.misfit(&out, &input, "it has an element for each combination of the kept axes"));
+        return Err(rules.misfit(
+            &out,
+            &input,
+            "it must have one element for each combination of the kept axes",
+        ));
     }
     if divisor != 1.0 && !input.dtype().is_float() {
         return Err(Error::UnsupportedDType { op: rules.op, dtype: input.dtype() });
@@ -46,7 +50,7 @@ pub(super) fn reduce(
     if matches!(f, Reduce::Max | Reduce::Min) && kept > 0 && input.elements() == 0 {
         return Err(Error::EmptyReduction { op: rules.op, shape: *input.shape() });
     }
-    // A fold without a workspace is valid on every backend.
+    // A reduction without a workspace is valid on every backend.
     if operands.named("workspace").is_none() {
         return Ok(());
     }
@@ -58,7 +62,7 @@ pub(super) fn arg_reduce(rules: Rules<'_>, operands: &CheckedOperands<'_>, axis:
     rules.axis(axis, input)?;
     rules.typed(out, DType::I64)?;
     if input.shape().with_dim(axis, 1) != *out.shape() {
-        return Err(rules.misfit(&out, &input, "it has their sizes, but 1 along the axis"));
+        return Err(rules.misfit(&out, &input, "it must have the same sizes, except 1 along the axis"));
     }
     if input.elements() == 0 && out.elements() > 0 {
         return Err(Error::EmptyReduction { op: rules.op, shape: *input.shape() });
@@ -97,9 +101,9 @@ pub(super) fn scatter_add(rules: Rules<'_>, operands: &CheckedOperands<'_>, axis
     rules.workspace(operands, Workspace::ScatterAdd { indices: indices.layout(), axis })
 }
 
-const WITHIN: &str = "its sizes must be at most those, but for the axis of the indices";
+const WITHIN: &str = "its sizes must be at most as large, except along the axis of the indices";
 
-/// Whether indices below the size of their axis always address an element.
+/// Whether every index below the size of the axis addresses an element.
 fn within(indices: &[usize], of: &[usize], axis: usize) -> bool {
     let sizes = indices.iter().zip(of).enumerate();
     indices.len() == of.len() && sizes.into_iter().all(|(other, (size, all))| other == axis || size <= all)
@@ -110,6 +114,6 @@ pub(super) fn one_hot(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Resul
     rules.typed(indices, DType::I64)?;
     match out.dims() {
         [leading @ .., _] if leading == indices.dims() => Ok(()),
-        _ => Err(rules.misfit(&out, &indices, "it has their axes, and one of the classes behind them")),
+        _ => Err(rules.misfit(&out, &indices, "it must have the same axes and a last axis of classes")),
     }
 }

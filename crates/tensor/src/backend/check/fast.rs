@@ -1,13 +1,13 @@
-//! A quick check of the most common kernels, which is inlined into their callers.
+//! A fast check of the most common kernels, inlined into their callers.
 //!
-//! A kernel that passes it also passes the whole [`check`](super::check). False says nothing. For small models the whole check
-//! would take a noticeable share of a step.
+//! A kernel that passes it also passes the full [`check`](super::check). A kernel that fails it may still pass the full
+//! check. Small models would spend a noticeable share of each step in the full check.
 
 use crate::backend::{Kernel, Reduce};
 use crate::shape::Shape;
 use crate::storage::{View, ViewMut};
 
-/// Whether a kernel is one of these and its operands fit.
+/// Whether the kernel is a common one with simple operands that fit.
 #[inline(always)]
 pub(super) fn fits(device: u32, kernel: &mut Kernel<'_>) -> bool {
     match kernel {
@@ -17,8 +17,10 @@ pub(super) fn fits(device: u32, kernel: &mut Kernel<'_>) -> bool {
         | Kernel::Unary { .. }
         | Kernel::UnaryGrad { .. }
         | Kernel::Binary { .. }
-        | Kernel::Accumulate { .. } => are_alike(device, kernel),
-        Kernel::Sgd { step, momentum: None, .. } => step.momentum == 0.0 && are_alike(device, kernel),
+        | Kernel::Accumulate { .. } => have_equal_operands(device, kernel),
+        Kernel::Sgd { step, momentum: None, .. } => {
+            step.momentum == 0.0 && have_equal_operands(device, kernel)
+        }
         Kernel::Reduce { f: Reduce::Sum | Reduce::SumSquares, input, axes, workspace: None, out, .. } => {
             is_written(out, device)
                 && is_read(input, out, device)
@@ -37,9 +39,9 @@ pub(super) fn fits(device: u32, kernel: &mut Kernel<'_>) -> bool {
     }
 }
 
-/// Whether all operands are on the device, and of one element type and one shape of at most two axes.
+/// Whether all operands are on the device and have one element type and one shape of at most two axes.
 #[inline(always)]
-fn are_alike(device: u32, kernel: &mut Kernel<'_>) -> bool {
+fn have_equal_operands(device: u32, kernel: &mut Kernel<'_>) -> bool {
     let (mut first, mut alike) = (None, true);
     let _ = kernel.operands(|_, operand| {
         let (dtype, shape) = (operand.dtype() as u8, operand.layout().shape());
@@ -62,7 +64,7 @@ fn is_read(input: &View<'_>, out: &ViewMut<'_>, device: u32) -> bool {
     input.storage().device() == device && input.dtype() as u8 == out.dtype() as u8
 }
 
-/// Whether the reduction of a matrix has the shape of a scalar or vector of as many elements.
+/// Whether `out` is the scalar or vector that the reduction of a matrix returns.
 #[inline(always)]
 fn is_kept(shape: &Shape, axes: &[bool], out: &Shape) -> bool {
     let (Some([rows, columns]), &[down, across]) = (shape.as_matrix(), axes) else { return false };
@@ -75,7 +77,7 @@ fn is_kept(shape: &Shape, axes: &[bool], out: &Shape) -> bool {
     out.is_row_of(kept) || (kept == 1 && out.rank() == 0)
 }
 
-/// Whether the product of two matrices, with a bias for each column, has this shape.
+/// Whether `out` has the shape of the product of two matrices, and the bias that of its rows.
 #[inline(always)]
 fn is_product([lhs, rhs]: [&View<'_>; 2], bias: Option<&View<'_>>, out: &ViewMut<'_>, device: u32) -> bool {
     let [lhs, rhs] = [lhs, rhs].map(|factor| factor.layout().shape().as_matrix());

@@ -1,12 +1,12 @@
-//! Operands as the check compares them, and the comparisons that kernels share.
+//! Checked operands, and the rules that several kernels share.
 
-use crate::backend::operands::{MOST_OPERANDS, Operand};
+use crate::backend::operands::{MAX_OPERANDS, Operand};
 use crate::backend::{DeviceRef, Workspace};
 use crate::error::{Error, OperandError, OperandFault, Result};
 use crate::layout::Layout;
 use crate::shape::{DType, Shape};
 
-/// The device that all operands of a kernel must be on, and the op's name for errors.
+/// The shared rules: the device that all operands must be on, and the op's name for errors.
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'d> {
     pub(super) op: &'static str,
@@ -44,13 +44,13 @@ impl<'a> CheckedOperand<'a> {
         self.layout.shape().elements()
     }
 
-    /// The same operand by another name.
+    /// Returns the operand with another name.
     pub(super) const fn named(self, name: &'static str) -> Self {
         Self { name, ..self }
     }
 
-    /// Checks that so many bytes are as many elements as the operand has.
-    pub(super) fn fill_bytes(&self, op: &'static str, bytes: usize) -> Result<()> {
+    /// Checks that a host buffer of `bytes` bytes has as many elements as the operand.
+    pub(super) fn check_bytes(&self, op: &'static str, bytes: usize) -> Result<()> {
         let (shape, size) = (*self.shape(), self.dtype.size());
         if shape.checked_elements().and_then(|elements| elements.checked_mul(size)) == Some(bytes) {
             return Ok(());
@@ -61,13 +61,13 @@ impl<'a> CheckedOperand<'a> {
 
 /// The operands of one kernel, in the order of [`Kernel::operands`](crate::backend::Kernel::operands).
 pub(super) struct CheckedOperands<'a> {
-    operands: [CheckedOperand<'a>; MOST_OPERANDS],
+    operands: [CheckedOperand<'a>; MAX_OPERANDS],
     count: usize,
 }
 
 impl<'a> CheckedOperands<'a> {
     pub(super) const fn new() -> Self {
-        Self { operands: [CheckedOperand::NONE; MOST_OPERANDS], count: 0 }
+        Self { operands: [CheckedOperand::NONE; MAX_OPERANDS], count: 0 }
     }
 
     pub(super) const fn push(&mut self, operand: CheckedOperand<'a>) {
@@ -79,7 +79,7 @@ impl<'a> CheckedOperands<'a> {
         &self.operands[..self.count]
     }
 
-    /// The first operands, for kernels that always have so many.
+    /// The first `N` operands, for kernels that always have at least `N`.
     pub(super) fn first<const N: usize>(&self) -> [CheckedOperand<'a>; N] {
         std::array::from_fn(|place| self.operands[place])
     }
@@ -89,14 +89,14 @@ impl<'a> CheckedOperands<'a> {
         self.operands[self.count - 1]
     }
 
-    /// The operand of this name, if the kernel was called with it.
+    /// The operand with this name, if present.
     pub(super) fn named(&self, name: &str) -> Option<CheckedOperand<'a>> {
         self.all().iter().find(|operand| operand.name == name).copied()
     }
 
-    /// The operand of this name, which the kernel always has.
+    /// The operand with this name, which the kernel always has.
     pub(super) fn required(&self, name: &'static str) -> CheckedOperand<'a> {
-        // The fallback fits no rule, so that a wrong name shows in the first test.
+        // The fallback fails every rule, so that the first test detects a wrong name.
         self.named(name).unwrap_or(CheckedOperand::NONE.named(name))
     }
 }
@@ -115,9 +115,9 @@ impl<'d> Rules<'d> {
     ) -> Result<CheckedOperand<'a>> {
         let checked = CheckedOperand { name, dtype: operand.dtype(), layout: operand.layout() };
         if operand.storage().device() != self.device.serial {
-            return Err(self.elsewhere(&checked));
+            return Err(self.wrong_device(&checked));
         }
-        if !operand.is_laid_out() {
+        if !operand.has_valid_layout() {
             return Err(self.fault(&checked, OperandFault::Strided));
         }
         Ok(checked)
@@ -129,15 +129,15 @@ impl<'d> Rules<'d> {
         others.iter().try_for_each(|operand| self.same_shape(*operand, *first))
     }
 
-    /// Checks that both have one shape.
+    /// Checks that two operands have one shape.
     pub(super) fn same_shape(&self, operand: CheckedOperand<'_>, other: CheckedOperand<'_>) -> Result<()> {
         if operand.shape() == other.shape() {
             return Ok(());
         }
-        Err(self.misfit(&operand, &other, "their shapes must be the same"))
+        Err(self.misfit(&operand, &other, "their shapes must be equal"))
     }
 
-    /// Checks that an operand has these sizes, which follow from another one.
+    /// Checks that an operand has these sizes, which follow from another operand.
     pub(super) fn sized(
         &self,
         operand: CheckedOperand<'_>,
@@ -148,7 +148,7 @@ impl<'d> Rules<'d> {
         if operand.dims() == dims { Ok(()) } else { Err(self.misfit(&operand, &other, rule)) }
     }
 
-    /// Checks that both have one element type.
+    /// Checks that two operands have one element type.
     pub(super) fn same_type(&self, operand: CheckedOperand<'_>, other: CheckedOperand<'_>) -> Result<()> {
         self.typed(operand, other.dtype)
     }
@@ -158,8 +158,7 @@ impl<'d> Rules<'d> {
         if operand.dtype == expected { Ok(()) } else { Err(self.mistyped(&operand, expected)) }
     }
 
-    /// Checks that operands have one element type, or are of one 16-bit float type and of the f32 that kernels compute it
-    /// with.
+    /// Checks that operands have one element type, or mix one 16-bit float type with f32, the type of its computation.
     pub(super) fn same_computed(&self, operands: &[CheckedOperand<'_>]) -> Result<()> {
         let Some((first, others)) = operands.split_first() else { return Ok(()) };
         if others.iter().all(|operand| operand.dtype == first.dtype) {
@@ -175,12 +174,12 @@ impl<'d> Rules<'d> {
         }
     }
 
-    /// Checks that an operand has the element type of another one, or the type that this is computed with.
+    /// Checks that an operand has the element type of another operand, or the type of its computation.
     pub(super) fn computed_like(&self, operand: CheckedOperand<'_>, other: CheckedOperand<'_>) -> Result<()> {
         if operand.dtype == other.dtype { Ok(()) } else { self.typed(operand, other.dtype.computed_as()) }
     }
 
-    /// Checks that there is such an axis.
+    /// Checks that the axis exists.
     pub(super) fn axis(&self, axis: usize, of: CheckedOperand<'_>) -> Result<()> {
         if axis < of.shape().rank() {
             return Ok(());
@@ -203,7 +202,7 @@ impl<'d> Rules<'d> {
             return if required == 0 { Ok(()) } else { Err(self.fault(&missing, fault)) };
         };
         self.typed(workspace, DType::U8)?;
-        // Elements of that type are bytes.
+        // Elements of U8 are bytes.
         let bytes = workspace.elements();
         if bytes >= required {
             return Ok(());
@@ -211,8 +210,8 @@ impl<'d> Rules<'d> {
         Err(self.fault(&workspace, OperandFault::Workspace { bytes, required }))
     }
 
-    /// Checks an optimizer step: the gradient and the states are like the parameter, and there is momentum if and only if
-    /// the step has some.
+    /// Checks an optimizer step: the gradient and the states fit the parameter, and the momentum is present if and only if
+    /// its factor is not 0.
     pub(super) fn optimizer(&self, operands: &CheckedOperands<'_>, momentum: f64) -> Result<()> {
         self.same_shapes(operands.all())?;
         let ([grad], param) = (operands.first(), operands.last());
@@ -245,7 +244,7 @@ impl<'d> Rules<'d> {
         self.fault(operand, OperandFault::DType { dtype: operand.dtype, expected })
     }
 
-    fn elsewhere(&self, operand: &CheckedOperand<'_>) -> Error {
+    fn wrong_device(&self, operand: &CheckedOperand<'_>) -> Error {
         self.fault(operand, OperandFault::Device { device: self.device.id.to_string() })
     }
 

@@ -1,23 +1,23 @@
-//! Products of matrices, and attention.
+//! Checks of matrix products and attention.
 
 use super::operand::{CheckedOperand, CheckedOperands, Rules};
 use crate::backend::Workspace;
 use crate::error::Result;
 use crate::shape::DType;
 
-const FACTORS: &str = "factors are [.., i, k] and [.., k, j]";
-const PRODUCT: &str = "the product of [.., i, k] and [.., k, j] is [.., i, j]";
+const FACTORS: &str = "the factors must be [.., i, k] and [.., k, j]";
+const PRODUCT: &str = "the product of [.., i, k] and [.., k, j] must be [.., i, j]";
 
 pub(super) fn mat_mul(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
     let ([lhs, rhs], out) = (operands.first(), operands.last());
     rules.same_type(lhs, out)?;
     rules.same_type(rhs, out)?;
-    stacked(rules, [lhs, rhs, out])?;
+    batched(rules, [lhs, rhs, out])?;
     if let Some(bias) = operands.named("bias") {
         rules.same_type(bias, out)?;
         // A product has at least two axes.
         if bias.dims().len() != 1 || bias.dims().last() != out.dims().last() {
-            return Err(rules.misfit(&bias, &out, "it is one row of the product"));
+            return Err(rules.misfit(&bias, &out, "it must be one row of the product"));
         }
     }
     if let Some(arguments) = operands.named("arguments") {
@@ -32,16 +32,16 @@ pub(super) fn mat_mul(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Resul
     rules.workspace(operands, of)
 }
 
-/// Checks a product of stacks of matrices, or reports what does not fit.
-fn stacked(rules: Rules<'_>, [lhs, rhs, out]: [CheckedOperand<'_>; 3]) -> Result<()> {
+/// Checks the shapes of a batched matrix product.
+fn batched(rules: Rules<'_>, [lhs, rhs, out]: [CheckedOperand<'_>; 3]) -> Result<()> {
     let [left, right, product] = [lhs, rhs, out].map(|operand| operand.dims().split_last_chunk::<2>());
-    let (Some((stack, &[rows, depth])), Some((other, &[inner, columns]))) = (left, right) else {
+    let (Some((batch, &[rows, depth])), Some((other, &[inner, columns]))) = (left, right) else {
         return Err(rules.misfit(&lhs, &rhs, FACTORS));
     };
-    if stack != other || depth != inner {
+    if batch != other || depth != inner {
         return Err(rules.misfit(&rhs, &lhs, FACTORS));
     }
-    if product != Some((stack, &[rows, columns])) {
+    if product != Some((batch, &[rows, columns])) {
         return Err(rules.misfit(&out, &lhs, PRODUCT));
     }
     Ok(())
@@ -70,26 +70,21 @@ pub(super) fn attention_grad(rules: Rules<'_>, operands: &CheckedOperands<'_>) -
     rules.workspace(operands, Workspace::Attention { query, value, dtype })
 }
 
-/// Query, key and value, which fit each other and the mask.
+/// Checks query, key, value and mask. Returns the first three.
 fn heads<'a>(rules: Rules<'_>, operands: &CheckedOperands<'a>) -> Result<[CheckedOperand<'a>; 3]> {
     let [query, key, value] = operands.first();
     let &[heads, queries, width] = query.dims() else {
-        return Err(rules.misfit(&query, &key, "they have three axes: heads, rows and columns"));
+        return Err(rules.misfit(&query, &key, "they must have three axes: heads, rows and columns"));
     };
     let &[_, keys, values] = value.dims() else {
-        return Err(rules.misfit(&value, &query, "they have three axes: heads, rows and columns"));
+        return Err(rules.misfit(&value, &query, "they must have three axes: heads, rows and columns"));
     };
-    rules.sized(key, &[heads, keys, width], query, "[heads, keys, width] fits [heads, queries, width]")?;
-    rules.sized(
-        value,
-        &[heads, keys, values],
-        query,
-        "[heads, keys, values] fits [heads, queries, width]",
-    )?;
+    rules.sized(key, &[heads, keys, width], query, "it must be [heads, keys, width]")?;
+    rules.sized(value, &[heads, keys, values], query, "it must be [heads, keys, values]")?;
     rules.same_type(key, query)?;
     rules.same_type(value, query)?;
     if let Some(mask) = operands.named("mask") {
-        rules.sized(mask, &[heads, queries, keys], query, "it is [heads, queries, keys]")?;
+        rules.sized(mask, &[heads, queries, keys], query, "it must be [heads, queries, keys]")?;
         if mask.dtype() != DType::Bool {
             rules.same_type(mask, query)?;
         }
@@ -105,8 +100,8 @@ fn results(
 ) -> Result<()> {
     // `heads` has checked that both have three axes.
     let (rows, values) = (&query.dims()[..2], value.dims()[2]);
-    rules.sized(out, &[rows[0], rows[1], values], query, "it is [heads, queries, values]")?;
-    rules.sized(log_sums, rows, query, "it is [heads, queries]")?;
+    rules.sized(out, &[rows[0], rows[1], values], query, "it must be [heads, queries, values]")?;
+    rules.sized(log_sums, rows, query, "it must be [heads, queries]")?;
     rules.same_type(out, query)?;
     rules.typed(log_sums, query.dtype().computed_as())
 }

@@ -1,11 +1,11 @@
-//! Normalized rows, and the losses of rows of logits.
+//! Checks of layer normalization and cross entropy.
 
 use super::operand::{CheckedOperand, CheckedOperands, Rules};
 use crate::backend::Workspace;
 use crate::error::{Error, Result};
 use crate::shape::DType;
 
-const STATISTICS: &str = "it is [rows, 2], where a row is the last axis or several of the last axes";
+const STATISTICS: &str = "it must be [rows, 2], where a row spans one or several of the last axes";
 
 pub(super) fn layer_norm(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
     let ([input], statistics) = (operands.first(), operands.last());
@@ -17,7 +17,7 @@ pub(super) fn layer_norm(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Re
     row_length(rules, input, statistics).map(drop)
 }
 
-/// Checks a parameter of the rows, which is repeated for all of them.
+/// Checks a parameter, which is broadcast to the input.
 fn parameter(
     rules: Rules<'_>,
     parameter: Option<CheckedOperand<'_>>,
@@ -48,7 +48,7 @@ fn row_length(rules: Rules<'_>, input: CheckedOperand<'_>, statistics: CheckedOp
     }
 }
 
-/// Checks what a gradient of a normalization reads. Returns the number of elements of a row.
+/// Checks the inputs that the gradients of a normalization share. Returns the number of elements of a row.
 fn normalized(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<usize> {
     let [input] = operands.first();
     parameter(rules, operands.named("of.weight"), input)?;
@@ -75,7 +75,7 @@ pub(super) fn layer_norm_sums(rules: Rules<'_>, operands: &CheckedOperands<'_>, 
     let row = parameters.checked_mul(places).filter(|&row| row > 0);
     let rows = match row {
         _ if elements == 0 => 0,
-        // A row of the normalization is one row, or some of its parameters.
+        // A row of the normalization is one row, or the part that belongs to some of the parameters.
         Some(row)
             if elements.is_multiple_of(row)
                 && row.is_multiple_of(length)
@@ -84,7 +84,7 @@ pub(super) fn layer_norm_sums(rules: Rules<'_>, operands: &CheckedOperands<'_>, 
             elements / row
         }
         _ => {
-            let rule = "elements are [rows, parameters, places], and it has one for each parameter";
+            let rule = "elements must be [rows, parameters, places], and it must have one for each parameter";
             return Err(rules.misfit(&weight, &input, rule));
         }
     };
@@ -94,23 +94,23 @@ pub(super) fn layer_norm_sums(rules: Rules<'_>, operands: &CheckedOperands<'_>, 
 
 pub(super) fn cross_entropy(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
     let [logits, targets, losses] = operands.first();
-    of_rows(rules, logits, targets)?;
+    targets_of_rows(rules, logits, targets)?;
     rules.same_shape(losses, targets)?;
     rules.same_computed(&[logits, losses])
 }
 
 /// Checks that there is a target for each row of logits.
-fn of_rows(rules: Rules<'_>, logits: CheckedOperand<'_>, targets: CheckedOperand<'_>) -> Result<()> {
+fn targets_of_rows(rules: Rules<'_>, logits: CheckedOperand<'_>, targets: CheckedOperand<'_>) -> Result<()> {
     rules.typed(targets, DType::I64)?;
     let &[rows, _] = logits.dims() else {
         return Err(Error::BadRank { op: rules.op, expected: "logits of two axes", shape: *logits.shape() });
     };
-    rules.sized(targets, &[rows], logits, "there is one for each row of logits")
+    rules.sized(targets, &[rows], logits, "there must be one for each row of logits")
 }
 
 pub(super) fn cross_entropy_grad(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
     let [logits, targets, grad, out] = operands.first();
-    of_rows(rules, logits, targets)?;
+    targets_of_rows(rules, logits, targets)?;
     rules.same_shape(grad, targets)?;
     rules.same_shape(out, logits)?;
     rules.same_computed(&[logits, grad, out])

@@ -1,12 +1,14 @@
-//! Convolutions and pools.
+//! Checks of convolutions and pools.
 
 use super::operand::{CheckedOperand, CheckedOperands, Rules};
 use crate::backend::{Convolution, Pool, PoolAxis};
 use crate::error::{Error, OperandFault, Result};
 
-const IMAGES: &str = "images are [n, channels, h, w], filters [out channels, channels of a group, kh, kw]";
-const FILTERS: &str = "channels are groups times those of a filter, and a window has the filter's size";
-const OUTPUTS: &str = "it is [n, out channels, oh, ow], of as many places as the window has, or fewer";
+const IMAGES: &str =
+    "images must be [n, channels, h, w], filters [out channels, channels of a group, kh, kw]";
+const FILTERS: &str =
+    "channels must be groups times those of a filter, and the window must have the filter's size";
+const OUTPUTS: &str = "it must be [n, out channels, oh, ow], with at most as many places as the window has";
 
 /// Checks a convolution from `large` images to `small` ones.
 pub(super) fn conv2d(
@@ -27,7 +29,7 @@ pub(super) fn conv2d(
     if !of_groups || [down.size, across.size] != [high, wide] {
         return Err(rules.misfit(&filters, &large, FILTERS));
     }
-    // A transposed convolution with output padding uses fewer places than there are.
+    // A transposed convolution with output padding has fewer outputs than the window has places.
     let places = |window: &crate::backend::Window, len: usize, places: usize| {
         window.outputs(len).is_some_and(|outputs| places <= outputs)
     };
@@ -54,7 +56,7 @@ pub(super) fn pool2d(
     let planes = [large, small].map(|operand| operand.dims().split_last_chunk::<2>());
     if let [Some((leading, &[height, width])), Some((others, &[high, wide]))] = planes
         && leading == others
-        // A plane without a row or a column has only padding.
+        // A plane without rows or columns consists of padding only.
         && height > 0
         && width > 0
         && axes[0].outputs(height) == Some(high)
@@ -62,10 +64,14 @@ pub(super) fn pool2d(
     {
         return Ok(());
     }
-    Err(rules.misfit(&small, &large, "it has the same axes, with a place for each window along the last two"))
+    Err(rules.misfit(
+        &small,
+        &large,
+        "it must have the same axes, with one place per window along the last two",
+    ))
 }
 
-/// Checks that a window has no dilation and never covers padding alone.
+/// Checks that a window has no dilation and never covers only padding.
 fn slides(rules: Rules<'_>, axis: &PoolAxis) -> Result<()> {
     let PoolAxis::Sliding(window) = axis else { return Ok(()) };
     if window.dilation == 1 && window.padding <= window.size / 2 {

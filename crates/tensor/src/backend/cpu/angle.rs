@@ -1,4 +1,4 @@
-//! sin and cos in single precision without branches and calls, so that loops over them vectorise.
+//! sin and cos in single precision without branches and calls, so that loops over them vectorize.
 
 #![allow(clippy::excessive_precision, reason = "coefficients stand here as they were published")]
 

@@ -3,9 +3,9 @@
 //! Forward keeps for each query the running maximum and sum of its softmax (Milakov and Gimelshein 2018; Dao et al. 2022),
 //! and hands out the logarithm of that sum, from which backward makes each tile again. A head is done by one thread.
 
-use self::softmax::{Rows, SoFar, back, row_products, weigh};
+use self::softmax::{Rows, RunningSoftmax, row_products, softmax_grad_tile, softmax_tile};
 use super::dispatch::{float, host, host_mut, scratch};
-use super::matmul::{Gemm, Matrix, Target, gemm};
+use super::matmul::{Gemm, Matrix, Output, gemm};
 use super::number::Number;
 use super::parallel::Workers;
 use super::simd;
@@ -72,12 +72,12 @@ pub(super) fn workspace(query: &[usize], value: &[usize], dtype: DType) -> usize
 #[derive(Clone, Copy, Debug)]
 struct Mask<'a, T> {
     causal: bool,
-    table: Table<'a, T>,
+    table: MaskValues<'a, T>,
 }
 
 /// Values of shape `[heads, queries, keys]`, in any layout.
 #[derive(Clone, Copy, Debug)]
-enum Table<'a, T> {
+enum MaskValues<'a, T> {
     None,
     /// Truth values: whether a query sees a key.
     Allowed(&'a [u8], &'a Layout),
@@ -88,20 +88,22 @@ enum Table<'a, T> {
 impl<'a, T: Gemm> Mask<'a, T> {
     fn new(op: &'static str, of: &'a Attention<'_>) -> Result<Self> {
         let table = match &of.mask {
-            None => Table::None,
-            Some(mask) if mask.dtype() == DType::Bool => Table::Allowed(host::<u8>(op, mask)?, mask.layout()),
-            Some(mask) => Table::Added(host::<T>(op, mask)?, mask.layout()),
+            None => MaskValues::None,
+            Some(mask) if mask.dtype() == DType::Bool => {
+                MaskValues::Allowed(host::<u8>(op, mask)?, mask.layout())
+            }
+            Some(mask) => MaskValues::Added(host::<T>(op, mask)?, mask.layout()),
         };
         Ok(Self { causal: of.causal, table })
     }
 
     /// How many of the keys some query below `queries` may see.
-    fn seen(&self, queries: usize, keys: usize) -> usize {
+    fn visible(&self, queries: usize, keys: usize) -> usize {
         if self.causal { keys.min(queries) } else { keys }
     }
 
     /// How many of a tile's first keys, from `key` on, a query may see by causality; those behind are not looked at.
-    fn first_seen(&self, query: usize, key: usize, keys: usize) -> usize {
+    fn visible_in_tile(&self, query: usize, key: usize, keys: usize) -> usize {
         if self.causal { (query + 1).saturating_sub(key).min(keys) } else { keys }
     }
 
@@ -114,8 +116,8 @@ impl<'a, T: Gemm> Mask<'a, T> {
             move |row: usize| (0..keys).map(move |column| first + row * strides[0] + column * strides[1])
         };
         match self.table {
-            Table::None => {}
-            Table::Allowed(values, layout) => {
+            MaskValues::None => {}
+            MaskValues::Allowed(values, layout) => {
                 let places = rows(layout);
                 for (row, scores) in scores.chunks_mut(keys).enumerate() {
                     for (score, place) in scores.iter_mut().zip(places(row)) {
@@ -125,7 +127,7 @@ impl<'a, T: Gemm> Mask<'a, T> {
                     }
                 }
             }
-            Table::Added(values, layout) => {
+            MaskValues::Added(values, layout) => {
                 let places = rows(layout);
                 for (row, scores) in scores.chunks_mut(keys).enumerate() {
                     for (score, place) in scores.iter_mut().zip(places(row)) {
@@ -149,7 +151,7 @@ fn nth<T>(data: &[T], number: usize, len: usize) -> &[T] {
 }
 
 /// The elements of a view that ops have made contiguous.
-fn in_order<'a, T: Gemm>(op: &'static str, view: View<'a>) -> Result<&'a [T]> {
+fn contiguous<'a, T: Gemm>(op: &'static str, view: View<'a>) -> Result<&'a [T]> {
     view.host_contiguous::<T>().ok_or_else(|| not_host(op))
 }
 
@@ -171,7 +173,7 @@ pub(super) fn forward(
             log_sums.fill(T::LOWEST);
             return Ok(());
         }
-        let [query, key, value] = [of.query, of.key, of.value].map(|view| in_order::<T>(op, view));
+        let [query, key, value] = [of.query, of.key, of.value].map(|view| contiguous::<T>(op, view));
         let (query, key, value) = (query?, key?, value?);
         let scratch = scratch::<T>(op, workspace, sizes.slots() * TILES)?;
         let scale = T::from_f64(of.scale);
@@ -215,7 +217,7 @@ impl<T: Gemm> Head<'_, T> {
         let keys = tile(self.key, self.sizes.width, key, end);
         let (rows, columns) = (queries.row_count(), keys.row_count());
         let scores = &mut scores[..rows * columns];
-        gemm(queries, keys.transposed(), scores, Target::Replaced);
+        gemm(queries, keys.transposed(), scores, Output::Overwrite);
         simd::each(scores, |score| *score *= self.scale);
         self.mask.apply(scores, self.number, [query, key], columns);
         (scores, columns)
@@ -228,14 +230,17 @@ impl<T: Gemm> Head<'_, T> {
             let query = number * TILE;
             let rows = log_sums.len();
             let (mut largest, mut sums) = ([T::LOWEST; TILE], [T::ZERO; TILE]);
-            let end = self.mask.seen(query + rows, self.sizes.keys);
+            let end = self.mask.visible(query + rows, self.sizes.keys);
             for key in (0..end).step_by(TILE) {
                 let (scores, columns) = self.scores(scratch, query, [key, end]);
-                let seen = |row: usize| self.mask.first_seen(query + row, key, columns);
+                let visible = |row: usize| self.mask.visible_in_tile(query + row, key, columns);
                 let (largest, sums) = (&mut largest[..rows], &mut sums[..rows]);
-                weigh(Rows { scores, columns, seen }, SoFar { largest, sums, out, values });
+                softmax_tile(
+                    Rows { scores, columns, visible },
+                    RunningSoftmax { largest, sums, out, values },
+                );
                 let weights = Matrix::rows(&*scores, rows, columns);
-                gemm(weights, tile(self.value, values, key, end), out, added_after(key == 0));
+                gemm(weights, tile(self.value, values, key, end), out, output_mode(key == 0));
             }
             for (row, out) in out.chunks_mut(values).enumerate() {
                 // A query that sees nothing gets 0.
@@ -259,32 +264,32 @@ impl<T: Gemm> Head<'_, T> {
     ) {
         let (width, values) = (self.sizes.width, self.sizes.values);
         let (first, second) = scratch.split_at_mut(TILE * TILE);
-        let seen = self.mask.seen(self.sizes.queries, self.sizes.keys);
-        to_key[seen * width..].fill(T::ZERO);
-        to_value[seen * values..].fill(T::ZERO);
+        let visible = self.mask.visible(self.sizes.queries, self.sizes.keys);
+        to_key[visible * width..].fill(T::ZERO);
+        to_value[visible * values..].fill(T::ZERO);
         for query in (0..self.sizes.queries).step_by(TILE) {
             let grads = tile(grad, values, query, self.sizes.queries);
             let rows = grads.row_count();
             let mut along = [T::ZERO; TILE];
             let here = query * values..(query + rows) * values;
             row_products(&mut along[..rows], [&out[here.clone()], &grad[here]], values);
-            let end = self.mask.seen(query + rows, self.sizes.keys);
+            let end = self.mask.visible(query + rows, self.sizes.keys);
             for key in (0..end).step_by(TILE) {
                 let (scores, columns) = self.scores(first, query, [key, end]);
                 let to_scores = &mut second[..rows * columns];
                 let values_here = tile(self.value, values, key, end);
-                gemm(grads, values_here.transposed(), to_scores, Target::Replaced);
-                let seen = |row: usize| self.mask.first_seen(query + row, key, columns);
+                gemm(grads, values_here.transposed(), to_scores, Output::Overwrite);
+                let visible = |row: usize| self.mask.visible_in_tile(query + row, key, columns);
                 let known = [&log_sums[query..query + rows], &along[..rows]];
-                back(Rows { scores, columns, seen }, to_scores, known, self.scale);
+                softmax_grad_tile(Rows { scores, columns, visible }, to_scores, known, self.scale);
                 let weights = Matrix::rows(&*scores, rows, columns);
                 let to_scores = Matrix::rows(&*to_scores, rows, columns);
                 // The first queries that see a tile of keys.
-                let first_here = added_after(query == if self.mask.causal { key } else { 0 });
+                let first_here = output_mode(query == if self.mask.causal { key } else { 0 });
                 let part = &mut to_value[key * values..][..columns * values];
                 gemm(weights.transposed(), grads, part, first_here);
                 let part = &mut to_query[query * width..][..rows * width];
-                gemm(to_scores, tile(self.key, width, key, end), part, added_after(key == 0));
+                gemm(to_scores, tile(self.key, width, key, end), part, output_mode(key == 0));
                 let queries = tile(self.query, width, query, self.sizes.queries);
                 let part = &mut to_key[key * width..][..columns * width];
                 gemm(to_scores.transposed(), queries, part, first_here);
@@ -294,8 +299,8 @@ impl<T: Gemm> Head<'_, T> {
 }
 
 /// What the first of several products does to their sum, and what the others do.
-const fn added_after(is_first: bool) -> Target {
-    if is_first { Target::Replaced } else { Target::AddedTo }
+const fn output_mode(is_first: bool) -> Output {
+    if is_first { Output::Overwrite } else { Output::Accumulate }
 }
 
 /// See [`Kernel::AttentionGrad`](crate::backend::Kernel::AttentionGrad).
@@ -320,10 +325,10 @@ pub(super) fn backward(
             to_value.fill(T::ZERO);
             return Ok(());
         }
-        let [query, key, value] = [of.query, of.key, of.value].map(|view| in_order::<T>(op, view));
+        let [query, key, value] = [of.query, of.key, of.value].map(|view| contiguous::<T>(op, view));
         let (query, key, value) = (query?, key?, value?);
-        let result = in_order::<T>(op, result)?;
-        let (log_sums, grad) = (in_order::<T>(op, log_sums)?, in_order::<T>(op, grad)?);
+        let result = contiguous::<T>(op, result)?;
+        let (log_sums, grad) = (contiguous::<T>(op, log_sums)?, contiguous::<T>(op, grad)?);
         let scratch = scratch::<T>(op, workspace, sizes.slots() * TILES)?;
         let scale = T::from_f64(of.scale);
         let (rows, columns, wide) =

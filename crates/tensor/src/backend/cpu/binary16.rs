@@ -1,5 +1,5 @@
 //! f16 to f32 and back: by the processor's instructions for that, or on their bits, without branches, so that loops over
-//! it vectorise.
+//! it vectorize.
 //!
 //! After F. Giesen, "Half-to-float and float-to-half conversions", 2012: floats do the work where numbers are subnormal.
 
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn numbers_are_rounded_as_the_half_crate_does() {
-        // All exponents with what the rounding looks at: the numbers themselves, those halfway between neighbours, and
+        // All exponents with what the rounding looks at: the numbers themselves, those halfway between neighbors, and
         // those just beside, infinities and NaN with them.
         for high in 0..=u32::from(u16::MAX) << 3 {
             for low in [0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF] {

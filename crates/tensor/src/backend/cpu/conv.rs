@@ -7,11 +7,11 @@
 
 use super::depthwise::Depthwise;
 use super::dispatch::{float, host_mut, scratch};
-use super::matmul::{Gemm, Matrix, Target, gemm};
+use super::im2col::{col2im, im2col};
+use super::matmul::{Gemm, Matrix, Output, gemm};
 use super::number::Number;
 use super::parallel::Workers;
-use super::unfold::{fold_back, unfold};
-use crate::backend::blocks::product;
+use crate::backend::grid::product;
 use crate::backend::{Convolution, Window, not_host};
 use crate::error::Result;
 use crate::shape::DType;
@@ -141,11 +141,11 @@ fn bytes(sizes: &Sizes, per_slot: impl FnOnce(&Sizes) -> usize, dtype: DType) ->
 }
 
 /// The matrix whose columns are what the windows see in a group's channels.
-fn seen<'a, T: Gemm>(sizes: &Sizes, channels: &'a [T], columns: &'a mut [T]) -> Matrix<'a, T> {
+fn im2col_matrix<'a, T: Gemm>(sizes: &Sizes, channels: &'a [T], columns: &'a mut [T]) -> Matrix<'a, T> {
     let columns: &[T] = if sizes.is_pointwise() {
         channels
     } else {
-        unfold(sizes, channels, columns);
+        im2col(sizes, channels, columns);
         columns
     };
     Matrix::rows(columns, sizes.depth(), sizes.places())
@@ -168,7 +168,7 @@ pub(super) fn forward(
             out.fill(T::ZERO);
             return Ok(());
         }
-        let (input, weight) = (in_order::<T>(op, &input)?, in_order::<T>(op, &weight)?);
+        let (input, weight) = (contiguous::<T>(op, &input)?, contiguous::<T>(op, &weight)?);
         let depthwise = Depthwise::new(&sizes);
         let columns = scratch::<T>(op, workspace, sizes.slots() * sizes.columns())?;
         let per_slot = sizes.images_per_slot();
@@ -184,7 +184,7 @@ pub(super) fn forward(
                         continue;
                     }
                     let filters = Matrix::rows(filters, sizes.outputs, sizes.depth());
-                    gemm(filters, seen(&sizes, channels, columns), out, Target::Replaced);
+                    gemm(filters, im2col_matrix(&sizes, channels, columns), out, Output::Overwrite);
                 }
             }
         });
@@ -209,7 +209,7 @@ pub(super) fn input_grad(
         if sizes.is_empty() {
             return Ok(());
         }
-        let (weight, grad) = (in_order::<T>(op, &weight)?, in_order::<T>(op, &grad)?);
+        let (weight, grad) = (contiguous::<T>(op, &weight)?, contiguous::<T>(op, &grad)?);
         let depthwise = Depthwise::new(&sizes);
         let columns = scratch::<T>(op, workspace, sizes.slots() * sizes.columns())?;
         let per_slot = sizes.images_per_slot();
@@ -227,11 +227,11 @@ pub(super) fn input_grad(
                     let filters = Matrix::rows(filters, sizes.outputs, sizes.depth());
                     let grad = Matrix::rows(grad, sizes.outputs, sizes.places());
                     if sizes.is_pointwise() {
-                        gemm(filters.transposed(), grad, out, Target::Replaced);
+                        gemm(filters.transposed(), grad, out, Output::Overwrite);
                         continue;
                     }
-                    gemm(filters.transposed(), grad, columns, Target::Replaced);
-                    fold_back(&sizes, columns, out);
+                    gemm(filters.transposed(), grad, columns, Output::Overwrite);
+                    col2im(&sizes, columns, out);
                 }
             }
         });
@@ -256,7 +256,7 @@ pub(super) fn weight_grad(
         if sizes.is_empty() {
             return Ok(());
         }
-        let (input, grad) = (in_order::<T>(op, &input)?, in_order::<T>(op, &grad)?);
+        let (input, grad) = (contiguous::<T>(op, &input)?, contiguous::<T>(op, &grad)?);
         let depthwise = Depthwise::new(&sizes);
         let (slots, weights) = (sizes.slots(), sizes.weights());
         let both = scratch::<T>(op, workspace, slots * (sizes.columns() + weights))?;
@@ -275,7 +275,7 @@ pub(super) fn weight_grad(
                         continue;
                     }
                     let grad = Matrix::rows(grad, sizes.outputs, sizes.places());
-                    gemm(grad, seen(&sizes, channels, columns).transposed(), sum, Target::AddedTo);
+                    gemm(grad, im2col_matrix(&sizes, channels, columns).transposed(), sum, Output::Accumulate);
                 }
             }
         });
@@ -287,6 +287,6 @@ pub(super) fn weight_grad(
 }
 
 /// The elements of a view that ops have made contiguous.
-fn in_order<'a, T: Gemm>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
+fn contiguous<'a, T: Gemm>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
     view.host_contiguous::<T>().ok_or_else(|| not_host(op))
 }

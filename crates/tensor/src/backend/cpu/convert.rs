@@ -1,8 +1,8 @@
-//! From one element type to another.
+//! Conversion between element types.
 //!
-//! Among numbers as Rust's `as`: floats to integers are cut towards zero and saturate, wide integers to narrow ones wrap.
-//! To the halves by way of f32, block by block: rounded to odd there (Boldo and Melquiond, When double rounding is odd,
-//! 2005), so that the second rounding, to nearest, ties to even, gives what one would have given.
+//! Numbers convert like Rust's `as`: floats truncate to integers and saturate, wide integers wrap to narrow ones. 16-bit
+//! floats are computed from f32. To avoid double rounding, values are first rounded to odd in f32 (Boldo and Melquiond, "When
+//! double rounding is odd", 2005).
 
 use half::{bf16, f16};
 
@@ -16,10 +16,10 @@ use crate::error::Result;
 use crate::shape::{DType, RawElement, Scalar};
 use crate::storage::{View, ViewMut};
 
-/// How many elements are converted at a time where that takes two steps: little enough for the stack.
+/// The number of elements that are converted at a time through a buffer on the stack.
 const BLOCK: usize = 256;
 
-/// Converts all elements. The types differ; truth values are bytes, and are not written.
+/// Converts all elements. The types differ, and the output is not boolean. Boolean inputs are bytes.
 pub(super) fn convert(
     workers: &Workers,
     op: &'static str,
@@ -86,7 +86,7 @@ fn to_half<A: Rounded, H: Half>(workers: &Workers, source: &Source<'_, A>, out: 
     });
 }
 
-/// Calls `f` with each block of elements and the part of `out` that belongs to it.
+/// Calls `f` with each block of elements and its part of `out`.
 fn blocks<A: RawElement, B: Send>(
     workers: &Workers,
     source: &Source<'_, A>,
@@ -100,12 +100,12 @@ fn blocks<A: RawElement, B: Send>(
     });
 }
 
-/// A float of 16 bits.
+/// A 16-bit float type.
 pub(super) trait Half: Rounded {
-    /// The same numbers as f32.
+    /// Converts to f32, exactly.
     fn upcast(from: &[Self], to: &mut [f32]);
 
-    /// The nearest numbers, ties to even; from infinity on what lies halfway beyond the largest.
+    /// Rounds f32 to nearest, ties to even. Overflows to infinity.
     fn narrow(from: &[f32], to: &mut [Self]);
 }
 
@@ -119,7 +119,7 @@ impl Half for f16 {
     }
 }
 
-// Half of an f32.
+// The upper 16 bits of an f32.
 impl Half for bf16 {
     fn upcast(from: &[Self], to: &mut [f32]) {
         simd::zip(to, from, |to, from| *to = f32::from_bits(u32::from(from.to_bits()) << 16));
@@ -128,9 +128,9 @@ impl Half for bf16 {
     fn narrow(from: &[f32], to: &mut [Self]) {
         simd::zip(to, from, |to, from| {
             let bits = from.to_bits();
-            // Half a unit less one more if the last bit that stays is 0: ties go to even.
+            // Rounds to nearest, ties to even.
             let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
-            // NaN keeps its sign, and must not become ∞.
+            // NaN keeps its sign and does not become ∞.
             let quiet = bits >> 16 | 0x40;
             *to = Self::from_bits(if from.is_nan() { quiet } else { rounded } as u16);
         });
@@ -160,10 +160,10 @@ macro_rules! half_float {
 
 half_float!(f16, bf16);
 
-/// A number that may become a half.
+/// A number type that converts to 16-bit floats.
 pub(super) trait Rounded: RawElement {
-    /// As f32, exactly or else as the one of the two nearest whose last bit is 1; in `space`, which is as long, if they are
-    /// not f32 already.
+    /// Converts to f32, rounded to odd: of the two nearest values, the one whose last bit is 1. Writes to `space` unless the
+    /// values already are f32.
     fn rounded_to_odd<'a>(from: &'a [Self], space: &'a mut [f32]) -> &'a [f32];
 }
 
@@ -197,12 +197,12 @@ fn odd_of_f64(value: f64) -> f32 {
     if wide == value || wide.is_nan() || bits & 1 == 1 {
         return near;
     }
-    // The neighbour on the other side of the value; next to infinity that is the largest number.
+    // The neighbor on the other side of the value; next to infinity that is the largest finite number.
     f32::from_bits(if wide.abs() > value.abs() { bits - 1 } else { bits + 1 })
 }
 
 fn odd_of_i64(value: i64) -> f32 {
-    // So many bits as an f64 holds exactly, the last one set if any that are cut off is.
+    // Rounds to odd to the 53 bits of an f64: sets the last bit if any lower bit is set.
     const CUT: i64 = (1 << 16) - 1;
     let exact = if value.unsigned_abs() >> 53 == 0 {
         value
@@ -212,7 +212,7 @@ fn odd_of_i64(value: i64) -> f32 {
     odd_of_f64(exact as f64)
 }
 
-/// Conversion among numbers, as `as`.
+/// Conversion between number types, like `as`.
 pub(super) trait Cast<To> {
     /// The converted number.
     fn cast(self) -> To;
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bfloat16_is_widened_and_rounded_as_the_half_crate_does() {
+    fn bfloat16_conversions_agree_with_the_half_crate() {
         let all: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
         let mut wide = vec![0.0; all.len()];
         bf16::upcast(&all, &mut wide);
@@ -246,7 +246,7 @@ mod tests {
             assert!(wide == half.to_f32_const() || wide.is_nan() && half.is_nan(), "{wide:e}");
         }
 
-        // The numbers themselves, those halfway between neighbours, and those just beside: ties, infinities and NaN with them.
+        // All values, the midpoints between neighbors, and the values next to those, including infinities and NaN.
         for offset in [0_u32, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF] {
             let near: Vec<f32> =
                 (0..=u32::from(u16::MAX)).map(|high| f32::from_bits(high << 16 | offset)).collect();

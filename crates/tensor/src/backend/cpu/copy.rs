@@ -1,11 +1,11 @@
-//! Moving and making values: to and from the host, copies with conversion, fills.
+//! Uploads, downloads, copies and fills.
 
 use super::convert;
 use super::dispatch::{any, host, host_mut, unsupported};
+use super::loop_nest::{LoopNest, Segment};
 use super::number::Stored;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
-use super::walk::{Segment, Walk};
 use crate::error::{Error, Result};
 use crate::shape::{DType, RawElement, Scalar};
 use crate::storage::{View, ViewMut};
@@ -29,7 +29,7 @@ pub(super) fn download(op: &'static str, input: View<'_>, values: &mut [u8]) -> 
     }
     any!(dtype, T => {
         let source = Source::<T>::new(op, input)?;
-        // The bytes given need not be aligned to the element type, so blocks are copied as bytes.
+        // `values` may not be aligned to the element type, so blocks are copied as bytes.
         source.blocks::<256>(0..source.len(), |range, block| {
             let size = size_of::<T>();
             values[range.start * size..range.end * size].copy_from_slice(bytemuck::cast_slice(block));
@@ -67,7 +67,7 @@ pub(super) fn arange(
     any!(dtype, T => {
         let out = host_mut::<T>(op, out)?;
         if dtype.is_float() {
-            // In f64 and rounded once, so that no error adds up.
+            // Computes in f64 and rounds once, so that errors do not accumulate.
             let (start, step) = (start.as_f64(), step.as_f64());
             count(workers, out, |i| T::from_scalar(Scalar::Float(start + i as f64 * step)));
         } else {
@@ -80,7 +80,7 @@ pub(super) fn arange(
     Ok(())
 }
 
-/// out[i] = f(i)
+/// `out[i] = f(i)`.
 fn count<T: Stored>(workers: &Workers, out: &mut [T], f: impl Fn(usize) -> T + Sync) {
     workers.chunks(out, LIGHT, &|start, part| {
         part.iter_mut().enumerate().for_each(|(i, out)| *out = f(start + i));
@@ -129,7 +129,7 @@ pub(super) fn flip(
 
 /// See [`Kernel::CopyInto`](crate::backend::Kernel::CopyInto).
 ///
-/// Stays on one thread: it is bound by memory, and the pieces written are no chunks of one slice.
+/// Uses one thread: memory bandwidth limits it, and the written parts are not chunks of a slice.
 #[inline(never)]
 pub(super) fn copy_into(
     op: &'static str,
@@ -143,15 +143,15 @@ pub(super) fn copy_into(
     any!(out.dtype(), T => {
         let data = host::<T>(op, &input)?;
         let out = out.host_buffer::<T>().ok_or_else(|| crate::backend::not_host(op))?;
-        place(data, &Walk::new([input.layout(), &part]), out);
+        place(data, &LoopNest::new([input.layout(), &part]), out);
     });
     Ok(())
 }
 
-/// Copies along a walk over the elements read and the elements written.
-fn place<T: RawElement>(data: &[T], walk: &Walk<2>, out: &mut [T]) {
-    let [from_stride, to_stride] = walk.inner();
-    for Segment { starts: [from, to], len } in walk.segments(0..walk.len()) {
+/// Copies the elements that a loop nest visits.
+fn place<T: RawElement>(data: &[T], nest: &LoopNest<2>, out: &mut [T]) {
+    let [from_stride, to_stride] = nest.inner();
+    for Segment { starts: [from, to], len } in nest.segments(0..nest.len()) {
         if from_stride == 1 && to_stride == 1 {
             out[to..to + len].copy_from_slice(&data[from..from + len]);
         } else {

@@ -1,4 +1,4 @@
-//! From an element type known at run time to the Rust type that kernels are compiled for.
+//! Dispatch from an element type known at run time to the Rust type of a kernel.
 
 use crate::backend::not_host;
 use crate::error::{Error, Result};
@@ -18,7 +18,7 @@ macro_rules! by_type {
     };
 }
 
-/// For every type, for kernels that only copy elements. Booleans are bytes.
+/// Dispatches over all types, for kernels that only copy elements. Booleans are bytes.
 macro_rules! any {
     ($dtype:expr, $T:ident => $body:expr) => {
         $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
@@ -26,7 +26,8 @@ macro_rules! any {
     };
 }
 
-/// For every type but bool and the 16-bit floats, which backends upcast; an error for those. The expression is a `Result`.
+/// Dispatches over numbers. Booleans and 16-bit floats, which the runtime upcasts before, are an error. The expression is a
+/// `Result`.
 macro_rules! number {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
@@ -35,7 +36,7 @@ macro_rules! number {
     };
 }
 
-/// As [`number`], also for booleans as bytes.
+/// Like [`number`], also for booleans, as bytes.
 macro_rules! byte_or_number {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
@@ -44,7 +45,7 @@ macro_rules! byte_or_number {
     };
 }
 
-/// As [`number`], for floats alone.
+/// Like [`number`], for floats only.
 macro_rules! float {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
@@ -53,7 +54,7 @@ macro_rules! float {
     };
 }
 
-/// As [`number`], for integers alone.
+/// Like [`number`], for integers only.
 macro_rules! integer {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
@@ -62,7 +63,7 @@ macro_rules! integer {
     };
 }
 
-/// As [`number`], for the types in which sums are accumulated. Sums of narrower integers would wrap.
+/// Like [`number`], for accumulator types only. Sums of narrower integers would wrap.
 macro_rules! sums {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
@@ -73,7 +74,7 @@ macro_rules! sums {
 
 pub(super) use {any, by_type, byte_or_number, float, integer, number, sums};
 
-/// The error for an element type that a kernel is not defined for.
+/// The error for an element type that a kernel does not support.
 pub(super) const fn unsupported(op: &'static str, dtype: DType) -> Error {
     Error::UnsupportedDType { op, dtype }
 }
@@ -84,13 +85,13 @@ fn inaccessible<T: RawElement>(op: &'static str, dtype: DType) -> Error {
     if T::is_raw_of(dtype) { not_host(op) } else { unsupported(op, dtype) }
 }
 
-/// The whole buffer behind a view, to be indexed through its layout.
+/// The whole buffer of a view. Callers index it through the view's layout.
 #[inline]
 pub(super) fn host<'a, T: RawElement>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
     view.host().ok_or_else(|| inaccessible::<T>(op, view.dtype()))
 }
 
-/// The elements to be written.
+/// The elements of an output.
 #[inline]
 pub(super) fn host_mut<'a, T: RawElement>(
     op: &'static str,

@@ -1,4 +1,4 @@
-//! Functions of two or three numbers, element by element.
+//! Elementwise functions of two and three arguments.
 
 use super::dispatch::{any, byte_or_number, float, host, host_mut, integer, number, unsupported};
 use super::fold::BLOCK;
@@ -22,7 +22,7 @@ pub(super) fn binary(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let dtype = out.dtype();
-    // Of these, truth values come out as truth values; of sums they do not.
+    // These functions return booleans for booleans; sums would not.
     let closed_over_bool = matches!(f, Binary::Mul | Binary::Maximum | Binary::Minimum);
     if dtype == DType::Bool && !closed_over_bool {
         return Err(unsupported(op, dtype));
@@ -55,7 +55,7 @@ pub(super) fn binary(
             Binary::Div => pair.map(workers, LIGHT, out, T::over),
             Binary::Maximum => pair.map(workers, LIGHT, out, T::larger),
             Binary::Minimum => pair.map(workers, LIGHT, out, T::smaller),
-            Binary::Pow => debug_assert!(false, "powers are made above"),
+            Binary::Pow => debug_assert!(false, "powers return above"),
         }
         Ok(())
     })
@@ -94,20 +94,20 @@ pub(super) fn accumulate(
             Binary::Div => fold_into(workers, source, LIGHT, acc, T::over),
             Binary::Maximum => fold_into(workers, source, LIGHT, acc, T::larger),
             Binary::Minimum => fold_into(workers, source, LIGHT, acc, T::smaller),
-            Binary::Pow => debug_assert!(false, "powers are made above"),
+            Binary::Pow => debug_assert!(false, "powers return above"),
         }
         Ok(())
     })
 }
 
-/// x ← xʸ for the numbers x from number `start` on.
+/// `x = xʸ`, in place, with exponents starting at number `start`.
 fn raise<T: Float>(start: usize, bases: &mut [T], exponents: &Source<'_, T>) {
     exponents.blocks::<BLOCK>(start..start + bases.len(), |range, block| {
         raise_each(&mut bases[range.start - start..][..block.len()], block);
     });
 }
 
-/// acc = f(acc, value) for all elements.
+/// `acc[i] = f(acc[i], value[i])`.
 fn fold_into<T: RawElement>(
     workers: &Workers,
     source: &Source<'_, T>,

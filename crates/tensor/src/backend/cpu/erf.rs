@@ -105,7 +105,7 @@ pub(super) fn horner<T: Float, const N: usize>(coefficients: &[T; N], x: T) -> T
     coefficients[1..].iter().fold(coefficients[0], |sum, &coefficient| sum * x + coefficient)
 }
 
-/// The same with one rounding a step: for functions in loops that vectorise.
+/// The same with one rounding a step: for functions in loops that vectorize.
 #[inline(always)]
 pub(super) fn fused_horner<T: Float, const N: usize>(coefficients: &[T; N], x: T) -> T {
     coefficients[1..].iter().fold(coefficients[0], |sum, &coefficient| sum.fused(x, coefficient))
@@ -113,7 +113,7 @@ pub(super) fn fused_horner<T: Float, const N: usize>(coefficients: &[T; N], x: T
 
 /// erf in single precision: the odd rational approximation that Eigen and XLA use, to within 5·10⁻⁷.
 ///
-/// Without exp and without branches, so that loops over it vectorise. From |x| = 3.64 on it is exactly ±1, which is as near: then
+/// Without exp and without branches, so that loops over it vectorize. From |x| = 3.64 on it is exactly ±1, which is as near: then
 /// x (1 + erf(x)) is 0 far to the left and not the rounding error times x, which would have either sign.
 #[inline(always)]
 pub(super) fn erf_f32(x: f32) -> f32 {

@@ -1,4 +1,4 @@
-//! exp, tanh and logarithms in single precision without branches and calls, so that loops over them vectorise.
+//! exp, tanh and logarithms in single precision without branches and calls, so that loops over them vectorize.
 
 #![allow(clippy::excessive_precision, reason = "coefficients stand here as they were published")]
 

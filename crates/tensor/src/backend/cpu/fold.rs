@@ -1,10 +1,10 @@
-//! Folding many numbers into one, in an order that depends on their number alone.
+//! Pairwise reduction of many elements to one, in an order that depends only on their number.
 //!
-//! Numbers are folded sixteen at a time, these results again sixteen at a time, and so on. So the rounding error of a
-//! sum grows with the logarithm of its length and not with the length, at the cost of one more addition in sixteen.
+//! Sixteen elements are reduced to a partial result, sixteen partial results to the next level, and so on. So the rounding
+//! error of a sum grows with the logarithm of its length, for one more addition per sixteen elements.
 
-mod plain;
-mod ways;
+mod ops;
+mod scalar;
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -13,30 +13,29 @@ use std::slice;
 use super::number::Number;
 use super::simd::{self, Loop};
 
-pub(super) use ways::{Fold, Largest, LargestNumber, Product, Smallest, Sum, SumMagnitudes, SumSquares};
+pub(super) use ops::{FastMax, Max, Min, Product, ReduceOp, Sum, SumMagnitudes, SumSquares};
 
-/// How many elements are folded at one place before the result moves up a level.
+/// The number of elements per accumulator before its result moves to the next level.
 pub(super) const RADIX: usize = 16;
 
-/// Levels of results. The topmost takes everything from RADIX⁴ elements on, which for numbers that fit in memory is
-/// still few.
+/// The number of levels. The top level accumulates all results from RADIX⁴ elements on, which are few in practice.
 const LEVELS: usize = 5;
 
-/// Numbers folded side by side: in several of the widest registers, as each addition waits for the one before.
+/// The number of vector lanes. They span several registers, to hide the latency of additions.
 const LANES: usize = 32;
 
-/// Elements that a [`Folder`] takes at a time.
+/// The number of elements in a block of a [`BlockReducer`].
 pub(super) const BLOCK: usize = RADIX * LANES;
 
-/// So many numbers are folded in one go: no result moves up a level.
+/// The largest number of elements that need only one level.
 pub(super) const SHORT: usize = RADIX * BLOCK;
 
-/// Folds rows of up to `W` numbers, column by column.
+/// Reduces rows of up to `W` elements, column by column.
 #[derive(Debug)]
 pub(super) struct Cascade<T, const W: usize> {
-    /// Level 0 holds the rows since the last multiple of RADIX, level 1 those since the last multiple of RADIX², ...
+    /// Level 0 holds the rows since the last multiple of RADIX, level 1 those since the last multiple of RADIX², and so on.
     levels: [[T; W]; LEVELS],
-    /// How many columns are in use.
+    /// The number of columns in use.
     width: usize,
     rows: usize,
     /// The highest level in use.
@@ -44,34 +43,34 @@ pub(super) struct Cascade<T, const W: usize> {
 }
 
 impl<T: Number, const W: usize> Cascade<T, W> {
-    /// For rows of `width` numbers, at most `W`.
-    pub(super) fn new<F: Fold<T>>(width: usize) -> Self {
+    /// Creates an empty cascade for rows of `width` elements, at most `W`.
+    pub(super) fn new<F: ReduceOp<T>>(width: usize) -> Self {
         Self { levels: [[F::IDENTITY; W]; LEVELS], width: width.min(W), rows: 0, top: 0 }
     }
 
-    /// One more row of elements.
-    pub(super) fn push<F: Fold<T>>(&mut self, row: &[T]) {
+    /// Adds a row of elements.
+    pub(super) fn push<F: ReduceOp<T>>(&mut self, row: &[T]) {
         fold_row::<T, F>(&mut self.levels[0][..self.width], row);
         self.count::<F>();
     }
 
-    /// One more row of what elements were folded into.
-    pub(super) fn push_folded<F: Fold<T>>(&mut self, row: &[T; W]) {
+    /// Adds a row of partial results.
+    pub(super) fn push_folded<F: ReduceOp<T>>(&mut self, row: &[T; W]) {
         fold_into::<T, F>(&mut self.levels[0][..self.width], row);
         self.count::<F>();
     }
 
-    /// Counts a row, and moves up what is complete.
-    fn count<F: Fold<T>>(&mut self) {
+    /// Counts a row, and moves complete results to the next level.
+    fn count<F: ReduceOp<T>>(&mut self) {
         self.rows += 1;
         if self.rows.is_multiple_of(RADIX) {
             self.carry::<F>();
         }
     }
 
-    /// Moves up what is complete. Not inlined: it is seldom called, and from many places.
+    /// Moves complete results to the next level. Not inlined, because calls are rare and in many places.
     #[inline(never)]
-    fn carry<F: Fold<T>>(&mut self) {
+    fn carry<F: ReduceOp<T>>(&mut self) {
         let (mut rows, mut level) = (self.rows, 0);
         while rows.is_multiple_of(RADIX) && level + 1 < LEVELS {
             self.raise::<F>(level);
@@ -81,62 +80,62 @@ impl<T: Number, const W: usize> Cascade<T, W> {
         }
     }
 
-    /// The columns' results.
-    pub(super) fn finish<F: Fold<T>>(&mut self) -> &[T] {
+    /// Returns the results of the columns.
+    pub(super) fn finish<F: ReduceOp<T>>(&mut self) -> &[T] {
         for level in 0..self.top {
             self.raise::<F>(level);
         }
         &self.levels[self.top][..self.width]
     }
 
-    /// Folds a level into the next, in which the older numbers are.
-    fn raise<F: Fold<T>>(&mut self, level: usize) {
+    /// Combines a level with the next level, which holds older results.
+    fn raise<F: ReduceOp<T>>(&mut self, level: usize) {
         let (below, above) = self.levels.split_at_mut(level + 1);
         fold_into::<T, F>(&mut above[0][..self.width], &below[level]);
         self.top = self.top.max(level + 1);
     }
 }
 
-/// older[i] = fold(older[i], element(newer[i])). Compiled once, whatever the width of the cascade.
-fn fold_row<T: Number, F: Fold<T>>(older: &mut [T], newer: &[T]) {
+/// `older[i] = fold(older[i], element(newer[i]))`. Compiled once for all widths of cascades.
+fn fold_row<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
     simd::zip(older, newer, |older, newer| *older = F::fold(*older, F::element(newer)));
 }
 
-/// older[i] = fold(older[i], newer[i])
-pub(super) fn fold_into<T: Number, F: Fold<T>>(older: &mut [T], newer: &[T]) {
+/// `older[i] = fold(older[i], newer[i])`.
+pub(super) fn fold_into<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
     older.iter_mut().zip(newer).for_each(|(older, &newer)| *older = F::fold(*older, newer));
 }
 
-/// Folds a sequence given in blocks: each of [`BLOCK`] numbers, but the last may have fewer.
+/// Reduces a sequence of blocks. Each has [`BLOCK`] elements; the last may have fewer.
 #[derive(Debug)]
-pub(super) struct Folder<T>(Cascade<T, LANES>);
+pub(super) struct BlockReducer<T>(Cascade<T, LANES>);
 
-impl<T: Number> Folder<T> {
-    /// Before the first block.
-    pub(super) fn new<F: Fold<T>>() -> Self {
+impl<T: Number> BlockReducer<T> {
+    /// Creates a reducer without blocks.
+    pub(super) fn new<F: ReduceOp<T>>() -> Self {
         Self(Cascade::new::<F>(LANES))
     }
 
-    /// The next block.
-    pub(super) fn push<F: Fold<T>>(&mut self, block: &[T]) {
+    /// Adds the next block.
+    pub(super) fn push<F: ReduceOp<T>>(&mut self, block: &[T]) {
         let block =
             Block::<T, F, _, 1> { parts: [block], f: |[value]: [T; 1]| F::element(value), fold: PhantomData };
         self.0.push_folded::<F>(&simd::run(block));
     }
 
-    /// The result.
-    pub(super) fn finish<F: Fold<T>>(self) -> T {
+    /// Returns the result.
+    pub(super) fn finish<F: ReduceOp<T>>(self) -> T {
         finish::<T, F>(self.0)
     }
 }
 
-/// A block, folded as rows of `W` numbers. All parts have the length of the first.
+/// Reduces a block of `N` inputs of equal length to `W` lanes.
 #[inline(always)]
 #[allow(
     clippy::needless_range_loop,
     reason = "by index the lanes stay in registers: twice as fast as by iterators"
 )]
-fn lanes<T: Number, F: Fold<T>, const N: usize, const W: usize>(
+fn lanes<T: Number, F: ReduceOp<T>, const N: usize, const W: usize>(
     block: [&[T]; N],
     f: impl Fn([T; N]) -> T,
 ) -> [T; W] {
@@ -145,7 +144,7 @@ fn lanes<T: Number, F: Fold<T>, const N: usize, const W: usize>(
         lanes[0] = in_any_order::<T, F, N>(block, f);
         return lanes;
     }
-    // Loops and not `map`, whose closures would be functions of their own for each fold.
+    // Loops and not `map`, whose closures would be compiled for each operation.
     let mut rows = [block[0].as_chunks::<W>().0; N];
     let mut rests = [block[0].as_chunks::<W>().1; N];
     for part in 1..N {
@@ -167,7 +166,7 @@ fn lanes<T: Number, F: Fold<T>, const N: usize, const W: usize>(
     if rests[0].is_empty() {
         return lanes;
     }
-    // Made a whole row, so that the lanes stay in registers.
+    // Padded to a full row, so that the lanes stay in registers.
     let mut last = [F::IDENTITY; W];
     for i in 0..rests[0].len() {
         let mut element = [rests[0][i]; N];
@@ -182,9 +181,9 @@ fn lanes<T: Number, F: Fold<T>, const N: usize, const W: usize>(
     lanes
 }
 
-/// The lanes' results in one.
+/// Reduces the lanes to one value.
 #[inline(always)]
-fn across<T: Number, F: Fold<T>, const W: usize>(mut lanes: [T; W]) -> T {
+fn reduce_lanes<T: Number, F: ReduceOp<T>, const W: usize>(mut lanes: [T; W]) -> T {
     let mut width = W;
     while width > 1 {
         width /= 2;
@@ -194,10 +193,10 @@ fn across<T: Number, F: Fold<T>, const W: usize>(mut lanes: [T; W]) -> T {
     lanes[0]
 }
 
-/// Numbers that may be folded in any order: a plain loop, which takes as long and is a tenth of the code.
+/// Reduces elements whose order does not matter (integers) with a simple loop, which is as fast and a tenth of the code.
 #[inline(always)]
-fn in_any_order<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
-    let parts = cut(parts, 0..parts[0].len());
+fn in_any_order<T: Number, F: ReduceOp<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
+    let parts = slice_parts(parts, 0..parts[0].len());
     let mut folded = F::IDENTITY;
     for (i, &first) in parts[0].iter().enumerate() {
         let mut element = [first; N];
@@ -209,42 +208,42 @@ fn in_any_order<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl
     folded
 }
 
-/// The same elements of each part.
+/// Slices each input by the same range.
 #[inline]
-fn cut<T, const N: usize>(mut parts: [&[T]; N], range: Range<usize>) -> [&[T]; N] {
-    // Not with `map`, whose closure would be compiled for each fold.
+fn slice_parts<T, const N: usize>(mut parts: [&[T]; N], range: Range<usize>) -> [&[T]; N] {
+    // Not with `map`, whose closure would be compiled for each operation.
     for part in &mut parts {
         *part = &part[range.clone()];
     }
     parts
 }
 
-/// Folds a slice, as a [`Folder`] does.
-pub(super) fn fold_slice<T: Number, F: Fold<T>>(values: &[T]) -> T {
-    // As a row or a sequence of blocks: not with loops of its own, which would be compiled once more.
+/// Reduces a slice, in the order of a [`BlockReducer`].
+pub(super) fn fold_slice<T: Number, F: ReduceOp<T>>(values: &[T]) -> T {
+    // Reuses the loops of rows and blocks, so that no more code is compiled.
     if T::ORDERLESS {
-        // Said apart, so that nothing below is compiled for integers.
+        // Separate, so that the code below is not compiled for integers.
         return as_row::<T, F>(values);
     }
     if values.len() <= SHORT {
         return as_row::<T, F>(values);
     }
-    let mut folder = Folder::new::<F>();
+    let mut folder = BlockReducer::new::<F>();
     values.chunks(BLOCK).for_each(|block| folder.push::<F>(block));
     folder.finish::<F>()
 }
 
-/// A slice as the only row.
+/// Reduces a slice as a single row.
 #[inline(always)]
-fn as_row<T: Number, F: Fold<T>>(values: &[T]) -> T {
+fn as_row<T: Number, F: ReduceOp<T>>(values: &[T]) -> T {
     let mut out = F::IDENTITY;
     fold_rows::<T, F>(slice::from_mut(&mut out), values, 0, values.len());
     out
 }
 
-/// Folds rows of `len` numbers of `data`, each beginning `step` after the one before, each as [`fold_slice`] does.
-pub(super) fn fold_rows<T: Number, F: Fold<T>>(out: &mut [T], data: &[T], step: usize, len: usize) {
-    // Integers take a plain loop at any length.
+/// Reduces rows of `len` elements with stride `step`, each in the order of [`fold_slice`].
+pub(super) fn fold_rows<T: Number, F: ReduceOp<T>>(out: &mut [T], data: &[T], step: usize, len: usize) {
+    // Integers use a simple loop at any length.
     if T::ORDERLESS || len <= SHORT {
         return simd::run(ShortRows::<T, F> { out, data, step, len, fold: PhantomData });
     }
@@ -252,21 +251,21 @@ pub(super) fn fold_rows<T: Number, F: Fold<T>>(out: &mut [T], data: &[T], step: 
     out.iter_mut().zip(rows).for_each(|(out, row)| *out = fold_slice::<T, F>(row));
 }
 
-/// The most rows whose results a [`Cascade`] keeps on its first level.
+/// The largest number of rows that a [`Cascade`] accumulates on its first level.
 pub(super) const FEW: usize = RADIX - 1;
 
-/// Folds at most [`FEW`] rows as long as `out`, column by column, as a [`Cascade`] does.
-pub(super) fn fold_side_by_side<T: Number, F: Fold<T>>(out: &mut [T], rows: &[T]) {
-    simd::run(SideBySide::<T, F> { out, rows, fold: PhantomData });
+/// Reduces at most [`FEW`] rows of the length of `out`, column by column, in the order of a [`Cascade`].
+pub(super) fn fold_columns<T: Number, F: ReduceOp<T>>(out: &mut [T], rows: &[T]) {
+    simd::run(ColumnFold::<T, F> { out, rows, fold: PhantomData });
 }
 
-struct SideBySide<'a, T, F> {
+struct ColumnFold<'a, T, F> {
     out: &'a mut [T],
     rows: &'a [T],
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>> Loop for SideBySide<'_, T, F> {
+impl<T: Number, F: ReduceOp<T>> Loop for ColumnFold<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
@@ -281,7 +280,7 @@ impl<T: Number, F: Fold<T>> Loop for SideBySide<'_, T, F> {
     }
 }
 
-/// Rows of at most [`SHORT`] numbers.
+/// A reduction of rows of at most [`SHORT`] elements.
 struct ShortRows<'a, T, F> {
     out: &'a mut [T],
     data: &'a [T],
@@ -290,7 +289,7 @@ struct ShortRows<'a, T, F> {
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>> Loop for ShortRows<'_, T, F> {
+impl<T: Number, F: ReduceOp<T>> Loop for ShortRows<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
@@ -302,17 +301,17 @@ impl<T: Number, F: Fold<T>> Loop for ShortRows<'_, T, F> {
     }
 }
 
-/// Folds what `f` makes of the numbers of a slice.
-pub(super) fn fold_mapped<T: Number, F: Fold<T>>(values: &[T], f: impl Fn(T) -> T) -> T {
+/// Reduces `f(values[i])`.
+pub(super) fn fold_mapped<T: Number, F: ReduceOp<T>>(values: &[T], f: impl Fn(T) -> T) -> T {
     fold_parts::<T, F, 1>([values], |[value]| f(value))
 }
 
-/// Folds what `f` makes of the numbers of two slices of one length.
-pub(super) fn fold_zipped<T: Number, F: Fold<T>>(a: &[T], b: &[T], f: impl Fn(T, T) -> T) -> T {
+/// Reduces `f(a[i], b[i])`.
+pub(super) fn fold_zipped<T: Number, F: ReduceOp<T>>(a: &[T], b: &[T], f: impl Fn(T, T) -> T) -> T {
     fold_parts::<T, F, 2>([a, &b[..a.len()]], |[a, b]| f(a, b))
 }
 
-fn fold_parts<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
+fn fold_parts<T: Number, F: ReduceOp<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
     let len = parts[0].len();
     if len <= SHORT {
         return simd::run(Short::<T, F, _, N> { parts, f, fold: PhantomData });
@@ -320,53 +319,53 @@ fn fold_parts<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl F
     fold_long::<T, F, N>(parts, f)
 }
 
-/// As [`fold_mapped`], for more than [`SHORT`] numbers alone.
-pub(super) fn fold_mapped_long<T: Number, F: Fold<T>>(values: &[T], f: impl Fn(T) -> T) -> T {
+/// Like [`fold_mapped`], for more than [`SHORT`] elements only.
+pub(super) fn fold_mapped_long<T: Number, F: ReduceOp<T>>(values: &[T], f: impl Fn(T) -> T) -> T {
     fold_long::<T, F, 1>([values], |[value]| f(value))
 }
 
-fn fold_long<T: Number, F: Fold<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
+fn fold_long<T: Number, F: ReduceOp<T>, const N: usize>(parts: [&[T]; N], f: impl Fn([T; N]) -> T) -> T {
     let len = parts[0].len();
     let mut cascade = Cascade::<T, LANES>::new::<F>(LANES);
-    // By reference `f` is of another type than where numbers are few: what is called at one place alone is sure to be inlined.
+    // `&f` has another type than the `f` of the short case. A closure type with a single call site is always inlined.
     for start in (0..len).step_by(BLOCK) {
-        let parts = cut(parts, start..len.min(start + BLOCK));
+        let parts = slice_parts(parts, start..len.min(start + BLOCK));
         cascade.push_folded::<F>(&simd::run(Block::<T, F, _, N> { parts, f: &f, fold: PhantomData }));
     }
     finish::<T, F>(cascade)
 }
 
-/// Folds what `f` makes of at most [`SHORT`] numbers, in code that is compiled for the widest instructions.
+/// Reduces `f` of at most [`SHORT`] elements, inlined into code that is compiled for the widest instruction set.
 #[inline(always)]
-pub(super) fn short<T: Number, F: Fold<T>, const N: usize, const WIDE: bool>(
+pub(super) fn short<T: Number, F: ReduceOp<T>, const N: usize, const WIDE: bool>(
     parts: [&[T]; N],
     f: impl Fn([T; N]) -> T,
 ) -> T {
     if !WIDE {
-        return plain::short::<T, F, N>(parts, &f);
+        return scalar::short::<T, F, N>(parts, &f);
     }
     if T::ORDERLESS {
         return in_any_order::<T, F, N>(parts, f);
     }
     let len = parts[0].len();
-    let mut total = lanes::<T, F, N, LANES>(cut(parts, 0..len.min(BLOCK)), &f);
+    let mut total = lanes::<T, F, N, LANES>(slice_parts(parts, 0..len.min(BLOCK)), &f);
     let mut start = BLOCK;
     while start < len {
         let end = len.min(start + BLOCK);
-        fold_into::<T, F>(&mut total, &lanes::<T, F, N, LANES>(cut(parts, start..end), &f));
+        fold_into::<T, F>(&mut total, &lanes::<T, F, N, LANES>(slice_parts(parts, start..end), &f));
         start = end;
     }
-    across::<T, F, LANES>(total)
+    reduce_lanes::<T, F, LANES>(total)
 }
 
-/// So few blocks that no result moves up a level.
+/// A reduction of at most [`SHORT`] elements.
 struct Short<'a, T, F, M, const N: usize> {
     parts: [&'a [T]; N],
     f: M,
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> Loop for Short<'_, T, F, M, N> {
+impl<T: Number, F: ReduceOp<T>, M: Fn([T; N]) -> T, const N: usize> Loop for Short<'_, T, F, M, N> {
     type Output = T;
 
     #[inline(always)]
@@ -375,34 +374,33 @@ impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> Loop for Short<'
     }
 }
 
-/// One of many blocks.
+/// A reduction of one block to lanes.
 struct Block<'a, T, F, M, const N: usize> {
     parts: [&'a [T]; N],
     f: M,
     fold: PhantomData<F>,
 }
 
-impl<T: Number, F: Fold<T>, M: Fn([T; N]) -> T, const N: usize> Loop for Block<'_, T, F, M, N> {
+impl<T: Number, F: ReduceOp<T>, M: Fn([T; N]) -> T, const N: usize> Loop for Block<'_, T, F, M, N> {
     type Output = [T; LANES];
 
     #[inline(always)]
     fn run<const WIDE: bool>(self) -> [T; LANES] {
         if !WIDE {
-            return plain::lanes::<T, F, N>(self.parts, &self.f);
+            return scalar::lanes::<T, F, N>(self.parts, &self.f);
         }
         lanes::<T, F, N, LANES>(self.parts, self.f)
     }
 }
 
-/// The result of all lanes.
-fn finish<T: Number, F: Fold<T>>(mut cascade: Cascade<T, LANES>) -> T {
+/// Reduces the lanes of a cascade to one value.
+fn finish<T: Number, F: ReduceOp<T>>(mut cascade: Cascade<T, LANES>) -> T {
     let mut lanes = [F::IDENTITY; LANES];
     lanes.copy_from_slice(cascade.finish::<F>());
-    across::<T, F, LANES>(lanes)
+    reduce_lanes::<T, F, LANES>(lanes)
 }
 
-/// The sum of `len` numbers that `load` makes: it fills its second argument with those from number i on, i being its
-/// first. The same as [`fold_slice`] of all of them, but without a place to keep them.
+/// Sums `len` elements that `load(start, block)` writes block by block. The result equals [`fold_slice`] of all elements.
 pub(super) fn sum_of<T: Number>(len: usize, load: impl Fn(usize, &mut [T])) -> T {
     let mut buffer = [T::ZERO; BLOCK];
     if len <= BLOCK {
@@ -410,7 +408,7 @@ pub(super) fn sum_of<T: Number>(len: usize, load: impl Fn(usize, &mut [T])) -> T
         load(0, block);
         return fold_slice::<T, Sum>(block);
     }
-    let mut folder = Folder::new::<Sum>();
+    let mut folder = BlockReducer::new::<Sum>();
     for start in (0..len).step_by(BLOCK) {
         let block = &mut buffer[..BLOCK.min(len - start)];
         load(start, block);
@@ -423,20 +421,20 @@ pub(super) fn sum_of<T: Number>(len: usize, load: impl Fn(usize, &mut [T])) -> T
 mod tests {
     use super::*;
 
-    /// The bits of what a loop gives, with the widest instructions and with the least.
+    /// The bits of a loop's result, with the widest and the baseline instruction set.
     fn both<L: Loop<Output = f64>>(of: impl Fn() -> L) -> [u64; 2] {
-        [simd::run(of()).to_bits(), simd::least(of()).to_bits()]
+        [simd::run(of()).to_bits(), simd::run_baseline(of()).to_bits()]
     }
 
     #[test]
-    fn processors_that_lack_instructions_fold_to_the_same_bits() {
+    fn reductions_do_not_depend_on_the_instruction_set() {
         for len in (0..100).chain([511, 512, 513, 1100, 8191, 8192]) {
             let values: Vec<f64> = (0..len).map(|i| ((i * 7919 % 1009) as f64 - 500.0) / 509.0).collect();
             let parts = [&values[..]; 2];
             let [wide, least] =
                 both(|| Short::<f64, Sum, _, 2> { parts, f: |[a, b]: [f64; 2]| a * b, fold: PhantomData });
             assert_eq!(wide, least, "the products of {len}");
-            let [wide, least] = both(|| Short::<f64, Smallest, _, 1> {
+            let [wide, least] = both(|| Short::<f64, Min, _, 1> {
                 parts: [parts[0]],
                 f: |[a]: [f64; 1]| a,
                 fold: PhantomData,
@@ -445,7 +443,7 @@ mod tests {
             let rows = |out: &mut [f64; 2], wide| {
                 let (data, step) = (&values[..], len / 2);
                 let rows = ShortRows::<f64, Product> { out, data, step, len: step, fold: PhantomData };
-                if wide { simd::run(rows) } else { simd::least(rows) }
+                if wide { simd::run(rows) } else { simd::run_baseline(rows) }
             };
             let (mut wide, mut least) = ([9.0; 2], [8.0; 2]);
             rows(&mut wide, true);
@@ -484,11 +482,11 @@ mod tests {
     fn a_short_slice_is_folded_as_in_the_cascade() {
         for len in (0..=BLOCK).chain((BLOCK..=RADIX * BLOCK + 1).step_by(77)).chain([RADIX * BLOCK]) {
             let values: Vec<f32> = (0..len).map(|i| (i as f32).cos()).collect();
-            let mut folder = Folder::new::<Sum>();
+            let mut folder = BlockReducer::new::<Sum>();
             values.chunks(BLOCK).for_each(|block| folder.push::<Sum>(block));
             assert_eq!(folder.finish::<Sum>().to_bits(), fold_slice::<_, Sum>(&values).to_bits());
         }
-        let mut folder = Folder::new::<Sum>();
+        let mut folder = BlockReducer::new::<Sum>();
         folder.push::<Sum>(&[-0.0_f64]);
         assert_eq!(folder.finish::<Sum>().to_bits(), fold_slice::<_, Sum>(&[-0.0_f64]).to_bits());
     }
@@ -507,23 +505,23 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_and_smallest_are_found_wherever_they_are() {
+    fn max_and_min_are_found_at_every_position() {
         for len in [1, 31, 32, 33, 512, 3000, 9000] {
             for place in [0, len / 2, len - 1] {
                 let mut values = vec![0.5_f64; len];
                 values[place] = 2.0;
-                assert_eq!(fold_slice::<_, Largest>(&values), 2.0);
+                assert_eq!(fold_slice::<_, Max>(&values), 2.0);
                 values[place] = -2.0;
-                assert_eq!(fold_slice::<_, Smallest>(&values), -2.0);
+                assert_eq!(fold_slice::<_, Min>(&values), -2.0);
                 values[place] = f64::NAN;
-                assert!(fold_slice::<_, Largest>(&values).is_nan());
-                assert!(fold_slice::<_, Smallest>(&values).is_nan());
+                assert!(fold_slice::<_, Max>(&values).is_nan());
+                assert!(fold_slice::<_, Min>(&values).is_nan());
             }
         }
     }
 
     #[test]
-    fn columns_are_folded_each_for_itself() {
+    fn columns_are_reduced_independently() {
         for rows in [1, 15, 16, 17, 256, 70_000] {
             let mut cascade = Cascade::<i64, 4>::new::<Sum>(3);
             (0..rows).for_each(|i| cascade.push::<Sum>(&[1, i, -i]));

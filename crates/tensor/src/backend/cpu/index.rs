@@ -3,10 +3,10 @@
 //! All indices are checked before anything is written, so a bad one leaves everything as it was.
 
 use super::dispatch::{any, byte_or_number, host, host_mut, number};
+use super::loop_nest::{LoopNest, Segment};
 use super::number::Number;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers, light_runs};
-use super::walk::{Segment, Walk};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::RawElement;
@@ -22,7 +22,7 @@ pub(super) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<(
     let is_bad = |&index: &i64| index.cast_unsigned() >= len as u64;
     let mut bad = None;
     indices.blocks::<256>(0..indices.len(), |_, block| {
-        // Without a branch on each, so that the loop vectorises.
+        // Without a branch on each, so that the loop vectorizes.
         if block.iter().fold(false, |any, index| any | is_bad(index)) {
             bad = bad.or_else(|| block.iter().copied().find(is_bad));
         }
@@ -31,7 +31,7 @@ pub(super) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<(
 }
 
 /// The strides of a layout, but 0 along `axis`: there the index says where to go.
-fn strides_beside(layout: &Layout, axis: usize) -> impl Fn(usize) -> usize + Clone {
+fn strides_without_axis(layout: &Layout, axis: usize) -> impl Fn(usize) -> usize + Clone {
     let layout = *layout;
     move |other| if other == axis { 0 } else { layout.strides().get(other).copied().unwrap_or(0) }
 }
@@ -49,9 +49,9 @@ pub(super) fn gather(
     let from = input.layout();
     check(op, indices, from.shape().dims().get(axis).copied().unwrap_or(0))?;
     let stride = from.strides().get(axis).copied().unwrap_or(0);
-    let (chosen, beside) = (indices.layout(), strides_beside(from, axis));
+    let (chosen, beside) = (indices.layout(), strides_without_axis(from, axis));
     let axes = chosen.shape().dims().iter().enumerate();
-    let walk = Walk::nest(
+    let nest = LoopNest::from_axes(
         axes.map(|(axis, &size)| (size, [chosen.strides()[axis], beside(axis)])),
         [chosen.offset(), from.offset()],
     );
@@ -59,7 +59,7 @@ pub(super) fn gather(
     any!(out.dtype(), T => {
         let data = host::<T>(op, &input)?;
         workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|start, part| {
-            gather_part(data, indices, stride, &walk, start, part);
+            gather_part(data, indices, stride, &nest, start, part);
         });
     });
     Ok(())
@@ -69,12 +69,12 @@ fn gather_part<T: RawElement>(
     data: &[T],
     indices: &[i64],
     stride: usize,
-    walk: &Walk<2>,
+    nest: &LoopNest<2>,
     start: usize,
     mut out: &mut [T],
 ) {
-    let [s, t] = walk.inner();
-    for Segment { starts: [index, base], len } in walk.segments(start..start + out.len()) {
+    let [s, t] = nest.inner();
+    for Segment { starts: [index, base], len } in nest.segments(start..start + out.len()) {
         let Some(now) = out.split_off_mut(..len) else { return };
         if s == 0 && t == 1 {
             // One index for a run of elements, as in a look-up of rows.
@@ -107,9 +107,9 @@ pub(super) fn scatter_add(
     let to = out.layout();
     check(op, indices, to.shape().dims().get(axis).copied().unwrap_or(0))?;
     let stride = to.strides().get(axis).copied().unwrap_or(0);
-    let (chosen, from, beside) = (indices.layout(), input.layout(), strides_beside(to, axis));
+    let (chosen, from, beside) = (indices.layout(), input.layout(), strides_without_axis(to, axis));
     let axes = chosen.shape().dims().iter().enumerate();
-    let walk = Walk::nest(
+    let nest = LoopNest::from_axes(
         axes.map(|(axis, &size)| (size, [chosen.strides()[axis], from.strides()[axis], beside(axis)])),
         [chosen.offset(), from.offset(), 0],
     );
@@ -118,14 +118,14 @@ pub(super) fn scatter_add(
         let data = host::<T>(op, &input)?;
         let out = host_mut::<T>(op, out)?;
         out.fill(T::ZERO);
-        scatter(data, indices, stride, &walk, out);
+        scatter(data, indices, stride, &nest, out);
         Ok(())
     })
 }
 
-fn scatter<T: Number>(data: &[T], indices: &[i64], stride: usize, walk: &Walk<3>, out: &mut [T]) {
-    let [s, t, u] = walk.inner();
-    for Segment { starts: [index, from, to], len } in walk.segments(0..walk.len()) {
+fn scatter<T: Number>(data: &[T], indices: &[i64], stride: usize, nest: &LoopNest<3>, out: &mut [T]) {
+    let [s, t, u] = nest.inner();
+    for Segment { starts: [index, from, to], len } in nest.segments(0..nest.len()) {
         if [s, t, u] == [0, 1, 1] {
             let to = to + indices[index] as usize * stride;
             let values = &data[from..from + len];

@@ -10,17 +10,17 @@
 //! Plain loops multiply very few numbers ([`small`]) and integers ([`plain`]). They also multiply floats on a thread that
 //! ends and has dropped the buffer of the `gemm` crates.
 
-mod plain;
+mod scalar;
 mod small;
 
 use gemm_common::Parallelism;
 use gemm_common::gemm::L2_SLAB;
 
 use super::dispatch::{host, host_mut, scratch, unsupported};
+use super::loop_nest::LoopNest;
 use super::number::{Float, Number};
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
-use super::walk::Walk;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::DType;
@@ -72,8 +72,8 @@ fn general(
         let shape = *view.layout().shape();
         Error::BadRank { op, expected: "at least two axes", shape }
     };
-    let Some(a) = Stack::new(lhs.layout()) else { return Err(refused(&lhs)) };
-    let Some(b) = Stack::new(rhs.layout()) else { return Err(refused(&rhs)) };
+    let Some(a) = MatrixBatch::new(lhs.layout()) else { return Err(refused(&lhs)) };
+    let Some(b) = MatrixBatch::new(rhs.layout()) else { return Err(refused(&rhs)) };
     let fits = match out.layout().shape().dims() {
         [leading @ .., rows, cols] => {
             a.cols == b.rows
@@ -95,9 +95,9 @@ fn general(
     match out.dtype() {
         DType::F32 => multiply::<f32>(workers, &factors, workspace, out, gemm),
         DType::F64 => multiply::<f64>(workers, &factors, workspace, out, gemm),
-        DType::I64 => multiply::<i64>(workers, &factors, workspace, out, plain::product),
-        DType::I32 => multiply::<i32>(workers, &factors, workspace, out, plain::product),
-        DType::U8 => multiply::<u8>(workers, &factors, workspace, out, plain::product),
+        DType::I64 => multiply::<i64>(workers, &factors, workspace, out, scalar::product),
+        DType::I32 => multiply::<i32>(workers, &factors, workspace, out, scalar::product),
+        DType::U8 => multiply::<u8>(workers, &factors, workspace, out, scalar::product),
         dtype => Err(unsupported(op, dtype)),
     }
 }
@@ -108,23 +108,21 @@ pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType) -> usize {
     if rhs.strides().last() == Some(&1) {
         return 0;
     }
-    match (Stack::new(lhs), Stack::new(rhs)) {
-        (Some(a), Some(b)) if is_rearranged(&a, &b) => {
-            b.rows.saturating_mul(b.cols).saturating_mul(dtype.size())
-        }
+    match (MatrixBatch::new(lhs), MatrixBatch::new(rhs)) {
+        (Some(a), Some(b)) if is_packed(&a, &b) => b.rows.saturating_mul(b.cols).saturating_mul(dtype.size()),
         _ => 0,
     }
 }
 
 /// Whether the right operand is copied so that its rows lie side by side. Each panel would else rearrange it anew, which takes
 /// a quarter of the time of 512 × 512 by a transposed 512 × 512, and two thirds of that of 128 × 512.
-fn is_rearranged(a: &Stack<'_>, b: &Stack<'_>) -> bool {
+fn is_packed(a: &MatrixBatch<'_>, b: &MatrixBatch<'_>) -> bool {
     a.axes == 0 && b.col_stride != 1 && panel_rows(a.rows, a.multiplications(b)) < a.rows
 }
 
 /// Makes every row of `out` a copy of a vector.
 #[inline]
-fn start_rows<T: Copy>(vector: &[T], layout: &Layout, out: &mut [T]) {
+fn broadcast_rows<T: Copy>(vector: &[T], layout: &Layout, out: &mut [T]) {
     let (&[columns], &[stride]) = (layout.shape().dims(), layout.strides()) else { return };
     if columns == 0 || out.is_empty() {
         return;
@@ -142,9 +140,9 @@ struct Factors<'a> {
     lhs: View<'a>,
     rhs: View<'a>,
     /// The matrices of `lhs`.
-    a: Stack<'a>,
+    a: MatrixBatch<'a>,
     /// The matrices of `rhs`.
-    b: Stack<'a>,
+    b: MatrixBatch<'a>,
 }
 
 /// Multiplies all matrices of the factors, panel by panel, each by one call of `product`.
@@ -153,34 +151,34 @@ fn multiply<T: Number>(
     factors: &Factors<'_>,
     workspace: &mut Option<ViewMut<'_>>,
     out: &mut ViewMut<'_>,
-    product: impl Fn(Matrix<'_, T>, Matrix<'_, T>, &mut [T], Target) + Sync,
+    product: impl Fn(Matrix<'_, T>, Matrix<'_, T>, &mut [T], Output) + Sync,
 ) -> Result<()> {
     let Factors { op, bias, lhs, rhs, a, b } = factors;
     let op = *op;
     let (left, right) = (host::<T>(op, lhs)?, host::<T>(op, rhs)?);
     let out = host_mut::<T>(op, out)?;
     // A missing workspace is an error before the bias is written.
-    let rearranged = if is_rearranged(a, b) { b.rows * b.cols } else { 0 };
-    let rows = scratch::<T>(op, workspace, rearranged)?;
+    let packed = if is_packed(a, b) { b.rows * b.cols } else { 0 };
+    let rows = scratch::<T>(op, workspace, packed)?;
     let target = match bias {
         Some(bias) => {
-            start_rows(host::<T>(op, bias)?, bias.layout(), out);
-            Target::AddedTo
+            broadcast_rows(host::<T>(op, bias)?, bias.layout(), out);
+            Output::Accumulate
         }
-        None => Target::Replaced,
+        None => Output::Overwrite,
     };
     let (m, n, k) = (a.rows, b.cols, a.cols);
     // Without an output, m·n may overflow.
     if out.is_empty() || k == 0 {
-        if target == Target::Replaced {
+        if target == Output::Overwrite {
             out.fill(T::ZERO);
         }
         return Ok(());
     }
     let row_major = Layout::contiguous(op, *rhs.layout().shape(), rhs.dtype())?;
-    let copied = Stack::new(&row_major);
+    let copied = MatrixBatch::new(&row_major);
     let (b, right) = match &copied {
-        Some(copied) if rearranged > 0 => {
+        Some(copied) if packed > 0 => {
             let source = Source::<T>::new(op, *rhs)?;
             workers.chunks(rows, LIGHT, &|start, part| source.load(start, part));
             (copied, &*rows)
@@ -188,7 +186,7 @@ fn multiply<T: Number>(
         _ => (b, right),
     };
     let leading = a.layout.shape().dims()[..a.axes].iter().enumerate();
-    let stack = Walk::nest(
+    let stack = LoopNest::from_axes(
         leading.map(|(axis, &size)| (size, [a.layout.strides()[axis], b.layout.strides()[axis]])),
         [a.layout.offset(), b.layout.offset()],
     );
@@ -223,7 +221,7 @@ const fn panel_rows(m: usize, multiplications: usize) -> usize {
 
 /// Matrices in the last two axes of a layout, one for each index into the leading axes.
 #[derive(Debug)]
-struct Stack<'a> {
+struct MatrixBatch<'a> {
     layout: &'a Layout,
     /// The number of leading axes.
     axes: usize,
@@ -233,7 +231,7 @@ struct Stack<'a> {
     col_stride: usize,
 }
 
-impl<'a> Stack<'a> {
+impl<'a> MatrixBatch<'a> {
     /// `None` for a layout of fewer than two axes.
     #[inline]
     fn new(layout: &'a Layout) -> Option<Self> {
@@ -255,7 +253,7 @@ impl<'a> Stack<'a> {
     }
 
     /// The multiplications of the product of one of these with one of those.
-    const fn multiplications(&self, rhs: &Stack<'_>) -> usize {
+    const fn multiplications(&self, rhs: &MatrixBatch<'_>) -> usize {
         self.rows.saturating_mul(rhs.cols).saturating_mul(self.cols)
     }
 
@@ -282,11 +280,11 @@ pub(super) struct Matrix<'a, T> {
 
 /// What a product does to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum Output {
     /// It becomes the product.
-    Replaced,
+    Overwrite,
     /// The product is added to it.
-    AddedTo,
+    Accumulate,
 }
 
 impl<'a, T> Matrix<'a, T> {
@@ -324,7 +322,7 @@ impl<'a, T> Matrix<'a, T> {
 }
 
 /// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
-pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Target) {
+pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Output) {
     #[cfg(test)]
     GEMM_CALL.with_borrow_mut(|call| {
         if call.is_some() {
@@ -338,14 +336,14 @@ pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T
         return;
     }
     if !has_pack_buffer() {
-        plain::product(lhs, rhs, out, target);
+        scalar::product(lhs, rhs, out, target);
         return;
     }
     let piece = k.div_ceil(k.div_ceil(DEPTH));
     for start in (0..k).step_by(piece) {
         let depth = piece.min(k - start);
         let (lhs, rhs) = (lhs.columns(start, depth), rhs.transposed().columns(start, depth).transposed());
-        shallow(lhs, rhs, out, if start == 0 { target } else { Target::AddedTo });
+        gemm_block(lhs, rhs, out, if start == 0 { target } else { Output::Accumulate });
     }
 }
 
@@ -360,7 +358,7 @@ fn has_pack_buffer() -> bool {
 const DEPTH: usize = 256;
 
 /// As [`gemm`], by the kernels of the `gemm` crates.
-fn shallow<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Target) {
+fn gemm_block<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Output) {
     let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
     // Once per panel, which costs nothing beside the product, and what the kernel is allowed to touch rests on it.
     assert_eq!((rhs.rows, out.len()), (k, m * n));
@@ -380,14 +378,14 @@ fn shallow<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], targe
             out.as_mut_ptr(),
             n as isize,
             1,
-            target == Target::AddedTo,
+            target == Output::Accumulate,
             right.as_ptr(),
             rhs.row_stride as isize,
             rhs.col_stride as isize,
             left.as_ptr(),
             lhs.row_stride as isize,
             lhs.col_stride as isize,
-            if target == Target::AddedTo { T::ONE } else { T::ZERO },
+            if target == Output::Accumulate { T::ONE } else { T::ZERO },
             T::ONE,
             false,
             false,

@@ -1,8 +1,8 @@
 //! The CPU backend: plain loops over slices, shared among the threads of the backend's own pool.
 //!
-//! There is one file per family of kernels. Kernels are generic over the traits of `number`; `dispatch` selects the element type
-//! at run time. `operands` turns views of any layout into slices, so that elementwise functions see slices only. `parallel`
-//! splits work by its shape alone, so results do not depend on the number of threads.
+//! There is one file per family of kernels. Kernels are generic over the traits of `number`; `dispatch` selects the element
+//! type at run time. `operands` converts views of any layout to slices, so that elementwise functions process only slices.
+//! `parallel` splits work by shape, so that results do not depend on the number of threads.
 
 mod activation;
 mod angle;
@@ -18,7 +18,9 @@ mod elementwise;
 mod erf;
 mod exp;
 mod fold;
+mod im2col;
 mod index;
+mod loop_nest;
 mod matmul;
 mod norm;
 mod number;
@@ -40,8 +42,6 @@ mod sort;
 #[cfg(test)]
 mod testing;
 mod unary;
-mod unfold;
-mod walk;
 
 #[cfg(test)]
 pub(crate) use self::matmul::GEMM_CALL;
@@ -50,34 +50,34 @@ pub(crate) use self::scalar::element_bytes;
 use bfc_core::{AddressSpace, MemoryKind};
 
 use self::parallel::Workers;
-use crate::backend::{Backend, Checked, DeviceRules, Kernel, Workspace, demand, sealed};
+use crate::backend::{Backend, Checked, DeviceRules, Kernel, Workspace, rules, sealed};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
-/// Computes on this machine's processor, on memory that the host can reach.
+/// A backend that computes on the CPU, in host memory.
 #[derive(Debug)]
 pub struct CpuBackend {
     workers: Workers,
 }
 
 impl CpuBackend {
-    /// A backend with `threads` threads. With one, all work is done on the calling thread.
+    /// Creates a backend with `threads` threads, one of which is the calling thread.
     ///
     /// # Errors
-    /// [`Error::BadArgument`](crate::Error::BadArgument) for no threads; [`Error::NoDevice`](crate::Error::NoDevice) if
-    /// the system refuses so many.
+    /// [`Error::BadArgument`](crate::Error::BadArgument) for 0 threads; [`Error::NoDevice`](crate::Error::NoDevice) if the
+    /// system cannot start the threads.
     pub fn new(threads: usize) -> Result<Self> {
         Ok(Self { workers: Workers::new(threads)? })
     }
 
-    /// How many threads share the work.
+    /// The number of threads.
     #[must_use]
     pub const fn threads(&self) -> usize {
         self.workers.threads()
     }
 }
 
-/// Bytes that kernels of this backend take while they run.
+/// The size of a kernel's workspace on the CPU, in bytes.
 pub(super) fn workspace(of: Workspace<'_>) -> usize {
     match of {
         Workspace::Reduce { shape, axes, dtype } => reduce::workspace(shape, axes, dtype),
@@ -93,7 +93,7 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
         Workspace::Attention { query, value, dtype } => {
             attention::workspace(query.dims(), value.dims(), dtype)
         }
-        // One thread adds them up where they belong.
+        // One thread adds the elements directly to the output.
         Workspace::ScatterAdd { .. } => 0,
     }
 }
@@ -122,10 +122,10 @@ impl Backend for CpuBackend {
     }
 
     fn chunk_elements(&self) -> usize {
-        demand::chunk_elements(DeviceRules::Cpu)
+        rules::chunk_elements(DeviceRules::Cpu)
     }
 
-    // Long kernels are never inlined here: the function would grow to a size at which compilers are slow.
+    // Long kernels are `inline(never)`: otherwise this function would take very long to compile.
     fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {
         let workers = &self.workers;
         match *kernel {
@@ -250,7 +250,7 @@ impl Backend for CpuBackend {
 
 #[cfg(test)]
 impl CpuBackend {
-    /// Runs a kernel on operands of a test, which have no device.
+    /// Runs a kernel on the operands of a test, which have no device.
     pub(in crate::backend) fn run(&self, op: &'static str, mut kernel: Kernel<'_>) -> Result<()> {
         Backend::run(self, op, &mut kernel, Checked::by_test())
     }
@@ -269,7 +269,7 @@ mod tests {
 
     const DIMS: [usize; 2] = [2, 2];
 
-    /// Every kernel, called with memory that has addresses only; with the name of each.
+    /// Runs every kernel on address-only memory. Returns the name and the result of each.
     fn results(backend: &dyn Backend) -> Vec<(&'static str, Result<()>)> {
         let buffer = |dtype| Buffer::unreachable(&DIMS, dtype);
         let (x, i, c) = (buffer(DType::F32), buffer(DType::I64), buffer(DType::Bool));

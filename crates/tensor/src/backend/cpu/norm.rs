@@ -1,4 +1,4 @@
-//! Layer normalization: every row brought to mean 0 and variance 1. A row may be of several axes.
+//! Layer normalization: normalizes each row to mean 0 and variance 1. A row may span several axes.
 
 mod channels;
 mod row;
@@ -20,7 +20,7 @@ use crate::storage::{View, ViewMut};
 use row::{Gradient, Normalize, repeated_row};
 pub(super) use sums::{layer_norm_sums, workspace};
 
-/// The mean of a row and 1/√(variance + ε), by which it is scaled.
+/// The mean μ of a row and its scale 1/√(σ² + ε).
 type Statistics<T> = [T; 2];
 
 /// See [`Kernel::LayerNorm`](crate::backend::Kernel::LayerNorm).
@@ -36,16 +36,16 @@ pub(super) fn layer_norm(
     let width = width(&input, statistics.layout());
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, input)?;
-        let met = (repeated_row::<T>(op, weight, width)?, repeated_row::<T>(op, bias, width)?);
+        let rows_of_parameters = (repeated_row::<T>(op, weight, width)?, repeated_row::<T>(op, bias, width)?);
         let affine = Affine::<T>::new(op, weight, bias)?;
         let epsilon = T::from_f64(epsilon);
         let (out, statistics) = (host_mut::<T>(op, out)?, host_mut::<T>(op, statistics)?);
-        let (rows, of_rows) = cut(width);
+        let (rows, of_rows) = chunk_sizes(width);
         workers.zipped([out, statistics], [rows, of_rows], &|chunk, [out, statistics]| {
             let starts = (chunk * rows..).step_by(width);
             let rows = out.chunks_mut(width).zip(statistics.chunks_mut(2));
             starts.zip(rows).for_each(|(start, (out, statistics))| {
-                if let ((Some(weight), Some(bias)), Some(x)) = (met, source.slice(start..start + width)) {
+                if let ((Some(weight), Some(bias)), Some(x)) = (rows_of_parameters, source.slice(start..start + width)) {
                     let row = Normalize { x, affine: [weight, bias], out, centered, epsilon };
                     statistics.copy_from_slice(&simd::run(row));
                     return;
@@ -73,7 +73,7 @@ pub(super) fn layer_norm(
     })
 }
 
-/// The mean, which is 0 unless the row is `centered`, and the scale.
+/// Computes the mean, which is 0 unless the row is `centered`, and the scale.
 fn statistics_of<T: Float>(row: &[T], centered: bool, epsilon: T) -> Statistics<T> {
     let count = T::from_f64(row.len() as f64);
     let mean = if centered { fold_slice::<T, Sum>(row) / count } else { T::ZERO };
@@ -81,7 +81,7 @@ fn statistics_of<T: Float>(row: &[T], centered: bool, epsilon: T) -> Statistics<
     [mean, T::ONE / (squares / count + epsilon).sqrt()]
 }
 
-/// What a normalized row is multiplied with, and what is added to it.
+/// The affine parameters of a normalization.
 enum Affine<'a, T> {
     Neither,
     Weight(Source<'a, T>),
@@ -99,13 +99,13 @@ impl<'a, T: Float> Affine<'a, T> {
         })
     }
 
-    /// Both, if neighbours among the elements numbered `range` meet the same.
+    /// Weight and bias as runs, if neighboring elements in `range` share them.
     fn runs(&self, range: Range<usize>) -> Option<impl Iterator<Item = Run<(T, T)>>> {
         let Self::Both(pair) = self else { return None };
         pair.runs(range)
     }
 
-    /// To the elements from number `start` on.
+    /// Applies the parameters to elements, starting at number `start`.
     fn apply(&self, start: usize, out: &mut [T]) {
         match self {
             Self::Neither => {}
@@ -129,19 +129,19 @@ pub(super) fn layer_norm_grad(
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, of.input)?;
         let weighted = of.weight.map(|weight| Pair::<T, T>::new(op, grad, weight)).transpose()?;
-        let met = repeated_row::<T>(op, of.weight, width)?;
+        let rows_of_parameters = repeated_row::<T>(op, of.weight, width)?;
         let weight = of.weight.map(|weight| Source::<T>::new(op, weight)).transpose()?;
         let grad = Source::<T>::new(op, grad)?;
         let statistics = &host::<T>(op, &of.statistics)?[of.statistics.layout().offset()..];
         let count = T::from_f64(width as f64);
-        workers.chunks(host_mut::<T>(op, out)?, cut(width).0, &|start, part| {
+        workers.chunks(host_mut::<T>(op, out)?, chunk_sizes(width).0, &|start, part| {
             for (row, out) in (start / width..).zip(part.chunks_mut(width)) {
                 let first = row * width;
                 let [mean, scale] = [statistics[2 * row], statistics[2 * row + 1]];
                 let range = first..first + width;
                 if let (Some(x), Some(grad)) = (source.slice(range.clone()), grad.slice(range.clone())) {
                     let (statistics, centered) = ([mean, scale], of.centered);
-                    if let Some(weight) = met {
+                    if let Some(weight) = rows_of_parameters {
                         simd::run(Gradient { x, grad, weight, out, statistics, centered });
                         continue;
                     }
@@ -150,7 +150,7 @@ pub(super) fn layer_norm_grad(
                         continue;
                     }
                 }
-                // What reaches the normalized row: g w.
+                // The gradient of the normalized row: g w.
                 match &weighted {
                     Some(pair) => pair.each(first, out, |out, g, w| *out = g * w),
                     None => grad.load(first, out),
@@ -164,14 +164,14 @@ pub(super) fn layer_norm_grad(
     })
 }
 
-/// The elements of a row, of which there are as many as statistics; rows of no elements are not gone through.
+/// The number of elements of a row; 1 for empty rows, which are not visited.
 fn width(input: &View<'_>, statistics: &Layout) -> usize {
     let rows = statistics.shape().elements() / 2;
     input.layout().shape().elements().checked_div(rows).unwrap_or(1).max(1)
 }
 
-/// Elements per chunk, a whole number of rows, and elements of statistics that belong to them.
-fn cut(width: usize) -> (usize, usize) {
+/// The chunk lengths of elements and of statistics, for a whole number of rows.
+fn chunk_sizes(width: usize) -> (usize, usize) {
     let rows = light_runs(width.saturating_mul(4));
     (rows.saturating_mul(width), rows * 2)
 }

@@ -1,30 +1,30 @@
-//! The arithmetic that kernels are written in: one trait for all numbers, one for floats.
+//! The arithmetic of kernels: traits for all numbers, for floats and for integers.
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
 
 use super::{angle, erf, exp, power};
 use crate::shape::{RawElement, Scalar};
 
-/// A number that is kept in memory.
+/// A number type of tensors.
 pub(super) trait Stored: RawElement {
-    /// The nearest number; floats become integers by cutting towards zero and saturating, wide integers wrap.
+    /// The nearest value. Floats become integers by truncation and saturate; wide integers wrap.
     fn from_scalar(value: Scalar) -> Self;
 }
 
-/// A number that kernels calculate with. Integer arithmetic wraps, so that nothing here can trap.
+/// A number type with arithmetic. Integer arithmetic wraps, so that it never panics.
 pub(super) trait Number: Stored {
     /// 0
     const ZERO: Self;
     /// 1
     const ONE: Self;
-    /// Not larger than any number; -∞ for floats.
+    /// The smallest value; -∞ for floats.
     const LOWEST: Self;
-    /// Not smaller than any number; ∞ for floats.
+    /// The largest value; ∞ for floats.
     const HIGHEST: Self;
-    /// Whether sums, products and extremes of many are the same in whatever order they are folded.
+    /// Whether the results of reductions do not depend on their order.
     const ORDERLESS: bool;
 
-    /// The nearest number; integers are cut towards zero and saturate.
+    /// The nearest value; integers truncate and saturate.
     fn from_f64(value: f64) -> Self;
 
     /// self + rhs
@@ -35,22 +35,22 @@ pub(super) trait Number: Stored {
     fn times(self, rhs: Self) -> Self;
     /// self / rhs; 0 for an integer divided by 0.
     fn over(self, rhs: Self) -> Self;
-    /// self · factor + term, of floats rounded once. Only for loops that [vectorise](super::simd): for a processor that has no
-    /// instruction for it, and in code that is compiled for such ones too, it is a call.
+    /// self · factor + term; a fused multiply-add for floats. Only for loops that [vectorize](super::simd): elsewhere it is a
+    /// function call.
     fn fused(self, factor: Self, term: Self) -> Self;
     /// -self
     fn negative(self) -> Self;
     /// |self|
     fn magnitude(self) -> Self;
-    /// Whether this is no number at all.
+    /// Whether the value is NaN.
     fn is_nan(self) -> bool;
 
-    /// The larger of two; NaN if either is.
+    /// max(self, rhs); NaN if either argument is NaN.
     fn larger(self, rhs: Self) -> Self {
         if self > rhs || self.is_nan() { self } else { rhs }
     }
 
-    /// The smaller of two; NaN if either is.
+    /// min(self, rhs); NaN if either argument is NaN.
     fn smaller(self, rhs: Self) -> Self {
         if self < rhs || self.is_nan() { self } else { rhs }
     }
@@ -66,7 +66,7 @@ pub(super) trait Number: Stored {
         }
     }
 
-    /// At least `low` and at most `high`; NaN stays NaN.
+    /// min(max(self, low), high); NaN stays NaN.
     fn clamped(self, low: Self, high: Self) -> Self {
         if self < low {
             low
@@ -77,9 +77,9 @@ pub(super) trait Number: Stored {
         }
     }
 
-    /// max(self, 0), but NaN stays NaN: an error in the data must not vanish. -0 becomes 0 (on a GPU it stays).
-    // Something is done to both: in place, a compiler would else write only the numbers that change, and to write some of those that lie
-    // together takes many processors dozens of steps.
+    /// max(self, 0). NaN stays NaN, so that errors in the data do not disappear. -0 becomes 0 (on a GPU it stays).
+    // Adds 0, so that both branches change the value. Otherwise the compiler uses masked stores when this runs in place, and
+    // those are slow on many processors.
     fn rectified(self) -> Self {
         if self < Self::ZERO { Self::ZERO } else { self.plus(Self::ZERO) }
     }
@@ -100,7 +100,7 @@ macro_rules! stored {
 
 stored!(f32, f64, i64, i32, u8);
 
-/// What is the same for all numbers, since `as` knows what to do.
+/// Defines `from_f64`, which is a cast for all numbers.
 macro_rules! from_wide {
     () => {
         fn from_f64(value: f64) -> Self {
@@ -110,7 +110,7 @@ macro_rules! from_wide {
 }
 
 macro_rules! float_number {
-    ($type:ident, exp: $exp:path, vectorises: $vectorises:literal, ln: $ln:path, ln_1p: $ln_1p:path, tanh: $tanh:path, erf: $erf:path,
+    ($type:ident, exp: $exp:path, vectorizes: $vectorizes:literal, ln: $ln:path, ln_1p: $ln_1p:path, tanh: $tanh:path, erf: $erf:path,
         sin: $sin:path, cos: $cos:path, below: $limit:expr, powf: $powf:path) => {
         impl Number for $type {
             const ZERO: Self = 0.0;
@@ -157,7 +157,7 @@ macro_rules! float_number {
 
         impl Float for $type {
             const LARGE_ANGLE: Self = $limit;
-            const EXP_VECTORISES: bool = $vectorises;
+            const EXP_VECTORIZES: bool = $vectorizes;
 
             #[inline(always)]
             fn exp(self) -> Self {
@@ -303,7 +303,7 @@ macro_rules! integer {
     )*};
 }
 
-/// |x| of a number that has no sign, so that the macro may call it like the others.
+/// |x| of an unsigned number, for the macro.
 trait UnsignedAbs {
     fn itself(self) -> Self;
 }
@@ -314,9 +314,9 @@ impl UnsignedAbs for u8 {
     }
 }
 
-float_number!(f32, exp: exp::exp_f32, vectorises: true, ln: exp::log_f32, ln_1p: exp::log_1p_f32, tanh: exp::tanh_f32, erf: erf::erf_f32,
+float_number!(f32, exp: exp::exp_f32, vectorizes: true, ln: exp::log_f32, ln_1p: exp::log_1p_f32, tanh: exp::tanh_f32, erf: erf::erf_f32,
     sin: angle::sin_f32, cos: angle::cos_f32, below: angle::LIMIT, powf: power::pow_f32);
-float_number!(f64, exp: f64::exp, vectorises: false, ln: f64::ln, ln_1p: f64::ln_1p, tanh: f64::tanh, erf: erf::erf_f64,
+float_number!(f64, exp: f64::exp, vectorizes: false, ln: f64::ln, ln_1p: f64::ln_1p, tanh: f64::tanh, erf: erf::erf_f64,
     sin: f64::sin, cos: f64::cos, below: f64::INFINITY, powf: f64::powf);
 integer_number!(i64, wrapping_abs);
 integer_number!(i32, wrapping_abs);
@@ -324,19 +324,19 @@ integer_number!(u8, itself);
 
 integer!(i64, i32, u8);
 
-/// A number without a fraction.
+/// An integer type.
 pub(super) trait Integer: Number {
-    /// self to a power.
+    /// self raised to `exponent`, wrapping.
     fn raised(self, exponent: u64) -> Self;
-    /// The same bits without a sign, of wider types those of the sign in front.
+    /// The bits, sign-extended to 64 bits.
     fn unsigned(self) -> u64;
 
-    /// self to a power; to one below 0 it is 1 by a power, cut towards zero as in divisions: 0 but for 1 and -1.
+    /// self raised to `exponent`. For a negative exponent, the reciprocal truncated to an integer: 0 except for 1 and -1.
     fn power(self, exponent: Self) -> Self {
         if exponent >= Self::ZERO {
             self.raised(exponent.unsigned())
         } else if self.magnitude() == Self::ONE {
-            // Which are their own inverses.
+            // 1 and -1 are their own inverses.
             self.raised(exponent.unsigned() % 2)
         } else {
             Self::ZERO
@@ -344,7 +344,7 @@ pub(super) trait Integer: Number {
     }
 }
 
-/// A number with a fraction.
+/// A float type.
 pub(super) trait Float:
     Number
     + Add<Output = Self>
@@ -356,12 +356,11 @@ pub(super) trait Float:
     + Div<Output = Self>
     + Neg<Output = Self>
 {
-    /// From here on an angle is too large for [`sin_of_small`](Self::sin_of_small) and
-    /// [`cos_of_small`](Self::cos_of_small).
+    /// The smallest angle that [`sin_of_small`](Self::sin_of_small) and [`cos_of_small`](Self::cos_of_small) do not support.
     const LARGE_ANGLE: Self;
 
-    /// Whether [`exp`](Self::exp) is arithmetic, which vectorizes, and not a call.
-    const EXP_VECTORISES: bool;
+    /// Whether [`exp`](Self::exp) vectorizes instead of calling a function.
+    const EXP_VECTORIZES: bool;
 
     /// eˣ
     fn exp(self) -> Self;
@@ -369,11 +368,11 @@ pub(super) trait Float:
     fn ln(self) -> Self;
     /// √x
     fn sqrt(self) -> Self;
-    /// The largest whole number that is not above it.
+    /// ⌊x⌋
     fn floor(self) -> Self;
-    /// The least whole number that is not below it.
+    /// ⌈x⌉
     fn ceil(self) -> Self;
-    /// The nearest whole number; of two, the even one.
+    /// The nearest integer, ties to even.
     fn round_ties_even(self) -> Self;
     /// tanh x
     fn tanh(self) -> Self;
@@ -383,14 +382,14 @@ pub(super) trait Float:
     fn sin(self) -> Self;
     /// cos x
     fn cos(self) -> Self;
-    /// The same as [`sin`](Self::sin), for |x| below [`LARGE_ANGLE`](Self::LARGE_ANGLE), in loops that vectorise.
+    /// sin x for |x| < [`LARGE_ANGLE`](Self::LARGE_ANGLE), without branches.
     fn sin_of_small(self) -> Self;
-    /// The same as [`cos`](Self::cos), for |x| below [`LARGE_ANGLE`](Self::LARGE_ANGLE), in loops that vectorise.
+    /// cos x for |x| < [`LARGE_ANGLE`](Self::LARGE_ANGLE), without branches.
     fn cos_of_small(self) -> Self;
-    /// ln(1 + x), exact for small x, for x from 0 to 1
+    /// ln(1 + x) for 0 ≤ x ≤ 1, accurate for small x
     fn ln_1p(self) -> Self;
-    /// x to the power of another number
+    /// x raised to `exponent`
     fn powf(self, exponent: Self) -> Self;
-    /// The largest number below this one.
+    /// The largest value below x.
     fn next_down(self) -> Self;
 }

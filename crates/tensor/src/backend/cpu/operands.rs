@@ -1,8 +1,8 @@
-//! The operands of a kernel: what one, two or three views hold, gone through together.
+//! The operands of elementwise kernels: one, two or three views of any layout, visited together.
 //!
-//! A function of elements is applied to slices alone, in one loop that the compiler vectorises ([`simd`]). What lies side by
-//! side in memory is such a slice; everything else (repeated, strided, backwards) is copied first, a block at a time that stays in
-//! the nearest cache. So the ways through memory are compiled once for each element type, and not again for each function.
+//! Functions are applied only to slices, in one loop that the compiler vectorizes ([`simd`]). Contiguous elements are such
+//! slices. Broadcast, strided and reversed elements are first copied, in blocks that fit into the L1 cache. So the strided
+//! loops are compiled once per element type and not once per function.
 
 mod source;
 
@@ -12,71 +12,71 @@ pub(super) use self::source::Source;
 
 use self::source::{PIECE, Reader, Row, STRIDED, gather};
 use super::dispatch::host;
+use super::loop_nest::{LoopNest, Segment};
 use super::parallel::Workers;
 use super::simd;
-use super::walk::{Segment, Walk};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::RawElement;
 use crate::storage::View;
 
-/// Rows of at least so many elements are gone through one by one where no operand has to be copied; shorter ones in blocks.
+/// The smallest row that is processed on its own; shorter rows are copied and processed in blocks.
 const LONG_ROW: usize = 64;
 
-/// What gets the elements of two operands, piece by piece, and the number of the first.
+/// Receives slices of two operands and the number of their first element.
 type Visit2<'v, A, B> = dyn FnMut(usize, &[A], &[B]) + 'v;
 
-/// The same of three.
+/// Receives slices of three operands and the number of their first element.
 type Visit3<'v, A, B, C> = dyn FnMut(usize, &[A], &[B], &[C]) + 'v;
 
-/// An element, or one of each operand, that is repeated side by side.
+/// An element, or one element of each operand, that repeats `len` times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Run<V> {
     pub(super) len: usize,
     pub(super) value: V,
 }
 
-/// Elements of two views of one shape.
+/// The elements of two views of one shape.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair<'a, A, B> {
     a: &'a [A],
     b: &'a [B],
-    walk: Walk<2>,
+    nest: LoopNest<2>,
 }
 
 impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
-    /// The elements of the views, which must be of types `A` and `B`.
+    /// Creates a pair from two views, which must have the types `A` and `B`.
     pub(super) fn new(op: &'static str, a: View<'a>, b: View<'a>) -> Result<Self> {
         Ok(Self::of((host(op, &a)?, a.layout()), (host(op, &b)?, b.layout())))
     }
 
-    /// The same of what is on the host. The pair is some hundred bytes, which take long to move: by this it is made where it stays.
+    /// Creates a pair from host slices. Inlined, because a pair is several hundred bytes and expensive to move.
     #[inline(always)]
     pub(super) fn of((a, of_a): (&'a [A], &Layout), (b, of_b): (&'a [B], &Layout)) -> Self {
-        Self { a, b, walk: Walk::new([of_a, of_b]) }
+        Self { a, b, nest: LoopNest::new([of_a, of_b]) }
     }
 
-    /// Calls `f` with each element of `out` and those of the pair that belong to it, from number `start` on.
+    /// Calls `f` with each element of `out` and the pair's elements, starting at number `start`.
     pub(super) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A, B) + Copy) {
         let len = out.len();
         self.pieces(start, len, &mut |first, a, b| simd::zip2(&mut out[first..first + a.len()], a, b, f));
     }
 
-    /// The elements numbered `range`, if both operands repeat them side by side.
+    /// The elements with numbers in `range` as runs, if both operands repeat their elements.
     pub(super) fn runs(&self, range: Range<usize>) -> Option<impl Iterator<Item = Run<(A, B)>>> {
         let run = |Segment { starts: [a, b], len }| Run { len, value: (self.a[a], self.b[b]) };
-        (self.walk.inner() == [0, 0]).then(|| self.walk.segments(range).map(run))
+        (self.nest.inner() == [0, 0]).then(|| self.nest.segments(range).map(run))
     }
 
-    /// Calls `visit` with the elements from number `start` on, each once, as slices of one length; its first argument is the
-    /// number of their first element, counted from `start`.
+    /// Calls `visit` with slices of `len` elements in total, starting at number `start`. Its first argument is the number of
+    /// the slices' first element, counted from `start`. Each element occurs once, in any order.
     fn pieces(&self, start: usize, len: usize, visit: &mut Visit2<'_, A, B>) {
         let range = start..start + len;
-        let long_rows = self.walk.inner_len() >= LONG_ROW.min(len);
-        match self.walk.inner() {
+        let long_rows = self.nest.inner_len() >= LONG_ROW.min(len);
+        match self.nest.inner() {
             [1, 1] if long_rows => {
                 let mut first = 0;
-                for Segment { starts: [a, b], len } in self.walk.segments(range) {
+                for Segment { starts: [a, b], len } in self.nest.segments(range) {
                     visit(first, &self.a[a..a + len], &self.b[b..b + len]);
                     first += len;
                 }
@@ -84,7 +84,7 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
             [s @ (0 | 1), t @ (0 | 1)] if long_rows => {
                 let (mut of_a, mut of_b) = (Row::new(), Row::new());
                 let mut first = 0;
-                for Segment { starts: [a, b], len } in self.walk.segments(range) {
+                for Segment { starts: [a, b], len } in self.nest.segments(range) {
                     for start in (0..len).step_by(PIECE) {
                         let len = PIECE.min(len - start);
                         let a = of_a.read(self.a, a + s * start, s, len);
@@ -94,8 +94,8 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
                 }
             }
             [0 | 1, 0 | 1] => {
-                let mut a = Reader::new(Source::along(self.a, self.walk.only(0)));
-                let mut b = Reader::new(Source::along(self.b, self.walk.only(1)));
+                let mut a = Reader::new(Source::along(self.a, self.nest.only(0)));
+                let mut b = Reader::new(Source::along(self.b, self.nest.only(1)));
                 for first in (0..len).step_by(PIECE) {
                     let piece = start + first..start + len.min(first + PIECE);
                     visit(first, a.read(piece.clone()), b.read(piece));
@@ -103,7 +103,7 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
             }
             [s, t] => {
                 let (mut of_a, mut of_b) = ([A::default(); STRIDED], [B::default(); STRIDED]);
-                self.walk.tiles(range, STRIDED, &mut |tile| {
+                self.nest.tiles(range, STRIDED, &mut |tile| {
                     for (first, Segment { starts: [a, b], len }) in tile.rows() {
                         let (a, b) =
                             (gather(&mut of_a, self.a, a, s, len), gather(&mut of_b, self.b, b, t, len));
@@ -114,7 +114,7 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
         }
     }
 
-    /// out = f(a, b) for all elements.
+    /// `out[i] = f(a[i], b[i])`.
     pub(super) fn map<U: Send>(
         &self,
         workers: &Workers,
@@ -128,23 +128,23 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
     }
 }
 
-/// Elements of three views of one shape.
+/// The elements of three views of one shape.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Triple<'a, A, B, C> {
     a: &'a [A],
     b: &'a [B],
     c: &'a [C],
-    walk: Walk<3>,
+    nest: LoopNest<3>,
 }
 
 impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
-    /// The elements of the views, which must be of types `A`, `B` and `C`.
+    /// Creates a triple from three views, which must have the types `A`, `B` and `C`.
     pub(super) fn new(op: &'static str, a: View<'a>, b: View<'a>, c: View<'a>) -> Result<Self> {
-        let walk = Walk::new([a.layout(), b.layout(), c.layout()]);
-        Ok(Self { a: host(op, &a)?, b: host(op, &b)?, c: host(op, &c)?, walk })
+        let nest = LoopNest::new([a.layout(), b.layout(), c.layout()]);
+        Ok(Self { a: host(op, &a)?, b: host(op, &b)?, c: host(op, &c)?, nest })
     }
 
-    /// out = f(a, b, c) for all elements.
+    /// `out[i] = f(a[i], b[i], c[i])`.
     pub(super) fn map<U: Send>(
         &self,
         workers: &Workers,
@@ -161,14 +161,14 @@ impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
         });
     }
 
-    /// As [`Pair::pieces`].
+    /// Like [`Pair::pieces`].
     fn pieces(&self, start: usize, len: usize, visit: &mut Visit3<'_, A, B, C>) {
         let range = start..start + len;
-        let long_rows = self.walk.inner_len() >= LONG_ROW.min(len);
-        match self.walk.inner() {
+        let long_rows = self.nest.inner_len() >= LONG_ROW.min(len);
+        match self.nest.inner() {
             [1, 1, 1] if long_rows => {
                 let mut first = 0;
-                for Segment { starts: [a, b, c], len } in self.walk.segments(range) {
+                for Segment { starts: [a, b, c], len } in self.nest.segments(range) {
                     visit(first, &self.a[a..a + len], &self.b[b..b + len], &self.c[c..c + len]);
                     first += len;
                 }
@@ -176,7 +176,7 @@ impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
             [s @ (0 | 1), t @ (0 | 1), u @ (0 | 1)] if long_rows => {
                 let (mut of_a, mut of_b, mut of_c) = (Row::new(), Row::new(), Row::new());
                 let mut first = 0;
-                for Segment { starts: [a, b, c], len } in self.walk.segments(range) {
+                for Segment { starts: [a, b, c], len } in self.nest.segments(range) {
                     for start in (0..len).step_by(PIECE) {
                         let len = PIECE.min(len - start);
                         let a = of_a.read(self.a, a + s * start, s, len);
@@ -187,9 +187,9 @@ impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
                 }
             }
             [0 | 1, 0 | 1, 0 | 1] => {
-                let mut a = Reader::new(Source::along(self.a, self.walk.only(0)));
-                let mut b = Reader::new(Source::along(self.b, self.walk.only(1)));
-                let mut c = Reader::new(Source::along(self.c, self.walk.only(2)));
+                let mut a = Reader::new(Source::along(self.a, self.nest.only(0)));
+                let mut b = Reader::new(Source::along(self.b, self.nest.only(1)));
+                let mut c = Reader::new(Source::along(self.c, self.nest.only(2)));
                 for first in (0..len).step_by(PIECE) {
                     let piece = start + first..start + len.min(first + PIECE);
                     visit(first, a.read(piece.clone()), b.read(piece.clone()), c.read(piece));
@@ -198,7 +198,7 @@ impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
             [s, t, u] => {
                 let (mut of_a, mut of_b) = ([A::default(); STRIDED], [B::default(); STRIDED]);
                 let mut of_c = [C::default(); STRIDED];
-                self.walk.tiles(range, STRIDED, &mut |tile| {
+                self.nest.tiles(range, STRIDED, &mut |tile| {
                     for (first, Segment { starts: [a, b, c], len }) in tile.rows() {
                         let (a, b) =
                             (gather(&mut of_a, self.a, a, s, len), gather(&mut of_b, self.b, b, t, len));

@@ -1,11 +1,12 @@
-//! Work cut into chunks by its shape alone, done by the thread that asks for it and by helpers of the backend's own.
+//! Parallel loops: the calling thread and the backend's helper threads process chunks of a slice.
 //!
-//! The number of threads decides only who does a chunk, never where a chunk begins. So no result depends on it.
+//! Chunk boundaries depend only on the shape. The number of threads decides only which thread processes a chunk, so results
+//! do not depend on it.
 //!
-//! The thread that asks begins at once, and the helpers join as they wake: handing all of it over would cost two changes
-//! of thread an op, which is more than many an op takes.
+//! The calling thread starts immediately, and helpers join as they wake. Handing all work to helpers would add two thread
+//! switches per op, which take longer than many ops.
 
-mod gate;
+mod fork_join;
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,39 +14,38 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{DeviceFault, Error, Result};
 
-/// Elements per chunk where an element costs a few instructions. A multiple of every number of elements that kernels take at
-/// a time.
+/// Elements per chunk if an element costs a few instructions. A multiple of every block size that kernels use.
 pub(super) const LIGHT: usize = 32 * 1024;
 
-/// Elements per chunk where an element costs a function such as exp, or a few random bits.
+/// Elements per chunk if an element costs a function such as exp, or random bits.
 pub(super) const HEAVY: usize = 4 * 1024;
 
-/// Light chunks that it takes before helpers are called: on virtual machines it takes the thread that asks 70 µs to wake one.
+/// The smallest number of light chunks that is worth waking a helper, which takes 70 µs on virtual machines.
 const LIGHT_CHUNKS: usize = 8;
 
-/// How many chunks of so many elements there have to be before helpers are called.
-const fn fewest_shared(chunk: usize) -> usize {
+/// The smallest number of chunks of this size that helpers share.
+const fn min_shared_chunks(chunk: usize) -> usize {
     if chunk > LIGHT / 2 { LIGHT_CHUNKS } else { 2 }
 }
 
-/// How many runs of `cost` elements make up a chunk of light work; at least one.
+/// The number of items of `cost` elements in a chunk of light work; at least 1.
 pub(super) const fn light_runs(cost: usize) -> usize {
     if cost >= LIGHT || cost == 0 { 1 } else { LIGHT / cost }
 }
 
-/// The threads that share the work.
+/// The worker threads of a backend.
 #[derive(Debug)]
 pub(super) struct Workers {
-    /// All threads but the one that asks; `None` if there are no others.
+    /// The helper threads, without the calling thread; `None` if there are none.
     helpers: Option<ThreadPool>,
     threads: usize,
 }
 
 impl Workers {
-    /// The thread that asks for work to be done, and so many more that there are `threads`, in a pool of their own.
+    /// Starts `threads - 1` helper threads in a separate pool.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for no threads; [`Error::NoDevice`] if the system refuses so many.
+    /// [`Error::BadArgument`] for 0 threads; [`Error::NoDevice`] if the system cannot start the threads.
     pub(super) fn new(threads: usize) -> Result<Self> {
         let helpers = match threads {
             0 => {
@@ -72,16 +72,16 @@ impl Workers {
         Ok(Self { helpers, threads })
     }
 
-    /// How many threads there are.
+    /// The number of threads, including the calling thread.
     pub(super) const fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Who helps with work that is begun on this thread; `None` if it does everything itself.
+    /// The helpers for work that starts on this thread; `None` if it works alone.
     ///
-    /// A thread of another rayon pool works alone. While it waited for ours it would begin other pieces of its own
-    /// pool's work in the middle of an op: they would run without recording, be charged to that op, wait for locks that
-    /// are held below them, and pile up on the stack.
+    /// A thread of another rayon pool works alone. While it waits for helpers, rayon would run other jobs of that pool on it,
+    /// in the middle of an op. The accounts would charge those jobs to the op, and they could deadlock on locks that the
+    /// op holds.
     fn helpers(&self) -> Option<&ThreadPool> {
         let is_foreign = |pool: &&ThreadPool| {
             rayon::current_thread_index().is_some() && pool.current_thread_index().is_none()
@@ -89,7 +89,7 @@ impl Workers {
         self.helpers.as_ref().filter(|pool| !is_foreign(pool))
     }
 
-    /// Calls `work` with each of `count` pieces, which go to whoever is free. Fewer than `least` stay on this thread.
+    /// Calls `work` with each of `count` pieces, in parallel. With fewer than `least` pieces, the calling thread works alone.
     fn share<P: Send>(
         &self,
         count: usize,
@@ -103,13 +103,12 @@ impl Workers {
         let pieces = Mutex::new(pieces);
         let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
         let take_all = || std::iter::from_fn(next).for_each(work);
-        gate::work_together(pool, self.threads.min(count) - 1, &take_all);
+        fork_join::fork_join(pool, self.threads.min(count) - 1, &take_all);
     }
 
-    /// Calls `work` with each chunk of `out` and the number of its first element.
+    /// Calls `work` with each chunk of `out` and the index of its first element.
     ///
-    /// The closure is a trait object, so that the machinery of sharing is compiled once per element type and not once
-    /// per kernel.
+    /// The closure is a trait object, so that this code is compiled once per element type and not once per kernel.
     pub(super) fn chunks<T: Send>(
         &self,
         out: &mut [T],
@@ -124,21 +123,21 @@ impl Workers {
         }
         let count = out.len().div_ceil(chunk);
         let chunks = out.chunks_mut(chunk).enumerate();
-        self.share(count, fewest_shared(chunk), chunks, &|(index, part)| work(index * chunk, part));
+        self.share(count, min_shared_chunks(chunk), chunks, &|(index, part)| work(index * chunk, part));
     }
 
-    /// As [`chunks`](Self::chunks), over several slices of one length.
+    /// Like [`chunks`](Self::chunks), over several slices of equal length.
     pub(super) fn chunks_together<T: Send, const N: usize>(
         &self,
         slices: [&mut [T]; N],
         chunk: usize,
         work: &(dyn Fn(usize, [&mut [T]; N]) + Sync),
     ) {
-        self.zip(slices, [chunk; N], fewest_shared(chunk), &|index, parts| work(index * chunk, parts));
+        self.zip(slices, [chunk; N], min_shared_chunks(chunk), &|index, parts| work(index * chunk, parts));
     }
 
-    /// Calls `work` with the number of each chunk and that chunk of every slice. The slices have as many chunks as the first,
-    /// each of its own size. Elements may cost anything here.
+    /// Calls `work` with the number of each chunk and that chunk of every slice. All slices have the same number of chunks;
+    /// chunk sizes differ between slices. Shares the work from two chunks on.
     pub(super) fn zipped<T: Send, const N: usize>(
         &self,
         slices: [&mut [T]; N],
@@ -168,8 +167,8 @@ impl Workers {
         self.share(count, least, chunks.enumerate(), &|(index, parts)| work(index, parts));
     }
 
-    /// Cuts `out` into blocks and each block into parts, and calls `work` with the block's number, the number of the
-    /// part's first element within the block, and the part.
+    /// Splits `out` into blocks and each block into parts. Calls `work` with the block's number, the index of the part's
+    /// first element within the block, and the part.
     pub(super) fn parts<T: Send>(
         &self,
         out: &mut [T],
@@ -193,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_chunk_is_done_once_and_knows_where_it_begins() {
+    fn every_chunk_is_processed_once_with_its_start() {
         for threads in [1, 2, 3] {
             let workers = Workers::new(threads).unwrap();
             for len in [0, 1, 7, 8, 9, 100] {
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_that_belong_together_are_cut_at_the_same_places() {
+    fn zipped_slices_are_split_at_the_same_indices() {
         for threads in [1, 3] {
             let workers = Workers::new(threads).unwrap();
             let (mut a, mut b, mut c) = (vec![0; 50], vec![0; 50], vec![0; 50]);
@@ -253,11 +252,11 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_that_asks_works_beside_its_helpers() {
+    fn the_calling_thread_works_along_with_its_helpers() {
         for threads in [1, 2, 3] {
             let workers = Workers::new(threads).unwrap();
             let mut who: Vec<Option<ThreadId>> = vec![None; threads];
-            // Nobody goes on before all have come, so each does one chunk.
+            // All threads wait for each other, so that each processes one chunk.
             let all = Barrier::new(threads);
             workers.chunks(&mut who, 1, &|_, part| {
                 all.wait();
@@ -284,12 +283,12 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_another_pool_begins_no_other_work_meanwhile() {
+    fn a_thread_of_another_pool_runs_no_other_job_meanwhile() {
         let workers = Workers::new(2).unwrap();
         let other = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
         let inside = AtomicBool::new(false);
         let begin = || {
-            assert!(!inside.swap(true, Ordering::SeqCst), "a piece of work was begun inside another");
+            assert!(!inside.swap(true, Ordering::SeqCst), "a job started inside another");
             workers.chunks(&mut [0u8; 1 << 16], 64, &|_, part| part.fill(1));
             inside.store(false, Ordering::SeqCst);
         };

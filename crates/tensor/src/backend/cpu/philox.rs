@@ -18,7 +18,7 @@ const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
 /// The generator: 128 random bits for each counter. `L` counters side by side, word by word, so that loops over them
-/// vectorise.
+/// vectorize.
 #[inline(always)]
 fn philox4x32<const L: usize>(mut counter: [[u32; L]; 4], mut key: [u32; 2]) -> [[u32; L]; 4] {
     for round in 0..ROUNDS {

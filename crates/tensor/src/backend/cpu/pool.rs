@@ -5,7 +5,7 @@ use super::fold::{Sum, fold_slice};
 use super::number::{Float, Number};
 use super::parallel::{Workers, light_runs};
 use super::pool2x2::Pool2x2;
-use super::sliding::{Best, Sliding};
+use super::sliding::{Sliding, WindowMax};
 use crate::backend::{Pool, PoolAxis, not_host};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -21,14 +21,14 @@ enum Path {
     Pool2x2(Pool2x2),
     Sliding(Sliding),
     /// Window by window.
-    Each,
+    Generic,
 }
 
 impl Path {
     fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Self {
         let pool2x2 = || Pool2x2::new(axes, from, to).map(Self::Pool2x2);
         let sliding = || Sliding::new(axes, from, to).map(Self::Sliding);
-        pool2x2().or_else(sliding).unwrap_or(Self::Each)
+        pool2x2().or_else(sliding).unwrap_or(Self::Generic)
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn forward(
                 match &path {
                     Path::Pool2x2(pool2x2) => pool2x2.forward(pool, input, out),
                     Path::Sliding(sliding) => sliding.forward(pool, input, out),
-                    Path::Each => {
+                    Path::Generic => {
                         for (place, out) in out.iter_mut().enumerate() {
                             let at = [place / to[1], place % to[1]];
                             *out = match pool {
@@ -75,9 +75,9 @@ pub(super) fn forward(
 
 /// The first of the largest elements that a window sees, and where it is; NaN wins.
 fn largest<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize; 2]) -> (usize, T) {
-    let (columns, _) = axes[1].seen(at[1], from[1]);
+    let (columns, _) = axes[1].window_elements(at[1], from[1]);
     let mut best = None;
-    for y in axes[0].seen(at[0], from[0]).0 {
+    for y in axes[0].window_elements(at[0], from[0]).0 {
         for x in columns.clone() {
             let (place, value) = (y * from[1] + x, input[y * from[1] + x]);
             // Once NaN is the best, nothing is larger.
@@ -94,7 +94,8 @@ fn mean<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize
     if axes == [PoolAxis::Adaptive { outputs: 1 }; 2] {
         return fold_slice::<T, Sum>(input) / T::from_f64(input.len() as f64);
     }
-    let ((rows, high), (columns, wide)) = (axes[0].seen(at[0], from[0]), axes[1].seen(at[1], from[1]));
+    let ((rows, high), (columns, wide)) =
+        (axes[0].window_elements(at[0], from[0]), axes[1].window_elements(at[1], from[1]));
     let mut sum = T::ZERO;
     for y in rows {
         for x in columns.clone() {
@@ -129,7 +130,7 @@ pub(super) fn backward(
         let out = host_mut::<T>(op, out)?;
         workers.chunks(out, light_runs(of_in * 2) * of_in, &|start, part| {
             let first = start / of_in;
-            let mut best = Best::default();
+            let mut best = WindowMax::default();
             for (number, out) in (first..).zip(part.chunks_mut(of_in)) {
                 // There is none for a mean, which does not look.
                 let input = input.get(number * of_in..(number + 1) * of_in).unwrap_or_default();
@@ -137,13 +138,13 @@ pub(super) fn backward(
                 match &path {
                     Path::Pool2x2(pool2x2) => pool2x2.backward(pool, input, grad, out),
                     Path::Sliding(sliding) => sliding.backward(pool, input, grad, out, &mut best),
-                    Path::Each => {
+                    Path::Generic => {
                         out.fill(T::ZERO);
                         for (place, &grad) in grad.iter().enumerate() {
                             let at = [place / to[1], place % to[1]];
                             match pool {
                                 Pool::Max => out[largest(input, from, axes, at).0] += grad,
-                                Pool::Mean => spread(out, from, axes, at, grad),
+                                Pool::Mean => add_mean_grad(out, from, axes, at, grad),
                             }
                         }
                     }
@@ -155,8 +156,9 @@ pub(super) fn backward(
 }
 
 /// Gives each element that a window sees its share.
-fn spread<T: Float>(out: &mut [T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize; 2], grad: T) {
-    let ((rows, high), (columns, wide)) = (axes[0].seen(at[0], from[0]), axes[1].seen(at[1], from[1]));
+fn add_mean_grad<T: Float>(out: &mut [T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize; 2], grad: T) {
+    let ((rows, high), (columns, wide)) =
+        (axes[0].window_elements(at[0], from[0]), axes[1].window_elements(at[1], from[1]));
     let share = grad / T::from_f64(high as f64 * wide as f64);
     for y in rows {
         for x in columns.clone() {

@@ -38,7 +38,7 @@ impl Pool2x2 {
     pub(super) fn backward<T: Float>(self, pool: Pool, input: &[T], grad: &[T], out: &mut [T]) {
         match pool {
             Pool::Max => simd::run(Backward { pool2x2: self, input, grad, out, of: to_first_largest }),
-            Pool::Mean => simd::run(Spread { pool2x2: self, grad, out }),
+            Pool::Mean => simd::run(MeanBackward { pool2x2: self, grad, out }),
         }
     }
 }
@@ -52,13 +52,13 @@ fn to_first_largest<T: Float>([a, b, c, d]: [T; 4], grad: T) -> [T; 4] {
 }
 
 /// Gives each element a quarter of its window's gradient.
-struct Spread<'a, T> {
+struct MeanBackward<'a, T> {
     pool2x2: Pool2x2,
     grad: &'a [T],
     out: &'a mut [T],
 }
 
-impl<T: Float> Loop for Spread<'_, T> {
+impl<T: Float> Loop for MeanBackward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -172,7 +172,7 @@ fn tile<T: Float, const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::sliding::{Best, Sliding};
+    use crate::backend::cpu::sliding::{Sliding, WindowMax};
 
     #[test]
     fn two_by_two_pools_match_sliding_windows() {
@@ -194,7 +194,7 @@ mod tests {
                     assert_eq!(bits(&out), bits(&right), "{pool:?} of {height} by {width}");
                     let (mut out, mut right) = (vec![9.0; input.len()], vec![9.0; input.len()]);
                     pool2x2.backward(pool, &input, &grad, &mut out);
-                    sliding.backward(pool, &input, &grad, &mut right, &mut Best::default());
+                    sliding.backward(pool, &input, &grad, &mut right, &mut WindowMax::default());
                     assert_eq!(bits(&out), bits(&right), "the gradient of {pool:?} of {height} by {width}");
                 }
             }

@@ -1,4 +1,4 @@
-//! xʸ in single precision without branches, calls and tables, so that loops over it vectorise.
+//! xʸ in single precision without branches, calls and tables, so that loops over it vectorize.
 
 use super::angle::ROUNDER;
 use super::erf::fused_horner;

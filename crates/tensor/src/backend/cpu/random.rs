@@ -107,13 +107,13 @@ trait Draw<const N: usize>: Sync + Sized {
 
     /// Those of the blocks from number `first` on, compiled once whatever they are drawn for.
     #[inline(never)]
-    fn drawn(key: RandomKey, first: u64) -> [[f64; LANES]; N] {
-        drawn::<Self, N>(key, first)
+    fn draw_blocks(key: RandomKey, first: u64) -> [[f64; LANES]; N] {
+        draw_blocks::<Self, N>(key, first)
     }
 }
 
 #[inline(always)]
-fn drawn<D: Draw<N>, const N: usize>(key: RandomKey, first: u64) -> [[f64; LANES]; N] {
+fn draw_blocks<D: Draw<N>, const N: usize>(key: RandomKey, first: u64) -> [[f64; LANES]; N] {
     D::draw(philox::blocks::<LANES>(key, first))
 }
 
@@ -147,7 +147,8 @@ impl<T: Number, D: Draw<N>, V: Fn(f64) -> T, const N: usize> Loop for Fill<'_, T
     #[inline(always)]
     fn run<const WIDE: bool>(self) {
         for (first, out) in (self.first..).step_by(LANES).zip(self.out.chunks_mut(LANES * N)) {
-            let drawn = if WIDE { drawn::<D, N>(self.key, first) } else { D::drawn(self.key, first) };
+            let drawn =
+                if WIDE { draw_blocks::<D, N>(self.key, first) } else { D::draw_blocks(self.key, first) };
             for (i, out) in out.chunks_mut(N).enumerate() {
                 out.iter_mut().zip(&drawn).for_each(|(out, drawn)| *out = (self.value)(drawn[i]));
             }

@@ -1,42 +1,42 @@
 //! Reductions over any set of axes.
 //!
-//! Which order the elements are folded in follows from the shape and the axes alone, never from strides or threads:
+//! The order of operations depends only on the shape and the axes, never on strides or threads:
 //!
-//! - If the last axis is reduced, each output is folded over a sequence of its own ([`Folder`]).
-//! - If the last axis is kept, outputs next to each other are folded side by side, row by row ([`Cascade`]), so that
-//!   memory is read along its rows: the sum of a bias gradient over the batch is the common case.
-//! - If there are few outputs, the sequences are cut into slabs. Each slab folds into a row of the workspace, and the
-//!   rows are folded in order.
+//! - If the last axis is reduced, each output reduces one sequence ([`BlockReducer`]).
+//! - If the last axis is kept, neighboring outputs are reduced together, row by row ([`Cascade`]), so that memory is read in
+//!   order. The common case is the sum of a bias gradient over the batch.
+//! - If there are few outputs, the sequences are split into slabs. Each slab is reduced to a row of the workspace, and then
+//!   the rows are reduced in order.
 
 use std::ops::Range;
 
 use super::dispatch::{byte_or_number, float, host, host_mut, scratch, sums};
 use super::fold::{
-    BLOCK, Cascade, FEW, Fold, Folder, Largest, Product, Smallest, Sum, SumMagnitudes, SumSquares, fold_into,
-    fold_rows, fold_side_by_side, fold_slice,
+    BLOCK, BlockReducer, Cascade, FEW, Max, Min, Product, ReduceOp, Sum, SumMagnitudes, SumSquares,
+    fold_columns, fold_into, fold_rows, fold_slice,
 };
+use super::loop_nest::{LoopNest, Segment};
 use super::number::Number;
 use super::parallel::{LIGHT, Workers, light_runs};
 use super::simd;
-use super::walk::{Segment, Walk};
 use crate::backend::Reduce;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
-/// Outputs folded side by side where the last axis is kept.
+/// The number of neighboring outputs that are reduced together if the last axis is kept.
 const TILE: usize = 128;
 
-/// Tasks to aim for: enough to keep many threads busy to the end.
+/// The target number of tasks, enough for many threads.
 const TASKS: usize = 64;
 
-/// Outputs, in units of work that can be handed out, from which on the sequences need not be cut.
+/// Outputs, in units of work that can be handed out, from which on the sequences need not be split.
 const ENOUGH_OUTPUTS: usize = 16;
 
-/// How a reduction is cut: a pure function of the shape and the axes.
+/// The split of a reduction into slabs: a pure function of the shape and the axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::backend) struct Cut {
+pub(in crate::backend) struct Split {
     /// Whether the last axis (of those longer than 1) is reduced.
     pub(in crate::backend) along_rows: bool,
     pub(in crate::backend) outputs: usize,
@@ -46,8 +46,8 @@ pub(in crate::backend) struct Cut {
     pub(in crate::backend) slab: usize,
 }
 
-impl Cut {
-    /// As the threads of a CPU share it.
+impl Split {
+    /// The split for the threads of a CPU.
     pub(super) fn new(shape: &Shape, axes: &[bool]) -> Self {
         let whole = Self::whole(shape, axes);
         let (unit, row) = if whole.along_rows { (1, BLOCK) } else { (TILE, 16) };
@@ -59,12 +59,12 @@ impl Cut {
         whole.into_slabs(slabs, row)
     }
 
-    /// All elements of an output as one slab.
+    /// The reduction without a split: one slab.
     pub(in crate::backend) fn whole(shape: &Shape, axes: &[bool]) -> Self {
         let (mut outputs, mut length, mut along_rows) = (1_usize, 1_usize, true);
         for (axis, &size) in shape.dims().iter().enumerate() {
             let reduced = is_reduced(axes, axis);
-            // As for shapes: a size of 0 makes the product 0 whatever the others are.
+            // Saturates: a size of 0 makes the product 0 even if the others overflow.
             let count = if reduced { &mut length } else { &mut outputs };
             *count = count.saturating_mul(size);
             if size != 1 {
@@ -74,7 +74,7 @@ impl Cut {
         Self { along_rows, outputs, length, slab: length }
     }
 
-    /// The same with at most so many slabs, of a multiple of `row` elements but for the last.
+    /// Splits into at most `slabs` slabs. Their length is a multiple of `row`, except for the last.
     pub(in crate::backend) fn into_slabs(self, slabs: usize, row: usize) -> Self {
         if slabs == 1 {
             return self;
@@ -82,12 +82,12 @@ impl Cut {
         Self { slab: self.length.div_ceil(slabs).next_multiple_of(row), ..self }
     }
 
-    /// The number of slabs; their results are the rows of the workspace unless there is only one.
+    /// The number of slabs.
     pub(in crate::backend) fn slabs(&self) -> usize {
         if self.slab == 0 { 1 } else { self.length.div_ceil(self.slab) }
     }
 
-    /// The results of slabs that are to be folded in turn.
+    /// The number of partial results in the workspace; 0 for a single slab.
     pub(in crate::backend) fn workspace_elements(&self) -> usize {
         if self.slabs() > 1 { self.slabs() * self.outputs } else { 0 }
     }
@@ -97,13 +97,13 @@ pub(in crate::backend) fn is_reduced(axes: &[bool], axis: usize) -> bool {
     axes.get(axis).copied().unwrap_or(false)
 }
 
-/// See [`Workspace::Reduce`](crate::backend::Workspace::Reduce). The same for every way to fold.
+/// See [`Workspace::Reduce`](crate::backend::Workspace::Reduce). Equal for all reductions.
 pub(super) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
-    // So few elements are one slab.
+    // Few elements are one slab.
     if shape.checked_elements().is_some_and(|elements| elements <= LIGHT) {
         return 0;
     }
-    Cut::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
+    Split::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
 }
 
 /// See [`Kernel::Reduce`](crate::backend::Kernel::Reduce).
@@ -118,8 +118,8 @@ pub(super) fn reduce(
 ) -> Result<()> {
     let reduced = Reduced { workers, op, input, axes };
     match f {
-        Reduce::Max => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Largest>(workspace, out)),
-        Reduce::Min => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Smallest>(workspace, out)),
+        Reduce::Max => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Max>(workspace, out)),
+        Reduce::Min => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Min>(workspace, out)),
         Reduce::Sum => sums!(op, input.dtype(), T => reduced.fold::<T, Sum>(workspace, out)),
         Reduce::Prod => sums!(op, input.dtype(), T => reduced.fold::<T, Product>(workspace, out)),
         Reduce::SumMagnitudes => {
@@ -130,7 +130,7 @@ pub(super) fn reduce(
     if divisor == 1.0 { Ok(()) } else { divide(workers, op, out, divisor) }
 }
 
-/// Divides every element.
+/// `out[i] = out[i] / divisor`.
 fn divide(workers: &Workers, op: &'static str, out: &mut ViewMut<'_>, divisor: f64) -> Result<()> {
     float!(op, out.dtype(), T => {
         let divisor = T::from_f64(divisor);
@@ -139,7 +139,7 @@ fn divide(workers: &Workers, op: &'static str, out: &mut ViewMut<'_>, divisor: f
     })
 }
 
-/// What is reduced.
+/// The input of a reduction.
 struct Reduced<'a> {
     workers: &'a Workers,
     op: &'static str,
@@ -148,7 +148,7 @@ struct Reduced<'a> {
 }
 
 impl Reduced<'_> {
-    fn fold<T: Number, F: Fold<T>>(
+    fn fold<T: Number, F: ReduceOp<T>>(
         self,
         workspace: &mut Option<ViewMut<'_>>,
         out: &mut ViewMut<'_>,
@@ -156,7 +156,7 @@ impl Reduced<'_> {
         let Self { workers, op, input, axes } = self;
         let out = host_mut::<T>(op, out)?;
         if input.layout().shape().elements() == 0 {
-            // The sizes of the other axes may overflow when multiplied.
+            // The product of the other sizes may overflow.
             out.fill(F::IDENTITY);
             return Ok(());
         }
@@ -165,18 +165,22 @@ impl Reduced<'_> {
         {
             return Ok(());
         }
-        let cut = Cut::new(input.layout().shape(), axes);
+        let split = Split::new(input.layout().shape(), axes);
         let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
-        let partials = scratch::<T>(op, workspace, cut.workspace_elements())?;
-        run::<T, F>(workers, &sequences, cut, partials, out);
+        let partials = scratch::<T>(op, workspace, split.workspace_elements())?;
+        run::<T, F>(workers, &sequences, split, partials, out);
         Ok(())
     }
 }
 
-/// Reduces few contiguous elements, to one output or over the leading axes. Returns whether it did. The same order as the general
-/// case, without its setup.
-fn fold_few<T: Number, F: Fold<T>>(elements: &[T], (shape, axes): (&Shape, &[bool]), out: &mut [T]) -> bool {
-    // So few elements are one slab.
+/// Reduces few contiguous elements to one output or over the leading axes. Returns whether it did. The order is that of the
+/// general case, without its setup.
+fn fold_few<T: Number, F: ReduceOp<T>>(
+    elements: &[T],
+    (shape, axes): (&Shape, &[bool]),
+    out: &mut [T],
+) -> bool {
+    // Few elements are one slab.
     if elements.len() > LIGHT {
         return false;
     }
@@ -190,65 +194,65 @@ fn fold_few<T: Number, F: Fold<T>>(elements: &[T], (shape, axes): (&Shape, &[boo
         && rows_are_kept
         && axes.is_sorted_by(|before, after| before >= after);
     if few {
-        fold_side_by_side::<T, F>(out, elements);
+        fold_columns::<T, F>(out, elements);
     }
     few
 }
 
-fn run<T: Number, F: Fold<T>>(
+fn run<T: Number, F: ReduceOp<T>>(
     workers: &Workers,
     sequences: &Sequences<'_, T>,
-    cut: Cut,
+    split: Split,
     partials: &mut [T],
     out: &mut [T],
 ) {
     if partials.is_empty() {
-        let runs = light_runs(cut.length);
-        let chunk = if cut.along_rows { runs } else { runs.next_multiple_of(TILE) };
+        let runs = light_runs(split.length);
+        let chunk = if split.along_rows { runs } else { runs.next_multiple_of(TILE) };
         workers.chunks(out, chunk, &|first, part| {
-            sequences.fold::<F>(cut.along_rows, first, 0..cut.length, part);
+            sequences.fold::<F>(split.along_rows, first, 0..split.length, part);
         });
         return;
     }
-    workers.chunks(partials, cut.outputs, &|first, part| {
-        let start = first / cut.outputs * cut.slab;
-        sequences.fold::<F>(cut.along_rows, 0, start..cut.length.min(start + cut.slab), part);
+    workers.chunks(partials, split.outputs, &|first, part| {
+        let start = first / split.outputs * split.slab;
+        sequences.fold::<F>(split.along_rows, 0, start..split.length.min(start + split.slab), part);
     });
     out.fill(F::IDENTITY);
-    partials.chunks(cut.outputs).for_each(|row| fold_into::<T, F>(out, row));
+    partials.chunks(split.outputs).for_each(|row| fold_into::<T, F>(out, row));
 }
 
-/// A layout of at least one element, taken apart: an element's place is the sum of its places in the three nests.
+/// A layout of at least one element, split into three loop nests. An element's offset is the sum of its offsets in the nests.
 #[derive(Debug)]
 struct Nests {
     /// The kept axes before the last reduced one, with the layout's offset.
-    outer: Walk<1>,
+    outer: LoopNest<1>,
     /// The kept axes after the last reduced one.
-    inner: Walk<1>,
-    reduced: Walk<1>,
+    inner: LoopNest<1>,
+    reduced: LoopNest<1>,
 }
 
 impl Nests {
     fn new(layout: &Layout, axes: &[bool]) -> Self {
         let shape = layout.shape();
-        // Reduced axes of size 1 change nothing: they must not keep the kept ones apart.
+        // Ignores reduced axes of size 1, so that they do not separate the kept axes.
         let reduces = |axis: usize| is_reduced(axes, axis) && shape[axis] != 1;
         let after = (0..shape.rank()).rev().find(|&axis| reduces(axis)).map_or(0, |axis| axis + 1);
-        let (mut outer, mut inner) = (Walk::point([layout.offset()]), Walk::point([0]));
-        let mut reduced = Walk::point([0]);
+        let (mut outer, mut inner) = (LoopNest::scalar([layout.offset()]), LoopNest::scalar([0]));
+        let mut reduced = LoopNest::scalar([0]);
         for (axis, (&size, &stride)) in shape.dims().iter().zip(layout.strides()).enumerate() {
             let nest = match is_reduced(axes, axis) {
                 true => &mut reduced,
                 false if axis < after => &mut outer,
                 false => &mut inner,
             };
-            nest.push(size, [stride]);
+            nest.push_axis(size, [stride]);
         }
         Self { outer, inner, reduced }
     }
 }
 
-/// The sequences to be folded, one for each output.
+/// The sequences to reduce, one for each output.
 #[derive(Debug)]
 struct Sequences<'a, T> {
     data: &'a [T],
@@ -256,8 +260,8 @@ struct Sequences<'a, T> {
 }
 
 impl<T: Number> Sequences<'_, T> {
-    /// Folds the elements numbered `range` of the sequences from number `first` on.
-    fn fold<F: Fold<T>>(&self, along_rows: bool, first: usize, range: Range<usize>, out: &mut [T]) {
+    /// Reduces the elements with numbers in `range` of the sequences, starting at sequence number `first`.
+    fn fold<F: ReduceOp<T>>(&self, along_rows: bool, first: usize, range: Range<usize>, out: &mut [T]) {
         if range.is_empty() {
             out.fill(F::IDENTITY);
         } else if along_rows {
@@ -267,8 +271,8 @@ impl<T: Number> Sequences<'_, T> {
         }
     }
 
-    /// One sequence after the other. The last axis longer than 1 is reduced, so no kept one lies behind.
-    fn fold_rows<F: Fold<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
+    /// Reduces one sequence after the other. The last axis longer than 1 is reduced, so no kept axis follows it.
+    fn fold_rows<F: ReduceOp<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
         let Nests { outer, reduced, .. } = &self.nests;
         let [step] = outer.inner();
         let side_by_side = reduced.is_line() && reduced.inner() == [1];
@@ -285,8 +289,8 @@ impl<T: Number> Sequences<'_, T> {
         }
     }
 
-    /// One sequence that does not lie side by side, in blocks.
-    fn fold_row<F: Fold<T>>(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
+    /// Reduces one sequence that is not contiguous, in blocks.
+    fn fold_row<F: ReduceOp<T>>(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
         let reduced = &self.nests.reduced;
         let [stride] = reduced.inner();
         let (mut folder, mut total) = (None, F::IDENTITY);
@@ -295,7 +299,7 @@ impl<T: Number> Sequences<'_, T> {
             if T::ORDERLESS {
                 total = F::fold(total, fold_slice::<T, F>(block));
             } else if blocks {
-                folder.get_or_insert_with(Folder::new::<F>).push::<F>(block);
+                folder.get_or_insert_with(BlockReducer::new::<F>).push::<F>(block);
             } else {
                 total = fold_slice::<T, F>(block);
             }
@@ -319,21 +323,21 @@ impl<T: Number> Sequences<'_, T> {
         if T::ORDERLESS {
             return total;
         }
-        folder.map_or(total, Folder::finish::<F>)
+        folder.map_or(total, BlockReducer::finish::<F>)
     }
 
-    /// Copies elements from a place on.
+    /// Copies elements with a stride, starting at `place`.
     fn load(&self, place: usize, stride: usize, block: &mut [T]) {
         match stride {
-            // Rows may also stand still.
+            // Broadcast elements.
             0 => block.fill(self.data[place]),
             1 => block.copy_from_slice(&self.data[place..place + block.len()]),
             _ => simd::zip_step(block, &self.data[place..], stride, |to, value| *to = value),
         }
     }
 
-    /// Sequences next to each other side by side, in tiles.
-    fn fold_columns<F: Fold<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
+    /// Reduces neighboring sequences together, in tiles.
+    fn fold_columns<F: ReduceOp<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
         let Nests { outer, inner, reduced } = &self.nests;
         let [stride] = reduced.inner();
         let mut output = first;
@@ -358,7 +362,7 @@ impl<T: Number> Sequences<'_, T> {
     }
 }
 
-/// Where the elements of a tile lie, seen from the start of its row.
+/// The offsets of a tile's elements from the start of its row.
 #[derive(Debug)]
 struct Columns {
     places: [usize; TILE],
@@ -367,9 +371,9 @@ struct Columns {
 }
 
 impl Columns {
-    // Not inlined into each way to fold each type.
+    // Not inlined, so that it is compiled once for all operations and types.
     #[inline(never)]
-    fn new(inner: &Walk<1>, first: usize, width: usize) -> Self {
+    fn new(inner: &LoopNest<1>, first: usize, width: usize) -> Self {
         let mut places = [0; TILE];
         let [stride] = inner.inner();
         let mut rest = &mut places[..width];
@@ -382,7 +386,7 @@ impl Columns {
         Self { places, width, side_by_side: segments == 1 && (stride == 1 || width == 1) }
     }
 
-    /// The tile's elements in a row.
+    /// The tile's elements of one row as a slice.
     fn of<'b, T: Number>(&self, row: &'b [T], buffer: &'b mut [T; TILE]) -> &'b [T] {
         if self.side_by_side {
             return &row[self.places[0]..self.places[0] + self.width];
@@ -406,7 +410,7 @@ pub(super) fn arg_reduce(
     let layout = input.layout();
     let length = layout.shape().dims().get(axis).copied().unwrap_or(0);
     let stride = layout.strides().get(axis).copied().unwrap_or(0);
-    let kept = Walk::nest(
+    let kept = LoopNest::from_axes(
         (0..layout.shape().rank())
             .filter(|&kept| kept != axis)
             .map(|kept| (layout.shape()[kept], [layout.strides()[kept]])),
@@ -426,7 +430,7 @@ pub(super) fn arg_reduce(
     })
 }
 
-/// The index of the first element that no later one beats; NaN beats every number.
+/// The index of the first element that no other element beats; NaN beats every number.
 fn first_of<T: Number>(line: impl Iterator<Item = T>, beats: impl Fn(T, T) -> bool) -> i64 {
     let mut best: Option<(i64, T)> = None;
     for (index, value) in (0..).zip(line) {

@@ -1,10 +1,10 @@
-//! One number as an element lies in memory.
+//! The memory representation of a scalar as an element of any type.
 
 use super::dispatch::any;
 use super::number::Stored;
 use crate::shape::{DType, Scalar};
 
-/// The bytes of `value` as an element of this type, converted as a fill does.
+/// The bytes of `value` as an element of this type, converted as by [`Kernel::Fill`](crate::backend::Kernel::Fill).
 pub(crate) fn element_bytes(value: Scalar, dtype: DType) -> Vec<u8> {
     match dtype {
         DType::Bool => vec![u8::from(value.as_f64() != 0.0)],

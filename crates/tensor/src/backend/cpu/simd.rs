@@ -1,36 +1,34 @@
-//! Loops over slices, compiled for several instruction sets; the widest that the processor has is taken at run time.
+//! Loops over slices, compiled for several instruction sets. The widest supported set is selected at run time.
 //!
-//! They are plain loops, which the compiler vectorises in functions that may use those instructions. A product and a sum are
-//! contracted into one rounding only where a loop says so ([`Number::fused`](super::number::Number::fused)), so it gives the same
-//! bits whatever the instructions. Processors without one for that, which are older than 2013, call a function.
+//! The loops are ordinary Rust, which the compiler vectorizes inside functions with `target_feature`. It never contracts a
+//! product and a sum to a fused multiply-add; a loop states that explicitly
+//! ([`Number::fused`](super::number::Number::fused)). So results are equal bit for bit for all instruction sets.
 //!
-//! A loop is written once and not for each set: what is inlined into the functions of all of them the compiler then reads once,
-//! closures with it. For processors of the x86 kind that lack AVX2 it is compiled small and not fast: few are left, and products of
-//! matrices take a number at a time there anyway.
+//! x86 processors without AVX2 run a compact version that is not vectorized. Few are left, and it keeps the binary small.
 
 use std::sync::LazyLock;
 
-/// Instructions that functions are compiled for.
+/// The instruction sets for which loops are compiled.
 #[derive(Clone, Copy, Debug)]
 enum Instructions {
-    /// Those that every processor of the target has.
-    Least,
-    /// x86-64-v3: AVX2 and what came with it.
+    /// The instructions that every processor of the target supports.
+    Baseline,
+    /// x86-64-v3: AVX2, FMA and BMI.
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
     V3,
-    /// x86-64-v4: AVX-512 besides.
+    /// x86-64-v4: also AVX-512.
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
     V4,
 }
 
-/// What the processor has; asking takes longer than a short loop.
+/// The instruction set of this processor, cached because detection takes longer than a short loop.
 static INSTRUCTIONS: LazyLock<Instructions> = LazyLock::new(Instructions::detect);
 
 impl Instructions {
     fn detect() -> Self {
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
         {
-            // Each of the features named below, but for those that AVX implies.
+            // All features that `target_feature` names below, except those that AVX implies.
             macro_rules! all {
                 ($($feature:tt)+) => { true $(&& std::arch::is_x86_feature_detected!($feature))+ };
             }
@@ -41,31 +39,31 @@ impl Instructions {
                 };
             }
         }
-        Self::Least
+        Self::Baseline
     }
 }
 
-/// A loop of one's own, for [`run`].
+/// A custom loop for [`run`].
 ///
-/// A type and not a closure, so that it can be told to be inlined: in a function of its own the loop would be compiled for the least
-/// of all processors.
+/// It is a type and not a closure, so that its method can be `inline(always)`. Without inlining, the loop would be compiled
+/// for the baseline instruction set.
 pub(super) trait Loop {
-    /// Whether the widest registers make it faster. They do not if it calls a function for each element.
+    /// Whether AVX-512 makes the loop faster. It does not if the loop calls a function for each element.
     #[cfg_attr(
         not(any(target_arch = "x86", target_arch = "x86_64")),
         expect(dead_code, reason = "only x86 has a choice of registers")
     )]
     const WIDEST: bool = true;
 
-    /// What it makes.
+    /// The result of the loop.
     type Output;
 
-    /// The loop, `inline(always)`. It is not `WIDE` for a processor of the x86 kind that lacks the instructions of
-    /// [`Instructions::V3`]: there it should be little code.
+    /// Runs the loop. Implementations are `inline(always)`. `WIDE` is false on x86 processors without
+    /// [`Instructions::V3`], for which the code should be compact.
     fn run<const WIDE: bool>(self) -> Self::Output;
 }
 
-/// Runs a loop of one's own.
+/// Runs a custom loop with the widest supported instruction set.
 pub(super) fn run<L: Loop>(of: L) -> L::Output {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
     #[target_feature(enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt")]
@@ -82,31 +80,30 @@ pub(super) fn run<L: Loop>(of: L) -> L::Output {
     }
 
     match *INSTRUCTIONS {
-        // SAFETY: the processor was seen to have these instructions.
+        // SAFETY: `Instructions::detect` found these instructions.
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
         Instructions::V4 if L::WIDEST => unsafe { v4(of) },
         // SAFETY: as above.
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
         Instructions::V4 | Instructions::V3 => unsafe { v3(of) },
-        Instructions::Least => least(of),
+        Instructions::Baseline => run_baseline(of),
     }
 }
 
 /// [`run`] for a processor that lacks the instructions of [`Instructions::V3`], or is of another kind. Never inlined: where it is
 /// called, the loop would be compiled once more.
 #[inline(never)]
-pub(super) fn least<L: Loop>(of: L) -> L::Output {
+pub(super) fn run_baseline<L: Loop>(of: L) -> L::Output {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
     return of.run::<false>();
     #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
     of.run::<true>()
 }
 
-/// Functions that are loops, compiled like those of [`run`]. Their arguments come one by one, so that the compiler knows that what is
-/// written lies apart from what is read.
+/// Defines functions that run a closure over slices, compiled like [`run`]. The slices are separate arguments, so that the
+/// compiler knows that outputs do not alias inputs.
 ///
-/// A processor of the x86 kind that lacks the instructions of [`Instructions::V3`] calls what is done with each element: one loop
-/// for all that is done to elements of a type, and not one more of each.
+/// On x86 processors without [`Instructions::V3`] the closure is a trait object, so that each element type has one loop.
 macro_rules! loops {
     ($($(#[$doc:meta])* fn $name:ident<$($T:ident $(: $bound:path)?),+>($($arg:ident: $type:ty),+; $f:ident: Fn($($of:ty),+)) $body:block)+) => {$(
         $(#[$doc])*
@@ -123,19 +120,19 @@ macro_rules! loops {
 
             #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
             #[inline(never)]
-            fn least<$($T $(: $bound)?),+>($($arg: $type,)+ $f: &dyn Fn($($of),+)) $body
+            fn baseline<$($T $(: $bound)?),+>($($arg: $type,)+ $f: &dyn Fn($($of),+)) $body
 
             match *INSTRUCTIONS {
-                // SAFETY: the processor was seen to have these instructions.
+                // SAFETY: `Instructions::detect` found these instructions.
                 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
                 Instructions::V4 => unsafe { v4($($arg,)+ $f) },
                 // SAFETY: as above.
                 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
                 Instructions::V3 => unsafe { v3($($arg,)+ $f) },
                 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-                Instructions::Least => least($($arg,)+ &$f),
+                Instructions::Baseline => baseline($($arg,)+ &$f),
                 #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
-                Instructions::Least => $body,
+                Instructions::Baseline => $body,
             }
         }
     )+};
@@ -149,42 +146,42 @@ loops! {
         }
     }
 
-    /// Calls `f` with each element of `out` and that of `a` at the same place. The slices have one length.
+    /// Calls `f` with each element of `out` and the element of `a` at the same index. The slices have equal length.
     fn zip<U, A: Copy>(out: &mut [U], a: &[A]; f: Fn(&mut U, A)) {
         for (out, &a) in out.iter_mut().zip(a) {
             f(out, a);
         }
     }
 
-    /// As [`zip`], with the elements of `a` from the last to the first.
+    /// Like [`zip`], with the elements of `a` in reverse order.
     fn zip_back<U, A: Copy>(out: &mut [U], a: &[A]; f: Fn(&mut U, A)) {
         for (out, &a) in out.iter_mut().zip(a.iter().rev()) {
             f(out, a);
         }
     }
 
-    /// As [`zip`], with two slices beside `out`.
+    /// Like [`zip`], with two inputs.
     fn zip2<U, A: Copy, B: Copy>(out: &mut [U], a: &[A], b: &[B]; f: Fn(&mut U, A, B)) {
         for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
             f(out, a, b);
         }
     }
 
-    /// As [`zip`], with three slices beside `out`.
+    /// Like [`zip`], with three inputs.
     fn zip3<U, A: Copy, B: Copy, C: Copy>(out: &mut [U], a: &[A], b: &[B], c: &[C]; f: Fn(&mut U, A, B, C)) {
         for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
             f(out, a, b, c);
         }
     }
 
-    /// As [`zip`], into two slices.
+    /// Like [`zip`], with two outputs.
     fn zip_into2<U, A: Copy>(u: &mut [U], v: &mut [U], a: &[A]; f: Fn([&mut U; 2], A)) {
         for ((u, v), &a) in u.iter_mut().zip(v).zip(a) {
             f([u, v], a);
         }
     }
 
-    /// As [`zip`], into three slices.
+    /// Like [`zip`], with three outputs.
     fn zip_into3<U, A: Copy>(u: &mut [U], v: &mut [U], w: &mut [U], a: &[A]; f: Fn([&mut U; 3], A)) {
         for (((u, v), w), &a) in u.iter_mut().zip(v).zip(w).zip(a) {
             f([u, v, w], a);
@@ -192,7 +189,7 @@ loops! {
     }
 }
 
-/// Calls `f` with each element of `out` and that of `a` which belongs to it: the first to `times` of them, the next to as many.
+/// Calls `f` with each element of `out` and an element of `a`, each of which repeats `times` times.
 pub(super) fn zip_repeated<U, A: Copy>(out: &mut [U], a: &[A], times: usize, f: impl Fn(&mut U, A)) {
     match times {
         2 => run(Repeated::<U, A, _, 2> { out, a, f }),
@@ -205,7 +202,7 @@ pub(super) fn zip_repeated<U, A: Copy>(out: &mut [U], a: &[A], times: usize, f: 
     }
 }
 
-/// As [`zip`], with every `step`-th element of `a`, from the first on.
+/// Like [`zip`], with every `step`-th element of `a`, starting with the first.
 pub(super) fn zip_step<U, A: Copy>(out: &mut [U], a: &[A], step: usize, f: impl Fn(&mut U, A)) {
     match step {
         1 => {
@@ -217,7 +214,7 @@ pub(super) fn zip_step<U, A: Copy>(out: &mut [U], a: &[A], step: usize, f: impl 
             let whole = pairs.len().min(out.len());
             let (out, rest) = out.split_at_mut(whole);
             zip(out, &pairs[..whole], |out, [a, _]| f(out, a));
-            // The last one may have no element beside it.
+            // The last element may not have a neighbor.
             rest.iter_mut().zip(&a[2 * whole..]).take(1).for_each(|(out, &a)| f(out, a));
         }
         _ => out.iter_mut().zip(a.iter().step_by(step)).for_each(|(out, &a)| f(out, a)),
@@ -252,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_element_meets_the_one_at_its_place_at_every_length() {
+    fn zips_pair_elements_by_index_at_every_length() {
         for len in 0..70_usize {
             let (a, b): (Vec<f32>, Vec<f32>) = (0..len).map(|i| (i as f32, (i * i) as f32)).unzip();
             let mut out = vec![1.0_f32; len];
@@ -265,10 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn steps_take_the_elements_that_they_reach() {
+    fn zip_step_reads_every_nth_element() {
         for step in 1..5 {
             for len in 0..40_usize {
-                // Just as many elements as are needed: nothing lies behind the last.
+                // The slice ends with the last element that is read.
                 let a: Vec<u32> = (0..(len * step).saturating_sub(step - 1) as u32).collect();
                 let mut out = vec![0; len];
                 zip_step(&mut out, &a, step, |out, a| *out = a + 1);

@@ -22,28 +22,28 @@ pub(super) struct Sliding {
 
 /// The largest elements that a row of windows has seen so far.
 #[derive(Debug)]
-pub(super) struct Best<T> {
+pub(super) struct WindowMax<T> {
     values: Vec<T>,
-    /// Where they are in their plane; [`NOWHERE`] before the first.
+    /// Where they are in their plane; [`NO_POSITION`] before the first.
     places: Vec<u32>,
     /// What the tap at hand sees.
     seen: Vec<T>,
 }
 
-impl<T> Default for Best<T> {
+impl<T> Default for WindowMax<T> {
     fn default() -> Self {
         Self { values: Vec::new(), places: Vec::new(), seen: Vec::new() }
     }
 }
 
-const NOWHERE: u32 = u32::MAX;
+const NO_POSITION: u32 = u32::MAX;
 
 impl Sliding {
     /// `None` if the windows do not slide, or the planes have more elements than a place can say.
     pub(super) fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Option<Self> {
         let [PoolAxis::Sliding(vertical), PoolAxis::Sliding(horizontal)] = axes else { return None };
         let elements = from[0].checked_mul(from[1])?;
-        u32::try_from(elements).ok().filter(|&elements| elements < NOWHERE)?;
+        u32::try_from(elements).ok().filter(|&elements| elements < NO_POSITION)?;
         let tap = |tap| {
             let outputs = horizontal.inside(tap, from[1], to[1]);
             let first = horizontal.at(outputs.start, tap, from[1]).unwrap_or(0);
@@ -101,14 +101,14 @@ impl Sliding {
         input: &[T],
         grad: &[T],
         out: &mut [T],
-        best: &mut Best<T>,
+        best: &mut WindowMax<T>,
     ) {
         let count = T::from_f64(self.count);
         out.fill(T::ZERO);
         for (row, grad) in grad.chunks(self.to[1]).enumerate() {
             match pool {
                 Pool::Max => {
-                    self.find(row, input, best);
+                    self.find_max(row, input, best);
                     for (&place, &grad) in best.places.iter().zip(grad) {
                         out[place as usize] += grad;
                     }
@@ -122,23 +122,23 @@ impl Sliding {
     }
 
     /// The first of the largest elements that each window of a row sees; NaN wins.
-    fn find<T: Float>(&self, row: usize, input: &[T], best: &mut Best<T>) {
+    fn find_max<T: Float>(&self, row: usize, input: &[T], best: &mut WindowMax<T>) {
         best.values.clear();
         best.values.resize(self.to[1], T::LOWEST);
         best.places.clear();
-        best.places.resize(self.to[1], NOWHERE);
+        best.places.resize(self.to[1], NO_POSITION);
         best.seen.resize(self.to[1], T::ZERO);
         self.taps(row, |outputs, first| {
             let seen = &mut best.seen[outputs.clone()];
             simd::zip_step(seen, &input[first..], self.step, |seen, value| *seen = value);
             let (values, places) = (&mut best.values[outputs.clone()], &mut best.places[outputs]);
-            simd::run(Challenge { values, places, seen, first: first as u32, step: self.step as u32 });
+            simd::run(UpdateMax { values, places, seen, first: first as u32, step: self.step as u32 });
         });
     }
 }
 
 /// What a tap sees, against the largest so far.
-struct Challenge<'a, T> {
+struct UpdateMax<'a, T> {
     values: &'a mut [T],
     places: &'a mut [u32],
     seen: &'a [T],
@@ -146,7 +146,7 @@ struct Challenge<'a, T> {
     step: u32,
 }
 
-impl<T: Float> Loop for Challenge<'_, T> {
+impl<T: Float> Loop for UpdateMax<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -154,7 +154,7 @@ impl<T: Float> Loop for Challenge<'_, T> {
         let best = self.values.iter_mut().zip(self.places).zip(self.seen);
         for (i, ((value, place), &seen)) in (0u32..).zip(best) {
             // Once NaN is the best, nothing is larger. No branches: what wins is as good as random.
-            let wins = (seen > *value) | (seen.is_nan() & !value.is_nan()) | (*place == NOWHERE);
+            let wins = (seen > *value) | (seen.is_nan() & !value.is_nan()) | (*place == NO_POSITION);
             let at = self.first.wrapping_add(i.wrapping_mul(self.step));
             *value = if wins { seen } else { *value };
             *place = if wins { at } else { *place };

@@ -1,10 +1,10 @@
-//! Softmax and what is made of it. Every row is shifted by its largest element before exp, so that nothing overflows.
+//! Softmax and cross entropy. The maximum of each row is subtracted before exp, so that nothing overflows.
 
 mod row;
 
 use self::row::{Exponentials, LogSoftmax, LossGrad, Softmax};
 use super::dispatch::{float, host_mut};
-use super::fold::{BLOCK, Folder, LargestNumber, SHORT, Sum, fold_mapped_long, fold_slice, sum_of};
+use super::fold::{BLOCK, BlockReducer, FastMax, SHORT, Sum, fold_mapped_long, fold_slice, sum_of};
 use super::index;
 use super::number::{Float, Number};
 use super::operands::Source;
@@ -26,7 +26,7 @@ pub(super) fn softmax(
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, input)?;
         let row = if log { log_softmax_row } else { softmax_row };
-        rows(workers, host_mut::<T>(op, out)?, classes, source.rows_together(), &|start, part| {
+        rows(workers, host_mut::<T>(op, out)?, classes, source.rows_per_tile(), &|start, part| {
             source.load(start, part);
             part.chunks_mut(classes).for_each(row);
         });
@@ -34,18 +34,18 @@ pub(super) fn softmax(
     })
 }
 
-/// x ← eˣ / Σ eˣ
+/// `x = eˣ / Σ eˣ`, in place.
 fn softmax_row<T: Float>(row: &mut [T]) {
     if row.len() <= SHORT {
         return simd::run(Softmax(row));
     }
-    let largest = fold_slice::<T, LargestNumber>(row);
+    let largest = fold_slice::<T, FastMax>(row);
     simd::each(row, move |x| *x = (*x - largest).exp());
     let scale = T::ONE / fold_slice::<T, Sum>(row);
     simd::each(row, |x| *x *= scale);
 }
 
-/// x ← x - ln Σ eˣ
+/// `x = x - ln Σ eˣ`, in place.
 fn log_softmax_row<T: Float>(row: &mut [T]) {
     if row.len() <= SHORT {
         return simd::run(LogSoftmax(row));
@@ -55,9 +55,9 @@ fn log_softmax_row<T: Float>(row: &mut [T]) {
     simd::each(row, |x| *x = *x - largest - log_sum);
 }
 
-/// As [`Exponentials`], for a row of more than [`SHORT`] elements.
+/// Like [`Exponentials`], for a row of more than [`SHORT`] elements.
 fn exponentials_of_long<T: Float>(row: &[T]) -> [T; 2] {
-    let largest = fold_slice::<T, LargestNumber>(row);
+    let largest = fold_slice::<T, FastMax>(row);
     [largest, fold_mapped_long::<T, Sum>(row, |x| (x - largest).exp())]
 }
 
@@ -74,13 +74,13 @@ pub(super) fn softmax_grad(
     let classes = classes(out);
     float!(op, out.dtype(), T => {
         let (output, grad) = (Source::<T>::new(op, output)?, Source::<T>::new(op, grad)?);
-        let together = output.rows_together().max(grad.rows_together());
+        let together = output.rows_per_tile().max(grad.rows_per_tile());
         rows(workers, host_mut::<T>(op, out)?, classes, together, &|start, part| {
             grad.load(start, part);
             for (first, row) in (start..).step_by(classes).zip(part.chunks_mut(classes)) {
                 if log {
                     let sum = fold_slice::<T, Sum>(row);
-                    // Not that of the standard library, which a method of the type would be.
+                    // `s.exp()` would call the standard library.
                     output.each(first, row, |out, s| *out -= Float::exp(s) * sum);
                 } else {
                     let sum = output.sum_with(first, row, |s, g| s * g);
@@ -115,15 +115,15 @@ pub(super) fn cross_entropy(
     })
 }
 
-/// ln Σ eˣ - x[target] over the row that starts at element `first`.
+/// `ln Σ eˣ - x[target]` of the row that starts at element `first`.
 fn row_loss<T: Float>(logits: &Source<'_, T>, first: usize, classes: usize, target: usize) -> T {
     let row = first..first + classes;
     let [largest, sum] = if let Some(row) = logits.slice(row.clone()) {
         if row.len() <= SHORT { simd::run(Exponentials(row)) } else { exponentials_of_long(row) }
     } else {
-        let mut folder = Folder::new::<LargestNumber>();
-        logits.blocks::<BLOCK>(row, |_, block| folder.push::<LargestNumber>(block));
-        let largest = folder.finish::<LargestNumber>();
+        let mut folder = BlockReducer::new::<FastMax>();
+        logits.blocks::<BLOCK>(row, |_, block| folder.push::<FastMax>(block));
+        let largest = folder.finish::<FastMax>();
         let exp = |i, block: &mut [T]| logits.each(first + i, block, |out, x| *out = (x - largest).exp());
         [largest, sum_of(classes, exp)]
     };
@@ -145,7 +145,7 @@ pub(super) fn cross_entropy_grad(
     let targets = Source::<i64>::new(op, targets)?;
     float!(op, out.dtype(), T => {
         let (logits, grad) = (Source::<T>::new(op, logits)?, Source::<T>::new(op, grad)?);
-        rows(workers, host_mut::<T>(op, out)?, classes, logits.rows_together(), &|start, part| {
+        rows(workers, host_mut::<T>(op, out)?, classes, logits.rows_per_tile(), &|start, part| {
             logits.load(start, part);
             for (number, row) in (start / classes..).zip(part.chunks_mut(classes)) {
                 let scale = grad.get(number);
@@ -160,7 +160,7 @@ pub(super) fn cross_entropy_grad(
     })
 }
 
-/// x ← factor · (eˣ / Σ eˣ - 1 at the target)
+/// `x[i] = factor · (softmax(x)[i] - (i == target))`, in place.
 fn loss_grad_row<T: Float>(row: &mut [T], target: usize, factor: T) {
     if row.len() <= SHORT {
         return simd::run(LossGrad { row, target, factor });
@@ -170,18 +170,18 @@ fn loss_grad_row<T: Float>(row: &mut [T], target: usize, factor: T) {
     simd::each(row, |x| *x *= factor);
 }
 
-/// The size of the last axis; rows of no elements are not gone through.
+/// The size of the last axis; 1 for empty rows, which are not visited.
 fn classes(out: &ViewMut<'_>) -> usize {
     out.layout().shape().dims().last().copied().unwrap_or(1).max(1)
 }
 
-/// How many rows make up a chunk.
+/// The number of rows in a chunk.
 fn heavy_rows(classes: usize) -> usize {
     (HEAVY / classes.max(1)).max(1)
 }
 
-/// Calls `work` with the number of the first element of each part of `out` and the part: `together` rows, or those that
-/// are left.
+/// Calls `work` with each group of `together` rows of `out` and the index of its first element. The last group may have fewer
+/// rows.
 fn rows<T: Float>(
     workers: &Workers,
     out: &mut [T],

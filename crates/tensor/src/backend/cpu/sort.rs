@@ -7,9 +7,9 @@
 use std::cmp::Ordering;
 
 use super::dispatch::{byte_or_number, host, host_mut};
+use super::loop_nest::LoopNest;
 use super::number::Number;
 use super::parallel::{Workers, light_runs};
-use super::walk::Walk;
 use crate::error::Result;
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
@@ -36,32 +36,32 @@ pub(super) fn arg_sort(
     let short = u32::try_from(lines.length).is_ok();
     match input.dtype() {
         DType::F32 if short => lines.each(workers, host::<f32>(op, &input)?, out, |line, out| {
-            together(out, first, descending, |index| rank(line.at(index)));
+            sort_packed(out, first, descending, |index| rank(line.at(index)));
         }),
         DType::I32 if short => lines.each(workers, host::<i32>(op, &input)?, out, |line, out| {
-            together(out, first, descending, |index| line.at(index).cast_unsigned() ^ SIGN);
+            sort_packed(out, first, descending, |index| line.at(index).cast_unsigned() ^ SIGN);
         }),
         DType::U8 | DType::Bool if short => lines.each(workers, host::<u8>(op, &input)?, out, |line, out| {
-            together(out, first, descending, |index| u32::from(line.at(index)));
+            sort_packed(out, first, descending, |index| u32::from(line.at(index)));
         }),
         DType::F64 => lines.each(
             workers,
             bytemuck::cast_slice(host::<f64>(op, &input)?),
             out,
-            wide(first, descending, true),
+            sort_wide(first, descending, true),
         ),
         DType::I64 => lines.each(
             workers,
             bytemuck::cast_slice(host::<i64>(op, &input)?),
             out,
-            wide(first, descending, false),
+            sort_wide(first, descending, false),
         ),
         // As long as hardly any: one sort for all types, which calls what compares.
         dtype => {
             return byte_or_number!(op, dtype, T => {
                 lines.each(workers, host::<T>(op, &input)?, out, |line, out| {
                     let order: &dyn Fn(usize, usize) -> Ordering = &|i, j| compare(line.at(i), line.at(j));
-                    looked_up(out, first, descending, order);
+                    sort_by_lookup(out, first, descending, order);
                 });
                 Ok(())
             });
@@ -73,7 +73,7 @@ pub(super) fn arg_sort(
 /// The lines along the last axis of a view.
 #[derive(Debug)]
 struct Lines {
-    starts: Walk<1>,
+    starts: LoopNest<1>,
     length: usize,
     stride: usize,
 }
@@ -98,7 +98,7 @@ impl Lines {
         let (dims, strides) = (layout.shape().dims(), layout.strides());
         let axes = dims.iter().zip(strides).take(dims.len().saturating_sub(1));
         Self {
-            starts: Walk::nest(axes.map(|(&size, &stride)| (size, [stride])), [layout.offset()]),
+            starts: LoopNest::from_axes(axes.map(|(&size, &stride)| (size, [stride])), [layout.offset()]),
             length: dims.last().copied().unwrap_or(1),
             stride: strides.last().copied().unwrap_or(1),
         }
@@ -149,12 +149,12 @@ fn wide_rank(bits: u64) -> u64 {
 }
 
 /// The indices in the order of the ranks, each sorted with its index behind it.
-fn together(out: &mut [i64], first: usize, descending: bool, rank: impl Fn(usize) -> u32) {
+fn sort_packed(out: &mut [i64], first: usize, descending: bool, rank: impl Fn(usize) -> u32) {
     let both: &mut [u64] = bytemuck::cast_slice_mut(out);
     let turn = if descending { u32::MAX } else { 0 };
     let all = (0..both.len()).map(|index| u64::from(rank(index) ^ turn) << 32 | index as u64);
-    let kept = if first > 0 && first <= both.len() / FEW {
-        keep_least(both, first, all)
+    let kept = if first > 0 && first <= both.len() / SELECT_FRACTION {
+        select_smallest(both, first, all)
     } else {
         both.iter_mut().zip(all).for_each(|(place, of)| *place = of);
         both
@@ -164,13 +164,13 @@ fn together(out: &mut [i64], first: usize, descending: bool, rank: impl Fn(usize
 }
 
 /// The part of a line that is few: so few are kept while all pass by, which takes a look at each and not a place for each.
-const FEW: usize = 4;
+const SELECT_FRACTION: usize = 4;
 
 /// Keeps the `first` least of all numbers, no two of which are equal, and some more, at the beginning of `places`.
 ///
 /// Room for twice as many is filled with those below the greatest that can still be wanted; when it is full, the greater half
 /// goes, and that bound falls.
-fn keep_least(places: &mut [u64], first: usize, all: impl Iterator<Item = u64>) -> &mut [u64] {
+fn select_smallest(places: &mut [u64], first: usize, all: impl Iterator<Item = u64>) -> &mut [u64] {
     let room = (2 * first).max(32).min(places.len());
     let places = &mut places[..room];
     let (mut kept, mut bound) = (0, u64::MAX);
@@ -188,15 +188,15 @@ fn keep_least(places: &mut [u64], first: usize, all: impl Iterator<Item = u64>) 
 }
 
 /// Sorts lines of elements of 64 bits, floats or integers with a sign.
-fn wide(first: usize, descending: bool, floats: bool) -> impl Fn(Line<'_, u64>, &mut [i64]) + Sync {
+fn sort_wide(first: usize, descending: bool, floats: bool) -> impl Fn(Line<'_, u64>, &mut [i64]) + Sync {
     move |line, out| {
         let rank = |index| if floats { wide_rank(line.at(index)) } else { line.at(index) ^ WIDE_SIGN };
-        looked_up(out, first, descending, |i, j| rank(i).cmp(&rank(j)));
+        sort_by_lookup(out, first, descending, |i, j| rank(i).cmp(&rank(j)));
     }
 }
 
 /// The indices in the order of the elements, which are looked up to be compared.
-fn looked_up(out: &mut [i64], first: usize, descending: bool, order: impl Fn(usize, usize) -> Ordering) {
+fn sort_by_lookup(out: &mut [i64], first: usize, descending: bool, order: impl Fn(usize, usize) -> Ordering) {
     (0..).zip(&mut *out).for_each(|(index, place)| *place = index);
     sort_first(out, first, |&i, &j| {
         let of_elements = order(i as usize, j as usize);
@@ -257,10 +257,10 @@ mod tests {
                 for first in [length, length / 3, length / 4, length / 9, 1, 0] {
                     let (mut packed, mut other, mut bits) =
                         (vec![0; length], vec![0; length], vec![0; length]);
-                    together(&mut packed, first, descending, |index| rank(keys[index]));
-                    looked_up(&mut other, first, descending, |i, j| compare(keys[i], keys[j]));
+                    sort_packed(&mut packed, first, descending, |index| rank(keys[index]));
+                    sort_by_lookup(&mut other, first, descending, |i, j| compare(keys[i], keys[j]));
                     let wider: Vec<u64> = keys.iter().map(|&key| f64::from(key).to_bits()).collect();
-                    wide(first, descending, true)(Line { data: &wider, start: 0, stride: 1 }, &mut bits);
+                    sort_wide(first, descending, true)(Line { data: &wider, start: 0, stride: 1 }, &mut bits);
                     let wanted = &expected[..first.min(length)];
                     for sorted in [packed, other, bits] {
                         assert_eq!(&sorted[..wanted.len()], wanted, "{length}");

@@ -1,4 +1,4 @@
-//! Functions of one number, and their derivatives.
+//! Elementwise functions of one argument, and their derivatives.
 
 use super::dispatch::{float, host, host_mut, integer, number};
 use super::fold::BLOCK;
@@ -24,7 +24,7 @@ pub(super) fn unary(
     if let Unary::Powf(exponent) = f
         && !dtype.is_float()
     {
-        // Whole and not below 0, as the op has seen to.
+        // The op has checked that the exponent is an integer ≥ 0.
         let exponent = exponent as u64;
         return integer!(op, dtype, T => {
             let (data, out) = (host::<T>(op, &input)?, host_mut::<T>(op, out)?);
@@ -47,7 +47,7 @@ pub(super) fn unary(
     }
 }
 
-/// The functions that integers have too.
+/// Computes the functions that integers support too.
 fn arithmetic<T: Number>(workers: &Workers, f: Unary, source: &Source<'_, T>, out: &mut [T]) {
     match f {
         Unary::Neg => source.map(workers, LIGHT, out, T::negative),
@@ -75,7 +75,7 @@ fn arithmetic<T: Number>(workers: &Workers, f: Unary, source: &Source<'_, T>, ou
     }
 }
 
-/// Evaluates an expression with `$power` standing for xᵃ if that takes no logarithm, as for the usual exponents.
+/// Evaluates an expression with `$power` as a closure for xᵃ, for common exponents that need no logarithm.
 macro_rules! power {
     ($T:ident, $exponent:expr, $power:ident => $body:expr, else $otherwise:expr) => {{
         let exponent: f64 = $exponent;
@@ -103,7 +103,7 @@ macro_rules! power {
     }};
 }
 
-/// Whether all are angles below [`Float::LARGE_ANGLE`].
+/// Whether all angles are below [`Float::LARGE_ANGLE`].
 fn small_angles<T: Float>(source: &Source<'_, T>) -> bool {
     let mut all = true;
     source.blocks::<BLOCK>(0..source.len(), |_, block| all &= simd::run(AreSmall(block)));
@@ -121,7 +121,7 @@ impl<T: Float> Loop for AreSmall<'_, T> {
     }
 }
 
-/// The functions that only floats have.
+/// Computes the functions that require floats.
 fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>, out: &mut [T]) {
     match f {
         Unary::Exp => source.map(workers, HEAVY, out, T::exp),
@@ -184,7 +184,7 @@ pub(super) fn unary_grad(
         let saved_data = host::<T>(op, &saved)?;
         let Some(grad) = grad else {
             if f == Unary::Relu && let Some(saved) = saved.host_contiguous::<T>().filter(|saved| saved.len() <= LIGHT) {
-                // A small layer, without the setup of the general case.
+                // Small layers skip the setup of the general case.
                 simd::zip(out, saved, rectify);
                 return Ok(());
             }
@@ -199,17 +199,17 @@ pub(super) fn unary_grad(
     })
 }
 
-/// The gradient g of a rectified number y, in place of it.
-// Something is done to both, as in `rectified`; the same where the gradient is elsewhere, so that no one can tell.
+/// The gradient of ReLU in place: `g = if y > 0 { g } else { 0 }`.
+// Adds 0 as `rectified` does, also where the gradient is not in place, so that both variants return the same bits.
 fn rectify<T: Float>(g: &mut T, y: T) {
     *g = if y <= T::ZERO { T::ZERO } else { *g + T::ZERO };
 }
 
-/// Gradients copied out of the way at a time.
-const ASIDE: usize = 256;
+/// The number of gradients that [`derivative_in_place`] copies at a time.
+const BLOCK_IN_PLACE: usize = 256;
 
-/// [`derivative`] where g is in the output. Piece by piece it is copied out of the way, so that no function is compiled once more
-/// but the most common one, which takes less time than the copies.
+/// [`derivative`] with g in the output. Copies g block by block, so that the functions are not compiled twice. ReLU, the most
+/// common function, has its own loop.
 fn derivative_in_place<T: Float>(workers: &Workers, f: (Unary, bool), saved: &Source<'_, T>, out: &mut [T]) {
     if f.0 == Unary::Relu {
         workers.chunks(out, LIGHT, &|start, part| {
@@ -218,9 +218,9 @@ fn derivative_in_place<T: Float>(workers: &Workers, f: (Unary, bool), saved: &So
         return;
     }
     workers.chunks(out, LIGHT, &|start, part| {
-        let (mut grads, mut values) = ([T::ZERO; ASIDE], [T::ZERO; ASIDE]);
-        for (piece, out) in part.chunks_mut(ASIDE).enumerate() {
-            let (first, grads) = (start + piece * ASIDE, &mut grads[..out.len()]);
+        let (mut grads, mut values) = ([T::ZERO; BLOCK_IN_PLACE], [T::ZERO; BLOCK_IN_PLACE]);
+        for (piece, out) in part.chunks_mut(BLOCK_IN_PLACE).enumerate() {
+            let (first, grads) = (start + piece * BLOCK_IN_PLACE, &mut grads[..out.len()]);
             grads.copy_from_slice(out);
             let saved = saved.part(first..first + out.len(), &mut values);
             let row = Layout::of_row(out.len());
@@ -229,8 +229,8 @@ fn derivative_in_place<T: Float>(workers: &Workers, f: (Unary, bool), saved: &So
     });
 }
 
-/// out = g f'(x), or the same from the value y = f(x) where that is what was saved; of each pair the first is it. `small` says
-/// of angles that all are [below](Float::LARGE_ANGLE).
+/// `out = g f'(x)`. The first element of each pair is x, or y = f(x) if the backward pass reads the output. `small` states that
+/// all angles are below [`Float::LARGE_ANGLE`].
 fn derivative<T: Float>(workers: &Workers, (f, small): (Unary, bool), pair: &Pair<'_, T, T>, out: &mut [T]) {
     let two = T::ONE + T::ONE;
     match f {
@@ -241,7 +241,7 @@ fn derivative<T: Float>(workers: &Workers, (f, small): (Unary, bool), pair: &Pai
             } else if x < T::ZERO {
                 -g
             } else {
-                // 0 at 0, where there is no derivative, and NaN for NaN.
+                // 0 for x = 0 and NaN for NaN.
                 x.magnitude()
             }
         }),
@@ -278,7 +278,7 @@ fn derivative<T: Float>(workers: &Workers, (f, small): (Unary, bool), pair: &Pai
         Unary::Powf(exponent) => {
             let factor = T::from_f64(exponent);
             if exponent == 0.0 {
-                // The function is constant, and 0 · 0⁻¹ is not.
+                // x⁰ is constant; the formula below returns NaN for x = 0.
                 pair.map(workers, LIGHT, out, |_, _| T::ZERO);
             } else {
                 power!(T, exponent - 1.0,

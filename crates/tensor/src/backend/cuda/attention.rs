@@ -1,15 +1,15 @@
-//! Scaled dot-product attention. The workspace that the CPU needs is not used.
+//! Scaled dot-product attention, without a workspace.
 
 use bfc_cuda::kernels::{Family, Job};
 
-use super::launch::{Launcher, float, kernel, operand, origin, output};
+use super::launch::{Launcher, kernel, operand, origin, output, require_float};
 use crate::backend::Attention;
-use crate::backend::blocks::TILE;
+use crate::backend::grid::TILE;
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
-/// The sizes, operands and mask that all kernels have in common.
+/// Creates a job with the sizes, operands and mask that all attention kernels share.
 fn job(of: &Attention<'_>) -> Job {
     let Attention { scale, causal, query, key, value, mask } = *of;
     let size =
@@ -29,8 +29,8 @@ fn job(of: &Attention<'_>) -> Job {
     job
 }
 
-/// The blocks' turns for results of so many rows and columns for each head.
-fn turns(heads: u64, rows: u64, columns: u64) -> u64 {
+/// The number of tiles of a result with these rows and columns for each head.
+fn tiles(heads: u64, rows: u64, columns: u64) -> u64 {
     let tile = TILE as u64;
     heads * rows.div_ceil(tile) * columns.div_ceil(tile)
 }
@@ -42,13 +42,13 @@ pub(super) fn forward(
     of: &Attention<'_>,
     [out, log_sums]: [&ViewMut<'_>; 2],
 ) -> Result<()> {
-    float(op, out.dtype())?;
+    require_float(op, out.dtype())?;
     let mut job = job(of);
     let [queries, _, _, values, ..] = job.counts;
-    // Where there are no values there are still sums.
-    job.count = turns(heads(of), queries, values.max(1));
+    // Without values the kernel still writes the sums.
+    job.count = tiles(heads(of), queries, values.max(1));
     (job.outputs[0], job.outputs[1]) = (output(out), output(log_sums));
-    device.blocks(op, kernel(Family::Attention, "attention", out.dtype()), job.count, &job)
+    device.launch_blocks(op, kernel(Family::Attention, "attention", out.dtype()), job.count, &job)
 }
 
 /// See [`Kernel::AttentionGrad`](crate::backend::Kernel::AttentionGrad).
@@ -61,15 +61,15 @@ pub(super) fn backward(
 ) -> Result<()> {
     let [to_query, to_key, to_value] = out;
     let dtype = to_query.dtype();
-    float(op, dtype)?;
+    require_float(op, dtype)?;
     let mut job = job(of);
     job.also[..3].copy_from_slice(&[origin(&result), origin(&log_sums), origin(&grad)]);
     job.outputs = [output(to_query), output(to_key), output(to_value)];
     let [queries, keys, width, values, ..] = job.counts;
-    job.count = turns(heads(of), queries, width);
-    device.blocks(op, kernel(Family::Attention, "attention_query_grad", dtype), job.count, &job)?;
-    job.count = turns(heads(of), keys, width.max(values));
-    device.blocks(op, kernel(Family::Attention, "attention_key_grad", dtype), job.count, &job)
+    job.count = tiles(heads(of), queries, width);
+    device.launch_blocks(op, kernel(Family::Attention, "attention_query_grad", dtype), job.count, &job)?;
+    job.count = tiles(heads(of), keys, width.max(values));
+    device.launch_blocks(op, kernel(Family::Attention, "attention_key_grad", dtype), job.count, &job)
 }
 
 fn heads(of: &Attention<'_>) -> u64 {

@@ -1,9 +1,10 @@
-//! Element by element. The numbers of functions are those of the kernels' switches.
+//! Elementwise kernels. The numbers of functions must equal those in the `switch` statements of the kernels.
 
 use bfc_cuda::kernels::{Family, Job};
 
 use super::launch::{
-    Launcher, float, kernel, narrowest, number, operand, output, over, set_constant, strided,
+    Launcher, job_over, kernel, kernel_dtype, operand, output, require_float, require_number, set_constant,
+    strided,
 };
 use crate::backend::{Binary, Compare, Unary};
 use crate::error::{Error, Result};
@@ -12,10 +13,10 @@ use crate::storage::{View, ViewMut};
 
 /// See [`Kernel::Fill`](crate::backend::Kernel::Fill).
 pub(super) fn fill(device: &Launcher, op: &'static str, value: Scalar, out: &ViewMut<'_>) -> Result<()> {
-    let mut job = over(out.layout());
+    let mut job = job_over(out.layout());
     set_constant(&mut job, 0, out.dtype(), value);
     job.outputs[0] = output(out);
-    device.ahead(op, kernel(Family::Elementwise, "fill", out.dtype()), job.count, &job)
+    device.launch_elementwise(op, kernel(Family::Elementwise, "fill", out.dtype()), job.count, &job)
 }
 
 /// See [`Kernel::Arange`](crate::backend::Kernel::Arange).
@@ -26,17 +27,17 @@ pub(super) fn arange(
     step: Scalar,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    number(op, out.dtype())?;
-    let mut job = over(out.layout());
+    require_number(op, out.dtype())?;
+    let mut job = job_over(out.layout());
     (job.constants[0], job.constants[1]) = (start.as_f64(), step.as_f64());
     job.integers = [start.as_i64(), step.as_i64()];
     job.outputs[0] = output(out);
-    device.each(op, kernel(Family::Elementwise, "arange", out.dtype()), job.count, &job)
+    device.launch_threads(op, kernel(Family::Elementwise, "arange", out.dtype()), job.count, &job)
 }
 
 /// See [`Kernel::Copy`](crate::backend::Kernel::Copy).
 pub(super) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &ViewMut<'_>) -> Result<()> {
-    let mut job = over(input.layout());
+    let mut job = job_over(input.layout());
     job.inputs[0] = operand(&input);
     job.outputs[0] = output(out);
     let kernel = match (input.dtype(), out.dtype()) {
@@ -50,7 +51,7 @@ pub(super) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &V
         (from, DType::U8) => kernel(Family::Convert, "to_u8", from),
         (from, DType::Bool) => kernel(Family::Convert, "to_bool", from),
     };
-    device.ahead(op, kernel, job.count, &job)
+    device.launch_elementwise(op, kernel, job.count, &job)
 }
 
 /// See [`Kernel::Flip`](crate::backend::Kernel::Flip).
@@ -61,11 +62,11 @@ pub(super) fn flip(
     axes: &[bool],
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    let mut job = over(input.layout());
+    let mut job = job_over(input.layout());
     job.inputs[0] = strided(&input);
     job.outputs[0] = output(out);
     job.function = (0..).zip(axes).map(|(axis, &flipped)| u64::from(flipped) << axis).sum();
-    device.each(op, kernel(Family::Elementwise, "flip", out.dtype()), job.count, &job)
+    device.launch_threads(op, kernel(Family::Elementwise, "flip", out.dtype()), job.count, &job)
 }
 
 /// See [`Kernel::CopyInto`](crate::backend::Kernel::CopyInto).
@@ -79,9 +80,9 @@ pub(super) fn copy_into(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
-    let mut job = over(input.layout());
+    let mut job = job_over(input.layout());
     job.inputs = [operand(&input), strided(&out.as_view().with_layout(&part)), Default::default()];
-    device.ahead(op, kernel(Family::Elementwise, "place", out.dtype()), job.count, &job)
+    device.launch_elementwise(op, kernel(Family::Elementwise, "place", out.dtype()), job.count, &job)
 }
 
 /// See [`Kernel::Unary`](crate::backend::Kernel::Unary).
@@ -92,13 +93,13 @@ pub(super) fn unary(
     input: View<'_>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    let dtype = narrowest([out.dtype(), input.dtype()]);
-    if f.takes_integers() {
-        number(op, dtype)?
+    let dtype = kernel_dtype([out.dtype(), input.dtype()]);
+    if f.supports_integers() {
+        require_number(op, dtype)?
     } else {
-        float(op, dtype)?
+        require_float(op, dtype)?
     }
-    let mut job = over(out.layout());
+    let mut job = job_over(out.layout());
     job.inputs[0] = operand(&input);
     job.outputs[0] = output(out);
     let (family, name, function) = match f {
@@ -133,16 +134,16 @@ pub(super) fn unary(
     };
     job.function = function;
     set_parameters(&mut job, dtype, f);
-    device.ahead(op, kernel(family, name, dtype), job.count, &job)
+    device.launch_elementwise(op, kernel(family, name, dtype), job.count, &job)
 }
 
-/// Puts the numbers that a function has beside its argument where the kernels look for them.
+/// Writes the parameters of a function to the constants of a job.
 fn set_parameters(job: &mut Job, dtype: DType, f: Unary) {
     match f {
         Unary::AddScalar(value) | Unary::MulScalar(value) | Unary::DivScalar(value) => {
             set_constant(job, 0, dtype, value);
         }
-        // Of integers the exponent may be larger than they are.
+        // The exponent may exceed the range of a narrow integer type.
         Unary::Powf(value) if !dtype.is_float() => job.integers[0] = value as i64,
         Unary::LeakyRelu(value) | Unary::Powf(value) => set_constant(job, 0, dtype, Scalar::Float(value)),
         Unary::Clamp(low, high) => {
@@ -162,11 +163,11 @@ pub(super) fn unary_grad(
     grad: Option<View<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    // Each thread reads what it writes before it writes it.
+    // In place: each thread reads its element before it overwrites it.
     let grad = grad.unwrap_or_else(|| out.as_view());
-    let dtype = narrowest([out.dtype(), saved.dtype(), grad.dtype()]);
-    float(op, dtype)?;
-    let mut job = over(out.layout());
+    let dtype = kernel_dtype([out.dtype(), saved.dtype(), grad.dtype()]);
+    require_float(op, dtype)?;
+    let mut job = job_over(out.layout());
     job.inputs = [operand(&saved), operand(&grad), Default::default()];
     job.outputs[0] = output(out);
     job.function = match f {
@@ -191,14 +192,14 @@ pub(super) fn unary_grad(
         Unary::Softplus => 18,
         Unary::GeluTanh => 19,
         Unary::LeakyRelu(_) => 20,
-        // A power of 0 is constant, as the sign is.
+        // x⁰ is constant, so its derivative is 0.
         Unary::Powf(0.0) => 14,
         Unary::Powf(_) => 21,
         Unary::Clamp(..) => 22,
         Unary::DivScalar(_) => 23,
     };
     set_parameters(&mut job, dtype, f);
-    device.ahead(op, kernel(Family::Float, "derivative", dtype), job.count, &job)
+    device.launch_elementwise(op, kernel(Family::Float, "derivative", dtype), job.count, &job)
 }
 
 /// See [`Kernel::Binary`](crate::backend::Kernel::Binary).
@@ -210,19 +211,19 @@ pub(super) fn binary(
     rhs: View<'_>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    let dtype = narrowest([out.dtype(), lhs.dtype(), rhs.dtype()]);
-    // Of these, truth values come out as truth values; of sums they do not.
+    let dtype = kernel_dtype([out.dtype(), lhs.dtype(), rhs.dtype()]);
+    // These functions return booleans for booleans; sums would not.
     let closed_over_bool = matches!(f, Binary::Mul | Binary::Maximum | Binary::Minimum);
     if dtype == DType::Bool && !closed_over_bool {
         return Err(Error::UnsupportedDType { op, dtype });
     }
-    let mut job = over(out.layout());
+    let mut job = job_over(out.layout());
     job.inputs = [operand(&lhs), operand(&rhs), Default::default()];
     job.outputs[0] = output(out);
     launch_binary(device, op, f, dtype, job)
 }
 
-/// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate). Each element is read before it is written, by one thread.
+/// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate). One thread reads each element before it overwrites it.
 pub(super) fn accumulate(
     device: &Launcher,
     op: &'static str,
@@ -230,11 +231,11 @@ pub(super) fn accumulate(
     input: View<'_>,
     acc: &ViewMut<'_>,
 ) -> Result<()> {
-    number(op, acc.dtype())?;
-    let mut job = over(acc.layout());
+    require_number(op, acc.dtype())?;
+    let mut job = job_over(acc.layout());
     job.inputs = [operand(&acc.as_view()), operand(&input), Default::default()];
     job.outputs[0] = output(acc);
-    launch_binary(device, op, f, narrowest([acc.dtype(), input.dtype()]), job)
+    launch_binary(device, op, f, kernel_dtype([acc.dtype(), input.dtype()]), job)
 }
 
 fn launch_binary(device: &Launcher, op: &'static str, f: Binary, dtype: DType, mut job: Job) -> Result<()> {
@@ -247,7 +248,7 @@ fn launch_binary(device: &Launcher, op: &'static str, f: Binary, dtype: DType, m
         Binary::Minimum => 5,
         Binary::Pow => 6,
     };
-    device.ahead(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
+    device.launch_elementwise(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
 }
 
 /// See [`Kernel::Compare`](crate::backend::Kernel::Compare).
@@ -259,7 +260,7 @@ pub(super) fn compare(
     rhs: View<'_>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    let mut job = over(out.layout());
+    let mut job = job_over(out.layout());
     job.inputs = [operand(&lhs), operand(&rhs), Default::default()];
     job.outputs[0] = output(out);
     job.function = match f {
@@ -270,9 +271,9 @@ pub(super) fn compare(
         Compare::Gt => 4,
         Compare::Ge => 5,
     };
-    device.ahead(
+    device.launch_elementwise(
         op,
-        kernel(Family::Elementwise, "compare", narrowest([lhs.dtype(), rhs.dtype()])),
+        kernel(Family::Elementwise, "compare", kernel_dtype([lhs.dtype(), rhs.dtype()])),
         job.count,
         &job,
     )
@@ -287,8 +288,8 @@ pub(super) fn select(
     rhs: View<'_>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    let mut job = over(out.layout());
+    let mut job = job_over(out.layout());
     job.inputs = [operand(&condition), operand(&lhs), operand(&rhs)];
     job.outputs[0] = output(out);
-    device.each(op, kernel(Family::Elementwise, "choose", out.dtype()), job.count, &job)
+    device.launch_threads(op, kernel(Family::Elementwise, "choose", out.dtype()), job.count, &job)
 }

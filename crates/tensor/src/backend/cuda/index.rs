@@ -1,26 +1,30 @@
-//! Elements chosen by indices that are data. All indices are checked before anything is written.
+//! Gather, scatter and one-hot. The device checks all indices before a kernel writes.
 
 use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Operand, Output};
 
 use super::elementwise::fill;
-use super::launch::{Launcher, kernel, narrowest, number, operand, origin, output, over, room, strided};
+use super::launch::{
+    Launcher, job_over, kernel, kernel_dtype, operand, origin, output, require_number, required_workspace,
+    strided,
+};
 use super::sort::merge;
-use crate::backend::blocks::sorts_indices;
+use crate::backend::grid::sorts_indices;
 use crate::error::{Error, Result};
 use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
-/// Waits for the device, which looks for an index that is not below `len`: an error for the first. Of those that the host
-/// has written, it is known.
+/// Checks on the device that all indices are below `len`, and fails with the first that is not. Waits for the device,
+/// unless the host uploaded the indices and knows their range.
 pub(super) fn check(device: &Launcher, op: &'static str, indices: &View<'_>, len: usize) -> Result<()> {
     const NONE: u64 = u64::MAX;
-    let mut job = over(indices.layout());
+    let mut job = job_over(indices.layout());
     if job.count == 0 || indices.are_indices_below(len) {
         return Ok(());
     }
     job.inputs[0] = operand(indices);
     job.counts[0] = len as u64;
-    let first = device.ask(op, Kernel::new(Family::Index, "check", ElementType::I64), job, NONE)?;
+    let first =
+        device.launch_and_read(op, Kernel::new(Family::Index, "check", ElementType::I64), job, NONE)?;
     if first == NONE {
         return Ok(());
     }
@@ -30,8 +34,8 @@ pub(super) fn check(device: &Launcher, op: &'static str, indices: &View<'_>, len
     Err(Error::IndexOutOfRange { op, index: i64::from_ne_bytes(index), len })
 }
 
-/// Strides with that of one axis left out, as 0.
-fn beside(view: &View<'_>, axis: usize) -> Operand {
+/// The operand with stride 0 along `axis`.
+fn without_axis(view: &View<'_>, axis: usize) -> Operand {
     let mut operand = strided(view);
     operand.strides[axis] = 0;
     operand
@@ -51,15 +55,17 @@ pub(super) fn gather(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     check(device, op, &indices, input.layout().shape().dims().get(axis).copied().unwrap_or(0))?;
-    let mut job = over(indices.layout());
-    job.inputs = [beside(&input, axis), operand(&indices), Operand::default()];
+    let mut job = job_over(indices.layout());
+    job.inputs = [without_axis(&input, axis), operand(&indices), Operand::default()];
     job.outputs[0] = output(out);
     job.counts[1] = stride(&input, axis);
-    device.ahead(op, kernel(Family::Index, "gather", out.dtype()), job.count, &job)
+    device.launch_elementwise(op, kernel(Family::Index, "gather", out.dtype()), job.count, &job)
 }
 
-/// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd). Halves are summed in f32: only with a workspace, where sums are made
-/// before they are written, may `out` hold halves.
+/// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd).
+///
+/// The kernels sum 16-bit floats in f32. `out` may hold 16-bit floats only if the kernel sorts the indices, because only
+/// then does it finish each sum before it writes.
 pub(super) fn scatter_add(
     device: &Launcher,
     op: &'static str,
@@ -69,13 +75,13 @@ pub(super) fn scatter_add(
     workspace: Option<&ViewMut<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    number(op, out.dtype())?;
+    require_number(op, out.dtype())?;
     let to = out.as_view();
     check(device, op, &indices, to.layout().shape().dims().get(axis).copied().unwrap_or(0))?;
     fill(device, op, Scalar::Int(0), out)?;
     let chosen = *indices.layout().shape();
     if chosen.elements() == 0 {
-        // The other sizes may overflow when multiplied.
+        // The product of the other sizes may overflow.
         return Ok(());
     }
     let others = || chosen.dims().iter().enumerate().filter(|&(other, _)| other != axis);
@@ -89,12 +95,12 @@ pub(super) fn scatter_add(
     let along = chosen.dims().get(axis).copied().unwrap_or(1);
     (job.counts[0], job.counts[1]) = (along as u64, stride(&input, axis));
     (job.counts[2], job.counts[3]) = (stride(&indices, axis), stride(&to, axis));
-    let dtype = narrowest([out.dtype(), input.dtype()]);
+    let dtype = kernel_dtype([out.dtype(), input.dtype()]);
     if !sorts_indices(indices.layout(), axis) {
-        return device.each(op, kernel(Family::Index, "scatter_add", dtype), job.count, &job);
+        return device.launch_threads(op, kernel(Family::Index, "scatter_add", dtype), job.count, &job);
     }
     let bytes = along * size_of::<i64>();
-    let order = output(room(op, workspace, 2 * bytes)?);
+    let order = output(required_workspace(op, workspace, 2 * bytes)?);
     let mut one_line = Job::over(along as u64, &[]);
     one_line.inputs[0] = Operand::strided(origin(&indices), &[]);
     (one_line.counts[0], one_line.counts[2]) = (along as u64, job.counts[2]);
@@ -102,7 +108,7 @@ pub(super) fn scatter_add(
     merge(device, op, DType::I64, one_line, [order, beside])?;
     job.also[0] = order.address;
     job.count *= along as u64;
-    device.each(op, kernel(Family::Index, "scatter_add_sorted", dtype), job.count, &job)
+    device.launch_threads(op, kernel(Family::Index, "scatter_add_sorted", dtype), job.count, &job)
 }
 
 /// See [`Kernel::OneHot`](crate::backend::Kernel::OneHot).
@@ -114,9 +120,9 @@ pub(super) fn one_hot(
 ) -> Result<()> {
     let classes = out.layout().shape().dims().last().copied().unwrap_or(0);
     check(device, op, &indices, classes)?;
-    let mut job = over(indices.layout());
+    let mut job = job_over(indices.layout());
     job.inputs[0] = operand(&indices);
     job.outputs[0] = output(out);
     (job.count, job.counts[0]) = (out.layout().shape().elements() as u64, classes as u64);
-    device.each(op, kernel(Family::Index, "one_hot", out.dtype()), job.count, &job)
+    device.launch_threads(op, kernel(Family::Index, "one_hot", out.dtype()), job.count, &job)
 }

@@ -1,4 +1,4 @@
-//! From views to what a kernel takes, and the one place where work is given to the device.
+//! Conversion of views to kernel operands, and all calls to the device.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,67 +10,91 @@ use crate::layout::Layout;
 use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
-/// The most blocks that a kernel is started with: threads go on to further elements, so more gain nothing.
-const MOST_BLOCKS: u64 = 1 << 16;
+/// The largest grid, in blocks. Threads loop over further elements, so that more blocks are not faster.
+const MAX_BLOCKS: u64 = 1 << 16;
 
-/// Blocks that fill a large GPU with threads: some 130 processors with eight each, and as many to follow.
-const FILLING: u64 = 1 << 11;
+/// The number of blocks that fill a large GPU: about 130 multiprocessors with eight blocks each, twice.
+const FULL_GRID: u64 = 1 << 11;
 
-/// What a thread of a kernel for elements loads at a time, as `kernels/element.cuh` says; packs have as many at least.
-const AHEAD: u64 = 4;
+/// The number of elements that a thread of an elementwise kernel loads at a time (`kernels/element.cuh`). A vectorized
+/// load has at least as many.
+const ELEMENTS_PER_THREAD: u64 = 4;
 
-/// The device that work is given to.
+/// The device, with methods that launch kernels and copy memory.
 #[derive(Debug)]
 pub(super) struct Launcher {
     compute: Arc<dyn Compute>,
-    /// One question at a time: there is one scratch for the answers, whichever thread asks.
-    asking: Mutex<()>,
+    /// Serializes the users of the device's scratch memory.
+    scratch_lock: Mutex<()>,
 }
 
 impl Launcher {
     pub(super) const fn new(compute: Arc<dyn Compute>) -> Self {
-        Self { compute, asking: Mutex::new(()) }
+        Self { compute, scratch_lock: Mutex::new(()) }
     }
 
     pub(super) fn compute(&self) -> &dyn Compute {
         self.compute.as_ref()
     }
 
-    /// Starts a kernel with a thread for each of `threads` elements.
-    pub(super) fn each(&self, op: &'static str, kernel: Kernel, threads: u64, job: &Job) -> Result<()> {
-        self.blocks(op, kernel, threads.div_ceil(BLOCK), job)
+    /// Launches a kernel with one thread per element.
+    pub(super) fn launch_threads(
+        &self,
+        op: &'static str,
+        kernel: Kernel,
+        threads: u64,
+        job: &Job,
+    ) -> Result<()> {
+        self.launch_blocks(op, kernel, threads.div_ceil(BLOCK), job)
     }
 
-    /// Starts a kernel whose threads load a few elements at a time: by packs where operands lie so, else once there are enough
-    /// threads to fill a GPU.
-    pub(super) fn ahead(&self, op: &'static str, kernel: Kernel, elements: u64, job: &Job) -> Result<()> {
-        if lies_in_packs(job) {
-            return self.blocks(op, kernel, elements.div_ceil(BLOCK * AHEAD), &Job { packed: 1, ..*job });
+    /// Launches an elementwise kernel whose threads process several elements. If all operands are contiguous and aligned, the
+    /// kernel uses vectorized loads. Otherwise threads process several elements once the grid fills a GPU.
+    pub(super) fn launch_elementwise(
+        &self,
+        op: &'static str,
+        kernel: Kernel,
+        elements: u64,
+        job: &Job,
+    ) -> Result<()> {
+        if is_vectorizable(job) {
+            return self.launch_blocks(
+                op,
+                kernel,
+                elements.div_ceil(BLOCK * ELEMENTS_PER_THREAD),
+                &Job { packed: 1, ..*job },
+            );
         }
         let blocks = elements.div_ceil(BLOCK);
-        self.blocks(op, kernel, blocks.div_ceil(AHEAD).max(blocks.min(FILLING)), job)
+        self.launch_blocks(op, kernel, blocks.div_ceil(ELEMENTS_PER_THREAD).max(blocks.min(FULL_GRID)), job)
     }
 
-    /// Starts a kernel with so many blocks; nothing if there are none.
-    pub(super) fn blocks(&self, op: &'static str, kernel: Kernel, blocks: u64, job: &Job) -> Result<()> {
+    /// Launches a kernel with this number of blocks; does nothing for 0 blocks.
+    pub(super) fn launch_blocks(
+        &self,
+        op: &'static str,
+        kernel: Kernel,
+        blocks: u64,
+        job: &Job,
+    ) -> Result<()> {
         if blocks == 0 || job.count == 0 {
             return Ok(());
         }
-        // SAFETY: jobs are made from views, whose buffers live until the device has done what it was given before they
-        // are used again, as all work on them is given in order; the outputs are those of views to be written, which
-        // have one user. `backend::check` has checked shapes and types, and indices are checked before they are followed.
-        let started = unsafe { self.compute.launch(kernel, blocks.min(MOST_BLOCKS) as u32, job) };
-        started.map_err(|error| self.failed(op, &error))
+        // SAFETY: the addresses in the job come from views. The stream executes in order, so no later use of a freed buffer
+        // overlaps the kernel. The views of outputs are exclusive. `backend::check` has checked shapes and types, and
+        // `index::check` has checked indices.
+        let launched = unsafe { self.compute.launch(kernel, blocks.min(MAX_BLOCKS) as u32, job) };
+        launched.map_err(|error| self.failed(op, &error))
     }
 
-    /// Whether to ask the device's library for products at all: not all devices have one.
+    /// Whether the device has a library for matrix products (cuBLAS).
     pub(super) fn has_products(&self) -> bool {
         self.compute.supports_products()
     }
 
-    /// Has the device's library multiply matrices; false if it cannot.
+    /// Multiplies matrices with cuBLAS. Returns false if it does not support the product.
     pub(super) fn multiply(&self, op: &'static str, product: &Product) -> Result<bool> {
-        // SAFETY: as in `blocks`; the workspace is the op's own, and as large as its buffer.
+        // SAFETY: as in `launch_blocks`; the op owns the workspace, whose size is that of its buffer.
         let multiplied = unsafe { self.compute.multiply(product) };
         multiplied.map_err(|error| self.failed(op, &error))
     }
@@ -78,12 +102,12 @@ impl Launcher {
     /// Copies bytes to the start of a buffer.
     pub(super) fn upload(&self, op: &'static str, bytes: &[u8], out: &ViewMut<'_>) -> Result<()> {
         debug_assert!(bytes.len() <= out.storage().bytes());
-        // SAFETY: the buffer has one user and at least so many bytes, which the caller has checked.
+        // SAFETY: the view is exclusive, and the caller has checked the size of the buffer.
         let copied = unsafe { self.compute.upload(bytes, out.storage().address()) };
         copied.map_err(|error| self.failed(op, &error))
     }
 
-    /// Copies bytes of a buffer, from `start` on.
+    /// Copies bytes from a buffer to the host, starting at byte `start`.
     pub(super) fn download(
         &self,
         op: &'static str,
@@ -95,26 +119,32 @@ impl Launcher {
         if !within {
             return Err(crate::backend::not_host(op));
         }
-        // SAFETY: the buffer is live and has so many bytes.
+        // SAFETY: the buffer is live, and `within` checked its size.
         let copied = unsafe { self.compute.download(view.storage().address() + start as u64, to) };
         copied.map_err(|error| self.failed(op, &error))?;
-        // The device has done all before; a dry run knows of this wait too.
+        // The device is idle now. A dry run frees staging memory at the same point.
         self.compute.release_uploads();
         Ok(())
     }
 
-    /// Starts a kernel that writes a number to the device's scratch, which holds `before` at first, and waits for it. It takes no
-    /// memory: a dry run knows nothing of it.
-    pub(super) fn ask(&self, op: &'static str, kernel: Kernel, mut job: Job, before: u64) -> Result<u64> {
-        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Launches a kernel that updates one integer in the device's scratch memory, waits for it, and returns the integer.
+    /// Allocates nothing, so that a dry run need not imitate it.
+    pub(super) fn launch_and_read(
+        &self,
+        op: &'static str,
+        kernel: Kernel,
+        mut job: Job,
+        initial: u64,
+    ) -> Result<u64> {
+        let _lock = self.scratch_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let scratch = self.compute.scratch();
         job.outputs[0] = Output::new(scratch);
         let mut first = Job::over(1, &[1]);
         first.outputs[0] = Output::new(scratch);
-        first.integers[0] = before.cast_signed();
-        self.each(op, Kernel::new(Family::Elementwise, "fill", ElementType::I64), 1, &first)?;
+        first.integers[0] = initial.cast_signed();
+        self.launch_threads(op, Kernel::new(Family::Elementwise, "fill", ElementType::I64), 1, &first)?;
         let threads = job.count;
-        self.each(op, kernel, threads, &job)?;
+        self.launch_threads(op, kernel, threads, &job)?;
         let mut answer = [0; size_of::<u64>()];
         // SAFETY: the scratch has 256 bytes.
         unsafe { self.compute.download(scratch, &mut answer) }.map_err(|error| self.failed(op, &error))?;
@@ -126,8 +156,8 @@ impl Launcher {
     }
 }
 
-/// What kernels call an element type; truth values are bytes.
-pub(super) const fn element(dtype: DType) -> ElementType {
+/// The element type of kernels; they process booleans as bytes.
+pub(super) const fn element_type(dtype: DType) -> ElementType {
     match dtype {
         DType::F32 => ElementType::F32,
         DType::F64 => ElementType::F64,
@@ -140,26 +170,26 @@ pub(super) const fn element(dtype: DType) -> ElementType {
 }
 
 pub(super) const fn kernel(family: Family, name: &'static str, dtype: DType) -> Kernel {
-    Kernel::new(family, name, element(dtype))
+    Kernel::new(family, name, element_type(dtype))
 }
 
-/// The type that a kernel is for which computes on operands of these: that of the halves, beside which there may be floats.
-pub(super) fn narrowest<const N: usize>(dtypes: [DType; N]) -> DType {
+/// The element type of the kernel for operands that may mix a 16-bit float type with f32: the 16-bit type, if any.
+pub(super) fn kernel_dtype<const N: usize>(dtypes: [DType; N]) -> DType {
     dtypes.into_iter().find(|dtype| dtype.is_half()).unwrap_or(dtypes[0])
 }
 
-/// An error for truth values: with them one cannot calculate.
-pub(super) fn number(op: &'static str, dtype: DType) -> Result<()> {
+/// Fails for booleans.
+pub(super) fn require_number(op: &'static str, dtype: DType) -> Result<()> {
     if dtype == DType::Bool { Err(Error::UnsupportedDType { op, dtype }) } else { Ok(()) }
 }
 
-/// An error for everything but floats.
-pub(super) fn float(op: &'static str, dtype: DType) -> Result<()> {
+/// Fails for all types but floats.
+pub(super) fn require_float(op: &'static str, dtype: DType) -> Result<()> {
     if dtype.is_float() { Ok(()) } else { Err(Error::UnsupportedDType { op, dtype }) }
 }
 
-/// Whether all that a kernel reads and writes element by element lies in order from where packs may begin.
-fn lies_in_packs(job: &Job) -> bool {
+/// Whether all operands of a job are contiguous and aligned for vectorized loads.
+fn is_vectorizable(job: &Job) -> bool {
     let inputs = job.inputs.iter().filter(|operand| operand.address != 0);
     let outputs = job.outputs.iter().map(|output| output.address);
     inputs.clone().all(|operand| operand.contiguous != 0)
@@ -171,7 +201,7 @@ pub(super) fn origin(view: &View<'_>) -> u64 {
     view.storage().address() + (view.layout().offset() * view.dtype().size()) as u64
 }
 
-/// A view as kernels read it.
+/// The operand of a view that a kernel reads.
 pub(super) fn operand(view: &View<'_>) -> Operand {
     if !view.layout().is_contiguous() {
         return strided(view);
@@ -179,41 +209,43 @@ pub(super) fn operand(view: &View<'_>) -> Operand {
     Operand::contiguous(origin(view)).of_floats(view.dtype() == DType::F32)
 }
 
-/// The same, always by its strides.
+/// The operand of a view, described by strides even if it is contiguous.
 pub(super) fn strided(view: &View<'_>) -> Operand {
     Operand::strided(origin(view), view.layout().strides()).of_floats(view.dtype() == DType::F32)
 }
 
-/// A view as kernels write it.
+/// The operand of a view that a kernel writes.
 pub(super) fn output(view: &ViewMut<'_>) -> Output {
     Output::new(view.storage().address()).of_floats(view.dtype() == DType::F32)
 }
 
-/// What kernels find in a workspace that they have written results to, of the type that is computed with.
-pub(super) fn written(workspace: &ViewMut<'_>) -> Operand {
+/// The operand of a workspace from which a kernel reads partial results, in the type of the computation.
+pub(super) fn workspace_operand(workspace: &ViewMut<'_>) -> Operand {
     Operand::contiguous(workspace.storage().address()).of_floats(true)
 }
 
-/// Where kernels write such results.
-pub(super) fn room_for_results(workspace: &ViewMut<'_>) -> Output {
+/// The output of a kernel that writes partial results to a workspace.
+pub(super) fn workspace_output(workspace: &ViewMut<'_>) -> Output {
     Output::new(workspace.storage().address()).of_floats(true)
 }
 
-/// The workspace, which has to have so many bytes.
-pub(super) fn room<'w, 'm>(
+/// Returns the workspace, or fails if it has fewer than `bytes` bytes.
+pub(super) fn required_workspace<'w, 'm>(
     op: &'static str,
     workspace: Option<&'w ViewMut<'m>>,
     bytes: usize,
 ) -> Result<&'w ViewMut<'m>> {
-    workspace.filter(|room| room.storage().bytes() >= bytes).ok_or_else(|| crate::backend::not_host(op))
+    workspace
+        .filter(|workspace| workspace.storage().bytes() >= bytes)
+        .ok_or_else(|| crate::backend::not_host(op))
 }
 
-/// A job for every element of a layout's shape.
-pub(super) fn over(layout: &Layout) -> Job {
+/// Creates a job over the elements of a layout's shape.
+pub(super) fn job_over(layout: &Layout) -> Job {
     Job::over(layout.shape().elements() as u64, layout.shape().dims())
 }
 
-/// Puts a number where the kernels for `dtype` look for constant `n`.
+/// Sets constant `n` of a job, as kernels for `dtype` read it.
 pub(super) fn set_constant(job: &mut Job, n: usize, dtype: DType, value: Scalar) {
     job.constants[n] = value.as_f64();
     job.integers[n] = match (dtype, value) {
@@ -235,7 +267,7 @@ mod tests {
             ..Job::default()
         };
         job.outputs[0] = Output::new(8192);
-        assert!(lies_in_packs(&job));
+        assert!(is_vectorizable(&job));
         for (input, output) in [
             (Operand::contiguous(4096 + 4), 8192),
             (Operand::contiguous(4096), 8192 + 8),
@@ -243,7 +275,7 @@ mod tests {
         ] {
             let mut other = job;
             (other.inputs[1], other.outputs[1]) = (input, Output::new(output));
-            assert!(!lies_in_packs(&other), "{input:?} {output}");
+            assert!(!is_vectorizable(&other), "{input:?} {output}");
         }
     }
 }

@@ -1,16 +1,14 @@
-//! CUDA: each op as one or a few kernels, on memory that only the device follows.
+//! The CUDA backend: launches one or a few GPU kernels per op.
 //!
-//! The kernels stand in `bfc-cuda`, with what they compute; here a call becomes the [`Job`](bfc_cuda::kernels::Job) that a
-//! kernel takes: operands as addresses and strides, and which of its functions is wanted. Work is given to a
-//! [`Compute`]: a device, or in tests the emulator, which runs the same sources on the host.
+//! `bfc-cuda` contains the kernels. This module converts each call to the [`Job`](bfc_cuda::kernels::Job) of a kernel:
+//! addresses, strides, sizes and the number of the function. A [`Compute`] runs it: a device, or in tests the emulator,
+//! which runs the same sources on the host.
 //!
-//! Workspaces are those of a dry run that stands for a GPU. Results do not depend on the number of blocks:
-//! which elements a thread folds follows from the shape alone, and no two threads add to one place.
+//! Workspaces have the sizes of a dry run that imitates a GPU. Results do not depend on the number of blocks: the shape
+//! decides which elements a thread reduces, and no two threads add to one element.
 //!
-//! Within a [step](crate::StepGraph) kernels and products may be held back, and given as a graph.
-//!
-//! Calls return before the device has done the work, except for downloads and for ops with indices that are data, which
-//! are checked before anything is written, as everywhere.
+//! Calls return before the device has finished. Downloads wait, and so do ops with indices, which check the indices first.
+//! Within a [step](crate::StepGraph) the device may delay kernels and launch them as a graph.
 
 mod attention;
 mod elementwise;
@@ -23,7 +21,7 @@ mod reduce;
 mod rows;
 mod scan;
 mod sort;
-mod steps;
+mod step_graphs;
 mod transfer;
 mod windows;
 
@@ -32,24 +30,24 @@ use std::sync::Arc;
 use bfc_core::{AddressSpace, MemoryKind};
 use bfc_cuda::Compute;
 
-use crate::backend::{Backend, Checked, DeviceRules, Kernel, Steps, Workspace, demand, sealed};
+use crate::backend::{Backend, Checked, DeviceRules, Kernel, StepGraphs, Workspace, rules, sealed};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
 use self::launch::Launcher;
-use self::matmul::After;
+use self::matmul::Epilogue;
 
-/// What kernels take is the same on all of them.
+/// The rules of workspaces, which are the same for all GPUs.
 const RULES: DeviceRules = DeviceRules::Cuda { compute_capability: (0, 0) };
 
-/// Computes on a CUDA device, on memory of that device.
+/// A backend that computes on a CUDA device, in memory of that device.
 #[derive(Debug)]
 pub struct CudaBackend {
     device: Launcher,
 }
 
 impl CudaBackend {
-    /// A backend that gives its work to `compute`.
+    /// Creates a backend that launches its kernels on `compute`.
     #[must_use]
     pub fn new(compute: Arc<dyn Compute>) -> Self {
         Self { device: Launcher::new(compute) }
@@ -80,18 +78,18 @@ impl Backend for CudaBackend {
     }
 
     fn workspace(&self, of: Workspace<'_>) -> usize {
-        demand::workspace(RULES, of)
+        rules::workspace(RULES, of)
     }
 
     fn chunk_elements(&self) -> usize {
-        demand::chunk_elements(RULES)
+        rules::chunk_elements(RULES)
     }
 
     fn supports_half(&self) -> bool {
-        demand::supports_half(RULES)
+        rules::supports_half(RULES)
     }
 
-    fn steps(&self) -> Option<&dyn Steps> {
+    fn step_graphs(&self) -> Option<&dyn StepGraphs> {
         Some(&self.device)
     }
 
@@ -128,8 +126,8 @@ impl Backend for CudaBackend {
                 scan::running_sum(device, op, axis, reverse, out)
             }
             Kernel::MatMul { bias, lhs, rhs, ref activation, ref workspace, ref out } => {
-                let after = After { bias, activation: activation.as_ref() };
-                matmul::matmul(device, op, after, [lhs, rhs], workspace.as_ref(), out)
+                let epilogue = Epilogue { bias, activation: activation.as_ref() };
+                matmul::matmul(device, op, epilogue, [lhs, rhs], workspace.as_ref(), out)
             }
             Kernel::Softmax { log, input, ref out } => rows::softmax(device, op, log, input, out),
             Kernel::SoftmaxGrad { log, output, grad, ref out } => {

@@ -1,8 +1,8 @@
-//! The steps of optimizers.
+//! Optimizer steps, scaling and clipping.
 
 use bfc_cuda::kernels::{Family, Output};
 
-use super::launch::{Launcher, float, kernel, narrowest, operand, output, over};
+use super::launch::{Launcher, job_over, kernel, kernel_dtype, operand, output, require_float};
 use crate::backend::{AdamStep, LionStep, RmsPropStep, SgdStep};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -14,11 +14,11 @@ pub(super) fn clip(
     limits: [f64; 3],
     values: &ViewMut<'_>,
 ) -> Result<()> {
-    float(op, values.dtype())?;
-    let mut job = over(values.layout());
+    require_float(op, values.dtype())?;
+    let mut job = job_over(values.layout());
     job.outputs[0] = output(values);
     job.constants[..3].copy_from_slice(&limits);
-    device.ahead(op, kernel(Family::Optim, "clip", values.dtype()), job.count, &job)
+    device.launch_elementwise(op, kernel(Family::Optim, "clip", values.dtype()), job.count, &job)
 }
 
 /// See [`Kernel::Sgd`](crate::backend::Kernel::Sgd).
@@ -30,8 +30,8 @@ pub(super) fn sgd(
     momentum: Option<&ViewMut<'_>>,
     param: &ViewMut<'_>,
 ) -> Result<()> {
-    float(op, param.dtype())?;
-    let mut job = over(param.layout());
+    require_float(op, param.dtype())?;
+    let mut job = job_over(param.layout());
     job.inputs[0] = operand(&grad);
     job.outputs = [output(param), momentum.map_or_else(Output::default, output), Output::default()];
     (job.constants[0], job.constants[1], job.constants[2]) = (step.lr, step.weight_decay, step.momentum);
@@ -40,7 +40,12 @@ pub(super) fn sgd(
         (Some(_), false) => 1,
         (Some(_), true) => 2,
     };
-    device.ahead(op, kernel(Family::Optim, "sgd", narrowest([param.dtype(), grad.dtype()])), job.count, &job)
+    device.launch_elementwise(
+        op,
+        kernel(Family::Optim, "sgd", kernel_dtype([param.dtype(), grad.dtype()])),
+        job.count,
+        &job,
+    )
 }
 
 /// See [`Kernel::Adam`](crate::backend::Kernel::Adam). `state`: parameters, means, variances.
@@ -51,12 +56,12 @@ pub(super) fn adam(
     grad: View<'_>,
     state: [&ViewMut<'_>; 3],
 ) -> Result<()> {
-    let dtype = narrowest([state[0].dtype(), grad.dtype()]);
-    float(op, dtype)?;
-    let mut job = over(state[0].layout());
+    let dtype = kernel_dtype([state[0].dtype(), grad.dtype()]);
+    require_float(op, dtype)?;
+    let mut job = job_over(state[0].layout());
     job.inputs[0] = operand(&grad);
     job.outputs = state.map(output);
-    // The corrections of the means' bias are part of the rate and of the scale, as on the CPU.
+    // As on the CPU, the learning rate and the scale contain the bias corrections.
     let t = step.step as f64;
     let (coupled, decoupled) =
         if step.decoupled { (0.0, step.weight_decay) } else { (step.weight_decay, 0.0) };
@@ -71,7 +76,7 @@ pub(super) fn adam(
         coupled,
         1.0 - step.lr * decoupled,
     ];
-    device.ahead(op, kernel(Family::Optim, "adam", dtype), job.count, &job)
+    device.launch_elementwise(op, kernel(Family::Optim, "adam", dtype), job.count, &job)
 }
 
 /// See [`Kernel::RmsProp`](crate::backend::Kernel::RmsProp). `state`: parameters, means of squares, means of steps.
@@ -82,17 +87,17 @@ pub(super) fn rms_prop(
     grad: View<'_>,
     (param, variance, momentum): (&ViewMut<'_>, &ViewMut<'_>, Option<&ViewMut<'_>>),
 ) -> Result<()> {
-    float(op, param.dtype())?;
-    let mut job = over(param.layout());
+    require_float(op, param.dtype())?;
+    let mut job = job_over(param.layout());
     job.inputs[0] = operand(&grad);
     job.outputs = [output(param), output(variance), momentum.map_or_else(Output::default, output)];
     let numbers =
         [step.lr, step.weight_decay, step.smoothing, 1.0 - step.smoothing, step.epsilon, step.momentum];
     job.constants[..6].copy_from_slice(&numbers);
     job.function = u64::from(momentum.is_some());
-    device.ahead(
+    device.launch_elementwise(
         op,
-        kernel(Family::Optim, "rms_prop", narrowest([param.dtype(), grad.dtype()])),
+        kernel(Family::Optim, "rms_prop", kernel_dtype([param.dtype(), grad.dtype()])),
         job.count,
         &job,
     )
@@ -106,14 +111,14 @@ pub(super) fn lion(
     grad: View<'_>,
     state: [&ViewMut<'_>; 2],
 ) -> Result<()> {
-    let dtype = narrowest([state[0].dtype(), grad.dtype()]);
-    float(op, dtype)?;
-    let mut job = over(state[0].layout());
+    let dtype = kernel_dtype([state[0].dtype(), grad.dtype()]);
+    require_float(op, dtype)?;
+    let mut job = job_over(state[0].layout());
     job.inputs[0] = operand(&grad);
     job.outputs = [output(state[0]), output(state[1]), Output::default()];
     let (beta1, beta2) = (step.beta1, step.beta2);
     let shrink = 1.0 - step.lr * step.weight_decay;
     let numbers = [step.lr, shrink, beta1, 1.0 - beta1, beta2, 1.0 - beta2];
     job.constants[..6].copy_from_slice(&numbers);
-    device.ahead(op, kernel(Family::Optim, "lion", dtype), job.count, &job)
+    device.launch_elementwise(op, kernel(Family::Optim, "lion", dtype), job.count, &job)
 }

@@ -1,8 +1,9 @@
-//! Random fills. Uniform ones are the CPU's to the bit; normal ones differ where logarithm, sine and cosine do.
+//! Random elements. Uniform elements equal those of the CPU bit for bit. Normal elements may differ in the last bits,
+//! because logarithm, sine and cosine differ.
 
 use bfc_cuda::kernels::Family;
 
-use super::launch::{Launcher, kernel, output, over, set_constant};
+use super::launch::{Launcher, job_over, kernel, output, set_constant};
 use crate::backend::{Distribution, RandomKey};
 use crate::error::{Error, Result};
 use crate::shape::{DType, Scalar};
@@ -17,7 +18,7 @@ pub(super) fn random(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     let dtype = out.dtype();
-    let mut job = over(out.layout());
+    let mut job = job_over(out.layout());
     job.outputs[0] = output(out);
     (job.counts[0], job.counts[1]) = (key.seed, key.sequence);
     match distribution {
@@ -25,7 +26,7 @@ pub(super) fn random(
             job.function = if dtype == DType::Bool { 3 } else { 0 };
             (job.constants[0], job.constants[1]) = (low, high);
             job.constants[2] = match dtype {
-                // Halves are rounded afterwards.
+                // The kernel rounds to 16 bits after the clamp.
                 DType::F32 | DType::F16 | DType::BF16 if high as f32 > low as f32 => {
                     f64::from((high as f32).next_down())
                 }
@@ -48,5 +49,5 @@ pub(super) fn random(
             job.constants[0] = p;
         }
     }
-    device.each(op, kernel(Family::Random, "random", dtype), job.count, &job)
+    device.launch_threads(op, kernel(Family::Random, "random", dtype), job.count, &job)
 }

@@ -1,21 +1,23 @@
-//! Folds over axes.
+//! Reductions over axes. A long reduction of few outputs is split into slabs, whose partial results a second kernel reduces.
 
 use bfc_cuda::kernels::{Family, Job, Operand};
 
 use super::elementwise::fill;
-use super::launch::{Launcher, kernel, narrowest, origin, output, room, room_for_results, written};
+use super::launch::{
+    Launcher, kernel, kernel_dtype, origin, output, required_workspace, workspace_operand, workspace_output,
+};
 use crate::backend::Reduce;
-use crate::backend::blocks::{SIDE_BY_SIDE, cut_of_fold};
 use crate::backend::cpu::reduce::is_reduced;
+use crate::backend::grid::{COLUMNS_PER_BLOCK, split_reduction};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
-/// Sequences of up to so many elements are folded by one thread.
+/// The largest number of elements that one thread reduces.
 const SHORT: usize = 64;
 
-/// Outputs from which on a thread for each keeps a GPU busy.
+/// The smallest number of outputs for which one thread per output keeps a GPU busy.
 const MANY_OUTPUTS: u64 = 1 << 14;
 
 /// See [`Kernel::Reduce`](crate::backend::Kernel::Reduce).
@@ -38,13 +40,13 @@ pub(super) fn reduce(
         return Err(Error::UnsupportedDType { op, dtype });
     }
     if input.layout().shape().elements() == 0 {
-        let none = of_none(f, dtype);
-        let none = if divisor == 1.0 { none } else { Scalar::Float(none.as_f64() / divisor) };
-        return fill(device, op, none, out);
+        let value = empty_result(f, dtype);
+        let value = if divisor == 1.0 { value } else { Scalar::Float(value.as_f64() / divisor) };
+        return fill(device, op, value, out);
     }
-    let cut = cut_of_fold(input.layout().shape(), axes);
-    let (slabs, slab) = (cut.slabs(), cut.slab);
-    let mut job = folds(&input, axes);
+    let split = split_reduction(input.layout().shape(), axes);
+    let (slabs, slab) = (split.slabs(), split.slab);
+    let mut job = reduction_job(&input, axes);
     job.function = match f {
         Reduce::Sum => 0,
         Reduce::Max => 1,
@@ -53,33 +55,33 @@ pub(super) fn reduce(
         Reduce::SumMagnitudes => 4,
         Reduce::SumSquares => 5,
     };
-    (job.counts[0], job.counts[1], job.counts[2]) = (cut.length as u64, slabs as u64, slab as u64);
-    // Of the last job alone: what slabs give is folded first.
+    (job.counts[0], job.counts[1], job.counts[2]) = (split.length as u64, slabs as u64, slab as u64);
+    // Only the last kernel divides.
     let divides = |job: &mut Job| {
         if divisor != 1.0 {
             (job.counts[3], job.constants[0]) = (1, divisor);
         }
     };
-    let bytes = slabs * cut.outputs * dtype.computed_as().size();
-    let partial = (slabs > 1).then(|| room(op, workspace, bytes)).transpose()?;
-    job.outputs[0] = partial.map_or_else(|| output(out), room_for_results);
+    let bytes = slabs * split.outputs * dtype.computed_as().size();
+    let partial = (slabs > 1).then(|| required_workspace(op, workspace, bytes)).transpose()?;
+    job.outputs[0] = partial.map_or_else(|| output(out), workspace_output);
     if partial.is_none() {
         divides(&mut job);
     }
     let results = job.count * slabs as u64;
-    let on = if partial.is_some() { dtype } else { narrowest([dtype, out.dtype()]) };
+    let on = if partial.is_some() { dtype } else { kernel_dtype([dtype, out.dtype()]) };
     let named = |name| kernel(Family::Reduce, name, on);
     if slab <= SHORT {
-        device.each(op, named("reduce_serial"), results, &job)?;
-    } else if cut.along_rows {
-        device.blocks(op, named("reduce_rows"), results, &job)?;
+        device.launch_threads(op, named("reduce_serial"), results, &job)?;
+    } else if split.along_rows {
+        device.launch_blocks(op, named("reduce_rows"), results, &job)?;
     } else {
-        let blocks = job.count.div_ceil(SIDE_BY_SIDE as u64) * slabs as u64;
-        device.blocks(op, named("reduce_columns"), blocks, &job)?;
+        let blocks = job.count.div_ceil(COLUMNS_PER_BLOCK as u64) * slabs as u64;
+        device.launch_blocks(op, named("reduce_columns"), blocks, &job)?;
     }
     let Some(partial) = partial else { return Ok(()) };
-    // The slabs' results, in order.
-    let mut joined = rows_of(written(partial), [slabs, cut.outputs], out);
+    // Reduces the partial results of the slabs in order.
+    let mut joined = rows_of(workspace_operand(partial), [slabs, split.outputs], out);
     joined.function = match f {
         Reduce::SumMagnitudes | Reduce::SumSquares => 0,
         Reduce::Sum | Reduce::Prod | Reduce::Max | Reduce::Min => job.function,
@@ -98,24 +100,29 @@ pub(super) fn arg_reduce(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     if out.layout().shape().elements() == 0 {
-        // The other sizes may overflow when multiplied.
+        // The product of the other sizes may overflow.
         return Ok(());
     }
     let mut axes = [false; crate::shape::MAX_RANK];
     axes.iter_mut().skip(axis).take(1).for_each(|reduced| *reduced = true);
-    let mut job = folds(&input, &axes);
+    let mut job = reduction_job(&input, &axes);
     job.function = u64::from(largest);
     job.counts[0] = input.layout().shape().dims().get(axis).copied().unwrap_or(1) as u64;
     job.outputs[0] = output(out);
-    // Threads side by side read sequences that lie side by side; else a block goes along one.
+    // Neighboring threads read neighboring columns. For contiguous or few sequences, one block reduces each.
     let along_memory = input.layout().strides().get(axis) == Some(&1);
     if job.counts[0] > SHORT as u64 && (along_memory || job.count < MANY_OUTPUTS) {
-        return device.blocks(op, kernel(Family::Reduce, "arg_reduce_rows", input.dtype()), job.count, &job);
+        return device.launch_blocks(
+            op,
+            kernel(Family::Reduce, "arg_reduce_rows", input.dtype()),
+            job.count,
+            &job,
+        );
     }
-    device.each(op, kernel(Family::Reduce, "arg_reduce", input.dtype()), job.count, &job)
+    device.launch_threads(op, kernel(Family::Reduce, "arg_reduce", input.dtype()), job.count, &job)
 }
 
-/// The sums of the columns of `[rows, columns]` in a workspace, in an order that follows from these sizes.
+/// Sums the columns of a `[rows, columns]` workspace, in an order that depends only on these sizes.
 pub(super) fn sum_rows(
     device: &Launcher,
     op: &'static str,
@@ -126,16 +133,16 @@ pub(super) fn sum_rows(
     fold_rows(device, op, &rows_of(input, [rows, columns], out), out.dtype())
 }
 
-/// Starts such a job.
+/// Launches the reduction of the columns of a workspace.
 fn fold_rows(device: &Launcher, op: &'static str, job: &Job, dtype: DType) -> Result<()> {
     if job.counts[0] <= SHORT as u64 {
-        return device.each(op, kernel(Family::Reduce, "reduce_serial", dtype), job.count, job);
+        return device.launch_threads(op, kernel(Family::Reduce, "reduce_serial", dtype), job.count, job);
     }
-    let blocks = job.count.div_ceil(SIDE_BY_SIDE as u64);
-    device.blocks(op, kernel(Family::Reduce, "reduce_columns", dtype), blocks, job)
+    let blocks = job.count.div_ceil(COLUMNS_PER_BLOCK as u64);
+    device.launch_blocks(op, kernel(Family::Reduce, "reduce_columns", dtype), blocks, job)
 }
 
-/// A job that folds the columns of `[rows, columns]` in a workspace.
+/// Creates a job that reduces the columns of a `[rows, columns]` workspace.
 fn rows_of(input: Operand, [rows, columns]: [usize; 2], out: &ViewMut<'_>) -> Job {
     let mut job = Job::over(columns as u64, &[columns]).with_inner(&[rows]);
     job.inputs[0] = input;
@@ -145,10 +152,10 @@ fn rows_of(input: Operand, [rows, columns]: [usize; 2], out: &ViewMut<'_>) -> Jo
     job
 }
 
-/// A job over the kept axes of a view, with the reduced ones inside.
-fn folds(input: &View<'_>, axes: &[bool]) -> Job {
-    let (outer, outer_strides) = part(input.layout(), axes, false);
-    let (inner, inner_strides) = part(input.layout(), axes, true);
+/// Creates a job over the kept axes of a view, with the reduced axes as inner axes.
+fn reduction_job(input: &View<'_>, axes: &[bool]) -> Job {
+    let (outer, outer_strides) = merged_axes(input.layout(), axes, false);
+    let (inner, inner_strides) = merged_axes(input.layout(), axes, true);
     let count = outer.iter().product::<usize>() as u64;
     let mut job = Job::over(count, &outer).with_inner(&inner);
     job.inputs[0] = Operand::strided(origin(input), &outer_strides).of_floats(input.dtype() == DType::F32);
@@ -156,9 +163,9 @@ fn folds(input: &View<'_>, axes: &[bool]) -> Job {
     job
 }
 
-/// Sizes and strides of the axes that are reduced, or of those that are kept. Neighbours that one stride leads through are one
-/// axis: each axis more costs a division for each element.
-fn part(layout: &Layout, axes: &[bool], reduced: bool) -> (Vec<usize>, Vec<usize>) {
+/// The sizes and strides of the reduced axes, or of the kept axes. Merges adjacent axes with compatible strides, because each
+/// axis costs one division per element.
+fn merged_axes(layout: &Layout, axes: &[bool], reduced: bool) -> (Vec<usize>, Vec<usize>) {
     let (mut sizes, mut strides): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     for (axis, (&size, &stride)) in layout.shape().dims().iter().zip(layout.strides()).enumerate() {
         if is_reduced(axes, axis) != reduced || size == 1 {
@@ -175,8 +182,8 @@ fn part(layout: &Layout, axes: &[bool], reduced: bool) -> (Vec<usize>, Vec<usize
     (sizes, strides)
 }
 
-/// What a fold over no elements gives.
-fn of_none(f: Reduce, dtype: DType) -> Scalar {
+/// The result of a reduction without elements.
+fn empty_result(f: Reduce, dtype: DType) -> Scalar {
     let (lowest, highest) = match dtype {
         DType::I64 => (Scalar::Int(i64::MIN), Scalar::Int(i64::MAX)),
         DType::I32 => (Scalar::from(i32::MIN), Scalar::from(i32::MAX)),

@@ -1,15 +1,15 @@
-//! Running sums, in place.
+//! Running sums (`cumsum`), in place.
 
 use bfc_cuda::kernels::{Family, Job};
 
-use super::launch::{Launcher, kernel, number, output};
+use super::launch::{Launcher, kernel, output, require_number};
 use crate::error::Result;
 use crate::storage::ViewMut;
 
-/// Lines of so many elements are summed by a block each, ...
+/// The smallest length of lines that a whole block sums.
 const LONG: usize = 512;
 
-/// ... if there are no more of them: a thread for each would not fill a GPU.
+/// The largest number of lines that whole blocks sum. With more lines, one thread per line fills a GPU.
 const FEW: usize = 1 << 14;
 
 /// See [`Kernel::RunningSum`](crate::backend::Kernel::RunningSum).
@@ -20,7 +20,7 @@ pub(super) fn running_sum(
     reverse: bool,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    number(op, out.dtype())?;
+    require_number(op, out.dtype())?;
     let shape = *out.layout().shape();
     if shape.elements() == 0 {
         return Ok(());
@@ -33,7 +33,12 @@ pub(super) fn running_sum(
     (job.counts[0], job.counts[1]) = (length as u64, step as u64);
     job.function = u64::from(reverse);
     if length >= LONG && lines <= FEW {
-        return device.blocks(op, kernel(Family::Scan, "running_sum_long", out.dtype()), job.count, &job);
+        return device.launch_blocks(
+            op,
+            kernel(Family::Scan, "running_sum_long", out.dtype()),
+            job.count,
+            &job,
+        );
     }
-    device.each(op, kernel(Family::Scan, "running_sum", out.dtype()), job.count, &job)
+    device.launch_threads(op, kernel(Family::Scan, "running_sum", out.dtype()), job.count, &job)
 }

@@ -1,8 +1,8 @@
-//! The order of elements: runs of indices merged into longer ones, to and fro between the output and the workspace.
+//! Merge sort of indices. Each pass merges pairs of sorted runs and alternates between the output and the workspace.
 
 use bfc_cuda::kernels::{Family, Job, Operand, Output};
 
-use super::launch::{Launcher, kernel, origin, output, room};
+use super::launch::{Launcher, kernel, origin, output, required_workspace};
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
@@ -21,7 +21,7 @@ pub(super) fn arg_sort(
     if elements == 0 {
         return Ok(());
     }
-    let workspace = room(op, workspace, elements * size_of::<i64>())?;
+    let workspace = required_workspace(op, workspace, elements * size_of::<i64>())?;
     let lines = layout.shape().rank().saturating_sub(1);
     let (length, stride) = match (layout.shape().dims(), layout.strides()) {
         ([.., length], [.., stride]) => (*length, *stride),
@@ -34,7 +34,7 @@ pub(super) fn arg_sort(
     merge(device, op, input.dtype(), job, [output(out), output(workspace)])
 }
 
-/// Merges lines of `counts[0]` elements, `counts[2]` apart: their order goes to `out`, and `workspace` has as much room.
+/// Sorts lines of `counts[0]` elements with stride `counts[2]`. Writes the indices to `out`; `workspace` has the same size.
 pub(super) fn merge(
     device: &Launcher,
     op: &'static str,
@@ -42,7 +42,7 @@ pub(super) fn merge(
     mut job: Job,
     [out, workspace]: [Output; 2],
 ) -> Result<()> {
-    // Runs of one are merged in any case, as they are not written down before.
+    // At least one pass, because the first pass also writes the indices.
     let merges = job.counts[0].next_power_of_two().trailing_zeros().max(1);
     for merge in 0..merges {
         // The last merge goes to the output.
@@ -50,7 +50,7 @@ pub(super) fn merge(
         let (from, to) = if to_output { (workspace, out) } else { (out, workspace) };
         (job.also[0], job.outputs[0]) = (from.address, to);
         job.counts[1] = 1 << merge;
-        device.each(op, kernel(Family::Sort, "merge_runs", dtype), job.count, &job)?;
+        device.launch_threads(op, kernel(Family::Sort, "merge_runs", dtype), job.count, &job)?;
     }
     Ok(())
 }

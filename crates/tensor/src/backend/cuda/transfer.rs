@@ -1,4 +1,4 @@
-//! To and from the host.
+//! Copies to and from the host.
 
 use super::launch::Launcher;
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ pub(super) fn download(
     if layout.is_contiguous() {
         return device.download(op, &input, layout.offset() * size, values);
     }
-    // What lies apart is fetched with all between, and put in order here: the device's memory is for ops.
+    // Downloads the whole span and gathers the elements on the host, because device memory is reserved for ops.
     let first = layout.offset();
     let last = layout.positions().max().unwrap_or(first);
     let mut whole = Vec::new();

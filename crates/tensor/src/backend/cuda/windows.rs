@@ -2,9 +2,12 @@
 
 use bfc_cuda::kernels::{Family, Job};
 
-use super::launch::{Launcher, float, kernel, operand, output, over, room, room_for_results, written};
+use super::launch::{
+    Launcher, job_over, kernel, operand, output, require_float, required_workspace, workspace_operand,
+    workspace_output,
+};
 use super::reduce::sum_rows;
-use crate::backend::blocks::Sums;
+use crate::backend::grid::ConvGemm;
 use crate::backend::{Convolution, Pool, PoolAxis, Window};
 use crate::error::Result;
 use crate::layout::Layout;
@@ -14,7 +17,7 @@ fn dims(layout: &Layout) -> &[usize] {
     layout.shape().dims()
 }
 
-/// A convolution from images `large` to images `small`, for each element of `out`.
+/// Creates the job of a convolution from images `large` to images `small`, over the elements of `out`.
 fn convolution(
     conv: &Convolution,
     [large, small]: [&Layout; 2],
@@ -24,7 +27,7 @@ fn convolution(
     let [vertical, horizontal] = conv.windows;
     let [channels, high, wide] = [1, 2, 3].map(|axis| dims(small).get(axis).copied().unwrap_or(0));
     let mut job =
-        over(large).with_inner(&[channels, high, wide, vertical.size, horizontal.size, conv.groups]);
+        job_over(large).with_inner(&[channels, high, wide, vertical.size, horizontal.size, conv.groups]);
     job.counts = [
         vertical.stride,
         horizontal.stride,
@@ -40,7 +43,7 @@ fn convolution(
     job
 }
 
-/// See [`Kernel::Conv2d`](crate::backend::Kernel::Conv2d). The workspace is not needed.
+/// See [`Kernel::Conv2d`](crate::backend::Kernel::Conv2d). Needs no workspace.
 pub(super) fn conv2d(
     device: &Launcher,
     op: &'static str,
@@ -48,18 +51,18 @@ pub(super) fn conv2d(
     [input, weight]: [View<'_>; 2],
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    float(op, out.dtype())?;
+    require_float(op, out.dtype())?;
     let mut job = convolution(conv, [input.layout(), out.layout()], [&input, &weight], out);
     let named = |name| kernel(Family::Conv, name, out.dtype());
-    let sums = Sums::of_output(conv, dims(input.layout()), dims(out.layout()));
-    if sums.fill_tiles() {
-        job.count = sums.tiles() as u64;
-        return device.blocks(op, named("conv2d_tiled"), job.count, &job);
+    let gemm = ConvGemm::of_output(conv, dims(input.layout()), dims(out.layout()));
+    if gemm.is_tiled() {
+        job.count = gemm.tiles() as u64;
+        return device.launch_blocks(op, named("conv2d_tiled"), job.count, &job);
     }
-    device.each(op, named("conv2d"), job.count, &job)
+    device.launch_threads(op, named("conv2d"), job.count, &job)
 }
 
-/// See [`Kernel::Conv2dInputGrad`](crate::backend::Kernel::Conv2dInputGrad). The workspace is not needed.
+/// See [`Kernel::Conv2dInputGrad`](crate::backend::Kernel::Conv2dInputGrad). Needs no workspace.
 pub(super) fn conv2d_input_grad(
     device: &Launcher,
     op: &'static str,
@@ -67,17 +70,17 @@ pub(super) fn conv2d_input_grad(
     [weight, grad]: [View<'_>; 2],
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    float(op, out.dtype())?;
+    require_float(op, out.dtype())?;
     let mut job = convolution(conv, [out.layout(), grad.layout()], [&weight, &grad], out);
     let named = |name| kernel(Family::Conv, name, out.dtype());
-    let sums = Sums::of_input_grad(conv, dims(out.layout()), dims(grad.layout()));
-    if sums.fill_tiles() {
-        job.count = sums.tiles() as u64;
+    let gemm = ConvGemm::of_input_grad(conv, dims(out.layout()), dims(grad.layout()));
+    if gemm.is_tiled() {
+        job.count = gemm.tiles() as u64;
         job.integers =
-            conv.windows.map(|window| (window.stride / common(window.stride, window.dilation)) as i64);
-        return device.blocks(op, named("conv2d_input_grad_tiled"), job.count, &job);
+            conv.windows.map(|window| (window.stride / gcd(window.stride, window.dilation)) as i64);
+        return device.launch_blocks(op, named("conv2d_input_grad_tiled"), job.count, &job);
     }
-    device.each(op, named("conv2d_input_grad"), job.count, &job)
+    device.launch_threads(op, named("conv2d_input_grad"), job.count, &job)
 }
 
 /// See [`Kernel::Conv2dWeightGrad`](crate::backend::Kernel::Conv2dWeightGrad).
@@ -89,33 +92,33 @@ pub(super) fn conv2d_weight_grad(
     workspace: Option<&ViewMut<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    float(op, out.dtype())?;
+    require_float(op, out.dtype())?;
     let mut job = convolution(conv, [input.layout(), grad.layout()], [&input, &grad], out);
     let named = |name| kernel(Family::Conv, name, out.dtype());
-    let sums = Sums::of_weight_grad(conv, dims(input.layout()), dims(grad.layout()));
-    if !sums.fill_tiles() {
-        return device.blocks(op, named("conv2d_weight_grad"), job.count, &job);
+    let gemm = ConvGemm::of_weight_grad(conv, dims(input.layout()), dims(grad.layout()));
+    if !gemm.is_tiled() {
+        return device.launch_blocks(op, named("conv2d_weight_grad"), job.count, &job);
     }
-    let (parts, products) = sums.parts();
-    job.count = (sums.tiles() * parts) as u64;
+    let (parts, products) = gemm.depth_splits();
+    job.count = (gemm.tiles() * parts) as u64;
     job.inner_dims[6] = products as u64;
-    let bytes = sums.partial() * out.dtype().computed_as().size();
-    let partial = (parts > 1).then(|| room(op, workspace, bytes)).transpose()?;
-    job.outputs[0] = partial.map_or_else(|| output(out), room_for_results);
-    device.blocks(op, named("conv2d_weight_grad_tiled"), job.count, &job)?;
+    let bytes = gemm.partial_elements() * out.dtype().computed_as().size();
+    let partial = (parts > 1).then(|| required_workspace(op, workspace, bytes)).transpose()?;
+    job.outputs[0] = partial.map_or_else(|| output(out), workspace_output);
+    device.launch_blocks(op, named("conv2d_weight_grad_tiled"), job.count, &job)?;
     let Some(partial) = partial else { return Ok(()) };
-    sum_rows(device, op, written(partial), [parts, out.layout().shape().elements()], out)
+    sum_rows(device, op, workspace_operand(partial), [parts, out.layout().shape().elements()], out)
 }
 
 /// The greatest common divisor.
-const fn common(mut a: usize, mut b: usize) -> usize {
+const fn gcd(mut a: usize, mut b: usize) -> usize {
     while b != 0 {
         (a, b) = (b, a % b);
     }
     a
 }
 
-/// The windows of a pool from planes of `large` to planes of `small`.
+/// Creates the job of a pool from planes of `large` to planes of `small`.
 fn pool(pool: Pool, axes: [PoolAxis; 2], large: &Layout, small: &Layout) -> Job {
     let plane = |layout: &Layout| {
         let dims = layout.shape().dims();
@@ -148,12 +151,12 @@ pub(super) fn pool2d(
     input: View<'_>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    float(op, out.dtype())?;
+    require_float(op, out.dtype())?;
     let mut job = pool(kind, axes, input.layout(), out.layout());
     job.count = out.layout().shape().elements() as u64;
     job.inputs[0] = operand(&input);
     job.outputs[0] = output(out);
-    device.each(op, kernel(Family::Pool, "pool2d", out.dtype()), job.count, &job)
+    device.launch_threads(op, kernel(Family::Pool, "pool2d", out.dtype()), job.count, &job)
 }
 
 /// See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
@@ -164,10 +167,10 @@ pub(super) fn pool2d_grad(
     (input, grad): (Option<View<'_>>, View<'_>),
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    float(op, out.dtype())?;
+    require_float(op, out.dtype())?;
     let mut job = pool(kind, axes, out.layout(), grad.layout());
     job.count = out.layout().shape().elements() as u64;
     job.inputs = [input.as_ref().map(operand).unwrap_or_default(), operand(&grad), Default::default()];
     job.outputs[0] = output(out);
-    device.each(op, kernel(Family::Pool, "pool2d_grad", out.dtype()), job.count, &job)
+    device.launch_threads(op, kernel(Family::Pool, "pool2d_grad", out.dtype()), job.count, &job)
 }

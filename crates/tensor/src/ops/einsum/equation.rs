@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_arrow_the_letters_that_stand_once_are_the_result_in_order() {
+    fn einsum_without_an_arrow_infers_its_output() {
         assert_eq!(parsed("kj,ji").1, "ik");
         assert_eq!(parsed("ba").1, "ab");
         assert_eq!(parsed("i,i").1, "");

@@ -224,7 +224,7 @@ mod tests {
     use PadMode::{Circular, Reflect, Replicate};
 
     #[test]
-    fn the_gradient_of_an_element_is_summed_over_what_it_was_copied_to() {
+    fn padding_sums_the_gradients_of_copied_elements() {
         let x = Tensor::ones(&Device::cpu().unwrap(), [1, 4]).unwrap().requiring_grad().unwrap();
         for (mode, counts) in [
             (Reflect, [2.0, 3.0, 3.0, 1.0]),

@@ -133,7 +133,7 @@ fn a_wrongly_freed_block_changes_no_count() {
 }
 
 #[test]
-fn a_request_without_an_owner_is_charged_to_the_op_and_one_with_an_owner_is_not() {
+fn only_requests_without_an_owner_are_charged_to_the_op() {
     let pool = TestPool::tracking();
     let (op, other) =
         (OwnerId::intern(OwnerId::ROOT, "tracking-op"), OwnerId::intern(OwnerId::ROOT, "tracking-other"));
@@ -272,7 +272,7 @@ unsafe impl Allocator for Spy {
 
 /// So the sum of all accounts never exceeds what the pool has in use, at whatever moment another thread looks.
 #[test]
-fn a_block_is_counted_after_its_allocation_and_uncounted_before_its_free() {
+fn the_tracker_counts_a_block_while_it_is_allocated() {
     let spy = Arc::new(Spy {
         pool: TestPool::tracking(),
         above: Mutex::new(Weak::new()),

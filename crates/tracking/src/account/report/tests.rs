@@ -91,7 +91,7 @@ fn an_op_has_its_part_of_the_peak_and_what_was_live_before_it() {
 }
 
 #[test]
-fn what_is_kept_for_backward_is_counted_with_the_op_that_took_it() {
+fn saved_tensors_are_charged_to_their_op() {
     let (tracker, pool, mut live) = sample("report-kept");
     let report = |tracker: &Tracker| Report::new(tracker, std::slice::from_ref(&pool));
     let saved = report(&tracker).saved;
@@ -161,7 +161,7 @@ fn the_peak_names_the_op_that_reached_it() {
 }
 
 #[test]
-fn live_bytes_by_op_and_unowned_add_up_to_what_the_pools_have_in_use() {
+fn live_bytes_add_up_to_the_bytes_in_use() {
     let (tracker, pool, mut live) = sample("report-sums");
     let other = TestPool::tracking();
     live.push(run(&tracker, &other, "fc1", "matmul", [8, 5]));

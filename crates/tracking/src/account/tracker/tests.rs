@@ -108,7 +108,7 @@ fn ops_of_another_tracker_do_not_nest() {
 }
 
 #[test]
-fn ops_that_end_in_another_order_than_the_stack_s_are_each_counted_and_disturb_no_other() {
+fn ops_may_end_in_any_order() {
     let (pool, trackers) = (TestPool::tracking(), [Tracker::new(), Tracker::new(), Tracker::new()]);
     let [lower, upper, later] = trackers.each_ref();
     let (below, above) = (lower.begin("below"), upper.begin("above"));
@@ -323,7 +323,7 @@ fn workers_that_enter_the_ops_context_work_for_it() {
 }
 
 #[test]
-fn work_picked_up_for_another_op_is_no_part_of_the_workers_own_op() {
+fn stolen_work_is_not_charged_to_the_current_op() {
     let (ours, theirs) = (Tracker::new(), Tracker::new());
     let context = std::thread::scope(|threads| {
         threads
@@ -395,7 +395,7 @@ fn many_threads_begin_and_finish_ops_and_the_sums_are_exact() {
 }
 
 #[test]
-fn reset_clears_the_figures_and_running_ops_are_counted_afterwards() {
+fn running_ops_are_counted_after_a_reset() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     drop(take(&tracker.begin("op").track(&pool), 8, Category::Output));
     let run = tracker.begin("op");
@@ -446,7 +446,7 @@ fn a_recording_has_every_event_in_order_with_blocks_from_zero() {
 }
 
 #[test]
-fn a_refused_free_and_a_refused_request_leave_the_recorded_sums_right() {
+fn failed_calls_leave_the_recorded_sums_correct() {
     let (tracker, pool) = (Tracker::new(), bfc_pool(Bytes(512)));
     tracker.start_log(Bytes::mib(1));
     let run = tracker.begin("tracker-refused");
@@ -467,7 +467,7 @@ fn a_refused_free_and_a_refused_request_leave_the_recorded_sums_right() {
 }
 
 #[test]
-fn a_full_log_keeps_the_latest_events_and_what_was_live_before_them() {
+fn a_full_log_keeps_the_latest_events() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     tracker.start_log(Bytes(1024));
     let allocator = tracker.begin("tracker-full").track(&pool);

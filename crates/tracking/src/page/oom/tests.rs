@@ -81,7 +81,7 @@ fn the_page_stands_alone_and_no_name_can_end_an_element() {
 }
 
 #[test]
-fn a_recording_has_the_report_of_each_failure_and_says_each_once() {
+fn a_recording_has_one_report_for_each_failure() {
     let (tracker, pool) = (Tracker::new(), pool());
     tracker.start_log(Bytes::mib(1));
     // Somebody who claims to have freed something makes no more failures of one.
@@ -102,7 +102,7 @@ fn a_recording_has_the_report_of_each_failure_and_says_each_once() {
 }
 
 #[test]
-fn what_a_callback_drops_serves_the_request_and_nothing_is_recorded_as_failed() {
+fn memory_freed_by_a_callback_serves_the_request() {
     let (tracker, pool) = (Tracker::new(), pool());
     tracker.start_log(Bytes::mib(1));
     let cache = Arc::new(Mutex::new(vec![Allocation::new(&pool, &Request::new(900 * KIB)).unwrap()]));

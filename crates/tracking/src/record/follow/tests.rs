@@ -71,7 +71,7 @@ fn file() -> Vec<u8> {
 }
 
 #[test]
-fn a_follower_comes_to_what_the_whole_file_comes_to_in_whatever_pieces_it_grows() {
+fn following_a_growing_file_equals_reading_it_whole() {
     let whole = file();
     let recording = Recording::read(&whole[..], &RecordingLimits::default()).unwrap();
     let whole_report = Report::from_recording(&recording);

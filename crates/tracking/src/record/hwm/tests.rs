@@ -232,7 +232,7 @@ impl Write for Full {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_an_error_at_once_or_once_at_the_end() {
+fn a_write_error_is_reported_once() {
     let (tracker, pool) = (Tracker::new(), pool());
     let facts = RunFacts::new("test");
     assert_eq!(
@@ -278,7 +278,7 @@ impl Write for Slow {
 }
 
 #[test]
-fn a_recording_that_nobody_ends_is_in_its_file_once_the_tracker_is_gone() {
+fn dropping_the_tracker_finishes_its_recording() {
     let (tracker, pool, file) = (Tracker::new(), pool(), Shared::default());
     tracker.start_recording(Slow(file.clone()), &RunFacts::new("test")).unwrap();
     run(&tracker, &pool, 3);

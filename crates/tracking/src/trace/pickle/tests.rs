@@ -20,7 +20,7 @@ fn refusal(instructions: &[u8]) -> String {
 }
 
 #[test]
-fn numbers_of_every_length_are_read_and_those_no_trace_has_are_passed_over() {
+fn pickled_integers_of_every_length_are_read() {
     let cases: [(&[u8], Value); 12] = [
         (b"K\xff.", Value::Natural(255)),
         (b"M\x01\x02.", Value::Natural(0x201)),
@@ -137,7 +137,7 @@ fn every_truncation_is_refused_as_one() {
 }
 
 #[test]
-fn lengths_are_believed_only_within_the_limit_and_as_far_as_there_is_text() {
+fn claimed_lengths_are_checked_against_the_file() {
     let too_much = "what the file holds takes more than 64.00 KiB of memory";
     assert_eq!(refusal(b"X\xff\xff\xff\xffab"), format!("byte 2: {too_much}"));
     assert_eq!(refusal(b"\x8d\xff\xff\xff\xff\xff\xff\xff\xffab"), format!("byte 2: {too_much}"));
@@ -182,7 +182,7 @@ fn objects_that_share_objects_are_not_multiplied() {
 }
 
 #[test]
-fn calls_are_noted_where_that_is_asked_for_and_refused_elsewhere() {
+fn only_an_enabled_recording_stores_calls() {
     let bytes = b"\x80\x02cos\nsystem\nX\x02\0\0\0ls\x85R.";
     let pickle = Pickle::read(&bytes[..], 1000).unwrap();
     let (function, arguments) = pickle.call(pickle.root()).unwrap();

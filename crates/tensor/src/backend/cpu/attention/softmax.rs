@@ -13,19 +13,22 @@ const LANES: usize = 16;
 
 /// Makes scores the exponentials by which forward weights the values, row by row, and brings the sums so far to the
 /// largest score that each row has now.
-pub(super) fn weigh<T: Gemm>(rows: Rows<'_, T, impl Fn(usize) -> usize>, so_far: SoFar<'_, T>) {
-    simd::run(Weigh { rows, so_far });
+pub(super) fn softmax_tile<T: Gemm>(
+    rows: Rows<'_, T, impl Fn(usize) -> usize>,
+    running: RunningSoftmax<'_, T>,
+) {
+    simd::run(SoftmaxTile { rows, running });
 }
 
 /// Makes scores the weights p that forward gave them, and gradients g of these weights those of the scores:
 /// p (g - Σ p g) · scale.
-pub(super) fn back<T: Gemm>(
+pub(super) fn softmax_grad_tile<T: Gemm>(
     rows: Rows<'_, T, impl Fn(usize) -> usize>,
     gradients: &mut [T],
     [log_sums, along]: [&[T]; 2],
     scale: T,
 ) {
-    simd::run(Back { rows, gradients, log_sums, along, scale });
+    simd::run(SoftmaxGradTile { rows, gradients, log_sums, along, scale });
 }
 
 /// The sum of the products of two rows, for each pair of rows of `width` elements.
@@ -38,11 +41,11 @@ pub(super) struct Rows<'a, T, S> {
     pub(super) scores: &'a mut [T],
     pub(super) columns: usize,
     /// How many of its first columns a row sees; by a mask, some of those may be -∞.
-    pub(super) seen: S,
+    pub(super) visible: S,
 }
 
 /// What forward knows of its queries after some of the keys, a row or number for each.
-pub(super) struct SoFar<'a, T> {
+pub(super) struct RunningSoftmax<'a, T> {
     /// The largest score; -∞ before the first.
     pub(super) largest: &'a mut [T],
     /// Σ exp (score - largest).
@@ -52,33 +55,33 @@ pub(super) struct SoFar<'a, T> {
     pub(super) values: usize,
 }
 
-/// How many of `columns` are worked on where `seen` are seen.
-fn worked_on(seen: usize, columns: usize) -> usize {
-    seen.next_multiple_of(LANES).min(columns)
+/// How many of `columns` are worked on where `visible` are visible.
+fn padded_columns(visible: usize, columns: usize) -> usize {
+    visible.next_multiple_of(LANES).min(columns)
 }
 
-struct Weigh<'a, T, S> {
+struct SoftmaxTile<'a, T, S> {
     rows: Rows<'a, T, S>,
-    so_far: SoFar<'a, T>,
+    running: RunningSoftmax<'a, T>,
 }
 
-impl<T: Gemm, S: Fn(usize) -> usize> Loop for Weigh<'_, T, S> {
-    const WIDEST: bool = T::EXP_VECTORISES;
+impl<T: Gemm, S: Fn(usize) -> usize> Loop for SoftmaxTile<'_, T, S> {
+    const WIDEST: bool = T::EXP_VECTORIZES;
     type Output = ();
 
     #[inline(always)]
     fn run<const WIDE: bool>(self) {
-        let Rows { scores, columns, seen } = self.rows;
-        let SoFar { largest, sums, out, values } = self.so_far;
+        let Rows { scores, columns, visible } = self.rows;
+        let RunningSoftmax { largest, sums, out, values } = self.running;
         let known = largest.iter_mut().zip(sums).zip(out.chunks_mut(values));
         for (row, (scores, ((largest, sum), out))) in scores.chunks_mut(columns).zip(known).enumerate() {
-            let seen = seen(row);
-            let (scores, behind) = scores.split_at_mut(worked_on(seen, columns));
+            let visible = visible(row);
+            let (scores, behind) = scores.split_at_mut(padded_columns(visible, columns));
             behind.fill(T::ZERO);
-            scores[seen..].fill(T::LOWEST);
+            scores[visible..].fill(T::LOWEST);
             let best = fold(scores, *largest, T::larger);
             if best == T::LOWEST {
-                // Nothing is seen yet: e⁻∞ of all.
+                // Nothing is visible yet: e⁻∞ of all.
                 scores.fill(T::ZERO);
                 continue;
             }
@@ -87,7 +90,7 @@ impl<T: Gemm, S: Fn(usize) -> usize> Loop for Weigh<'_, T, S> {
             }
             let shrink = (*largest - best).exp();
             *sum = *sum * shrink + fold(scores, T::ZERO, T::plus);
-            // Before the first key that is seen there is nothing to bring down.
+            // Before the first key that is visible there is nothing to bring down.
             if *largest != best && *largest != T::LOWEST {
                 for out in out {
                     *out *= shrink;
@@ -98,7 +101,7 @@ impl<T: Gemm, S: Fn(usize) -> usize> Loop for Weigh<'_, T, S> {
     }
 }
 
-struct Back<'a, T, S> {
+struct SoftmaxGradTile<'a, T, S> {
     rows: Rows<'a, T, S>,
     gradients: &'a mut [T],
     log_sums: &'a [T],
@@ -106,24 +109,24 @@ struct Back<'a, T, S> {
     scale: T,
 }
 
-impl<T: Gemm, S: Fn(usize) -> usize> Loop for Back<'_, T, S> {
-    const WIDEST: bool = T::EXP_VECTORISES;
+impl<T: Gemm, S: Fn(usize) -> usize> Loop for SoftmaxGradTile<'_, T, S> {
+    const WIDEST: bool = T::EXP_VECTORIZES;
     type Output = ();
 
     #[inline(always)]
     fn run<const WIDE: bool>(self) {
-        let Self { rows: Rows { scores, columns, seen }, gradients, log_sums, along, scale } = self;
+        let Self { rows: Rows { scores, columns, visible }, gradients, log_sums, along, scale } = self;
         let known = log_sums.iter().zip(along);
         let rows = scores.chunks_mut(columns).zip(gradients.chunks_mut(columns)).zip(known);
         for (row, ((weights, gradients), (&log_sum, &along))) in rows.enumerate() {
-            let seen = if log_sum == T::LOWEST { 0 } else { seen(row) };
-            let end = worked_on(seen, columns);
+            let visible = if log_sum == T::LOWEST { 0 } else { visible(row) };
+            let end = padded_columns(visible, columns);
             for (weight, gradient) in weights[..end].iter_mut().zip(&mut gradients[..end]) {
                 *weight = (*weight - log_sum).exp();
                 *gradient = *weight * (*gradient - along) * scale;
             }
-            weights[seen..].fill(T::ZERO);
-            gradients[seen..].fill(T::ZERO);
+            weights[visible..].fill(T::ZERO);
+            gradients[visible..].fill(T::ZERO);
         }
     }
 }
@@ -194,13 +197,16 @@ mod tests {
             let (mut largest, mut sums) = (vec![f64::NEG_INFINITY; columns], vec![0.0; columns]);
             let mut out = vec![f64::NAN; columns * 2];
             // Causal: row i sees i + 1 columns.
-            let rows = Rows { scores: &mut weights, columns, seen: |row| row + 1 };
-            weigh(rows, SoFar { largest: &mut largest, sums: &mut sums, out: &mut out, values: 2 });
+            let rows = Rows { scores: &mut weights, columns, visible: |row| row + 1 };
+            softmax_tile(
+                rows,
+                RunningSoftmax { largest: &mut largest, sums: &mut sums, out: &mut out, values: 2 },
+            );
             for row in 0..columns {
-                let seen = &before[row * columns..][..row + 1];
-                let best = seen.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let visible = &before[row * columns..][..row + 1];
+                let best = visible.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 assert_eq!(largest[row], best);
-                let expected: Vec<f64> = seen.iter().map(|score| (score - best).exp()).collect();
+                let expected: Vec<f64> = visible.iter().map(|score| (score - best).exp()).collect();
                 assert_eq!(weights[row * columns..][..row + 1], expected);
                 assert!(weights[row * columns..][row + 1..columns].iter().all(|&weight| weight == 0.0));
                 assert!((sums[row] - expected.iter().sum::<f64>()).abs() < 1e-12);
@@ -213,8 +219,11 @@ mod tests {
         let mut scores = [2.0_f64, f64::NEG_INFINITY, 0.0, f64::NEG_INFINITY];
         let (mut largest, mut sums) = ([1.0, f64::NEG_INFINITY], [3.0, 0.0]);
         let mut out = [10.0, 7.0];
-        let rows = Rows { scores: &mut scores, columns: 2, seen: |row| 2 - 2 * row };
-        weigh(rows, SoFar { largest: &mut largest, sums: &mut sums, out: &mut out, values: 1 });
+        let rows = Rows { scores: &mut scores, columns: 2, visible: |row| 2 - 2 * row };
+        softmax_tile(
+            rows,
+            RunningSoftmax { largest: &mut largest, sums: &mut sums, out: &mut out, values: 1 },
+        );
         let shrink = (-1.0_f64).exp();
         assert_eq!(scores, [1.0, 0.0, 0.0, 0.0]);
         assert_eq!((largest, sums), ([2.0, f64::NEG_INFINITY], [3.0 * shrink + 1.0, 0.0]));
@@ -227,14 +236,14 @@ mod tests {
             let (before, upstream) = (scores(2, columns), scores(2, columns + 1));
             let (mut weights, mut gradients) = (before.clone(), upstream[..2 * columns].to_vec());
             let (log_sums, along) = ([3.0, f64::NEG_INFINITY], [0.25, 0.5]);
-            let rows = Rows { scores: &mut weights, columns, seen: |_| columns - 1 };
-            back(rows, &mut gradients, [&log_sums, &along], 2.0);
+            let rows = Rows { scores: &mut weights, columns, visible: |_| columns - 1 };
+            softmax_grad_tile(rows, &mut gradients, [&log_sums, &along], 2.0);
             for column in 0..columns - 1 {
                 let weight = (before[column] - 3.0).exp();
                 assert_eq!(weights[column], weight);
                 assert_eq!(gradients[column], weight * (upstream[column] - 0.25) * 2.0);
             }
-            // The last column is hidden, and the second row has seen nothing.
+            // The last column is hidden, and the second row has visible nothing.
             assert!(weights[columns - 1..].iter().chain(&gradients[columns - 1..]).all(|&x| x == 0.0));
         }
     }

@@ -3,7 +3,7 @@
 use super::super::dispatch::host;
 use super::super::number::Number;
 use super::super::simd::{self, Loop};
-use super::{Matrix, Target};
+use super::{Matrix, Output};
 use crate::backend::not_host;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -18,11 +18,11 @@ pub(super) enum Start<'a, T> {
     Row(&'a [T]),
 }
 
-impl<T> From<Target> for Start<'_, T> {
-    fn from(target: Target) -> Self {
+impl<T> From<Output> for Start<'_, T> {
+    fn from(target: Output) -> Self {
         match target {
-            Target::Replaced => Self::Zero,
-            Target::AddedTo => Self::Output,
+            Output::Overwrite => Self::Zero,
+            Output::Accumulate => Self::Output,
         }
     }
 }

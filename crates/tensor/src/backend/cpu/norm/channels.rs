@@ -1,5 +1,5 @@
-//! A row in which neighbours meet the same parameters, as those of a channel do in group normalization: channel by channel, with
-//! what they meet in registers.
+//! Normalization of rows in which neighboring elements share parameters, such as the channels of group normalization. Processes
+//! one channel at a time, with its parameters in registers.
 
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ pub(super) fn gradient<T: Float>(
     }
 }
 
-/// Where in the row each run lies.
+/// Converts runs to ranges of the row.
 fn channels<V>(runs: impl Iterator<Item = Run<V>>) -> impl Iterator<Item = (Range<usize>, V)> {
     runs.scan(0, |end, Run { len, value }| {
         let start = *end;

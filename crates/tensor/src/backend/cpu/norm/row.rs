@@ -1,7 +1,7 @@
-//! A row whose operands lie side by side: all that is done with it as one function, compiled for the widest instructions.
+//! Normalization of one contiguous row, as a single function for the widest instruction set.
 //!
-//! For rows of up to [`SHORT`](crate::backend::cpu::fold::SHORT) elements. Longer ones, and those whose operands lie elsewhere, are
-//! gone through step by step, with the same results.
+//! Rows have up to [`SHORT`](crate::backend::cpu::fold::SHORT) elements. The parent module processes longer and strided rows
+//! step by step, with equal results.
 
 use super::Statistics;
 use crate::backend::cpu::dispatch::host;
@@ -11,7 +11,7 @@ use crate::backend::cpu::simd::Loop;
 use crate::error::Result;
 use crate::storage::View;
 
-/// The elements of a parameter that rows of `width` meet, if all rows are short and meet the same; none if there is no parameter.
+/// The elements of a parameter, if rows are short and share it; empty without a parameter; `None` otherwise.
 pub(super) fn repeated_row<'a, T: Float>(
     op: &'static str,
     parameter: Option<View<'a>>,
@@ -31,7 +31,7 @@ pub(super) fn repeated_row<'a, T: Float>(
     Ok(host::<T>(op, &parameter)?.get(layout.offset()..layout.offset() + width))
 }
 
-/// `out` = x̂ · weight + bias; weight and bias may be of no elements. Gives the row's statistics.
+/// `out = x̂ · weight + bias`; weight and bias may be empty. Returns the statistics of the row.
 pub(super) struct Normalize<'a, T> {
     pub(super) x: &'a [T],
     pub(super) affine: [&'a [T]; 2],
@@ -64,7 +64,7 @@ impl<T: Float> Loop for Normalize<'_, T> {
     }
 }
 
-/// `out` = s · (h - mean(h) - x̂ · mean(h x̂)) with h = grad · weight; the weight may be of no elements.
+/// `out` = s · (h - mean(h) - x̂ · mean(h x̂)) with h = grad · weight; the weight may be empty.
 pub(super) struct Gradient<'a, T> {
     pub(super) x: &'a [T],
     pub(super) grad: &'a [T],

@@ -1,8 +1,8 @@
-//! The gradients of what normalized rows are multiplied with and shifted by: Σ x̂ g and Σ g over the rows, in one pass.
+//! The gradients of the weight and the bias of a normalization: Σ x̂ g and Σ g over the rows, in one pass.
 //!
-//! Elements are counted as `[rows, parameters, places]`. Where a parameter has one place in a row, the sums of parameters next to
-//! each other are added up side by side, and where there are few, slabs of rows apart, each into a row of the workspace. Else each
-//! parameter's are added up alone. So the order follows from the sizes alone.
+//! Elements have the shape `[rows, parameters, places]`. With one place per parameter, the sums of neighboring parameters are
+//! computed together; if there are few parameters, slabs of rows are summed to rows of the workspace first. With several
+//! places, each parameter is summed alone. So the order of additions depends only on the sizes.
 
 use std::ops::Range;
 
@@ -13,23 +13,23 @@ use crate::backend::cpu::fold::{Cascade, RADIX, Sum, fold_into, fold_slice, fold
 use crate::backend::cpu::number::{Float, Number};
 use crate::backend::cpu::operands::Source;
 use crate::backend::cpu::parallel::{Workers, light_runs};
-use crate::backend::cpu::reduce::Cut;
+use crate::backend::cpu::reduce::Split;
 use crate::backend::cpu::simd::{self, Loop};
 use crate::error::Result;
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
-/// Parameters whose sums are added up side by side.
+/// The number of neighboring parameters that are summed together.
 const TILE: usize = 64;
 
-/// Places of a parameter that are looked at together.
-const STRETCH: usize = 512;
+/// The number of places that are loaded at a time.
+const BLOCK: usize = 512;
 
-/// How rows are cut into slabs.
-fn cut(rows: usize, parameters: usize) -> Cut {
-    // Sizes of a tensor that there is.
+/// Splits the rows into slabs.
+fn split_rows(rows: usize, parameters: usize) -> Split {
+    // The sizes are those of an existing tensor, so the shape is valid.
     let shape = Shape::new(&[rows, parameters]).unwrap_or(Shape::SCALAR);
-    Cut::new(&shape, &[true, false])
+    Split::new(&shape, &[true, false])
 }
 
 /// See [`Workspace::LayerNormSums`](crate::backend::Workspace::LayerNormSums).
@@ -41,7 +41,7 @@ pub(in crate::backend::cpu) fn workspace(
     if places != 1 {
         return 0;
     }
-    cut(rows, parameters).workspace_elements().saturating_mul(sums * dtype.size())
+    split_rows(rows, parameters).workspace_elements().saturating_mul(sums * dtype.size())
 }
 
 /// See [`Kernel::LayerNormSums`](crate::backend::Kernel::LayerNormSums).
@@ -74,22 +74,22 @@ pub(in crate::backend::cpu) fn layer_norm_sums(
         let rows = elements / (weight.len() * places);
         if places > 1 {
             let chunk = light_runs(rows.saturating_mul(places));
-            workers.zipped([weight, bias], [chunk; 2], &|index, sums| terms.apart(rows, index * chunk, sums));
+            workers.zipped([weight, bias], [chunk; 2], &|index, sums| terms.sum_places(rows, index * chunk, sums));
             return Ok(());
         }
-        let (cut, parameters) = (cut(rows, weight.len()), weight.len());
+        let (split, parameters) = (split_rows(rows, weight.len()), weight.len());
         let of_slab = parameters + bias.len();
-        let partials = scratch::<T>(op, workspace, cut.workspace_elements() / parameters * of_slab)?;
+        let partials = scratch::<T>(op, workspace, split.workspace_elements() / parameters * of_slab)?;
         if partials.is_empty() {
             let chunk = light_runs(rows).next_multiple_of(TILE);
             workers.zipped([weight, bias], [chunk; 2], &|index, sums| {
-                terms.side_by_side(0..rows, index * chunk, sums);
+                terms.sum_columns(0..rows, index * chunk, sums);
             });
             return Ok(());
         }
         workers.chunks(partials, of_slab, &|first, part| {
-            let start = first / of_slab * cut.slab;
-            terms.side_by_side(start..rows.min(start + cut.slab), 0, part.split_at_mut(parameters).into());
+            let start = first / of_slab * split.slab;
+            terms.sum_columns(start..rows.min(start + split.slab), 0, part.split_at_mut(parameters).into());
         });
         weight.fill(T::ZERO);
         bias.fill(T::ZERO);
@@ -102,29 +102,29 @@ pub(in crate::backend::cpu) fn layer_norm_sums(
     })
 }
 
-/// What is added up.
+/// The terms of the sums.
 struct Terms<'a, T> {
     x: Source<'a, T>,
     grad: Source<'a, T>,
     statistics: &'a [T],
-    /// Elements that have statistics in common.
+    /// The number of elements that share statistics.
     width: usize,
     parameters: usize,
     places: usize,
 }
 
 impl<T: Float> Terms<'_, T> {
-    /// Those of the row that an element is in.
+    /// The statistics of the row that contains an element.
     fn statistics(&self, element: usize) -> Statistics<T> {
         let row = element / self.width;
         [self.statistics[2 * row], self.statistics[2 * row + 1]]
     }
 
-    /// The sums over some rows for the parameters from number `first` on, of one place each; that of g where there is room for it.
-    fn side_by_side(&self, rows: Range<usize>, mut first: usize, [mut weight, mut bias]: [&mut [T]; 2]) {
+    /// Sums some rows, for parameters with one place each, starting at parameter `first`. The bias may be empty.
+    fn sum_columns(&self, rows: Range<usize>, mut first: usize, [mut weight, mut bias]: [&mut [T]; 2]) {
         let mut loaded = [[T::ZERO; RADIX * TILE]; 2];
         while !weight.is_empty() {
-            // With the same statistics in each row.
+            // A tile does not cross rows of the normalization, so that it has one pair of statistics per row.
             let len = TILE.min(weight.len()).min(self.width - first % self.width);
             let mut sums = [Cascade::<T, TILE>::new::<Sum>(len), Cascade::new::<Sum>(len)];
             for start in rows.clone().step_by(RADIX) {
@@ -160,17 +160,16 @@ impl<T: Float> Terms<'_, T> {
         }
     }
 
-    /// The sums over all rows for the parameters from number `first` on, of several places each; that of g where there is room
-    /// for it.
-    fn apart(&self, rows: usize, first: usize, [weight, bias]: [&mut [T]; 2]) {
-        let mut loaded = [[T::ZERO; STRETCH]; 2];
+    /// Sums all rows, for parameters with several places each, starting at parameter `first`. The bias may be empty.
+    fn sum_places(&self, rows: usize, first: usize, [weight, bias]: [&mut [T]; 2]) {
+        let mut loaded = [[T::ZERO; BLOCK]; 2];
         for (parameter, weight) in weight.iter_mut().enumerate() {
             let mut sums = [Cascade::<T, 1>::new::<Sum>(1), Cascade::new::<Sum>(1)];
             for row in 0..rows {
                 let start = (row * self.parameters + first + parameter) * self.places;
                 let [mean, scale] = self.statistics(start);
-                for from in (start..start + self.places).step_by(STRETCH) {
-                    let range = from..(from + STRETCH).min(start + self.places);
+                for from in (start..start + self.places).step_by(BLOCK) {
+                    let range = from..(from + BLOCK).min(start + self.places);
                     let [x, g] = &mut loaded;
                     let (x, g) = (self.x.part(range.clone(), x), self.grad.part(range, g));
                     sums[0].push_folded::<Sum>(&[fold_zipped::<T, Sum>(x, g, |x, g| (x - mean) * scale * g)]);
@@ -188,7 +187,7 @@ impl<T: Float> Terms<'_, T> {
     }
 }
 
-/// A few rows of neighbours, `step` apart.
+/// Rows of neighboring parameters, with stride `step`.
 struct Rows<'a, T> {
     x: &'a [T],
     g: &'a [T],
@@ -197,7 +196,7 @@ struct Rows<'a, T> {
     statistics: &'a [Statistics<T>],
 }
 
-/// Σ x̂ g and Σ g of each neighbour.
+/// Sums x̂ g and g over the rows, for each parameter.
 impl<T: Float> Loop for Rows<'_, T> {
     type Output = [[T; TILE]; 2];
 

@@ -5,58 +5,58 @@ use std::ops::Range;
 use super::Run;
 use crate::backend::cpu::dispatch::host;
 use crate::backend::cpu::fold::{Sum, fold_zipped, sum_of};
+use crate::backend::cpu::loop_nest::{LoopNest, Segment, TILE};
 use crate::backend::cpu::number::Number;
 use crate::backend::cpu::parallel::Workers;
 use crate::backend::cpu::simd;
-use crate::backend::cpu::walk::{Segment, TILE, Walk};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::RawElement;
 use crate::storage::View;
 
-/// Elements that are copied at a time where they do not lie side by side.
+/// The number of elements that are copied at a time if they are not contiguous.
 pub(super) const PIECE: usize = 256;
 
-/// The same where they lie far apart.
+/// The number of elements that are copied at a time if the stride is larger than 1.
 pub(super) const STRIDED: usize = 32;
 
-/// Rows gone through together where they are columns in memory: those of a cache line.
-const TOGETHER: usize = 16;
+/// The number of rows that are processed together if they are columns in memory: those of one cache line.
+const TILE_ROWS: usize = 16;
 
-/// Elements of one view.
+/// The elements of one view.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::backend::cpu) struct Source<'a, A> {
     data: &'a [A],
-    walk: Walk<1>,
+    nest: LoopNest<1>,
 }
 
 impl<'a, A: RawElement> Source<'a, A> {
-    /// The elements of `data` that a walk visits.
-    pub(super) const fn along(data: &'a [A], walk: Walk<1>) -> Self {
-        Self { data, walk }
+    /// Creates a source of the elements of `data` that a loop nest visits.
+    pub(super) const fn along(data: &'a [A], nest: LoopNest<1>) -> Self {
+        Self { data, nest }
     }
 
-    /// The elements of `view`, which must be of type `A`.
+    /// Creates a source of the elements of `view`, which must have type `A`.
     pub(in crate::backend::cpu) fn new(op: &'static str, view: View<'a>) -> Result<Self> {
         Ok(Self::of(host(op, &view)?, view.layout()))
     }
 
-    /// The elements of what is on the host: see [`Pair::of`](super::Pair::of).
+    /// Creates a source from a host slice. See [`Pair::of`](super::Pair::of).
     #[inline(always)]
     pub(in crate::backend::cpu) fn of(data: &'a [A], layout: &Layout) -> Self {
-        Self { data, walk: Walk::new([layout]) }
+        Self { data, nest: LoopNest::new([layout]) }
     }
 
-    /// The elements of `view`, but each of those repeated by broadcasting only once.
+    /// Creates a source of the elements of `view`, without the repetitions of broadcasting.
     pub(in crate::backend::cpu) fn distinct(op: &'static str, view: View<'a>) -> Result<Self> {
         let layout = view.layout();
         let axes = layout.shape().dims().iter().zip(layout.strides());
         let distinct = axes.filter(|&(&size, &stride)| stride != 0 || size == 0);
-        let walk = Walk::nest(distinct.map(|(&size, &stride)| (size, [stride])), [layout.offset()]);
-        Ok(Self { data: host(op, &view)?, walk })
+        let nest = LoopNest::from_axes(distinct.map(|(&size, &stride)| (size, [stride])), [layout.offset()]);
+        Ok(Self { data: host(op, &view)?, nest })
     }
 
-    /// The elements of `view`, in reverse order along the axes that are `flipped`.
+    /// Creates a source of the elements of `view`, in reverse order along the `flipped` axes.
     pub(in crate::backend::cpu) fn flipped(
         op: &'static str,
         view: View<'a>,
@@ -65,53 +65,53 @@ impl<'a, A: RawElement> Source<'a, A> {
         let layout = view.layout();
         let axes = layout.shape().dims().iter().zip(layout.strides()).zip(flipped);
         let last = axes.clone().filter(|&(_, &flipped)| flipped).map(|((&size, &stride), _)| {
-            // Of an empty shape no element is visited.
+            // Wraps for an empty shape, of which no element is visited.
             size.wrapping_sub(1).wrapping_mul(stride)
         });
         let start = last.fold(layout.offset(), usize::wrapping_add);
         let axes = axes.map(|((&size, &stride), &flipped)| {
             (size, [if flipped { stride.wrapping_neg() } else { stride }])
         });
-        Ok(Self { data: host(op, &view)?, walk: Walk::nest(axes, [start]) })
+        Ok(Self { data: host(op, &view)?, nest: LoopNest::from_axes(axes, [start]) })
     }
 
     /// The number of elements.
     pub(in crate::backend::cpu) fn len(&self) -> usize {
-        self.walk.len()
+        self.nest.len()
     }
 
     /// Element number `index`.
     pub(in crate::backend::cpu) fn get(&self, index: usize) -> A {
-        let [place] = self.walk.at(index);
+        let [place] = self.nest.at(index);
         self.data[place]
     }
 
-    /// The elements numbered `range` as a slice, if they lie side by side.
+    /// The elements with numbers in `range` as a slice, if they are contiguous.
     pub(in crate::backend::cpu) fn slice(&self, range: Range<usize>) -> Option<&'a [A]> {
-        // By far the most common, and asked for row by row.
-        if let Some([offset]) = self.walk.gapless() {
+        // The most common case, and called for each row.
+        if let Some([offset]) = self.nest.contiguous_offsets() {
             return Some(&self.data[offset + range.start..offset + range.end]);
         }
-        let segment = self.walk.segments(range.clone()).next();
+        let segment = self.nest.segments(range.clone()).next();
         match segment {
             None => Some(&[]),
-            Some(Segment { starts: [start], len }) if self.walk.inner() == [1] && len == range.len() => {
+            Some(Segment { starts: [start], len }) if self.nest.inner() == [1] && len == range.len() => {
                 Some(&self.data[start..start + len])
             }
             Some(_) => None,
         }
     }
 
-    /// The elements numbered `range`, if they are repeated side by side.
+    /// The elements with numbers in `range` as runs, if they repeat.
     pub(in crate::backend::cpu) fn runs(
         &self,
         range: Range<usize>,
     ) -> Option<impl Iterator<Item = Run<A>> + Clone> {
         let run = |Segment { starts: [place], len }| Run { len, value: self.data[place] };
-        (self.walk.inner() == [0]).then(|| self.walk.segments(range).map(run))
+        (self.nest.inner() == [0]).then(|| self.nest.segments(range).map(run))
     }
 
-    /// The elements numbered `range`, of which there are no more than `buffer` has: where they lie, or copied there.
+    /// The elements with numbers in `range` as a slice, copied to `buffer` unless they are contiguous.
     pub(in crate::backend::cpu) fn part<'b>(&'b self, range: Range<usize>, buffer: &'b mut [A]) -> &'b [A] {
         self.slice(range.clone()).unwrap_or_else(|| {
             let loaded = &mut buffer[..range.len()];
@@ -120,15 +120,15 @@ impl<'a, A: RawElement> Source<'a, A> {
         })
     }
 
-    /// Copies the elements from number `start` on.
+    /// Copies elements to `out`, starting at number `start`.
     pub(in crate::backend::cpu) fn load(&self, start: usize, mut out: &mut [A]) {
         let range = start..start + out.len();
-        if let Some([offset]) = self.walk.gapless() {
+        if let Some([offset]) = self.nest.contiguous_offsets() {
             out.copy_from_slice(&self.data[offset + range.start..offset + range.end]);
             return;
         }
-        if let Some((offset, times)) = self.walk.repeats() {
-            // The first element may belong to the pieces before.
+        if let Some((offset, times)) = self.nest.repeats() {
+            // `out` may start in the middle of a repetition.
             let head = (range.start.next_multiple_of(times) - range.start).min(out.len());
             let (first, rest) = out.split_at_mut(head);
             let values = &self.data[offset + range.start / times..];
@@ -138,10 +138,10 @@ impl<'a, A: RawElement> Source<'a, A> {
             simd::zip_repeated(rest, &values[usize::from(head > 0)..], times, |out, value| *out = value);
             return;
         }
-        let [stride] = self.walk.inner();
+        let [stride] = self.nest.inner();
         let stride = stride as isize;
-        if stride > 1 && self.walk.is_line() {
-            let [first] = self.walk.at(range.start);
+        if stride > 1 && self.nest.is_line() {
+            let [first] = self.nest.at(range.start);
             simd::zip_step(
                 out,
                 self.data.get(first..).unwrap_or_default(),
@@ -151,7 +151,7 @@ impl<'a, A: RawElement> Source<'a, A> {
             return;
         }
         if stride.unsigned_abs() > 1 {
-            self.walk.tiles(range, TOGETHER, &mut |tile| match tile.columns() {
+            self.nest.tiles(range, TILE_ROWS, &mut |tile| match tile.columns() {
                 Some((start, rows)) if stride > 0 => {
                     let columns = self.data[start..].chunks(stride.unsigned_abs()).take(tile.width);
                     transpose(columns, rows, &mut out[tile.first..], tile.len);
@@ -167,7 +167,7 @@ impl<'a, A: RawElement> Source<'a, A> {
             });
             return;
         }
-        for Segment { starts: [a], len } in self.walk.segments(range) {
+        for Segment { starts: [a], len } in self.nest.segments(range) {
             let Some(now) = out.split_off_mut(..len) else { return };
             match stride {
                 1 => now.copy_from_slice(&self.data[a..a + len]),
@@ -177,13 +177,13 @@ impl<'a, A: RawElement> Source<'a, A> {
         }
     }
 
-    /// How many rows should be gone through together, as those next to each other lie in the same cache lines.
-    pub(in crate::backend::cpu) fn rows_together(&self) -> usize {
-        let [stride] = self.walk.inner();
-        if stride > 1 { TOGETHER } else { 1 }
+    /// The number of rows to process together, because neighboring rows share cache lines.
+    pub(in crate::backend::cpu) fn rows_per_tile(&self) -> usize {
+        let [stride] = self.nest.inner();
+        if stride > 1 { TILE_ROWS } else { 1 }
     }
 
-    /// Calls `f` with the elements numbered `range` in order, as slices of `N` elements (the last may have fewer).
+    /// Calls `f` with the elements with numbers in `range`, in order, as slices of `N` elements. The last may have fewer.
     pub(in crate::backend::cpu) fn blocks<const N: usize>(
         &self,
         range: Range<usize>,
@@ -192,7 +192,7 @@ impl<'a, A: RawElement> Source<'a, A> {
         self.visit_blocks::<N>(range, &mut f);
     }
 
-    /// [`blocks`](Self::blocks), compiled once for all that visit them.
+    /// [`blocks`](Self::blocks) with a trait object, so that it is compiled once.
     fn visit_blocks<const N: usize>(&self, range: Range<usize>, visit: &mut dyn FnMut(Range<usize>, &[A])) {
         let mut start = range.start;
         if let Some(whole) = self.slice(range.clone()) {
@@ -212,22 +212,21 @@ impl<'a, A: RawElement> Source<'a, A> {
         }
     }
 
-    /// Calls `f` with each element of `out` and the element of this source that belongs to it, from number `start` on.
+    /// Calls `f` with each element of `out` and the source's element, starting at number `start`.
     pub(in crate::backend::cpu) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A) + Copy) {
         let len = out.len();
         self.pieces(start, len, &mut |first, a| simd::zip(&mut out[first..first + a.len()], a, f));
     }
 
-    /// Calls `visit` with the elements from number `start` on, each once, as slices; its first argument is the number of their
-    /// first element, counted from `start`.
+    /// Calls `visit` with slices of `len` elements in total, as [`Pair::pieces`](super::Pair).
     fn pieces(&self, start: usize, len: usize, visit: &mut dyn FnMut(usize, &[A])) {
         if let Some(values) = self.slice(start..start + len) {
             return visit(0, values);
         }
-        let [stride] = self.walk.inner();
+        let [stride] = self.nest.inner();
         if (stride as isize).unsigned_abs() > 1 {
             let mut piece = [A::default(); STRIDED];
-            self.walk.tiles(start..start + len, STRIDED, &mut |tile| {
+            self.nest.tiles(start..start + len, STRIDED, &mut |tile| {
                 for (first, Segment { starts: [a], len }) in tile.rows() {
                     visit(first, gather(&mut piece, self.data, a, stride, len));
                 }
@@ -240,7 +239,7 @@ impl<'a, A: RawElement> Source<'a, A> {
         }
     }
 
-    /// The sum of what `f` makes of the elements from number `start` on, each with one of `others`.
+    /// `Σ f(a[i], others[i])`, starting at element number `start`.
     pub(in crate::backend::cpu) fn sum_with(
         &self,
         start: usize,
@@ -259,7 +258,7 @@ impl<'a, A: RawElement> Source<'a, A> {
         })
     }
 
-    /// out = f(a) for all elements.
+    /// `out[i] = f(a[i])`.
     pub(in crate::backend::cpu) fn map<U: Send>(
         &self,
         workers: &Workers,
@@ -273,7 +272,7 @@ impl<'a, A: RawElement> Source<'a, A> {
     }
 }
 
-/// The elements of a view as slices: where they lie if side by side, and copied otherwise.
+/// Reads the elements of a view as slices, copied unless they are contiguous.
 pub(super) struct Reader<'a, A> {
     source: Source<'a, A>,
     piece: [A; PIECE],
@@ -284,7 +283,7 @@ impl<'a, A: RawElement> Reader<'a, A> {
         Self { source, piece: [A::default(); PIECE] }
     }
 
-    /// The elements numbered `range`, of which there are at most [`PIECE`].
+    /// The elements with numbers in `range`, at most [`PIECE`] of them.
     pub(super) fn read(&mut self, range: Range<usize>) -> &[A] {
         if let Some(values) = self.source.slice(range.clone()) {
             return values;
@@ -295,9 +294,9 @@ impl<'a, A: RawElement> Reader<'a, A> {
     }
 }
 
-/// Pieces of rows as slices: where they lie, or one element as many times as it is visited.
+/// Reads parts of rows with stride 1 or 0 as slices. With stride 0, the slice repeats one element.
 pub(super) struct Row<A> {
-    /// Where the element lies that a piece is filled with, and how many of it there are.
+    /// The offset of the element that fills the piece, and the number of its copies.
     filled: Option<(usize, usize)>,
     piece: [A; PIECE],
 }
@@ -307,8 +306,7 @@ impl<A: RawElement> Row<A> {
         Self { filled: None, piece: [A::default(); PIECE] }
     }
 
-    /// `len` elements of `data` from `start` on, side by side if the stride is 1, and all the first, at most [`PIECE`] of them, if it
-    /// is 0.
+    /// `len` elements of `data`, starting at `start`, with stride 1 or 0. With stride 0, `len` is at most [`PIECE`].
     pub(super) fn read<'r>(&'r mut self, data: &'r [A], start: usize, stride: usize, len: usize) -> &'r [A] {
         if stride == 1 {
             return &data[start..start + len];
@@ -322,7 +320,7 @@ impl<A: RawElement> Row<A> {
     }
 }
 
-/// `len` elements of `data` from `start` on, each `stride` (in two's complement) after the one before.
+/// Copies `len` elements of `data`, starting at `start`, with a stride in two's complement.
 pub(super) fn gather<'p, A: RawElement>(
     piece: &'p mut [A; STRIDED],
     data: &'p [A],
@@ -343,26 +341,25 @@ pub(super) fn gather<'p, A: RawElement>(
     piece
 }
 
-/// Writes columns, of which at most [`TOGETHER`] are given, as that many rows of `out`, `step` apart.
+/// Transposes a tile: writes at most [`TILE_ROWS`] columns as rows of `out` with stride `step`.
 ///
-/// Column by column, as they lie in memory: often they are a power of two apart, and of such places the nearest cache holds
-/// fewer than there are columns.
+/// Reads column by column. Columns are often a power of two apart, and the L1 cache holds only few such lines.
 fn transpose<'c, A: RawElement>(
     columns: impl Iterator<Item = &'c [A]> + Clone,
     rows: usize,
     out: &mut [A],
     step: usize,
 ) {
-    let mut square = [[A::default(); TOGETHER]; TILE];
+    let mut square = [[A::default(); TILE_ROWS]; TILE];
     let [top, below @ ..] = &mut square;
-    // One element of each first, so that none is waited for before all are asked for.
+    // Reads one element of each column first, so that the cache misses overlap.
     let mut width = 0;
     for (place, column) in top.iter_mut().zip(columns.clone()) {
         *place = column[0];
         width += 1;
     }
     for (number, column) in columns.take(width).enumerate() {
-        // The whole ones in a loop of known length.
+        // Full columns use a loop of constant length.
         match column.first_chunk::<TILE>() {
             Some(column) if rows == TILE => {
                 below.iter_mut().zip(&column[1..]).for_each(|(row, &value)| row[number] = value);
@@ -371,14 +368,14 @@ fn transpose<'c, A: RawElement>(
         }
     }
     for (row, out) in square[..rows].iter().zip(out.chunks_mut(step)) {
-        match out.first_chunk_mut::<TOGETHER>() {
-            Some(out) if width == TOGETHER => *out = *row,
+        match out.first_chunk_mut::<TILE_ROWS>() {
+            Some(out) if width == TILE_ROWS => *out = *row,
             _ => out[..width].copy_from_slice(&row[..width]),
         }
     }
 }
 
-/// Every `step`-th of the values, the first first.
+/// Copies every `step`-th value, starting with the first.
 fn copy_steps<'v, A: RawElement>(out: &mut [A], values: impl Iterator<Item = &'v A>, step: usize) {
     out.iter_mut().zip(values.step_by(step)).for_each(|(out, &value)| *out = value);
 }

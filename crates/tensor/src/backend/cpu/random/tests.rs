@@ -123,7 +123,7 @@ fn normal_samples_have_the_moments_and_tails_of_normals() {
             let expected = 200_000.0 * share;
             assert!((beyond as f64 - expected).abs() < 5.0 * f64::sqrt(expected), "{deviations}: {beyond}");
         }
-        // Of neighbours, as sine and cosine of one angle make them.
+        // Of neighbors, as sine and cosine of one angle make them.
         let product: f64 = values.chunks_exact(2).map(|pair| (pair[0] - 5.0) * (pair[1] - 5.0)).sum();
         assert!((product / 100_000.0).abs() < 0.07, "{product}");
     }

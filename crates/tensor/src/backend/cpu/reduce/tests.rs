@@ -97,7 +97,7 @@ proptest! {
 }
 
 /// Shapes and axes that take every way through the code: few and many outputs, long and short sequences, one slab and
-/// many, tiles whole and cut.
+/// many, tiles whole and split.
 const LARGE: [(&[usize], &[bool]); 12] = [
     (&[200_003], &[true]),
     (&[3, 70_001], &[false, true]),

@@ -1,25 +1,25 @@
-//! A row whose elements lie side by side: all that is done with it as one function, compiled for the widest instructions.
+//! Softmax kernels over one contiguous row, each a single function for the widest instruction set.
 //!
-//! For rows of up to [`SHORT`](crate::backend::cpu::fold::SHORT) elements. Longer ones are gone through step by step, with the same
-//! results. Where there is a NaN everything becomes NaN, whichever element counts as the largest.
+//! Rows have up to [`SHORT`](crate::backend::cpu::fold::SHORT) elements. The parent module processes longer rows step by step,
+//! with equal results. If an element is NaN, all results are NaN, whichever maximum is subtracted.
 
-use crate::backend::cpu::fold::{LargestNumber, Sum, short};
+use crate::backend::cpu::fold::{FastMax, Sum, short};
 use crate::backend::cpu::number::Float;
 use crate::backend::cpu::simd::Loop;
 
-/// x ← exp (x - largest); 1 / Σ of these.
+/// `x = exp(x - max)`, in place. Returns 1 / Σ of the results.
 #[inline(always)]
 fn exponentials<T: Float, const WIDE: bool>(row: &mut [T]) -> T {
-    let largest = short::<T, LargestNumber, 1, WIDE>([row], |[x]| x);
+    let largest = short::<T, FastMax, 1, WIDE>([row], |[x]| x);
     row.iter_mut().for_each(|x| *x = (*x - largest).exp());
     T::ONE / short::<T, Sum, 1, WIDE>([row], |[x]| x)
 }
 
-/// x ← eˣ / Σ eˣ
+/// `x = eˣ / Σ eˣ`, in place.
 pub(super) struct Softmax<'a, T>(pub(super) &'a mut [T]);
 
 impl<T: Float> Loop for Softmax<'_, T> {
-    const WIDEST: bool = T::EXP_VECTORISES;
+    const WIDEST: bool = T::EXP_VECTORIZES;
     type Output = ();
 
     #[inline(always)]
@@ -29,11 +29,11 @@ impl<T: Float> Loop for Softmax<'_, T> {
     }
 }
 
-/// x ← x - ln Σ eˣ
+/// `x = x - ln Σ eˣ`, in place.
 pub(super) struct LogSoftmax<'a, T>(pub(super) &'a mut [T]);
 
 impl<T: Float> Loop for LogSoftmax<'_, T> {
-    const WIDEST: bool = T::EXP_VECTORISES;
+    const WIDEST: bool = T::EXP_VECTORIZES;
     type Output = ();
 
     #[inline(always)]
@@ -44,21 +44,21 @@ impl<T: Float> Loop for LogSoftmax<'_, T> {
     }
 }
 
-/// The largest of the row, and Σ exp (x - largest), of which nothing is kept.
+/// Computes the maximum of the row and Σ exp(x - max), without storing the exponentials.
 pub(super) struct Exponentials<'a, T>(pub(super) &'a [T]);
 
 impl<T: Float> Loop for Exponentials<'_, T> {
-    const WIDEST: bool = T::EXP_VECTORISES;
+    const WIDEST: bool = T::EXP_VECTORIZES;
     type Output = [T; 2];
 
     #[inline(always)]
     fn run<const WIDE: bool>(self) -> [T; 2] {
-        let largest = short::<T, LargestNumber, 1, WIDE>([self.0], |[x]| x);
+        let largest = short::<T, FastMax, 1, WIDE>([self.0], |[x]| x);
         [largest, short::<T, Sum, 1, WIDE>([self.0], |[x]| (x - largest).exp())]
     }
 }
 
-/// x ← factor · (eˣ / Σ eˣ - 1 at the target): the gradient of a row's loss.
+/// `x[i] = factor · (softmax(x)[i] - (i == target))`, in place: the gradient of cross entropy.
 pub(super) struct LossGrad<'a, T> {
     pub(super) row: &'a mut [T],
     pub(super) target: usize,
@@ -66,7 +66,7 @@ pub(super) struct LossGrad<'a, T> {
 }
 
 impl<T: Float> Loop for LossGrad<'_, T> {
-    const WIDEST: bool = T::EXP_VECTORISES;
+    const WIDEST: bool = T::EXP_VECTORIZES;
     type Output = ();
 
     #[inline(always)]
@@ -82,7 +82,7 @@ impl<T: Float> Loop for LossGrad<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::simd::{least, run};
+    use crate::backend::cpu::simd::{run, run_baseline};
 
     #[test]
     fn softmax_does_not_depend_on_the_instruction_set() {
@@ -91,11 +91,11 @@ mod tests {
             let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             let (mut wide, mut narrow) = (row.clone(), row.clone());
             run(Softmax(&mut wide));
-            least(Softmax(&mut narrow));
+            run_baseline(Softmax(&mut narrow));
             assert_eq!(bits(&wide), bits(&narrow), "softmax of {len}");
             let (mut wide, mut narrow) = (row.clone(), row);
             run(LogSoftmax(&mut wide));
-            least(LogSoftmax(&mut narrow));
+            run_baseline(LogSoftmax(&mut narrow));
             assert_eq!(bits(&wide), bits(&narrow), "log_softmax of {len}");
         }
     }

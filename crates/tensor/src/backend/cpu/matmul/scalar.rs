@@ -1,0 +1,47 @@
+//! Products by plain loops: of integers, which wrap, and of floats where the `gemm` crates cannot run.
+
+use super::super::number::Number;
+use super::super::simd::{self, Loop};
+use super::{Matrix, Output, small};
+
+/// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
+pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Output) {
+    if small::accepts(&rhs) {
+        small::product(lhs, rhs, out, target.into());
+    } else {
+        simd::run(Dots { lhs, rhs, out, target });
+    }
+}
+
+/// Sums each element of the output by itself, in the order of the factors: for a right operand whose columns are slices rather
+/// than its rows, as a transpose.
+struct Dots<'a, T> {
+    lhs: Matrix<'a, T>,
+    rhs: Matrix<'a, T>,
+    out: &'a mut [T],
+    target: Output,
+}
+
+impl<T: Number> Loop for Dots<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const WIDE: bool>(self) {
+        let Self { lhs, rhs, out, target } = self;
+        let slices = lhs.col_stride == 1 && rhs.row_stride == 1;
+        for (row, sums) in out.chunks_exact_mut(rhs.cols).enumerate() {
+            let left = &lhs.data[row * lhs.row_stride..];
+            for (column, sum) in sums.iter_mut().enumerate() {
+                let right = &rhs.data[column * rhs.col_stride..];
+                let start = if target == Output::Accumulate { *sum } else { T::ZERO };
+                *sum = if slices {
+                    let factors = left[..lhs.cols].iter().zip(&right[..lhs.cols]);
+                    factors.fold(start, |sum, (a, b)| a.fused(*b, sum))
+                } else {
+                    let factor = |at: usize| (left[at * lhs.col_stride], right[at * rhs.row_stride]);
+                    (0..lhs.cols).map(factor).fold(start, |sum, (a, b)| a.fused(b, sum))
+                };
+            }
+        }
+    }
+}
