@@ -22,9 +22,9 @@ fn a_device_is_listed_with_its_libraries_and_use() {
     let [cpu, first, second] = &found[..] else { panic!("{found:?}") };
     assert_eq!(first["compiler"], "NVRTC 13.0 (libnvrtc.so.13)");
     assert_eq!(first["products"], "cuBLAS 13.0.0 (libcublas.so.13)");
-    assert_eq!(cpu["usable_for"], "every op, when asked for");
+    assert_eq!(cpu["usable_for"], "every op, on request");
     assert_eq!(first["usable_for"], "every op; chosen automatically");
-    assert_eq!(second["usable_for"], "every op, when asked for");
+    assert_eq!(second["usable_for"], "every op, on request");
 
     let missing = [("HIGHWATER_NVRTC", "/nowhere/nvrtc.so"), ("HIGHWATER_CUBLAS", "/nowhere/cublas.so")];
     let found = devices(&fake, &missing);

@@ -53,7 +53,7 @@ fn record(directory: &TempDir, allocator: &str, pools: &[&str]) -> PathBuf {
 }
 
 #[test]
-fn every_policy_and_rule_is_tried_beside_what_was_recorded() {
+fn every_policy_and_rule_is_tried_besides_the_recorded_one() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "bfc", &["cpu:0"]);
     let output = what_if(&run, &[]);
@@ -107,10 +107,16 @@ fn all_supported_combinations_are_tried() {
     let text = what_if(&run, &["--pool", "6MiB", "--policy", "bfc", "--cut", "low"]);
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("fails") && text.contains("\nbfc, cut low, pool 6.00 MiB: event 3 "), "{text}");
+    let rules =
+        ["--policy", "bfc", "--cut", "low,large-high", "--join", "at-once,deferred", "--pool", "16MiB"];
+    let text = String::from_utf8(what_if(&run, &rules).stdout).unwrap();
+    for rules in ["cut low, join at-once", "cut low, join deferred", "cut large-high, join deferred"] {
+        assert!(text.contains(&format!("\nbfc, {rules}, pool 16.00 MiB ")), "{text}");
+    }
 }
 
 #[test]
-fn pools_are_replayed_apart_merged_or_alone() {
+fn pools_are_replayed_separately_merged_or_alone() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "bfc", &["cpu:0", "cpu:1"]);
     let outcomes = json(&run, &[]);
@@ -124,7 +130,7 @@ fn pools_are_replayed_apart_merged_or_alone() {
 }
 
 #[test]
-fn a_run_that_took_nothing_is_said_to_have_taken_nothing() {
+fn a_run_without_memory_has_a_message() {
     let directory = TempDir::new().unwrap();
     let output = what_if(&record(&directory, "bfc", &[]), &[]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -132,7 +138,7 @@ fn a_run_that_took_nothing_is_said_to_have_taken_nothing() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_said_with_exit_code_two() {
+fn invalid_questions_fail_with_exit_code_two() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "bfc", &["cpu:0"]);
     let nothing = directory.path().join("nothing.hwm");

@@ -1,9 +1,10 @@
-//! Where steps are missing in a curve.
+//! Finds missing steps in a curve.
 
 use super::CurvePoint;
 
-/// The indices of points before which steps are missing: the curve has a point every so many steps, before the place and
-/// behind it, twice each, and there it takes more. A curve at changing distances, as of powers of two, says nothing of the kind.
+/// Returns the indices of points after missing steps. A step is missing where the distance grows although the two
+/// distances before and the two after are equal. A curve with irregular distances, such as powers of two, has no
+/// missing steps.
 pub(super) fn missing_steps(points: &[CurvePoint]) -> impl Iterator<Item = usize> {
     points.windows(6).enumerate().filter_map(|(first, points)| {
         let [a, b, here, d, e] = std::array::from_fn(|index| points[index + 1].step - points[index].step);

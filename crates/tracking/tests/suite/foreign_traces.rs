@@ -1,4 +1,4 @@
-//! Traces of others: small real files, and what becomes of them when they are damaged.
+//! Reads small real files of other programs, complete and damaged.
 
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ a 1 1000 (allocated before the log)
 f 0
 a 2 1000000 forward linear.py:134
 a 3 700 _init_group adamw.py:97
-# mark: out of memory, 1099511627776 bytes asked for
+# mark: out of memory, 1099511627776 bytes requested
 f 2
 a 4 300000 forward linear.py:134
 ";
@@ -45,7 +45,7 @@ a 4 300000 forward linear.py:134
         let trace = read(snapshot).unwrap();
         assert_eq!(written(&trace), expected);
         assert_eq!(trace.peak_live_bytes(), 1000 + 1_000_000 + 700);
-        assert_eq!(trace.marks().collect::<Vec<_>>(), [(5, "out of memory, 1099511627776 bytes asked for")]);
+        assert_eq!(trace.marks().collect::<Vec<_>>(), [(5, "out of memory, 1099511627776 bytes requested")]);
     }
 }
 
@@ -74,14 +74,14 @@ fn events_that_are_not_what_they_should_be_are_named() {
     let cases: [(&[&[u8]], &str); 5] = [
         (&[alloc, b"K\x01"], "event 1 of device 0: an event is missing, or not a dictionary"),
         (&[alloc, b"}"], "event 1 of device 0: an event's `action` is missing, or not a text"),
-        (&[alloc, alloc], "event 1 of device 0: the allocation at 0x10 is live already"),
+        (&[alloc, alloc], "event 1 of device 0: the allocation at 0x10 is already live"),
         (
             &[b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrNu"],
-            "event 0 of device 0: an event's `addr` is missing, or not a whole number below 2^64",
+            "event 0 of device 0: an event's `addr` is missing, or not an integer below 2^64",
         ),
         (
             &[b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x10u"],
-            "event 0 of device 0: an event's `size` is missing, or not a whole number below 2^64",
+            "event 0 of device 0: an event's `size` is missing, or not an integer below 2^64",
         ),
     ];
     for (events, message) in cases {
@@ -116,7 +116,8 @@ fn snapshots_of_another_shape_are_refused() {
 
 #[test]
 fn events_may_share_one_large_object() {
-    // A hundred thousand events that are one dictionary of a hundred thousand entries: 10^10 steps, if each were searched.
+    // A hundred thousand events that are one dictionary of a hundred thousand entries: 10^10 steps if each were
+    // searched.
     let many = 100_000;
     let dictionary = [b"}q\x00(".to_vec(), b"K\x01K\x01".repeat(many), b"u0".to_vec()].concat();
     let file = [
@@ -198,10 +199,10 @@ fn gaps_are_read_as_minimalloc_reads_them() {
     assert_eq!(with_gaps("a,0,10,6,0-5@0:2\nb,0,5,4,\n"), (6, 6));
     // One gap right after another, with other bytes.
     assert_eq!(with_gaps("a,0,10,4,2-5@0:2 5-8@2:4\nb,2,5,2,\nc,5,8,2,\n"), (4, 4));
-    // A gap that begins later, with no event between: both are in use until then.
+    // A gap that begins later, without an event in between: both are in use until then.
     assert_eq!(with_gaps("x,0,10,4,\na,5,10,4,6-10\n"), (8, 8));
     assert_eq!(with_gaps("x,0,10,4,\na,5,10,4,5-10\n"), (4, 4));
-    // Gaps of two buffers that take turns.
+    // Gaps of two buffers, interleaved.
     assert_eq!(with_gaps("a,0,10,4,5-10\nb,0,10,4,0-5\n"), (4, 4));
 }
 
@@ -214,7 +215,7 @@ fn bad_alignments_and_gaps_are_named() {
         ("a,0,9,4,1,5-5", "line 2: the gap from 5 to 5 overlaps the gap before it, or is empty"),
         ("a,0,9,4,1,4-6 3-5", "line 2: the gap from 4 to 6 overlaps the gap before it, or is empty"),
         ("a,0,9,4,1,2-5@0:5", "line 2: the range from 0 to 5 is not part of a block of 4 bytes"),
-        ("a,0,9,4,1,2-x", "line 2: \"x\" is not a whole number below 2^64"),
+        ("a,0,9,4,1,2-x", "line 2: \"x\" is not an integer below 2^64"),
     ];
     for (line, message) in cases {
         let file = format!("id,lower,upper,size,alignment,gaps\n{line}\n");
@@ -249,7 +250,7 @@ fn byte_order_marks_do_not_matter() {
 #[test]
 fn a_snapshot_in_json_gives_its_events() {
     let expected = "a 0 7 (allocated before the log)\na 1 64 (allocated before the log)\na 2 9 f a.py:3\nf 0\n\
-        # mark: out of memory, 0 bytes asked for\n";
+        # mark: out of memory, 0 bytes requested\n";
     assert_eq!(written(&read(JSON).unwrap()), expected);
     let error = read(b"{\"device_traces\": [[}").unwrap_err().to_string();
     assert!(error.starts_with("snapshot: not the JSON of a memory snapshot: "), "{error}");
@@ -303,10 +304,10 @@ fn other_files_are_identified() {
     assert!(error.contains("not a training log: an HTML page"), "{error}");
 }
 
-/// A file, the fuzz target that takes it, and from which byte on.
+/// A file, the fuzz target that reads it, and the offset of its first byte.
 type Case = (&'static [u8], fn(&[u8]), usize);
 
-/// Every file with every target that takes it.
+/// Every file with every target that reads it.
 fn files() -> Vec<Case> {
     let mut files: Vec<Case> = vec![
         (TEXT, fuzz::text, 0),
@@ -356,7 +357,7 @@ fn files_with_any_one_byte_changed_keep_every_promise() {
     }
 }
 
-/// One way of damaging a file; positions are shares of its length.
+/// A kind of damage. Positions are shares of the file's length.
 #[derive(Clone, Debug)]
 enum Damage {
     Set(f64, u8),

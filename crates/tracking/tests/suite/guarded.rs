@@ -1,4 +1,4 @@
-//! Tracking over a guard: a block that comes back damaged has come back.
+//! Tracking over a guard: the free of a damaged block counts as a free.
 
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Reports that are taken while other threads allocate and free: each balances exactly.
+//! Reports during allocations and frees by other threads. Each report balances exactly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use bfc_core::{
 };
 use highwater_tracking::{Report, Tracker, module};
 
-/// How many reports are taken of each pool.
+/// The number of reports of each pool.
 const REPORTS: usize = 2_000;
 
 const WORKERS: u64 = 3;
@@ -36,7 +36,7 @@ fn streams() -> Arc<dyn Allocator> {
     Arc::new(StreamAllocator::new(Arc::new(pool), compute))
 }
 
-/// Runs ops that keep some of their results until the next round, as long as `until` says.
+/// Runs ops that keep some of their results until the next round, while `until` allows.
 fn work(tracker: &Tracker, pool: &Arc<dyn Allocator>, worker: u64, stop: &AtomicBool, rounds: &AtomicU64) {
     let _scope = module(&format!("worker{worker}"));
     let mut kept: Vec<Allocation> = Vec::new();
@@ -55,7 +55,7 @@ fn work(tracker: &Tracker, pool: &Arc<dyn Allocator>, worker: u64, stop: &Atomic
     }
 }
 
-/// Takes reports while workers run, and gives each to `check`.
+/// Makes reports while workers run, and passes each to `check`.
 fn while_others_allocate(pool: &Arc<dyn Allocator>, mut check: impl FnMut(&Tracker)) {
     let (tracker, stop, rounds) = (Tracker::new(), AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -79,7 +79,7 @@ fn while_others_allocate(pool: &Arc<dyn Allocator>, mut check: impl FnMut(&Track
     assert_eq!(pool.stats().live_allocs, 0);
 }
 
-/// Whether the sums of a report are its pool's figures: by op, by module and by category, now and at the peak.
+/// Checks that the sums of a report equal its pool's figures: by op, by module and by category, now and at the peak.
 fn assert_balanced(report: &Report, exact_peaks: bool) {
     let pool = &report.pools[0];
     let live = pool.in_use;

@@ -1,4 +1,4 @@
-//! Traces of real training runs, where the checkout has them: they are too large to ship.
+//! Traces of real training runs, if the checkout contains them. They are too large to ship.
 
 use std::fs::File;
 use std::io::BufReader;

@@ -75,7 +75,7 @@ impl OomReport {
             add("limit", bytes(limit), self.limit_origin.as_deref().unwrap_or("").to_owned());
         }
         if let Some(others) = self.reserved_by_others {
-            add("held by others", bytes(others), none());
+            add("held elsewhere", bytes(others), none());
         }
         if !self.waited.is_zero() {
             add("waited", format!("{} ms", self.waited.as_millis()), none());
@@ -101,7 +101,10 @@ impl OomReport {
         [
             ("ops", named(owners, "ops")),
             ("modules", named(self.holdings.by_scope(), "modules")),
-            ("categories", categories.map(|(category, bytes)| (category.name().to_owned(), bytes)).collect()),
+            (
+                "categories",
+                categories.map(|(category, bytes)| (category.name().replace('_', " "), bytes)).collect(),
+            ),
         ]
     }
 
@@ -124,7 +127,7 @@ impl OomReport {
             }
             Verdict::Pinned => {
                 let pinned = Bytes(self.pending.bytes.saturating_add(self.pending.stranded_bytes));
-                format!("pinned, {pinned} are freed but still in use by pending work")
+                format!("pinned, {pinned} are freed but still in use on another stream")
             }
             Verdict::OverBudget => match self.budget {
                 Some(ExceededBudget { scope, limit, live }) => {
@@ -184,7 +187,7 @@ mod tests {
             (report(Verdict::Fragmented, 3 * MIB, 4 * MIB, 6 * MIB), "2.00 MiB not yet reserved"),
             (
                 OomReport { pending, ..report(Verdict::Pinned, 3 * MIB, 6 * MIB, 8 * MIB) },
-                "3.00 MiB are freed but",
+                "3.00 MiB are freed but still in use on another stream",
             ),
             (
                 OomReport { budget: Some(budget), ..report(Verdict::OverBudget, 3 * MIB, 6 * MIB, 8 * MIB) },
@@ -225,7 +228,7 @@ mod tests {
         report.what_if.checkpointed = Some(Checkpoint { scope, bytes: MIB, fits: true });
         let details = report.details();
         for part in [
-            "yes  with live blocks compacted",
+            "yes  with live blocks moved together",
             "no  with blocks split by the rule \"always\"",
             "yes  without the activations of block0 (1.00 MiB)",
         ] {

@@ -43,9 +43,9 @@ impl WhatIf {
     pub fn answers(&self) -> Vec<(String, bool)> {
         let mut answers = Vec::new();
         let mut add = |what: String, fits: Option<bool>| answers.extend(fits.map(|fits| (what, fits)));
-        add("with live blocks compacted".to_owned(), self.compacted);
+        add("with live blocks moved together".to_owned(), self.compacted);
         add("with idle regions returned".to_owned(), self.trimmed);
-        add("once pending work is done".to_owned(), self.pending_done);
+        add("after pending work".to_owned(), self.pending_done);
         for (rule, fits) in &self.split {
             add(format!("with blocks split by the rule \"{rule}\""), Some(*fits));
         }

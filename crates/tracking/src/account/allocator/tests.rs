@@ -93,7 +93,7 @@ fn the_empty_block_is_not_counted() {
 }
 
 #[test]
-fn no_records_are_kept_unless_asked_for() {
+fn records_are_kept_only_on_request() {
     let tracking = TrackingAllocator::new(TestPool::tracking(), true);
     allocate(&tracking, 4);
     assert!(tracking.records().is_empty());
@@ -145,7 +145,7 @@ fn only_requests_without_an_owner_are_charged_to_the_op() {
 }
 
 #[test]
-fn bytes_are_classed_by_the_category_they_were_asked_for_in() {
+fn bytes_are_classed_by_their_requested_category() {
     let tracking = TrackingAllocator::new(TestPool::tracking(), true);
     for (index, category) in Category::ALL.into_iter().enumerate() {
         tracking.allocate(&Request::new(1 << index).with_category(category)).unwrap();
@@ -355,7 +355,7 @@ mod model {
     }
 }
 
-/// What a pool of a device knows of streams is known through the tracking too.
+/// Tracking forwards the pool's knowledge of streams.
 #[test]
 fn memory_used_on_other_streams_passes_through() {
     use bfc_core::sim::{MemoryUse, Pace, SimDevice};

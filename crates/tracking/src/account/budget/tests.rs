@@ -44,7 +44,7 @@ fn a_scope_may_take_its_budget_to_the_byte_and_no_more() {
 }
 
 #[test]
-fn what_rounding_adds_counts_too() {
+fn rounding_counts() {
     let (tracker, pool) = (Tracker::new(), pool());
     let _scope = module("budget-rounding").limit(Bytes(300));
     assert!(take(&tracker, &pool, 256).is_ok());

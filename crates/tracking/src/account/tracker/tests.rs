@@ -1,4 +1,4 @@
-//! What ops come to, in any order that they begin and end in.
+//! Totals of ops that begin and end in any order.
 
 use super::*;
 use crate::capture;
@@ -77,6 +77,14 @@ fn memory_charged_to_an_op_afterwards_is_the_ops_without_a_call() {
     let report = crate::Report::new(&tracker, std::slice::from_ref(&pool));
     assert_eq!(owner.path(), "tracker-afterwards.init");
     assert_eq!((report.ops[0].calls, report.ops[0].live_bytes, report.unowned_bytes), (0, 30, 0));
+    // A dropped network still held its parameters at the peak.
+    drop(block);
+    let report = crate::Report::new(&tracker, std::slice::from_ref(&pool));
+    assert_eq!(
+        (report.ops[0].op.as_str(), report.ops[0].live_bytes, report.ops[0].peak_bytes),
+        ("init", 0, 30)
+    );
+    assert_eq!((report.scopes[1].scope.as_str(), report.scopes[1].peak_bytes), ("tracker-afterwards", 30));
 }
 
 #[test]
@@ -239,7 +247,7 @@ fn a_handle_that_outlives_its_op_keeps_the_pool_no_longer() {
 }
 
 #[test]
-fn what_a_leaked_handle_allocates_later_counts_in_the_pool_only() {
+fn later_allocations_of_a_leaked_handle_have_no_op() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     let (leaked, owner) = {
         let run = tracker.begin("op");

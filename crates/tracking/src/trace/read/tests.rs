@@ -71,7 +71,7 @@ fn a_compressed_file_cut_anywhere_is_refused() {
 }
 
 #[test]
-fn what_gzip_did_not_write_is_said_to_be_damaged() {
+fn invalid_gzip_data_is_an_error() {
     let whole = gzip(b"# x\na 0 10 x\nf 0\n");
     let mut wrong_sum = whole.clone();
     wrong_sum[whole.len() - 8] ^= 1;
@@ -88,7 +88,7 @@ fn what_gzip_did_not_write_is_said_to_be_damaged() {
 }
 
 #[test]
-fn a_device_is_refused_where_none_are_told_apart() {
+fn a_device_needs_a_format_with_devices() {
     let options = ReadOptions { device: Some(1), ..ReadOptions::default() };
     let csv = "id,lower,upper,size\n";
     for file in ["a 0 10 x\nf 0\n", "", RMM, csv] {
@@ -174,11 +174,11 @@ fn failures_and_nothing_at_all_take_no_memory() {
 #[test]
 fn lines_of_an_rmm_log_that_contradict_each_other_are_named() {
     let cases = [
-        ("1,t,allocate,0x1,1,0\n1,t,allocate,0x1,1,0\n", "line 3: the allocation at 0x1 is live already"),
-        ("1,t,free,0x1,1,0\n1,t,free,0x1,1,0\n", "line 3: the allocation at 0x1 was freed before"),
-        ("1,t,allocate,0x1,-1,0\n", "line 2: \"-1\" is not a whole number below 2^64"),
-        ("1,t,allocate,0x,1,0\n", "line 2: \"0x\" is not a whole number below 2^64"),
-        ("1,t,allocate,+1,1,0\n", "line 2: \"+1\" is not a whole number below 2^64"),
+        ("1,t,allocate,0x1,1,0\n1,t,allocate,0x1,1,0\n", "line 3: the allocation at 0x1 is already live"),
+        ("1,t,free,0x1,1,0\n1,t,free,0x1,1,0\n", "line 3: the allocation at 0x1 was already freed"),
+        ("1,t,allocate,0x1,-1,0\n", "line 2: \"-1\" is not an integer below 2^64"),
+        ("1,t,allocate,0x,1,0\n", "line 2: \"0x\" is not an integer below 2^64"),
+        ("1,t,allocate,+1,1,0\n", "line 2: \"+1\" is not an integer below 2^64"),
         (
             "1,t,alloc,0x1,1,0\n",
             "line 2: expected `Thread,Time,Action,Pointer,Size,Stream`, found \"1,t,alloc,0x1,1,0\"",
@@ -239,7 +239,7 @@ fn lines_of_a_minimalloc_problem_that_say_nothing_are_named() {
     let cases = [
         ("b,3,3,1\n", "line 2: the lifetime from 3 to 3 is empty"),
         ("b,0,1\n", "line 2: expected a line with all columns of the header, found \"b,0,1\""),
-        ("b,0,x,1\n", "line 2: \"x\" is not a whole number below 2^64"),
+        ("b,0,x,1\n", "line 2: \"x\" is not an integer below 2^64"),
         ("b,0,2,18446744073709551615\nc,1,2,1\n", "line 3: live bytes exceed 2^64"),
     ];
     for (lines, message) in cases {
