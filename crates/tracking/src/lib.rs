@@ -20,7 +20,7 @@
 //! let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("cpu", Arc::new(HostMemory::new()), config));
 //! let tracker = Tracker::new();
 //!
-//! An op allocates 4 KiB of scratch memory and returns a result of 1 KiB.
+//! // An op allocates 4 KiB of scratch memory and returns a result of 1 KiB.
 //! let run_op = |op| {
 //!     let run = tracker.begin(op);
 //!     let allocator = run.track(&pool);
