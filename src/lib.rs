@@ -123,7 +123,7 @@ pub mod guide {
 pub mod prelude {
     pub use crate::alloc::{AllocatorAttributes, Bytes, Category};
     pub use crate::data::{
-        Augment, CsvOptions, Dataset, IdxOptions, LabelColumn, Normalise, TargetColumns, Text, read_csv,
+        Augment, CsvOptions, Dataset, IdxOptions, LabelColumn, Normalize, TargetColumns, Text, read_csv,
         read_idx,
     };
     pub use crate::io::{Checkpoint, SafetensorsLimits};

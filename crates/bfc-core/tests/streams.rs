@@ -167,7 +167,7 @@ fn out_of_memory_waits_for_the_cheapest_sufficient_frees() {
     }
     drop(blocks);
     assert_eq!(bench.pending(), 8);
-    let waits = || bench.device.calls().of(Operation::Synchronise);
+    let waits = || bench.device.calls().of(Operation::Synchronize);
 
     // The oldest free does not suffice alone, but the two oldest make one piece.
     let first = bench.take(4 * MIB);
@@ -186,7 +186,7 @@ fn nothing_is_waited_for_if_all_pending_frees_do_not_suffice() {
     bench.use_on(0, &freed);
     drop(freed);
     assert!(bench.fails(5 * MIB));
-    assert_eq!((bench.pending(), bench.device.calls().of(Operation::Synchronise)), (4, 0));
+    assert_eq!((bench.pending(), bench.device.calls().of(Operation::Synchronize)), (4, 0));
     drop(kept);
     let _all = bench.take(8 * MIB);
 }
@@ -332,7 +332,7 @@ fn memory_without_a_completion_event_is_never_reused() {
     let block = bench.take(4 * MIB);
     bench.use_on(0, &block);
     bench.device.inject(Fault::new(Operation::Record, FaultTime::Call(1)));
-    bench.device.inject(Fault::new(Operation::Synchronise, FaultTime::Call(1)));
+    bench.device.inject(Fault::new(Operation::Synchronize, FaultTime::Call(1)));
     drop(block);
     assert_eq!(bench.memory.pending_frees().stranded_bytes, 4 * MIB);
     assert!(bench.fails(5 * MIB));

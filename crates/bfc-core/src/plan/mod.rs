@@ -10,7 +10,7 @@
 //! 1. Placement from below, on the lowest part of the skyline (`skyline.rs`): fast for any number of blocks.
 //! 2. Greedy placement in several orders, each block at the lowest offset where it fits (`greedy.rs`).
 //! 3. For up to a thousand blocks, searches for a placement within a capacity (`search.rs`), restarted with variations
-//!   (`search/restarts.rs`): at the lower bound, then above it.
+//!    (`search/restarts.rs`): at the lower bound, then above it.
 //! 4. Improved orders: blocks that ended too high move forward (`improve.rs`).
 //! 5. Further searches with the remaining effort.
 //!

@@ -57,7 +57,7 @@ impl Skyline {
     }
 
     /// Returns the height of the lower neighbor of sections outside of the skyline.
-    fn lower_neighbour(&self, (start, end): (u32, u32)) -> Option<u64> {
+    fn lower_neighbor(&self, (start, end): (u32, u32)) -> Option<u64> {
         let before = self.parts.range(..start).next_back().filter(|(_, part)| part.0 == start);
         let after = self.parts.get(&end);
         before.map(|(_, part)| part.1).into_iter().chain(after.map(|part| part.1)).min()
@@ -78,7 +78,7 @@ pub(super) fn stack(problem: &Problem, order: &[u32], into: &mut Offsets) -> u64
             skyline.put((sections.0, span.0), height);
             skyline.put((span.1, sections.1), height);
             skyline.put(span, height + problem.sizes[block]);
-        } else if let Some(height) = skyline.lower_neighbour(sections) {
+        } else if let Some(height) = skyline.lower_neighbor(sections) {
             skyline.put(sections, height);
         }
         // A part without neighbors is the whole skyline, and no block is left to place.

@@ -125,10 +125,10 @@ impl AutoGrowth {
 
     /// Removes a neighbor from the free blocks, if it is free.
     fn take_free(&mut self, slot: u32) -> Option<Block> {
-        let neighbour =
+        let neighbor =
             (slot != NONE).then(|| self.blocks[slot]).filter(|block| block.state == State::Free)?;
-        self.free.remove(neighbour.as_free(slot));
-        Some(neighbour)
+        self.free.remove(neighbor.as_free(slot));
+        Some(neighbor)
     }
 
     /// Merges a freed block with its free neighbors. The lowest one keeps its slot.

@@ -3,10 +3,10 @@
 //! The planned range is one block of the fallback's space. The n-th allocation of a step goes to its planned offset if
 //! it matches the plan. All other allocations go to the fallback.
 //!
-//! # Why no two blocks overlap Time counts in allocations of the plan. The step's position is the number of allocations
-//! that have passed. Between calls every live planned block is either *expected* or an *intruder*. The plan has all
-//! expected blocks live at the allocation before the position, and therefore keeps them apart. A lookup keeps intruders
-//! apart.
+//! # Why no two blocks overlap
+//! Time counts in allocations of the plan. The step's position is the number of allocations that have passed. Between
+//! calls every live planned block is either *expected* or an *intruder*. The plan has all expected blocks live at the
+//! allocation before the position, and therefore keeps them apart. A lookup keeps intruders apart.
 //!
 //! When the position advances, the policy checks the blocks that should be free: those still live become intruders.
 //! When a step begins, all live blocks do. This costs one check per planned block and step. A step that follows the

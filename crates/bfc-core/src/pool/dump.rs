@@ -105,10 +105,10 @@ impl PoolContents {
             let Some(chunk) = self.chunks.get(place).filter(in_bin) else { continue };
             write!(log, "  {:#x}  {}", chunk.address, Bytes(chunk.bytes))?;
             let before = place.checked_sub(1).and_then(|place| self.chunks.get(place));
-            for (side, neighbour) in [("after", before), ("before", self.chunks.get(place + 1))] {
-                if let Some(neighbour) = neighbour.filter(|neighbour| neighbour.region == chunk.region) {
-                    let state = if neighbour.in_use() { "in use" } else { "free" };
-                    write!(log, ", {side} {} {state}", Bytes(neighbour.bytes))?;
+            for (side, neighbor) in [("after", before), ("before", self.chunks.get(place + 1))] {
+                if let Some(neighbor) = neighbor.filter(|neighbor| neighbor.region == chunk.region) {
+                    let state = if neighbor.in_use() { "in use" } else { "free" };
+                    write!(log, ", {side} {} {state}", Bytes(neighbor.bytes))?;
                 }
             }
             writeln!(log)?;
@@ -147,7 +147,7 @@ fn write_chunk(log: &mut String, chunk: &ChunkInfo) -> fmt::Result {
     write!(log, "  {:#x}  {:>12}  ", chunk.address, Bytes(chunk.bytes))?;
     if chunk.in_use() {
         let (owner, category) = (chunk.tag.owner, chunk.tag.category.name());
-        writeln!(log, "in use, {} asked for by {owner} as {category}", Bytes(chunk.requested))
+        writeln!(log, "in use, {} requested by {owner} as {category}", Bytes(chunk.requested))
     } else if chunk.freed_at > 0 {
         writeln!(log, "free since count {}", chunk.freed_at)
     } else {

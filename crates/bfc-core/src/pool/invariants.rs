@@ -12,15 +12,15 @@ use crate::policy::Policy;
 pub const INVARIANTS: [&str; 10] = [
     "the policy's own rules hold",
     "the chunks of each region lie in it, in order, without gap or overlap",
-    "a live block has a number of its own that was given out, and at least one and at most all of its bytes asked for; \
-     a slot without one has no account",
+    "a live block has a unique issued number, and between one and all of its bytes are requested; a slot without a \
+     live block has no account",
     "the figures for bytes in use, bytes requested and live allocations are the sums over the live blocks",
     "the ledger holds, by owner and by category, exactly the bytes of the live blocks",
     "the bytes reserved are the sum over the regions",
     "no peak is below its figure, and the largest allocation is within the peak of the bytes in use",
     "the index by address, once made, holds exactly the live blocks",
-    "the pool holds no more than its limit, unless the source delivered more than it was asked for",
-    "the blocks of a cache are live in the policy, in no other account, and each is in use or kept once, by its size",
+    "the pool reserves at most its limit, unless the source delivered more than requested",
+    "the blocks of a cache are live in the policy and in no other account; each is in use or free once, by its size",
 ];
 
 /// A violated rule of [`INVARIANTS`]: a fault of the allocator, or a source that broke its contract.

@@ -13,6 +13,7 @@ mod error;
 mod options;
 mod pool;
 mod rules;
+mod settings;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,9 +33,10 @@ pub use device::{DeviceSource, default_reserve};
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
 pub use environment::{Environment, EnvironmentError, UnknownVariable};
 pub use error::RegistryError;
-pub use options::{DeviceScope, PoolOptions, PoolSettings};
+pub use options::PoolOptions;
 pub use pool::{IgnoredOptions, Pool, PoolFactory};
 pub use rules::{CacheChoice, ParseRuleError, SplitChoice};
+pub use settings::{DeviceScope, PoolSettings};
 
 /// The registered devices, their memories, and the allocators created so far.
 ///

@@ -173,8 +173,8 @@ unsafe impl Driver for SimDevice {
         self.work(Operation::Query, |state| state.streams.is_complete(event.0))
     }
 
-    unsafe fn synchronise_event(&self, event: EventHandle) -> Result<(), SourceError> {
-        self.call(Operation::Synchronise, |state| {
+    unsafe fn synchronize_event(&self, event: EventHandle) -> Result<(), SourceError> {
+        self.call(Operation::Synchronize, |state| {
             while let Some(work) = state.streams.next_towards(event.0) {
                 state.end(work);
             }
@@ -182,8 +182,8 @@ unsafe impl Driver for SimDevice {
         })
     }
 
-    fn synchronise(&self) -> Result<(), SourceError> {
-        self.call(Operation::Synchronise, |state| {
+    fn synchronize(&self) -> Result<(), SourceError> {
+        self.call(Operation::Synchronize, |state| {
             state.end_all();
             Ok(())
         })

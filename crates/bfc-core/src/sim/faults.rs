@@ -45,7 +45,7 @@ pub enum Operation {
     /// Querying an event.
     Query,
     /// Waiting for an event or for the device.
-    Synchronise,
+    Synchronize,
     /// Submitting a copy.
     Copy,
     /// Submitting other work.
@@ -78,7 +78,7 @@ impl Operation {
             Self::Record => "record",
             Self::Wait => "wait",
             Self::Query => "query",
-            Self::Synchronise => "synchronise",
+            Self::Synchronize => "synchronize",
             Self::Copy => "copy",
             Self::Launch => "launch",
         }

@@ -30,9 +30,9 @@ pub struct AddressOnlyMemory {
 
 #[derive(Debug)]
 struct State {
-    /// The first address never handed out, or free up to the end of the address space.
+    /// The first address that was never used, or that is free up to the end of the address space.
     next: u64,
-    /// Bytes handed out now.
+    /// Bytes of live regions.
     live: u64,
 }
 

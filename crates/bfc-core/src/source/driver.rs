@@ -54,7 +54,8 @@ impl FreeFaults {
 /// Methods on handles or addresses are the unsafe interface. [`Stream`](crate::Stream), [`Event`](crate::Event),
 /// [`VirtualMemory`](crate::VirtualMemory) and the sources of this folder are the safe one.
 ///
-/// # Safety Pools hand out the memory of a driver, so an implementation guarantees:
+/// # Safety
+/// Pools hand out the memory of a driver, so an implementation guarantees:
 ///
 /// - Each returned address starts at least the requested bytes, which overlap no other live allocation until the free.
 /// - Pinned memory is valid for the host and initialized. The host never dereferences device memory.
@@ -235,13 +236,13 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug {
     ///
     /// # Safety
     /// The event belongs to this driver and is not destroyed.
-    unsafe fn synchronise_event(&self, event: EventHandle) -> Result<(), SourceError>;
+    unsafe fn synchronize_event(&self, event: EventHandle) -> Result<(), SourceError>;
 
     /// Waits until all work submitted to the device has ended.
     ///
     /// # Errors
     /// [`SourceError::Driver`].
-    fn synchronise(&self) -> Result<(), SourceError>;
+    fn synchronize(&self) -> Result<(), SourceError>;
 
     /// Submits a copy to the stream.
     ///

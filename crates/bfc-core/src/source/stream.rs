@@ -18,7 +18,7 @@ use super::error::SourceError;
 /// // What `compute` is given from now on comes after what `copies` was given so far.
 /// let event = Event::new(&copies)?;
 /// compute.wait(&event)?;
-/// event.synchronise()?;
+/// event.synchronize()?;
 /// # Ok::<(), bfc_core::SourceError>(())
 /// ```
 pub struct Stream {
@@ -73,8 +73,8 @@ impl Stream {
     ///
     /// # Errors
     /// Fails with the driver's error.
-    pub fn synchronise(self: &Arc<Self>) -> Result<(), SourceError> {
-        Event::new(self)?.synchronise()
+    pub fn synchronize(self: &Arc<Self>) -> Result<(), SourceError> {
+        Event::new(self)?.synchronize()
     }
 }
 
@@ -140,9 +140,9 @@ impl Event {
     ///
     /// # Errors
     /// Fails with the driver's error.
-    pub fn synchronise(&self) -> Result<(), SourceError> {
+    pub fn synchronize(&self) -> Result<(), SourceError> {
         // SAFETY: the handle lives as long as the value does.
-        unsafe { self.driver.synchronise_event(self.handle) }
+        unsafe { self.driver.synchronize_event(self.handle) }
     }
 
     pub(crate) fn is_of(&self, stream: &Stream) -> bool {

@@ -179,7 +179,7 @@ unsafe impl SubAllocator for VirtualMemory {
 
     unsafe fn free(&self, region: Span) {
         // Blocks may be freed before the work that uses them has ended.
-        let ended = self.driver.synchronise();
+        let ended = self.driver.synchronize();
         let pieces = &mut *lock(&self.pieces);
         let inside: Vec<Span> = pieces
             .range(region.address..region.end().unwrap_or(u64::MAX))

@@ -151,7 +151,7 @@ impl<T> Deferred<T> {
         // concurrent frees can push their marks in another order than the stream's.
         for event in &events {
             if event.is_complete() != Ok(true) {
-                event.synchronise()?;
+                event.synchronize()?;
             }
         }
         Ok(true)
@@ -189,7 +189,7 @@ impl<T> Deferred<T> {
         for (event, _) in waiting.lanes.iter().flat_map(|lane| lane.marks.iter().rev()) {
             if event.is_complete() != Ok(true) {
                 // A failure shows in what has passed.
-                let _ = event.synchronise();
+                let _ = event.synchronize();
             }
         }
         self.take_passed(waiting)

@@ -240,7 +240,7 @@ impl Transfers {
             }
             Err(error) => {
                 // The copy runs, and only its end would report its end.
-                if self.stream.driver().synchronise().is_err() && !error.is_poisoned() {
+                if self.stream.driver().synchronize().is_err() && !error.is_poisoned() {
                     std::mem::forget(buffer);
                 }
                 Err(error.into())
@@ -300,7 +300,7 @@ impl Transfer {
     /// # Errors
     /// Fails with the driver's error; the buffer then stays allocated until the copy has ended.
     pub fn wait(mut self) -> Result<PinnedBuffer, SourceError> {
-        self.in_flight().mark.event.synchronise()?;
+        self.in_flight().mark.event.synchronize()?;
         let in_flight = self.in_flight.take();
         let InFlight { buffer, mark } =
             in_flight.unwrap_or_else(|| unreachable!("taken out here and in `drop` alone"));

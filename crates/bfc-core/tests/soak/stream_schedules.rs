@@ -102,13 +102,13 @@ fn a_million_schedules_never_reuse_memory_early() {
 /// What was waited for is still looked at before its memory is given away.
 #[test]
 fn a_driver_that_returns_early_from_waiting_harms_nothing() {
-    assert_eq!(lie_found_after(Lie::SynchroniseEvent, 2000), None);
+    assert_eq!(lie_found_after(Lie::SynchronizeEvent, 2000), None);
 }
 
 #[test]
 fn planted_bugs_are_found() {
     let bugs = [Bug::FreeAtOnce, Bug::UseAtOnce].map(|bug| (format!("{bug:?}"), found_after(bug, 10_000)));
-    let lies = [Lie::Query, Lie::Synchronise];
+    let lies = [Lie::Query, Lie::Synchronize];
     let lies = lies.map(|lie| (format!("a lie of {lie:?}"), lie_found_after(lie, 10_000)));
     for (bug, found) in bugs.into_iter().chain(lies) {
         println!("{bug} found after {found:?} schedules");

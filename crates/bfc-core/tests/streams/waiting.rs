@@ -22,7 +22,7 @@ impl Bench {
     }
 
     fn waits_for_streams(&self) -> u64 {
-        self.device.calls().of(Operation::Synchronise)
+        self.device.calls().of(Operation::Synchronize)
     }
 
     fn waits_for_threads(&self) -> u64 {

@@ -194,7 +194,7 @@ fn the_memory_log_shows_bins_regions_chunks_sizes_and_figures() {
         "free chunks of bin 2, which 1.25 KiB falls into:",
         "0x10000000000  1.00 KiB, before 1.00 KiB in use",
         "region 0 at 0x10000000000, 1.00 MiB",
-        "in use, 1000 B asked for by log as gradient",
+        "in use, 1000 B requested by log as gradient",
         "2 of 1.00 KiB, together 2.00 KiB",
         "request 1.25 KiB, free 1022.00 KiB",
         "peak in use             3.00 KiB",

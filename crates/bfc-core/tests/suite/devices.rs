@@ -78,10 +78,10 @@ fn memory_used_on_another_device_waits_for_it() {
     memory.record_stream(&block.block(), &copies).unwrap();
     machine.devices[0].launch(copies.handle(), &[MemoryUse::of(&block.block())]).unwrap();
     // Work on the other device has nothing to do with it.
-    machine.devices[1].synchronise().unwrap();
+    machine.devices[1].synchronize().unwrap();
     drop(block);
     assert!(memory.stats().bytes_in_use > 0);
-    machine.devices[0].synchronise().unwrap();
+    machine.devices[0].synchronize().unwrap();
     drop(Allocation::new(&memory, &Request::new(1)).unwrap());
     assert_eq!(memory.stats().bytes_in_use, 0);
 }

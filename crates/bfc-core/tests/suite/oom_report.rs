@@ -247,7 +247,7 @@ fn memory_without_a_completion_event_pins_requests() {
     let block = pool.allocate(&Request::new(6 * MIB)).unwrap();
     pool.record_stream(&block, &other).unwrap();
     device.inject(Fault::new(Operation::Record, FaultTime::Call(1)));
-    device.inject(Fault::new(Operation::Synchronise, FaultTime::Call(1)));
+    device.inject(Fault::new(Operation::Synchronize, FaultTime::Call(1)));
     // SAFETY: the addresses have nothing behind them, and the block is not used any more.
     unsafe { pool.deallocate(block) }.unwrap();
     let error = pool.allocate(&Request::new(7 * MIB)).unwrap_err();

@@ -161,7 +161,7 @@ fn fail_each_call(operation: Option<Operation>, exhausted: bool) -> u64 {
                 assert!(left > 0 && refused == 1);
             }
             // Whether work still uses the memory is not known then.
-            None | Some(Operation::Synchronise) if left > 0 => {}
+            None | Some(Operation::Synchronize) if left > 0 => {}
             _ => assert_nothing_left(&device),
         }
         if device.calls().total() < call || operation.is_some_and(|kind| device.calls().of(kind) < call) {
@@ -183,7 +183,7 @@ fn a_growth_that_fails_at_any_call_is_undone() {
             Operation::Release,
             Operation::Unmap,
             Operation::ReleaseRange,
-            Operation::Synchronise,
+            Operation::Synchronize,
         ];
         for kind in kinds {
             fail_each_call(Some(kind), exhausted);

@@ -143,12 +143,12 @@ impl Checkpoint {
     pub fn of(module: &(impl Module + ?Sized)) -> Result<Self> {
         let mut checkpoint = Self::default();
         let mut seen: BTreeMap<String, Parameter> = BTreeMap::new();
-        for (path, parameter) in kept(module) {
+        for (path, parameter) in parameters_and_buffers(module) {
             if let Some(other) = seen.insert(path.clone(), parameter.clone()) {
                 if other.is_same(&parameter) {
                     continue;
                 }
-                return Err(twice("save", "one whose parameters have unique paths", &path));
+                return Err(duplicate_path("save", "one whose parameters have unique paths", &path));
             }
             checkpoint.parameters.insert(path, Array::of(&parameter.tensor())?);
         }
@@ -408,7 +408,7 @@ impl Checkpoint {
 
     fn apply(&self, module: &(impl Module + ?Sized)) -> Result<()> {
         const OP: &str = "load";
-        let mut parameters = kept(module);
+        let mut parameters = parameters_and_buffers(module);
         parameters.retain(|(path, _)| self.parameters.contains_key(path));
         // Allocates all memory before the first value changes.
         parameters.iter().try_for_each(|(_, parameter)| parameter.make_unique())?;
@@ -435,14 +435,14 @@ fn rngs(op: &'static str, module: &(impl Module + ?Sized)) -> Result<BTreeMap<St
         let place = std::ptr::from_ref(rng).addr();
         let other = states.insert(path.to_owned(), (place, (seed, sequence)));
         if other.is_some_and(|(other, _)| other != place) {
-            result = Err(twice(op, "one whose random generators have unique paths", path));
+            result = Err(duplicate_path(op, "one whose random generators have unique paths", path));
         }
     });
     result.map(|()| states.into_iter().map(|(path, (_, state))| (path, state)).collect())
 }
 
 /// The error for two items with the same path.
-fn twice(op: &'static str, expected: &'static str, path: &str) -> Error {
+fn duplicate_path(op: &'static str, expected: &'static str, path: &str) -> Error {
     Error::BadArgument { op, argument: "module", expected, got: format!("{path} twice") }
 }
 
@@ -452,10 +452,10 @@ fn expected(module: &(impl Module + ?Sized)) -> BTreeMap<String, (DType, Shape)>
         let tensor = parameter.tensor();
         (path, (tensor.dtype(), *tensor.shape()))
     };
-    kept(module).into_iter().map(of).collect()
+    parameters_and_buffers(module).into_iter().map(of).collect()
 }
 
 /// Returns a module's parameters and buffers.
-fn kept(module: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
+fn parameters_and_buffers(module: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
     module.parameters().into_iter().chain(module.buffers()).collect()
 }

@@ -166,7 +166,7 @@ fn parse(mut source: impl Read, path: &Path, options: &IdxOptions) -> Result<Arr
     let stored = Stored { kind, high_byte_first: true, fortran: false };
     let place = Place { path, offset: 4 * (1 + u64::from(axes)), name: "the file" };
     let mut failure = None;
-    let array = stored.read(&mut Watched { source: &mut source, failure: &mut failure }, shape, place);
+    let array = stored.read(&mut ErrorCapture { source: &mut source, failure: &mut failure }, shape, place);
     let array = array.map_err(|error| match failure {
         Some(error) => failed(&error, path),
         None => match error {
@@ -182,12 +182,12 @@ fn parse(mut source: impl Read, path: &Path, options: &IdxOptions) -> Result<Arr
 }
 
 /// A source that keeps its error. Readers of elements keep only the kind of an error.
-struct Watched<'a, R> {
+struct ErrorCapture<'a, R> {
     source: &'a mut R,
     failure: &'a mut Option<io::Error>,
 }
 
-impl<R: Read> Read for Watched<'_, R> {
+impl<R: Read> Read for ErrorCapture<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.source.read(buffer).map_err(|error| {
             let kind = error.kind();

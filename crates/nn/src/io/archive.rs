@@ -23,9 +23,9 @@ pub(super) trait Source: Read + Seek {}
 impl<S: Read + Seek> Source for S {}
 
 /// A source with random access. All sources have this one type, so the archive code is compiled once.
-struct Anywhere<'s>(RefCell<&'s mut dyn Source>);
+struct RandomAccess<'s>(RefCell<&'s mut dyn Source>);
 
-impl ReaderAt for Anywhere<'_> {
+impl ReaderAt for RandomAccess<'_> {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut source = self.0.borrow_mut();
         source.seek(SeekFrom::Start(offset))?;
@@ -78,7 +78,7 @@ pub(super) struct ArchiveLimits {
 
 /// An archive with a parsed directory.
 pub(super) struct Archive<'s> {
-    archive: ZipArchive<Anywhere<'s>>,
+    archive: ZipArchive<RandomAccess<'s>>,
     entries: Vec<Entry>,
     /// Decompressed bytes that may still be read.
     left: Cell<u64>,
@@ -93,7 +93,7 @@ impl<'s> Archive<'s> {
         limits: &ArchiveLimits,
     ) -> Result<Self, FileError> {
         let end = source.seek(SeekFrom::End(0)).map_err(|error| FileError::io(path, &error))?;
-        let (source, mut buffer) = (Anywhere(RefCell::new(source)), vec![0; RECOMMENDED_BUFFER_SIZE]);
+        let (source, mut buffer) = (RandomAccess(RefCell::new(source)), vec![0; RECOMMENDED_BUFFER_SIZE]);
         let archive = ZipLocator::new().locate_in_reader(source, &mut buffer, end);
         let archive = archive.map_err(|(_, error)| problem(path, error))?;
         let too_many = |found| {
@@ -172,7 +172,7 @@ impl<'s> Archive<'s> {
         };
         self.left.set(left);
         let stored = self.archive.get_entry(entry.way).map_err(|error| problem(path, error))?.reader();
-        let checked = Checked { sum: Hasher::new(), left: entry.size, crc: entry.crc };
+        let checked = ReadProgress { sum: Hasher::new(), left: entry.size, crc: entry.crc };
         if entry.is_stored() {
             Ok(Box::new(checked.of(BufReader::new(stored))))
         } else {
@@ -190,13 +190,13 @@ fn problem(path: &Path, error: rawzip::Error) -> FileError {
 }
 
 /// The progress of reading an entry.
-struct Checked {
+struct ReadProgress {
     sum: Hasher,
     left: u64,
     crc: u32,
 }
 
-impl Checked {
+impl ReadProgress {
     /// Checks size and checksum while reading.
     fn of<R: Read>(self, contents: R) -> CheckedRead<R> {
         CheckedRead { contents, checked: self }
@@ -220,7 +220,7 @@ impl Checked {
 
 struct CheckedRead<R> {
     contents: R,
-    checked: Checked,
+    checked: ReadProgress,
 }
 
 impl<R: Read> Read for CheckedRead<R> {

@@ -18,7 +18,7 @@ use super::skipped::{Collector, Loaded};
 use crate::file_kind;
 
 /// The suffix of entry names.
-const ENDING: &str = ".npy";
+const SUFFIX: &str = ".npy";
 
 /// Reads the arrays in an `.npz` file, as `numpy.savez` and `numpy.savez_compressed` write them. Other members, such as
 /// arrays of strings or objects, are [skipped and listed](Loaded::skipped).
@@ -64,7 +64,7 @@ fn read(source: &mut dyn Source, path: &Path, limits: &NpyLimits) -> Result<Load
     let archive_limits = ArchiveLimits { what: "arrays", entries: limits.arrays, ratio: limits.ratio };
     let archive = Archive::open(source, path, &archive_limits)?;
     let entries = archive.entries();
-    if !entries.is_empty() && !entries.iter().any(|entry| entry.name.ends_with(ENDING)) {
+    if !entries.is_empty() && !entries.iter().any(|entry| entry.name.ends_with(SUFFIX)) {
         let is_pytorch = entries.iter().any(|entry| entry.name.ends_with("data.pkl"));
         let problem = if is_pytorch {
             "this is a file of torch.save: `read_state_dict` reads it"
@@ -76,8 +76,8 @@ fn read(source: &mut dyn Source, path: &Path, limits: &NpyLimits) -> Result<Load
     let (mut collector, mut left) = (Collector::default(), limits.data_bytes);
     for entry in entries {
         let (inside, at) = (&entry.name, entry.offset);
-        let Some(name) = inside.strip_suffix(ENDING) else {
-            collector.skip(inside, "file", format!("its name does not end in {ENDING}"));
+        let Some(name) = inside.strip_suffix(SUFFIX) else {
+            collector.skip(inside, "file", format!("its name does not end in {SUFFIX}"));
             continue;
         };
         if let Some(problem) = entry.unsupported() {
@@ -125,7 +125,7 @@ pub fn write_npz(path: impl AsRef<Path>, arrays: &Arrays) -> Result<(), FileErro
 pub fn write_npz_to(sink: impl Write, arrays: &Arrays) -> io::Result<()> {
     let mut archive = ZipArchiveWriter::new(sink);
     for (name, array) in arrays {
-        let inside = format!("{name}{ENDING}");
+        let inside = format!("{name}{SUFFIX}");
         // Names that are not valid paths are written byte by byte.
         let path = match ZipFilePath::from_str(&inside).as_str() == inside {
             true => EntryPath::conformant(inside),
@@ -133,12 +133,12 @@ pub fn write_npz_to(sink: impl Write, arrays: &Arrays) -> io::Result<()> {
         };
         // No timestamps: the same arrays give the same file.
         let (file, _) = archive.new_file(path).start().map_err(io_error)?;
-        let mut summed = Summed { sink: file, sum: Hasher::new(), bytes: 0 };
+        let mut summed = ChecksumWriter { sink: file, sum: Hasher::new(), bytes: 0 };
         write_npy_to(&mut summed, array).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidInput => io::Error::new(error.kind(), format!("{name}: {error}")),
             _ => error,
         })?;
-        let Summed { sink: file, sum, bytes } = summed;
+        let ChecksumWriter { sink: file, sum, bytes } = summed;
         file.finish(DataDescriptorOutput::new(sum.finalize(), bytes)).map_err(io_error)?;
     }
     archive.finish().map_err(io_error)?;
@@ -154,13 +154,13 @@ fn io_error(error: rawzip::Error) -> io::Error {
 }
 
 /// Counts the written bytes and computes their checksum.
-struct Summed<W> {
+struct ChecksumWriter<W> {
     sink: W,
     sum: Hasher,
     bytes: u64,
 }
 
-impl<W: Write> Write for Summed<W> {
+impl<W: Write> Write for ChecksumWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.sink.write(bytes)?;
         self.sum.update(&bytes[..written]);

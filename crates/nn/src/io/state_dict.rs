@@ -143,12 +143,12 @@ impl Reading<'_> {
 }
 
 /// The remaining budget for reading and for tensors.
-struct Left {
+struct Budget {
     stored: u64,
     made: u64,
 }
 
-impl Left {
+impl Budget {
     fn new(reading: &Reading<'_>) -> Self {
         Self { stored: reading.limits.data_bytes, made: reading.tensor_bytes() }
     }

@@ -22,7 +22,7 @@ pub(crate) enum Kind {
 }
 
 /// Converts little-endian elements of a file to elements of a tensor.
-type Widen = fn(&[u8], &mut [u8]);
+type Conversion = fn(&[u8], &mut [u8]);
 
 fn each<const FROM: usize, const TO: usize>(
     from: &[u8],
@@ -55,7 +55,7 @@ impl Kind {
     }
 
     /// Returns the conversion, if the type changes.
-    fn widen(self) -> Option<Widen> {
+    fn conversion(self) -> Option<Conversion> {
         Some(match self {
             Self::Same(_) | Self::U64 => return None,
             Self::I8 => |from, to| each(from, to, |b| i32::from(i8::from_le_bytes(b)).to_le_bytes()),
@@ -138,7 +138,7 @@ impl Stored {
             words = gather(from, self.kind.size(), &shape, 0, &strides).map_err(io_error)?;
         }
         let dtype = self.kind.dtype();
-        if let Some(widen) = self.kind.widen() {
+        if let Some(widen) = self.kind.conversion() {
             let wide_bytes = shape.elements().checked_mul(dtype.size());
             let none = || io::Error::from(io::ErrorKind::OutOfMemory);
             let mut wide = wide_bytes.ok_or_else(none).and_then(zero_words).map_err(io_error)?;

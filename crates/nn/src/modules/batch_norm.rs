@@ -95,7 +95,7 @@ impl BatchNorm {
     }
 
     /// Normalizes by the batch's mean and variance, and updates the running means.
-    fn of_batch(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    fn normalize_by_batch(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
         let count = x.elements() / shape[1].max(1);
         if count < 2 {
             return Err(Error::BadArgument {
@@ -116,29 +116,30 @@ impl BatchNorm {
         // A repeated forward of the same batch, in the backward pass, does not count again.
         if !is_replaying() {
             let unbiased = count as f64 / (count - 1) as f64;
-            no_grad(|| self.take_note(&mean.detach(), &variance.detach(), unbiased))?;
+            no_grad(|| self.update_running(&mean.detach(), &variance.detach(), unbiased))?;
         }
         Ok(result)
     }
 
     /// Moves both running means towards the batch's mean and its variance times `unbiased`. Allocates all memory before
     /// the first moves.
-    fn take_note(&self, mean: &Tensor, variance: &Tensor, unbiased: f64) -> Result<()> {
+    fn update_running(&self, mean: &Tensor, variance: &Tensor, unbiased: f64) -> Result<()> {
         let running = [&self.running_mean, &self.running_var];
-        let moved = [self.towards(running[0], mean, 1.0)?, self.towards(running[1], variance, unbiased)?];
+        let moved =
+            [self.moved_towards(running[0], mean, 1.0)?, self.moved_towards(running[1], variance, unbiased)?];
         running.iter().try_for_each(|running| running.make_unique())?;
         running.iter().zip(&moved).try_for_each(|(running, moved)| running.set(moved))
     }
 
     /// Returns a running mean after its move towards `factor` times the batch's value.
-    fn towards(&self, running: &Parameter, of_batch: &Tensor, factor: f64) -> Result<Tensor> {
+    fn moved_towards(&self, running: &Parameter, of_batch: &Tensor, factor: f64) -> Result<Tensor> {
         let before = running.value();
         let part = of_batch.reshape([of_batch.elements()])?.mul_scalar(self.momentum * factor)?;
         before.mul_scalar(1.0 - self.momentum)?.add(&part)?.to_dtype(before.dtype())
     }
 
     /// Normalizes by the running means.
-    fn of_running(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    fn normalize_by_running(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
         // A repeated forward uses the running means of the first.
         let [mean, variance] =
             [&self.running_mean, &self.running_var].map(|running| running.replayed_value());
@@ -164,7 +165,7 @@ impl Module for BatchNorm {
         }
         let mut shape = vec![1; x.rank()];
         shape[1] = channels;
-        if is_training() { self.of_batch(x, &shape) } else { self.of_running(x, &shape) }
+        if is_training() { self.normalize_by_batch(x, &shape) } else { self.normalize_by_running(x, &shape) }
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {

@@ -16,13 +16,13 @@ type Layers = [(ModuleName, Box<dyn Module>)];
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// The layers by name.
-    taken: HashMap<String, Taken>,
+    taken: HashMap<String, UsedName>,
     /// All prefixes of these names that end before a dot.
     prefixes: HashSet<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Taken {
+struct UsedName {
     /// The index of the layer.
     layer: usize,
     /// The next number to try as a suffix of this name, from 2 on.
@@ -39,7 +39,7 @@ impl Names {
         for (dot, _) in name.match_indices('.') {
             self.prefixes.insert(name[..dot].to_owned());
         }
-        self.taken.insert(name.clone(), Taken { layer: layers.len(), next: 2 });
+        self.taken.insert(name.clone(), UsedName { layer: layers.len(), next: 2 });
         name
     }
 

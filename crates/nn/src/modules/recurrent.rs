@@ -4,7 +4,7 @@ mod gates;
 mod rnn;
 mod stack;
 
-use gates::{Gates, OfState};
+use gates::{Gates, StateWeights};
 use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
 pub use rnn::{Nonlinearity, Rnn};
 use stack::Stack;
@@ -164,7 +164,7 @@ recurrent_layer!(Gru: "gru", 3 gates, reset_after: true);
 fn reset_after_step(
     gates: &Gates,
     step: &Tensor,
-    of_state: &OfState,
+    of_state: &StateWeights,
     [h]: [Tensor; 1],
 ) -> Result<[Tensor; 1]> {
     let (weight, bias) = &of_state[0];
@@ -178,7 +178,7 @@ fn reset_after_step(
 fn reset_before_step(
     gates: &Gates,
     step: &Tensor,
-    of_state: &OfState,
+    of_state: &StateWeights,
     [h]: [Tensor; 1],
 ) -> Result<[Tensor; 1]> {
     let [(weight, bias), (weight_new, bias_new)] = of_state else { unreachable!("there are two products") };
@@ -231,7 +231,12 @@ impl Lstm {
 
 recurrent_layer!(Lstm: "lstm", 4 gates,);
 
-fn lstm_step(gates: &Gates, step: &Tensor, of_state: &OfState, [h, c]: [Tensor; 2]) -> Result<[Tensor; 2]> {
+fn lstm_step(
+    gates: &Gates,
+    step: &Tensor,
+    of_state: &StateWeights,
+    [h, c]: [Tensor; 2],
+) -> Result<[Tensor; 2]> {
     let (weight, bias) = &of_state[0];
     let all = step.add(&h.matmul(weight)?)?.add(bias)?;
     let [i, f, o] = [0, 1, 3].map(|index| gates.part(&all, index)?.sigmoid());

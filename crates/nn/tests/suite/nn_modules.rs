@@ -429,12 +429,12 @@ fn a_block_adds_a_perceptron_of_what_it_has_normalised() {
     up.set(&Tensor::normal(&device, up.tensor().dims(), 0.0, 1.0, &Rng::new(7)).unwrap()).unwrap();
     down.set(&Tensor::normal(&device, down.tensor().dims(), 0.0, 1.0, &Rng::new(8)).unwrap()).unwrap();
     let x = Tensor::normal(&device, [2, 3, 8], 0.0, 1.0, &Rng::new(6)).unwrap();
-    let normalised = LayerNorm::new(&device, 8).unwrap().forward(&x).unwrap();
+    let normalized = LayerNorm::new(&device, 8).unwrap().forward(&x).unwrap();
     let product = |x: &Tensor, name: &str| {
         let [weight, bias] = ["weight", "bias"].map(|part| of(&format!("{name}.{part}")).tensor().detach());
         x.matmul(&weight).unwrap().add(&bias).unwrap()
     };
-    let inside = product(&normalised, "up").gelu_tanh().unwrap();
+    let inside = product(&normalized, "up").gelu_tanh().unwrap();
     let expected = x.add(&product(&inside, "down")).unwrap();
     let apart = block.forward(&x).unwrap().sub(&expected).unwrap().abs().unwrap().max_all().unwrap();
     assert!(apart.item::<f32>().unwrap() < 1e-5);

@@ -25,12 +25,15 @@ pub(super) const COLUMNS_PER_BLOCK: usize = 32;
 /// Splits a reduction into slabs. If there are too few outputs to fill a GPU, the slabs do. Each thread reduces at least eight
 /// elements of a slab.
 pub(super) fn split_reduction(shape: &Shape, axes: &[bool]) -> Split {
-    let whole = Split::whole(shape, axes);
+    let unsplit = Split::unsplit(shape, axes);
     // Either all 256 threads of a block reduce one row, or 8 threads reduce each of 32 neighboring columns.
-    let (blocks, threads) =
-        if whole.along_rows { (whole.outputs, 256) } else { (whole.outputs.div_ceil(COLUMNS_PER_BLOCK), 8) };
-    let slabs = BLOCKS.div_ceil(blocks.max(1)).min(whole.length / (8 * threads).max(128));
-    whole.into_slabs(slabs.max(1), threads)
+    let (blocks, threads) = if unsplit.along_rows {
+        (unsplit.outputs, 256)
+    } else {
+        (unsplit.outputs.div_ceil(COLUMNS_PER_BLOCK), 8)
+    };
+    let slabs = BLOCKS.div_ceil(blocks.max(1)).min(unsplit.length / (8 * threads).max(128));
+    unsplit.into_slabs(slabs.max(1), threads)
 }
 
 /// Splits the rows of `[rows, parameters, places]` into slabs. Returns the number of slabs and the rows per slab; the last
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_are_for_groups_of_many_channels() {
+    fn tiled_kernels_require_groups_of_many_channels() {
         let by_tiles = |channels: usize, groups: usize| {
             let (conv, input, out) = (conv(3, 1, groups), [8, channels, 30, 30], [8, channels, 28, 28]);
             let all = [ConvGemm::of_output, ConvGemm::of_input_grad, ConvGemm::of_weight_grad];
@@ -174,7 +177,7 @@ mod tests {
         };
         assert_eq!(by_tiles(64, 1), [true; 3]);
         assert_eq!(by_tiles(64, 64), [false; 3]);
-        // Four rows of 64 are a 16th. A weight of 5 x 5 x 9 is less of a tile.
+        // Five rows of a tile of 64 are more than a 16th. The weight gradient, with 5 × 45 elements, is less.
         assert_eq!(by_tiles(5, 1), [true, true, false]);
         assert_eq!(by_tiles(3, 1), [false; 3]);
         assert_eq!(by_tiles(64, 8), [true, true, true]);
@@ -185,10 +188,10 @@ mod tests {
         let gemm = ConvGemm::of_output(&conv(1, 1, 2), &[1, 6, 13, 5], &[1, 130, 13, 5]);
         assert_eq!(gemm, ConvGemm { matrices: 2, rows: 65, columns: 65, depth: 3 });
         assert_eq!(gemm.tiles(), 2 * 2 * 2);
-        // A stride of 2 leaves four kinds of pixels, of at most 7 by 3.
+        // A stride of 2 has four phases of at most 7 by 3 pixels.
         let gemm = ConvGemm::of_input_grad(&conv(3, 2, 1), &[2, 6, 13, 5], &[2, 4, 6, 2]);
         assert_eq!(gemm, ConvGemm { matrices: 4, rows: 6, columns: 2 * 7 * 3, depth: 4 * 9 });
-        // A stride beyond the image leaves as many kinds as pixels.
+        // With a stride larger than the image, each pixel is a phase.
         let gemm = ConvGemm::of_input_grad(&conv(1, 9, 1), &[2, 6, 3, 5], &[2, 4, 1, 1]);
         assert_eq!(gemm, ConvGemm { matrices: 15, rows: 6, columns: 2, depth: 4 });
         let none = ConvGemm::of_output(&conv(1, 1, 1), &[0, 6, 5, 5], &[0, 4, 5, 5]);
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_sum_are_the_whole_and_as_many_as_fill_a_gpu() {
+    fn depth_splits_cover_the_depth_and_fill_a_gpu() {
         let parts = |channels: usize, images: usize, side: usize| {
             let shape = [images, channels, side, side];
             let gemm = ConvGemm::of_weight_grad(&conv(1, 1, 1), &shape, &shape);
@@ -208,14 +211,14 @@ mod tests {
         assert_eq!(parts(64, 32, 64), (1, 512, 256));
         assert_eq!(parts(256, 32, 56), (16, 32, 3136));
         assert_eq!(parts(2048, 32, 7), (1024, 1, 1568));
-        // No part is short.
+        // Splits are not shorter than the minimum.
         assert_eq!(parts(64, 1, 16), (1, 1, 256));
         assert_eq!(parts(64, 1, 28), (1, 3, 272));
         assert_eq!(parts(64, 0, 28), (1, 1, 16));
     }
 
     #[test]
-    fn folds_of_few_outputs_are_cut_into_slabs_that_fill_a_gpu() {
+    fn reductions_of_few_outputs_are_split_to_fill_a_gpu() {
         let slabs = |dims: &[usize], axes: &[bool]| {
             let split = split_reduction(&Shape::new(dims).unwrap(), axes);
             let slabs = split.slabs();
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_beyond_all_memory_beside_none_are_no_overflow() {
+    fn huge_sizes_do_not_overflow_beside_a_size_of_zero() {
         let gemm = ConvGemm::of_weight_grad(&conv(1 << 40, 1, 1), &[0, 5, 1 << 40, 1 << 40], &[0, 0, 1, 1]);
         assert_eq!((gemm.tiles(), gemm.partial_elements()), (0, 0));
     }

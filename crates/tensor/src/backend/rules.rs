@@ -92,11 +92,11 @@ mod tests {
     use crate::backend::{Backend, Convolution, Window};
     use crate::shape::{DType, Shape};
 
-    const CARD: DeviceRules = DeviceRules::Cuda { compute_capability: (9, 0) };
+    const GPU: DeviceRules = DeviceRules::Cuda { compute_capability: (9, 0) };
 
     #[test]
-    fn a_dry_run_takes_the_workspaces_of_the_device_it_stands_for() {
-        let (cpu, dry, card) = (CpuBackend::new(2).unwrap(), DryBackend::new(), DryBackend::of(CARD));
+    fn dry_workspaces_equal_those_of_the_imitated_device() {
+        let (cpu, dry, gpu) = (CpuBackend::new(2).unwrap(), DryBackend::new(), DryBackend::of(GPU));
         let mut largest = [0; 2];
         for dims in [&[][..], &[0], &[7], &[1_000_000], &[4096, 64], &[64, 4096], &[30, 40, 50], &[3, 0]] {
             let shape = Shape::new(dims).unwrap();
@@ -105,15 +105,12 @@ mod tests {
                 for dtype in DType::ALL {
                     let of = Workspace::Reduce { shape: &shape, axes: &axes, dtype };
                     assert_eq!(dry.workspace(of), cpu.workspace(of));
-                    largest = [largest[0].max(dry.workspace(of)), largest[1].max(card.workspace(of))];
+                    largest = [largest[0].max(dry.workspace(of)), largest[1].max(gpu.workspace(of))];
                 }
             }
         }
         assert!(largest[0] > 0 && largest[1] > 0, "{largest:?}");
-        assert_eq!(
-            [cpu.chunk_elements(), card.chunk_elements()],
-            [dry.chunk_elements(), chunk_elements(CARD)]
-        );
+        assert_eq!([cpu.chunk_elements(), gpu.chunk_elements()], [dry.chunk_elements(), chunk_elements(GPU)]);
     }
 
     #[test]
@@ -122,7 +119,7 @@ mod tests {
             let lhs = Layout::contiguous("matmul", Shape::new(&[size, size]).unwrap(), DType::F32).unwrap();
             let rhs = lhs.permuted("matmul", &[1, 0]).unwrap();
             let of = Workspace::MatMul { lhs: &lhs, rhs: &rhs, dtype: DType::F32 };
-            [DryBackend::new(), DryBackend::of(CARD)].map(|backend| backend.workspace(of))
+            [DryBackend::new(), DryBackend::of(GPU)].map(|backend| backend.workspace(of))
         };
         assert_eq!(taken(512), [512 * 512 * 4, 2 * 512 * 512 * 4]);
         assert_eq!([taken(100)[1], taken(3)[1]], [16 << 10; 2]);
@@ -155,7 +152,7 @@ mod tests {
             let layout = layout.broadcast_to("gather", &Shape::new(repeated).unwrap()).unwrap();
             let of = Workspace::ScatterAdd { indices: &layout, axis };
             assert_eq!(DryBackend::new().workspace(of), 0);
-            DryBackend::of(CARD).workspace(of)
+            DryBackend::of(GPU).workspace(of)
         };
         assert_eq!(taken(&[8192, 1], &[8192, 768], 0), 8192 * 16);
         assert_eq!(taken(&[1, 100], &[7, 100], 1), 100 * 16);
@@ -178,9 +175,9 @@ mod tests {
                 Workspace::Conv2d { conv, input, out, dtype },
                 Workspace::Conv2dWeightGrad { conv, input, out, dtype },
             ];
-            all.map(|of| DryBackend::of(CARD).workspace(of))
+            all.map(|of| DryBackend::of(GPU).workspace(of))
         };
-        // 2 x 32 x 32 products in parts of 256.
+        // A depth of 2 × 32 × 32 in splits of 256.
         assert_eq!(taken(32), [0, 8 * 64 * 64 * 9 * 4]);
         assert_eq!([taken(8), taken(0)], [[0, 0]; 2]);
     }

@@ -11,13 +11,13 @@
 //! use highwater::{Device, Tensor};
 //! use highwater::dlpack::ManagedTensor;
 //! let device = Device::cpu()?;
-//! let ours = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+//! let exported = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
 //! // Export a tensor as a pointer, and import it again.
-//! let pointer = ours.t()?.to_dlpack()?.into_raw();
+//! let pointer = exported.t()?.to_dlpack()?.into_raw();
 //! // SAFETY: this code owns the managed tensor, and no code writes its elements.
 //! let managed = unsafe { ManagedTensor::from_raw(pointer) }.ok_or("a null pointer")?;
-//! let theirs = Tensor::from_dlpack(&device, managed)?;
-//! assert_eq!(theirs.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
+//! let imported = Tensor::from_dlpack(&device, managed)?;
+//! assert_eq!(imported.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
 //! assert_eq!(device.external_memory().bytes_in_use, 16);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -167,8 +167,9 @@ const DTYPES: [(u8, DType); 8] = [
 
 fn dtype_of(given: DLDataType) -> Result<DType, DlpackError> {
     let DLDataType { code, bits, lanes } = given;
-    let same =
-        |&&(ours, dtype): &&(u8, DType)| ours == code && dtype.size() * 8 == usize::from(bits) && lanes == 1;
+    let same = |&&(number, dtype): &&(u8, DType)| {
+        number == code && dtype.size() * 8 == usize::from(bits) && lanes == 1
+    };
     DTYPES.iter().find(same).map(|&(_, dtype)| dtype).ok_or(DlpackError::DType { code, bits, lanes })
 }
 

@@ -15,7 +15,7 @@ mod whole;
 
 use bfc_core::Category;
 
-use super::{same_dtype, supported, wanted};
+use super::{if_needed, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Attention, Kernel, Workspace};
 use crate::error::{Error, Result};
@@ -135,7 +135,7 @@ impl Op for ScaledDotProduct {
         let made = self.gradients(ctx, [query, key, value], mask, [output, log_sums], &grad)?;
         let mut made: Vec<_> = made.into_iter().map(Some).collect();
         if let Some(mask) = mask {
-            made.push(wanted(saved, 3, || {
+            made.push(if_needed(saved, 3, || {
                 self.mask_gradient([query, key, value], mask, [output, log_sums], &grad)
             })?);
         }
@@ -146,7 +146,7 @@ impl Op for ScaledDotProduct {
 const OP: &str = "attention";
 
 /// Checked queries, keys and values.
-struct Between<'a> {
+struct AttentionInputs<'a> {
     /// The op that reports errors.
     op: &'static str,
     query: &'a Tensor,
@@ -160,7 +160,7 @@ struct Between<'a> {
     scale: f64,
 }
 
-impl<'a> Between<'a> {
+impl<'a> AttentionInputs<'a> {
     fn new(
         op: &'static str,
         [query, key, value]: [&'a Tensor; 3],
@@ -282,7 +282,7 @@ impl Tensor {
         mask: Option<&Self>,
         options: AttentionOptions,
     ) -> Result<Self> {
-        let between = Between::new(OP, [self, key, value], options)?;
+        let between = AttentionInputs::new(OP, [self, key, value], options)?;
         mask.map(|mask| between.mask(mask)).transpose()?;
         between.tiled(mask)
     }

@@ -18,7 +18,7 @@
 //! the last, because intermediate results may exceed their range.
 
 use super::create::constant_like;
-use super::{apply_promoted, broadcast_pair, is_number, same_dtype, supported, wanted};
+use super::{apply_promoted, broadcast_pair, if_needed, is_numeric, same_dtype, supported};
 use crate::autograd;
 use crate::backend::{Binary, Kernel};
 use crate::device::PlacementReason;
@@ -51,7 +51,7 @@ impl Op for BinaryOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
         same_dtype(op, lhs, rhs)?;
-        supported(op, lhs.dtype(), is_number)?;
+        supported(op, lhs.dtype(), is_numeric)?;
         let f = self.0;
         let out = broadcast_pair(ctx, [lhs, rhs], lhs.dtype(), |[lhs, rhs], out| Kernel::Binary {
             f,
@@ -119,7 +119,7 @@ impl Op for BinaryOp {
             })
         };
         let summed = |index, gradient: Result<Tensor>| gradient?.sum_to(saved.input_shape(index));
-        Ok(vec![wanted(saved, 0, || summed(0, to_lhs()))?, wanted(saved, 1, || summed(1, to_rhs()))?])
+        Ok(vec![if_needed(saved, 0, || summed(0, to_lhs()))?, if_needed(saved, 1, || summed(1, to_rhs()))?])
     }
 }
 
@@ -132,7 +132,7 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
     let recording = should_record(lhs.requires_grad() || rhs.requires_grad());
     let [reads_lhs, reads_rhs] = op.reads([lhs.requires_grad(), rhs.requires_grad()]);
     let fits = lhs.dtype() == rhs.dtype()
-        && is_number(lhs.dtype())
+        && is_numeric(lhs.dtype())
         && lhs.device() == rhs.device()
         && !(recording && reads_lhs);
     let spread = rhs.layout().broadcast_to(op.name(), lhs.shape());

@@ -6,7 +6,7 @@
 
 use bfc_core::Category;
 
-use super::{apply_promoted, broadcast_pair, expect_dtype, same_dtype, wanted};
+use super::{apply_promoted, broadcast_pair, expect_dtype, if_needed, same_dtype};
 use crate::autograd::apply;
 use crate::backend::{Compare, Kernel};
 use crate::error::Result;
@@ -65,8 +65,8 @@ impl Op for Where {
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let condition = saved.tensor(0)?;
         let zero = || Tensor::full_for(grad.device(), Shape::SCALAR, 0.0, grad.dtype(), Category::Temporary);
-        let lhs = wanted(saved, 1, || condition.where_(grad, &zero()?)?.sum_to(saved.input_shape(1)))?;
-        let rhs = wanted(saved, 2, || condition.where_(&zero()?, grad)?.sum_to(saved.input_shape(2)))?;
+        let lhs = if_needed(saved, 1, || condition.where_(grad, &zero()?)?.sum_to(saved.input_shape(1)))?;
+        let rhs = if_needed(saved, 2, || condition.where_(&zero()?, grad)?.sum_to(saved.input_shape(2)))?;
         Ok(vec![None, lhs, rhs])
     }
 }

@@ -3,7 +3,7 @@
 //! The shapes must agree except along the axis. The op allocates one output and saves nothing. ∂L/∂xᵢ is a view of the
 //! part of ∂L/∂y at the position of xᵢ.
 
-use super::{same_dtype, wanted};
+use super::{if_needed, same_dtype};
 use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
@@ -54,7 +54,9 @@ impl Op for Concat {
         let part = |index| {
             let range = start..start + saved.input_shape(index)[axis];
             start = range.end;
-            wanted(saved, index, || Ok(grad.with_layout(grad.layout().sliced(ctx.op(), axis, range, 1)?)))
+            if_needed(saved, index, || {
+                Ok(grad.with_layout(grad.layout().sliced(ctx.op(), axis, range, 1)?))
+            })
         };
         (0..self.inputs).map(part).collect()
     }

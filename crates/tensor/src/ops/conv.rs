@@ -12,7 +12,7 @@
 //! The op allocates one output, and a workspace while it computes. It saves x for the gradient of w, and w for the
 //! gradient of x, if these are required. Operands that are not contiguous are copied.
 
-use super::{along_rows, apply_promoted, same_dtype, supported, wanted};
+use super::{along_rows, apply_promoted, if_needed, same_dtype, supported};
 use crate::backend::{Convolution, Kernel, Window, Workspace};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -273,12 +273,12 @@ impl Op for Convolve {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let to_x = wanted(saved, 0, || {
+        let to_x = if_needed(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
             self.compute(ctx, !self.transposed, grad, weight, &saved.input_shape(0))
         })?;
-        let to_weight = wanted(saved, 1, || {
+        let to_weight = if_needed(saved, 1, || {
             let (x, shape) = (saved.tensor(0)?, saved.input_shape(1));
             let (large, small) = if self.transposed { (grad, x) } else { (x, grad) };
             let (large, small) = (large.contiguous()?, small.contiguous()?);

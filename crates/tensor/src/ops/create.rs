@@ -2,7 +2,7 @@
 
 use bfc_core::{AllocationAttributes, Category};
 
-use super::unary::holds;
+use super::unary::exact_scalar;
 use crate::backend::{Kernel, check};
 use crate::device::{Device, DeviceAllocator, Place, PlacementReason};
 use crate::error::{Error, Result};
@@ -185,7 +185,7 @@ impl Tensor {
     ) -> Result<Self> {
         const OP: &str = "full";
         let options = TensorOptions { dtype, ..TensorOptions::default() };
-        filled(OP, place, shape, holds(OP, value.into(), dtype)?, options)
+        filled(OP, place, shape, exact_scalar(OP, value.into(), dtype)?, options)
     }
 
     /// Creates a tensor filled with `value`, for a category and op of the caller.

@@ -13,7 +13,7 @@ mod equation;
 
 use equation::{Equation, Labels};
 
-use super::{is_number, supported};
+use super::{is_numeric, supported};
 use crate::error::{Error, Result};
 use crate::shape::DType;
 use crate::tensor::Tensor;
@@ -21,12 +21,12 @@ use crate::tensor::Tensor;
 const OP: &str = "einsum";
 
 /// A tensor with one label per axis.
-struct Labelled {
+struct LabeledTensor {
     tensor: Tensor,
     labels: Labels,
 }
 
-impl Labelled {
+impl LabeledTensor {
     /// Labels a tensor. Axes with equal labels become one axis, their diagonal.
     fn new(tensor: &Tensor, mut labels: Labels, equation: &str) -> Result<Self> {
         let (shape, mut tensor) = (tensor.shape(), tensor.unchanged());
@@ -47,7 +47,7 @@ impl Labelled {
     }
 
     /// Drops axes of size 1 under `...` along which another operand is larger.
-    fn without_repeated(mut self, larger: impl Fn(u8) -> bool) -> Result<Self> {
+    fn without_broadcast_axes(mut self, larger: impl Fn(u8) -> bool) -> Result<Self> {
         while let Some(axis) =
             (0..self.labels.len()).find(|&axis| self.tensor.dims()[axis] == 1 && larger(self.labels[axis]))
         {
@@ -58,7 +58,7 @@ impl Labelled {
     }
 
     /// Returns the tensor with its axes in the order of `labels`.
-    fn in_order(&self, labels: &[u8]) -> Result<Tensor> {
+    fn permuted_to(&self, labels: &[u8]) -> Result<Tensor> {
         let place = |label| self.labels.iter().position(|own| own == label);
         let axes: Vec<isize> = labels.iter().filter_map(place).map(|axis| axis as isize).collect();
         self.tensor.permute(&axes)
@@ -77,7 +77,7 @@ impl Labelled {
     }
 
     /// Converts the elements: narrow integers, which `sum` returns as i64, wrap as their products do.
-    fn of_type(self, dtype: DType) -> Result<Self> {
+    fn converted(self, dtype: DType) -> Result<Self> {
         Ok(Self { tensor: self.tensor.to_dtype(dtype)?, ..self })
     }
 
@@ -89,10 +89,10 @@ impl Labelled {
     }
 
     /// Multiplies two operands and sums over the labels that both have and `is_needed` rejects.
-    fn times(self, other: Self, is_needed: impl Fn(u8) -> bool) -> Result<Self> {
+    fn multiply(self, other: Self, is_needed: impl Fn(u8) -> bool) -> Result<Self> {
         let dtype = self.tensor.dtype();
-        let lhs = self.summed(|label| other.labels.contains(&label) || is_needed(label))?.of_type(dtype)?;
-        let rhs = other.summed(|label| lhs.labels.contains(&label) || is_needed(label))?.of_type(dtype)?;
+        let lhs = self.summed(|label| other.labels.contains(&label) || is_needed(label))?.converted(dtype)?;
+        let rhs = other.summed(|label| lhs.labels.contains(&label) || is_needed(label))?.converted(dtype)?;
         let shared = |label: &u8| lhs.labels.contains(label) && rhs.labels.contains(label);
         let of = |labels: &Labels, wanted: &dyn Fn(&u8) -> bool| -> Labels {
             labels.iter().copied().filter(|label| wanted(label)).collect()
@@ -111,8 +111,8 @@ impl Labelled {
             [] => vec![rows, columns],
             _ => vec![b, rows, columns],
         };
-        let left = lhs.in_order(&[&batch[..], &rows, &folded].concat())?.reshape(sizes(m, k))?;
-        let right = rhs.in_order(&[&batch[..], &folded, &columns].concat())?.reshape(sizes(k, n))?;
+        let left = lhs.permuted_to(&[&batch[..], &rows, &folded].concat())?.reshape(sizes(m, k))?;
+        let right = rhs.permuted_to(&[&batch[..], &folded, &columns].concat())?.reshape(sizes(k, n))?;
         let product = left.matmul(&right)?.reshape([batch_sizes, row_sizes, column_sizes].concat())?;
         Ok(Self { tensor: product, labels: [batch, rows, columns].concat() })
     }
@@ -164,7 +164,7 @@ impl Tensor {
         }
         let dtype = operands.iter().fold(operands[0].dtype(), |dtype, tensor| dtype.promote(tensor.dtype()));
         // A single operand needs no product, only views and sums.
-        supported(OP, dtype, |dtype| is_number(dtype) || operands.len() == 1)?;
+        supported(OP, dtype, |dtype| is_numeric(dtype) || operands.len() == 1)?;
         for (&tensor, labels) in operands.iter().zip(&parsed.operands) {
             if !Equation::fits(labels, tensor.rank()) {
                 let (expected, shape) = ("an axis for each letter", *tensor.shape());
@@ -177,12 +177,12 @@ impl Tensor {
             return Self::einsum(equation, &promoted.iter().collect::<Vec<_>>());
         }
         let ranks: Vec<usize> = operands.iter().map(|tensor| tensor.rank()).collect();
-        let Equation { operands: labels, output } = parsed.spelled_out(equation, &ranks)?;
+        let Equation { operands: labels, output } = parsed.with_ellipsis_labels(equation, &ranks)?;
         let labelled =
-            operands.iter().zip(labels).map(|(tensor, labels)| Labelled::new(tensor, labels, equation));
+            operands.iter().zip(labels).map(|(tensor, labels)| LabeledTensor::new(tensor, labels, equation));
         let labelled = labelled.collect::<Result<Vec<_>>>()?;
         let mut left = broadcast(labelled)?;
-        one_size_a_label(&left, operands)?;
+        check_label_sizes(&left, operands)?;
         // The parser returns at least one operand.
         let mut product = left.remove(0);
         let mut rest = left.into_iter();
@@ -190,18 +190,18 @@ impl Tensor {
             let later = rest.as_slice();
             let is_needed =
                 |label| output.contains(&label) || later.iter().any(|other| other.labels.contains(&label));
-            product = product.times(next, is_needed)?;
+            product = product.multiply(next, is_needed)?;
         }
         let result = product.summed(|label| output.contains(&label))?;
         // A single operand is summed with the result type of `sum`.
-        let result = if operands.len() == 1 { result } else { result.of_type(operands[0].dtype())? };
-        result.in_order(&output)
+        let result = if operands.len() == 1 { result } else { result.converted(operands[0].dtype())? };
+        result.permuted_to(&output)
     }
 }
 
 /// Drops the broadcast axes under `...` of each operand.
-fn broadcast(operands: Vec<Labelled>) -> Result<Vec<Labelled>> {
-    let large = |of: &Labelled| {
+fn broadcast(operands: Vec<LabeledTensor>) -> Result<Vec<LabeledTensor>> {
+    let large = |of: &LabeledTensor| {
         let axes = of.labels.iter().zip(of.tensor.dims());
         axes.filter(|&(label, &size)| !label.is_ascii_alphabetic() && size != 1)
             .map(|(&label, _)| label)
@@ -209,11 +209,11 @@ fn broadcast(operands: Vec<Labelled>) -> Result<Vec<Labelled>> {
     };
     let large: Vec<Labels> = operands.iter().map(large).collect();
     let is_large = |label| large.iter().any(|of| of.contains(&label));
-    operands.into_iter().map(|operand| operand.without_repeated(is_large)).collect()
+    operands.into_iter().map(|operand| operand.without_broadcast_axes(is_large)).collect()
 }
 
 /// Fails if a label has two sizes; the error names the `given` shapes.
-fn one_size_a_label(operands: &[Labelled], given: &[&Tensor]) -> Result<()> {
+fn check_label_sizes(operands: &[LabeledTensor], given: &[&Tensor]) -> Result<()> {
     for (index, operand) in operands.iter().enumerate() {
         for (place, other) in operands.iter().enumerate().skip(index + 1) {
             let shared: Labels =

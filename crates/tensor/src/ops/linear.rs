@@ -6,7 +6,7 @@
 //!   for the gradient of W. For f' it saves y; if f' needs x·W + b, it allocates and saves that too.
 
 use super::axes::AxisSet;
-use super::{is_number, matmul, promoted, reduce, supported, wanted};
+use super::{if_needed, is_numeric, matmul, promoted, reduce, supported};
 use crate::autograd::apply_builtin;
 use crate::backend::{Activated, Activation, Kernel, Reduce};
 use crate::error::{Error, Result};
@@ -125,16 +125,16 @@ impl Linear {
             ctx.compute(Kernel::MatMul { bias: None, lhs, rhs, activation: None, workspace, out: out_view })?;
             Ok(out.finish())
         };
-        let to_x = wanted(saved, 0, || {
+        let to_x = if_needed(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
             product(grad.view(), weight.view().with_layout(&weight.layout().transposed()))
         })?;
-        let to_weight = wanted(saved, 1, || {
+        let to_weight = if_needed(saved, 1, || {
             let x = saved.tensor(0)?;
             product(x.view().with_layout(&x.layout().transposed()), grad.view())
         })?;
-        let to_bias = wanted(saved, 2, || {
+        let to_bias = if_needed(saved, 2, || {
             let mut rows = AxisSet::none(2);
             rows.insert(0);
             let like = (&saved.input_shape(2), grad.dtype());
@@ -198,7 +198,7 @@ impl Tensor {
         if bias.dtype() != self.dtype() && bias.dtype().promote(self.dtype()) == self.dtype() {
             return self.linear_with(weight, &bias.to_dtype(self.dtype())?, activation);
         }
-        supported(OP, self.dtype(), |dtype| dtype.is_float() || activation.is_none() && is_number(dtype))?;
+        supported(OP, self.dtype(), |dtype| dtype.is_float() || activation.is_none() && is_numeric(dtype))?;
         let of_rank = |tensor: &Self, rank: usize, expected: &'static str| {
             let fits = tensor.rank() == rank;
             if fits { Ok(()) } else { Err(Error::BadRank { op: OP, expected, shape: *tensor.shape() }) }

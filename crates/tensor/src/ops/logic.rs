@@ -38,7 +38,7 @@ impl Op for Logic {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         // Checks the shapes before the conversions allocate.
         Shape::broadcast(self.name(), inputs[0].shape(), inputs[1].shape())?;
-        let (lhs, rhs) = (truth(inputs[0])?, truth(inputs[1])?);
+        let (lhs, rhs) = (to_bool(inputs[0])?, to_bool(inputs[1])?);
         let f = match self {
             Self::And => Binary::Minimum,
             Self::Or => Binary::Maximum,
@@ -64,7 +64,7 @@ impl Op for Folded {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let (x, axes) = (truth(inputs[0])?, &self.target.axes);
+        let (x, axes) = (to_bool(inputs[0])?, &self.target.axes);
         let mut out = ctx.output(&axes.folded_shape(x.shape()), DType::Bool)?;
         if x.elements() == 0 {
             ctx.compute(Kernel::Fill { value: Scalar::Int(self.all.into()), out: out.view_mut() })?;
@@ -77,7 +77,7 @@ impl Op for Folded {
 }
 
 /// Converts elements to booleans: true where they differ from 0.
-fn truth(x: &Tensor) -> Result<Tensor> {
+fn to_bool(x: &Tensor) -> Result<Tensor> {
     x.detach().to_dtype(DType::Bool)
 }
 
@@ -117,7 +117,7 @@ impl Tensor {
     /// # Errors
     /// See [`Tensor::logical_and`].
     pub fn logical_xor(&self, rhs: &Self) -> Result<Self> {
-        truth(self)?.ne(&truth(rhs)?)
+        to_bool(self)?.ne(&to_bool(rhs)?)
     }
 
     /// Elementwise logical NOT.

@@ -22,7 +22,7 @@ use positions::Rows;
 
 use super::axes::AxisSet;
 use super::reduce::share_as;
-use super::{expect_dtype, promoted, same_dtype, supported, wanted};
+use super::{expect_dtype, if_needed, promoted, same_dtype, supported};
 use crate::autograd::{apply, apply_builtin};
 use crate::backend::{Binary, Kernel, Reduce, Unary};
 use crate::error::{Error, Result};
@@ -177,7 +177,7 @@ impl MseLoss {
 fn given_on(saved: &Saved, slopes: Tensor) -> Result<Vec<Option<Tensor>>> {
     let dtype = saved.input_dtype(0);
     let to_x = if slopes.dtype() == dtype { slopes } else { slopes.to_dtype(dtype)? };
-    let to_target = wanted(saved, 1, || to_x.neg())?;
+    let to_target = if_needed(saved, 1, || to_x.neg())?;
     Ok(vec![Some(to_x), to_target])
 }
 

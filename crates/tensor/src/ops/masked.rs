@@ -5,7 +5,7 @@
 
 use super::create::constant_like;
 use super::expect_dtype;
-use super::unary::holds;
+use super::unary::exact_scalar;
 use crate::autograd::apply;
 use crate::error::{Error, Result};
 use crate::op::Saved;
@@ -27,7 +27,7 @@ impl Op for MaskedFill {
         if Shape::broadcast(op, x.shape(), mask.shape())? != *x.shape() {
             return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *mask.shape() });
         }
-        let value = holds(op, self.0, x.dtype())?;
+        let value = exact_scalar(op, self.0, x.dtype())?;
         let filled = mask.where_(&constant_like(x, value)?, x)?;
         ctx.save(mask);
         Ok(filled)

@@ -8,7 +8,7 @@
 //! - Integers are multiplied and summed in their own type and wrap, as in NumPy and PyTorch. They have no gradient.
 //! - The op allocates one output. It saves A for the gradient of B, and B for the gradient of A.
 
-use super::{is_number, promoted, same_dtype, supported, wanted};
+use super::{if_needed, is_numeric, promoted, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result};
@@ -72,12 +72,12 @@ impl Op for MatMul {
         let row = |x: &Tensor| if lhs_is_row { x.unsqueeze(-2) } else { Ok(x.clone()) };
         let column = |x: &Tensor| if rhs_is_column { x.unsqueeze(-1) } else { Ok(x.clone()) };
         let grad = row(&column(grad)?)?;
-        let to_lhs = wanted(saved, 0, || {
+        let to_lhs = if_needed(saved, 0, || {
             let lhs_was_saved = saved.needs_grad(1);
             let rhs = column(saved.tensor(usize::from(lhs_was_saved))?)?;
             grad.matmul(&rhs.t()?)?.sum_to(lhs_shape)
         })?;
-        let to_rhs = wanted(saved, 1, || {
+        let to_rhs = if_needed(saved, 1, || {
             let product = row(saved.tensor(0)?)?.t()?.matmul(&grad)?;
             let product = if rhs_is_column { product.squeeze(-1)? } else { product };
             product.sum_to(rhs_shape)
@@ -104,7 +104,7 @@ impl Plan {
     /// For unsupported types, and for shapes that do not match.
     fn new(lhs: &Tensor, rhs: &Tensor) -> Result<Self> {
         same_dtype(OP, lhs, rhs)?;
-        supported(OP, lhs.dtype(), is_number)?;
+        supported(OP, lhs.dtype(), is_numeric)?;
         for operand in [lhs, rhs] {
             if operand.rank() == 0 {
                 let expected = "operands with at least one axis";

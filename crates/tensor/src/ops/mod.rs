@@ -132,7 +132,7 @@ fn supported(op: &'static str, dtype: DType, takes: impl FnOnce(DType) -> bool) 
 }
 
 /// Whether an element type supports arithmetic: all types except booleans.
-const fn is_number(dtype: DType) -> bool {
+const fn is_numeric(dtype: DType) -> bool {
     !matches!(dtype, DType::Bool)
 }
 
@@ -176,6 +176,10 @@ fn along_rows(
 
 /// Computes the gradient of the `index`-th input only if it is required.
 #[inline]
-fn wanted(saved: &Saved, index: usize, gradient: impl FnOnce() -> Result<Tensor>) -> Result<Option<Tensor>> {
+fn if_needed(
+    saved: &Saved,
+    index: usize,
+    gradient: impl FnOnce() -> Result<Tensor>,
+) -> Result<Option<Tensor>> {
     if saved.needs_grad(index) { gradient().map(Some) } else { Ok(None) }
 }

@@ -11,7 +11,7 @@
 //!
 //! Saves x and two values per row, in f32 for 16-bit floats. One pass computes the gradients of w and b.
 
-use super::{same_dtype, supported, wanted};
+use super::{if_needed, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Kernel, Normalized, Workspace};
 use crate::error::{Error, Result};
@@ -145,7 +145,7 @@ impl Op for LayerNorm {
             weight: seen(weight, spread.as_ref()),
             statistics: statistics.view(),
         };
-        let mut gradients = vec![wanted(saved, 0, || {
+        let mut gradients = vec![if_needed(saved, 0, || {
             let mut out = ctx.output(x.shape(), x.dtype())?;
             ctx.compute(Kernel::LayerNormGrad { of, grad: grad.view(), out: out.view_mut() })?;
             Ok(out.finish())
@@ -154,7 +154,7 @@ impl Op for LayerNorm {
             let (weight, bias) = self.sums(ctx, (of, x, grad), saved)?;
             [Some(weight), bias]
         } else if saved.inputs() > 2 {
-            [None, wanted(saved, 2, || grad.sum_to(saved.input_shape(2)))?]
+            [None, if_needed(saved, 2, || grad.sum_to(saved.input_shape(2)))?]
         } else {
             [None, None]
         };

@@ -9,7 +9,7 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 use bfc_core::Category;
 
 use super::binary::{replacing, replacing_either};
-use super::unary::{self, fits, holds, negated};
+use super::unary::{self, arithmetic_scalar, exact_scalar, negated};
 use crate::backend::{Binary, Unary};
 use crate::error::Result;
 use crate::shape::{Scalar, Shape};
@@ -73,10 +73,16 @@ macro_rules! binary_operator {
     };
 }
 
-binary_operator!(Add, add, add_scalar, |scalar, _| Unary::AddScalar(scalar), fits);
-binary_operator!(Sub, sub, sub_scalar, |scalar, dtype| Unary::AddScalar(negated(scalar, dtype)), fits);
-binary_operator!(Mul, mul, mul_scalar, |scalar, _| Unary::MulScalar(scalar), fits);
-binary_operator!(Div, div, div_scalar, |scalar, _| Unary::DivScalar(scalar), holds);
+binary_operator!(Add, add, add_scalar, |scalar, _| Unary::AddScalar(scalar), arithmetic_scalar);
+binary_operator!(
+    Sub,
+    sub,
+    sub_scalar,
+    |scalar, dtype| Unary::AddScalar(negated(scalar, dtype)),
+    arithmetic_scalar
+);
+binary_operator!(Mul, mul, mul_scalar, |scalar, _| Unary::MulScalar(scalar), arithmetic_scalar);
+binary_operator!(Div, div, div_scalar, |scalar, _| Unary::DivScalar(scalar), exact_scalar);
 
 impl Neg for &Tensor {
     type Output = Result<Tensor>;

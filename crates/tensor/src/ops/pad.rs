@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
-use crate::ops::unary::holds;
+use crate::ops::unary::exact_scalar;
 use crate::shape::{MAX_RANK, Scalar, Shape};
 use crate::tensor::Tensor;
 
@@ -113,7 +113,7 @@ impl Tensor {
     /// [`Error::TooManyElements`], [`Error::Allocation`] if there is no memory.
     pub fn pad(&self, widths: impl AsRef<[(usize, usize)]>, value: impl Into<Scalar>) -> Result<Self> {
         let widths = checked(OP, self, widths.as_ref())?;
-        let value = holds(OP, value.into(), self.dtype())?;
+        let value = exact_scalar(OP, value.into(), self.dtype())?;
         let Some(widths) = widths else { return Ok(self.unchanged()) };
         check_sizes(OP, self, &widths)?;
         apply(Pad { widths, value }, &[self])

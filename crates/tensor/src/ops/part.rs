@@ -90,7 +90,7 @@ const fn range(start: isize, end: isize) -> Part {
 }
 
 /// Returns the exclusive end after the element `last`. -1 is the last element of the axis, so it has no successor.
-const fn after(last: isize) -> Option<isize> {
+const fn end_after(last: isize) -> Option<isize> {
     if last == -1 { None } else { Some(last.saturating_add(1)) }
 }
 
@@ -98,44 +98,44 @@ macro_rules! parts_from {
     ($($number:ty),*) => {$(
         impl IntoPart for $number {
             fn into_part(self) -> Part {
-                Part(Kind::Index(whole(self)))
+                Part(Kind::Index(to_isize(self)))
             }
         }
 
         impl IntoPart for Range<$number> {
             fn into_part(self) -> Part {
-                range(whole(self.start), whole(self.end))
+                range(to_isize(self.start), to_isize(self.end))
             }
         }
 
         impl IntoPart for RangeFrom<$number> {
             fn into_part(self) -> Part {
-                Part(Kind::Range { start: whole(self.start), end: None, step: 1 })
+                Part(Kind::Range { start: to_isize(self.start), end: None, step: 1 })
             }
         }
 
         impl IntoPart for RangeTo<$number> {
             fn into_part(self) -> Part {
-                range(0, whole(self.end))
+                range(0, to_isize(self.end))
             }
         }
 
         impl IntoPart for RangeInclusive<$number> {
             fn into_part(self) -> Part {
-                Part(Kind::Range { start: whole(*self.start()), end: after(whole(*self.end())), step: 1 })
+                Part(Kind::Range { start: to_isize(*self.start()), end: end_after(to_isize(*self.end())), step: 1 })
             }
         }
 
         impl IntoPart for RangeToInclusive<$number> {
             fn into_part(self) -> Part {
-                Part(Kind::Range { start: 0, end: after(whole(self.end)), step: 1 })
+                Part(Kind::Range { start: 0, end: end_after(to_isize(self.end)), step: 1 })
             }
         }
     )*};
 }
 
 /// Converts the number to `isize`. Larger numbers saturate, which is out of bounds on every machine.
-fn whole(number: impl TryInto<isize>) -> isize {
+fn to_isize(number: impl TryInto<isize>) -> isize {
     number.try_into().unwrap_or(isize::MAX)
 }
 

@@ -15,7 +15,7 @@
 
 use super::axes::{Axes, AxisSet};
 use super::shape::restored;
-use super::{is_number, supported};
+use super::{is_numeric, supported};
 use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Reduce, Workspace};
 use crate::error::{Error, Result};
@@ -248,7 +248,7 @@ impl Op for Extreme {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (x, axes) = (inputs[0], &self.target.axes);
-        supported(ctx.op(), x.dtype(), is_number)?;
+        supported(ctx.op(), x.dtype(), is_numeric)?;
         let folded = axes.folded_shape(x.shape());
         not_empty(ctx.op(), x, &folded)?;
         let mut out = ctx.output(&folded, x.dtype())?;
@@ -281,7 +281,7 @@ impl Op for ArgExtreme {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, x) = (ctx.op(), inputs[0]);
-        supported(op, x.dtype(), is_number)?;
+        supported(op, x.dtype(), is_numeric)?;
         let axis = self.axis;
         let folded = x.shape().with_dim(axis, 1);
         not_empty(op, x, &folded)?;

@@ -4,7 +4,7 @@
 //! indices). The op allocates one output, in which it sums, and saves the indices.
 
 use super::index::scatter_add;
-use super::{expect_dtype, is_number, same_dtype, supported, wanted};
+use super::{expect_dtype, if_needed, is_numeric, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Binary, Kernel};
 use crate::error::{Error, Result};
@@ -27,7 +27,7 @@ impl Op for ScatterAdd {
         let (op, [x, indices, source]) = (ctx.op(), [inputs[0], inputs[1], inputs[2]]);
         expect_dtype(op, "indices", indices, DType::I64, x)?;
         same_dtype(op, x, source)?;
-        supported(op, x.dtype(), is_number)?;
+        supported(op, x.dtype(), is_numeric)?;
         if indices.shape() != source.shape() {
             return Err(Error::ShapeMismatch { op, lhs: *indices.shape(), rhs: *source.shape() });
         }
@@ -44,7 +44,7 @@ impl Op for ScatterAdd {
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let to_source = wanted(saved, 2, || grad.gather(self.axis as isize, saved.tensor(0)?))?;
+        let to_source = if_needed(saved, 2, || grad.gather(self.axis as isize, saved.tensor(0)?))?;
         Ok(vec![Some(grad.clone()), None, to_source])
     }
 }

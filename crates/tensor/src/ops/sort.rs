@@ -10,7 +10,7 @@
 //! comes last in ascending and first in descending order, as in PyTorch.
 
 use super::index::Gather;
-use super::{is_number, supported};
+use super::{is_numeric, supported};
 use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result};
@@ -45,7 +45,7 @@ impl Op for ArgSort {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
-        supported(self.op, x.dtype(), is_number)?;
+        supported(self.op, x.dtype(), is_numeric)?;
         // Backends sort along the last axis: the op swaps the axes before and after.
         let swapped = |layout: &Layout| {
             let mut axes: [usize; MAX_RANK] = std::array::from_fn(|axis| axis);

@@ -31,7 +31,7 @@
 //! The shape does not change. The op allocates one output. Division does not multiply by the inverse: that would round
 //! twice and is undefined for integers.
 
-use super::{is_number, supported};
+use super::{is_numeric, supported};
 use crate::autograd;
 use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Unary};
@@ -58,14 +58,14 @@ impl Op for UnaryOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         supported(self.op, x.dtype(), |dtype| {
-            dtype.is_float() || self.f.supports_integers() && is_number(dtype)
+            dtype.is_float() || self.f.supports_integers() && is_numeric(dtype)
         })?;
         let f = match self.f {
-            Unary::AddScalar(scalar) => Unary::AddScalar(fits(self.op, scalar, x.dtype())?),
-            Unary::MulScalar(scalar) => Unary::MulScalar(fits(self.op, scalar, x.dtype())?),
-            Unary::DivScalar(scalar) => Unary::DivScalar(holds(self.op, scalar, x.dtype())?),
+            Unary::AddScalar(scalar) => Unary::AddScalar(arithmetic_scalar(self.op, scalar, x.dtype())?),
+            Unary::MulScalar(scalar) => Unary::MulScalar(arithmetic_scalar(self.op, scalar, x.dtype())?),
+            Unary::DivScalar(scalar) => Unary::DivScalar(exact_scalar(self.op, scalar, x.dtype())?),
             Unary::Clamp(low, high) => {
-                Unary::Clamp(holds(self.op, low, x.dtype())?, holds(self.op, high, x.dtype())?)
+                Unary::Clamp(exact_scalar(self.op, low, x.dtype())?, exact_scalar(self.op, high, x.dtype())?)
             }
             Unary::Powf(exponent) if !x.dtype().is_float() => {
                 Unary::Powf(whole_exponent(self.op, exponent, x.dtype())?)
@@ -134,7 +134,7 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
 
 /// Converts the scalar for arithmetic with `dtype`. Integer types require a whole number, which may wrap as their
 /// arithmetic does. Fractions are rejected, because they would be truncated silently.
-pub(super) fn fits(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Scalar> {
+pub(super) fn arithmetic_scalar(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Scalar> {
     match scalar {
         Scalar::Float(value) if !dtype.is_float() => whole(value)
             .map(Scalar::Int)
@@ -143,9 +143,9 @@ pub(super) fn fits(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Sca
     }
 }
 
-/// Like [`fits`], but the type must represent the number exactly. For division, wrapping would give wrong results.
-pub(super) fn holds(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Scalar> {
-    match fits(op, scalar, dtype)? {
+/// Like [`arithmetic_scalar`], but the type must represent the number exactly. For division, wrapping would give wrong results.
+pub(super) fn exact_scalar(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Scalar> {
+    match arithmetic_scalar(op, scalar, dtype)? {
         Scalar::Int(value)
             if dtype == DType::U8 && u8::try_from(value).is_err()
                 || dtype == DType::I32 && i32::try_from(value).is_err() =>

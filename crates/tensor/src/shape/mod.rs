@@ -33,7 +33,7 @@ impl PartialEq for Shape {
     /// Compares the axes one by one, which is faster for few axes than a comparison of the whole array.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        self.rank == other.rank && self.dims().iter().zip(other.dims()).all(|(ours, theirs)| ours == theirs)
+        self.rank == other.rank && self.dims().iter().zip(other.dims()).all(|(size, other)| size == other)
     }
 }
 

@@ -33,7 +33,7 @@ use crate::storage::{Storage, View, ViewMut};
 /// ```
 /// use highwater::{Device, Tensor};
 ///
-/// let device = Device::cpu()?;
+/// let device = Device::cpu()?; // `Device::best()` prefers a GPU
 /// let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
 /// let w = Tensor::ones(&device, [2, 1])?.requiring_grad()?;
 ///

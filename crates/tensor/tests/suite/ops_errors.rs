@@ -290,7 +290,7 @@ fn arguments_that_an_op_cannot_follow_are_named() {
         (parts(x.split(0, 0)), "split: size must be at least 1, got 0 for shape [2, 3]"),
         (parts(x.chunk(1, 0)), "chunk: count must be at least 1, got 0 for shape [2, 3]"),
         (
-            parts(x.split_sizes(1, &[1, usize::MAX])),
+            parts(x.split_sizes(1, [1, usize::MAX])),
             "split_sizes: sizes must be sizes that add up to the size of the axis, got [1, 18446744073709551615] for axis 1 of \
              shape [2, 3]",
         ),

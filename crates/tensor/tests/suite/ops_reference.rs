@@ -134,7 +134,7 @@ fn run(name: &str, x: &[Tensor]) -> Result<Vec<Tensor>> {
         ["flip", word] => x[0].flip(&axes(word)[..]),
         ["roll", shift, axis] => x[0].roll(number(shift), number(axis)),
         ["tile", ref times @ ..] => {
-            x[0].tile(&times.iter().map(|word| number(word) as usize).collect::<Vec<_>>())
+            x[0].tile(times.iter().map(|word| number(word) as usize).collect::<Vec<_>>())
         }
         ["repeat_interleave", axis, times] => x[0].repeat_interleave(number(axis), number(times) as usize),
         ["tril", diagonal] => x[0].tril(number(diagonal)),

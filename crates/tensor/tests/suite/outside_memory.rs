@@ -244,7 +244,7 @@ fn what_no_tensor_can_be_is_refused_and_deleted() {
         (
             new(),
             (|tensor| tensor.device.device_type = 2) as fn(&mut DLTensor),
-            "expected host memory, got memory of DLPack's device type 2",
+            "expected host memory, got memory of DLPack's device type 2; copy the tensor to the host first",
         ),
         (new(), |tensor| tensor.dtype.lanes = 4, "no element type has code 2, 32 bits and 4 lanes"),
         (new(), |tensor| tensor.dtype.code = 5, "no element type has code 5, 32 bits and 1 lanes"),

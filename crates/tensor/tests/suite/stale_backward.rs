@@ -49,8 +49,8 @@ fn a_backward_after_a_step_is_refused_before_anything_is_done() {
         );
         assert_eq!(
             error.to_string(),
-            "backward: linear in layer reads a parameter of shape [2, 3] as it was before it was changed; run the forward \
-             again, or ask for the gradients at the former values by backward_stale"
+            "backward: linear in layer saved a parameter of shape [2, 3] that has changed since; run the forward pass \
+             again, or compute the gradients at the old values with `backward_stale`"
         );
         assert_eq!(memory.stats().live_allocs, before);
     }

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_advice_names_the_figure_that_stood_in_the_way() {
+    fn the_advice_names_the_limiting_figure() {
         let budget =
             ExceededBudget { scope: OwnerId::intern(OwnerId::ROOT, "small"), limit: 4 * MIB, live: 3 * MIB };
         let pending = PendingFrees { bytes: 2 * MIB, blocks: 1, stranded_bytes: MIB };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_have_made_room_is_told_with_what_would_not() {
+    fn the_details_list_what_would_have_made_room_and_what_not() {
         let mut report = report(Verdict::Fragmented, 3 * MIB, MIB, 6 * MIB);
         let scope = OwnerId::intern(OwnerId::ROOT, "block0");
         report.what_if.compacted = Some(true);
@@ -234,6 +234,6 @@ mod tests {
         ] {
             assert!(details.contains(part), "{part} is not in {details}");
         }
-        assert!(!details.contains("idle regions"), "what is not known is not told: {details}");
+        assert!(!details.contains("idle regions"), "unknown answers are omitted: {details}");
     }
 }

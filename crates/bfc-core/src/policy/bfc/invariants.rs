@@ -11,15 +11,15 @@ const RULES: [&str; 12] = [
     "the chunks of a region cover its whole granules from start to end without gap or overlap",
     "the chunks of a region are linked both ways to a ring that its border closes",
     "every chunk starts at a multiple of 256 and is a multiple of 256 bytes long, and not empty",
-    "no two neighbouring chunks are both free for anyone, but for those freed last",
-    "the free chunks but for those freed last, and no others, are in the bins, each once in the class of its size",
-    "the chunks of a class are a list of heaps, in which each comes after the one it is a child of, linked both ways",
-    "the bitmaps of the bins say exactly which classes are not empty",
+    "no two neighboring chunks are both reusable, except deferred ones",
+    "exactly the free chunks that are not deferred are in the bins, each once in the class of its size",
+    "the chunks of a class are a list of heaps, in which children come after their parents, linked both ways",
+    "the bitmaps of the bins mark exactly the non-empty classes",
     "the bytes reserved are the sum over the regions",
-    "every slot of the slab is nobody, the border of one region, one chunk of one region, or once among the unused \
+    "every slot of the slab is the dummy, the border of one region, one chunk of one region, or once among the unused \
      slots",
     "a chunk freed at a count that the frontier has not passed is in the queue of pending frees",
-    "the chunks freed last, and no others, are in the list of them, each once with its size",
+    "exactly the deferred chunks are in the list of blocks freed last, each once with its size",
 ];
 
 /// Fails unless `holds`. Formats the detail only on failure.

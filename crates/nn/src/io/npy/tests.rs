@@ -6,7 +6,7 @@ use crate::fuzz;
 use crate::io::npz::{read_npz_bytes, write_npz_to};
 use crate::io::{Arrays, read_npz_from};
 
-/// What `numpy.save` (2.4) writes before the elements.
+/// The bytes that `numpy.save` (2.4) writes before the elements.
 fn numpy(descr: &str, fortran: &str, shape: &str) -> Vec<u8> {
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}");
     text.push_str(&" ".repeat(117 - text.len()));

@@ -11,7 +11,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use highwater_tracking::pickle::{Pickle, Value};
 
 use super::tensors::StorageId;
-use super::{Left, Reading};
+use super::{Budget, Reading};
 use crate::io::FileError;
 use crate::io::archive::Source;
 use crate::io::safetensors::skip;
@@ -21,7 +21,7 @@ use crate::io::skipped::Loaded;
 const VERSION: u64 = 1001;
 
 pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loaded, FileError> {
-    let mut source = Counted { source: BufReader::new(source), read: 0 };
+    let mut source = CountingReader { source: BufReader::new(source), read: 0 };
     reading.pickle(&mut source, reading.path)?;
     let version = reading.pickle(&mut source, reading.path)?.root();
     if version != Value::Natural(VERSION) {
@@ -44,7 +44,7 @@ pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loa
     let Some(names) = names else { return Err(reading.malformed("the key of a storage is not a string")) };
     drop(keys);
 
-    let (mut tensors, mut left) = (tensors, Left::new(reading));
+    let (mut tensors, mut left) = (tensors, Budget::new(reading));
     for key in &names {
         let Some(&bytes) = sizes.get(key.as_str()) else {
             return Err(reading.malformed(format!("the type of storage {key} is unknown")));
@@ -98,12 +98,12 @@ fn storage_bytes(pickle: &Pickle) -> HashMap<String, StorageSize> {
 }
 
 /// Counts the bytes that are read.
-struct Counted<R> {
+struct CountingReader<R> {
     source: R,
     read: u64,
 }
 
-impl<R: BufRead> Read for Counted<R> {
+impl<R: BufRead> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.source.read(buffer)?;
         self.read += read as u64;
@@ -111,7 +111,7 @@ impl<R: BufRead> Read for Counted<R> {
     }
 }
 
-impl<R: BufRead> BufRead for Counted<R> {
+impl<R: BufRead> BufRead for CountingReader<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.source.fill_buf()
     }

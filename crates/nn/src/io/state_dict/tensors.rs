@@ -11,13 +11,13 @@ use crate::io::stored::{Kind, Place, Stored};
 use crate::io::{Array, FileError};
 
 /// Maximum nesting depth of containers.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 /// Maximum number of visited entries per allowed tensor. A dictionary with many references is visited each time.
-const ENTRIES: u64 = 16;
+const ENTRIES_PER_TENSOR: u64 = 16;
 /// Number of list items to inspect for tensors.
-const LOOKED_AT: usize = 16;
+const INSPECTED_ITEMS: usize = 16;
 /// Maximum size of a tensor's description, without its name.
-const DESCRIBED_BYTES: u64 = 200;
+const DESCRIPTION_BYTES: u64 = 200;
 /// Bytes that descriptions and names may always use.
 const NAMES_BYTES: u64 = 24 << 20;
 /// Maximum length of a name in the list of skipped objects.
@@ -188,7 +188,8 @@ pub(super) struct Tensors<'a> {
 
 impl<'a> Tensors<'a> {
     pub(super) fn new(pickle: &'a Pickle, reading: &'a Reading<'a>, pickle_bytes: u64) -> Self {
-        let entries = (reading.limits.tensors as u64).saturating_mul(ENTRIES).saturating_add(pickle_bytes);
+        let entries =
+            (reading.limits.tensors as u64).saturating_mul(ENTRIES_PER_TENSOR).saturating_add(pickle_bytes);
         let names = NAMES_BYTES.max(reading.file_bytes);
         let (tensors, collector) = (BTreeMap::new(), Collector::default());
         Self { pickle, reading, tensors, count: 0, collector, entries, names }
@@ -206,7 +207,7 @@ impl<'a> Tensors<'a> {
         Ok((self.tensors, self.collector))
     }
 
-    /// Adds the tensors of a dictionary, list or tuple. At most [`DEEPEST`] calls are nested.
+    /// Adds the tensors of a dictionary, list or tuple. At most [`MAX_DEPTH`] calls are nested.
     fn visit(&mut self, prefix: &str, container: Value, depth: usize) -> Result<(), FileError> {
         let pickle = self.pickle;
         for pair in pickle.entries(container).unwrap_or_default().chunks_exact(2) {
@@ -217,7 +218,7 @@ impl<'a> Tensors<'a> {
                     Some(key) => self.member(prefix, key, value, depth)?,
                     None => {
                         let reason = format!("its key is of class {}", pickle.class(key));
-                        self.collector.skip(&shown(prefix, "?"), pickle.class(value), reason);
+                        self.collector.skip(&shortened_name(prefix, "?"), pickle.class(value), reason);
                     }
                 },
             }
@@ -238,12 +239,12 @@ impl<'a> Tensors<'a> {
             return self.object(prefix, key, value);
         }
         if !may_have_tensors(pickle, value) {
-            self.collector.skip(&shown(prefix, key), pickle.class(value), "only tensors are read");
+            self.collector.skip(&shortened_name(prefix, key), pickle.class(value), "only tensors are read");
             return Ok(());
         }
-        if depth == DEEPEST {
-            let name = shown(prefix, key);
-            let problem = format!("{name}: containers nested more than {DEEPEST} deep");
+        if depth == MAX_DEPTH {
+            let name = shortened_name(prefix, key);
+            let problem = format!("{name}: containers nested more than {MAX_DEPTH} deep");
             return Err(self.reading.malformed(problem));
         }
         let name = self.join(prefix, key, 0)?;
@@ -266,14 +267,14 @@ impl<'a> Tensors<'a> {
 
     /// Adds a tensor, or skips another object.
     fn object(&mut self, prefix: &str, key: &str, value: Value) -> Result<(), FileError> {
-        let name = shown(prefix, key);
+        let name = shortened_name(prefix, key);
         match self.described(&name, value) {
             Ok((storage, tensor)) => {
                 if self.count == self.reading.limits.tensors {
                     return Err(self.too_many());
                 }
                 self.count += 1;
-                let name = self.join(prefix, key, DESCRIBED_BYTES)?;
+                let name = self.join(prefix, key, DESCRIPTION_BYTES)?;
                 self.tensors.entry(storage).or_default().push((name, tensor));
                 Ok(())
             }
@@ -411,13 +412,13 @@ fn may_have_tensors(pickle: &Pickle, container: Value) -> bool {
         pickle.call(value).is_some()
             || pickle.entries(value).is_some()
             || (is_list(value)
-                && members(pickle, value).take(LOOKED_AT).any(|item| pickle.call(item).is_some()))
+                && members(pickle, value).take(INSPECTED_ITEMS).any(|item| pickle.call(item).is_some()))
     };
     members(pickle, container).any(may_be_or_hold)
 }
 
 /// Joins two parts of a name for a message or list, and truncates it.
-fn shown(prefix: &str, key: &str) -> String {
+fn shortened_name(prefix: &str, key: &str) -> String {
     let dot = if prefix.is_empty() { "" } else { "." };
     prefix.chars().chain(dot.chars()).chain(key.chars()).take(MAX_NAME).collect()
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use highwater_tracking::pickle::Pickle;
 
-use super::{Left, Reading};
+use super::{Budget, Reading};
 use crate::io::FileError;
 use crate::io::archive::{Archive, ArchiveLimits, Entry, Source};
 use crate::io::skipped::Loaded;
@@ -16,13 +16,13 @@ use crate::io::skipped::Loaded;
 pub(super) const MAGIC: &[u8] = b"PK\x03\x04";
 
 /// Maximum size of the small entries, in bytes.
-const SMALL: u64 = 64;
+const MAX_SMALL_ENTRY_BYTES: u64 = 64;
 
 /// Maximum number of entries besides the storages. TorchScript archives have many, and get an error of their own.
-const OTHER_FILES: usize = 10_000;
+const MAX_OTHER_ENTRIES: usize = 10_000;
 
 pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loaded, FileError> {
-    let entries = reading.limits.tensors.saturating_add(OTHER_FILES);
+    let entries = reading.limits.tensors.saturating_add(MAX_OTHER_ENTRIES);
     // Compressed entries are not read.
     let limits = ArchiveLimits { what: "files", entries, ratio: u64::MAX };
     let archive = Archive::open(source, reading.path, &limits)?;
@@ -31,7 +31,7 @@ pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loa
     let (pickle, pickle_bytes) = files.pickle(reading)?;
     let (tensors, mut collector) = reading.tensors(&pickle, pickle_bytes)?;
     drop(pickle);
-    let mut left = Left::new(reading);
+    let mut left = Budget::new(reading);
     for (key, tensors) in tensors {
         // A storage that several tensors share is read once, and not at all if no element is needed.
         let needed = tensors.iter().filter(|(_, tensor)| tensor.bytes() > 0);
@@ -105,7 +105,7 @@ impl<'a> Files<'a> {
         }
         let (named, (file, _)) = (self.named("byteorder"), self.open("byteorder")?);
         let mut order = String::new();
-        let read = file.take(SMALL).read_to_string(&mut order);
+        let read = file.take(MAX_SMALL_ENTRY_BYTES).read_to_string(&mut order);
         read.map_err(|error| FileError::read(named.as_ref(), 0, "the byte order", &error))?;
         match order.as_str() {
             "little" => Ok(false),

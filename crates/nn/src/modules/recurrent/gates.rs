@@ -16,7 +16,7 @@ pub(super) struct Gates {
 }
 
 /// Weight and bias for each product with the state, read from the parameters once for all steps.
-pub(super) type OfState = [(Tensor, Tensor)];
+pub(super) type StateWeights = [(Tensor, Tensor)];
 
 /// The number of gates of each product with the state.
 pub(super) type Products = [usize];
@@ -49,9 +49,9 @@ impl Gates {
         backward: bool,
         products: &Products,
         begin: impl FnOnce() -> Result<[Tensor; STATES]>,
-        step: impl Fn(&Self, &Tensor, &OfState, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
+        step: impl Fn(&Self, &Tensor, &StateWeights, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
     ) -> Result<(Tensor, [Tensor; STATES])> {
-        let mut steps = self.of_inputs(x)?;
+        let mut steps = self.project_inputs(x)?;
         let mut state = begin()?;
         let of_state = self.of_state(products)?;
         let mut states = Vec::with_capacity(steps.len());
@@ -73,7 +73,7 @@ impl Gates {
 
     /// Computes the inputs' contributions to the gates in one product, and returns them step by step: `[n, gates ·
     /// hidden]` each.
-    fn of_inputs(&self, x: &Tensor) -> Result<Vec<Tensor>> {
+    fn project_inputs(&self, x: &Tensor) -> Result<Vec<Tensor>> {
         if x.rank() != 3 {
             let expected = "three axes: batch, position, width";
             return Err(Error::BadRank { op: self.op, expected, shape: *x.shape() });

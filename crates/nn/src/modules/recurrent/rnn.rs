@@ -3,7 +3,7 @@
 use highwater_tensor::{Parameter, Place, Result, Rng, Tensor};
 
 use super::super::module::Module;
-use super::gates::{Gates, OfState};
+use super::gates::{Gates, StateWeights};
 use super::stack::Stack;
 use super::{RecurrentOptions, recurrent_layer};
 
@@ -54,7 +54,7 @@ impl Rnn {
     /// # Errors
     /// See [`Gru::run`](super::Gru::run).
     pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
-        let step = |_: &Gates, step: &Tensor, of_state: &OfState, [h]: [Tensor; 1]| {
+        let step = |_: &Gates, step: &Tensor, of_state: &StateWeights, [h]: [Tensor; 1]| {
             let (weight, bias) = &of_state[0];
             let sum = step.add(&h.matmul(weight)?)?.add(bias)?;
             Ok([match self.nonlinearity {

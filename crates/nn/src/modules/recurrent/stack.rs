@@ -6,7 +6,7 @@ use highwater_tracking::module;
 use super::super::dropout::Dropout;
 use super::super::module::Module;
 use super::RecurrentOptions;
-use super::gates::{Gates, OfState, Products};
+use super::gates::{Gates, Products, StateWeights};
 
 /// One layer in one direction, and its path in the stack.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Stack {
         x: &Tensor,
         state: Option<[&Tensor; STATES]>,
         products: &Products,
-        step: impl Fn(&Gates, &Tensor, &OfState, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
+        step: impl Fn(&Gates, &Tensor, &StateWeights, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
     ) -> Result<(Tensor, [Tensor; STATES])> {
         self.check(x, state.as_ref().map_or(&[], |state| &state[..]))?;
         let mut x = x.clone();

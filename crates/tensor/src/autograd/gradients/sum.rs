@@ -44,30 +44,30 @@ impl Gradients {
         }
         let _phase = phase(Phase::Backward);
         // Allocates all memory before the first change.
-        for (leaf, theirs) in other.by_leaf.iter_mut() {
-            let Some(ours) = self.by_leaf.get_mut(leaf) else { continue };
-            // If only `theirs` is writable, it will receive the sum.
-            if ours.view_mut().is_none() && theirs.view_mut().is_none() {
-                make_writable(ours)?;
+        for (leaf, addend) in other.by_leaf.iter_mut() {
+            let Some(total) = self.by_leaf.get_mut(leaf) else { continue };
+            // If only `addend` is writable, it will receive the sum.
+            if total.view_mut().is_none() && addend.view_mut().is_none() {
+                make_writable(total)?;
             }
         }
-        let pair = |(leaf, theirs): (_, &Tensor)| Some([self.by_leaf.get(leaf)?.clone(), theirs.clone()]);
+        let pair = |(leaf, addend): (_, &Tensor)| Some([self.by_leaf.get(leaf)?.clone(), addend.clone()]);
         upcast::reserve(OP, other.by_leaf.iter().filter_map(pair))?;
         while let Some(leaf) = other.by_leaf.first() {
-            let Some(ours) = self.by_leaf.get_mut(leaf) else {
-                if let Some(theirs) = other.by_leaf.remove(leaf) {
-                    self.by_leaf.insert(leaf, theirs);
+            let Some(total) = self.by_leaf.get_mut(leaf) else {
+                if let Some(addend) = other.by_leaf.remove(leaf) {
+                    self.by_leaf.insert(leaf, addend);
                 }
                 continue;
             };
-            let Some(theirs) = other.by_leaf.get_mut(leaf) else { break };
-            if ours.view_mut().is_none() {
-                std::mem::swap(ours, theirs);
+            let Some(addend) = other.by_leaf.get_mut(leaf) else { break };
+            if total.view_mut().is_none() {
+                std::mem::swap(total, addend);
             }
-            let device = theirs.device().clone();
+            let device = addend.device().clone();
             let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
-            let acc = ours.view_mut().expect("the loop above made one of the two writable");
-            ctx.compute(Kernel::Accumulate { f: Binary::Add, input: theirs.view(), acc })?;
+            let acc = total.view_mut().expect("the loop above made one of the two writable");
+            ctx.compute(Kernel::Accumulate { f: Binary::Add, input: addend.view(), acc })?;
             other.by_leaf.remove(leaf);
         }
         Ok(())

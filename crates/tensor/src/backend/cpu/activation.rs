@@ -1,4 +1,4 @@
-//! Activations of products, in place where nobody wants the products themselves.
+//! Matrix products with an activation, in place unless the caller requests the arguments of the activation.
 
 use super::dispatch::{float, host_mut};
 use super::matmul;
@@ -26,13 +26,13 @@ pub(super) fn matmul(
     }
     matmul::matmul(workers, op, bias, factors, workspace, out)?;
     float!(op, out.dtype(), T => {
-        in_place(workers, *function, host_mut::<T>(op, out)?);
+        apply_in_place(workers, *function, host_mut::<T>(op, out)?);
         Ok(())
     })
 }
 
-/// To the bit what [`unary`] gives elsewhere.
-fn in_place<T: Float>(workers: &Workers, function: Activation, values: &mut [T]) {
+/// Applies the activation in place. The results equal those of [`unary`] bit for bit.
+fn apply_in_place<T: Float>(workers: &Workers, function: Activation, values: &mut [T]) {
     fn each<T: Float>(workers: &Workers, chunk: usize, values: &mut [T], f: impl Fn(T) -> T + Sync) {
         workers.chunks(values, chunk, &|_, part| simd::each(part, |x| *x = f(*x)));
     }

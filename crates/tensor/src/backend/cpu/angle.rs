@@ -1,31 +1,31 @@
-//! sin and cos in single precision without branches and calls, so that loops over them vectorize.
+//! sin and cos in single precision, without branches and calls, so that loops vectorize.
 
 #![allow(clippy::excessive_precision, reason = "coefficients stand here as they were published")]
 
 use super::erf::fused_horner;
 
-/// Angles below this are reduced here; the standard library takes the others.
+/// The smallest angle that requires the standard library.
 pub(super) const LIMIT: f32 = 1e6;
 
-/// 1.5 · 2⁵²: added to a small number, it leaves the nearest integer in the lowest bits.
+/// 1.5 · 2⁵². The sum with a small number has the nearest integer in its lowest bits.
 pub(super) const ROUNDER: f64 = 6_755_399_441_055_744.0;
 
 /// sin x for |x| below [`LIMIT`], to within two units in the last place.
 #[inline(always)]
 pub(super) fn sin_f32(x: f32) -> f32 {
-    turned(x, 0)
+    sin_shifted(x, 0)
 }
 
 /// cos x for |x| below [`LIMIT`], to within two units in the last place.
 #[inline(always)]
 pub(super) fn cos_f32(x: f32) -> f32 {
-    turned(x, 1)
+    sin_shifted(x, 1)
 }
 
-/// sin of x and so many quarter turns: x = n π/2 + r with |r| ≤ π/4, and the polynomials of Cephes' `sinf` and `cosf` in r.
+/// sin(x + quarters · π/2): x = n π/2 + r with |r| ≤ π/4, and the polynomials of Cephes' `sinf` and `cosf` in r.
 #[inline(always)]
-fn turned(x: f32, quarters: u64) -> f32 {
-    // π/2 in two parts, as fdlibm has them: n times the first, of 33 bits, is exact.
+fn sin_shifted(x: f32, quarters: u64) -> f32 {
+    // π/2 in two parts, from fdlibm. The product of n and the first part, which has 33 bits, is exact.
     const HEAD: f64 = 1.570_796_326_734_125_614_17;
     const TAIL: f64 = 6.077_100_506_506_192_249_32e-11;
     const SIN: [f32; 3] = [-1.951_529_589_1e-4, 8.332_160_873_6e-3, -1.666_665_461_1e-1];
@@ -35,7 +35,7 @@ fn turned(x: f32, quarters: u64) -> f32 {
     let n = shifted - ROUNDER;
     let r = n.mul_add(-TAIL, n.mul_add(-HEAD, wide)) as f32;
     let square = r * r;
-    // A product, which keeps the sign of -0.
+    // The product keeps the sign of -0.
     let sin = fused_horner(&SIN, square).mul_add(square, 1.0) * r;
     let cos = square.mul_add(fused_horner(&COS, square).mul_add(square, -0.5), 1.0);
     let quarters = shifted.to_bits().wrapping_add(quarters);

@@ -1,7 +1,7 @@
-//! Scaled dot-product attention without the matrix of all scores: tiles of it are made, used and forgotten.
+//! Scaled dot-product attention in tiles (FlashAttention), without storing the matrix of scores.
 //!
-//! Forward keeps for each query the running maximum and sum of its softmax (Milakov and Gimelshein 2018; Dao et al. 2022),
-//! and hands out the logarithm of that sum, from which backward makes each tile again. A head is done by one thread.
+//! The forward pass keeps the running maximum and sum of the softmax of each query (Milakov and Gimelshein 2018; Dao et al.
+//! 2022). It returns the logarithm of the sum, from which the backward pass recomputes each tile. One thread computes a head.
 
 use self::softmax::{Rows, RunningSoftmax, row_products, softmax_grad_tile, softmax_tile};
 use super::dispatch::{float, host, host_mut, scratch};
@@ -17,17 +17,16 @@ use crate::storage::{View, ViewMut};
 
 mod softmax;
 
-/// Queries, and keys, of a tile.
+/// The number of queries, and of keys, in a tile.
 const TILE: usize = 64;
 
-/// Elements of workspace for a head under way: two tiles of scores.
+/// The number of workspace elements for one head: two tiles of scores.
 const TILES: usize = 2 * TILE * TILE;
 
-/// The most heads done at a time, each with tiles of its own in the workspace: as many threads as may share the work.
+/// The largest number of heads that are computed at a time. Each has its own tiles in the workspace.
 const SLOTS: usize = 8;
 
-/// The sizes of an attention, read off the shapes `[heads, queries, width]` of the query and `[heads, keys, values]` of
-/// the value.
+/// The sizes of an attention, from the shapes `[heads, queries, width]` of the query and `[heads, keys, values]` of the value.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     heads: usize,
@@ -62,26 +61,26 @@ impl Sizes {
     }
 }
 
-/// Bytes that attention's kernels take: see [`Workspace::Attention`](crate::backend::Workspace::Attention).
+/// See [`Workspace::Attention`](crate::backend::Workspace::Attention).
 pub(super) fn workspace(query: &[usize], value: &[usize], dtype: DType) -> usize {
     let sizes = Sizes::new(query, value);
     sizes.slots().saturating_mul(TILES * dtype.size())
 }
 
-/// Which scores count, and what is added to them.
+/// The causal mask and the optional mask tensor.
 #[derive(Clone, Copy, Debug)]
 struct Mask<'a, T> {
     causal: bool,
     table: MaskValues<'a, T>,
 }
 
-/// Values of shape `[heads, queries, keys]`, in any layout.
+/// The elements of a mask tensor of shape `[heads, queries, keys]`, in any layout.
 #[derive(Clone, Copy, Debug)]
 enum MaskValues<'a, T> {
     None,
-    /// Truth values: whether a query sees a key.
+    /// Booleans: whether a query attends to a key.
     Allowed(&'a [u8], &'a Layout),
-    /// What is added to scores.
+    /// Numbers that are added to the scores.
     Added(&'a [T], &'a Layout),
 }
 
@@ -97,18 +96,18 @@ impl<'a, T: Gemm> Mask<'a, T> {
         Ok(Self { causal: of.causal, table })
     }
 
-    /// How many of the keys some query below `queries` may see.
+    /// The number of keys that any query below `queries` attends to.
     fn visible(&self, queries: usize, keys: usize) -> usize {
         if self.causal { keys.min(queries) } else { keys }
     }
 
-    /// How many of a tile's first keys, from `key` on, a query may see by causality; those behind are not looked at.
+    /// The number of leading keys of a tile that the causal mask allows for a query.
     fn visible_in_tile(&self, query: usize, key: usize, keys: usize) -> usize {
         if self.causal { (query + 1).saturating_sub(key).min(keys) } else { keys }
     }
 
-    /// Puts -∞ where a tile's queries, from `query` on, may not see its keys, from `key` on, for other reasons; or adds to their
-    /// scores.
+    /// Applies the mask tensor to the scores of the tile that starts at `query` and `key`: sets masked scores to -∞, or adds the
+    /// mask.
     fn apply(&self, scores: &mut [T], head: usize, [query, key]: [usize; 2], keys: usize) {
         let rows = |layout: &Layout| {
             let (strides, offset) = ([layout.strides()[1], layout.strides()[2]], layout.offset());
@@ -139,18 +138,18 @@ impl<'a, T: Gemm> Mask<'a, T> {
     }
 }
 
-/// The rows of a matrix from `first` on, at most [`TILE`] of them, below `end`.
+/// At most [`TILE`] rows of a matrix, from `first` to below `end`.
 fn tile<T>(data: &[T], width: usize, first: usize, end: usize) -> Matrix<'_, T> {
     let rows = TILE.min(end - first);
     Matrix::rows(&data[first * width..][..rows * width], rows, width)
 }
 
-/// The `number`-th of the parts of `len` elements.
+/// Part number `number` of `data`, in parts of `len` elements.
 fn nth<T>(data: &[T], number: usize, len: usize) -> &[T] {
     &data[number * len..][..len]
 }
 
-/// The elements of a view that ops have made contiguous.
+/// The elements of a contiguous view.
 fn contiguous<'a, T: Gemm>(op: &'static str, view: View<'a>) -> Result<&'a [T]> {
     view.host_contiguous::<T>().ok_or_else(|| not_host(op))
 }
@@ -199,7 +198,7 @@ pub(super) fn forward(
     })
 }
 
-/// One head: its matrices.
+/// The matrices of one head.
 struct Head<'a, T> {
     sizes: Sizes,
     mask: Mask<'a, T>,
@@ -211,7 +210,7 @@ struct Head<'a, T> {
 }
 
 impl<T: Gemm> Head<'_, T> {
-    /// The scores of a tile of queries and one of keys.
+    /// Computes the masked scores of a tile of queries and keys. Returns them and the number of keys.
     fn scores<'s>(&self, scores: &'s mut [T], query: usize, [key, end]: [usize; 2]) -> (&'s mut [T], usize) {
         let queries = tile(self.query, self.sizes.width, query, self.sizes.queries);
         let keys = tile(self.key, self.sizes.width, key, end);
@@ -243,11 +242,11 @@ impl<T: Gemm> Head<'_, T> {
                 gemm(weights, tile(self.value, values, key, end), out, output_mode(key == 0));
             }
             for (row, out) in out.chunks_mut(values).enumerate() {
-                // A query that sees nothing gets 0.
+                // A query that attends to no key returns 0.
                 if sums[row] > T::ZERO || sums[row].is_nan() {
                     simd::each(out, |out| *out = *out / sums[row]);
                 } else {
-                    // It may have met an infinite value with the weight 0.
+                    // Discards NaN from infinite values with weight 0.
                     out.fill(T::ZERO);
                 }
                 log_sums[row] = largest[row] + sums[row].ln();
@@ -255,7 +254,7 @@ impl<T: Gemm> Head<'_, T> {
         }
     }
 
-    /// Writes the gradients of query, key and value, which may hold anything before. `grad` is that of the output.
+    /// Overwrites the gradients of query, key and value. `grad` is the gradient of the output.
     fn backward(
         &self,
         [out, log_sums, grad]: [&[T]; 3],
@@ -284,7 +283,7 @@ impl<T: Gemm> Head<'_, T> {
                 softmax_grad_tile(Rows { scores, columns, visible }, to_scores, known, self.scale);
                 let weights = Matrix::rows(&*scores, rows, columns);
                 let to_scores = Matrix::rows(&*to_scores, rows, columns);
-                // The first queries that see a tile of keys.
+                // The first tile of queries that attends to these keys overwrites their gradients.
                 let first_here = output_mode(query == if self.mask.causal { key } else { 0 });
                 let part = &mut to_value[key * values..][..columns * values];
                 gemm(weights.transposed(), grads, part, first_here);
@@ -298,7 +297,7 @@ impl<T: Gemm> Head<'_, T> {
     }
 }
 
-/// What the first of several products does to their sum, and what the others do.
+/// The first product of a sum overwrites the output; the others accumulate.
 const fn output_mode(is_first: bool) -> Output {
     if is_first { Output::Overwrite } else { Output::Accumulate }
 }

@@ -1,7 +1,7 @@
-//! f16 to f32 and back: by the processor's instructions for that, or on their bits, without branches, so that loops over
-//! it vectorize.
+//! Conversion between f16 and f32, with the processor's instructions or with bit operations without branches, which vectorize.
 //!
-//! After F. Giesen, "Half-to-float and float-to-half conversions", 2012: floats do the work where numbers are subnormal.
+//! The algorithm is that of F. Giesen, "Half-to-float and float-to-half conversions", 2012. Float arithmetic handles subnormal
+//! numbers.
 
 #[cfg(target_arch = "x86_64")]
 mod instructions;
@@ -10,7 +10,7 @@ use half::f16;
 
 use super::simd;
 
-/// The same numbers. What is no number stays none, with its sign, and quiet. The slices have one length.
+/// Converts f16 to f32, exactly. NaN keeps its sign and becomes quiet. The slices have equal length.
 pub(super) fn upcast(from: &[f16], to: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     let (from, to) = match instructions::Instructions::detect() {
@@ -20,8 +20,8 @@ pub(super) fn upcast(from: &[f16], to: &mut [f32]) {
     simd::zip(to, from, |to, from| *to = upcast_bits(from.to_bits()));
 }
 
-/// The nearest numbers, ties to even; ∞ from what lies halfway beyond the largest. What is no number stays none, with its sign,
-/// and quiet. The slices have one length.
+/// Rounds f32 to f16, to nearest, ties to even. Overflows to ∞. NaN keeps its sign and becomes quiet. The slices have equal
+/// length.
 pub(super) fn narrow(from: &[f32], to: &mut [f16]) {
     #[cfg(target_arch = "x86_64")]
     let (from, to) = match instructions::Instructions::detect() {
@@ -31,18 +31,18 @@ pub(super) fn narrow(from: &[f32], to: &mut [f16]) {
     simd::zip(to, from, |to, from| *to = f16::from_bits(narrowed(from)));
 }
 
-/// How far the exponents of normal numbers are apart, in place.
+/// The difference between the exponent biases, shifted to the exponent bits of an f32.
 const REBIAS: u32 = (127 - 15) << 23;
 
-/// Bits that an f32 has behind those of an f16.
+/// The number of mantissa bits of an f32 beyond those of an f16.
 const BEHIND: u32 = 23 - 10;
 
-/// As [`upcast`].
+/// Converts the bits of one f16, like [`upcast`].
 #[inline(always)]
 fn upcast_bits(half: u16) -> f32 {
-    /// The exponent that only ∞ and NaN have.
+    /// The exponent of ∞ and NaN.
     const LAST: u32 = 0x7C00 << BEHIND;
-    /// What a subnormal number has too much once its exponent is that of the least normal ones: 2⁻¹⁴.
+    /// 2⁻¹⁴, the smallest normal number. Subtracting it normalizes a subnormal number with this exponent.
     const LEAST_NORMAL: u32 = REBIAS + (1 << 23);
     let magnitude = u32::from(half & 0x7FFF) << BEHIND;
     let normal = magnitude + REBIAS;
@@ -53,18 +53,18 @@ fn upcast_bits(half: u16) -> f32 {
     f32::from_bits(value | u32::from(half & 0x8000) << 16)
 }
 
-/// As [`narrow`].
+/// Rounds one f32, like [`narrow`].
 #[inline(always)]
 fn narrowed(value: f32) -> u16 {
-    /// 2¹⁶, which is beyond all.
+    /// 2¹⁶, above all finite values.
     const BEYOND: u32 = (127 + 16) << 23;
-    /// 2⁻¹⁴, the least normal number.
+    /// 2⁻¹⁴, the smallest normal number.
     const LEAST_NORMAL: u32 = (127 - 14) << 23;
-    /// ½: added to a number below 2⁻¹⁴, it leaves units of 2⁻²⁴ in the lowest bits, rounded.
+    /// ½. Adding it to a number below 2⁻¹⁴ rounds that number to multiples of 2⁻²⁴, which are in the lowest bits.
     const ROUNDER: u32 = (127 - 1) << 23;
     let bits = value.to_bits();
     let magnitude = bits & 0x7FFF_FFFF;
-    // Half a unit less one more if the last bit that stays is 0: ties go to even. Beyond the largest this carries to ∞.
+    // Rounds to nearest, ties to even. Overflow carries into the exponent of ∞.
     let odd = magnitude >> BEHIND & 1;
     let normal = magnitude.wrapping_sub(REBIAS).wrapping_add((1 << (BEHIND - 1)) - 1 + odd) >> BEHIND;
     let subnormal = (f32::from_bits(magnitude) + f32::from_bits(ROUNDER)).to_bits().wrapping_sub(ROUNDER);
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_half_is_widened_as_the_half_crate_does() {
+    fn upcasts_agree_with_the_half_crate() {
         for bits in 0..=u16::MAX {
             let right = f16::from_bits(bits).to_f32_const();
             assert_eq!(upcast_bits(bits).to_bits(), right.to_bits(), "{bits:x}");
@@ -88,9 +88,9 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_rounded_as_the_half_crate_does() {
-        // All exponents with what the rounding looks at: the numbers themselves, those halfway between neighbors, and
-        // those just beside, infinities and NaN with them.
+    fn rounding_agrees_with_the_half_crate() {
+        // All exponents with all mantissa bits that rounding reads: values, midpoints between neighbors, and the values next to
+        // those, including infinities and NaN.
         for high in 0..=u32::from(u16::MAX) << 3 {
             for low in [0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF] {
                 let value = f32::from_bits(high << 13 | low);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn subnormal_numbers_are_rounded_as_the_half_crate_does() {
+    fn rounding_to_subnormals_agrees_with_the_half_crate() {
         for bits in (1_f32 / 134_217_728.0).to_bits() / 97..(1_f32 / 8192.0).to_bits() / 97 {
             let value = f32::from_bits(bits * 97);
             assert_eq!(narrowed(value), f16::from_f32_const(value).to_bits(), "{value:e}");

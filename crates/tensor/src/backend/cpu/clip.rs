@@ -33,7 +33,7 @@ pub(super) fn clip(
     float!(op, values.dtype(), T => {
         let (low, high) = (T::from_f64(low), T::from_f64(high));
         workers.chunks(host_mut::<T>(op, values)?, LIGHT, &|_, part| {
-            // A NaN fails both comparisons, so that it stays.
+            // For NaN both comparisons are false, so NaN stays.
             simd::each(part, |x| *x = if *x < low { low } else if *x > high { high } else { *x });
         });
         Ok(())

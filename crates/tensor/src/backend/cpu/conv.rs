@@ -1,9 +1,10 @@
-//! Convolutions as matrix products: the elements that the windows see become the columns of a matrix. Where such a matrix
-//! would be as large as the product is short, as it is in [depthwise](super::depthwise) convolutions, there is another way.
-//! Where a window sees one element and all are seen once, the image is that matrix, and nothing is laid out.
+//! Convolutions as im2col and matrix product.
 //!
-//! The images are cut into slots by their number alone, each with columns of its own in the workspace, and the slots of
-//! a weight's gradient are added up in order. So nothing depends on the number of threads.
+//! [Depthwise](super::depthwise) convolutions use another algorithm, because their products have one row. Pointwise
+//! convolutions multiply the image directly, which already is the matrix of columns.
+//!
+//! Batches are split into slots by the number of images. Each slot has its own columns in the workspace, and the weight
+//! gradients of slots are added in order. So results do not depend on the number of threads.
 
 use super::depthwise::Depthwise;
 use super::dispatch::{float, host_mut, scratch};
@@ -17,25 +18,25 @@ use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
-/// Into how many parts the images of a batch are cut at most: as many threads as may share the work.
+/// The largest number of slots of a batch, and so of threads that share it.
 const SLOTS: usize = 8;
 
-/// The sizes of a convolution, read off its shapes, which the op has checked.
+/// The sizes of a convolution, from its checked shapes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) conv: Convolution,
     images: usize,
     groups: usize,
-    /// Channels of one group.
+    /// Input channels of one group.
     inputs: usize,
     outputs: usize,
-    /// Height and width.
+    /// Height and width of the input.
     pub(super) from: [usize; 2],
     pub(super) to: [usize; 2],
 }
 
 impl Sizes {
-    /// Of `[n, channels, h, w]` by `[out channels, channels of a group, kh, kw]` to `[n, out channels, oh, ow]`.
+    /// Reads the sizes from an input of `[n, channels, h, w]` and an output of `[n, out channels, oh, ow]`.
     fn new(conv: &Convolution, input: &[usize], out: &[usize]) -> Self {
         let size = |dims: &[usize], axis: usize| dims.get(axis).copied().unwrap_or(0);
         let groups = conv.groups.max(1);
@@ -54,12 +55,12 @@ impl Sizes {
         product(&self.conv.windows.map(|window| window.size))
     }
 
-    /// Rows of the matrix of columns.
+    /// The number of rows of the im2col matrix.
     fn depth(&self) -> usize {
         product(&[self.inputs, self.taps()])
     }
 
-    /// Its columns: places of the output.
+    /// The number of columns of the im2col matrix: the places of the output.
     fn places(&self) -> usize {
         product(&self.to)
     }
@@ -84,19 +85,19 @@ impl Sizes {
         self.images.div_ceil(self.images_per_slot())
     }
 
-    /// Elements of the matrix of columns, where one has to be laid out.
+    /// The number of elements of the im2col matrix; 0 if none is needed.
     fn columns(&self) -> usize {
         if self.is_pointwise() { 0 } else { self.depth().saturating_mul(self.places()) }
     }
 
-    /// Whether the columns of a group are its channels as they lie.
+    /// Whether the convolution is pointwise, so that the channels of a group are the im2col matrix.
     fn is_pointwise(&self) -> bool {
         let sees_one = |window: &Window| window.size == 1 && window.stride == 1 && window.padding == 0;
-        // Single channels are scaled more quickly than multiplied as matrices.
+        // The depthwise algorithm is faster for single channels.
         self.conv.windows.iter().all(sees_one) && !self.is_single()
     }
 
-    /// Whether a group is one channel, of which another one is made.
+    /// Whether each group has one input and one output channel.
     pub(super) const fn is_single(&self) -> bool {
         self.inputs == 1 && self.outputs == 1
     }
@@ -105,7 +106,7 @@ impl Sizes {
         self.images == 0 || self.weights() == 0 || self.places() == 0 || self.image_in() == 0
     }
 
-    /// The part of an image that one group is.
+    /// The part of an image that belongs to one group.
     fn group<'a, T>(&self, image: &'a [T], group: usize) -> &'a [T] {
         let len = image.len() / self.groups;
         &image[group * len..][..len]
@@ -117,12 +118,12 @@ impl Sizes {
     }
 }
 
-/// Bytes that a convolution takes: see [`Workspace::Conv2d`](crate::backend::Workspace::Conv2d).
+/// See [`Workspace::Conv2d`](crate::backend::Workspace::Conv2d).
 pub(super) fn workspace(conv: &Convolution, input: &[usize], out: &[usize], dtype: DType) -> usize {
     bytes(&Sizes::new(conv, input, out), Sizes::columns, dtype)
 }
 
-/// Bytes that a weight's gradient takes: see [`Workspace::Conv2dWeightGrad`](crate::backend::Workspace::Conv2dWeightGrad).
+/// See [`Workspace::Conv2dWeightGrad`](crate::backend::Workspace::Conv2dWeightGrad).
 pub(super) fn weight_grad_workspace(
     conv: &Convolution,
     input: &[usize],
@@ -132,7 +133,7 @@ pub(super) fn weight_grad_workspace(
     bytes(&Sizes::new(conv, input, out), |sizes| sizes.columns().saturating_add(sizes.weights()), dtype)
 }
 
-/// So many elements for each slot.
+/// The bytes of `per_slot` elements for each slot.
 fn bytes(sizes: &Sizes, per_slot: impl FnOnce(&Sizes) -> usize, dtype: DType) -> usize {
     if sizes.is_empty() {
         return 0;
@@ -140,7 +141,7 @@ fn bytes(sizes: &Sizes, per_slot: impl FnOnce(&Sizes) -> usize, dtype: DType) ->
     per_slot(sizes).saturating_mul(sizes.slots()).saturating_mul(dtype.size())
 }
 
-/// The matrix whose columns are what the windows see in a group's channels.
+/// The im2col matrix of a group's channels, written to `columns` unless the convolution is pointwise.
 fn im2col_matrix<'a, T: Gemm>(sizes: &Sizes, channels: &'a [T], columns: &'a mut [T]) -> Matrix<'a, T> {
     let columns: &[T] = if sizes.is_pointwise() {
         channels
@@ -286,7 +287,7 @@ pub(super) fn weight_grad(
     })
 }
 
-/// The elements of a view that ops have made contiguous.
+/// The elements of a contiguous view.
 fn contiguous<'a, T: Gemm>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
     view.host_contiguous::<T>().ok_or_else(|| not_host(op))
 }

@@ -1,9 +1,9 @@
-//! Convolutions of single channels: an output channel that sees one input channel alone, as in depthwise convolutions, would be
-//! a matrix product of one row, for which laying out the columns takes longer than to multiply.
+//! Depthwise convolutions: one input and one output channel per group. As a matrix product with one row, im2col would take longer
+//! than the multiplication.
 //!
-//! Where windows move by one and rows are as long in the output as in the image, what a tap sees is the image, shifted. The
-//! taps of a column of the window are added up first, each shifted by whole rows: loops as long as a plane. Their sum is
-//! then shifted sideways as a whole, without those of its columns that would come over the edge from the row beside.
+//! With stride 1 and equal row lengths, each tap reads the image shifted by an offset. The taps of one window column are summed
+//! first, shifted by whole rows, in loops over the whole plane. Their sum is then shifted sideways, without the columns that
+//! would wrap into the neighboring row.
 
 use std::ops::Range;
 
@@ -12,26 +12,26 @@ use super::fold::{Sum, fold_zipped};
 use super::matmul::Gemm;
 use super::simd;
 
-/// Convolutions of one channel to one channel, of which `sizes` has as many as groups.
+/// The depthwise algorithm for one channel.
 #[derive(Clone, Copy)]
 pub(super) struct Depthwise<'a> {
     sizes: &'a Sizes,
-    /// Elements of a row, in the image as in the output.
+    /// The length of a row, in the image and in the output.
     width: usize,
 }
 
 impl<'a> Depthwise<'a> {
-    /// `None` if columns and a matrix product have to do it.
+    /// Returns `None` if the convolution needs im2col.
     pub(super) fn new(sizes: &'a Sizes) -> Option<Self> {
         let width = sizes.from[1];
         let moves_by_one = sizes.conv.windows.iter().all(|window| window.stride == 1);
         let shifts = moves_by_one && sizes.to[1] == width;
-        // The sums below lie where the columns of a channel would.
+        // The sums below use the workspace of the im2col matrix.
         let has_space = sizes.from[0] <= sizes.taps().saturating_mul(sizes.to[0]);
         (sizes.is_single() && shifts && has_space).then_some(Self { sizes, width })
     }
 
-    /// Writes all of `out`. `space` has as many elements as the columns of a channel, here and below.
+    /// Overwrites `out`. `space` has the size of the im2col matrix of a channel, here and below.
     pub(super) fn forward<T: Gemm>(self, channel: &[T], filter: &[T], space: &mut [T], out: &mut [T]) {
         out.fill(T::ZERO);
         for column in self.columns() {
@@ -45,7 +45,7 @@ impl<'a> Depthwise<'a> {
         }
     }
 
-    /// Adds to `image` what it has of the gradient.
+    /// Adds the gradient of the input to `image`.
     pub(super) fn input_grad<T: Gemm>(self, grad: &[T], filter: &[T], space: &mut [T], image: &mut [T]) {
         for column in self.columns() {
             let add_taps = |sum: &mut [T]| {
@@ -73,7 +73,7 @@ impl<'a> Depthwise<'a> {
         }
     }
 
-    /// The columns of the window, but for those that only see padding.
+    /// The columns of the window that read an element.
     fn columns(self) -> impl Iterator<Item = Column> {
         let window = self.sizes.conv.windows[1];
         (0..window.size).filter_map(move |number| {
@@ -83,7 +83,7 @@ impl<'a> Depthwise<'a> {
         })
     }
 
-    /// The taps of a column, but for those that only see padding.
+    /// The taps of a column that read an element.
     fn taps(self, column: &Column) -> impl Iterator<Item = Tap> {
         let [window, beside] = self.sizes.conv.windows;
         let ([height, _], [rows, _]) = (self.sizes.from, self.sizes.to);
@@ -96,12 +96,12 @@ impl<'a> Depthwise<'a> {
         })
     }
 
-    /// The elements of some rows.
+    /// The range of elements of these rows.
     fn rows(self, which: &Range<usize>) -> Range<usize> {
         which.start * self.width..which.end * self.width
     }
 
-    /// Puts 0 in all columns but these.
+    /// Sets all other columns to 0.
     fn clear_beside<T: Gemm>(self, columns: &Range<usize>, plane: &mut [T]) {
         if columns.len() == self.width {
             return;
@@ -113,7 +113,7 @@ impl<'a> Depthwise<'a> {
         }
     }
 
-    /// Adds what `add` adds to a plane of zeros, moved from some columns to others.
+    /// Calls `add` with a plane of zeros, and adds the result to `plane`, moved from some columns to others.
     fn add_shifted<T: Gemm>(
         self,
         plane: &mut [T],
@@ -136,16 +136,16 @@ impl<'a> Depthwise<'a> {
 /// A column of the window.
 struct Column {
     number: usize,
-    /// The columns of the image that it sees, and those of the output where it does.
+    /// The columns of the image that it reads, and the columns of the output to which they contribute.
     from: Range<usize>,
     to: Range<usize>,
 }
 
 /// A tap of a column.
 struct Tap {
-    /// Its place in the filter.
+    /// The index in the filter.
     number: usize,
-    /// The rows of the image that it sees, and those of the output where it does.
+    /// The rows of the image that it reads, and the rows of the output to which they contribute.
     from: Range<usize>,
     to: Range<usize>,
 }

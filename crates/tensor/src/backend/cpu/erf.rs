@@ -14,12 +14,12 @@ pub(super) fn erf_f64(x: f64) -> f64 {
     if y <= 0.46875 {
         return x * near_zero(y * y);
     }
-    // Also where x is NaN: the comparison fails and NaN goes through the formula.
+    // For NaN the comparison is false, and the formula returns NaN.
     if y >= 6.0 {
         return 1.0_f64.copysign(x);
     }
     let complement = gaussian(y) * if y <= 4.0 { middle(y) } else { far(y) };
-    // 0.5 twice rather than 1 once: exact, and keeps a digit where the complement is close to a half.
+    // Adds 0.5 twice instead of 1 once: exact, and more accurate if the complement is close to 0.5.
     ((0.5 - complement) + 0.5).copysign(x)
 }
 
@@ -92,20 +92,20 @@ fn far(x: f64) -> f64 {
     (0.5 * std::f64::consts::FRAC_2_SQRT_PI - correction) / x
 }
 
-/// e^(-x²), with x² split so that its rounding does not reach the result.
+/// e^(-x²), with x² split into two parts for accuracy.
 fn gaussian(x: f64) -> f64 {
     let head = (x * 16.0).trunc() / 16.0;
     let tail = (x - head) * (x + head);
     (-head * head).exp() * (-tail).exp()
 }
 
-/// The value at `x` of a polynomial given from its highest coefficient down.
+/// Evaluates a polynomial, highest coefficient first.
 #[inline(always)]
 pub(super) fn horner<T: Float, const N: usize>(coefficients: &[T; N], x: T) -> T {
     coefficients[1..].iter().fold(coefficients[0], |sum, &coefficient| sum * x + coefficient)
 }
 
-/// The same with one rounding a step: for functions in loops that vectorize.
+/// Evaluates a polynomial with fused multiply-adds, for loops that vectorize.
 #[inline(always)]
 pub(super) fn fused_horner<T: Float, const N: usize>(coefficients: &[T; N], x: T) -> T {
     coefficients[1..].iter().fold(coefficients[0], |sum, &coefficient| sum.fused(x, coefficient))
@@ -113,8 +113,8 @@ pub(super) fn fused_horner<T: Float, const N: usize>(coefficients: &[T; N], x: T
 
 /// erf in single precision: the odd rational approximation that Eigen and XLA use, to within 5·10⁻⁷.
 ///
-/// Without exp and without branches, so that loops over it vectorize. From |x| = 3.64 on it is exactly ±1, which is as near: then
-/// x (1 + erf(x)) is 0 far to the left and not the rounding error times x, which would have either sign.
+/// It has no branches, so that loops vectorize. From |x| = 3.64 on it is exactly ±1. So x (1 + erf(x)) is 0 for large negative x,
+/// instead of x times the rounding error.
 #[inline(always)]
 pub(super) fn erf_f32(x: f32) -> f32 {
     const P: [f32; 7] = [
@@ -126,7 +126,7 @@ pub(super) fn erf_f32(x: f32) -> f32 {
         -2.954_6e-3,
         -1.609_603_3e-2,
     ];
-    // Soon after this the quotient rounds to more than 1.
+    // For slightly larger x, the quotient would round to more than 1.
     const ONE_FROM: f32 = 3.64;
     const Q: [f32; 5] = [-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329e-3, -1.426_473_9e-2];
     let clamped = x.clamp(-4.0, 4.0);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn erf_of_the_ends_and_of_nothing() {
+    fn erf_of_infinities_nan_and_zero() {
         for infinity in [f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(erf_f64(infinity), infinity.signum());
             assert_eq!(erf_f32(infinity as f32), infinity.signum() as f32);

@@ -1,17 +1,17 @@
-//! exp, tanh and logarithms in single precision without branches and calls, so that loops over them vectorize.
+//! exp, tanh and logarithms in single precision, without branches and calls, so that loops vectorize.
 
 #![allow(clippy::excessive_precision, reason = "coefficients stand here as they were published")]
 
 use super::erf::fused_horner;
 
-/// 1.5 · 2²³: added to a small number, it leaves the nearest integer in the lowest bits.
+/// 1.5 · 2²³. The sum with a small number has the nearest integer in its lowest bits.
 const ROUNDER: f32 = 12_582_912.0;
 
 /// (eʳ - 1 - r) / r² for |r| ≤ ln 2 / 2, from S. L. Moshier's Cephes library, `expf`.
 const EXP: [f32; 6] =
     [1.987_569_15e-4, 1.398_199_950_7e-3, 8.333_451_907_3e-3, 4.166_579_589_4e-2, 1.666_666_545_9e-1, 0.5];
 
-/// n and r of x = n ln 2 + r with |r| ≤ ln 2 / 2; n in the lowest bits of a float, above those of [`ROUNDER`].
+/// Reduces x = n ln 2 + r with |r| ≤ ln 2 / 2. Returns n + [`ROUNDER`], and r.
 #[inline(always)]
 fn reduced(x: f32) -> (f32, f32) {
     // ln 2 in two parts: n times the first is exact.
@@ -22,18 +22,17 @@ fn reduced(x: f32) -> (f32, f32) {
     (shifted, n.mul_add(-LN_2_TAIL, n.mul_add(-LN_2_HEAD, x)))
 }
 
-/// eˣ to within two units in the last place: e^(n ln 2 + r) = 2ⁿ eʳ. Overflows to ∞ and underflows through the subnormal
-/// numbers to 0.
+/// eˣ = 2ⁿ eʳ, accurate to two units in the last place. Overflows to ∞, and underflows gradually to 0.
 #[inline(always)]
 pub(super) fn exp_f32(x: f32) -> f32 {
-    // Beyond these, all is ∞ or 0. NaN passes. What is 0, as for a score that is masked, is not worked out: it would be
-    // through subnormal numbers, each of which takes processors longer than all the rest.
+    // Outside of this range, the result is ∞ or 0. NaN passes. Masked scores skip the computation, because arithmetic with
+    // subnormal numbers is slow.
     let is_zero = x < -104.0;
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if is_zero { 0.0 } else { x };
     let (shifted, r) = reduced(x);
     let value = fused_horner(&EXP, r).mul_add(r * r, r) + 1.0;
-    // 2ⁿ as two factors, since n may be outside of what one float's exponent can say.
+    // Two factors, because n may exceed the exponent range of a float.
     let n = shifted.to_bits().wrapping_sub(ROUNDER.to_bits()).cast_signed();
     let half = n >> 1;
     let value = value * power_of_two(half) * power_of_two(n.wrapping_sub(half));
@@ -46,23 +45,21 @@ const fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) << 23).cast_unsigned())
 }
 
-/// tanh x to within two and a half units in the last place: y / (y + 2) with y = e^(2|x|) - 1 = 2ⁿ (eʳ - 1) + 2ⁿ - 1, which keeps its
-/// digits also near 0.
+/// tanh x = y / (y + 2) with y = e^(2|x|) - 1 = 2ⁿ (eʳ - 1) + 2ⁿ - 1, accurate to 2.5 units in the last place, also near 0.
 #[inline(always)]
 pub(super) fn tanh_f32(x: f32) -> f32 {
-    // From here on it is 1. NaN passes.
+    // For larger x, the result is 1. NaN passes.
     let double = 2.0 * x.abs();
     let double = if double > 20.0 { 20.0 } else { double };
     let (shifted, r) = reduced(double);
     let power = power_of_two(shifted.to_bits().wrapping_sub(ROUNDER.to_bits()).cast_signed());
     let y = power.mul_add(fused_horner(&EXP, r).mul_add(r * r, r), power - 1.0);
-    // The sign also of -0.
+    // Also restores the sign of -0.
     (y / (y + 2.0)).copysign(x)
 }
 
-/// ln x to within two units in the last place: x = 2ⁿ m with √½ ≤ m < √2, and a polynomial in m - 1.
-///
-/// The polynomial is that of Cephes' `logf`. -∞ of 0, NaN below.
+/// ln x, accurate to two units in the last place: x = 2ⁿ m with √½ ≤ m < √2, and a polynomial in m - 1 from Cephes' `logf`.
+/// ln 0 = -∞; negative x return NaN.
 #[inline(always)]
 pub(super) fn log_f32(x: f32) -> f32 {
     const LN_2_HEAD: f32 = 0.693_359_375;
@@ -78,7 +75,7 @@ pub(super) fn log_f32(x: f32) -> f32 {
         -2.499_999_399_3e-1,
         3.333_333_117_4e-1,
     ];
-    // Subnormal numbers as normal ones.
+    // Scales subnormal numbers.
     let is_tiny = x < f32::MIN_POSITIVE;
     let bits = if is_tiny { x * 8_388_608.0 } else { x }.to_bits();
     let n = bits.wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits()).cast_signed() >> 23;
@@ -87,14 +84,14 @@ pub(super) fn log_f32(x: f32) -> f32 {
     let (r, square) = (m - 1.0, (m - 1.0) * (m - 1.0));
     let small = square.mul_add(-0.5, (fused_horner(&P, r) * r).mul_add(square, n * LN_2_TAIL));
     let value = n.mul_add(LN_2_HEAD, r + small);
-    // ∞ and NaN as they are.
+    // Returns ∞ and NaN unchanged.
     let value = if x < f32::INFINITY { value } else { x };
     let value = if x < 0.0 { f32::NAN } else { value };
     if x == 0.0 { f32::NEG_INFINITY } else { value }
 }
 
-/// ln(1 + x) for x from 0 to 1, to within two units in the last place: 2 artanh s with s = x / (2 + x), by the series
-/// s + s³/3 + s⁵/5 …, whose first term left out is below 10⁻⁹.
+/// ln(1 + x) = 2 artanh s with s = x / (2 + x), for 0 ≤ x ≤ 1, accurate to two units in the last place. The first omitted term of
+/// the series s + s³/3 + s⁵/5 … is below 10⁻⁹.
 #[inline(always)]
 pub(super) fn log_1p_f32(x: f32) -> f32 {
     const P: [f32; 7] = [1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 0.2, 1.0 / 3.0];
@@ -142,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn exp_of_the_ends_of_nothing_and_of_zero() {
+    fn exp_of_infinities_nan_and_zero() {
         assert_eq!(exp_f32(f32::INFINITY), f32::INFINITY);
         assert_eq!(exp_f32(89.0), f32::INFINITY);
         assert_eq!(exp_f32(f32::MAX), f32::INFINITY);
@@ -162,9 +159,9 @@ mod tests {
         assert!(tanh_f32(-0.0).is_sign_negative());
     }
 
-    /// Loops may use the processor's instruction for a product and a sum, which one call of a function may not.
+    /// Loops use the fused multiply-add instruction, and single calls a function.
     #[test]
-    fn loops_give_the_bits_of_one_number_at_a_time() {
+    fn loops_return_the_bits_of_single_calls() {
         fn check(f: impl Fn(f32) -> f32) {
             let mut values: Vec<f32> = numbers(1e-10, 80.0).step_by(100).flat_map(|x| [x, -x]).collect();
             let one_by_one: Vec<u32> = values.iter().map(|&x| f(x).to_bits()).collect();
@@ -192,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn logarithms_of_the_ends_and_of_what_has_none() {
+    fn logarithms_of_infinities_zero_and_negatives() {
         assert_eq!([log_f32(0.0), log_f32(-0.0)], [f32::NEG_INFINITY; 2]);
         assert_eq!([log_f32(1.0), log_f32(f32::INFINITY)], [0.0, f32::INFINITY]);
         assert!(log_f32(-1.0).is_nan() && log_f32(f32::NEG_INFINITY).is_nan() && log_f32(f32::NAN).is_nan());

@@ -462,14 +462,14 @@ mod tests {
 
     #[test]
     fn a_sum_of_many_equal_floats_keeps_its_digits() {
-        // Added one after the other, two million tenths in f32 are off by several percent.
+        // A sequential f32 sum of two million tenths is wrong by several percent.
         let values = vec![0.1_f32; 2_000_000];
         let sum = f64::from(fold_slice::<_, Sum>(&values));
         assert!((sum / 200_000.0 - 1.0).abs() < 1e-6, "{sum}");
     }
 
     #[test]
-    fn a_sum_without_a_slice_is_the_same_sum() {
+    fn streamed_sums_equal_sums_of_slices() {
         for len in [0, 1, 511, 512, 513, 5000, 20_000] {
             let values: Vec<f32> = (0..len).map(|i| (i as f32).sin()).collect();
             let streamed =
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_slice_is_folded_as_in_the_cascade() {
+    fn short_slices_are_reduced_in_the_order_of_a_cascade() {
         for len in (0..=BLOCK).chain((BLOCK..=RADIX * BLOCK + 1).step_by(77)).chain([RADIX * BLOCK]) {
             let values: Vec<f32> = (0..len).map(|i| (i as f32).cos()).collect();
             let mut folder = BlockReducer::new::<Sum>();
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_folded_as_slices_whatever_their_length() {
+    fn rows_of_any_length_are_reduced_like_slices() {
         let values: Vec<f32> = (0..400).map(|i| (i as f32).cos()).collect();
         for len in 0..40 {
             for step in [0, len, len + 3] {

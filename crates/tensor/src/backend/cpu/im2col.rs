@@ -1,4 +1,4 @@
-//! What the windows of a convolution see, as the columns of a matrix, and back.
+//! im2col and col2im: copies the windows of a convolution to the columns of a matrix, and adds them back.
 
 use std::ops::Range;
 
@@ -6,44 +6,43 @@ use super::conv::Sizes;
 use super::matmul::Gemm;
 use super::simd;
 
-/// Row (channel, tap) of the columns holds what that tap sees of the channel at each place of the output; 0 in the padding.
+/// Writes the im2col matrix. Row (channel, tap) contains the element that the tap reads for each place of the output; 0 in the
+/// padding.
 pub(super) fn im2col<T: Gemm>(sizes: &Sizes, image: &[T], columns: &mut [T]) {
     let places = sizes.to[0] * sizes.to[1];
     let channels = image.chunks(sizes.from[0] * sizes.from[1]);
     for (channel, columns) in channels.zip(columns.chunks_mut(sizes.taps() * places)) {
         for number in 0..sizes.taps() {
             let (before, rest) = columns.split_at_mut(number * places);
-            Tap::new(sizes, number).unfold(sizes, channel, before, &mut rest[..places]);
+            Tap::new(sizes, number).copy_row(sizes, channel, before, &mut rest[..places]);
         }
     }
 }
 
-/// The adjoint of [`unfold`]: adds what stands in the columns to the elements that it came from. What the columns hold
-/// for the padding is lost.
+/// The adjoint of [`im2col`]: adds each entry to the element that it was copied from. Drops entries of the padding.
 pub(super) fn col2im<T: Gemm>(sizes: &Sizes, columns: &mut [T], image: &mut [T]) {
     let mut rows = columns.chunks_mut(sizes.to[0] * sizes.to[1]);
     for channel in image.chunks_mut(sizes.from[0] * sizes.from[1]) {
         for number in 0..sizes.taps() {
             let Some(row) = rows.next() else { return };
-            Tap::new(sizes, number).fold_back(sizes, row, channel);
+            Tap::new(sizes, number).add_back(sizes, row, channel);
         }
     }
 }
 
-/// One place of the window.
+/// One tap of the window.
 struct Tap {
-    /// Its row and column there.
+    /// The row and column in the window.
     place: [usize; 2],
-    /// The rows and columns of the output at which it sees an element.
+    /// The rows and columns of the output for which it reads an element.
     rows: Range<usize>,
     columns: Range<usize>,
-    /// The element's row and column for the first of each.
+    /// The row and column of the element that it reads for the first of these.
     first: [usize; 2],
 }
 
 impl Tap {
-    /// The tap of this number, counted row by row. Not by an iterator: the loops over rows would be compiled apart from those over
-    /// taps in some builds, and a convolutional network took a thirtieth longer.
+    /// The tap with this number, counted row by row. Not an iterator, which the compiler does not always inline.
     fn new(sizes: &Sizes, number: usize) -> Self {
         let [vertical, horizontal] = sizes.conv.windows;
         let ([height, width], [rows, columns]) = (sizes.from, sizes.to);
@@ -56,9 +55,8 @@ impl Tap {
         Self { place: [y, x], rows, columns, first }
     }
 
-    /// Where windows move by one and rows are as long in the output as in the image, what a tap sees is the image, shifted:
-    /// the elements of the output and those of the image that run beside each other. Those over the edge at the left and
-    /// right belong to the padding.
+    /// With stride 1 and equal row lengths, the tap reads the image shifted by an offset. Returns the corresponding ranges of the
+    /// output and the image. Elements that wrap at the left and right edge belong to the padding.
     fn shifted(&self, sizes: &Sizes) -> Option<(Range<usize>, Range<usize>)> {
         let moves_by_one = sizes.conv.windows.iter().all(|window| window.stride == 1);
         let width = sizes.from[1];
@@ -71,8 +69,8 @@ impl Tap {
         Some((start..end, first..first + (end - start)))
     }
 
-    /// `before` are the rows of the taps before this one.
-    fn unfold<T: Gemm>(&self, sizes: &Sizes, channel: &[T], before: &[T], out: &mut [T]) {
+    /// Writes the row of this tap. `before` contains the rows of the previous taps.
+    fn copy_row<T: Gemm>(&self, sizes: &Sizes, channel: &[T], before: &[T], out: &mut [T]) {
         let [rows, cols] = sizes.to;
         if let Some((to, from)) = self.shifted(sizes) {
             out[..to.start].fill(T::ZERO);
@@ -81,7 +79,7 @@ impl Tap {
             self.clear_edges(out, cols);
         } else if let Some(above) = self.one_stride_before(sizes, before, 0) {
             out[..(rows - 1) * cols].copy_from_slice(&above[cols..]);
-            self.unfold_rows(sizes, channel, rows - 1..rows, out);
+            self.copy_rows(sizes, channel, rows - 1..rows, out);
         } else if let Some(beside) = self.one_stride_before(sizes, before, 1) {
             let last = out.len() - 1;
             out[..last].copy_from_slice(&beside[1..]);
@@ -92,12 +90,12 @@ impl Tap {
                 out[(row + 1) * cols - 1] = seen.map_or(T::ZERO, |(y, x)| channel[y * sizes.from[1] + x]);
             }
         } else {
-            self.unfold_rows(sizes, channel, 0..rows, out);
+            self.copy_rows(sizes, channel, 0..rows, out);
         }
     }
 
-    /// The row of the tap that sees at the next place along an axis what this one sees here: the two are as far apart as windows
-    /// move. It is much quicker to copy that than to look at every other element again.
+    /// The row of the tap one stride before this one along an axis. It reads the same elements one place later, and copying them
+    /// is much faster than a strided read of the image.
     fn one_stride_before<'b, T>(&self, sizes: &Sizes, before: &'b [T], axis: usize) -> Option<&'b [T]> {
         let window = sizes.conv.windows[axis];
         if !window.stride.is_multiple_of(window.dilation) {
@@ -110,8 +108,8 @@ impl Tap {
         before.get(number * places..(number + 1) * places)
     }
 
-    /// What the tap sees in some rows of the output.
-    fn unfold_rows<T: Gemm>(&self, sizes: &Sizes, channel: &[T], which: Range<usize>, out: &mut [T]) {
+    /// Writes the elements that the tap reads for some rows of the output.
+    fn copy_rows<T: Gemm>(&self, sizes: &Sizes, channel: &[T], which: Range<usize>, out: &mut [T]) {
         let (width, cols) = (sizes.from[1], sizes.to[1]);
         let [vertical, horizontal] = sizes.conv.windows.map(|window| window.stride);
         for row in which {
@@ -125,7 +123,7 @@ impl Tap {
         }
     }
 
-    fn fold_back<T: Gemm>(&self, sizes: &Sizes, from: &mut [T], channel: &mut [T]) {
+    fn add_back<T: Gemm>(&self, sizes: &Sizes, from: &mut [T], channel: &mut [T]) {
         let (width, cols) = (sizes.from[1], sizes.to[1]);
         if let Some((seen, to)) = self.shifted(sizes) {
             self.clear_edges(from, cols);
@@ -140,7 +138,7 @@ impl Tap {
         }
     }
 
-    /// Puts 0 where the tap is beside the image.
+    /// Sets the entries left and right of the image to 0.
     fn clear_edges<T: Gemm>(&self, places: &mut [T], cols: usize) {
         if self.columns.len() == cols {
             return;

@@ -1,6 +1,4 @@
-//! Elements chosen by indices that are data.
-//!
-//! All indices are checked before anything is written, so a bad one leaves everything as it was.
+//! Gather, scatter and one-hot. All indices are checked before a kernel writes.
 
 use super::dispatch::{any, byte_or_number, host, host_mut, number};
 use super::loop_nest::{LoopNest, Segment};
@@ -12,17 +10,17 @@ use crate::layout::Layout;
 use crate::shape::RawElement;
 use crate::storage::{View, ViewMut};
 
-/// Fails for the first index that is not below `len`. Those that the host has written are known.
+/// Fails with the first index that is not below `len`. Skips the check if the range of uploaded indices is known.
 pub(super) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<()> {
     if indices.are_indices_below(len) {
         return Ok(());
     }
     let indices = Source::<i64>::distinct(op, indices)?;
-    // As numbers without a sign, those below 0 are beyond all that there are.
+    // As unsigned numbers, negative indices exceed every length.
     let is_bad = |&index: &i64| index.cast_unsigned() >= len as u64;
     let mut bad = None;
     indices.blocks::<256>(0..indices.len(), |_, block| {
-        // Without a branch on each, so that the loop vectorizes.
+        // Without a branch per element, so that the loop vectorizes.
         if block.iter().fold(false, |any, index| any | is_bad(index)) {
             bad = bad.or_else(|| block.iter().copied().find(is_bad));
         }
@@ -30,7 +28,7 @@ pub(super) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<(
     bad.map_or(Ok(()), |index| Err(Error::IndexOutOfRange { op, index, len }))
 }
 
-/// The strides of a layout, but 0 along `axis`: there the index says where to go.
+/// The strides of a layout, with 0 along `axis`, which the index addresses.
 fn strides_without_axis(layout: &Layout, axis: usize) -> impl Fn(usize) -> usize + Clone {
     let layout = *layout;
     move |other| if other == axis { 0 } else { layout.strides().get(other).copied().unwrap_or(0) }
@@ -77,7 +75,7 @@ fn gather_part<T: RawElement>(
     for Segment { starts: [index, base], len } in nest.segments(start..start + out.len()) {
         let Some(now) = out.split_off_mut(..len) else { return };
         if s == 0 && t == 1 {
-            // One index for a run of elements, as in a look-up of rows.
+            // One index for contiguous elements, as in an embedding lookup.
             let base = base + indices[index] as usize * stride;
             now.copy_from_slice(&data[base..base + len]);
         } else if s == 1 {
@@ -95,7 +93,7 @@ fn gather_part<T: RawElement>(
 
 /// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd).
 ///
-/// Stays on one thread: several elements may go to one place, and their order is fixed.
+/// Uses one thread, because several elements may add to one output, in a fixed order.
 #[inline(never)]
 pub(super) fn scatter_add(
     op: &'static str,
@@ -156,7 +154,7 @@ pub(super) fn one_hot(
     let classes = out.layout().shape().dims().last().copied().unwrap_or(0);
     check(op, indices, classes)?;
     let indices = Source::<i64>::new(op, indices)?;
-    // Without classes there are no elements: otherwise the check had failed.
+    // Without classes there are no indices; otherwise the check has failed.
     let classes = classes.max(1);
     byte_or_number!(op, out.dtype(), T => {
         let out = host_mut::<T>(op, out)?;

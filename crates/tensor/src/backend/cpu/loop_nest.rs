@@ -165,15 +165,14 @@ fn advance<const N: usize>(places: [usize; N], count: usize, strides: [usize; N]
     array::from_fn(|operand| places[operand].wrapping_add(count.wrapping_mul(strides[operand])))
 }
 
-/// Rows of the tiles in [`LoopNest::tiles`]: as many elements as share a cache line, or a few lines' worth of small ones.
+/// The number of rows of a tile: the elements of about one cache line.
 pub(super) const TILE: usize = 16;
 
 impl<const N: usize> LoopNest<N> {
-    /// The elements numbered `range`, each once, as pieces of at most `width` elements of the innermost loop, in tiles rather
-    /// than in order. `visit` gets each piece and the number of its first element, counted from the start of the range.
+    /// Visits the elements with numbers in `range` in tiles of up to [`TILE`] rows by `width` elements of the innermost loop.
     ///
-    /// For operands whose innermost stride is large, as of a transposed matrix: neighbors in memory are then visited
-    /// by neighboring rows of the loop, and in a tile they are visited while their cache line is still there.
+    /// For operands with a large innermost stride, such as transposed matrices. Their neighbors in memory belong to neighboring
+    /// rows of the loop, and a tile visits them while their cache line is cached.
     pub(super) fn tiles(&self, range: Range<usize>, width: usize, visit: &mut dyn FnMut(Tile<'_, N>)) {
         let strides = self.inner();
         let mut segments = self.segments(range).peekable();
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn operands_without_gaps_leave_one_loop() {
+    fn contiguous_operands_need_one_loop() {
         let layout = contiguous(&[2, 3, 4]);
         let nest = LoopNest::new([&layout, &layout]);
         assert!(nest.is_line());
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_on_a_matrix_leaves_one_turn_per_row() {
+    fn a_broadcast_row_needs_one_segment_per_row() {
         let matrix = contiguous(&[2, 3]);
         let row = contiguous(&[3]).broadcast_to("add", matrix.shape()).unwrap();
         let nest = LoopNest::new([&matrix, &row]);
@@ -331,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_visited_several_times_each_are_known() {
+    fn repeated_elements_are_detected() {
         let column = contiguous(&[2, 3, 1]);
         let shape = |dims: &[usize]| Shape::new(dims).unwrap();
         let repeats =
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn negative_strides_lead_back_and_fuse() {
+    fn negative_strides_fuse() {
         let back = 0usize.wrapping_sub(1);
         let rows = LoopNest::from_axes([(2, [4]), (4, [back])].into_iter(), [3]);
         let expected = [3, 2, 1, 0, 7, 6, 5, 4];
@@ -358,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_a_walk_visits_the_places_of_the_layout() {
+    fn every_range_visits_the_positions_of_the_layout() {
         let base = contiguous(&[3, 4, 5]);
         let layouts = [
             base,
@@ -381,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_visit_every_place_once_and_know_its_number() {
+    fn tiles_visit_every_element_once_with_its_number() {
         let base = contiguous(&[37, 3, 41]);
         for layout in [base, base.permuted("t", &[2, 0, 1]).unwrap(), base.permuted("t", &[2, 1, 0]).unwrap()]
         {

@@ -1,14 +1,13 @@
-//! Matrix products, by the `gemm` crates.
+//! Matrix products with the `gemm` crates.
 //!
-//! They take operands with any strides, so little is copied here. The output's rows are cut into panels by the shape
-//! alone, each panel is one call on one thread, and so the number of threads changes no bit of the result.
+//! The crates support operands with any strides. The output is split into panels of rows, and each panel is one call on one
+//! thread. The panels depend only on the shape, so results do not depend on the number of threads.
 //!
-//! Memory that is not accounted for: a call packs parts of its operands into buffers of its own, one of the size of the
-//! second-level cache that each thread keeps once it has multiplied, and others from the system that are freed before
-//! the call returns. They belong on the line of memory outside the allocators.
+//! The allocators do not account for the packing buffers of the `gemm` crates. Each thread keeps one buffer of the size of the
+//! L2 cache, and frees others before the call returns.
 //!
-//! Plain loops multiply very few numbers ([`small`]) and integers ([`plain`]). They also multiply floats on a thread that
-//! ends and has dropped the buffer of the `gemm` crates.
+//! Simple loops multiply very small matrices ([`small`]) and integers ([`scalar`]). They also multiply floats on a thread that
+//! is exiting and has dropped its packing buffer.
 
 mod scalar;
 mod small;
@@ -26,19 +25,18 @@ use crate::layout::Layout;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
-/// Multiplications that one thread does in about the time that sharing them out is worth, a third of a millisecond. Smaller
-/// products stay whole: on virtual machines it takes the thread that asks 70 µs to wake another one.
+/// The largest number of multiplications that one thread computes alone, in about a third of a millisecond. On virtual
+/// machines it takes 70 µs to wake another thread.
 const SMALL: usize = 16 << 20;
 
-/// Multiplications that a panel should have.
+/// The target number of multiplications of a panel.
 const PANEL: usize = 1 << 20;
 
-/// Panels to aim for in one matrix.
+/// The target number of panels of a matrix.
 const PANELS: usize = 4;
 
-/// Least and most rows of a panel. Each packs the right operand anew, which few rows do not pay for if that one is a
-/// transpose: 1024 × 512 by the transpose of 128 × 512 runs at 52, 83, 110, 135, 150 GFLOP/s with panels of 32, 64, 128,
-/// 256, 512 rows.
+/// The minimum and maximum number of rows of a panel. Each panel packs the right operand again, which is expensive for a
+/// transposed operand and few rows.
 const PANEL_ROWS: (usize, usize) = (32, 256);
 
 /// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
@@ -104,7 +102,7 @@ fn general(
 
 /// See [`Workspace::MatMul`](crate::backend::Workspace::MatMul).
 pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType) -> usize {
-    // The usual right operand: contiguous rows.
+    // The rows of the right operand usually are contiguous.
     if rhs.strides().last() == Some(&1) {
         return 0;
     }
@@ -114,13 +112,13 @@ pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType) -> usize {
     }
 }
 
-/// Whether the right operand is copied so that its rows lie side by side. Each panel would else rearrange it anew, which takes
-/// a quarter of the time of 512 × 512 by a transposed 512 × 512, and two thirds of that of 128 × 512.
+/// Whether the right operand is first copied to row-major order. Otherwise each panel would transpose it again, which takes a
+/// quarter of the time of a 512 × 512 product, and more for fewer rows.
 fn is_packed(a: &MatrixBatch<'_>, b: &MatrixBatch<'_>) -> bool {
     a.axes == 0 && b.col_stride != 1 && panel_rows(a.rows, a.multiplications(b)) < a.rows
 }
 
-/// Makes every row of `out` a copy of a vector.
+/// Broadcasts a vector to the rows of `out`.
 #[inline]
 fn broadcast_rows<T: Copy>(vector: &[T], layout: &Layout, out: &mut [T]) {
     let (&[columns], &[stride]) = (layout.shape().dims(), layout.strides()) else { return };
@@ -145,7 +143,7 @@ struct Factors<'a> {
     b: MatrixBatch<'a>,
 }
 
-/// Multiplies all matrices of the factors, panel by panel, each by one call of `product`.
+/// Computes a batched product, with one call of `product` per panel.
 fn multiply<T: Number>(
     workers: &Workers,
     factors: &Factors<'_>,
@@ -157,7 +155,7 @@ fn multiply<T: Number>(
     let op = *op;
     let (left, right) = (host::<T>(op, lhs)?, host::<T>(op, rhs)?);
     let out = host_mut::<T>(op, out)?;
-    // A missing workspace is an error before the bias is written.
+    // Fails for a missing workspace before it writes the bias.
     let packed = if is_packed(a, b) { b.rows * b.cols } else { 0 };
     let rows = scratch::<T>(op, workspace, packed)?;
     let target = match bias {
@@ -205,7 +203,7 @@ fn multiply<T: Number>(
     Ok(())
 }
 
-/// How many of `m` rows a panel of a product with so many multiplications has.
+/// The number of rows of a panel, for a product of `m` rows.
 const fn panel_rows(m: usize, multiplications: usize) -> usize {
     if multiplications <= SMALL {
         return m;
@@ -219,7 +217,7 @@ const fn panel_rows(m: usize, multiplications: usize) -> usize {
     rows.next_multiple_of(8)
 }
 
-/// Matrices in the last two axes of a layout, one for each index into the leading axes.
+/// A batch of matrices: the last two axes of a layout, for each index of the leading axes.
 #[derive(Debug)]
 struct MatrixBatch<'a> {
     layout: &'a Layout,
@@ -232,7 +230,7 @@ struct MatrixBatch<'a> {
 }
 
 impl<'a> MatrixBatch<'a> {
-    /// `None` for a layout of fewer than two axes.
+    /// Returns `None` for a layout with fewer than two axes.
     #[inline]
     fn new(layout: &'a Layout) -> Option<Self> {
         let ([leading @ .., rows, cols], [.., row_stride, col_stride]) =
@@ -240,7 +238,7 @@ impl<'a> MatrixBatch<'a> {
         else {
             return None;
         };
-        // Along an axis of size 1 no step is ever taken, and its stride may be anything.
+        // The stride of an axis of size 1 is arbitrary.
         let stride = |size: usize, stride: usize| if size == 1 { 1 } else { stride };
         Some(Self {
             layout,
@@ -252,12 +250,12 @@ impl<'a> MatrixBatch<'a> {
         })
     }
 
-    /// The multiplications of the product of one of these with one of those.
+    /// The number of multiplications of one product with a matrix of `rhs`.
     const fn multiplications(&self, rhs: &MatrixBatch<'_>) -> usize {
         self.rows.saturating_mul(rhs.cols).saturating_mul(self.cols)
     }
 
-    /// The matrix that starts at a place in `data`.
+    /// The matrix at offset `start` of `data`.
     fn matrix<'d, T>(&self, data: &'d [T], start: usize) -> Matrix<'d, T> {
         let Self { rows, cols, row_stride, col_stride, .. } = *self;
         Matrix { data: &data[start..], rows, cols, row_stride, col_stride }
@@ -278,27 +276,27 @@ pub(super) struct Matrix<'a, T> {
     col_stride: usize,
 }
 
-/// What a product does to its target.
+/// Whether a product overwrites its output or adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Output {
-    /// It becomes the product.
+    /// `out = lhs · rhs`.
     Overwrite,
-    /// The product is added to it.
+    /// `out += lhs · rhs`.
     Accumulate,
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// Rows that lie one after the other from the start of `data` on.
+    /// Creates a contiguous row-major matrix.
     pub(super) const fn rows(data: &'a [T], rows: usize, cols: usize) -> Self {
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub(super) const fn row_count(&self) -> usize {
         self.rows
     }
 
-    /// The same elements with rows and columns exchanged.
+    /// The transposed matrix.
     pub(super) const fn transposed(self) -> Self {
         Self {
             rows: self.cols,
@@ -309,19 +307,19 @@ impl<'a, T> Matrix<'a, T> {
         }
     }
 
-    /// So many columns from number `first` on.
+    /// `cols` columns, starting at column `first`.
     fn columns(&self, first: usize, cols: usize) -> Self {
         Self { data: &self.data[first * self.col_stride..], cols, ..*self }
     }
 
-    /// The data up to the last element, checked against the strides.
+    /// The data up to the last element. Panics if the strides exceed the data.
     fn extent(&self) -> &'a [T] {
         let last = (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride;
         &self.data[..=last]
     }
 }
 
-/// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
+/// `out = lhs · rhs` or `out += lhs · rhs` for a contiguous `out`. No size may be 0.
 pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Output) {
     #[cfg(test)]
     GEMM_CALL.with_borrow_mut(|call| {
@@ -347,29 +345,27 @@ pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T
     }
 }
 
-/// Whether this thread has the buffer that the `gemm` crates pack operands into. They panic without it, which aborts the process
-/// in the destructor of a thread-local value: there a thread may have dropped its buffer already.
+/// Whether this thread has a packing buffer of the `gemm` crates. An exiting thread may have dropped it before the destructors of
+/// other thread-local values run. The crates would panic then, and abort the process.
 fn has_pack_buffer() -> bool {
     L2_SLAB.try_with(|_| ()).is_ok()
 }
 
-/// How deep a product is at most that is made at once: what the kernels read then stays in the caches (a quarter to a third
-/// faster at a depth of 512, where they would take it whole).
+/// The largest depth of one call. The operands then stay in the caches, which is a quarter faster at a depth of 512.
 const DEPTH: usize = 256;
 
-/// As [`gemm`], by the kernels of the `gemm` crates.
+/// Like [`gemm`], with one call of the `gemm` crates.
 fn gemm_block<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Output) {
     let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
-    // Once per panel, which costs nothing beside the product, and what the kernel is allowed to touch rests on it.
+    // The safety of the call depends on these sizes.
     assert_eq!((rhs.rows, out.len()), (k, m * n));
     let (left, right) = (lhs.extent(), rhs.extent());
-    // The kernels want columns of the output to be contiguous. So they are given the transposed product
-    // outᵀ = rhsᵀ lhsᵀ, which is the same numbers in the same places.
+    // The kernels expect contiguous columns of the output, so they compute the transposed product outᵀ = rhsᵀ lhsᵀ.
     let kernel = T::kernel();
-    // The kernel was chosen for the instructions that this processor has. It reads element (i, j) of an operand at
-    // `i * row_stride + j * col_stride` from its start, and writes the n × m elements of outᵀ at `i + j * n`.
-    // SAFETY: the places read are in the slices that `extent` gave, whose lengths were checked; those written are the
-    // elements of `out`, as asserted, which is borrowed exclusively, so it overlaps neither operand.
+    // `T::kernel` selects a kernel that this processor supports. It reads element (i, j) of an operand at offset
+    // `i * row_stride + j * col_stride`, and writes the n × m elements of outᵀ at offsets `i + j * n`.
+    // SAFETY: `extent` has checked that all offsets read are within its slices. The assertion checks that all offsets written
+    // are within `out`, which is borrowed exclusively and therefore overlaps neither operand.
     unsafe {
         kernel(
             n,
@@ -395,9 +391,14 @@ fn gemm_block<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], ta
     }
 }
 
-/// dst ← alpha·dst + beta·lhs·rhs for dst of m × n elements and lhs of m × k: the sizes m, n, k; dst with its column
-/// and row stride and whether it is read; lhs and rhs, each with column and row stride; alpha and beta; whether to
-/// conjugate dst, lhs, rhs; how many threads.
+/// A kernel for dst = alpha·dst + beta·lhs·rhs. The arguments are:
+///
+/// - the sizes m, n and k,
+/// - dst with its column and row stride, and whether to read it,
+/// - lhs and rhs, each with column and row stride,
+/// - alpha and beta,
+/// - whether to conjugate dst, lhs and rhs,
+/// - the number of threads.
 pub(super) type Product<T> = unsafe fn(
     usize,
     usize,
@@ -422,7 +423,7 @@ pub(super) type Product<T> = unsafe fn(
 
 /// A float type that a `gemm` crate supports.
 pub(super) trait Gemm: Float {
-    /// The fastest kernel for this processor, chosen at the first call.
+    /// The fastest kernel for this processor, selected at the first call.
     fn kernel() -> Product<Self>;
 }
 

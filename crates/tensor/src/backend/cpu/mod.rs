@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_backend_touches_no_memory_and_has_no_values() {
+    fn a_dry_backend_accesses_no_memory_and_has_no_values() {
         for (name, result) in results(&DryBackend::new()) {
             assert_eq!(result, Ok(()), "{name}");
         }
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_knows_how_many_threads_it_has() {
+    fn a_backend_has_the_requested_number_of_threads() {
         for threads in [1, 3] {
             assert_eq!(CpuBackend::new(threads).unwrap().threads(), threads);
         }

@@ -9,7 +9,7 @@ use crate::backend::{AdamStep, LionStep, RmsPropStep, SgdStep};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
-/// Elements of a strided gradient that are copied at a time.
+/// The number of elements of a strided gradient that are copied at a time.
 const GATHER: usize = 256;
 
 /// Calls `f` with each parameter, its state and its gradient.
@@ -27,7 +27,7 @@ fn update2<T: Float>(
     });
 }
 
-/// As [`update2`], with two states.
+/// Like [`update2`], with two states.
 fn update3<T: Float>(
     workers: &Workers,
     slices: [&mut [T]; 3],
@@ -57,7 +57,7 @@ pub(super) fn sgd(
         let param = host_mut::<T>(op, param)?;
         let descend = |p: &mut T, g: T| *p = *p - lr * (g + decay * *p);
         if param.len() <= LIGHT && momentum.is_none() && let Some(grad) = grad.host_contiguous::<T>() {
-            // A small parameter, without the setup of the general case.
+            // Small parameters skip the setup of the general case.
             simd::zip(param, grad, descend);
             return Ok(());
         }
@@ -87,7 +87,7 @@ pub(super) fn adam(
 ) -> Result<()> {
     let (coupled, decoupled) =
         if step.decoupled { (0.0, step.weight_decay) } else { (step.weight_decay, 0.0) };
-    // The corrections for means that started at 0.
+    // The bias corrections of the means, which start at 0.
     let t = step.step as f64;
     let rate = step.lr / (1.0 - step.beta1.powf(t));
     let scale = (1.0 - step.beta2.powf(t)).sqrt().recip();
@@ -122,7 +122,7 @@ pub(super) fn rms_prop(
         let [lr, decay, keep, epsilon] =
             [step.lr, step.weight_decay, step.momentum, step.epsilon].map(T::from_f64);
         let [smoothing, share] = [step.smoothing, 1.0 - step.smoothing].map(T::from_f64);
-        // The gradient over the root of the mean of its squares, of which it becomes a part.
+        // Updates the mean of squares and returns g / (√v + epsilon).
         let scaled = |p: T, g: T, v: &mut T| {
             let g = g + decay * p;
             *v = smoothing * *v + share * (g * g);
@@ -161,7 +161,7 @@ pub(super) fn lion(
         let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, mean)?];
         update2(workers, state, &grad, |[p, m], g| {
             let direction = beta1 * *m + share1 * g;
-            // A NaN fails both comparisons and is the step itself.
+            // For NaN both comparisons are false, and the step is NaN.
             let step = if direction > zero {
                 lr
             } else if direction < zero {

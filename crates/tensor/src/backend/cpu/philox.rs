@@ -1,24 +1,23 @@
 //! Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
 //! 1, 2, 3", SC 2011.
 //!
-//! A block of random bits is a function of a key and a counter, without state. So any part of a stream can be made at
-//! any time by any thread, on any device, and comes out the same.
+//! A block of random bits is a pure function of a key and a counter. So any thread and any device can compute any part of a
+//! stream.
 
 use std::array;
 
 use crate::backend::RandomKey;
 
-/// Rounds of mixing; the authors' choice with a margin of safety.
+/// The number of rounds that the authors recommend.
 const ROUNDS: usize = 10;
 
-/// The multipliers of the two halves of the counter.
+/// The multipliers of counter words 0 and 2.
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 
-/// What is added to the key after each round: the golden ratio and √3 - 1, as 32-bit fractions.
+/// The increments of the key per round: the golden ratio and √3 - 1, as 32-bit fractions.
 const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// The generator: 128 random bits for each counter. `L` counters side by side, word by word, so that loops over them
-/// vectorize.
+/// Generates 128 random bits for each of `L` counters. Words are stored lane by lane, so that the loop vectorizes.
 #[inline(always)]
 fn philox4x32<const L: usize>(mut counter: [[u32; L]; 4], mut key: [u32; 2]) -> [[u32; L]; 4] {
     for round in 0..ROUNDS {
@@ -27,8 +26,8 @@ fn philox4x32<const L: usize>(mut counter: [[u32; L]; 4], mut key: [u32; 2]) -> 
         }
         let before = counter;
         for i in 0..L {
-            let [low, high] = halves(u64::from(before[0][i]) * u64::from(MULTIPLIERS[0]));
-            let [other_low, other_high] = halves(u64::from(before[2][i]) * u64::from(MULTIPLIERS[1]));
+            let [low, high] = low_high(u64::from(before[0][i]) * u64::from(MULTIPLIERS[0]));
+            let [other_low, other_high] = low_high(u64::from(before[2][i]) * u64::from(MULTIPLIERS[1]));
             counter[0][i] = other_high ^ before[1][i] ^ key[0];
             counter[1][i] = other_low;
             counter[2][i] = high ^ before[3][i] ^ key[1];
@@ -38,17 +37,19 @@ fn philox4x32<const L: usize>(mut counter: [[u32; L]; 4], mut key: [u32; 2]) -> 
     counter
 }
 
-/// `L` blocks of a fill from number `first` on, word by word: the seed is the key; the block's number and the fill's are
-/// the counter.
+/// Generates `L` blocks, starting at number `first`. The seed is the key; the block's number and the sequence are the counter.
 #[inline(always)]
 pub(super) fn blocks<const L: usize>(key: RandomKey, first: u64) -> [[u32; L]; 4] {
-    let numbers: [[u32; 2]; L] = array::from_fn(|i| halves(first.wrapping_add(i as u64)));
-    let [c, d] = halves(key.sequence);
-    philox4x32([numbers.map(|[low, _]| low), numbers.map(|[_, high]| high), [c; L], [d; L]], halves(key.seed))
+    let numbers: [[u32; 2]; L] = array::from_fn(|i| low_high(first.wrapping_add(i as u64)));
+    let [c, d] = low_high(key.sequence);
+    philox4x32(
+        [numbers.map(|[low, _]| low), numbers.map(|[_, high]| high), [c; L], [d; L]],
+        low_high(key.seed),
+    )
 }
 
-/// The lower and the upper half.
-const fn halves(wide: u64) -> [u32; 2] {
+/// The low and the high 32 bits.
+const fn low_high(wide: u64) -> [u32; 2] {
     [wide as u32, (wide >> 32) as u32]
 }
 
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_generator_gives_the_published_known_answers() {
+    fn the_generator_reproduces_the_published_vectors() {
         // From the test vectors of the authors' Random123 library, `kat_vectors`.
         let ones = u32::MAX;
         let cases = [
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_side_by_side_are_those_made_one_by_one() {
+    fn vectorized_blocks_equal_single_blocks() {
         let key = RandomKey { seed: 12_345_678_901_234, sequence: 98_765_432_109_876 };
         for first in [0, 7, u64::from(u32::MAX) - 5] {
             let many = blocks::<16>(key, first);

@@ -1,4 +1,4 @@
-//! Pools: the largest or the mean of what windows see of each plane.
+//! Max and mean pools over the planes of a view.
 
 use super::dispatch::{float, host_mut};
 use super::fold::{Sum, fold_slice};
@@ -10,17 +10,17 @@ use crate::backend::{Pool, PoolAxis, not_host};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
-/// Height and width of the planes that make up a view.
+/// The height and width of a plane.
 fn plane(dims: &[usize]) -> [usize; 2] {
     let size = |back: usize| dims.len().checked_sub(back).map_or(1, |axis| dims[axis]);
     [size(2), size(1)]
 }
 
-/// How the planes of a pool are gone through.
+/// The algorithm of a pool.
 enum Path {
     Pool2x2(Pool2x2),
     Sliding(Sliding),
-    /// Window by window.
+    /// One window at a time, for adaptive pools.
     Generic,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn forward(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     if out.layout().shape().elements() == 0 {
-        // The planes of no images may have more elements than can be counted.
+        // Without images, the number of elements of a plane may overflow.
         return Ok(());
     }
     let (from, to) = (plane(input.layout().shape().dims()), plane(out.layout().shape().dims()));
@@ -73,14 +73,14 @@ pub(super) fn forward(
     })
 }
 
-/// The first of the largest elements that a window sees, and where it is; NaN wins.
+/// The index and value of the first maximum of a window; NaN is the maximum.
 fn largest<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize; 2]) -> (usize, T) {
     let (columns, _) = axes[1].window_elements(at[1], from[1]);
     let mut best = None;
     for y in axes[0].window_elements(at[0], from[0]).0 {
         for x in columns.clone() {
             let (place, value) = (y * from[1] + x, input[y * from[1] + x]);
-            // Once NaN is the best, nothing is larger.
+            // A NaN stays the maximum.
             if best.is_none_or(|(_, best): (usize, T)| value > best || value.is_nan() && !best.is_nan()) {
                 best = Some((place, value));
             }
@@ -90,7 +90,7 @@ fn largest<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [us
 }
 
 fn mean<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize; 2]) -> T {
-    // The mean of the whole, as many networks end.
+    // Global average pooling.
     if axes == [PoolAxis::Adaptive { outputs: 1 }; 2] {
         return fold_slice::<T, Sum>(input) / T::from_f64(input.len() as f64);
     }
@@ -132,7 +132,7 @@ pub(super) fn backward(
             let first = start / of_in;
             let mut best = WindowMax::default();
             for (number, out) in (first..).zip(part.chunks_mut(of_in)) {
-                // There is none for a mean, which does not look.
+                // The input of a mean is empty.
                 let input = input.get(number * of_in..(number + 1) * of_in).unwrap_or_default();
                 let grad = &grad[number * of_out..][..of_out];
                 match &path {
@@ -155,7 +155,7 @@ pub(super) fn backward(
     })
 }
 
-/// Gives each element that a window sees its share.
+/// Adds the gradient of a mean to the elements of its window.
 fn add_mean_grad<T: Float>(out: &mut [T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize; 2], grad: T) {
     let ((rows, high), (columns, wide)) =
         (axes[0].window_elements(at[0], from[0]), axes[1].window_elements(at[1], from[1]));

@@ -1,11 +1,11 @@
-//! Pools of two by two elements side by side, which are the usual ones: each element is seen by one window, so a row of
-//! windows is a loop over the pairs of two rows, and backward writes each element once.
+//! 2 × 2 pools with stride 2, the most common pools. Each element belongs to one window, so a row of windows is a loop over the
+//! pairs of two rows, and the backward pass writes each element once.
 
 use super::number::Float;
 use super::simd::{self, Loop};
 use crate::backend::{Pool, PoolAxis, Window};
 
-/// Windows of two by two elements side by side, over a plane.
+/// The 2 × 2 windows of a plane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pool2x2 {
     from: [usize; 2],
@@ -13,7 +13,7 @@ pub(super) struct Pool2x2 {
 }
 
 impl Pool2x2 {
-    /// `None` if the windows are others.
+    /// Returns `None` for other windows.
     pub(super) fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Option<Self> {
         let pairs = PoolAxis::Sliding(Window { stride: 2, ..Window::new(2) });
         (axes == [pairs; 2] && to[1] > 0).then_some(Self { from, to })
@@ -34,7 +34,7 @@ impl Pool2x2 {
         }
     }
 
-    /// Writes all of `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
+    /// Overwrites `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
     pub(super) fn backward<T: Float>(self, pool: Pool, input: &[T], grad: &[T], out: &mut [T]) {
         match pool {
             Pool::Max => simd::run(Backward { pool2x2: self, input, grad, out, of: to_first_largest }),
@@ -43,7 +43,7 @@ impl Pool2x2 {
     }
 }
 
-/// The gradient goes to the first of the largest; NaN wins. No branches: what wins is as good as random.
+/// Passes the gradient to the first maximum; NaN is the maximum. Without branches, because they would be unpredictable.
 #[inline(always)]
 fn to_first_largest<T: Float>([a, b, c, d]: [T; 4], grad: T) -> [T; 4] {
     let best = d.larger(c.larger(b.larger(a)));
@@ -51,7 +51,7 @@ fn to_first_largest<T: Float>([a, b, c, d]: [T; 4], grad: T) -> [T; 4] {
     [a, b & !a, c & !(a | b), !(a | b | c)].map(|wins| if wins { grad } else { T::ZERO })
 }
 
-/// Gives each element a quarter of its window's gradient.
+/// The backward pass of a mean: each element receives a quarter of its window's gradient.
 struct MeanBackward<'a, T> {
     pool2x2: Pool2x2,
     grad: &'a [T],
@@ -73,7 +73,7 @@ impl<T: Float> Loop for MeanBackward<'_, T> {
                 right.fill(T::ZERO);
             }
         }
-        // What no window sees.
+        // Elements outside of all windows.
         rest.fill(T::ZERO);
     }
 }
@@ -123,8 +123,8 @@ impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Loop for Backward<'_, T, F> {
 }
 
 impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Backward<'_, T, F> {
-    /// Rows of at least `N` windows, so many at a time: planes are rarely as wide as the widest registers, for which the
-    /// compiler would cut a loop of any length.
+    /// Processes rows of at least `N` windows, `N` at a time. Planes are often narrower than the vector length that the compiler
+    /// would choose.
     #[inline(always)]
     fn in_tiles<const N: usize>(self) {
         let Pool2x2 { from: [_, width], to: [_, wide] } = self.pool2x2;
@@ -134,11 +134,11 @@ impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Backward<'_, T, F> {
             let ((upper, lower), (up, low)) = (rows.split_at(width), now.split_at_mut(width));
             let (upper, lower) = (upper.as_chunks::<2>().0, lower.as_chunks::<2>().0);
             let ((up, right), (low, below)) = (up.as_chunks_mut::<2>(), low.as_chunks_mut::<2>());
-            // What no window sees.
+            // Elements outside of all windows.
             right.fill(T::ZERO);
             below.fill(T::ZERO);
             for start in (0..wide).step_by(N) {
-                // The last tile begins earlier, and writes some elements again.
+                // The last tile overlaps the tile before it.
                 let start = start.min(wide.saturating_sub(N));
                 let seen = upper[start..].first_chunk::<N>().zip(lower[start..].first_chunk::<N>());
                 let out = up[start..].first_chunk_mut::<N>().zip(low[start..].first_chunk_mut::<N>());
@@ -153,7 +153,7 @@ impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Backward<'_, T, F> {
     }
 }
 
-/// What the elements of two rows get: as values, so that the compiler knows that nothing overlaps.
+/// The gradients of the elements of two rows, by value, so that the compiler knows that nothing aliases.
 #[inline(always)]
 fn tile<T: Float, const N: usize>(
     (upper, lower): (&[[T; 2]; N], &[[T; 2]; N]),

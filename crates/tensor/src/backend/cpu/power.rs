@@ -1,21 +1,21 @@
-//! xʸ in single precision without branches, calls and tables, so that loops over it vectorize.
+//! xʸ in single precision, without branches, calls and tables, so that loops vectorize.
 
 use super::angle::ROUNDER;
 use super::erf::fused_horner;
 use super::number::Float;
 use super::simd::{self, Loop};
 
-/// x ← xʸ for all numbers x, with one y.
+/// `x = xʸ`, in place, with one y for all x.
 pub(super) fn raise<T: Float>(bases: &mut [T], exponent: T) {
     simd::run(Raise { bases, exponent });
 }
 
-/// x ← xʸ for all numbers x, each with the y at its place.
+/// `x[i] = x[i]^y[i]`, in place.
 pub(super) fn raise_each<T: Float>(bases: &mut [T], exponents: &[T]) {
     simd::run(RaiseEach { bases, exponents });
 }
 
-// Loops of their own: a closure with so long a function in it would not be inlined into one.
+// Custom loops, because the compiler does not inline closures with such a long body.
 
 struct Raise<'a, T> {
     bases: &'a mut [T],
@@ -49,10 +49,9 @@ impl<T: Float> Loop for RaiseEach<'_, T> {
     }
 }
 
-/// xʸ as 2^(y log₂ |x|), with the logarithm in double precision: within two units in the last place.
+/// xʸ = 2^(y log₂ |x|), with the logarithm in double precision; accurate to two units in the last place.
 ///
-/// At the ends as the `pow` of C and IEEE 754: x⁰ = 1ʸ = 1 whatever the other is, NaN for numbers below 0 unless y is an
-/// integer, and the sign of x if y is an odd one.
+/// Special cases are those of IEEE 754: x⁰ = 1ʸ = 1. Negative x require an integer y; an odd y keeps the sign.
 #[inline(always)]
 pub(super) fn pow_f32(x: f32, y: f32) -> f32 {
     let size = x.abs();
@@ -67,35 +66,36 @@ pub(super) fn pow_f32(x: f32, y: f32) -> f32 {
     if x == 1.0 || y == 0.0 { 1.0 } else { value }
 }
 
-/// log₂ x for x ≥ 0 that is not subnormal, to 10⁻¹¹ of its value: x = 2ⁿ m with √½ ≤ m < √2, and ln m = 2 artanh s with
-/// s = (m - 1) / (m + 1), by the series s + s³/3 + s⁵/5 …
+/// log₂ x for normal x ≥ 0, with a relative error of 10⁻¹¹.
+///
+/// x = 2ⁿ m with √½ ≤ m < √2, and ln m = 2 artanh s with s = (m - 1) / (m + 1), from the series s + s³/3 + s⁵/5 …
 #[inline(always)]
 fn log2(x: f64) -> f64 {
     const P: [f64; 6] = [1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0];
     let bits = x.to_bits();
     let n = bits.wrapping_sub(std::f64::consts::FRAC_1_SQRT_2.to_bits()).cast_signed() >> 52;
     let m = f64::from_bits(bits.wrapping_sub((n << 52).cast_unsigned()));
-    // An integer in the lowest bits of a float: faster than converting it.
+    // Adds n to the lowest bits of a float, which is faster than a conversion.
     let n = f64::from_bits(ROUNDER.to_bits().wrapping_add(n.cast_unsigned())) - ROUNDER;
     let s = (m - 1.0) / (m + 1.0);
     let square = s * s;
     let value = (s * square).mul_add(fused_horner(&P, square), s).mul_add(2.0 * std::f64::consts::LOG2_E, n);
-    // ∞ and NaN as they are.
+    // Returns ∞ and NaN unchanged.
     let value = if x < f64::INFINITY { value } else { x };
     if x == 0.0 { f64::NEG_INFINITY } else { value }
 }
 
-/// 2ˣ: x = n + r with |r| ≤ ½, and the series of e^(r ln 2). Overflows to ∞ and underflows through the subnormal numbers to 0.
+/// 2ˣ: x = n + r with |r| ≤ ½, and the series of e^(r ln 2). Overflows to ∞, and underflows gradually to 0.
 #[inline(always)]
 fn exp2(x: f64) -> f32 {
     const P: [f32; 7] = [1.0 / 5_040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0];
-    // Beyond these all is ∞ or 0. NaN passes.
+    // Outside of this range, the result is ∞ or 0. NaN passes.
     let x = if x > 200.0 { 200.0 } else { x };
     let x = if x < -200.0 { -200.0 } else { x };
     let shifted = x + ROUNDER;
     let r = (x - (shifted - ROUNDER)) as f32 * std::f32::consts::LN_2;
     let value = f64::from(fused_horner(&P, r).mul_add(r, 1.0));
-    // Of the widest range, so that only the last step rounds to a subnormal number.
+    // In f64, so that only the final conversion rounds to a subnormal number.
     (value * f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52)) as f32
 }
 
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_at_the_ends_are_those_of_the_standard_library() {
+    fn special_powers_agree_with_the_standard_library() {
         let (infinity, tiny) = (f32::INFINITY, f32::from_bits(1));
         let ends =
             [0.0, tiny, f32::MIN_POSITIVE, 0.5, 1.0, 1.5, 2.0, 3.0, 16_777_217.0, 1e30, f32::MAX, infinity];

@@ -1,5 +1,5 @@
-//! Random fills. Element i depends on the key and i alone: it is made from block i / 4 of the random bits, or i / 2 for
-//! types that need 64 bits per element.
+//! Random elements. Element i depends only on the key and i: it uses block i / 4 of the random bits, or i / 2 for types that
+//! need 64 bits per element.
 
 use std::array;
 use std::f64::consts::TAU;
@@ -17,7 +17,7 @@ use crate::storage::ViewMut;
 
 /// See [`Kernel::Random`](crate::backend::Kernel::Random).
 ///
-/// Integers take the floor of the value drawn. Only floats can be normal.
+/// Integers are the floor of the drawn value. A normal distribution requires floats.
 #[inline(never)]
 pub(super) fn random(
     workers: &Workers,
@@ -42,7 +42,7 @@ pub(super) fn random(
     Ok(())
 }
 
-/// Floats, of which a block of random bits makes `N`.
+/// Fills floats, `N` per block of random bits.
 fn float<T: Float, const N: usize>(
     workers: &Workers,
     out: &mut [T],
@@ -55,7 +55,7 @@ fn float<T: Float, const N: usize>(
     match distribution {
         Distribution::Uniform { low, high } => {
             let (first, end) = (T::from_f64(low), T::from_f64(high));
-            // Rounding may reach the end, which does not belong to the range.
+            // Rounding may reach the upper bound, which is excluded.
             let last = if end > first { end.next_down() } else { first };
             fill::<T, Uniform, N>(workers, out, key, |u| {
                 let value = T::from_f64(low + u * (high - low));
@@ -89,23 +89,23 @@ fn integer<T: Number>(
             let value = convert(value);
             fill::<T, Uniform, 2>(workers, out, key, |u| [T::ZERO, value][usize::from(u < p)]);
         }
-        // Refused by the caller.
+        // The caller has returned an error.
         Distribution::Normal { .. } => {}
     }
 }
 
-/// Blocks of random bits that are made at a time.
+/// The number of blocks of random bits that are generated at a time.
 const LANES: usize = 16;
 
-/// The four words of so many blocks, side by side.
+/// The four words of [`LANES`] blocks.
 type Words = [[u32; LANES]; 4];
 
-/// What makes numbers of random bits: a type and not a function, whose call would not be inlined into the loop.
+/// Converts random bits to numbers. A type and not a function, so that the loop inlines it.
 trait Draw<const N: usize>: Sync + Sized {
-    /// `N` numbers of each block.
+    /// Draws `N` numbers from each block.
     fn draw(words: Words) -> [[f64; LANES]; N];
 
-    /// Those of the blocks from number `first` on, compiled once whatever they are drawn for.
+    /// Draws from the blocks that start at number `first`. Not inlined, so that it is compiled once.
     #[inline(never)]
     fn draw_blocks(key: RandomKey, first: u64) -> [[f64; LANES]; N] {
         draw_blocks::<Self, N>(key, first)
@@ -117,14 +117,14 @@ fn draw_blocks<D: Draw<N>, const N: usize>(key: RandomKey, first: u64) -> [[f64;
     D::draw(philox::blocks::<LANES>(key, first))
 }
 
-/// out[i] = value(draw(block i / N)[i mod N])
+/// `out[i] = value(draw(block i / N)[i mod N])`.
 fn fill<T: Number, D: Draw<N>, const N: usize>(
     workers: &Workers,
     out: &mut [T],
     key: RandomKey,
     value: impl Fn(f64) -> T + Sync,
 ) {
-    // Chunks begin at blocks.
+    // Chunks start at block boundaries.
     const { assert!(HEAVY.is_multiple_of(N)) };
     workers.chunks(out, HEAVY, &|start, out| {
         let first = (start / N) as u64;
@@ -132,7 +132,7 @@ fn fill<T: Number, D: Draw<N>, const N: usize>(
     });
 }
 
-/// A part of a fill, from block number `first` on.
+/// A part of the output, starting at block number `first`.
 struct Fill<'a, T, D, V, const N: usize> {
     out: &'a mut [T],
     key: RandomKey,
@@ -156,11 +156,11 @@ impl<T: Number, D: Draw<N>, V: Fn(f64) -> T, const N: usize> Loop for Fill<'_, T
     }
 }
 
-/// Numbers in [0, 1).
+/// Uniform numbers in [0, 1).
 #[derive(Debug)]
 struct Uniform;
 
-/// Four of 24 bits each: as many as fit an `f32` exactly.
+/// Four numbers of 24 bits, which an `f32` represents exactly.
 impl Draw<4> for Uniform {
     #[inline(always)]
     fn draw(words: Words) -> [[f64; LANES]; 4] {
@@ -168,7 +168,7 @@ impl Draw<4> for Uniform {
     }
 }
 
-/// Two of 53 bits each: as many as fit an `f64` exactly.
+/// Two numbers of 53 bits, which an `f64` represents exactly.
 impl Draw<2> for Uniform {
     #[inline(always)]
     fn draw([a, b, c, d]: Words) -> [[f64; LANES]; 2] {
@@ -182,11 +182,11 @@ const fn wide(low: u32, high: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
 
-/// Normal numbers by the Box-Muller transform: √(-2 ln u) (cos, sin)(2π v) with u in (0, 1].
+/// Normal numbers from the Box-Muller transform: √(-2 ln u) (cos, sin)(2π v) with u in (0, 1].
 #[derive(Debug)]
 struct Normal;
 
-/// Four, made in single precision.
+/// Four numbers in single precision.
 impl Draw<4> for Normal {
     #[inline(always)]
     fn draw([a, b, c, d]: Words) -> [[f64; LANES]; 4] {
@@ -195,11 +195,11 @@ impl Draw<4> for Normal {
     }
 }
 
-/// Two numbers of each pair of words: cosines and sines.
+/// Two normal numbers from each pair of words: the cosine and the sine.
 #[inline(always)]
 fn normal_pairs(u: [u32; LANES], v: [u32; LANES]) -> [[f64; LANES]; 2] {
     const STEP: f32 = 1.0 / 4_294_967_296.0;
-    // The middle of each of 2³² intervals, in f32: not 0, and fine near 0, where the tails of the distribution are.
+    // The midpoints of 2³² intervals: never 0, and fine-grained near 0, which produces the tails of the distribution.
     let unit = |word: u32| word as f32 * STEP + 0.5 * STEP;
     let mut pairs = [[0.0; LANES]; 2];
     for i in 0..LANES {
@@ -211,7 +211,7 @@ fn normal_pairs(u: [u32; LANES], v: [u32; LANES]) -> [[f64; LANES]; 2] {
     pairs
 }
 
-/// Two, made in double precision.
+/// Two numbers in double precision.
 impl Draw<2> for Normal {
     fn draw([a, b, c, d]: Words) -> [[f64; LANES]; 2] {
         let unit = |low: u32, high: u32| ((wide(low, high) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;

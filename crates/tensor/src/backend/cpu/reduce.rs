@@ -31,7 +31,7 @@ const TILE: usize = 128;
 /// The target number of tasks, enough for many threads.
 const TASKS: usize = 64;
 
-/// Outputs, in units of work that can be handed out, from which on the sequences need not be split.
+/// The smallest number of work units (rows, or tiles of outputs) for which sequences are not split.
 const ENOUGH_OUTPUTS: usize = 16;
 
 /// The split of a reduction into slabs: a pure function of the shape and the axes.
@@ -49,18 +49,18 @@ pub(in crate::backend) struct Split {
 impl Split {
     /// The split for the threads of a CPU.
     pub(super) fn new(shape: &Shape, axes: &[bool]) -> Self {
-        let whole = Self::whole(shape, axes);
-        let (unit, row) = if whole.along_rows { (1, BLOCK) } else { (TILE, 16) };
-        let slabs = if whole.outputs.div_ceil(unit) >= ENOUGH_OUTPUTS {
+        let unsplit = Self::unsplit(shape, axes);
+        let (unit, row) = if unsplit.along_rows { (1, BLOCK) } else { (TILE, 16) };
+        let slabs = if unsplit.outputs.div_ceil(unit) >= ENOUGH_OUTPUTS {
             1
         } else {
-            (whole.outputs.saturating_mul(whole.length) / LIGHT).clamp(1, TASKS)
+            (unsplit.outputs.saturating_mul(unsplit.length) / LIGHT).clamp(1, TASKS)
         };
-        whole.into_slabs(slabs, row)
+        unsplit.into_slabs(slabs, row)
     }
 
     /// The reduction without a split: one slab.
-    pub(in crate::backend) fn whole(shape: &Shape, axes: &[bool]) -> Self {
+    pub(in crate::backend) fn unsplit(shape: &Shape, axes: &[bool]) -> Self {
         let (mut outputs, mut length, mut along_rows) = (1_usize, 1_usize, true);
         for (axis, &size) in shape.dims().iter().enumerate() {
             let reduced = is_reduced(axes, axis);

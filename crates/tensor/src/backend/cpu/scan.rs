@@ -1,4 +1,4 @@
-//! Running sums, in place.
+//! Running sums (`cumsum`), in place.
 
 use super::dispatch::{host_mut, number};
 use super::number::Number;
@@ -8,8 +8,7 @@ use crate::storage::ViewMut;
 
 /// See [`Kernel::RunningSum`](crate::backend::Kernel::RunningSum).
 ///
-/// Sums run along the axis row by row, so that memory is read along its rows; only what lies before the axis is shared
-/// among threads.
+/// Adds whole rows along the axis, so that memory is read in order. Threads share only the axes before it.
 #[inline(never)]
 pub(super) fn running_sum(
     workers: &Workers,
@@ -32,7 +31,7 @@ pub(super) fn running_sum(
     })
 }
 
-/// The sums of a block of rows.
+/// Sums the rows of a block.
 fn run<T: Number>(block: &mut [T], row: usize, reverse: bool) {
     if row == 1 {
         let mut sum = T::ZERO;

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn several_slices_change_together() {
+    fn zips_support_several_outputs() {
         for len in 0..40_usize {
             let a: Vec<f64> = (0..len).map(|i| i as f64).collect();
             let (mut u, mut v, mut w) = (vec![1.0; len], vec![2.0; len], vec![3.0; len]);

@@ -1,5 +1,5 @@
-//! Pools whose windows slide, a row of outputs at a time: what one tap of the window sees lies at equal steps, so the
-//! innermost loop is along the row, once for each tap.
+//! Pools with sliding windows, one row of outputs at a time. The elements that one tap reads have a constant stride, so the
+//! innermost loop runs along the row, once for each tap.
 
 use std::ops::Range;
 
@@ -7,26 +7,26 @@ use super::number::Float;
 use super::simd::{self, Loop};
 use crate::backend::{Pool, PoolAxis, Window};
 
-/// Windows over a plane.
+/// Sliding windows over a plane.
 #[derive(Debug)]
 pub(super) struct Sliding {
     vertical: Window,
     from: [usize; 2],
     to: [usize; 2],
-    /// For each tap of a row: which outputs it sees an element for, and where it begins.
+    /// For each tap of a row: the outputs for which it reads an element, and the column of the first such element.
     taps: Vec<(Range<usize>, usize)>,
     step: usize,
-    /// Elements of a window.
+    /// The number of elements of a window.
     count: f64,
 }
 
-/// The largest elements that a row of windows has seen so far.
+/// The running maximum of each window in a row.
 #[derive(Debug)]
 pub(super) struct WindowMax<T> {
     values: Vec<T>,
-    /// Where they are in their plane; [`NO_POSITION`] before the first.
+    /// The index of each maximum in its plane; [`NO_POSITION`] before the first element.
     places: Vec<u32>,
-    /// What the tap at hand sees.
+    /// The elements that the current tap reads.
     seen: Vec<T>,
 }
 
@@ -39,7 +39,7 @@ impl<T> Default for WindowMax<T> {
 const NO_POSITION: u32 = u32::MAX;
 
 impl Sliding {
-    /// `None` if the windows do not slide, or the planes have more elements than a place can say.
+    /// Returns `None` if the windows do not slide, or if indices into the plane exceed 32 bits.
     pub(super) fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Option<Self> {
         let [PoolAxis::Sliding(vertical), PoolAxis::Sliding(horizontal)] = axes else { return None };
         let elements = from[0].checked_mul(from[1])?;
@@ -49,7 +49,7 @@ impl Sliding {
             let first = horizontal.at(outputs.start, tap, from[1]).unwrap_or(0);
             (outputs, first)
         };
-        // Only these see anything: the first of the last output, and the last of the first one.
+        // Other taps read only padding, even for the first and the last output.
         let last = to[1].checked_sub(1)?;
         let seeing = horizontal.taps_inside(last, from[1]).start..horizontal.taps_inside(0, from[1]).end;
         let taps = seeing.map(tap).filter(|(outputs, _)| !outputs.is_empty()).collect();
@@ -57,8 +57,8 @@ impl Sliding {
         Some(Self { vertical, from, to, taps, step: horizontal.stride, count })
     }
 
-    /// Calls `visit` with the outputs of a row that a tap sees an element for, and the place of the first such element, for
-    /// all taps in order.
+    /// Calls `visit` for each tap, in order, with the outputs of a row for which it reads an element, and the index of the first
+    /// such element.
     fn taps(&self, row: usize, mut visit: impl FnMut(Range<usize>, usize)) {
         for tap in self.vertical.taps_inside(row, self.from[0]) {
             let Some(y) = self.vertical.at(row, tap, self.from[0]) else { continue };
@@ -94,7 +94,7 @@ impl Sliding {
         }
     }
 
-    /// Writes all of `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
+    /// Overwrites `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
     pub(super) fn backward<T: Float>(
         &self,
         pool: Pool,
@@ -121,7 +121,7 @@ impl Sliding {
         }
     }
 
-    /// The first of the largest elements that each window of a row sees; NaN wins.
+    /// Finds the first maximum of each window of a row; NaN is the maximum.
     fn find_max<T: Float>(&self, row: usize, input: &[T], best: &mut WindowMax<T>) {
         best.values.clear();
         best.values.resize(self.to[1], T::LOWEST);
@@ -137,7 +137,7 @@ impl Sliding {
     }
 }
 
-/// What a tap sees, against the largest so far.
+/// Updates the running maxima with the elements that one tap reads.
 struct UpdateMax<'a, T> {
     values: &'a mut [T],
     places: &'a mut [u32],
@@ -153,7 +153,7 @@ impl<T: Float> Loop for UpdateMax<'_, T> {
     fn run<const WIDE: bool>(self) {
         let best = self.values.iter_mut().zip(self.places).zip(self.seen);
         for (i, ((value, place), &seen)) in (0u32..).zip(best) {
-            // Once NaN is the best, nothing is larger. No branches: what wins is as good as random.
+            // A NaN stays the maximum. Without branches, because they would be unpredictable.
             let wins = (seen > *value) | (seen.is_nan() & !value.is_nan()) | (*place == NO_POSITION);
             let at = self.first.wrapping_add(i.wrapping_mul(self.step));
             *value = if wins { seen } else { *value };

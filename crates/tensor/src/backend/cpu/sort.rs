@@ -1,8 +1,8 @@
-//! The order of elements: their indices, sorted in place by the standard library.
+//! Argsort and top-k with the unstable in-place sort of the standard library.
 //!
-//! Its fast sort needs no memory but is not stable; indices that decide between equals make it so. Elements of at most 32 bits
-//! are sorted together with their indices, as one number, so that none needs to be looked up; of many, where few are wanted,
-//! only few are kept. Elements of 64 bits are looked up as bits, whatever they stand for: each type would be a sort of its own.
+//! Comparing the indices of equal elements makes the order stable. Elements of at most 32 bits are packed with their indices into
+//! 64-bit keys, so that comparisons need no lookups. For a small top-k, only the smallest keys are kept. Elements of 64 bits
+//! are looked up as bits, so that all types share one sort.
 
 use std::cmp::Ordering;
 
@@ -14,10 +14,10 @@ use crate::error::Result;
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
-/// What a comparison costs, in units of light work, times the comparisons of an element.
+/// The cost of sorting an element, in units of light work.
 const COST: usize = 16;
 
-/// See [`Workspace::ArgSort`](crate::backend::Workspace::ArgSort). What other devices take; nothing is needed here.
+/// See [`Workspace::ArgSort`](crate::backend::Workspace::ArgSort). Only the merge sort of GPUs uses it.
 pub(super) fn workspace(shape: &Shape) -> usize {
     shape.elements().saturating_mul(size_of::<i64>())
 }
@@ -56,7 +56,7 @@ pub(super) fn arg_sort(
             out,
             sort_wide(first, descending, false),
         ),
-        // As long as hardly any: one sort for all types, which calls what compares.
+        // Very long lines are rare: one sort for all types, with a trait object as comparison.
         dtype => {
             return byte_or_number!(op, dtype, T => {
                 lines.each(workers, host::<T>(op, &input)?, out, |line, out| {
@@ -112,7 +112,7 @@ impl Lines {
         out: &mut [i64],
         sort: impl Fn(Line<'_, T>, &mut [i64]) + Sync,
     ) {
-        // Of no length there is nothing to be cut.
+        // Lines of length 0 have no chunks.
         let (length, stride) = (self.length.max(1), self.stride);
         workers.chunks(out, light_runs(length.saturating_mul(COST)) * length, &|first, part| {
             for (line, out) in (first / length..).zip(part.chunks_mut(length)) {
@@ -125,20 +125,19 @@ impl Lines {
 
 const SIGN: u32 = 1 << 31;
 
-/// A number that is larger for larger elements, equal for equals, and the largest for NaN.
+/// Maps an element to an integer with the same order; NaN is the largest.
 fn rank(element: f32) -> u32 {
     if element.is_nan() {
         return u32::MAX;
     }
-    // Adding 0 makes -0 the same. Of negative numbers all bits are turned, of others the sign: without a branch, as nobody could
-    // foretell it.
+    // Adding 0 converts -0 to 0. Flips all bits of negative values and the sign of others, without an unpredictable branch.
     let bits = (element + 0.0).to_bits();
     bits ^ ((bits.cast_signed() >> 31).cast_unsigned() | SIGN)
 }
 
 const WIDE_SIGN: u64 = 1 << 63;
 
-/// As [`rank`], of a float of 64 bits.
+/// Like [`rank`], for the bits of an f64.
 fn wide_rank(bits: u64) -> u64 {
     let element = f64::from_bits(bits);
     if element.is_nan() {
@@ -148,28 +147,28 @@ fn wide_rank(bits: u64) -> u64 {
     bits ^ ((bits.cast_signed() >> 63).cast_unsigned() | WIDE_SIGN)
 }
 
-/// The indices in the order of the ranks, each sorted with its index behind it.
+/// Sorts indices by rank, as 64-bit keys of rank and index.
 fn sort_packed(out: &mut [i64], first: usize, descending: bool, rank: impl Fn(usize) -> u32) {
-    let both: &mut [u64] = bytemuck::cast_slice_mut(out);
-    let turn = if descending { u32::MAX } else { 0 };
-    let all = (0..both.len()).map(|index| u64::from(rank(index) ^ turn) << 32 | index as u64);
-    let kept = if first > 0 && first <= both.len() / SELECT_FRACTION {
-        select_smallest(both, first, all)
+    let keys: &mut [u64] = bytemuck::cast_slice_mut(out);
+    let flip = if descending { u32::MAX } else { 0 };
+    let all = (0..keys.len()).map(|index| u64::from(rank(index) ^ flip) << 32 | index as u64);
+    let kept = if first > 0 && first <= keys.len() / SELECT_FRACTION {
+        select_smallest(keys, first, all)
     } else {
-        both.iter_mut().zip(all).for_each(|(place, of)| *place = of);
-        both
+        keys.iter_mut().zip(all).for_each(|(place, of)| *place = of);
+        keys
     };
     sort_first(kept, first, u64::cmp);
     kept.iter_mut().for_each(|place| *place &= u64::from(u32::MAX));
 }
 
-/// The part of a line that is few: so few are kept while all pass by, which takes a look at each and not a place for each.
+/// A top-k is small if k is at most this fraction of the line. Then only the smallest keys are kept.
 const SELECT_FRACTION: usize = 4;
 
-/// Keeps the `first` least of all numbers, no two of which are equal, and some more, at the beginning of `places`.
+/// Moves the `first` smallest of distinct numbers, and some others, to the start of `places`.
 ///
-/// Room for twice as many is filled with those below the greatest that can still be wanted; when it is full, the greater half
-/// goes, and that bound falls.
+/// A buffer of twice the size collects the numbers below a bound. When it is full, the larger half is dropped and the bound
+/// decreases.
 fn select_smallest(places: &mut [u64], first: usize, all: impl Iterator<Item = u64>) -> &mut [u64] {
     let room = (2 * first).max(32).min(places.len());
     let places = &mut places[..room];
@@ -187,7 +186,7 @@ fn select_smallest(places: &mut [u64], first: usize, all: impl Iterator<Item = u
     &mut places[..kept]
 }
 
-/// Sorts lines of elements of 64 bits, floats or integers with a sign.
+/// Sorts lines of 64-bit elements, floats or signed integers.
 fn sort_wide(first: usize, descending: bool, floats: bool) -> impl Fn(Line<'_, u64>, &mut [i64]) + Sync {
     move |line, out| {
         let rank = |index| if floats { wide_rank(line.at(index)) } else { line.at(index) ^ WIDE_SIGN };
@@ -195,7 +194,7 @@ fn sort_wide(first: usize, descending: bool, floats: bool) -> impl Fn(Line<'_, u
     }
 }
 
-/// The indices in the order of the elements, which are looked up to be compared.
+/// Sorts indices with a comparison that looks up the elements.
 fn sort_by_lookup(out: &mut [i64], first: usize, descending: bool, order: impl Fn(usize, usize) -> Ordering) {
     (0..).zip(&mut *out).for_each(|(index, place)| *place = index);
     sort_first(out, first, |&i, &j| {
@@ -205,7 +204,7 @@ fn sort_by_lookup(out: &mut [i64], first: usize, descending: bool, order: impl F
     });
 }
 
-/// Puts the `first` least in order, and the others behind them.
+/// Sorts the `first` smallest values to the front.
 fn sort_first<T>(all: &mut [T], first: usize, order: impl Fn(&T, &T) -> Ordering) {
     let all = match first {
         0 => return,
@@ -218,7 +217,7 @@ fn sort_first<T>(all: &mut [T], first: usize, order: impl Fn(&T, &T) -> Ordering
     all.sort_unstable_by(order);
 }
 
-/// The order of two elements; NaN is larger than all numbers.
+/// Compares two elements; NaN is larger than all numbers.
 fn compare<T: Number>(a: T, b: T) -> Ordering {
     a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
@@ -228,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_order_as_the_elements_do() {
+    fn ranks_have_the_order_of_their_elements() {
         let inf = f32::INFINITY;
         let sorted =
             [-inf, f32::MIN, -1.0, -f32::from_bits(1), 0.0, f32::from_bits(1), 0.5, f32::MAX, inf, f32::NAN];
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_keep_their_order_either_way_at_every_length() {
+    fn sorting_is_stable_in_both_directions_at_every_length() {
         for length in (0..70).chain([255, 256, 257, 1000]) {
             let keys: Vec<f32> = (0..length).map(|i| (i * 7919 % 13) as f32 - 6.0).collect();
             for descending in [false, true] {

@@ -1,4 +1,4 @@
-//! Buffers for tests: the same values, laid out in every way that kernels must cope with.
+//! Buffers for tests: equal values in all kinds of layouts that kernels support.
 
 use std::sync::Arc;
 
@@ -13,24 +13,24 @@ use crate::layout::Layout;
 use crate::shape::{DType, Element, Shape};
 use crate::storage::{Storage, View, ViewMut};
 
-/// A storage and how it is looked at.
+/// A storage with a layout.
 #[derive(Debug)]
 pub(in crate::backend) struct Buffer {
     storage: Arc<Storage>,
     layout: Layout,
 }
 
-/// A shape.
+/// Creates a shape.
 pub(super) fn shape(dims: &[usize]) -> Shape {
     Shape::new(dims).unwrap()
 }
 
-/// Backends with one, two and three threads: their results must not differ.
+/// Backends with one, two and three threads. Their results must be equal.
 pub(super) fn backends() -> [CpuBackend; 3] {
     [1, 2, 3].map(|threads| CpuBackend::new(threads).unwrap())
 }
 
-/// Numbers between -1 and 1 that look random; different for every seed.
+/// Pseudo-random numbers between -1 and 1.
 pub(super) fn noise(seed: u64, count: usize) -> Vec<f64> {
     (0..count as u64)
         .map(|i| {
@@ -43,7 +43,7 @@ pub(super) fn noise(seed: u64, count: usize) -> Vec<f64> {
 }
 
 impl Buffer {
-    /// Arbitrary values without gaps, as an output is before a kernel wrote it.
+    /// Creates a contiguous, uninitialized output.
     pub(super) fn output(dims: &[usize], dtype: DType) -> Self {
         let mut buffer = Self::from(Arc::new(HostAllocator::new("test")), dims, dtype);
         any!(dtype, T => {
@@ -53,7 +53,7 @@ impl Buffer {
         buffer
     }
 
-    /// No values at all: addresses with nothing behind them.
+    /// Creates a buffer with addresses but without memory.
     pub(super) fn unreachable(dims: &[usize], dtype: DType) -> Self {
         let pool =
             BfcAllocator::new("test", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::mib(1)));

@@ -7,7 +7,7 @@
 use super::super::create::constant_like;
 use super::super::dropout::dropped;
 use super::super::random::check;
-use super::{AttentionOptions, Between, ScaledDotProduct};
+use super::{AttentionInputs, AttentionOptions, ScaledDotProduct};
 use crate::backend::RandomKey;
 use crate::error::Result;
 use crate::shape::{DType, Scalar};
@@ -41,7 +41,7 @@ impl ScaledDotProduct {
     }
 }
 
-impl Between<'_> {
+impl AttentionInputs<'_> {
     /// Computes attention with dropout on the weights, for p > 0 and a checked mask.
     fn dropping(&self, mask: Option<&Tensor>, p: f64, key: RandomKey) -> Result<Tensor> {
         let mut scores = self.query.mul_scalar(self.scale)?.matmul(&self.key.transpose(-2, -1)?)?;
@@ -101,7 +101,7 @@ impl Tensor {
     ) -> Result<Self> {
         const OP: &str = "attention_with_dropout";
         check(OP, "p", "at least 0 and below 1", p, |p| (0.0..1.0).contains(&p))?;
-        let between = Between::new(OP, [self, key, value], options)?;
+        let between = AttentionInputs::new(OP, [self, key, value], options)?;
         let spread = mask.map(|mask| between.mask(mask)).transpose()?;
         if p == 0.0 {
             return between.tiled(mask);

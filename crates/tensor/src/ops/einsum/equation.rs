@@ -5,17 +5,17 @@ use crate::ops::einsum::OP;
 use crate::shape::MAX_RANK;
 
 /// The length limit. Longer equations are rejected before parsing.
-const MOST_BYTES: usize = 256;
+const MAX_BYTES: usize = 256;
 
 /// The labels of one tensor's axes: letters, or a label for `...`.
 pub(super) type Labels = Vec<u8>;
 
 /// The label of `...`.
-const DOTS: u8 = b'.';
+const ELLIPSIS: u8 = b'.';
 
 /// Returns the number of labels that are letters.
 pub(super) fn letters(labels: &[u8]) -> usize {
-    labels.iter().filter(|&&label| label != DOTS).count()
+    labels.iter().filter(|&&label| label != ELLIPSIS).count()
 }
 
 /// The labels of the operands and of the result.
@@ -31,11 +31,11 @@ impl Equation {
     pub(super) fn parse(text: &str) -> Result<Self> {
         let refused = |position, reason| {
             // The error omits an equation that is too long.
-            let equation = text.chars().take(MOST_BYTES).collect();
+            let equation = text.chars().take(MAX_BYTES).collect();
             Err(Error::BadEquation { op: OP, equation, position, reason })
         };
-        if text.len() > MOST_BYTES {
-            return refused(MOST_BYTES, "the equation is too long");
+        if text.len() > MAX_BYTES {
+            return refused(MAX_BYTES, "the equation is too long");
         }
         let mut tensors = vec![Labels::new()];
         let mut arrow = None;
@@ -59,11 +59,11 @@ impl Equation {
                 b'.' if !bytes[position..].starts_with(b"...") => {
                     return refused(position, "axes without a letter are written ...");
                 }
-                b'.' if tensors[labels].contains(&DOTS) => {
+                b'.' if tensors[labels].contains(&ELLIPSIS) => {
                     return refused(position, "... twice in one tensor");
                 }
                 b'.' => {
-                    tensors[labels].push(DOTS);
+                    tensors[labels].push(ELLIPSIS);
                     position += 2;
                 }
                 letter if !letter.is_ascii_alphabetic() => return refused(position, "expected a letter"),
@@ -84,7 +84,7 @@ impl Equation {
             Some(_) => tensors.pop().unwrap_or_default(),
             None => {
                 let times = |letter: u8| tensors.iter().flatten().filter(|&&label| label == letter).count();
-                let dots = (times(DOTS) > 0).then_some(DOTS);
+                let dots = (times(ELLIPSIS) > 0).then_some(ELLIPSIS);
                 dots.into_iter()
                     .chain((b'A'..=b'Z').chain(b'a'..=b'z').filter(|&letter| times(letter) == 1))
                     .collect()
@@ -98,22 +98,22 @@ impl Equation {
 
     /// Whether an operand of `rank` axes matches its labels: one axis per letter, and more only with `...`.
     pub(super) fn fits(labels: &[u8], rank: usize) -> bool {
-        if labels.contains(&DOTS) { letters(labels) <= rank } else { labels.len() == rank }
+        if labels.contains(&ELLIPSIS) { letters(labels) <= rank } else { labels.len() == rank }
     }
 
     /// Replaces `...` by one label per axis, for operands of these ranks, which [fit](Self::fits). The labels count
     /// from the last axis, as in broadcasting: an operand with fewer axes lacks the first ones.
-    pub(super) fn spelled_out(mut self, text: &str, ranks: &[usize]) -> Result<Self> {
+    pub(super) fn with_ellipsis_labels(mut self, text: &str, ranks: &[usize]) -> Result<Self> {
         let unnamed = |(labels, rank): (&Labels, &usize)| rank - letters(labels);
         let unnamed: Vec<usize> = self.operands.iter().zip(ranks).map(unnamed).collect();
         let most = unnamed.iter().copied().max().unwrap_or(0);
-        if most > 0 && !self.output.contains(&DOTS) {
+        if most > 0 && !self.output.contains(&ELLIPSIS) {
             let (equation, reason) = (text.to_owned(), "the result has no ... for axes that operands have");
             return Err(Error::BadEquation { op: OP, equation, position: text.len(), reason });
         }
         let tensors = self.operands.iter_mut().zip(unnamed).chain([(&mut self.output, most)]);
         for (labels, unnamed) in tensors {
-            if let Some(place) = labels.iter().position(|&label| label == DOTS) {
+            if let Some(place) = labels.iter().position(|&label| label == ELLIPSIS) {
                 // Letters are above MAX_RANK, so labels that count axes differ from them.
                 labels.splice(place..=place, (most - unnamed..most).map(|axis| axis as u8));
             }
@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn axes_without_letters_are_counted_from_the_last() {
-        let spelled = |text: &str, ranks: &[usize]| Equation::parse(text).unwrap().spelled_out(text, ranks);
+        let spelled =
+            |text: &str, ranks: &[usize]| Equation::parse(text).unwrap().with_ellipsis_labels(text, ranks);
         let equation = spelled("i...,...j->...ij", &[3, 2]).unwrap();
         assert_eq!(equation.operands, [vec![b'i', 0, 1], vec![1, b'j']]);
         assert_eq!(equation.output, [0, 1, b'i', b'j']);

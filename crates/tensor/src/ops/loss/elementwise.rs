@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
 use crate::ops::create::constant_like;
-use crate::ops::{apply_promoted, same_dtype, supported, wanted};
+use crate::ops::{apply_promoted, if_needed, same_dtype, supported};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
@@ -102,8 +102,8 @@ impl Op for ElementLoss {
         let (x, target) = (&saved.tensor(0)?.upcast()?, &saved.tensor(1)?.upcast()?);
         let share = self.reduction.spread(&grad.upcast()?, x.shape())?;
         let rounded = |slope: Tensor| slope.mul(&share)?.to_dtype(grad.dtype());
-        let to_x = wanted(saved, 0, || rounded(self.kind.slope(x, target)?))?;
-        let to_target = wanted(saved, 1, || rounded(self.kind.target_slope(x, target)?))?;
+        let to_x = if_needed(saved, 0, || rounded(self.kind.slope(x, target)?))?;
+        let to_target = if_needed(saved, 1, || rounded(self.kind.target_slope(x, target)?))?;
         Ok(vec![to_x, to_target])
     }
 }

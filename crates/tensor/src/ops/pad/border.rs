@@ -100,7 +100,7 @@ impl Border {
     }
 
     /// Adds the gradient of one border to its source.
-    fn give_back(
+    fn add_border_gradient(
         &self,
         ctx: &OpContext<'_>,
         of: &Shape,
@@ -111,21 +111,29 @@ impl Border {
         let (whole, dtype) = (*grad.view().layout(), grad.view().dtype());
         let to = self.region(of, &whole, axis, side.of)?;
         let from = self.region(of, &whole, axis, side.border)?;
-        let mut given = ctx.temp(to.shape(), dtype)?;
+        let mut border_gradient = ctx.temp(to.shape(), dtype)?;
         let border = grad.view().with_layout(&from);
         if self.mode == PadMode::Replicate {
             let mut axes = AxisSet::none(of.rank());
             axes.insert(axis);
-            fold(ctx, Reduce::Sum, border, &axes, &mut given)?;
+            fold(ctx, Reduce::Sum, border, &axes, &mut border_gradient)?;
         } else {
             let axes = self.mirrored(axis, of.rank());
-            ctx.compute(Kernel::Flip { input: border, axes: axes.as_slice(), out: given.view_mut() })?;
+            ctx.compute(Kernel::Flip {
+                input: border,
+                axes: axes.as_slice(),
+                out: border_gradient.view_mut(),
+            })?;
         }
         let mut sum = ctx.temp(to.shape(), dtype)?;
         ctx.compute(Kernel::Copy { input: grad.view().with_layout(&to), out: sum.view_mut() })?;
-        ctx.compute(Kernel::Accumulate { f: Binary::Add, input: given.view(), acc: sum.view_mut() })?;
-        let lies = *sum.view().layout();
-        write(ctx, &sum, &lies, grad, &to)
+        ctx.compute(Kernel::Accumulate {
+            f: Binary::Add,
+            input: border_gradient.view(),
+            acc: sum.view_mut(),
+        })?;
+        let layout = *sum.view().layout();
+        write(ctx, &sum, &layout, grad, &to)
     }
 }
 
@@ -162,7 +170,7 @@ impl Op for Border {
         ctx.compute(Kernel::Copy { input: grad.view(), out: sums.view_mut() })?;
         for axis in (0..of.rank()).rev() {
             for side in self.sides(axis, of[axis]) {
-                self.give_back(ctx, &of, axis, side, &mut sums)?;
+                self.add_border_gradient(ctx, &of, axis, side, &mut sums)?;
             }
         }
         let sums = sums.finish();

@@ -52,7 +52,7 @@ fn an_overwritten_descriptor_refuses_all_later_requests() {
 }
 
 #[test]
-fn a_neighbour_is_checked_before_it_is_changed() {
+fn a_neighbor_is_checked_before_it_is_changed() {
     // The third block's slot is the left neighbor of free memory and is not loaded; the second's right neighbor is.
     let mut buddy = four_pieces();
     buddy.overwrite_descriptor(2, 2, 1);

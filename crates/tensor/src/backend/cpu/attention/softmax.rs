@@ -1,18 +1,17 @@
-//! The softmax of a tile of scores and the way back through it, in loops over whole tiles.
+//! The softmax of a tile of scores and its gradient.
 //!
-//! A row of a tile is short: a call for each would take longer than what it does. So each function here goes through all
-//! rows, compiled for the widest instructions there are. A row is worked on up to a whole number of [`LANES`], and what lies
-//! behind the keys that its query sees is set to 0 afterwards.
+//! A row of a tile is so short that a function call per row would be expensive. So each function here processes all
+//! rows, compiled for the widest instruction set. It computes a whole number of [`LANES`] per row, and then sets the weights of
+//! masked keys to 0.
 
 use crate::backend::cpu::matmul::Gemm;
 use crate::backend::cpu::number::Number;
 use crate::backend::cpu::simd::{self, Loop};
 
-/// Numbers folded side by side.
+/// The number of vector lanes of a reduction.
 const LANES: usize = 16;
 
-/// Makes scores the exponentials by which forward weights the values, row by row, and brings the sums so far to the
-/// largest score that each row has now.
+/// `scores = exp(scores - max)`, in place, with the new running maximum of each row. Rescales the running sums to it.
 pub(super) fn softmax_tile<T: Gemm>(
     rows: Rows<'_, T, impl Fn(usize) -> usize>,
     running: RunningSoftmax<'_, T>,
@@ -20,8 +19,8 @@ pub(super) fn softmax_tile<T: Gemm>(
     simd::run(SoftmaxTile { rows, running });
 }
 
-/// Makes scores the weights p that forward gave them, and gradients g of these weights those of the scores:
-/// p (g - Σ p g) · scale.
+/// Recomputes the weights `p = exp(scores - log_sum)` in place, and converts the gradients g of the weights to those of the
+/// scores: `p (g - Σ p g) · scale`.
 pub(super) fn softmax_grad_tile<T: Gemm>(
     rows: Rows<'_, T, impl Fn(usize) -> usize>,
     gradients: &mut [T],
@@ -31,7 +30,7 @@ pub(super) fn softmax_grad_tile<T: Gemm>(
     simd::run(SoftmaxGradTile { rows, gradients, log_sums, along, scale });
 }
 
-/// The sum of the products of two rows, for each pair of rows of `width` elements.
+/// The dot product of each pair of rows of `width` elements.
 pub(super) fn row_products<T: Gemm>(products: &mut [T], [a, b]: [&[T]; 2], width: usize) {
     simd::run(RowProducts { products, a, b, width });
 }
@@ -40,17 +39,17 @@ pub(super) fn row_products<T: Gemm>(products: &mut [T], [a, b]: [&[T]; 2], width
 pub(super) struct Rows<'a, T, S> {
     pub(super) scores: &'a mut [T],
     pub(super) columns: usize,
-    /// How many of its first columns a row sees; by a mask, some of those may be -∞.
+    /// Returns the number of leading columns that a row attends to. A mask tensor may set some of them to -∞.
     pub(super) visible: S,
 }
 
-/// What forward knows of its queries after some of the keys, a row or number for each.
+/// The running softmax of the forward pass (online softmax): one entry or row per query.
 pub(super) struct RunningSoftmax<'a, T> {
-    /// The largest score; -∞ before the first.
+    /// The running maximum; -∞ before the first score.
     pub(super) largest: &'a mut [T],
-    /// Σ exp (score - largest).
+    /// Σ exp(score - max).
     pub(super) sums: &'a mut [T],
-    /// Rows of `values` numbers: Σ exp (score - largest) · value. Arbitrary before the first key.
+    /// Rows of `values` elements: Σ exp(score - max) · value. Arbitrary before the first key.
     pub(super) out: &'a mut [T],
     pub(super) values: usize,
 }
@@ -81,7 +80,7 @@ impl<T: Gemm, S: Fn(usize) -> usize> Loop for SoftmaxTile<'_, T, S> {
             scores[visible..].fill(T::LOWEST);
             let best = fold(scores, *largest, T::larger);
             if best == T::LOWEST {
-                // Nothing is visible yet: e⁻∞ of all.
+                // The row attends to no key yet.
                 scores.fill(T::ZERO);
                 continue;
             }
@@ -90,7 +89,7 @@ impl<T: Gemm, S: Fn(usize) -> usize> Loop for SoftmaxTile<'_, T, S> {
             }
             let shrink = (*largest - best).exp();
             *sum = *sum * shrink + fold(scores, T::ZERO, T::plus);
-            // Before the first key that is visible there is nothing to bring down.
+            // Before the first visible key there is nothing to rescale.
             if *largest != best && *largest != T::LOWEST {
                 for out in out {
                     *out *= shrink;
@@ -156,7 +155,7 @@ impl<T: Gemm> Loop for RowProducts<'_, T> {
     }
 }
 
-/// Folds numbers, side by side and then across, in an order that depends on their number alone.
+/// Reduces values in lanes and then across lanes, in an order that depends only on their number.
 #[inline(always)]
 fn fold<T: Number>(values: &[T], start: T, f: impl Fn(T, T) -> T) -> T {
     let mut lanes = [start; LANES];
@@ -184,13 +183,13 @@ fn fold<T: Number>(values: &[T], start: T, f: impl Fn(T, T) -> T) -> T {
 mod tests {
     use super::*;
 
-    /// Scores of `rows` · `columns`, the same in every run.
+    /// Deterministic scores of `rows` by `columns`.
     fn scores(rows: usize, columns: usize) -> Vec<f64> {
         (0..rows * columns).map(|i| ((i * 37 % 101) as f64 - 50.0) / 10.0).collect()
     }
 
     #[test]
-    fn weights_are_0_for_keys_that_a_query_does_not_see() {
+    fn weights_of_masked_keys_are_0() {
         for columns in [1, 15, 16, 17, 40, 64] {
             let before = scores(columns, columns);
             let mut weights = before.clone();
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_score_brings_down_what_was_summed_before() {
+    fn a_larger_score_rescales_the_running_sums() {
         let mut scores = [2.0_f64, f64::NEG_INFINITY, 0.0, f64::NEG_INFINITY];
         let (mut largest, mut sums) = ([1.0, f64::NEG_INFINITY], [3.0, 0.0]);
         let mut out = [10.0, 7.0];
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_are_0_for_keys_that_a_query_does_not_see() {
+    fn gradients_of_masked_keys_are_0() {
         for columns in [3, 16, 50] {
             let (before, upstream) = (scores(2, columns), scores(2, columns + 1));
             let (mut weights, mut gradients) = (before.clone(), upstream[..2 * columns].to_vec());
@@ -243,13 +242,13 @@ mod tests {
                 assert_eq!(weights[column], weight);
                 assert_eq!(gradients[column], weight * (upstream[column] - 0.25) * 2.0);
             }
-            // The last column is hidden, and the second row has visible nothing.
+            // The last column is masked, and the second row attends to no key.
             assert!(weights[columns - 1..].iter().chain(&gradients[columns - 1..]).all(|&x| x == 0.0));
         }
     }
 
     #[test]
-    fn products_of_rows_at_every_width() {
+    fn dot_products_of_rows_at_every_width() {
         for width in 1..40 {
             let (a, b) = (scores(3, width), scores(width, 3));
             let mut products = [0.0; 3];

@@ -1,31 +1,31 @@
-//! f16 to f32 and back by the processor's own instructions, eight numbers at a time. They give the very bits that the loops
-//! of the parent module give.
+//! Conversion between f16 and f32 with the F16C instructions, eight numbers at a time. The results equal those of the parent
+//! module bit for bit.
 
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph};
 
 use half::f16;
 
-/// Numbers that an instruction converts.
+/// The number of values that one instruction converts.
 const LANES: usize = 8;
 
-/// That the processor has these instructions.
+/// Proof that the processor supports F16C.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instructions(());
 
 impl Instructions {
-    /// `None` on processors older than 2012.
+    /// Returns `None` on processors without F16C.
     pub(super) fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx") && is_x86_feature_detected!("f16c")).then_some(Self(()))
     }
 
-    /// The same numbers, as far as whole instructions go; what is left.
+    /// Converts whole vectors, and returns the remaining elements.
     pub(super) fn upcast<'a, 'b>(self, from: &'a [f16], to: &'b mut [f32]) -> (&'a [f16], &'b mut [f32]) {
-        // SAFETY: the processor has the instructions, or there was no `self`.
+        // SAFETY: `self` proves that the processor supports the instructions.
         unsafe { upcast(from, to) }
     }
 
-    /// The nearest numbers, ties to even, as far as whole instructions go; what is left.
+    /// Rounds whole vectors to nearest, ties to even, and returns the remaining elements.
     pub(super) fn narrow<'a, 'b>(self, from: &'a [f32], to: &'b mut [f16]) -> (&'a [f32], &'b mut [f16]) {
         // SAFETY: as above.
         unsafe { narrow(from, to) }

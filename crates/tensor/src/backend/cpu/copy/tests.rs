@@ -1,4 +1,4 @@
-//! Tests of moving and making values.
+//! Tests of uploads, downloads, copies and fills.
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends, noise};
@@ -12,7 +12,7 @@ fn cpu() -> CpuBackend {
     CpuBackend::new(1).unwrap()
 }
 
-/// Small whole numbers that every element type holds.
+/// Small integers that every element type represents.
 fn small<T: Element>(dims: &[usize], convert: impl Fn(usize) -> T) -> Vec<T> {
     (0..dims.iter().product()).map(convert).collect()
 }
@@ -25,7 +25,7 @@ fn round_trip<T: Element>(convert: impl Fn(usize) -> T) {
         cpu().upload("from", bytemuck::cast_slice(&raw), up.out(), Checked::by_test()).unwrap();
         assert_eq!(up.values::<T>(), values);
         for buffer in Buffer::arrangements(dims, &values) {
-            // One byte off, so that the bytes are aligned for no type but the smallest.
+            // Misaligned by one byte.
             let mut bytes = vec![0; size_of_val(raw.as_slice()) + 1];
             cpu().download("to", buffer.view(), &mut bytes[1..], Checked::by_test()).unwrap();
             assert_eq!(&bytes[1..], bytemuck::cast_slice::<_, u8>(&raw), "{dims:?}");
@@ -34,7 +34,7 @@ fn round_trip<T: Element>(convert: impl Fn(usize) -> T) {
 }
 
 #[test]
-fn values_go_to_the_device_and_back_in_logical_order() {
+fn uploads_and_downloads_use_logical_order() {
     round_trip::<f32>(|i| i as f32);
     round_trip::<f64>(|i| i as f64);
     round_trip::<i64>(|i| i as i64);
@@ -53,21 +53,21 @@ fn a_transfer_of_the_wrong_length_is_an_error() {
     assert_eq!(buffer.values::<f32>(), [1.0, 2.0, 3.0]);
 }
 
-/// Copies `values` from every arrangement to `B` and compares.
+/// Copies `values` from every layout to `B` and compares.
 fn conversion<A: Element, B: Element>(values: &[A], expected: &[B]) {
     for dims in [vec![values.len()], vec![1, values.len(), 1]] {
         for buffer in Buffer::arrangements(&dims, values) {
             let mut out = Buffer::output(&dims, B::DTYPE);
             cpu().run("to_dtype", Kernel::Copy { input: buffer.view(), out: out.out() }).unwrap();
             let actual: Vec<B> = out.values();
-            // By their text, so that NaN equals NaN.
+            // Compares text, so that NaN equals NaN.
             assert_eq!(format!("{actual:?}"), format!("{expected:?}"));
         }
     }
 }
 
 #[test]
-fn floats_become_integers_by_cutting_and_saturating() {
+fn floats_truncate_and_saturate_to_integers() {
     let values = [1.9, -1.9, 300.0, 1e30, -1e30, f64::NAN, 0.0];
     conversion(&values, &[1_i64, -1, 300, i64::MAX, i64::MIN, 0, 0]);
     conversion(&values, &[1_u8, 0, 255, 255, 0, 0, 0]);
@@ -75,7 +75,7 @@ fn floats_become_integers_by_cutting_and_saturating() {
 }
 
 #[test]
-fn anything_becomes_true_unless_it_is_zero() {
+fn nonzero_elements_become_true() {
     conversion(&[0.0, -0.0, 0.25, f64::NAN], &[false, false, true, true]);
     conversion(&[0.0_f32, 1e-40, -3.0], &[false, true, true]);
     conversion(&[0_i64, 256, -1], &[false, true, true]);
@@ -85,7 +85,7 @@ fn anything_becomes_true_unless_it_is_zero() {
 }
 
 #[test]
-fn other_conversions_keep_the_value_or_the_nearest() {
+fn other_conversions_round_to_nearest() {
     conversion(&[0.1_f64, 1e300], &[0.1_f32, f32::INFINITY]);
     conversion(&[0.5_f32, f32::NAN], &[0.5_f64, f64::NAN]);
     conversion(&[(1_i64 << 53) + 1, -2], &[9_007_199_254_740_992.0_f64, -2.0]);
@@ -107,7 +107,7 @@ fn large_copies_do_not_depend_on_threads_or_layout() {
 }
 
 #[test]
-fn repeated_elements_are_copied_as_often_as_they_are_seen() {
+fn broadcast_elements_are_copied_repeatedly() {
     let row = Buffer::of(&[3], &[1_i64, 2, 3]);
     let mut out = Buffer::output(&[2, 3], DType::I64);
     cpu().run("expand", Kernel::Copy { input: row.broadcast(&[2, 3]).view(), out: out.out() }).unwrap();
@@ -119,7 +119,7 @@ fn repeated_elements_are_copied_as_often_as_they_are_seen() {
 }
 
 #[test]
-fn repeated_elements_are_copied_from_any_start() {
+fn broadcast_elements_are_copied_from_any_start() {
     let values: Vec<i64> = (0..40_000).collect();
     let column = Buffer::of(&[values.len(), 1], &values);
     for times in [2, 3, 4, 5, 50] {
@@ -136,7 +136,7 @@ fn repeated_elements_are_copied_from_any_start() {
 }
 
 #[test]
-fn a_flip_turns_the_axes_it_names_and_no_others() {
+fn a_flip_reverses_only_the_given_axes() {
     let (rows, columns) = (300, 401);
     let values: Vec<i64> = (0..(rows * columns) as i64).collect();
     for axes in [[false, false], [false, true], [true, false], [true, true]] {
@@ -162,7 +162,7 @@ fn a_flip_turns_the_axes_it_names_and_no_others() {
 }
 
 #[test]
-fn a_fill_gives_every_element_the_value() {
+fn a_fill_sets_every_element() {
     for backend in backends() {
         for dims in [&[][..], &[0], &[3, 5], &[70_000]] {
             let mut out = Buffer::output(dims, DType::F32);
@@ -220,7 +220,7 @@ fn a_range_of_integers_is_exact_and_wraps() {
 }
 
 #[test]
-fn copying_into_parts_puts_a_tensor_together() {
+fn copies_into_slices_concatenate() {
     let (a, b) = ([1.0_f32, 2.0, 3.0, 4.0], [5.0_f32, 6.0]);
     for left in Buffer::arrangements(&[2, 2], &a) {
         for right in Buffer::arrangements(&[2, 1], &b) {
@@ -243,7 +243,7 @@ fn copying_into_parts_puts_a_tensor_together() {
 }
 
 #[test]
-fn copying_into_every_second_place_leaves_the_others() {
+fn copies_with_a_step_keep_the_other_elements() {
     for values in Buffer::arrangements(&[2, 2], &[1_i64, 2, 3, 4]) {
         let mut out = Buffer::of(&[5, 2], &[0_i64; 10]);
         cpu()

@@ -1,4 +1,4 @@
-//! Tests of the functions of two and three numbers.
+//! Tests of the elementwise functions of two and three arguments.
 
 use proptest::prelude::*;
 
@@ -120,7 +120,7 @@ fn large_results_do_not_depend_on_threads_or_layout() {
 }
 
 #[test]
-fn nan_is_both_the_larger_and_the_smaller() {
+fn maximum_and_minimum_propagate_nan() {
     let (nan, one) = (Buffer::of(&[2], &[f32::NAN, 1.0]), Buffer::of(&[2], &[1.0, f32::NAN]));
     for f in [Binary::Maximum, Binary::Minimum] {
         assert!(binary::<f32>(&cpu(), f, nan.view(), one.view()).iter().all(|x| x.is_nan()));
@@ -148,7 +148,7 @@ fn integer_arithmetic_wraps_and_division_by_zero_is_zero() {
 }
 
 #[test]
-fn truth_values_stay_truth_values() {
+fn boolean_functions_return_booleans() {
     let (a, b) =
         (Buffer::of(&[4], &[false, false, true, true]), Buffer::of(&[4], &[false, true, false, true]));
     let and = [false, false, false, true];
@@ -187,7 +187,7 @@ fn comparisons_hold_for_every_element_type() {
 }
 
 #[test]
-fn selection_takes_each_element_from_its_side() {
+fn select_chooses_by_condition() {
     let dims = [3, 4];
     let condition: Vec<bool> = noise(1, 12).into_iter().map(|x| x > 0.0).collect();
     let (a, b) = (noise(2, 12), noise(3, 12));
@@ -233,7 +233,7 @@ fn selection_takes_each_element_from_its_side() {
 #[test]
 fn accumulation_in_place_matches_the_function() {
     let dims = [5, 4];
-    // Powers are of numbers above 0.
+    // Powers require positive numbers.
     let positive = |seed| noise(seed, 20).into_iter().map(|x: f64| x.abs() + 0.5).collect::<Vec<_>>();
     let (a, b) = (positive(1), positive(2));
     let functions =

@@ -1,4 +1,4 @@
-//! Tests of choosing elements by indices.
+//! Tests of gather, scatter and one-hot.
 
 use proptest::prelude::*;
 
@@ -26,8 +26,8 @@ fn scatter_add<T: Element>(input: View<'_>, indices: View<'_>, axis: usize, size
     out.values()
 }
 
-/// For each element of shape `dims`, its place in the same shape with size `size` along `axis` and its own index there
-/// replaced by the one given.
+/// For each element of shape `dims`: its offset in the shape with `size` elements along `axis`, after its index along that
+/// axis is replaced by the given index.
 fn places(dims: &[usize], axis: usize, size: usize, indices: &[i64]) -> Vec<usize> {
     let inner: usize = dims[axis + 1..].iter().product();
     indices
@@ -75,8 +75,8 @@ proptest! {
 }
 
 #[test]
-fn rows_are_looked_up_and_their_gradients_come_back() {
-    // A table of three rows, and a batch of four that repeats one of them.
+fn gathered_rows_scatter_back() {
+    // An embedding table of three rows, and a batch of four that repeats one row.
     let table = Buffer::of(&[3, 2], &[0.0_f32, 1.0, 10.0, 11.0, 20.0, 21.0]);
     let rows = Buffer::of(&[4, 1], &[2_i64, 0, 2, 1]);
     let indices = rows.broadcast(&[4, 2]);
@@ -99,7 +99,7 @@ fn large_gathers_are_the_same_for_any_number_of_threads() {
 }
 
 #[test]
-fn truth_values_are_gathered_but_not_added() {
+fn booleans_can_be_gathered_but_not_scattered() {
     let input = Buffer::of(&[2], &[true, false]);
     let indices = Buffer::of(&[3], &[0_i64, 1, 0]);
     assert_eq!(gather::<bool>(&cpu(), input.view(), indices.view(), 0), [true, false, true]);
@@ -172,7 +172,7 @@ fn an_index_out_of_range_is_an_error_and_writes_nothing() {
 }
 
 #[test]
-fn nothing_can_be_taken_from_nothing() {
+fn empty_gathers_and_scatters_are_supported() {
     let (none, empty) = (Buffer::of::<i64>(&[0], &[]), Buffer::of::<f32>(&[0], &[]));
     assert!(gather::<f32>(&cpu(), empty.view(), none.view(), 0).is_empty());
     assert_eq!(scatter_add::<f32>(empty.view(), none.view(), 0, 3), [0.0; 3]);

@@ -1,10 +1,10 @@
-//! Products by plain loops: of integers, which wrap, and of floats where the `gemm` crates cannot run.
+//! Matrix products with simple loops: for integers, which wrap, and for floats if the `gemm` crates cannot run.
 
 use super::super::number::Number;
 use super::super::simd::{self, Loop};
 use super::{Matrix, Output, small};
 
-/// `out`, row by row without gaps, becomes the product, or the product is added to it. No size may be 0.
+/// `out = lhs · rhs` or `out += lhs · rhs` for a contiguous `out`. No size may be 0.
 pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Output) {
     if small::accepts(&rhs) {
         small::product(lhs, rhs, out, target.into());
@@ -13,8 +13,7 @@ pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &m
     }
 }
 
-/// Sums each element of the output by itself, in the order of the factors: for a right operand whose columns are slices rather
-/// than its rows, as a transpose.
+/// Computes each element as a dot product. For a right operand with contiguous columns, such as a transpose.
 struct Dots<'a, T> {
     lhs: Matrix<'a, T>,
     rhs: Matrix<'a, T>,

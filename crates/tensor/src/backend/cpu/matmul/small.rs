@@ -1,4 +1,4 @@
-//! Products of few elements, for which packing the operands, as `gemm` does, takes longer than multiplying them.
+//! Products of small matrices, for which `gemm` spends more time packing operands than multiplying.
 
 use super::super::dispatch::host;
 use super::super::number::Number;
@@ -14,7 +14,7 @@ pub(super) enum Start<'a, T> {
     Zero,
     /// The values in the output.
     Output,
-    /// This row in every row.
+    /// One row, broadcast to every row.
     Row(&'a [T]),
 }
 
@@ -27,19 +27,19 @@ impl<T> From<Output> for Start<'_, T> {
     }
 }
 
-/// Multiplications of the largest such product. At 4 × 16 × 16 `gemm` takes about four times as many instructions.
-const MOST: usize = 4096;
+/// The largest number of multiplications. For 4 × 16 × 16, `gemm` needs about four times as many instructions.
+const MAX_MULTIPLICATIONS: usize = 4096;
 
 /// The largest right operand, in elements, that is copied because its rows are not slices.
 const COPIED: usize = 512;
 
-/// Whether a product is one of these. It follows from the shapes and strides alone.
+/// Whether a product is small. Depends only on shapes and strides.
 pub(super) fn is_small<T>(lhs: &Matrix<'_, T>, rhs: &Matrix<'_, T>) -> bool {
     let (m, k, n) = (lhs.rows, rhs.rows, rhs.cols);
-    m.saturating_mul(k).saturating_mul(n) <= MOST && accepts(rhs)
+    m.saturating_mul(k).saturating_mul(n) <= MAX_MULTIPLICATIONS && accepts(rhs)
 }
 
-/// Whether [`product`] accepts a right operand, of whatever size: its rows are slices, or it is small enough to copy.
+/// Whether [`product`] supports a right operand of any size: its rows are slices, or it is small enough to copy.
 pub(super) const fn accepts<T>(rhs: &Matrix<'_, T>) -> bool {
     has_slices(rhs) || rhs.rows.saturating_mul(rhs.cols) <= COPIED
 }
@@ -49,8 +49,8 @@ const fn has_slices<T>(matrix: &Matrix<'_, T>) -> bool {
     matrix.col_stride == 1 || matrix.cols == 1
 }
 
-/// Computes a product with a bias, if it is small and its operands fit; `None` otherwise.
-// One function: passing views in memory takes longer than such a product.
+/// Computes a product with a bias, if it is small and its operands fit; returns `None` otherwise.
+// A single function, because passing views in memory takes longer than the product.
 #[inline(never)]
 pub(super) fn multiply<T: Number>(
     op: &'static str,
@@ -68,7 +68,7 @@ pub(super) fn multiply<T: Number>(
     let (left, right) =
         ([stride(m, left[0]), stride(k, left[1])], [stride(k, right[0]), stride(n, right[1])]);
     let readable = right[1] == 1 || k.saturating_mul(n) <= COPIED;
-    if !readable || !(1..=MOST).contains(&m.saturating_mul(k).saturating_mul(n)) {
+    if !readable || !(1..=MAX_MULTIPLICATIONS).contains(&m.saturating_mul(k).saturating_mul(n)) {
         return None;
     }
     let row = match bias.map(|bias| (bias, bias.layout().shape().dims(), bias.layout().strides())) {
@@ -100,7 +100,7 @@ fn compute<T: Number>(
     Ok(())
 }
 
-/// The buffer of a view from its first element on.
+/// The buffer of a view, starting at its first element.
 #[inline(always)]
 fn from_first<'a, T: Number>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
     Ok(&host::<T>(op, view)?[view.layout().offset()..])
@@ -120,7 +120,7 @@ fn matrix<'a, T: Number>(
 #[inline(always)]
 pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
     if rhs.cols == 1 && lhs.row_stride == 1 && !matches!(start, Start::Row(_)) {
-        // The transposed product has slices as rows. One column of `out` lies in memory as one row does.
+        // The rows of the transposed product are slices. One column of `out` has the same layout as one row.
         simd::run(Rows { lhs: rhs.transposed(), rhs: lhs.transposed(), out, start });
     } else if has_slices(&rhs) {
         simd::run(Rows { lhs, rhs, out, start });
@@ -129,7 +129,7 @@ pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &m
     }
 }
 
-/// As [`product`], with a copy of the right operand.
+/// Like [`product`], with a contiguous copy of the right operand.
 #[inline(never)]
 fn by_copy<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
     let mut copied = [T::ZERO; COPIED];
@@ -172,7 +172,7 @@ impl<T: Number> Loop for Rows<'_, T> {
     }
 }
 
-/// Computes `ROWS` rows of sums, from the rows of `lhs` from `first` on.
+/// Computes `ROWS` rows of sums, starting at row `first` of `lhs`.
 #[inline(always)]
 fn add_rows<T: Number, const ROWS: usize>(
     lhs: &Matrix<'_, T>,

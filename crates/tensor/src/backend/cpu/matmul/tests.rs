@@ -26,7 +26,7 @@ fn single(values: &[f64]) -> Vec<f32> {
     values.iter().map(|&x| x as f32).collect()
 }
 
-/// By `ndarray`, in f64.
+/// The product with `ndarray`, in f64.
 fn reference([m, k, n]: [usize; 3], a: &[f64], b: &[f64]) -> Vec<f64> {
     let (a, b) = (ArrayView2::from_shape((m, k), a).unwrap(), ArrayView2::from_shape((k, n), b).unwrap());
     let product: Array2<f64> = a.dot(&b);
@@ -34,9 +34,9 @@ fn reference([m, k, n]: [usize; 3], a: &[f64], b: &[f64]) -> Vec<f64> {
 }
 
 #[test]
-fn rows_start_with_the_bias_however_that_lies() {
+fn products_add_a_bias_of_any_layout() {
     let backend = CpuBackend::new(2).unwrap();
-    // Small ones; one in panels, deeper than what is made at once; stacks; nothing to sum; no rows.
+    // Small products; several panels and more than one depth block; batches; depth 0; no rows.
     for (stack, [m, k, n]) in [
         (&[][..], [4, 16, 16]),
         (&[], [5, 3, 7]),
@@ -71,7 +71,7 @@ fn rows_start_with_the_bias_however_that_lies() {
 }
 
 #[test]
-fn strided_right_operands_are_copied_for_many_panels() {
+fn strided_right_operands_are_packed_for_many_panels() {
     let backend = CpuBackend::new(2).unwrap();
     let (m, k, n) = (600, 300, 120);
     let (a, b) = (noise(1, m * k), noise(2, k * n));
@@ -83,7 +83,7 @@ fn strided_right_operands_are_copied_for_many_panels() {
         assert_eq!(bytes, if rhs.layout().strides()[1] == 1 { 0 } else { k * n * size_of::<f64>() });
         assert_close(&product::<f64>(&backend, lhs, rhs), &reference([m, k, n], &a, &b), 1e-12, "matmul");
     }
-    // Not for one panel, nor for stacks.
+    // A single panel and batches need no packing.
     let small = Buffer::of(&[64, 64], &noise(1, 64 * 64));
     let transposed = small.view().layout().permuted("transpose", &[1, 0]).unwrap();
     let of = Workspace::MatMul { lhs: &transposed, rhs: &transposed, dtype: DType::F32 };
@@ -94,7 +94,7 @@ fn strided_right_operands_are_copied_for_many_panels() {
 }
 
 #[test]
-fn a_bias_of_another_length_is_refused() {
+fn a_bias_of_another_length_is_an_error() {
     let (square, bias) = (Buffer::of(&[2, 2], &[1.0_f32; 4]), Buffer::of(&[3], &[1.0_f32; 3]));
     let mut out = Buffer::output(&[2, 2], DType::F32);
     let (bias, lhs, rhs) = (Some(bias.view()), square.view(), square.view());
@@ -144,7 +144,7 @@ fn products_agree_with_ndarray_in_every_layout() {
     }
 }
 
-/// Large enough to be cut, with odd sizes, and with panels that do not come out even.
+/// Products with several panels, odd sizes, and a shorter last panel.
 const LARGE: [[usize; 3]; 7] = [
     [257, 259, 261],
     [1000, 129, 131],
@@ -178,7 +178,7 @@ fn large_products_have_the_same_bits_for_any_number_of_threads() {
 }
 
 #[test]
-fn leading_axes_are_multiplied_one_by_one_and_may_repeat() {
+fn batched_products_support_broadcast_batches() {
     // Few large matrices, and many small ones.
     for (batch, shape) in [(7, [70, 130, 150]), (2200, [8, 20, 24])] {
         let [m, k, n] = shape;
@@ -215,7 +215,7 @@ fn every_layout_of_a_batch_is_multiplied() {
 }
 
 #[test]
-fn operands_may_repeat_along_their_own_axes() {
+fn products_support_broadcast_matrices() {
     let backend = CpuBackend::new(1).unwrap();
     let (row, column) =
         (Buffer::of(&[1, 3], &[1.0_f32, 2.0, 3.0]), Buffer::of(&[3, 1], &[1.0_f32, 10.0, 100.0]));
@@ -224,7 +224,7 @@ fn operands_may_repeat_along_their_own_axes() {
 }
 
 #[test]
-fn sums_over_nothing_are_zero() {
+fn products_of_depth_zero_are_zero() {
     let backend = CpuBackend::new(1).unwrap();
     let (lhs, rhs) = (Buffer::of::<f32>(&[2, 0], &[]), Buffer::of::<f32>(&[0, 3], &[]));
     assert_eq!(product::<f32>(&backend, lhs.view(), rhs.view()), [0.0; 6]);
@@ -239,7 +239,7 @@ fn sums_over_nothing_are_zero() {
 }
 
 #[test]
-fn not_a_number_reaches_its_row_and_column_only() {
+fn nan_spreads_only_to_its_row_and_column() {
     let backend = CpuBackend::new(1).unwrap();
     let lhs = Buffer::of(&[2, 2], &[f32::NAN, 0.0, 1.0, 1.0]);
     let rhs = Buffer::of(&[2, 2], &[1.0_f32, 2.0, 3.0, 4.0]);
@@ -249,7 +249,7 @@ fn not_a_number_reaches_its_row_and_column_only() {
 }
 
 #[test]
-fn panels_are_neither_too_thin_nor_cut_from_small_products() {
+fn panels_have_enough_rows_and_small_products_have_one() {
     assert_eq!(panel_rows(1000, SMALL), 1000);
     for shape in LARGE.into_iter().chain([[100_000, 64, 64], [4096, 4096, 4096]]) {
         let [m, k, n] = shape;

@@ -1,15 +1,14 @@
-//! Every way through memory gives each output the elements that belong to it, in long rows and short ones.
+//! Tests that every layout pairs each output with its elements, in long and short rows.
 
 use std::ops::Range;
 
 use super::*;
 use crate::backend::cpu::testing::{Buffer, values};
 
-/// Shorter and longer than what is copied at a time, as rows and as columns.
+/// Shapes with rows and columns shorter and longer than a block.
 const SHAPES: [[usize; 2]; 6] = [[3, 600], [600, 3], [5, 64], [7, 63], [2, 257], [70, 130]];
 
-/// Views of one shape: side by side, strided in several ways, and repeated along one axis or both. No two of their elements
-/// are equal but the repeated ones.
+/// Views of one shape: contiguous, strided, and broadcast along one or both axes. Only broadcast elements are equal.
 fn each_view(dims: [usize; 2], mut check: impl FnMut(View<'_>)) {
     let [rows, columns] = dims;
     let numbers: Vec<i64> = (1..=(rows * columns) as i64).collect();
@@ -20,13 +19,13 @@ fn each_view(dims: [usize; 2], mut check: impl FnMut(View<'_>)) {
     }
 }
 
-/// Parts of the outputs: all, from the middle of a row on, and few.
+/// Ranges of outputs: all, from the middle of a row, and few.
 fn parts(len: usize) -> [Range<usize>; 4] {
     [0..len, len / 3..len, 1..len - 1, len / 2..len / 2 + 20]
 }
 
 #[test]
-fn an_output_meets_the_elements_at_its_place() {
+fn single_operands_match_the_positions_of_their_layout() {
     for dims in SHAPES {
         each_view(dims, |view| {
             let (source, expected) = (Source::<i64>::new("test", view).unwrap(), values::<i64>(&view));
@@ -40,7 +39,7 @@ fn an_output_meets_the_elements_at_its_place() {
 }
 
 #[test]
-fn pairs_and_triples_keep_together_what_belongs_together() {
+fn pairs_and_triples_match_elements_by_index() {
     let workers = Workers::new(1).unwrap();
     for dims in SHAPES {
         each_view(dims, |a| {

@@ -1,11 +1,11 @@
-//! Tests of the optimizers' steps.
+//! Tests of optimizer steps.
 
 use super::*;
 use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
 
-/// One step after the other on single numbers in f64, as the papers have it.
+/// The formulas of the papers on single numbers, in f64.
 fn plain_sgd(step: SgdStep, grads: &[Vec<f64>], param: &mut [f64], momentum: &mut [f64]) {
     for grad in grads {
         for ((p, m), g) in param.iter_mut().zip(momentum.iter_mut()).zip(grad) {
@@ -68,7 +68,7 @@ fn start_and_grads(count: usize) -> (Vec<f64>, Vec<Vec<f64>>) {
 }
 
 #[test]
-fn sgd_takes_the_steps_of_its_formula() {
+fn sgd_agrees_with_its_formula() {
     let backend = CpuBackend::new(1).unwrap();
     let (start, grads) = start_and_grads(300);
     let dims = [3, 100];
@@ -103,7 +103,7 @@ fn sgd_takes_the_steps_of_its_formula() {
 }
 
 #[test]
-fn adam_takes_the_steps_of_its_formula() {
+fn adam_agrees_with_its_formula() {
     let backend = CpuBackend::new(1).unwrap();
     let (start, grads) = start_and_grads(300);
     let dims = [100, 3];
@@ -188,7 +188,7 @@ fn large_steps_do_not_depend_on_threads_or_layout() {
 }
 
 #[test]
-fn parameters_without_elements_are_no_problem() {
+fn empty_parameters_are_supported() {
     let backend = CpuBackend::new(2).unwrap();
     let grad = Buffer::of::<f32>(&[0, 3], &[]);
     let mut state = [(); 3].map(|()| Buffer::of::<f32>(&[0, 3], &[]));

@@ -1,8 +1,8 @@
-//! WorkPointer that others may join for as long as it lasts, and that never waits for those who have not come.
+//! A fork-join that waits only for helper threads that have started.
 //!
-//! A thread that is asleep takes as long to wake as many an op takes; where two threads share a core that is all there is to lose.
-//! `rayon`'s scopes wait for every thread that was called. So whoever comes passes a shared, and when the work is done the shared
-//! is closed: only those running are waited for.
+//! Waking a thread takes as long as a small op. `rayon`'s scopes wait for every job that they have spawned, even if its thread
+//! wakes after the work is done. Here, helpers join a [`ForkJoin`] while it is open. When the calling thread finishes, it
+//! closes the [`ForkJoin`] and waits only for the helpers that are still running. Late helpers find it closed and return.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,15 +10,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rayon::ThreadPool;
 
-/// The work, which is there for as long as the shared is open or somebody is running.
+/// A pointer to the work. It is valid while the [`ForkJoin`] is open or a helper is running.
 struct WorkPointer(*const (dyn Fn() + Sync));
 
-// SAFETY: what it points to is `Sync`, and whoever comes through the shared finds it there.
+// SAFETY: the work is `Sync`, and helpers dereference the pointer only while it is valid.
 unsafe impl Send for WorkPointer {}
 // SAFETY: as above.
 unsafe impl Sync for WorkPointer {}
 
-/// What those who come have to know.
+/// The state that the calling thread shares with its helpers.
 struct ForkJoin {
     work: WorkPointer,
     state: Mutex<State>,
@@ -37,7 +37,7 @@ impl ForkJoin {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does the work, unless it is done already.
+    /// Runs the work, unless the fork-join is closed.
     fn join(&self) {
         {
             let mut state = self.state();
@@ -46,7 +46,7 @@ impl ForkJoin {
             }
             state.running += 1;
         }
-        // SAFETY: this thread is running, so `fork_join` has not returned.
+        // SAFETY: `running` counts this thread, so `fork_join` has not returned.
         let work = unsafe { &*self.work.0 };
         let outcome = catch_unwind(AssertUnwindSafe(work));
         let mut state = self.state();
@@ -58,7 +58,7 @@ impl ForkJoin {
         self.worker_left.notify_all();
     }
 
-    /// Lets nobody in any more, and waits for those running. The first panic among them.
+    /// Admits no more helpers, and waits for the running ones. Returns the first panic of a helper.
     fn close(&self) -> Option<Box<dyn Any + Send>> {
         let mut state = self.state();
         state.closed = true;
@@ -69,7 +69,7 @@ impl ForkJoin {
     }
 }
 
-/// Closes when dropped, also while unwinding.
+/// Closes a fork-join when dropped, also during unwinding.
 struct CloseGuard<'a>(&'a ForkJoin);
 
 impl Drop for CloseGuard<'_> {
@@ -78,12 +78,12 @@ impl Drop for CloseGuard<'_> {
     }
 }
 
-/// Calls `work` here, and on at most `helpers` threads of `pool`, which come when they can. All have returned when this
-/// returns. A panic in any of them goes on here.
+/// Calls `work` on this thread, and on at most `helpers` threads of `pool` as they wake. Returns when all calls have returned.
+/// Resumes a panic of any call.
 pub(super) fn fork_join(pool: &ThreadPool, helpers: usize, work: &(dyn Fn() + Sync)) {
     let pointer: *const (dyn Fn() + Sync + '_) = work;
-    // SAFETY: only the lifetime changes. It is followed by those running alone, and this function does not return, nor
-    // unwind, before the shared is closed and nobody is running: `CloseGuard` sees to that.
+    // SAFETY: only the lifetime changes. Only running helpers dereference the pointer, and `CloseGuard` ensures that this
+    // function neither returns nor unwinds before the fork-join is closed and no helper is running.
     let pointer =
         unsafe { std::mem::transmute::<*const (dyn Fn() + Sync + '_), *const (dyn Fn() + Sync)>(pointer) };
     let shared = Arc::new(ForkJoin {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_come_is_not_waited_for_and_finds_the_gate_closed() {
+    fn late_helpers_do_not_delay_the_caller_and_do_no_work() {
         let pool = pool(1);
         let (go_on, wait) = mpsc::channel::<()>();
         let (tell, done) = mpsc::channel();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_inside_any_more_when_it_returns() {
+    fn no_helper_is_running_after_the_return() {
         let pool = pool(3);
         for round in 0..2000 {
             let running = AtomicUsize::new(0);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_goes_on_where_the_work_was_begun_after_all_have_left() {
+    fn a_panic_resumes_on_the_caller_after_all_helpers_stop() {
         let pool = pool(2);
         let caller = std::thread::current().id();
         for by_helper in [false, true] {
@@ -158,7 +158,7 @@ mod tests {
             let result = catch_unwind(AssertUnwindSafe(|| {
                 fork_join(&pool, 2, &|| {
                     running.fetch_add(1, Ordering::SeqCst);
-                    // Both are running before one panics.
+                    // Waits until both threads are running.
                     while running.load(Ordering::SeqCst) < 2 {
                         std::thread::yield_now();
                     }

@@ -1,4 +1,4 @@
-//! Tests of the random fills.
+//! Tests of random elements.
 
 use super::*;
 use crate::backend::Kernel;
@@ -38,7 +38,7 @@ fn wide(values: Vec<f32>) -> Vec<f64> {
 }
 
 #[test]
-fn elements_depend_on_the_key_and_their_number_alone() {
+fn elements_depend_only_on_the_key_and_their_index() {
     let coin = Distribution::Bernoulli { p: 0.3, value: 2.0 };
     for distribution in [UNIT, NORMAL, coin] {
         let long: (Vec<f32>, Vec<f64>) = (one(distribution, 20_001), one(distribution, 20_001));
@@ -52,7 +52,7 @@ fn elements_depend_on_the_key_and_their_number_alone() {
 }
 
 #[test]
-fn other_keys_give_other_numbers() {
+fn different_keys_return_different_elements() {
     let backend = CpuBackend::new(1).unwrap();
     let base = draw::<f32>(&backend, UNIT, KEY, 100);
     for key in [RandomKey { seed: 43, ..KEY }, RandomKey { sequence: 4, ..KEY }] {
@@ -89,7 +89,7 @@ fn uniform_numbers_fill_their_range_evenly() {
 }
 
 #[test]
-fn the_end_of_a_uniform_range_is_never_reached() {
+fn uniform_ranges_exclude_their_upper_bound() {
     // Between these floats there are only a few, so most values are rounded.
     let (low, high) = (1.0, f64::from(1.0_f32.next_up().next_up()));
     let values = one::<f32>(Distribution::Uniform { low, high }, 10_000);
@@ -99,7 +99,7 @@ fn the_end_of_a_uniform_range_is_never_reached() {
 }
 
 #[test]
-fn uniform_integers_take_each_value_equally_often() {
+fn uniform_integers_are_equally_frequent() {
     let values = one::<i64>(Distribution::Uniform { low: -2.0, high: 3.0 }, 50_000);
     for value in -2..3 {
         let share = values.iter().filter(|&&x| x == value).count();
@@ -123,14 +123,14 @@ fn normal_samples_have_the_moments_and_tails_of_normals() {
             let expected = 200_000.0 * share;
             assert!((beyond as f64 - expected).abs() < 5.0 * f64::sqrt(expected), "{deviations}: {beyond}");
         }
-        // Of neighbors, as sine and cosine of one angle make them.
+        // The correlation of neighbors, which are the sine and cosine of one angle.
         let product: f64 = values.chunks_exact(2).map(|pair| (pair[0] - 5.0) * (pair[1] - 5.0)).sum();
         assert!((product / 100_000.0).abs() < 0.07, "{product}");
     }
 }
 
 #[test]
-fn normal_numbers_are_finite_at_the_ends_of_the_bits() {
+fn normal_elements_are_finite_for_extreme_bits() {
     for word in [0, u32::MAX] {
         assert!(<Normal as Draw<4>>::draw([[word; LANES]; 4]).as_flattened().iter().all(|x| x.is_finite()));
         assert!(<Normal as Draw<2>>::draw([[word; LANES]; 4]).as_flattened().iter().all(|x| x.is_finite()));
@@ -138,7 +138,7 @@ fn normal_numbers_are_finite_at_the_ends_of_the_bits() {
 }
 
 #[test]
-fn a_coin_hits_as_often_as_its_probability_says() {
+fn bernoulli_elements_have_their_probability() {
     for (p, range) in [(0.0, 0..1), (0.25, 24_000..26_000), (1.0, 100_000..100_001)] {
         let coin = Distribution::Bernoulli { p, value: 1.0 / 0.75 };
         let values = one::<f32>(coin, 100_000);
@@ -151,7 +151,7 @@ fn a_coin_hits_as_often_as_its_probability_says() {
 }
 
 #[test]
-fn integers_cannot_be_normal() {
+fn normal_integers_are_an_error() {
     let backend = CpuBackend::new(1).unwrap();
     for dtype in [DType::I64, DType::U8, DType::Bool] {
         let mut out = Buffer::output(&[3], dtype);

@@ -50,7 +50,7 @@ fn divided<T: Element>(
     out.values()
 }
 
-/// One element after the other, in f64.
+/// A sequential reduction in f64.
 fn plain(f: Reduce, dims: &[usize], axes: &[bool], values: &[f64]) -> Vec<f64> {
     let (start, fold): (f64, fn(f64, f64) -> f64) = match f {
         Reduce::Sum => (0.0, |a, b| a + b),
@@ -96,8 +96,8 @@ proptest! {
     }
 }
 
-/// Shapes and axes that take every way through the code: few and many outputs, long and short sequences, one slab and
-/// many, tiles whole and split.
+/// Shapes and axes that cover all paths: few and many outputs, long and short sequences, one and several slabs, full and
+/// partial tiles.
 const LARGE: [(&[usize], &[bool]); 12] = [
     (&[200_003], &[true]),
     (&[3, 70_001], &[false, true]),
@@ -133,7 +133,7 @@ fn large_reductions_do_not_depend_on_threads_or_layout() {
     }
 }
 
-/// What lies side by side, and is little, is folded in ways of its own.
+/// Small contiguous inputs have separate code paths.
 #[test]
 fn small_reductions_have_the_same_bits_in_any_layout() {
     let backend = CpuBackend::new(1).unwrap();
@@ -161,8 +161,8 @@ fn small_reductions_have_the_same_bits_in_any_layout() {
 }
 
 #[test]
-fn sums_in_single_precision_keep_their_digits() {
-    // All of one sign, so that the sum is large: added one after the other it would be off in the third digit.
+fn sums_in_single_precision_are_accurate() {
+    // All terms have one sign, so that a sequential sum would be wrong in the third digit.
     for (dims, axes) in LARGE {
         let values: Vec<f32> = noise(2, dims.iter().product()).into_iter().map(|x| 1.0 + x as f32).collect();
         let exact: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
@@ -188,7 +188,7 @@ fn integers_are_summed_exactly_and_wrap() {
 }
 
 #[test]
-fn a_single_nan_is_the_largest_and_the_smallest_wherever_it_is() {
+fn a_nan_at_any_position_is_max_and_min() {
     for (dims, axes) in [(&[300][..], &[true][..]), (&[300, 5], &[true, false]), (&[5, 300], &[false, true])]
     {
         let count: usize = dims.iter().product();
@@ -204,7 +204,7 @@ fn a_single_nan_is_the_largest_and_the_smallest_wherever_it_is() {
 }
 
 #[test]
-fn infinities_are_ordinary_extremes() {
+fn infinities_are_max_and_min() {
     let low = Buffer::of(&[2], &[f32::NEG_INFINITY; 2]);
     assert_eq!(reduced::<f32>(&cpu(), Reduce::Max, low.view(), &[true]), [f32::NEG_INFINITY]);
     let least = Buffer::of(&[1], &[i64::MIN]);
@@ -212,7 +212,7 @@ fn infinities_are_ordinary_extremes() {
 }
 
 #[test]
-fn the_sum_of_nothing_is_zero() {
+fn empty_sums_are_zero() {
     for (dims, axes) in [
         (&[0][..], &[true][..]),
         (&[0, 3], &[true, false]),
@@ -227,7 +227,7 @@ fn the_sum_of_nothing_is_zero() {
 }
 
 #[test]
-fn a_workspace_is_small_beside_what_is_reduced() {
+fn workspaces_are_small_relative_to_the_input() {
     for (dims, axes) in LARGE {
         let whole = shape(dims);
         let bytes = workspace(&whole, axes, DType::F32);
@@ -238,8 +238,8 @@ fn a_workspace_is_small_beside_what_is_reduced() {
 }
 
 #[test]
-fn results_are_divided_wherever_they_were_folded() {
-    // One sequence; several, along rows and across them; and enough elements for slabs.
+fn every_reduction_path_divides_for_means() {
+    // One sequence; several sequences along rows and columns; several slabs.
     for (dims, axes) in [
         (&[7][..], &[true][..]),
         (&[5, 40], &[false, true]),
@@ -261,7 +261,7 @@ fn results_are_divided_wherever_they_were_folded() {
 }
 
 #[test]
-fn truth_values_have_extremes_but_no_sum() {
+fn booleans_have_max_and_min_but_no_sum() {
     let buffer = Buffer::of(&[2, 2], &[false, true, false, false]);
     assert_eq!(reduced::<bool>(&cpu(), Reduce::Max, buffer.view(), &[false, true]), [true, false]);
     assert_eq!(reduced::<bool>(&cpu(), Reduce::Min, buffer.view(), &[true, false]), [false, false]);
@@ -289,7 +289,7 @@ fn arg(largest: bool, input: View<'_>, axis: usize) -> Vec<i64> {
 }
 
 #[test]
-fn the_first_of_equal_extremes_is_found() {
+fn arg_reductions_return_the_first_of_equal_elements() {
     let buffer = Buffer::of(&[2, 4], &[1, 3, 3, 0, 5, 2, 2, 5_i64]);
     assert_eq!(arg(true, buffer.view(), 1), [1, 0]);
     assert_eq!(arg(false, buffer.view(), 1), [3, 1]);
@@ -297,14 +297,14 @@ fn the_first_of_equal_extremes_is_found() {
 }
 
 #[test]
-fn nan_is_found_as_largest_and_smallest() {
+fn arg_reductions_return_the_first_nan() {
     let buffer = Buffer::of(&[5], &[1.0, f32::NAN, 9.0, f32::NAN, -9.0]);
     assert_eq!(arg(true, buffer.view(), 0), [1]);
     assert_eq!(arg(false, buffer.view(), 0), [1]);
 }
 
 #[test]
-fn extremes_are_found_along_every_axis_of_every_layout() {
+fn arg_reductions_support_every_axis_and_layout() {
     let dims = [3, 4, 5];
     let values = noise(4, 60);
     for axis in 0..3 {

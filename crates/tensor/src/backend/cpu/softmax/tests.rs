@@ -19,7 +19,7 @@ fn softmax<T: Element>(backend: &CpuBackend, log: bool, input: View<'_>) -> Vec<
     out.values()
 }
 
-/// Row by row, as it is written in books.
+/// The textbook formula, row by row.
 fn plain(log: bool, dims: &[usize], x: &[f64]) -> Vec<f64> {
     let classes = dims[dims.len() - 1].max(1);
     x.chunks(classes)
@@ -159,7 +159,7 @@ fn cross_entropy_gradient_is_softmax_minus_one_hot() {
             assert_close(&values, &expected, 1e-14, "cross_entropy_grad");
         }
     }
-    // One number for all rows, as from the backward of a mean.
+    // A broadcast gradient, as from the backward pass of a mean.
     let logits = Buffer::of(&[n, classes], &x);
     let (one, all) = (Buffer::of(&[], &[0.25]), Buffer::of(&[n], &[0.25; 4]));
     assert_eq!(
@@ -169,7 +169,7 @@ fn cross_entropy_gradient_is_softmax_minus_one_hot() {
 }
 
 #[test]
-fn hopeless_and_certain_rows_have_finite_losses() {
+fn extreme_logits_have_finite_losses() {
     let logits = Buffer::of(&[2, 2], &[1e4_f32, -1e4, 1e4, -1e4]);
     let targets = Buffer::of(&[2], &[1_i64, 0]);
     assert_eq!(losses::<f32>(&cpu(), logits.view(), targets.view()), [2e4, 0.0]);
@@ -203,7 +203,7 @@ fn a_target_outside_the_classes_is_an_error_and_writes_nothing() {
 }
 
 #[test]
-fn no_rows_have_no_losses() {
+fn empty_batches_have_no_losses() {
     let logits = Buffer::of::<f32>(&[0, 3], &[]);
     let targets = Buffer::of::<i64>(&[0], &[]);
     assert!(losses::<f32>(&cpu(), logits.view(), targets.view()).is_empty());
@@ -251,7 +251,7 @@ fn large_inputs_give_the_same_bits_for_any_number_of_threads() {
 }
 
 #[test]
-fn only_floats_have_a_softmax() {
+fn softmax_requires_floats() {
     let whole = Buffer::of(&[2], &[1_i64, 2]);
     let mut out = Buffer::output(&[2], DType::I64);
     assert_eq!(

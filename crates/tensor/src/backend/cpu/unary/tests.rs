@@ -1,4 +1,4 @@
-//! Tests of the functions of one number.
+//! Tests of the elementwise functions of one argument.
 
 use super::*;
 use crate::backend::Kernel;
@@ -10,7 +10,7 @@ use crate::shape::{DType, Element, Scalar};
 
 type Formula = fn(f64) -> f64;
 
-/// Every function, with a plain formula for it.
+/// Every function with its formula.
 fn functions() -> Vec<(Unary, Formula)> {
     vec![
         (Unary::Neg, |x| -x),
@@ -121,7 +121,7 @@ fn derivatives_are_those_of_finite_differences() {
                 assert_close(&slope(&backend, f, saved.view(), grad.view()), &expected, 1e-8, f.name());
             }
         }
-        // One gradient for all elements, as from the backward of a sum.
+        // A broadcast gradient, as from the backward pass of a sum.
         let saved = Buffer::of(&dims, &saved);
         let one = Buffer::of(&[], &[1.0_f64]);
         let ones = Buffer::of(&dims, &[1.0_f64; 36]);
@@ -153,7 +153,7 @@ fn derivatives_in_single_precision_agree_with_those_in_double() {
 }
 
 #[test]
-fn a_large_angle_changes_no_value_beside_it() {
+fn a_large_angle_does_not_change_its_neighbors() {
     let backend = CpuBackend::new(1).unwrap();
     let small: Vec<f32> = noise(8, 100).into_iter().map(|x| 1000.0 * x as f32).collect();
     let large = [1e6, -3e9, f32::MAX, f32::INFINITY, f32::NAN];
@@ -178,7 +178,7 @@ fn derivatives_at_kinks_are_zero() {
 }
 
 #[test]
-fn nan_goes_through_every_function() {
+fn every_function_propagates_nan() {
     let backend = CpuBackend::new(1).unwrap();
     for (f, _) in functions() {
         let nan = Buffer::of(&[2], &[f32::NAN, 1.0]);
@@ -188,14 +188,14 @@ fn nan_goes_through_every_function() {
 }
 
 #[test]
-fn gelu_vanishes_far_to_the_left() {
+fn gelu_of_large_negative_arguments_is_zero() {
     let backend = CpuBackend::new(1).unwrap();
     let x = Buffer::of(&[3], &[-10.0_f32, -1e4, -1e30]);
     assert_eq!(apply::<f32>(&backend, Unary::Gelu, x.view()), [0.0; 3]);
 }
 
 #[test]
-fn integers_wrap_instead_of_trapping() {
+fn integer_functions_wrap() {
     let backend = CpuBackend::new(1).unwrap();
     let wide = Buffer::of(&[3], &[i64::MIN, -3, i64::MAX]);
     let cases = [
@@ -218,7 +218,7 @@ fn integers_wrap_instead_of_trapping() {
 }
 
 #[test]
-fn functions_that_an_element_type_lacks_are_an_error() {
+fn unsupported_element_types_are_an_error() {
     let backend = CpuBackend::new(1).unwrap();
     let whole = Buffer::of(&[1], &[1_i64]);
     let mut out = Buffer::output(&[1], DType::I64);

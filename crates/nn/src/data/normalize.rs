@@ -4,28 +4,28 @@ use highwater_tensor::{Error, Result};
 
 use super::dataset::Dataset;
 
-const OP: &str = "normalise";
+const OP: &str = "normalize";
 
 /// Means and standard deviations per channel, measured on training data and applied to all data.
 ///
 /// A row consists of `channels` parts of equal length: the channels of an image, or the individual features.
 ///
 /// ```
-/// use highwater::data::{Dataset, Normalise};
+/// use highwater::data::{Dataset, Normalize};
 /// let train = Dataset::new(vec![1.0, 10.0, 3.0, 30.0], vec![], 2)?;
 /// let test = Dataset::new(vec![2.0, 20.0], vec![], 2)?;
-/// let normalise = Normalise::of(&train, 2)?;
-/// assert_eq!(train.normalized(&normalise)?.features(), [-1.0, -1.0, 1.0, 1.0]);
-/// assert_eq!(test.normalized(&normalise)?.features(), [0.0, 0.0]);
+/// let normalize = Normalize::of(&train, 2)?;
+/// assert_eq!(train.normalized(&normalize)?.features(), [-1.0, -1.0, 1.0, 1.0]);
+/// assert_eq!(test.normalized(&normalize)?.features(), [0.0, 0.0]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Normalise {
+pub struct Normalize {
     mean: Vec<f32>,
     deviation: Vec<f32>,
 }
 
-impl Normalise {
+impl Normalize {
     /// Creates a normalization from the mean and the standard deviation of each channel.
     ///
     /// # Errors
@@ -85,11 +85,11 @@ impl Dataset {
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless the number of channels divides the width of a row.
-    pub fn normalised(mut self, normalise: &Normalise) -> Result<Self> {
-        let channels = normalise.mean.len();
+    pub fn normalized(mut self, normalize: &Normalize) -> Result<Self> {
+        let channels = normalize.mean.len();
         let places = places(&self, channels)?;
         for (part, features) in self.features_mut().chunks_exact_mut(places).enumerate() {
-            let (mean, deviation) = (normalise.mean[part % channels], normalise.deviation[part % channels]);
+            let (mean, deviation) = (normalize.mean[part % channels], normalize.deviation[part % channels]);
             features.iter_mut().for_each(|x| *x = (*x - mean) / deviation);
         }
         Ok(self)
@@ -103,30 +103,30 @@ mod tests {
     #[test]
     fn channels_are_parts_of_a_row() {
         let data = Dataset::new(vec![1.0, 3.0, 5.0, 5.0, 1.0, 3.0, 5.0, 5.0], vec![], 4).unwrap();
-        let normalise = Normalise::of(&data, 2).unwrap();
-        assert_eq!(normalise, Normalise::new(vec![2.0, 5.0], vec![1.0, 1.0]).unwrap());
-        let normalised = data.normalised(&normalise).unwrap();
-        assert_eq!(normalised.features(), [-1.0, 1.0, 0.0, 0.0, -1.0, 1.0, 0.0, 0.0]);
+        let normalize = Normalize::of(&data, 2).unwrap();
+        assert_eq!(normalize, Normalize::new(vec![2.0, 5.0], vec![1.0, 1.0]).unwrap());
+        let normalized = data.normalized(&normalize).unwrap();
+        assert_eq!(normalized.features(), [-1.0, 1.0, 0.0, 0.0, -1.0, 1.0, 0.0, 0.0]);
     }
 
     #[test]
     fn a_large_mean_costs_no_digits() {
         let data = Dataset::new(vec![16_777_210.0, 16_777_212.0], vec![], 1).unwrap();
-        assert_eq!(Normalise::of(&data, 1).unwrap(), Normalise::new(vec![16_777_211.0], vec![1.0]).unwrap());
+        assert_eq!(Normalize::of(&data, 1).unwrap(), Normalize::new(vec![16_777_211.0], vec![1.0]).unwrap());
     }
 
     #[test]
     fn what_does_not_fit_is_refused() {
         let data = Dataset::new(vec![1.0; 6], vec![], 3).unwrap();
         for channels in [0, 2, 4] {
-            assert!(matches!(Normalise::of(&data, channels), Err(Error::BadArgument { .. })));
+            assert!(matches!(Normalize::of(&data, channels), Err(Error::BadArgument { .. })));
         }
-        let two = Normalise::new(vec![0.0; 2], vec![1.0; 2]).unwrap();
-        assert!(matches!(data.normalised(&two), Err(Error::BadArgument { argument: "channels", .. })));
+        let two = Normalize::new(vec![0.0; 2], vec![1.0; 2]).unwrap();
+        assert!(matches!(data.normalized(&two), Err(Error::BadArgument { argument: "channels", .. })));
         let none = Dataset::new(vec![], vec![], 3).unwrap();
-        assert!(matches!(Normalise::of(&none, 1), Err(Error::BadArgument { argument: "data", .. })));
+        assert!(matches!(Normalize::of(&none, 1), Err(Error::BadArgument { argument: "data", .. })));
         for (mean, deviation) in [(vec![], vec![]), (vec![0.0], vec![0.0]), (vec![f32::NAN], vec![1.0])] {
-            assert!(Normalise::new(mean, deviation).is_err());
+            assert!(Normalize::new(mean, deviation).is_err());
         }
     }
 }
