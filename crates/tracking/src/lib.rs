@@ -3,9 +3,9 @@
 //! Each fact about memory is stored exactly once:
 //!
 //! - **Live bytes by owner and category** are in the pool's [`Ledger`](bfc_core::Ledger), under the pool's own lock. An
-//! owner is an op in a phase, below a module path: `net.fc1.matmul:backward`.
+//!   owner is an op in a phase, below a module path: `net.fc1.matmul:backward`.
 //! - **The figures of one execution of an op** (calls, total bytes, high-water mark, outliving bytes) are in its
-//! [`TrackingAllocator`]. The [`Tracker`] adds them up when the op returns.
+//!   [`TrackingAllocator`]. The [`Tracker`] adds them up when the op returns.
 //!
 //! Guards hold a thread's current scope ([`module`], [`phase`]) and its running op ([`OpRun`]). Worker threads receive
 //! both through [`capture`]. Tracking is always on and cheap: opening an op's account takes two small heap allocations,
@@ -20,7 +20,7 @@
 //! let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("cpu", Arc::new(HostMemory::new()), config));
 //! let tracker = Tracker::new();
 //!
-//! An op allocates 4 KiB of scratch memory and returns a result of 1 KiB.
+//! // An op allocates 4 KiB of scratch memory and returns a result of 1 KiB.
 //! let run_op = |op| {
 //!     let run = tracker.begin(op);
 //!     let allocator = run.track(&pool);

@@ -457,7 +457,7 @@ mod tests {
             assert_eq!(read(&format!("{good}{line}\n")).unwrap_err().to_string(), message);
         }
         let nested = format!("{good}{}\n", "[".repeat(10_000));
-        assert!(read(&nested).unwrap_err().to_string().starts_with("line 2: expected an object"));
+        assert!(read(&nested).unwrap_err().to_string().starts_with("line 2: expected a JSON object"));
         assert!(read(&format!("{good}{{\"step\":6,\"seconds\":1e999}}\n")).is_err());
     }
 

@@ -419,7 +419,7 @@ fn allocations_file(count: u32) -> Vec<u8> {
 fn recordings_keep_the_memory_limit() {
     let _alone = alone();
     let error = recording("long paths", &nested(249, 12_000, 1000)).unwrap_err();
-    assert!(error.contains("with the paths of its owners"), "{error}");
+    assert!(error.contains("and the paths of its owners"), "{error}");
     assert_eq!(recording("short paths", &nested(5, 12_000, 20)), Ok(12_000));
 
     for count in [100_000, 200_000, 300_000, 1_000_000] {

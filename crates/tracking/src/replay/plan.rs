@@ -4,7 +4,7 @@
 //! use bfc_core::PlanOptions;
 //! use highwater_tracking::{PlanLimits, Step, Trace, TraceLimits, parse_plan, plan_of, write_plan};
 //!
-//! Weights, then the same step twice: an activation, its gradient, and the frees of both.
+//! // Weights, then the same step twice: an activation, its gradient, and the frees of both.
 //! let text = "a 0 4096 weights\n\
 //!     a 1 1000 relu\na 2 1000 relu:backward\nf 1\nf 2\n\
 //!     a 3 1000 relu\na 4 1000 relu:backward\nf 3\nf 4\n";
