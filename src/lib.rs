@@ -1,9 +1,36 @@
-#![doc = include_str!("../README.md")]
+//! A tensor library that knows where every byte goes, and predicts the memory of a training step before it runs.
 //!
-//! # The rooms
+//! ```
+//! use highwater::dry_run;
+//! use highwater::prelude::*;
 //!
-//! Each is a crate of its own: [`alloc`] has the pools (best fit with coalescing, over any address space), [`tracking`] the
-//! accounts, and [`tensor`] everything that computes, of which the most used names are here. [`guide`] has longer explanations.
+//! fn step(device: &Device) -> highwater::Result<()> {
+//!     let model = Linear::new(device, 4096, 1024, &Rng::new(0))?;
+//!     let mut optimizer = AdamW::new(model.parameters(), 1e-3)?;
+//!     let x = Tensor::zeros(device, [256, 4096])?;
+//!     let loss = model.forward(&x)?.square()?.mean_all()?;
+//!     optimizer.step(loss.backward()?)
+//! }
+//!
+//! // Predicted for a GPU that this machine does not have.
+//! let card: DeviceProfile = "rtx-4090".parse()?;
+//! println!("{}", dry_run(card, step)?.peak);
+//!
+//! // Computed here.
+//! let device = Device::cpu()?;
+//! step(&device)?;
+//! println!("{}", memory_report(&device)?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | start here | |
+//! |---|---|
+//! | [`Tensor`] | arrays, ops and gradients |
+//! | [`nn`], [`optim`], [`data`], [`io`] | networks, optimizers, data and files |
+//! | [`Runtime`], [`Device`] | where programs compute, and how large their pools are |
+//! | [`memory_report`], [`dry_run`], [`largest_fit`], [`testing`] | what a program needs, now and in advance |
+//! | [`alloc`], [`tracking`] | the pools and the accounts, without tensors |
+//! | [`guide`] | one page per task: find where memory went, predict memory, handle out-of-memory, … |
 
 use std::sync::Arc;
 
@@ -15,12 +42,13 @@ pub use highwater_tracking as tracking;
 pub use highwater_tensor::{
     Activation, AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
     DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions,
-    Element, Error, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape, LargestFit, Layout,
-    Norm, Op, OpContext, PadMode, ParseProfileError, Part, Place, Placement, PlacementReason, Pool2dOptions,
-    RawElement, Reduction, Refused, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, SmallestPool,
-    SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions, UnknownGradient, UnknownGradients,
-    View, ViewMut, apply, backend, check_gradients, checkpoint, dlpack, dry_run, evaluating, is_recording,
-    is_replaying, is_training, largest_fit, no_grad, smallest_pool, testing, training, with_device,
+    Element, Error, FitFailure, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape,
+    LargestFit, Layout, Norm, Op, OpContext, PadMode, ParseProfileError, Part, Place, Placement,
+    PlacementReason, Pool2dOptions, RawElement, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved,
+    Scalar, Shape, SmallestPool, SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions,
+    UnknownGradient, UnknownGradients, View, ViewMut, apply, backend, check_gradients, checkpoint, dlpack,
+    dry_run, evaluating, is_recording, is_replaying, is_training, largest_fit, no_grad, smallest_pool,
+    testing, training, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
@@ -95,7 +123,7 @@ pub mod guide {
 pub mod prelude {
     pub use crate::alloc::{AllocatorAttributes, Bytes, Category};
     pub use crate::data::{
-        Augment, CsvOptions, Dataset, IdxOptions, LabelColumn, Normalise, TargetColumns, Text, read_csv,
+        Augment, CsvOptions, Dataset, IdxOptions, LabelColumn, Normalize, TargetColumns, Text, read_csv,
         read_idx,
     };
     pub use crate::io::{Checkpoint, SafetensorsLimits};
@@ -133,8 +161,14 @@ pub mod prelude {
 /// If the device's memory cannot be had.
 pub fn memory_report(device: &Device) -> Result<Report> {
     let mut pools = vec![Arc::clone(device.default_allocator()?)];
-    if device.outside_memory().num_allocs > 0 {
-        pools.push(device.outside_allocator());
+    if device.external_memory().num_allocs > 0 {
+        pools.push(device.external_allocator());
     }
     Ok(Report::new(device.tracker(), &pools))
 }
+
+/// The README's code is tested, and not a part of the documentation: its picture and its links to files exist in the
+/// repository only.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -112,9 +112,9 @@ fn train_once(training: &Training<'_>) -> anyhow::Result<()> {
 /// Prints the largest batch that trains in a pool of this size, found by dry runs.
 fn fit(training: &Training<'_>, memory: Bytes) -> anyhow::Result<()> {
     let found = training.largest_batch(training.session.dry_run_options().limit(memory))?;
-    let refused = found.refused.as_ref().map(|refused| refused.number);
+    let failure = found.failure.as_ref().map(|failure| failure.number);
     let results =
-        json!({ "fit_batch_bytes": memory.get(), "largest_batch": found.largest, "refused_batch": refused });
+        json!({ "fit_batch_bytes": memory.get(), "largest_batch": found.largest, "refused_batch": failure });
     let summary = format!("in {memory}, by {} dry runs, of batches\n{found}", found.runs);
     match &found.run {
         Some(run) => training.session.finish_dry(&summary, run, results),
@@ -125,7 +125,7 @@ fn fit(training: &Training<'_>, memory: Bytes) -> anyhow::Result<()> {
 /// Prints the smallest pool in which the network trains, found by dry runs.
 fn find_pool(training: &Training<'_>) -> anyhow::Result<()> {
     let found = training.smallest_pool(training.session.dry_run_options())?;
-    let refused = found.refused.as_ref().map(|refused| refused.number);
-    let results = json!({ "smallest_pool_bytes": found.smallest.get(), "refused_pool_bytes": refused });
+    let failure = found.failure.as_ref().map(|failure| failure.number);
+    let results = json!({ "smallest_pool_bytes": found.smallest.get(), "refused_pool_bytes": failure });
     training.session.finish_dry(&format!("by {} dry runs\n{found}", found.runs), &found.run, results)
 }

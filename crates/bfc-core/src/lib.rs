@@ -1,13 +1,12 @@
 //! Best-fit-with-coalescing memory pools over any address space, with exact accounts.
 //!
-//! An [`Allocator`] answers a [`Request`] with a [`Block`]; an [`Allocation`] gives the block back when dropped. The
-//! [`BfcAllocator`] takes large regions from a [`SubAllocator`] (system memory, a device's memory, bare addresses),
-//! cuts them into chunks, hands out the smallest free chunk that fits, and joins neighbours when they come back. Its
-//! algorithm works on addresses as plain numbers, so one code serves memory that the host cannot touch, and memory
-//! that does not exist.
+//! An [`Allocator`] serves a [`Request`] with a [`Block`]; an [`Allocation`] frees its block on drop. The
+//! [`BfcAllocator`] takes large regions from a [`SubAllocator`]: system memory, device memory, or addresses without
+//! memory. It cuts them into chunks, allocates the smallest free chunk that fits, and merges free neighbors. The
+//! algorithm works on addresses as plain numbers, so it also serves memory that the host cannot access.
 //!
-//! Every request bears a [`Tag`]: the pool keeps a [`Ledger`] of live bytes by owner and category under its own lock,
-//! so the sums are exact at every event, and an out-of-memory error carries an [`OomReport`] that names the holders.
+//! Every request carries a [`Tag`]. The pool keeps a [`Ledger`] of live bytes by owner and category under its own lock,
+//! so the sums are exact at every event. An out-of-memory error carries an [`OomReport`] that names the holders.
 //!
 //! ```
 //! use std::sync::Arc;

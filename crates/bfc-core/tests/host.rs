@@ -1,7 +1,7 @@
 //! Alone in its process, since it watches the memory of the whole process.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+#![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use bfc_core::{GIB, HostMemory, KIB, MIB, SubAllocator};
 

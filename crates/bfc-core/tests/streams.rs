@@ -88,7 +88,7 @@ fn memory_of_the_compute_stream_is_reused_at_once() {
 }
 
 #[test]
-fn memory_used_on_another_stream_is_free_once_its_work_there_has_ended() {
+fn memory_is_reused_after_the_other_streams_work() {
     let bench = Bench::new();
     let block = bench.take(4 * MIB);
     let address = block.block().address;
@@ -122,7 +122,7 @@ fn pending_frees_of_blocks_from_a_cache_are_waited_for_too() {
 
 /// What the pool gives back in any way before it refuses counts as room when it is asked what frees would give.
 #[test]
-fn pending_frees_that_leave_a_region_idle_are_waited_for_however_idle_regions_go() {
+fn pending_frees_of_an_idle_region_are_waited_for() {
     let device = SimDevice::new(Bytes::mib(64)).with_pace(Pace::OnDemand);
     let bench = Bench::with(device, |config| {
         config.with_allow_growth(true).with_first_region(Bytes::mib(2)).with_garbage_collection(false)
@@ -158,7 +158,7 @@ fn using_a_block_without_saying_so_is_what_the_device_finds() {
 }
 
 #[test]
-fn out_of_memory_waits_for_the_cheapest_sufficient_frees_and_no_others() {
+fn out_of_memory_waits_for_the_cheapest_sufficient_frees() {
     let bench = Bench::new();
     // Side by side: 1 and 3 MiB in use on the one stream, 3 MiB on the other, 1 MiB on the first again.
     let blocks = [1, 3, 3, 1].map(|size| bench.take(size * MIB));
@@ -167,7 +167,7 @@ fn out_of_memory_waits_for_the_cheapest_sufficient_frees_and_no_others() {
     }
     drop(blocks);
     assert_eq!(bench.pending(), 8);
-    let waits = || bench.device.calls().of(Operation::Synchronise);
+    let waits = || bench.device.calls().of(Operation::Synchronize);
 
     // The oldest free does not suffice alone, but the two oldest make one piece.
     let first = bench.take(4 * MIB);
@@ -186,7 +186,7 @@ fn nothing_is_waited_for_if_all_pending_frees_do_not_suffice() {
     bench.use_on(0, &freed);
     drop(freed);
     assert!(bench.fails(5 * MIB));
-    assert_eq!((bench.pending(), bench.device.calls().of(Operation::Synchronise)), (4, 0));
+    assert_eq!((bench.pending(), bench.device.calls().of(Operation::Synchronize)), (4, 0));
     drop(kept);
     let _all = bench.take(8 * MIB);
 }
@@ -245,7 +245,7 @@ unsafe impl Allocator for FreedAfterRefusal {
 }
 
 #[test]
-fn a_request_is_served_from_what_others_freed_just_after_the_pool_refused_it() {
+fn a_free_just_after_a_refusal_serves_the_request() {
     let bench = Bench::new();
     let config = BfcConfig::new(Bytes::mib(8)).with_allow_growth(false);
     let pool = BfcAllocator::new("sim_0_bfc", Arc::new(DeviceMemory::new(bench.device.clone())), config);
@@ -315,7 +315,7 @@ fn a_pool_that_knows_no_streams_refuses_to_be_used_on_one() {
 }
 
 #[test]
-fn a_free_whose_event_cannot_be_recorded_waits_for_the_device_instead() {
+fn a_free_without_an_event_waits_for_the_device() {
     let bench = Bench::new();
     let block = bench.take(8 * MIB);
     bench.use_on(0, &block);
@@ -327,12 +327,12 @@ fn a_free_whose_event_cannot_be_recorded_waits_for_the_device_instead() {
 }
 
 #[test]
-fn memory_of_which_nobody_learns_when_its_use_ends_is_never_reused() {
+fn memory_without_a_completion_event_is_never_reused() {
     let bench = Bench::new();
     let block = bench.take(4 * MIB);
     bench.use_on(0, &block);
     bench.device.inject(Fault::new(Operation::Record, FaultTime::Call(1)));
-    bench.device.inject(Fault::new(Operation::Synchronise, FaultTime::Call(1)));
+    bench.device.inject(Fault::new(Operation::Synchronize, FaultTime::Call(1)));
     drop(block);
     assert_eq!(bench.memory.pending_frees().stranded_bytes, 4 * MIB);
     assert!(bench.fails(5 * MIB));
@@ -340,7 +340,7 @@ fn memory_of_which_nobody_learns_when_its_use_ends_is_never_reused() {
 }
 
 #[test]
-fn a_device_that_is_lost_says_so_once_and_everything_still_goes_back() {
+fn a_lost_device_reports_once_and_leaks_nothing() {
     let bench = Bench::new();
     let blocks = [bench.take(MIB), bench.take(MIB), bench.take(MIB)];
     bench.use_on(0, &blocks[0]);
@@ -414,7 +414,7 @@ fn a_block_may_outlive_the_handles_of_its_device() {
 
 /// The request waits for a free of another thread, and then for the stream that the block was used on.
 #[test]
-fn a_request_that_waits_for_another_thread_sees_its_pending_free() {
+fn a_waiting_request_sees_pending_frees() {
     let bench = Bench::new();
     let block = bench.take(8 * MIB);
     bench.use_on(0, &block);
@@ -434,7 +434,7 @@ fn a_request_that_waits_for_another_thread_sees_its_pending_free() {
 }
 
 #[test]
-fn threads_that_share_a_pool_and_streams_never_reuse_what_is_in_use() {
+fn threads_sharing_streams_never_reuse_memory_in_use() {
     for seed in 0..30 {
         let bench = Bench::on(SimDevice::new(Bytes::mib(64)).with_pace(Pace::Random { seed }));
         // From the first call of a second thread on, requests wait for the frees of others.
@@ -476,7 +476,7 @@ fn streams_and_events_of_one_device_are_none_of_another() {
 }
 
 #[test]
-fn a_pool_that_follows_a_plan_is_told_of_steps_and_tells_of_its_plan() {
+fn a_stream_allocator_forwards_steps_to_a_planned_pool() {
     let bench = Bench::new();
     let step = [(0, 4), (1, 4), (2, 4)].map(|(start, end)| Lifetime { bytes: MIB, start, end });
     let plan = Plan::solve(&step, &PlanOptions::default()).unwrap();

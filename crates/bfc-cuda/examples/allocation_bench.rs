@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     unsafe { free_async(address, raw_stream) }?;
                     Ok(())
                 })?);
-                driver.synchronise()?;
+                driver.synchronize()?;
             }
         }
         let size = Bytes(bytes).to_string();

@@ -223,10 +223,10 @@ fn device_events_order_streams_and_pass() {
     let event = Event::new(&first).unwrap();
     second.wait(&event).unwrap();
     event.record(&second).unwrap();
-    event.synchronise().unwrap();
+    event.synchronize().unwrap();
     assert_eq!(event.is_complete(), Ok(true));
-    first.synchronise().unwrap();
-    assert_eq!(driver.synchronise(), Ok(()));
+    first.synchronize().unwrap();
+    assert_eq!(driver.synchronize(), Ok(()));
     drop((event, first, second));
     assert_eq!(driver.free_faults(), FreeFaults::default());
 }

@@ -9,7 +9,7 @@ use highwater_tracking::table::{Table, bytes};
 use highwater_tracking::{Change, Cut, Report, ReportDiff};
 
 use crate::exit;
-use crate::files::recording::{ReadArguments, ReadError, tell_cut};
+use crate::files::recording::{ReadArguments, ReadError, report_cut};
 
 /// The arguments of `highwater diff`.
 #[derive(Args, Clone, Debug)]
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &DiffArguments) -> io::Result<ExitCode> {
     }
     stdout.flush()?;
     for (path, cut) in [&arguments.before, &arguments.after].into_iter().zip(&cuts) {
-        tell_cut(path, cut.as_ref())?;
+        report_cut(path, cut.as_ref())?;
     }
     Ok(ExitCode::SUCCESS)
 }

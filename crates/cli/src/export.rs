@@ -13,7 +13,7 @@ use highwater_tracking::{Cut, ExportError, ExportFormat, Recording, export};
 use crate::exit;
 use crate::files::input::{self, STANDARD};
 use crate::files::output::{self, OutputFile};
-use crate::files::recording::{ReadArguments, ReadError, tell_cut};
+use crate::files::recording::{ReadArguments, ReadError, report_cut};
 
 /// The arguments of `highwater export`.
 #[derive(Args, Clone, Debug)]
@@ -72,7 +72,7 @@ enum Failed {
 pub(crate) fn run(arguments: &ExportArguments) -> io::Result<ExitCode> {
     match write(arguments) {
         Ok(cut) => {
-            tell_cut(&arguments.run, cut.as_ref())?;
+            report_cut(&arguments.run, cut.as_ref())?;
             Ok(ExitCode::SUCCESS)
         }
         // The reader of a pipe has closed it, which is not an error.

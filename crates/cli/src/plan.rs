@@ -15,7 +15,7 @@ use crate::exit;
 use crate::files::input::{self, STANDARD};
 use crate::files::plan as plan_file;
 use crate::files::plan::PlanFileError;
-use crate::files::recording::tell_cut;
+use crate::files::recording::report_cut;
 use crate::files::trace::{ReadArguments, ReadError, tell_skipped};
 use crate::progress::Progress;
 use crate::replay::power_of_two;
@@ -129,7 +129,7 @@ pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
             }
             stdout.flush()?;
             tell_skipped(&arguments.trace, &trace)?;
-            tell_cut(&arguments.trace, trace.cut())?;
+            report_cut(&arguments.trace, trace.cut())?;
             Ok(ExitCode::SUCCESS)
         }
         // The reader of a pipe has closed it, which is not an error.

@@ -16,7 +16,7 @@ use highwater_tracking::Replayer;
 use crate::exit;
 use crate::files::input;
 use crate::files::plan::{self as plan_file, PlanFileError};
-use crate::files::recording::tell_cut;
+use crate::files::recording::report_cut;
 use crate::files::trace::ReadArguments;
 use crate::pools::policies::{self, Policy};
 use crate::pools::spec::{Knob, PoolArguments, PoolSpec, PoolSpecError};
@@ -146,7 +146,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
         writeln!(io::stderr(), "highwater: {}: skipped {what}", input::name(path).display())?;
     }
     for (path, cut) in &cuts {
-        tell_cut(path, Some(cut))?;
+        report_cut(path, Some(cut))?;
     }
     for error in &unreadable {
         writeln!(io::stderr(), "highwater: {error}")?;

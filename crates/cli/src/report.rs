@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use highwater_tracking::{Report, TextOptions};
 
 use crate::exit;
-use crate::files::recording::{ReadArguments, tell_cut};
+use crate::files::recording::{ReadArguments, report_cut};
 
 /// The arguments of `highwater report`.
 #[derive(Args, Clone, Debug)]
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
         if let Err(error) = page::write(&recording, log.as_ref(), page, path) {
             return failed(error);
         }
-        tell_cut(&arguments.run, recording.cut())?;
+        report_cut(&arguments.run, recording.cut())?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut stdout = io::stdout().lock();
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
         write!(stdout, "{}", report.text(TextOptions { top, by_place: arguments.by == By::Place, wide }))?;
     }
     stdout.flush()?;
-    tell_cut(&arguments.run, recording.cut())?;
+    report_cut(&arguments.run, recording.cut())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -16,7 +16,7 @@ use highwater_tracking::{Recording, TraceProblem};
 
 use crate::exit;
 use crate::files::plan::{self as plan_file, PlanFileError};
-use crate::files::recording::{ReadArguments, ReadError, tell_cut};
+use crate::files::recording::{ReadArguments, ReadError, report_cut};
 use crate::pools::policies::{self, Policy};
 use crate::pools::spec::{Growth, PoolSpecError};
 use crate::progress::Progress;
@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &WhatIfArguments) -> io::Result<ExitCode> {
         write!(stdout, "{}{}", table::heading(&recording), table::table(&outcomes))?;
     }
     stdout.flush()?;
-    tell_cut(&arguments.run, recording.cut())?;
+    report_cut(&arguments.run, recording.cut())?;
     // A variation that runs out of memory is a result, not an error.
     Ok(ExitCode::SUCCESS)
 }
@@ -113,7 +113,7 @@ fn answer(arguments: &WhatIfArguments) -> Result<(Recording, Vec<Outcome>), What
     let path = || arguments.run.clone();
     let selection = PoolSelection::new(&recording, arguments.of.as_deref())
         .map_err(|error| WhatIfError::UnknownPool { path: path(), error })?;
-    let variations = Variation::asked(arguments, &recording, &selection)?;
+    let variations = Variation::requested(arguments, &recording, &selection)?;
     let progress = Progress::new(variations.len());
     let mut outcomes = Vec::new();
     for variation in &variations {

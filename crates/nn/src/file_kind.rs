@@ -1,14 +1,14 @@
-//! Errors about a file of the wrong kind, which say what to do.
+//! Errors for files of the wrong kind, with advice.
 
 use highwater_tracking::FileKind;
 
-/// Says what a file that begins like this is, if it is not `expected`. The answer is a clause for an error message.
+/// Returns a clause for an error message that names the kind of a file with these first bytes, unless it is `expected`.
 pub(crate) fn mistaken(start: &[u8], expected: &str) -> Option<String> {
     let kind = FileKind::of(start)?;
     Some(format!("this is {kind}, not {expected}: {}", kind.advice()))
 }
 
-/// As [`mistaken`], also for plain text, which no binary format begins with.
+/// Like [`mistaken`], and also recognizes plain text, which no binary format begins with.
 pub(crate) fn mistaken_or_text(start: &[u8], expected: &str) -> Option<String> {
     const SHOWN: usize = 40;
     mistaken(start, expected).or_else(|| {

@@ -1,6 +1,6 @@
-//! What must hold for any file: the bodies of the fuzz targets, which the tests run as well.
+//! Properties of all file readers, used by the fuzz targets and the tests.
 //!
-//! Each takes bytes as they come and panics if a reader breaks a promise. A file that is refused is as good as one that is read.
+//! Each function takes arbitrary bytes and panics if a reader violates its contract. Rejecting a file is valid.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -16,17 +16,17 @@ use crate::io::{
 use crate::modules::{BatchNorm, Dropout, Linear, Module, Sequential};
 use crate::optim::{Adam, Optimizer};
 
-/// A safetensors file, and a checkpoint in it.
+/// Checks the reader of safetensors files and checkpoints.
 ///
 /// # Panics
-/// If a promise is broken.
+/// If the reader violates its contract.
 pub fn safetensors(data: &[u8]) {
-    // Small limits, so that they are reached.
+    // Small limits, so that inputs reach them.
     let limits = SafetensorsLimits { header_bytes: 4096, tensors: 20, data_bytes: 4096, expansion: 5 };
     let Ok(contents) = read_safetensors_from(data, "fuzz", &limits) else { return };
     assert!(contents.arrays.len() <= limits.tensors);
     let bytes: usize = contents.arrays.values().map(|array| array.bytes().len()).sum();
-    // Bytes become numbers of four at most.
+    // A byte becomes a value of at most four bytes.
     assert!(bytes <= data.len().saturating_mul(4) && bytes as u64 <= limits.data_bytes);
     for array in contents.arrays.values() {
         assert_eq!(array.bytes().len(), array.shape().elements() * array.dtype().size());
@@ -39,16 +39,16 @@ pub fn safetensors(data: &[u8]) {
     let _ = Checkpoint::from_contents(contents, Path::new("fuzz"));
 }
 
-/// The limits of files of NumPy, small, so that they are reached.
+/// Small limits for NumPy files, so that inputs reach them.
 const NPY: NpyLimits = NpyLimits { header_bytes: 4096, data_bytes: 4096, arrays: 20, ratio: 256 };
 
-/// A `.npy` file.
+/// Checks the reader of `.npy` files.
 ///
 /// # Panics
-/// If a promise is broken.
+/// If the reader violates its contract.
 pub fn npy(data: &[u8]) {
     let Ok(array) = read_npy_from(data, "fuzz", &NPY) else { return };
-    // Bytes become numbers of four at most.
+    // A byte becomes a value of at most four bytes.
     assert!(array.bytes().len() <= data.len().saturating_mul(4));
     assert_eq!(array.bytes().len(), array.shape().elements() * array.dtype().size());
     let mut written = Vec::new();
@@ -57,10 +57,10 @@ pub fn npy(data: &[u8]) {
     assert_eq!(again, array);
 }
 
-/// An `.npz` file.
+/// Checks the reader of `.npz` files.
 ///
 /// # Panics
-/// If a promise is broken.
+/// If the reader violates its contract.
 pub fn npz(data: &[u8]) {
     let Ok(Loaded { arrays, .. }) = read_npz_bytes(data, &NPY) else { return };
     assert!(arrays.len() <= NPY.arrays);
@@ -72,12 +72,12 @@ pub fn npz(data: &[u8]) {
     assert_eq!(again.arrays, arrays);
 }
 
-/// A state dict of PyTorch's.
+/// Checks the reader of PyTorch state dicts.
 ///
 /// # Panics
-/// If a promise is broken.
+/// If the reader violates its contract.
 pub fn state_dict(data: &[u8]) {
-    // Small limits, so that they are reached.
+    // Small limits, so that inputs reach them.
     let limits = SafetensorsLimits { header_bytes: 4096, tensors: 20, data_bytes: 4096, expansion: 5 };
     let Ok(Loaded { arrays, .. }) = read_state_dict_from(Cursor::new(data), "fuzz", &limits) else { return };
     assert!(arrays.len() <= limits.tensors);
@@ -88,10 +88,10 @@ pub fn state_dict(data: &[u8]) {
     }
 }
 
-/// An IDX file, plain or compressed.
+/// Checks the reader of IDX files, plain and compressed.
 ///
 /// # Panics
-/// If a promise is broken.
+/// If the reader violates its contract.
 pub fn idx(data: &[u8]) {
     const LIMIT: u64 = 4096;
     let options = IdxOptions::default().with_max_elements(LIMIT);
@@ -101,10 +101,10 @@ pub fn idx(data: &[u8]) {
     assert_eq!(array.bytes().len(), array.shape().elements() * array.dtype().size());
 }
 
-/// A CSV file, with labels, without, and with targets.
+/// Checks the reader of CSV files, with labels, without labels, and with targets.
 ///
 /// # Panics
-/// If a promise is broken.
+/// If the reader violates its contract.
 pub fn csv(data: &[u8]) {
     for label in [LabelColumn::Last, LabelColumn::None] {
         let options = CsvOptions { label, ..CsvOptions::default() };
@@ -123,10 +123,10 @@ pub fn csv(data: &[u8]) {
     }
 }
 
-/// A text.
+/// Checks the reader of texts.
 ///
 /// # Panics
-/// If a promise is broken.
+/// If the reader violates its contract.
 pub fn text(data: &[u8]) {
     const LIMIT: u64 = 4096;
     let bytes = Text::of_bytes(data);
@@ -140,7 +140,7 @@ pub fn text(data: &[u8]) {
     assert!(tokens.iter().all(|&token| (token as usize) < text.classes()));
 }
 
-/// What a training run is about, as small as can be.
+/// A minimal training run.
 struct Training {
     network: Sequential,
     adam: Adam,
@@ -170,7 +170,7 @@ impl Training {
     }
 }
 
-/// A checkpoint that [`checkpoint`] goes on from: what a fuzzer begins with.
+/// Returns a valid checkpoint for [`checkpoint`], as a seed for a fuzzer.
 ///
 /// # Errors
 /// Those of the device.
@@ -181,10 +181,10 @@ pub fn valid_checkpoint() -> Result<Checkpoint> {
     Ok(training.checkpoint()?.with_step(1).with_scaler(&crate::optim::LossScaler::dynamic()))
 }
 
-/// A checkpoint that a training run goes on from. Either it is restored whole, or nothing changes.
+/// Checks that a training run restores a checkpoint completely or not at all.
 ///
 /// # Panics
-/// If a promise is broken.
+/// If a restore changes only a part.
 pub fn checkpoint(data: &[u8]) {
     let limits = SafetensorsLimits { header_bytes: 1 << 16, tensors: 30, data_bytes: 1 << 16, expansion: 5 };
     let Ok(contents) = read_safetensors_from(data, "fuzz", &limits) else { return };

@@ -1,8 +1,9 @@
 //! Modules, optimizers, data sets and file formats for [`highwater_tensor`].
 //!
-//! [`modules`] has layers and the trait [`Module`](modules::Module), [`optim`] has optimizers, [`data`] reads and batches data sets,
-//! [`io`] reads and writes safetensors files, NumPy files and PyTorch state dictionaries, and [`checkpoint`] saves training runs. Everything here uses only
-//! the public interface of [`highwater_tensor`], so programs can define modules, optimizers and formats of their own.
+//! [`modules`] has layers and the trait [`Module`](modules::Module). [`optim`] has optimizers. [`data`] reads and
+//! batches data sets. [`io`] reads and writes safetensors files, NumPy files and PyTorch state dicts. [`checkpoint`]
+//! saves training runs. This crate uses only the public interface of [`highwater_tensor`], so programs can define their
+//! own modules, optimizers and formats.
 
 pub mod checkpoint;
 pub mod data;

@@ -1,15 +1,17 @@
 //! The tests of modules and optimizers on the emulated CUDA device.
 
 #![cfg(feature = "cuda")]
-#![allow(clippy::duplicate_mod, reason = "each file brings its own table, as it does alone")]
+#![allow(clippy::unwrap_used, reason = "these are tests")]
 
-#[path = "nn_evaluating.rs"]
+#[path = "suite/nn_evaluating.rs"]
 mod nn_evaluating;
-#[path = "nn_layers.rs"]
+#[path = "suite/nn_layers.rs"]
 mod nn_layers;
-#[path = "nn_modules.rs"]
+#[path = "suite/nn_modules.rs"]
 mod nn_modules;
-#[path = "nn_recurrent.rs"]
+#[path = "suite/nn_recurrent.rs"]
 mod nn_recurrent;
-#[path = "optim_steps.rs"]
+#[path = "../../tensor/tests/ops_table/mod.rs"]
+mod ops_table;
+#[path = "suite/optim_steps.rs"]
 mod optim_steps;

@@ -1,6 +1,6 @@
-//! The bodies of the fuzz targets for texts that this crate reads. The tests run them as well.
+//! Bodies of the fuzz targets for texts that this crate parses. The tests run them too.
 //!
-//! Each takes any bytes and panics if a reader breaks a promise. An error is as good as a result.
+//! Each body accepts any bytes and panics if a parser breaks its contract. Returning an error is correct.
 
 use bfc_core::Environment;
 
@@ -9,10 +9,11 @@ use crate::predict::DryRunOptions;
 use crate::shape::MAX_RANK;
 use crate::tensor::Tensor;
 
-/// An equation of `einsum`, after four bytes that say how large its letters are.
+/// Parses an `einsum` equation and compares the result with the defining sum. The first four bytes set the
+/// sizes of the letters.
 ///
 /// # Panics
-/// If a promise is broken.
+/// If `einsum` returns a wrong shape or wrong values.
 pub fn einsum(data: &[u8]) {
     let Some((sizes, equation)) = data.split_first_chunk::<4>() else { return };
     let Ok(equation) = std::str::from_utf8(equation) else { return };
@@ -21,7 +22,7 @@ pub fn einsum(data: &[u8]) {
     let letters =
         |text: &str| -> Vec<u8> { text.bytes().filter(u8::is_ascii_alphabetic).take(MAX_RANK).collect() };
     let operands: Vec<Vec<u8>> = operands.split(',').map(letters).take(64).collect();
-    let device = Device::cpu().expect("there is a processor");
+    let device = Device::cpu().expect("the CPU device opens");
     let tensor = |letters: &Vec<u8>| {
         let dims: Vec<usize> = letters.iter().map(|&letter| size(letter)).collect();
         let count = dims.iter().product::<usize>();
@@ -29,7 +30,7 @@ pub fn einsum(data: &[u8]) {
         Tensor::from_slice(&device, &values, dims)
     };
     let tensors: Vec<Tensor> =
-        operands.iter().map(|letters| tensor(letters).expect("there is memory for so little")).collect();
+        operands.iter().map(|letters| tensor(letters).expect("small tensors fit into memory")).collect();
     let Ok(product) = Tensor::einsum(equation, &tensors.iter().collect::<Vec<_>>()) else { return };
 
     let mut all: Vec<u8> = operands.concat();
@@ -50,14 +51,15 @@ pub fn einsum(data: &[u8]) {
     if steps > 1 << 12 {
         return;
     }
-    // The sum as it is defined, over all letters. The numbers are whole, so it is exact.
+    // The defining sum over all letters. The values are integers, so the sum is exact.
     let place = |letters: &[u8], at: &[usize]| {
         letters.iter().fold(0, |place, letter| {
-            let own = all.iter().position(|other| other == letter).expect("it is one of all");
+            let own = all.iter().position(|other| other == letter).expect("`all` contains every letter");
             place * size(*letter) + at[own]
         })
     };
-    let values: Vec<Vec<f64>> = tensors.iter().map(|tensor| tensor.to_vec().expect("it is there")).collect();
+    let values: Vec<Vec<f64>> =
+        tensors.iter().map(|tensor| tensor.to_vec().expect("the CPU can read it")).collect();
     let mut sums = vec![0.0; product.shape().elements()];
     for step in 0..steps {
         let mut rest = step;
@@ -65,13 +67,13 @@ pub fn einsum(data: &[u8]) {
         let factors = operands.iter().zip(&values).map(|(letters, values)| values[place(letters, &at)]);
         sums[place(&result, &at)] += factors.product::<f64>();
     }
-    assert_eq!(product.to_vec::<f64>().expect("it is there"), sums, "{equation}");
+    assert_eq!(product.to_vec::<f64>().expect("the CPU can read it"), sums, "{equation}");
 }
 
-/// A device profile, as it is written on the command line, and a small program run dry on it.
+/// Parses a device profile and runs a small program on it as a dry run.
 ///
 /// # Panics
-/// If a promise is broken.
+/// If the parsed profile is unusable, or the error message is too long.
 pub fn profile(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match text.parse::<DeviceProfile>() {
@@ -87,10 +89,10 @@ pub fn profile(data: &[u8]) {
     }
 }
 
-/// A file of golden figures, beside figures that a program has.
+/// Compares golden figures with the figures of a program.
 ///
 /// # Panics
-/// If a promise is broken.
+/// If a comparison depends on the direction, or equal figures differ.
 pub fn golden(data: &[u8]) {
     const FIGURES: &str = "# title\nop calls\nmatmul 1 2 3 4 5 6 7\n(pool) peak_in_use 1\n";
     let Ok(text) = std::str::from_utf8(data) else { return };

@@ -1,11 +1,11 @@
-//! Tensors, ops and autograd over accounted memory.
+//! Tensors, ops and autograd with exact memory accounting.
 //!
-//! A [`Tensor`] takes its memory from a pool of its [`Device`]. An op takes all of its memory through its [`OpContext`] before it
-//! computes, so the tracker of the device's [`Runtime`] knows which op requested which bytes. The facade crate `highwater` has the
-//! tour.
+//! A [`Tensor`] allocates from a pool of its [`Device`]. An op requests all of its memory through its
+//! [`OpContext`] before it computes. So the tracker of the device's [`Runtime`] knows which op requested
+//! which bytes. The facade crate `highwater` has a tour.
 //!
-//! Each folder uses only the folders before it in this list: `shape`, `error`, `layout`, `storage`, `backend`, `device`, `tensor`,
-//! `op`, `autograd`, `ops`, `step`, `predict`, `testing`, `interop`.
+//! Each folder uses only folders that precede it in this list: `shape`, `error`, `layout`, `storage`,
+//! `backend`, `device`, `tensor`, `op`, `autograd`, `ops`, `step`, `predict`, `testing`, `interop`.
 
 mod autograd;
 pub mod backend;
@@ -28,7 +28,7 @@ pub use autograd::{
     GradCheck, GradCheckError, Gradients, Parameter, apply, check_gradients, checkpoint, evaluating,
     is_training, training,
 };
-/// What CUDA devices say, as data.
+/// Errors and properties of CUDA devices.
 #[cfg(feature = "cuda")]
 pub mod cuda {
     pub use bfc_cuda::{
@@ -50,7 +50,7 @@ pub use ops::{
     Pool2dOptions, Reduction, SortOrder, TensorOptions,
 };
 pub use predict::{
-    DryPeak, DryRun, DryRunOptions, LargestFit, Refused, SmallestPool, dry_run, largest_fit, smallest_pool,
+    DryPeak, DryRun, DryRunOptions, FitFailure, LargestFit, SmallestPool, dry_run, largest_fit, smallest_pool,
 };
 pub use shape::{DType, Element, MAX_RANK, RawElement, Scalar, Shape};
 pub use step::StepGraph;

@@ -380,7 +380,7 @@ fn a_copy_of_many_elements_into_one_is_an_error() {
         };
         let (operand, shape) = ("out", Shape::new(&[1]).unwrap());
         let error = OperandError { op: "custom", operand, shape, fault };
-        let message = "custom: operand `out` of shape [1] does not fit `input` of shape [67108864]: \
+        let message = "custom: operand `out` of shape [1] does not match `input` of shape [67108864]: \
                        their shapes must be equal";
         assert_eq!(error.to_string(), message);
         assert_eq!(result, Err(Error::Operand(Box::new(error))), "{device}");

@@ -1,9 +1,9 @@
-//! What recording costs: nanoseconds and bytes per event, with events kept in memory, pushed out of a full ring, and
-//! written to a file.
+//! The cost of a recording: nanoseconds and bytes per event in memory, in a full ring, and in a file.
 //!
 //! cargo bench -p highwater-tracking --bench recording
 //!
-//! Rounds of all ways are run in turn, and the fastest of each counts: other work on the machine only ever adds time.
+//! The variants run interleaved, and the fastest round of each counts, because other work on the machine only adds
+//! time.
 
 use std::error::Error;
 use std::fs::File;
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Request};
 use highwater_tracking::{RunFacts, Tracker, module};
 
-/// Ops in a round, which is shorter than the time that a busy machine leaves a program at a time; each takes and gives back so many blocks.
+/// Ops in a round, which is shorter than a time slice of a busy machine. Each op allocates and frees this many blocks.
 const OPS: u64 = 500;
 const BLOCKS: u64 = 8;
 const ROUNDS: usize = 500;
 
-/// Where events go.
+/// The destination of events.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Off,
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How long a round takes, how many events it has, and how many bytes they take in a file.
+/// Returns the time of a round, its number of events, and their bytes in a file.
 fn round(way: Way) -> Result<(Duration, u64, u64), Box<dyn Error>> {
     let config = BfcConfig::new(Bytes::gib(1));
     let pool: Arc<dyn Allocator> =

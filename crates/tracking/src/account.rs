@@ -1,11 +1,11 @@
-//! Accounts: which op, module, phase and thread took which bytes of a pool.
+//! Accounts of the bytes that ops, modules, phases and threads allocate from a pool.
 //!
 //! A [`Tracker`] belongs to one device. [`Tracker::begin`] starts an execution of an op, and [`OpRun::track`] returns a
 //! [`TrackingAllocator`] for it. That allocator charges each block to its owner in the pool's ledger, counts what the
 //! execution allocates, and lives until its last block is freed. When the op ends, the tracker adds the counts up. Events
 //! go to the recorder, if one is on.
 //!
-//! The number of live bytes is not kept here: it is read from the pools.
+//! Live bytes are not stored here. Reports read them from the pools.
 
 mod allocator;
 mod budget;

@@ -1,23 +1,18 @@
-//! Recordings in the forms that other people's tools open.
+//! Exports recordings to the formats of other tools.
 //!
 //! | format | opens in | what it shows |
 //! |---|---|---|
-//! | `memory-viz` | PyTorch's memory viewer and what else reads its snapshots | every block, pool by pool, over time |
+//! | `memory-viz` | PyTorch's memory viewer and other readers of its snapshots | every block of each pool over time |
 //! | `memory-viz-json` | the same viewer; programs | the same |
 //! | `chrome` | Perfetto, `chrome://tracing`, readers of PyTorch's profiler | ops over time with their peaks, live bytes by category |
-//! | `pprof` | `pprof`, speedscope | what was live at the peak, by owner and category |
+//! | `pprof` | `pprof`, speedscope | holders at the peak, by owner and category |
 //! | `folded` | flame graphs | the same |
 //! | `svg` | browsers | live bytes by category over time |
 //!
 //! [`Trace::read`](crate::Trace::read) reads both forms of snapshots back.
 //!
-//! Snapshots and traces are written as they are made: beside the recording they hold 64 KiB of output and a number or two for
-//! each event, whatever their length. The others are as small as what they show.
-//!
-//! How fast, by `highwater export run.hwm --format FORMAT --output /dev/null` on 21 November 2026, on two shared and busy
-//! cores of an Intel Xeon at 2.8 GHz, fastest of seven, for the 145,968 events of `train_digits --record run.hwm`:
-//! `memory-viz` 0.020 s (7.3 million events a second, 38 bytes each), `memory-viz-json` 0.077 s (1.9 million, 224 bytes),
-//! `chrome` 0.045 s (3.2 million, 338 bytes), the others 0.002 s and less.
+//! Snapshots and traces are written in pieces. Besides the recording, an export needs 64 KiB of buffer and a few bytes
+//! per event. The other formats are small.
 
 mod at_peak;
 mod chrome;
@@ -38,7 +33,7 @@ use crate::record::Recording;
 use json_writer::JsonWriter;
 use pickle_writer::PickleWriter;
 
-/// A form to write a [`Recording`] in; see the table in [`export`].
+/// An export format of a [`Recording`]; see the table in [`export`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ExportFormat {
@@ -48,11 +43,11 @@ pub enum ExportFormat {
     MemoryVizJson,
     /// A trace of Chrome's format, as JSON.
     Chrome,
-    /// What was live at the peak, as a compressed `profile.proto`.
+    /// The holders at the peak, as a compressed `profile.proto`.
     Pprof,
-    /// What was live at the peak, a line of text for each stack.
+    /// The holders at the peak, one line of text per stack.
     Folded,
-    /// Live bytes by category over time, as a picture.
+    /// Live bytes by category over time, as an SVG image.
     Svg,
 }
 
@@ -61,7 +56,7 @@ impl ExportFormat {
     pub const ALL: [Self; 6] =
         [Self::MemoryViz, Self::MemoryVizJson, Self::Chrome, Self::Pprof, Self::Folded, Self::Svg];
 
-    /// What it is called.
+    /// Returns the format's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -74,7 +69,7 @@ impl ExportFormat {
         }
     }
 
-    /// Whether it is text, which a terminal can show.
+    /// Returns whether the format is text that a terminal can show.
     #[must_use]
     pub const fn is_text(self) -> bool {
         !matches!(self, Self::MemoryViz | Self::Pprof)
@@ -87,7 +82,7 @@ impl fmt::Display for ExportFormat {
     }
 }
 
-/// A name that no [`ExportFormat`] has.
+/// An unknown name of an [`ExportFormat`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no export format is called {name:?}: expected {}", names())]
 pub struct UnknownExportFormat {
@@ -108,37 +103,37 @@ impl FromStr for ExportFormat {
     }
 }
 
-/// Why a recording could not be exported.
+/// The reason why an export failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// It could not be written.
+    /// Writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Two blocks of a pool that are live at the end lie over each other, which no map of the pool can show.
+    /// Two blocks of a pool overlap at the end, so there is no map of the pool.
     #[error("blocks {first} and {second} are both live at the end at address {address:#x}")]
     Overlap {
         /// The index of one block.
         first: u32,
         /// The index of the other.
         second: u32,
-        /// Where the second lies.
+        /// The address of the second block.
         address: u64,
     },
-    /// A block or a region reaches beyond what the numbers of JavaScript tell apart.
-    #[error("{bytes} bytes at address {address:#x} reach beyond 2^53, the end of what viewers can show")]
+    /// A block or a region exceeds the integer range of JavaScript.
+    #[error("{bytes} bytes at address {address:#x} exceed 2^53, the limit of viewers")]
     TooHigh {
-        /// Where it begins.
+        /// Its address.
         address: u64,
-        /// How long it is.
+        /// Its length in bytes.
         bytes: u64,
     },
 }
 
-/// Writes a recording for another tool, and returns how many bytes that took.
+/// Writes a recording for another tool, and returns the number of bytes.
 ///
-/// A pool is a device of PyTorch's snapshots, in the order of [`Recording::pools`]. A block bears the category that it
-/// had last there, and the names of its owner and of the modules above as its stack.
+/// Pools become devices of PyTorch's snapshots, in the order of [`Recording::pools`]. A block has its last category.
+/// Its stack consists of the names of its owner and of the modules above.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -161,8 +156,8 @@ pub enum ExportError {
 /// ```
 ///
 /// # Errors
-/// Those of the writer; for snapshots also [`ExportError::Overlap`], and for them and Chrome traces
-/// [`ExportError::TooHigh`], before anything is written.
+/// Errors of the writer. Snapshots may also fail with [`ExportError::Overlap`]. Snapshots and Chrome traces may fail
+/// with [`ExportError::TooHigh`]. These two occur before anything is written.
 pub fn export(recording: &Recording, format: ExportFormat, out: impl Write) -> Result<u64, ExportError> {
     let mut out = Output::new(out);
     match format {
@@ -177,10 +172,10 @@ pub fn export(recording: &Recording, format: ExportFormat, out: impl Write) -> R
     Ok(out.bytes)
 }
 
-/// How many bytes are gathered before they are written.
+/// The size of the output buffer in bytes.
 const CHUNK_BYTES: usize = 1 << 16;
 
-/// Where an export goes. What is made is gathered in a buffer, which cannot fail, and poured out when it is full.
+/// A buffered output. Writing into the buffer cannot fail; a full buffer is flushed.
 struct Output<W> {
     out: W,
     bytes: u64,
@@ -191,16 +186,16 @@ impl<W: Write> Output<W> {
         Self { out, bytes: 0 }
     }
 
-    /// Writes what was gathered if it is enough to be worth it.
-    fn pour(&mut self, gathered: &mut Vec<u8>) -> io::Result<()> {
-        if gathered.len() < CHUNK_BYTES { Ok(()) } else { self.pour_out(gathered) }
+    /// Flushes the buffer if it is full.
+    fn flush_if_full(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        if buffer.len() < CHUNK_BYTES { Ok(()) } else { self.flush(buffer) }
     }
 
-    /// Writes what was gathered.
-    fn pour_out(&mut self, gathered: &mut Vec<u8>) -> io::Result<()> {
-        self.out.write_all(gathered)?;
-        self.bytes += gathered.len() as u64;
-        gathered.clear();
+    /// Flushes the buffer.
+    fn flush(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        self.out.write_all(buffer)?;
+        self.bytes += buffer.len() as u64;
+        buffer.clear();
         Ok(())
     }
 }

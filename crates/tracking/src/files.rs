@@ -1,10 +1,10 @@
-//! What readers and writers of files share, below everything else in this crate.
+//! Shared parts of the readers and writers of files, below everything else in this crate.
 //!
 //! - [`atomic_file`]: files that appear under their name only when they are complete.
-//! - [`file_kind`]: what a file seems to be, from its first bytes, for error messages.
+//! - [`file_kind`]: the detected kind of a file, for error messages.
 //! - [`gzip`]: decompression within a ratio.
 //! - [`lean`]: bounds and containers for readers whose memory is limited.
-//! - [`usable`]: how much memory this process may use, as the system and its control group tell.
+//! - [`usable`]: the memory available to this process, according to the system and its control group.
 
 mod atomic_file;
 mod file_kind;

@@ -1,7 +1,7 @@
-//! What must hold for any file: the bodies of the fuzz targets, which the tests run as well.
+//! The bodies of the fuzz targets, which the tests run as well.
 //!
-//! Each takes bytes as they come, makes them the contents of a file of one format, and panics if the reader breaks a
-//! promise. A file that is refused is as good as one that is read.
+//! Each takes arbitrary bytes as the contents of a file of one format, and panics if the reader breaks a promise. The
+//! reader may return an error or a result.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::report::{Report, ReportDiff};
 use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits};
 use crate::training_log::{TrainingLog, TrainingLogLimits};
 
-/// Small limits, so that they are reached.
+/// Small limits, so that inputs reach them.
 const LIMITS: TraceLimits = TraceLimits {
     line_bytes: 200,
     events: 1000,
@@ -43,7 +43,7 @@ pub fn any(data: &[u8]) {
     }
 }
 
-/// Our own lines.
+/// Reads the text format of traces.
 pub fn text(data: &[u8]) {
     if let Ok(trace) = Trace::parse(data, &LIMITS) {
         check(&trace);
@@ -69,7 +69,7 @@ pub fn training_log(data: &[u8]) {
     assert!(page.ends_with(b"</html>\n"));
 }
 
-/// A plan as text. What is read can be followed, whatever the blocks.
+/// Reads a plan as text. Any blocks can be allocated with the resulting plan.
 pub fn plan(data: &[u8]) {
     let limits = PlanLimits { line_bytes: 200, blocks: 1000, comments: 10, held_bytes: 1024 * KIB };
     let Ok(plan) = parse_plan(data, &limits) else { return };
@@ -111,7 +111,7 @@ pub fn plan(data: &[u8]) {
     }
 }
 
-/// The most that a pool may take here. As on the command line, it can be added to.
+/// The largest pool for these targets. The command line adds to such a limit without overflow.
 const POOL: Bytes = Bytes(1 << 56);
 
 fn planned(plan: Plan) -> PlannedAllocator {
@@ -122,7 +122,7 @@ fn planned(plan: Plan) -> PlannedAllocator {
     )
 }
 
-/// Our own lines, through pools of every policy, and planned.
+/// Replays a trace in text format through pools of every policy, and with a plan.
 pub fn replayed(data: &[u8]) {
     let Ok(trace) = Trace::parse(data, &LIMITS) else { return };
     let source = || Arc::new(AddressOnlyMemory::new().with_coalescing(data.len().is_multiple_of(2)));
@@ -183,7 +183,7 @@ pub fn json(data: &[u8]) {
     any(&[b"{", data].concat());
 }
 
-/// A compressed file: what was compressed is any, and then what stands there.
+/// Reads a compressed file with arbitrary contents, then arbitrary bytes as a compressed file.
 pub fn gzip(data: &[u8]) {
     any(&[&[0x1f, 0x8b], data].concat());
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -202,17 +202,17 @@ const RECORDING_LIMITS: RecordingLimits = RecordingLimits {
     held_bytes: 4096 * KIB,
 };
 
-/// An `.hwm` file, as it is and with checksums that fit.
+/// Reads an `.hwm` file, unchanged and with correct checksums.
 pub fn hwm(data: &[u8]) {
-    for file in [data, &mended(data)] {
+    for file in [data, &with_checksums(data)] {
         if let Ok(recording) = Recording::read(file, &RECORDING_LIMITS) {
             check_recording(&recording);
         }
     }
 }
 
-/// The same file with checksums that fit, so that they keep no damage from those who read further.
-fn mended(file: &[u8]) -> Vec<u8> {
+/// Corrects the checksums of the file, so that damage reaches later stages.
+fn with_checksums(file: &[u8]) -> Vec<u8> {
     let mut file = file.to_vec();
     let mut rest = file.get_mut(10..).unwrap_or_default();
     while let Some((head, behind)) = rest.split_first_chunk_mut::<9>() {
@@ -227,33 +227,33 @@ fn mended(file: &[u8]) -> Vec<u8> {
     file
 }
 
-/// The contents of a block of events in an `.hwm` file, so that no checksum stands in the way.
+/// Reads the contents of a block of events in an `.hwm` file, without a checksum.
 pub fn hwm_events(data: &[u8]) {
     if let Ok(recording) = recording_of_events(data, &RECORDING_LIMITS) {
         check_recording(&recording);
     }
 }
 
-/// The page of an `.hwm` file, as it is and with checksums that fit, or of the contents of a block of events.
+/// Writes the page of an `.hwm` file, unchanged and with correct checksums, or of the contents of a block of events.
 pub fn hwm_shown(data: &[u8]) {
     recordings_in(data).iter().for_each(show);
 }
 
-/// The exports of the same, its peak taken apart, and the file as that of a run that goes on.
+/// Writes the exports of the same file and its parts of the peak, and follows the file as a run in progress.
 pub fn hwm_exported(data: &[u8]) {
     follow(data);
-    follow(&mended(data));
+    follow(&with_checksums(data));
     recordings_in(data).iter().for_each(export_all);
 }
 
 fn recordings_in(data: &[u8]) -> Vec<Recording> {
-    let mended = mended(data);
-    let files = [Some(data), (mended != data).then_some(&mended[..])];
+    let corrected = with_checksums(data);
+    let files = [Some(data), (corrected != data).then_some(&corrected[..])];
     let read = files.into_iter().flatten().map(|file| Recording::read(file, &RECORDING_LIMITS).ok());
     read.chain([recording_of_events(data, &RECORDING_LIMITS).ok()]).flatten().collect()
 }
 
-/// A file that grows piece by piece: each ends as if there were no more.
+/// A file that grows in pieces. Each piece ends like a file.
 struct Pieces<'a> {
     rest: &'a [u8],
     piece: usize,
@@ -273,7 +273,7 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// A file that comes in one piece or in several says what it says to those who read it whole.
+/// Checks that a file in several pieces reads like the complete file.
 fn follow(file: &[u8]) {
     let read = Recording::read(file, &RECORDING_LIMITS);
     for pieces in [1, 3] {
@@ -291,14 +291,14 @@ fn follow(file: &[u8]) {
     }
 }
 
-/// The most that a page or an export of so few events and names may take.
+/// The largest page or export for so few events and names.
 const SHOWN_BYTES: usize = 16 << 20;
 
 fn show(recording: &Recording) {
     let mut page = Vec::new();
     write_page(recording, &mut page).expect("a vector takes everything");
     assert!(page.len() < SHOWN_BYTES && page.ends_with(b"</html>\n"), "{} bytes", page.len());
-    // What stands in the data cannot end the element that it stands in: it is not text any more.
+    // The data cannot end its element, because it is encoded.
     let text = String::from_utf8_lossy(&page);
     let (_, rest) = text.split_once("id=\"data\">").expect("a page has data");
     let (data, _) = rest.split_once("</script>").expect("the data ends");
@@ -319,7 +319,7 @@ fn export_all(recording: &Recording) {
     assert!(ReportDiff::between(&report, &report).is_empty());
 }
 
-/// Every number is one of a row that exists, blocks live as their events say, and sums are what they should be.
+/// Checks that indices refer to existing rows, that blocks live as their events say, and that sums are correct.
 fn check_recording(recording: &Recording) {
     assert!(recording.events().len() <= RECORDING_LIMITS.events as usize);
     assert!(recording.owners().len() <= RECORDING_LIMITS.owners as usize);
@@ -356,7 +356,7 @@ fn check_recording(recording: &Recording) {
     let _ = Trace::from_recording(recording);
 }
 
-/// What is read holds together, is within the limits, is written and read back as the same, and can be replayed.
+/// Checks that a trace is consistent, within the limits, equal after a write and a read, and ready for a replay.
 fn check(trace: &Trace) {
     assert!(trace.events().len() <= LIMITS.events as usize);
     assert!(trace.labels().len() <= LIMITS.labels as usize);
@@ -377,7 +377,7 @@ fn check(trace: &Trace) {
     assert_eq!(pool.stats().live_allocs, 0);
 }
 
-/// Whether a pool needs little more than the live bytes: no block is widely aligned or lends its bytes.
+/// Returns whether a pool needs little more than the live bytes: no block has a wide alignment or lends its bytes.
 fn is_ordinary(trace: &Trace) -> bool {
     trace.events().iter().all(|event| match *event {
         TraceEvent::Alloc { alignment, .. } => alignment <= 4096,
@@ -386,9 +386,9 @@ fn is_ordinary(trace: &Trace) -> bool {
     })
 }
 
-/// Every block is allocated once, in the order of numbers, freed at most once and not before; the most bytes live at a time.
+/// Checks that blocks are allocated once, in order, and freed at most once, later. Returns the peak of live bytes.
 fn check_events(trace: &Trace) -> u128 {
-    // By block: its bytes, and those that it occupies.
+    // By block: its bytes and its occupied bytes.
     let mut live: Vec<Option<(u64, u64)>> = Vec::new();
     let (mut sum, mut peak) = (0_u128, 0);
     let mut allocated = None;
@@ -407,7 +407,7 @@ fn check_events(trace: &Trace) -> u128 {
             TraceEvent::Occupy { block, start, end } => {
                 let (bytes, occupied) = live[block as usize].as_mut().expect("only live blocks lend bytes");
                 assert!(start <= end && end <= *bytes);
-                // Right after its allocation, a block never occupied the other bytes.
+                // Directly after its allocation, a block never occupied the other bytes.
                 if allocated != Some(block) {
                     peak = sum.max(peak);
                 }

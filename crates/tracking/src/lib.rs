@@ -1,15 +1,15 @@
-//! Which op took which bytes: tracking allocators, scopes, high-water marks, reports, traces.
+//! Memory accounting by op and module: tracking allocators, scopes, high-water marks, reports, recordings and traces.
 //!
-//! Memory has two accounts, and each fact stands in exactly one of them:
+//! Each fact about memory is stored exactly once:
 //!
-//! - **Who holds which bytes now** stands in the pool's [`Ledger`](bfc_core::Ledger), by owner and category, under the
-//!   pool's own lock. An owner is a module path with an op and a phase below it, such as `net.fc1.matmul:backward`.
-//! - **What an op did while it ran** (calls, bytes in total, the most it held at a time, what outlived it) stands in
-//!   the [`TrackingAllocator`] of that one execution, and is added up by the [`Tracker`] when the op returns.
+//! - **Live bytes by owner and category** are in the pool's [`Ledger`](bfc_core::Ledger), under the pool's own lock. An
+//! owner is an op in a phase, below a module path: `net.fc1.matmul:backward`.
+//! - **The figures of one execution of an op** (calls, total bytes, high-water mark, outliving bytes) are in its
+//! [`TrackingAllocator`]. The [`Tracker`] adds them up when the op returns.
 //!
-//! A thread's place in the model is kept by guards ([`module`], [`phase`]), its running op by an [`OpRun`]. Both reach
-//! worker threads only when handed over ([`capture`]). Tracking is always on, so it is cheap: opening an op's account takes
-//! two small heap allocations, and counting an event takes one uncontended lock.
+//! Guards hold a thread's current scope ([`module`], [`phase`]) and its running op ([`OpRun`]). Worker threads receive
+//! both through [`capture`]. Tracking is always on and cheap: opening an op's account takes two small heap allocations,
+//! and counting an event takes one uncontended lock.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -20,7 +20,7 @@
 //! let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("cpu", Arc::new(HostMemory::new()), config));
 //! let tracker = Tracker::new();
 //!
-//! // An op takes 4 KiB of scratch and returns a result of 1 KiB.
+//! An op allocates 4 KiB of scratch memory and returns a result of 1 KiB.
 //! let run_op = |op| {
 //!     let run = tracker.begin(op);
 //!     let allocator = run.track(&pool);
@@ -47,13 +47,13 @@
 //! # Ok::<(), bfc_core::AllocError>(())
 //! ```
 //!
-//! A request that runs out of memory fails with an [`OomReport`](bfc_core::OomReport), also as JSON and HTML
+//! A request that runs out of memory fails with an [`OomReport`](bfc_core::OomReport), also available as JSON and HTML
 //! ([`oom_page`]). Callbacks may free memory before it fails ([`Tracker::last_resort`]), and a module may have a
 //! [`Budget`].
 //!
-//! What passes through a tracker's ops can be recorded, in memory ([`Tracker::start_log`]) or into a file
-//! ([`Tracker::start_recording`]). A [`Recording`] tells every live byte at every event. It can be written as a [`Trace`], and
-//! [`replay`]ed through another allocator.
+//! A tracker records the events of its ops in memory ([`Tracker::start_log`]) or in a file
+//! ([`Tracker::start_recording`]). A [`Recording`] describes every live byte at every event. It converts to a
+//! [`Trace`], which another allocator can [`replay`].
 
 mod account;
 mod export;
@@ -93,7 +93,7 @@ pub use report::{
     TextOptions, ThreadRow, table,
 };
 pub use scope::{ModuleGuard, ModuleName, Phase, PhaseGuard, ScopeGuard, ScopePath, here, module, phase};
-/// Python's pickles, read without calling anything.
+/// A reader of Python pickles that calls no code from them.
 pub mod pickle {
     pub use crate::trace::{Pickle, PickleProblem, PickleValue as Value};
 }

@@ -1,9 +1,9 @@
-//! A recording as one page for a browser: the timeline by category, the pool map, the table by op, the peak taken apart,
-//! and requests that found no memory; with the log of the run, its loss and other curves over the same time.
+//! A recording as an HTML page: the timeline by category, the pool map, the table of ops, the parts of the peak, and
+//! requests that ran out of memory. With the run's log, it also shows the loss and other curves over the same time.
 //!
-//! The page asks nothing of the network. Its data is one JSON object, deflated and in base64, so that no name in it
-//! can end the element that it stands in; scripts write names only as text. What would make the page large is thinned
-//! out here: the timeline to an [`envelope`], the map to a [`raster`] with single [`blocks`] around the peak, logs to [`curves`].
+//! The page needs no network. Its data is one JSON object, deflated and in base64, so that no name in it can end its
+//! element. Scripts insert names only as text. Large data is downsampled: the timeline to an [`envelope`], the map to a
+//! [`raster`] with single [`blocks`] around the peak, and logs to [`curves`].
 //!
 //! Figures, with the command and the machine, are in docs/benchmarks.md.
 
@@ -40,10 +40,10 @@ const SCRIPTS: [&str; 7] = [
     include_str!("page/main.js"),
 ];
 
-/// Writes a recording as one HTML page that needs nothing else.
+/// Writes a recording as one self-contained HTML page.
 ///
 /// # Errors
-/// Those of the writer.
+/// Errors of the writer.
 ///
 /// ```
 /// use bfc_core::Bytes;
@@ -59,10 +59,10 @@ pub fn write_page(recording: &Recording, out: impl Write) -> io::Result<()> {
     write(recording, None, out)
 }
 
-/// The same with the curves of the run's log above the memory, over the same time.
+/// Writes a recording as one HTML page, with the curves of the run's log above the memory.
 ///
 /// # Errors
-/// Those of the writer.
+/// Errors of the writer.
 ///
 /// ```
 /// use bfc_core::Bytes;
@@ -83,7 +83,7 @@ pub fn write_page_with_log(recording: &Recording, log: &TrainingLog, out: impl W
 fn write(recording: &Recording, log: Option<&TrainingLog>, mut out: impl Write) -> io::Result<()> {
     let program = &recording.facts().program;
     let title = if program.is_empty() { "a run" } else { program };
-    // The template's placeholders, in the order in which they stand.
+    // The template's placeholders in their order.
     let mut rest = HEAD;
     for (mark, fill) in [("{title}", None), ("{style}", Some(STYLE)), ("{data}", None), ("{script}", None)] {
         let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
@@ -107,7 +107,7 @@ fn write_data(recording: &Recording, log: Option<&TrainingLog>, out: &mut impl W
     Ok(())
 }
 
-/// Text from a file as it may stand in HTML.
+/// Escapes text from a file for HTML.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -34,7 +34,7 @@ pub use summary::RunSummary;
 pub use timeline::{Moment, Timeline};
 pub use wire::EventProblem;
 
-/// A recording of the events of one block alone: for the fuzz targets.
+/// Decodes the events of one block, for the fuzz targets.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn recording_of_events(
     block: &[u8],
@@ -45,7 +45,7 @@ pub(crate) fn recording_of_events(
     Ok(builder.finish())
 }
 
-/// How many bytes of events make a block.
+/// The size of a block of events.
 const BLOCK_BYTES: usize = 1 << 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Running a trace through an allocator.
+//! Replays a trace through an allocator.
 
 use std::num::NonZero;
 
@@ -12,7 +12,7 @@ pub use plan::{
     NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
 };
 
-/// What a trace did to an allocator.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplaySummary {
@@ -20,13 +20,13 @@ pub struct ReplaySummary {
     pub events: usize,
     /// Allocations among them.
     pub allocations: u64,
-    /// The most bytes granted at a time.
+    /// The most granted bytes at a time.
     pub peak_in_use: u64,
-    /// The most bytes that the allocator ever held from its source, from its statistics.
+    /// The most bytes that the allocator reserved, from its statistics.
     pub peak_reserved: u64,
 }
 
-/// A trace that an allocator could not follow. Everything was given back.
+/// A trace that an allocator could not replay. The replay freed all blocks.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
@@ -37,23 +37,23 @@ pub enum ReplayError {
         event: usize,
         /// The event's label.
         label: String,
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
-        /// What the allocator said.
+        /// The allocator's error.
         error: AllocError,
     },
-    /// A free failed, which takes a faulty allocator.
+    /// A free failed, which means that the allocator is faulty.
     #[error("event {event}: {error}")]
     Free {
-        /// The event's index in the trace; the number of events for those freed at the end.
+        /// The event's index in the trace; the number of events for the frees at the end.
         event: usize,
-        /// What the allocator said.
+        /// The allocator's error.
         error: BlockError,
     },
 }
 
 impl ReplayError {
-    /// The event's index in the trace; the number of events for what was freed at the end.
+    /// Returns the event's index in the trace; the number of events for the frees at the end.
     #[must_use]
     pub const fn event(&self) -> usize {
         match self {
@@ -62,8 +62,8 @@ impl ReplayError {
     }
 }
 
-/// Replays `trace` through `allocator`, and frees at the end what the trace leaves live. No request waits for memory:
-/// nobody else would free any.
+/// Replays `trace` through `allocator`, then frees the remaining blocks. No request waits for memory, because no other
+/// thread would free any.
 ///
 /// ```
 /// use bfc_core::{AddressOnlyMemory, BfcAllocator, BfcConfig, Bytes};
@@ -78,15 +78,15 @@ impl ReplayError {
 /// ```
 ///
 /// # Errors
-/// A [`ReplayError`] for the first event that the allocator refuses.
+/// A [`ReplayError`] for the first event that fails.
 pub fn replay(trace: &Trace, allocator: &dyn Allocator) -> Result<ReplaySummary, ReplayError> {
     Replayer::new(trace).run(allocator)
 }
 
-/// A trace made ready to be replayed, again and again.
+/// A trace prepared for repeated replays.
 ///
-/// Every allocation has its slot in a table, worked out once; a slot is used again after the free. So the table is as small
-/// as the most blocks that are live at a time, and a replay adds about two nanoseconds an event to what the allocator takes.
+/// Every allocation has a slot in a table, computed once. A free releases the slot for later allocations, so the table
+/// is as small as the most live blocks. A replay adds about two nanoseconds per event to the time of the allocator.
 ///
 /// ```
 /// use bfc_core::{AddressOnlyMemory, BfcAllocator, BfcConfig, Bytes};
@@ -104,7 +104,7 @@ pub fn replay(trace: &Trace, allocator: &dyn Allocator) -> Result<ReplaySummary,
 #[derive(Debug)]
 pub struct Replayer<'a> {
     trace: &'a Trace,
-    /// The least alignment of a request.
+    /// The minimum alignment of a request.
     alignment: u64,
     steps: Vec<PreparedEvent>,
     /// The slots still live after the last event, in the order of their allocation.
@@ -118,21 +118,21 @@ struct PreparedEvent {
     bytes: u64,
     slot: u32,
     action: Action,
-    /// The logarithm of the alignment that the trace asks for.
+    /// The logarithm of the alignment in the trace.
     alignment: u8,
 }
 
-/// What an event does to its slot.
+/// The effect of an event on its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Allocate,
     Free,
-    /// Nothing: a pool cannot lend bytes of a live block.
+    /// No effect: a pool cannot lend bytes of a live block.
     Keep,
 }
 
 impl<'a> Replayer<'a> {
-    /// Works out the slots of a trace's blocks.
+    /// Computes the slots of a trace's blocks.
     #[must_use]
     pub fn new(trace: &'a Trace) -> Self {
         let mut slots = Slots::default();
@@ -153,30 +153,29 @@ impl<'a> Replayer<'a> {
         Self { trace, alignment: DEFAULT_ALIGNMENT, steps, rest: slots.live(), blocks }
     }
 
-    /// The same replayer with another least alignment of requests, a power of two. Allocations of the trace that ask for
-    /// more get more.
+    /// Sets the minimum alignment of requests, a power of two. Larger alignments in the trace stay.
     #[must_use]
     pub const fn with_alignment(mut self, bytes: u64) -> Self {
         self.alignment = bytes;
         self
     }
 
-    /// The trace.
+    /// Returns the trace.
     #[must_use]
     pub const fn trace(&self) -> &'a Trace {
         self.trace
     }
 
-    /// Replays the trace through `allocator`, as [`replay`] does.
+    /// Replays the trace through `allocator`, like [`replay`].
     ///
     /// # Errors
-    /// A [`ReplayError`] for the first event that the allocator refuses. Everything was given back.
+    /// A [`ReplayError`] for the first event that fails. The replay frees all blocks.
     pub fn run<A: Allocator + ?Sized>(&mut self, allocator: &A) -> Result<ReplaySummary, ReplayError> {
         self.run_watched(allocator, NonZero::<usize>::MAX, |_, _| {})
     }
 
-    /// The same, and calls `watch` after every `interval` events and after the last one, with the number of events done
-    /// and the allocator.
+    /// Like [`run`](Self::run), and calls `watch` after every `interval` events and after the last one, with the number
+    /// of events done and the allocator.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -197,7 +196,7 @@ impl<'a> Replayer<'a> {
             done += steps.len();
             watch(done, allocator);
         }
-        // All of them, whatever becomes of one.
+        // Frees all blocks, even if some frees fail.
         let freed = self.rest.iter().map(|&slot| free(allocator, self.blocks[slot as usize]));
         let freed = freed.fold(Ok(()), Result::and);
         freed.map_err(|error| ReplayError::Free { event: done, error })?;
@@ -209,7 +208,7 @@ impl<'a> Replayer<'a> {
         })
     }
 
-    /// Frees what is live before event number `end`.
+    /// Frees the blocks that are live before event number `end`.
     fn free_before<A: Allocator + ?Sized>(&self, allocator: &A, end: usize) {
         let mut live = vec![false; self.blocks.len()];
         for step in &self.steps[..end] {
@@ -219,7 +218,7 @@ impl<'a> Replayer<'a> {
         }
         for (&block, live) in self.blocks.iter().zip(live) {
             if live {
-                // The replay has failed already; a second failure would say no more.
+                // The replay has already failed, so a second error adds nothing.
                 let _ = free(allocator, block);
             }
         }
@@ -239,7 +238,7 @@ impl<'a> Replayer<'a> {
     }
 }
 
-/// Gives numbers to blocks, and the number last given back first, as its memory is the most likely to be near.
+/// Assigns slots to blocks. Reuses the last freed slot first, because its memory is most likely cached.
 #[derive(Debug, Default)]
 struct Slots {
     /// By block; `None` once freed.
@@ -249,7 +248,7 @@ struct Slots {
 }
 
 impl Slots {
-    /// A slot for the next block.
+    /// Returns a slot for the next block.
     fn take(&mut self) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.count += 1;
@@ -260,7 +259,7 @@ impl Slots {
     }
 
     fn give_back(&mut self, block: u32) -> u32 {
-        // A trace holds together, so the block is live.
+        // A trace is consistent, so the block is live.
         let slot = self.of_blocks.get_mut(block as usize).and_then(Option::take).unwrap_or(0);
         self.free.push(slot);
         slot
@@ -270,13 +269,13 @@ impl Slots {
         self.of_blocks.get(block as usize).copied().flatten().unwrap_or(0)
     }
 
-    /// The slots of the blocks still live, in the order of the blocks.
+    /// Returns the slots of the live blocks, in the order of the blocks.
     fn live(self) -> Vec<u32> {
         self.of_blocks.into_iter().flatten().collect()
     }
 }
 
-/// What is counted on the way.
+/// Counters of a replay.
 #[derive(Clone, Copy, Debug, Default)]
 struct Meter {
     allocations: u64,
@@ -289,8 +288,8 @@ enum Failure {
     Free(BlockError),
 }
 
-/// The loop that a replay's time is spent in. Blocks are left in the table when they are freed: whoever has to know which
-/// are live reads the steps again.
+/// The hot loop of a replay. Freed blocks stay in the table. The error path reads the steps again to find the live
+/// ones.
 fn play<A: Allocator + ?Sized>(
     steps: &[PreparedEvent],
     blocks: &mut [Block],
@@ -299,7 +298,7 @@ fn play<A: Allocator + ?Sized>(
     total: &mut Meter,
 ) -> Result<(), (usize, Failure)> {
     let mut request = Request::new(0).with_attributes(AllocationAttributes::no_retry());
-    // A copy of its own stays in registers.
+    // A local copy stays in registers.
     let mut meter = *total;
     for (index, step) in steps.iter().enumerate() {
         let slot = &mut blocks[step.slot as usize];
@@ -322,7 +321,7 @@ fn play<A: Allocator + ?Sized>(
 
 #[inline]
 fn free<A: Allocator + ?Sized>(allocator: &A, block: Block) -> Result<(), BlockError> {
-    // SAFETY: the block was handed out by this allocator in this replay, and its memory was never used.
+    // SAFETY: this allocator returned the block in this replay, and nothing has used its memory.
     unsafe { allocator.deallocate(block) }
 }
 

@@ -1,8 +1,8 @@
-//! Where in a model this thread is: a path of modules, and a phase of training.
+//! The current scope of a thread: a path of modules, and a phase of training.
 //!
-//! Each thread has a place. [`module`] and [`phase`] enter another one, derived from it, and the guard they return goes back to
-//! where the thread was, also when it is dropped while unwinding or out of order. A place does not follow work to other
-//! threads by itself: [`capture`](crate::capture) hands it over.
+//! [`module`] and [`phase`] enter a scope below the current one. The guard that they return restores the previous
+//! scope, also during unwinding and when guards drop out of order. Other threads do not inherit a scope;
+//! [`capture`](crate::capture) transfers it.
 
 mod name;
 mod now;
@@ -23,30 +23,30 @@ use shuttle::thread_local;
 pub use name::ModuleName;
 use now::{Entry, now};
 
-/// Keeps a guard on its thread, whose place or stack it will put back; others may still look at it.
+/// Keeps a guard on its thread, whose state it restores. Other threads may still hold references to it.
 pub(crate) type NotSend = PhantomData<MutexGuard<'static, ()>>;
 
-/// Most module names that a thread remembers: names made up at run time must not grow its memory forever.
-const MAX_KNOWN_MODULES: usize = 4096;
+/// The most module names that a thread caches, so that generated names cannot grow its memory without limit.
+const MAX_CACHED_MODULES: usize = 4096;
 
-/// What part of a training step runs.
+/// A phase of a training step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-// As wide as a module's number, so that a place has no gap. With one it is copied in pieces that are not those it was written in, for
-// which a processor waits.
+// As wide as the index of a module, so that a scope has no padding. Padding would cause store-forwarding stalls in
+// copies of a scope.
 #[repr(u32)]
 pub enum Phase {
-    /// Computing results, with or without a backward pass to follow.
+    /// The forward pass, with or without a backward pass to follow.
     #[default]
     Forward,
-    /// Computing gradients.
+    /// The backward pass, which computes gradients.
     Backward,
-    /// Changing parameters.
+    /// The update of parameters.
     Optimizer,
 }
 
 impl Phase {
-    /// The phase's name in tables, JSON and labels.
+    /// Returns the phase's name in tables, JSON and labels.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,9 +63,9 @@ impl fmt::Display for Phase {
     }
 }
 
-/// A module and a phase: what an op that starts here is filed under.
+/// A module and a phase: the scope of an op.
 ///
-/// A small copy value, so that the backward of an op can be run in the place of its forward:
+/// It is a small value to copy, so that an op's backward pass can run in the scope of its forward pass:
 ///
 /// ```
 /// use highwater_tracking::{Phase, here, module};
@@ -79,7 +79,7 @@ impl fmt::Display for Phase {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ScopePath {
-    /// The module path, as the owner that it is interned as; the root outside of all modules.
+    /// The interned module path; the root outside of all modules.
     pub module: OwnerId,
     /// The phase.
     pub phase: Phase,
@@ -89,13 +89,13 @@ const _: () =
     assert!(size_of::<ScopePath>() == size_of::<OwnerId>() + size_of::<Phase>(), "a place has no gap");
 
 impl ScopePath {
-    /// The same module in another phase.
+    /// Returns the same module in another phase.
     #[must_use]
     pub const fn with_phase(self, phase: Phase) -> Self {
         Self { phase, ..self }
     }
 
-    /// Makes this the place of the current thread until the guard is dropped.
+    /// Enters this scope on the current thread until the guard is dropped.
     #[inline]
     pub fn enter(self) -> ScopeGuard {
         ScopeGuard { entry: Entry::new(self), module: self.module, _not_send: PhantomData }
@@ -103,18 +103,18 @@ impl ScopePath {
 }
 
 thread_local! {
-    static MODULES: RefCell<KnownModules> = RefCell::new(KnownModules::default());
+    static MODULES: RefCell<ModuleCache> = RefCell::new(ModuleCache::default());
 }
 
-/// The current thread's place.
+/// Returns the current scope of the thread.
 #[must_use]
 #[inline]
 pub fn here() -> ScopePath {
     now().place
 }
 
-/// Enters the module called `name` below the current one until the guard is dropped. A name with dots stands for
-/// several nested modules.
+/// Enters the module `name` below the current one until the guard is dropped. A name with dots means several nested
+/// modules.
 ///
 /// ```
 /// use highwater_tracking::{here, module};
@@ -129,17 +129,17 @@ pub fn module(name: &str) -> ModuleGuard {
     ScopePath { module, ..here }.enter()
 }
 
-/// Enters a phase, in the current module, until the guard is dropped.
+/// Enters a phase in the current module until the guard is dropped.
 pub fn phase(phase: Phase) -> PhaseGuard {
     here().with_phase(phase).enter()
 }
 
-/// Leaves a place when dropped. Bound to its thread.
+/// Leaves a scope when dropped. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the place is left when the guard is dropped"]
 pub struct ScopeGuard {
     entry: Entry,
-    /// What was entered.
+    /// The entered module.
     pub(crate) module: OwnerId,
     _not_send: NotSend,
 }
@@ -157,31 +157,31 @@ impl Drop for ScopeGuard {
     }
 }
 
-/// Module names that this thread has entered before: finding one again costs no allocation and no lock.
+/// The thread's cache of module names: a cached name costs no allocation and no lock.
 #[derive(Debug, Default)]
-struct KnownModules {
+struct ModuleCache {
     by_parent: FxHashMap<OwnerId, FxHashMap<Box<str>, OwnerId>>,
     count: usize,
-    /// Some of these, by where the names lay that led to them: a model enters its modules by the same few texts.
-    recent: [Option<Recent>; RECENT],
+    /// A cache by the address of the name, because a model enters its modules by the same few strings.
+    recent: [Option<CachedModule>; CACHE_SLOTS],
 }
 
-/// How many modules are found by where their names lie.
-const RECENT: usize = 32;
+/// The size of the cache by address.
+const CACHE_SLOTS: usize = 32;
 
 #[derive(Debug)]
-struct Recent {
+struct CachedModule {
     parent: OwnerId,
     name: Box<str>,
     module: OwnerId,
 }
 
-impl KnownModules {
+impl ModuleCache {
     #[inline]
     fn find(&mut self, parent: OwnerId, name: &str) -> OwnerId {
         let place = (name.as_ptr().addr() >> 3) ^ (name.len() * 5) ^ (parent.index() * 21);
-        let place = place % RECENT;
-        // Two names that share a place find another one beside it.
+        let place = place % CACHE_SLOTS;
+        // Two names with the same slot use a pair of slots.
         for place in [place, place ^ 1] {
             if let Some(recent) = &self.recent[place]
                 && recent.parent == parent
@@ -191,9 +191,9 @@ impl KnownModules {
             }
         }
         let module = self.look_up(parent, name);
-        // Only once, or three names that share two places would take heap memory by turns.
+        // Slots are filled once. Otherwise, three names that share two slots would allocate on every call.
         if let Some(free) = [place, place ^ 1].into_iter().find(|place| self.recent[*place].is_none()) {
-            self.recent[free] = Some(Recent { parent, name: Box::from(name), module });
+            self.recent[free] = Some(CachedModule { parent, name: Box::from(name), module });
         }
         module
     }
@@ -203,7 +203,7 @@ impl KnownModules {
         if let Some(&module) = self.by_parent.get(&parent).and_then(|names| names.get(name)) {
             return module;
         }
-        if self.count >= MAX_KNOWN_MODULES {
+        if self.count >= MAX_CACHED_MODULES {
             *self = Self::default();
         }
         let module = intern_path(parent, name);
@@ -285,7 +285,7 @@ mod tests {
         drop(inner);
         assert_eq!(here(), ScopePath::default());
 
-        // What was entered inside of a place that is left is left with it, and nothing that was entered since.
+        // Leaving a scope also leaves the scopes entered within it, but none that were entered later.
         let outer = module("scope-outer");
         let before = here();
         let (middle, inner) = (module("middle"), phase(Phase::Backward));
@@ -314,13 +314,13 @@ mod tests {
 
     #[test]
     fn a_thread_forgets_known_names_before_they_fill_its_memory() {
-        let mut known = KnownModules::default();
+        let mut known = ModuleCache::default();
         let parent = OwnerId::intern(OwnerId::ROOT, "scope-many");
         let first = known.find(parent, "0");
-        for index in 1..=MAX_KNOWN_MODULES {
+        for index in 1..=MAX_CACHED_MODULES {
             known.find(parent, &(index % 5000).to_string());
         }
-        assert!(known.count <= MAX_KNOWN_MODULES);
+        assert!(known.count <= MAX_CACHED_MODULES);
         assert_eq!(known.find(parent, "0"), first);
     }
 }

@@ -1,4 +1,4 @@
-//! A pool for tests: exact sizes, checked frees, a ledger, a limit, and addresses with nothing behind them.
+//! A pool for tests: exact sizes, checked frees, a ledger, a limit, and addresses without memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) struct TestPool {
     id: PoolId,
     tracks_sizes: bool,
     limit: u64,
-    /// Whether a byte is allocated after each answer, as by another thread.
+    /// Whether each query is followed by an allocation of a byte, as by another thread.
     busy: bool,
     state: Mutex<State>,
 }
@@ -40,14 +40,14 @@ impl TestPool {
         Arc::new(Self { id: PoolId::next(), tracks_sizes, limit, busy: false, state: Mutex::new(state) })
     }
 
-    /// A pool from which another thread allocates whenever its lock is free.
+    /// Creates a pool from which another thread allocates whenever its lock is free.
     pub(crate) fn busy() -> Arc<dyn Allocator> {
         let pool = Self::build(true, u64::MAX);
         let Ok(pool) = Arc::try_unwrap(pool) else { unreachable!("there is one handle") };
         Arc::new(Self { busy: true, ..pool })
     }
 
-    /// An answer about the state, after which another thread allocates.
+    /// Returns a fact about the state, after which another thread allocates.
     fn answer<R>(&self, ask: impl FnOnce(&State) -> R) -> R {
         let mut state = lock(&self.state);
         let answer = ask(&state);
@@ -58,12 +58,12 @@ impl TestPool {
         answer
     }
 
-    /// A pool that tracks sizes.
+    /// Creates a pool that tracks sizes.
     pub(crate) fn tracking() -> Arc<dyn Allocator> {
         Self::build(true, u64::MAX)
     }
 
-    /// A pool whose blocks have no ids and cannot be looked up.
+    /// Creates a pool whose blocks have no ids and cannot be queried.
     pub(crate) fn not_tracking() -> Arc<dyn Allocator> {
         Self::build(false, u64::MAX)
     }

@@ -1,6 +1,6 @@
-//! Allocation traces: what was asked for and given back, in order.
+//! Allocation traces: requests and frees in order.
 //!
-//! As text, one event a line, sizes in bytes as asked for:
+//! The text format has one event per line. Sizes are requested bytes.
 //!
 //! ```text
 //! # a comment, or a header such as
@@ -11,16 +11,16 @@
 //! f ID
 //! ```
 //!
-//! An allocation may require an alignment, a power of two. After `u`, an allocation occupies only its bytes from START up
-//! to END, counted from its first byte, and lends the others; after `u ID 0 BYTES` it occupies all of them again. If a `u`
-//! directly follows its `a`, the allocation never occupied the other bytes.
+//! An allocation may require an alignment, a power of two. After `u`, an allocation occupies only its bytes from START
+//! up to END, counted from its first byte, and lends the others. After `u ID 0 BYTES` it occupies all of them again. If
+//! a `u` directly follows its `a`, the allocation never occupied the other bytes.
 //!
-//! An id names a live allocation; it may be used again once that is freed. A label says who asked, and goes to the end
-//! of the line. Comments that begin with `mark:` say what the events after them belong to.
+//! An id names a live allocation. It may be used again after the free. A label names the origin of the request and
+//! extends to the end of the line. Comments that begin with `mark:` name the part of the run that follows.
 //!
-//! [`Trace::read`] also takes the logs of others, each in a file of its own below this one, and tells them apart by
-//! their beginning. All readers take files from anywhere: they bound what a file can make them hold, and name the place
-//! of everything they refuse.
+//! [`Trace::read`] also reads the logs of other programs and detects their format from the first bytes. Each format has
+//! a file below this one. All readers accept untrusted files: they limit the memory that a file can use, and every
+//! error names its place in the file.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
@@ -50,30 +50,30 @@ pub use snapshot::SnapshotProblem;
 /// One event of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
-    /// Allocation number `block`.
+    /// Allocates block number `block`.
     Alloc {
-        /// The allocation's number in the trace, from 0 upward.
+        /// The block's number in the trace, counted from 0.
         block: u32,
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
         /// The label's index in [`Trace::labels`].
         label: u32,
-        /// What the block's address must be a multiple of, a power of two; 1 if any address will do.
+        /// The alignment of the block's address, a power of two; 1 without a requirement.
         alignment: u32,
     },
-    /// The end of allocation number `block`.
+    /// Frees block number `block`.
     Free {
-        /// The allocation's number.
+        /// The block's number.
         block: u32,
     },
-    /// From here on, allocation number `block` occupies only some of its bytes. Only offline planners write such traces;
-    /// a pool cannot lend the other bytes.
+    /// Changes the occupied bytes of block number `block`. Only offline planners write such traces; a pool cannot lend
+    /// the other bytes.
     Occupy {
-        /// The allocation's number.
+        /// The block's number.
         block: u32,
-        /// The first byte that it occupies, counted from the start of the block.
+        /// The first occupied byte, counted from the start of the block.
         start: u64,
-        /// The byte after the last; `start` if it occupies none.
+        /// The byte after the last occupied one; `start` if there is none.
         end: u64,
     },
 }
@@ -81,21 +81,21 @@ pub enum TraceEvent {
 /// A comment line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceComment {
-    /// How many events stand before it.
+    /// The number of events before it.
     pub position: usize,
     /// The text after `#` and one space.
     pub text: String,
 }
 
 impl TraceComment {
-    /// The text of a mark, which has the form `mark: text`.
+    /// Returns the text of a mark, which has the form `mark: text`.
     #[must_use]
     pub fn mark(&self) -> Option<&str> {
         self.text.strip_prefix("mark:").map(str::trim)
     }
 }
 
-/// A trace that holds together: what is freed was live, and live bytes never leave 64 bits.
+/// A consistent trace: every free has a live block, and live bytes fit into 64 bits.
 ///
 /// ```
 /// use highwater_tracking::{Trace, TraceLimits};
@@ -119,21 +119,22 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Reads a trace from text. Allocations are numbered anew, in their order.
+    /// Reads a trace from text. Renumbers the allocations in their order.
     ///
     /// # Errors
-    /// A [`TraceError`] for the first line that cannot be read, is malformed, contradicts earlier ones or exceeds a
+    /// A [`TraceError`] for the first line that is unreadable, malformed, inconsistent with earlier ones or beyond a
     /// limit.
     pub fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Self, TraceError> {
         text::parse(reader, limits)
     }
 
-    /// Reads a trace of any format, plain or compressed by gzip, whatever its file is called: lines and recordings (`.hwm`) of
-    /// our own, PyTorch's `snapshot.pickle`, the log of RAPIDS Memory Manager, MiniMalloc's CSV.
+    /// Reads a trace of any format, plain or compressed by gzip, regardless of the file's name. Supports Highwater's
+    /// text format and recordings (`.hwm`), PyTorch's `snapshot.pickle`, the log of RAPIDS Memory Manager, and
+    /// MiniMalloc's CSV.
     ///
-    /// Blocks that such a log frees, or shows as live at its end, without having shown their allocation are allocated
-    /// first. Where a log knows addresses alone, labels say what it tells of who asked: the line of Python, the thread and
-    /// the stream, the buffer's name.
+    /// A log may contain a block without its allocation. The trace allocates such a block at the beginning. In logs
+    /// without names, labels contain the available information: the line of Python, the thread and the stream, or the
+    /// buffer's name.
     ///
     /// ```
     /// use highwater_tracking::{ReadOptions, Trace};
@@ -144,35 +145,35 @@ impl Trace {
     /// ```
     ///
     /// # Errors
-    /// A [`TraceError`] for the first place where the file cannot be read, is malformed, contradicts itself or exceeds a
-    /// limit.
+    /// A [`TraceError`] for the first place where the file is unreadable, malformed, inconsistent or beyond a limit.
     pub fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
         read::read(reader, options)
     }
 
-    /// The trace of a recording; labels are the owners' paths, and marks are comments `mark: text`, as long as there are not
-    /// more of them than the limit on comments. The blocks still live at the end stay so.
+    /// Converts a recording to a trace. Labels are the owners' paths. Marks become comments `mark: text`, up to the
+    /// limit on comments. Blocks that are live at the end stay live.
     ///
     /// # Errors
-    /// A [`TraceProblem`] for a recording that is beyond [`TraceLimits::default`].
+    /// A [`TraceProblem`] for a recording beyond [`TraceLimits::default`].
     pub fn from_recording(recording: &Recording) -> Result<Self, TraceProblem> {
-        // The recording is in memory already, and larger than its trace.
+        // The recording is already in memory and larger than its trace.
         let limits = TraceLimits { held_bytes: u64::MAX, ..TraceLimits::default() };
         Self::from_recording_within(recording, &limits)
     }
 
-    /// The traces of groups of a recording's blocks: by pool, by stream, by module. `group_of` says of a block to which group it
-    /// belongs, from 0 up, or `None` to leave it out; there are as many traces as the largest group says. Each has all marks.
+    /// Converts groups of a recording's blocks to traces, for example by pool, by stream or by module. `group_of`
+    /// returns the group of a block, counted from 0, or `None` to skip it. The largest group determines the number of
+    /// traces. Each trace has all marks.
     ///
     /// # Errors
-    /// As [`from_recording`](Self::from_recording), with limits of one's own, which count for each trace.
+    /// As [`from_recording`](Self::from_recording). The limits apply to each trace.
     pub fn of_groups(
         recording: &Recording,
         limits: &TraceLimits,
         mut group_of: impl FnMut(&BlockLife) -> Option<u16>,
     ) -> Result<Vec<Self>, TraceProblem> {
         let mut builders: Vec<Builder> = Vec::new();
-        // The marks so far, for groups that are still to come.
+        // The marks so far, for groups whose first block comes later.
         let mut marked = Builder::new(*limits);
         let mut labels: HashMap<u32, String> = HashMap::new();
         let mut groups = vec![None; recording.blocks().len()];
@@ -213,7 +214,7 @@ impl Trace {
     /// Writes the trace as text.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// Errors of the writer.
     pub fn write(&self, mut writer: impl Write) -> io::Result<()> {
         let mut comments = self.comments.iter().peekable();
         for (position, event) in self.events.iter().enumerate() {
@@ -237,77 +238,78 @@ impl Trace {
         Ok(())
     }
 
-    /// The events, in order.
+    /// Returns the events in order.
     #[must_use]
     pub fn events(&self) -> &[TraceEvent] {
         &self.events
     }
 
-    /// The different labels, in the order of their first use.
+    /// Returns the distinct labels, in the order of their first use.
     #[must_use]
     pub fn labels(&self) -> &[String] {
         &self.labels
     }
 
-    /// The text of a label; empty for an index that is not one of this trace.
+    /// Returns the text of a label; empty for an unknown index.
     #[must_use]
     pub fn label(&self, index: u32) -> &str {
         self.labels.get(index as usize).map_or("", String::as_str)
     }
 
-    /// The comments, in order.
+    /// Returns the comments in order.
     #[must_use]
     pub fn comments(&self) -> &[TraceComment] {
         &self.comments
     }
 
-    /// The marks, as how many events stand before each and its text.
+    /// Returns the marks: the number of events before each, and its text.
     pub fn marks(&self) -> impl Iterator<Item = (usize, &str)> {
         self.comments.iter().filter_map(|comment| Some((comment.position, comment.mark()?)))
     }
 
-    /// Adds a comment before the first event, as a header; line breaks become spaces.
+    /// Adds a comment before the first event as a header. Line breaks become spaces.
     pub fn add_header(&mut self, text: &str) {
         let text = text.replace(char::is_control, " ");
         let end = self.comments.iter().take_while(|comment| comment.position == 0).count();
         self.comments.insert(end, TraceComment { position: 0, text });
     }
 
-    /// The value of the first comment of the form `key: value`.
+    /// Returns the value of the first comment of the form `key: value`.
     #[must_use]
     pub fn header(&self, key: &str) -> Option<&str> {
         let values = self.comments.iter().filter_map(|comment| comment.text.split_once(':'));
         values.filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim()).next()
     }
 
-    /// Where and why the recording that it was made of could not be read further; `None` for a whole one, and for traces
-    /// of other formats, which are read whole or not at all. Text does not keep it.
+    /// Returns where and why the source recording ended early; `None` for a complete one and for other formats. The
+    /// text format does not contain it.
     #[must_use]
     pub const fn cut(&self) -> Option<&Cut> {
         self.cut.as_ref()
     }
 
-    /// What a plan's places for these blocks are multiples of, if the file says so: 1 for a problem of MiniMalloc, whose
-    /// sizes are exact. Text does not keep it.
+    /// Returns the granularity of offsets in a plan for these blocks, if the file defines it: 1 for a problem of
+    /// MiniMalloc, whose sizes are exact. The text format does not contain it.
     #[must_use]
     pub const fn granule(&self) -> Option<u64> {
         self.granule
     }
 
-    /// What the file holds and the trace does not, such as a column of an unknown name. Text does not keep it.
+    /// Returns descriptions of the file's parts that the trace omits, such as unknown columns. The text format does not
+    /// contain them.
     #[must_use]
     pub fn skipped(&self) -> &[String] {
         &self.skipped
     }
 
-    /// The most bytes, as asked for, that are occupied at a time: no pool can do with less.
+    /// Returns the peak of requested bytes that are occupied. No pool can use less.
     #[must_use]
     pub const fn peak_live_bytes(&self) -> u64 {
         self.peak_live_bytes
     }
 }
 
-/// An owner's path as a label: one word of the trace's text, never empty.
+/// Returns an owner's path as a label: one word of the trace's text, never empty.
 fn label_of(path: &str) -> String {
     if path.is_empty() {
         return "unowned".to_owned();

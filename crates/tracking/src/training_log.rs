@@ -1,12 +1,12 @@
-//! The log of a training run: a line of JSON for each step, as the examples write it with `--log`.
+//! The log of a training run: one line of JSON per step, as the examples write it with `--log`.
 //!
 //! ```text
 //! {"step":0,"seconds":0.012,"loss":2.31,"learning_rate":0.005,"bytes_in_use":418304}
 //! {"step":1,"seconds":0.015,"loss":2.27,"learning_rate":0.005,"bytes_in_use":418304}
 //! ```
 //!
-//! Every line is an object with the whole number `step` and `seconds` since the run began, which never fall. Each further field is a
-//! point of the curve of its name:
+//! Every line is an object with the integer `step`, and with `seconds` since the run began. Both never decrease. Each
+//! further field is a point of the curve with its name:
 //!
 //! - A number is a point.
 //! - `null` is a gap: the step has no such value.
@@ -14,8 +14,8 @@
 //!   as Python's `json` writes them.
 //! - Other values are ignored. So are the bytes in use, which a recording contains.
 //!
-//! An incomplete last line, as a killed run leaves it, is ignored. The line through a curve's points [breaks](Curve::breaks) at gaps and
-//! where steps are missing.
+//! An incomplete last line, which a killed run leaves, is ignored. The line through a curve's points
+//! [breaks](Curve::breaks) at gaps and at missing steps.
 
 mod breaks;
 mod words;
@@ -31,17 +31,17 @@ use crate::files::lean;
 use crate::trace::TraceProblem;
 use crate::trace::lines::{at_end, beginning, read_line, remove_mark};
 
-/// Numbers that a recording tells.
+/// Fields that a recording contains.
 const LEFT_OUT: [&str; 4] = ["step", "seconds", "bytes_in_use", "peak_bytes_in_use"];
 
-/// How large a log may be.
+/// Limits of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrainingLogLimits {
     /// The longest line, in bytes.
     pub line_bytes: usize,
-    /// Most points of all curves; each takes 24 bytes, and 8 more where a line breaks.
+    /// The most points of all curves. Each takes 24 bytes, and 8 more where a line breaks.
     pub points: usize,
-    /// Most lines without a point, blank ones among them.
+    /// The most lines without a point, including blank lines.
     pub idle_lines: usize,
     /// Most curves.
     pub curves: usize,
@@ -59,55 +59,55 @@ impl Default for TrainingLogLimits {
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct TrainingLogError {
-    /// Where it goes wrong, from 1.
+    /// The line number, counted from 1.
     pub line: u64,
-    /// What is wrong there.
+    /// The problem.
     pub problem: TrainingLogProblem,
 }
 
-/// What is wrong with a line.
+/// A problem in a line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainingLogProblem {
-    /// It cannot be read, or is too long.
+    /// The line is unreadable or too long.
     #[error(transparent)]
     Line(TraceProblem),
     /// The file is of another kind.
     #[error("not a training log: {kind}; {}", kind.advice())]
     WrongFile {
-        /// Which one.
+        /// The detected kind of file.
         kind: FileKind,
     },
-    /// It is no object of JSON.
-    #[error("expected an object of JSON, found {found:?}")]
+    /// The line is not a JSON object.
+    #[error("expected a JSON object, found {found:?}")]
     NoObject {
-        /// Its beginning.
+        /// The beginning of the line.
         found: String,
     },
-    /// A number that every line has is missing or is something else.
+    /// A required number is missing or invalid.
     #[error("{name:?} must be {expected}, found {found}")]
     Number {
         /// The number's name.
         name: &'static str,
-        /// What it must be.
+        /// The valid values.
         expected: &'static str,
-        /// What stands there.
+        /// The actual value.
         found: String,
     },
-    /// Time or steps run backwards, as where two logs stand in one file.
-    #[error("{name:?} falls from {before} to {after}")]
+    /// Time or steps decrease, for example because a file contains two logs.
+    #[error("{name:?} decreases from {before} to {after}")]
     Backwards {
-        /// What falls.
+        /// The name of the field.
         name: &'static str,
-        /// On the line before.
+        /// The value on the previous line.
         before: f64,
-        /// On this line.
+        /// The value on this line.
         after: f64,
     },
-    /// There is more than is read.
+    /// The log exceeds a limit.
     #[error("more than {limit} {what}")]
     TooMany {
-        /// What there is too much of.
+        /// The limited quantity.
         what: &'static str,
         /// The limit.
         limit: usize,
@@ -119,21 +119,21 @@ pub enum TrainingLogProblem {
 pub struct CurvePoint {
     /// Nanoseconds since the run began.
     pub at_ns: u64,
-    /// The step, as the log counts them.
+    /// The step in the log.
     pub step: u64,
     /// A finite number.
     pub value: f64,
 }
 
-/// A number over the run.
+/// A curve: one field of the log over the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// Its name in the log, as `loss`.
+    /// The field's name, such as `loss`.
     pub name: String,
     /// Its points, in order.
     pub points: Vec<CurvePoint>,
-    /// The indices of the points before which the line breaks, in order. There the log has a gap, or a curve with a point every so
-    /// many steps lacks some.
+    /// The indices of the points before which the line breaks, in order. There the log has a gap, or a curve with a
+    /// regular interval misses some steps.
     pub breaks: Vec<usize>,
 }
 
@@ -147,7 +147,7 @@ pub struct Curve {
 /// assert_eq!(log.curves()[0].points[0].at_ns, 500_000_000);
 ///
 /// let error = TrainingLog::read(&b"{\"step\": -1}\n"[..], &TrainingLogLimits::default()).unwrap_err();
-/// assert_eq!(error.to_string(), "line 1: \"step\" must be a whole number, found -1");
+/// assert_eq!(error.to_string(), "line 1: \"step\" must be an integer, found -1");
 /// # Ok::<(), highwater_tracking::TrainingLogError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -172,7 +172,7 @@ pub struct NonFinite {
 impl TrainingLog {
     /// Reads a log.
     ///
-    /// # Errors
+    /// A problem with its line number, for an invalid log or one beyond the limits.
     /// With the number of the line, for what is no log or is beyond the limits.
     pub fn read(mut reader: impl BufRead, limits: &TrainingLogLimits) -> Result<Self, TrainingLogError> {
         let mut builder = Builder::new(*limits);
@@ -208,25 +208,25 @@ impl TrainingLog {
         Ok(builder.finished())
     }
 
-    /// The curves, none of them empty: first those that are there first.
+    /// Returns the curves in the order of their first points. None is empty.
     #[must_use]
     pub fn curves(&self) -> &[Curve] {
         &self.curves
     }
 
-    /// The values that are NaN or infinite, if there are any. A `null` is not one of them.
+    /// Returns the values that are NaN or infinite, if there are any. A `null` is not one of them.
     #[must_use]
     pub const fn non_finite(&self) -> Option<&NonFinite> {
         self.non_finite.as_ref()
     }
 
-    /// How many lines there were.
+    /// Returns the number of lines.
     #[must_use]
     pub const fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// Whether the last line broke off and was left out.
+    /// Returns whether the last line was incomplete and ignored.
     #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.cut
@@ -249,7 +249,7 @@ struct Builder {
     gaps: Vec<bool>,
     points: usize,
     idle_lines: usize,
-    /// Of the line before.
+    /// The value on the previous line.
     step: u64,
     seconds: f64,
 }
@@ -266,7 +266,7 @@ impl Builder {
             TrainingLogProblem::Number { name, expected, found: beginning(&found) }
         };
         let step = fields.get("step").and_then(Value::as_u64);
-        let step = step.ok_or_else(|| wrong("step", "a whole number"))?;
+        let step = step.ok_or_else(|| wrong("step", "an integer"))?;
         let seconds = fields.get("seconds").and_then(Value::as_f64).filter(|&seconds| seconds >= 0.0);
         let seconds = seconds.ok_or_else(|| wrong("seconds", "a number from 0"))?;
         let falls = |name, before, after| Err(TrainingLogProblem::Backwards { name, before, after });
@@ -283,7 +283,7 @@ impl Builder {
             if LEFT_OUT.contains(&name.as_str()) {
                 continue;
             }
-            // Whole numbers beyond 2^53 lose digits, which no curve shows.
+            // Integers beyond 2^53 lose digits, which no curve shows.
             if let Some(value) = value.as_f64() {
                 self.point(name, CurvePoint { at_ns, step, value })?;
                 continue;
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_breaks_where_a_value_is_no_number_and_where_steps_are_missing() {
+    fn a_curve_breaks_at_nan_and_at_missing_steps() {
         let mut text = String::new();
         for step in (0..5).chain(9..15) {
             let loss = if matches!(step, 0 | 2 | 10 | 11 | 14) { "NaN" } else { "1.5" };
@@ -426,36 +426,33 @@ mod tests {
             let curve = log.curves().iter().find(|curve| curve.name == name).unwrap();
             curve.breaks.iter().map(|&index| curve.points[index].step).collect()
         };
-        // Before the first point and behind the last there is no line that could break.
+        // The line cannot break before the first point or after the last one.
         assert_eq!(steps("loss"), [3, 12]);
         assert_eq!(steps("rate"), [9]);
     }
 
     #[test]
-    fn a_last_line_that_broke_off_is_left_out_and_one_amid_others_is_not() {
+    fn only_a_truncated_last_line_is_ignored() {
         let whole = "{\"step\":0,\"seconds\":0,\"loss\":1}\n";
         let log = read(&format!("{whole}{{\"step\":1,\"seco")).unwrap();
         assert_eq!((log.lines(), log.is_cut()), (1, true));
         let error = read(&format!("{whole}{{\"step\":1,\"seco\n{whole}")).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "line 2: expected an object of JSON, found \"{\\\"step\\\":1,\\\"seco\""
-        );
+        assert_eq!(error.to_string(), "line 2: expected a JSON object, found \"{\\\"step\\\":1,\\\"seco\"");
         assert!(read("{\"step\":1,\"seco").is_err(), "the only line");
     }
 
     #[test]
-    fn what_is_no_log_is_refused_with_the_line() {
+    fn an_invalid_log_is_an_error_with_its_line() {
         let good = "{\"step\":5,\"seconds\":2}\n";
         for (line, message) in [
-            ("[1]", "line 2: expected an object of JSON, found \"[1]\""),
-            ("step 1", "line 2: expected an object of JSON, found \"step 1\""),
-            ("{\"step\":1.5,\"seconds\":3}", "line 2: \"step\" must be a whole number, found 1.5"),
-            ("{\"seconds\":3}", "line 2: \"step\" must be a whole number, found nothing"),
+            ("[1]", "line 2: expected a JSON object, found \"[1]\""),
+            ("step 1", "line 2: expected a JSON object, found \"step 1\""),
+            ("{\"step\":1.5,\"seconds\":3}", "line 2: \"step\" must be an integer, found 1.5"),
+            ("{\"seconds\":3}", "line 2: \"step\" must be an integer, found nothing"),
             ("{\"step\":6,\"seconds\":-1}", "line 2: \"seconds\" must be a number from 0, found -1"),
             ("{\"step\":6,\"seconds\":\"1\"}", "line 2: \"seconds\" must be a number from 0, found \"1\""),
-            ("{\"step\":4,\"seconds\":3}", "line 2: \"step\" falls from 5 to 4"),
-            ("{\"step\":6,\"seconds\":1.5}", "line 2: \"seconds\" falls from 2 to 1.5"),
+            ("{\"step\":4,\"seconds\":3}", "line 2: \"step\" decreases from 5 to 4"),
+            ("{\"step\":6,\"seconds\":1.5}", "line 2: \"seconds\" decreases from 2 to 1.5"),
         ] {
             assert_eq!(read(&format!("{good}{line}\n")).unwrap_err().to_string(), message);
         }
@@ -482,7 +479,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_file_it_is_read_or_refused(text in "(\\{\"step\":[0-9]{1,3},\"seconds\":[0-9.e-]{1,4}(,\"l\":([0-9.nul-]{1,4}|NaN|-?Infinity))?\\}?\n?|.{0,20}\n){0,6}") {
+        fn any_file_is_read_or_an_error(text in "(\\{\"step\":[0-9]{1,3},\"seconds\":[0-9.e-]{1,4}(,\"l\":([0-9.nul-]{1,4}|NaN|-?Infinity))?\\}?\n?|.{0,20}\n){0,6}") {
             crate::fuzz::training_log(text.as_bytes());
             if let Ok(log) = read(&text) {
                 for curve in log.curves() {

@@ -1,6 +1,7 @@
-//! How much memory the readers of files from outside take, counted by the allocator of this program.
+//! The memory of the readers of external files, measured by the allocator of this program.
 //!
-//! Each reader gets the files that make it hold most. It may hold 64 MiB, or eight times the decompressed size of the file.
+//! Each reader gets the files that need the most memory. It may hold 64 MiB, or eight times the decompressed size of
+//! the file.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
@@ -16,7 +17,7 @@ use highwater_tracking::{
     TrainingLog, TrainingLogLimits, export, parse_plan, write_page, write_page_with_log,
 };
 
-/// Bytes of the heap in use, and the most since the last reset.
+/// Heap bytes in use, and their peak since the last reset.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
@@ -41,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.dealloc(pointer, layout) }
     }
 
-    // The system's allocator moves the pages of a large block and does not copy them, so no block counts twice.
+    // The system allocator moves the pages of a large block and does not copy them, so no block counts twice.
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         take(size.saturating_sub(layout.size()));
         IN_USE.fetch_sub(layout.size().saturating_sub(size), Ordering::Relaxed);
@@ -53,7 +54,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Keeps the tests apart: all of them count on one heap.
+/// Serializes the tests, because all of them share one heap.
 fn alone() -> MutexGuard<'static, ()> {
     static TESTING: Mutex<()> = Mutex::new(());
     TESTING.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,7 +62,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 const MIB: usize = 1 << 20;
 
-/// Asserts that `read` holds no more than the rule allows for a file of so many decompressed bytes.
+/// Asserts that `read` stays within the limit for a file of this many decompressed bytes.
 fn check<T>(what: &str, decompressed: usize, read: impl FnOnce() -> T) -> T {
     let before = IN_USE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
@@ -72,7 +73,7 @@ fn check<T>(what: &str, decompressed: usize, read: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Reads a trace, and returns how many events it has, or the message of the error.
+/// Reads a trace. Returns the number of events or the error message.
 fn trace(what: &str, file: &[u8], decompressed: usize) -> Result<usize, String> {
     let read = || Trace::read(file, &ReadOptions::default()).map(|trace| trace.events().len());
     check(what, decompressed, read).map_err(|error| error.to_string())
@@ -102,7 +103,7 @@ fn text_traces_keep_the_memory_limit() {
     for (what, file) in
         [("allocs", allocs), ("pairs", pairs), ("labels", labels), ("comments", comments), ("rmm", rmm)]
     {
-        // A file of this size is read, or refused for the memory that it would take.
+        // A file of this size is read, or fails with the memory limit.
         let read = trace(what, &file, file.len());
         assert!(
             read.as_ref().is_ok() || read.as_ref().is_err_and(|error| error.contains("of memory")),
@@ -167,7 +168,7 @@ fn snapshot_of(before: &[u8], events: &[u8]) -> Vec<u8> {
     [b"\x80\x02", before, b"}\x8c\x0ddevice_traces](](", events, b"ees."].concat()
 }
 
-/// A frame under number 9, whose path has so many bytes.
+/// A frame under number 9 with a path of this length.
 fn frame(path: usize) -> Vec<u8> {
     let mut frame = b"}(\x8c\x08filenameX".to_vec();
     frame.extend((path as u32).to_le_bytes());
@@ -180,7 +181,7 @@ fn frame(path: usize) -> Vec<u8> {
 const KEYS: &[u8] =
     b"\x8c\x06actionq\x010\x8c\x05allocq\x020\x8c\x04addrq\x030\x8c\x04sizeq\x040\x8c\x06framesq\x050";
 
-/// So many allocations, each with a stack of its own of the same frame.
+/// Allocations with separate stacks of the same frame.
 fn allocations(count: u32) -> Vec<u8> {
     let mut events = Vec::new();
     for address in 1..=count {
@@ -194,7 +195,7 @@ fn allocations(count: u32) -> Vec<u8> {
 #[test]
 fn a_frame_with_a_long_path_is_looked_at_once() {
     let _alone = alone();
-    // To look at the path for each event would be 10^11 steps.
+    // Searching the path for each event would take 10^11 steps.
     let before = [KEYS, &frame(MIB)].concat();
     let file = snapshot_of(&before, &allocations(100_000));
     assert_eq!(trace("long path", &file, file.len()), Ok(100_000));
@@ -203,7 +204,7 @@ fn a_frame_with_a_long_path_is_looked_at_once() {
 #[test]
 fn a_list_of_blocks_that_segments_share_is_read_once() {
     let _alone = alone();
-    // 2,000 references to one block, in a list of which 20,000 segments have a reference: 40 million blocks.
+    // 2,000 references to one block in a list, and 20,000 segments with a reference to the list: 40 million blocks.
     let block = b"}(\x8c\x05state\x8c\x10active_allocated\x8c\x04sizeK\x01uq\x010";
     let blocks = [&b"]("[..], &b"h\x01".repeat(2000), b"eq\x020"].concat();
     let segment = b"}(\x8c\x06deviceK\0\x8c\x07addressK\x01\x8c\x06blocksh\x02uq\x030";
@@ -250,7 +251,7 @@ fn snapshots_in_json_keep_the_memory_limit() {
         let items = vec![item; count].join(",");
         format!("{{\"device_traces\":[[{items}]]}}").into_bytes()
     };
-    // As exports write them.
+    // In the form of an export.
     let event = |address: u32| {
         let module = r#"{"filename":"module","line":0,"name":"encoder"}"#;
         let stack = format!(r#"[{{"filename":"op","line":0,"name":"matmul:forward"}},{module}]"#);
@@ -281,10 +282,7 @@ fn compressed_traces_are_limited_by_ratio() {
     }
     let file = encoder.finish().unwrap();
     let error = trace("ratio", &file, 40_000 * line.len()).unwrap_err();
-    assert!(
-        error.contains("more than 256 times longer once decompressed") || error.contains("of memory"),
-        "{error}"
-    );
+    assert!(error.contains("more than 256 times larger") || error.contains("of memory"), "{error}");
 }
 
 /// A file of the recording format with these events.
@@ -324,7 +322,7 @@ fn named(to: &mut Vec<u8>, owner: u64, parent: u64, phase: u8, name: &[u8]) {
 
 const POOL: &[u8] = b"\x0b\x00\x01m\x01p";
 
-/// Blocks of events that begin anew before they are too long.
+/// Blocks of events, each within the length limit.
 #[derive(Default)]
 struct Events {
     blocks: Vec<Vec<u8>>,
@@ -343,7 +341,7 @@ impl Events {
         }
     }
 
-    /// An allocation of 1 byte by an owner, in as few bytes as there are.
+    /// Adds an allocation of 1 byte by an owner, in the fewest bytes.
     fn alloc(&mut self, owner: Option<u64>) {
         self.close_if_full();
         self.allocations += 1;
@@ -372,7 +370,7 @@ impl Events {
     }
 }
 
-/// Everything that `report` and `export` make of a recording.
+/// The results of `report` and `export` for a recording.
 fn use_recording(recording: &Recording) {
     let report = Report::from_recording(recording);
     serde_json::to_writer(sink(), &report).unwrap();
@@ -398,7 +396,7 @@ fn recording(what: &str, file: &[u8]) -> Result<usize, String> {
     read
 }
 
-/// Owners one below the other, and below the last of them many that allocate.
+/// A chain of nested owners, and many allocating owners below the last of them.
 fn nested(depth: u64, leaves: u64, name: usize) -> Vec<u8> {
     let mut events = Events::default();
     for owner in 1..=depth {

@@ -14,7 +14,7 @@ use bfc_core::{
 use highwater_tracking::{EventKind, Report, Tracker, capture};
 use shuttle::{check_pct, check_random};
 
-/// A pool of one address: the next allocation gets the block that was freed last, which is what an ABA takes.
+/// A pool of one address: the next allocation gets the block that was freed last, which provokes an ABA problem.
 #[derive(Debug)]
 struct OneSlot {
     id: PoolId,
@@ -166,7 +166,7 @@ fn workers_and_the_op_finish_in_any_order() {
     assert_eq!(bfc_core::failed_drops(), 0);
 }
 
-/// Many threads run ops over one pool whose addresses come round at once.
+/// Many threads run ops over one pool that reuses addresses immediately.
 fn concurrent_ops_keep_their_figures_apart() {
     let (tracker, pool) = (Tracker::new(), OneSlot::new());
     let base: Arc<dyn Allocator> = pool.clone();

@@ -1,4 +1,4 @@
-//! The price of tracking that is easiest to lose: heap allocations on the path of every op.
+//! Heap allocations on the path of every op, the most fragile cost of tracking.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Request};
 use highwater_tracking::{Phase, Tracker, capture, here, module, phase};
 
-/// The system's allocator, with a count of the allocations of each thread.
+/// The system allocator with a count of allocations per thread.
 struct Counting;
 
 thread_local! {
@@ -48,7 +48,7 @@ fn heap_allocations(work: impl FnOnce()) -> u64 {
     COUNT.get() - before
 }
 
-/// One op in a module: scratch, a nested op, a hand-over, and a result that outlives it.
+/// One op in a module: scratch memory, a nested op, a captured context, and a result that outlives it.
 fn step(tracker: &Arc<Tracker>, pool: &Arc<dyn Allocator>) {
     let _net = module("net");
     let _layer = module("block0.attention");
@@ -79,7 +79,7 @@ fn a_warm_op_takes_its_account_from_the_heap() {
     assert!(heap_allocations(|| step(&tracker, &pool)) > 0, "the count must be able to see something");
     step(&tracker, &pool);
     let count = heap_allocations(|| (0..100).for_each(|_| step(&tracker, &pool)));
-    // Each of the two ops takes an execution and a tracking allocator.
+    // Each of the two ops allocates an execution and a tracking allocator.
     assert_eq!(count, 400);
     assert_eq!(pool.stats().live_allocs, 0);
 }

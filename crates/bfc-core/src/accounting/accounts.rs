@@ -1,8 +1,8 @@
-//! The accounts of a pool: what each live block is charged to, the ledger by owner, and the figures.
+//! The accounts of a pool: the record of each live block, the ledger by owner, and the figures.
 //!
-//! A policy numbers its live blocks by slots, which are used again. The accounts give each allocation a number of its
-//! own that never is: by it a stale block is recognised without a search, whatever the policy. The
-//! [number] also says which thread took the block.
+//! Policies number live blocks by slots and reuse them. The accounts give each allocation a unique number that is never
+//! reused. It detects a stale block without a search, for every policy. The [number] also identifies the allocating
+//! thread.
 
 use std::collections::{HashMap, HashSet};
 use std::hint::cold_path;
@@ -15,19 +15,19 @@ use crate::base::ledger::{Ledger, Tag};
 use crate::base::memory::{Block, PoolId};
 use crate::base::placement::Placement;
 
-/// See the module's text.
+/// The account of each live block, the ledger and the figures.
 #[derive(Clone, Debug)]
 pub(crate) struct Accounts {
-    /// By slot.
+    /// The accounts, by slot.
     pub(crate) by_slot: Vec<Account>,
     pub(crate) ledger: Ledger,
-    /// Slots by address: made by the first look-up, kept up from then on.
+    /// Slots by address. The first lookup creates the index; later events update it.
     pub(crate) index: Option<HashMap<u64, u32>>,
-    /// The figures that change with every event; those that can be worked out are filled in by the pool.
+    /// The figures that each event changes. The pool computes the others on demand.
     pub(crate) figures: Stats,
-    /// The allocation number given out last, with the index of the thread that takes what is taken next.
+    /// The last allocation number, with the index of the thread that allocates next.
     pub(crate) last_allocation: u64,
-    /// The number before the first.
+    /// The number before the first allocation.
     before: u64,
     pool: PoolId,
 }
@@ -37,8 +37,7 @@ impl Accounts {
         Self::numbered_after(pool, 0)
     }
 
-    /// Accounts whose allocations are numbered from `before` + 1 on, which is where some accounts' numbers
-    /// [begin](number::before).
+    /// Creates accounts that number their allocations from `before` + 1 on. See [`number::before`].
     pub(crate) fn numbered_after(pool: PoolId, before: u64) -> Self {
         Self {
             by_slot: Vec::new(),
@@ -51,9 +50,9 @@ impl Accounts {
         }
     }
 
-    /// Opens the account of a block that was just placed.
-    // Inlined, and the account written field by field: what is written in words and read back in pairs of words, to be
-    // copied, is waited for.
+    /// Opens the account of a new block.
+    // Inlined, and written field by field: a copy of the whole account would read pairs of words right after
+    // single-word stores and stall on store forwarding.
     #[inline(always)]
     pub(crate) fn open(&mut self, place: Placement, requested: u64, tag: Tag) -> Block {
         self.last_allocation += 1;
@@ -78,7 +77,7 @@ impl Accounts {
         }
     }
 
-    /// Closes the account of a live slot, which lies at `place`.
+    /// Closes the account of the live slot at `place`.
     #[inline(always)]
     pub(crate) fn close(&mut self, place: Placement) {
         let account = std::mem::take(&mut self.by_slot[place.slot as usize]);
@@ -92,7 +91,7 @@ impl Accounts {
         }
     }
 
-    /// The account of a block, which bears the slot's present number.
+    /// Returns the account of a live block.
     #[inline]
     pub(crate) fn live(&self, block: &Block) -> Result<&Account, BlockError> {
         if block.pool != self.pool {
@@ -101,7 +100,7 @@ impl Accounts {
         self.find(block).ok_or_else(|| self.not_live(block))
     }
 
-    /// The same without the reason why there is none.
+    /// Returns the account of a live block, or `None` without a reason.
     #[inline]
     pub(crate) fn find(&self, block: &Block) -> Option<&Account> {
         match self.by_slot.get(block.chunk as usize) {
@@ -112,37 +111,37 @@ impl Accounts {
         }
     }
 
-    /// Why a block is not live: its allocation has ended, or it never was as the block says.
+    /// Returns the error for a block that is not live.
     #[cold]
     fn not_live(&self, block: &Block) -> BlockError {
         let elsewhere = || self.by_slot.iter().any(|account| account.allocation == block.id);
-        if self.gave(block.id) && !elsewhere() {
+        if self.has_issued(block.id) && !elsewhere() {
             BlockError::Stale { block: *block }
         } else {
             BlockError::Unknown { block: *block }
         }
     }
 
-    /// Whether this was ever the number of an allocation, as far as its serial says.
-    pub(crate) const fn gave(&self, allocation: u64) -> bool {
+    /// Whether the accounts have issued this allocation number, according to its serial.
+    pub(crate) const fn has_issued(&self, allocation: u64) -> bool {
         let (here, serial) = (number::accounts(self.before), number::serial(allocation));
         number::accounts(allocation) == here && 0 < serial && serial <= number::serial(self.last_allocation)
     }
 
-    /// From now on the thread of this index takes what is taken.
-    pub(crate) const fn set_taker(&mut self, taker: u32) {
-        self.last_allocation = number::with_taker(self.last_allocation, taker);
+    /// Sets the index of the thread that makes the next allocations.
+    pub(crate) const fn set_thread_index(&mut self, thread_index: u32) {
+        self.last_allocation = number::with_thread_index(self.last_allocation, thread_index);
     }
 
-    /// The threads that took the blocks that are live, but for those with one of these numbers: a bit for each index.
-    /// Takes time in proportion to the slots.
-    pub(crate) fn takers(&self, but: &HashSet<u64>) -> u64 {
+    /// Returns a bit for each thread index that allocated a live block, except the blocks with these numbers. Takes
+    /// time proportional to the slots.
+    pub(crate) fn thread_indices(&self, but: &HashSet<u64>) -> u64 {
         let live = self.by_slot.iter().map(|account| account.allocation);
         let counted = live.filter(|allocation| *allocation != 0 && !but.contains(allocation));
-        counted.fold(0, |takers, allocation| takers | 1 << number::taker(allocation))
+        counted.fold(0, |thread_indices, allocation| thread_indices | 1 << number::thread_index(allocation))
     }
 
-    /// Counts `bytes` as in use that a cache takes for an allocation with this tag, and has the account of.
+    /// Counts `bytes` of a cache's allocation with this tag as in use. The cache keeps the account.
     pub(crate) fn lease(&mut self, bytes: u64, tag: Tag) {
         let figures = &mut self.figures;
         figures.bytes_in_use += bytes;
@@ -153,12 +152,12 @@ impl Accounts {
         }
     }
 
-    /// Ends the lease of so many bytes.
+    /// Ends the lease of `bytes`.
     pub(crate) const fn end_lease(&mut self, bytes: u64) {
         self.figures.bytes_in_use -= bytes;
     }
 
-    /// The slot of the live block that starts at `address`. `address_of` tells where the block of a live slot lies.
+    /// Returns the slot of the live block at `address`. `address_of` returns the address of a live slot's block.
     pub(crate) fn slot_at(
         &mut self,
         address: u64,
@@ -172,18 +171,18 @@ impl Accounts {
         index.get(&address).copied().ok_or(BlockError::NoBlockAt { address })
     }
 
-    /// The block of a live slot, which lies at `place`.
+    /// Returns the block of the live slot at `place`.
     pub(crate) fn block(&self, place: Placement) -> Block {
         let id = self.of(place).allocation;
         Block { address: place.address, bytes: place.bytes, id, chunk: place.slot, pool: self.pool }
     }
 
-    /// The account of the live block at `place`.
+    /// Returns the account of the live block at `place`.
     pub(crate) fn of(&self, place: Placement) -> Account {
         self.by_slot.get(place.slot as usize).copied().unwrap_or_default()
     }
 
-    /// Shows the account of a block that is in other accounts, at the policy's slot. Figures and ledger stay as they are.
+    /// Shows an account from other accounts at the policy's slot. Figures and ledger stay unchanged.
     pub(crate) fn overlay(&mut self, place: Placement, account: Account) {
         let slot = place.slot as usize;
         if slot >= self.by_slot.len() {
@@ -208,17 +207,17 @@ impl Accounts {
         self.pool
     }
 
-    /// Notes how many bytes are held from the source.
+    /// Records the bytes held from the source.
     pub(crate) fn note_reserved(&mut self, bytes: u64) {
         self.figures.bytes_reserved = bytes;
         self.figures.peak_bytes_reserved = self.figures.peak_bytes_reserved.max(bytes);
     }
 
-    /// Counts at zero, peaks at what is in use now.
+    /// Resets counts to zero and peaks to the current values.
     pub(crate) fn clear_figures(&mut self) {
         let figures = &mut self.figures;
         if figures.bytes_in_use < figures.peak_bytes_in_use {
-            // The request that raised the pool to where it stands now is not known any more.
+            // The tag of the request that reached the current bytes is unknown.
             figures.peak_tag = Tag::default();
         }
         figures.num_allocs = 0;
@@ -237,7 +236,7 @@ impl Accounts {
         figures.live_allocs += 1;
         figures.bytes_in_use += bytes;
         figures.bytes_requested += requested;
-        // Seldom, so it is asked before it is written.
+        // A larger allocation is rare, so the code compares before it writes.
         if bytes > figures.largest_alloc_bytes {
             cold_path();
             figures.largest_alloc_bytes = bytes;
@@ -251,7 +250,7 @@ impl Accounts {
     }
 }
 
-/// The account made for a slot that is used for the first time.
+/// Grows the accounts for a slot that is used for the first time.
 #[cold]
 #[inline(never)]
 fn made_slot(by_slot: &mut Vec<Account>, slot: u32) -> &mut Account {

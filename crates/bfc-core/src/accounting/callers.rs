@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::accounts::Accounts;
-use super::number::TAKERS;
+use super::number::MAX_THREADS;
 use crate::accounting::retry::AllocatorRetry;
 use crate::allocator::stats::Stats;
 use crate::base::memory::Block;
@@ -39,7 +39,7 @@ impl ThreadRegistry {
     #[inline]
     pub(crate) fn note(&mut self, thread: ThreadNumber, accounts: &mut Accounts, retry: &AllocatorRetry) {
         if self.is_other(thread) {
-            self.change(thread.get(), accounts, retry, AllocatorRetry::meet);
+            self.change(thread.get(), accounts, retry, AllocatorRetry::note_allocating_thread);
         }
     }
 
@@ -52,7 +52,7 @@ impl ThreadRegistry {
         retry: &AllocatorRetry,
     ) {
         if self.is_other(thread) {
-            self.change(thread.get(), accounts, retry, AllocatorRetry::meet_freeing);
+            self.change(thread.get(), accounts, retry, AllocatorRetry::note_freeing_thread);
         }
     }
 
@@ -64,50 +64,50 @@ impl ThreadRegistry {
         thread: u64,
         accounts: &mut Accounts,
         retry: &AllocatorRetry,
-        meet: fn(&AllocatorRetry, u64),
+        register: fn(&AllocatorRetry, u64),
     ) {
         self.latest = thread;
-        let mut index = self.indexed.threads.iter().position(|&met| met == thread);
+        let mut index = self.indexed.threads.iter().position(|&number| number == thread);
         if index.is_none() && !self.indexed.is_crowded {
-            meet(retry, thread);
+            register(retry, thread);
             index = self.indexed.add(thread, accounts);
             if index.is_none() {
-                retry.meet_anybody();
+                retry.note_unknown_threads();
             }
         }
         // With too many threads to track, any thread may free any block.
-        accounts.set_taker(index.unwrap_or(0) as u32);
+        accounts.set_thread_index(index.unwrap_or(0) as u32);
     }
 
     /// Whether a live block of these accounts, other than `besides`, was allocated by a thread that has ended. Another thread
     /// may free such a block. Takes time in proportion to the slots.
     pub(crate) fn has_orphaned_blocks(&self, accounts: &Accounts, besides: &[Block]) -> bool {
-        let gone: Vec<usize> = self.indexed.indices(|thread| !is_living(thread)).collect();
-        if gone.is_empty() {
+        let ended: Vec<usize> = self.indexed.indices(|thread| !is_living(thread)).collect();
+        if ended.is_empty() {
             return false;
         }
-        let takers = accounts.takers(&besides.iter().map(|block| block.id).collect());
-        gone.into_iter().any(|index| takers >> index & 1 == 1)
+        let thread_indices = accounts.thread_indices(&besides.iter().map(|block| block.id).collect());
+        ended.into_iter().any(|index| thread_indices >> index & 1 == 1)
     }
 }
 
 impl IndexedThreads {
     /// The indices of the threads that match.
-    fn indices(&self, such: impl Fn(u64) -> bool) -> impl Iterator<Item = usize> {
+    fn indices(&self, matches: impl Fn(u64) -> bool) -> impl Iterator<Item = usize> {
         let threads = self.threads.iter().enumerate();
-        threads.filter(move |(_, thread)| **thread != 0 && such(**thread)).map(|(index, _)| index)
+        threads.filter(move |(_, thread)| **thread != 0 && matches(**thread)).map(|(index, _)| index)
     }
 
     /// Assigns an index to a thread, if one is free or can be freed.
     fn add(&mut self, thread: u64, accounts: &Accounts) -> Option<usize> {
-        if self.threads.len() < TAKERS {
+        if self.threads.len() < MAX_THREADS {
             self.threads.push(thread);
             return Some(self.threads.len() - 1);
         }
         if !self.threads.contains(&0) {
             self.forget(accounts);
         }
-        let index = self.threads.iter().position(|&met| met == 0);
+        let index = self.threads.iter().position(|&number| number == 0);
         match index {
             Some(index) => self.threads[index] = thread,
             None => self.is_crowded = true,
@@ -117,9 +117,9 @@ impl IndexedThreads {
 
     /// Frees the indices of threads that have ended and left no block.
     fn forget(&mut self, accounts: &Accounts) {
-        let takers = accounts.takers(&HashSet::new());
-        let gone: Vec<usize> = self.indices(|thread| !is_living(thread)).collect();
-        for index in gone.into_iter().filter(|index| takers >> index & 1 == 0) {
+        let thread_indices = accounts.thread_indices(&HashSet::new());
+        let ended: Vec<usize> = self.indices(|thread| !is_living(thread)).collect();
+        for index in ended.into_iter().filter(|index| thread_indices >> index & 1 == 0) {
             self.threads[index] = 0;
         }
     }

@@ -1,4 +1,4 @@
-//! What pools record about their blocks and callers, independent of placement.
+//! Records of blocks and calling threads, independent of placement.
 //!
 //! [`accounts`] holds one record per live block and posts every change to the ledger, [`callers`] counts the threads
 //! that use a pool and the calls under way, and [`retry`] lets a failed request wait for a free.

@@ -1,46 +1,45 @@
-//! What the number of an allocation says: a serial, by which of its accounts' threads it was taken, and in which of a
-//! pool's accounts it is.
+//! The number of an allocation: a serial, the index of the allocating thread, and the index of the accounts.
 //!
-//! The serial is counted up with each allocation. The rest stands above it and changes with the thread alone, so that it
-//! costs allocations nothing. Accounts that one thread uses number from 1 upward.
+//! Each allocation increments the serial. The other fields are above it and change only with the thread, so they cost
+//! allocations nothing. Accounts that one thread uses number from 1 on.
 
 /// Bits of the serial: enough for an allocation every twenty nanoseconds in five years.
 const SERIAL_BITS: u32 = 53;
 
-/// Bits of the taker's index.
-const TAKER_BITS: u32 = 6;
+/// Bits of the thread index.
+const THREAD_BITS: u32 = 6;
 
-/// How many threads are told apart.
-pub(crate) const TAKERS: usize = 1 << TAKER_BITS;
+/// The number of threads that the numbers distinguish.
+pub(crate) const MAX_THREADS: usize = 1 << THREAD_BITS;
 
 const SERIAL: u64 = (1 << SERIAL_BITS) - 1;
 
-const TAKER: u64 = (TAKERS as u64 - 1) << SERIAL_BITS;
+const THREAD_MASK: u64 = (MAX_THREADS as u64 - 1) << SERIAL_BITS;
 
-/// The count of an allocation in its accounts.
+/// Returns the serial of an allocation in its accounts.
 pub(crate) const fn serial(number: u64) -> u64 {
     number & SERIAL
 }
 
-/// The index of the thread that took it.
-pub(crate) const fn taker(number: u64) -> u32 {
-    ((number & TAKER) >> SERIAL_BITS) as u32
+/// Returns the index of the allocating thread.
+pub(crate) const fn thread_index(number: u64) -> u32 {
+    ((number & THREAD_MASK) >> SERIAL_BITS) as u32
 }
 
-/// The same serial in the same accounts, taken by another thread.
-pub(crate) const fn with_taker(number: u64, taker: u32) -> u64 {
-    (number & !TAKER) | (((taker as u64) << SERIAL_BITS) & TAKER)
+/// Returns the same serial in the same accounts with another thread index.
+pub(crate) const fn with_thread_index(number: u64, thread_index: u32) -> u64 {
+    (number & !THREAD_MASK) | (((thread_index as u64) << SERIAL_BITS) & THREAD_MASK)
 }
 
-/// The accounts that it is in: 0 are a pool's own.
+/// Returns the index of the accounts. 0 is the pool's own.
 #[inline]
 pub(crate) const fn accounts(number: u64) -> u64 {
-    number >> (SERIAL_BITS + TAKER_BITS)
+    number >> (SERIAL_BITS + THREAD_BITS)
 }
 
-/// Where the numbers of these accounts begin.
+/// Returns the number before the first in these accounts.
 pub(crate) const fn before(accounts: u64) -> u64 {
-    accounts << (SERIAL_BITS + TAKER_BITS)
+    accounts << (SERIAL_BITS + THREAD_BITS)
 }
 
 #[cfg(test)]
@@ -48,12 +47,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn serial_taker_and_accounts_are_told_apart() {
-        let number = with_taker(before(16) + 7, 63);
-        assert_eq!((serial(number), taker(number), accounts(number)), (7, 63, 16));
-        let other = with_taker(number, 1) + 1;
-        assert_eq!((serial(other), taker(other), accounts(other)), (8, 1, 16));
-        assert_eq!(with_taker(other, 0), before(16) + 8);
-        assert_eq!((taker(1), accounts(1)), (0, 0));
+    fn a_number_keeps_serial_thread_and_accounts_apart() {
+        let number = with_thread_index(before(16) + 7, 63);
+        assert_eq!((serial(number), thread_index(number), accounts(number)), (7, 63, 16));
+        let other = with_thread_index(number, 1) + 1;
+        assert_eq!((serial(other), thread_index(other), accounts(other)), (8, 1, 16));
+        assert_eq!(with_thread_index(other, 0), before(16) + 8);
+        assert_eq!((thread_index(1), accounts(1)), (0, 0));
     }
 }

@@ -2,8 +2,8 @@
 
 mod freeing_threads;
 mod queue;
+mod wait;
 
-use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use crate::allocator::error::AllocError;
@@ -11,43 +11,37 @@ use crate::allocator::request::WaitKey;
 use crate::allocator::stats::RetryStats;
 use crate::base::memory::Block;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
-use crate::base::sync::{Arc, Condvar, EndWatch, Mutex, ThreadNumber, WatchesEnds, lock, wait};
+use crate::base::sync::{Arc, Condvar, Mutex, ThreadEndListener, ThreadEndWatch, ThreadNumber, lock};
 use freeing_threads::FreeingThreads;
 use queue::Queue;
+use wait::{Interest, Wait};
 
-/// An attempt that gave no memory.
+/// A failed attempt to allocate.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// What to tell the caller if this was the last attempt.
+    /// The error if this was the last attempt.
     pub error: AllocError,
-    /// Whether a free could help. If not, waiting ends at once.
+    /// Whether a free could help. If not, waiting ends immediately.
     pub wait: bool,
 }
 
-/// Tries for memory again after frees, up to a deadline: upstream's `AllocatorRetry`, but fair, aware of sizes and
-/// without its lost wake-up.
+/// Retries allocations after frees, up to a deadline: upstream's `AllocatorRetry`, with a fair order, size-aware
+/// wake-ups and no lost wake-ups.
 ///
-/// **Who is woken.** A free makes those waiters due that it may serve. They try one at a time, the oldest first; who
-/// succeeds or fails hands the turn to the next. A failure also rules out the like of it ([`WaitKey::class`]), so that a
-/// thousand waiters for the same size cost one attempt that fails, not a thousand. Hence nobody runs out of time beside
-/// memory that fits and that nobody took: after each free that can serve a request it tries, or another's failure
-/// shows that it would have failed. Only a waiter that fails four times while frees keep coming steps back behind
-/// younger ones, so that it cannot keep the turn from them.
+/// - **Wake-ups.** A free makes the waiters due that it may serve. Due waiters try one at a time, the oldest first, and
+///   then pass the turn on. A failure also rules out comparable waiters ([`WaitKey::class`]): a thousand waiters of one
+///   size cost one failed attempt. No waiter times out while memory that fits stays free. A waiter that fails four
+///   times during a series of frees moves behind younger ones.
+/// - **Overtaking.** A new request tries before it queues, so it may take a block that a waiter could use. Memory too
+///   small for an old waiter serves a younger one. The retry reserves nothing for large requests: only their timeout
+///   bounds the wait.
+/// - **No lost wake-up.** Each free that a waiter could miss increments an epoch. The waiter reads the epoch *before*
+///   its attempt, and is due if a free came later. Attempts and frees must exclude each other, as under a pool's lock.
+/// - **Early failure.** Pools report the threads that allocate, and threads that free blocks of other threads. A
+///   request fails immediately if no other thread could free. With a [stalemate
+///   time](crate::PoolConfig::with_stalemate_after), the oldest waiter fails if all such threads wait. Waiters notice
+///   immediately that a thread has ended. Another thread may own the blocks that it left, and may free them.
 ///
-/// **Who may overtake.** A new request tries before it queues, so it may take a fitting block at once, also one that a
-/// waiter could have used; and memory too small for an old waiter goes to a younger one that it serves. Nothing is held
-/// back for large requests. A large one is thus the first *waiter* to try whenever a free may serve it, but can be
-/// passed any number of times within its timeout, which is the bound on its waiting.
-///
-/// **No free is missed.** Every free that a waiter could have missed raises an epoch; the waiter reads the epoch
-/// *before* its attempt and is due if a free came later. Attempts and frees must exclude each other, as under the lock
-/// of a pool; then a free either comes before the attempt, which sees its memory, or raises the epoch after it was read.
-///
-/// **Who gives up early.** Pools tell of the threads that took memory and of those that give back what others took. A pool
-/// can thus tell that nobody but the thread that asks could free, and refuses at once; and, where that was
-/// [chosen](crate::PoolConfig::with_stalemate_after), that all who could free wait themselves: then the oldest waiter
-/// makes its last attempt, and no other. A thread that has ended frees no more, which those who wait learn at once; but
-/// what it took and left live somebody else has, and may free.
 ///
 /// ```
 /// use std::time::Duration;
@@ -59,17 +53,17 @@ pub struct Refusal {
 /// ```
 #[derive(Debug)]
 pub struct AllocatorRetry {
-    /// Requests inside [`allocate`](Self::allocate). Raised before a request's first attempt: a free that comes after
-    /// that attempt therefore sees it, and a free that sees 0 has nobody to wake.
+    /// Requests inside [`allocate`](Self::allocate). Raised before a request's first attempt: a free after that attempt
+    /// sees it. A free that sees 0 has no waiter to wake.
     interested: AtomicUsize,
-    /// Apart, as threads that end look it up.
+    /// In an `Arc`, because ending threads access it.
     shared: std::sync::Arc<Shared>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// How long all who could free must have waited before the oldest gives up; `None` is for ever.
+    /// How long all potential freeing threads must wait before the oldest waiter gives up; `None` disables this.
     stalemate: Option<Duration>,
 }
 
@@ -77,13 +71,13 @@ struct Shared {
 struct State {
     queue: Queue<Arc<Condvar>>,
     freeing: FreeingThreads,
-    /// How many say that frees come from threads that are not known yet.
+    /// The number of live announcements of frees from unknown threads.
     expected: usize,
-    /// Since when all who could free wait, so far as that matters.
+    /// The time since which all potential freeing threads wait, if relevant.
     stuck_since: Option<Instant>,
-    /// While somebody waits.
-    watch: Option<EndWatch>,
-    /// All figures but the wake-ups, which the queue counts.
+    /// Present while a request waits.
+    watch: Option<ThreadEndWatch>,
+    /// All figures except the wake-ups, which the queue counts.
     stats: RetryStats,
 }
 
@@ -94,24 +88,23 @@ impl Default for AllocatorRetry {
 }
 
 impl AllocatorRetry {
-    /// A retry that nobody waits in.
+    /// Creates a retry without waiters.
     #[must_use]
     pub fn new() -> Self {
         Self::with_stalemate(None)
     }
 
-    /// One that nobody waits in, and in which the oldest waiter will give up once all who could free have waited for so
-    /// long.
+    /// Creates a retry whose oldest waiter gives up after all potential freeing threads have waited for this time.
     pub(crate) fn with_stalemate(after: Option<Duration>) -> Self {
         let shared = Shared { state: Mutex::default(), stalemate: after };
         Self { interested: AtomicUsize::new(0), shared: std::sync::Arc::new(shared) }
     }
 
-    /// Notes a thread that is about to have memory. To be told before others can wait for what it then holds.
+    /// Adds a thread that is about to allocate. Call it before other threads can wait for the memory.
     #[cold]
-    pub(crate) fn meet(&self, thread: u64) {
+    pub(crate) fn note_allocating_thread(&self, thread: u64) {
         self.shared.update(|state| {
-            // Those who are known are no more than live, however many come and go.
+            // Removes ended threads, so that the list holds only live ones.
             let turn = state.note_ends();
             state.freeing.add(thread);
             state.stuck_since = None;
@@ -119,42 +112,42 @@ impl AllocatorRetry {
         });
     }
 
-    /// Notes a thread that gives memory back.
+    /// Records that a thread frees memory.
     #[cold]
-    pub(crate) fn meet_freeing(&self, thread: u64) {
+    pub(crate) fn note_freeing_thread(&self, thread: u64) {
         let state = &mut *lock(&self.shared.state);
         state.freeing.note_free(thread);
         state.stuck_since = None;
     }
 
-    /// Notes that memory may come from anybody.
+    /// Records that any thread may free memory.
     #[cold]
-    pub(crate) fn meet_anybody(&self) {
+    pub(crate) fn note_unknown_threads(&self) {
         lock(&self.shared.state).freeing.set_unbounded();
     }
 
-    /// Whether another thread than the calling one may give memory back, as far as one knows. `has_orphaned_blocks` is to say
-    /// whether memory is live that a thread took which has ended; it is asked only where that matters.
+    /// Whether a thread other than the calling one may free memory, as far as is known. Calls `has_orphaned_blocks`
+    /// only if needed: whether a block of an ended thread is live.
     #[cold]
     pub(crate) fn others_may_free(&self, has_orphaned_blocks: impl FnOnce() -> bool) -> bool {
         let me = ThreadNumber::current().get();
         let others = |state: &State| state.expected > 0 || state.freeing.has_others_than(me);
-        let (mut any, mut unsure, mut gone) = (true, false, 0);
+        let (mut any, mut unsure, mut ended) = (true, false, 0);
         self.shared.update(|state| {
             let turn = state.note_ends();
             any = others(state);
             let settled = any && (self.shared.stalemate.is_none() || state.freeing.is_unbounded());
             unsure = !settled && state.freeing.may_have_orphans();
-            gone = state.freeing.ended();
+            ended = state.freeing.ended();
             turn
         });
-        // Not under the lock of waiting, which those who keep the accounts take under theirs.
+        // Called without the lock, because callers of the retry hold the lock of the accounts.
         if !unsure || has_orphaned_blocks() {
             return any || unsure;
         }
         self.shared.update(|state| {
-            state.freeing.set_without_orphans(gone);
-            // Others may have ended since.
+            state.freeing.set_without_orphans(ended);
+            // More threads may have ended since.
             let turn = state.note_ends();
             any = others(state) || state.freeing.may_have_orphans();
             turn
@@ -162,7 +155,7 @@ impl AllocatorRetry {
         any
     }
 
-    /// Begins or ends to expect frees from threads that are not known yet.
+    /// Begins or ends to expect frees from unknown threads.
     pub(crate) fn expect_frees(&self, begin: bool) {
         self.shared.update(|state| {
             state.expected = if begin { state.expected + 1 } else { state.expected.saturating_sub(1) };
@@ -170,13 +163,13 @@ impl AllocatorRetry {
         });
     }
 
-    /// Calls `attempt` until it gives a block, it refuses without hope, or `timeout` has passed since the first
-    /// refusal. The last of the attempts that time ended gets `true`, so that only it need work out a full report.
-    /// With a timeout of 0 there are exactly two attempts. For 0 bytes the answer is [`Block::EMPTY`], and `attempt`
-    /// is not called.
+    /// Calls `attempt` until it returns a block, it fails without a chance to wait, or `timeout` has passed since the
+    /// first failure. Passes `true` to the last attempt after a timeout, so that only this one builds a complete
+    /// report. A timeout of 0 makes exactly two attempts. A request for 0 bytes returns [`Block::EMPTY`] without an
+    /// attempt.
     ///
     /// # Errors
-    /// The error of the last attempt; an out-of-memory report says how long the request waited.
+    /// Fails with the error of the last attempt. An out-of-memory report includes the time waited.
     pub fn allocate(
         &self,
         bytes: u64,
@@ -186,17 +179,17 @@ impl AllocatorRetry {
         self.allocate_as(WaitKey { bytes, class: None }, timeout, attempt)
     }
 
-    /// The same for a request that can be compared with others, which spares it attempts that cannot succeed.
+    /// As [`allocate`](Self::allocate), for a comparable request: it skips attempts that cannot succeed.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
     pub fn allocate_as(
         &self,
-        want: WaitKey,
+        key: WaitKey,
         timeout: Duration,
         mut attempt: impl FnMut(bool) -> Result<Block, Refusal>,
     ) -> Result<Block, AllocError> {
-        if want.bytes == 0 {
+        if key.bytes == 0 {
             return Ok(Block::EMPTY);
         }
         let _interest = Interest::new(&self.interested);
@@ -218,33 +211,32 @@ impl AllocatorRetry {
             }
             last = match &wait {
                 Some(wait) => {
-                    wait.failed(want, tried);
+                    wait.failed(key, tried);
                     wait.sleep()
                 }
                 None if timeout.is_zero() => true,
-                None => wait.insert(Wait::start(self, want, tried, timeout)).sleep(),
+                None => wait.insert(Wait::start(self, key, tried, timeout)).sleep(),
             };
         }
     }
 
-    /// Whether a free must be told to [`notify`](Self::notify) or [`notify_up_to`](Self::notify_up_to). A pool may ask
-    /// under its lock, after the free, and work out the bytes for the latter only if so. One load.
+    /// Whether a free must call [`notify`](Self::notify) or [`notify_up_to`](Self::notify_up_to). A pool may ask under
+    /// its lock, after the free, and compute the bytes only then. Costs one load.
     #[inline]
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.interested.load(Ordering::SeqCst) > 0
     }
 
-    /// Says that memory may have become available, without knowing how much: all who wait try in turn, save those ruled
-    /// out by a failure. Costs one load when nobody waits.
+    /// Announces free memory of unknown size: all waiters retry in turn, except those that a failure rules out. Costs
+    /// one load without waiters.
     #[inline]
     pub fn notify(&self) {
         self.notify_up_to(u64::MAX);
     }
 
-    /// Says that memory became available, but not for requests of more than `bytes` bytes. That is the largest free piece
-    /// or, if more, what the pool may now take from its source, in place of idle regions too. Costs one load when
-    /// nobody waits.
+    /// Announces free memory for requests of at most `bytes` bytes: the largest free block, or what the pool can now
+    /// reserve from its source, if that is more. Costs one load without waiters.
     #[inline]
     pub fn notify_up_to(&self, bytes: u64) {
         if self.is_awaited() {
@@ -255,14 +247,14 @@ impl AllocatorRetry {
         }
     }
 
-    /// What waiting has cost so far.
+    /// Returns the figures of waiting requests.
     #[must_use]
     pub fn stats(&self) -> RetryStats {
         let state = lock(&self.shared.state);
         RetryStats { wakeups: state.queue.turns(), ..state.stats }
     }
 
-    /// Starts the figures over; requests that wait now still count as waiting.
+    /// Resets the figures; waiting requests still count as waiting.
     pub fn clear_stats(&self) {
         let state = &mut *lock(&self.shared.state);
         state.stats = RetryStats { waiting: state.stats.waiting, ..RetryStats::default() };
@@ -271,7 +263,7 @@ impl AllocatorRetry {
 }
 
 impl Shared {
-    /// Changes the state, and wakes whom that gave the turn once the lock is open again.
+    /// Changes the state, and wakes the waiter with the new turn after it releases the lock.
     #[cold]
     fn update(&self, change: impl FnOnce(&mut State) -> Option<Arc<Condvar>>) {
         let bell = {
@@ -286,15 +278,15 @@ impl Shared {
     }
 }
 
-impl WatchesEnds for Shared {
-    fn a_thread_ended(&self) {
+impl ThreadEndListener for Shared {
+    fn on_thread_end(&self) {
         self.update(State::note_ends);
     }
 }
 
 impl State {
-    /// Lets go of the threads that have ended. Those who wait may then have nobody to wait for, which they find by trying
-    /// again, as after a free. Whom to wake.
+    /// Removes ended threads and lets waiters retry, as after a free: they may have no thread left to wait for. Returns
+    /// the waiter to wake.
     fn note_ends(&mut self) -> Option<Arc<Condvar>> {
         if !self.freeing.remove_ended() {
             return None;
@@ -303,7 +295,8 @@ impl State {
         self.queue.freed(u64::MAX)
     }
 
-    /// Notes whether all who could free wait. Whom to wake when that has just come to be: the oldest, to give up in time.
+    /// Updates whether all potential freeing threads wait. At the transition, returns the oldest waiter, which wakes to
+    /// give up in time.
     fn find_stalemate(&mut self) -> Option<Arc<Condvar>> {
         let Self { queue, freeing, .. } = self;
         let nobody_else = self.expected == 0 && !freeing.is_unbounded() && !freeing.may_have_orphans();
@@ -318,7 +311,8 @@ impl State {
         None
     }
 
-    /// How long this waiter still sleeps before it gives up as nobody could free; `None` if it need not.
+    /// Returns how long this waiter sleeps before it gives up because no thread can free; `None` if it need not give
+    /// up.
     fn gives_up_in(&self, ticket: u64, stalemate: Option<Duration>, now: Instant) -> Option<Duration> {
         let (since, after) = (self.stuck_since?, stalemate?);
         self.queue.oldest().filter(|(oldest, _)| *oldest == ticket)?;
@@ -332,100 +326,4 @@ fn after_waiting(mut error: AllocError, wait: Option<&Wait<'_>>) -> AllocError {
         report.waited = wait.started.elapsed();
     }
     error
-}
-
-/// Counts one interested request for as long as it lives, also if an attempt panics.
-#[derive(Debug)]
-struct Interest<'a>(&'a AtomicUsize);
-
-impl<'a> Interest<'a> {
-    fn new(interested: &'a AtomicUsize) -> Self {
-        interested.fetch_add(1, Ordering::SeqCst);
-        Self(interested)
-    }
-}
-
-impl Drop for Interest<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// A request that had to wait, from its first sleep to its end. Ending it, also by a panic, hands its turn on.
-#[derive(Debug)]
-struct Wait<'a> {
-    retry: &'a AllocatorRetry,
-    ticket: u64,
-    /// Rung when it is this request's turn.
-    bell: Arc<Condvar>,
-    started: Instant,
-    /// `None` if the deadline is beyond what the clock can tell.
-    deadline: Option<Instant>,
-    successful: bool,
-}
-
-impl<'a> Wait<'a> {
-    /// Queues a request whose first attempt began at epoch `tried` and failed.
-    fn start(retry: &'a AllocatorRetry, want: WaitKey, tried: u64, timeout: Duration) -> Self {
-        let bell = Arc::new(Condvar::new());
-        let mut ticket = 0;
-        retry.shared.update(|state| {
-            state.stats.waits += 1;
-            state.stats.waiting += 1;
-            state.watch.get_or_insert_with(|| {
-                let watcher: Weak<dyn WatchesEnds> = std::sync::Arc::downgrade(&retry.shared) as _;
-                EndWatch::new(watcher)
-            });
-            let turn;
-            let thread = ThreadNumber::current().get();
-            (ticket, turn) = state.queue.enter(want, tried, thread, Arc::clone(&bell));
-            // Who has ended since the attempt, and before the watch began.
-            turn.or(state.note_ends())
-        });
-        let started = Instant::now();
-        Self { retry, ticket, bell, started, deadline: started.checked_add(timeout), successful: false }
-    }
-
-    /// Notes that another attempt failed, which began at epoch `tried`.
-    fn failed(&self, want: WaitKey, tried: u64) {
-        self.retry.shared.update(|state| state.queue.failed(self.ticket, want, tried));
-    }
-
-    /// Sleeps until it is this request's turn; whether its attempt is the last, as the deadline has passed or nobody is left
-    /// who could free.
-    fn sleep(&self) -> bool {
-        let mut state = lock(&self.retry.shared.state);
-        loop {
-            let now = Instant::now();
-            let time = self.deadline.map(|deadline| deadline.saturating_duration_since(now));
-            let hope = state.gives_up_in(self.ticket, self.retry.shared.stalemate, now);
-            // `None` is without end here, and not the least.
-            let left = [time, hope].into_iter().flatten().min();
-            if time != Some(Duration::ZERO) && state.queue.has_turn(self.ticket) {
-                return false;
-            }
-            if left == Some(Duration::ZERO) {
-                state.queue.give_up(self.ticket);
-                state.stuck_since = None;
-                return true;
-            }
-            state = wait(&self.bell, state, left);
-        }
-    }
-}
-
-impl Drop for Wait<'_> {
-    fn drop(&mut self) {
-        self.retry.shared.update(|state| {
-            state.stats.waiting -= 1;
-            state.stats.waited += self.started.elapsed();
-            if !self.successful {
-                state.stats.timeouts += 1;
-            }
-            if state.stats.waiting == 0 {
-                state.watch = None;
-            }
-            state.queue.leave(self.ticket)
-        });
-    }
 }

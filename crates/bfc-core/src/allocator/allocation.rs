@@ -1,4 +1,4 @@
-//! A block that frees itself on drop, and the announcement of frees from unknown threads.
+//! An RAII block, and a guard for frees from threads that the allocator does not know.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{AllocError, Allocator, Request};
 use crate::base::memory::Block;
 
-/// Blocks that could not be given back when their [`Allocation`] was dropped. Stays 0 unless an allocator is faulty.
+/// The number of failed frees in the drop of an [`Allocation`]. Stays 0 unless an allocator is faulty.
 static FAILED_DROPS: AtomicU64 = AtomicU64::new(0);
 
-/// How many blocks of this process could not be given back on drop: a sign of a faulty allocator, for tests to check.
+/// Returns how many frees failed in the drop of an [`Allocation`], in this process. For tests: an error means a faulty
+/// allocator.
 #[must_use]
 pub fn failed_drops() -> u64 {
     FAILED_DROPS.load(Ordering::Relaxed)
 }
 
-/// A block together with its allocator: gives the block back when dropped.
+/// A block that frees itself on drop, together with its allocator.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -32,7 +33,7 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// Takes a block from `allocator` that lives as long as the returned value.
+    /// Allocates a block that is freed when the returned value is dropped.
     ///
     /// # Errors
     /// As [`Allocator::allocate`].
@@ -42,13 +43,13 @@ impl Allocation {
         Ok(Self { allocator: Arc::clone(allocator), block })
     }
 
-    /// The block held.
+    /// Returns the block.
     #[must_use]
     pub const fn block(&self) -> Block {
         self.block
     }
 
-    /// The allocator that the block came from.
+    /// Returns the allocator of the block.
     #[must_use]
     pub const fn allocator(&self) -> &Arc<dyn Allocator> {
         &self.allocator
@@ -64,14 +65,18 @@ impl Drop for Allocation {
     }
 }
 
-/// Says, as long as it lives, that memory of an allocator may be given back by threads that the allocator does not know
-/// yet: those that only consume what others have made.
+/// Announces frees from threads that have not allocated from the allocator, such as consumers of a queue.
 ///
-/// A request that finds no memory waits for frees of other threads. Where no other thread took memory, or those that did have
-/// ended and left none, nobody else seems to have any, and it fails at once; likewise where all who took memory
-/// [wait](crate::PoolConfig::with_stalemate_after), if that was chosen. Neither happens while this lives. It is not needed once
-/// a thread has given back what another took: from then on requests wait. They also wait as long as a second thread that
-/// has allocated lives, or something that it took. What thread-locals of an ending thread hold of others' is not waited for.
+/// A request without memory waits for other threads to free blocks. It fails immediately if no other thread appears to
+/// hold memory, or if all such threads [wait](crate::PoolConfig::with_stalemate_after) themselves and that option is
+/// set. Neither happens while this value lives.
+///
+/// The guard is unnecessary in two cases:
+///
+/// - A thread has already freed a block that another thread allocated. From then on requests wait.
+/// - A second thread that has allocated still lives, or one of its blocks does.
+///
+/// Requests do not wait for blocks of other threads that the thread-locals of an ending thread hold.
 ///
 /// ```
 /// use std::sync::{Arc, mpsc};
@@ -93,7 +98,7 @@ impl Drop for Allocation {
 pub struct ExpectedFrees(Arc<dyn Allocator>);
 
 impl ExpectedFrees {
-    /// Expects frees of this allocator's blocks by threads that it does not know yet.
+    /// Announces frees of this allocator's blocks by unknown threads.
     #[must_use = "frees are expected until the value is dropped"]
     pub fn new(allocator: &Arc<dyn Allocator>) -> Self {
         allocator.expect_frees(true);

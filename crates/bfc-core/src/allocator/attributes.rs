@@ -1,4 +1,4 @@
-//! Where memory should live, and how hard to try for it.
+//! Attributes of an allocation: the memory that it requires, and how long it waits for it.
 //!
 //! Source of the rules: TensorFlow's `AllocatorAttributes` and `AllocationAttributes`.
 
@@ -6,11 +6,10 @@ use std::fmt;
 
 use crate::allocator::error::AttributeError;
 
-/// Where memory should live, as asked by the one who allocates.
+/// Requirements on the memory: host memory, and access by network cards or GPUs.
 ///
-/// The attributes are wishes that a device's registry resolves to one of its memories: sets that name the same memory
-/// give the same allocator. Setters only ever add a wish, as upstream; start over from the default to drop one.
-///
+/// The registry of a device resolves the attributes to one of its memories. Attributes that resolve to the same memory
+/// return the same allocator. As upstream, setters only add requirements.
 /// ```
 /// use bfc_core::AllocatorAttributes;
 /// let pinned = AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true);
@@ -19,9 +18,9 @@ use crate::allocator::error::AttributeError;
 /// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct AllocatorAttributes {
-    /// Bit 0 `on_host`, bit 1 `nic_compatible`, bit 2 `gpu_compatible`; bits 24 to 31 belong to the device.
+    /// Bit 0 is `on_host`, bit 1 `nic_compatible`, bit 2 `gpu_compatible`. Bits 24 to 31 are device-specific.
     value: u32,
-    /// 0 for none; a positive id names a scoped allocator of the device.
+    /// 0 for none. A positive id names a scoped allocator of the device.
     scope_id: i32,
 }
 
@@ -31,72 +30,72 @@ const GPU_COMPATIBLE: u32 = 1 << 2;
 const DEVICE_SHIFT: u32 = 24;
 
 impl AllocatorAttributes {
-    /// Adds the wish for host memory; `false` adds nothing.
+    /// Requires host memory; `false` adds nothing.
     #[must_use]
-    pub const fn with_on_host(self, wanted: bool) -> Self {
-        self.with(ON_HOST, wanted)
+    pub const fn with_on_host(self, required: bool) -> Self {
+        self.with(ON_HOST, required)
     }
 
-    /// Adds the wish for memory a network card can read; `false` adds nothing.
+    /// Requires memory that a network card can read; `false` adds nothing.
     #[must_use]
-    pub const fn with_nic_compatible(self, wanted: bool) -> Self {
-        self.with(NIC_COMPATIBLE, wanted)
+    pub const fn with_nic_compatible(self, required: bool) -> Self {
+        self.with(NIC_COMPATIBLE, required)
     }
 
-    /// Adds the wish for memory a GPU can copy from without staging; `false` adds nothing.
+    /// Requires memory that a GPU can copy from without staging; `false` adds nothing.
     #[must_use]
-    pub const fn with_gpu_compatible(self, wanted: bool) -> Self {
-        self.with(GPU_COMPATIBLE, wanted)
+    pub const fn with_gpu_compatible(self, required: bool) -> Self {
+        self.with(GPU_COMPATIBLE, required)
     }
 
-    /// Adds the device-specific bits, whose meaning is the device's own.
+    /// Adds device-specific bits. The device defines their meaning.
     #[must_use]
     pub const fn with_device_bits(mut self, bits: u8) -> Self {
         self.value |= (bits as u32) << DEVICE_SHIFT;
         self
     }
 
-    /// Names a scoped allocator of the device; 0 names none.
+    /// Selects a scoped allocator of the device; 0 selects none.
     #[must_use]
     pub const fn with_scope_id(mut self, scope_id: i32) -> Self {
         self.scope_id = scope_id;
         self
     }
 
-    /// Whether host memory is wished for.
+    /// Whether host memory is required.
     #[must_use]
     pub const fn on_host(self) -> bool {
         self.value & ON_HOST != 0
     }
 
-    /// Whether memory for a network card is wished for.
+    /// Whether memory for a network card is required.
     #[must_use]
     pub const fn nic_compatible(self) -> bool {
         self.value & NIC_COMPATIBLE != 0
     }
 
-    /// Whether memory for quick copies to and from a GPU is wished for.
+    /// Whether memory for fast copies to and from a GPU is required.
     #[must_use]
     pub const fn gpu_compatible(self) -> bool {
         self.value & GPU_COMPATIBLE != 0
     }
 
-    /// The device-specific bits.
+    /// Returns the device-specific bits.
     #[must_use]
     pub const fn device_bits(self) -> u8 {
         (self.value >> DEVICE_SHIFT) as u8
     }
 
-    /// The scoped allocator named, or 0.
+    /// Returns the id of the selected scoped allocator, or 0.
     #[must_use]
     pub const fn scope_id(self) -> i32 {
         self.scope_id
     }
 
-    /// The wishes of both.
+    /// Combines the requirements of both.
     ///
     /// # Errors
-    /// [`AttributeError::ScopeConflict`] if both name a scoped allocator, and not the same one.
+    /// Fails with [`AttributeError::ScopeConflict`] if the two select different scoped allocators.
     pub const fn merge(self, other: Self) -> Result<Self, AttributeError> {
         let scope_id = match (self.scope_id, other.scope_id) {
             (id, 0) | (0, id) => id,
@@ -106,14 +105,14 @@ impl AllocatorAttributes {
         Ok(Self { value: self.value | other.value, scope_id })
     }
 
-    /// Whether memory fit for `other` is also fit for these wishes. Scopes are not compared, as upstream.
+    /// Whether memory that satisfies `other` also satisfies these attributes. As upstream, ignores scoped allocators.
     #[must_use]
     pub const fn is_equal_or_less_restrictive_than(self, other: &Self) -> bool {
         self.value | other.value == other.value
     }
 
-    const fn with(mut self, bit: u32, wanted: bool) -> Self {
-        if wanted {
+    const fn with(mut self, bit: u32, required: bool) -> Self {
+        if required {
             self.value |= bit;
         }
         self
@@ -132,17 +131,16 @@ impl fmt::Debug for AllocatorAttributes {
     }
 }
 
-/// How to go about one allocation.
+/// How an allocation proceeds: retries, timing, and the detail of its error.
 #[derive(Clone, Copy)]
 pub struct AllocationAttributes<'a> {
-    /// Wait for frees and try again before giving up. Without it a failure is immediate: for scratch one can do without.
+    /// Waits for frees and retries before the request fails. Without it the request fails immediately.
     pub retry_on_failure: bool,
-    /// If given, only memory freed at a count not above the returned one may be handed out. Asked anew on each attempt.
-    /// Means nothing where frees bear no counts, as upstream: in pools without a
-    /// [timing counter](crate::PolicyAllocator::timing_counter) all memory is free for anybody as soon as it is given back.
+    /// Restricts the request to memory that was freed at a count not above the returned one. Called again on each
+    /// attempt. Has no effect in pools without a [timing counter](crate::PolicyAllocator::timing_counter), as upstream.
     pub freed_before: Option<&'a (dyn Fn() -> u64 + Sync)>,
-    /// Whether a refusal may leave out who holds the memory and what would make room: for those who try further, and ask
-    /// for the whole [report](crate::Inspection::refusal) once they give up.
+    /// Omits the holders and the what-if answers from an out-of-memory error. For callers that have a fallback and
+    /// request the full [report](crate::Inspection::refusal) if it fails too.
     pub brief: bool,
 }
 
@@ -153,7 +151,7 @@ impl Default for AllocationAttributes<'_> {
 }
 
 impl AllocationAttributes<'_> {
-    /// Attributes that fail at once instead of waiting.
+    /// Attributes that fail immediately instead of waiting.
     #[must_use]
     pub const fn no_retry() -> Self {
         Self { retry_on_failure: false, freed_before: None, brief: false }
@@ -181,7 +179,7 @@ mod tests {
         assert!(!attributes.nic_compatible() && !attributes.gpu_compatible());
     }
 
-    /// Upstream's `CustomAllocatorAttributes`: the device's bits default to unset and read back as set.
+    /// As upstream's `CustomAllocatorAttributes`: the device-specific bits are unset by default.
     #[test]
     fn device_bits_are_kept_in_the_top_byte() {
         assert_eq!(AllocatorAttributes::default().device_bits(), 0);

@@ -1,24 +1,24 @@
-//! Memory that something wrote outside of its block, as data of errors and listings.
+//! Damage to guard bytes, as data of errors and listings.
 
 use std::fmt;
 
 use crate::base::ledger::Tag;
 use crate::base::memory::Block;
 
-/// How memory was misused.
+/// The kind of memory misuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DamageKind {
-    /// Something wrote before the block's first byte.
+    /// A write before the block's first byte.
     Underrun,
-    /// Something wrote after the block's last byte.
+    /// A write after the block's last byte.
     Overrun,
-    /// Something wrote to the block, or near it, after it was given back.
+    /// A write to a block, or near it, after its free.
     UseAfterFree,
 }
 
 impl DamageKind {
-    /// The fault's name in messages.
+    /// Returns the name of the fault for messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,29 +35,29 @@ impl fmt::Display for DamageKind {
     }
 }
 
-/// Bytes that are not as the guard left them: where, whose, and what was found there.
+/// Overwritten guard bytes: their block, owner, position and contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// The block next to which, or in which, the damage lies; its `bytes` are those that were asked for.
+    /// The block in or next to which the damage lies. Its `bytes` are the requested ones.
     pub block: Block,
-    /// What the block is or was charged to.
+    /// The owner and category that the block is or was charged to.
     pub tag: Tag,
-    /// What must have happened.
+    /// The kind of misuse.
     pub fault: DamageKind,
-    /// Where the first damaged byte lies, counted from the block's first byte: -1 is the byte before it, `block.bytes`
-    /// the byte after its last.
+    /// The position of the first damaged byte, relative to the block's first byte. -1 is the byte before the block,
+    /// `block.bytes` the byte after it.
     pub offset: i64,
-    /// How many bytes are damaged.
+    /// The number of damaged bytes.
     pub bytes: u64,
-    /// What the first damaged byte was left as.
+    /// The expected value of the first damaged byte.
     pub expected: u8,
-    /// What it was found as.
+    /// The value found there.
     pub found: u8,
 }
 
 impl fmt::Display for Damage {
-    /// One line, fit for an error message.
+    /// One line for an error message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { block, tag, fault, offset, bytes, expected, found } = self;
         write!(

@@ -1,4 +1,4 @@
-//! What can go wrong, as data.
+//! Errors of allocations, frees, stream orders and attributes, as data.
 
 use crate::allocator::damage::Damage;
 use crate::allocator::oom::OomReport;
@@ -6,11 +6,11 @@ use crate::base::memory::Block;
 use crate::base::placement::Inconsistent;
 use crate::source::error::SourceError;
 
-/// An allocation that did not happen. The pool is as it was before.
+/// An error of an allocation. The allocator's state is unchanged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// No memory, even after growing, waiting and giving back what was idle. The report says why.
+    /// No memory, even after growing, waiting and returning idle regions. The report names the cause.
     #[error("{0}")]
     OutOfMemory(Box<OomReport>),
     /// The alignment is not a power of two.
@@ -18,45 +18,45 @@ pub enum AllocError {
     BadAlignment {
         /// The allocator's name.
         allocator: String,
-        /// The alignment asked for.
+        /// The requested alignment.
         alignment: u64,
     },
-    /// The size leaves the address space once rounded and aligned.
+    /// The rounded and aligned size exceeds the address space.
     #[error("{allocator}: a request for {bytes} bytes with alignment {alignment} leaves the address space")]
     TooLarge {
         /// The allocator's name.
         allocator: String,
-        /// The bytes asked for.
+        /// The requested bytes.
         bytes: u64,
-        /// The alignment asked for.
+        /// The requested alignment.
         alignment: u64,
     },
-    /// A sub-allocator or a visitor called back into the allocator that was calling it.
+    /// A sub-allocator or visitor called back into the allocator that called it.
     #[error("{allocator}: called back from its own sub-allocator or visitor")]
     Reentrant {
         /// The allocator's name.
         allocator: String,
     },
-    /// The source of memory failed for a reason other than being out of it.
+    /// The source of memory failed for another reason than exhaustion.
     #[error("{allocator}: {error}")]
     Source {
         /// The allocator's name.
         allocator: String,
-        /// What the source said.
+        /// The error of the source.
         error: SourceError,
     },
-    /// The pool's own bookkeeping was overwritten. It places nothing more by it.
+    /// The pool's records were overwritten. The pool refuses further placements.
     #[error("{allocator}: {error}")]
     Damaged {
         /// The allocator's name.
         allocator: String,
-        /// What was overwritten.
+        /// The overwritten record.
         error: Inconsistent,
     },
 }
 
 impl AllocError {
-    /// The out-of-memory report, if that is what happened.
+    /// Returns the out-of-memory report, if this is an out-of-memory error.
     #[must_use]
     pub fn out_of_memory(&self) -> Option<&OomReport> {
         match self {
@@ -66,91 +66,91 @@ impl AllocError {
     }
 }
 
-/// A block that was not given back, or not found. The pool is as it was before, but for [`OutOfBounds`](Self::OutOfBounds).
+/// An error of a free or lookup. The allocator's state is unchanged, except after [`OutOfBounds`](Self::OutOfBounds).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockError {
-    /// The block was given back before; its memory may be somebody else's by now.
-    #[error("block {:#x} (allocation {}) was already given back", block.address, block.id)]
+    /// The block was already freed. Its memory may belong to another block by now.
+    #[error("block {:#x} (allocation {}) was already freed", block.address, block.id)]
     Stale {
-        /// The block as given.
+        /// The block that the caller passed.
         block: Block,
     },
-    /// The block came from another allocator.
+    /// The block belongs to another allocator.
     #[error("block {:#x} (allocation {}) belongs to another pool", block.address, block.id)]
     Foreign {
-        /// The block as given.
+        /// The block that the caller passed.
         block: Block,
     },
-    /// The block's fields are not those of any block this allocator handed out.
-    #[error("block {:#x} of {} bytes (allocation {}) was never handed out", block.address, block.bytes, block.id)]
+    /// The block's fields match no block that this allocator returned.
+    #[error("block {:#x} of {} bytes (allocation {}) was never allocated", block.address, block.bytes, block.id)]
     Unknown {
-        /// The block as given.
+        /// The block that the caller passed.
         block: Block,
     },
-    /// What the pool knew of the block was overwritten.
-    #[error("what is known of block {:#x} (allocation {}) was overwritten", block.address, block.id)]
+    /// The pool's record of the block was overwritten.
+    #[error("the record of block {:#x} (allocation {}) was overwritten", block.address, block.id)]
     Damaged {
-        /// The block as given.
+        /// The block that the caller passed.
         block: Block,
     },
     /// No live block starts at this address.
     #[error("no live block starts at address {address:#x}")]
     NoBlockAt {
-        /// The address as given.
+        /// The address that the caller passed.
         address: u64,
     },
-    /// The block was given back, but something had written outside of it. It counts as given back, and its memory is
-    /// kept out of use by the [`GuardAllocator`](crate::GuardAllocator) that says so.
+    /// The block is free, but a write outside of its bounds damaged guard bytes. The
+    /// [`GuardAllocator`](crate::GuardAllocator) that reports this does not reuse the memory.
     #[error("{damage}")]
     OutOfBounds {
-        /// What was found.
+        /// The damage found.
         damage: Damage,
     },
-    /// A sub-allocator or a visitor called back into the allocator that was calling it.
+    /// A sub-allocator or visitor called back into the allocator that called it.
     #[error("called back from the allocator's own sub-allocator or visitor")]
     Reentrant,
-    /// The allocator cannot answer: it keeps no sizes, or no index.
+    /// The allocator records neither sizes nor addresses of its blocks.
     #[error("the allocator keeps no record of its blocks")]
     Untracked,
 }
 
 impl BlockError {
-    /// Whether the block counts as given back although there is an error to tell.
+    /// Whether the block is free in spite of the error.
     #[must_use]
     pub const fn took_back(&self) -> bool {
         matches!(self, Self::OutOfBounds { .. })
     }
 }
 
-/// A block that another stream cannot use, or not yet.
+/// An error of recording the use of a block on another stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// The allocator does not know of streams: it would hand the memory out again before the other stream is done.
+    /// The allocator does not order memory between streams. It could reuse the block before the other stream is done.
     #[error("{allocator} does not order memory between streams")]
     Unordered {
         /// The allocator's name.
         allocator: String,
     },
-    /// The block is not one that is live.
+    /// The block is not live.
     #[error(transparent)]
     Block(#[from] BlockError),
-    /// The driver refused to make the stream wait. The block will be given back late all the same.
+    /// The driver failed to make the stream wait. The free of the block is deferred nonetheless.
     #[error(transparent)]
     Source(#[from] SourceError),
 }
 
-/// Attributes that contradict each other.
+/// Conflicting attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttributeError {
-    /// Two different scoped allocators are named.
+    /// The attributes select two different scoped allocators.
     #[error("attributes name two scoped allocators, {lhs} and {rhs}")]
     ScopeConflict {
-        /// The one on the left.
+        /// The id on the left.
         lhs: i32,
-        /// The one on the right.
+        /// The id on the right.
         rhs: i32,
     },
 }

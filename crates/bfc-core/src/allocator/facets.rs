@@ -68,7 +68,7 @@ pub trait Accounting {
     }
 }
 
-/// Questions about an allocator's memory.
+/// Queries about an allocator's memory.
 pub trait Inspection {
     /// The regions held from the source, in the order of addresses.
     fn regions(&self) -> Vec<Span>;
@@ -90,7 +90,7 @@ pub trait Inspection {
 
 /// Hints for requests that wait for frees, and for allocators that wait on top of another one.
 pub trait WaitHints {
-    /// What a waiting request waits for, as far as it decides which waiters a free wakes.
+    /// Returns the key of a waiting request, which decides whether a free wakes it.
     fn wait_key(&self, request: &Request<'_>) -> WaitKey;
 
     /// An upper bound of the bytes for which a request may succeed now; `u64::MAX` if unknown. Frees wake waiters up to
@@ -136,7 +136,7 @@ pub trait Upkeep {
     fn set_safe_frontier(&self, count: u64);
 }
 
-/// The methods of all facets, with an answer for allocators that lack the facet.
+/// The methods of all facets, with a default answer for allocators without the facet.
 impl dyn Allocator + '_ {
     /// See [`Accounting::requested_bytes`]; [`BlockError::Untracked`] without accounts.
     ///
@@ -212,7 +212,7 @@ impl dyn Allocator + '_ {
         self.as_inspection()?.would_fit(request, freed)
     }
 
-    /// See [`Inspection::refusal`]; made from the figures and the ledger without inspection.
+    /// See [`Inspection::refusal`]; built from the figures and the ledger without inspection.
     #[must_use]
     pub fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
         if let Some(inspection) = self.as_inspection() {

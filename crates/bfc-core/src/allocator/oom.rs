@@ -1,4 +1,4 @@
-//! Why there was no memory, said so that one can act on it.
+//! Out-of-memory reports: the cause, the holders and the remedies.
 
 mod details;
 mod holding;
@@ -20,27 +20,27 @@ pub use holding::{Holding, Holdings};
 pub use pending::PendingFrees;
 pub use what_if::{Checkpoint, WhatIf};
 
-/// How many owners a report names as the largest holders.
+/// The number of owners that a report lists as the largest holders.
 pub(crate) const HOLDERS: usize = 5;
 
-/// Why a request could not be met.
+/// The cause of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The request alone is larger than the pool may ever be.
+    /// The request alone exceeds the limit of the pool.
     OverLimit,
-    /// Live memory leaves too few bytes, however they were arranged.
+    /// Live memory leaves too few bytes, in any arrangement.
     Exhausted,
-    /// Enough bytes are free or may still be reserved, but not in one piece.
+    /// Enough bytes are free or reservable, but not contiguous.
     Fragmented,
-    /// There would be room, but work under way still uses memory that was given back.
+    /// Pending work still uses freed memory that would suffice.
     Pinned,
-    /// The scope that asked has a budget, and the request would take it beyond that.
+    /// The request would exceed the budget of its scope.
     OverBudget,
 }
 
 impl Verdict {
-    /// The verdict's name in tables and JSON.
+    /// Returns the name of the verdict for tables and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,30 +59,30 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A limit on what the owners of one scope may hold together, as it stood when it was reached. In bytes.
+/// An exceeded limit on the live bytes of one scope, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ExceededBudget {
-    /// The scope: the owner that all those stand below.
+    /// The scope. The budget covers all owners below it.
     pub scope: OwnerId,
-    /// The most that may be live.
+    /// The most bytes that may be live.
     pub limit: u64,
-    /// What was live.
+    /// The bytes that were live.
     pub live: u64,
 }
 
-/// A scope as it stands in sentences.
+/// Returns the name of a scope in sentences.
 pub(crate) fn scope_name(scope: OwnerId) -> String {
     if scope == OwnerId::ROOT { "all ops".to_owned() } else { scope.path() }
 }
 
-/// What a request was to hold: an array of so many elements along each axis.
+/// The array that a request was for: its shape and element type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Subject {
-    /// Elements along each axis.
+    /// The elements along each axis.
     pub extents: Vec<usize>,
-    /// The type of the elements.
+    /// The element type.
     pub element: String,
 }
 
@@ -98,64 +98,63 @@ impl fmt::Display for Subject {
     }
 }
 
-/// The state of a pool when it had to refuse. All sizes in bytes.
+/// The state of a pool when a request failed. All sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct OomReport {
     /// The allocator's name.
     pub allocator: String,
-    /// Who asked, and what for.
+    /// The owner and category of the request.
     pub tag: Tag,
-    /// What the memory was for, if the request said so.
+    /// The array that the memory was for, if the request named it.
     pub subject: Option<Subject>,
-    /// Bytes asked for.
+    /// The requested bytes.
     pub requested: u64,
-    /// The same, rounded to the pool's granularity.
+    /// The requested bytes, rounded up to the pool's granularity.
     pub rounded: u64,
-    /// The alignment asked for.
+    /// The requested alignment.
     pub alignment: u64,
-    /// The most the pool may reserve, if there is a limit.
+    /// The most bytes that the pool may reserve, if limited.
     pub limit: Option<u64>,
-    /// Where the limit comes from, if the pool knows that.
+    /// The origin of the limit, if known.
     pub limit_origin: Option<Arc<str>>,
-    /// Bytes the pool holds from its source.
+    /// Bytes that the pool holds from its source.
     pub reserved: u64,
-    /// Granted bytes alive.
+    /// Bytes of live blocks.
     pub in_use: u64,
     /// Reserved bytes that are free.
     pub free: u64,
-    /// The largest free block that the request may have.
+    /// The largest free block that the request could use.
     pub largest_free: u64,
-    /// Why.
+    /// The cause.
     pub verdict: Verdict,
-    /// Those who hold most, in falling order of bytes.
+    /// The largest holders and their bytes, in descending order.
     pub holders: Vec<(OwnerId, u64)>,
-    /// Live bytes by owner and category, in falling order; their sum is what is in use, or what is live in the scope
-    /// whose budget was reached. Empty if the allocator keeps no accounts.
+    /// Live bytes by owner and category, in descending order. Their sum is `in_use`, or the live bytes of the scope
+    /// whose budget was exceeded. Empty if the allocator keeps no accounts.
     pub holdings: Holdings,
-    /// What was given back, but is still used by work under way.
+    /// Freed blocks that pending work still uses.
     pub pending: PendingFrees,
-    /// Bytes of the device that neither this pool nor nobody has: those of other pools and other processes, where the
-    /// source of memory tells.
+    /// Device bytes held by other pools or processes, if the source of memory reports them.
     pub reserved_by_others: Option<u64>,
-    /// The budget that was reached, if the [verdict](Self::verdict) is [`Verdict::OverBudget`].
+    /// The exceeded budget, if the [verdict](Self::verdict) is [`Verdict::OverBudget`].
     pub budget: Option<ExceededBudget>,
-    /// What would have made room.
+    /// Which changes would have made room.
     pub what_if: WhatIf,
-    /// How long the request waited for frees. Serialized as `waited_ms`.
+    /// The time that the request waited for frees. Serialized as `waited_ms`.
     #[cfg_attr(feature = "serde", serde(rename = "waited_ms", with = "serial::milliseconds"))]
     pub waited: Duration,
-    /// How often the request was made again, as somebody [freed memory](crate::LastResort) for it.
+    /// The number of retries after a [`LastResort`](crate::LastResort) freed memory.
     pub retries: u32,
 }
 
 impl fmt::Display for OomReport {
-    /// One line, fit for an error message; see [`OomReport::details`] for the whole.
+    /// One line for an error message. See [`OomReport::details`] for the complete report.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: out of memory ({}): {} asked for",
+            "{}: out of memory ({}): {} requested",
             self.allocator,
             self.verdict,
             Bytes(self.requested)
@@ -181,12 +180,12 @@ impl fmt::Display for OomReport {
 }
 
 impl OomReport {
-    /// Says how to find a batch that fits. The texts of reports about tensors end with it. A report cannot know the answer,
-    /// which depends on where blocks will lie and on later requests.
+    /// A hint on finding a batch that fits. Ends the texts of reports about tensors. A report cannot compute that
+    /// batch: it depends on later requests and their placement.
     pub const BATCH_HINT: &'static str = "largest_fit finds the largest batch that fits, by dry runs";
 
-    /// The report of a refused request, for allocators written outside of this crate: what they know of themselves
-    /// is theirs to fill in, and 0 until then.
+    /// Creates the report of a failed request, for third-party allocators. They fill in the other fields, which are 0
+    /// or empty.
     #[must_use]
     pub fn new(allocator: impl Into<String>, request: &Request<'_>, verdict: Verdict) -> Self {
         Self {

@@ -1,12 +1,12 @@
-//! What a caller asks of an allocator.
+//! The request for an allocation.
 
 use super::attributes::AllocationAttributes;
 use crate::base::ledger::{Category, Tag};
 
-/// The alignment that a request gets unless it asks for more, in bytes.
+/// The default alignment of a request, in bytes.
 pub const DEFAULT_ALIGNMENT: u64 = 64;
 
-/// One wish for memory.
+/// A request for memory.
 ///
 /// ```
 /// use bfc_core::{Category, Request};
@@ -16,29 +16,29 @@ pub const DEFAULT_ALIGNMENT: u64 = 64;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Request<'a> {
-    /// How many bytes; 0 is answered by [`Block::EMPTY`](crate::Block::EMPTY).
+    /// The bytes. A request for 0 bytes returns [`Block::EMPTY`](crate::Block::EMPTY).
     pub bytes: u64,
-    /// Least alignment of the address, a power of two.
+    /// The minimum alignment of the address, a power of two.
     pub alignment: u64,
-    /// Who asks and what for.
+    /// The owner and category to charge.
     pub tag: Tag,
-    /// How hard to try.
+    /// Retries, timing and error detail.
     pub attributes: AllocationAttributes<'a>,
-    /// What will lie in the memory, for reports.
+    /// The array that the memory is for, for reports.
     pub contents: Option<Contents<'a>>,
 }
 
-/// What will lie in a block, in words that mean something to those who read reports: an array.
+/// The array that a block will hold, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contents<'a> {
-    /// Elements along each axis.
+    /// The elements along each axis.
     pub extents: &'a [usize],
-    /// The type of the elements.
+    /// The element type.
     pub element: &'a str,
 }
 
 impl<'a> Request<'a> {
-    /// A request for `bytes` bytes with default alignment, attributes and tag.
+    /// Creates a request for `bytes` bytes with default alignment, attributes and tag.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self {
@@ -50,54 +50,54 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The same request, for memory that will hold this.
+    /// Sets the array that the memory is for.
     #[must_use]
     pub const fn with_contents(mut self, contents: Contents<'a>) -> Self {
         self.contents = Some(contents);
         self
     }
 
-    /// The same request with another alignment, in bytes.
+    /// Sets the alignment, in bytes.
     #[must_use]
     pub const fn with_alignment(mut self, alignment: u64) -> Self {
         self.alignment = alignment;
         self
     }
 
-    /// The same request, charged to `tag`.
+    /// Sets the owner and category to charge.
     #[must_use]
     pub const fn with_tag(mut self, tag: Tag) -> Self {
         self.tag = tag;
         self
     }
 
-    /// The same request for another purpose.
+    /// Sets the category.
     #[must_use]
     pub const fn with_category(mut self, category: Category) -> Self {
         self.tag.category = category;
         self
     }
 
-    /// The same request, tried for as `attributes` say.
+    /// Sets the attributes.
     #[must_use]
     pub fn with_attributes(self, attributes: AllocationAttributes<'a>) -> Self {
         Self { attributes, ..self }
     }
 }
 
-/// What a request waits for, as far as it decides who is woken.
+/// The size and class of a waiting request, which decide whether a free wakes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitKey {
-    /// How many bytes.
+    /// The bytes.
     pub bytes: u64,
-    /// Requests that can be compared: of two with the same number here, the larger cannot be served when the smaller
-    /// cannot. A number may stand for an alignment, for instance. `None` compares with nothing and is always right; it
-    /// costs attempts that comparison would save.
+    /// The class of comparable requests, such as those with one alignment. If the smaller of two requests in a class
+    /// cannot be served, neither can the larger. `None` compares with no other request. This is always correct, but
+    /// causes extra attempts.
     pub class: Option<u64>,
 }
 
 impl WaitKey {
-    /// Whether `other` cannot be served where `self` could not.
+    /// Whether `other` cannot be served if `self` could not.
     pub(crate) const fn rules_out(self, other: Self) -> bool {
         match (self.class, other.class) {
             (Some(class), Some(of_other)) => class == of_other && self.bytes <= other.bytes,

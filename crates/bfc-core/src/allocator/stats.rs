@@ -1,4 +1,4 @@
-//! A pool's figures at one moment.
+//! The figures of an allocator.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,68 +6,66 @@ use std::time::Duration;
 use crate::base::ledger::Tag;
 use crate::base::units::Bytes;
 
-/// What an allocator says of itself. All sizes in bytes; update points as upstream (reference: TensorFlow's
-/// `AllocatorStats`), where `bytes_reserved` is what upstream calls `pool_bytes`.
-// What changes with every event lies apart: of neighbours, compilers make a pair that is changed in one go, and then an
-// allocation would have to wait for what a free wrote as another pair, and the other way round.
+/// The figures of an allocator. All sizes are in bytes. Updated as TensorFlow's `AllocatorStats`, which calls
+/// `bytes_reserved` `pool_bytes`.
+// Fields that each event updates are not adjacent: compilers pair adjacent stores, and a load of another pair would stall.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Allocations made since the start or the last clearing.
+    /// Allocations since the start or the last reset.
     pub num_allocs: u64,
     /// Regions held from the source.
     pub regions: u64,
-    /// Allocations alive now.
+    /// Live allocations.
     pub live_allocs: u64,
-    /// The most the pool may take from its source; `None` if there is no limit.
+    /// The most bytes that the pool may reserve; `None` if unlimited.
     pub bytes_limit: Option<u64>,
-    /// Granted bytes alive now.
+    /// Bytes of live blocks.
     pub bytes_in_use: u64,
-    /// The most that `bytes_in_use` has been since the start or the last clearing.
+    /// The highest `bytes_in_use` since the start or the last reset.
     pub peak_bytes_in_use: u64,
-    /// Bytes asked for by the allocations alive now; the rest of `bytes_in_use` is rounding.
+    /// Requested bytes of the live blocks. The rest of `bytes_in_use` is rounding.
     pub bytes_requested: u64,
-    /// What `bytes_requested` was when `bytes_in_use` reached its peak: the rest of the peak was rounding. What thread caches
-    /// hand out is not counted here.
+    /// `bytes_requested` when `bytes_in_use` reached its peak. Excludes allocations from thread caches.
     pub peak_bytes_requested: u64,
-    /// The largest single block granted.
+    /// The largest block since the start or the last reset.
     pub largest_alloc_bytes: u64,
-    /// Bytes the pool holds from its source, used or not.
+    /// Bytes that the pool holds from its source, used or not.
     pub bytes_reserved: u64,
-    /// The most that `bytes_reserved` has been.
+    /// The highest `bytes_reserved`.
     pub peak_bytes_reserved: u64,
-    /// The largest block that could be handed out without growing.
+    /// The largest block that can be allocated without growing.
     pub largest_free_block_bytes: u64,
-    /// Whose request raised `bytes_in_use` to its peak; the default tag if clearing has made that unknown.
+    /// The tag of the request that raised `bytes_in_use` to its peak; the default tag if a reset made it unknown.
     pub peak_tag: Tag,
-    /// Waiting for memory.
+    /// The figures of waiting requests.
     pub retry: RetryStats,
 }
 
-/// What waiting for frees has cost.
+/// The figures of requests that wait for frees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetryStats {
     /// Requests that had to wait.
     pub waits: u64,
     /// Requests that wait now.
     pub waiting: u64,
-    /// How long all finished waits took together.
+    /// The total time of all finished waits.
     pub waited: Duration,
     /// Waits that ended without memory.
     pub timeouts: u64,
-    /// Times that a waiting request was woken to try again.
+    /// Times that a waiting request was woken to retry.
     pub wakeups: u64,
 }
 
 impl Stats {
-    /// Reserved bytes that no allocation holds.
+    /// Returns the reserved bytes outside of live blocks.
     #[must_use]
     pub const fn free_bytes(&self) -> u64 {
         self.bytes_reserved.saturating_sub(self.bytes_in_use)
     }
 
-    /// The share of free bytes outside the largest free block: 0 when all free memory is one piece, and when there
-    /// is none (upstream divides by zero there).
+    /// Returns the share of free bytes outside the largest free block. 0 if nothing is free, where upstream divides by
+    /// zero.
     #[must_use]
     pub fn fragmentation(&self) -> f64 {
         let free = self.free_bytes();
@@ -113,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fragmentation_is_zero_not_nan_for_an_empty_and_for_a_full_pool() {
+    fn fragmentation_of_empty_and_full_pools_is_zero() {
         assert_eq!(Stats::default().fragmentation(), 0.0);
         let full = Stats { bytes_reserved: 512, bytes_in_use: 512, ..Stats::default() };
         assert_eq!(full.fragmentation(), 0.0);

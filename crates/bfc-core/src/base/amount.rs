@@ -1,28 +1,28 @@
-//! An amount of memory as people give it: so many bytes, such a part of the whole, or all but so many bytes.
+//! An amount of memory in text form: bytes, a share of a total, or the total less a reserve.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::base::units::Bytes;
 
-/// The largest share, in percent: a pool may be larger than a device whose driver pages memory to the host, but one that
-/// is a hundred times as large is a slip.
+/// The largest share, in percent. A pool may exceed the memory of a device whose driver pages to the host, but a factor
+/// of a hundred is a mistake.
 const MAX_PERCENT: f64 = 10_000.0;
 
 /// Parts per million in a percent.
 const PER_PERCENT: f64 = 10_000.0;
 
-/// A part of a whole, above 0, exact to a millionth.
+/// A positive share of a total, exact to a millionth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share {
     millionths: u64,
 }
 
 impl Share {
-    /// All of the whole.
+    /// The whole total.
     pub const WHOLE: Self = Self { millionths: 1_000_000 };
 
-    /// `percent` hundredths of the whole; `None` unless that is at least a millionth, and at most a hundred times the whole.
+    /// Returns `percent` hundredths of a total; `None` below a millionth or above a hundred times the total.
     #[must_use]
     pub fn percent(percent: f64) -> Option<Self> {
         if !(percent.is_finite() && percent > 0.0 && percent <= MAX_PERCENT) {
@@ -32,7 +32,7 @@ impl Share {
         (millionths > 0).then_some(Self { millionths })
     }
 
-    /// This part of `whole`, rounded down; saturating.
+    /// Returns this share of `whole`, rounded down and saturating.
     #[must_use]
     pub fn of(self, whole: Bytes) -> Bytes {
         let part = u128::from(whole.0) * u128::from(self.millionths) / 1_000_000;
@@ -46,7 +46,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// So many bytes, a part of a whole that the place of use names, or that whole but for a reserve.
+/// A number of bytes, a share of a total, or a total less a reserve. The context defines the total.
 ///
 /// ```
 /// use bfc_core::{Amount, Bytes};
@@ -58,16 +58,17 @@ impl fmt::Display for Share {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Amount {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(Bytes),
-    /// This part of the whole.
+    /// This share of the total.
     Share(Share),
-    /// The whole but for so many bytes; all of it if it is not more than these (source: TensorFlow's limit of a GPU).
+    /// The total less this reserve; the whole total if the reserve is not smaller (source: TensorFlow's limit of a
+    /// GPU).
     AllBut(Bytes),
 }
 
 impl Amount {
-    /// The amount in bytes, of this whole.
+    /// Returns the amount in bytes, for this total.
     #[must_use]
     pub fn of(self, whole: Bytes) -> Bytes {
         match self {
@@ -95,14 +96,14 @@ impl fmt::Display for Amount {
     }
 }
 
-/// The text is not an amount of memory.
+/// A text that is not an amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not an amount of memory: expected bytes, as in 512MiB, a percentage above 0, as in 50%, or what to \
      leave, as in all-1GiB"
 )]
 pub struct ParseAmountError {
-    /// What was given, or the start of it.
+    /// The text, or its start.
     pub text: String,
 }
 
@@ -118,7 +119,7 @@ impl FromStr for Amount {
             return text.parse().map(Self::Bytes).map_err(|_| error());
         };
         let number = number.trim_end();
-        // A plain `parse` would also take signs, exponents, `inf` and `nan`.
+        // Checked by hand: `parse` also accepts signs, exponents, `inf` and `nan`.
         if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
             return Err(error());
         }

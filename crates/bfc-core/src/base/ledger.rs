@@ -1,45 +1,45 @@
-//! The account book of a pool: live bytes by owner and by category.
+//! The ledger of a pool: live bytes by owner and by category.
 //!
-//! A pool posts to its ledger under its own lock, in the same step in which it changes its bytes in use. So the
-//! sums hold at every event: the own bytes of all owners, and the bytes of all categories, both equal the pool's
-//! bytes in use. An owner's inclusive figures also count every owner below it, which gives exact high-water marks for
-//! whole modules at the price of a few additions per event.
+//! A pool posts to its ledger under its own lock, together with its bytes in use. The sums therefore hold at every
+//! event: the bytes of all owners, and the bytes of all categories, both equal the pool's bytes in use. Inclusive
+//! figures of an owner also count every owner below it, which gives exact high-water marks of modules for a few
+//! additions per event.
 //!
-//! What each held when all together held most is kept without a copy at each new peak: peaks are numbered, and an
-//! account notes what it held the first time that it changes after the last one.
+//! The values at the peak need no copy at each new peak. Peaks are numbered, and an account saves its value at its
+//! first change after the last peak.
 
 use std::hint::cold_path;
 
 use crate::base::owner::OwnerId;
 
-/// What a block of memory is for. Every byte has exactly one category, given when it is asked for.
+/// The purpose of a block. Every byte has exactly one category, given by its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Category {
-    /// Scratch that an op gives back before it returns, and anything not declared otherwise.
+    /// Scratch memory that an op frees before it returns, and memory without another category.
     #[default]
     Temporary,
     /// A trained parameter.
     Parameter,
     /// A gradient.
     Gradient,
-    /// State that an optimiser keeps between steps.
+    /// State that an optimizer keeps between steps.
     OptimizerState,
     /// An op's result or input that is kept for the backward pass.
     Activation,
-    /// Data that entered from outside.
+    /// Input data of the program.
     Input,
-    /// An op's result that backward does not need.
+    /// An op's result that the backward pass does not need.
     Output,
-    /// Scratch that a library asked for.
+    /// Scratch memory of a kernel or library.
     Workspace,
 }
 
 impl Category {
-    /// How many categories there are.
+    /// The number of categories.
     pub const COUNT: usize = 8;
 
-    /// All categories, in the order of their indices.
+    /// All categories, in index order.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Temporary,
         Self::Parameter,
@@ -51,13 +51,13 @@ impl Category {
         Self::Workspace,
     ];
 
-    /// The category's place in [`Category::ALL`].
+    /// Returns the index in [`Category::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The category's name in tables and JSON.
+    /// Returns the name in tables and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,24 +73,24 @@ impl Category {
     }
 }
 
-/// What a request is charged to: who asks, and what for.
+/// The owner and category to charge for a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Tag {
-    /// Who holds the bytes.
+    /// The owner of the bytes.
     pub owner: OwnerId,
-    /// What the bytes are for.
+    /// The purpose of the bytes.
     pub category: Category,
 }
 
-/// One owner's account, in bytes.
+/// The account of one owner, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerBytes {
-    /// Live bytes charged to this owner itself.
+    /// Live bytes of this owner itself.
     pub own: u64,
-    /// Live bytes charged to this owner and all owners below it.
+    /// Live bytes of this owner and all owners below it.
     pub live: u64,
-    /// The most that `live` has been.
+    /// The highest `live`.
     pub peak: u64,
 }
 
@@ -109,16 +109,16 @@ struct CategoryAccount {
     at_peak: AtPeak,
 }
 
-/// What a number was at the last peak.
+/// The value of a number at the last peak.
 #[derive(Clone, Copy, Debug, Default)]
 struct AtPeak {
     bytes: u64,
-    /// The peak after which the number has changed: if that is not the last one, it is still as it was then.
+    /// The peak after which the number changed. If it is not the last peak, the number is unchanged since.
     number: u64,
 }
 
 impl AtPeak {
-    /// To be called before a number that is `now` changes.
+    /// Saves the value at the last peak. Call it before a number with the value `now` changes.
     #[inline]
     const fn note(&mut self, now: u64, last_peak: u64) {
         if self.number != last_peak {
@@ -150,21 +150,21 @@ impl CategoryAccount {
     }
 }
 
-/// Live bytes of one pool by owner and by category. See the module's text for its invariant.
+/// Live bytes of one pool by owner and by category. The module docs state its invariant.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     /// Indexed by [`OwnerId::index`]; grows when an owner is first charged.
     accounts: Vec<Account>,
     categories: [CategoryAccount; Category::COUNT],
-    /// What all together hold: the inclusive bytes of the root, whose own account says only what is charged to itself.
+    /// The total live bytes: the inclusive bytes of the root, whose own account holds only its own bytes.
     live: u64,
-    /// The most that all together held, and how often that was raised.
+    /// The highest total, and how often it rose.
     peak: u64,
     last_peak: u64,
 }
 
 impl Ledger {
-    /// An empty book.
+    /// Creates an empty ledger.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -195,7 +195,7 @@ impl Ledger {
         }
     }
 
-    /// Takes `bytes` off `tag`, which must have been charged with at least as many.
+    /// Subtracts `bytes` from `tag`, which must have at least as many.
     #[inline(always)]
     pub fn remove(&mut self, tag: Tag, bytes: u64) {
         let Some(account) = self.accounts.get_mut(tag.owner.index()) else {
@@ -221,7 +221,7 @@ impl Ledger {
         self.remove(tag, bytes);
     }
 
-    /// Moves `bytes` from one tag to another, without a moment in which they are nobody's or counted twice.
+    /// Moves `bytes` from one tag to another, atomically for readers.
     pub fn retag(&mut self, from: Tag, to: Tag, bytes: u64) {
         if from.owner == to.owner {
             self.categories[from.category.index()].remove(bytes, self.last_peak);
@@ -232,7 +232,7 @@ impl Ledger {
         }
     }
 
-    /// The account of one owner; all zero if it was never charged.
+    /// Returns the account of one owner; all zero if it was never charged.
     #[must_use]
     pub fn owner(&self, owner: OwnerId) -> OwnerBytes {
         self.accounts
@@ -247,7 +247,7 @@ impl Ledger {
         }
     }
 
-    /// The accounts of all owners that were ever charged, in the order of their ids.
+    /// Returns the accounts of all owners that were ever charged, in order of their ids.
     pub fn owners(&self) -> impl Iterator<Item = (OwnerId, OwnerBytes)> + '_ {
         let owners = self.accounts.iter().enumerate().map(|(index, account)| {
             let owner = OwnerId::from_index(index);
@@ -256,7 +256,7 @@ impl Ledger {
         owners.filter(|(_, bytes)| bytes.peak > 0)
     }
 
-    /// The owners that hold most themselves, at most `most` of them, in falling order of bytes.
+    /// Returns at most `most` owners with the most own bytes, in descending order.
     #[must_use]
     pub fn largest_holders(&self, most: usize) -> Vec<(OwnerId, u64)> {
         let owners = self.owners().map(|(owner, bytes)| (owner, bytes.own));
@@ -266,26 +266,26 @@ impl Ledger {
         holders
     }
 
-    /// Live bytes of one category.
+    /// Returns the live bytes of one category.
     #[must_use]
     pub const fn category(&self, category: Category) -> u64 {
         self.categories[category.index()].live
     }
 
-    /// The most that was live of one category.
+    /// Returns the highest live bytes of one category.
     #[must_use]
     pub const fn category_peak(&self, category: Category) -> u64 {
         self.categories[category.index()].peak
     }
 
-    /// The most that was live of all together since the last [`reset_peaks`](Self::reset_peaks).
+    /// Returns the highest total live bytes since the last [`reset_peaks`](Self::reset_peaks).
     #[must_use]
     pub const fn peak(&self) -> u64 {
         self.peak
     }
 
-    /// Bytes charged to this owner itself at the first moment at which most was live. Their sum over all owners is
-    /// [`peak`](Self::peak), and so is that of [`category_at_peak`](Self::category_at_peak) over all categories.
+    /// Returns the own bytes of this owner when the total first reached its peak. The sum over all owners is
+    /// [`peak`](Self::peak), and so is the sum of [`category_at_peak`](Self::category_at_peak) over all categories.
     ///
     /// ```
     /// use bfc_core::{Category, Ledger, OwnerId, Tag};
@@ -304,20 +304,20 @@ impl Ledger {
         account.map_or(0, |account| account.own_at_peak.get(account.bytes.own, self.last_peak))
     }
 
-    /// Bytes of one category at the first moment at which most was live.
+    /// Returns the bytes of one category when the total first reached its peak.
     #[must_use]
     pub const fn category_at_peak(&self, category: Category) -> u64 {
         let account = &self.categories[category.index()];
         account.at_peak.get(account.live, self.last_peak)
     }
 
-    /// All live bytes: the sum over categories, which equals the sum over owners.
+    /// Returns all live bytes: the sum over categories, which equals the sum over owners.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.categories.iter().map(|account| account.live).sum()
     }
 
-    /// Sets every peak to what is live now.
+    /// Resets every peak to the live bytes.
     pub fn reset_peaks(&mut self) {
         for account in &mut self.accounts {
             account.bytes.peak = account.bytes.live;
@@ -329,8 +329,8 @@ impl Ledger {
         self.last_peak += 1;
     }
 
-    /// Adds all that another book holds. Peaks, and what was held at them, are added too, and are then upper bounds:
-    /// the two may have been reached at different times.
+    /// Adds another ledger. Peaks, and the values at them, become upper bounds, because the two may have peaked at
+    /// different times.
     pub(crate) fn add_all(&mut self, other: &Self) {
         let (last_peak, number) = (self.last_peak, self.last_peak + 1);
         let at_peak = |ours: AtPeak, now: u64, theirs: AtPeak, their_now: u64| AtPeak {
@@ -350,7 +350,7 @@ impl Ledger {
             sum.bytes.live += account.bytes.live;
             sum.bytes.peak += account.bytes.peak;
         }
-        // Those that the other book does not have are as they were.
+        // Owners that the other ledger lacks stay unchanged.
         for sum in self.accounts.iter_mut().skip(other.accounts.len()) {
             sum.own_at_peak = at_peak(sum.own_at_peak, sum.bytes.own, AtPeak::default(), 0);
         }
@@ -359,7 +359,7 @@ impl Ledger {
         self.last_peak = number;
     }
 
-    /// Makes accounts for `owner` and all owners above it, if there are none.
+    /// Creates accounts for `owner` and all owners above it, if missing.
     #[cold]
     #[inline(never)]
     fn open(&mut self, owner: OwnerId) {
@@ -372,7 +372,7 @@ impl Ledger {
         }));
     }
 
-    /// Changes what `owner` and the owners above it hold with all below them, but for the root.
+    /// Updates the inclusive bytes of `owner` and the owners above it, except the root.
     #[inline]
     fn walk_up(&mut self, owner: OwnerId, mut change: impl FnMut(&mut OwnerBytes)) {
         let mut id = owner;
@@ -385,88 +385,4 @@ impl Ledger {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn tag(owner: OwnerId, category: Category) -> Tag {
-        Tag { owner, category }
-    }
-
-    #[test]
-    fn the_bytes_of_a_child_count_in_its_parents_live_and_peak() {
-        let net = OwnerId::intern(OwnerId::ROOT, "ledger-net");
-        let (a, b) = (OwnerId::intern(net, "a"), OwnerId::intern(net, "b"));
-        let mut ledger = Ledger::new();
-        ledger.add(tag(a, Category::Output), 100);
-        ledger.add(tag(b, Category::Output), 50);
-        ledger.remove(tag(a, Category::Output), 100);
-        assert_eq!(ledger.owner(net), OwnerBytes { own: 0, live: 50, peak: 150 });
-        assert_eq!(ledger.owner(a), OwnerBytes { own: 0, live: 0, peak: 100 });
-        assert_eq!(ledger.owner(OwnerId::ROOT).live, ledger.total());
-    }
-
-    #[test]
-    fn retagging_moves_bytes_and_keeps_the_sum() {
-        let owner = OwnerId::intern(OwnerId::ROOT, "ledger-retag");
-        let mut ledger = Ledger::new();
-        ledger.add(tag(owner, Category::Output), 64);
-        ledger.retag(tag(owner, Category::Output), tag(owner, Category::Activation), 64);
-        assert_eq!(ledger.category(Category::Output), 0);
-        assert_eq!(ledger.category(Category::Activation), 64);
-        ledger.retag(tag(owner, Category::Activation), Tag::default(), 64);
-        assert_eq!(ledger.owner(owner).own, 0);
-        assert_eq!(ledger.total(), 64);
-    }
-
-    proptest! {
-        /// Against a copy of everything at each new peak.
-        #[test]
-        fn what_was_held_at_the_peak_is_known_after_it(
-            steps in proptest::collection::vec((0..4_usize, 0..Category::COUNT, 1..100_u64, any::<bool>()), 1..80),
-        ) {
-            let owners = ["p", "q", "r", "s"].map(|name| OwnerId::intern(OwnerId::ROOT, name));
-            let (mut ledger, mut live, mut at_peak) = (Ledger::new(), Vec::new(), Vec::new());
-            let mut peak = 0;
-            for (owner, category, bytes, takes) in steps {
-                let charge = tag(owners[owner], Category::ALL[category]);
-                if takes || live.is_empty() {
-                    ledger.add(charge, bytes);
-                    live.push((charge, bytes));
-                } else {
-                    let (old, bytes) = live.swap_remove(bytes as usize % live.len());
-                    if category % 2 == 0 {
-                        ledger.remove(old, bytes);
-                    } else {
-                        ledger.retag(old, charge, bytes);
-                        live.push((charge, bytes));
-                    }
-                }
-                let total = live.iter().map(|(_, bytes)| bytes).sum::<u64>();
-                if total > peak {
-                    (peak, at_peak) = (total, live.clone());
-                }
-                let of = |wanted: &dyn Fn(&Tag) -> bool| -> u64 {
-                    at_peak.iter().filter(|(tag, _)| wanted(tag)).map(|(_, bytes)| bytes).sum()
-                };
-                prop_assert_eq!(ledger.peak(), peak);
-                let root = OwnerBytes { own: 0, live: total, peak };
-                prop_assert_eq!(ledger.owner(OwnerId::ROOT), root);
-                prop_assert!(ledger.owners().any(|entry| entry == (OwnerId::ROOT, root)));
-                for owner in owners {
-                    prop_assert_eq!(ledger.own_at_peak(owner), of(&|tag| tag.owner == owner));
-                }
-                for category in Category::ALL {
-                    prop_assert_eq!(ledger.category_at_peak(category), of(&|tag| tag.category == category));
-                }
-            }
-            ledger.reset_peaks();
-            prop_assert_eq!(ledger.peak(), ledger.total());
-            prop_assert_eq!(ledger.own_at_peak(owners[0]), ledger.owner(owners[0]).own);
-            let mut twice = ledger.clone();
-            twice.add_all(&ledger);
-            prop_assert_eq!(twice.own_at_peak(owners[1]), 2 * ledger.own_at_peak(owners[1]));
-            prop_assert_eq!(twice.owner(OwnerId::ROOT).live, 2 * ledger.total());
-        }
-    }
-}
+mod tests;

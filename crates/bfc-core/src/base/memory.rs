@@ -1,22 +1,22 @@
-//! Kinds of memory, spans of addresses, and blocks handed out.
+//! Kinds of memory, spans of addresses, and blocks.
 
 mod pairs;
 
 use std::fmt;
 
-/// What kind of memory an allocator hands out. Decides who may touch the bytes.
+/// The kind of an allocator's memory, which decides who may access the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum MemoryKind {
-    /// A device's own memory: addresses mean nothing to the host.
+    /// Device memory: its addresses are meaningless to the host.
     Device,
     /// Ordinary host memory.
     Host,
-    /// Page-locked host memory, which devices copy from and to without staging.
+    /// Page-locked host memory, which devices access without staging.
     PinnedHost,
-    /// Ordinary host memory that others own: lent to be read, and never written.
+    /// Read-only host memory of an external owner.
     LentHost,
-    /// Addresses with nothing behind them: for dry runs, replays and tests.
+    /// Addresses without memory: for dry runs, replays and tests.
     AddressOnly,
 }
 
@@ -33,7 +33,7 @@ impl MemoryKind {
         self.is_host_accessible() || matches!(self, Self::LentHost)
     }
 
-    /// The kind's name in tables and JSON.
+    /// Returns the name in tables and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,16 +52,15 @@ impl fmt::Display for MemoryKind {
     }
 }
 
-/// Names the address space of a device's own memory, so that what computes on a device recognizes the memory that it can
-/// address.
+/// The identity of a device's address space, by which a device recognizes the memory that it can access.
 ///
-/// Two devices have address spaces of their own, also where their memory is of one [`MemoryKind`]: the memory of another GPU, or
-/// of a simulated one, is none that a GPU can compute on.
+/// Each device has its own address space, even if two devices have the same [`MemoryKind`]: a GPU cannot compute on the
+/// memory of another GPU or of a simulated one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressSpace(u64);
 
 impl AddressSpace {
-    /// An address space unlike any other of this process.
+    /// Creates an address space that is unique in this process.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "each one is different")]
     pub fn new() -> Self {
@@ -71,62 +70,62 @@ impl AddressSpace {
     }
 }
 
-/// A contiguous piece of an address space.
+/// A contiguous range of an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// The first byte's address.
+    /// The address of the first byte.
     pub address: u64,
-    /// How many bytes.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
 impl Span {
-    /// The address one past the last byte, or `None` if the span leaves the address space.
+    /// Returns the end address, or `None` beyond the address space.
     #[must_use]
     pub const fn end(self) -> Option<u64> {
         self.address.checked_add(self.bytes)
     }
 }
 
-/// A block of memory handed out by an allocator: a small copy value that is needed to give the block back.
+/// A block of memory from an allocator: a small copyable value that is required to free the block.
 ///
-/// The `id` is unique within its pool and never used again, so a block that was already given back is recognised
-/// without a look-up and can never free somebody else's memory.
+/// The `id` is unique within its pool and never reused. Freeing a block twice is detected without a lookup, and never
+/// frees another block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 // In this order, because `pairs` writes two fields at a time.
 #[repr(C)]
 pub struct Block {
-    /// Address of the first byte, a multiple of the alignment asked for; 0 for an empty block.
+    /// The address of the first byte, aligned as requested; 0 for an empty block.
     pub address: u64,
-    /// Bytes granted: at least as many as were asked for.
+    /// The granted bytes: at least those requested.
     pub bytes: u64,
-    /// The allocation's number in its pool, from 1 upward; 0 from allocators that do not number, and for empty blocks. In
-    /// numbers of pools that several threads or caches use, the upper bits say which of them took the block.
+    /// The allocation number in its pool, from 1 on; 0 for empty blocks and from allocators without numbers. In pools
+    /// with several threads or caches, the upper bits identify the thread and the cache.
     pub id: u64,
-    /// The allocator's own handle for the block; meaningless to others.
+    /// The allocator's own handle of the block; opaque to callers.
     pub chunk: u32,
-    /// Which pool handed the block out (see [`PoolId`]).
+    /// The pool of the block (see [`PoolId`]).
     pub pool: PoolId,
 }
 
 impl Block {
-    /// The block that answers a request for zero bytes. Giving it back does nothing.
+    /// The result of a request for zero bytes. Freeing it has no effect.
     pub const EMPTY: Self = Self { address: 0, bytes: 0, id: 0, chunk: u32::MAX, pool: PoolId::NONE };
 
-    /// Whether this is the answer to a request for zero bytes.
+    /// Whether this is the result of a request for zero bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Where the block lies.
+    /// Returns the span of the block.
     #[must_use]
     pub const fn span(&self) -> Span {
         Span { address: self.address, bytes: self.bytes }
     }
 }
 
-/// Names one allocator instance of this process, so that a foreign block is recognised.
+/// The identity of an allocator in this process, which detects foreign blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(u32);
 
@@ -134,7 +133,7 @@ impl PoolId {
     /// The pool of empty blocks.
     pub const NONE: Self = Self(0);
 
-    /// A new pool's id, unlike any other of this process.
+    /// Creates an id that is unique in this process.
     #[must_use]
     pub fn next() -> Self {
         use std::sync::atomic::{AtomicU32, Ordering};

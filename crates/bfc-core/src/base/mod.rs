@@ -1,4 +1,4 @@
-//! Plain values and tools that every other folder uses: byte units, memory kinds, blocks, owners, the ledger and locks.
+//! Plain values and tools of every other folder: byte units, memory kinds, blocks, owners, the ledger and locks.
 //!
 //! A [`Ledger`] sums live bytes by [`OwnerId`] and [`Category`]; the pools store live bytes nowhere else.
 //! [`sync`] exports the primitives of `std`, or those of the `shuttle` checker under `--cfg shuttle`.

@@ -1,17 +1,17 @@
-//! Names for those who hold memory.
+//! Owners of memory, as interned names.
 //!
-//! An owner is a node of a forest: a module path such as `net.fc1`, and below it the ops that ran there. Pools keep
-//! live bytes by owner (see [`Ledger`](crate::Ledger)), so an out-of-memory report can name who holds what without
-//! any crate above this one. Names are interned once per process and never forgotten: ids stay valid everywhere.
+//! An owner is a node of a tree: a module path such as `net.fc1`, and below it the ops that ran there. Pools count live
+//! bytes by owner (see [`Ledger`](crate::Ledger)), so an out-of-memory report can name the holders without a dependency
+//! on higher crates. Names are interned once per process and never removed, so ids stay valid everywhere.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-/// Most owners that are told apart; later names fall to their parent, so hostile input cannot grow the table forever.
+/// The most owners. Later names count as their parent, so hostile input cannot grow the table without limit.
 pub(crate) const MAX_OWNERS: usize = 1 << 20;
 
-/// An interned owner: a small copy value that every allocation bears.
+/// An interned owner: a small copyable value that every allocation carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(u32);
 
@@ -24,7 +24,7 @@ struct Entry {
 #[derive(Debug)]
 struct Table {
     entries: Vec<Entry>,
-    /// Children by name, per parent: in two steps, so that a look-up needs no key of its own.
+    /// Children by name, per parent. Two levels avoid building a combined key for lookups.
     children: HashMap<OwnerId, HashMap<Arc<str>, OwnerId>>,
 }
 
@@ -40,10 +40,10 @@ impl Table {
 }
 
 impl OwnerId {
-    /// The root of the forest, to which memory without an owner is charged.
+    /// The root of the tree, which is charged for memory without an owner.
     pub const ROOT: Self = Self(0);
 
-    /// The owner called `name` below `parent`, interned on first use.
+    /// Returns the owner called `name` below `parent`, interned on first use.
     ///
     /// ```
     /// use bfc_core::OwnerId;
@@ -57,7 +57,7 @@ impl OwnerId {
             return id;
         }
         let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have been quicker between the two locks.
+        // Another thread may have interned it between the two locks.
         if let Some(id) = table.find(parent, name) {
             return id;
         }
@@ -71,16 +71,16 @@ impl OwnerId {
         Self(next)
     }
 
-    /// The owner above this one; the root is its own parent.
+    /// Returns the parent; the root is its own parent.
     #[must_use]
     pub fn parent(self) -> Self {
         self.with_entry(|entry| entry.parent)
     }
 
-    /// Whether this is `other`, or an owner somewhere below it.
+    /// Whether this is `other`, or an owner below it.
     #[must_use]
     pub fn is_below(self, other: Self) -> bool {
-        // Owners are numbered after those above them.
+        // Children have higher numbers than their parents.
         let mut id = self;
         while id.0 > other.0 {
             id = id.parent();
@@ -88,13 +88,13 @@ impl OwnerId {
         id == other
     }
 
-    /// This owner's own name, without its path; empty for the root.
+    /// Returns the owner's own name, without its path; empty for the root.
     #[must_use]
     pub fn name(self) -> Arc<str> {
         self.with_entry(|entry| Arc::clone(&entry.name))
     }
 
-    /// The names from below the root down to this owner, joined by dots; empty for the root.
+    /// Returns the names from below the root down to this owner, joined by dots; empty for the root.
     #[must_use]
     pub fn path(self) -> String {
         let mut names = Vec::new();
@@ -107,7 +107,7 @@ impl OwnerId {
         names.join(".")
     }
 
-    /// The id as an index into tables by owner.
+    /// Returns the id as an index into tables by owner.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -115,11 +115,11 @@ impl OwnerId {
 
     fn with_entry<R>(self, read: impl FnOnce(&Entry) -> R) -> R {
         let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-        // Ids are only made by `intern`, so the root is never a fallback in practice.
+        // Only `intern` creates ids, so the fallback to the root never happens in practice.
         read(table.entries.get(self.index()).unwrap_or(&table.entries[0]))
     }
 
-    /// The owner of a table index; used by tables that are indexed by [`OwnerId::index`].
+    /// Returns the owner of a table index, for tables that [`OwnerId::index`] indexes.
     #[inline]
     pub(crate) const fn from_index(index: usize) -> Self {
         if index < MAX_OWNERS { Self(index as u32) } else { Self::ROOT }

@@ -1,6 +1,6 @@
-//! What placement policies return, in a form that accounts and errors can hold without depending on policies.
+//! The result types of placement policies, which accounts and errors use without depending on policies.
 
-/// Where a policy has placed a block.
+/// The placement of a block by a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The address of the first byte, aligned as requested.
@@ -11,13 +11,13 @@ pub struct Placement {
     pub slot: u32,
 }
 
-/// The bookkeeping of a policy is inconsistent: the policy has a bug, or its memory was overwritten.
+/// Inconsistent records of a policy: the policy has a bug, or its memory was overwritten.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{policy}: {detail}")]
 pub struct Inconsistent {
     /// The policy's name.
     pub policy: &'static str,
-    /// The rule that does not hold, and where.
+    /// The violated rule and its position.
     pub detail: String,
 }
 

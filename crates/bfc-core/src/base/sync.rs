@@ -1,5 +1,5 @@
-//! The synchronization primitives of this workspace: those of `std`, or those of the `shuttle` checker under
-//! `--cfg shuttle`, which explores the orders in which threads can run.
+//! The synchronization primitives of this workspace: those of `std`, or those of the `shuttle` checker under `--cfg
+//! shuttle`, which explores thread interleavings.
 //!
 //! [`SpinMutex`] guards the sections of a pool that take some tens of nanoseconds; everything else uses [`Mutex`].
 
@@ -16,7 +16,7 @@ pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, atomic};
 #[cfg(not(shuttle))]
 pub use std::{thread, thread_local};
 pub use threads::ThreadNumber;
-pub(crate) use threads::{EndWatch, WatchesEnds, ends, is_living, retain_living};
+pub(crate) use threads::{ThreadEndListener, ThreadEndWatch, ends, is_living, retain_living};
 
 use std::sync::PoisonError;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Byte counts as people read them.
+//! Byte counts in readable units.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ pub const MIB: u64 = 1 << 20;
 /// One gibibyte, in bytes.
 pub const GIB: u64 = 1 << 30;
 
-/// A number of bytes that prints in human units: `12 B`, `1.5 KiB`, `64 MiB`.
+/// A number of bytes that prints in readable units: `12 B`, `1.5 KiB`, `64 MiB`.
 ///
 /// ```
 /// use bfc_core::Bytes;
@@ -21,25 +21,25 @@ pub const GIB: u64 = 1 << 30;
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// `count` kibibytes, saturating at the largest representable count.
+    /// Returns `count` kibibytes, saturating.
     #[must_use]
     pub const fn kib(count: u64) -> Self {
         Self(count.saturating_mul(KIB))
     }
 
-    /// `count` mebibytes, saturating at the largest representable count.
+    /// Returns `count` mebibytes, saturating.
     #[must_use]
     pub const fn mib(count: u64) -> Self {
         Self(count.saturating_mul(MIB))
     }
 
-    /// `count` gibibytes, saturating at the largest representable count.
+    /// Returns `count` gibibytes, saturating.
     #[must_use]
     pub const fn gib(count: u64) -> Self {
         Self(count.saturating_mul(GIB))
     }
 
-    /// The plain count of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -52,7 +52,7 @@ impl fmt::Display for Bytes {
         if self.0 < KIB {
             return f.pad(&format!("{} B", self.0));
         }
-        // The last unit whose rounded value stays below 1024, so that 1023.999 KiB prints as 1.00 MiB.
+        // The largest unit whose rounded value stays below 1024, so that 1023.999 KiB prints as 1.00 MiB.
         let mut value = self.0 as f64 / KIB as f64;
         let mut unit = 0;
         while value >= 1023.995 && unit + 1 < UNITS.len() {
@@ -63,13 +63,13 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// The text is not a byte count.
+/// A text that is not a byte count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a byte count: expected a whole number with an optional unit B, KiB, MiB, GiB or TiB"
 )]
 pub struct ParseBytesError {
-    /// What was given.
+    /// The text.
     pub text: String,
 }
 
@@ -94,7 +94,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// On or off, as people write it.
+/// Parses a switch: on or off.
 pub(crate) fn switch(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "on" | "true" | "yes" | "1" => Some(true),
@@ -103,12 +103,12 @@ pub(crate) fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// A whole number in digits alone; a plain `parse` would also take a sign.
+/// Parses an unsigned number of digits only; `parse` would also accept a sign.
 pub(crate) fn whole(text: &str) -> Option<u64> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
-/// `value` rounded up to a multiple of `step` (a power of two), or `None` on overflow.
+/// Rounds `value` up to a multiple of `step` (a power of two); `None` on overflow.
 #[must_use]
 pub(crate) const fn round_up(value: u64, step: u64) -> Option<u64> {
     debug_assert!(step.is_power_of_two());

@@ -1,21 +1,21 @@
-//! What a block requires beyond its size: an alignment, and times at which other blocks may use its bytes.
+//! Constraints of a block: an alignment, and gaps in which other blocks may use its bytes.
 
 use std::ops::Range;
 
 use super::{Lifetime, PlanBlock, PlanError};
 
-/// A stretch of a block's lifetime during which other blocks may use its bytes.
+/// A part of a block's lifetime in which other blocks may use its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gap {
-    /// The event at which the block gives up its bytes.
+    /// The event at which the block lends its bytes.
     pub start: u32,
     /// The event at which the block needs its bytes again; above `start`.
     pub end: u32,
-    /// The bytes that the block keeps during the gap, counted from its offset. Empty if it keeps none.
+    /// The bytes that the block keeps during the gap, relative to its offset. May be empty.
     pub kept: Range<u64>,
 }
 
-/// What a block of a plan requires beyond its size and its lifetime.
+/// The requirements of a block beyond its size and lifetime.
 ///
 /// ```
 /// use bfc_core::{BlockConstraint, Gap, Lifetime, Plan, PlanOptions};
@@ -32,7 +32,7 @@ pub struct Gap {
 pub struct BlockConstraint {
     /// The block's index in the plan.
     pub block: usize,
-    /// The block's offset is a multiple of this many bytes, a power of two.
+    /// The alignment of the block's offset in bytes, a power of two.
     pub alignment: u64,
     /// Gaps in the block's lifetime, in order and without overlap.
     pub gaps: Vec<Gap>,
@@ -61,7 +61,7 @@ pub(super) fn checked(
     Ok(constraints)
 }
 
-/// Whether the gaps are in order, apart from each other, and inside the lifetime.
+/// Whether the gaps are in order, disjoint, and inside the lifetime.
 fn are_gaps_of(gaps: &[Gap], lifetime: Lifetime) -> bool {
     let mut from = lifetime.start;
     gaps.iter().all(|gap| {

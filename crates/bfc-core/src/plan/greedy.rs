@@ -1,21 +1,21 @@
-//! Greedy placement: one block after the other, each at the lowest offset where it fits.
+//! Greedy placement: each block in sequence at the lowest offset where it fits.
 
 use super::occupancy::Occupancy;
 use super::sections::Sections;
 use super::shapes::Shapes;
 
-/// What is to be placed: sizes in whole granules, and when they live.
+/// The blocks to place: sizes in whole granules, and lifetimes.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) sizes: Vec<u64>,
     pub(super) sections: Sections,
-    /// Alignments and gaps, if some blocks have them. Only greedy placement respects these.
+    /// Alignments and gaps, if any. Only greedy placement supports them.
     pub(super) shapes: Option<Shapes>,
-    /// The fewest bytes that any placement needs.
+    /// A lower bound on the bytes of any placement.
     pub(super) lower_bound: u64,
 }
 
-/// Offsets, by block, and what they take.
+/// Offsets by block, and the capacity.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Offsets {
     pub(super) offsets: Vec<u64>,
@@ -29,8 +29,8 @@ impl Offsets {
     }
 }
 
-/// Places the blocks in the given order; whether all end at `most` or below. Stops at the first that does not, and once
-/// the occupancy has made `most_steps`.
+/// Places the blocks in this order. Returns whether all end at `most` or below. Stops at the first that does not, or
+/// after `most_steps` steps of the occupancy.
 pub(super) fn place(
     problem: &Problem,
     order: &[u32],
@@ -62,30 +62,30 @@ pub(super) fn place(
     true
 }
 
-/// By what the blocks are sorted before they are placed.
+/// The sort order of the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Largest first; of equals the longest-lived.
+    /// Largest first; longest-lived among equals.
     Size,
-    /// Longest-lived first; of equals the largest.
+    /// Longest-lived first; largest among equals.
     Lifetime,
     /// Largest product of size and lifetime first.
     Area,
-    /// As they are asked for.
+    /// In order of allocation.
     Start,
-    /// Those in the fullest sections first, then the largest.
+    /// Fullest sections first, then largest.
     Crowd,
-    /// Those in the fullest sections first, then by area.
+    /// Fullest sections first, then by area.
     CrowdArea,
-    /// Those in the fullest sections first, then by lifetime and size.
+    /// Fullest sections first, then by lifetime and size.
     CrowdLifetime,
 }
 
 impl Order {
-    /// Those by which blocks are placed greedily.
+    /// The orders that greedy placement tries.
     pub(super) const ALL: [Self; 5] = [Self::Size, Self::Area, Self::Lifetime, Self::Crowd, Self::Start];
 
-    /// The blocks in this order.
+    /// Returns the blocks in this order.
     pub(super) fn of(self, problem: &Problem) -> Vec<u32> {
         let sections = &problem.sections;
         let by_crowd = matches!(self, Self::Crowd | Self::CrowdArea | Self::CrowdLifetime);
@@ -112,7 +112,7 @@ impl Order {
     }
 }
 
-/// The largest of a range of values, by a table of ranges whose lengths are powers of two.
+/// The maximum of a range of values, by a table of ranges with power-of-two lengths.
 struct RangeMax(Vec<Vec<u64>>);
 
 impl RangeMax {

@@ -1,16 +1,16 @@
-//! Better orders from what went wrong.
+//! Improves the order of blocks from failed placements.
 //!
-//! A block that ended above the goal was placed too late: others took the room it needs. All such blocks move to the
-//! front, in the order they had, and everything is placed anew. Blocks that are hard to place so gather in front, and
-//! their order among each other changes as long as any of them ends too high. This is squeaky wheel optimisation
-//! (Joslin and Clements, 1999); it needs neither chance nor a list of who is in whose way.
+//! A block that ended above the goal was placed too late, because other blocks took its space. All such blocks move to
+//! the front in their order, and all blocks are placed again. Hard blocks thus gather at the front, and their order
+//! changes while any of them ends too high. This is squeaky wheel optimization (Joslin and Clements, 1999). It needs
+//! neither randomness nor a conflict graph.
 
 use super::solve::Search;
 
-/// After so many placements in a row that were not better, the same blocks only push each other around.
+/// The most placements in a row without an improvement. After that the same blocks only displace each other.
 const PATIENCE: u32 = 120;
 
-/// Improves the placement until the search is over, or leads nowhere.
+/// Improves the placement until the search ends or stops making progress.
 pub(super) fn improve(search: &mut Search<'_>, mut order: Vec<u32>) {
     if search.is_over() {
         return;

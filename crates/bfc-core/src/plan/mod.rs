@@ -1,18 +1,18 @@
-//! Planning ahead: offsets for allocations whose lifetimes are known.
+//! The offline planner: offsets for allocations with known lifetimes.
 //!
-//! A training step asks for the same blocks in the same order as the step before it. From one recorded step a [`Plan`]
-//! is made offline: each block gets an offset such that no two blocks that live at the same time overlap, and the space
-//! is as small as can be found. This is dynamic storage allocation; it is NP-hard, but the live bytes at the peak are a
-//! lower bound, and the plans found here mostly reach it. [`Planned`] then serves the steps that follow.
+//! A training step makes the same allocations in the same order as the previous one. The planner turns one recorded
+//! step into a [`Plan`]: it gives each block an offset such that blocks with overlapping lifetimes are disjoint, in the
+//! smallest space that it finds. This is dynamic storage allocation, which is NP-hard. The live bytes at the peak are a
+//! lower bound, which most plans reach. [`Planned`] serves later steps by the plan.
 //!
-//! How a plan is found, in this order, until the lower bound or the target is reached or the effort is used up:
+//! The planner runs these methods until it reaches the lower bound or the target, or has used the effort:
 //!
-//! 1. Placement from below, always onto the lowest part of the skyline (`skyline.rs`): quick, whatever the number of blocks.
+//! 1. Placement from below, on the lowest part of the skyline (`skyline.rs`): fast for any number of blocks.
 //! 2. Greedy placement in several orders, each block at the lowest offset where it fits (`greedy.rs`).
-//! 3. For up to a thousand blocks, searches for a placement within a given capacity (`search.rs`), begun again and again, a
-//!    little differently (`search/restarts.rs`): at the lower bound, then in between.
-//! 4. The order is improved by what went wrong: blocks that ended up too high move forward (`improve.rs`).
-//! 5. Searches as before, with what is left of the effort.
+//! 3. For up to a thousand blocks, searches for a placement within a capacity (`search.rs`), restarted with variations
+//!    (`search/restarts.rs`): at the lower bound, then above it.
+//! 4. Improved orders: blocks that ended too high move forward (`improve.rs`).
+//! 5. Further searches with the remaining effort.
 //!
 //! Sources: Buchsbaum, Karloff, Kenyon, Reingold, Thorup, "OPT versus LOAD in dynamic storage allocation" (STOC 2003);
 //! Sekiyama, Imai, Negishi, Kawachiya, "Profile-guided memory optimization for deep neural networks" (2018); Maas,
@@ -36,29 +36,28 @@ mod within;
 pub use constraint::{BlockConstraint, Gap};
 pub use solve::{PlanOptions, PlanProgress};
 
-/// When a block lives: from its allocation up to its free, both as event numbers. At one number frees come before
-/// allocations, so a block may take the place of one that ends where it starts.
+/// The lifetime and size of a block, from its allocation to its free in event numbers. At one event, frees come before
+/// allocations, so a block may reuse the space of one that ends where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lifetime {
-    /// Bytes asked for; at least 1.
+    /// The requested bytes; at least 1.
     pub bytes: u64,
-    /// The event at which it is allocated.
+    /// The event of the allocation.
     pub start: u32,
-    /// The event at which it is free again; above `start`.
+    /// The event of the free; above `start`.
     pub end: u32,
 }
 
 /// A block of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PlanBlock {
-    /// What is asked for, and when.
+    /// Its size and lifetime.
     pub lifetime: Lifetime,
-    /// Where it goes, from the start of the planned range; `None` if the plan leaves it to others, as it does with
-    /// blocks that outlive the step.
+    /// Its offset in the planned range; `None` if the plan omits it, such as a block that outlives the step.
     pub offset: Option<u64>,
 }
 
-/// Offsets for the allocations of a step, in the order in which they are asked for.
+/// Offsets for the allocations of a step, in order of allocation.
 ///
 /// ```
 /// use bfc_core::{Lifetime, Plan, PlanOptions};
@@ -79,36 +78,36 @@ pub struct Plan {
     capacity: u64,
     lower_bound: u64,
     blocks: Vec<PlanBlock>,
-    /// By block, of those that require more than the granule.
+    /// Sorted by block; only blocks that require more than the granule.
     constraints: Vec<BlockConstraint>,
 }
 
-/// Why there is no plan.
+/// An invalid plan, or invalid lifetimes or options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// The granule is not a power of two.
     #[error("the granule of {granule} bytes is not a power of two")]
     BadGranule {
-        /// The granule given.
+        /// The invalid granule.
         granule: u64,
     },
-    /// A block has no bytes or no time.
+    /// A block has no bytes or no lifetime.
     #[error("block {index} has no bytes, or ends where it starts")]
     Empty {
         /// The block's index.
         index: usize,
     },
-    /// A block starts before the one that stands before it.
+    /// A block starts before its predecessor.
     #[error("block {index} starts before block {}", index - 1)]
     OutOfOrder {
         /// The block's index.
         index: usize,
     },
-    /// Live bytes leave 63 bits, or there are more than 2^31 blocks.
+    /// Live bytes exceed 63 bits, or there are more than 2^31 blocks.
     #[error("block {index}: too many bytes or too many blocks")]
     TooLarge {
-        /// The first block that is too much.
+        /// The first block beyond the limit.
         index: usize,
     },
     /// An offset is not a multiple of the granule or of the block's alignment.
@@ -129,13 +128,13 @@ pub enum PlanError {
         /// Its alignment.
         alignment: u64,
     },
-    /// The gaps of a block are out of order, overlap, or leave its lifetime or its bytes.
+    /// The gaps of a block are out of order, overlap, or exceed its lifetime or its bytes.
     #[error("the gaps of block {index} are out of order, or outside of its lifetime or its bytes")]
     BadGap {
         /// The block's index.
         index: usize,
     },
-    /// A constraint names a block that does not exist, or that another constraint names too.
+    /// A constraint names a block that does not exist, or that another constraint names.
     #[error("block {index} has a constraint, and is not in the plan or has two")]
     BadConstraint {
         /// The block's index.
@@ -144,7 +143,7 @@ pub enum PlanError {
     /// Two blocks overlap in time and space.
     #[error("blocks {first} and {second} overlap in time and space")]
     Overlap {
-        /// The block placed earlier.
+        /// The earlier block.
         first: usize,
         /// The block that overlaps it.
         second: usize,
@@ -152,7 +151,7 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// The index of the block at which it shows, if it is about a block.
+    /// Returns the index of the invalid block, if the error is about a block.
     #[must_use]
     pub const fn block(&self) -> Option<usize> {
         match *self {
@@ -170,21 +169,19 @@ impl PlanError {
 }
 
 impl Plan {
-    /// Finds offsets for the blocks of a step, given in the order of their starts. The same lifetimes and options give
-    /// the same plan, on every machine.
+    /// Computes offsets for the blocks of a step, in order of their starts. The same lifetimes and options give the
+    /// same plan on every machine.
     ///
-    /// Takes memory proportional to the number of blocks (times its logarithm), and time as [`PlanOptions::effort`]
-    /// allows: 100,000 blocks take seconds.
+    /// Takes memory proportional to n log n for n blocks, and time up to [`PlanOptions::effort`]: 100,000 blocks take
+    /// seconds.
     ///
     /// # Errors
-    /// A [`PlanError`] if the lifetimes or the options are not what they should be. There is a plan for every set of
-    /// lifetimes that are.
+    /// Fails with a [`PlanError`] if the lifetimes or options are invalid. Every valid set of lifetimes has a plan.
     pub fn solve(lifetimes: &[Lifetime], options: &PlanOptions) -> Result<Self, PlanError> {
         Self::solve_with(lifetimes, options, &mut |_| true)
     }
 
-    /// As [`solve`](Self::solve), and tells of its progress. Once `progress` returns `false`, the best plan so far is the
-    /// answer.
+    /// As [`solve`](Self::solve), with progress reports. Returns the best plan so far once `progress` returns `false`.
     ///
     /// # Errors
     /// As [`solve`](Self::solve).
@@ -196,7 +193,7 @@ impl Plan {
         Self::solve_some(lifetimes, |_| true, options, progress)
     }
 
-    /// As [`solve`](Self::solve), but only the blocks with `planned` get an offset; the others stay in the sequence.
+    /// As [`solve`](Self::solve), but only the blocks with `planned` get an offset. The others stay in the sequence.
     ///
     /// # Errors
     /// As [`solve`](Self::solve).
@@ -209,12 +206,12 @@ impl Plan {
         Self::solve_constrained(lifetimes, Vec::new(), planned, options, progress)
     }
 
-    /// Like [`solve_some`](Self::solve_some), for blocks with alignments and gaps.
+    /// As [`solve_some`](Self::solve_some), for blocks with alignments and gaps.
     ///
-    /// Greedy placement alone respects these, so such a plan is more often above the lower bound.
+    /// Only greedy placement supports these, so such plans are more often above the lower bound.
     ///
     /// # Errors
-    /// As [`solve`](Self::solve); also for a [`BlockConstraint`] that its block cannot have.
+    /// As [`solve`](Self::solve); also for an invalid [`BlockConstraint`].
     pub fn solve_constrained(
         lifetimes: &[Lifetime],
         constraints: Vec<BlockConstraint>,
@@ -225,24 +222,24 @@ impl Plan {
         let unplaced = |&lifetime| PlanBlock { lifetime, offset: None };
         let blocks = lifetimes.iter().map(unplaced).collect();
         let mut plan = Self::unplaced(options.granule, blocks, constraints)?;
-        let wanted: Vec<usize> = (0..lifetimes.len()).filter(|&index| planned(index)).collect();
-        plan.place(&wanted, options, progress);
+        let selected: Vec<usize> = (0..lifetimes.len()).filter(|&index| planned(index)).collect();
+        plan.place(&selected, options, progress);
         Ok(plan)
     }
 
-    /// A plan made elsewhere, or read from a file: checked throughout, in time proportional to the number of blocks
-    /// (times its logarithm).
+    /// Creates a plan from external offsets, such as those of a file. Checks everything, in time proportional to n log
+    /// n for n blocks.
     ///
     /// # Errors
-    /// A [`PlanError`] that names the first block that is not as it should be.
+    /// Fails with a [`PlanError`] that names the first invalid block.
     pub fn from_blocks(granule: u64, blocks: Vec<PlanBlock>) -> Result<Self, PlanError> {
         Self::from_constrained_blocks(granule, blocks, Vec::new())
     }
 
-    /// Like [`from_blocks`](Self::from_blocks), for blocks with alignments and gaps.
+    /// As [`from_blocks`](Self::from_blocks), for blocks with alignments and gaps.
     ///
     /// # Errors
-    /// As [`from_blocks`](Self::from_blocks); also for a [`BlockConstraint`] that its block cannot have or does not meet.
+    /// As [`from_blocks`](Self::from_blocks); also for a [`BlockConstraint`] that is invalid or violated.
     pub fn from_constrained_blocks(
         granule: u64,
         blocks: Vec<PlanBlock>,
@@ -277,69 +274,68 @@ impl Plan {
         Ok(Self { granule, capacity: 0, lower_bound: 0, blocks, constraints })
     }
 
-    /// Gives the `wanted` blocks their offsets.
+    /// Assigns offsets to the `selected` blocks.
     fn place(
         &mut self,
-        wanted: &[usize],
+        selected: &[usize],
         options: &PlanOptions,
         progress: &mut dyn FnMut(PlanProgress) -> bool,
     ) {
-        let lifetimes: Vec<Lifetime> = wanted.iter().map(|&index| self.blocks[index].lifetime).collect();
-        let of_wanted = |constraint: &BlockConstraint| {
-            let block = wanted.binary_search(&constraint.block).ok()?;
+        let lifetimes: Vec<Lifetime> = selected.iter().map(|&index| self.blocks[index].lifetime).collect();
+        let of_selected = |constraint: &BlockConstraint| {
+            let block = selected.binary_search(&constraint.block).ok()?;
             Some(BlockConstraint { block, ..constraint.clone() })
         };
-        let constraints: Vec<BlockConstraint> = self.constraints.iter().filter_map(of_wanted).collect();
+        let constraints: Vec<BlockConstraint> = self.constraints.iter().filter_map(of_selected).collect();
         let placement = solve::solve(&lifetimes, &constraints, options, progress);
-        for (&index, offset) in wanted.iter().zip(placement.offsets) {
+        for (&index, offset) in selected.iter().zip(placement.offsets) {
             self.blocks[index].offset = Some(offset);
         }
         self.capacity = placement.capacity;
         self.lower_bound = placement.lower_bound;
-        // Programs read and write through these places: a fault of the methods must not get past here.
+        // Programs read and write at these offsets, so a fault of the methods must not pass unnoticed.
         let verified = verify::capacity(&self.blocks, &self.constraints, self.granule);
         assert_eq!(verified, Ok(self.capacity), "a plan holds together");
     }
 
-    /// What offsets are multiples of, in bytes: the alignment that the plan can promise.
+    /// Returns the granule of offsets in bytes: the alignment that the plan guarantees.
     #[must_use]
     pub const fn granule(&self) -> u64 {
         self.granule
     }
 
-    /// The bytes that the planned blocks need together.
+    /// Returns the total bytes that the planned blocks need.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// A bound that no plan can go below, in bytes: the most bytes of planned blocks that are live at a time, each in whole
-    /// granules, without the bytes that gaps lend to other blocks, and with the padding that alignments require.
+    /// Returns a lower bound for any plan, in bytes: the most bytes of planned blocks live at a time, in whole
+    /// granules, without the bytes lent in gaps, and with the padding for alignments.
     #[must_use]
     pub const fn lower_bound(&self) -> u64 {
         self.lower_bound
     }
 
-    /// The blocks, in the order in which they are asked for.
+    /// Returns the blocks in order of allocation.
     #[must_use]
     pub fn blocks(&self) -> &[PlanBlock] {
         &self.blocks
     }
 
-    /// What blocks require beyond the granule, in the order of the blocks; blocks without gaps and with no larger
-    /// alignment are left out.
+    /// Returns the constraints in order of blocks. Omits blocks without gaps whose alignment is at most the granule.
     #[must_use]
     pub fn constraints(&self) -> &[BlockConstraint] {
         &self.constraints
     }
 
-    /// How many of the blocks have an offset.
+    /// Returns the number of blocks with an offset.
     #[must_use]
     pub fn planned_blocks(&self) -> usize {
         self.blocks.iter().filter(|block| block.offset.is_some()).count()
     }
 
-    /// The bytes that a block of the plan takes: its size in whole granules.
+    /// Returns the planned size of a block, in whole granules.
     #[must_use]
     pub fn rounded(&self, bytes: u64) -> Option<u64> {
         round_up(bytes, self.granule)

@@ -1,18 +1,18 @@
-//! Which space is taken in which sections: a tree over the sections whose nodes hold joined spans of space.
+//! The occupied space by section: a segment tree whose nodes hold merged spans of space.
 //!
-//! A block's sections are cut into whole nodes of the tree (a segment tree). Each such node notes the block's span as
-//! covering; each node above one notes it as touching. A block that shares a section with a given range then covers a
-//! node on the way from the range's first or last section to the root, or covers or touches one of the range's own
-//! nodes. So a placement looks into a few lists per level of the tree, whatever the number of blocks, and since spans
-//! that touch are joined, the lists stay short where the space is packed tightly.
+//! The sections of a block are split into whole nodes of the tree. Each such node records the block's span as covering;
+//! each node above records it as touching. A block that shares a section with a range then covers a node on the path
+//! from the range's first or last section to the root, or covers or touches a node inside the range. A placement
+//! therefore reads a few lists per level of the tree, for any number of blocks. Touching spans are merged, so lists
+//! stay short in dense space.
 
-/// Spans of space, ascending and apart from each other.
+/// Spans of space, ascending and disjoint.
 #[derive(Clone, Debug, Default)]
 struct Spans(Vec<(u64, u64)>);
 
 impl Spans {
     fn add(&mut self, start: u64, end: u64) {
-        // All that overlap or touch become one.
+        // Merges all spans that overlap or touch.
         let first = self.0.partition_point(|span| span.1 < start);
         let last = first + self.0[first..].partition_point(|span| span.0 <= end);
         match self.0.get(first..last) {
@@ -27,7 +27,7 @@ impl Spans {
     }
 }
 
-/// The space taken by the blocks placed so far.
+/// The space that the placed blocks occupy.
 #[derive(Debug)]
 pub(super) struct Occupancy {
     /// Leaves of the tree, a power of two.
@@ -36,11 +36,11 @@ pub(super) struct Occupancy {
     covering: Vec<Spans>,
     /// Per node: blocks that live in some sections of the node, and cover nodes below it.
     touching: Vec<Spans>,
-    /// Nodes that hold anything.
+    /// Nodes with any span.
     used: Vec<u32>,
-    /// Scratch: the lists that matter to one placement, each with a place from which to look on.
+    /// Scratch: the lists that matter to one placement, each with its position.
     lists: Vec<List>,
-    /// Steps of all placements so far, as a measure of the work done.
+    /// Steps of all placements so far: the measure of effort.
     steps: u64,
 }
 
@@ -51,7 +51,7 @@ struct List {
     next: u32,
 }
 
-/// The first span from `from` on that ends above `offset`: a few steps if it is near, few more if it is far.
+/// Returns the first span from `from` on that ends above `offset`, by an exponential search.
 fn first_ending_above(spans: &[(u64, u64)], from: usize, offset: u64) -> usize {
     let rest = &spans[from..];
     let mut reach = 1;
@@ -80,7 +80,7 @@ impl Occupancy {
         self.steps
     }
 
-    /// Forgets all blocks.
+    /// Removes all blocks.
     pub(super) fn clear(&mut self) {
         for &node in &self.used {
             self.covering[node as usize].0.clear();
@@ -89,11 +89,11 @@ impl Occupancy {
         self.used.clear();
     }
 
-    /// The lowest offset from `least` on at which `size` bytes are free in all sections of `span`.
+    /// Returns the lowest offset from `least` on at which `size` bytes are free in all sections of `span`.
     pub(super) fn lowest(&mut self, span: (u32, u32), least: u64, size: u64) -> u64 {
         self.gather(span);
         let mut offset = least;
-        // Each list that stands in the way moves the offset up; done once a whole round leaves it where it is.
+        // Each blocking list moves the offset up. The search ends after a round without a move.
         let mut agreed = 0;
         let mut index = 0;
         while agreed < self.lists.len() {
@@ -102,7 +102,7 @@ impl Occupancy {
             let spans = &spans[list.node as usize].0;
             list.next = first_ending_above(spans, list.next as usize, offset) as u32;
             self.steps += 1;
-            // Within a list, spans are apart: it may move the offset on several times in a row.
+            // The spans of a list are disjoint, so it may move the offset several times in a row.
             let before = offset;
             while let Some(span) =
                 spans.get(list.next as usize).filter(|span| span.0 < offset.saturating_add(size))
@@ -120,7 +120,7 @@ impl Occupancy {
         offset
     }
 
-    /// Takes the space from `offset` to `end` in all sections of `span`.
+    /// Occupies the space from `offset` to `end` in all sections of `span`.
     pub(super) fn take(&mut self, span: (u32, u32), offset: u64, end: u64) {
         let (mut left, mut right) = (span.0 as usize + self.leaves, span.1 as usize + self.leaves);
         let (first, last) = (left, right - 1);
@@ -136,7 +136,7 @@ impl Occupancy {
             left /= 2;
             right /= 2;
         }
-        // Every node above a covered one lies on the way from the first or the last section to the root.
+        // Every node above a covered one lies on the path from the first or the last section to the root.
         self.touch_above(first, span, offset, end);
         self.touch_above(last, span, offset, end);
     }
@@ -171,7 +171,8 @@ impl Occupancy {
         let (mut left, mut right) = (span.0 as usize + self.leaves, span.1 as usize + self.leaves);
         let (mut first, mut last) = (left, right - 1);
         while left < right {
-            // Nodes inside the range: what touches them. What covers them is found on the two ways up, or here.
+            // Nodes inside the range: their touching spans. Their covering spans are found on the two paths up, or
+            // here.
             if left & 1 == 1 {
                 self.list(left, true);
                 self.list(left, false);

@@ -1,7 +1,7 @@
-//! Blocks as pieces: the bytes that a block occupies, for as long as they stay the same.
+//! Pieces of blocks: constant sets of bytes that a block occupies for some time.
 //!
-//! A block without gaps is one piece. A gap cuts it into a piece before, a piece for the bytes that it keeps, and a piece
-//! after. The pieces of a block share one offset.
+//! A block without gaps is one piece. A gap splits it into a piece before, a piece for the bytes that it keeps, and a
+//! piece after. The pieces of a block share one offset.
 //!
 //! ```text
 //! bytes ^   ┌─────┐           ┌─────┐
@@ -18,22 +18,22 @@ use super::verify::Ends;
 use super::{BlockConstraint, Lifetime};
 use crate::base::units::round_up;
 
-/// Bytes that a block occupies from one event to another.
+/// A constant range of bytes that a block occupies between two events.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub(super) start: u32,
     pub(super) end: u32,
-    /// The first byte, counted from the block's offset, in whole granules.
+    /// The first byte, relative to the block's offset, in whole granules.
     pub(super) low: u64,
-    /// The byte after the last.
+    /// The end byte.
     pub(super) high: u64,
     /// The block's index.
     pub(super) block: u32,
-    /// What the block's offset is a multiple of.
+    /// The alignment of the block's offset.
     pub(super) alignment: u64,
 }
 
-/// The pieces of blocks that were checked, in the order of their starts.
+/// Returns the pieces of checked blocks, in order of their starts.
 pub(super) fn of(
     blocks: impl Iterator<Item = (u32, Lifetime)>,
     constraints: &[BlockConstraint],
@@ -62,15 +62,15 @@ pub(super) fn of(
         }
         add(from, lifetime.end, 0, size);
     }
-    // Stable: pieces that start together stay in the order of their blocks.
+    // The sort is stable: pieces that start together stay in block order.
     pieces.sort_by_key(|piece| piece.start);
     pieces
 }
 
-/// The fewest bytes that any plan for the pieces needs.
+/// Returns a lower bound on the bytes of any plan for the pieces.
 ///
-/// Live pieces do not overlap, so the sum of their sizes is a bound. Of pieces whose blocks are aligned to `a` bytes, all
-/// but the highest one fill whole multiples of `a`; that is a second bound, for each alignment.
+/// Live pieces do not overlap, so the sum of their sizes is a bound. There is a second bound for each alignment `a`:
+/// all but the highest piece of blocks aligned to `a` fill whole multiples of `a`.
 pub(super) fn lower_bound(pieces: &[Piece], granule: u64) -> u64 {
     let alignments: BTreeSet<u64> = pieces.iter().map(|piece| piece.alignment).collect();
     let aligned = alignments.into_iter().filter(|&alignment| alignment > granule).map(|alignment| {
@@ -81,13 +81,13 @@ pub(super) fn lower_bound(pieces: &[Piece], granule: u64) -> u64 {
     aligned.fold(plain, u64::max)
 }
 
-/// The largest sum of live pieces that count, each but one rounded up to `multiple`.
+/// Returns the largest sum of live pieces that count, with all but one rounded up to `multiple`.
 fn peak(pieces: &[Piece], multiple: u64, counts: impl Fn(&Piece) -> bool) -> u64 {
     let pieces: Vec<Piece> = pieces.iter().filter(|piece| counts(piece)).copied().collect();
     let rounded = |piece: &Piece| round_up(piece.high - piece.low, multiple).unwrap_or(u64::MAX);
     let padding = |piece: &Piece| rounded(piece) - (piece.high - piece.low);
     let mut ends = Ends::new(&pieces);
-    // How many live pieces have each padding; the highest piece of a placement may be the one with the most.
+    // The number of live pieces with each padding. The highest piece may be the one with the most padding.
     let mut paddings: BTreeMap<u64, usize> = BTreeMap::new();
     let (mut live, mut peak) = (0_u64, 0);
     for piece in &pieces {

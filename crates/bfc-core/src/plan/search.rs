@@ -1,24 +1,30 @@
-//! Searching for a placement within a given capacity.
+//! The search for a placement within a given capacity.
 //!
-//! The space is filled from below. Everything to come in a section lies at its height or above. Of one section at a time
-//! it is asked which block lies at that height, or whether none does and the room up to the next one is lost. In a
-//! placement exactly one answer is true, so nothing is tried twice; and the section can be the one where the trouble is,
-//! instead of the next one in an order that everything must follow.
+//! The search fills the space from below. In each section, all unplaced blocks lie at its height or above. The search
+//! picks one section and branches: which block lies at that height, or none, so that the space up to the next one is
+//! lost. Exactly one answer holds in any placement, so no placement is tried twice. Any section can be picked, such as
+//! the tightest one, which a fixed order would not allow.
 //!
-//! Only placements are looked for in which each block lies on the ground or on another: all blocks of any placement can
-//! sink until that is so. Therefore
+//! The search considers only placements in which each block lies on the ground or on another block. Every placement can
+//! sink into such a form. Therefore
 //!
-//! - a block only comes to lie where one already placed carries it;
-//! - a section is only asked if nothing to come could slip below the blocks that the answer may name (`choose`);
-//! - room that is lost is lost up to where something to come could carry the next block.
+//! - a block is placed only where a placed block carries it,
+//! - a section is picked only if no unplaced block could slip below the candidates (`choose`),
+//! - lost space ends where an unplaced block could carry the next one.
 //!
-//! What else makes it bearable: bounds that hold before anything is tried (`bounds`); blocks that share no section with
-//! the others are placed on their own; a block that lives in all sections of such a group lies on top of it; of two
-//! blocks that live in the same sections, only one order is tried if they are of one size or lie on each other.
+//! Four more rules prune the search:
 //!
-//! Sources: Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine learning" (ASPLOS 2023)
-//! for sunk placements, bounds by section and groups; Boussemart, Hemery, Lecoutre, Sais, "Boosting systematic search by
-//! weighting constraints" (ECAI 2004) for sections that weigh more each time they overflow.
+//! - Lower bounds hold before any branch (`bounds`).
+//! - Groups of blocks without common sections are placed separately.
+//! - A block that lives in all sections of its group lies on top of it.
+//! - For two blocks in the same sections, only one order is tried if they have one size or touch.
+//!
+//! Sources:
+//!
+//! - Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine learning" (ASPLOS 2023), for
+//!   sunk placements, bounds by section and groups.
+//! - Boussemart, Hemery, Lecoutre, Sais, "Boosting systematic search by weighting constraints" (ECAI 2004), for sections
+//!   whose weight rises each time they overflow.
 
 mod bounds;
 mod restarts;
@@ -28,41 +34,41 @@ pub(super) use restarts::Restarts;
 
 use super::greedy::Problem;
 
-/// What came of a search.
+/// The outcome of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// A placement within the capacity.
+    /// A placement within the capacity was found.
     Found,
-    /// There is none.
+    /// No placement exists.
     Impossible,
     /// The steps were used up.
     GaveUp,
 }
 
-/// Which section is asked.
+/// The rule that picks the next section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
-    /// The lowest; of equals one where the first block of the order can lie.
+    /// The lowest; among equals one where the first block of the order can lie.
     First,
-    /// The lowest; of equals the one with the fewest answers.
+    /// The lowest; among equals the one with the fewest candidates.
     Lowest,
-    /// The one with the fewest answers for its weight; of equals the lowest.
+    /// The fewest candidates per weight; among equals the lowest.
     Hardest,
 }
 
 /// No block.
 const NONE: u32 = u32::MAX;
 
-/// A search with one order of trying.
+/// A search with one branching order.
 #[derive(Debug)]
 pub(super) struct Stacking<'a> {
     problem: &'a Problem,
-    /// By block: its place in the order in which blocks are tried.
+    /// By block: its rank in the branching order.
     ranks: Vec<u32>,
     choice: Choice,
-    /// By section: how often it overflowed, in this search and those before it.
+    /// By section: how often it overflowed, in this search and earlier ones.
     weights: &'a mut [u64],
-    /// By block.
+    /// The offsets, by block.
     pub(super) offsets: Vec<u64>,
     ground: Ground,
     bounds: Bounds,
@@ -70,12 +76,12 @@ pub(super) struct Stacking<'a> {
     most_steps: u64,
 }
 
-/// On what blocks to come are placed, by section.
+/// The state of each section: the ground of the unplaced blocks.
 #[derive(Clone, Debug)]
 struct Ground {
-    /// Nothing to come lies lower.
+    /// The height: no unplaced block lies lower.
     heights: Vec<u64>,
-    /// Where the highest block ends.
+    /// The end of the highest placed block.
     tops: Vec<u64>,
     /// That block, or [`NONE`].
     highest: Vec<u32>,
@@ -86,7 +92,7 @@ impl Ground {
         Self { heights: vec![0; sections], tops: vec![0; sections], highest: vec![NONE; sections] }
     }
 
-    /// The part in the sections from `start` to `end`.
+    /// Copies the part in the sections from `start` to `end`.
     fn part(&self, (start, end): (u32, u32)) -> Self {
         let all = start as usize..end as usize;
         Self {
@@ -96,7 +102,7 @@ impl Ground {
         }
     }
 
-    /// Puts back what [`part`](Self::part) gave.
+    /// Restores a result of [`part`](Self::part).
     fn restore(&mut self, (start, end): (u32, u32), part: &Self) {
         let all = start as usize..end as usize;
         self.heights[all.clone()].copy_from_slice(&part.heights);
@@ -105,30 +111,30 @@ impl Ground {
     }
 }
 
-/// What lies on top of a group.
+/// The blocks on top of a group.
 enum TopOff {
-    /// No block spans it.
+    /// No block spans the group.
     Nothing,
-    /// What spans it does, from this height on; these are the other blocks.
+    /// The spanning blocks, from this height on; these are the other blocks.
     Rest(Vec<u32>, u64),
-    /// What spans it would, but the group has no room for that.
+    /// The group has no space for the spanning blocks.
     TooHigh,
 }
 
-/// What lies at the height of a section?
+/// A branch: the candidates at the height of a section.
 struct Question {
     section: usize,
     height: u64,
-    /// The blocks that could, those to be tried first in front.
+    /// The candidate blocks in branching order.
     blocks: Vec<u32>,
-    /// Where the section goes on if none does.
+    /// The next height of the section if none of them lies there.
     next: Option<u64>,
 }
 
 impl Stacking<'_> {
-    /// Looks for a placement of all blocks below `capacity`.
+    /// Searches for a placement of all blocks below `capacity`.
     fn run_all(&mut self, capacity: u64) -> Outcome {
-        // Groups are found by one pass over the blocks in the order of their first sections.
+        // One pass over the blocks in order of their first sections finds the groups.
         let mut blocks: Vec<u32> = (0..).take(self.problem.sizes.len()).collect();
         blocks.sort_by_key(|&block| self.span(block));
         self.place_groups(&blocks, capacity)
@@ -162,7 +168,7 @@ impl Stacking<'_> {
         Outcome::Found
     }
 
-    /// The groups of blocks that hang together, each with the sections that it lives in.
+    /// Returns the connected groups of blocks, each with its sections.
     fn groups<'b>(&self, blocks: &'b [u32]) -> Vec<(&'b [u32], (u32, u32))> {
         let mut groups = Vec::new();
         let mut rest = blocks;
@@ -182,7 +188,7 @@ impl Stacking<'_> {
         groups
     }
 
-    /// Lays the blocks that span a group on top of it: whatever lies above one can lie below it as well.
+    /// Places the blocks that span a group on top of it: anything above such a block can lie below it too.
     fn top_off(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> TopOff {
         let mut top = capacity;
         for &block in group {
@@ -196,7 +202,7 @@ impl Stacking<'_> {
         if top == capacity {
             return TopOff::Nothing;
         }
-        // The others may have to sink anew, below what was said of their heights while that block was among them.
+        // The remaining blocks may sink below the heights computed with that block among them.
         let all = range.0 as usize..range.1 as usize;
         self.ground.heights[all.clone()].copy_from_slice(&self.ground.tops[all.clone()]);
         self.ground.highest[all.clone()].fill(NONE);
@@ -208,7 +214,7 @@ impl Stacking<'_> {
         TopOff::Rest(group.iter().copied().filter(spans_not).collect(), top)
     }
 
-    /// Asks one section after the other, until one answer leads to a placement or none is left.
+    /// Branches on one section after the other, until a placement is found or no candidate is left.
     fn fill(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> Outcome {
         loop {
             let question = match self.ask(group, range, capacity) {
@@ -219,18 +225,18 @@ impl Stacking<'_> {
             for &block in &question.blocks {
                 let Some(rest) = self.lay(block, question.height, group) else { continue };
                 match self.place_groups(&rest, capacity) {
-                    // Groups that were placed before another failed have left their mark anywhere in the range.
+                    // Groups placed before another one failed have changed the whole range.
                     Outcome::Impossible => self.ground.restore(range, &before),
                     decided => return decided,
                 }
             }
-            // None of them: the room is lost.
+            // None of them: the space is lost.
             let Some(next) = question.next else { return Outcome::Impossible };
             self.ground.heights[question.section] = next;
         }
     }
 
-    /// The next question, or what there is to say without one.
+    /// Returns the next branch, or the outcome if there is none.
     fn ask(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> Result<Question, Outcome> {
         if self.steps > self.most_steps {
             return Err(Outcome::GaveUp);
@@ -238,7 +244,7 @@ impl Stacking<'_> {
         if !self.bound(group, range, capacity) {
             return Err(Outcome::Impossible);
         }
-        // Among the lowest sections there is always one to ask.
+        // One of the lowest sections can always be picked.
         let section = self.choose(group, range, capacity).ok_or(Outcome::GaveUp)?;
         let height = self.ground.heights[section];
         let next = self.next_height(group, range, section, capacity);
@@ -250,7 +256,8 @@ impl Stacking<'_> {
         Ok(Question { section, height, blocks, next })
     }
 
-    /// Lays a block at this height and returns the others of its group, unless a twin of it is tried elsewhere.
+    /// Places a block at this height and returns the rest of its group, unless an equivalent placement is tried
+    /// elsewhere.
     fn lay(&mut self, block: u32, height: u64, group: &[u32]) -> Option<Vec<u32>> {
         self.steps += group.len() as u64 / 16;
         if self.has_twin(block, height, group) {
@@ -264,8 +271,8 @@ impl Stacking<'_> {
         Some(group.iter().copied().filter(|&other| other != block).collect())
     }
 
-    /// The section to ask. What it can answer must be all that is possible: each block that can lie at its height is
-    /// carried there, and in none of the block's sections can another come to lie below it.
+    /// Picks the next section. Its candidates must be complete: each block that can lie at its height is carried there,
+    /// and no unplaced block can slip below it in any of the block's sections.
     fn choose(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> Option<usize> {
         let all = range.0 as usize..range.1 as usize;
         self.bounds.answers[all.clone()].fill(Some(0));
@@ -297,7 +304,7 @@ impl Stacking<'_> {
             }
             Choice::Lowest => open.min_by_key(|&(_, answers, height)| (height, answers)),
             Choice::Hardest => open.min_by(|a, b| {
-                // Fractions, compared without dividing.
+                // Compares fractions without division.
                 let (of_a, of_b) = (a.1 * self.weights[b.0], b.1 * self.weights[a.0]);
                 of_a.cmp(&of_b).then(a.2.cmp(&b.2))
             }),
@@ -305,8 +312,8 @@ impl Stacking<'_> {
         chosen.map(|(section, ..)| section)
     }
 
-    /// The least height above its own at which the section can go on, if nothing lies at its own; `None` if too much
-    /// would be lost. For sections that were chosen.
+    /// Returns the lowest next height of a picked section without a block at its height; `None` if too much space would
+    /// be lost.
     fn next_height(
         &mut self,
         group: &[u32],
@@ -324,15 +331,15 @@ impl Stacking<'_> {
         let mut next = u64::MAX;
         for &block in group.iter().filter(|&&block| self.sections(block).contains(&section)) {
             let lowest = self.bounds.lowest[block as usize];
-            // The lowest one in this section lies on one to come, which is not in this section.
+            // The lowest block in this section lies on an unplaced one that is not in this section.
             let carried = self.bounds.least_end_beside(self.sections(block), section);
             next = next.min(if lowest > height { lowest } else { carried });
         }
         (next > height && next - height <= slack).then_some(next)
     }
 
-    /// Whether placements with this block at this height have twins that are tried elsewhere: the block exchanged with the
-    /// one directly below it in the same sections, or with another of its kind.
+    /// Whether placements with this block at this height have equivalents that are tried elsewhere: exchanged with the
+    /// block directly below it in the same sections, or with an equal block.
     fn has_twin(&self, block: u32, height: u64, group: &[u32]) -> bool {
         let span = self.span(block);
         let earlier = |other: u32| self.ranks[other as usize] < self.ranks[block as usize];

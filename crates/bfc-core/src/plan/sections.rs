@@ -1,21 +1,21 @@
-//! Lifetimes in as few points of time as keep who lives together with whom.
+//! Compressed time: lifetimes in the fewest sections that preserve all overlaps.
 //!
-//! Only the moments before a free that follows an allocation matter: there the sets of live blocks are largest. One
-//! section stands for each such moment; two blocks live together if and only if they share a section.
+//! Only the moments before a free that follows an allocation matter, because the sets of live blocks are maximal there.
+//! Each such moment is one section. Two blocks live together if and only if they share a section.
 
 use super::Lifetime;
 
 /// The sections of a set of lifetimes.
 #[derive(Debug)]
 pub(super) struct Sections {
-    /// First section and the one after the last, by block.
+    /// The first section and the end section, by block.
     pub(super) spans: Vec<(u32, u32)>,
-    /// How many sections there are.
+    /// The number of sections.
     pub(super) count: u32,
 }
 
 impl Sections {
-    /// `lifetimes` are in the order of their starts.
+    /// Computes the sections. `lifetimes` are in order of their starts.
     pub(super) fn new(lifetimes: &[Lifetime]) -> Self {
         let mut by_end: Vec<u32> = (0..).take(lifetimes.len()).collect();
         by_end.sort_by_key(|&index| lifetimes[index as usize].end);
@@ -37,7 +37,7 @@ impl Sections {
         Self { spans, count: if lifetimes.is_empty() { 0 } else { section + 1 } }
     }
 
-    /// The sum of sizes in each section.
+    /// Returns the sum of sizes in each section.
     pub(super) fn live(&self, sizes: &[u64]) -> Vec<u64> {
         let mut change = vec![0_i128; self.count as usize + 1];
         for (&(first, end), &size) in self.spans.iter().zip(sizes) {

@@ -1,4 +1,4 @@
-//! The pieces of blocks in terms of sections, for greedy placement.
+//! The pieces of blocks in sections, for greedy placement.
 
 use super::Lifetime;
 use super::greedy::Offsets;
@@ -17,16 +17,16 @@ struct Part {
 /// Blocks of which some are aligned or have gaps.
 #[derive(Debug)]
 pub(super) struct Shapes {
-    /// By block, one after the other.
+    /// The parts of all blocks, in block order.
     parts: Vec<Part>,
-    /// By block: where its parts begin in `parts`, and at the end where the last ones end.
+    /// By block: the start of its parts in `parts`, followed by the end of all parts.
     first: Vec<u32>,
-    /// By block: what its offset is a multiple of.
+    /// By block: the alignment of its offset.
     alignments: Vec<u64>,
 }
 
 impl Shapes {
-    /// The shapes of `blocks` blocks, and the sections from the first to the last that each lives in.
+    /// Returns the shapes of `blocks` blocks, and the range of sections in which each lives.
     pub(super) fn new(pieces: &[Piece], blocks: usize) -> (Self, Sections) {
         let lifetime = |piece: &Piece| Lifetime { bytes: 1, start: piece.start, end: piece.end };
         let Sections { spans, count } = Sections::new(&pieces.iter().map(lifetime).collect::<Vec<_>>());
@@ -34,7 +34,7 @@ impl Shapes {
         placed.sort_by_key(|(piece, _)| piece.block);
         let mut shapes =
             Self { parts: Vec::with_capacity(placed.len()), first: vec![0], alignments: Vec::new() };
-        // A block that never occupies anything has no sections of its own.
+        // A block that never occupies anything has no sections.
         let mut hulls = vec![(0, 1); blocks];
         let mut placed = placed.into_iter().peekable();
         for (block, hull) in (0..).zip(&mut hulls) {
@@ -57,12 +57,12 @@ impl Shapes {
         &self.parts[self.first[block] as usize..self.first[block + 1] as usize]
     }
 
-    /// The lowest aligned offset at which all parts of the block are free. Some other offset if the occupancy has made more than
-    /// `most_steps` by then.
+    /// Returns the lowest aligned offset at which all parts of the block are free; any offset once the occupancy has
+    /// made more than `most_steps`.
     pub(super) fn lowest(&self, block: u32, most_steps: u64, occupancy: &mut Occupancy) -> u64 {
         let (parts, alignment) = (self.parts(block), self.alignments[block as usize]);
         let mut offset: u64 = 0;
-        // Each part in whose place something lies moves the offset up; done once all agree in a row.
+        // Each blocked part moves the offset up. The search ends when all parts agree in a row.
         let (mut agreed, mut index) = (0, 0);
         while agreed < parts.len() && occupancy.steps() <= most_steps {
             let Part { span, low, high } = parts[index];
@@ -75,7 +75,7 @@ impl Shapes {
         offset
     }
 
-    /// All blocks one above the other: valid whatever their lifetimes are.
+    /// Stacks all blocks: valid for any lifetimes.
     pub(super) fn stacked(&self, sizes: &[u64]) -> Offsets {
         let mut end: u64 = 0;
         let next = |(block, &size): (u32, &u64)| {
@@ -89,7 +89,7 @@ impl Shapes {
         Offsets::of((0..).zip(sizes).map(next).collect(), sizes)
     }
 
-    /// Takes the bytes of all parts of the block, which lies at `offset`.
+    /// Occupies the bytes of all parts of the block at `offset`.
     pub(super) fn take(&self, block: u32, offset: u64, occupancy: &mut Occupancy) {
         for &Part { span, low, high } in self.parts(block) {
             occupancy.take(span, offset + low, offset + high);

@@ -1,9 +1,9 @@
-//! Placement from below: whatever fits is laid onto the lowest part of the skyline.
+//! Placement from below: blocks go onto the lowest part of the skyline.
 //!
-//! The skyline says how high the space is filled in each section. Of the blocks whose sections all lie in its lowest part,
-//! the first of an order is placed there; if there is none, that part can no longer be used and rises to the lower of
-//! its neighbours. No block is ever compared with those placed before, so the time is about proportional to the number of
-//! blocks, however many live at a time; greedy placement looks at all of these for each block.
+//! The skyline is the filled height in each section. Of the blocks whose sections all lie in its lowest part, the first
+//! of an order is placed there. If there is none, that part is lost and rises to its lower neighbor. No block is
+//! compared with placed ones, so the time is roughly proportional to the number of blocks. Greedy placement compares
+//! each block with all live ones.
 //!
 //! Source: Burke, Kendall, Whitwell, "A new placement heuristic for the orthogonal stock-cutting problem" (2004); for
 //! memory, Sekiyama and others (2018).
@@ -13,24 +13,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::greedy::{Offsets, Problem};
 use super::within::Within;
 
-/// How high the space is filled, in parts of equal height.
+/// The filled heights, in parts of equal height.
 #[derive(Debug, Default)]
 struct Skyline {
-    /// By first section: the section after the last, and the height.
+    /// By first section: the end section and the height.
     parts: BTreeMap<u32, (u32, u64)>,
     /// Height and first section.
     by_height: BTreeSet<(u64, u32)>,
 }
 
 impl Skyline {
-    /// Takes the lowest part out, the earliest of several: its sections and its height.
+    /// Removes the lowest part, the earliest among equals. Returns its sections and height.
     fn take_lowest(&mut self) -> Option<((u32, u32), u64)> {
         let (height, start) = self.by_height.pop_first()?;
         let (end, _) = self.parts.remove(&start)?;
         Some(((start, end), height))
     }
 
-    /// Puts a part in where none is, and joins it to neighbours of its height.
+    /// Inserts a part where none is, and merges it with neighbors of the same height.
     fn put(&mut self, (mut start, mut end): (u32, u32), height: u64) {
         if start == end {
             return;
@@ -56,15 +56,15 @@ impl Skyline {
         self.by_height.remove(&(height, start));
     }
 
-    /// The height of the lower neighbour of sections that are not in the skyline.
-    fn lower_neighbour(&self, (start, end): (u32, u32)) -> Option<u64> {
+    /// Returns the height of the lower neighbor of sections outside of the skyline.
+    fn lower_neighbor(&self, (start, end): (u32, u32)) -> Option<u64> {
         let before = self.parts.range(..start).next_back().filter(|(_, part)| part.0 == start);
         let after = self.parts.get(&end);
         before.map(|(_, part)| part.1).into_iter().chain(after.map(|part| part.1)).min()
     }
 }
 
-/// Places all blocks, those in front of the order first where several fit. Returns the steps it took.
+/// Places all blocks, in order where several fit. Returns the number of steps.
 pub(super) fn stack(problem: &Problem, order: &[u32], into: &mut Offsets) -> u64 {
     let mut left = Within::new(&problem.sections, order);
     let mut skyline = Skyline::default();
@@ -78,10 +78,10 @@ pub(super) fn stack(problem: &Problem, order: &[u32], into: &mut Offsets) -> u64
             skyline.put((sections.0, span.0), height);
             skyline.put((span.1, sections.1), height);
             skyline.put(span, height + problem.sizes[block]);
-        } else if let Some(height) = skyline.lower_neighbour(sections) {
+        } else if let Some(height) = skyline.lower_neighbor(sections) {
             skyline.put(sections, height);
         }
-        // A part without neighbours is all there is, and nothing is left to place.
+        // A part without neighbors is the whole skyline, and no block is left to place.
     }
     *into = Offsets::of(offsets, &problem.sizes);
     left.steps

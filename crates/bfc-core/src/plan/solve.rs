@@ -1,4 +1,4 @@
-//! From lifetimes to offsets: which methods are tried, in which order, for how long.
+//! The planner's driver: which methods run, in which order, for how long.
 
 use super::greedy::{Offsets, Order, Problem, place};
 use super::improve::improve;
@@ -11,16 +11,16 @@ use super::skyline;
 use super::{BlockConstraint, Lifetime};
 use crate::base::units::round_up;
 
-/// How a plan is to be found.
+/// The options of the planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlanOptions {
-    /// What offsets are multiples of, in bytes; a power of two. 256 for blocks of a pool.
+    /// The granule of offsets in bytes, a power of two. 256 for blocks of a pool.
     pub granule: u64,
     /// The search ends once the capacity is at most this many bytes. Without it, at the lower bound.
     pub target: Option<u64>,
-    /// How much work may be spent, in steps of looking for room: 10 to 20 million a second. A first placement, from
-    /// below, is always done.
+    /// The effort in steps of free-space search, of which 10 to 20 million run per second. The first placement, from
+    /// below, always runs.
     pub effort: u64,
 }
 
@@ -31,21 +31,21 @@ impl Default for PlanOptions {
 }
 
 impl PlanOptions {
-    /// The same options with another granule, a power of two.
+    /// Sets the granule, a power of two.
     #[must_use]
     pub const fn with_granule(mut self, granule: u64) -> Self {
         self.granule = granule;
         self
     }
 
-    /// The same options with a capacity that is good enough, in bytes.
+    /// Sets the sufficient capacity, in bytes.
     #[must_use]
     pub const fn with_target(mut self, target: u64) -> Self {
         self.target = Some(target);
         self
     }
 
-    /// The same options with another effort, in steps of looking for room.
+    /// Sets the effort, in steps of free-space search.
     #[must_use]
     pub const fn with_effort(mut self, effort: u64) -> Self {
         self.effort = effort;
@@ -53,19 +53,19 @@ impl PlanOptions {
     }
 }
 
-/// How far the search for a plan is.
+/// The progress of the planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlanProgress {
-    /// The least capacity found so far, in bytes.
+    /// The smallest capacity found so far, in bytes.
     pub capacity: u64,
-    /// What no plan can go below, in bytes.
+    /// The lower bound of all plans, in bytes.
     pub lower_bound: u64,
-    /// Steps of looking for room so far; see [`PlanOptions::effort`].
+    /// The steps so far; see [`PlanOptions::effort`].
     pub steps: u64,
 }
 
-/// What came of it.
+/// The result of the planner.
 #[derive(Debug)]
 pub(super) struct Solved {
     pub(super) offsets: Vec<u64>,
@@ -73,7 +73,7 @@ pub(super) struct Solved {
     pub(super) lower_bound: u64,
 }
 
-/// Offsets for checked lifetimes, in the order of their starts, and checked constraints.
+/// Computes offsets for checked lifetimes, in order of their starts, and checked constraints.
 pub(super) fn solve(
     lifetimes: &[Lifetime],
     constraints: &[BlockConstraint],
@@ -83,7 +83,7 @@ pub(super) fn solve(
     let rounded = |lifetime: &Lifetime| round_up(lifetime.bytes, options.granule).unwrap_or(u64::MAX);
     let sizes: Vec<u64> = lifetimes.iter().map(rounded).collect();
     let pieces = pieces::of((0..).zip(lifetimes.iter().copied()), constraints, options.granule);
-    // A block that lends its bytes still has to fit.
+    // A block that lends its bytes must still fit.
     let largest = sizes.iter().copied().max().unwrap_or(0);
     let lower_bound = pieces::lower_bound(&pieces, options.granule).max(largest);
     let (shapes, sections) = if constraints.is_empty() {
@@ -100,7 +100,7 @@ pub(super) fn solve(
     }
     let best_order = greedy(&mut search);
     let mut restarts = can_be_searched(&problem).then(|| Restarts::new(&problem));
-    // Most of what can be found is found soon. Then orders are improved until that leads nowhere, and then comes the rest.
+    // Most results come early. Then orders are improved until that stalls, and the rest of the effort follows.
     for part in [32, 4] {
         reach(&mut search, restarts.as_mut(), options.effort / part);
         narrow(&mut search, options.effort / part / 8);
@@ -115,11 +115,11 @@ pub(super) fn solve(
     Solved { offsets, capacity, lower_bound }
 }
 
-/// The best placement so far, and what may still be spent on a better one.
+/// The best placement so far, and the remaining effort.
 pub(super) struct Search<'a> {
     pub(super) problem: &'a Problem,
     pub(super) best: Offsets,
-    /// What was placed last.
+    /// The last placement.
     pub(super) last: Offsets,
     /// The capacity that ends the search.
     pub(super) goal: u64,
@@ -150,8 +150,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Places the blocks in this order, up to the first that ends above `most`, or until the effort is spent; whether all
-    /// were placed, and if so whether that is the best so far.
+    /// Places the blocks in this order, up to the first that ends above `most` or the end of the effort. Returns
+    /// whether all were placed, and whether that is the best so far.
     pub(super) fn place(&mut self, order: &[u32], most: u64) -> Option<bool> {
         let most_steps = self.effort.saturating_sub(self.searched);
         let placed = place(self.problem, order, most, most_steps, &mut self.occupancy, &mut self.last);
@@ -163,7 +163,7 @@ impl<'a> Search<'a> {
         placed.then_some(better)
     }
 
-    /// Places blocks with alignments or gaps in this order. If that takes more than the effort, lays them one above the other.
+    /// Places blocks with alignments or gaps in this order. Stacks them if that exceeds the effort.
     fn place_first(&mut self, shapes: &Shapes, order: &[u32]) {
         let placed = self.place(order, u64::MAX).is_some();
         let first = if placed { self.last.clone() } else { shapes.stacked(&self.problem.sizes) };
@@ -171,14 +171,14 @@ impl<'a> Search<'a> {
         self.report();
     }
 
-    /// Keeps a placement of all blocks if it is the first, or better than the best.
+    /// Keeps a complete placement if it is the first or the best.
     fn offer(&mut self, placement: Offsets) {
         if self.best.offsets.is_empty() || placement.capacity < self.best.capacity {
             self.best = placement;
         }
     }
 
-    /// Searches for a placement within `capacity`, again and again.
+    /// Runs repeated searches for a placement within `capacity`.
     fn stack(&mut self, restarts: &mut Restarts<'_>, capacity: u64, most_steps: u64) -> Outcome {
         let mut left = most_steps;
         while left > 0 && !self.is_over() {
@@ -197,7 +197,7 @@ impl<'a> Search<'a> {
         Outcome::GaveUp
     }
 
-    /// All steps so far.
+    /// Returns all steps so far.
     fn steps(&self) -> u64 {
         self.occupancy.steps() + self.searched
     }
@@ -208,23 +208,23 @@ impl<'a> Search<'a> {
         self.stopped |= !(self.progress)(now);
     }
 
-    /// Whether there is nothing left to find, or nothing left to spend.
+    /// Whether the goal is reached or the effort used.
     pub(super) fn is_over(&self) -> bool {
         let found = self.best.capacity <= self.goal && self.best.offsets.len() == self.problem.sizes.len();
         found || self.stopped || self.steps() >= self.effort
     }
 }
 
-/// The most blocks for which placements are searched for: the search goes as deep as there are blocks. An unoptimised build
-/// takes a KiB of stack for each, and threads have 2 MiB.
+/// The most blocks for searches, whose recursion is as deep as there are blocks. An unoptimized build takes a KiB of
+/// stack for each, and threads have 2 MiB.
 const SEARCHED_BLOCKS: usize = 1000;
 
-/// Whether placements can be searched for. The search knows neither alignments nor gaps.
+/// Whether searches are possible. They support neither alignments nor gaps.
 const fn can_be_searched(problem: &Problem) -> bool {
     problem.sizes.len() <= SEARCHED_BLOCKS && problem.shapes.is_none()
 }
 
-/// Searches for a placement at the goal, unless so few steps lead nowhere.
+/// Searches for a placement at the goal, unless few steps prove it futile.
 fn reach(search: &mut Search<'_>, restarts: Option<&mut Restarts<'_>>, steps: u64) {
     let Some(restarts) = restarts.filter(|_| steps >= 2 * Restarts::least_steps(search.problem)) else {
         return;
@@ -234,13 +234,13 @@ fn reach(search: &mut Search<'_>, restarts: Option<&mut Restarts<'_>>, steps: u6
     }
 }
 
-/// Searches for placements between the goal and the best, each time with so many steps, unless they lead nowhere.
+/// Bisects placements between the goal and the best, with a step limit for each search.
 fn narrow(search: &mut Search<'_>, steps: u64) {
     if !can_be_searched(search.problem) || steps < 2 * Restarts::least_steps(search.problem) {
         return;
     }
     let mut low = search.goal + 1;
-    // What is half a thousandth above is good enough.
+    // A capacity half a thousandth above the goal is sufficient.
     while !search.is_over() && search.best.capacity.saturating_sub(low) > low / 2000 {
         let capacity = low + (search.best.capacity - low) / 2;
         match search.stack(&mut Restarts::new(search.problem), capacity, steps) {
@@ -252,7 +252,7 @@ fn narrow(search: &mut Search<'_>, steps: u64) {
     }
 }
 
-/// Lays the blocks onto the skyline in several orders, of which the first is always done.
+/// Places the blocks on the skyline in several orders. The first one always runs.
 fn stack_up(search: &mut Search<'_>) {
     for order in [Order::Lifetime, Order::Area, Order::Size] {
         let order = order.of(search.problem);
@@ -266,7 +266,7 @@ fn stack_up(search: &mut Search<'_>) {
     }
 }
 
-/// Places the blocks in several orders, and returns the best of these.
+/// Places the blocks greedily in several orders. Returns the best of these orders.
 fn greedy(search: &mut Search<'_>) -> Vec<u32> {
     let (mut best, mut least) = (Vec::new(), u64::MAX);
     for order in Order::ALL {

@@ -9,7 +9,8 @@ fn lifetime(bytes: u64, start: u32, end: u32) -> Lifetime {
     Lifetime { bytes, start, end }
 }
 
-/// Every pair of planned blocks is apart in time or in space, and the capacity is the end of the highest.
+/// Checks that every pair of planned blocks is disjoint in time or space, and that the capacity is the end of the
+/// highest block.
 fn check(plan: &Plan) {
     let blocks = plan.blocks();
     let span = |block: &PlanBlock| {
@@ -28,8 +29,8 @@ fn check(plan: &Plan) {
     assert!(plan.capacity() >= plan.lower_bound());
 }
 
-/// The least capacity, by trying every order: each block at the lowest offset where it fits. Some order gives each
-/// placement in which all blocks have sunk.
+/// Returns the smallest capacity, by trying every order: each block at the lowest offset where it fits. Some order
+/// gives each sunk placement.
 fn least_capacity(lifetimes: &[Lifetime]) -> u64 {
     fn place(placed: &mut Vec<(Lifetime, u64)>, left: &mut Vec<Lifetime>) -> u64 {
         if left.is_empty() {
@@ -50,7 +51,7 @@ fn least_capacity(lifetimes: &[Lifetime]) -> u64 {
                     if start >= at + block.bytes { at } else { at.max(end) }
                 },
             );
-            // A gap below one that was passed does not come again, for `at` only grows.
+            // A gap below a passed one never returns, because `at` only grows.
             placed.push((block, lowest));
             least = least.min(place(placed, left));
             placed.pop();
@@ -61,7 +62,7 @@ fn least_capacity(lifetimes: &[Lifetime]) -> u64 {
     place(&mut Vec::new(), &mut lifetimes.to_vec())
 }
 
-/// The lifetimes as the methods take them, with a granule of one byte.
+/// Converts the lifetimes for the methods, with a granule of one byte.
 fn problem(lifetimes: &[Lifetime]) -> Problem {
     let sizes: Vec<u64> = lifetimes.iter().map(|lifetime| lifetime.bytes).collect();
     let sections = Sections::new(lifetimes);
@@ -111,7 +112,7 @@ proptest! {
         let problem = problem(&lifetimes);
         let least = least_capacity(&lifetimes);
         let mut restarts = Restarts::new(&problem);
-        // Two rounds of all orders and choices, the second with blocks moved.
+        // Two rounds of all orders and rules, the second with moved blocks.
         for _ in 0..20 {
             let (outcome, _, offsets) = restarts.search(least, u64::MAX);
             prop_assert_eq!(outcome, Outcome::Found);
@@ -133,7 +134,7 @@ proptest! {
         prop_assert_eq!(Plan::from_blocks(256, plan.blocks().to_vec()).unwrap(), plan);
     }
 
-    /// Whatever a file may hold is refused or holds together.
+    /// Any contents of a file are rejected or consistent.
     #[test]
     fn blocks_from_elsewhere_are_refused_or_sound(
         lifetimes in lifetimes(1..12, 600, 8),
@@ -198,7 +199,7 @@ fn offsets_from_elsewhere_must_be_aligned_and_within_range() {
 
 #[test]
 fn progress_is_told_and_can_end_the_search() {
-    // No placement reaches the lower bound of this one, so that the search would go on.
+    // No placement reaches the lower bound here, so the search would continue.
     let tight: Vec<Lifetime> =
         (0..40).map(|i| lifetime(1 + u64::from(i * 7 % 11), i, i + 2 + i * 5 % 7)).collect();
     let options = PlanOptions::default().with_granule(1);
@@ -215,7 +216,7 @@ fn progress_is_told_and_can_end_the_search() {
 
 #[test]
 fn a_target_ends_the_search() {
-    // The lower bound is out of reach: the second block cannot be in one piece beside both others.
+    // The lower bound is unreachable: the second block does not fit beside both others.
     let apart = [
         (2, 0, 2),
         (3, 0, 6),
@@ -247,7 +248,7 @@ fn a_target_ends_the_search() {
     assert!(calls(options) > 1);
 }
 
-/// In this one a block placed before reached higher than where those that span the rest were to lie.
+/// A placed block reaches higher than the intended offset of the spanning blocks.
 #[test]
 fn what_spans_the_rest_lies_above_what_is_there() {
     let blocks = [
@@ -279,12 +280,12 @@ fn what_spans_the_rest_lies_above_what_is_there() {
     check(&Plan::solve(&lifetimes, &PlanOptions::default().with_effort(2_000_000)).unwrap());
 }
 
-/// Blocks that all live at one moment, half of them before it and half after it as well, are placed one at a time.
+/// Blocks that all live at one moment, half of them before and half after it, are placed one at a time.
 #[test]
 fn a_deep_search_stays_within_the_stack_of_a_thread() {
     let bytes = |index: u32| 1 + u64::from(index) * 7919 % 1009;
     let mut blocks: Vec<Lifetime> = (0..499).map(|index| lifetime(bytes(index), 0, 3)).collect();
-    // What makes these moments differ.
+    // The values that distinguish these moments.
     blocks.push(lifetime(1, 0, 1));
     blocks.extend((0..499).map(|index| lifetime(bytes(index), 1, 4)));
     blocks.push(lifetime(1, 3, 4));
@@ -295,7 +296,7 @@ fn a_deep_search_stays_within_the_stack_of_a_thread() {
 
 #[test]
 fn blocks_laid_onto_the_skyline_fill_steps_without_a_gap() {
-    // Two towers with a valley between them: what fits there goes there, and the last lies across.
+    // Two towers with a valley: blocks that fit go into the valley, and the last one lies across.
     let step = [lifetime(3000, 0, 2), lifetime(1000, 2, 4), lifetime(2000, 2, 4), lifetime(3000, 4, 6)];
     let across = lifetime(500, 0, 6);
     let mut lifetimes = step.to_vec();
@@ -305,9 +306,9 @@ fn blocks_laid_onto_the_skyline_fill_steps_without_a_gap() {
     assert_eq!((plan.capacity(), plan.lower_bound()), (3500, 3500));
 }
 
-/// Greedy placement would compare each block with thousands of others, whatever the effort.
+/// Greedy placement would compare each block with thousands of others, with any effort.
 #[test]
-fn with_many_blocks_live_at_a_time_the_effort_is_kept_and_the_plan_is_close() {
+fn many_live_blocks_keep_the_effort_bounded() {
     let (live, turns) = (4000, 4000);
     let mut seed = 1_u64;
     let mut random = |below: u64| {
@@ -334,7 +335,7 @@ fn with_many_blocks_live_at_a_time_the_effort_is_kept_and_the_plan_is_close() {
     });
     let plan = plan.unwrap();
     check(&plan);
-    // The last block placed may use up what it needs.
+    // The last block may use all the steps that it needs.
     assert!(steps < effort * 11 / 10, "{steps} steps");
     assert!(
         plan.capacity() < plan.lower_bound() / 100 * 105,

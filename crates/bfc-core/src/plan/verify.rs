@@ -1,4 +1,4 @@
-//! Whether a plan holds: lifetimes in order, sums within range, no two blocks in one place at one time.
+//! The checks of a plan: ordered lifetimes, sums in range, and disjoint blocks.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use super::pieces::{self, Piece};
 use super::{BlockConstraint, Lifetime, PlanBlock, PlanError};
 use crate::base::units::round_up;
 
-/// Beyond this, sums of offsets could leave 64 bits.
+/// Beyond this, sums of offsets could exceed 64 bits.
 const MOST_BYTES: u64 = 1 << 63;
 
-/// The numbers of blocks must fit into slots, beside those of another policy.
+/// Block numbers must fit into slots, beside those of another policy.
 const MOST_BLOCKS: usize = 1 << 31;
 
-/// Checks sizes, times and order. Alignment may waste as many bytes as it has.
+/// Checks sizes, lifetimes and order. Alignment may waste as many bytes as it has.
 pub(super) fn lifetimes(
     blocks: &[PlanBlock],
     constraints: &[BlockConstraint],
@@ -39,7 +39,8 @@ pub(super) fn lifetimes(
     Ok(())
 }
 
-/// The end of the highest block, if all are aligned and no two overlap. The lifetimes and constraints were checked before.
+/// Returns the end of the highest block, if all are aligned and disjoint. The lifetimes and constraints are checked
+/// before.
 pub(super) fn capacity(
     blocks: &[PlanBlock],
     constraints: &[BlockConstraint],
@@ -55,7 +56,7 @@ pub(super) fn capacity(
     }
     let pieces = placed_pieces(blocks, constraints, granule);
     let low_of = |piece: &Piece| blocks[piece.block as usize].offset.unwrap_or(0) + piece.low;
-    // The pieces live now, by their first byte; each with its end and its block.
+    // The live pieces by first byte, each with its end and its block.
     let mut live: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
     let mut ends = Ends::new(&pieces);
     for piece in &pieces {
@@ -74,7 +75,7 @@ pub(super) fn capacity(
     Ok(capacity)
 }
 
-/// The end of the highest placed block.
+/// Returns the end of the highest placed block.
 fn highest_end(blocks: &[PlanBlock], granule: u64) -> Result<u64, PlanError> {
     let mut capacity = 0;
     for (index, block) in blocks.iter().enumerate() {
@@ -86,7 +87,7 @@ fn highest_end(blocks: &[PlanBlock], granule: u64) -> Result<u64, PlanError> {
     Ok(capacity)
 }
 
-/// The fewest bytes that any plan needs for the placed blocks.
+/// Returns a lower bound on the bytes of any plan for the placed blocks.
 pub(super) fn lower_bound(blocks: &[PlanBlock], constraints: &[BlockConstraint], granule: u64) -> u64 {
     let placed = blocks.iter().filter(|block| block.offset.is_some());
     let largest = placed.filter_map(|block| round_up(block.lifetime.bytes, granule)).max().unwrap_or(0);
@@ -98,7 +99,7 @@ fn placed_pieces(blocks: &[PlanBlock], constraints: &[BlockConstraint], granule:
     pieces::of(placed.map(|(index, block)| (index, block.lifetime)), constraints, granule)
 }
 
-/// Pieces in the order of their ends.
+/// Pieces in order of their ends.
 pub(super) struct Ends<'a> {
     pieces: &'a [Piece],
     by_end: Vec<u32>,
@@ -112,7 +113,7 @@ impl<'a> Ends<'a> {
         Self { pieces, by_end, next: 0 }
     }
 
-    /// The pieces that end at `time` or before, without those returned earlier.
+    /// Removes and returns the pieces that end at `time` or before.
     pub(super) fn up_to(&mut self, time: u32) -> impl Iterator<Item = usize> {
         let first = self.next;
         let ended = |&&index: &&u32| self.pieces[index as usize].end <= time;

@@ -1,23 +1,23 @@
-//! Which of the blocks still to be placed live within a stretch of time, the first of an order at that.
+//! Lookup of the first unplaced block, in some order, that lives within a time range.
 //!
-//! A k-d tree over first and last sections. Each node knows the first block that is left in it, so a look-up passes by
-//! whatever cannot hold a better one; memory is proportional to the number of blocks.
+//! A k-d tree over first and last sections. Each node knows the first block left in it, so a lookup skips nodes without
+//! a better one. Memory is proportional to the number of blocks.
 
 use super::sections::Sections;
 
 /// No block left.
 const NONE: u32 = u32::MAX;
 
-/// How many blocks a leaf holds at most.
+/// The most blocks in a leaf.
 const LEAF: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    /// The least and the greatest first section in the node.
+    /// The minimum and maximum first section in the node.
     starts: (u32, u32),
-    /// The same of the sections after the last.
+    /// The minimum and maximum end section in the node.
     ends: (u32, u32),
-    /// The least rank left.
+    /// The smallest rank left.
     first: u32,
 }
 
@@ -26,18 +26,18 @@ struct Node {
 pub(super) struct Within {
     /// By rank.
     spans: Vec<(u32, u32)>,
-    /// Ranks, leaf by leaf; [`NONE`] for those taken out.
+    /// Ranks, leaf by leaf; [`NONE`] for removed ones.
     ranks: Vec<u32>,
-    /// By rank: where it stands in `ranks`.
+    /// By rank: its index in `ranks`.
     places: Vec<u32>,
-    /// The root at 1, the children of `n` at `2n` and `2n + 1`.
+    /// The root is at 1, the children of `n` at `2n` and `2n + 1`.
     nodes: Vec<Node>,
-    /// Nodes and blocks looked at so far.
+    /// Visited nodes and blocks.
     pub(super) steps: u64,
 }
 
 impl Within {
-    /// All blocks, in this order.
+    /// Builds the tree of all blocks, in this order.
     pub(super) fn new(sections: &Sections, order: &[u32]) -> Self {
         let mut leaves = 1;
         while order.len().div_ceil(leaves) > LEAF {
@@ -90,7 +90,7 @@ impl Within {
         self.build(2 * node + 1, high);
     }
 
-    /// Takes out the first block whose sections all lie in `range`, and returns its rank.
+    /// Removes the first block whose sections all lie in `range`, and returns its rank.
     pub(super) fn take(&mut self, range: (u32, u32)) -> Option<u32> {
         let mut first = NONE;
         self.look(1, (0, self.ranks.len()), range, &mut first);
@@ -121,7 +121,7 @@ impl Within {
         }
         let middle = halfway(places);
         let children = [(2 * node, (places.0, middle)), (2 * node + 1, (middle, places.1))];
-        // The better half first: it may make the other one superfluous.
+        // Visits the better child first: it may make the other one unnecessary.
         let swap = self.nodes[2 * node].first > self.nodes[2 * node + 1].first;
         for index in if swap { [1, 0] } else { [0, 1] } {
             let (child, places) = children[index];
@@ -146,7 +146,7 @@ impl Within {
     }
 }
 
-/// Where `build` cut the places of a node in two.
+/// Returns the split position of a node in `build`.
 const fn halfway(places: (usize, usize)) -> usize {
     places.0 + (places.1 - places.0) / 2
 }
@@ -163,7 +163,7 @@ mod tests {
             ranges in prop::collection::vec((0u32..40, 0u32..60), 0..200),
         ) {
             let spans: Vec<(u32, u32)> = spans.into_iter().map(|(start, length)| (start, start + length)).collect();
-            // Any order: every other block, then the rest backwards.
+            // An arbitrary order: every other block, then the rest in reverse.
             let (even, odd): (Vec<u32>, Vec<u32>) = (0..).take(spans.len()).partition(|block| block % 2 == 0);
             let order: Vec<u32> = even.into_iter().chain(odd.into_iter().rev()).collect();
             let mut left: Vec<bool> = vec![true; spans.len()];

@@ -1,4 +1,4 @@
-//! Paddle's auto-growth best fit, as a policy: regions as large as the requests that they are taken for.
+//! Paddle's auto-growth best fit as a policy: each region has the size of its request.
 
 mod block;
 mod check;
@@ -21,12 +21,13 @@ const NAME: &str = "auto-growth";
 
 /// Placement as Paddle's auto-growth best fit.
 ///
-/// A block is taken from the upper end of the smallest free block that fits; the rest stays free at the lower end. A
-/// freed block joins the free ones before and after it in its region. Regions without a live block go back to the source
-/// on demand, and if the options say so at every free or before each growth.
+/// A block is cut from the upper end of the smallest free block that fits; the rest stays free below. A freed block
+/// merges with its free neighbors in the region. Idle regions return to the source on demand, or at every free or
+/// before each growth, as the options specify.
 ///
-/// Source: `AutoGrowthBestFitAllocator` in Paddle's memory/allocation. Beyond it, requests have alignments: what is left
-/// over above an aligned block stays free.
+/// Source: `AutoGrowthBestFitAllocator` in Paddle's memory/allocation. Here requests also have alignments: bytes above
+/// an aligned block stay free.
+///
 ///
 /// ```
 /// use bfc_core::{AutoGrowth, AutoGrowthOptions, PlacementRequest, Policy, Span};
@@ -44,12 +45,12 @@ pub struct AutoGrowth {
     free: BestFit,
     regions: RegionTable,
     free_bytes: u64,
-    /// Regions that could be given back: so that a free that leaves none need not look for one.
+    /// Idle regions, so that a free without any skips the search.
     idle_regions: usize,
 }
 
 impl AutoGrowth {
-    /// Forgets one idle region of at most so many bytes.
+    /// Removes one idle region of at most this many bytes.
     fn take_idle(&mut self, at_most: u64) -> Option<Span> {
         if self.idle_regions == 0 {
             return None;
@@ -65,19 +66,19 @@ impl AutoGrowth {
         Some(span)
     }
 
-    /// An allocator without memory.
+    /// Creates an allocator without memory.
     #[must_use]
     pub fn new(options: AutoGrowthOptions) -> Self {
         Self { options, ..Self::default() }
     }
 
-    /// How it behaves.
+    /// Returns the options.
     #[must_use]
     pub const fn options(&self) -> &AutoGrowthOptions {
         &self.options
     }
 
-    /// The best fit, and where in it the block starts: as high as the alignment lets it.
+    /// Returns the best fit and the block's start in it: as high as the alignment allows.
     fn find(&self, rounded: u64, alignment: u64) -> Option<(u32, u64)> {
         self.free.at_least(rounded).find_map(|piece| {
             let highest = piece.address + (piece.bytes - rounded);
@@ -115,22 +116,22 @@ impl AutoGrowth {
         Placement { address: start, bytes: rounded, slot: live_slot }
     }
 
-    /// Says to `slot` that `prev` comes before it.
+    /// Sets `prev` as the previous neighbor of `slot`.
     fn link_back(&mut self, slot: u32, prev: u32) {
         if slot != NONE {
             self.blocks[slot].prev = prev;
         }
     }
 
-    /// Takes a neighbour out of the order of best fit if it is free.
+    /// Removes a neighbor from the free blocks, if it is free.
     fn take_free(&mut self, slot: u32) -> Option<Block> {
-        let neighbour =
+        let neighbor =
             (slot != NONE).then(|| self.blocks[slot]).filter(|block| block.state == State::Free)?;
-        self.free.remove(neighbour.as_free(slot));
-        Some(neighbour)
+        self.free.remove(neighbor.as_free(slot));
+        Some(neighbor)
     }
 
-    /// Joins a freed block with the free ones before and after it. The lowest keeps its slot.
+    /// Merges a freed block with its free neighbors. The lowest one keeps its slot.
     fn join(&mut self, slot: u32) {
         let (mut slot, mut block) = (slot, self.blocks[slot]);
         block.state = State::Free;
@@ -164,7 +165,7 @@ impl Policy for AutoGrowth {
         Capabilities { releases_before_growth: self.options.free_before_growth, ..Capabilities::default() }
     }
 
-    /// The bytes and the padding, in multiples of the options' alignment.
+    /// Returns the bytes plus padding, rounded up to the options' alignment.
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
         let step = self.options.alignment().0;
         let rounded = round_up(bytes.max(1).checked_add(self.options.padding())?, step)?;
@@ -172,13 +173,13 @@ impl Policy for AutoGrowth {
         sound.then_some(rounded)
     }
 
-    /// Takes the upper end of the lowest of the smallest blocks that fit.
-    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
-        let rounded = self.rounded(need.bytes, need.alignment)?;
+    /// Cuts a block from the upper end of the smallest free block that fits, the lowest among equals.
+    fn place(&mut self, request: &PlacementRequest) -> Option<Placement> {
+        let rounded = self.rounded(request.bytes, request.alignment)?;
         if !self.blocks.has_room_for(2) {
             return None;
         }
-        let (slot, start) = self.find(rounded, need.alignment)?;
+        let (slot, start) = self.find(rounded, request.alignment)?;
         Some(self.carve(slot, start, rounded))
     }
 
@@ -193,7 +194,7 @@ impl Policy for AutoGrowth {
         Ok(())
     }
 
-    /// Adds a region. It is never joined with others: it goes back to the source as it came.
+    /// Adds a region, without merging: regions return to the source unchanged.
     fn add_region(&mut self, span: Span, _join: bool) -> Result<(), NotAdded> {
         let index = self.regions.room_for(span)?;
         if !self.blocks.has_room_for(1) {
@@ -214,7 +215,7 @@ impl Policy for AutoGrowth {
         idle.map(|region| region.span.bytes).sum()
     }
 
-    /// Any idle region, at the moments at which the options say.
+    /// Releases any idle region, at the moments that the options select.
     #[inline]
     fn release(&mut self, release: Release) -> Option<Span> {
         match release {
@@ -248,7 +249,7 @@ impl Policy for AutoGrowth {
         }
     }
 
-    /// The rounded size, or the options' chunk size if that is more. `planned` means nothing here.
+    /// Returns the rounded size, but at least the options' chunk size. Ignores `planned`.
     fn region_bytes(&self, rounded: u64, _planned: u64) -> u64 {
         rounded.max(self.options.chunk_size().0)
     }

@@ -1,23 +1,23 @@
-//! Free pieces in the order of best fit: the smallest first, of equals the lowest.
+//! Free chunks in the order of best fit: the smallest first, the lowest among equals.
 //!
-//! An ordered tree, where [`Bfc`](crate::Bfc) keeps lists by size class: the policies that use it are measured against
-//! their originals, which keep a tree as well, and must choose the very same piece. A node holds eleven pieces, so the
-//! few hundred free pieces of a training run are two or three nodes deep.
+//! An ordered tree, where [`Bfc`](crate::Bfc) has lists by size class. The policies that use it reproduce originals
+//! with a tree, and must choose the same chunk. A node holds eleven chunks, so the few hundred free chunks of a
+//! training run are two or three nodes deep.
 
 use std::collections::BTreeSet;
 
-/// A free piece. The order of the fields is the order of best fit.
+/// A free chunk. The order of the fields is the order of best fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FreePiece {
-    /// How long it is.
+    /// The size.
     pub(crate) bytes: u64,
-    /// Where it starts.
+    /// The address.
     pub(crate) address: u64,
-    /// The policy's number for it.
+    /// The policy's number of the chunk.
     pub(crate) slot: u32,
 }
 
-/// See the module's text.
+/// Free chunks sorted by size and address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BestFit {
     pieces: BTreeSet<FreePiece>,
@@ -38,12 +38,12 @@ impl BestFit {
         self.pieces.contains(&piece)
     }
 
-    /// Pieces of at least `bytes` bytes, the best fit first.
+    /// Iterates over the chunks of at least `bytes` bytes, the best fit first.
     pub(crate) fn at_least(&self, bytes: u64) -> impl Iterator<Item = FreePiece> + '_ {
         self.pieces.range(FreePiece { bytes, address: 0, slot: 0 }..).copied()
     }
 
-    /// The largest piece in bytes, or 0.
+    /// Returns the size of the largest chunk, or 0.
     pub(crate) fn largest_bytes(&self) -> u64 {
         self.pieces.last().map_or(0, |piece| piece.bytes)
     }

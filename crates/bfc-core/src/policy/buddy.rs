@@ -1,5 +1,5 @@
-//! Paddle's buddy allocator, as a policy: best fit over large regions, split and joined with the neighbours, and regions
-//! of their own for huge requests. Not the binary buddy system of textbooks: any neighbour joins any other.
+//! Paddle's buddy allocator as a policy: best fit over large regions that are split and merged. Huge requests get their
+//! own regions. This is not the binary buddy system of textbooks: any neighbors merge.
 
 mod check;
 mod descriptor;
@@ -23,22 +23,23 @@ const NAME: &str = "buddy";
 
 /// Placement as Paddle's buddy allocator.
 ///
-/// Source: `BuddyAllocator` in Paddle's memory/allocation; its choice of a chunk, its rounding, its splits and the sizes
-/// of its regions are the same. What differs:
+/// Source: `BuddyAllocator` in Paddle's memory/allocation, with the same choice of chunks, rounding, splits and region
+/// sizes. The differences:
 ///
-/// * Descriptors lie in a table beside the memory, so the policy serves memory that the host cannot touch and a block
-///   starts where its chunk does. By default no request pays for them; [`BuddyOptions::with_paddle_sizes`] restores
+/// * Descriptors lie in a separate table, so the policy serves memory that the host cannot access, and a block starts
+///   where its chunk does. By default requests do not pay for them; [`BuddyOptions::with_paddle_sizes`] restores
 ///   upstream's sizes.
-/// * Requests have alignments. What is cut off before an aligned block stays free.
-/// * The order of best fit is by size, then address. Upstream's order begins with the index of the source that a chunk
-///   came from; a pool here has one source.
-/// * What a block was charged is what its free takes off, also where a rest was too small to be cut off; a region that
-///   was given back leaves no record behind (upstream's counts drift, and its records stay).
-/// * Huge blocks count as in use: by themselves in [`huge_bytes`](Buddy::huge_bytes), and apart from
-///   [`used_bytes`](Buddy::used_bytes), which are upstream's.
+/// * Requests have alignments. Bytes cut off before an aligned block stay free.
+/// * Best fit orders by size, then address. Upstream orders by source first; a pool here has one source.
+/// * A free subtracts exactly the bytes that the allocation added, and a returned region leaves no record. Upstream's
+///   counts drift, and its records stay.
+/// * Huge blocks count as in use, in [`huge_bytes`](Buddy::huge_bytes). [`used_bytes`](Buddy::used_bytes) is upstream's
+///   and excludes them.
 ///
-/// All descriptors bear guards. Once one was found overwritten, the policy places nothing more and says why by
-/// [`damage`](crate::PolicyStatus::damage) and [`check`](Policy::check); blocks can still be freed, and all regions are still known.
+/// All descriptors carry guards. Once one is found overwritten, the policy places no more blocks, and reports the cause
+/// by [`damage`](crate::PolicyStatus::damage) and [`check`](Policy::check). Blocks can still be freed, and all regions
+/// are still known.
+///
 ///
 /// ```
 /// use bfc_core::{Buddy, BuddyOptions, Bytes, PlacementRequest, Policy, Span};
@@ -55,11 +56,11 @@ pub struct Buddy {
     descriptors: Descriptors,
     free: BestFit,
     regions: RegionTable,
-    /// Bytes of blocks from the pool.
+    /// Bytes of blocks in shared regions.
     used: u64,
-    /// Bytes of blocks in regions of their own.
+    /// Bytes of blocks in their own regions.
     huge: u64,
-    /// Where the regions start that go back as soon as they are idle.
+    /// The addresses of regions that are released once idle.
     own_regions: BTreeSet<u64>,
     /// Those of them that became idle.
     spent_regions: BTreeSet<u64>,
@@ -67,7 +68,7 @@ pub struct Buddy {
     damage: Option<Overwritten>,
 }
 
-/// A free piece that a need fits into, and where.
+/// A free chunk that fits a request, and the block's position in it.
 #[derive(Clone, Copy, Debug)]
 struct Fit {
     slot: u32,
@@ -76,31 +77,31 @@ struct Fit {
 }
 
 impl Buddy {
-    /// An allocator without memory.
+    /// Creates an allocator without memory.
     #[must_use]
     pub fn new(options: BuddyOptions) -> Self {
         Self { options, ..Self::default() }
     }
 
-    /// The sizes.
+    /// Returns the options.
     #[must_use]
     pub const fn options(&self) -> &BuddyOptions {
         &self.options
     }
 
-    /// Bytes handed out from the pool, which regions of their own are not part of.
+    /// Returns the bytes of blocks in shared regions.
     #[must_use]
     pub const fn used_bytes(&self) -> u64 {
         self.used
     }
 
-    /// Bytes handed out as regions of their own.
+    /// Returns the bytes of blocks in their own regions.
     #[must_use]
     pub const fn huge_bytes(&self) -> u64 {
         self.huge
     }
 
-    /// Flips bits of one of the six words of a descriptor, as a stray write would. Returns whether there is such a word.
+    /// Flips bits of one of the six words of a descriptor, as a stray write would. Returns whether the word exists.
     #[cfg(test)]
     fn overwrite_descriptor(&mut self, slot: u32, word: usize, flip: u64) -> bool {
         self.descriptors.overwrite(slot, word, flip)
@@ -110,8 +111,8 @@ impl Buddy {
         self.damage.get_or_insert(overwritten);
     }
 
-    /// The best fit. A huge request only takes a whole region: none that the pool took for itself is as large, so it is
-    /// one that was taken for the request.
+    /// Returns the best fit. A huge request takes only a whole region. No shared region is as large, so that region was
+    /// taken for it.
     fn find(&self, rounded: u64, alignment: u64) -> Result<Option<Fit>, Overwritten> {
         for FreePiece { bytes, address, slot } in self.free.at_least(rounded) {
             let piece = self.descriptors.load(slot)?;
@@ -132,7 +133,7 @@ impl Buddy {
             return Ok(None);
         }
         let Some(fit) = self.find(rounded, alignment)? else { return Ok(None) };
-        // All that will be changed is loaded before anything is changed.
+        // Load all descriptors before changing any of them.
         let right = match fit.piece.right {
             NONE => None,
             slot => Some((slot, self.descriptors.load(slot)?)),
@@ -140,8 +141,8 @@ impl Buddy {
         Ok(Some(self.carve(&fit, rounded, right)))
     }
 
-    /// Hands out `rounded` bytes of a free piece: what lies before them stays free, and so does what lies behind unless it
-    /// is too little or the region is the block's own.
+    /// Allocates `rounded` bytes of a free chunk. The bytes before stay free, and so do those behind, unless they are
+    /// too few or the region is the block's own.
     fn carve(&mut self, fit: &Fit, rounded: u64, right: Option<(u32, Descriptor)>) -> Placement {
         let Fit { slot, piece, start } = *fit;
         let is_huge = rounded > self.options.max_chunk().0;
@@ -184,7 +185,7 @@ impl Buddy {
         Placement { address: start, bytes, slot: block_slot }
     }
 
-    /// The region around a huge block goes back once it is idle.
+    /// Releases the region of a huge block once it is idle.
     fn note_own_region(&mut self, address: u64) {
         if let Some(region) = self.regions.containing(address) {
             self.own_regions.insert(region.span.address);
@@ -192,13 +193,13 @@ impl Buddy {
         }
     }
 
-    /// Whether a region is one free piece.
+    /// Whether a region is one free chunk.
     fn is_idle(&self, region: &TableRegion) -> bool {
         let first = self.descriptors.load(region.first);
         first.is_ok_and(|first| first.kind == Kind::Free && first.is_whole_region())
     }
 
-    /// Forgets an idle region.
+    /// Removes an idle region.
     fn forget(&mut self, index: usize) -> Span {
         let TableRegion { span, first } = self.regions.remove(index);
         self.free.remove(FreePiece { bytes: span.bytes, address: span.address, slot: first });
@@ -214,7 +215,7 @@ impl Policy for Buddy {
         NAME
     }
 
-    /// The bytes and what the options add to them, in whole smallest chunks.
+    /// Returns the bytes plus the options' padding, in whole smallest chunks.
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
         let min_chunk = self.options.min_chunk().0;
         let rounded = round_up(bytes.max(1).checked_add(self.options.overhead())?, min_chunk)?;
@@ -222,13 +223,13 @@ impl Policy for Buddy {
         sound.then_some(rounded)
     }
 
-    /// Takes the lowest of the smallest chunks that fit.
-    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
-        let rounded = self.rounded(need.bytes, need.alignment)?;
+    /// Takes the smallest chunk that fits, the lowest among equals.
+    fn place(&mut self, request: &PlacementRequest) -> Option<Placement> {
+        let rounded = self.rounded(request.bytes, request.alignment)?;
         if self.damage.is_some() {
             return None;
         }
-        self.try_place(rounded, need.alignment).unwrap_or_else(|overwritten| {
+        self.try_place(rounded, request.alignment).unwrap_or_else(|overwritten| {
             self.note_damage(overwritten);
             None
         })
@@ -239,11 +240,11 @@ impl Policy for Buddy {
         Some(Placement { address: block.address, bytes: block.bytes, slot })
     }
 
-    /// Joins the block with a free neighbour above it, then with one below. Next to an overwritten descriptor it stays
-    /// apart.
+    /// Frees a block and merges it with a free neighbor above, then with one below. Next to an overwritten descriptor
+    /// it stays unmerged.
     ///
     /// # Errors
-    /// Also if the block's descriptor was overwritten: then [`damage`](crate::PolicyStatus::damage) says so.
+    /// Also fails if the block's descriptor was overwritten; [`damage`](crate::PolicyStatus::damage) then reports it.
     fn free(&mut self, slot: u32, _freed_at: u64) -> Result<(), NotLive> {
         let block = match self.descriptors.load(slot) {
             Ok(block) if block.is_live() => block,
@@ -264,7 +265,7 @@ impl Policy for Buddy {
         Ok(())
     }
 
-    /// Adds a region. It is never joined with others: it goes back to the source as it came.
+    /// Adds a region, without merging: regions return to the source unchanged.
     fn add_region(&mut self, span: Span, _join: bool) -> Result<(), NotAdded> {
         let index = self.regions.room_for(span)?;
         if !self.descriptors.has_room_for(1) {
@@ -283,7 +284,7 @@ impl Policy for Buddy {
         idle.map(|region| region.span.bytes).sum()
     }
 
-    /// A region that was taken for a huge request is unwanted as soon as nothing in it is in use.
+    /// Releases a region that was taken for a huge request as soon as it is idle.
     #[inline]
     fn release(&mut self, release: Release) -> Option<Span> {
         match release {
@@ -300,7 +301,7 @@ impl Policy for Buddy {
                     if self.is_idle(&self.regions.as_slice()[index]) {
                         return Some(self.forget(index));
                     }
-                    // It was used again before the pool asked.
+                    // The region was reused before the pool asked.
                     self.own_regions.insert(address);
                 }
                 None
@@ -325,7 +326,7 @@ impl Policy for Buddy {
         self.free.largest_bytes()
     }
 
-    /// Shows every piece of every region, as far as descriptors lead to it that were not overwritten.
+    /// Visits every chunk of every region that intact descriptors lead to.
     fn visit(&self, visit: &mut dyn FnMut(Piece)) {
         for (index, region) in self.regions.as_slice().iter().enumerate() {
             let mut slot = region.first;
@@ -340,8 +341,8 @@ impl Policy for Buddy {
         }
     }
 
-    /// Exactly the rounded size for a huge request; else the first refill while the pool has no memory, the later one
-    /// from then on, or the rounded size if that is more. `planned` means nothing here.
+    /// Returns exactly the rounded size for a huge request. Otherwise returns the first refill while the pool has no
+    /// memory, the later one afterwards, but at least the rounded size. Ignores `planned`.
     fn region_bytes(&self, rounded: u64, _planned: u64) -> u64 {
         self.options.refill(rounded, self.regions.bytes(), self.huge)
     }

@@ -1,8 +1,8 @@
 //! Placement policies: [`Policy`] and its implementations [`Bfc`], [`Buddy`], [`AutoGrowth`] and [`Planned`].
 //!
 //! A policy places blocks in a space of offsets that it receives as regions. It has no lock, pointer, source, owner or
-//! clock, so it is a plain value: a what-if runs on a clone, and the same calls in the same order give the same offsets.
-//! A pool converts each request to a [`PlacementRequest`] and adds the lock, the accounts, growth and waiting.
+//! clock, so it is a plain value. A what-if runs on a clone, and the same calls in the same order give the same
+//! offsets. A pool converts each request to a [`PlacementRequest`] and adds the lock, the accounts, growth and waiting.
 
 pub(crate) mod auto_growth;
 pub(crate) mod best_fit;
@@ -24,10 +24,10 @@ pub use buddy::*;
 pub use planned::{Planned, PlannedOptions};
 pub use types::{Capabilities, NotAdded, NotLive, Piece, PlacementRequest, PolicyStatus, Release};
 
-/// Regions start at multiples of this and are used in multiples of it, in bytes: upstream's smallest allocation.
+/// The granularity of regions, in bytes: upstream's smallest allocation.
 pub(crate) const GRANULE: u64 = 256;
 
-/// `bytes` rounded down to whole granules.
+/// Rounds `bytes` down to whole granules.
 pub(crate) const fn whole_granules(bytes: u64) -> u64 {
     bytes & !(GRANULE - 1)
 }
@@ -50,19 +50,20 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// The policy's name in tables and on the command line.
     fn name(&self) -> &'static str;
 
-    /// What a pool may do with the policy.
+    /// The features of the policy that a pool may use.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
-    /// The bytes that a block of `bytes` bytes occupies at least; `None` if it leaves the address space once rounded and
+    /// Returns the minimum size of a block for `bytes` bytes; `None` if it exceeds the address space once rounded and
     /// aligned.
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64>;
 
-    /// Places a block for a request that [`rounded`](Self::rounded) accepts. `None`, and nothing changes, without room.
+    /// Places a block for a request that [`rounded`](Self::rounded) accepts. Returns `None` without a change if nothing
+    /// fits.
     fn place(&mut self, need: &PlacementRequest) -> Option<Placement>;
 
-    /// The live block of a slot.
+    /// Returns the live block of a slot.
     fn placed(&self, slot: u32) -> Option<Placement>;
 
     /// Frees a block. A `freed_at` above 0 is a count that no other free has: the memory may only be merged with other
@@ -70,7 +71,7 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// [`Capabilities::supports_counts`] are only called with 0.
     ///
     /// # Errors
-    /// If the slot holds no live block.
+    /// Fails if the slot holds no live block.
     fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive>;
 
     /// Adds a free region. With `join` it is merged with adjacent regions, if the policy can.
@@ -79,34 +80,33 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// See [`NotAdded`].
     fn add_region(&mut self, span: Span, join: bool) -> Result<(), NotAdded>;
 
-    /// Bytes of the regions that could be released: those without a live block and without a free that waits for the
-    /// frontier.
+    /// Returns the bytes of idle regions: those without a live block and without a free that waits for the frontier.
     fn idle_bytes(&self) -> u64;
 
-    /// Forgets memory without a live block: it belongs to the caller from now on. See [`Release`]; `None`, and nothing
-    /// changes, if there is none.
+    /// Releases memory without a live block, which then belongs to the caller. See [`Release`]. Returns `None` without
+    /// a change if there is none.
     fn release(&mut self, release: Release) -> Option<Span>;
 
-    /// Figures that are cheap to read, and damage.
+    /// Returns figures that are cheap to read, and damage.
     fn status(&self) -> PolicyStatus;
 
-    /// The regions, in the order of their addresses.
+    /// Returns the regions in order of address.
     fn regions(&self) -> Vec<Span>;
 
-    /// The size of the largest free piece, or 0.
+    /// Returns the size of the largest free chunk, or 0.
     fn largest_free_bytes(&self) -> u64;
 
-    /// An upper bound of the bytes that a request can get without a new region, also by
+    /// Returns an upper bound of the bytes that a request can get without a new region, including by
     /// [`merge_until_fit`](Self::merge_until_fit).
     fn largest_obtainable_bytes(&self) -> u64 {
         self.largest_free_bytes()
     }
 
-    /// Visits every piece of every region, in the order of addresses.
+    /// Visits every chunk of every region, in order of address.
     fn visit(&self, visit: &mut dyn FnMut(Piece));
 
-    /// The bytes to request from the source when a block of `rounded` bytes finds no room and the pool's growth rule
-    /// gives `planned` bytes: for policies with a rule of their own.
+    /// Returns the bytes to request from the source for a block of `rounded` bytes, where the pool's growth rule gives
+    /// `planned` bytes. For policies with their own growth rule.
     fn region_bytes(&self, rounded: u64, planned: u64) -> u64 {
         let _ = rounded;
         planned
@@ -124,32 +124,32 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// The part of a policy that follows a plan; `None` for policies that follow none.
+    /// Returns the plan follower of a policy; `None` without a plan.
     fn plan_follower(&mut self) -> Option<&mut dyn PlanFollower> {
         None
     }
 
-    /// Checks all invariants, in time proportional to the number of pieces.
+    /// Checks all invariants, in time proportional to the number of chunks.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// Fails with the first violated invariant.
     fn check(&self) -> Result<(), Inconsistent>;
 
-    /// A clone for what-ifs.
+    /// Clones the policy for what-ifs.
     fn boxed_clone(&self) -> Box<dyn Policy>;
 }
 
-/// The part of a policy that follows a plan.
+/// The methods of a policy that follows a plan.
 pub trait PlanFollower {
-    /// A step begins: the next request is compared with the first one of the plan.
+    /// Begins a step: the next request is compared with the first one of the plan.
     fn begin_step(&mut self);
 
-    /// How many requests followed the plan.
+    /// Returns how many requests followed the plan.
     fn counts(&self) -> PlanCounts;
 }
 
 impl dyn Policy + '_ {
-    /// Free bytes that a request with this `freed_before` may have, in however many pieces. Visits every piece.
+    /// Returns the free bytes available with this `freed_before`, in any number of chunks. Visits every chunk.
     #[must_use]
     pub fn free_bytes(&self, freed_before: Option<u64>) -> u64 {
         let before = freed_before.unwrap_or(u64::MAX);
@@ -163,7 +163,7 @@ impl dyn Policy + '_ {
     }
 }
 
-/// `bytes` in whole granules; `None` if a block of that size could leave the address space once it is aligned. Both
+/// Rounds `bytes` up to whole granules; `None` if an aligned block of that size could exceed the address space. Both
 /// `granule` and `alignment` are powers of two.
 #[inline]
 pub(crate) fn round_to_granule(bytes: u64, alignment: u64, granule: u64) -> Option<u64> {

@@ -1,15 +1,16 @@
 //! The policy that follows a plan.
 //!
-//! The planned range is one block of the fallback's space. The n-th allocation of a step, if it asks for what the plan
-//! expects, goes where the plan says; everything else goes to the fallback.
+//! The planned range is one block of the fallback's space. The n-th allocation of a step goes to its planned offset if
+//! it matches the plan. All other allocations go to the fallback.
 //!
 //! # Why no two blocks overlap
-//! Time counts in allocations of the plan, and the step's position is the number of those that have passed. Between two
-//! calls every planned block that is live is either *expected* (by the plan it is live at the allocation before the
-//! position) or an *intruder*. Expected blocks are all live at one point of the plan's time, so the plan keeps them
-//! apart. An intruder is kept apart by a look-up. When the position moves on, the blocks that should have gone are
-//! looked at: those still live become intruders; when a step begins anew, all do. So it costs one look at each
-//! planned block a step, and a step that follows the plan has no intruders, whatever the order of its frees.
+//! Time counts in allocations of the plan. The step's position is the number of allocations that have passed. Between
+//! calls every live planned block is either *expected* or an *intruder*. The plan has all expected blocks live at the
+//! allocation before the position, and therefore keeps them apart. A lookup keeps intruders apart.
+//!
+//! When the position advances, the policy checks the blocks that should be free: those still live become intruders.
+//! When a step begins, all live blocks do. This costs one check per planned block and step. A step that follows the
+//! plan has no intruders, whatever the order of its frees.
 
 use std::sync::Arc;
 
@@ -28,36 +29,37 @@ mod script;
 
 pub use options::PlannedOptions;
 
-/// How far from the position an allocation is looked for that is not the one expected: so many may be left out, or come
-/// late, without the step losing its place.
+/// How far from the position the policy searches for an unexpected allocation: a step may omit or delay this many
+/// without losing its place.
 const WINDOW: u32 = 32;
 
-/// After so many unexpected allocations in a row they are not looked for any more until a step begins.
+/// After this many unexpected allocations in a row, the policy stops searching until a step begins.
 const LOST: u32 = 64;
 
-/// What a slot of the plan holds.
+/// The state of a slot of the plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Slot {
-    /// Nothing.
+    /// No block.
     #[default]
     Free,
-    /// Its block, as the plan has it.
+    /// The planned block, within its planned lifetime.
     Expected,
-    /// Its block, after the time at which the plan has it gone.
+    /// The planned block, after its planned lifetime.
     Overdue,
-    /// A block that is not the plan's.
+    /// A block outside of the plan.
     Guest,
 }
 
-/// Follows a plan, and serves by another policy what departs from it.
+/// Follows a plan, and serves other requests by a fallback policy.
 ///
-/// A step begins anew after its last allocation, and when [`begin_step`](Self::begin_step) says so. A step that left out
-/// some allocations, or had others in between, finds its place again within a few; one that is another altogether is
-/// served by the fallback, and the plan is taken up again when an allocation like the plan's first one comes. None of that can make
-/// blocks overlap: a place that is still occupied is refused to the plan, and the block goes to the fallback.
+/// A step begins after its last allocation, and when [`begin_step`](Self::begin_step) is called. A step with omitted or
+/// additional allocations finds its place again within a few. The fallback serves a step that differs altogether; the
+/// policy resumes the plan when an allocation matches the plan's first one. Blocks never overlap: a request for an
+/// occupied planned offset goes to the fallback.
 ///
-/// The planned range is taken from the fallback when memory is added, and handed back to it while nothing lies in it and
-/// the memory is needed. If there is no other room at all, blocks that are not the plan's may lie in the range's holes.
+/// The policy takes the planned range from the fallback when memory is added. It returns the empty range when the
+/// memory is needed. If there is no other room, other blocks may occupy holes of the range.
+///
 ///
 /// ```
 /// use bfc_core::{Bfc, Lifetime, PlacementRequest, Plan, PlanOptions, Planned, Policy, Span};
@@ -84,33 +86,33 @@ enum Slot {
 #[derive(Clone, Debug)]
 pub struct Planned<P> {
     script: Arc<Script>,
-    /// By entry of the script.
+    /// The state of each entry of the script.
     slots: Vec<Slot>,
-    /// How many allocations of the plan have passed in this step.
+    /// The allocations of the plan that have passed in this step.
     position: u32,
-    /// How many of [`Script::due`] were looked at in this step.
+    /// The entries of [`Script::due`] that were checked in this step.
     due: u32,
     /// Unexpected allocations in a row.
     strayed: u32,
-    /// Allocations of this step that were as expected.
+    /// Allocations of this step that matched the plan.
     followed: u32,
     /// Live blocks in the planned range.
     live: u32,
     intruders: Intruders,
     /// The planned range, as a block of the fallback.
     range: Option<Placement>,
-    /// A need that found no room: memory that is added is for it.
+    /// A request that found no room; added memory serves it first.
     unmet: Option<PlacementRequest>,
-    /// The memory that was added last was too little for the range.
+    /// Whether the memory added last was too small for the range.
     no_room: bool,
-    /// There is no other room: the range's holes may be used for one block.
+    /// Whether one block may use the range's holes, because there is no other room.
     admit_guest: bool,
     counts: PlanCounts,
     fallback: P,
 }
 
 impl<P: Policy> Planned<P> {
-    /// Follows `plan`, and serves the rest by `fallback`, which should hold nothing yet.
+    /// Follows `plan`, and serves other requests by `fallback`, which should be empty.
     #[must_use]
     pub fn new(plan: &Plan, fallback: P) -> Self {
         let script = Script::new(plan);
@@ -134,20 +136,20 @@ impl<P: Policy> Planned<P> {
         planned
     }
 
-    /// The policy that serves what departs from the plan.
+    /// Returns the fallback policy.
     #[must_use]
     pub const fn fallback(&self) -> &P {
         &self.fallback
     }
 
-    /// How much went by the plan so far.
+    /// Returns how many allocations followed the plan so far.
     #[must_use]
     pub const fn counts(&self) -> PlanCounts {
         self.counts
     }
 
-    /// The step begins anew: the next allocation is compared with the plan's first. Whatever is still live of the step
-    /// before keeps its place. The call is optional between steps that follow the plan to their last allocation.
+    /// Begins a step: the next allocation is compared with the plan's first. Live blocks keep their placements.
+    /// Optional between steps that follow the plan to their last allocation.
     pub fn begin_step(&mut self) {
         self.expire(self.script.due.len() as u32);
         (self.position, self.due, self.strayed, self.followed) = (0, 0, 0, 0);
@@ -156,13 +158,13 @@ impl<P: Policy> Planned<P> {
         }
     }
 
-    /// Places the next allocation of the step if it is the one expected.
+    /// Places the next allocation of the step if it matches the plan.
     #[inline]
-    fn follow(&mut self, need: &PlacementRequest) -> Option<Placement> {
+    fn follow(&mut self, request: &PlacementRequest) -> Option<Placement> {
         let entry = self.script.entries.get(self.position as usize)?;
-        let expected = entry.bytes == need.bytes && self.can_plan(need);
+        let expected = entry.bytes == request.bytes && self.can_plan(request);
         let free = self.slots[self.position as usize] == Slot::Free && entry.offset != Script::NOWHERE;
-        let range = self.range.filter(|_| expected && free && entry.is_aligned(need))?;
+        let range = self.range.filter(|_| expected && free && entry.is_aligned(request))?;
         let (entry, slot) = (*entry, self.position);
         if self.due != entry.due_end {
             self.expire(entry.due_end);
@@ -176,10 +178,10 @@ impl<P: Policy> Planned<P> {
         Some(self.put(range, &entry, slot))
     }
 
-    /// Whether the plan knows where such a need may go.
+    /// Whether the plan may have an offset for this request.
     #[inline]
-    fn can_plan(&self, need: &PlacementRequest) -> bool {
-        need.alignment <= self.script.alignment && need.freed_before.is_none()
+    fn can_plan(&self, request: &PlacementRequest) -> bool {
+        request.alignment <= self.script.alignment && request.freed_before.is_none()
     }
 
     #[inline]
@@ -191,24 +193,24 @@ impl<P: Policy> Planned<P> {
         Placement { address: range.address + entry.offset, bytes: entry.granted, slot }
     }
 
-    /// Places an allocation that is not simply the next one of the plan.
+    /// Places an allocation that is not the next one of the plan.
     #[cold]
-    fn depart(&mut self, need: &PlacementRequest) -> Option<Placement> {
+    fn depart(&mut self, request: &PlacementRequest) -> Option<Placement> {
         if self.position == self.script.len() {
             self.begin_step();
-            if let Some(place) = self.follow(need) {
+            if let Some(place) = self.follow(request) {
                 return Some(place);
             }
         }
-        let found = if self.can_plan(need) { self.find(need.bytes) } else { None };
+        let found = if self.can_plan(request) { self.find(request.bytes) } else { None };
         let Some(found) = found else {
-            let place = self.place_aside(need)?;
+            let place = self.place_aside(request)?;
             self.counts.unexpected += 1;
             self.strayed = self.strayed.saturating_add(1);
             return Some(place);
         };
         if found >= self.position {
-            // The position moves with the list of those due, whether there is room or not.
+            // The position moves with the list of due blocks, whether the placement succeeds or not.
             self.position = found;
             self.expire(self.script.entries[found as usize].due_end);
         }
@@ -216,13 +218,13 @@ impl<P: Policy> Planned<P> {
         let planned = entry.offset != Script::NOWHERE;
         let room = planned
             && self.slots[found as usize] == Slot::Free
-            && entry.is_aligned(need)
+            && entry.is_aligned(request)
             && !self.intruders.overlap(entry.offset, entry.granted);
         let place = match self.range.filter(|_| room) {
             Some(range) => self.put(range, &entry, found),
             None => {
-                // If there is no room at all, the position stays for when the pool asks again.
-                let place = self.place_aside(need)?;
+                // Without any room, the position stays for the pool's next attempt.
+                let place = self.place_aside(request)?;
                 *(if planned { &mut self.counts.refused } else { &mut self.counts.left }) += 1;
                 self.counts.steps += u64::from(found == 0);
                 place
@@ -234,8 +236,8 @@ impl<P: Policy> Planned<P> {
         Some(place)
     }
 
-    /// Which allocation of the plan one of this size is: the next, or one a little further on, or one passed over whose
-    /// block would still be live; failing that, the first, if the step seems to have begun anew.
+    /// Finds the planned allocation of this size: the next one, one a little later, or a skipped one whose block would
+    /// still be live. Otherwise the first one, if the step appears to have begun.
     fn find(&mut self, bytes: u64) -> Option<u32> {
         let entries = &self.script.entries;
         let is = |&index: &u32| entries[index as usize].bytes == bytes;
@@ -243,12 +245,13 @@ impl<P: Policy> Planned<P> {
             return Some(self.position);
         }
         if self.strayed < LOST {
-            // No further than the step has been followed: what comes before the first step is not to be taken for it.
+            // Searches no further than the step has been followed, so that code before the first step does not match
+            // it.
             let reach = self.position.saturating_add(WINDOW.min(self.followed) + 1);
             let ahead = self.position..reach.min(self.script.len());
             let behind = self.position.saturating_sub(WINDOW)..self.position;
-            // Placing it late is sound only if the plan has it live at the last allocation passed, as all that are
-            // expected, and will be looked at when it is due.
+            // A late placement is safe only if the plan has the block live at the last passed allocation, like all
+            // expected blocks. It is then checked when it is due.
             let in_time = |&index: &u32| {
                 let entry = &entries[index as usize];
                 let free = self.slots[index as usize] == Slot::Free && entry.offset != Script::NOWHERE;
@@ -267,7 +270,7 @@ impl<P: Policy> Planned<P> {
         again.then_some(0)
     }
 
-    /// Makes intruders of the blocks that should be gone, up to this place in the list of those that are due.
+    /// Turns blocks that should be free into intruders, up to this index in the list of due blocks.
     #[inline]
     fn expire(&mut self, due_end: u32) {
         let Self { script, slots, intruders, .. } = self;

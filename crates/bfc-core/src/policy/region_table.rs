@@ -1,4 +1,4 @@
-//! The regions of a policy that never joins them, in the order of their addresses.
+//! The regions of a policy that never merges them, in order of address.
 
 use crate::base::memory::Span;
 use crate::policy::NotAdded;
@@ -6,13 +6,13 @@ use crate::policy::NotAdded;
 /// One region as the source delivered it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TableRegion {
-    /// What goes back to the source.
+    /// The span that returns to the source.
     pub(crate) span: Span,
-    /// The number of the piece at its start: a policy keeps that number there, whatever it cuts and joins.
+    /// The slot of the chunk at its start. A policy keeps that slot there through cuts and merges.
     pub(crate) first: u32,
 }
 
-/// See the module's text.
+/// The regions, sorted by address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RegionTable {
     sorted: Vec<TableRegion>,
@@ -20,7 +20,7 @@ pub(crate) struct RegionTable {
 }
 
 impl RegionTable {
-    /// Where a new region would stand.
+    /// Returns the index for a new region.
     pub(crate) fn room_for(&self, span: Span) -> Result<usize, NotAdded> {
         let end = span.end().filter(|_| span.bytes > 0).ok_or(NotAdded::Bad)?;
         let index = self.sorted.partition_point(|region| region.span.address < span.address);
@@ -30,7 +30,7 @@ impl RegionTable {
         if overlaps_below || overlaps_above { Err(NotAdded::Bad) } else { Ok(index) }
     }
 
-    /// Adds a region where [`room_for`](Self::room_for) said.
+    /// Inserts a region at the index of [`room_for`](Self::room_for).
     pub(crate) fn insert(&mut self, index: usize, region: TableRegion) {
         // Regions do not overlap, so their sum is at most the address space.
         self.bytes += region.span.bytes;
@@ -43,12 +43,12 @@ impl RegionTable {
         region
     }
 
-    /// The index of the region that starts at `address`.
+    /// Returns the index of the region that starts at `address`.
     pub(crate) fn starting_at(&self, address: u64) -> Option<usize> {
         self.sorted.binary_search_by_key(&address, |region| region.span.address).ok()
     }
 
-    /// The region that `address` lies in.
+    /// Returns the region that contains `address`.
     pub(crate) fn containing(&self, address: u64) -> Option<&TableRegion> {
         let above = self.sorted.partition_point(|region| region.span.address <= address);
         let region = &self.sorted[above.checked_sub(1)?];
@@ -63,7 +63,7 @@ impl RegionTable {
         self.sorted.iter().map(|region| region.span).collect()
     }
 
-    /// Bytes of all regions.
+    /// Returns the bytes of all regions.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_is_empty_overlaps_or_leaves_the_address_space_has_no_room() {
+    fn an_invalid_region_is_refused() {
         let table = table(&[(1024, 1024), (4096, 1024)]);
         let spans = [
             (0, 0),

@@ -28,14 +28,14 @@ use crate::base::sync::{SpinMutex, ThreadNumber};
 use crate::policy::{NotLive, PlacementRequest, Policy, Release};
 use crate::source::sub_allocator::SubAllocator;
 
-/// A pool over one source of memory, in which a [`Policy`] says where blocks go.
+/// A pool over one source of memory, in which a [`Policy`] places the blocks.
 ///
-/// Nothing is taken from the source before the first request. What is taken goes back when the pool is dropped, and
-/// before that when it is idle: on demand by [`trim`](Self::trim), or, with garbage
-/// collection, when a larger region is needed in its place.
+/// The first request takes the first region. The pool returns its regions when it is dropped, and idle ones earlier: on
+/// demand by [`trim`](Self::trim), or, with garbage collection, to make room for a larger region.
 ///
-/// The source is called under the pool's lock. A source or visitor that calls back into the pool gets an error, or for
-/// [`stats`](Allocator::stats) the figures as they were before the call; other look-ups come back empty.
+/// The pool calls the source under its lock. If the source or a visitor calls back into the pool, that call fails with
+/// an error. [`stats`](Allocator::stats) then returns the figures from before the call, and other queries return
+/// nothing.
 pub struct PolicyAllocator<P: ConfiguredPolicy> {
     name: String,
     source: Arc<dyn SubAllocator>,
@@ -43,26 +43,26 @@ pub struct PolicyAllocator<P: ConfiguredPolicy> {
     state: SpinMutex<State<P>>,
     frontier: SafeFrontier,
     retry: AllocatorRetry,
-    /// What counts the frees; only for policies that can keep memory apart that is not safe yet.
+    /// Counts the frees. Only for policies that keep freed memory apart until the frontier.
     timing_counter: Option<Arc<TimingCounter>>,
-    /// Where threads find blocks without the lock, if that was chosen.
+    /// Caches that serve threads without the lock, if enabled.
     caches: Option<Caches>,
     reentrancy: ReentrancyGuard,
 }
 
-/// What the lock protects.
+/// The state behind the lock.
 #[derive(Debug)]
 struct State<P> {
     policy: P,
     accounts: Accounts,
     growth: Growth,
     users: ThreadRegistry,
-    /// Whether the source ever delivered more than it was asked for: only then may the limit be exceeded.
+    /// Whether the source ever returned more than requested. Only then may the reserved bytes exceed the limit.
     over_delivered: bool,
 }
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
-    /// A pool called `name` that takes its memory from `source`.
+    /// Creates a pool called `name` that takes its memory from `source`.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -75,7 +75,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let timing_counter = config.timing_counter.clone().filter(|_| policy.capabilities().supports_counts);
         let cached = timing_counter.is_none() && policy.capabilities().supports_caches;
         let caches = config.thread_cache.filter(|_| cached).map(|options| Caches::new(options, pool));
-        // Frees that wait for a frontier may come true by whoever raises it, and not by those who wait here alone.
+        // Any thread may raise the frontier and thereby free memory, so a stalemate of the waiting threads proves
+        // nothing.
         let stalemate = config.stalemate.filter(|_| timing_counter.is_none());
         let retry = AllocatorRetry::with_stalemate(stalemate);
         let state = State {
@@ -98,26 +99,26 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
     }
 
-    /// How the pool behaves.
+    /// Returns the configuration.
     #[must_use]
     pub const fn config(&self) -> &PoolConfig<P::Options> {
         &self.config
     }
 
-    /// What counts the pool's frees, so that their memory waits for the frontier. `None` if the configuration names
-    /// nothing, and in pools whose policy knows no counts: there memory is free at once, whatever was configured.
+    /// Returns the counter that delays the reuse of freed memory until the frontier. `None` without one in the
+    /// configuration, and if the policy does not support counts: freed memory is then reusable immediately.
     #[must_use]
     pub const fn timing_counter(&self) -> Option<&Arc<TimingCounter>> {
         self.timing_counter.as_ref()
     }
 
-    /// The calling thread's number, unless it comes from a call into the source that this pool is making.
+    /// Returns the number of the calling thread, unless it calls back from a source that this pool is calling.
     #[inline]
     fn enter(&self) -> Option<ThreadNumber> {
         self.reentrancy.enter()
     }
 
-    /// The block, if there are no caches and a free chunk fits as things stand.
+    /// Allocates the block if there are no caches and a free chunk fits.
     fn allocate_at_once(&self, request: &Request<'_>) -> Option<Block> {
         if request.bytes == 0 || !request.alignment.is_power_of_two() {
             return None;
@@ -126,17 +127,17 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return None;
         }
         let thread = self.enter()?;
-        let need = placement_request(request, None);
+        let placement = placement_request(request, None);
         let state = &mut *self.state.lock();
         if state.users.is_other(thread) {
             self.note(state, thread);
         }
         state.policy.merge_ripe(self.frontier.get());
-        let place = state.policy.place(&need)?;
-        Some(state.accounts.open(place, need.bytes, request.tag))
+        let place = state.policy.place(&placement)?;
+        Some(state.accounts.open(place, placement.bytes, request.tag))
     }
 
-    // Apart from the callers, which then need not have the retry at hand: it is called at changes of threads alone.
+    // Out of line, because it runs only when the thread changes: callers then need no register for the retry.
     #[cold]
     #[inline(never)]
     fn note(&self, state: &mut State<P>, thread: ThreadNumber) {
@@ -149,8 +150,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         state.users.note_free(thread, &mut state.accounts, &self.retry);
     }
 
-    /// Only the empty block has no number and may be given back: that frees nothing, but wakes those who wait, as
-    /// upstream.
+    /// Only the empty block has no number. Freeing it frees nothing, but wakes waiters, as upstream.
     #[cold]
     fn deallocate_unnumbered(&self, block: Block) -> Result<(), BlockError> {
         if block == Block::EMPTY {
@@ -160,42 +160,43 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.of_block(&block, (), |_, _| ())
     }
 
-    /// The figures now, but for the waits. The caller holds the pool's lock and that of no cache.
+    /// Returns the current figures without the waits. The caller holds the pool's lock and no cache's lock.
     fn stats_of(&self, state: &State<P>) -> Stats {
         self.stats_with(state, self.figures_of(state))
     }
 
-    /// These figures, with those that the pool and its policy know.
+    /// Completes these figures with those of the pool and its policy.
     fn stats_with(&self, state: &State<P>, figures: Stats) -> Stats {
         Stats { bytes_limit: Some(self.config.limit), ..state.stats(figures) }
     }
 }
 
-/// What a request asks of a policy.
+/// Converts a request for the policy.
 #[inline]
 const fn placement_request(request: &Request<'_>, freed_before: Option<u64>) -> PlacementRequest {
-    let mut need = PlacementRequest::new(request.bytes).with_alignment(request.alignment);
-    need.freed_before = freed_before;
-    need
+    let mut placement = PlacementRequest::new(request.bytes).with_alignment(request.alignment);
+    placement.freed_before = freed_before;
+    placement
 }
 
 impl<P: Policy> State<P> {
-    /// Finds room for a request and opens its account.
-    fn allocate(&mut self, need: &PlacementRequest, tag: Tag) -> Option<Block> {
-        let place = self.policy.place(need)?;
-        Some(self.accounts.open(place, need.bytes, tag))
+    /// Places a request and opens its account.
+    fn allocate(&mut self, request: &PlacementRequest, tag: Tag) -> Option<Block> {
+        let place = self.policy.place(request)?;
+        Some(self.accounts.open(place, request.bytes, tag))
     }
 
-    /// The place of the live block that a block says it is.
+    /// Returns the placement of a live block.
     fn live(&self, block: &Block) -> Result<Placement, BlockError> {
         self.accounts.live(block)?;
-        // A slot with an account holds a block: if the policy cannot say so, it has lost it.
+        // A slot with an account holds a block. If the policy does not know it, its records are damaged.
         let place = self.policy.placed(block.chunk).ok_or(BlockError::Damaged { block: *block })?;
         let same = place.address == block.address && place.bytes == block.bytes;
         if same { Ok(place) } else { Err(BlockError::Unknown { block: *block }) }
     }
 
-    /// The same without the reason why there is none: an error is written to memory, and then so is what comes in its place.
+    /// Returns the placement without a reason for failure. Returning an error through memory would slow the success
+    /// path.
     #[inline]
     fn find_live(&self, block: &Block) -> Option<Placement> {
         self.accounts.find(block)?;
@@ -209,7 +210,7 @@ impl<P: Policy> State<P> {
         self.live(block).err().unwrap_or(BlockError::Unknown { block: *block })
     }
 
-    /// Takes the block at `place` back.
+    /// Frees the block at `place`.
     #[inline(always)]
     fn free(&mut self, place: Placement, freed_at: u64) -> Result<(), NotLive> {
         self.policy.free(place.slot, freed_at)?;
@@ -224,7 +225,7 @@ impl<P: Policy> State<P> {
         Ok(self.accounts.block(place))
     }
 
-    /// These figures, with those that the policy knows.
+    /// Completes these figures with those of the policy.
     fn stats(&self, figures: Stats) -> Stats {
         Stats {
             largest_free_block_bytes: self.policy.largest_free_bytes(),
@@ -246,15 +247,15 @@ impl<P: ConfiguredPolicy> Drop for PolicyAllocator<P> {
     fn drop(&mut self) {
         let state = self.state.lock();
         for span in state.policy.regions() {
-            // SAFETY: the policy goes with the pool. Blocks are promised to be valid no longer than the pool lives.
+            // SAFETY: the policy is dropped with the pool, and blocks are valid only while the pool lives.
             unsafe { self.give_back(&state, span) };
         }
     }
 }
 
-// SAFETY: blocks are places in regions that the source promised to be valid memory of its kind, and initialised if the
-// host can read it; `extend` checks that regions stay within the address space. A `ConfiguredPolicy` promises that
-// places lie within regions, are aligned as asked, and overlap no other place that was not freed.
+// SAFETY: blocks are placements in regions, which the source guarantees to be valid memory of its kind, initialized if
+// the host can read it. `extend` checks that regions stay within the address space. A `ConfiguredPolicy` guarantees
+// that placements lie within regions, have the requested alignment, and overlap no other live placement.
 unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     fn name(&self) -> &str {
         &self.name

@@ -1,4 +1,4 @@
-//! How a pool behaves.
+//! The configuration of a pool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use super::growth::GrowthRule;
 use crate::base::units::{Bytes, MIB};
 use crate::policy::GRANULE;
 
-/// The first region that a growing pool takes, as upstream.
+/// The first region of a growing pool, as upstream.
 const FIRST_REGION: u64 = 2 * MIB;
 
 /// How long a request waits for frees, as upstream.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a [`PolicyAllocator`](super::PolicyAllocator) behaves: what all pools can be told, and the `options` of its
+/// The configuration of a [`PolicyAllocator`](super::PolicyAllocator): settings of all pools, and the `options` of its
 /// policy.
 ///
 /// ```
@@ -42,8 +42,8 @@ pub struct PoolConfig<O> {
 }
 
 impl<O> PoolConfig<O> {
-    /// A pool of at most `limit` bytes with these options of its policy: grows from 2 MiB by doubling, gives
-    /// idle regions back when that makes room for a larger one, and waits up to 10 s for frees.
+    /// Creates a pool of at most `limit` bytes with these policy options. It grows from 2 MiB by doubling, returns idle
+    /// regions to make room for a larger one, and waits up to 10 s for frees.
     #[must_use]
     pub const fn with_options(limit: Bytes, options: O) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl<O> PoolConfig<O> {
         }
     }
 
-    /// The same pool over another policy, with these options of that.
+    /// Replaces the policy and its options.
     #[must_use]
     pub fn with_policy<Q>(self, options: Q) -> PoolConfig<Q> {
         PoolConfig {
@@ -83,13 +83,13 @@ impl<O> PoolConfig<O> {
         }
     }
 
-    /// What was chosen of the policy.
+    /// Returns the options of the policy.
     #[must_use]
     pub const fn options(&self) -> &O {
         &self.options
     }
 
-    /// Sets the limit and forgets the [origin](Self::with_limit_origin) of the limit before.
+    /// Sets the limit and clears its [origin](Self::with_limit_origin).
     #[must_use]
     pub fn with_limit(mut self, limit: Bytes) -> Self {
         self.limit = limit.0;
@@ -97,165 +97,169 @@ impl<O> PoolConfig<O> {
         self
     }
 
-    /// Says where the limit comes from, for out-of-memory reports: `"24.00 GiB of physical memory"`.
+    /// Sets the origin of the limit for out-of-memory reports, such as `"24.00 GiB of physical memory"`.
     #[must_use]
     pub fn with_limit_origin(mut self, origin: impl Into<Arc<str>>) -> Self {
         self.limit_origin = Some(origin.into());
         self
     }
 
-    /// Whether the pool takes memory as it needs it. If not, the first request takes one region of the whole limit,
-    /// or as much of it as the source gives.
+    /// Sets whether the pool grows on demand. If not, the first request takes one region of the whole limit, or as much
+    /// of it as the source provides.
     #[must_use]
     pub const fn with_allow_growth(mut self, allow: bool) -> Self {
         self.allow_growth = allow;
         self
     }
 
-    /// How large the regions of a growing pool are, from the second on.
+    /// Sets the size rule for regions of a growing pool, from the second on.
     #[must_use]
     pub const fn with_growth(mut self, rule: GrowthRule) -> Self {
         self.growth = rule;
         self
     }
 
-    /// The size of a growing pool's first region.
+    /// Sets the size of a growing pool's first region.
     #[must_use]
     pub const fn with_first_region(mut self, bytes: Bytes) -> Self {
         self.first_region = if bytes.0 < GRANULE { GRANULE } else { bytes.0 };
         self
     }
 
-    /// Whether idle regions are given back when a larger one could then be taken.
+    /// Sets whether the pool returns idle regions to make room for a larger one.
     #[must_use]
     pub const fn with_garbage_collection(mut self, collect: bool) -> Self {
         self.garbage_collection = collect;
         self
     }
 
-    /// Whether idle regions are given back before a new one is taken in their place, which is as large as the growth rule
-    /// says, whatever they were together. So the pool comes to have larger regions, and holds no memory in regions that
-    /// are too small: each that was given back was smaller than the one that replaces it, so this comes to an end.
-    /// Does nothing over a source that joins adjacent regions. See [`GrowthRule`] for what it is worth.
+    /// Sets whether the pool returns idle regions before it takes a new one. The growth rule alone sets the size of the
+    /// new region, whatever the size of the returned ones. The pool thus replaces small regions by larger ones; each
+    /// replacement is larger, so this terminates. Has no effect over a source that merges adjacent regions.
+    /// [`GrowthRule`] lists measurements.
     #[must_use]
     pub const fn with_region_merging(mut self, merge: bool) -> Self {
         self.region_merging = merge;
         self
     }
 
-    /// Whether requests wait for frees at all.
+    /// Sets whether requests wait for frees.
     #[must_use]
     pub const fn with_retry(mut self, retry: bool) -> Self {
         self.retry = retry;
         self
     }
 
-    /// How long a request waits for frees before it fails.
+    /// Sets how long a request waits for frees before it fails.
     #[must_use]
     pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
         self.retry_timeout = timeout;
         self
     }
 
-    /// Refuses a request before its time is over when nobody is left who could free: once every thread that took memory from
-    /// the pool, and has not ended, has waited in it for so long, the oldest request makes its last attempt; the others wait
-    /// on, for what the thread of that one may then free. Without this, which is the default and as upstream, each of them
-    /// waits until its own time is over.
+    /// Lets a request fail early when no thread is left that could free. By default, and upstream, each request waits
+    /// for its full time.
     ///
-    /// A thread that only frees is known from its first free on. Until then it does not count, and a request that it
-    /// would have served may be refused: [expect it](crate::ExpectedFrees), or leave this out. It never comes to that after a
-    /// thread has freed that took nothing, while something is live that a thread took which has ended, since somebody else
-    /// has it, after more than 64 threads at a time, with a [timing counter](Self::with_timing_counter), or below a
-    /// [`StreamAllocator`](crate::StreamAllocator), which waits in the pool's place and has
-    /// [the same choice](crate::StreamAllocator::with_stalemate_after); a registry hands this one on to it.
+    /// Once every living thread that allocated from the pool has waited in it for `time`, the oldest request makes its
+    /// last attempt. The others continue to wait for memory that its thread may then free.
+    ///
+    /// A thread that only frees becomes known with its first free. Until then a request that it would serve may fail
+    /// early: [announce such threads](crate::ExpectedFrees), or do not enable this. A stalemate is never assumed
+    ///
+    /// - after a thread has freed a block that it did not allocate,
+    /// - while a block of an ended thread is live, because another thread owns it,
+    /// - after more than 64 simultaneous threads,
+    /// - with a [timing counter](Self::with_timing_counter),
+    /// - below a [`StreamAllocator`](crate::StreamAllocator), which waits in the pool's place and has [the same
+    ///   setting](crate::StreamAllocator::with_stalemate_after). A registry passes this one on to it.
     #[must_use]
     pub const fn with_stalemate_after(mut self, time: Duration) -> Self {
         self.stalemate = Some(time);
         self
     }
 
-    /// Marks every free with the counter's next count; the memory joins its neighbours, and goes back to the source,
-    /// only once [`set_safe_frontier`](crate::Upkeep::set_safe_frontier) has passed that count.
+    /// Marks each free with the next count of the counter. The memory is merged and returned to the source only once
+    /// [`set_safe_frontier`](crate::Upkeep::set_safe_frontier) has passed that count.
     ///
-    /// For policies that [support counts](crate::Capabilities::supports_counts): of those here [`Bfc`](crate::Bfc) alone. Pools of all
-    /// others leave the counter out, as [`PolicyAllocator::timing_counter`](crate::PolicyAllocator::timing_counter) then says,
-    /// and a registry refuses to make them with one: [`PoolError::NoCounts`](crate::PoolError).
+    /// Requires a policy that [supports counts](crate::Capabilities::supports_counts): here only [`Bfc`](crate::Bfc).
+    /// Other pools ignore the counter; [`PolicyAllocator::timing_counter`](crate::PolicyAllocator::timing_counter) then
+    /// returns `None`. A registry fails with [`PoolError::NoCounts`](crate::PoolError) instead.
     #[must_use]
     pub fn with_timing_counter(mut self, counter: Arc<TimingCounter>) -> Self {
         self.timing_counter = Some(counter);
         self
     }
 
-    /// Lets threads take and free blocks that are not large without the pool's lock, through caches; off by default.
+    /// Enables thread caches, which serve small blocks without the pool's lock; off by default.
     ///
-    /// What stays exact, at whatever moment one asks: bytes and allocations in use, by owner and category too, and what
-    /// is said of a block that is stale, foreign or made up. A block in a cache is free memory. What changes:
-    /// - Addresses depend on which thread did what when. A single thread still gets the same ones every time.
-    /// - The peak of the bytes in use counts cached bytes as in use at that moment: an upper bound, and never below the
-    ///   bytes in use. The peaks of owners are upper bounds too. Clearing the figures empties the caches.
-    /// - [`Stats::largest_free_block_bytes`](crate::Stats) leaves out cached blocks and what they would join to.
+    /// Exact at any moment: bytes and allocations in use, by owner and category, and the detection of stale, foreign
+    /// and invalid blocks. A cached free block counts as free memory. The changes:
+    /// - Addresses depend on the interleaving of threads. A single thread still gets the same addresses every time.
+    /// - The peak of the bytes in use counts cached bytes as in use at that moment: an upper bound. Peaks of owners are
+    ///   upper bounds too. Resetting the figures empties the caches.
+    /// - [`Stats::largest_free_block_bytes`](crate::Stats) excludes cached blocks and the chunks that they would merge
+    ///   into.
     ///
-    /// The caches are emptied before the pool grows, before it gives back idle regions and before it refuses a request;
-    /// while a request waits, no free goes to a cache. Requests pass the caches by if they ask for more than 256 bytes of
-    /// alignment or for memory freed before a count. No caches are made with a
-    /// [timing counter](Self::with_timing_counter), and by policies that do not
-    /// [support them](crate::Capabilities::supports_caches): of those here, all but [`Bfc`](crate::Bfc).
+    /// The pool empties the caches before it grows, before it returns idle regions and before a request fails. While a
+    /// request waits, frees bypass the caches. Requests bypass them if they require an alignment above 256 bytes or
+    /// memory freed before a count. Pools with a [timing counter](Self::with_timing_counter) have no caches. Neither do
+    /// policies without [support for them](crate::Capabilities::supports_caches): here, all except [`Bfc`](crate::Bfc).
     #[must_use]
     pub const fn with_thread_cache(mut self, cache: ThreadCache) -> Self {
         self.thread_cache = Some(cache);
         self
     }
 
-    /// Without caches by thread, which is the default.
+    /// Disables thread caches, which is the default.
     #[must_use]
     pub const fn without_thread_cache(mut self) -> Self {
         self.thread_cache = None;
         self
     }
 
-    /// The caches chosen, if any.
+    /// Returns the cache options, if enabled.
     #[must_use]
     pub const fn thread_cache(&self) -> Option<ThreadCache> {
         self.thread_cache
     }
 
-    /// The most the pool may take from its source.
+    /// Returns the most bytes that the pool may reserve.
     #[must_use]
     pub const fn limit(&self) -> Bytes {
         Bytes(self.limit)
     }
 
-    /// Where the limit comes from, if that is known.
+    /// Returns the origin of the limit, if known.
     #[must_use]
     pub const fn limit_origin(&self) -> Option<&Arc<str>> {
         self.limit_origin.as_ref()
     }
 
-    /// Whether the pool takes memory as it needs it.
+    /// Whether the pool grows on demand.
     #[must_use]
     pub const fn allow_growth(&self) -> bool {
         self.allow_growth
     }
 
-    /// The size of a growing pool's first region.
+    /// Returns the size of a growing pool's first region.
     #[must_use]
     pub const fn first_region(&self) -> Bytes {
         Bytes(self.first_region)
     }
 
-    /// How large the regions of a growing pool are.
+    /// Returns the size rule for regions of a growing pool.
     #[must_use]
     pub const fn growth(&self) -> GrowthRule {
         self.growth
     }
 
-    /// Whether idle regions are given back before a new one is taken in their place.
+    /// Whether the pool returns idle regions before it takes a new one.
     #[must_use]
     pub const fn region_merging(&self) -> bool {
         self.region_merging
     }
 
-    /// Whether idle regions are given back when a larger one could then be taken.
+    /// Whether the pool returns idle regions to make room for a larger one.
     #[must_use]
     pub const fn garbage_collection(&self) -> bool {
         self.garbage_collection
@@ -267,34 +271,34 @@ impl<O> PoolConfig<O> {
         self.retry
     }
 
-    /// What counts the frees, if anything does.
+    /// Returns the timing counter, if any.
     #[must_use]
     pub const fn timing_counter(&self) -> Option<&Arc<TimingCounter>> {
         self.timing_counter.as_ref()
     }
 
-    /// After how long without anybody left who could free a request is refused, if ever.
+    /// Returns the time after which a request fails if no thread is left that could free.
     #[must_use]
     pub const fn stalemate_after(&self) -> Option<Duration> {
         self.stalemate
     }
 
-    /// How long a request waits for frees, if it does.
+    /// Returns how long a request waits for frees, if it does.
     #[must_use]
     pub const fn retry_timeout(&self) -> Duration {
         self.retry_timeout
     }
 }
 
-/// `fraction` of `bytes`, rounded down and saturating; the fraction is above 0.
+/// Returns `fraction` of `bytes`, rounded down and saturating. The fraction is positive.
 pub(crate) fn fraction_of(bytes: u64, fraction: f64) -> u64 {
     (bytes as f64 * fraction) as u64
 }
 
-/// A share of memory that is not a finite number above 0.
+/// An invalid share of memory: not a finite number above 0.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("{fraction} is not a share of memory: expected a finite number above 0")]
 pub struct FractionError {
-    /// The fraction given.
+    /// The invalid fraction.
     pub fraction: f64,
 }

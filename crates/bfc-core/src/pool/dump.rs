@@ -1,5 +1,5 @@
-//! A pool as text: one line of occupancy, and the memory log.
-//! Source of what they show: `RenderOccupancy` and `DumpMemoryLog` of upstream.
+//! Text views of a pool: one line of occupancy, and the memory log. Source of the contents: upstream's
+//! `RenderOccupancy` and `DumpMemoryLog`.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -13,7 +13,7 @@ use crate::policy::bfc::bin_of;
 /// Characters in the picture of a pool.
 const RESOLUTION: usize = 100;
 
-/// What there is to draw and to tell.
+/// The pool's state to draw and describe.
 #[derive(Debug)]
 pub(super) struct PoolContents {
     pub(super) regions: Vec<Span>,
@@ -21,9 +21,8 @@ pub(super) struct PoolContents {
 }
 
 impl PoolContents {
-    /// The pool as [`RESOLUTION`] characters over all regions, one after the other: `*` bytes asked for, `x` bytes
-    /// granted beyond that, `_` free. A character shows what was drawn over it last: requests over waste, later chunks
-    /// over earlier ones.
+    /// Draws the pool as [`RESOLUTION`] characters over all regions: `*` requested bytes, `x` rounding, `_` free bytes.
+    /// Where items share a character, requests hide rounding, and later chunks hide earlier ones.
     pub(super) fn render_occupancy(&self) -> String {
         let total: u64 = self.regions.iter().map(|region| region.bytes).sum();
         if total == 0 {
@@ -48,7 +47,7 @@ impl PoolContents {
         picture.iter().map(|&mark| char::from(mark)).collect()
     }
 
-    /// Everything there is to know after a request for `rounded` bytes failed. Ends with the figures in `stats`.
+    /// Describes the pool after a failed request for `rounded` bytes. Ends with the figures in `stats`.
     pub(super) fn memory_log(&self, name: &str, rounded: u64, stats: &Stats) -> String {
         let mut log = String::new();
         // Writing to a string cannot fail.
@@ -95,7 +94,7 @@ impl PoolContents {
         Ok(())
     }
 
-    /// The free chunks of the bin that the request falls into, which were all too small or out of line.
+    /// Lists the free chunks in the bin of the request, which were too small or misaligned.
     fn write_bin_of(&self, log: &mut String, rounded: u64) -> fmt::Result {
         let bin = bin_of(rounded);
         writeln!(log, "free chunks of bin {bin}, which {} falls into:", Bytes(rounded))?;
@@ -106,10 +105,10 @@ impl PoolContents {
             let Some(chunk) = self.chunks.get(place).filter(in_bin) else { continue };
             write!(log, "  {:#x}  {}", chunk.address, Bytes(chunk.bytes))?;
             let before = place.checked_sub(1).and_then(|place| self.chunks.get(place));
-            for (side, neighbour) in [("after", before), ("before", self.chunks.get(place + 1))] {
-                if let Some(neighbour) = neighbour.filter(|neighbour| neighbour.region == chunk.region) {
-                    let state = if neighbour.in_use() { "in use" } else { "free" };
-                    write!(log, ", {side} {} {state}", Bytes(neighbour.bytes))?;
+            for (side, neighbor) in [("after", before), ("before", self.chunks.get(place + 1))] {
+                if let Some(neighbor) = neighbor.filter(|neighbor| neighbor.region == chunk.region) {
+                    let state = if neighbor.in_use() { "in use" } else { "free" };
+                    write!(log, ", {side} {} {state}", Bytes(neighbor.bytes))?;
                 }
             }
             writeln!(log)?;
@@ -130,7 +129,7 @@ impl PoolContents {
         Ok(())
     }
 
-    /// The chunks in use, counted by size.
+    /// Lists the chunks in use by size.
     fn write_sizes(&self, log: &mut String) -> fmt::Result {
         let mut sizes = BTreeMap::<u64, u64>::new();
         for chunk in self.chunks.iter().filter(|chunk| chunk.in_use()) {
@@ -148,7 +147,7 @@ fn write_chunk(log: &mut String, chunk: &ChunkInfo) -> fmt::Result {
     write!(log, "  {:#x}  {:>12}  ", chunk.address, Bytes(chunk.bytes))?;
     if chunk.in_use() {
         let (owner, category) = (chunk.tag.owner, chunk.tag.category.name());
-        writeln!(log, "in use, {} asked for by {owner} as {category}", Bytes(chunk.requested))
+        writeln!(log, "in use, {} requested by {owner} as {category}", Bytes(chunk.requested))
     } else if chunk.freed_at > 0 {
         writeln!(log, "free since count {}", chunk.freed_at)
     } else {

@@ -1,13 +1,13 @@
-//! Frees that become reusable later.
+//! The timing counter and the safe frontier, which delay the reuse of freed memory.
 //!
-//! Memory freed while a device still works on it may be handed at once to work that comes after on the same stream, but
-//! not to anyone else. So with a timing counter every freed chunk bears the count of its free, and stays apart from its
-//! neighbours until the safe frontier, the count up to which all work has ended, has passed it.
-//! Source: TensorFlow's timestamped allocator (`SharedCounter`, `SetSafeFrontier`, `MergeTimestampedChunks`).
+//! Later work on the same stream may reuse memory that a device still works on; other work may not. With a timing
+//! counter, each freed chunk carries the count of its free. It is merged only after the safe frontier has passed that
+//! count: the count up to which all work has ended. Source: TensorFlow's timestamped allocator (`SharedCounter`,
+//! `SetSafeFrontier`, `MergeTimestampedChunks`).
 
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts the frees of one or several pools, from 1 upward: upstream's `SharedCounter`.
+/// A counter of frees for one or several pools, from 1 on: upstream's `SharedCounter`.
 ///
 /// ```
 /// use bfc_core::TimingCounter;
@@ -18,27 +18,27 @@ use crate::base::sync::atomic::{AtomicU64, Ordering};
 pub struct TimingCounter(AtomicU64);
 
 impl TimingCounter {
-    /// Counts one further and returns the new count, which no other call returns.
+    /// Increments the counter and returns the new count, which is unique.
     pub fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The count returned last; 0 before the first.
+    /// Returns the last count; 0 before the first.
     #[must_use]
     pub fn current(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// The count below which every free is reusable by anyone. Only ever rises.
+/// The count up to which all frees are reusable. It only rises.
 ///
-/// It is raised outside the pool's lock, so it takes part in the order by which a waiter and a free see each other (see
-/// [`AllocatorRetry`](crate::AllocatorRetry)): hence sequential consistency.
+/// It is raised outside the pool's lock, but takes part in the order of waiters and frees (see
+/// [`AllocatorRetry`](crate::AllocatorRetry)). It is therefore sequentially consistent.
 #[derive(Debug, Default)]
 pub(crate) struct SafeFrontier(AtomicU64);
 
 impl SafeFrontier {
-    /// Raises the frontier to `count`; whether it was below before.
+    /// Raises the frontier to `count`. Returns whether it rose.
     pub(crate) fn advance(&self, count: u64) -> bool {
         self.0.fetch_max(count, Ordering::SeqCst) < count
     }

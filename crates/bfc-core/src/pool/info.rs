@@ -1,4 +1,4 @@
-//! What a pool says of its inside: its chunks in the order of their addresses, and its bins.
+//! The contents of a pool: its chunks in order of address, and its bins.
 
 use crate::accounting::accounts::Accounts;
 use crate::base::ledger::Tag;
@@ -9,26 +9,26 @@ use crate::policy::bfc::{BIN_COUNT, bin_floor, bin_of};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChunkInfo {
-    /// Which region it lies in, counted in the order of addresses.
+    /// The index of its region, in order of address.
     pub region: usize,
-    /// Where it starts.
+    /// Its address.
     pub address: u64,
-    /// How long it is, in bytes.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// Bytes asked for; 0 while free.
+    /// The requested bytes; 0 while free.
     pub requested: u64,
-    /// The allocation that holds it; 0 while free.
+    /// The number of its allocation; 0 while free.
     pub id: u64,
-    /// What it is charged to; the default while free.
+    /// The owner and category to charge; the default while free.
     pub tag: Tag,
-    /// The timing counter when it was freed; 0 if anyone may use its memory, and while in use.
+    /// The timing counter at its free; 0 if the memory is reusable, and while in use.
     pub freed_at: u64,
     /// The bin of its size.
     pub bin: usize,
 }
 
 impl ChunkInfo {
-    /// Whether an allocation holds it.
+    /// Whether the chunk is in use.
     #[inline]
     #[must_use]
     pub const fn in_use(&self) -> bool {
@@ -36,7 +36,7 @@ impl ChunkInfo {
     }
 }
 
-/// One size class of a pool, over all chunks, in use and free: upstream's `get_bin_debug_info`. All sizes in bytes.
+/// One size class of a pool, over all chunks: upstream's `get_bin_debug_info`. All sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BinInfo {
@@ -44,19 +44,19 @@ pub struct BinInfo {
     pub lower_bound: u64,
     /// Bytes of all chunks of the class.
     pub bytes: u64,
-    /// Bytes of those in use.
+    /// Bytes of the chunks in use.
     pub bytes_in_use: u64,
-    /// Bytes asked for by those in use.
+    /// Requested bytes of the chunks in use.
     pub requested_in_use: u64,
-    /// How many chunks there are of the class.
+    /// The number of chunks.
     pub chunks: u64,
-    /// How many of them are in use.
+    /// The number of chunks in use.
     pub chunks_in_use: u64,
 }
 
-/// The chunks of a policy, with their accounts.
+/// Lists the chunks of a policy, with their accounts.
 pub(super) fn chunk_infos(policy: &dyn Policy, accounts: &Accounts) -> Vec<ChunkInfo> {
-    // A free chunk for each live one, and one more for each of a few regions.
+    // Reserve space for a free chunk per live one, plus one for each of a few regions.
     let mut chunks = Vec::with_capacity(2 * accounts.figures.live_allocs as usize + 4);
     policy.visit(&mut |piece| {
         let account = piece.slot.and_then(|slot| accounts.by_slot.get(slot as usize)).copied();
@@ -75,7 +75,7 @@ pub(super) fn chunk_infos(policy: &dyn Policy, accounts: &Accounts) -> Vec<Chunk
     chunks
 }
 
-/// The size classes of these chunks, from the smallest up.
+/// Computes the size classes of these chunks, in ascending order.
 pub(super) fn bin_infos(chunks: &[ChunkInfo]) -> [BinInfo; BIN_COUNT] {
     let mut bins = [BinInfo::default(); BIN_COUNT];
     for (index, bin) in bins.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! The rules that hold of a pool between any two calls, and one checker for all of them.
+//! The invariants of a pool between calls, and their checker.
 
 use std::collections::HashSet;
 
@@ -8,32 +8,32 @@ use crate::accounting::accounts::Accounts;
 use crate::base::ledger::{Category, Tag};
 use crate::policy::Policy;
 
-/// What holds of every pool between any two calls. [`InvariantError::rule`] is an index into this list.
+/// The rules that hold for every pool between calls. [`InvariantError::rule`] is an index into this list.
 pub const INVARIANTS: [&str; 10] = [
     "the policy's own rules hold",
     "the chunks of each region lie in it, in order, without gap or overlap",
-    "a live block has a number of its own that was given out, and at least one and at most all of its bytes asked for; \
-     a slot without one has no account",
+    "a live block has a unique issued number, and between one and all of its bytes are requested; a slot without a \
+     live block has no account",
     "the figures for bytes in use, bytes requested and live allocations are the sums over the live blocks",
     "the ledger holds, by owner and by category, exactly the bytes of the live blocks",
     "the bytes reserved are the sum over the regions",
     "no peak is below its figure, and the largest allocation is within the peak of the bytes in use",
     "the index by address, once made, holds exactly the live blocks",
-    "the pool holds no more than its limit, unless the source delivered more than it was asked for",
-    "the blocks of a cache are live in the policy, in no other account, and each is in use or kept once, by its size",
+    "the pool reserves at most its limit, unless the source delivered more than requested",
+    "the blocks of a cache are live in the policy and in no other account; each is in use or free once, by its size",
 ];
 
-/// A rule of [`INVARIANTS`] that does not hold: a fault in the allocator, or in a source that broke its promises.
+/// A violated rule of [`INVARIANTS`]: a fault of the allocator, or a source that broke its contract.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rule {rule} does not hold ({}): {detail}", INVARIANTS[*rule])]
 pub struct InvariantError {
-    /// Which rule, as an index into [`INVARIANTS`].
+    /// The rule, as an index into [`INVARIANTS`].
     pub rule: usize,
-    /// Where it fails.
+    /// The place of the violation.
     pub detail: String,
 }
 
-/// Fails unless `holds`; the detail is only written down on failure.
+/// Fails unless `holds`. Formats the detail only on failure.
 #[inline]
 pub(super) fn ensure(
     rule: usize,
@@ -43,8 +43,8 @@ pub(super) fn ensure(
     if holds { Ok(()) } else { Err(InvariantError { rule, detail: detail() }) }
 }
 
-/// Checks every rule but the last on accounts that include those of the caches. `cached` are the slots that a cache
-/// keeps free; `limit` is the most that the pool may hold, if anything bounds it.
+/// Checks every rule but the last on accounts that include those of the caches. `cached` are the slots that caches keep
+/// free; `limit` is the most that the pool may reserve, if limited.
 pub(super) fn check(
     policy: &dyn Policy,
     accounts: &Accounts,
@@ -104,7 +104,8 @@ fn check_accounts(
     for (slot, (account, &holds_block)) in accounts.by_slot.iter().zip(&holds_block).enumerate() {
         let sound = if holds_block {
             numbers.push(account.allocation);
-            (accounts.gave(account.allocation) || is_of_cache(account.allocation)) && account.requested > 0
+            (accounts.has_issued(account.allocation) || is_of_cache(account.allocation))
+                && account.requested > 0
         } else {
             account.allocation == 0 && account.requested == 0 && account.tag == Tag::default()
         };
@@ -121,7 +122,7 @@ fn check_accounts(
     Ok(())
 }
 
-/// Those that an allocation holds.
+/// Returns the chunks in use.
 fn live_chunks(chunks: &[ChunkInfo]) -> impl Iterator<Item = &ChunkInfo> {
     chunks.iter().filter(|chunk| chunk.in_use())
 }
@@ -147,7 +148,7 @@ fn check_figures(
 }
 
 fn check_ledger(accounts: &Accounts, chunks: &[ChunkInfo]) -> Result<(), InvariantError> {
-    // By the owner's index.
+    // Sums by the owner's index.
     let mut owners: Vec<u64> = Vec::new();
     let mut categories = [0; Category::COUNT];
     for chunk in live_chunks(chunks) {

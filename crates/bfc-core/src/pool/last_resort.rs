@@ -1,7 +1,7 @@
-//! What can still be done when memory is out, and who is told when it cannot.
+//! Callbacks at out-of-memory: rescuers that may free memory, and observers that are notified of failures.
 //!
-//! Source of the idea: RMM's failure callback (free something, say whether to try again), which has no bound, and PyTorch's
-//! observers of out-of-memory, which only look.
+//! Sources of the idea: RMM's failure callback, which may free memory and request a retry without a bound, and
+//! PyTorch's out-of-memory observers, which only watch.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,19 +12,19 @@ use crate::allocator::oom::OomReport;
 use crate::base::memory::Block;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 
-/// How often a request is made again by default.
+/// The default bound on retries of a request.
 const RETRIES: u32 = 4;
 
-/// Frees memory for a request that is about to fail; whether it did, so that trying again makes sense.
+/// Frees memory for a request that is about to fail. Returns whether a retry makes sense.
 type Rescuer = dyn Fn(&OomReport) -> bool + Send + Sync;
 
-/// Looks at a request that has failed.
+/// Observes a failed request.
 type Observer = dyn Fn(&OomReport) + Send + Sync;
 
-/// Those to be asked before a request for memory fails, and those to be told when it has.
+/// The rescuers and observers of requests that run out of memory.
 ///
-/// Both are called without any lock of the pools, so they may allocate and free. What is refused while one of them runs, on
-/// the same thread, fails at once: nobody is asked about it, and nobody is told. So nothing runs in circles.
+/// Both are called without any lock of the pools, so they may allocate and free. A request that fails on the same
+/// thread during a callback fails immediately, without further callbacks. Callbacks therefore cannot recurse.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -59,7 +59,7 @@ thread_local! {
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks the thread as in a callback, until dropped.
+/// Marks this thread as in a callback until dropped.
 struct Busy;
 
 impl Busy {
@@ -81,7 +81,7 @@ impl Default for LastResort {
 }
 
 impl LastResort {
-    /// Nobody to be asked or told; at most four retries of a request.
+    /// Creates a value without callbacks, with at most four retries of a request.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -93,55 +93,55 @@ impl LastResort {
         }
     }
 
-    /// The same with at most so many retries of a request.
+    /// Creates a value without callbacks, with at most this many retries of a request.
     #[must_use]
     pub const fn with_retries(mut self, retries: u32) -> Self {
         self.retries = retries;
         self
     }
 
-    /// Asks `rescuer` when a request is about to fail. It may give memory back, by dropping what it can do without; if it
-    /// answers yes, the request is made again. The last one that was added is asked first, and those before it only if it
-    /// says no.
+    /// Adds a rescuer for requests that are about to fail. It may free memory by dropping what it can spare; if it
+    /// returns true, the request is retried. The rescuer added last is called first, and earlier ones only if it
+    /// returns false.
     pub fn before_giving_up(&self, rescuer: impl Fn(&OomReport) -> bool + Send + Sync + 'static) {
         self.rescuers.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(rescuer));
     }
 
-    /// Tells `observer` of each request that has failed: once, whatever was tried before.
+    /// Adds an observer, which is called once for each failed request, after all retries.
     pub fn on_failure(&self, observer: impl Fn(&OomReport) + Send + Sync + 'static) {
         self.observers.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(observer));
     }
 
-    /// Forgets all who were to be asked or told.
+    /// Removes all rescuers and observers.
     pub fn clear(&self) {
         let rescuers = std::mem::take(&mut *self.rescuers.write().unwrap_or_else(PoisonError::into_inner));
         let observers = std::mem::take(&mut *self.observers.write().unwrap_or_else(PoisonError::into_inner));
-        // Without the locks: what the callbacks hold may allocate or register callbacks when it is dropped.
+        // Dropped without the locks: the callbacks' captures may allocate or register callbacks on drop.
         drop((rescuers, observers));
     }
 
-    /// How many requests found memory after all.
+    /// Returns the number of requests that succeeded after a rescue.
     #[must_use]
     pub fn rescued(&self) -> u64 {
         self.rescued.load(Ordering::Relaxed)
     }
 
-    /// How many requests failed for want of memory.
+    /// Returns the number of requests that failed.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Calls `attempt`, and again after each time that somebody has freed memory for it, up to the bound.
+    /// Calls `attempt`, and again after each rescue, up to the bound.
     ///
     /// # Errors
-    /// The error of the last attempt. Its report says how often the request was made again.
+    /// Fails with the error of the last attempt. Its report contains the number of retries.
     pub fn allocate(&self, attempt: impl FnMut() -> Result<Block, AllocError>) -> Result<Block, AllocError> {
         let mut attempt = attempt;
         attempt().or_else(|error| self.rescue(error, attempt))
     }
 
-    /// The same for a request that was refused with `error` already.
+    /// As [`allocate`](Self::allocate), for a request that already failed with `error`.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
@@ -174,7 +174,7 @@ impl LastResort {
         Err(AllocError::OutOfMemory(report))
     }
 
-    /// Whether this thread is asked or told right now, so that a refusal is nobody's business.
+    /// Whether this thread is in a callback, so that its failures trigger no further ones.
     #[must_use]
     pub fn is_busy() -> bool {
         BUSY.get()

@@ -1,4 +1,4 @@
-//! From a choice of allocator and its options to the allocator.
+//! Creates the allocator that a choice and its options describe.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::source::sub_allocator::SubAllocator;
 use crate::wrappers::guard::{GuardAllocator, GuardConfig, GuardError};
 use crate::wrappers::passthrough::PassthroughAllocator;
 
-/// A pool that cannot be made as its options say.
+/// An error of creating a pool from its options.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -32,29 +32,29 @@ pub enum PoolError {
     /// The memory cannot be guarded.
     #[error(transparent)]
     Guard(#[from] GuardError),
-    /// The frees are to be counted, and the allocator chosen would not keep apart what is not safe yet.
+    /// The options set a timing counter, but the chosen allocator does not support counts.
     #[error(
         "{pool}: {allocator} does not keep frees apart by a timing counter: choose bfc, or leave the counter out"
     )]
     NoCounts {
         /// The pool's name.
         pool: String,
-        /// The allocator chosen.
+        /// The chosen allocator.
         allocator: AllocatorChoice,
     },
-    /// The limit is a part of a memory of unknown size.
+    /// The limit is a share of a memory of unknown size.
     #[error(
         "{pool}: a limit of {limit} of the device's memory, but nobody knows how much it has: give it in bytes"
     )]
     UnknownTotal {
         /// The pool's name.
         pool: String,
-        /// The part asked for.
+        /// The requested share.
         limit: Amount,
     },
 }
 
-/// The allocator that `options` choose; `config` decides where they do not.
+/// Creates the allocator that `options` choose; `config` supplies the other settings.
 pub(super) fn allocator(
     name: String,
     source: Arc<dyn SubAllocator>,
@@ -69,13 +69,13 @@ pub(super) fn allocator(
     }
     Ok(match (choice, plan) {
         (AllocatorChoice::Planned, Some(plan)) => {
-            // The plan's range is one piece, so a growing pool begins with it unless told otherwise.
+            // The plan's range is contiguous, so a growing pool starts with it unless configured otherwise.
             let first = config.first_region().max(Bytes(plan.capacity()));
             let config = config.with_first_region(options.first_region.unwrap_or(first));
             let options = PlannedOptions::new(Arc::clone(plan), *config.options());
             Arc::new(PlannedAllocator::new(name, source, config.with_policy(options)))
         }
-        // Without a plan every request departs from it.
+        // Without a plan the fallback serves every request.
         (AllocatorChoice::Bfc | AllocatorChoice::BfcTensorflow | AllocatorChoice::Planned, _) => {
             Arc::new(BfcAllocator::new(name, source, config))
         }
@@ -104,7 +104,7 @@ pub(super) fn allocator(
     })
 }
 
-/// Whether an allocator keeps memory apart that was freed at a count which has not passed.
+/// Whether an allocator keeps freed memory apart until its count has passed.
 const fn keeps_counts(choice: AllocatorChoice, has_plan: bool) -> bool {
     match choice {
         AllocatorChoice::Bfc | AllocatorChoice::BfcTensorflow | AllocatorChoice::Guard => true,
@@ -113,8 +113,8 @@ const fn keeps_counts(choice: AllocatorChoice, has_plan: bool) -> bool {
     }
 }
 
-/// Upstream's sizes for a kind of memory, of which the pool's limit is all there is. Those of a machine's memory serve
-/// addresses alone, so that a dry run cuts as the real one.
+/// Returns upstream's sizes for a kind of memory of which only the pool's limit is known. Addresses without memory use
+/// those of host memory, so that a dry run places as the real one.
 fn buddy_options(kind: MemoryKind, limit: Bytes) -> BuddyOptions {
     match kind {
         MemoryKind::Device => BuddyOptions::gpu(limit),
@@ -123,7 +123,7 @@ fn buddy_options(kind: MemoryKind, limit: Bytes) -> BuddyOptions {
     }
 }
 
-/// Upstream's sizes for a kind of memory.
+/// Returns upstream's sizes for a kind of memory.
 const fn auto_growth_options(kind: MemoryKind) -> AutoGrowthOptions {
     match kind {
         MemoryKind::Device => AutoGrowthOptions::gpu(),
@@ -132,7 +132,7 @@ const fn auto_growth_options(kind: MemoryKind) -> AutoGrowthOptions {
     }
 }
 
-/// The configuration with the options in place of its own choices.
+/// Applies the options to the configuration.
 fn configured(
     name: &str,
     source: &dyn SubAllocator,
@@ -141,7 +141,7 @@ fn configured(
 ) -> Result<BfcConfig, PoolError> {
     let mut config = config.clone();
     if options.allocator == Some(AllocatorChoice::BfcTensorflow) {
-        // All that TensorFlow does otherwise. What options choose one by one then still counts.
+        // Sets all rules to TensorFlow's. Individual options still override them.
         let tensorflow = BfcConfig::tensorflow(config.limit());
         config = config
             .with_policy(*tensorflow.options())
@@ -161,7 +161,7 @@ fn configured(
     Ok(config.with_policy(rules))
 }
 
-/// A share is one of all the memory, whoever uses it; a reserve is left of what nobody uses now, as upstream.
+/// Computes the limit. A share refers to the total memory; a reserve is subtracted from the free memory, as upstream.
 fn limit_in_bytes(name: &str, source: &dyn SubAllocator, limit: Amount) -> Result<Bytes, PoolError> {
     let whole = match limit {
         Amount::Bytes(bytes) => return Ok(bytes),

@@ -1,11 +1,11 @@
-//! Which allocator a device has, as a choice with a name.
+//! Named choices of a device's allocator.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::base::memory::MemoryKind;
 
-/// How a device's memory is handed out.
+/// The allocator of a device's memory.
 ///
 /// ```
 /// use bfc_core::AllocatorChoice;
@@ -16,27 +16,25 @@ use crate::base::memory::MemoryKind;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AllocatorChoice {
-    /// Best fit with coalescing, as the pool was registered with.
+    /// Best fit with coalescing, as the pool was registered.
     #[default]
     Bfc,
-    /// Best fit with coalescing that splits chunks and keeps idle regions as TensorFlow does, unless other options say
-    /// otherwise.
+    /// Best fit with coalescing that splits chunks and keeps idle regions as TensorFlow, unless options override that.
     BfcTensorflow,
     /// Blocks cut from chunks of one size, as in Paddle's `BuddyAllocator`.
     Buddy,
-    /// Best fit in regions that are as large as requests need, as in Paddle's auto-growth strategy.
+    /// Best fit in regions of the requests' sizes, as in Paddle's auto-growth strategy.
     AutoGrowth,
-    /// Blocks where a plan has put them. What departs from the plan, and all of it where a pool has none, is served by best
-    /// fit with coalescing.
+    /// Planned offsets. Best fit with coalescing serves requests outside of the plan, and all requests without one.
     Planned,
-    /// Best fit with coalescing, every block between canaries. Only for memory that the host can read.
+    /// Best fit with coalescing with canaries around every block. Only for memory that the host can read.
     Guard,
     /// No pool: every request goes to the source.
     Passthrough,
 }
 
 impl AllocatorChoice {
-    /// All choices, in the order in which they are listed to people.
+    /// All choices, in display order.
     pub const ALL: [Self; 7] = [
         Self::Bfc,
         Self::BfcTensorflow,
@@ -47,7 +45,7 @@ impl AllocatorChoice {
         Self::Passthrough,
     ];
 
-    /// The choice's name on command lines and in tables.
+    /// Returns the name on command lines and in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,13 +59,13 @@ impl AllocatorChoice {
         }
     }
 
-    /// Whether it can serve memory of this kind: a guard has to read and write it.
+    /// Whether it supports this kind of memory: a guard has to read and write it.
     #[must_use]
     pub const fn serves(self, kind: MemoryKind) -> bool {
         !matches!(self, Self::Guard) || kind.is_host_accessible()
     }
 
-    /// All names, with commas between them, for messages.
+    /// Returns all names, separated by commas, for messages.
     #[must_use]
     pub fn names() -> String {
         Self::ALL.map(Self::name).join(", ")
@@ -80,11 +78,11 @@ impl fmt::Display for AllocatorChoice {
     }
 }
 
-/// The text names no allocator.
+/// A text that names no allocator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not an allocator: expected one of {}", AllocatorChoice::names())]
 pub struct ParseChoiceError {
-    /// What was given, or the start of it.
+    /// The text, or its start.
     pub text: String,
 }
 

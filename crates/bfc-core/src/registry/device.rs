@@ -1,4 +1,4 @@
-//! Devices with streams: what they are registered with.
+//! The registration of devices with streams.
 
 use std::sync::Arc;
 
@@ -17,27 +17,28 @@ use crate::source::stream::Stream;
 use crate::source::sub_allocator::SubAllocator;
 use crate::source::virtual_memory::VirtualMemory;
 
-/// The most pinned memory that a device's pool takes unless told otherwise, as upstream.
+/// The most pinned memory of a device's pool by default, as upstream.
 const PINNED_LIMIT: Bytes = Bytes::gib(128);
 
-/// How a pool takes a device's memory.
+/// The source of a pool's device memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceSource {
-    /// As [`VirtualMemory`], which grows in place, if the device offers that, else as [`DeviceMemory`].
+    /// [`VirtualMemory`], which grows in place, if the device supports it, else [`DeviceMemory`].
     #[default]
     Best,
-    /// As [`DeviceMemory`]: one call of the driver for each region.
+    /// [`DeviceMemory`]: one call of the driver for each region.
     Plain,
-    /// As [`VirtualMemory`].
+    /// [`VirtualMemory`].
     Mapped,
 }
 
 impl DeviceSource {
-    /// The memory of the device behind `driver`.
+    /// Creates the source for the memory of the device behind `driver`.
     ///
     /// # Errors
-    /// What the driver says; [`SourceError::Unsupported`] for [`Mapped`](Self::Mapped) memory that it has not.
+    /// Fails with the driver's error; [`SourceError::Unsupported`] for [`Mapped`](Self::Mapped) memory if the device
+    /// lacks it.
     pub fn open(self, driver: &Arc<dyn Driver>) -> Result<Arc<dyn SubAllocator>, SourceError> {
         let plain = || Arc::new(DeviceMemory::new(Arc::clone(driver)));
         if self == Self::Plain {
@@ -52,12 +53,12 @@ impl DeviceSource {
 }
 
 impl Registry {
-    /// Makes a device known by its driver, with its own memory and pinned memory, and gives its compute stream: work that
-    /// uses the device's memory is given to that, unless the stream is [recorded](crate::StreamOrder::record_stream). No
-    /// memory is taken yet.
+    /// Registers a device with its device memory and pinned memory, and returns its compute stream. Work that uses the
+    /// device's memory runs on that stream, unless another one is [recorded](crate::StreamOrder::record_stream).
+    /// Allocates no memory yet.
     ///
-    /// Unless `options` say otherwise, the device's pool grows up to all the memory that is free when it is made, but for
-    /// `reserve` bytes, and follows the plan if there is one. Pinned memory has a limit of its own.
+    /// By default the device's pool grows up to all memory that is free when the pool is created, except `reserve`
+    /// bytes, and follows the plan if there is one. Pinned memory has a separate limit.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -74,7 +75,8 @@ impl Registry {
     /// ```
     ///
     /// # Errors
-    /// [`RegistryError::DeviceExists`] if the device is known, [`RegistryError::Source`] if its driver gives no stream.
+    /// [`RegistryError::DeviceExists`] if the device is registered, [`RegistryError::Source`] if its driver creates no
+    /// stream.
     pub fn register_device(
         &self,
         id: DeviceId,
@@ -89,10 +91,10 @@ impl Registry {
         Ok(compute)
     }
 
-    /// The same for a device whose compute stream was made before.
+    /// As [`register_device`](Self::register_device), with an existing compute stream.
     ///
     /// # Errors
-    /// [`RegistryError::DeviceExists`] if the device is known.
+    /// [`RegistryError::DeviceExists`] if the device is registered.
     pub fn register_stream(
         &self,
         id: DeviceId,
@@ -102,10 +104,10 @@ impl Registry {
         plan: Option<Arc<Plan>>,
     ) -> Result<(), RegistryError> {
         let (index, source) = (id.ordinal as usize, DeviceSource::default());
-        // Steps that are given to the device as graphs are to find the same addresses each time.
+        // GPU steps that run as graphs must reuse the same addresses each time.
         let config = |limit| BfcConfig::new(limit).with_join_rule(JoinRule::AtOnce);
         let limit = PoolOptions::default().with_limit(Amount::AllBut(reserve));
-        // The limit is always one of the options.
+        // The options always contain the limit.
         let any = config(Bytes(u64::MAX));
         let memory = Pool::streamed(id.to_string(), Arc::clone(compute), source, index, any, plan)
             .with_defaults(options.or(limit));
@@ -115,8 +117,8 @@ impl Registry {
     }
 }
 
-/// What a pool leaves free for the driver and libraries on a CUDA device with so much free memory, of this generation (the
-/// first number of its compute capability): upstream's numbers, from TensorFlow's `MinSystemMemory`.
+/// Returns the bytes that a pool leaves free for the driver and libraries on a CUDA device with this much free memory
+/// and this major compute capability. The numbers are those of TensorFlow's `MinSystemMemory`.
 ///
 /// ```
 /// use bfc_core::Bytes;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What sort of device.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DeviceKind {
@@ -11,7 +11,7 @@ pub enum DeviceKind {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
-    /// Computes nothing and holds nothing: finds out how much memory a run will take.
+    /// A dry device: computes and stores nothing, and predicts the memory of a run.
     Dry,
     /// A [simulated device](crate::sim), for tests.
     Sim,
@@ -20,7 +20,7 @@ pub enum DeviceKind {
 impl DeviceKind {
     pub(crate) const ALL: [Self; 4] = [Self::Cpu, Self::Cuda, Self::Dry, Self::Sim];
 
-    /// The kind's name in device names.
+    /// Returns the kind's name in device names.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// Names one device of a process, as in `cuda:0`.
+/// The name of a device, such as `cuda:0`.
 ///
 /// ```
 /// use bfc_core::{DeviceId, DeviceKind};
@@ -48,9 +48,9 @@ impl fmt::Display for DeviceKind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId {
-    /// What sort of device.
+    /// The kind of device.
     pub kind: DeviceKind,
-    /// Its number among the devices of its kind, from 0.
+    /// The index among the devices of its kind, from 0.
     pub ordinal: u32,
 }
 
@@ -58,7 +58,7 @@ impl DeviceId {
     /// The host's processors, which every process has.
     pub const CPU: Self = Self::new(DeviceKind::Cpu, 0);
 
-    /// The device of this kind and number.
+    /// Creates the name of the device of this kind and index.
     #[must_use]
     pub const fn new(kind: DeviceKind, ordinal: u32) -> Self {
         Self { kind, ordinal }
@@ -71,23 +71,23 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// The text names no device.
+/// A text that names no device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a device: expected cpu, cuda, dry or sim, with or without a number, as in cuda:0")]
 pub struct ParseDeviceError {
-    /// What was given.
+    /// The text.
     pub text: String,
 }
 
 impl FromStr for DeviceId {
     type Err = ParseDeviceError;
 
-    /// Reads a kind and a number; without a number it is 0.
+    /// Parses a kind and an index, which is 0 by default.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let error = || ParseDeviceError { text: text.chars().take(64).collect() };
         let (name, number) = text.split_once(':').unwrap_or((text, "0"));
         let kind = DeviceKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(error)?;
-        // A plain `parse` would also take a sign.
+        // Checked by hand: `parse` also accepts a sign.
         if !number.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(error());
         }

@@ -1,35 +1,35 @@
-//! Choices of a program's user about its devices and their pools, from environment variables.
+//! User settings of devices and their pools, from environment variables.
 //!
 //! | variable | value | like |
 //! |---|---|---|
 //! | `HIGHWATER_ALLOCATOR` | a name: see [`AllocatorChoice`] | `guard` |
-//! | `HIGHWATER_POOL_LIMIT` | the most that the pool may take: bytes with an optional unit, a share of the device's memory, or all that is free but for a reserve | `4GiB`, `75%`, `all-1GiB` |
-//! | `HIGHWATER_GROWTH` | whether the pool takes its limit at once (`off`) or grows as needed (`on`), and by what rule: `doubling` or `doubling:CAP` (as TensorFlow), `as-requested`, `fixed:SIZE`, `proportional:PARTS` (`32` for a thirty-second of the pool) | `doubling:1GiB` |
+//! | `HIGHWATER_POOL_LIMIT` | the limit of the pool: bytes with an optional unit, a share of the device's memory, or all free memory except a reserve | `4GiB`, `75%`, `all-1GiB` |
+//! | `HIGHWATER_GROWTH` | whether the pool takes its limit at once (`off`) or grows on demand (`on`), and the growth rule: `doubling` or `doubling:CAP` (as TensorFlow), `as-requested`, `fixed:SIZE`, `proportional:PARTS` (`32` for a thirty-second of the pool) | `doubling:1GiB` |
 //! | `HIGHWATER_FIRST_REGION` | the size of a growing pool's first region: bytes with an optional unit | `64MiB` |
-//! | `HIGHWATER_REGION_MERGING` | whether idle regions make way for a new one when the pool grows: `on`, `off` | `off` |
-//! | `HIGHWATER_GARBAGE_COLLECTION` | whether idle regions are given back for larger ones: `on`, `off` | `on` |
+//! | `HIGHWATER_REGION_MERGING` | whether a growing pool returns idle regions before it takes a new one: `on`, `off` | `off` |
+//! | `HIGHWATER_GARBAGE_COLLECTION` | whether idle regions are returned to make room for larger ones: `on`, `off` | `on` |
 //! | `HIGHWATER_SPLIT` | when chunks are cut: `always`, `twice` (as TensorFlow), `twice:AMOUNT` with the most waste in a block, in bytes or as a share of the limit | `twice:5%` |
-//! | `HIGHWATER_CUT` | from which end of a chunk blocks are cut: `low` (as TensorFlow), `large-high` | `low` |
-//! | `HIGHWATER_JOIN` | when freed blocks are joined with the free memory beside them: `at-once` (as TensorFlow), or `deferred`, where small ones wait for a request that none of them fits | `at-once` |
+//! | `HIGHWATER_CUT` | the end of a chunk from which blocks are cut: `low` (as TensorFlow), `large-high` | `low` |
+//! | `HIGHWATER_JOIN` | when freed blocks merge with adjacent free memory: `at-once` (as TensorFlow), or `deferred`, where small ones wait until none of them fits a request | `at-once` |
 //! | `HIGHWATER_RETRY_MS` | how many milliseconds a request waits for frees: 0 to 3600000 | `0` |
-//! | `HIGHWATER_THREAD_CACHE` | whether threads keep small blocks in caches: `on`, `off`, or `LARGEST[:KEPT]`, the largest block to be cached and the most that one of the 16 caches keeps. Only in pools of best fit with coalescing | `64KiB:4MiB` |
-//! | `HIGHWATER_DEVICE` | the device that programs compute on where they leave it open: `auto` (a GPU that has passed a check, else the CPU), or a device | `cpu`, `cuda:1` |
-//! | `HIGHWATER_NVRTC`, `HIGHWATER_CUBLAS` | the file of the compiler and of the library for matrix products on CUDA devices, in place of a search | `/opt/cuda/lib64/libnvrtc.so.12` |
+//! | `HIGHWATER_THREAD_CACHE` | thread caches for small blocks: `on`, `off`, or `LARGEST[:KEPT]`, the largest cached block and the capacity of each of the 16 caches. Only in pools of best fit with coalescing | `64KiB:4MiB` |
+//! | `HIGHWATER_DEVICE` | the default device of programs: `auto` (a GPU that passes a check, else the CPU), or a device | `cpu`, `cuda:1` |
+//! | `HIGHWATER_NVRTC`, `HIGHWATER_CUBLAS` | the file of the compiler and of the matrix library for CUDA devices, instead of a search | `/opt/cuda/lib64/libnvrtc.so.12` |
 //!
-//! Each that is about pools may end in the name of a kind of device or of one device, and then counts for these alone:
-//! `HIGHWATER_ALLOCATOR_CPU=guard`, `HIGHWATER_POOL_LIMIT_CUDA_1=50%`. Spaces around values do not matter; an empty value
-//! counts as not set. `on` and `off` may also be written `true` and `false`, `yes` and `no`, `1` and `0`.
+//! Variables about pools may end in a kind of device or in one device, and then apply only there:
+//! `HIGHWATER_ALLOCATOR_CPU=guard`, `HIGHWATER_POOL_LIMIT_CUDA_1=50%`. Spaces around values are ignored; an empty value
+//! counts as unset. `on` and `off` may also be written `true` and `false`, `yes` and `no`, `1` and `0`.
 //!
-//! An invalid value is an error. A variable that starts with `HIGHWATER_` and is not in the table chooses nothing, and is
-//! listed by [`Environment::unknown`] with the closest known name: runtimes and the command `highwater` print a warning.
-//! `HIGHWATER_TRACES`, which the benches read, and the variables of the tests are left to them. So are the two files to the
-//! crate `bfc-cuda`: a file that cannot be loaded is an error that names the variable when the file is needed.
+//! An invalid value is an error. [`Environment::unknown`] lists unknown variables that start with `HIGHWATER_`, each
+//! with the closest known name; runtimes and the command `highwater` print a warning. Other code reads
+//! `HIGHWATER_TRACES` (the benches) and the variables of the tests. The crate `bfc-cuda` loads the two files when it
+//! needs them, and names the variable if that fails.
 //!
-//! An allocator for all devices serves those that it can: with `HIGHWATER_ALLOCATOR=guard` a device whose memory the host
-//! cannot read, such as a dry one, has `bfc`. One that is named for a device or a kind, as in `HIGHWATER_ALLOCATOR_DRY=guard`,
-//! and cannot serve it, is an error when the device is first used.
+//! An allocator for all devices applies where it is supported: with `HIGHWATER_ALLOCATOR=guard`, a device whose memory
+//! the host cannot read, such as a dry one, uses `bfc`. An unsupported allocator for one device or kind, as in
+//! `HIGHWATER_ALLOCATOR_DRY=guard`, is an error when the device is first used.
 //!
-//! Code decides before the environment, and the environment before a pool's defaults.
+//! Code overrides the environment, and the environment overrides a pool's defaults.
 
 mod variable;
 
@@ -41,10 +41,10 @@ use crate::registry::{DeviceId, PoolOptions, PoolSettings};
 
 use variable::{Variable, nearest};
 
-/// What all names in the table start with.
+/// The prefix of all variables.
 const PREFIX: &str = "HIGHWATER_";
 
-/// Variables with that prefix that are read elsewhere.
+/// Variables with that prefix that other code reads.
 const OTHERS: [&str; 6] = [
     "HIGHWATER_TRACES",
     "HIGHWATER_NVRTC",
@@ -54,24 +54,24 @@ const OTHERS: [&str; 6] = [
     "HIGHWATER_SOAK_SEED",
 ];
 
-/// The one variable that is not about pools.
+/// The only variable that is not about pools.
 const DEVICE: &str = "HIGHWATER_DEVICE";
 
-/// The longest value or name that is quoted in an error, in characters.
+/// The most characters of a value or name in an error.
 const MAX_QUOTED: usize = 64;
 
-/// An environment variable that cannot be followed.
+/// An invalid environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {
-    /// The value is not one that the variable can have.
+    /// The variable does not support the value.
     #[error("environment variable {name}: {value:?} is not valid: expected {expected}")]
     BadValue {
         /// The variable.
         name: String,
         /// Its value, or the start of it.
         value: String,
-        /// What it can be.
+        /// The supported values.
         expected: String,
     },
     /// The value is not Unicode text.
@@ -79,12 +79,12 @@ pub enum EnvironmentError {
     NotUnicode {
         /// The variable.
         name: String,
-        /// Its value with what is not text replaced, or the start of it.
+        /// Its value with replacement characters, or the start of it.
         value: String,
     },
 }
 
-/// A set variable that starts with `HIGHWATER_` and has no meaning. Its text is fit for a warning.
+/// A variable that starts with `HIGHWATER_` and has no meaning. Displays as a warning.
 ///
 /// ```
 /// use bfc_core::Environment;
@@ -115,7 +115,7 @@ impl fmt::Display for UnknownVariable {
     }
 }
 
-/// What the environment chooses: a device, and for the pools of devices. See the module's table.
+/// The settings of the environment: a device, and options for the pools of devices. The module docs list them.
 ///
 /// ```
 /// use bfc_core::{AllocatorChoice, Bytes, DeviceId, Environment};
@@ -135,7 +135,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// What the variables of this process choose.
+    /// Reads the variables of this process.
     ///
     /// # Errors
     /// As [`from_vars`](Self::from_vars).
@@ -143,10 +143,10 @@ impl Environment {
         Self::from_vars(std::env::vars_os())
     }
 
-    /// What these variables choose; those of others are passed over.
+    /// Reads these variables; ignores those of other programs.
     ///
     /// # Errors
-    /// See [`EnvironmentError`]: of several, the one whose variable comes first by name.
+    /// See [`EnvironmentError`]. Among several errors, the first variable by name wins.
     pub fn from_vars<N: Into<OsString>, V: Into<OsString>>(
         variables: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Self, EnvironmentError> {
@@ -185,32 +185,32 @@ impl Environment {
         Ok(chosen)
     }
 
-    /// The device to compute on where the program leaves it open; `None` if the choice is automatic.
+    /// Returns the device to compute on by default; `None` if the choice is automatic.
     #[must_use]
     pub const fn device(&self) -> Option<DeviceId> {
         self.device
     }
 
-    /// The set variables with the prefix `HIGHWATER_` that have no meaning, by name.
+    /// Returns the set variables with the prefix `HIGHWATER_` that have no meaning, by name.
     #[must_use]
     pub fn unknown(&self) -> &[UnknownVariable] {
         &self.unknown
     }
 
-    /// The choices by device.
+    /// Returns the options by device.
     #[must_use]
     pub const fn settings(&self) -> &PoolSettings {
         &self.settings
     }
 }
 
-/// Reads `auto` or a device; else what is expected.
+/// Parses `auto` or a device; fails with the expected values.
 fn device(text: &str) -> Result<Option<DeviceId>, String> {
     let expected = "auto, or a device, as in cpu or cuda:1";
     if text == "auto" { Ok(None) } else { text.parse().map(Some).map_err(|_| expected.to_owned()) }
 }
 
-/// The start of a text that may be of any length and kind.
+/// Returns the start of a text of any length and kind.
 fn quoted(text: &OsStr) -> String {
     text.to_string_lossy().chars().take(MAX_QUOTED).collect()
 }

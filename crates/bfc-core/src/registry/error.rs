@@ -4,86 +4,86 @@ use super::PoolError;
 use crate::base::memory::MemoryKind;
 use crate::source::error::{SourceError, VisitorError};
 
-/// A device or a memory that the registry does not have.
+/// An error of the registry.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
-    /// No such device was registered.
+    /// The device is not registered.
     #[error("no device {device} is registered")]
     NoDevice {
-        /// The device asked for.
+        /// The requested device.
         device: String,
     },
-    /// The device is registered already.
+    /// The device is already registered.
     #[error("device {device} is registered already")]
     DeviceExists {
-        /// The device given.
+        /// The device.
         device: String,
     },
     /// The device has no memory of that kind.
     #[error("device {device} has no {kind} memory")]
     NoMemory {
-        /// The device asked.
+        /// The requested device.
         device: String,
-        /// The kind its attributes resolve to.
+        /// The kind that its attributes resolve to.
         kind: MemoryKind,
     },
-    /// The device was given two memories of one kind.
+    /// Two memories of one kind were registered for the device.
     #[error("device {device} is given {kind} memory twice")]
     MemoryExists {
-        /// The device given.
+        /// The device.
         device: String,
-        /// The kind that came twice.
+        /// The duplicate kind.
         kind: MemoryKind,
     },
-    /// The allocator made for a memory is for another kind of memory.
+    /// The factory created an allocator for another kind of memory.
     #[error("device {device}: the allocator made for {kind} memory is for {found} memory")]
     WrongKind {
-        /// The device asked.
+        /// The requested device.
         device: String,
-        /// The kind that the memory was registered as.
+        /// The registered kind of memory.
         kind: MemoryKind,
-        /// The kind that the allocator says.
+        /// The allocator's kind of memory.
         found: MemoryKind,
     },
-    /// The factory of a memory asked for the memory that it is making.
+    /// The factory of a memory requested the memory that it is creating.
     #[error("device {device}: {kind} memory is being made by the factory that asks for it")]
     Reentrant {
-        /// The device asked.
+        /// The requested device.
         device: String,
         /// The kind of memory.
         kind: MemoryKind,
     },
-    /// A visitor came too late.
+    /// A visitor was added after the first region.
     #[error("device {device}, {kind} memory: {error}")]
     Visitor {
-        /// The device given.
+        /// The device.
         device: String,
-        /// The memory whose regions the visitor was to see.
+        /// The memory whose regions the visitor should see.
         kind: MemoryKind,
-        /// That it is too late.
+        /// The visitor's error.
         error: VisitorError,
     },
-    /// The device's source of memory could not be made.
+    /// The source of the device's memory failed to start.
     #[error("device {device}: {error}")]
     Source {
-        /// The device asked.
+        /// The requested device.
         device: String,
-        /// What the source said.
+        /// The error of the source.
         error: SourceError,
     },
-    /// A memory's pool cannot be made as its options say.
+    /// The options of the pool are invalid.
     #[error("device {device}: {error}")]
     Pool {
-        /// The device asked.
+        /// The requested device.
         device: String,
-        /// Why not.
+        /// The error of the pool.
         error: PoolError,
     },
 }
 
 impl RegistryError {
-    /// The error of a device whose pool was not made.
+    /// Returns the error of a device whose pool could not be created.
     pub(crate) fn of_pool(device: String, error: PoolError) -> Self {
         match error {
             PoolError::Source(error) => Self::Source { device, error },

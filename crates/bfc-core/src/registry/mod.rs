@@ -13,6 +13,7 @@ mod error;
 mod options;
 mod pool;
 mod rules;
+mod settings;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,11 +33,12 @@ pub use device::{DeviceSource, default_reserve};
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
 pub use environment::{Environment, EnvironmentError, UnknownVariable};
 pub use error::RegistryError;
-pub use options::{DeviceScope, PoolOptions, PoolSettings};
+pub use options::PoolOptions;
 pub use pool::{IgnoredOptions, Pool, PoolFactory};
 pub use rules::{CacheChoice, ParseRuleError, SplitChoice};
+pub use settings::{DeviceScope, PoolSettings};
 
-/// Devices, their memories, and the allocators made so far.
+/// The registered devices, their memories, and the allocators created so far.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -58,7 +60,7 @@ pub struct Registry {
     devices: Mutex<BTreeMap<DeviceId, Arc<Device>>>,
 }
 
-/// A device's memories, one of each kind at most.
+/// The memories of a device, at most one of each kind.
 #[derive(Debug)]
 struct Device {
     memories: Vec<Memory>,
@@ -69,17 +71,17 @@ struct Device {
 struct Memory {
     pool: Pool,
     state: Mutex<State>,
-    /// Notified when the thread that made the allocator has succeeded or failed.
+    /// Notified when the thread that creates the allocator has succeeded or failed.
     made: Condvar,
 }
 
-/// Whether a memory is in use.
+/// The state of a memory.
 enum State {
-    /// Not yet; these visitors will see its regions.
+    /// Unused; these visitors will see its regions.
     Unused(Visitors),
-    /// This thread makes the allocator, without the lock.
+    /// This thread creates the allocator, without the lock.
     Making(u64),
-    /// Made, and shared by all who ask.
+    /// Created, and shared by all callers.
     Made { allocator: Arc<dyn Allocator>, options: PoolOptions },
 }
 
@@ -93,35 +95,36 @@ impl fmt::Debug for State {
     }
 }
 
-/// The allocator that serves a wish.
+/// The allocator that matches the attributes.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// Shared by all who ask for the same memory of the same device.
+    /// Shared by all callers with the same memory of the same device.
     pub allocator: Arc<dyn Allocator>,
-    /// What it was made with.
+    /// The options of its creation.
     pub options: PoolOptions,
-    /// What was asked for and could not be had any more, because the allocator was made before.
+    /// The requested options that came after the creation, and are ignored.
     pub ignored: Option<IgnoredOptions>,
 }
 
 impl Registry {
-    /// A registry without devices.
+    /// Creates a registry without devices.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The registry of those who own none. It starts without devices: whoever opens a device registers it.
+    /// Returns the process-wide default registry. It starts without devices: the code that opens a device registers it.
     #[must_use]
     pub fn global() -> &'static Arc<Self> {
         static GLOBAL: LazyLock<Arc<Registry>> = LazyLock::new(|| Arc::new(Registry::new()));
         &GLOBAL
     }
 
-    /// Makes a device known, with one pool for each kind of memory that it has. No memory is taken yet.
+    /// Registers a device with one pool for each of its kinds of memory. Allocates no memory yet.
     ///
     /// # Errors
-    /// [`RegistryError::DeviceExists`] if the device is known; [`RegistryError::MemoryExists`] if a kind is given twice.
+    /// [`RegistryError::DeviceExists`] if the device is registered; [`RegistryError::MemoryExists`] for a duplicate
+    /// kind.
     pub fn register(
         &self,
         device: DeviceId,
@@ -144,15 +147,15 @@ impl Registry {
         Ok(())
     }
 
-    /// Forgets a device; whether it was known. Allocators of its memories serve those who have them as before.
+    /// Removes a device. Returns whether it was registered. Its allocators continue to serve their owners.
     pub fn unregister(&self, device: DeviceId) -> bool {
         let forgotten = lock(&self.devices).remove(&device);
-        // It may go to the driver, and not under the lock.
+        // Dropped without the lock, because the drop may call the driver.
         forgotten.is_some()
     }
 
-    /// Gives memory of a device that nobody uses back to where it came from, of all allocators that were made so far; how many
-    /// bytes that were. 0 for devices that are not known.
+    /// Returns the idle regions of all allocators of a device to their sources. Returns the bytes released; 0 for
+    /// unknown devices.
     pub fn trim(&self, device: DeviceId) -> u64 {
         let Ok(entry) = self.device(device) else { return 0 };
         let made = |memory: &Memory| match &*lock(&memory.state) {
@@ -163,15 +166,15 @@ impl Registry {
         made.iter().map(|allocator| allocator.trim(Bytes(0))).sum()
     }
 
-    /// The devices that are known, in order of kind and number.
+    /// Returns the registered devices, in order of kind and index.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceId> {
         lock(&self.devices).iter().map(|(&device, _)| device).collect()
     }
 
-    /// The allocator for memory of `device` with these attributes, made on first use.
+    /// Returns the allocator for memory of `device` with these attributes, and creates it on first use.
     ///
-    /// A device's memories are taken in this order, the first that it has:
+    /// The first of these memories that the device has is chosen:
     ///
     /// | attributes | memories |
     /// |---|---|
@@ -179,28 +182,28 @@ impl Registry {
     /// | `on_host` | host, address only |
     /// | `on_host` and `gpu_compatible` or `nic_compatible` | pinned host, host, address only |
     ///
-    /// A device without host memory of its own shares that of `cpu:0`. Scopes and device bits do not choose a memory.
+    /// A device without host memory shares that of `cpu:0`. Scopes and device-specific bits do not affect the choice.
     ///
-    /// Options count when the allocator is made; without any, the pool's defaults do. Those of later calls are
-    /// ignored, and [reported](Resolved::ignored) where they differ. Of threads that race, one makes the allocator and
-    /// the others wait for it; a failure leaves it unmade, for the next call to try.
+    /// The options apply when the allocator is created. Later calls with different options get the same allocator, and
+    /// the differences are [reported](Resolved::ignored). If several threads race, one creates the allocator and the
+    /// others wait. A failure leaves it uncreated, so that the next call retries.
     ///
     /// # Errors
-    /// [`RegistryError::Reentrant`] to a factory that asks for the memory that it is making;
-    /// [`RegistryError::NoDevice`], [`RegistryError::NoMemory`]; [`RegistryError::Source`], [`RegistryError::Pool`] and
-    /// [`RegistryError::WrongKind`] if the pool cannot be made.
+    /// [`RegistryError::Reentrant`] if a factory requests the memory that it is creating; [`RegistryError::NoDevice`],
+    /// [`RegistryError::NoMemory`]; [`RegistryError::Source`], [`RegistryError::Pool`] and [`RegistryError::WrongKind`]
+    /// if the pool cannot be created.
     pub fn allocator(
         &self,
         device: DeviceId,
         attributes: AllocatorAttributes,
         options: Option<PoolOptions>,
     ) -> Result<Resolved, RegistryError> {
-        let wanted = preference(attributes);
+        let kinds = preference(attributes);
         let entry = self.device(device)?;
-        if let Some(memory) = entry.first_of(wanted) {
+        if let Some(memory) = entry.first_of(kinds) {
             return memory.resolve(device, options);
         }
-        let no_memory = || RegistryError::NoMemory { device: device.to_string(), kind: wanted[0] };
+        let no_memory = || RegistryError::NoMemory { device: device.to_string(), kind: kinds[0] };
         if !attributes.on_host() {
             return Err(no_memory());
         }
@@ -208,7 +211,7 @@ impl Registry {
         cpu.first_of(&[MemoryKind::Host]).ok_or_else(no_memory)?.resolve(DeviceId::CPU, options)
     }
 
-    /// Adds a visitor that runs right after a region of the memory was taken, after those added before it.
+    /// Adds a visitor that runs right after a region of the memory is taken, after the visitors added before it.
     ///
     /// # Errors
     /// [`RegistryError::Visitor`] once the memory is in use; [`RegistryError::NoDevice`], [`RegistryError::NoMemory`].
@@ -221,7 +224,7 @@ impl Registry {
         self.change_visitors(device, kind, |visitors| visitors.on_alloc(visitor))
     }
 
-    /// Adds a visitor that runs right before a region of the memory is given back, before those added before it.
+    /// Adds a visitor that runs right before a region of the memory is returned, before the visitors added before it.
     ///
     /// # Errors
     /// As [`on_alloc`](Self::on_alloc).
@@ -265,7 +268,8 @@ impl Device {
 }
 
 impl Memory {
-    /// The allocator, made now if this is its first use. One thread calls the factory, without the lock, and the others wait.
+    /// Returns the allocator, created on first use. One thread calls the factory, without the lock, and the others
+    /// wait.
     fn resolve(&self, device: DeviceId, asked: Option<PoolOptions>) -> Result<Resolved, RegistryError> {
         let thread = ThreadNumber::current().get();
         let mut state = lock(&self.state);
@@ -288,7 +292,7 @@ impl Memory {
         };
         *state = State::Making(thread);
         drop(state);
-        // Ends in every case: with an allocator, or with the memory unused as before.
+        // Ends in every case: with an allocator, or with the memory unused again.
         let making = Making { memory: self, visitors };
         let options = asked.unwrap_or_default().or(self.pool.defaults()).settled(self.pool.kind());
         let allocator = self
@@ -304,7 +308,7 @@ impl Memory {
     }
 }
 
-/// A memory whose allocator is being made.
+/// A memory whose allocator is being created.
 struct Making<'a> {
     memory: &'a Memory,
     visitors: Visitors,
@@ -318,11 +322,11 @@ impl Drop for Making<'_> {
         }
         drop(state);
         self.memory.made.notify_all();
-        // The visitors of a memory that is made are dropped here, without the lock: what they hold may use the registry.
+        // Drops the visitors of a created memory without the lock, because their captures may use the registry.
     }
 }
 
-/// The kinds of memory that meet a wish, best first. See [`Registry::allocator`].
+/// Returns the kinds of memory that match the attributes, best first.
 const fn preference(attributes: AllocatorAttributes) -> &'static [MemoryKind] {
     use MemoryKind::{AddressOnly, Device, Host, PinnedHost};
     match (attributes.on_host(), attributes.gpu_compatible() || attributes.nic_compatible()) {

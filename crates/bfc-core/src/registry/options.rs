@@ -1,10 +1,8 @@
-//! What a user may choose of a device's pool.
+//! User options of a device's pool.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::device_id::{DeviceId, DeviceKind};
 use super::rules::{CacheChoice, SplitChoice};
 use crate::base::amount::Amount;
 use crate::base::memory::MemoryKind;
@@ -14,41 +12,41 @@ use crate::pool::BfcConfig;
 use crate::pool::{GrowthRule, PoolConfig};
 use crate::registry::choice::AllocatorChoice;
 
-/// What a user may choose of a device's pool. What is not chosen is left to the pool's defaults.
+/// User options of a device's pool. Unset options leave the pool's defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolOptions {
-    /// How memory is handed out.
+    /// The allocator.
     pub allocator: Option<AllocatorChoice>,
-    /// Whether memory that the chosen allocator [cannot serve](AllocatorChoice::serves) is left to
-    /// [`AllocatorChoice::Bfc`]. If not, there it is an error.
+    /// Whether memory that the chosen allocator [does not support](AllocatorChoice::serves) uses
+    /// [`AllocatorChoice::Bfc`]. Otherwise that is an error.
     pub allocator_where_possible: bool,
-    /// The most that the pool may take, in bytes or as a share of the device's memory.
+    /// The most bytes that the pool may reserve, or a share of the device's memory.
     pub limit: Option<Amount>,
-    /// Whether it takes memory as it needs it, or the whole limit at once.
+    /// Whether the pool grows on demand, or takes the whole limit at once.
     pub allow_growth: Option<bool>,
     /// The size of a growing pool's first region.
     pub first_region: Option<Bytes>,
-    /// How large a growing pool's later regions are.
+    /// The size rule for later regions of a growing pool.
     pub growth: Option<GrowthRule>,
-    /// Whether idle regions make way for a new one when the pool grows.
+    /// Whether the pool returns idle regions before it takes a new one.
     pub region_merging: Option<bool>,
-    /// Whether idle regions are given back when a larger one could then be taken.
+    /// Whether the pool returns idle regions to make room for a larger one.
     pub garbage_collection: Option<bool>,
-    /// When the rest of a chunk becomes a chunk of its own.
+    /// When the rest of a chunk becomes a separate chunk.
     pub split: Option<SplitChoice>,
-    /// From which end of a free chunk a block is cut.
+    /// The end of a free chunk from which a block is cut.
     pub cut: Option<CutRule>,
-    /// When a freed block is joined with the free memory beside it.
+    /// When a freed block merges with adjacent free memory.
     pub join: Option<JoinRule>,
-    /// How long a request waits for frees before it fails; 0 is not at all.
+    /// How long a request waits for frees before it fails; 0 disables waiting.
     pub retry_timeout: Option<Duration>,
-    /// Whether threads keep small blocks in caches.
+    /// Whether threads cache small blocks.
     pub thread_cache: Option<CacheChoice>,
 }
 
 impl PoolOptions {
-    /// Every choice that a configuration makes, so that nothing else decides. The allocator is not among them.
+    /// Returns all options of a configuration, except the allocator.
     #[must_use]
     pub fn all_of(config: &BfcConfig) -> Self {
         let split = match config.options().split {
@@ -73,7 +71,7 @@ impl PoolOptions {
         }
     }
 
-    /// The same options with this allocator, for all memory.
+    /// Sets the allocator for all memory.
     #[must_use]
     pub const fn with_allocator(mut self, allocator: AllocatorChoice) -> Self {
         self.allocator = Some(allocator);
@@ -81,7 +79,7 @@ impl PoolOptions {
         self
     }
 
-    /// The same options with this allocator where it can serve.
+    /// Sets the allocator for the memory that it supports.
     #[must_use]
     pub const fn with_allocator_where_possible(mut self, allocator: AllocatorChoice) -> Self {
         self.allocator = Some(allocator);
@@ -89,7 +87,7 @@ impl PoolOptions {
         self
     }
 
-    /// What the options mean for memory of this kind.
+    /// Returns the allocator for memory of this kind.
     pub(super) fn settled(self, kind: MemoryKind) -> Self {
         let impossible = |choice: AllocatorChoice| self.allocator_where_possible && !choice.serves(kind);
         let allocator =
@@ -97,85 +95,85 @@ impl PoolOptions {
         Self { allocator, allocator_where_possible: false, ..self }
     }
 
-    /// The same options with this limit.
+    /// Sets the limit.
     #[must_use]
     pub fn with_limit(mut self, limit: impl Into<Amount>) -> Self {
         self.limit = Some(limit.into());
         self
     }
 
-    /// The same options with or without growth.
+    /// Sets whether the pool grows.
     #[must_use]
     pub const fn with_allow_growth(mut self, allow: bool) -> Self {
         self.allow_growth = Some(allow);
         self
     }
 
-    /// The same options with this first region.
+    /// Sets the size of the first region.
     #[must_use]
     pub const fn with_first_region(mut self, bytes: Bytes) -> Self {
         self.first_region = Some(bytes);
         self
     }
 
-    /// The same options with this rule for later regions.
+    /// Sets the size rule for later regions.
     #[must_use]
     pub const fn with_growth(mut self, rule: GrowthRule) -> Self {
         self.growth = Some(rule);
         self
     }
 
-    /// The same options with or without region merging.
+    /// Sets region merging.
     #[must_use]
     pub const fn with_region_merging(mut self, merge: bool) -> Self {
         self.region_merging = Some(merge);
         self
     }
 
-    /// The same options with or without garbage collection.
+    /// Sets garbage collection.
     #[must_use]
     pub const fn with_garbage_collection(mut self, collect: bool) -> Self {
         self.garbage_collection = Some(collect);
         self
     }
 
-    /// The same options with this rule for splitting.
+    /// Sets the split rule.
     #[must_use]
     pub const fn with_split(mut self, split: SplitChoice) -> Self {
         self.split = Some(split);
         self
     }
 
-    /// The same options with this end to cut from.
+    /// Sets the cut rule.
     #[must_use]
     pub const fn with_cut(mut self, cut: CutRule) -> Self {
         self.cut = Some(cut);
         self
     }
 
-    /// The same options with this rule for joining.
+    /// Sets the join rule.
     #[must_use]
     pub const fn with_join(mut self, join: JoinRule) -> Self {
         self.join = Some(join);
         self
     }
 
-    /// The same options with this patience.
+    /// Sets how long requests wait for frees.
     #[must_use]
     pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
         self.retry_timeout = Some(timeout);
         self
     }
 
-    /// The same options with or without caches of small blocks by thread.
+    /// Sets whether threads cache small blocks.
     #[must_use]
     pub const fn with_thread_cache(mut self, cache: CacheChoice) -> Self {
         self.thread_cache = Some(cache);
         self
     }
 
-    /// The configuration of a pool with these options in place of its own: all but the allocator, the limit, and what is
-    /// for one policy alone.
+    /// Applies these options to the configuration of a pool, except the allocator, the limit and options of single
+    /// policies.
     #[must_use]
     pub fn configure<O>(&self, mut config: PoolConfig<O>) -> PoolConfig<O> {
         if let Some(allow) = self.allow_growth {
@@ -203,7 +201,7 @@ impl PoolOptions {
         }
     }
 
-    /// The rules for cutting and joining chunks in a pool with this limit: these options' in place of those in `rules`.
+    /// Applies these options to the rules for cutting and joining chunks in a pool with this limit.
     #[must_use]
     pub fn cutting(&self, rules: BfcOptions, limit: Bytes) -> BfcOptions {
         let split = self.split.map_or(rules.split, |split| split.rule(limit));
@@ -211,7 +209,7 @@ impl PoolOptions {
         BfcOptions { split, cut, join, ..rules }
     }
 
-    /// These options, and those of `defaults` where these leave the choice.
+    /// Returns these options, with `defaults` for unset ones.
     #[must_use]
     pub fn or(self, defaults: Self) -> Self {
         let chooser = if self.allocator.is_some() { self } else { defaults };
@@ -234,7 +232,7 @@ impl PoolOptions {
 }
 
 impl fmt::Display for PoolOptions {
-    /// One line: the limit, and what else was chosen.
+    /// One line: the limit and the other set options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.limit {
             Some(limit) => write!(f, "limit {limit}")?,
@@ -284,112 +282,10 @@ impl fmt::Display for PoolOptions {
     }
 }
 
-/// Which devices a choice is for. More precise ones count before less precise ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DeviceScope {
-    /// One device.
-    One(DeviceId),
-    /// All of a kind.
-    Kind(DeviceKind),
-    /// All.
-    All,
-}
-
-impl DeviceScope {
-    /// Whether the choice is for this device.
-    #[must_use]
-    pub fn includes(self, device: DeviceId) -> bool {
-        match self {
-            Self::One(one) => one == device,
-            Self::Kind(kind) => kind == device.kind,
-            Self::All => true,
-        }
-    }
-}
-
-impl From<DeviceId> for DeviceScope {
-    fn from(device: DeviceId) -> Self {
-        Self::One(device)
-    }
-}
-
-impl From<DeviceKind> for DeviceScope {
-    fn from(kind: DeviceKind) -> Self {
-        Self::Kind(kind)
-    }
-}
-
-/// Options for the pools of several devices.
-///
-/// ```
-/// use bfc_core::{AllocatorChoice, Bytes, DeviceId, DeviceScope, PoolOptions, PoolSettings};
-/// let mut settings = PoolSettings::default();
-/// settings.choose(DeviceScope::All, PoolOptions::default().with_limit(Bytes::gib(1)));
-/// settings.choose(DeviceId::CPU, PoolOptions::default().with_allocator(AllocatorChoice::Guard));
-/// let options = settings.options(DeviceId::CPU);
-/// assert_eq!(options.limit, Some(Bytes::gib(1).into()));
-/// assert_eq!(options.allocator, Some(AllocatorChoice::Guard));
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PoolSettings {
-    by_scope: BTreeMap<DeviceScope, PoolOptions>,
-}
-
-impl PoolSettings {
-    /// Chooses for the pools of some devices; what `options` leave open stays as chosen before.
-    pub fn choose(&mut self, scope: impl Into<DeviceScope>, options: PoolOptions) {
-        let scope = scope.into();
-        let chosen = self.by_scope.get(&scope).copied().unwrap_or_default();
-        self.by_scope.insert(scope, options.or(chosen));
-    }
-
-    /// What is chosen for a device's pools. What is chosen for the one device counts before what is chosen for its kind, and
-    /// that before what is chosen for all. An allocator that is chosen for all devices is one
-    /// [where possible](PoolOptions::allocator_where_possible): nobody has said that of a certain device.
-    #[must_use]
-    pub fn options(&self, device: DeviceId) -> PoolOptions {
-        let for_device = self.by_scope.iter().filter(|(scope, _)| scope.includes(device));
-        for_device.fold(PoolOptions::default(), |options, (&scope, &less_precise)| {
-            let for_all = scope == DeviceScope::All && less_precise.allocator.is_some();
-            let allocator_where_possible = for_all || less_precise.allocator_where_possible;
-            options.or(PoolOptions { allocator_where_possible, ..less_precise })
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::pool::ThreadCache;
-
-    #[test]
-    fn the_more_precise_choice_counts() {
-        let limit = |gib| PoolOptions::default().with_limit(Bytes::gib(gib));
-        let cuda = |ordinal| DeviceId::new(DeviceKind::Cuda, ordinal);
-        let mut settings = PoolSettings::default();
-        settings.choose(cuda(1), limit(3));
-        settings.choose(DeviceScope::All, limit(1).with_allow_growth(false));
-        settings.choose(DeviceKind::Cuda, limit(2));
-        assert_eq!(settings.options(DeviceId::CPU), limit(1).with_allow_growth(false));
-        assert_eq!(settings.options(cuda(0)), limit(2).with_allow_growth(false));
-        assert_eq!(settings.options(cuda(1)), limit(3).with_allow_growth(false));
-        settings.choose(DeviceScope::All, limit(4));
-        assert_eq!(settings.options(DeviceId::CPU), limit(4).with_allow_growth(false));
-    }
-
-    #[test]
-    fn an_allocator_for_all_devices_is_for_those_that_it_can_serve() {
-        let dry = DeviceId::new(DeviceKind::Dry, 0);
-        let guard = PoolOptions::default().with_allocator(AllocatorChoice::Guard);
-        let allocator = |settings: &PoolSettings, kind| settings.options(dry).settled(kind).allocator;
-        let mut settings = PoolSettings::default();
-        settings.choose(DeviceScope::All, guard);
-        assert_eq!(allocator(&settings, MemoryKind::AddressOnly), Some(AllocatorChoice::Bfc));
-        assert_eq!(allocator(&settings, MemoryKind::Host), Some(AllocatorChoice::Guard));
-        assert_eq!(allocator(&settings, MemoryKind::PinnedHost), Some(AllocatorChoice::Guard));
-        settings.choose(dry, guard);
-        assert_eq!(allocator(&settings, MemoryKind::AddressOnly), Some(AllocatorChoice::Guard));
-    }
 
     #[test]
     fn a_configuration_leaves_no_choice_but_the_allocator() {

@@ -1,4 +1,4 @@
-//! How the allocator of one memory is made when it is first used.
+//! Factories that create the allocator of one memory on first use.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,37 +18,37 @@ use crate::source::sub_allocator::SubAllocator;
 use crate::source::visitors::{Visited, Visitors};
 use crate::streams::StreamAllocator;
 
-/// Options that came too late: the pool had been made with others.
+/// Options that came after the pool's creation with other ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IgnoredOptions {
-    /// What was asked for.
+    /// The requested options.
     pub asked: PoolOptions,
-    /// What the pool was made with.
+    /// The options of the creation.
     pub in_effect: PoolOptions,
 }
 
 impl IgnoredOptions {
-    /// What of `asked` is not already so.
+    /// Returns the options in `asked` that differ.
     pub(super) fn of(asked: PoolOptions, in_effect: PoolOptions) -> Option<Self> {
         (asked.or(in_effect) != in_effect).then_some(Self { asked, in_effect })
     }
 }
 
 impl fmt::Display for IgnoredOptions {
-    /// One line, fit for a warning.
+    /// One line for a warning.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the pool was made before, {}; ignored: {}", self.in_effect, self.asked)
     }
 }
 
-/// Makes a memory's allocator on its first use, without a lock. A factory may use the registry that calls it; asking for the memory
-/// that it is making is [`RegistryError::Reentrant`](crate::RegistryError::Reentrant). Two factories must not ask for each other's
-/// memory: on two threads each would wait for the other.
+/// Creates a memory's allocator on first use, without a lock. A factory may use the registry that calls it; requesting
+/// the memory that it creates fails with [`RegistryError::Reentrant`](crate::RegistryError::Reentrant). Two factories
+/// must not request each other's memory: their threads would deadlock.
 pub type PoolFactory =
     Box<dyn Fn(&PoolOptions, &Visitors) -> Result<Arc<dyn Allocator>, PoolError> + Send + Sync>;
 
-/// What a device is registered with for one of its memories: the kind, and how the allocator will be made.
+/// The registration of one memory of a device: its kind, and the factory of its allocator.
 pub struct Pool {
     kind: MemoryKind,
     defaults: PoolOptions,
@@ -56,9 +56,9 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// An allocator of this name over `source`: the one that a user's options choose, by default a
-    /// [`BfcAllocator`](crate::BfcAllocator), which behaves as `config` says where the options do not say otherwise.
-    /// Visitors are told `index`: the NUMA node of host memory, the ordinal of a device.
+    /// Registers an allocator with this name over `source`. User options choose it; the default is a
+    /// [`BfcAllocator`](crate::BfcAllocator). `config` applies where the options are unset. Visitors receive `index`:
+    /// the NUMA node of host memory, or the ordinal of a device.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -69,8 +69,8 @@ impl Pool {
         Self::built(name.into(), source, index, config, None)
     }
 
-    /// As [`new`](Self::new), with a plan that the [planned](crate::AllocatorChoice::Planned) allocator follows, which is
-    /// the one chosen by default.
+    /// As [`new`](Self::new), with a plan. The default is then the [planned](crate::AllocatorChoice::Planned)
+    /// allocator, which follows it.
     #[must_use]
     pub fn planned(
         name: impl Into<String>,
@@ -98,9 +98,9 @@ impl Pool {
         Self { kind, defaults, factory: Box::new(make) }
     }
 
-    /// An allocator of this name over a device's memory, which belongs to the stream `compute` and may be used on others:
-    /// see [`StreamAllocator`]. The source is made when the allocator is, since a device may have to be asked for it. With a
-    /// plan, the [planned](crate::AllocatorChoice::Planned) allocator is the one chosen by default.
+    /// Registers an allocator over device memory that belongs to the stream `compute`, and that other streams may use:
+    /// see [`StreamAllocator`]. The source is created with the allocator, because it may query the device. With a plan,
+    /// the default is the [planned](crate::AllocatorChoice::Planned) allocator.
     #[must_use]
     pub fn streamed(
         name: impl Into<String>,
@@ -120,7 +120,7 @@ impl Pool {
             let own = if config.retry() { config.retry_timeout() } else { Duration::ZERO };
             let pool = build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)?;
             let mut pool = StreamAllocator::new(pool, Arc::clone(&compute));
-            // Frees that wait for a frontier are no thread's that waits.
+            // Frees that wait for a frontier do not come from the waiting threads.
             if let Some(time) = config.stalemate_after().filter(|_| config.timing_counter().is_none()) {
                 pool = pool.with_stalemate_after(time);
             }
@@ -129,8 +129,8 @@ impl Pool {
         Self { kind: MemoryKind::Device, defaults, factory: Box::new(make) }
     }
 
-    /// An allocator of any sort, for memory of this kind. The factory shows the visitors the regions that it takes, best
-    /// through a [`Visited`] source; an allocator that takes none has nothing to show.
+    /// Registers any allocator for memory of this kind. The factory shows its regions to the visitors, preferably
+    /// through a [`Visited`] source. An allocator without regions ignores them.
     #[must_use]
     pub fn custom(
         kind: MemoryKind,
@@ -143,13 +143,13 @@ impl Pool {
         Self { kind, defaults: PoolOptions::default(), factory: Box::new(factory) }
     }
 
-    /// The same pool, made with these options where a user leaves the choice.
+    /// Sets the options of the pool where the user's are unset.
     #[must_use]
     pub fn with_defaults(self, defaults: PoolOptions) -> Self {
         Self { defaults: defaults.or(self.defaults), ..self }
     }
 
-    /// What kind of memory the pool manages.
+    /// Returns the kind of memory.
     #[must_use]
     pub const fn kind(&self) -> MemoryKind {
         self.kind
@@ -172,7 +172,7 @@ fn following_a_plan() -> PoolOptions {
     PoolOptions::default().with_allocator(AllocatorChoice::Planned)
 }
 
-/// What a configuration says of the options that everybody may ask for.
+/// Returns the general options of a configuration.
 fn defaults(config: &BfcConfig) -> PoolOptions {
     PoolOptions {
         limit: Some(config.limit().into()),

@@ -1,4 +1,4 @@
-//! Rules and switches as a user writes them, on command lines and in environment variables.
+//! Text forms of rules and switches, for command lines and environment variables.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,19 +8,19 @@ use crate::base::units::{Bytes, MIB, switch, whole};
 use crate::policy::bfc::{CutRule, JoinRule, SplitRule};
 use crate::pool::{GrowthRule, ThreadCache};
 
-/// What the sizes of regions are multiples of where a rule leaves that open.
+/// The default granule of region sizes.
 const GRANULE: Bytes = Bytes::mib(2);
 
-/// What the largest cached block can be.
+/// The valid sizes of the largest cached block.
 const CACHED: std::ops::RangeInclusive<u64> = 256..=16 * MIB;
 
-/// The text is not a rule of the sort that was asked for.
+/// A text that is not a valid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not valid: expected {expected}")]
 pub struct ParseRuleError {
-    /// What was given, or the start of it.
+    /// The text, or its start.
     pub text: String,
-    /// What would have been one.
+    /// The valid texts.
     pub expected: &'static str,
 }
 
@@ -30,7 +30,7 @@ impl ParseRuleError {
     }
 }
 
-/// When the rest of a chunk becomes a chunk of its own: a [`SplitRule`] whose waste may be a share of the limit.
+/// When the rest of a chunk becomes a separate chunk: a [`SplitRule`] whose waste may be a share of the limit.
 ///
 /// As text: `always`, `twice`, or `twice:AMOUNT`, as in `twice:16MiB` or `twice:5%`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl SplitChoice {
     pub(crate) const EXPECTED: &str =
         "always, twice, or twice:AMOUNT as in twice:16MiB or twice:5% (100% at most)";
 
-    /// The rule in a pool with this limit.
+    /// Returns the rule in a pool with this limit.
     #[must_use]
     pub fn rule(self, limit: Bytes) -> SplitRule {
         match self {
@@ -76,7 +76,7 @@ impl FromStr for SplitChoice {
         match text.split_once(':') {
             None if text == "always" => Ok(Self::Always),
             None if text == "twice" => Ok(Self::TENSORFLOW),
-            // A block that wastes more than the whole pool is none.
+            // A waste above the whole pool is invalid.
             Some(("twice", waste)) => match waste.parse().map_err(|_| error())? {
                 Amount::Share(share) if share > Share::WHOLE => Err(error()),
                 waste => Ok(Self::Twice(waste)),
@@ -146,10 +146,10 @@ impl FromStr for GrowthRule {
     }
 }
 
-/// Whether threads keep small blocks in caches: see
+/// Whether threads cache small blocks: see
 /// [`PoolConfig::with_thread_cache`](crate::PoolConfig::with_thread_cache).
 ///
-/// As text: `on`, `off`, or `LARGEST[:KEPT]`, the largest block to be cached and the most bytes that one cache keeps.
+/// As text: `on`, `off`, or `LARGEST[:KEPT]`, the largest block to cache and the most bytes in one cache.
 ///
 /// ```
 /// use bfc_core::{Bytes, CacheChoice, ThreadCache};
@@ -159,9 +159,9 @@ impl FromStr for GrowthRule {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheChoice {
-    /// Every request takes the pool's lock.
+    /// No caches: every request takes the pool's lock.
     Off,
-    /// Caches as described.
+    /// Caches with these options.
     On(ThreadCache),
 }
 

@@ -1,4 +1,4 @@
-//! What stands in a simulated device's memory, as far as copies ever put something there.
+//! The contents of a simulated device's memory, as written by copies.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use crate::source::driver::MemoryCopy;
 
 const PAGE: u64 = 4096;
 
-/// What memory reads as before anything was copied into it: unlikely to be taken for data.
+/// The value of memory before any copy: unlikely to be mistaken for data.
 const UNWRITTEN: u8 = 0xa5;
 
-/// Bytes by address, in pages that exist from the first write on.
+/// Bytes by address, in pages that are created by the first write.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     pages: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
@@ -32,32 +32,32 @@ impl Contents {
         }
     }
 
-    /// Forgets what stood in memory that was given back.
+    /// Clears the contents of freed memory.
     pub(super) fn forget(&mut self, span: Span) {
         if !self.pages.is_empty() {
-            // Addresses of allocations are not used again, those of mappings are, and are whole pages.
+            // Addresses of allocations are never reused. Those of mappings are, and consist of whole pages.
             let pages = span.address.div_ceil(PAGE)..(span.address + span.bytes) / PAGE;
             self.pages.retain(|page, _| !pages.contains(page));
         }
     }
 
-    /// Does a copy.
+    /// Executes a copy.
     ///
     /// # Safety
-    /// The host's part is page-locked memory of the device that is alive, and that nobody else writes to, or for a copy
-    /// to the host reads.
+    /// The host range is live page-locked memory of the device. No other code writes to it or, for a copy to the host,
+    /// accesses it.
     pub(super) unsafe fn copy(&mut self, copy: MemoryCopy) {
         match copy {
             MemoryCopy::ToDevice { from, to, bytes } => {
                 let from: *const u8 = std::ptr::with_exposed_provenance(from as usize);
-                // SAFETY: as this function's caller promises.
+                // SAFETY: guaranteed by the caller.
                 let source = unsafe { std::slice::from_raw_parts(from, bytes as usize) };
                 self.write(to, source);
             }
             MemoryCopy::ToHost { from, to, bytes } => {
                 let source = self.read(Span { address: from, bytes });
                 let to: *mut u8 = std::ptr::with_exposed_provenance_mut(to as usize);
-                // SAFETY: as this function's caller promises; `source` is memory of its own.
+                // SAFETY: guaranteed by the caller; `source` is separate memory.
                 unsafe { to.copy_from_nonoverlapping(source.as_ptr(), source.len()) };
             }
             MemoryCopy::OnDevice { from, to, bytes } => {

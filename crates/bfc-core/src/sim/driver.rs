@@ -1,4 +1,4 @@
-//! The driver's side of a simulated device, call by call.
+//! The `Driver` implementation of a simulated device.
 
 use super::faults::Operation;
 use super::memory::GRANULARITY;
@@ -14,11 +14,11 @@ use crate::source::driver::{
 use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
-/// Alignment of all addresses, the least that drivers promise.
+/// The alignment of all addresses, the minimum that drivers guarantee.
 const ALIGNMENT: u64 = 256;
 
-// SAFETY: device addresses are unique and never followed by the host; pinned memory is zeroed memory of the system;
-// events are reached when what came before them in their stream has ended, which is what waiting streams look at.
+// SAFETY: device addresses are unique and never dereferenced by the host. Pinned memory is zeroed system memory. Events
+// are reached when all earlier work of their stream has ended, and waiting streams check that.
 unsafe impl Driver for SimDevice {
     fn name(&self) -> &str {
         &self.name
@@ -53,7 +53,7 @@ unsafe impl Driver for SimDevice {
     }
 
     unsafe fn free_device(&self, address: u64) {
-        // As CUDA does, the call waits for all work first. What is refused stays taken. The failure is kept.
+        // Waits for all work first, as CUDA does. On failure the memory stays allocated, and the failure is recorded.
         let _ = self.give_back(Operation::FreeDevice, |state| {
             let region = state.device.at(address).ok_or_else(|| nothing_at(address))?;
             state.end_all();
@@ -83,7 +83,7 @@ unsafe impl Driver for SimDevice {
             Ok(region)
         });
         if let Ok(region) = region {
-            // SAFETY: the region was out until just now, and the caller promises that nothing uses it.
+            // SAFETY: the region was live until just now, and the caller guarantees that nothing uses it.
             unsafe { self.host.free(region) };
         }
     }
@@ -148,7 +148,7 @@ unsafe impl Driver for SimDevice {
     }
 
     unsafe fn destroy_stream(&self, stream: StreamHandle) {
-        // The failure is kept.
+        // Records the failure.
         let _ = self.give_back(Operation::DestroyStream, |state| state.streams.destroy_stream(stream.0));
     }
 
@@ -157,7 +157,7 @@ unsafe impl Driver for SimDevice {
     }
 
     unsafe fn destroy_event(&self, event: EventHandle) {
-        // The failure is kept.
+        // Records the failure.
         let _ = self.give_back(Operation::DestroyEvent, |state| state.streams.destroy_event(event.0));
     }
 
@@ -173,8 +173,8 @@ unsafe impl Driver for SimDevice {
         self.work(Operation::Query, |state| state.streams.is_complete(event.0))
     }
 
-    unsafe fn synchronise_event(&self, event: EventHandle) -> Result<(), SourceError> {
-        self.call(Operation::Synchronise, |state| {
+    unsafe fn synchronize_event(&self, event: EventHandle) -> Result<(), SourceError> {
+        self.call(Operation::Synchronize, |state| {
             while let Some(work) = state.streams.next_towards(event.0) {
                 state.end(work);
             }
@@ -182,8 +182,8 @@ unsafe impl Driver for SimDevice {
         })
     }
 
-    fn synchronise(&self) -> Result<(), SourceError> {
-        self.call(Operation::Synchronise, |state| {
+    fn synchronize(&self) -> Result<(), SourceError> {
+        self.call(Operation::Synchronize, |state| {
             state.end_all();
             Ok(())
         })

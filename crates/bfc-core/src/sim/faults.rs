@@ -1,4 +1,4 @@
-//! Faults on demand: which call fails, when and how.
+//! Fault injection: which call fails, when and how.
 
 use super::random::nth;
 use crate::source::error::SourceError;
@@ -8,55 +8,55 @@ use crate::source::error::SourceError;
 #[non_exhaustive]
 #[repr(usize)]
 pub enum Operation {
-    /// Taking device memory.
+    /// Allocating device memory.
     AllocateDevice,
-    /// Giving device memory back.
+    /// Freeing device memory.
     FreeDevice,
-    /// Taking pinned memory.
+    /// Allocating pinned memory.
     AllocatePinned,
-    /// Giving pinned memory back.
+    /// Freeing pinned memory.
     FreePinned,
     /// Reserving a range of addresses.
     Reserve,
-    /// Giving a range of addresses back.
+    /// Releasing a range of addresses.
     ReleaseRange,
-    /// Taking memory without an address.
+    /// Allocating memory without an address.
     Create,
-    /// Giving a handle up.
+    /// Releasing a handle.
     Release,
-    /// Putting memory behind addresses.
+    /// Mapping memory.
     Map,
-    /// Taking it away from there.
+    /// Unmapping memory.
     Unmap,
-    /// Letting the device access it.
+    /// Granting access to mapped memory.
     SetAccess,
-    /// Making a stream.
+    /// Creating a stream.
     CreateStream,
-    /// Giving a stream up.
+    /// Destroying a stream.
     DestroyStream,
-    /// Making an event.
+    /// Creating an event.
     CreateEvent,
-    /// Giving an event up.
+    /// Destroying an event.
     DestroyEvent,
     /// Recording an event.
     Record,
     /// Making a stream wait.
     Wait,
-    /// Asking for an event.
+    /// Querying an event.
     Query,
     /// Waiting for an event or for the device.
-    Synchronise,
-    /// Giving a stream a copy.
+    Synchronize,
+    /// Submitting a copy.
     Copy,
-    /// Giving a stream other work.
+    /// Submitting other work.
     Launch,
 }
 
-/// How many operations there are.
+/// The number of operations.
 const OPERATIONS: usize = Operation::Launch as usize + 1;
 
 impl Operation {
-    /// The call's name in errors.
+    /// Returns the call's name in errors.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -78,26 +78,26 @@ impl Operation {
             Self::Record => "record",
             Self::Wait => "wait",
             Self::Query => "query",
-            Self::Synchronise => "synchronise",
+            Self::Synchronize => "synchronize",
             Self::Copy => "copy",
             Self::Launch => "launch",
         }
     }
 }
 
-/// How often a device was asked for each [`Operation`], refused calls included. CallCounts of a device that is lost never
-/// reach it and are not counted.
+/// The number of calls of each [`Operation`], failed ones included. Calls to a lost device never reach it and are not
+/// counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallCounts([u64; OPERATIONS]);
 
 impl CallCounts {
-    /// How often this one was asked for.
+    /// Returns the calls of one operation.
     #[must_use]
     pub const fn of(&self, operation: Operation) -> u64 {
         self.0[operation as usize]
     }
 
-    /// All calls.
+    /// Returns all calls.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
@@ -108,24 +108,24 @@ impl CallCounts {
     }
 }
 
-/// Which of the calls that follow the injection fail. Matching calls are counted from 1.
+/// The calls after the injection that fail. Matching calls are counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FaultTime {
-    /// This call alone.
+    /// This call only.
     Call(u64),
     /// Every call after this many.
     After(u64),
-    /// Each call with this probability from 0 to 1; one seed gives one sequence.
+    /// Each call with this probability from 0 to 1; the seed determines the sequence.
     Random {
-        /// The share of calls that fail.
+        /// The probability of a failure.
         probability: f64,
-        /// Chooses the sequence.
+        /// The seed of the sequence.
         seed: u64,
     },
 }
 
-/// What a failing call says.
+/// The error of a failing call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     Broken,
@@ -133,16 +133,16 @@ enum Failure {
     Sticky,
 }
 
-/// What a fault does to a call.
+/// The effect of a fault on a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Struck {
-    /// It fails, and that is all.
+    /// The call fails.
     Fails(SourceError),
-    /// It fails for this reason, and the device with it.
+    /// The call fails for this reason, and the device is lost.
     Poisons(String),
 }
 
-/// One fault of a simulated device.
+/// One injected fault of a simulated device.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// `None` for calls of every operation.
@@ -154,32 +154,32 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// CallCounts of `operation` fail as broken: [`SourceError::Driver`].
+    /// Makes calls of `operation` fail with [`SourceError::Driver`].
     #[must_use]
     pub const fn new(operation: Operation, when: FaultTime) -> Self {
         Self { operation: Some(operation), when, failure: Failure::Broken, calls: 0 }
     }
 
-    /// CallCounts of `operation` fail as out of memory: [`SourceError::Exhausted`].
+    /// Makes calls of `operation` fail with [`SourceError::Exhausted`].
     #[must_use]
     pub const fn exhausted(operation: Operation, when: FaultTime) -> Self {
         Self { operation: Some(operation), when, failure: Failure::Exhausted, calls: 0 }
     }
 
-    /// CallCounts of `operation` fail for good, and all calls after them: [`SourceError::Poisoned`].
+    /// Makes calls of `operation`, and all calls after them, fail with [`SourceError::Poisoned`].
     #[must_use]
     pub const fn sticky(operation: Operation, when: FaultTime) -> Self {
         Self { operation: Some(operation), when, failure: Failure::Sticky, calls: 0 }
     }
 
-    /// The same fault in calls of every operation.
+    /// Extends the fault to calls of every operation.
     #[must_use]
     pub const fn of_any_operation(mut self) -> Self {
         self.operation = None;
         self
     }
 
-    /// Counts a call for `bytes` bytes, and says what becomes of it if this fault strikes.
+    /// Counts a call for `bytes` bytes, and returns its outcome if this fault applies.
     pub(super) fn strike(&mut self, operation: Operation, bytes: u64) -> Option<Struck> {
         if self.operation.is_some_and(|only| only != operation) {
             return None;
@@ -201,7 +201,7 @@ impl Fault {
     }
 }
 
-/// The `index`-th number of the sequence `seed`, evenly spread over [0, 1).
+/// Returns the `index`-th number of the sequence `seed`, uniform in [0, 1).
 fn unit(seed: u64, index: u64) -> f64 {
     (nth(seed, index) >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -1,14 +1,14 @@
-//! What memory of a simulated device is out: allocations, and memory apart from addresses.
+//! The live memory of a simulated device: allocations, and virtual memory.
 
 use std::collections::BTreeMap;
 
 use crate::base::memory::Span;
 use crate::base::units::MIB;
 
-/// What ranges of addresses, handles and mappings are multiples of: as on NVIDIA's devices.
+/// The granularity of address ranges, handles and mappings, as on NVIDIA's devices.
 pub(super) const GRANULARITY: u64 = 2 * MIB;
 
-/// Spans that do not overlap, by address.
+/// Disjoint spans, by address.
 #[derive(Debug, Default)]
 pub(super) struct Live {
     spans: BTreeMap<u64, u64>,
@@ -21,7 +21,7 @@ impl Live {
         self.bytes += span.bytes;
     }
 
-    /// Takes the span that starts at `address` out.
+    /// Removes the span that starts at `address`.
     pub(super) fn remove(&mut self, address: u64) -> Option<Span> {
         let bytes = self.spans.remove(&address)?;
         self.bytes -= bytes;
@@ -36,19 +36,19 @@ impl Live {
         self.spans.iter().map(|(&address, &bytes)| Span { address, bytes })
     }
 
-    /// The span in which an address lies.
+    /// Returns the span that contains an address.
     pub(super) fn around(&self, address: u64) -> Option<Span> {
         let (&start, &bytes) = self.spans.range(..=address).next_back()?;
         (address - start < bytes).then_some(Span { address: start, bytes })
     }
 
-    /// Whether one of the spans holds all of this one.
+    /// Whether one of the spans contains all of this one.
     pub(super) fn holds(&self, span: Span) -> bool {
         self.around(span.address).is_some_and(|around| span.end() <= around.end())
     }
 }
 
-/// Memory without an address of its own.
+/// Memory without its own address.
 #[derive(Clone, Copy, Debug)]
 struct Physical {
     bytes: u64,
@@ -56,7 +56,7 @@ struct Physical {
     mappings: u32,
 }
 
-/// A handle's memory behind addresses.
+/// A handle's memory, mapped to addresses.
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     bytes: u64,
@@ -64,14 +64,14 @@ struct Mapping {
     accessible: bool,
 }
 
-/// Addresses and memory apart. Every call says why it is refused, with nothing changed.
+/// The virtual memory of a device. Every failing call returns the reason and changes nothing.
 #[derive(Debug, Default)]
 pub(super) struct Virtual {
     pub(super) ranges: Live,
     handles: BTreeMap<u64, Physical>,
     next_handle: u64,
     mappings: BTreeMap<u64, Mapping>,
-    /// Bytes of memory taken, mapped or not.
+    /// Bytes of allocated memory, mapped or not.
     pub(super) bytes: u64,
 }
 
@@ -90,7 +90,7 @@ impl Virtual {
         Ok(())
     }
 
-    /// Takes memory, of which there is enough.
+    /// Allocates memory, of which there is enough.
     pub(super) fn create(&mut self, bytes: u64) -> u64 {
         self.next_handle += 1;
         self.handles.insert(self.next_handle, Physical { bytes, released: false, mappings: 0 });
@@ -149,17 +149,17 @@ impl Virtual {
         Ok(())
     }
 
-    /// Whether the device may use all of a span.
+    /// Whether the device may access all of a span.
     pub(super) fn is_accessible(&self, span: Span) -> bool {
         self.is_mapped(span, |mapping| mapping.accessible)
     }
 
-    /// The mappings, in the order of their addresses.
+    /// Returns the mappings in order of address.
     pub(super) fn mappings(&self) -> Vec<Span> {
         self.mappings.iter().map(|(&address, mapping)| Span { address, bytes: mapping.bytes }).collect()
     }
 
-    /// Handles that are not released.
+    /// Returns the handles that are not released.
     pub(super) fn handles(&self) -> usize {
         self.handles.values().filter(|physical| !physical.released).count()
     }

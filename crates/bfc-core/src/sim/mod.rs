@@ -30,19 +30,19 @@ pub use faults::{CallCounts, Fault, FaultTime, Operation};
 pub use streams::Pace;
 pub use watch::{MemoryUse, Violation};
 
-/// Where the simulated device's addresses start: where a CUDA driver places them, roughly.
+/// The first address of the simulated device, near the addresses of a CUDA driver.
 const BASE: u64 = 0x7000_0000_0000;
 
-/// Where its ranges of addresses start, which are kept apart from its allocations.
+/// The first address of reserved ranges, separate from allocations.
 const VIRTUAL_BASE: u64 = 0x3000_0000_0000;
 
-/// Numbers the devices of a process, so that the handle of one is none of another.
+/// Numbers the devices of a process, so that handles of one are invalid on another.
 static NEXT_DEVICE: AtomicU64 = AtomicU64::new(1);
 
-/// A device of a given capacity with nothing behind it.
+/// A device with a given capacity and no real memory.
 ///
-/// Addresses are never used twice, so that a use after the free is told from a use; allocations lie side by side, so
-/// that a pool which wrongly joins them is found out.
+/// Addresses are never reused, so a use after free is detectable. Allocations are adjacent, so a pool that merges them
+/// by mistake is detected.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -69,9 +69,9 @@ pub struct SimDevice {
 
 #[derive(Debug)]
 struct State {
-    /// The first device address never handed out.
+    /// The next device address.
     next: u64,
-    /// The first address of a range never reserved.
+    /// The next address of a range.
     next_range: u64,
     device: Live,
     pinned: Live,
@@ -84,7 +84,7 @@ struct State {
 }
 
 impl SimDevice {
-    /// A device with `capacity` bytes of its own memory, and pinned memory without a limit. Work on it ends at once.
+    /// Creates a device with `capacity` bytes of device memory and unlimited pinned memory. Its work ends immediately.
     #[must_use]
     pub fn new(capacity: Bytes) -> Self {
         let state = State {
@@ -110,51 +110,51 @@ impl SimDevice {
         }
     }
 
-    /// The same device under another name.
+    /// Sets the name.
     #[must_use]
     pub fn with_name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// The same device with at most `limit` bytes of pinned memory.
+    /// Limits the pinned memory.
     #[must_use]
     pub const fn with_pinned_limit(mut self, limit: Bytes) -> Self {
         self.pinned_limit = Some(limit.get());
         self
     }
 
-    /// The same device, on which work ends at another pace. For a device that was given none yet.
+    /// Sets the pace of work. For a device without submitted work.
     #[must_use]
     pub fn with_pace(self, pace: Pace) -> Self {
         lock(&self.state).streams.set_pace(pace);
         self
     }
 
-    /// The same device, which cannot keep addresses and memory apart.
+    /// Disables virtual memory.
     #[must_use]
     pub const fn without_mapping(mut self) -> Self {
         self.maps = false;
         self
     }
 
-    /// Makes calls fail from now on as `fault` says. Several faults add up.
+    /// Injects a fault into later calls. Several faults add up.
     pub fn inject(&self, fault: Fault) {
         lock(&self.state).faults.push(fault);
     }
 
-    /// Lets all calls through again.
+    /// Removes all injected faults.
     pub fn clear_faults(&self) {
         lock(&self.state).faults.clear();
     }
 
-    /// How often the device was called so far.
+    /// Returns the number of calls so far.
     #[must_use]
     pub fn calls(&self) -> CallCounts {
         lock(&self.state).calls
     }
 
-    /// What was taken and not given back, by address. A test for leaks asserts that it is empty.
+    /// Returns the live allocations by address. A test for leaks asserts that this is empty.
     #[must_use]
     pub fn live(&self, kind: MemoryKind) -> Vec<Span> {
         let state = lock(&self.state);
@@ -165,34 +165,34 @@ impl SimDevice {
         }
     }
 
-    /// Where memory is mapped, in the order of addresses.
+    /// Returns the mapped spans in order of address.
     #[must_use]
     pub fn mappings(&self) -> Vec<Span> {
         lock(&self.state).mapped.mappings()
     }
 
-    /// What else was made and not given back: ranges of addresses and handles of memory.
+    /// Returns the live address ranges and memory handles.
     #[must_use]
     pub fn ranges_and_handles(&self) -> (usize, usize) {
         let state = lock(&self.state);
         (state.mapped.ranges.iter().count(), state.mapped.handles())
     }
 
-    /// Streams and events that were made and not destroyed.
+    /// Returns the live streams and events.
     #[must_use]
     pub fn open_streams_and_events(&self) -> usize {
         lock(&self.state).streams.open()
     }
 
-    /// Gives a stream work that uses memory, and checks that it may: see [`violations`](Self::violations).
+    /// Submits work that uses memory to a stream, and checks it: see [`violations`](Self::violations).
     ///
     /// # Errors
-    /// [`SourceError::Driver`] if there is no such stream.
+    /// Fails with [`SourceError::Driver`] if there is no such stream.
     pub fn launch(&self, stream: StreamHandle, uses: &[MemoryUse]) -> Result<(), SourceError> {
         self.work(Operation::Launch, |state| state.give(stream, Work::Launch, uses.to_vec()))
     }
 
-    /// Ends up to `pieces` pieces of work, of streams taken by chance; how many there were.
+    /// Ends up to `pieces` pieces of work, from randomly chosen streams. Returns how many there were.
     pub fn advance(&self, pieces: usize) -> usize {
         let state = &mut *lock(&self.state);
         let mut ended = 0;
@@ -205,7 +205,7 @@ impl SimDevice {
         ended
     }
 
-    /// Ends all work of a stream, and what that waits for.
+    /// Ends all work of a stream, and all work that it waits for.
     pub fn finish(&self, stream: StreamHandle) {
         let state = &mut *lock(&self.state);
         while let Some(work) = state.streams.next_of(stream.0) {
@@ -213,26 +213,25 @@ impl SimDevice {
         }
     }
 
-    /// The uses of memory so far that were against the rules. A test of anything that orders work asserts that there are
-    /// none.
+    /// Returns the invalid uses of memory so far. A test of code that orders work asserts that there are none.
     #[must_use]
     pub fn violations(&self) -> Vec<Violation> {
         lock(&self.state).streams.violations.clone()
     }
 
-    /// What copies put into the device's memory; elsewhere a pattern.
+    /// Returns the contents of device memory written by copies; a pattern elsewhere.
     #[must_use]
     pub fn read(&self, span: Span) -> Vec<u8> {
         lock(&self.state).contents.read(span)
     }
 
-    /// Counts a call, and refuses it if a fault strikes or has struck for good.
+    /// Counts a call, and fails if a fault applies or the device is lost.
     fn enter(&self, state: &mut State, operation: Operation, bytes: u64) -> Result<(), SourceError> {
         self.poison.check()?;
         state.calls.count(operation);
         let mut outcome = Ok(());
         for fault in &mut state.faults {
-            // Every fault counts the call, also when another one has struck already.
+            // Every fault counts the call, even if another one already applies.
             let error = match fault.strike(operation, bytes) {
                 None => continue,
                 Some(Struck::Fails(error)) => error,
@@ -243,7 +242,7 @@ impl SimDevice {
         outcome
     }
 
-    /// Makes a call that is refused as broken if `call` says why.
+    /// Makes a call that fails if `call` returns a reason.
     fn call<T>(
         &self,
         operation: Operation,
@@ -254,7 +253,7 @@ impl SimDevice {
         call(state).map_err(|reason| SourceError::Driver { call: operation.name(), reason })
     }
 
-    /// Makes a call about streams and events, at which work may go on.
+    /// Makes a call about streams and events, during which work may progress.
     fn work<T>(
         &self,
         operation: Operation,
@@ -269,7 +268,7 @@ impl SimDevice {
         })
     }
 
-    /// Makes a call that gives something back, and keeps its failure.
+    /// Makes a call that frees something, and records its failure.
     fn give_back<T>(
         &self,
         operation: Operation,
@@ -284,12 +283,12 @@ impl SimDevice {
 }
 
 impl State {
-    /// Bytes of device memory taken.
+    /// Returns the bytes of allocated device memory.
     const fn used(&self) -> u64 {
         self.device.bytes + self.mapped.bytes
     }
 
-    /// Gives a stream work, with a look at whether the memory is there.
+    /// Submits work to a stream, and checks that its memory exists.
     fn give(&mut self, stream: StreamHandle, work: Work, uses: Vec<MemoryUse>) -> Result<(), String> {
         let is_there =
             |span| self.device.holds(span) || self.mapped.is_accessible(span) || self.pinned.holds(span);
@@ -299,7 +298,7 @@ impl State {
         self.streams.give(stream.0, work, uses)
     }
 
-    /// What a piece of work does when it ends.
+    /// Executes the effect of ended work.
     fn end(&mut self, work: Work) {
         let Work::Copy(copy) = work else { return };
         let host = match copy {
@@ -308,8 +307,8 @@ impl State {
             MemoryCopy::OnDevice { .. } => None,
         };
         if host.is_none_or(|host| self.pinned.holds(host)) {
-            // SAFETY: the host's part is pinned memory that is alive, and whoever gave the copy promised that nobody
-            // else uses it meanwhile.
+            // SAFETY: the host range is live pinned memory. The caller of the copy guaranteed that no other code uses
+            // it meanwhile.
             unsafe { self.contents.copy(copy) };
         }
     }
@@ -320,7 +319,7 @@ impl State {
         }
     }
 
-    /// Notes if memory that goes is still used.
+    /// Records a violation if freed memory is still in use.
     fn check_unused(&mut self, span: Span) {
         if let Some(stream) = self.streams.user_of(span) {
             self.streams.violations.push(Violation::InUse { span, stream });

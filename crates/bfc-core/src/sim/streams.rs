@@ -1,4 +1,4 @@
-//! Streams of a simulated device: work that was given and has not ended, and in which order it may end.
+//! Streams of a simulated device: pending work, and the orders in which it may end.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,35 +7,35 @@ use super::watch::{Clock, MemoryUse, Violation, conflict};
 use crate::base::memory::Span;
 use crate::source::driver::{MemoryCopy, StreamHandle};
 
-/// When the work of a simulated device ends.
+/// The pace at which the work of a simulated device ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pace {
-    /// As soon as it is given.
+    /// Immediately when submitted.
     #[default]
     AtOnce,
-    /// Some of it at every call about streams and events, of streams taken by chance: one seed gives one order.
+    /// Partly at every call about streams and events, from randomly chosen streams. The seed determines the order.
     Random {
-        /// Chooses the order.
+        /// The seed of the order.
         seed: u64,
     },
-    /// FaultTime the host waits for it, and no more than it waits for; or by [`advance`](super::SimDevice::advance).
+    /// Only when the host waits for it, and no more than that; or by [`advance`](super::SimDevice::advance).
     OnDemand,
 }
 
-/// What a stream was given.
+/// An item of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
     /// A use of memory.
     Launch,
     Copy(MemoryCopy),
-    /// An event stands for all that came before.
+    /// An event record, reached after all earlier items.
     Reach(u64),
-    /// All that comes after waits for it.
+    /// A wait, which blocks all later items.
     Await(u64),
 }
 
-/// One piece of work that has not ended.
+/// One pending item.
 #[derive(Debug)]
 pub(super) struct Item {
     /// Its number in its stream, from 1.
@@ -47,18 +47,18 @@ pub(super) struct Item {
 #[derive(Debug, Default)]
 struct Stream {
     queue: VecDeque<Item>,
-    /// How much it was given so far.
+    /// The number of submitted items.
     given: u64,
-    /// What comes before the next piece of work.
+    /// The clock of the next item.
     clock: Clock,
     destroyed: bool,
 }
 
-/// A record of an event that was not reached.
+/// The pending record of an event.
 #[derive(Debug)]
 struct Marker {
     stream: u64,
-    /// What comes before it.
+    /// Its clock.
     clock: Clock,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Streams {
     random: Random,
     next: u64,
     streams: BTreeMap<u64, Stream>,
-    /// The marker that an event stands for; 0 before it is recorded.
+    /// The marker of the event's record; 0 before the first.
     events: BTreeMap<u64, u64>,
     next_marker: u64,
     markers: BTreeMap<u64, Marker>,
@@ -77,7 +77,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// The streams of the device with this number.
+    /// Creates the streams of the device with this number.
     pub(super) fn new(pace: Pace, device: u64) -> Self {
         Self {
             pace,
@@ -134,7 +134,7 @@ impl Streams {
 
     pub(super) fn wait(&mut self, stream: u64, event: u64) -> Result<(), String> {
         let marker = self.marker(event)?;
-        // What was reached came before everything that is given from now on.
+        // Reached items come before everything submitted from now on.
         let clock = self.markers.get(&marker).map(|marker| marker.clock.clone());
         let waiting = self.stream(stream)?;
         let Some(clock) = clock else { return Ok(()) };
@@ -146,7 +146,7 @@ impl Streams {
         Ok(!self.markers.contains_key(&self.marker(event)?))
     }
 
-    /// Gives a stream something to do, and checks that nothing else may use the same bytes meanwhile.
+    /// Submits an item to a stream, and checks that no unordered work uses the same bytes.
     pub(super) fn give(&mut self, stream: u64, work: Work, uses: Vec<MemoryUse>) -> Result<(), String> {
         let given = self.stream(stream)?;
         given.given += 1;
@@ -164,25 +164,25 @@ impl Streams {
         Ok(())
     }
 
-    /// The stream of work that has not ended and uses a byte of the span.
+    /// Returns the stream of pending work that uses a byte of the span.
     pub(super) fn user_of(&self, span: Span) -> Option<StreamHandle> {
         let uses =
             |stream: &Stream| stream.queue.iter().any(|item| item.uses.iter().any(|used| used.touches(span)));
         self.streams.iter().find(|(_, stream)| uses(stream)).map(|(&stream, _)| StreamHandle(stream))
     }
 
-    /// How much of the work that can go on does so at this call, one piece at a time: the next one.
+    /// Progresses some of the work that can run at this call. Returns the next item to end.
     pub(super) fn next_by_pace(&mut self) -> Option<Work> {
         let goes_on = match self.pace {
             Pace::AtOnce => true,
-            // The seed says too how far the device lags behind.
+            // The seed also determines how far the device lags behind.
             Pace::Random { seed } => self.random.below(8) < seed % 8,
             Pace::OnDemand => false,
         };
         if goes_on { self.next() } else { None }
     }
 
-    /// Ends one piece of work, of a stream taken by chance.
+    /// Ends one item of a randomly chosen stream.
     pub(super) fn next(&mut self) -> Option<Work> {
         let can_run = |stream: &Stream| match stream.queue.front() {
             Some(Item { work: Work::Await(marker), .. }) => !self.markers.contains_key(marker),
@@ -199,7 +199,7 @@ impl Streams {
         self.end_first_of(stream)
     }
 
-    /// Ends one piece of the work that an event waits for; `None` once the event is complete.
+    /// Ends one item that an event waits for; `None` once the event is complete.
     pub(super) fn next_towards(&mut self, event: u64) -> Option<Work> {
         let stream = self.markers.get(self.events.get(&event)?)?.stream;
         if matches!(self.pace, Pace::Random { .. }) && self.random.below(2) == 0 {
@@ -208,7 +208,7 @@ impl Streams {
         self.next_of(stream)
     }
 
-    /// Ends one piece of a stream's work, and of what that waits for; `None` if the stream has none.
+    /// Ends one item of a stream, or one that it waits for; `None` if the stream has none.
     pub(super) fn next_of(&mut self, mut stream: u64) -> Option<Work> {
         loop {
             match self.streams.get(&stream)?.queue.front()?.work {
@@ -244,7 +244,7 @@ impl Streams {
         self.events.get(&event).copied().ok_or_else(|| format!("there is no event {event}"))
     }
 
-    /// Streams and events that were not destroyed.
+    /// Returns the live streams and events.
     pub(super) fn open(&self) -> usize {
         self.streams.values().filter(|stream| !stream.destroyed).count() + self.events.len()
     }

@@ -1,9 +1,8 @@
-//! The rules of memory use: who may use a byte when.
+//! The rules of memory use by streams, checked independently of the actual order.
 //!
-//! The check does not wait for a bad order to happen. Two pieces of work are in order if one comes before the other in
-//! its stream, or before an event that the other's stream waited for: Lamport's relation, kept in vector clocks. Work
-//! that uses bytes in use by work that has not ended is therefore either in order with it, whatever the order in which
-//! the device ends things, or a violation in this very run.
+//! The check finds a race even if the run happens to order it correctly. Two pieces of work are ordered if one precedes
+//! the other in its stream, or precedes an event that the other's stream waited for: Lamport's relation, in vector
+//! clocks. Work that uses bytes of pending work is either ordered after it in every run, or a violation in this run.
 
 use crate::base::memory::{Block, Span};
 use crate::source::driver::StreamHandle;
@@ -11,17 +10,17 @@ use crate::source::driver::StreamHandle;
 /// Bytes of device memory or page-locked memory that a piece of work reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Which bytes.
+    /// The bytes.
     pub span: Span,
-    /// For whom: work for one owner may share bytes as it likes, that is a matter of its program. A block's
-    /// [id](crate::Block::id) is a good owner. Without an owner, work may share bytes only to read them.
+    /// The owner. Work for one owner may share bytes freely; a block's [id](crate::Block::id) is a good owner. Work
+    /// without an owner may share bytes only for reading.
     pub owner: Option<u64>,
     /// Whether the bytes are written.
     pub writes: bool,
 }
 
 impl MemoryUse {
-    /// A use of a block's bytes for that block, which may write them.
+    /// Creates a use of a block's bytes by its owner, which may write them.
     #[must_use]
     pub const fn of(block: &Block) -> Self {
         Self { span: block.span(), owner: Some(block.id), writes: true }
@@ -39,46 +38,46 @@ impl MemoryUse {
     }
 }
 
-/// A use of memory against the rules, as a simulated device has seen it.
+/// An invalid use of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// Work was given that uses bytes which work before it still uses, and nothing says that it comes after that.
+    /// Submitted work uses bytes of pending work without an order between the two.
     Unordered {
-        /// Bytes that the later work uses.
+        /// The bytes of the later work.
         span: Span,
         /// The stream of the earlier work.
         first: StreamHandle,
         /// The stream of the later work.
         second: StreamHandle,
     },
-    /// Work uses bytes that are not memory of the device, or of page-locked memory.
+    /// Work uses bytes that are neither device memory nor page-locked memory.
     NoMemory {
         /// The bytes.
         span: Span,
         /// The stream of the work.
         stream: StreamHandle,
     },
-    /// Memory was given back while work used it.
+    /// Memory was freed while work used it.
     InUse {
-        /// What was given back.
+        /// The freed bytes.
         span: Span,
         /// The stream of the work.
         stream: StreamHandle,
     },
 }
 
-/// Bytes that both use, if they may not.
+/// Returns the bytes in conflict between both uses, if any.
 pub(super) fn conflict(earlier: &[MemoryUse], later: &[MemoryUse]) -> Option<Span> {
     let clash =
         |used: &&MemoryUse| earlier.iter().any(|other| other.touches(used.span) && !other.allows(used));
     later.iter().find(clash).map(|used| used.span)
 }
 
-/// Up to where the work of each stream comes before something: a vector clock.
+/// A vector clock: the ordered prefix of each stream.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clock {
-    /// Number of the last such piece of work, by stream. Streams are few.
+    /// The number of the last ordered item, by stream. There are few streams.
     up_to: Vec<(u64, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! Addresses with nothing behind them: pools of any size for dry runs, replays and tests.
+//! Addresses without memory: pools of any size for dry runs, replays and tests.
 
 use crate::base::memory::{MemoryKind, Span};
 use crate::base::sync::{Mutex, lock};
@@ -6,13 +6,13 @@ use crate::base::units::{Bytes, round_up};
 use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
-/// Where the addresses start: above anything that is likely to be a real pointer's low half, and easy to recognise.
+/// The first address: recognizable, and unlikely to equal the low bits of a real pointer.
 const BASE: u64 = 1 << 40;
 
-/// A source of bare addresses. A pool on top makes the same decisions as over real memory, and costs nothing.
+/// A source of addresses without memory. A pool on top makes the same decisions as over real memory.
 ///
-/// The same calls in the same order give the same addresses. They rise from 2⁴⁰; the region at the end is used anew
-/// once given back, holes before it are not, and everything starts over when no region is out.
+/// The same calls in the same order return the same addresses, which rise from 2⁴⁰. The source reuses the last region
+/// once it is freed, but not holes before it. It starts over when no region is live.
 ///
 /// ```
 /// use bfc_core::{AddressOnlyMemory, Bytes, SubAllocator};
@@ -30,9 +30,9 @@ pub struct AddressOnlyMemory {
 
 #[derive(Debug)]
 struct State {
-    /// The first address never handed out, or free up to the end of the address space.
+    /// The first address that was never used, or that is free up to the end of the address space.
     next: u64,
-    /// Bytes handed out now.
+    /// Bytes of live regions.
     live: u64,
 }
 
@@ -43,34 +43,34 @@ impl Default for AddressOnlyMemory {
 }
 
 impl AddressOnlyMemory {
-    /// Addresses without a limit other than the address space, whose regions may not be treated as one.
+    /// Creates a source that only the address space limits, without coalescing of regions.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same source with at most `limit` bytes out at a time.
+    /// Limits the bytes of live regions.
     #[must_use]
     pub const fn with_limit(mut self, limit: Bytes) -> Self {
         self.limit = Some(limit.get());
         self
     }
 
-    /// The same source, standing for a memory of so many bytes: for limits that are shares of it. Nothing is limited by it.
+    /// Sets the total memory that the source reports, for limits that are shares of it. Does not limit allocations.
     #[must_use]
     pub const fn with_total(mut self, total: Bytes) -> Self {
         self.total = Some(total.get());
         self
     }
 
-    /// The same source, with or without leave to treat adjacent regions as one.
+    /// Sets whether adjacent regions may be merged.
     #[must_use]
     pub const fn with_coalescing(mut self, coalescing: bool) -> Self {
         self.coalescing = coalescing;
         self
     }
 
-    /// Bytes out now.
+    /// Returns the bytes of live regions.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         lock(&self.state).live
@@ -78,7 +78,7 @@ impl AddressOnlyMemory {
 }
 
 impl State {
-    /// The next region and the bytes then out, or `None` if the limit or the address space ends before it.
+    /// Returns the next region and the live bytes with it, or `None` if it exceeds the limit or the address space.
     fn place(&self, limit: Option<u64>, alignment: u64, bytes: u64) -> Option<(Span, u64)> {
         if bytes == 0 || !alignment.is_power_of_two() {
             return None;
@@ -89,8 +89,8 @@ impl State {
     }
 }
 
-// SAFETY: addresses of this kind are never followed; regions do not overlap, as each starts at or after the end of all
-// those that are out.
+// SAFETY: addresses of this kind are never dereferenced. Regions do not overlap: each starts at or after the end of all
+// live ones.
 unsafe impl SubAllocator for AddressOnlyMemory {
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind::AddressOnly
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn free(memory: &AddressOnlyMemory, region: Span) {
-        // SAFETY: the tests give back what they took, once; nothing lies at the addresses.
+        // SAFETY: the tests free their own regions once; there is no memory at the addresses.
         unsafe { memory.free(region) };
     }
 
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_regions_may_go_back_in_one_piece_and_an_empty_source_starts_over() {
+    fn adjacent_regions_may_be_returned_as_one() {
         let memory = AddressOnlyMemory::new().with_coalescing(true);
         assert!(memory.supports_coalescing());
         let first = memory.allocate(256, 256).unwrap();

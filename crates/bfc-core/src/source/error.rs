@@ -2,48 +2,48 @@
 
 use crate::base::units::Bytes;
 
-/// A source of memory that did not deliver.
+/// An error of a source of memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// The source has no such amount left.
+    /// The source has too little memory left.
     #[error("the source has no {} left", Bytes(*bytes))]
     Exhausted {
-        /// The bytes asked for.
+        /// The requested bytes.
         bytes: u64,
     },
-    /// The source delivered an address or a size that breaks its contract.
+    /// The source returned an address or a size that violates its contract.
     #[error("the source delivered {bytes} bytes at {address:#x}, which breaks its contract")]
     BadRegion {
-        /// The address delivered.
+        /// The returned address.
         address: u64,
-        /// The size delivered.
+        /// The returned size.
         bytes: u64,
     },
-    /// A driver refused.
+    /// A call of the driver failed.
     #[error("{call} failed: {reason}")]
     Driver {
         /// The driver's function.
         call: &'static str,
-        /// What it said.
+        /// The driver's reason.
         reason: String,
     },
-    /// The device has failed in a way that it does not recover from: nothing works on it until the process ends.
+    /// The device has failed permanently: no call works until the process ends.
     #[error("{device} is lost to this process: {call} failed with {reason}")]
     Poisoned {
         /// The device's name.
         device: String,
-        /// The driver's function that met the failure first.
+        /// The driver's function that failed first.
         call: &'static str,
-        /// What it said.
+        /// The driver's reason.
         reason: String,
     },
-    /// The device cannot do what is needed.
+    /// The device lacks a feature.
     #[error("{device} has no {feature}")]
     Unsupported {
         /// The device's name.
         device: String,
-        /// What it lacks.
+        /// The missing feature.
         feature: &'static str,
     },
 }
@@ -56,7 +56,7 @@ impl SourceError {
     }
 }
 
-/// A visitor that came too late.
+/// An error of registering a visitor too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("visitors must be registered before the first region is taken")]
 pub struct VisitorError;

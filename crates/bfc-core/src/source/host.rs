@@ -1,6 +1,4 @@
-//! System memory: as a source of regions for pools, and as an allocator that does without a pool.
-//!
-//! One of the few files of this crate with `unsafe` in it: here numbers become memory.
+//! System memory, as a source of regions for pools and as an allocator without a pool.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
@@ -12,52 +10,52 @@ use crate::base::units::{Bytes, round_up};
 use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
-/// The largest alignment for which the system hands out zeroed pages without touching them.
+/// The largest alignment for which the system returns zeroed pages without touching them.
 const LAZY_ALIGNMENT: u64 = 16;
 
-/// System memory in regions, zeroed, at any alignment.
+/// Zeroed system memory in regions of any alignment.
 ///
-/// Zeroed memory is taken lazily: a region costs address space at once, but physical pages only where it is used. So a
-/// pool with a generous limit costs no more than it hands out. The system keeps that promise for small alignments
-/// only (for large ones it would write the zeros itself), so a region is taken with room to align its start by hand.
+/// Memory is committed lazily: a region takes address space immediately, and physical pages only where they are used. A
+/// pool with a generous limit therefore costs no more than its blocks. The system zeroes lazily only for small
+/// alignments, so the source allocates extra bytes and aligns the start itself.
 ///
-/// Regions not given back when the source is dropped stay allocated.
+/// Regions that are live when the source is dropped stay allocated.
 #[derive(Debug, Default)]
 pub struct HostMemory {
     total: Option<u64>,
-    /// What the system gave, by the address of the region cut from it.
-    held: Mutex<HashMap<u64, Held>>,
+    /// The system's allocation of each region, by the address of the region.
+    regions: Mutex<HashMap<u64, SystemAllocation>>,
 }
 
-/// What must go back to the system for one region.
+/// The system's allocation of one region.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct SystemAllocation {
     base: u64,
     layout: Layout,
 }
 
 impl HostMemory {
-    /// The memory of this machine.
+    /// Creates a source of this machine's memory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same source, of a machine with so much memory: for limits that are shares of it. Nothing is limited by it.
+    /// Sets the total memory that the source reports, for limits that are shares of it. Does not limit allocations.
     #[must_use]
     pub const fn with_total(mut self, total: Bytes) -> Self {
         self.total = Some(total.0);
         self
     }
 
-    /// How many regions are out.
+    /// Returns the number of live regions.
     #[must_use]
     pub fn live_regions(&self) -> usize {
-        lock(&self.held).len()
+        lock(&self.regions).len()
     }
 }
 
-// SAFETY: each region lies within one allocation of the system's, which is valid, zeroed, and given back in `free` only.
+// SAFETY: each region lies within one allocation of the system, which is valid, zeroed, and freed only in `free`.
 unsafe impl SubAllocator for HostMemory {
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind::Host
@@ -68,7 +66,7 @@ unsafe impl SubAllocator for HostMemory {
     }
 
     /// # Errors
-    /// [`SourceError::Exhausted`] if the system refuses, and for sizes and alignments that no region can have: zero
+    /// [`SourceError::Exhausted`] if the system has no memory, or if no region can have the size or alignment: zero
     /// bytes, more than half the address space, an alignment that is not a power of two.
     fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
         let exhausted = SourceError::Exhausted { bytes };
@@ -80,39 +78,39 @@ unsafe impl SubAllocator for HostMemory {
         let layout = layout(padded, alignment.min(LAZY_ALIGNMENT)).ok_or(exhausted.clone())?;
         let base = system_allocate(layout).ok_or(exhausted.clone())?;
         let address = round_up(base, alignment).ok_or(exhausted)?;
-        lock(&self.held).insert(address, Held { base, layout });
+        lock(&self.regions).insert(address, SystemAllocation { base, layout });
         Ok(Span { address, bytes })
     }
 
     unsafe fn free(&self, region: Span) {
-        let held = lock(&self.held).remove(&region.address);
-        if let Some(Held { base, layout }) = held {
-            // SAFETY: `base` came from `system_allocate` with this layout, and its record was taken out just now.
+        let allocation = lock(&self.regions).remove(&region.address);
+        if let Some(SystemAllocation { base, layout }) = allocation {
+            // SAFETY: `base` came from `system_allocate` with this layout, and its record was removed just now.
             unsafe { system_free(base, layout) };
         }
     }
 }
 
-/// The system's description of a piece of memory, or `None` if there can be no such piece.
+/// Returns the system's layout of an allocation, or `None` if it is invalid.
 pub(crate) fn layout(bytes: u64, alignment: u64) -> Option<Layout> {
     let (bytes, alignment) = (usize::try_from(bytes).ok()?, usize::try_from(alignment).ok()?);
     Layout::from_size_align(bytes, alignment).ok().filter(|layout| layout.size() > 0)
 }
 
-/// Zeroed memory of the system, or `None` if it has none. The layout is not empty: see [`layout`].
+/// Allocates zeroed system memory; `None` if there is none. The layout is not empty: see [`layout`].
 pub(crate) fn system_allocate(layout: Layout) -> Option<u64> {
     // SAFETY: no layout made in this file has size zero.
     let pointer = unsafe { alloc_zeroed(layout) };
     if pointer.is_null() { None } else { Some(pointer.expose_provenance() as u64) }
 }
 
-/// Gives memory back to the system.
+/// Frees system memory.
 ///
 /// # Safety
-/// `address` came from [`system_allocate`] with the same layout, was not given back since, and nothing uses it.
+/// `address` came from [`system_allocate`] with the same layout, was not freed since, and nothing uses it.
 pub(crate) unsafe fn system_free(address: u64, layout: Layout) {
     let pointer = with_exposed_provenance_mut(address as usize);
-    // SAFETY: the caller promises what `dealloc` asks for; the pointer's provenance was exposed when it was handed out.
+    // SAFETY: the caller guarantees the contract of `dealloc`. The pointer's provenance was exposed by the allocation.
     unsafe { dealloc(pointer, layout) };
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::driver::{Driver, EventHandle, MemoryCopy, StreamHandle};
 use super::error::SourceError;
 
-/// A queue of a device, in which work is done in the order given.
+/// A stream of a device, which runs its work in order.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::error::SourceError;
 /// // What `compute` is given from now on comes after what `copies` was given so far.
 /// let event = Event::new(&copies)?;
 /// compute.wait(&event)?;
-/// event.synchronise()?;
+/// event.synchronize()?;
 /// # Ok::<(), bfc_core::SourceError>(())
 /// ```
 pub struct Stream {
@@ -27,66 +27,66 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A new stream of the device behind `driver`.
+    /// Creates a stream of the device behind `driver`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Fails with the driver's error.
     pub fn new(driver: Arc<dyn Driver>) -> Result<Arc<Self>, SourceError> {
         let handle = driver.create_stream()?;
         Ok(Arc::new(Self { driver, handle }))
     }
 
-    /// The device's driver.
+    /// Returns the device's driver.
     #[must_use]
     pub const fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
     }
 
-    /// The driver's handle, valid as long as the stream lives.
+    /// Returns the driver's handle, valid while the stream lives.
     #[must_use]
     pub const fn handle(&self) -> StreamHandle {
         self.handle
     }
 
-    /// Makes what the stream is given from now on wait for the work that the event stands for. The host does not wait.
+    /// Makes work submitted to the stream from now on wait for the event. The host does not wait.
     ///
     /// # Errors
-    /// What the driver says; then the stream does not wait.
+    /// Fails with the driver's error; the stream then does not wait.
     pub fn wait(&self, event: &Event) -> Result<(), SourceError> {
         // SAFETY: both handles live as long as their values do.
         unsafe { self.driver.wait(self.handle, event.handle) }
     }
 
-    /// Gives the stream a copy to do.
+    /// Submits a copy to the stream.
     ///
     /// # Errors
-    /// What the driver says; then nothing is copied.
+    /// Fails with the driver's error; nothing is copied then.
     ///
     /// # Safety
-    /// As [`Driver::copy`], but for the stream.
+    /// See [`Driver::copy`]; the stream itself is valid.
     pub unsafe fn copy(&self, copy: MemoryCopy) -> Result<(), SourceError> {
-        // SAFETY: the stream lives, and the caller promises the rest.
+        // SAFETY: the stream lives, and the caller guarantees the rest.
         unsafe { self.driver.copy(copy, self.handle) }
     }
 
-    /// Returns when all that the stream was given has ended.
+    /// Waits until all submitted work has ended.
     ///
     /// # Errors
-    /// What the driver says.
-    pub fn synchronise(self: &Arc<Self>) -> Result<(), SourceError> {
-        Event::new(self)?.synchronise()
+    /// Fails with the driver's error.
+    pub fn synchronize(self: &Arc<Self>) -> Result<(), SourceError> {
+        Event::new(self)?.synchronize()
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: the handle is ours, and nobody has it any more.
+        // SAFETY: this value owns the handle, and no other code uses it.
         unsafe { self.driver.destroy_stream(self.handle) };
     }
 }
 
 impl PartialEq for Stream {
-    /// Whether it is the same stream of the same device.
+    /// Whether both are the same stream of the same device.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver) && self.handle == other.handle
     }
@@ -100,17 +100,17 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// A point in a stream: complete when all work that the stream was given before has ended.
+/// A point in a stream, complete when all work submitted before it has ended.
 pub struct Event {
     driver: Arc<dyn Driver>,
     handle: EventHandle,
 }
 
 impl Event {
-    /// A point after all the work that the stream was given so far.
+    /// Records a new event after all work submitted to the stream so far.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Fails with the driver's error.
     pub fn new(stream: &Stream) -> Result<Self, SourceError> {
         let handle = stream.driver.create_event()?;
         let event = Self { driver: Arc::clone(&stream.driver), handle };
@@ -118,31 +118,31 @@ impl Event {
         Ok(event)
     }
 
-    /// Moves the event to another point: after all the work that the stream, of the same device, was given so far.
+    /// Records the event again, after all work submitted so far to a stream of the same device.
     ///
     /// # Errors
-    /// What the driver says; then the event stands where it did.
+    /// Fails with the driver's error; the event then keeps its previous record.
     pub fn record(&self, stream: &Stream) -> Result<(), SourceError> {
         // SAFETY: both handles live as long as their values do.
         unsafe { self.driver.record(self.handle, stream.handle) }
     }
 
-    /// Whether that work has ended. Does not wait.
+    /// Whether the recorded work has ended. Does not wait.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Fails with the driver's error.
     pub fn is_complete(&self) -> Result<bool, SourceError> {
         // SAFETY: the handle lives as long as the value does.
         unsafe { self.driver.query(self.handle) }
     }
 
-    /// Returns when that work has ended.
+    /// Waits until the recorded work has ended.
     ///
     /// # Errors
-    /// What the driver says.
-    pub fn synchronise(&self) -> Result<(), SourceError> {
+    /// Fails with the driver's error.
+    pub fn synchronize(&self) -> Result<(), SourceError> {
         // SAFETY: the handle lives as long as the value does.
-        unsafe { self.driver.synchronise_event(self.handle) }
+        unsafe { self.driver.synchronize_event(self.handle) }
     }
 
     pub(crate) fn is_of(&self, stream: &Stream) -> bool {
@@ -152,7 +152,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the handle is ours, and nobody has it any more.
+        // SAFETY: this value owns the handle, and no other code uses it.
         unsafe { self.driver.destroy_event(self.handle) };
     }
 }

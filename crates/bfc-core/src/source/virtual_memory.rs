@@ -1,7 +1,7 @@
-//! A device's memory as one region that grows: addresses reserved once, memory put behind them as needed.
+//! Device memory as one growing region: a reserved address range, mapped as needed.
 //!
-//! Source of the rules: TensorFlow's `GpuVirtualMemAllocator`, on CUDA's virtual memory management. Growths follow each
-//! other without a gap, so a pool joins them, and no free memory is cut in two by the border of a region.
+//! Source of the rules: TensorFlow's `GpuVirtualMemAllocator`, on CUDA's virtual memory management. Growths are
+//! adjacent, so a pool merges them, and no region border splits free memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::source::driver::Driver;
 use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
-/// The largest piece of memory that is mapped at once, in bytes. What can be given back are whole pieces; what growing
-/// costs are calls for each. Not measured on a device yet.
+/// The largest piece of memory that is mapped at once, in bytes. The source frees whole pieces; growing costs several
+/// calls for each.
 const PIECE: u64 = 32 * MIB;
 
-/// A device's memory behind one range of addresses.
+/// Device memory mapped into one address range.
 ///
-/// Regions are whole multiples of the device's granularity (2 MiB on NVIDIA's), each right behind the one before. Memory
-/// given back at the end is taken anew at the same addresses; a hole before that is not filled until everything behind
-/// it is given back too. A growth that fails halfway is undone, the last step first.
+/// Regions are multiples of the device's granularity (2 MiB on NVIDIA's), each directly behind the previous one. Memory
+/// freed at the end is reused at the same addresses. A hole is reused only after everything behind it is freed. A
+/// growth that fails midway is undone in reverse.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,29 +40,30 @@ pub struct VirtualMemory {
     pieces: Mutex<Pieces>,
 }
 
-/// What is mapped, by address.
+/// The mapped pieces, by address.
 type Pieces = BTreeMap<u64, Piece>;
 
-/// Memory that was mapped in one step.
+/// A piece of memory that was mapped in one step.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     bytes: u64,
-    /// It could not be taken away, and is not handed out again.
+    /// Whether unmapping failed. The piece is then never reused.
     stuck: bool,
 }
 
 impl VirtualMemory {
-    /// The memory of the device behind `driver`, with twice as many addresses as it has bytes, as upstream.
+    /// Creates a source over the device behind `driver`, with an address range of twice the device's memory, as
+    /// upstream.
     ///
     /// # Errors
-    /// [`SourceError::Unsupported`] if the device cannot keep addresses and memory apart; otherwise if it gives no
+    /// [`SourceError::Unsupported`] if the device has no virtual memory management; other errors if it reserves no
     /// addresses.
     pub fn new(driver: Arc<dyn Driver>) -> Result<Self, SourceError> {
         let total = driver.memory_info()?.total;
         Self::with_range(driver, Bytes(total.saturating_mul(2)))
     }
 
-    /// The same with so many addresses, rounded up to the granularity.
+    /// As [`new`](Self::new), with an address range of this size, rounded up to the granularity.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -77,13 +78,13 @@ impl VirtualMemory {
         Ok(Self { driver, granularity, range, pieces: Mutex::default() })
     }
 
-    /// All the addresses, used or not.
+    /// Returns the reserved address range.
     #[must_use]
     pub const fn range(&self) -> Span {
         self.range
     }
 
-    /// Where the next region is put; `None` if the addresses do not suffice.
+    /// Returns the span of the next region; `None` if the range is too small.
     fn place(&self, pieces: &Pieces, alignment: u64, bytes: u64) -> Option<Span> {
         let next = pieces.last_key_value().map_or(self.range.address, |(start, piece)| start + piece.bytes);
         let address = round_up(next, alignment.max(self.granularity))?;
@@ -91,7 +92,7 @@ impl VirtualMemory {
         (region.end()? <= self.range.end()?).then_some(region)
     }
 
-    /// Puts memory behind a region, in pieces.
+    /// Maps memory into a region, in pieces.
     fn back(&self, region: Span, growth: &mut Growth<'_>) -> Result<(), SourceError> {
         let largest = (PIECE / self.granularity).max(1) * self.granularity;
         let end = region.address + region.bytes;
@@ -108,17 +109,17 @@ impl VirtualMemory {
 
     fn back_piece(&self, piece: Span) -> Result<(), SourceError> {
         let handle = self.driver.create(piece.bytes)?;
-        // SAFETY: the piece lies in our range behind everything that is mapped, and the handle is as large.
+        // SAFETY: the piece lies in the reserved range behind everything mapped, and the handle is as large.
         let mapped = unsafe { self.driver.map(piece, handle) };
-        // The mapping keeps the memory; without one it goes back now. A failure is kept by the driver: the memory can be
-        // used all the same.
+        // The mapping keeps the memory alive; without one, the driver frees it now. The driver records a failure; the
+        // memory is usable nonetheless.
         // SAFETY: the handle came from the driver just now, and this is its only release.
         let _ = unsafe { self.driver.release(handle) };
         mapped
     }
 }
 
-/// A growth under way. Unless it is finished, what was mapped is taken away again, the last first.
+/// A growth in progress. Unless it is finished, its drop unmaps the new pieces, the last first.
 struct Growth<'a> {
     driver: &'a dyn Driver,
     pieces: &'a mut Pieces,
@@ -136,7 +137,7 @@ impl Growth<'_> {
 impl Drop for Growth<'_> {
     fn drop(&mut self) {
         for &span in self.mapped.iter().rev() {
-            // SAFETY: the span was mapped in this growth, and nobody has heard of it.
+            // SAFETY: this growth mapped the span, and no other code uses it.
             if unsafe { self.driver.unmap(span) }.is_err() {
                 self.pieces.insert(span.address, Piece { bytes: span.bytes, stuck: true });
             }
@@ -144,8 +145,8 @@ impl Drop for Growth<'_> {
     }
 }
 
-// SAFETY: memory is mapped throughout a region until it is given back, and accessible; regions start behind all that is
-// mapped, so they overlap none that is out.
+// SAFETY: memory is mapped and accessible throughout a region until its free. Regions start behind everything mapped,
+// so they overlap no live ones.
 unsafe impl SubAllocator for VirtualMemory {
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind::Device
@@ -177,15 +178,15 @@ unsafe impl SubAllocator for VirtualMemory {
     }
 
     unsafe fn free(&self, region: Span) {
-        // Blocks are free once the work that uses them was given, not once it has ended.
-        let ended = self.driver.synchronise();
+        // Blocks may be freed before the work that uses them has ended.
+        let ended = self.driver.synchronize();
         let pieces = &mut *lock(&self.pieces);
         let inside: Vec<Span> = pieces
             .range(region.address..region.end().unwrap_or(u64::MAX))
             .map(|(&address, piece)| Span { address, bytes: piece.bytes })
             .collect();
         for span in inside.into_iter().rev() {
-            // SAFETY: the piece was mapped as it is; its region comes back, and all work has ended.
+            // SAFETY: the piece was mapped exactly so, its region is freed, and all work has ended.
             if ended.is_ok() && unsafe { self.driver.unmap(span) }.is_ok() {
                 pieces.remove(&span.address);
             } else if let Some(piece) = pieces.get_mut(&span.address) {
@@ -207,11 +208,11 @@ unsafe impl SubAllocator for VirtualMemory {
 }
 
 impl Drop for VirtualMemory {
-    /// With regions that are still out, or could not be taken away, the addresses stay reserved.
+    /// Keeps the addresses reserved if regions are live or unmapping failed.
     fn drop(&mut self) {
         if lock(&self.pieces).is_empty() {
-            // The driver keeps a failure.
-            // SAFETY: the range is ours, given back once, and nothing is mapped in it.
+            // The driver records a failure.
+            // SAFETY: this value owns the range, frees it once, and nothing is mapped in it.
             let _ = unsafe { self.driver.release_range(self.range) };
         }
     }

@@ -1,7 +1,8 @@
-//! Code that is called with every region a pool takes from its source and gives back.
+//! Callbacks for every region that a pool takes from its source and returns.
 //!
-//! For registering memory with a network card, for filling it with a pattern, for a log. Source of the rules:
-//! TensorFlow's `SubAllocator` visitors; there the lists are fixed at construction, here until the first region.
+//! Use them to register memory with a network card, to fill it with a pattern, or to log. Source of the rules:
+//! TensorFlow's `SubAllocator` visitors. Upstream fixes the lists at construction; here they are fixed with the first
+//! region.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,14 +14,14 @@ use crate::base::sync::{Mutex, lock};
 use crate::source::error::{SourceError, VisitorError};
 use crate::source::sub_allocator::SubAllocator;
 
-/// Is called with a region and the index of its place: the NUMA node of host memory, the ordinal of a device.
+/// A callback with a region and its index: the NUMA node of host memory, or the ordinal of a device.
 ///
-/// It runs inside the allocation that took the region, so it must not call back into the pool. It may call another pool,
-/// as long as that one's visitors do not call this one in turn: two threads could then wait for each other. If it panics,
-/// the region goes back to the source, and the panic to whoever asked for memory or gave it back.
+/// It runs inside an allocation, so it must not call back into the pool. It may call another pool, unless that pool's
+/// visitors call this one: two threads could then deadlock. If it panics, the region returns to the source, and the
+/// panic propagates to the caller of the pool.
 pub type Visitor = Arc<dyn Fn(Span, usize) + Send + Sync>;
 
-/// The visitors of one source of memory, in the order in which they were added.
+/// The visitors of one source of memory, in order of registration.
 #[derive(Clone, Default)]
 pub struct Visitors {
     alloc: Vec<Visitor>,
@@ -28,18 +29,18 @@ pub struct Visitors {
 }
 
 impl Visitors {
-    /// No visitors.
+    /// Creates an empty list.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a visitor that runs right after a region was taken, after those added before it.
+    /// Adds a visitor that runs right after a region is taken, after the visitors added before it.
     pub fn on_alloc(&mut self, visitor: impl Fn(Span, usize) + Send + Sync + 'static) {
         self.alloc.push(Arc::new(visitor));
     }
 
-    /// Adds a visitor that runs right before a region is given back, before those added before it.
+    /// Adds a visitor that runs right before a region is returned, before the visitors added before it.
     pub fn on_free(&mut self, visitor: impl Fn(Span, usize) + Send + Sync + 'static) {
         self.free.push(Arc::new(visitor));
     }
@@ -51,11 +52,10 @@ impl fmt::Debug for Visitors {
     }
 }
 
-/// A source of memory whose regions are shown to visitors, each exactly once when taken and once when given back.
+/// A source of memory that calls visitors for each region, once when it is taken and once when it is returned.
 ///
-/// Only regions are shown, never the blocks that a pool cuts from them. When a pool gives back several regions in one
-/// piece, which a [coalescing](SubAllocator::supports_coalescing) source allows, the visitors still see each region as
-/// it was taken.
+/// Visitors see regions, never the blocks within them. A pool over a [coalescing](SubAllocator::supports_coalescing)
+/// source may return several regions in one call; visitors still see each region separately.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -75,32 +75,32 @@ pub struct Visited {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Shared, so that visitors run without the lock.
+    /// In an `Arc`, so that visitors run without the lock.
     visitors: Arc<Visitors>,
     /// Whether a region was ever taken.
     sealed: bool,
-    /// Sizes of the regions that are out, by address.
+    /// Sizes of the live regions, by address.
     regions: BTreeMap<u64, u64>,
 }
 
 impl Visited {
-    /// `source` without visitors yet; `index` is what visitors are told of its place.
+    /// Wraps `source` without visitors. Visitors receive `index`.
     #[must_use]
     pub fn new(source: Arc<dyn SubAllocator>, index: usize) -> Self {
         Self { source, index, state: Mutex::new(State::default()) }
     }
 
-    /// The same source with these visitors and no others.
+    /// Replaces the visitors.
     #[must_use]
     pub fn with_visitors(self, visitors: Visitors) -> Self {
         lock(&self.state).visitors = Arc::new(visitors);
         self
     }
 
-    /// Adds a visitor that runs right after a region was taken, after those added before it.
+    /// Adds a visitor that runs right after a region is taken, after the visitors added before it.
     ///
     /// # Errors
-    /// [`VisitorError`] once a region was taken: the visitor would have missed it.
+    /// [`VisitorError`] after the first region: the visitor would have missed it.
     pub fn on_alloc(
         &self,
         visitor: impl Fn(Span, usize) + Send + Sync + 'static,
@@ -108,10 +108,10 @@ impl Visited {
         self.change(|visitors| visitors.on_alloc(visitor))
     }
 
-    /// Adds a visitor that runs right before a region is given back, before those added before it.
+    /// Adds a visitor that runs right before a region is returned, before the visitors added before it.
     ///
     /// # Errors
-    /// [`VisitorError`] once a region was taken.
+    /// [`VisitorError`] after the first region.
     pub fn on_free(&self, visitor: impl Fn(Span, usize) + Send + Sync + 'static) -> Result<(), VisitorError> {
         self.change(|visitors| visitors.on_free(visitor))
     }
@@ -126,20 +126,20 @@ impl Visited {
     }
 }
 
-/// A region that goes back to its source when this is dropped: its owner has given it up.
-struct GoesBack<'a> {
+/// Frees a region on drop.
+struct FreeOnDrop<'a> {
     source: &'a dyn SubAllocator,
     region: Span,
 }
 
-impl Drop for GoesBack<'_> {
+impl Drop for FreeOnDrop<'_> {
     fn drop(&mut self) {
-        // SAFETY: whoever made this was promised for `region` what `source` asks for.
+        // SAFETY: the creator of this value holds the guarantees of `SubAllocator::free` for the region.
         unsafe { self.source.free(self.region) };
     }
 }
 
-// SAFETY: every region is one of `source`, which makes the same promise, passed on unchanged.
+// SAFETY: every region comes unchanged from `source`, which makes the same guarantees.
 unsafe impl SubAllocator for Visited {
     fn memory_kind(&self) -> MemoryKind {
         self.source.memory_kind()
@@ -161,14 +161,14 @@ unsafe impl SubAllocator for Visited {
             state.regions.insert(region.address, region.bytes);
             Arc::clone(&state.visitors)
         };
-        let told = catch_unwind(AssertUnwindSafe(|| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
             for visit in &visitors.alloc {
                 visit(region, self.index);
             }
         }));
-        if let Err(panic) = told {
-            // Those who were told of the region, and those who were not, are told that it goes.
-            // SAFETY: the region has just come from the source, and nobody but the visitors has heard of it.
+        if let Err(panic) = outcome {
+            // All visitors are told that the region goes, including those that did not see it come.
+            // SAFETY: the region has just come from the source, and only visitors know it.
             unsafe { self.free(region) };
             resume_unwind(panic);
         }
@@ -187,14 +187,14 @@ unsafe impl SubAllocator for Visited {
             for region in &regions {
                 state.regions.remove(&region.address);
             }
-            // The end of a region alone, of which nobody is told.
+            // Only the end of a region goes; visitors are not called.
             if let Some((&start, bytes)) = state.regions.range_mut(..region.address).next_back() {
                 *bytes = (*bytes).min(region.address - start);
             }
             (Arc::clone(&state.visitors), regions)
         };
-        // Gone also if a visitor panics: nobody else knows of it any more.
-        let _gone = GoesBack { source: &*self.source, region };
+        // Frees the region also if a visitor panics: no other code knows it.
+        let _free = FreeOnDrop { source: &*self.source, region };
         for region in regions {
             for visit in visitors.free.iter().rev() {
                 visit(region, self.index);
@@ -216,7 +216,7 @@ unsafe impl SubAllocator for Visited {
             if state.visitors.free.is_empty() {
                 None
             } else {
-                // Visitors see regions go as they saw them come.
+                // Visitors see regions go exactly as they came.
                 Some(*state.regions.range(tail.address..tail.end()?).next()?.0)
             }
         };

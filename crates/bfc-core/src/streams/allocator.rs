@@ -1,5 +1,6 @@
-//! A pool whose memory may be used on other streams than its own.
+//! A pool whose blocks other streams may use.
 
+mod attempt;
 mod facets;
 
 use std::collections::BTreeMap;
@@ -8,10 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deferred::Deferred;
-use crate::accounting::retry::{AllocatorRetry, Refusal};
-use crate::allocator::attributes::AllocationAttributes;
+use crate::accounting::retry::AllocatorRetry;
 use crate::allocator::error::{AllocError, BlockError};
-use crate::allocator::oom::{OomReport, PendingFrees, Verdict};
+use crate::allocator::oom::PendingFrees;
 use crate::allocator::stats::Stats;
 use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
 use crate::base::memory::{AddressSpace, Block, MemoryKind};
@@ -23,19 +23,19 @@ use crate::source::stream::Stream;
 /// How long a request waits for frees, as upstream.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a request waits for frees and then finds none: another thread had them, or the driver tells untruths.
+/// The most waits for frees that find no memory: another thread took it, or the driver reports wrong states.
 const FRUITLESS_WAITS: u32 = 16;
 
-/// A pool of a device's memory that belongs to one stream, and may be used on others.
+/// A pool of device memory that belongs to one compute stream, and whose blocks other streams may use.
 ///
-/// Memory of the pool is handed out for work on its compute stream: what is freed is free at once, since new work there
-/// comes after the old. Whoever uses a block elsewhere says so first, by [`record_stream`](crate::StreamOrder::record_stream): the
-/// other stream then waits for what the compute stream was given so far, and once the block is given back, from any
-/// thread, its memory is free only after the work that the other stream was given until then.
+/// A freed block is reusable immediately, because new work on the compute stream runs after the old work. A caller that
+/// uses a block on another stream first calls [`record_stream`](crate::StreamOrder::record_stream). That stream then
+/// waits for the work submitted to the compute stream so far. After the free, from any thread, the block stays pending
+/// until the work submitted to the other stream so far has ended.
 ///
-/// Such frees are looked at without waiting when memory is asked for. If memory runs out, the request waits for the
-/// fewest of them that make room, and for none that would not help; then, as in the pool below, for other threads. Where
-/// no other thread could free, it fails at once. Until then the memory counts as in use.
+/// Each request collects ended frees without waiting. If memory runs out, the request waits for the smallest set of
+/// pending frees that makes room, and for none that would not help. After that it waits for other threads, as in the
+/// pool below, and fails immediately if no other thread could free. Pending blocks count as in use.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -60,71 +60,71 @@ const FRUITLESS_WAITS: u32 = 16;
 pub struct StreamAllocator {
     pool: Arc<dyn Allocator>,
     compute: Arc<Stream>,
-    /// Blocks that other streams use, or used and that are not free yet, by address.
+    /// Blocks in use on other streams, live or pending, by address.
     uses: Mutex<BTreeMap<u64, Used>>,
-    /// How many these are: without any, a free need not look.
+    /// The number of these blocks. If it is 0, a free skips the lookup.
     used: AtomicUsize,
     pending: Deferred<Block>,
     stranded_bytes: AtomicU64,
     retry: AllocatorRetry,
     retry_timeout: Duration,
-    threads: Threads,
+    threads: RecentThreads,
 }
 
-/// What is known of a block that another stream uses.
+/// The record of a block in use on another stream.
 #[derive(Debug)]
 struct Used {
     block: Block,
     streams: Vec<Arc<Stream>>,
-    /// It was given back, and waits for the streams.
+    /// Whether the block was freed and waits for the streams.
     freed: bool,
 }
 
-/// What there was before an attempt.
+/// The state observed before an attempt.
 #[derive(Debug)]
-struct Before {
-    /// Frees that ever had to wait for streams.
-    handed_in: u64,
-    /// Blocks that were ever handed out.
+struct Observation {
+    /// Frees that had to wait for streams so far.
+    pushed: u64,
+    /// Blocks allocated so far.
     allocations: u64,
-    /// Nobody else could have freed anything from then on.
+    /// Whether no other thread could free from this moment on.
     alone: bool,
 }
 
-/// The threads that have come, so that the retry hears of each once and not with each call, without a lock. A thread that finds
-/// its number here was told of: it wrote it itself.
+/// The threads that called recently. Each thread registers with the retry once, without a lock. A thread that finds its
+/// own number here is registered, because it wrote the number itself.
 #[derive(Debug, Default)]
-struct Threads {
+struct RecentThreads {
     latest: AtomicU64,
-    /// By the last digits of their numbers.
-    met: [AtomicU64; 16],
+    /// Indexed by the low bits of the thread numbers.
+    seen: [AtomicU64; 16],
 }
 
-impl Threads {
-    /// Tells of a thread by `meet`, if it was not told of before.
+impl RecentThreads {
+    /// Registers a thread by `meet`, unless it is registered.
     #[inline]
-    fn note(&self, retry: &AllocatorRetry, meet: fn(&AllocatorRetry, u64)) {
+    fn note(&self, retry: &AllocatorRetry, register: fn(&AllocatorRetry, u64)) {
         let thread = ThreadNumber::current().get();
         if self.latest.load(Ordering::Relaxed) != thread {
-            self.change(thread, retry, meet);
+            self.change(thread, retry, register);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn change(&self, thread: u64, retry: &AllocatorRetry, meet: fn(&AllocatorRetry, u64)) {
-        let met = &self.met[thread as usize % self.met.len()];
-        if met.load(Ordering::Relaxed) != thread {
-            meet(retry, thread);
-            met.store(thread, Ordering::Relaxed);
+    fn change(&self, thread: u64, retry: &AllocatorRetry, register: fn(&AllocatorRetry, u64)) {
+        let slot = &self.seen[thread as usize % self.seen.len()];
+        if slot.load(Ordering::Relaxed) != thread {
+            register(retry, thread);
+            slot.store(thread, Ordering::Relaxed);
         }
         self.latest.store(thread, Ordering::Relaxed);
     }
 }
 
 impl StreamAllocator {
-    /// The memory of `pool` for work on `compute`. Nobody else may take memory from the pool: it is free there before
-    /// the work on it has ended.
+    /// Creates an allocator for work on `compute`. No other code may allocate from `pool`: its blocks are free before
+    /// the work on them has ended.
     #[must_use]
     pub fn new(pool: Arc<dyn Allocator>, compute: Arc<Stream>) -> Self {
         Self {
@@ -136,43 +136,41 @@ impl StreamAllocator {
             stranded_bytes: AtomicU64::new(0),
             retry: AllocatorRetry::new(),
             retry_timeout: RETRY_TIMEOUT,
-            threads: Threads::default(),
+            threads: RecentThreads::default(),
         }
     }
 
-    /// The same with another patience: how long a request waits for other threads to free. 0 is not at all. It stands in
-    /// place of the pool's own.
+    /// Sets how long a request waits for other threads to free, in place of the pool's own timeout. 0 disables waiting.
     #[must_use]
     pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
         self.retry_timeout = timeout;
         self
     }
 
-    /// The same, in which a request fails before its time is over when nobody is left who could free: as
-    /// [`PoolConfig::with_stalemate_after`](crate::PoolConfig::with_stalemate_after) says of pools, in place of the pool's own.
-    /// What other streams still use is no thread's to free: a request that it would serve waits for the streams, and
-    /// meanwhile does not count as waiting for threads. Not for pools whose frees wait for a
-    /// [frontier](crate::Upkeep::set_safe_frontier).
+    /// Lets a request fail early if no thread is left that could free, as
+    /// [`PoolConfig::with_stalemate_after`](crate::PoolConfig::with_stalemate_after), in place of the pool's own
+    /// setting. A request that pending frees would serve waits for the streams, and does not count as waiting for
+    /// threads meanwhile. Do not use it for pools whose frees wait for a [frontier](crate::Upkeep::set_safe_frontier).
     #[must_use]
     pub fn with_stalemate_after(mut self, time: Duration) -> Self {
         self.retry = AllocatorRetry::with_stalemate(Some(time));
-        self.threads = Threads::default();
+        self.threads = RecentThreads::default();
         self
     }
 
-    /// The stream that the memory belongs to.
+    /// Returns the stream that the memory belongs to.
     #[must_use]
     pub const fn compute(&self) -> &Arc<Stream> {
         &self.compute
     }
 
-    /// The frees that wait for other streams.
+    /// Returns the frees that wait for other streams.
     #[must_use]
     pub fn pending_frees(&self) -> PendingFrees {
         self.pending_with(|_| ()).0
     }
 
-    /// Reads the pending frees and asks something about their blocks, under one lock acquisition.
+    /// Reads the pending frees and calls `ask` on their blocks, under one lock acquisition.
     fn pending_with<R>(&self, ask: impl FnOnce(&[Block]) -> R) -> (PendingFrees, R) {
         let stranded_bytes = self.stranded_bytes.load(Ordering::Relaxed);
         let blocks = |waiting: &[Block]| PendingFrees {
@@ -186,24 +184,24 @@ impl StreamAllocator {
         })
     }
 
-    /// Gives back what no stream uses any more, without waiting. Every request does so by itself.
+    /// Frees the pending blocks that no stream uses any more, without waiting. Each request does so by itself.
     pub fn poll(&self) {
         for block in self.pending.passed() {
-            self.settle(block);
+            self.free_pending(block);
         }
     }
 
-    /// A pending free is one no longer.
-    fn settle(&self, block: Block) {
+    /// Frees a pending block.
+    fn free_pending(&self, block: Block) {
         self.forget(&block);
-        // SAFETY: the block was given back to us, and all work on other streams has ended.
+        // SAFETY: the caller freed the block, and all work on other streams has ended.
         if unsafe { self.pool.deallocate(block) }.is_err() {
             self.stranded_bytes.fetch_add(block.bytes, Ordering::Relaxed);
         }
         self.notify();
     }
 
-    /// Wakes those whom a free may have served.
+    /// Wakes the waiters that a free may serve.
     fn notify(&self) {
         if self.retry.is_awaited() {
             self.retry.notify_up_to(self.max_satisfiable_bytes());
@@ -216,7 +214,7 @@ impl StreamAllocator {
         }
     }
 
-    /// The streams that the free of a block must wait for, of which it is from now on known that it was freed.
+    /// Marks a block as freed and returns the streams that its free must wait for.
     fn streams_of_freed(&self, block: &Block) -> Result<Vec<Arc<Stream>>, BlockError> {
         if self.used.load(Ordering::Relaxed) == 0 {
             return Ok(Vec::new());
@@ -231,25 +229,25 @@ impl StreamAllocator {
         }
     }
 
-    /// Fails if the block was given back, though its memory is not free yet.
+    /// Fails if the block was freed, although its memory is still pending.
     fn refuse_freed(&self, block: &Block) -> Result<(), BlockError> {
         let freed = self.used.load(Ordering::Relaxed) > 0
             && lock(&self.uses).get(&block.address).is_some_and(|used| used.freed && used.block == *block);
         if freed { Err(BlockError::Stale { block: *block }) } else { Ok(()) }
     }
 
-    /// Lets a block that was given back wait for these streams.
+    /// Defers the free of a block until these streams have ended their work.
     fn defer(&self, block: Block, streams: &[Arc<Stream>]) {
         match self.pending.marks(streams) {
             Ok(marks) => {
                 self.pending.push(block, marks);
                 self.retry.notify();
             }
-            // Without a mark nobody learns when the work ends, unless all waits for it now. On a device that is lost no
-            // work is done.
-            Err(error) if error.is_poisoned() => self.settle(block),
-            Err(_) if streams.iter().all(|stream| stream.driver().synchronise().is_ok()) => {
-                self.settle(block)
+            // Without a mark, no later check finds the end of the work, so the call waits now. A lost device runs no
+            // work.
+            Err(error) if error.is_poisoned() => self.free_pending(block),
+            Err(_) if streams.iter().all(|stream| stream.driver().synchronize().is_ok()) => {
+                self.free_pending(block)
             }
             Err(_) => {
                 self.stranded_bytes.fetch_add(block.bytes, Ordering::Relaxed);
@@ -257,134 +255,13 @@ impl StreamAllocator {
         }
     }
 
-    fn lost(&self, error: SourceError) -> AllocError {
+    fn source_error(&self, error: SourceError) -> AllocError {
         AllocError::Source { allocator: self.pool.name().to_owned(), error }
-    }
-
-    /// Tries for a block until there is one, or nothing that is pending would help.
-    fn attempt(&self, request: &Request<'_>) -> Result<Block, Refusal> {
-        let at_once = AllocationAttributes { retry_on_failure: false, brief: true, ..request.attributes };
-        let at_once = request.with_attributes(at_once);
-        let (mut fruitless, mut before) = (0, None::<Before>);
-        loop {
-            let error = match self.pool.allocate(&at_once) {
-                Ok(block) => return Ok(block),
-                Err(error) => error,
-            };
-            let Some((in_use, verdict)) = error.out_of_memory().map(|report| (report.in_use, report.verdict))
-            else {
-                return Err(Refusal { error, wait: false });
-            };
-            // The first question is about all of them.
-            let mut all = None;
-            let suffices = |freed: &[&Block]| {
-                let freed: Vec<Block> = freed.iter().map(|block| **block).collect();
-                let all = *all.get_or_insert(freed.len());
-                self.pool.would_fit(request, &freed).unwrap_or(freed.len() == all)
-            };
-            match self.pending.wait_for(suffices) {
-                Ok(true) if fruitless < FRUITLESS_WAITS => {
-                    let passed = self.pending.passed_by_now();
-                    fruitless += u32::from(passed.is_empty());
-                    passed.into_iter().for_each(|block| self.settle(block));
-                }
-                // What the pool said is of another moment than what was pending, or than what is known of other threads:
-                // only after an attempt between two looks is it known that others hold nothing.
-                Ok(suffices) => {
-                    if let Some(before) = before {
-                        let nothing_held = !suffices && self.nothing_else_in_use(in_use, &before);
-                        // Memory that is pinned comes back by the frontier, whoever raises it.
-                        let alone = before.alone && verdict != Verdict::Pinned && self.still_alone(&before);
-                        return Err(Refusal { error, wait: !(nothing_held || alone) });
-                    }
-                }
-                Err(error) => return Err(Refusal { error: self.lost(error), wait: false }),
-            }
-            before = Some(Before {
-                handed_in: self.pending.handed_in(),
-                allocations: self.allocations(),
-                alone: !self.others_may_free(),
-            });
-        }
-    }
-
-    /// Whether all the bytes that were in use at an attempt were pending, before it and since, and nothing was taken
-    /// meanwhile: then no other thread holds anything that it could free.
-    fn nothing_else_in_use(&self, in_use: u64, before: &Before) -> bool {
-        let sum = |blocks: Vec<&Block>| Some(blocks.into_iter().map(|block| block.bytes).sum());
-        let pending = self.pending.of_the_first(before.handed_in, sum).unwrap_or(0);
-        in_use <= pending && self.allocations() == before.allocations
-    }
-
-    /// Whether nobody else could have freed anything since either: a thread that came meanwhile has taken memory by now, or is known.
-    fn still_alone(&self, before: &Before) -> bool {
-        !self.others_may_free() && self.allocations() == before.allocations
-    }
-
-    /// Blocks handed out so far.
-    fn allocations(&self) -> u64 {
-        self.pool.stats().num_allocs
-    }
-
-    fn allocate_or_wait(&self, request: &Request<'_>) -> Result<Block, AllocError> {
-        let error = match self.attempt(request) {
-            Ok(block) => return Ok(block),
-            Err(Refusal { error, wait: false }) => return Err(error),
-            Err(refusal) => refusal.error,
-        };
-        if !request.attributes.retry_on_failure || self.retry_timeout.is_zero() {
-            return Err(error);
-        }
-        self.retry.allocate_as(self.pool.wait_key(request), self.retry_timeout, |_last| self.attempt(request))
-    }
-
-    /// Completes the report of a request that is given up, of which the pool has told in brief.
-    #[cold]
-    fn explain(&self, request: &Request<'_>, error: AllocError) -> AllocError {
-        let AllocError::OutOfMemory(brief) = error else { return error };
-        if request.attributes.brief {
-            return AllocError::OutOfMemory(brief);
-        }
-        let report = self.with_pending(request, self.pool.refusal(request, brief.verdict));
-        AllocError::OutOfMemory(Box::new(OomReport { waited: brief.waited, ..report }))
-    }
-
-    /// The pool's report, with the frees that wait for other streams. If they are what is missing, they are to blame.
-    fn with_pending(&self, request: &Request<'_>, mut report: OomReport) -> OomReport {
-        let would_fit = |freed: &[Block]| match freed {
-            [] => None,
-            freed => self.pool.would_fit(request, freed),
-        };
-        let (pending, waiting) = self.pending_with(would_fit);
-        report.what_if.pending_done = report.what_if.pending_done.or(waiting);
-        report.pending.blocks += pending.blocks;
-        report.pending.bytes += pending.bytes;
-        report.pending.stranded_bytes += pending.stranded_bytes;
-        let unreserved = report.limit.map_or(0, |limit| limit.saturating_sub(report.reserved));
-        let lost = pending.stranded_bytes > 0
-            && report.free.saturating_add(unreserved) < report.rounded
-            && report.rounded
-                <= report.free.saturating_add(unreserved).saturating_add(pending.stranded_bytes);
-        if matches!(report.verdict, Verdict::Exhausted | Verdict::Fragmented)
-            && (waiting == Some(true) || lost)
-        {
-            report.verdict = Verdict::Pinned;
-        }
-        report
-    }
-
-    /// Whether another thread may free something. What is pending was freed.
-    fn others_may_free(&self) -> bool {
-        self.retry.others_may_free(|| {
-            let pending = |blocks: Vec<&Block>| Some(blocks.into_iter().copied().collect());
-            let pending: Vec<Block> = self.pending.of_the_first(u64::MAX, pending).unwrap_or_default();
-            self.pool.has_orphaned_blocks(&pending)
-        })
     }
 }
 
-// SAFETY: every block is one of the pool, which makes the same promises; work on its memory that was given before comes
-// first, in the order of the compute stream or because its events have passed.
+// SAFETY: each block comes from the pool, which makes the same guarantees. Earlier work on its memory runs first: in
+// the order of the compute stream, or because its events have passed.
 unsafe impl Allocator for StreamAllocator {
     fn name(&self) -> &str {
         self.pool.name()
@@ -400,21 +277,21 @@ unsafe impl Allocator for StreamAllocator {
 
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         if let Some(error) = self.compute.driver().poison() {
-            return Err(self.lost(error));
+            return Err(self.source_error(error));
         }
-        self.threads.note(&self.retry, AllocatorRetry::meet);
+        self.threads.note(&self.retry, AllocatorRetry::note_allocating_thread);
         self.poll();
         self.allocate_or_wait(request).map_err(|error| self.explain(request, error))
     }
 
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
-        self.threads.note(&self.retry, AllocatorRetry::meet_freeing);
+        self.threads.note(&self.retry, AllocatorRetry::note_freeing_thread);
         let streams = self.streams_of_freed(&block)?;
         if !streams.is_empty() {
             self.defer(block, &streams);
             return Ok(());
         }
-        // SAFETY: as our caller promises; no other stream uses the block.
+        // SAFETY: guaranteed by the caller; no other stream uses the block.
         let outcome = unsafe { self.pool.deallocate(block) };
         self.notify();
         outcome
@@ -456,7 +333,7 @@ unsafe impl Allocator for StreamAllocator {
 impl Drop for StreamAllocator {
     fn drop(&mut self) {
         for block in self.pending.finish() {
-            self.settle(block);
+            self.free_pending(block);
         }
     }
 }

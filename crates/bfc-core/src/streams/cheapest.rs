@@ -1,22 +1,21 @@
-//! Which pending frees to wait for when memory has run out: no more than needed.
+//! Selects the pending frees to wait for when memory has run out: as few as possible.
 //!
-//! Work ends in the order of its stream, so whoever waits for one mark of a stream has waited for all before it. A set
-//! of frees that is worth waiting for is therefore a cut: for each stream, how many of its marks. The cheapest cut that
-//! gives enough is looked for among those up to the oldest frees that do, and is minimal: with one mark less, of any
-//! stream, it would not suffice.
+//! Work on a stream ends in order, so waiting for one mark of a stream waits for all marks before it. A candidate set
+//! of frees is therefore a cut: a number of marks for each stream. The search starts with the smallest number of oldest
+//! frees that suffices. The result is minimal: with one mark less, of any stream, it would not suffice.
 
-/// One pending free: which marks it waits for, as (lane, place in the lane from 1). Frees are in the order of their age.
+/// The marks of one pending free, as (lane, position in the lane from 1). Frees are sorted by age.
 pub(super) type Marks = Vec<(usize, usize)>;
 
-/// How many marks to wait for, by lane; `None` if even all frees are not enough. `suffices` is asked with the frees that
-/// a cut gives, as indices, and must not say no to more of them where it said yes to fewer.
+/// Returns how many marks to wait for in each lane; `None` if all frees are not enough. `suffices` receives the indices
+/// of the frees in a cut, and must be monotonic.
 pub(super) fn cheapest_cut(
     frees: &[Marks],
     lanes: usize,
     mut suffices: impl FnMut(&[usize]) -> bool,
 ) -> Option<Vec<usize>> {
     let mut enough = |cut: &[usize]| suffices(&given_by(frees, cut));
-    // The fewest of the oldest that suffice.
+    // Find the smallest number of oldest frees that suffices.
     let oldest = |count: usize| {
         let mut cut = vec![0; lanes];
         for &(lane, place) in frees[..count].iter().flatten() {
@@ -29,7 +28,8 @@ pub(super) fn cheapest_cut(
     }
     let count = least(frees.len(), |count| enough(&oldest(count)));
     let mut cut = oldest(count);
-    // Of those, what is not needed: the latest first. More than enough stays so with less, so one look at each lane does.
+    // Drop the marks that are unnecessary, the latest first. `suffices` is monotonic, so one pass over the lanes is
+    // enough.
     let mut order: Vec<usize> = (0..lanes).collect();
     let latest =
         |lane: usize| frees[..count].iter().rposition(|marks| marks.iter().any(|mark| mark.0 == lane));
@@ -45,13 +45,13 @@ pub(super) fn cheapest_cut(
     Some(cut)
 }
 
-/// The frees that wait for no mark beyond the cut.
+/// Returns the frees that wait for no mark beyond the cut.
 fn given_by(frees: &[Marks], cut: &[usize]) -> Vec<usize> {
     let given = |marks: &Marks| marks.iter().all(|&(lane, place)| place <= cut[lane]);
     frees.iter().enumerate().filter(|(_, marks)| given(marks)).map(|(index, _)| index).collect()
 }
 
-/// The least number up to `most`, which is known to hold, from which on `holds`.
+/// Returns the smallest number up to `most` for which `holds` is true. `holds` is monotonic, and true for `most`.
 fn least(most: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, most);
     while low < high {
@@ -65,10 +65,12 @@ fn least(most: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
 mod tests {
     use super::*;
 
-    /// Frees with so many bytes, of which at least `need` are needed.
-    fn cut(frees: &[(u64, &[(usize, usize)])], lanes: usize, need: u64) -> Option<Vec<usize>> {
+    /// Finds the cut for frees of these bytes, of which `required` are required.
+    fn cut(frees: &[(u64, &[(usize, usize)])], lanes: usize, required: u64) -> Option<Vec<usize>> {
         let marks: Vec<Marks> = frees.iter().map(|(_, marks)| marks.to_vec()).collect();
-        cheapest_cut(&marks, lanes, |given| given.iter().map(|&index| frees[index].0).sum::<u64>() >= need)
+        cheapest_cut(&marks, lanes, |given| {
+            given.iter().map(|&index| frees[index].0).sum::<u64>() >= required
+        })
     }
 
     #[test]
@@ -92,7 +94,7 @@ mod tests {
         assert_eq!(cut(frees, 2, 5), Some(vec![1, 1]));
     }
 
-    /// Against every cut there is: the one found suffices, and with one mark less of any lane none does.
+    /// Checks against all cuts: the found one suffices, and with one mark less in any lane none does.
     #[test]
     fn the_cut_is_minimal_for_all_small_cases() {
         for seed in 0..2000_u64 {
@@ -111,21 +113,21 @@ mod tests {
                     (1 + number(index + 50, 20), marks)
                 })
                 .collect();
-            let need = 1 + number(99, 70);
+            let required = 1 + number(99, 70);
             let bytes = |cut: &[usize]| -> u64 {
                 let given = |marks: &Marks| marks.iter().all(|&(lane, place)| place <= cut[lane]);
                 frees.iter().filter(|(_, marks)| given(marks)).map(|(bytes, _)| bytes).sum()
             };
             let borrowed: Vec<(u64, &[(usize, usize)])> =
                 frees.iter().map(|(bytes, marks)| (*bytes, marks.as_slice())).collect();
-            match cut(&borrowed, 3, need) {
-                None => assert!(bytes(&lengths) < need),
+            match cut(&borrowed, 3, required) {
+                None => assert!(bytes(&lengths) < required),
                 Some(found) => {
-                    assert!(bytes(&found) >= need, "seed {seed}");
+                    assert!(bytes(&found) >= required, "seed {seed}");
                     for lane in (0..3).filter(|&lane| found[lane] > 0) {
                         let mut shorter = found.clone();
                         shorter[lane] -= 1;
-                        assert!(bytes(&shorter) < need, "seed {seed}: {found:?}");
+                        assert!(bytes(&shorter) < required, "seed {seed}: {found:?}");
                     }
                 }
             }

@@ -1,8 +1,8 @@
-//! Things that are given back when events have passed.
+//! Values that are released when events have passed.
 //!
-//! Anybody hands things in, from any thread and without waiting: through a queue without locks, and with an event on each
-//! stream that uses the thing. Whoever looks for what has passed takes the queue's other end; if another thread has it,
-//! that one does the work.
+//! Any thread can push a value without waiting, through a lock-free queue and with an event on each stream that uses
+//! it. The thread that collects passed values takes the other end of the queue. If another thread is collecting, that
+//! one does the work.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, TryLockError};
@@ -15,15 +15,15 @@ use crate::base::sync::{Mutex, MutexGuard, lock};
 use crate::source::error::SourceError;
 use crate::source::stream::{Event, Stream};
 
-/// Events that are kept for the next use: making one costs more than recording one.
+/// The most cached events. Creating an event costs more than recording one.
 const SPARE_EVENTS: usize = 64;
 
-/// Events without a use.
+/// Events for reuse.
 #[derive(Debug, Default)]
 pub(super) struct EventPool(Mutex<Vec<Event>>);
 
 impl EventPool {
-    /// An event after all the work that the stream was given so far.
+    /// Returns an event after all work submitted to the stream so far.
     pub(super) fn record(&self, stream: &Stream) -> Result<Event, SourceError> {
         let spare = {
             let mut events = lock(&self.0);
@@ -43,19 +43,19 @@ impl EventPool {
     }
 }
 
-/// A point of a stream that a thing waits for.
+/// A point of a stream that a value waits for.
 #[derive(Debug)]
 pub(super) struct Mark {
     pub(super) stream: Arc<Stream>,
     pub(super) event: Event,
 }
 
-/// Things of which each waits for its marks.
+/// Values that each wait for their marks.
 #[derive(Debug)]
 pub(super) struct Deferred<T> {
-    /// Things handed in that nobody has looked at yet.
+    /// Pushed values that no thread has processed yet.
     incoming: SegQueue<(T, Vec<Mark>)>,
-    /// Things handed in and not given back.
+    /// Values that are pushed and not released.
     count: AtomicUsize,
     waiting: Mutex<Waiting<T>>,
     pub(super) events: EventPool,
@@ -63,14 +63,14 @@ pub(super) struct Deferred<T> {
 
 #[derive(Debug)]
 struct Waiting<T> {
-    /// The streams that are waited for, one lane each.
+    /// The streams to wait for, one lane each.
     lanes: Vec<Lane>,
-    /// The things by age, each with the number of marks that have not passed.
-    things: BTreeMap<u64, (T, usize)>,
+    /// The values by age, each with the number of marks that have not passed.
+    values: BTreeMap<u64, (T, usize)>,
     next: u64,
 }
 
-/// The marks of one stream, in the order of their arrival, which is nearly that in which they pass.
+/// The marks of one stream, in order of arrival, which is nearly the order in which they pass.
 #[derive(Debug)]
 struct Lane {
     stream: Arc<Stream>,
@@ -79,7 +79,7 @@ struct Lane {
 
 impl<T> Deferred<T> {
     pub(super) fn new() -> Self {
-        let waiting = Waiting { lanes: Vec::new(), things: BTreeMap::new(), next: 0 };
+        let waiting = Waiting { lanes: Vec::new(), values: BTreeMap::new(), next: 0 };
         Self {
             incoming: SegQueue::new(),
             count: AtomicUsize::new(0),
@@ -88,12 +88,12 @@ impl<T> Deferred<T> {
         }
     }
 
-    /// Things handed in and not given back.
+    /// Returns the number of pushed values that are not released.
     pub(super) fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Marks after all the work that these streams were given so far.
+    /// Creates marks after all work submitted to these streams so far.
     pub(super) fn marks(&self, streams: &[Arc<Stream>]) -> Result<Vec<Mark>, SourceError> {
         let mark = |stream: &Arc<Stream>| {
             Ok(Mark { stream: Arc::clone(stream), event: self.events.record(stream)? })
@@ -101,20 +101,20 @@ impl<T> Deferred<T> {
         streams.iter().map(mark).collect()
     }
 
-    /// Hands a thing in. Never waits.
-    pub(super) fn push(&self, thing: T, marks: Vec<Mark>) {
+    /// Pushes a value. Never waits.
+    pub(super) fn push(&self, value: T, marks: Vec<Mark>) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        self.incoming.push((thing, marks));
+        self.incoming.push((value, marks));
     }
 
-    /// The things all of whose marks have passed. Never waits: nothing, if another thread is at it.
+    /// Returns the values whose marks have all passed. Never waits: returns nothing if another thread is collecting.
     pub(super) fn passed(&self) -> Vec<T> {
         if self.len() == 0 {
             return Vec::new();
         }
         let mut waiting = match self.waiting.try_lock() {
             Ok(waiting) => waiting,
-            // Taken as it is, as by `lock`.
+            // Ignores the poison, like `lock`.
             Err(TryLockError::Poisoned(waiting)) => waiting.into_inner(),
             Err(TryLockError::WouldBlock) => return Vec::new(),
         };
@@ -122,22 +122,22 @@ impl<T> Deferred<T> {
         self.take_passed(&mut waiting)
     }
 
-    /// The same, waiting for a thread that is at it.
+    /// As `passed`, but waits for a thread that is collecting.
     pub(super) fn passed_by_now(&self) -> Vec<T> {
         self.take_passed(&mut self.waiting())
     }
 
-    /// Waits for the fewest marks that suffice, which may be none by now; `false` if all of them do not. `suffices` is
-    /// asked with things, and with all of them first.
+    /// Waits for the smallest set of marks that suffices, which may be empty by now. Returns `false` if all marks do
+    /// not suffice. Calls `suffices` with all values first.
     pub(super) fn wait_for(&self, mut suffices: impl FnMut(&[&T]) -> bool) -> Result<bool, SourceError> {
         if self.len() == 0 {
             return Ok(false);
         }
         let events: Vec<Arc<Event>> = {
             let waiting = self.waiting();
-            let (things, marks) = waiting.things_and_marks();
+            let (values, marks) = waiting.values_and_marks();
             let suffices = |given: &[usize]| {
-                let given: Vec<&T> = given.iter().map(|&index| things[index]).collect();
+                let given: Vec<&T> = given.iter().map(|&index| values[index]).collect();
                 suffices(&given)
             };
             let Some(cut) = cheapest_cut(&marks, waiting.lanes.len(), suffices) else { return Ok(false) };
@@ -147,64 +147,61 @@ impl<T> Deferred<T> {
                 .map(|(event, _)| Arc::clone(event))
                 .collect()
         };
-        // Others may look for what has passed meanwhile. After the last mark of a lane the others have passed as well,
-        // except where threads that freed at one time handed in their marks in another order than the stream's.
+        // Other threads may collect meanwhile. After the last mark of a lane the others have passed too. Only
+        // concurrent frees can push their marks in another order than the stream's.
         for event in &events {
             if event.is_complete() != Ok(true) {
-                event.synchronise()?;
+                event.synchronize()?;
             }
         }
         Ok(true)
     }
 
-    /// How many things were ever handed in.
-    pub(super) fn handed_in(&self) -> u64 {
+    /// Returns the number of values pushed so far.
+    pub(super) fn pushed(&self) -> u64 {
         let waiting = &mut *self.waiting();
         waiting.next
     }
 
-    /// Asks something about what waits now and was among the first so many handed in; `None` if nothing waits.
-    pub(super) fn of_the_first<R>(
-        &self,
-        handed_in: u64,
-        ask: impl FnOnce(Vec<&T>) -> Option<R>,
-    ) -> Option<R> {
+    /// Calls `ask` on the waiting values among the first `count` pushed ones; returns `None` if no value waits.
+    pub(super) fn with_first<R>(&self, pushed: u64, ask: impl FnOnce(Vec<&T>) -> Option<R>) -> Option<R> {
         if self.len() == 0 {
             return None;
         }
         let waiting = &mut *self.waiting();
-        ask(waiting.things.range(..handed_in).map(|(_, (thing, _))| thing).collect())
+        ask(waiting.values.range(..pushed).map(|(_, (value, _))| value).collect())
     }
 
-    /// Runs `ask` on everything that waits now, the oldest first.
+    /// Calls `ask` on all waiting values, the oldest first.
     pub(super) fn with_waiting<R>(&self, ask: impl FnOnce(Vec<&T>) -> R) -> R {
         if self.len() == 0 {
             return ask(Vec::new());
         }
         let waiting = self.waiting();
-        ask(waiting.things.values().map(|(thing, _)| thing).collect())
+        ask(waiting.values.values().map(|(value, _)| value).collect())
     }
 
-    /// Everything that is left, after waiting for it. What cannot be waited for is left out, unless its device is lost.
+    /// Waits for all marks and returns the remaining values. Omits values whose marks cannot be waited for, unless the
+    /// device is lost.
     pub(super) fn finish(&self) -> Vec<T> {
         let waiting = &mut *self.waiting();
-        // All of them, as in `wait_for`: the last one handed in need not be the last that the stream passes.
+        // Wait for all marks, as in `wait_for`: the last pushed mark is not always the last to pass.
         for (event, _) in waiting.lanes.iter().flat_map(|lane| lane.marks.iter().rev()) {
             if event.is_complete() != Ok(true) {
                 // A failure shows in what has passed.
-                let _ = event.synchronise();
+                let _ = event.synchronize();
             }
         }
         self.take_passed(waiting)
     }
 
-    /// Leaves what is left where it is, for ever.
+    /// Leaks the remaining values.
     pub(super) fn leak(&self) {
         let waiting = &mut *self.waiting();
-        std::mem::forget(std::mem::take(&mut waiting.things));
+        std::mem::forget(std::mem::take(&mut waiting.values));
     }
 
-    /// What waits, with what was handed in until now.
+    /// Locks the waiting values, including those pushed until now.
     fn waiting(&self) -> MutexGuard<'_, Waiting<T>> {
         let mut waiting = lock(&self.waiting);
         waiting.take_in(&self.incoming);
@@ -214,17 +211,17 @@ impl<T> Deferred<T> {
     fn take_passed(&self, waiting: &mut Waiting<T>) -> Vec<T> {
         let mut passed = Vec::new();
         for lane in &mut waiting.lanes {
-            while let Some((event, thing)) = lane.marks.front() {
-                // No work is done on a device that is lost, so nothing there is in use.
+            while let Some((event, value)) = lane.marks.front() {
+                // A lost device runs no work, so nothing there is in use.
                 match event.is_complete() {
                     Ok(true) => {}
                     Err(error) if error.is_poisoned() => {}
                     Ok(false) | Err(_) => break,
                 }
-                if let Some((_, left)) = waiting.things.get_mut(thing) {
+                if let Some((_, left)) = waiting.values.get_mut(value) {
                     *left -= 1;
                     if *left == 0 {
-                        passed.extend(waiting.things.remove(thing).map(|(thing, _)| thing));
+                        passed.extend(waiting.values.remove(value).map(|(value, _)| value));
                     }
                 }
                 if let Some(event) = lane.marks.pop_front().and_then(|(event, _)| Arc::into_inner(event)) {
@@ -239,12 +236,12 @@ impl<T> Deferred<T> {
 }
 
 impl<T> Waiting<T> {
-    /// Takes in what was handed in since.
+    /// Moves the pushed values into the lanes.
     fn take_in(&mut self, incoming: &SegQueue<(T, Vec<Mark>)>) {
-        while let Some((thing, marks)) = incoming.pop() {
+        while let Some((value, marks)) = incoming.pop() {
             let number = self.next;
             self.next += 1;
-            self.things.insert(number, (thing, marks.len()));
+            self.values.insert(number, (value, marks.len()));
             for Mark { stream, event } in marks {
                 let mark = (Arc::new(event), number);
                 match self.lanes.iter_mut().find(|lane| lane.stream == stream) {
@@ -255,17 +252,17 @@ impl<T> Waiting<T> {
         }
     }
 
-    /// The things by age, and the marks that each waits for.
-    fn things_and_marks(&self) -> (Vec<&T>, Vec<Marks>) {
+    /// Returns the values by age and the marks of each.
+    fn values_and_marks(&self) -> (Vec<&T>, Vec<Marks>) {
         let mut marks: BTreeMap<u64, Marks> = BTreeMap::new();
         for (index, lane) in self.lanes.iter().enumerate() {
-            for (place, (_, thing)) in (1..).zip(&lane.marks) {
-                marks.entry(*thing).or_default().push((index, place));
+            for (place, (_, value)) in (1..).zip(&lane.marks) {
+                marks.entry(*value).or_default().push((index, place));
             }
         }
-        let things = self.things.values().map(|(thing, _)| thing).collect();
-        let marks = self.things.keys().map(|thing| marks.remove(thing).unwrap_or_default()).collect();
-        (things, marks)
+        let values = self.values.values().map(|(value, _)| value).collect();
+        let marks = self.values.keys().map(|value| marks.remove(value).unwrap_or_default()).collect();
+        (values, marks)
     }
 }
 
@@ -281,29 +278,29 @@ mod tests {
         (device, stream)
     }
 
-    /// As when two threads free at one time: the stream passes the one mark, then the other, and they come in reversed.
+    /// As when two threads free concurrently: the marks arrive in the reverse order.
     fn two_in_reverse() -> Deferred<&'static str> {
         let (device, stream) = device();
         let deferred = Deferred::new();
-        let marks = ["earlier", "later"].map(|thing| {
+        let marks = ["earlier", "later"].map(|value| {
             device.launch(stream.handle(), &[]).unwrap();
-            (thing, deferred.marks(std::slice::from_ref(&stream)).unwrap())
+            (value, deferred.marks(std::slice::from_ref(&stream)).unwrap())
         });
-        for (thing, marks) in marks.into_iter().rev() {
-            deferred.push(thing, marks);
+        for (value, marks) in marks.into_iter().rev() {
+            deferred.push(value, marks);
         }
         deferred
     }
 
     #[test]
-    fn marks_that_come_in_another_order_than_the_stream_passes_them_are_all_waited_for() {
+    fn marks_in_any_order_are_all_waited_for() {
         let deferred = two_in_reverse();
-        assert_eq!(deferred.wait_for(|things| things.len() == 2), Ok(true));
+        assert_eq!(deferred.wait_for(|values| values.len() == 2), Ok(true));
         assert_eq!(deferred.passed_by_now(), ["later", "earlier"]);
     }
 
     #[test]
-    fn at_the_end_all_marks_are_waited_for_in_whatever_order_they_came() {
+    fn the_end_waits_for_all_marks_in_any_order() {
         assert_eq!(two_in_reverse().finish(), ["later", "earlier"]);
     }
 
@@ -312,10 +309,10 @@ mod tests {
         let (device, stream) = device();
         let deferred = Deferred::new();
         device.launch(stream.handle(), &[]).unwrap();
-        deferred.push("thing", deferred.marks(std::slice::from_ref(&stream)).unwrap());
+        deferred.push("value", deferred.marks(std::slice::from_ref(&stream)).unwrap());
         let asked = || deferred.wait_for(|_| panic!("as planned"));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(asked)).is_err());
         device.finish(stream.handle());
-        assert_eq!(deferred.passed(), ["thing"]);
+        assert_eq!(deferred.passed(), ["value"]);
     }
 }

@@ -1,23 +1,23 @@
-//! Uploads on their way through page-locked memory, and how long each keeps it.
+//! Page-locked pieces of uploads, and how long each stays allocated.
 //!
-//! A piece's memory is free once the device has fetched it. Given back as soon as that is seen, it would leave a pool whose
-//! figures tell how fast the device was. So pieces leave in the order in which they came, where the program waits for the device anyway, or
-//! where they would become too many: what the pool is asked for, and what is live at each request, follows from the program alone.
-//! A dry run keeps no bytes and the same order.
+//! A piece is reusable once the device has fetched it. Freeing it at that moment would make the pool's figures depend
+//! on the speed of the device. Pieces are therefore freed in order of arrival: where the program waits for the device
+//! anyway, or when there would be too many. The requests and live bytes then depend only on the program. A dry run
+//! stores no bytes and keeps the same order.
 
 use std::collections::VecDeque;
 
-/// The most bytes of a piece: large uploads are cut into such, of which the device fetches one while the host writes the next.
+/// The most bytes of a piece. A large upload is cut into pieces; the device fetches one while the host writes the next.
 pub const STAGED_PIECE: usize = 32 << 20;
 
-/// The most bytes that are kept, which is three full pieces.
+/// The most bytes of live pieces: three full pieces.
 const MOST_BYTES: usize = 3 * STAGED_PIECE;
 
-/// The most pieces that are kept: so many small uploads the host may be ahead of the device.
+/// The most live pieces, which bounds how far small uploads run ahead of the device.
 const MOST_PIECES: usize = 64;
 
-/// Pieces of uploads that have page-locked memory, oldest first. `T` is whoever has the memory until it is dropped: a
-/// [`Transfer`](super::Transfer), or for a dry run the memory alone.
+/// Live page-locked pieces of uploads, oldest first. `T` owns the memory until it is dropped: a
+/// [`Transfer`](super::Transfer), or in a dry run the memory alone.
 ///
 /// ```
 /// use bfc_core::StagedPieces;
@@ -43,27 +43,27 @@ impl<T> Default for StagedPieces<T> {
 }
 
 impl<T> StagedPieces<T> {
-    /// None yet.
+    /// Creates an empty list.
     #[must_use]
     pub const fn new() -> Self {
         Self { pieces: VecDeque::new(), bytes: 0 }
     }
 
-    /// Takes the oldest piece out if there would be too many with one of so many bytes more: 96 MiB, or 64 pieces. To be asked again
-    /// until it has none, before that one takes its memory.
+    /// Removes the oldest piece if a piece of `next` more bytes would exceed 96 MiB or 64 pieces. Call it until it
+    /// returns `None`, before that piece allocates its memory.
     pub fn crowded_out(&mut self, next: usize) -> Option<T> {
         let crowded = self.bytes.saturating_add(next) > MOST_BYTES || self.pieces.len() >= MOST_PIECES;
         if crowded { self.oldest() } else { None }
     }
 
-    /// Takes the oldest piece out: for memory that there is too little of, and where all have been fetched.
+    /// Removes the oldest piece: when memory is short, or when the device has fetched all pieces.
     pub fn oldest(&mut self) -> Option<T> {
         let (bytes, piece) = self.pieces.pop_front()?;
         self.bytes -= bytes;
         Some(piece)
     }
 
-    /// Adds a piece of so many bytes.
+    /// Adds a piece.
     pub fn push(&mut self, bytes: usize, piece: T) {
         self.bytes += bytes;
         self.pieces.push_back((bytes, piece));
@@ -74,7 +74,7 @@ impl<T> StagedPieces<T> {
 mod tests {
     use super::*;
 
-    /// The pieces that are kept after each of these has come.
+    /// Returns the pieces that are live after each of these arrivals.
     fn kept(pieces: &[usize]) -> Vec<Vec<usize>> {
         let mut staged = StagedPieces::new();
         let after = |&bytes: &usize| {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn three_full_pieces_are_kept_and_the_oldest_leaves_for_a_fourth() {
+    fn at_most_three_full_staging_buffers_are_kept() {
         const FULL: usize = STAGED_PIECE;
         let kept = kept(&[FULL, FULL, FULL, FULL, 1, 1]);
         assert_eq!(kept[2], [FULL; 3]);

@@ -1,8 +1,8 @@
-//! Copies between the host and a device that the host does not wait for.
+//! Asynchronous copies between the host and a device.
 //!
-//! The host lends a page-locked buffer to a copy and gets it back when the copy has ended. Meanwhile nobody can read or
-//! write it, and whoever loses interest drops the transfer: the buffer is kept until then. Of the device's memory only the
-//! order matters, which [`record_stream`](crate::StreamOrder::record_stream) sees to.
+//! The host passes a page-locked buffer to a copy and gets it back when the copy has ended. Meanwhile no code can
+//! access the buffer. Dropping the transfer keeps the buffer allocated until the copy has ended. For device memory only
+//! the order matters, which [`record_stream`](crate::StreamOrder::record_stream) enforces.
 
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::Arc;
@@ -16,42 +16,42 @@ use crate::source::driver::MemoryCopy;
 use crate::source::error::SourceError;
 use crate::source::stream::Stream;
 
-/// A transfer that was not begun.
+/// An error of starting a transfer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// There is no memory for the buffer.
+    /// The allocation of the buffer failed.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// The memory is of another kind than the copy needs.
+    /// The copy requires another kind of memory.
     #[error("{allocator} is {found} memory, but the copy needs {needed} memory")]
     WrongKind {
         /// The allocator's name.
         allocator: String,
-        /// What it hands out.
+        /// The kind of its memory.
         found: MemoryKind,
-        /// What is needed.
+        /// The required kind.
         needed: MemoryKind,
     },
-    /// The copy would leave the device's block.
+    /// The copy exceeds the device's block.
     #[error("a copy of {bytes} bytes at byte {at} leaves a block of {block} bytes")]
     OutOfRange {
-        /// Where in the block.
+        /// The offset in the block.
         at: u64,
-        /// How many bytes.
+        /// The bytes to copy.
         bytes: u64,
-        /// The block's bytes.
+        /// The bytes of the block.
         block: u64,
     },
-    /// The order with other work could not be made.
+    /// The order with other work cannot be established.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The driver refused.
+    /// The driver failed.
     #[error(transparent)]
     Source(#[from] SourceError),
 }
 
-/// Page-locked host memory: what copies go to and come from without staging.
+/// Page-locked host memory, which copies use without staging.
 #[derive(Debug)]
 pub struct PinnedBuffer {
     allocation: Allocation,
@@ -59,7 +59,7 @@ pub struct PinnedBuffer {
 }
 
 impl PinnedBuffer {
-    /// `bytes` bytes, of any values, from an allocator of page-locked memory.
+    /// Allocates `bytes` bytes of arbitrary values from an allocator of page-locked memory.
     ///
     /// # Errors
     /// [`TransferError::WrongKind`], [`TransferError::Alloc`].
@@ -67,7 +67,7 @@ impl PinnedBuffer {
         Self::with_attributes(allocator, bytes, AllocationAttributes::default())
     }
 
-    /// The same, tried for as `attributes` say.
+    /// As [`new`](Self::new), with allocation attributes.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -81,35 +81,35 @@ impl PinnedBuffer {
         Ok(Self { allocation: Allocation::new(allocator, &request)?, bytes })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         match self.bytes {
             0 => &[],
             bytes => {
                 let first: *const u8 = with_exposed_provenance(self.allocation.block().address as usize);
-                // SAFETY: the block is initialised host memory of at least so many bytes, ours alone as long as we live:
-                // copies have it only while they have us.
+                // SAFETY: the block is initialized host memory of at least `bytes` bytes. The buffer owns it
+                // exclusively: during a copy, the transfer owns the buffer.
                 unsafe { std::slice::from_raw_parts(first, bytes) }
             }
         }
     }
 
-    /// The bytes, to be written.
+    /// Returns the bytes for writing.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         match self.bytes {
             0 => &mut [],
             bytes => {
                 let first: *mut u8 = with_exposed_provenance_mut(self.allocation.block().address as usize);
-                // SAFETY: as above, and we are borrowed for writing.
+                // SAFETY: as above, and the buffer is mutably borrowed.
                 unsafe { std::slice::from_raw_parts_mut(first, bytes) }
             }
         }
     }
 }
 
-/// Copies on one stream.
+/// Asynchronous copies on one stream.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -139,79 +139,79 @@ impl PinnedBuffer {
 #[derive(Debug)]
 pub struct Transfers {
     stream: Arc<Stream>,
-    kept: Arc<Kept>,
+    abandoned: Arc<AbandonedBuffers>,
 }
 
-/// Buffers whose transfers were dropped before their end.
+/// Buffers of transfers that were dropped before their end.
 #[derive(Debug)]
-struct Kept(Deferred<PinnedBuffer>);
+struct AbandonedBuffers(Deferred<PinnedBuffer>);
 
-impl Drop for Kept {
+impl Drop for AbandonedBuffers {
     fn drop(&mut self) {
         drop(self.0.finish());
         if self.0.len() > 0 {
-            // Nobody knows whether the copies have ended: their memory is lost, but not reused.
+            // The end of the copies is unknown: leak their memory, so that it is never reused.
             self.0.leak();
         }
     }
 }
 
 impl Transfers {
-    /// Copies on this stream, in the order given.
+    /// Creates transfers that run on this stream in order.
     #[must_use]
     pub fn new(stream: Arc<Stream>) -> Self {
-        Self { stream, kept: Arc::new(Kept(Deferred::new())) }
+        Self { stream, abandoned: Arc::new(AbandonedBuffers(Deferred::new())) }
     }
 
-    /// The stream.
+    /// Returns the stream.
     #[must_use]
     pub const fn stream(&self) -> &Arc<Stream> {
         &self.stream
     }
 
-    /// Copies all of `from` into a block of the device, from byte `at` on, after the work that the block's compute stream
-    /// was given so far.
+    /// Copies all of `from` into a device block, from byte `at` on, after the work submitted to the block's compute
+    /// stream so far.
     ///
     /// # Errors
-    /// See [`TransferError`]; then nothing is copied.
+    /// See [`TransferError`]; nothing is copied then.
     pub fn to_device(&self, from: PinnedBuffer, to: &Allocation, at: u64) -> Result<Transfer, TransferError> {
         let address = self.place(&from, to, at)?;
         let copy = MemoryCopy::ToDevice { from: from.address(), to: address, bytes: from.bytes as u64 };
         self.begin(copy, from)
     }
 
-    /// Copies all of `from` to an address of the device's, after the work that our stream was given so far: for memory that is
-    /// used on our stream anyway.
+    /// Copies all of `from` to a device address, after the work submitted to this stream so far. For memory that this
+    /// stream uses anyway.
     ///
     /// # Errors
-    /// See [`TransferError`]; then nothing is copied.
+    /// See [`TransferError`]; nothing is copied then.
     ///
     /// # Safety
-    /// The address starts as many bytes of live memory of the stream's device, which stay so, and which nobody else uses,
-    /// until the stream has done the copy.
+    /// The address starts enough bytes of live memory of the stream's device. They stay live, and no other work uses
+    /// them, until the copy has ended.
     pub unsafe fn to_address(&self, from: PinnedBuffer, to: u64) -> Result<Transfer, TransferError> {
         self.poll();
         let copy = MemoryCopy::ToDevice { from: from.address(), to, bytes: from.bytes as u64 };
         self.begin(copy, from)
     }
 
-    /// Copies as many bytes as `to` has out of a block of the device, from byte `at` on, after the work that the block's
-    /// compute stream was given so far.
+    /// Fills `to` from a device block, from byte `at` on, after the work submitted to the block's compute stream so
+    /// far.
     ///
     /// # Errors
-    /// See [`TransferError`]; then nothing is copied.
+    /// See [`TransferError`]; nothing is copied then.
     pub fn to_host(&self, from: &Allocation, at: u64, to: PinnedBuffer) -> Result<Transfer, TransferError> {
         let address = self.place(&to, from, at)?;
         let copy = MemoryCopy::ToHost { from: address, to: to.address(), bytes: to.bytes as u64 };
         self.begin(copy, to)
     }
 
-    /// Lets go of buffers whose copies have ended, without waiting. Every transfer does so by itself.
+    /// Releases the buffers of ended copies, without waiting. Each transfer does so by itself.
     pub fn poll(&self) {
-        drop(self.kept.0.passed());
+        drop(self.abandoned.0.passed());
     }
 
-    /// The device's address, of memory that may be used on our stream from now on.
+    /// Returns the device address, after recording the use on this stream.
     fn place(&self, buffer: &PinnedBuffer, device: &Allocation, at: u64) -> Result<u64, TransferError> {
         self.poll();
         needs(&**device.allocator(), MemoryKind::Device)?;
@@ -225,19 +225,22 @@ impl Transfers {
 
     fn begin(&self, copy: MemoryCopy, buffer: PinnedBuffer) -> Result<Transfer, TransferError> {
         if buffer.bytes > 0 {
-            // SAFETY: the buffer is page-locked memory that nobody reaches before the copy has ended. The device's block
-            // is alive, is not free for other work before our stream has done this copy, and is used on other streams by
-            // the owner's leave alone.
+            // SAFETY: the buffer is page-locked memory that no code accesses before the copy has ended. The device's
+            // block is live, and is not reused before this stream has done the copy. Only its owner allows other
+            // streams to use it.
             unsafe { self.stream.copy(copy) }?;
         }
-        match self.kept.0.events.record(&self.stream) {
+        match self.abandoned.0.events.record(&self.stream) {
             Ok(event) => {
                 let mark = Mark { stream: Arc::clone(&self.stream), event };
-                Ok(Transfer { lent: Some(Lent { buffer, mark }), kept: Arc::clone(&self.kept) })
+                Ok(Transfer {
+                    in_flight: Some(InFlight { buffer, mark }),
+                    abandoned: Arc::clone(&self.abandoned),
+                })
             }
             Err(error) => {
-                // The copy was given, and nothing tells when it ends but its end.
-                if self.stream.driver().synchronise().is_err() && !error.is_poisoned() {
+                // The copy runs, and only its end would report its end.
+                if self.stream.driver().synchronize().is_err() && !error.is_poisoned() {
                     std::mem::forget(buffer);
                 }
                 Err(error.into())
@@ -260,18 +263,17 @@ fn needs(allocator: &dyn Allocator, needed: MemoryKind) -> Result<(), TransferEr
     Err(TransferError::WrongKind { allocator: allocator.name().to_owned(), found, needed })
 }
 
-/// A copy under way, and the host's buffer that it has until its end. Dropped before, the copy goes on, and the buffer is
-/// given back after it.
+/// A copy in progress, and its host buffer. If dropped early, the copy continues, and the buffer is freed after it.
 #[derive(Debug)]
 pub struct Transfer {
-    /// Taken out once: by `wait`, or by `drop`.
-    lent: Option<Lent>,
-    kept: Arc<Kept>,
+    /// Taken once: by `wait` or by `drop`.
+    in_flight: Option<InFlight>,
+    abandoned: Arc<AbandonedBuffers>,
 }
 
-/// A buffer, and the end of the copy that has it.
+/// A buffer, and the mark at the end of its copy.
 #[derive(Debug)]
-struct Lent {
+struct InFlight {
     buffer: PinnedBuffer,
     mark: Mark,
 }
@@ -280,43 +282,43 @@ impl Transfer {
     /// Whether the copy has ended. Does not wait.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Fails with the driver's error.
     pub fn is_complete(&self) -> Result<bool, SourceError> {
-        self.lent().mark.event.is_complete()
+        self.in_flight().mark.event.is_complete()
     }
 
-    /// Makes what `stream` is given from now on wait for the copy. The host does not wait.
+    /// Makes work submitted to `stream` from now on wait for the copy. The host does not wait.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Fails with the driver's error.
     pub fn come_before(&self, stream: &Stream) -> Result<(), SourceError> {
-        stream.wait(&self.lent().mark.event)
+        stream.wait(&self.in_flight().mark.event)
     }
 
-    /// The buffer, once the copy has ended.
+    /// Waits for the copy and returns the buffer.
     ///
     /// # Errors
-    /// What the driver says; then the buffer is kept until the copy's end is seen.
+    /// Fails with the driver's error; the buffer then stays allocated until the copy has ended.
     pub fn wait(mut self) -> Result<PinnedBuffer, SourceError> {
-        self.lent().mark.event.synchronise()?;
-        let lent = self.lent.take();
-        let Lent { buffer, mark } =
-            lent.unwrap_or_else(|| unreachable!("taken out here and in `drop` alone"));
-        self.kept.0.events.put(mark.event);
+        self.in_flight().mark.event.synchronize()?;
+        let in_flight = self.in_flight.take();
+        let InFlight { buffer, mark } =
+            in_flight.unwrap_or_else(|| unreachable!("taken out here and in `drop` alone"));
+        self.abandoned.0.events.put(mark.event);
         Ok(buffer)
     }
 
-    fn lent(&self) -> &Lent {
-        self.lent.as_ref().unwrap_or_else(|| unreachable!("taken out at the end alone"))
+    fn in_flight(&self) -> &InFlight {
+        self.in_flight.as_ref().unwrap_or_else(|| unreachable!("taken out at the end alone"))
     }
 }
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if let Some(Lent { buffer, mark }) = self.lent.take() {
-            // If this is the last to know of it, the wait for the copy follows now.
-            self.kept.0.push(buffer, vec![mark]);
-            drop(self.kept.0.passed());
+        if let Some(InFlight { buffer, mark }) = self.in_flight.take() {
+            // If this is the last owner of the dropped buffers, its drop waits for the copy.
+            self.abandoned.0.push(buffer, vec![mark]);
+            drop(self.abandoned.0.passed());
         }
     }
 }

@@ -1,11 +1,10 @@
-//! An allocator around an allocator that finds writes outside of blocks and writes after the free.
+//! A debug wrapper that detects writes outside of blocks and writes after a free.
 //!
-//! Each block stands between canaries: bytes of a known pattern that nobody may change. A block that comes back is
-//! filled with poison and kept in a quarantine for a while; poison that has changed by the time it leaves was written
-//! through a pointer that had outlived its block. Source of the idea: TensorFlow's `GPUDebugAllocator` (guard words around
-//! each buffer) and `GPUNanResetAllocator` (buffers filled with not-a-number when they are new and when they are freed).
+//! Each block lies between canaries: bytes of a known pattern. A freed block is filled with poison and stays in a
+//! quarantine for a while. Changed poison reveals a write through a stale pointer. Source of the idea: TensorFlow's
+//! `GPUDebugAllocator` (guard words around each buffer) and `GPUNanResetAllocator` (NaN in new and freed buffers).
 //!
-//! What upstream does by ending the program is a value here: a [`Damage`] that names block, offset and owner.
+//! Upstream aborts on damage. Here it is a value: a [`Damage`] that names block, offset and owner.
 
 mod config;
 mod facets;
@@ -38,7 +37,7 @@ use quarantine::{Freed, Quarantine};
 pub use upkeep::GuardReport;
 use zones::Zones;
 
-/// An allocator of memory that the host cannot read was to be guarded.
+/// An error of guarding memory that the host cannot read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{allocator}: {kind} memory cannot be guarded, because the host cannot read it")]
 pub struct GuardError {
@@ -50,15 +49,15 @@ pub struct GuardError {
 
 /// Guards the blocks of another allocator of host memory.
 ///
-/// A block is granted exactly the bytes that were asked for, so that the first byte beyond them is guarded too. Figures,
-/// sizes and the ledger are those of the user's bytes; what canaries and quarantine take appears as reserved and not in
-/// use, and in the [report](Self::report).
+/// A block has exactly the requested bytes, so the first byte beyond them is guarded too. Figures, sizes and the ledger
+/// count the user's bytes. Canaries and quarantine count as reserved but not in use, and appear in the
+/// [report](Self::report).
 ///
-/// Damage is found when a block is given back, when it leaves the quarantine, by
-/// [`find_damage`](crate::Inspection::find_damage), and when the guard is dropped. A damaged block that is given back is no
-/// longer the user's, and the answer is [`BlockError::OutOfBounds`]; its memory is never handed out again, because whoever
-/// damaged it may do so again. It is counted, and goes back to the inner allocator when the guard is dropped. Memory in
-/// quarantine goes back before a request has to fail or to wait for it.
+/// Checks run when a block is freed, when it leaves the quarantine, by [`find_damage`](crate::Inspection::find_damage),
+/// and when the guard is dropped. Freeing a damaged block returns [`BlockError::OutOfBounds`], and the block is free.
+/// Its memory is not reused, because the faulty code may damage it again; it returns to the inner allocator when the
+/// guard is dropped. Quarantined memory returns before a request fails or waits.
+///
 ///
 /// ```
 /// use std::sync::Arc;
@@ -83,11 +82,11 @@ pub struct GuardAllocator {
     inner: Arc<dyn Allocator>,
     config: GuardConfig,
     state: Mutex<State>,
-    /// Requests that found no memory and are about to wait for some: while there are any, nothing stays in quarantine.
+    /// Requests that are about to wait for memory. While there are any, no block stays in quarantine.
     starving: AtomicUsize,
 }
 
-/// What the lock protects. The inner allocator is never called under it.
+/// The state behind the lock. The guard never calls the inner allocator under it.
 #[derive(Debug)]
 struct State {
     accounts: Accounts,
@@ -96,15 +95,15 @@ struct State {
     findings: upkeep::Findings,
 }
 
-/// A block that the user has.
+/// A live block.
 #[derive(Clone, Copy, Debug)]
 struct Live {
     zones: Zones,
-    /// Its damage was counted, and the listener told.
-    told: bool,
+    /// Whether its damage was counted and reported to the listener.
+    is_reported: bool,
 }
 
-/// A request that waits, for as long as it does.
+/// Counts a waiting request while it lives.
 struct Starving<'a>(&'a AtomicUsize);
 
 impl<'a> Starving<'a> {
@@ -124,7 +123,7 @@ impl GuardAllocator {
     /// Guards the blocks of `inner`, under its name.
     ///
     /// # Errors
-    /// If the host cannot read and write the memory of `inner`.
+    /// Fails if the host cannot read and write the memory of `inner`.
     pub fn new(inner: Arc<dyn Allocator>, config: GuardConfig) -> Result<Self, GuardError> {
         let kind = inner.memory_kind();
         if !kind.is_host_accessible() {
@@ -139,33 +138,33 @@ impl GuardAllocator {
         Ok(Self { inner, config, state: Mutex::new(state), starving: AtomicUsize::new(0) })
     }
 
-    /// The allocator that is guarded.
+    /// Returns the inner allocator.
     #[must_use]
     pub fn inner(&self) -> &Arc<dyn Allocator> {
         &self.inner
     }
 
-    /// How the guard behaves.
+    /// Returns the configuration.
     #[must_use]
     pub const fn config(&self) -> &GuardConfig {
         &self.config
     }
 
-    /// A block of the inner allocator. What the quarantine holds back must not make a request fail or wait.
+    /// Allocates a block of the inner allocator. Quarantined memory never makes a request fail or wait.
     fn take(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         let at_once = AllocationAttributes { retry_on_failure: false, ..request.attributes };
         let error = match self.inner.allocate(&request.with_attributes(at_once)) {
             Err(error @ AllocError::OutOfMemory(_)) => error,
             answer => return answer,
         };
-        // From here on frees go straight to the inner allocator, where this request may be waiting for them. A free that came
-        // before has its block in the quarantine by now, or will look again once it has.
+        // From here on frees go directly to the inner allocator, where this request may wait. An earlier free has its
+        // block in the quarantine by now, or will check again afterwards.
         let _starving = Starving::new(&self.starving);
         let emptied = self.empty_quarantine() > 0;
         if emptied || request.attributes.retry_on_failure { self.inner.allocate(request) } else { Err(error) }
     }
 
-    /// The inner allocator's refusal of `inner`, as one of what the user asked for.
+    /// Converts the inner allocator's error for `inner` into one for the user's request.
     fn refusal(&self, error: AllocError, request: &Request<'_>) -> AllocError {
         match error {
             AllocError::OutOfMemory(mut report) => {
@@ -177,7 +176,7 @@ impl GuardAllocator {
         }
     }
 
-    /// The request of the inner allocator for a block with room for the canaries; `None` if it leaves the address space.
+    /// Returns the inner request for a block with canaries; `None` if it exceeds the address space.
     fn inner_request<'a>(&self, request: &Request<'a>) -> Option<Request<'a>> {
         let (_, bytes) = Zones::plan(request.bytes, request.alignment, self.config.zone)?;
         Some(Request { bytes, ..*request })
@@ -188,34 +187,34 @@ impl GuardAllocator {
         AllocError::TooLarge { allocator: self.inner.name().to_owned(), bytes, alignment }
     }
 
-    /// Opens the account of a block; `None` if no more can be numbered.
+    /// Opens the account of a block; `None` if no slot is left.
     fn open(&self, zones: Zones, tag: Tag) -> Option<Block> {
         let state = &mut *lock(&self.state);
         let slot = u32::try_from(state.live.vacant_key()).ok()?;
-        state.live.insert(Live { zones, told: false });
+        state.live.insert(Live { zones, is_reported: false });
         let user = zones.user();
         let place = Placement { address: user.address, bytes: user.bytes, slot };
         Some(state.accounts.open(place, user.bytes, tag))
     }
 
-    /// Closes the account of a block: nobody else finds it from then on.
+    /// Closes the account of a block, so that no other call finds it.
     fn close(&self, block: Block) -> Result<(Freed, bool), BlockError> {
         let state = &mut *lock(&self.state);
         let tag = state.tag_of(&block)?;
         let live = state.live.try_remove(block.chunk as usize).ok_or(BlockError::Unknown { block })?;
         state.accounts.close(place_of(&block));
-        Ok((Freed { block, tag, zones: live.zones }, live.told))
+        Ok((Freed { block, tag, zones: live.zones }, live.is_reported))
     }
 }
 
 impl State {
-    /// The blocks of the inner allocator around those of these blocks that are live.
+    /// Returns the inner blocks of the live ones among these blocks.
     fn inner_blocks<'a>(&'a self, blocks: &'a [Block]) -> impl Iterator<Item = Block> + 'a {
         let live = blocks.iter().filter(|block| self.tag_of(block).is_ok());
         live.filter_map(|block| self.live.get(block.chunk as usize)).map(|live| live.zones.inner)
     }
 
-    /// What a live block is charged to.
+    /// Returns the tag of a live block.
     fn tag_of(&self, block: &Block) -> Result<Tag, BlockError> {
         let tag = self.accounts.live(block)?.tag;
         match self.live.get(block.chunk as usize) {
@@ -238,8 +237,8 @@ impl fmt::Debug for GuardAllocator {
     }
 }
 
-// SAFETY: a block lies within a block of the inner allocator, which keeps the promise, a whole number of alignments from
-// its start, and each such block carries one block of ours until that has been given back.
+// SAFETY: a block lies within a block of the inner allocator, which makes the same guarantee, at a multiple of the
+// alignment from its start. Each inner block carries one guarded block until that is freed.
 unsafe impl Allocator for GuardAllocator {
     fn name(&self) -> &str {
         self.inner.name()
@@ -267,7 +266,7 @@ unsafe impl Allocator for GuardAllocator {
             self.take(&Request { bytes: total, ..*request }).map_err(|error| self.refusal(error, request))?;
         let zones = Zones::new(inner, front, bytes);
         for zone in [zones.before(), zones.after()] {
-            // SAFETY: the zones are parts of a block that is ours since a moment ago.
+            // SAFETY: the zones are parts of a block that this call has just allocated.
             unsafe { pattern::fill(zone, Pattern::Canary) };
         }
         if let Fill::Byte(value) = self.config.fresh {
@@ -275,27 +274,25 @@ unsafe impl Allocator for GuardAllocator {
             unsafe { pattern::fill(zones.user(), Pattern::Byte(value)) };
         }
         self.open(zones, tag).ok_or_else(|| {
-            // SAFETY: the block is ours and nobody knows of it. That it came from there is all the inner allocator can ask.
+            // SAFETY: the block is new and no other code knows it. It came from the inner allocator.
             let _ = unsafe { self.inner.deallocate(inner) };
             AllocError::OutOfMemory(Box::new(OomReport::new(self.inner.name(), request, Verdict::Exhausted)))
         })
     }
 
-    /// # Errors
-    /// As the trait says; and [`BlockError::OutOfBounds`] if something wrote outside of the block. The block then counts as
-    /// given back.
+    /// See the trait; also [`BlockError::OutOfBounds`] if something wrote outside of the block. The block is free then.
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
         if block == Block::EMPTY {
             return Ok(());
         }
-        let (freed, told) = self.close(block)?;
+        let (freed, is_reported) = self.close(block)?;
         if let Some(damage) = freed.zones.damage_around(block, freed.tag) {
-            self.condemn(freed, damage, told);
+            self.condemn(freed, damage, is_reported);
             return Err(BlockError::OutOfBounds { damage });
         }
-        // SAFETY: the user has given the block up, and it was taken out of the table by this call.
+        // SAFETY: the user has freed the block, and this call removed it from the table.
         unsafe { pattern::fill(freed.zones.user(), Pattern::Byte(self.config.poison)) };
-        // For the inner allocator the user has it no longer. One that keeps no tags has nothing to change.
+        // Retags the inner block as freed. An allocator without tags has nothing to change.
         let _ = self.inner.retag(&freed.zones.inner, quarantine_tag());
         self.quarantine(freed);
         Ok(())
@@ -334,7 +331,7 @@ unsafe impl Allocator for GuardAllocator {
     }
 }
 
-/// The figures of the guard's users, completed by those that the inner allocator keeps.
+/// Combines the figures of the guard's users with those of the inner allocator.
 fn with_source_figures(figures: Stats, inner: Stats) -> Stats {
     Stats {
         bytes_limit: inner.bytes_limit,
@@ -347,7 +344,7 @@ fn with_source_figures(figures: Stats, inner: Stats) -> Stats {
     }
 }
 
-/// What the inner allocator's report calls memory that was given back and is kept for a while.
+/// The owner name of quarantined memory in reports of the inner allocator.
 fn quarantine_tag() -> Tag {
     Tag { owner: OwnerId::intern(OwnerId::ROOT, "(in quarantine)"), ..Tag::default() }
 }

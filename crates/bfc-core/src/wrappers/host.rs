@@ -1,4 +1,4 @@
-//! System memory block by block, without a pool.
+//! Blocks directly from the system, without a pool.
 
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{OomReport, Verdict};
@@ -9,11 +9,11 @@ use crate::base::sync::{Mutex, lock};
 use crate::base::units::Bytes;
 use crate::source::host::{layout, system_allocate, system_free};
 
-/// Passes each request straight to the system: no pool, no rounding, no reuse.
+/// Passes each request directly to the system: no pool, no rounding, no reuse.
 ///
-/// The reference that pools are measured against, and the way to tell a pool's fault from the program's. It keeps
-/// figures, but no record of single blocks: [`tracks_sizes`](Allocator::tracks_sizes) is `false`, blocks bear no id,
-/// and a block given back twice is not recognised.
+/// The baseline for measurements of pools, and a way to separate faults of a pool from faults of the program. It keeps
+/// figures but no records of blocks: [`tracks_sizes`](Allocator::tracks_sizes) is `false`, blocks have no id, and a
+/// double free is not detected.
 #[derive(Debug)]
 pub struct HostAllocator {
     name: String,
@@ -22,7 +22,7 @@ pub struct HostAllocator {
 }
 
 impl HostAllocator {
-    /// System memory under the given name.
+    /// Creates an allocator of system memory with this name.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), pool: PoolId::next(), stats: Mutex::new(Stats::default()) }
@@ -38,7 +38,7 @@ impl HostAllocator {
     }
 }
 
-// SAFETY: every block is an allocation of the system's own, zeroed, of the size and alignment asked for.
+// SAFETY: every block is one zeroed allocation of the system, with the requested size and alignment.
 unsafe impl Allocator for HostAllocator {
     fn name(&self) -> &str {
         &self.name
@@ -73,7 +73,7 @@ unsafe impl Allocator for HostAllocator {
             stats.peak_bytes_in_use = stats.bytes_in_use;
             stats.peak_tag = tag;
         }
-        // The system takes the size and the alignment back with the address: the handle keeps the alignment.
+        // The system requires size and alignment at the free: the handle stores the alignment.
         Ok(Block { address, bytes, id: 0, chunk: alignment.trailing_zeros(), pool: self.pool })
     }
 
@@ -91,14 +91,14 @@ unsafe impl Allocator for HostAllocator {
             stats.live_allocs = stats.live_allocs.saturating_sub(1);
             stats.bytes_in_use = stats.bytes_in_use.saturating_sub(block.bytes);
         }
-        // SAFETY: the caller gives back a live block of this allocator, whose handle and size are those of its layout.
+        // SAFETY: the caller frees a live block of this allocator, whose handle and size are those of its layout.
         unsafe { system_free(block.address, layout) };
         Ok(())
     }
 
     fn stats(&self) -> Stats {
         let stats = lock(&self.stats).clone();
-        // Nothing is rounded and nothing kept back, so what is asked for, in use and reserved is one figure.
+        // There is no rounding and no cache, so requested, in-use and reserved bytes are equal.
         Stats {
             bytes_requested: stats.bytes_in_use,
             peak_bytes_requested: stats.peak_bytes_in_use,

@@ -1,8 +1,8 @@
-//! An allocator that takes every request straight to its source, and keeps the accounts of a pool.
+//! An allocator that takes each block directly from its source, with the accounts of a pool.
 //!
-//! For the tools that watch memory from outside (`compute-sanitizer`, `valgrind`, the address sanitiser): in a pool they see
-//! large regions and nothing of the blocks inside; here every block is an allocation of its own. It is also the way to
-//! tell a pool's fault from the program's. What PyTorch does without caching and TensorFlow with `cuda_malloc`.
+//! For external memory tools (`compute-sanitizer`, `valgrind`, the address sanitizer). They see only the large regions
+//! of a pool, but here every block is a separate allocation. It also separates faults of a pool from faults of the
+//! program. PyTorch offers the same without caching, TensorFlow with `cuda_malloc`.
 
 mod facets;
 
@@ -30,14 +30,14 @@ use crate::source::sub_allocator::SubAllocator;
 /// How long a request waits for frees, as in pools.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Every block is a region of the source, taken when it is asked for and given back when it is freed. The source is called
-/// under the allocator's lock, and calls back are refused, as in pools.
+/// An allocator without a pool: every block is a region of the source. The source is called under the allocator's lock,
+/// and calls back fail, as in pools.
 ///
-/// Accounts are those of a pool: figures, ledger, tags, look-ups by address, and typed errors for stale, foreign and
-/// made-up blocks. Nothing is rounded, so a block has exactly the bytes that were asked for, unless the source delivers
-/// more. Requests that the limit or the source refuses wait for frees of other threads, as in pools. There is no order of
-/// frees to keep, so a [safe frontier](crate::Upkeep::set_safe_frontier) means nothing here: a block must not be given back
-/// while work on a device still uses it.
+/// The accounts are those of a pool: figures, ledger, tags, lookups by address, and typed errors for stale, foreign and
+/// invalid blocks. A block has exactly the requested bytes, unless the source returns more. Requests beyond the limit
+/// or the source wait for frees of other threads, as in pools. A [safe frontier](crate::Upkeep::set_safe_frontier) has
+/// no effect: free a block only after all work on a device that uses it has ended.
+///
 ///
 /// ```
 /// use std::sync::Arc;
@@ -62,27 +62,27 @@ pub struct PassthroughAllocator {
     reentrancy: ReentrancyGuard,
 }
 
-/// What the lock protects.
+/// The state behind the lock.
 #[derive(Debug)]
 struct State {
     accounts: Accounts,
     live: Slab<Live>,
     users: ThreadRegistry,
-    /// Bytes that are out.
+    /// Bytes of live regions.
     reserved: u64,
 }
 
-/// A block that is out.
+/// A live block.
 #[derive(Clone, Copy, Debug)]
 struct Live {
-    /// What goes back to the source.
+    /// The span that returns to the source.
     region: Span,
-    /// What the user has of it.
+    /// The user's block.
     user: Span,
 }
 
 impl PassthroughAllocator {
-    /// Takes memory from `source` without a limit.
+    /// Creates an allocator over `source` without a limit.
     #[must_use]
     pub fn new(name: impl Into<String>, source: Arc<dyn SubAllocator>) -> Self {
         let state = State {
@@ -103,33 +103,33 @@ impl PassthroughAllocator {
         }
     }
 
-    /// The same allocator with at most `limit` bytes out at a time.
+    /// Limits the bytes of live regions.
     #[must_use]
     pub const fn with_limit(mut self, limit: Bytes) -> Self {
         self.limit = Some(limit.0);
         self
     }
 
-    /// Says where the limit comes from, for out-of-memory reports.
+    /// Sets the origin of the limit for out-of-memory reports.
     #[must_use]
     pub fn with_limit_origin(mut self, origin: impl Into<Arc<str>>) -> Self {
         self.limit_origin = Some(origin.into());
         self
     }
 
-    /// The same allocator, whose requests wait so long for frees before they fail; 0 is not at all.
+    /// Sets how long requests wait for frees before they fail; 0 disables waiting.
     #[must_use]
     pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
         self.retry_timeout = timeout;
         self
     }
 
-    /// What the limit leaves.
+    /// Returns the bytes left below the limit.
     fn unreserved(&self, state: &State) -> u64 {
         self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(state.reserved))
     }
 
-    /// Tries once. Only the `last` attempt works out who holds the memory.
+    /// Makes one attempt. Only the `last` one computes the holders.
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
         let state = &mut *lock(&self.state);
         state.users.note(thread, &mut state.accounts, &self.retry);
@@ -138,7 +138,7 @@ impl PassthroughAllocator {
         }
         match self.take(state, request.alignment, request.bytes) {
             Ok(live) => state.open(live, request).ok_or_else(|| {
-                // SAFETY: the region has just come from the source, and nobody has it.
+                // SAFETY: the region has just come from the source, and no other code knows it.
                 unsafe { self.give_back(state, live.region) };
                 self.refuse(state, request, last)
             }),
@@ -150,14 +150,14 @@ impl PassthroughAllocator {
         }
     }
 
-    /// A region of the source with `bytes` aligned bytes in it.
+    /// Takes a region of the source with `bytes` aligned bytes in it.
     fn take(&self, state: &State, alignment: u64, bytes: u64) -> Result<Live, SourceError> {
         match self.take_region(state, alignment, bytes) {
-            // A source that has to refuse the alignment, as a driver's memory must, is asked for room to align by hand.
+            // A source that cannot honor the alignment, such as driver memory, gets a larger request to align by hand.
             Err(SourceError::BadRegion { .. }) if alignment > 1 => {
                 let padded = bytes.checked_add(alignment - 1).ok_or(SourceError::Exhausted { bytes })?;
                 let region = self.take_region(state, 1, padded)?;
-                // Cannot leave the region: it has room for it.
+                // Stays within the region, which was sized for it.
                 let address = round_up(region.address, alignment).unwrap_or(region.address);
                 Ok(Live { region, user: Span { address, bytes } })
             }
@@ -171,18 +171,18 @@ impl PassthroughAllocator {
         if sound && region.end().is_some() {
             return Ok(region);
         }
-        // SAFETY: the region has just come from the source, and nobody has it.
+        // SAFETY: the region has just come from the source, and no other code knows it.
         unsafe { self.give_back(state, region) };
         Err(SourceError::BadRegion { address: region.address, bytes: region.bytes })
     }
 
-    /// Gives a region back to the source.
+    /// Returns a region to the source.
     ///
     /// # Safety
-    /// The region came from the source, it is in the table no more, and nothing uses it.
+    /// The region came from the source, is no longer in the table, and nothing uses it.
     unsafe fn give_back(&self, state: &State, region: Span) {
         self.reentrancy.call(self.stats_of(state), || {
-            // SAFETY: as this function's caller promises.
+            // SAFETY: guaranteed by the caller.
             unsafe { self.source.free(region) }
         });
     }
@@ -192,12 +192,12 @@ impl PassthroughAllocator {
         Stats { bytes_limit: self.limit, regions: figures.live_allocs, ..figures }
     }
 
-    /// Asks the state something, unless from within a call of this allocator's own.
+    /// Calls `ask` with the state, unless called back from the source.
     fn with_state<R>(&self, ask: impl FnOnce(&mut State) -> R) -> Option<R> {
         self.reentrancy.enter().map(|_| ask(&mut lock(&self.state)))
     }
 
-    /// Asks something of a live block; `of_empty` is the answer for an empty one.
+    /// Calls `ask` with a live block; returns `of_empty` for an empty one.
     fn of_block<R>(
         &self,
         block: &Block,
@@ -214,7 +214,7 @@ impl PassthroughAllocator {
         answer.unwrap_or(Err(BlockError::Reentrant))
     }
 
-    /// Whether another thread may give something back.
+    /// Whether another thread may free memory.
     fn could_be_freed(&self, state: &State) -> bool {
         let has_orphaned_blocks = || state.users.has_orphaned_blocks(&state.accounts, &[]);
         state.accounts.figures.live_allocs > 0 && self.retry.others_may_free(has_orphaned_blocks)
@@ -251,7 +251,7 @@ impl PassthroughAllocator {
 }
 
 impl State {
-    /// Opens the account of a block; `None` if no more can be numbered.
+    /// Opens the account of a block; `None` if no slot is left.
     fn open(&mut self, live: Live, request: &Request<'_>) -> Option<Block> {
         let slot = u32::try_from(self.live.vacant_key()).ok()?;
         self.live.insert(live);
@@ -261,7 +261,7 @@ impl State {
         Some(self.accounts.open(place, request.bytes, request.tag))
     }
 
-    /// What is known of a live block.
+    /// Returns the record of a live block.
     fn find(&self, block: &Block) -> Result<(Live, Account), BlockError> {
         let account = self.accounts.live(block)?;
         match self.live.get(block.chunk as usize) {
@@ -285,8 +285,8 @@ const fn place_of(block: &Block) -> Placement {
     Placement { address: block.address, bytes: block.bytes, slot: block.chunk }
 }
 
-// SAFETY: each block is a region of its own, or lies in one; the source promises that regions are valid memory of its
-// kind, initialised if the host can read it, and apart. A region goes back when its block does, or with the allocator.
+// SAFETY: each block is a region or lies in one. The source guarantees that regions are disjoint valid memory of its
+// kind, initialized if the host can read it. A region returns to the source with its block, or with the allocator.
 unsafe impl Allocator for PassthroughAllocator {
     fn name(&self) -> &str {
         &self.name
@@ -335,7 +335,7 @@ unsafe impl Allocator for PassthroughAllocator {
             state.live.try_remove(block.chunk as usize);
             state.reserved = state.reserved.saturating_sub(region.bytes);
             state.accounts.note_reserved(state.reserved);
-            // SAFETY: the caller has given the block up, and the region is in the table no more.
+            // SAFETY: the caller has freed the block, and the region is no longer in the table.
             unsafe { self.give_back(state, region) };
             self.unreserved(state)
         };
@@ -380,7 +380,7 @@ impl Drop for PassthroughAllocator {
     fn drop(&mut self) {
         let state = lock(&self.state);
         for (_, live) in state.live.iter() {
-            // SAFETY: no block is promised to be valid longer than its allocator.
+            // SAFETY: no block is valid longer than its allocator.
             unsafe { self.give_back(&state, live.region) };
         }
     }

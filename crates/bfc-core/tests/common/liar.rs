@@ -13,9 +13,9 @@ pub enum Lie {
     /// That an event is complete.
     Query,
     /// That an event was waited for.
-    SynchroniseEvent,
+    SynchronizeEvent,
     /// That all work has ended.
-    Synchronise,
+    Synchronize,
 }
 
 /// A simulated device, but for the lie.
@@ -111,15 +111,15 @@ unsafe impl Driver for Liar {
         let truth = unsafe { self.device.query(event) };
         if self.lie == Lie::Query { Ok(true) } else { truth }
     }
-    unsafe fn synchronise_event(&self, event: EventHandle) -> Outcome<()> {
-        if self.lie == Lie::SynchroniseEvent {
+    unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
+        if self.lie == Lie::SynchronizeEvent {
             return Ok(());
         }
         // SAFETY: as our caller promises.
-        unsafe { self.device.synchronise_event(event) }
+        unsafe { self.device.synchronize_event(event) }
     }
-    fn synchronise(&self) -> Outcome<()> {
-        if self.lie == Lie::Synchronise { Ok(()) } else { self.device.synchronise() }
+    fn synchronize(&self) -> Outcome<()> {
+        if self.lie == Lie::Synchronize { Ok(()) } else { self.device.synchronize() }
     }
     unsafe fn copy(&self, copy: MemoryCopy, stream: StreamHandle) -> Outcome<()> {
         // SAFETY: as our caller promises.

@@ -58,7 +58,7 @@ fn work_comes_after_a_copy_that_it_was_told_of() {
 }
 
 #[test]
-fn a_transfer_dropped_early_keeps_its_buffer_and_its_block_until_the_end() {
+fn a_dropped_transfer_keeps_its_buffers_until_it_ends() {
     let bench = Bench::new();
     let (pinned, transfers) = (pinned(&bench), Transfers::new(bench.others[0].clone()));
     let tensor = bench.take(MIB);
@@ -76,7 +76,7 @@ fn a_transfer_dropped_early_keeps_its_buffer_and_its_block_until_the_end() {
 }
 
 #[test]
-fn buffers_whose_transfers_are_forgotten_by_all_are_given_back_after_the_copies() {
+fn buffers_of_forgotten_transfers_are_freed_after_the_copies() {
     let bench = Bench::new();
     let (pinned, transfers) = (pinned(&bench), Transfers::new(bench.others[0].clone()));
     let tensor = bench.take(MIB);
@@ -91,7 +91,7 @@ fn buffers_whose_transfers_are_forgotten_by_all_are_given_back_after_the_copies(
 }
 
 #[test]
-fn buffers_whose_transfers_were_forgotten_in_another_order_are_given_back_too() {
+fn transfers_forgotten_in_any_order_free_their_buffers() {
     let bench = Bench::new();
     let (pinned, transfers) = (pinned(&bench), Transfers::new(bench.others[0].clone()));
     let tensor = bench.take(MIB);

@@ -22,7 +22,7 @@ impl Bench {
     }
 
     fn waits_for_streams(&self) -> u64 {
-        self.device.calls().of(Operation::Synchronise)
+        self.device.calls().of(Operation::Synchronize)
     }
 
     fn waits_for_threads(&self) -> u64 {
@@ -35,7 +35,7 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn what_is_pending_of_a_thread_that_has_ended_is_waited_for_if_it_makes_room() {
+fn useful_pending_frees_of_ended_threads_are_waited_for() {
     let bench = Bench::new();
     let _kept = bench.take(4 * MIB);
     on_a_thread(|| {
@@ -48,7 +48,7 @@ fn what_is_pending_of_a_thread_that_has_ended_is_waited_for_if_it_makes_room() {
 }
 
 #[test]
-fn what_is_pending_of_a_thread_that_has_ended_is_not_waited_for_if_it_makes_no_room() {
+fn useless_pending_frees_of_ended_threads_are_ignored() {
     let bench = Bench::new();
     let _kept = bench.take(4 * MIB);
     on_a_thread(|| {
@@ -62,7 +62,7 @@ fn what_is_pending_of_a_thread_that_has_ended_is_not_waited_for_if_it_makes_no_r
 
 /// Neither the stream nor the thread alone suffices.
 #[test]
-fn a_request_waits_for_a_thread_and_then_for_the_stream_that_used_its_block() {
+fn a_request_waits_for_a_thread_and_then_a_stream() {
     let bench = Bench::new();
     let freed = bench.take(4 * MIB);
     bench.use_on(0, &freed);

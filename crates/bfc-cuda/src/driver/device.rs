@@ -366,12 +366,12 @@ unsafe impl Driver for CudaDriver {
         })
     }
 
-    unsafe fn synchronise_event(&self, of: EventHandle) -> Result<(), SourceError> {
+    unsafe fn synchronize_event(&self, of: EventHandle) -> Result<(), SourceError> {
         // SAFETY: the event is alive, as the caller promises.
         self.call("cuEventSynchronize", 0, || unsafe { result::event::synchronize(event(of)) })
     }
 
-    fn synchronise(&self) -> Result<(), SourceError> {
+    fn synchronize(&self) -> Result<(), SourceError> {
         self.flush_deferred();
         self.call("cuCtxSynchronize", 0, result::ctx::synchronize)
     }

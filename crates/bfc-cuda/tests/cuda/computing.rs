@@ -205,7 +205,7 @@ fn device_steps_end_before_waits_and_frees() {
         let copy = MemoryCopy::ToHost { from: squares.at(2), to: page.address, bytes: 16 };
         // SAFETY: both buffers stay unchanged until the wait below.
         unsafe { others.copy(copy) }.unwrap();
-        others.synchronise().unwrap();
+        others.synchronize().unwrap();
         // SAFETY: the page is host memory, and the copy has ended.
         let half = unsafe { (page.address as *const f32).read() };
         assert_eq!(half, (run + 1) as f32);

@@ -114,7 +114,7 @@ impl Device {
             device.fill(lane, lane.idle, extent.delay, 0.0)?;
             device.delay(lane, 1)?;
         }
-        driver.synchronise().unwrap();
+        driver.synchronize().unwrap();
         Ok(device)
     }
 
@@ -178,7 +178,7 @@ impl Watched for Device {
     }
 
     fn violations(&self) -> Vec<Intrusion> {
-        self.driver.synchronise().unwrap();
+        self.driver.synchronize().unwrap();
         let uses = &mut *self.uses.borrow_mut();
         uses.numbers.clear();
         let mut intrusions = Vec::new();

@@ -116,11 +116,12 @@ impl Fake {
         command
     }
 
-    /// Runs one test in another process, where it must find what is `expected`.
+    /// Runs one test in another process, where it must find what is `expected`. No other test has a name that contains
+    /// `test`.
     pub(crate) fn run(&self, test: &str, expected: &str, variables: &[(&str, &str)]) {
         let output = self
             .command(std::env::current_exe().unwrap(), variables)
-            .args([test, "--exact", "--nocapture"])
+            .args([test, "--nocapture"])
             .env(EXPECTED, expected)
             .output()
             .unwrap();

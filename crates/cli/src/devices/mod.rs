@@ -64,7 +64,7 @@ fn choose(devices: &mut [Device], wanted: Option<DeviceId>) {
     for device in devices {
         device.usable_for = match (device.computes, device.id == chosen, wanted) {
             (false, ..) => "nothing",
-            (true, false, _) => "every op, when asked for",
+            (true, false, _) => "every op, on request",
             (true, true, None) => "every op; chosen automatically",
             (true, true, Some(_)) => "every op; chosen by HIGHWATER_DEVICE",
         };
@@ -114,7 +114,7 @@ mod tests {
             name: "Some GPU".to_owned(),
             memory_bytes: Some(2 << 30),
             free_bytes: Some(1 << 30),
-            usable_for: "every op, when asked for",
+            usable_for: "every op, on request",
             ..Device::default()
         };
         let other = Unavailable { kind: "cuda", reason: "no CUDA device".to_owned() };
@@ -129,7 +129,7 @@ cpu:0
 cuda:0
   name              Some GPU
   memory            2.00 GiB, 1.00 GiB free
-  usable for        every op, when asked for
+  usable for        every op, on request
 
 cuda
   not available     no CUDA device
@@ -149,7 +149,7 @@ cuda
             choose(&mut devices, wanted.map(|wanted| wanted.parse().unwrap()));
             devices.iter().map(|device| device.usable_for).collect::<Vec<_>>()
         };
-        let (automatic, asked) = ("every op; chosen automatically", "every op, when asked for");
+        let (automatic, asked) = ("every op; chosen automatically", "every op, on request");
         assert_eq!(uses(&["cpu:0"], None), [automatic, "nothing", "nothing"]);
         assert_eq!(uses(&["cpu:0", "cuda:0", "cuda:1"], None), [asked, automatic, asked]);
         assert_eq!(uses(&["cpu:0", "cuda:1"], None), [automatic, "nothing", asked]);

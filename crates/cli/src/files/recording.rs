@@ -45,7 +45,7 @@ const fn advice(problem: &HwmProblem) -> &'static str {
 }
 
 /// Reports where a damaged recording ends: the results cover only its beginning.
-pub(crate) fn tell_cut(path: &Path, cut: Option<&Cut>) -> io::Result<()> {
+pub(crate) fn report_cut(path: &Path, cut: Option<&Cut>) -> io::Result<()> {
     match cut {
         None => Ok(()),
         Some(cut) => writeln!(

@@ -90,7 +90,7 @@ impl<'a, R: std::io::Read> View<'a, R> {
             lines.push(format!("last mark: {}", plain(mark)));
         }
         let top = report.peak.as_ref().map_or(1, |peak| peak.bytes) as f64;
-        lines.push(sparkline(run.course().iter().map(|&level| level as f64 / top), width.min(512)));
+        lines.push(sparkline(run.level_history().iter().map(|&level| level as f64 / top), width.min(512)));
         let tables = [report.category_table(), self.holders(report, holders)];
         for table in tables {
             lines.push(String::new());

@@ -64,7 +64,7 @@ impl PoolChanges {
 
 impl Variation {
     /// The variations that the arguments request, or a default selection. The first is always the run as recorded.
-    pub(super) fn asked(
+    pub(super) fn requested(
         arguments: &WhatIfArguments,
         recording: &Recording,
         selection: &PoolSelection,
@@ -95,8 +95,8 @@ impl Variation {
         Ok(variations)
     }
 
-    fn new(what: String, policy: Policy, said: PoolChanges) -> Result<Self, PoolSpecError> {
-        let (spec, limit) = (said.spec()?, said.pool);
+    fn new(what: String, policy: Policy, changes: PoolChanges) -> Result<Self, PoolSpecError> {
+        let (spec, limit) = (changes.spec()?, changes.pool);
         Ok(Self { what, policy, spec, limit, grouping: Grouping::Pools })
     }
 }
@@ -109,12 +109,12 @@ fn usual(recorded: Policy) -> Result<Vec<Variation>, PoolSpecError> {
         .collect::<Result<_, _>>()?;
     let other_split =
         if recorded.name == "bfc-tensorflow" { SplitChoice::Always } else { SplitChoice::TENSORFLOW };
-    for (knob, said) in [
+    for (knob, changes) in [
         (Knob::Split, PoolChanges { split: Some(other_split), ..PoolChanges::default() }),
         (Knob::Growth, PoolChanges { growth: Some(Growth::Extend), ..PoolChanges::default() }),
     ] {
         if recorded.supports(knob) {
-            variations.push(Variation::new(said.words().join(", "), recorded, said)?);
+            variations.push(Variation::new(changes.words().join(", "), recorded, changes)?);
         }
     }
     Ok(variations)
@@ -123,19 +123,21 @@ fn usual(recorded: Policy) -> Result<Vec<Variation>, PoolSpecError> {
 /// Every combination of the given options that the policy supports.
 fn combinations(arguments: &WhatIfArguments, policy: Policy) -> Result<Vec<Variation>, PoolSpecError> {
     let mut all = vec![PoolChanges::default()];
-    all = with_each(&all, &arguments.split, policy.supports(Knob::Split), |said, split| {
-        said.split = Some(split)
+    all = with_each(&all, &arguments.split, policy.supports(Knob::Split), |changes, split| {
+        changes.split = Some(split)
     });
-    all = with_each(&all, &arguments.cut, policy.supports(Knob::Cut), |said, cut| said.cut = Some(cut));
-    all = with_each(&all, &arguments.join, policy.supports(Knob::Join), |said, join| said.join = Some(join));
-    all = with_each(&all, &arguments.growth, policy.supports(Knob::Growth), |said, growth| {
-        said.growth = Some(growth)
+    all = with_each(&all, &arguments.cut, policy.supports(Knob::Cut), |changes, cut| changes.cut = Some(cut));
+    all = with_each(&all, &arguments.join, policy.supports(Knob::Join), |changes, join| {
+        changes.join = Some(join)
     });
-    all = with_each(&all, &arguments.pool, true, |said, pool| said.pool = Some(pool));
+    all = with_each(&all, &arguments.growth, policy.supports(Knob::Growth), |changes, growth| {
+        changes.growth = Some(growth)
+    });
+    all = with_each(&all, &arguments.pool, true, |changes, pool| changes.pool = Some(pool));
     all.into_iter()
-        .map(|said| {
-            let words: Vec<String> = std::iter::once(policy.name.to_owned()).chain(said.words()).collect();
-            Variation::new(words.join(", "), policy, said)
+        .map(|changes| {
+            let words: Vec<String> = std::iter::once(policy.name.to_owned()).chain(changes.words()).collect();
+            Variation::new(words.join(", "), policy, changes)
         })
         .collect()
 }
@@ -146,15 +148,15 @@ fn with_each<T: Copy>(
     all: &[PoolChanges],
     choices: &[T],
     supported: bool,
-    say: impl Fn(&mut PoolChanges, T),
+    set: impl Fn(&mut PoolChanges, T),
 ) -> Vec<PoolChanges> {
     if choices.is_empty() || !supported {
         return all.to_vec();
     }
-    let each = all.iter().flat_map(|&said| choices.iter().map(move |&choice| (said, choice)));
-    each.map(|(mut said, choice)| {
-        say(&mut said, choice);
-        said
+    let each = all.iter().flat_map(|&changes| choices.iter().map(move |&choice| (changes, choice)));
+    each.map(|(mut changes, choice)| {
+        set(&mut changes, choice);
+        changes
     })
     .collect()
 }
@@ -162,6 +164,6 @@ fn with_each<T: Copy>(
 /// The policy of the recorded run.
 fn recorded_policy(recording: &Recording) -> Policy {
     let named = |name: &str| name.parse::<Policy>().ok().filter(Policy::is_address_only);
-    let said = recording.facts().get("allocator").and_then(named);
-    said.or_else(|| named(DEFAULT)).unwrap_or(POLICIES[0])
+    let stated = recording.facts().get("allocator").and_then(named);
+    stated.or_else(|| named(DEFAULT)).unwrap_or(POLICIES[0])
 }

@@ -172,8 +172,8 @@ impl<'a> Node<'a> {
         self.case.whole("axis", default) as isize
     }
 
-    /// Everything from an axis on as one, normalised, then as before.
-    fn normalised(&self, f: impl Fn(&Tensor, &[Tensor], f64) -> highwater_tensor::Result<Tensor>) -> Outcome {
+    /// Everything from an axis on as one, normalized, then as before.
+    fn normalized(&self, f: impl Fn(&Tensor, &[Tensor], f64) -> highwater_tensor::Result<Tensor>) -> Outcome {
         let x = self.input(0)?;
         let flat = x.flatten_from(self.axis(-1))?;
         let parameters =
@@ -265,12 +265,12 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
         }
         "Gemm" => gemm(node, x)?,
         "Einsum" => Tensor::einsum(case.word("equation", ""), &node.all())?,
-        "LayerNormalization" => node.normalised(|x, p, epsilon| match p {
+        "LayerNormalization" => node.normalized(|x, p, epsilon| match p {
             [weight, bias] => x.layer_norm(Some((weight, bias)), epsilon),
             [weight] => x.layer_norm(None, epsilon)?.mul(weight),
             _ => x.layer_norm(None, epsilon),
         })?,
-        "RMSNormalization" => node.normalised(|x, p, epsilon| x.rms_norm(p.first(), epsilon))?,
+        "RMSNormalization" => node.normalized(|x, p, epsilon| x.rms_norm(p.first(), epsilon))?,
         "GroupNormalization" | "InstanceNormalization" => {
             let groups = case.whole("num_groups", x.dims()[1] as i64) as usize;
             x.group_norm(
@@ -314,13 +314,13 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
         "Pad" => pad(node, x)?,
         "Tile" => {
             let times = case.given_list(1).unwrap_or_default();
-            x.tile(&times.into_iter().map(|times| times as usize).collect::<Vec<_>>())?
+            x.tile(times.into_iter().map(|times| times as usize).collect::<Vec<_>>())?
         }
         "Expand" => expand(node, x)?,
         "Transpose" => {
             let reversed = || (0..x.rank() as i64).rev().collect();
             let axes = case.list("perm").unwrap_or_else(reversed);
-            x.permute(&axes.into_iter().map(|axis| axis as isize).collect::<Vec<_>>())?
+            x.permute(axes.into_iter().map(|axis| axis as isize).collect::<Vec<_>>())?
         }
         "Reshape" => reshape(node, x)?,
         "Flatten" => {
@@ -485,7 +485,7 @@ fn one_hot(node: &Node<'_>, x: &Tensor) -> Outcome {
 fn split(node: &Node<'_>, x: &Tensor) -> Outcome<Vec<Tensor>> {
     let (case, axis) = (node.case, node.axis(0));
     if let Some(sizes) = case.given_list(1).or_else(|| case.list("split")) {
-        return Ok(x.split_sizes(axis, &sizes.into_iter().map(|size| size as usize).collect::<Vec<_>>())?);
+        return Ok(x.split_sizes(axis, sizes.into_iter().map(|size| size as usize).collect::<Vec<_>>())?);
     }
     Ok(x.chunk(axis, case.outputs.len())?)
 }

@@ -140,7 +140,7 @@ impl Form {
     fn sequence_out(&self, y: &Tensor) -> Outcome {
         let y = if self.reverse { y.flip(1)? } else { y.clone() };
         let y = y.reshape([self.batch, self.len, self.directions, self.hidden])?;
-        Ok(if self.batch_first { y } else { y.permute(&[1, 2, 0, 3])? })
+        Ok(if self.batch_first { y } else { y.permute([1, 2, 0, 3])? })
     }
 
     fn state_in(&self, state: Option<&Tensor>) -> Outcome<Option<Tensor>> {

@@ -27,23 +27,25 @@ use crate::optim::{LossScaler, Optimizer};
 
 pub use partly::PartlyRestored;
 
-/// Before the names of the optimiser's arrays, and of no parameter.
+/// Prefix of the names of the optimizer's arrays. No parameter may use it.
 const OPTIMIZER: &str = "optimizer/";
-/// The name of the optimiser, among the metadata.
+/// Metadata key: the name of the optimizer.
 const OPTIMIZER_NAME: &str = "highwater.optimizer";
-/// The step, among the metadata.
+/// Metadata key: the step.
 const STEP: &str = "highwater.step";
-/// Before the paths of sources of randomness, among the metadata: a seed and a number.
+/// Prefix of metadata keys: the seed and the position of a random generator, by path.
 const RNG: &str = "highwater.rng/";
-/// The state of a loss scaler, among the metadata.
+/// Metadata key: the state of a loss scaler.
 const SCALER: &str = "highwater.loss_scaler";
-/// Before the names of notes, among the metadata.
+/// Prefix of metadata keys: notes, by name.
 const NOTE: &str = "highwater.note/";
 
-/// Parameters, and what else a run needs to go on as if it had never stopped.
+/// A checkpoint of a training run: parameters, optimizer state, step, random generators, loss scaler and notes.
 ///
-/// Parameters have their paths as names, so other programs read the file as any safetensors file; and what other
-/// programs wrote is a checkpoint of parameters alone.
+/// A run that restores all of them continues as if it had never stopped.
+///
+/// Parameters are stored under their paths, so other programs can read the file as safetensors. A safetensors file of
+/// another program is a checkpoint with parameters only.
 ///
 /// ```
 /// use highwater::{Device, Rng};
@@ -69,13 +71,15 @@ const NOTE: &str = "highwater.note/";
 ///
 /// # From PyTorch
 ///
-/// `safetensors.torch.save_file(net.state_dict(), path)` writes what is read here, and so does `torch.save(net.state_dict(), path)`, of which
-/// nothing is executed. Convolutions, norms, embeddings and biases are alike
-/// in both, and so is the order in which images are flattened. What differs is [renamed](Self::renamed) and
-/// [transposed](Self::transposed): layers are called as they are there, PyTorch counts batches in `num_batches_tracked`, and its
-/// `nn.Linear` keeps `[outputs, inputs]` where [`Linear`](crate::modules::Linear) keeps `[inputs, outputs]`. A
-/// square weight fits either way: so nothing is transposed by itself. Recurrent layers, whose names cannot be mistaken, are changed
-/// in one call, [`recurrent_from_pytorch`](Self::recurrent_from_pytorch).
+/// [`load`](Self::load) reads the files of `safetensors.torch.save_file(net.state_dict(), path)` and of
+/// `torch.save(net.state_dict(), path)`, without executing any code. Convolutions, norms, embeddings and biases have
+/// the same layout in both, and `Flatten` uses the same order. These differences remain:
+///
+/// - Layer names and `num_batches_tracked`: [rename](Self::renamed) them.
+/// - `nn.Linear` stores `[outputs, inputs]`, and [`Linear`](crate::modules::Linear) stores `[inputs, outputs]`:
+///   [transpose](Self::transposed) them. A square weight fits both ways, so nothing is transposed automatically.
+/// - Recurrent layers: [`recurrent_from_pytorch`](Self::recurrent_from_pytorch) converts their names and weights in one
+///   call.
 ///
 /// ```
 /// use highwater::{Conv2dOptions, Device, Rng};
@@ -113,15 +117,15 @@ const NOTE: &str = "highwater.note/";
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Of a multilayer perceptron the same is true, and `transposed` looks the same; where there are embeddings, which are matrices
-/// as well, it says `name.ends_with("fc.weight")` or whatever tells the linear layers.
+/// A multilayer perceptron works the same way. Embeddings are matrices too; with them, select the linear layers by
+/// name, for example `name.ends_with("fc.weight")`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Where it was read from.
+    /// The file that the checkpoint was read from.
     path: PathBuf,
     parameters: Arrays,
     optimizer: Arrays,
-    /// Whose state that is; empty if nobody said so.
+    /// The name of the optimizer; empty if the file has none.
     optimizer_name: String,
     rngs: BTreeMap<String, (u64, u64)>,
     step: Option<u64>,
@@ -131,20 +135,20 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The parameters of a module, what it keeps beside them (as running means), and the state of the sources of randomness inside it.
+    /// Creates a checkpoint of a module: its parameters, its buffers (such as running means) and its random generators.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] if two parameters or two sources of randomness have the same path, [`Error::NoData`] on a device that computes nothing,
-    /// [`Error::NoHostMemory`] if the host has no room.
+    /// [`Error::BadArgument`] if two parameters or two random generators have the same path, [`Error::NoData`] on a dry
+    /// device, [`Error::NoHostMemory`] if host memory runs out.
     pub fn of(module: &(impl Module + ?Sized)) -> Result<Self> {
         let mut checkpoint = Self::default();
         let mut seen: BTreeMap<String, Parameter> = BTreeMap::new();
-        for (path, parameter) in kept(module) {
+        for (path, parameter) in parameters_and_buffers(module) {
             if let Some(other) = seen.insert(path.clone(), parameter.clone()) {
                 if other.is_same(&parameter) {
                     continue;
                 }
-                return Err(twice("save", "one whose parameters have a path of their own each", &path));
+                return Err(duplicate_path("save", "one whose parameters have unique paths", &path));
             }
             checkpoint.parameters.insert(path, Array::of(&parameter.tensor())?);
         }
@@ -152,14 +156,14 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The same with the state of an optimiser. Where a run has several, each has a checkpoint, with the module that it trains.
+    /// Adds the state of an optimizer. With several optimizers, create one checkpoint for each, with the module that it
+    /// trains.
     ///
     /// # Errors
-    /// As [`of`](Self::of); [`Error::BadArgument`] if the state of an optimiser is there already.
+    /// See [`of`](Self::of); [`Error::BadArgument`] if the checkpoint already has an optimizer.
     pub fn with_optimizer(mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<Self> {
         if !self.optimizer.is_empty() {
-            let expected =
-                "the only one of its checkpoint: each optimiser has one, with the module that it trains";
+            let expected = "the only one of the checkpoint; create one checkpoint per optimizer, with the module that it trains";
             let got = match self.optimizer_name.as_str() {
                 "" => "another one".to_owned(),
                 name => format!("another one, after {name}"),
@@ -171,20 +175,20 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// The same with the number of steps done.
+    /// Sets the number of completed steps.
     #[must_use]
     pub const fn with_step(mut self, step: u64) -> Self {
         self.step = Some(step);
         self
     }
 
-    /// The number of steps done, if it is there.
+    /// Returns the number of completed steps, if the checkpoint has it.
     #[must_use]
     pub const fn step(&self) -> Option<u64> {
         self.step
     }
 
-    /// The same with the state of a loss scaler: its scale, and how far it is from the next.
+    /// Adds the state of a loss scaler: its scale and its progress towards the next scale.
     ///
     /// ```
     /// use highwater::io::Checkpoint;
@@ -207,14 +211,14 @@ impl Checkpoint {
         self
     }
 
-    /// The loss scaler as it was, if it is there.
+    /// Returns the saved loss scaler, if the checkpoint has one.
     #[must_use]
     pub const fn scaler(&self) -> Option<&LossScaler> {
         self.scaler.as_ref()
     }
 
-    /// The same with a text that means what the program says, as the alphabet of what was learnt: so a program can see later
-    /// whether it goes on with what was meant.
+    /// Adds a text under a name, for example the alphabet of a language model. The program defines its meaning and can
+    /// check it when it resumes.
     ///
     /// ```
     /// use highwater::io::Checkpoint;
@@ -227,25 +231,26 @@ impl Checkpoint {
         self
     }
 
-    /// The text of this name, if it is there.
+    /// Returns the note with this name.
     #[must_use]
     pub fn note(&self, name: &str) -> Option<&str> {
         self.notes.get(name).map(String::as_str)
     }
 
-    /// The parameters by path.
+    /// Returns the parameters by path.
     #[must_use]
     pub const fn parameters(&self) -> &Arrays {
         &self.parameters
     }
 
-    /// The members of the file that were skipped, as they are not tensors or not of an element type that tensors have.
+    /// Returns the members of the file that were skipped: objects other than tensors, and unsupported element types.
     #[must_use]
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }
 
-    /// The same with other names of parameters, as for a file of another program; those without a new name are left out.
+    /// Renames parameters, for example those of another program's file. Drops parameters for which `rename` returns
+    /// `None`.
     ///
     /// # Errors
     /// [`Error::BadArgument`] if two parameters get the same name.
@@ -253,7 +258,7 @@ impl Checkpoint {
         for (name, array) in std::mem::take(&mut self.parameters) {
             let Some(new) = rename(&name) else { continue };
             if self.parameters.insert(new.clone(), array).is_some() {
-                let (argument, expected) = ("rename", "a name of its own for each parameter");
+                let (argument, expected) = ("rename", "a unique name for each parameter");
                 return Err(Error::BadArgument {
                     op: "load",
                     argument,
@@ -265,11 +270,11 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// The same with the matrices that `select` picks, by name and contents, transposed: for linear layers of programs that keep
-    /// them the other way round, as [PyTorch](Self#from-pytorch), to and fro.
+    /// Transposes the matrices that `select` accepts by name and contents. Use it for linear layers of programs that
+    /// store the transpose, such as [PyTorch](Self#from-pytorch).
     ///
     /// # Errors
-    /// [`Error::BadRank`] for one that is picked and no matrix, [`Error::NoHostMemory`] if the host has no room.
+    /// [`Error::BadRank`] if a selected array is no matrix, [`Error::NoHostMemory`] if host memory runs out.
     pub fn transposed(mut self, mut select: impl FnMut(&str, &Array) -> bool) -> Result<Self> {
         for (name, array) in &mut self.parameters {
             if select(name, array) {
@@ -279,15 +284,15 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// Writes the file, whole or not at all: see [`write_atomically`].
+    /// Writes the checkpoint to a file atomically; see [`write_atomically`].
     ///
     /// # Errors
-    /// [`FileError::Io`]; [`FileError::ReservedName`] for a parameter whose name begins with `optimizer/`, as it would be read
-    /// back as a part of the optimiser's state.
+    /// [`FileError::Io`]; [`FileError::ReservedName`] for a parameter whose name begins with `optimizer/`, which is
+    /// reserved for the optimizer's state.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), FileError> {
         let path = path.as_ref();
         if let Some(name) = self.parameters.keys().find(|name| name.starts_with(OPTIMIZER)) {
-            let (path, name, of) = (path.to_owned(), name.clone(), "the state of the optimiser");
+            let (path, name, of) = (path.to_owned(), name.clone(), "the state of the optimizer");
             return Err(FileError::ReservedName { path, name, prefix: OPTIMIZER, of });
         }
         let mut arrays: BTreeMap<Cow<'_, str>, &Array> =
@@ -305,11 +310,12 @@ impl Checkpoint {
         write_atomically(path, |file| write_arrays_to(file, arrays, &metadata))
     }
 
-    /// Reads a file of safetensors or [a state dict of PyTorch's](super::read_state_dict), whichever it is. Nothing is changed by it until it
-    /// is restored. Members that cannot be read are [listed](Self::skipped).
+    /// Loads a checkpoint from a safetensors file or a [PyTorch state dict](crate::io::read_state_dict). Recognizes the
+    /// format by the contents. Members that cannot be read are [listed](Self::skipped).
     ///
     /// # Errors
-    /// As [`read_safetensors`](super::read_safetensors) and [`read_state_dict`](super::read_state_dict); [`FileError::Malformed`] for a step, a source of randomness or a loss scaler that is none.
+    /// See [`read_safetensors`](crate::io::read_safetensors) and [`read_state_dict`](crate::io::read_state_dict);
+    /// [`FileError::Malformed`] for an invalid step, random generator or loss scaler.
     pub fn load(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Self, FileError> {
         let path = path.as_ref();
         let mut file = File::open(path).map_err(|error| FileError::io(path, &error))?;
@@ -317,7 +323,7 @@ impl Checkpoint {
         let read = (&mut file).take(FileKind::START_BYTES as u64).read_to_end(&mut start);
         read.and_then(|_| file.rewind()).map_err(|error| FileError::io(path, &error))?;
         let file = BufReader::new(file);
-        // A header of safetensors that begins so would be longer than any.
+        // Read as a safetensors header, these bytes would give a length above every limit.
         if is_state_dict(&start) {
             let Loaded { arrays: parameters, skipped } = read_state_dict_from(file, path, limits)?;
             return Ok(Self { path: path.to_owned(), parameters, skipped, ..Self::default() });
@@ -353,30 +359,31 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Gives a module its parameters, and the sources of randomness inside it their states where they are there.
+    /// Restores the parameters and buffers of a module, and those of its random generators that the checkpoint
+    /// contains.
     ///
     /// # Errors
     /// [`Error::Mismatch`] names parameters that are missing, unexpected, or of another shape or element type;
-    /// [`Error::Allocation`] if a parameter has to be copied and there is no memory. Nothing has changed then. A
-    /// device that fails on the way leaves some parameters changed.
+    /// [`Error::Allocation`] if a parameter must be copied and there is no memory. After these errors nothing has
+    /// changed. If a device fails during the copies, some parameters have changed.
     pub fn restore(&self, module: &(impl Module + ?Sized)) -> Result<()> {
         self.check(module)?;
         self.apply(module)
     }
 
-    /// As [`restore`](Self::restore), and gives an optimiser its state: so a run goes on as if it had never stopped.
+    /// Restores a module and its optimizer, so that training continues as if it had never stopped.
     ///
     /// # Errors
-    /// As [`restore`](Self::restore), of the optimiser's state and the sources of randomness too: one that is missing in the file or
-    /// unexpected is named; [`FileError::Absent`] if there is no state of an optimiser; [`Error::BadArgument`] if it is that of
-    /// an optimiser of another kind, and if two sources of randomness have the same path.
+    /// See [`restore`](Self::restore), which also applies to the optimizer's state and the random generators;
+    /// [`FileError::Absent`] without an optimizer's state; [`Error::BadArgument`] if that state belongs to an optimizer
+    /// of another kind, and if two random generators have the same path.
     pub fn restore_all(
         &self,
         module: &(impl Module + ?Sized),
         optimizer: &mut (impl Optimizer + ?Sized),
     ) -> Result<()> {
         if self.optimizer.is_empty() {
-            let what = "state of an optimiser";
+            let what = "state of an optimizer";
             return Err(FileError::Absent { path: self.path.clone(), what }.into());
         }
         self.check(module)?;
@@ -384,7 +391,7 @@ impl Checkpoint {
         optimizer.check_state(&self.optimizer)?;
         let [saved, name] = [self.optimizer_name.as_str(), optimizer.name()];
         if saved != name && !saved.is_empty() && !name.is_empty() {
-            let (argument, expected) = ("optimizer", "of the kind whose state was saved");
+            let (argument, expected) = ("optimizer", "of the kind of the saved state");
             let got = format!("{name} for the state of {saved}");
             return Err(Error::BadArgument { op: "load", argument, expected, got });
         }
@@ -401,9 +408,9 @@ impl Checkpoint {
 
     fn apply(&self, module: &(impl Module + ?Sized)) -> Result<()> {
         const OP: &str = "load";
-        let mut parameters = kept(module);
+        let mut parameters = parameters_and_buffers(module);
         parameters.retain(|(path, _)| self.parameters.contains_key(path));
-        // All memory is taken before the first value changes.
+        // Allocates all memory before the first value changes.
         parameters.iter().try_for_each(|(_, parameter)| parameter.make_unique())?;
         for (path, parameter) in &parameters {
             let Some(array) = self.parameters.get(path) else { continue };
@@ -418,37 +425,37 @@ impl Checkpoint {
     }
 }
 
-/// The states of the sources of randomness inside a module, by path.
+/// Returns the states of a module's random generators by path.
 fn rngs(op: &'static str, module: &(impl Module + ?Sized)) -> Result<BTreeMap<String, (u64, u64)>> {
     let mut states = BTreeMap::new();
     let mut result = Ok(());
     module.visit_rngs(&mut |path, rng| {
         let RandomKey { seed, sequence } = rng.state();
-        // One that is shared is one.
+        // A shared generator counts once.
         let place = std::ptr::from_ref(rng).addr();
         let other = states.insert(path.to_owned(), (place, (seed, sequence)));
         if other.is_some_and(|(other, _)| other != place) {
-            result = Err(twice(op, "one whose sources of randomness have a path of their own each", path));
+            result = Err(duplicate_path(op, "one whose random generators have unique paths", path));
         }
     });
     result.map(|()| states.into_iter().map(|(path, (_, state))| (path, state)).collect())
 }
 
-/// That a module shows two things under one path.
-fn twice(op: &'static str, expected: &'static str, path: &str) -> Error {
+/// The error for two items with the same path.
+fn duplicate_path(op: &'static str, expected: &'static str, path: &str) -> Error {
     Error::BadArgument { op, argument: "module", expected, got: format!("{path} twice") }
 }
 
-/// Of which types and shapes a module's parameters are, and what is kept beside them.
+/// Returns the element types and shapes of a module's parameters and buffers.
 fn expected(module: &(impl Module + ?Sized)) -> BTreeMap<String, (DType, Shape)> {
     let of = |(path, parameter): (String, Parameter)| {
         let tensor = parameter.tensor();
         (path, (tensor.dtype(), *tensor.shape()))
     };
-    kept(module).into_iter().map(of).collect()
+    parameters_and_buffers(module).into_iter().map(of).collect()
 }
 
-/// Parameters and what is kept beside them.
-fn kept(module: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
+/// Returns a module's parameters and buffers.
+fn parameters_and_buffers(module: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
     module.parameters().into_iter().chain(module.buffers()).collect()
 }

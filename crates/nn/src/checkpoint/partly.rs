@@ -1,4 +1,4 @@
-//! A module that takes from a checkpoint what it has in common with it.
+//! Partial restore of a module from a checkpoint.
 
 use std::mem::take;
 
@@ -8,20 +8,20 @@ use super::{Checkpoint, expected};
 use crate::io::mismatch;
 use crate::modules::Module;
 
-/// What a module and a checkpoint did not have in common: see [`Checkpoint::restore_partly`].
+/// The differences between a module and a checkpoint: see [`Checkpoint::restore_partly`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartlyRestored {
-    /// Parameters of the module that are not in the checkpoint: they are as they were.
+    /// Parameters of the module that are not in the checkpoint. They did not change.
     pub missing: Vec<String>,
-    /// What is in the checkpoint and not in the module: it was not used.
+    /// Parameters of the checkpoint that are not in the module. They were ignored.
     pub unexpected: Vec<String>,
 }
 
 impl Checkpoint {
-    /// As [`restore`](Self::restore), of what the module and the checkpoint both have by name; says what either has alone. (PyTorch:
-    /// `load_state_dict(strict=False)`.)
+    /// Restores the parameters that the module and the checkpoint share by name, as PyTorch's
+    /// `load_state_dict(strict=False)`. Returns the names that only one of them has.
     ///
-    /// A network that learnt ten classes goes on with two:
+    /// A network that was trained on ten classes continues with two:
     ///
     /// ```
     /// use highwater::{Device, Result, Rng};
@@ -44,8 +44,8 @@ impl Checkpoint {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Mismatch`](highwater_tensor::Error::Mismatch) names parameters of another shape or element type, and all if there is none in common;
-    /// else as [`restore`](Self::restore).
+    /// [`Error::Mismatch`](highwater_tensor::Error::Mismatch) names parameters of another shape or element type, and
+    /// all parameters if the two share none; otherwise see [`restore`](Self::restore).
     pub fn restore_partly(&self, module: &(impl Module + ?Sized)) -> Result<PartlyRestored> {
         let expected = expected(module);
         let mut mismatch = mismatch::between(Mismatch::PARAMETERS, &expected, &self.parameters);

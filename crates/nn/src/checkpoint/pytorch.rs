@@ -1,4 +1,4 @@
-//! The recurrent layers of PyTorch's files, under the names and with the matrices that ours have.
+//! Conversion of PyTorch's recurrent layers: names and matrices.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::Checkpoint;
 use crate::io::{Array, Arrays};
 use crate::modules::RecurrentOptions;
 
-/// What PyTorch calls the parameters of a layer in one direction, and what they are called here.
+/// PyTorch's parameter names of a layer in one direction, and the names in this crate.
 const PARTS: [(&str, &str); 4] = [
     ("weight_ih", "weight_input"),
     ("weight_hh", "weight_hidden"),
@@ -16,11 +16,11 @@ const PARTS: [(&str, &str); 4] = [
     ("bias_hh", "bias_hidden"),
 ];
 
-/// PyTorch's name of such a parameter, taken apart: `encoder.weight_ih_l1_reverse`.
+/// A parsed PyTorch name: `encoder.weight_ih_l1_reverse`.
 struct Name<'a> {
-    /// What stands before: empty, or up to a dot.
+    /// The path of the module: empty, or up to and including a dot.
     module: &'a str,
-    /// What it is called here.
+    /// The name in this crate.
     part: &'static str,
     layer: usize,
     backward: bool,
@@ -32,7 +32,7 @@ impl<'a> Name<'a> {
         let forward = last.strip_suffix("_reverse");
         let (part, number) = forward.unwrap_or(last).rsplit_once("_l")?;
         let (_, part) = *PARTS.iter().find(|(theirs, _)| *theirs == part)?;
-        // As PyTorch writes it: without a sign, and without zeros before it.
+        // Accepts the number as PyTorch writes it: without a sign and without leading zeros.
         let layer = number.parse().ok().filter(|layer: &usize| layer.to_string() == number)?;
         Some(Self { module, part, layer, backward: forward.is_some() })
     }
@@ -42,7 +42,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// What the names tell of a module.
+/// The structure of a module, derived from its names.
 #[derive(Default)]
 struct Found {
     options: RecurrentOptions,
@@ -50,14 +50,15 @@ struct Found {
 }
 
 impl Checkpoint {
-    /// The same with the parameters of PyTorch's `nn.GRU`, `nn.LSTM` and `nn.RNN`, of any number of layers in one direction or both,
-    /// as those of [`Gru`](crate::modules::Gru), [`Lstm`](crate::modules::Lstm) and [`Rnn`](crate::modules::Rnn), which then give the same numbers: `encoder.weight_ih_l0`
-    /// becomes `encoder.weight_input`, or `encoder.layers.0.forward.weight_input` where there is more than one half, and
-    /// weights are transposed. The gates lie in the same order in both. The biases that `bias=False` leaves out are zeros here.
-    /// All else keeps its name and its contents.
+    /// Converts the parameters of PyTorch's `nn.GRU`, `nn.LSTM` and `nn.RNN` to those of [`Gru`](crate::modules::Gru),
+    /// [`Lstm`](crate::modules::Lstm) and [`Rnn`](crate::modules::Rnn), which then compute the same results.
     ///
-    /// The batch is the first axis here, as `batch_first=True` has it there. Projections (`proj_size`) there are none here:
-    /// [`restore`](Self::restore) names their weights as unexpected.
+    /// Supports any number of layers, in one direction or both. `encoder.weight_ih_l0` becomes `encoder.weight_input`,
+    /// or `encoder.layers.0.forward.weight_input` with several layers or directions. Weights are transposed; the order
+    /// of the gates is the same. Biases that `bias=False` omits become zeros. All other parameters stay unchanged.
+    ///
+    /// The batch is the first axis, as with `batch_first=True`. Projections (`proj_size`) are not supported:
+    /// [`restore`](Self::restore) reports their weights as unexpected.
     ///
     /// ```
     /// use highwater::{Device, Rng};
@@ -88,9 +89,9 @@ impl Checkpoint {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`](highwater_tensor::Error::BadRank) for such a weight that is no matrix,
-    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) if a new name is there already,
-    /// [`Error::NoHostMemory`](highwater_tensor::Error::NoHostMemory) if the host has no room.
+    /// [`Error::BadRank`](highwater_tensor::Error::BadRank) for a recurrent weight that is no matrix,
+    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) if a new name already exists,
+    /// [`Error::NoHostMemory`](highwater_tensor::Error::NoHostMemory) if host memory runs out.
     pub fn recurrent_from_pytorch(self) -> Result<Self> {
         let mut modules = BTreeMap::<String, Found>::new();
         for name in self.parameters.keys().filter_map(|name| Name::parse(name)) {
@@ -110,8 +111,8 @@ impl Checkpoint {
         self.with_biases(&modules)?.transposed(is_weight)?.renamed(|name| Some(path(name)))
     }
 
-    /// The same with zeros for the biases of modules that have none: as many as each weight has rows. One without elements
-    /// could claim any number of rows, and is left alone.
+    /// Adds biases of zeros to modules without biases, one element per row of a weight. Skips weights without elements,
+    /// which could claim any number of rows.
     fn with_biases(mut self, modules: &BTreeMap<String, Found>) -> Result<Self> {
         let mut biases = Arrays::new();
         for (name, weight) in &self.parameters {

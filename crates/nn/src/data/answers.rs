@@ -1,13 +1,13 @@
-//! What a model shall say of each row: a class, or numbers.
+//! The labels or targets of rows.
 
 use highwater_tensor::{Place, Result, Tensor};
 
-/// The answers of some rows, in their order.
+/// The labels or targets of some rows, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answers {
-    /// A class for each row, or none at all.
+    /// A class index for each row, or an empty vector.
     Labels(Vec<i64>),
-    /// `width` numbers for each row, one row after the other.
+    /// `width` values for each row, row after row.
     Targets { values: Vec<f32>, width: usize },
 }
 
@@ -18,7 +18,7 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// Makes these the answers of the given rows of `all`, in the room that is there.
+    /// Replaces the contents by those of the given rows of `all`. Reuses the allocated memory.
     pub(super) fn select(&mut self, all: &Self, rows: &[usize]) {
         match (&mut *self, all) {
             (Self::Labels(to), Self::Labels(from)) => {
@@ -40,7 +40,7 @@ impl Answers {
         }
     }
 
-    /// As a tensor: classes `[n]` (`i64`), or numbers `[n, width]` (`f32`).
+    /// Creates a tensor: class indices `[n]` (`i64`), or targets `[n, width]` (`f32`).
     pub(super) fn to_tensor(&self, place: &impl Place) -> Result<Tensor> {
         match self {
             Self::Labels(labels) => Tensor::from_slice(place, labels, [labels.len()]),

@@ -1,4 +1,4 @@
-//! Data from arrays, as files of NumPy's hold them.
+//! Data sets from arrays, for example from NumPy files.
 
 use highwater_tensor::{DType, Error, RawElement, Result};
 
@@ -8,7 +8,7 @@ use crate::io::Array;
 
 const OP: &str = "from_arrays";
 
-/// All elements of an array as numbers of another type.
+/// Converts all elements of an array to another type.
 macro_rules! converted {
     ($array:expr, $to:ty) => {{
         let array: &Array = $array;
@@ -25,7 +25,7 @@ macro_rules! converted {
     }};
 }
 
-/// A function of all elements, which lie in memory as `T`.
+/// Maps all elements of an array of type `T`.
 fn each<T: RawElement, R>(array: &Array, convert: impl Fn(T) -> R) -> Result<Vec<R>> {
     let from: &[T] = bytemuck::cast_slice(array.bytes());
     let mut to = Vec::new();
@@ -37,9 +37,10 @@ fn each<T: RawElement, R>(array: &Array, convert: impl Fn(T) -> R) -> Result<Vec
 }
 
 impl Dataset {
-    /// Data from arrays of any element type, whose first axis counts the rows: the other axes of `features` are the features of
-    /// a row. Integers and truth values for each row are labels; floats are [targets](Self::with_targets), whose
-    /// other axes are the numbers of a row.
+    /// Creates a data set from arrays of any element type. The first axis counts the rows.
+    ///
+    /// The other axes of `features` are the features of a row. One integer or boolean per row is a label. Floats are
+    /// [targets](Self::with_targets), and their other axes are the targets of a row.
     ///
     /// ```
     /// use highwater::data::Dataset;
@@ -57,8 +58,9 @@ impl Dataset {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`] for an array without axes, [`Error::BadArgument`] for rows without features, for
-    /// answers of another number of rows, and for several labels a row; [`Error::NoHostMemory`] if the host has no room.
+    /// [`Error::BadRank`] for an array without axes, [`Error::BadArgument`] for rows without features, for labels or
+    /// targets of another number of rows, and for several labels per row; [`Error::NoHostMemory`] if host memory runs
+    /// out.
     pub fn from_arrays(features: &Array, answers: Option<&Array>) -> Result<Self> {
         let bad = |argument, expected, got: &Array| {
             let got = format!("{} of shape {} for {} features", got.dtype(), got.shape(), features.shape());
@@ -67,7 +69,7 @@ impl Dataset {
         let [rows, of_row @ ..] = features.shape().dims() else {
             return Err(Error::BadRank { op: OP, expected: "at least one axis", shape: *features.shape() });
         };
-        // There is memory for their product, unless there are no rows.
+        // The product fits into memory, unless there are no rows.
         let count = |sizes: &[usize]| sizes.iter().fold(1, |count: usize, &size| count.saturating_mul(size));
         let (rows, width) = (*rows, count(of_row));
         if width == 0 {
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn features_of_every_type_are_floats_and_answers_labels_or_targets() {
+    fn features_and_targets_convert_from_every_type() {
         let features = [
             array(&[1.0f32, 2.0, 3.0, 4.0], [2, 2]),
             array(&[1.0f64, 2.0, 3.0, 4.0], [2, 1, 2]),

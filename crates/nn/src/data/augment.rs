@@ -1,10 +1,10 @@
-//! Images changed at random on their way to training, so that a network sees more of them than there are.
+//! Data augmentation: random crops and flips of images.
 
 use highwater_tensor::{Error, Result};
 
 use super::shuffle::numbers_below;
 
-/// Random crops and flips of images that lie in rows: channel after channel, line after line.
+/// Random crops and horizontal flips of images. A row holds an image: channel after channel, line after line.
 ///
 /// ```
 /// use highwater::data::{Augment, Dataset};
@@ -26,26 +26,26 @@ pub struct Augment {
 }
 
 impl Augment {
-    /// No change yet, to images of this size.
+    /// Describes images of this size, without augmentation.
     #[must_use]
     pub const fn images(channels: usize, height: usize, width: usize) -> Self {
         Self { channels, height, width, padding: 0, flip: false }
     }
 
-    /// With each image moved by up to `padding` pixels in each direction; what comes in at the edges is 0. The same as a
-    /// random crop, in the image's own size, of the image with a margin of zeros.
+    /// Shifts each image by up to `padding` pixels in each direction and fills with 0. This equals a random crop of the
+    /// zero-padded image.
     #[must_use]
     pub const fn crop(self, padding: usize) -> Self {
         Self { padding, ..self }
     }
 
-    /// With every other image, on average, mirrored left to right.
+    /// Mirrors each image left to right with probability 1/2.
     #[must_use]
     pub const fn flip(self) -> Self {
         Self { flip: true, ..self }
     }
 
-    /// Whether rows of so many numbers are such images.
+    /// Checks that rows of `width` values are such images.
     pub(super) fn check(&self, width: usize) -> Result<()> {
         let refused = |expected| {
             let got = format!("{self:?} for rows of {width}");
@@ -53,17 +53,18 @@ impl Augment {
         };
         let pixels = self.channels.checked_mul(self.height).and_then(|lines| lines.checked_mul(self.width));
         if pixels != Some(width) || width == 0 {
-            return refused("images of as many numbers as a row has");
+            return refused("images of as many values as a row has");
         }
         if self.padding >= self.height.min(self.width).max(1) {
-            return refused("moves that leave a part of the image");
+            return refused("shifts below the size of the image");
         }
         Ok(())
     }
 
-    /// Changes the image in row `row` as in pass `epoch`.
+    /// Augments the image in row `row` for pass `epoch`.
     pub(super) fn change(&self, image: &mut [f32], seed: u64, epoch: u64, row: usize) {
-        // Each row of each pass is a round of its own; passes far from one another, so that no row is another's in the next.
+        // Each row of each pass has its own round of the generator. Passes are far apart, so that no two rows share a
+        // round.
         let round = epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(row as u64);
         let drawn = numbers_below(2 * self.padding + 1, 2, seed, round);
         let [down, across] = [0, 1].map(|axis| drawn[axis] as isize - self.padding as isize);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crop_gives_every_move_up_to_the_padding_and_zeros_at_the_edges() {
+    fn random_crops_cover_all_offsets_and_pad_with_zeros() {
         let image = [1.0, 2.0, 3.0, 4.0];
         let found = outcomes(Augment::images(1, 2, 2).crop(1), &image);
         assert_eq!(found.len(), 9);

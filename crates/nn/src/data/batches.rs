@@ -1,4 +1,4 @@
-//! A pass over a data set, batch by batch.
+//! Batches of a data set.
 
 use std::thread::Scope;
 
@@ -11,19 +11,19 @@ use super::dataset::Dataset;
 use super::prefetch::Prefetched;
 use super::shuffle::permutation;
 
-/// Which rows make which batch, and how they are changed on the way: all that needs no device.
+/// The rows of each batch and their augmentation, independent of a device.
 #[derive(Debug)]
 pub(super) struct Rows<'a> {
     data: &'a Dataset,
     batch_size: usize,
-    /// The rows still to come are those from `next` on.
+    /// The rows from `next` on are still to come.
     order: Vec<usize>,
     next: usize,
-    /// With a seed and the number of the pass.
+    /// The augmentation, the seed and the number of the pass.
     augment: Option<(Augment, u64, u64)>,
 }
 
-/// A batch on the host. Kept from batch to batch, so that its room is used again.
+/// A batch in host memory, which the next batch reuses.
 #[derive(Debug, Default)]
 pub(super) struct HostBatch {
     features: Vec<f32>,
@@ -32,7 +32,7 @@ pub(super) struct HostBatch {
 }
 
 impl Rows<'_> {
-    /// Puts the next batch into `batch`, without passing it by; whether there is one.
+    /// Copies the next batch into `batch` without advancing. Returns whether there is one.
     fn peek(&self, batch: &mut HostBatch) -> bool {
         let rows = &self.order[self.next..self.end()];
         batch.rows = rows.len();
@@ -45,14 +45,14 @@ impl Rows<'_> {
         batch.rows > 0
     }
 
-    /// Puts the next batch into `batch` and passes it by; whether there was one.
+    /// Copies the next batch into `batch` and advances. Returns whether there was one.
     pub(super) fn take(&mut self, batch: &mut HostBatch) -> bool {
         let is_there = self.peek(batch);
         self.next = self.end();
         is_there
     }
 
-    /// How many batches are left.
+    /// Returns the number of remaining batches.
     pub(super) fn left(&self) -> usize {
         (self.order.len() - self.next).div_ceil(self.batch_size)
     }
@@ -63,7 +63,7 @@ impl Rows<'_> {
 }
 
 impl HostBatch {
-    /// The batch as tensors, inputs in the scope `data`.
+    /// Creates the tensors of the batch, in the scope `data`.
     pub(super) fn to_tensors(&self, place: &impl Place, width: usize) -> Result<(Tensor, Tensor)> {
         let _scope = module("data");
         let x = Tensor::from_slice(place, &self.features, [self.rows, width])?;
@@ -71,15 +71,15 @@ impl HostBatch {
     }
 }
 
-/// One pass over a data set: an iterator over pairs of features `[n, width]` (`f32`) and either labels `[n]` (`i64`; of no
-/// elements where the data has none) or targets `[n, target_width]` (`f32`). Made by [`Dataset::batches`].
+/// One pass over a data set: an iterator over pairs of features `[n, width]` (`f32`) and labels `[n]` (`i64`) or
+/// targets `[n, target_width]` (`f32`). Without labels, the second tensor is empty. Created by [`Dataset::batches`].
 ///
-/// The tensors are made as they are asked for, as inputs in the scope `data`.
+/// Each call of `next` creates the tensors, with the category input in the scope `data`.
 #[derive(Debug)]
 pub struct Batches<'a, P> {
     rows: Rows<'a>,
     place: &'a P,
-    /// Room for one batch on its way to the device.
+    /// Host memory for one batch.
     room: HostBatch,
 }
 
@@ -97,17 +97,17 @@ impl<'a, P: Place> Batches<'a, P> {
         Ok(Self { rows, place, room: HostBatch::default() })
     }
 
-    /// The rows in an order that the seed and the number of the pass decide, and nothing else.
+    /// Shuffles the rows. The order depends only on the seed and the number of the pass.
     #[must_use]
     pub fn shuffled(mut self, seed: u64, epoch: u64) -> Self {
         let mut order = permutation(self.rows.data.rows(), seed, epoch);
-        // As many rows as before: the last batch may have been dropped.
+        // Keeps the number of rows: `drop_last` may have removed some.
         order.truncate(self.rows.order.len());
         (self.rows.order, self.rows.next) = (order, 0);
         self
     }
 
-    /// Without the last batch, if it is smaller than the others: so all steps have the same shapes.
+    /// Drops the last batch if it is smaller than the others, so that all steps have the same shapes.
     #[must_use]
     pub fn drop_last(mut self) -> Self {
         let order = &mut self.rows.order;
@@ -115,8 +115,8 @@ impl<'a, P: Place> Batches<'a, P> {
         self
     }
 
-    /// With every image cropped and flipped at random, as the seed, the number of the pass and the row decide, and nothing
-    /// else.
+    /// Augments the images with random crops and flips. They depend only on the seed, the number of the pass and the
+    /// row.
     ///
     /// # Errors
     /// [`Error::BadArgument`] if the rows are not images of the stated size.
@@ -126,11 +126,12 @@ impl<'a, P: Place> Batches<'a, P> {
         Ok(self)
     }
 
-    /// The same batches in the same order, put together by a thread of their own, up to `ahead` of them before they are
-    /// asked for. Tensors are made by the thread that asks, so that the memory accounts are the same too; what waits lies in
+    /// Prefetches up to `ahead` batches in a separate thread. The batches and their order do not change.
+    ///
+    /// The calling thread creates the tensors, so the memory accounts do not change either. Prefetched batches wait in
     /// ordinary host memory.
     ///
-    /// The thread ends with the last batch, or when the iterator is dropped.
+    /// The thread ends after the last batch, or when the iterator is dropped.
     ///
     /// ```
     /// use highwater::data::Dataset;
@@ -157,7 +158,7 @@ impl<'a, P: Place> Batches<'a, P> {
 impl<P: Place> Iterator for Batches<'_, P> {
     type Item = Result<(Tensor, Tensor)>;
 
-    /// A batch that could not be made, for lack of memory, is tried again by the next call.
+    /// If a batch fails for lack of memory, the next call retries it.
     fn next(&mut self) -> Option<Self::Item> {
         if !self.rows.peek(&mut self.room) {
             return None;

@@ -1,4 +1,4 @@
-//! Reading CSV files, plain or compressed, in bounded memory.
+//! A CSV reader for plain and compressed files, in bounded memory.
 
 mod options;
 
@@ -17,26 +17,28 @@ use super::lines::{LineTooLong, Lines};
 use crate::file_kind;
 use highwater_tracking::gzip::{self, Gzip, RatioExceeded};
 
-/// The most characters of a bad field that an error repeats.
+/// Maximum number of characters of an invalid field that an error repeats.
 const MAX_FOUND: usize = 40;
 
-/// The byte-order mark that spreadsheets write before UTF-8. The parser skips one that it reads together with what follows.
+/// The byte-order mark that spreadsheets write before UTF-8. The parser skips it only if one read returns it together
+/// with the following bytes.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Reads a CSV file. One compressed with gzip is recognized by its first bytes, whatever its name.
+/// Reads a CSV file into a data set. Recognizes gzip compression by the first bytes.
 ///
 /// # Errors
-/// [`DataError`] says what is wrong and where. A missing value is an error, and so are truncated and damaged compressed files.
+/// [`DataError`] names the problem and its position. Missing values and truncated or damaged compressed files are
+/// errors.
 pub fn read_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Dataset, DataError> {
     let path = path.as_ref();
     let file = File::open(path).map_err(|error| io_error(path, &error))?;
     read_csv_from(file, path, options)
 }
 
-/// Reads CSV data from anywhere. `name` stands for the file in errors.
+/// Reads CSV data from any reader. Errors show `name` as the file.
 ///
 /// # Errors
-/// As [`read_csv`].
+/// See [`read_csv`].
 pub fn read_csv_from(
     mut source: impl Read,
     name: impl AsRef<Path>,
@@ -58,38 +60,38 @@ pub fn read_csv_from(
     }
 }
 
-/// The data as far as it has been read.
+/// The data that was read so far.
 struct Table<'a> {
     path: &'a Path,
     options: &'a CsvOptions,
-    /// Known from the first line on.
+    /// Set by the first line.
     columns: Option<Columns>,
     rows: usize,
     features: Vec<f32>,
     answers: Answers,
 }
 
-/// Which columns are what.
+/// The role of each column.
 struct Columns {
     count: usize,
     features: Vec<usize>,
-    /// The label, or the targets in the order that is asked for.
+    /// The column of the label, or the columns of the targets in the requested order.
     answers: Vec<usize>,
 }
 
 impl Columns {
-    /// How many numbers a row gives; more than it has fields if a column is a target twice.
+    /// Returns the number of values per row. It exceeds the number of fields if a column is a target twice.
     const fn total(&self) -> usize {
         self.features.len() + self.answers.len()
     }
 }
 
-/// A field, and where it stands.
+/// A field and its position.
 struct Field<'a> {
     bytes: &'a [u8],
     path: &'a Path,
     line: u64,
-    /// The row of data, from 1.
+    /// The number of the data row, from 1.
     row: usize,
     index: usize,
 }
@@ -99,12 +101,12 @@ impl Field<'_> {
         self.parse(expected, |text| text.parse().ok().filter(|value: &f32| value.is_finite()))
     }
 
-    /// A whole number, which programs that know missing values write as a float: `1.0`.
+    /// Parses a label: a whole number, which some programs write as a float: `1.0`.
     fn label(&self) -> Result<i64, DataError> {
         self.parse("a whole number as the label", |text| {
             let of_float = || {
                 let value: f64 = text.parse().ok()?;
-                // All whole numbers up to this one are floats of 64 bits.
+                // A 64-bit float represents all whole numbers up to this one.
                 (value.fract() == 0.0 && value.abs() <= 2_f64.powi(53)).then_some(value as i64)
             };
             text.parse().ok().or_else(of_float)
@@ -140,7 +142,7 @@ impl<'a> Table<'a> {
         let table =
             Self { path, options, columns: None, rows: 0, features: Vec::new(), answers: Answers::default() };
         table.rows_of(&mut reader, is_compressed).map_err(|error| {
-            // What a file of another kind has at its first comma says little.
+            // For a file of another kind, the text before the first comma is not informative.
             let unclear = !matches!(
                 error,
                 DataError::Io { .. } | DataError::Truncated { .. } | DataError::Damaged { .. }
@@ -165,7 +167,7 @@ impl<'a> Table<'a> {
         loop {
             reader.get_mut().renew(options.max_line_bytes);
             let more = reader.read_byte_record(&mut record);
-            // Lines are handed out one at a time, so the last one read is the one that the record ends in.
+            // `Lines` returns one line per read, so the last line that it returned is the one in which the record ends.
             let line = reader.get_ref().line();
             let more = more.map_err(|error| self.read_error(error, line, is_compressed))?;
             self.check_idle(line, more)?;
@@ -186,7 +188,7 @@ impl<'a> Table<'a> {
         Ok(Dataset::from_rows(features, answers, rows, columns.features.len()))
     }
 
-    /// Checks the number of lines that are no rows, of which the last one read may be one.
+    /// Checks the number of lines without a row. The last line may be one of them.
     fn check_idle(&self, line: u64, last_is_row: bool) -> Result<(), DataError> {
         let limit = self.options.max_idle_lines;
         let idle = line.saturating_sub(self.rows as u64 + u64::from(last_is_row));
@@ -194,7 +196,7 @@ impl<'a> Table<'a> {
         if within { Ok(()) } else { Err(self.too_large(line, "lines without a row", limit)) }
     }
 
-    /// Checks the number of fields of a line against the limit and against the lines before.
+    /// Checks the number of fields of a line against the limit and the previous lines.
     fn check_columns(&mut self, found: usize, line: u64) -> Result<(), DataError> {
         if let Some(&Columns { count: expected, .. }) = self.columns.as_ref() {
             if found != expected {
@@ -216,7 +218,7 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
-    /// The columns that are no features, of `count`.
+    /// Returns the label or target columns, for `count` columns.
     fn answer_columns(&self, count: usize) -> Result<Vec<usize>, DataError> {
         let missing = |what, index: usize| {
             let (path, column) = (self.path.to_owned(), index.saturating_add(1));
@@ -234,13 +236,13 @@ impl<'a> Table<'a> {
         if label < count { Ok(vec![label]) } else { Err(missing("the label", label)) }
     }
 
-    /// Adds a row.
+    /// Appends a row.
     fn push(&mut self, record: &ByteRecord, line: u64) -> Result<(), DataError> {
         let options = self.options;
         if self.rows == options.max_rows {
             return Err(self.too_large(line, "rows", options.max_rows));
         }
-        // The line before or this one has said what the columns are.
+        // This line or the previous one has set the columns.
         let Some(columns) = &self.columns else { return Ok(()) };
         let (values, numbers) = match &self.answers {
             Answers::Labels(_) => (self.features.len(), columns.features.len()),
@@ -267,7 +269,7 @@ impl<'a> Table<'a> {
                 Answers::Targets { values, .. } => values.push(field.finite("a finite number as a target")?),
             }
         }
-        // After what is wrong with the fields, from which one sees that lines were meant to be cut elsewhere.
+        // Field errors come first: they show that the delimiter is wrong.
         if columns.features.is_empty() {
             return Err(DataError::NoFeatures { path: self.path.to_owned(), columns: columns.count });
         }
@@ -279,12 +281,12 @@ impl<'a> Table<'a> {
         DataError::TooLarge { path: self.path.to_owned(), line, what, limit }
     }
 
-    /// What a failure to read means.
+    /// Converts an error of the CSV parser.
     fn read_error(&self, error: csv::Error, line: u64, is_compressed: bool) -> DataError {
         let path = || self.path.to_owned();
         let error = match error.into_kind() {
             csv::ErrorKind::Io(error) => error,
-            // Lines are read as bytes and may have any number of fields, so nothing else is left to go wrong.
+            // The parser reads bytes and accepts any number of fields, so no other error remains.
             other => return io_error(self.path, &io::Error::other(format!("{other:?}"))),
         };
         if error.get_ref().is_some_and(|inner| inner.is::<LineTooLong>()) {
@@ -303,7 +305,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Reserves capacity, and half of it more than is needed, so that a table is never much larger than its text.
+/// Reserves capacity for `more` values plus half of that, so a table is never much larger than its text.
 fn reserve<T>(values: &mut Vec<T>, more: usize) -> Result<(), TryReserveError> {
     if values.capacity() - values.len() >= more {
         return Ok(());

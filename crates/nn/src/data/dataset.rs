@@ -1,4 +1,4 @@
-//! Rows of numbers with labels or targets, in memory.
+//! Data sets in host memory: rows of features with labels or targets.
 
 use highwater_tensor::{Error, Place, Result};
 
@@ -6,8 +6,8 @@ use super::answers::Answers;
 use super::batches::Batches;
 use super::shuffle::permutation;
 
-/// Rows of features, each with what a model shall say of it, in ordinary host memory that no device pool accounts for: a
-/// label, which is the number of a class, or [targets](Self::with_targets), which are any numbers.
+/// A data set in host memory: rows of features, each with a label (a class index) or with [targets](Self::with_targets)
+/// (any values). No device pool accounts for this memory.
 ///
 /// ```
 /// use highwater::data::Dataset;
@@ -23,7 +23,7 @@ use super::shuffle::permutation;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dataset {
-    /// Row after row, `width` numbers each.
+    /// Row after row, `width` values each.
     features: Vec<f32>,
     answers: Answers,
     rows: usize,
@@ -31,10 +31,11 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Data from rows of `width` features, one after the other, and one label per row; or no labels at all.
+    /// Creates a data set from features, row after row, and one label per row. Without labels, pass an empty vector.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] if `features` is no whole number of rows, or `labels` not one for each.
+    /// [`Error::BadArgument`] if `features` does not consist of whole rows, or the number of labels differs from the
+    /// number of rows.
     pub fn new(features: Vec<f32>, labels: Vec<i64>, width: usize) -> Result<Self> {
         let bad = |argument, expected, got| Error::BadArgument { op: "dataset", argument, expected, got };
         let rows = features.len().checked_div(width).unwrap_or(labels.len());
@@ -48,8 +49,7 @@ impl Dataset {
         Ok(Self { features, answers: Answers::Labels(labels), rows, width })
     }
 
-    /// The same with targets in place of labels: `width` numbers for each row, one row after the other. Batches have them as
-    /// `[n, width]`, the shape of what a network with `width` outputs says.
+    /// Replaces the labels by targets: `width` values per row, row after row. Batches return them as `[n, width]`.
     ///
     /// ```
     /// use highwater::data::Dataset;
@@ -67,7 +67,7 @@ impl Dataset {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for a `width` of 0, and unless there are as many targets for each row.
+    /// [`Error::BadArgument`] for a `width` of 0, and unless there are `width` targets per row.
     pub fn with_targets(self, targets: Vec<f32>, width: usize) -> Result<Self> {
         let bad = |argument, expected, got| Error::BadArgument { op: "dataset", argument, expected, got };
         if width == 0 {
@@ -80,24 +80,24 @@ impl Dataset {
         Ok(Self { answers: Answers::Targets { values: targets, width }, ..self })
     }
 
-    /// Data whose parts are known to fit together.
+    /// Creates a data set from parts that fit together.
     pub(super) const fn from_rows(features: Vec<f32>, answers: Answers, rows: usize, width: usize) -> Self {
         Self { features, answers, rows, width }
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     #[must_use]
     pub const fn rows(&self) -> usize {
         self.rows
     }
 
-    /// How many features a row has.
+    /// Returns the number of features per row.
     #[must_use]
     pub const fn width(&self) -> usize {
         self.width
     }
 
-    /// All features, row after row.
+    /// Returns all features, row after row.
     #[must_use]
     pub fn features(&self) -> &[f32] {
         &self.features
@@ -107,25 +107,25 @@ impl Dataset {
         &mut self.features
     }
 
-    /// The labels, one per row; empty if there are none.
+    /// Returns the labels, one per row; empty without labels.
     #[must_use]
     pub fn labels(&self) -> &[i64] {
         if let Answers::Labels(labels) = &self.answers { labels } else { &[] }
     }
 
-    /// The targets, row after row; empty if there are none.
+    /// Returns the targets, row after row; empty without targets.
     #[must_use]
     pub fn targets(&self) -> &[f32] {
         if let Answers::Targets { values, .. } = &self.answers { values } else { &[] }
     }
 
-    /// How many targets a row has: 0 if there are none.
+    /// Returns the number of targets per row; 0 without targets.
     #[must_use]
     pub const fn target_width(&self) -> usize {
         if let Answers::Targets { width, .. } = &self.answers { *width } else { 0 }
     }
 
-    /// The same data with every feature multiplied by `factor`.
+    /// Multiplies every feature by `factor`.
     #[must_use]
     pub fn scaled(mut self, factor: f32) -> Self {
         for feature in &mut self.features {
@@ -134,12 +134,11 @@ impl Dataset {
         self
     }
 
-    /// The rows in two parts, of which the second has the share `test_fraction` of them (rounded). The seed alone
-    /// decides which. Neither part is empty.
+    /// Splits the rows at random into a training and a test set. The test set has the share `test_fraction` of the
+    /// rows, rounded. The split depends only on the seed. Neither part is empty.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless 0 < `test_fraction` < 1, and if the rounded share leaves one part without rows, as it always
-    /// does with fewer than two rows.
+    /// [`Error::BadArgument`] unless 0 < `test_fraction` < 1, and if the rounded share leaves a part without rows.
     pub fn split(&self, test_fraction: f64, seed: u64) -> Result<(Self, Self)> {
         let bad =
             |expected, got| Error::BadArgument { op: "split", argument: "test_fraction", expected, got };
@@ -156,23 +155,23 @@ impl Dataset {
         Ok((self.select(train), self.select(test)))
     }
 
-    /// The rows in batches of `batch_size`, in order unless [shuffled](Batches::shuffled), the last one smaller if
-    /// they do not come out even.
+    /// Returns an iterator over batches of `batch_size` rows, in order unless [shuffled](Batches::shuffled). The last
+    /// batch may be smaller.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for batches of no rows.
+    /// [`Error::BadArgument`] for a batch size of 0.
     pub fn batches<'a, P: Place>(&'a self, batch_size: usize, place: &'a P) -> Result<Batches<'a, P>> {
         Batches::new(self, batch_size, place)
     }
 
-    /// The given rows, in the order given.
+    /// Copies the given rows, in the given order.
     fn select(&self, rows: &[usize]) -> Self {
         let (mut features, mut answers) = (Vec::with_capacity(rows.len() * self.width), Answers::default());
         self.gather(rows, &mut features, &mut answers);
         Self { features, answers, rows: rows.len(), width: self.width }
     }
 
-    /// Makes `features` and `answers` those of the given rows, in the room that they have.
+    /// Copies the given rows into `features` and `answers`, and reuses their memory.
     pub(super) fn gather(&self, rows: &[usize], features: &mut Vec<f32>, answers: &mut Answers) {
         features.clear();
         for &row in rows {

@@ -1,7 +1,7 @@
-//! IDX files: the format of MNIST and its relatives (LeCun, Cortes and Burges).
+//! IDX files: the format of MNIST (LeCun, Cortes and Burges).
 //!
-//! Two zero bytes, a byte for the element type, the number of axes in one byte, the size of each as a big-endian 32-bit number, then
-//! the elements, big-endian, the last axis fastest.
+//! Layout: two zero bytes, a byte for the element type, a byte for the number of axes, each size as a big-endian 32-bit
+//! integer, then the elements, big-endian in row-major order.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -27,15 +27,15 @@ const KINDS: [(u8, Kind); 6] = [
     (0x0e, Kind::Same(DType::F64)),
 ];
 
-/// How to read IDX files, and how much of them to accept.
+/// Options and limits of the IDX reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdxOptions {
-    /// The column of the labels, from 0, where the file has several: QMNIST has the class in column 0.
+    /// The column of the labels, from 0, for files with several: QMNIST has the class in column 0.
     pub label_column: usize,
-    /// The most elements of a file.
+    /// Maximum number of elements of a file.
     pub max_elements: u64,
-    /// The most decompressed bytes for each byte of a compressed file. Up to 64 MiB are always read.
+    /// Maximum number of decompressed bytes per byte of a compressed file. 64 MiB are always allowed.
     pub max_ratio: u64,
 }
 
@@ -47,21 +47,21 @@ impl Default for IdxOptions {
 }
 
 impl IdxOptions {
-    /// The same with labels in another column, from 0.
+    /// Sets the column of the labels, from 0.
     #[must_use]
     pub const fn with_label_column(mut self, label_column: usize) -> Self {
         self.label_column = label_column;
         self
     }
 
-    /// The same with at most `max_elements` elements in a file.
+    /// Sets the maximum number of elements of a file.
     #[must_use]
     pub const fn with_max_elements(mut self, max_elements: u64) -> Self {
         self.max_elements = max_elements;
         self
     }
 
-    /// The same with at most `max_ratio` decompressed bytes for each byte of a compressed file.
+    /// Sets the maximum number of decompressed bytes per byte of a compressed file.
     #[must_use]
     pub const fn with_max_ratio(mut self, max_ratio: u64) -> Self {
         self.max_ratio = max_ratio;
@@ -85,7 +85,8 @@ pub struct IdxArray {
 }
 
 impl IdxArray {
-    /// Reads a file, plain or compressed with gzip, which its first bytes tell. Signed integers of 8 and 16 bits become `i32`.
+    /// Reads a plain or gzip-compressed IDX file; recognizes compression by the first bytes. Signed integers of 8 and
+    /// 16 bits become `i32`.
     ///
     /// # Errors
     /// [`DataError::Io`], [`DataError::NotIdx`] for another format or more axes than tensors have, [`DataError::TooManyElements`],
@@ -96,10 +97,10 @@ impl IdxArray {
         Self::read_from(io::BufReader::new(file), path, options)
     }
 
-    /// Reads from anywhere. `name` stands for the file in errors.
+    /// Reads IDX data from any reader. Errors show `name` as the file.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// See [`read`](Self::read).
     pub fn read_from(
         mut source: impl Read,
         name: impl AsRef<Path>,
@@ -117,13 +118,13 @@ impl IdxArray {
         array.map(|array| Self { array })
     }
 
-    /// The sizes of the axes.
+    /// Returns the sizes of the axes.
     #[must_use]
     pub fn dims(&self) -> &[usize] {
         self.array.shape().dims()
     }
 
-    /// The elements, the last axis fastest.
+    /// Returns the elements in row-major order.
     #[must_use]
     pub const fn array(&self) -> &Array {
         &self.array
@@ -165,7 +166,7 @@ fn parse(mut source: impl Read, path: &Path, options: &IdxOptions) -> Result<Arr
     let stored = Stored { kind, high_byte_first: true, fortran: false };
     let place = Place { path, offset: 4 * (1 + u64::from(axes)), name: "the file" };
     let mut failure = None;
-    let array = stored.read(&mut Watched { source: &mut source, failure: &mut failure }, shape, place);
+    let array = stored.read(&mut ErrorCapture { source: &mut source, failure: &mut failure }, shape, place);
     let array = array.map_err(|error| match failure {
         Some(error) => failed(&error, path),
         None => match error {
@@ -180,13 +181,13 @@ fn parse(mut source: impl Read, path: &Path, options: &IdxOptions) -> Result<Arr
     Ok(array)
 }
 
-/// Keeps the error of a source, of which readers of elements keep only the kind.
-struct Watched<'a, R> {
+/// A source that keeps its error. Readers of elements keep only the kind of an error.
+struct ErrorCapture<'a, R> {
     source: &'a mut R,
     failure: &'a mut Option<io::Error>,
 }
 
-impl<R: Read> Read for Watched<'_, R> {
+impl<R: Read> Read for ErrorCapture<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.source.read(buffer).map_err(|error| {
             let kind = error.kind();
@@ -196,7 +197,7 @@ impl<R: Read> Read for Watched<'_, R> {
     }
 }
 
-/// Reads as many bytes as there is room for.
+/// Reads until `bytes` is full or the source ends.
 fn fill(source: &mut impl Read, bytes: &mut [u8], path: &Path) -> Result<(), DataError> {
     source.read_exact(bytes).map_err(|error| failed(&error, path))
 }
@@ -215,12 +216,15 @@ fn failed(error: &io::Error, path: &Path) -> DataError {
     }
 }
 
-/// Images and their labels from two IDX files, as rows of pixels: MNIST, for one. Labels are one whole number for each image, or
-/// several, of which [`label_column`](IdxOptions::label_column) chooses one: QMNIST has eight.
+/// Reads images and labels from two IDX files, for example MNIST. Each image becomes a row of pixels.
+///
+/// There may be several integer labels per image, of which [`label_column`](IdxOptions::label_column) selects one:
+/// QMNIST has eight.
 ///
 /// # Errors
-/// As [`IdxArray::read`]; [`DataError::NotIdx`] also for images of fewer than two axes, labels of more than two or that are not whole
-/// numbers, and where there are not as many labels as images; [`DataError::NoColumn`] for a column of labels that is not there.
+/// See [`IdxArray::read`]; [`DataError::NotIdx`] also for images of fewer than two axes, labels of more than two axes
+/// or with fractions, and different numbers of labels and images; [`DataError::NoColumn`] if the label column does not
+/// exist.
 pub fn read_idx(
     images: impl AsRef<Path>,
     labels: impl AsRef<Path>,
@@ -233,7 +237,7 @@ pub fn read_idx(
             let message = "no images: it has no axes".to_owned();
             return Err(DataError::NotIdx { path: images_path.to_owned(), message });
         };
-        // The product of all sizes is the number of elements, unless there are none.
+        // The product of all sizes is the number of elements, unless it is 0.
         let width = if images.shape().elements() == 0 { 0 } else { pixels.iter().product() };
         (rows, width, numbers(&images, images_path, |value| value as f32)?)
     };
@@ -247,7 +251,7 @@ pub fn read_idx(
     Ok(Dataset::from_rows(features, Answers::Labels(labels), rows, width))
 }
 
-/// The labels of `rows` images.
+/// Returns the labels of `rows` images.
 fn label_column(labels: &Array, rows: usize, path: &Path, column: usize) -> Result<Vec<i64>, DataError> {
     let columns = match *labels.shape().dims() {
         [count] if count == rows => 1,
@@ -266,7 +270,7 @@ fn label_column(labels: &Array, rows: usize, path: &Path, column: usize) -> Resu
     let picked = picked.map(|bytes| number(labels.dtype(), bytes));
     let mut classes = Vec::with_capacity(rows);
     for value in picked {
-        // All integers of these types are floats of 64 bits.
+        // A 64-bit float represents all integers of these types.
         let value = value.filter(|value| value.fract() == 0.0 && value.abs() <= 2_f64.powi(53));
         let Some(value) = value else {
             let message = format!("label {} is not a whole number", classes.len());
@@ -277,7 +281,7 @@ fn label_column(labels: &Array, rows: usize, path: &Path, column: usize) -> Resu
     Ok(classes)
 }
 
-/// All elements as numbers.
+/// Converts all elements.
 fn numbers<T>(array: &Array, path: &Path, convert: impl Fn(f64) -> T) -> Result<Vec<T>, DataError> {
     let mut numbers = Vec::new();
     let reserved = numbers.try_reserve_exact(array.shape().elements());
@@ -287,7 +291,7 @@ fn numbers<T>(array: &Array, path: &Path, convert: impl Fn(f64) -> T) -> Result<
     Ok(numbers)
 }
 
-/// An element of one of the types that files have.
+/// Converts an element of one of the format's types.
 fn number(dtype: DType, bytes: &[u8]) -> Option<f64> {
     Some(match dtype {
         DType::U8 => f64::from(*bytes.first()?),

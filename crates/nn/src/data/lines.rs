@@ -1,19 +1,19 @@
-//! A source that hands its bytes out line by line: so its user always knows the line, and a line without an end cannot
-//! fill the memory.
+//! A reader that returns its bytes line by line. The caller always knows the line number, and a line without an end
+//! cannot fill the memory.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 
 use highwater_tracking::FileKind;
 
-/// Never gives bytes of two lines in one read.
+/// Never returns bytes of two lines in one read.
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     source: BufReader<R>,
-    /// The number of the line that the last byte handed out is in, from 1; 0 before the first.
+    /// The number of the line of the last returned byte, from 1; 0 before the first.
     line: u64,
     is_at_start: bool,
-    /// How many more bytes may be read before [`renew`](Self::renew) is called.
+    /// The number of bytes that may be read before the next call of [`renew`](Self::renew).
     budget: usize,
     /// The first bytes of the source.
     start: Vec<u8>,
@@ -25,20 +25,20 @@ impl<R: Read> Lines<R> {
         Self { source, line: 0, is_at_start: true, budget: 0, start: Vec::new() }
     }
 
-    /// The number of the line that was read last, from 1.
+    /// Returns the number of the last line read, from 1.
     pub(super) const fn line(&self) -> u64 {
         self.line
     }
 
-    /// Allows for `bytes` more bytes.
+    /// Allows `bytes` more bytes.
     pub(super) const fn renew(&mut self, bytes: usize) {
         self.budget = bytes;
     }
 
-    /// The first bytes of the source, for errors. Nothing can be read after this.
+    /// Returns the first bytes of the source, for errors. Ends reading.
     pub(super) fn start(&mut self) -> &[u8] {
         let missing = FileKind::START_BYTES - self.start.len();
-        // A source that fails here has no more to say about its kind.
+        // If the source fails here, the error shows fewer bytes.
         let _ = self.source.by_ref().take(missing as u64).read_to_end(&mut self.start);
         &self.start
     }
@@ -62,7 +62,7 @@ impl<R: Read> Read for Lines<R> {
     }
 }
 
-/// The budget of a [`Lines`] source is spent.
+/// The error of a [`Lines`] source whose budget is used up.
 #[derive(Debug)]
 pub(super) struct LineTooLong;
 

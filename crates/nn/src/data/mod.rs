@@ -1,4 +1,4 @@
-//! Data: reading it, splitting it, and handing it out in batches.
+//! Data sets: reading, splitting, augmenting and batching.
 
 mod answers;
 mod arrays;
@@ -8,7 +8,7 @@ mod csv;
 mod dataset;
 mod idx;
 mod lines;
-mod normalise;
+mod normalize;
 mod prefetch;
 mod shuffle;
 mod text;
@@ -18,7 +18,7 @@ pub use batches::Batches;
 pub use csv::{CsvOptions, LabelColumn, TargetColumns, read_csv, read_csv_from};
 pub use dataset::Dataset;
 pub use idx::{IdxArray, IdxOptions, read_idx};
-pub use normalise::Normalise;
+pub use normalize::Normalize;
 pub use prefetch::Prefetched;
 pub use text::Text;
 

@@ -1,4 +1,4 @@
-//! Batches put together by a thread of their own, before they are asked for.
+//! Prefetching of batches in a separate thread.
 
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::Scope;
@@ -7,18 +7,18 @@ use highwater_tensor::{Place, Result, Tensor};
 
 use super::batches::{HostBatch, Rows};
 
-/// [`Batches`](super::Batches) that are ready when they are asked for: made by
+/// An iterator over prefetched [`Batches`](super::Batches). Created by
 /// [`Batches::prefetched`](super::Batches::prefetched).
 #[derive(Debug)]
 pub struct Prefetched<'scope, P> {
     ready: Receiver<HostBatch>,
-    /// Where room goes back to, to be used again.
+    /// Returns host memory to the thread for reuse.
     used: Sender<HostBatch>,
-    /// A batch that could not be made into tensors yet.
+    /// A batch whose tensors could not be created yet.
     waiting: Option<HostBatch>,
     left: usize,
     width: usize,
-    /// Ends with the scope, as the thread does: nobody can keep it waiting.
+    /// Ends with the scope, as the thread does, so that no value can keep the thread waiting.
     place: &'scope P,
 }
 
@@ -31,13 +31,14 @@ impl<'scope, P: Place> Prefetched<'scope, P> {
         ahead: usize,
     ) -> Self {
         let left = rows.left();
-        // With no room in the channel, one batch is ready in the thread's hands. A channel takes memory for all its room at once.
+        // With a capacity of 0, the thread holds one finished batch. A channel allocates memory for its whole capacity
+        // at once.
         let (to_ready, ready) = sync_channel(ahead.min(left).saturating_sub(1));
         let (used, from_used) = channel::<HostBatch>();
         scope.spawn(move || {
             loop {
                 let mut batch = from_used.try_recv().unwrap_or_default();
-                // An error says that nobody listens any more.
+                // The send fails once the receiver was dropped.
                 if !rows.take(&mut batch) || to_ready.send(batch).is_err() {
                     break;
                 }
@@ -50,13 +51,13 @@ impl<'scope, P: Place> Prefetched<'scope, P> {
 impl<P: Place> Iterator for Prefetched<'_, P> {
     type Item = Result<(Tensor, Tensor)>;
 
-    /// A batch that could not be made, for lack of memory, is tried again by the next call.
+    /// If a batch fails for lack of memory, the next call retries it.
     fn next(&mut self) -> Option<Self::Item> {
         let batch = self.waiting.take().or_else(|| self.ready.recv().ok())?;
         let made = batch.to_tensors(self.place, self.width);
         if made.is_ok() {
             self.left -= 1;
-            // The thread may have put everything together and ended.
+            // The thread may have finished all batches and ended.
             let _ = self.used.send(batch);
         } else {
             self.waiting = Some(batch);

@@ -1,6 +1,6 @@
-//! Orders of rows that a seed decides, on every machine alike.
+//! Seeded shuffling, identical on every machine.
 
-/// SplitMix64 (Steele, Lea and Flood 2014): small, fast, and good enough to shuffle with.
+/// The random generator SplitMix64 (Steele, Lea and Flood 2014): small, fast, and sufficient for shuffling.
 #[derive(Debug)]
 struct SplitMix64(u64);
 
@@ -13,24 +13,25 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, by Lemire's multiplication (2019). Its bias, at most `bound` / 2⁶⁴, is left in.
+    /// Returns a number below `bound` by Lemire's multiplication (2019). Its bias is at most `bound` / 2⁶⁴.
     fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 }
 
-/// The generator of a round. Both numbers go through the mixing, so that neighbouring seeds and rounds are no relatives.
+/// Returns the generator of a round. It mixes both numbers, so that neighboring seeds and rounds are uncorrelated.
 fn generator(seed: u64, round: u64) -> SplitMix64 {
     SplitMix64(SplitMix64(seed).next() ^ SplitMix64(!round).next().rotate_left(32))
 }
 
-/// `count` numbers below `bound`, each as likely as the others, that `seed` and `round` decide.
+/// Returns `count` uniform numbers below `bound`, determined by `seed` and `round`.
 pub(super) fn numbers_below(bound: usize, count: usize, seed: u64, round: u64) -> Vec<usize> {
     let mut random = generator(seed, round);
     (0..count).map(|_| random.below(bound)).collect()
 }
 
-/// The numbers below `count` in an order that `seed` and `round` decide: the shuffle of Fisher and Yates.
+/// Returns a random permutation of the numbers below `count`, determined by `seed` and `round`: the Fisher-Yates
+/// shuffle.
 pub(super) fn permutation(count: usize, seed: u64, round: u64) -> Vec<usize> {
     let mut random = generator(seed, round);
     let mut order: Vec<usize> = (0..count).collect();

@@ -1,4 +1,4 @@
-//! Text as tokens, one for each character or for each byte.
+//! Text as tokens: one per character or one per byte.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ use super::shuffle::numbers_below;
 use crate::file_kind;
 use highwater_tracking::{FileKind, module};
 
-/// A text, and the characters in it: a token is a character's place among them, in order of their code points.
+/// A tokenized text. A token is the index of a character among the text's characters, sorted by code point.
 ///
 /// ```
 /// use highwater::data::Text;
@@ -28,33 +28,33 @@ pub struct Text {
     tokens: Vec<u32>,
 }
 
-/// What the tokens stand for.
+/// The meaning of the tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Alphabet {
-    /// The characters of the text, in order.
+    /// The characters of the text, sorted.
     Characters(Vec<char>),
-    /// All bytes, each for itself: any text is made of these.
+    /// All 256 bytes, which can represent any text.
     Bytes,
 }
 
 impl Text {
-    /// The tokens of a text.
+    /// Tokenizes a text by character.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        // A bit for each code point that occurs.
+        // One bit per code point.
         let mut occurs = vec![0_u64; (char::MAX as usize + 1).div_ceil(64)];
         text.chars().for_each(|character| occurs[character as usize / 64] |= 1 << (character as u32 % 64));
         let is_there =
             |&character: &char| occurs[character as usize / 64] >> (character as u32 % 64) & 1 == 1;
         let characters: Vec<char> = ('\0'..=char::MAX).filter(is_there).collect();
         let mut tokens = Vec::with_capacity(text.chars().count());
-        // Every character is there.
+        // Every character of the text is in the alphabet.
         let token = |character| characters.binary_search(&character).unwrap_or_default() as u32;
         tokens.extend(text.chars().map(token));
         Self { alphabet: Alphabet::Characters(characters), tokens }
     }
 
-    /// Bytes as tokens, of which there are 256 whatever the text: so a model can be used on any other.
+    /// Tokenizes bytes: always 256 classes, so a model can be used on any other text.
     ///
     /// ```
     /// use highwater::data::Text;
@@ -68,21 +68,21 @@ impl Text {
         Self { alphabet: Alphabet::Bytes, tokens: bytes.iter().map(|&byte| u32::from(byte)).collect() }
     }
 
-    /// The tokens of a file of UTF-8 text of at most `limit` bytes, without a byte-order mark at its beginning.
+    /// Reads and tokenizes a file of UTF-8 text of at most `limit` bytes. Skips a byte-order mark.
     ///
     /// # Errors
-    /// [`DataError::Io`] if it cannot be read, [`DataError::TooLong`], [`DataError::NotText`] for bytes that are none,
-    /// [`DataError::WrongFile`] for those of a known format, [`DataError::Empty`].
+    /// [`DataError::Io`], [`DataError::TooLong`], [`DataError::NotText`] for invalid UTF-8, [`DataError::WrongFile`]
+    /// for a known binary format, [`DataError::Empty`].
     pub fn read(path: impl AsRef<Path>, limit: u64) -> std::result::Result<Self, DataError> {
         let path = path.as_ref();
         let file = File::open(path).map_err(|error| failed(path, &error))?;
         Self::read_from(file, path, limit)
     }
 
-    /// Reads from anywhere. `name` stands for the file in errors.
+    /// Reads text from any reader. Errors show `name` as the file.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// See [`read`](Self::read).
     pub fn read_from(
         source: impl Read,
         name: impl AsRef<Path>,
@@ -90,7 +90,7 @@ impl Text {
     ) -> std::result::Result<Self, DataError> {
         let path = name.as_ref();
         let bytes = read_bytes(source, path, limit)?;
-        // A pointer is text too, but never the text that was meant.
+        // A Git LFS pointer is text too, but never the intended text.
         if let Some(FileKind::LfsPointer { .. }) = FileKind::of(&bytes)
             && let Some(problem) = file_kind::mistaken(&bytes, "the text itself")
         {
@@ -107,17 +107,18 @@ impl Text {
         if text.is_empty() { Err(DataError::Empty { path: path.to_owned() }) } else { Ok(Self::new(text)) }
     }
 
-    /// The bytes of a file of at most `limit` of them as tokens: see [`of_bytes`](Self::of_bytes).
+    /// Reads a file of at most `limit` bytes as byte tokens; see [`of_bytes`](Self::of_bytes).
     ///
     /// # Errors
-    /// [`DataError::Io`] if it cannot be read, [`DataError::TooLong`], [`DataError::Empty`].
+    /// [`DataError::Io`], [`DataError::TooLong`], [`DataError::Empty`].
     pub fn read_bytes(path: impl AsRef<Path>, limit: u64) -> std::result::Result<Self, DataError> {
         let path = path.as_ref();
         let file = File::open(path).map_err(|error| failed(path, &error))?;
         Ok(Self::of_bytes(&read_bytes(file, path, limit)?))
     }
 
-    /// What tokens stand for: the characters, in their order; `None` for bytes. A model knows no other text than one of the same.
+    /// Returns the characters of the tokens in order; `None` for bytes. A model can only process texts with the same
+    /// alphabet.
     ///
     /// ```
     /// use highwater::data::Text;
@@ -132,7 +133,7 @@ impl Text {
         }
     }
 
-    /// How many different tokens there are.
+    /// Returns the number of distinct tokens.
     #[must_use]
     pub const fn classes(&self) -> usize {
         match &self.alphabet {
@@ -141,7 +142,7 @@ impl Text {
         }
     }
 
-    /// How many tokens the text has.
+    /// Returns the number of tokens.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.tokens.len()
@@ -153,7 +154,7 @@ impl Text {
         self.tokens.is_empty()
     }
 
-    /// The tokens of another text; `None` if it has characters that this one does not.
+    /// Tokenizes another text with this alphabet; `None` if it contains other characters.
     #[must_use]
     pub fn encode(&self, text: &str) -> Option<Vec<i64>> {
         match &self.alphabet {
@@ -165,7 +166,7 @@ impl Text {
         }
     }
 
-    /// The text of tokens; what is no token is left out, and bytes that make no character show as �.
+    /// Converts tokens to text. Skips invalid tokens, and shows bytes that form no character as �.
     #[must_use]
     pub fn decode(&self, tokens: &[i64]) -> String {
         match &self.alphabet {
@@ -181,10 +182,10 @@ impl Text {
         }
     }
 
-    /// The beginning of the text, and the last `fraction` of it, both with all characters.
+    /// Splits the text into its beginning and the last `fraction` of it. Both parts keep the alphabet.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless 0 < fraction < 1, and if one part would be empty.
+    /// [`Error::BadArgument`] unless 0 < fraction < 1, and if a part would be empty.
     pub fn split(mut self, fraction: f64) -> Result<(Self, Self)> {
         let bad = |expected, got| Error::BadArgument { op: "split", argument: "fraction", expected, got };
         if !(fraction > 0.0 && fraction < 1.0) {
@@ -201,11 +202,11 @@ impl Text {
         Ok((self, Self { alphabet, tokens }))
     }
 
-    /// `count` windows of `len` tokens (`[count, len]`, i64), and for each token the next one. Where they begin, the seed and
-    /// the number of the step decide, and nothing else. Made as inputs in the scope `data`.
+    /// Returns `count` random windows of `len` tokens (`[count, len]`, i64), and the next token of each token. They
+    /// depend only on the seed and the number of the step. Both tensors have the category input in the scope `data`.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] if the text is not longer than a window, [`Error::Allocation`] and
+    /// [`Error::BadArgument`] unless the text is longer than a window, [`Error::Allocation`] and
     /// [`Error::NoHostMemory`] if there is no memory.
     pub fn windows(
         &self,
@@ -224,7 +225,7 @@ impl Text {
                 got: format!("{len} for {} tokens", self.len()),
             });
         };
-        // More than there can be memory for, refused before it is asked of the host.
+        // Rejects more tokens than any memory holds before it allocates.
         let shape = Shape::new(&[count, len])?;
         Layout::contiguous("windows", shape, DType::I64)?;
         let mut room: Vec<i64> = Vec::new();
@@ -241,10 +242,10 @@ impl Text {
     }
 }
 
-/// All bytes of a source of at most `limit`, but at least one.
+/// Reads all bytes of a source: at least one, and at most `limit`.
 fn read_bytes(source: impl Read, path: &Path, limit: u64) -> std::result::Result<Vec<u8>, DataError> {
     let mut bytes = Vec::new();
-    // One more than is allowed, to see whether there is more.
+    // Reads one byte beyond the limit, to detect a longer source.
     source.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| failed(path, &error))?;
     if bytes.len() as u64 > limit {
         return Err(DataError::TooLong { path: path.to_owned(), limit });

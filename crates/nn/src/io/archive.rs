@@ -1,7 +1,7 @@
-//! Zip archives of arrays: the files inside, and the contents of each, checked against its size and checksum.
+//! Zip archives of arrays: entries, whose contents are checked against size and checksum.
 //!
-//! The entries of an archive may not share bytes, so the compressed sizes add up to at most the size of the archive. A limit on the
-//! ratio then bounds what all entries decompress to.
+//! Entries of an archive must not overlap, so the compressed sizes add up to at most the size of the archive. A limit
+//! on the compression ratio then bounds the decompressed size of all entries.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -17,15 +17,15 @@ use rawzip::{
 use highwater_tensor::error::FileError;
 use highwater_tracking::gzip;
 
-/// What an archive can be read from.
+/// A reader that can seek.
 pub(super) trait Source: Read + Seek {}
 
 impl<S: Read + Seek> Source for S {}
 
-/// A source that is read at any place. All sources are of this one type, so that what reads archives is compiled once.
-struct Anywhere<'s>(RefCell<&'s mut dyn Source>);
+/// A source with random access. All sources have this one type, so the archive code is compiled once.
+struct RandomAccess<'s>(RefCell<&'s mut dyn Source>);
 
-impl ReaderAt for Anywhere<'_> {
+impl ReaderAt for RandomAccess<'_> {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut source = self.0.borrow_mut();
         source.seek(SeekFrom::Start(offset))?;
@@ -36,12 +36,12 @@ impl ReaderAt for Anywhere<'_> {
 /// The length of a local header without names.
 const LOCAL_HEADER_BYTES: u64 = 30;
 
-/// A file inside.
+/// An entry of the archive.
 pub(super) struct Entry {
     pub(super) name: String,
-    /// The place of its local header.
+    /// The offset of its local header.
     pub(super) offset: u64,
-    /// Its size, decompressed, according to the directory.
+    /// Its decompressed size, according to the directory.
     pub(super) size: u64,
     /// Its size in the archive, according to the directory.
     stored_bytes: u64,
@@ -52,12 +52,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether it is stored without compression.
+    /// Whether the entry is stored without compression.
     pub(super) fn is_stored(&self) -> bool {
         self.method == CompressionMethod::STORE
     }
 
-    /// Why its contents cannot be read, if they cannot.
+    /// Returns the reason if the contents cannot be read.
     pub(super) fn unsupported(&self) -> Option<String> {
         match self.method {
             _ if self.encrypted => Some("it is encrypted".to_owned()),
@@ -67,18 +67,18 @@ impl Entry {
     }
 }
 
-/// How much an archive may hold.
+/// Limits of an archive.
 pub(super) struct ArchiveLimits {
-    /// What its files are, for errors.
+    /// The kind of its entries, for errors.
     pub(super) what: &'static str,
     pub(super) entries: usize,
-    /// Decompressed bytes for each byte of the archive.
+    /// Maximum number of decompressed bytes per byte of the archive.
     pub(super) ratio: u64,
 }
 
-/// An archive with its directory read.
+/// An archive with a parsed directory.
 pub(super) struct Archive<'s> {
-    archive: ZipArchive<Anywhere<'s>>,
+    archive: ZipArchive<RandomAccess<'s>>,
     entries: Vec<Entry>,
     /// Decompressed bytes that may still be read.
     left: Cell<u64>,
@@ -86,14 +86,14 @@ pub(super) struct Archive<'s> {
 }
 
 impl<'s> Archive<'s> {
-    /// Reads the directory. `path` stands for the source in errors.
+    /// Reads the directory. Errors show `path` as the source.
     pub(super) fn open(
         source: &'s mut dyn Source,
         path: &Path,
         limits: &ArchiveLimits,
     ) -> Result<Self, FileError> {
         let end = source.seek(SeekFrom::End(0)).map_err(|error| FileError::io(path, &error))?;
-        let (source, mut buffer) = (Anywhere(RefCell::new(source)), vec![0; RECOMMENDED_BUFFER_SIZE]);
+        let (source, mut buffer) = (RandomAccess(RefCell::new(source)), vec![0; RECOMMENDED_BUFFER_SIZE]);
         let archive = ZipLocator::new().locate_in_reader(source, &mut buffer, end);
         let archive = archive.map_err(|(_, error)| problem(path, error))?;
         let too_many = |found| {
@@ -105,7 +105,7 @@ impl<'s> Archive<'s> {
             return too_many(said);
         }
         let (mut entries, mut records) = (Vec::new(), archive.entries(&mut buffer));
-        // The first and the last byte of each entry, at least: the names in its local header are not counted.
+        // The minimum extent of each entry, without the names in its local header.
         let mut extents = Vec::new();
         while let Some(record) = records.next_entry().map_err(|error| problem(path, error))? {
             let offset = record.local_header_offset();
@@ -130,14 +130,14 @@ impl<'s> Archive<'s> {
         }
         let found = entries.len() as u64;
         if found != said {
-            let problem = format!("{found} files are inside, where its end says {said}");
+            let problem = format!("{found} files are inside, but its end record says {said}");
             return Err(FileError::malformed(path, 0, problem));
         }
         extents.sort_unstable();
         for pair in extents.windows(2) {
             let [(_, end), (next, _)] = [pair[0], pair[1]];
             if end > next {
-                return Err(FileError::malformed(path, next, "two files inside share the same bytes"));
+                return Err(FileError::malformed(path, next, "two of its files overlap"));
             }
         }
         if let Some(&(offset, last)) = extents.last()
@@ -149,20 +149,20 @@ impl<'s> Archive<'s> {
         Ok(Self { archive, entries, left: Cell::new(limit), limit })
     }
 
-    /// The files inside, in the directory's order.
+    /// Returns the entries in the directory's order.
     pub(super) fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The contents of a file inside, for which `path` stands in errors. Contents that do not have the size and the checksum of the
-    /// directory end in an error. A checksum of 0 is not verified: writers that compute none leave it so.
+    /// Returns the contents of an entry; errors show `path`. Contents whose size or checksum differs from the directory
+    /// end with an error. A checksum of 0 is not verified: some writers omit it.
     pub(super) fn contents(&self, entry: &Entry, path: &Path) -> Result<Box<dyn Read + '_>, FileError> {
         if let Some(problem) = entry.unsupported() {
             return Err(FileError::malformed(path, 0, problem));
         }
-        // Callers rely on it: a file without compression has no more bytes than the archive.
+        // Callers rely on this check: an uncompressed entry is no larger than the archive.
         if entry.is_stored() && entry.stored_bytes != entry.size {
-            let problem = "the file inside has another size than the archive says";
+            let problem = "the size of the file inside differs from the archive's directory";
             return Err(FileError::malformed(path, 0, problem));
         }
         let Some(left) = self.left.get().checked_sub(entry.size) else {
@@ -172,7 +172,7 @@ impl<'s> Archive<'s> {
         };
         self.left.set(left);
         let stored = self.archive.get_entry(entry.way).map_err(|error| problem(path, error))?.reader();
-        let checked = Checked { sum: Hasher::new(), left: entry.size, crc: entry.crc };
+        let checked = ReadProgress { sum: Hasher::new(), left: entry.size, crc: entry.crc };
         if entry.is_stored() {
             Ok(Box::new(checked.of(BufReader::new(stored))))
         } else {
@@ -181,7 +181,7 @@ impl<'s> Archive<'s> {
     }
 }
 
-/// What is wrong with an archive.
+/// Converts an error of the zip reader.
 fn problem(path: &Path, error: rawzip::Error) -> FileError {
     match error.into_kind() {
         ErrorKind::IO(error) => FileError::read(path, 0, "the archive", &error),
@@ -189,15 +189,15 @@ fn problem(path: &Path, error: rawzip::Error) -> FileError {
     }
 }
 
-/// How far a file inside has been read.
-struct Checked {
+/// The progress of reading an entry.
+struct ReadProgress {
     sum: Hasher,
     left: u64,
     crc: u32,
 }
 
-impl Checked {
-    /// Checks what is read.
+impl ReadProgress {
+    /// Checks size and checksum while reading.
     fn of<R: Read>(self, contents: R) -> CheckedRead<R> {
         CheckedRead { contents, checked: self }
     }
@@ -207,11 +207,11 @@ impl Checked {
         self.sum.update(bytes);
         self.left = match self.left.checked_sub(bytes.len() as u64) {
             Some(left) if left == 0 || !at_end => left,
-            _ => return invalid("the file inside has another size than the archive says"),
+            _ => return invalid("the size of the file inside differs from the archive's directory"),
         };
         match self.left {
             0 if self.crc != 0 && self.sum.clone().finalize() != self.crc => {
-                invalid("the contents of the file inside do not have the sum that the archive says")
+                invalid("the checksum of the file inside differs from the archive's directory")
             }
             _ => Ok(()),
         }
@@ -220,7 +220,7 @@ impl Checked {
 
 struct CheckedRead<R> {
     contents: R,
-    checked: Checked,
+    checked: ReadProgress,
 }
 
 impl<R: Read> Read for CheckedRead<R> {
@@ -264,7 +264,7 @@ mod tests {
         archive.finish().unwrap()
     }
 
-    /// What is read of the first file of an archive.
+    /// The bytes that are read of the first entry of an archive.
     fn read(bytes: &[u8]) -> Result<Vec<u8>, FileError> {
         let (mut source, path) = (io::Cursor::new(bytes), Path::new("all.zip"));
         let archive = Archive::open(&mut source, path, &LIMITS)?;
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_without_the_size_or_the_sum_of_the_directory_are_an_error() {
+    fn a_wrong_size_or_checksum_is_an_error() {
         for compressed in [false, true] {
             let good = archive(40, compressed);
             let record = record(&good);
@@ -303,14 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encrypted_compressed_otherwise_or_miscounted_is_refused() {
+    fn unsupported_archive_entries_are_refused() {
         let good = archive(40, false);
         let record = record(&good);
         let end = good.len() - 22;
         for (at, value, problem) in [
             (record + 8, 1, "it is encrypted"),
             (record + 10, 12, "it is compressed by method 12"),
-            (end + 10, 2, "1 files are inside, where its end says 2"),
+            (end + 10, 2, "1 files are inside, but its end record says 2"),
         ] {
             let mut bad = good.clone();
             bad[at] = value;

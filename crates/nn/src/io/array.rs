@@ -1,4 +1,4 @@
-//! Numbers on their way between files and devices.
+//! Arrays in host memory, between files and devices.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,16 +10,16 @@ use highwater_tensor::{
     ViewMut,
 };
 
-// Files hold numbers with their low byte first, and arrays hold them as files do.
+// Arrays have the byte order of the files: little-endian.
 const _: () = assert!(cfg!(target_endian = "little"), "io: big-endian machines are not supported");
 
 /// Arrays by name, in the order of names.
 pub type Arrays = BTreeMap<String, Array>;
 
-/// The most bytes that are taken at once for data which has not arrived yet.
+/// Maximum number of bytes to allocate at once before the data arrive.
 const STEP_BYTES: usize = 1 << 20;
 
-/// The elements of a tensor in ordinary host memory, in logical order.
+/// An array: the elements of a tensor in ordinary host memory, in row-major order.
 ///
 /// ```
 /// use highwater::{Device, Tensor};
@@ -39,10 +39,10 @@ pub struct Array {
 }
 
 impl Array {
-    /// A copy of a tensor's elements.
+    /// Copies a tensor's elements to host memory.
     ///
     /// # Errors
-    /// [`Error::NoData`] on a device that computes nothing, [`Error::NoHostMemory`] if the host has no room.
+    /// [`Error::NoData`] on a dry device, [`Error::NoHostMemory`] if host memory runs out.
     pub fn of(tensor: &Tensor) -> Result<Self> {
         const OP: &str = "save";
         if tensor.device().is_dry() {
@@ -51,10 +51,11 @@ impl Array {
         Self::download(OP, tensor.device(), tensor.view())
     }
 
-    /// An array of the host's values, in logical order.
+    /// Creates an array from host values in row-major order.
     ///
     /// # Errors
-    /// [`Error::ElementCount`] if they do not make the shape, [`Error::NoHostMemory`] if the host has no room.
+    /// [`Error::ElementCount`] if the number of values differs from the shape's, [`Error::NoHostMemory`] if host memory
+    /// runs out.
     pub fn from_slice<T: Element>(values: &[T], shape: impl IntoShape) -> Result<Self> {
         const OP: &str = "array";
         let (shape, elements) = (shape.into_shape().map_err(|error| error.in_op(OP))?, values.len());
@@ -66,7 +67,7 @@ impl Array {
         Ok(array)
     }
 
-    /// Zeros, of a shape that has memory for its elements or [`Error::NoHostMemory`].
+    /// Creates an array of zeros, or returns [`Error::NoHostMemory`].
     pub(crate) fn zeros(op: &'static str, dtype: DType, shape: Shape) -> Result<Self> {
         let none = || Error::NoHostMemory { op, shape, dtype };
         let bytes = shape.checked_elements().and_then(|elements| elements.checked_mul(dtype.size()));
@@ -77,27 +78,27 @@ impl Array {
         Ok(Self { dtype, shape, words })
     }
 
-    /// What a kernel reads, as an array.
+    /// Copies a view from a device.
     pub(crate) fn download(op: &'static str, device: &Device, view: View<'_>) -> Result<Self> {
         let mut array = Self::zeros(op, view.dtype(), *view.layout().shape())?;
         device.download(op, view, array.bytes_mut())?;
         Ok(array)
     }
 
-    /// Writes the elements to where a kernel writes, which is like this array.
+    /// Copies the elements to a view of the same shape and type.
     pub(crate) fn upload(&self, op: &'static str, device: &Device, out: ViewMut<'_>) -> Result<()> {
         device.upload(op, self.bytes(), out)
     }
 
-    /// An array of words that contain exactly the elements of a shape, which the caller has checked.
+    /// Creates an array from words that contain exactly the elements of a shape, as the caller has checked.
     pub(super) const fn from_words(dtype: DType, shape: Shape, words: Vec<u64>) -> Self {
         Self { dtype, shape, words }
     }
 
-    /// A matrix with its rows as columns.
+    /// Returns the transpose of a matrix.
     ///
     /// # Errors
-    /// [`Error::BadRank`] unless it has two axes, [`Error::NoHostMemory`] if the host has no room.
+    /// [`Error::BadRank`] unless the array has two axes, [`Error::NoHostMemory`] if host memory runs out.
     pub fn transposed(&self) -> Result<Self> {
         const OP: &str = "transposed";
         let (shape, dtype) = (self.shape, self.dtype);
@@ -115,19 +116,19 @@ impl Array {
         Ok(result)
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     pub const fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The shape.
+    /// Returns the shape.
     #[must_use]
     pub const fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The elements as they lie in memory, low bytes first.
+    /// Returns the elements as little-endian bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.shape.elements() * self.dtype.size()]
@@ -138,7 +139,7 @@ impl Array {
         &mut bytemuck::cast_slice_mut(&mut self.words)[..bytes]
     }
 
-    /// The only element, if there is one of type `T`.
+    /// Returns the only element, if the array has one element of type `T`.
     pub(crate) fn item<T: Element>(&self) -> Option<T> {
         if T::DTYPE != self.dtype || self.shape.elements() != 1 {
             return None;
@@ -146,14 +147,14 @@ impl Array {
         Some(T::from_raw(bytemuck::pod_read_unaligned(self.bytes())))
     }
 
-    /// A tensor of these elements.
+    /// Creates a tensor with these elements.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
     pub fn to_tensor(&self, place: &impl Place) -> Result<Tensor> {
         const OP: &str = "load";
         let device = place.device();
-        device.log_placement(OP, PlacementReason::Asked);
+        device.log_placement(OP, PlacementReason::Requested);
         let ctx = OpContext::create(OP, device, place.memory()?, Category::Output);
         let mut out = ctx.output(&self.shape, self.dtype)?;
         self.upload(OP, ctx.device(), out.view_mut())?;
@@ -161,8 +162,8 @@ impl Array {
     }
 }
 
-/// Reads bytes into words by a function that fills in some at a time, whole words except for the last. Memory is allocated as they
-/// arrive, at most twice of what is there. A source that ends too early is an error of the kind [`io::ErrorKind::UnexpectedEof`].
+/// Reads bytes into words with `fill`, which returns whole words except for the last call. Allocates as the bytes
+/// arrive, at most twice their size. A source that ends early gives an error of kind [`io::ErrorKind::UnexpectedEof`].
 pub(super) fn read_words(
     bytes: usize,
     mut fill: impl FnMut(&mut [u8]) -> io::Result<()>,
@@ -184,7 +185,7 @@ pub(super) fn read_words(
     Ok(words)
 }
 
-/// Zeros for this many bytes.
+/// Returns zeros for this many bytes.
 pub(super) fn zero_words(bytes: usize) -> io::Result<Vec<u64>> {
     let (count, mut words) = (bytes.div_ceil(size_of::<u64>()), Vec::new());
     words.try_reserve_exact(count).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
@@ -192,8 +193,8 @@ pub(super) fn zero_words(bytes: usize) -> io::Result<Vec<u64>> {
     Ok(words)
 }
 
-/// Copies elements of `size` bytes into the order of a shape's indices. Element `index` is at `offset` plus the sum of `index` times
-/// `strides`, in elements, which the caller has checked.
+/// Copies elements of `size` bytes into row-major order. Element `index` is at `offset` plus the sum of `index` times
+/// `strides`, in elements. The caller has checked that all of them exist.
 pub(super) fn gather(
     from: &[u8],
     size: usize,
@@ -206,10 +207,10 @@ pub(super) fn gather(
     let (mut place, mut index) = (offset, vec![0; dims.len()]);
     for to in bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..elements * size].chunks_exact_mut(size) {
         to.copy_from_slice(&from[place * size..][..size]);
-        // On to the next index, the last axis first.
+        // Advances the index, last axis first.
         for axis in (0..dims.len()).rev() {
             index[axis] += 1;
-            // The last step of an axis may leave the elements, and is taken back.
+            // The last step of an axis may exceed the elements; it is undone.
             place = place.wrapping_add(strides[axis]);
             if index[axis] < dims[axis] {
                 break;
@@ -221,7 +222,7 @@ pub(super) fn gather(
     Ok(words)
 }
 
-/// Writes the matrix `from`, with so many columns, to `to` column by column.
+/// Writes the matrix `from` with this many columns to `to`, column by column.
 fn transpose<T: bytemuck::Pod>(from: &[u8], to: &mut [u8], columns: usize) {
     let (from, to): (&[T], &mut [T]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
     let all = (0..columns).flat_map(|column| from.iter().skip(column).step_by(columns));

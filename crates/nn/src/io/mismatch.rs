@@ -1,4 +1,4 @@
-//! The comparison of arrays with the places that they are loaded into.
+//! Comparison of loaded arrays with the parameters of a module or optimizer.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) fn check(
     none(between(what, expected, found))
 }
 
-/// All that does not fit.
+/// Returns all differences.
 pub(crate) fn between(
     what: &'static str,
     expected: &BTreeMap<String, (DType, Shape)>,
@@ -35,7 +35,7 @@ pub(crate) fn between(
     mismatch
 }
 
-/// Compares names alone.
+/// Compares only the names.
 pub(crate) fn check_names<E, F>(
     what: &'static str,
     expected: &BTreeMap<String, E>,
@@ -54,7 +54,7 @@ fn of_names<E, F>(
     Mismatch { what, missing, unexpected, different: Vec::new(), skipped: Vec::new() }
 }
 
-/// Whether all fits.
+/// Fails if there is a difference.
 fn none(mismatch: Mismatch) -> Result<(), Box<Mismatch>> {
     if mismatch.missing.is_empty() && mismatch.unexpected.is_empty() && mismatch.different.is_empty() {
         return Ok(());

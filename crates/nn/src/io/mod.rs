@@ -1,7 +1,7 @@
-//! Files of numbers: safetensors, NumPy's `.npy` and `.npz`, and PyTorch's state dictionaries.
+//! File formats: safetensors, NumPy's `.npy` and `.npz`, and PyTorch's state dicts.
 //!
-//! Every reader takes its files as hostile: sizes are checked against limits before memory is taken, memory is taken as
-//! bytes arrive and not as a header claims them, and errors name the file and the offset.
+//! Readers treat every file as untrusted. They check sizes against limits before they allocate, and allocate as bytes
+//! arrive instead of trusting the header. Errors name the file and the offset.
 
 mod archive;
 mod array;

@@ -1,4 +1,4 @@
-//! NumPy's format for one array (NEP 1): a magic string, a header that is a Python dictionary, then the elements.
+//! NumPy's `.npy` format (NEP 1): a magic string, a header that is a Python dictionary, then the elements.
 
 mod header;
 #[cfg(test)]
@@ -16,16 +16,16 @@ use super::atomic::write_atomically;
 use super::stored::Place;
 use highwater_tracking::gzip;
 
-/// What a file may hold at most.
+/// Limits for NumPy files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NpyLimits {
-    /// Bytes of a header.
+    /// Maximum number of bytes of a header.
     pub header_bytes: u64,
-    /// Bytes of the elements, of all arrays together.
+    /// Maximum number of bytes of the elements of all arrays.
     pub data_bytes: u64,
-    /// Files in an archive.
+    /// Maximum number of entries of an archive.
     pub arrays: usize,
-    /// Decompressed bytes for each byte of a compressed archive. Up to 64 MiB are always read.
+    /// Maximum number of decompressed bytes per byte of a compressed archive. 64 MiB are always allowed.
     pub ratio: u64,
 }
 
@@ -38,9 +38,9 @@ impl Default for NpyLimits {
 
 /// Reads the array in a `.npy` file, as `numpy.save` writes it.
 ///
-/// Elements may be booleans, integers and floats, in either byte order, in C's order or in Fortran's. An integer type that tensors do
-/// not have becomes the narrowest type that holds all its values: `i32` for `int8`, `int16` and `uint16`, and `i64` for `uint32`.
-/// `uint64` becomes `i64` if all its values are below 2⁶³.
+/// Supports booleans, integers and floats in either byte order, in row-major (C) and column-major (Fortran) order.
+/// Unsupported integer types become the narrowest supported type that holds all their values: `i32` for `int8`, `int16`
+/// and `uint16`, and `i64` for `uint32`. `uint64` becomes `i64` if all its values are below 2⁶³.
 ///
 /// ```
 /// use highwater::io::{Array, NpyLimits, read_npy, write_npy};
@@ -53,18 +53,18 @@ impl Default for NpyLimits {
 /// ```
 ///
 /// # Errors
-/// [`FileError`] says what is wrong and where. [`FileError::UnsupportedDType`] names complex numbers, dates, texts, objects and
-/// structured types, [`FileError::OutOfRange`] the first element from 2⁶³ on.
+/// [`FileError`] names the problem and its position: [`FileError::UnsupportedDType`] for complex numbers, dates, texts,
+/// objects and structured types, [`FileError::OutOfRange`] for the first element of at least 2⁶³.
 pub fn read_npy(path: impl AsRef<Path>, limits: &NpyLimits) -> Result<Array, FileError> {
     let path = path.as_ref();
     let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
     read_npy_from(BufReader::new(file), path, limits)
 }
 
-/// Reads from anywhere. `name` stands for the file in errors.
+/// Reads a `.npy` file from any reader. Errors show `name` as the file.
 ///
 /// # Errors
-/// As [`read_npy`].
+/// See [`read_npy`].
 pub fn read_npy_from(
     mut source: impl Read,
     name: impl AsRef<Path>,
@@ -72,7 +72,7 @@ pub fn read_npy_from(
 ) -> Result<Array, FileError> {
     let path = name.as_ref();
     let Header { stored, shape, data_start } = Header::read(&mut source, path, limits)?;
-    // Tensors take at least as much as the file.
+    // Tensors need at least as many bytes as the file.
     let bytes = shape.checked_elements().and_then(|count| count.checked_mul(stored.kind.dtype().size()));
     let bytes = bytes.map_or(u64::MAX, |bytes| bytes as u64);
     if bytes > limits.data_bytes {
@@ -86,24 +86,24 @@ pub fn read_npy_from(
         return Err(FileError::malformed(
             path,
             data_start + (shape.elements() * stored.kind.size()) as u64,
-            "there are bytes behind the last element",
+            "there are bytes after the last element",
         ));
     }
     Ok(array)
 }
 
-/// Writes the array as a `.npy` file, whole or not at all: see [`write_atomically`].
+/// Writes an array as a `.npy` file atomically; see [`write_atomically`].
 ///
 /// # Errors
-/// [`FileError::Io`], also for bf16, which NumPy does not have.
+/// [`FileError::Io`], also for bf16, which NumPy does not support.
 pub fn write_npy(path: impl AsRef<Path>, array: &Array) -> Result<(), FileError> {
     write_atomically(path, |file| write_npy_to(file, array))
 }
 
-/// Writes a file's contents.
+/// Writes an array in `.npy` format to any writer.
 ///
 /// # Errors
-/// What `sink` says; [`io::ErrorKind::InvalidInput`] for bf16, which NumPy does not have.
+/// The errors of `sink`; [`io::ErrorKind::InvalidInput`] for bf16, which NumPy does not support.
 pub fn write_npy_to(mut sink: impl Write, array: &Array) -> io::Result<()> {
     sink.write_all(&header::text(array)?)?;
     sink.write_all(array.bytes())

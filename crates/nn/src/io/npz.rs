@@ -1,4 +1,4 @@
-//! NumPy's archives of arrays: a zip file with a `.npy` file for each.
+//! NumPy's `.npz` archives: a zip file with a `.npy` file for each array.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -17,11 +17,11 @@ use super::npy::{NpyLimits, read_npy_from, write_npy_to};
 use super::skipped::{Collector, Loaded};
 use crate::file_kind;
 
-/// How the names of the files inside end.
-const ENDING: &str = ".npy";
+/// The suffix of entry names.
+const SUFFIX: &str = ".npy";
 
-/// Reads the arrays in an `.npz` file, plain or compressed, as `numpy.savez` and `numpy.savez_compressed` write them. Other members,
-/// such as arrays of texts or objects, are [skipped and listed](Loaded::skipped).
+/// Reads the arrays in an `.npz` file, as `numpy.savez` and `numpy.savez_compressed` write them. Other members, such as
+/// arrays of strings or objects, are [skipped and listed](Loaded::skipped).
 ///
 /// ```
 /// use highwater::io::{Array, Arrays, NpyLimits, read_npz, write_npz};
@@ -37,18 +37,18 @@ const ENDING: &str = ".npy";
 /// ```
 ///
 /// # Errors
-/// [`FileError`] says what is wrong and where: in a file inside, its name stands behind the archive's, and offsets count
-/// from its beginning. If no array can be read, the first unsupported one is an error.
+/// [`FileError`] names the problem and its position. For an entry, its name follows the archive's, and offsets count
+/// from the entry's beginning. If no array can be read, the first unsupported one is an error.
 pub fn read_npz(path: impl AsRef<Path>, limits: &NpyLimits) -> Result<Loaded, FileError> {
     let path = path.as_ref();
     let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
     read(&mut { file }, path, limits)
 }
 
-/// Reads from anywhere. `name` stands for the file in errors.
+/// Reads an `.npz` file from any reader. Errors show `name` as the file.
 ///
 /// # Errors
-/// As [`read_npz`].
+/// See [`read_npz`].
 pub fn read_npz_from(
     mut source: impl Read + Seek,
     name: impl AsRef<Path>,
@@ -64,7 +64,7 @@ fn read(source: &mut dyn Source, path: &Path, limits: &NpyLimits) -> Result<Load
     let archive_limits = ArchiveLimits { what: "arrays", entries: limits.arrays, ratio: limits.ratio };
     let archive = Archive::open(source, path, &archive_limits)?;
     let entries = archive.entries();
-    if !entries.is_empty() && !entries.iter().any(|entry| entry.name.ends_with(ENDING)) {
+    if !entries.is_empty() && !entries.iter().any(|entry| entry.name.ends_with(SUFFIX)) {
         let is_pytorch = entries.iter().any(|entry| entry.name.ends_with("data.pkl"));
         let problem = if is_pytorch {
             "this is a file of torch.save: `read_state_dict` reads it"
@@ -76,8 +76,8 @@ fn read(source: &mut dyn Source, path: &Path, limits: &NpyLimits) -> Result<Load
     let (mut collector, mut left) = (Collector::default(), limits.data_bytes);
     for entry in entries {
         let (inside, at) = (&entry.name, entry.offset);
-        let Some(name) = inside.strip_suffix(ENDING) else {
-            collector.skip(inside, "file", format!("its name does not end in {ENDING}"));
+        let Some(name) = inside.strip_suffix(SUFFIX) else {
+            collector.skip(inside, "file", format!("its name does not end in {SUFFIX}"));
             continue;
         };
         if let Some(problem) = entry.unsupported() {
@@ -98,53 +98,54 @@ fn read(source: &mut dyn Source, path: &Path, limits: &NpyLimits) -> Result<Load
     collector.finish()
 }
 
-/// What a source is that is no zip archive, from its first bytes.
+/// Describes a source that is no zip archive, from its first bytes.
 fn mistaken(source: &mut dyn Source) -> io::Result<Option<String>> {
     let mut start = Vec::new();
     source.rewind()?;
     source.take(FileKind::START_BYTES as u64).read_to_end(&mut start)?;
     source.rewind()?;
-    // With entries, or without.
+    // A zip archive with or without entries.
     let is_zip = start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06");
     Ok(if is_zip { None } else { file_kind::mistaken_or_text(&start, "an .npz file") })
 }
 
-/// Writes the arrays as an `.npz` file, whole or not at all: see [`write_atomically`].
+/// Writes arrays as an `.npz` file atomically; see [`write_atomically`].
 ///
 /// # Errors
-/// [`FileError::Io`], also for an array of bf16, which it names.
+/// [`FileError::Io`], also for an array of bf16, whose name it contains.
 pub fn write_npz(path: impl AsRef<Path>, arrays: &Arrays) -> Result<(), FileError> {
     write_atomically(path, |file| write_npz_to(file, arrays))
 }
 
-/// Writes a file's contents, not compressed.
+/// Writes arrays in `.npz` format to any writer, without compression.
 ///
 /// # Errors
-/// What `sink` says; [`io::ErrorKind::InvalidInput`] for an array of bf16, which NumPy does not have, with its name.
+/// The errors of `sink`; [`io::ErrorKind::InvalidInput`] with the name of an array of bf16, which NumPy does not
+/// support.
 pub fn write_npz_to(sink: impl Write, arrays: &Arrays) -> io::Result<()> {
     let mut archive = ZipArchiveWriter::new(sink);
     for (name, array) in arrays {
-        let inside = format!("{name}{ENDING}");
-        // A name that a path would not keep is written byte by byte.
+        let inside = format!("{name}{SUFFIX}");
+        // Names that are not valid paths are written byte by byte.
         let path = match ZipFilePath::from_str(&inside).as_str() == inside {
             true => EntryPath::conformant(inside),
             false => EntryPath::verbatim(inside.into_bytes()),
         };
-        // The same arrays make the same file: no time of writing.
+        // No timestamps: the same arrays give the same file.
         let (file, _) = archive.new_file(path).start().map_err(io_error)?;
-        let mut summed = Summed { sink: file, sum: Hasher::new(), bytes: 0 };
+        let mut summed = ChecksumWriter { sink: file, sum: Hasher::new(), bytes: 0 };
         write_npy_to(&mut summed, array).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidInput => io::Error::new(error.kind(), format!("{name}: {error}")),
             _ => error,
         })?;
-        let Summed { sink: file, sum, bytes } = summed;
+        let ChecksumWriter { sink: file, sum, bytes } = summed;
         file.finish(DataDescriptorOutput::new(sum.finalize(), bytes)).map_err(io_error)?;
     }
     archive.finish().map_err(io_error)?;
     Ok(())
 }
 
-/// What the sink said, or what is wrong with the names.
+/// Returns the error of the sink, or the problem with the names.
 fn io_error(error: rawzip::Error) -> io::Error {
     match error.into_kind() {
         ErrorKind::IO(error) => error,
@@ -152,14 +153,14 @@ fn io_error(error: rawzip::Error) -> io::Error {
     }
 }
 
-/// Counts what is written and sums it up.
-struct Summed<W> {
+/// Counts the written bytes and computes their checksum.
+struct ChecksumWriter<W> {
     sink: W,
     sum: Hasher,
     bytes: u64,
 }
 
-impl<W: Write> Write for Summed<W> {
+impl<W: Write> Write for ChecksumWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.sink.write(bytes)?;
         self.sum.update(&bytes[..written]);
@@ -172,7 +173,7 @@ impl<W: Write> Write for Summed<W> {
     }
 }
 
-/// Reads from bytes in memory: for the fuzz targets.
+/// Reads from bytes in memory, for the fuzz targets.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn read_npz_bytes(data: &[u8], limits: &NpyLimits) -> Result<Loaded, FileError> {
     read_npz_from(io::Cursor::new(data), "fuzz", limits)

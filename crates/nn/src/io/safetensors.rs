@@ -1,5 +1,5 @@
-//! The safetensors format (<https://github.com/huggingface/safetensors>): the length of a header as eight bytes, the header as
-//! JSON with each tensor's element type, shape and place, then the tensors' bytes without gaps.
+//! The safetensors format (<https://github.com/huggingface/safetensors>): eight bytes with the length of the header,
+//! the header as JSON with each tensor's element type, shape and offsets, then the tensors' bytes without gaps.
 
 mod header;
 #[cfg(test)]
@@ -18,17 +18,17 @@ use super::array::{Array, Arrays};
 use super::skipped::{Collector, Loaded};
 use super::stored::{Place, Stored};
 
-/// What a file may hold at most.
+/// Limits for safetensors files and PyTorch state dicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SafetensorsLimits {
-    /// Bytes of the header.
+    /// Maximum number of bytes of the header.
     pub header_bytes: u64,
-    /// Tensors, and as many texts among the metadata.
+    /// Maximum number of tensors, and of metadata strings.
     pub tensors: usize,
-    /// Bytes of all tensors together, once they are of the element types that tensors have here.
+    /// Maximum number of bytes of all tensors, after conversion to supported element types.
     pub data_bytes: u64,
-    /// Bytes of all tensors together for each byte of a state dict of PyTorch, whose tensors may share elements. Up to 16 MiB are
-    /// always read.
+    /// Maximum number of bytes of all tensors per byte of a PyTorch state dict, whose tensors may share elements. 16
+    /// MiB are always allowed.
     pub expansion: u64,
 }
 
@@ -39,7 +39,7 @@ impl Default for SafetensorsLimits {
     }
 }
 
-/// The contents of a file.
+/// The contents of a safetensors file.
 ///
 /// ```
 /// use highwater::io::{Array, Safetensors, SafetensorsLimits, read_safetensors_from, write_safetensors_to};
@@ -54,20 +54,20 @@ impl Default for SafetensorsLimits {
 pub struct Safetensors {
     /// The tensors.
     pub arrays: Arrays,
-    /// Texts by name, which mean what the writer of the file says.
+    /// Metadata strings by name, whose meaning the writer of the file defines.
     pub metadata: BTreeMap<String, String>,
-    /// The tensors of element types that tensors do not have here. They are not written.
+    /// Tensors of unsupported element types. They are not written.
     pub skipped: Vec<Skipped>,
 }
 
-/// Reads a file.
+/// Reads a safetensors file.
 ///
-/// An integer type that tensors do not have becomes the narrowest type that holds all its values: `i32` for `I8`, `I16` and `U16`, and
-/// `i64` for `U32`, and for `U64` if all its values are below 2⁶³. Tensors of other types, such as floats of 8 bits, are
-/// [skipped and listed](Safetensors::skipped).
+/// Unsupported integer types become the narrowest supported type that holds all their values: `i32` for `I8`, `I16` and
+/// `U16`, and `i64` for `U32`, and for `U64` if all its values are below 2⁶³. Tensors of other types, such as 8-bit
+/// floats, are [skipped and listed](Safetensors::skipped).
 ///
 /// # Errors
-/// [`FileError`] says what is wrong and where. If no tensor can be read, the first unsupported one is an error.
+/// [`FileError`] names the problem and its position. If no tensor can be read, the first unsupported one is an error.
 pub fn read_safetensors(
     path: impl AsRef<Path>,
     limits: &SafetensorsLimits,
@@ -77,10 +77,10 @@ pub fn read_safetensors(
     read_safetensors_from(BufReader::new(file), path, limits)
 }
 
-/// Reads from anywhere. `name` stands for the file in errors.
+/// Reads safetensors from any reader. Errors show `name` as the file.
 ///
 /// # Errors
-/// As [`read_safetensors`].
+/// See [`read_safetensors`].
 pub fn read_safetensors_from(
     mut source: impl Read,
     name: impl AsRef<Path>,
@@ -112,28 +112,28 @@ pub fn read_safetensors_from(
     let mut rest = Vec::new();
     source.take(1).read_to_end(&mut rest).map_err(|error| FileError::io(path, &error))?;
     if !rest.is_empty() {
-        return Err(FileError::malformed(path, offset, "there are bytes behind the last tensor"));
+        return Err(FileError::malformed(path, offset, "there are bytes after the last tensor"));
     }
     let Loaded { arrays, skipped } = collector.finish()?;
     Ok(Safetensors { arrays, metadata, skipped })
 }
 
-/// Reads bytes that nothing needs.
+/// Skips bytes of a source.
 pub(super) fn skip(source: &mut impl Read, bytes: u64) -> io::Result<()> {
     let skipped = io::copy(&mut source.take(bytes), &mut io::sink())?;
     if skipped < bytes { Err(io::Error::from(io::ErrorKind::UnexpectedEof)) } else { Ok(()) }
 }
 
-/// Writes a file's contents. Larger element types come first, so that each tensor is aligned.
+/// Writes safetensors to any writer. Larger element types come first, so that each tensor is aligned.
 ///
 /// # Errors
-/// What `sink` says.
+/// The errors of `sink`.
 pub fn write_safetensors_to(sink: impl Write, contents: &Safetensors) -> io::Result<()> {
     let arrays = contents.arrays.iter().map(|(name, array)| (Cow::from(name), array));
     write_arrays_to(sink, arrays.collect(), &contents.metadata)
 }
 
-/// As [`write_safetensors_to`], for borrowed arrays.
+/// Like [`write_safetensors_to`], for borrowed arrays.
 pub(crate) fn write_arrays_to(
     mut sink: impl Write,
     arrays: BTreeMap<Cow<'_, str>, &Array>,

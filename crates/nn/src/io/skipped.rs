@@ -1,13 +1,13 @@
-//! The arrays of a file, and its members that are no arrays.
+//! The arrays of a file, and its skipped members.
 
 use highwater_tensor::error::{FileError, Skipped};
 
 use super::array::{Array, Arrays};
 
-/// The most members that are listed.
+/// Maximum number of listed members.
 const MAX_LISTED: usize = 10_000;
 
-/// The contents of a file: all arrays that can be read, and the members that were skipped.
+/// The contents of a file: all readable arrays, and the skipped members.
 ///
 /// ```
 /// use highwater::io::{NpyLimits, read_npz};
@@ -27,20 +27,20 @@ const MAX_LISTED: usize = 10_000;
 pub struct Loaded {
     /// The arrays by name.
     pub arrays: Arrays,
-    /// The other members, at most 10,000, in the order of the file.
+    /// The skipped members, at most 10,000, in the order of the file.
     pub skipped: Vec<Skipped>,
 }
 
-/// Collects what a reader reads and skips.
+/// Collects read arrays and skipped members.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     loaded: Loaded,
-    /// Why the first unsupported array was skipped.
+    /// The error of the first unsupported array.
     first: Option<FileError>,
 }
 
 impl Collector {
-    /// Adds an array; `false` if there is one of this name.
+    /// Adds an array; returns `false` if the name exists.
     pub(super) fn add(&mut self, name: String, array: Array) -> bool {
         self.loaded.arrays.insert(name, array).is_none()
     }
@@ -53,7 +53,7 @@ impl Collector {
         }
     }
 
-    /// Skips an array that tensors do not support. Returns any other error.
+    /// Skips an unsupported array. Returns any other error.
     pub(super) fn skip_unsupported(&mut self, name: &str, error: FileError) -> Result<(), FileError> {
         match &error {
             FileError::UnsupportedDType { dtype, .. } => {
@@ -71,13 +71,13 @@ impl Collector {
         Ok(())
     }
 
-    /// Skips an object that a function or class makes.
+    /// Skips an object of a function or class.
     pub(super) fn skip_object(&mut self, name: &str, class: &str, error: FileError) {
         self.skip(name, class, "only tensors are read");
         self.first.get_or_insert(error);
     }
 
-    /// What was read. If there is nothing, the first unsupported member is an error.
+    /// Returns the contents. Without any array, the first unsupported member is an error.
     pub(super) fn finish(self) -> Result<Loaded, FileError> {
         match self.first {
             Some(error) if self.loaded.arrays.is_empty() => Err(error),

@@ -1,8 +1,8 @@
 //! PyTorch's state dicts: the files of `torch.save(net.state_dict(), path)`.
 //!
-//! Such a file is a [zip archive](zip) or, before PyTorch 1.6, a [sequence of pickles](legacy). In both, a pickle describes each
-//! tensor by name, and its elements follow in storages. The pickle is read [without calling anything](Pickle): the few functions
-//! that make tensors are known [here](tensors), and other objects are skipped.
+//! A file is a [zip archive](zip) or, before PyTorch 1.6, a [sequence of pickles](legacy). In both, a pickle describes
+//! each tensor by name, and storages hold the elements. The reader interprets the pickle [without calling
+//! anything](Pickle): it knows the few functions that create [tensors](tensors), and skips other objects.
 
 mod legacy;
 mod tensors;
@@ -26,17 +26,18 @@ use crate::file_kind;
 #[cfg(test)]
 mod tests;
 
-/// Bytes that tensors may always take, however small the file is.
+/// Bytes that tensors may always use, however small the file is.
 const FREE_BYTES: u64 = 16 << 20;
 
-/// Reads the tensors of a state dict that PyTorch wrote, or of dictionaries and lists in it: theirs have the names of both with a dot
-/// between, and items of lists their number.
+/// Reads the tensors of a PyTorch state dict, also from nested dictionaries and lists. Names are joined by dots; list
+/// items have their index as a name.
 ///
-/// Objects that are not tensors, such as a number of epochs or an `argparse.Namespace`, are [skipped and listed](Loaded::skipped) with
-/// their class, a dictionary or list without tensors as one. Signed integers of 8 and 16 bits and unsigned ones of 16 bits become
-/// `i32`, unsigned ones of 32 bits `i64`, and those of 64 bits too if all values are below 2⁶³.
+/// Other objects, such as an epoch number or an `argparse.Namespace`, are [skipped and listed](Loaded::skipped) with
+/// their class. Dictionaries and lists without tensors count as one object. Signed integers of 8 and 16 bits and
+/// unsigned ones of 16 bits become `i32`. Unsigned integers of 32 bits become `i64`, and those of 64 bits too if all
+/// values are below 2⁶³.
 ///
-/// The limits are those of safetensors: for the pickle, the number of tensors, and the bytes of all together.
+/// The limits are those of safetensors: the size of the pickle, the number of tensors, and the bytes of all tensors.
 ///
 /// ```no_run
 /// use highwater::io::{SafetensorsLimits, read_state_dict};
@@ -47,18 +48,19 @@ const FREE_BYTES: u64 = 16 << 20;
 /// ```
 ///
 /// # Errors
-/// [`FileError`] says what is wrong and where; offsets are those in the file inside that is named. A whole model or a TorchScript
-/// archive is refused: save its state dict. If no tensor can be read, the first object or unsupported tensor is an error.
+/// [`FileError`] names the problem and its position; offsets count within the named entry. Whole models and TorchScript
+/// archives are rejected: save the state dict. If no tensor can be read, the first object or unsupported tensor is an
+/// error.
 pub fn read_state_dict(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Loaded, FileError> {
     let path = path.as_ref();
     let mut file = File::open(path).map_err(|error| FileError::io(path, &error))?;
     read(&mut file, path, limits)
 }
 
-/// Reads from anywhere. `name` stands for the file in errors.
+/// Reads a PyTorch state dict from any reader. Errors show `name` as the file.
 ///
 /// # Errors
-/// As [`read_state_dict`].
+/// See [`read_state_dict`].
 pub fn read_state_dict_from(
     mut source: impl Read + Seek,
     name: impl AsRef<Path>,
@@ -67,12 +69,12 @@ pub fn read_state_dict_from(
     read(&mut source, name.as_ref(), limits)
 }
 
-/// Whether a file that begins like this is one that PyTorch wrote, or another zip archive.
+/// Whether a file with these first bytes is a PyTorch file or another zip archive.
 pub(crate) fn is_state_dict(start: &[u8]) -> bool {
     start.starts_with(zip::MAGIC) || is_legacy(start)
 }
 
-/// Whether a file that begins like this is one of `torch.save` before PyTorch 1.6.
+/// Whether a file with these first bytes was written by `torch.save` before PyTorch 1.6.
 fn is_legacy(start: &[u8]) -> bool {
     !start.starts_with(zip::MAGIC) && FileKind::of(start) == Some(FileKind::TorchCheckpoint)
 }
@@ -99,7 +101,7 @@ fn read(source: &mut dyn Source, path: &Path, limits: &SafetensorsLimits) -> Res
     zip::read(source, &reading)
 }
 
-/// A file that is read.
+/// The file that is being read.
 struct Reading<'a> {
     path: &'a Path,
     limits: &'a SafetensorsLimits,
@@ -111,7 +113,7 @@ impl Reading<'_> {
         FileError::malformed(self.path, 0, problem)
     }
 
-    /// The most bytes of all tensors together.
+    /// Returns the maximum number of bytes of all tensors.
     fn tensor_bytes(&self) -> u64 {
         let expanded = self.file_bytes.saturating_mul(self.limits.expansion);
         expanded.max(FREE_BYTES).min(self.limits.data_bytes)
@@ -122,7 +124,7 @@ impl Reading<'_> {
         FileError::TooLarge { path, offset: 0, what, found: found.max(limit.saturating_add(1)), limit }
     }
 
-    /// Reads a pickle, for which `name` stands in errors.
+    /// Reads a pickle; errors show `name`.
     fn pickle(&self, source: impl std::io::BufRead, name: &Path) -> Result<Pickle, FileError> {
         let held = (self.limits.header_bytes.saturating_mul(3) / 2).max(self.file_bytes.saturating_mul(3));
         Pickle::read(source, held).map_err(|TraceError { place, problem }| {
@@ -134,19 +136,19 @@ impl Reading<'_> {
         })
     }
 
-    /// The tensors that a pickle describes, and what it holds besides.
+    /// Returns the tensors that a pickle describes, and collects its other objects.
     fn tensors(&self, pickle: &Pickle, pickle_bytes: u64) -> Result<(ByStorage, Collector), FileError> {
         Tensors::new(pickle, self, pickle_bytes).read()
     }
 }
 
-/// What may still be read, and what may still be made of it.
-struct Left {
+/// The remaining budget for reading and for tensors.
+struct Budget {
     stored: u64,
     made: u64,
 }
 
-impl Left {
+impl Budget {
     fn new(reading: &Reading<'_>) -> Self {
         Self { stored: reading.limits.data_bytes, made: reading.tensor_bytes() }
     }
@@ -175,7 +177,7 @@ impl Left {
                     }
                 }
                 Ok(None) => {
-                    let problem = format!("{name}: its strides lead out of its storage");
+                    let problem = format!("{name}: its strides exceed its storage");
                     return Err(reading.malformed(problem));
                 }
                 Err(error) => collector.skip_unsupported(&name, error)?,

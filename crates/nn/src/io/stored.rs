@@ -1,4 +1,4 @@
-//! Elements as files store them: in either byte order, and some of integer types that tensors do not have.
+//! Elements in files: either byte order, and integer types that tensors do not support.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -11,18 +11,18 @@ use crate::io::{Array, FileError};
 /// The element types of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One that tensors have.
+    /// A type that tensors support.
     Same(DType),
     I8,
     I16,
     U16,
     U32,
-    /// `i64` holds those below 2⁶³: the same bits, and the highest is not set.
+    /// Values below 2⁶³ become `i64` with the same bits.
     U64,
 }
 
-/// Turns the elements of a file, low bytes first, into those of a tensor.
-type Widen = fn(&[u8], &mut [u8]);
+/// Converts little-endian elements of a file to elements of a tensor.
+type Conversion = fn(&[u8], &mut [u8]);
 
 fn each<const FROM: usize, const TO: usize>(
     from: &[u8],
@@ -34,7 +34,7 @@ fn each<const FROM: usize, const TO: usize>(
 }
 
 impl Kind {
-    /// The bytes of one in the file.
+    /// Returns the bytes per element in the file.
     pub(crate) const fn size(self) -> usize {
         match self {
             Self::Same(dtype) => dtype.size(),
@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// What they become: the narrowest type that holds them.
+    /// Returns the tensor's element type: the narrowest one that holds all values.
     pub(crate) const fn dtype(self) -> DType {
         match self {
             Self::Same(dtype) => dtype,
@@ -54,8 +54,8 @@ impl Kind {
         }
     }
 
-    /// How those that become another type do.
-    fn widen(self) -> Option<Widen> {
+    /// Returns the conversion, if the type changes.
+    fn conversion(self) -> Option<Conversion> {
         Some(match self {
             Self::Same(_) | Self::U64 => return None,
             Self::I8 => |from, to| each(from, to, |b| i32::from(i8::from_le_bytes(b)).to_le_bytes()),
@@ -70,27 +70,27 @@ impl Kind {
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) path: &'a Path,
-    /// Where its elements begin.
+    /// The offset of its elements.
     pub(crate) offset: u64,
     pub(crate) name: &'a str,
 }
 
-/// How elements are stored in a file.
+/// The storage order of elements in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) kind: Kind,
     pub(crate) high_byte_first: bool,
-    /// Whether the first axis is the fastest.
+    /// Whether the order is column-major.
     pub(crate) fortran: bool,
 }
 
 impl Stored {
-    /// The order of most files: the low byte first, and the last axis the fastest.
+    /// Returns the order of most files: little-endian and row-major.
     pub(crate) const fn little(kind: Kind) -> Self {
         Self { kind, high_byte_first: false, fortran: false }
     }
 
-    /// Reads the next elements of a source, in the order of the shape. Memory is allocated as they arrive: at most five times the bytes
+    /// Reads the next elements of a source in row-major order. Allocates as they arrive, at most five times the bytes
     /// in the file.
     pub(crate) fn read(
         self,
@@ -109,7 +109,8 @@ impl Stored {
         self.finish(words, shape, place)
     }
 
-    /// Copies the elements that lie in `from` with an offset and strides, in elements. All of them lie there.
+    /// Copies the elements at an offset and strides within `from`, in elements. The caller has checked that all of them
+    /// exist.
     pub(crate) fn gather(
         self,
         from: &[u8],
@@ -122,7 +123,7 @@ impl Stored {
         self.finish(words.map_err(|error| FileError::io(place.path, &error))?, shape, place)
     }
 
-    /// Makes the elements of a file those of a tensor.
+    /// Converts the elements of a file to those of a tensor.
     fn finish(self, mut words: Vec<u64>, shape: Shape, place: Place<'_>) -> Result<Array, FileError> {
         let bytes = shape.elements() * self.kind.size();
         self.swap_bytes(&mut bytemuck::cast_slice_mut(&mut words)[..bytes]);
@@ -137,7 +138,7 @@ impl Stored {
             words = gather(from, self.kind.size(), &shape, 0, &strides).map_err(io_error)?;
         }
         let dtype = self.kind.dtype();
-        if let Some(widen) = self.kind.widen() {
+        if let Some(widen) = self.kind.conversion() {
             let wide_bytes = shape.elements().checked_mul(dtype.size());
             let none = || io::Error::from(io::ErrorKind::OutOfMemory);
             let mut wide = wide_bytes.ok_or_else(none).and_then(zero_words).map_err(io_error)?;
@@ -147,7 +148,7 @@ impl Stored {
         Ok(Array::from_words(dtype, shape, words))
     }
 
-    /// Checks for values that no tensor holds.
+    /// Checks for values that tensors cannot hold.
     fn check(self, bytes: &[u8], shape: &Shape, place: Place<'_>) -> Result<(), FileError> {
         let Place { path, offset, name } = place;
         let at = |position: usize| offset + (position * self.kind.size()) as u64;
@@ -173,21 +174,21 @@ impl Stored {
         Ok(())
     }
 
-    /// Puts the low bytes first.
+    /// Converts the bytes to little-endian.
     fn swap_bytes(self, bytes: &mut [u8]) {
         if self.high_byte_first {
             bytes.chunks_exact_mut(self.kind.size()).for_each(<[u8]>::reverse);
         }
     }
 
-    /// The index, axis by axis, of the element at a position in the file.
+    /// Returns the index of the element at a position in the file.
     fn index_of(self, mut position: usize, shape: &Shape) -> Vec<usize> {
         let mut index = vec![0; shape.rank()];
         let mut take = |axis: usize| {
             index[axis] = position % shape.dims()[axis];
             position /= shape.dims()[axis];
         };
-        // The fastest axis first.
+        // Fastest axis first.
         if self.fortran {
             (0..shape.rank()).for_each(&mut take)
         } else {

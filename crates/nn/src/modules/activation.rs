@@ -23,22 +23,22 @@ macro_rules! activation {
 }
 
 activation! {
-    /// max(x, 0), see [`Tensor::relu`].
+    /// ReLU activation max(x, 0); see [`Tensor::relu`].
     Relu, relu, Some(Activation::Relu)
 }
 activation! {
-    /// x Φ(x), see [`Tensor::gelu`].
+    /// GELU activation x Φ(x); see [`Tensor::gelu`].
     Gelu, gelu, Some(Activation::Gelu)
 }
 activation! {
-    /// tanh x, see [`Tensor::tanh`].
+    /// Hyperbolic tangent; see [`Tensor::tanh`].
     Tanh, tanh, None
 }
 activation! {
-    /// 1 / (1 + e⁻ˣ), see [`Tensor::sigmoid`].
+    /// Sigmoid 1 / (1 + e⁻ˣ); see [`Tensor::sigmoid`].
     Sigmoid, sigmoid, None
 }
 activation! {
-    /// x / (1 + e⁻ˣ), see [`Tensor::silu`].
+    /// SiLU (swish) activation x / (1 + e⁻ˣ); see [`Tensor::silu`].
     Silu, silu, Some(Activation::Silu)
 }

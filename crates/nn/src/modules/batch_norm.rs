@@ -1,4 +1,4 @@
-//! Batch normalisation (Ioffe and Szegedy 2015).
+//! Batch normalization (Ioffe and Szegedy 2015).
 
 use highwater_tensor::{
     DType, Error, Parameter, Place, Result, Rng, Tensor, is_replaying, is_training, no_grad,
@@ -10,18 +10,20 @@ use super::norm::{EPSILON, checked};
 
 const OP: &str = "batch_norm";
 
-/// Each channel of mean 0 and variance 1 over the batch, then scaled and shifted: for rows `[n, channels]`, sequences
-/// `[n, channels, len]`, images `[n, channels, h, w]`, and more axes.
+/// Batch normalization of rows `[n, channels]`, sequences `[n, channels, len]`, images `[n, channels, h, w]` and
+/// tensors with more axes. Brings each channel to mean 0 and variance 1, then scales and shifts it.
 ///
-/// [In training](highwater_tensor::is_training), mean and variance are those of the batch, and running means of both go a tenth of the
-/// way towards them (the variance's being the unbiased one). Under [`no_grad`](highwater_tensor::no_grad), and inside of
-/// [`evaluating`](highwater_tensor::evaluating), the running means take their place and stay as they are: as with
-/// [`Dropout`](super::Dropout), there is no switch. The running means are saved in checkpoints under PyTorch's names, `running_mean` and `running_var`; inside a
-/// [`checkpoint`](highwater_tensor::checkpoint()) they move once. A forward of this layer that fails does not move them; where a later layer's
-/// fails, they have moved, as the batch was seen.
+/// [In training](highwater_tensor::is_training), the layer uses the mean and variance of the batch. It moves the
+/// running means towards them by the momentum 0.1; the running variance is the unbiased one. Under
+/// [`no_grad`](highwater_tensor::no_grad) and inside [`evaluating`](highwater_tensor::evaluating), it uses the running
+/// means and does not change them. As with [`Dropout`](super::Dropout), there is no switch.
 ///
-/// The result has the type of the input, which is one of the floats. Halves are computed with in f32, and rounded once; the running means stay f32
-/// where a model is [converted](Module::convert).
+/// Checkpoints store the running means under PyTorch's names, `running_mean` and `running_var`. Inside a
+/// [`checkpoint`](highwater_tensor::checkpoint()) they move once. If the forward of this layer fails, they do not move.
+/// If a later layer fails, they have moved.
+///
+/// The result has the float type of the input. 16-bit floats are computed in f32 and rounded once. The running means
+/// stay f32 when the model is [converted](Module::convert).
 ///
 /// ```
 /// use highwater::{Device, Tensor, no_grad};
@@ -47,12 +49,12 @@ pub struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// For `channels` channels (`f32`), with ε = 10⁻⁵.
+    /// Creates a batch norm for `channels` channels (`f32`), with ε = 10⁻⁵.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
     pub fn new(place: &impl Place, channels: usize) -> Result<Self> {
-        // Nothing is drawn.
+        // The values are constants.
         let (fans, unused) = (Fans { inputs: channels, outputs: channels }, Rng::new(0));
         let constant = |value| Init::Constant(value).parameter(place, [channels], DType::F32, fans, &unused);
         Ok(Self {
@@ -65,7 +67,7 @@ impl BatchNorm {
         })
     }
 
-    /// The same with another ε, which is 10⁻⁵ unless set.
+    /// Sets ε, which is added to variances; 10⁻⁵ by default.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless it is finite and not negative.
@@ -73,7 +75,7 @@ impl BatchNorm {
         Ok(Self { epsilon: checked(OP, epsilon)?, ..self })
     }
 
-    /// The same whose running means go another share of the way towards those of each batch; 0.1 unless set.
+    /// Sets the momentum: the share by which running means move towards those of each batch; 0.1 by default.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless it is between 0 and 1.
@@ -86,20 +88,20 @@ impl BatchNorm {
         Ok(self)
     }
 
-    /// The running means of means and variances, of shape `[channels]`.
+    /// Returns the running mean and the running variance, each of shape `[channels]`.
     #[must_use]
     pub fn running(&self) -> [Tensor; 2] {
         [self.running_mean.value(), self.running_var.value()]
     }
 
-    /// Each channel by the batch's own mean and variance, which the running means take note of.
-    fn of_batch(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    /// Normalizes by the batch's mean and variance, and updates the running means.
+    fn normalize_by_batch(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
         let count = x.elements() / shape[1].max(1);
         if count < 2 {
             return Err(Error::BadArgument {
                 op: OP,
                 argument: "x",
-                expected: "two values of each channel or more, to learn from",
+                expected: "at least two values per channel in training",
                 got: format!("shape {}", x.shape()),
             });
         }
@@ -111,33 +113,34 @@ impl BatchNorm {
         let scale = variance.add_scalar(self.epsilon)?.rsqrt()?;
         let scale = scale.mul(&self.weight.tensor().reshape(shape)?)?;
         let result = centered.mul(&scale)?.add(&self.bias.tensor().reshape(shape)?)?.to_dtype(dtype)?;
-        // A second run of the same forward, in the backward pass, is not another batch.
+        // A repeated forward of the same batch, in the backward pass, does not count again.
         if !is_replaying() {
             let unbiased = count as f64 / (count - 1) as f64;
-            no_grad(|| self.take_note(&mean.detach(), &variance.detach(), unbiased))?;
+            no_grad(|| self.update_running(&mean.detach(), &variance.detach(), unbiased))?;
         }
         Ok(result)
     }
 
-    /// Moves both running means towards what a batch has, its variance times `unbiased`. All memory is taken before the
-    /// first moves.
-    fn take_note(&self, mean: &Tensor, variance: &Tensor, unbiased: f64) -> Result<()> {
+    /// Moves both running means towards the batch's mean and its variance times `unbiased`. Allocates all memory before
+    /// the first moves.
+    fn update_running(&self, mean: &Tensor, variance: &Tensor, unbiased: f64) -> Result<()> {
         let running = [&self.running_mean, &self.running_var];
-        let moved = [self.towards(running[0], mean, 1.0)?, self.towards(running[1], variance, unbiased)?];
+        let moved =
+            [self.moved_towards(running[0], mean, 1.0)?, self.moved_towards(running[1], variance, unbiased)?];
         running.iter().try_for_each(|running| running.make_unique())?;
         running.iter().zip(&moved).try_for_each(|(running, moved)| running.set(moved))
     }
 
-    /// What a running mean is once it has moved towards `factor` times what the batch has.
-    fn towards(&self, running: &Parameter, of_batch: &Tensor, factor: f64) -> Result<Tensor> {
+    /// Returns a running mean after its move towards `factor` times the batch's value.
+    fn moved_towards(&self, running: &Parameter, of_batch: &Tensor, factor: f64) -> Result<Tensor> {
         let before = running.value();
         let part = of_batch.reshape([of_batch.elements()])?.mul_scalar(self.momentum * factor)?;
         before.mul_scalar(1.0 - self.momentum)?.add(&part)?.to_dtype(before.dtype())
     }
 
-    /// Each channel by the running means.
-    fn of_running(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
-        // A second run of the same forward sees the running means of the first.
+    /// Normalizes by the running means.
+    fn normalize_by_running(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
+        // A repeated forward uses the running means of the first.
         let [mean, variance] =
             [&self.running_mean, &self.running_var].map(|running| running.replayed_value());
         let scale = variance.add_scalar(self.epsilon)?.rsqrt()?.mul(&self.weight.tensor())?;
@@ -150,7 +153,7 @@ impl Module for BatchNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let channels = self.weight.value().elements();
         if x.rank() < 2 {
-            let expected = "two axes or more: batch, channels, places";
+            let expected = "at least two axes: batch, channels, positions";
             return Err(Error::BadRank { op: OP, expected, shape: *x.shape() });
         }
         if x.dims()[1] != channels {
@@ -162,7 +165,7 @@ impl Module for BatchNorm {
         }
         let mut shape = vec![1; x.rank()];
         shape[1] = channels;
-        if is_training() { self.of_batch(x, &shape) } else { self.of_running(x, &shape) }
+        if is_training() { self.normalize_by_batch(x, &shape) } else { self.normalize_by_running(x, &shape) }
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {

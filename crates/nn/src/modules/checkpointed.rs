@@ -1,4 +1,4 @@
-//! Modules that keep their input alone for the backward pass.
+//! Activation checkpointing of modules.
 
 use std::sync::Arc;
 
@@ -6,9 +6,10 @@ use highwater_tensor::{Parameter, Result, Rng, Tensor, checkpoint};
 
 use super::module::Module;
 
-/// A module that runs again in the backward pass instead of keeping its activations: see [`checkpoint`].
+/// Activation checkpointing: runs the module again in the backward pass instead of storing its activations. See
+/// [`checkpoint`].
 ///
-/// Parameters have the paths that they have without.
+/// The paths of the parameters do not change.
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor};
@@ -25,18 +26,18 @@ use super::module::Module;
 /// ```
 #[derive(Debug)]
 pub struct Checkpointed<M> {
-    // The graph holds it too, until backward has passed.
+    // The graph also holds the module until backward has finished.
     module: Arc<M>,
 }
 
 impl<M: Module + 'static> Checkpointed<M> {
-    /// The module, checkpointed.
+    /// Wraps a module.
     #[must_use]
     pub fn new(module: M) -> Self {
         Self { module: Arc::new(module) }
     }
 
-    /// The module itself.
+    /// Returns the wrapped module.
     #[must_use]
     pub fn get(&self) -> &M {
         &self.module

@@ -1,11 +1,11 @@
-//! Convolutional layers.
+//! Convolution and pooling layers.
 
 use highwater_tensor::{Conv2dOptions, DType, Error, Parameter, Place, Pool2dOptions, Result, Rng, Tensor};
 
 use super::init::{Fans, Init};
 use super::module::Module;
 
-/// Checks that windows are not empty.
+/// Checks that no window size is 0.
 fn check_size(op: &'static str, size: &[usize]) -> Result<()> {
     if size.contains(&0) {
         let got = format!("{size:?}");
@@ -14,7 +14,7 @@ fn check_size(op: &'static str, size: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that groups divide the channels.
+/// Checks that the groups divide the channels.
 fn check_groups(op: &'static str, groups: usize, [inputs, outputs]: [usize; 2]) -> Result<()> {
     if groups == 0 || inputs % groups != 0 || outputs % groups != 0 {
         return Err(Error::BadArgument {
@@ -27,8 +27,8 @@ fn check_groups(op: &'static str, groups: usize, [inputs, outputs]: [usize; 2]) 
     Ok(())
 }
 
-/// Makes the parameters of a layer from `inputs` to `outputs` channels: weights of this shape by Kaiming's rule for ReLU, and
-/// a bias of 0.
+/// Creates the parameters of a layer from `inputs` to `outputs` channels: weights of this shape with Kaiming
+/// initialization for ReLU, and a bias of 0.
 fn parameters(
     place: &impl Place,
     shape: &[usize],
@@ -45,7 +45,7 @@ fn parameters(
     Ok((weight, Init::Zeros.parameter(place, [outputs], DType::F32, fans, rng)?))
 }
 
-/// Adds the bias of each channel, if there is one, in place. `places` is the number of axes after the channels.
+/// Adds the optional bias of each channel in place. `places` is the number of axes after the channels.
 fn with_bias(y: Tensor, bias: Option<&Parameter>, places: usize) -> Result<Tensor> {
     let Some(bias) = bias.map(Parameter::tensor) else { return Ok(y) };
     let mut shape = vec![1; places + 1];
@@ -70,12 +70,12 @@ macro_rules! conv_layer {
         }
 
         impl $name {
-            /// A layer in `f32` from `inputs` to `outputs` channels, with windows of `size`. Weights start by Kaiming's rule for
-            /// ReLU, the bias starts as 0.
+            /// Creates a layer in `f32` from `inputs` to `outputs` channels, with windows of `size`. The weight has
+            /// Kaiming initialization for ReLU, and the bias is 0.
             ///
             /// # Errors
-            /// [`Error::BadArgument`] unless the groups divide both numbers of channels, and for options that no forward accepts
-            /// and a size of 0; [`Error::Allocation`] if there is no memory.
+            /// [`Error::BadArgument`] unless the groups divide both numbers of channels, for options that no forward
+            /// accepts, and for a size of 0; [`Error::Allocation`] if there is no memory.
             pub fn new(
                 place: &impl Place,
                 inputs: usize,
@@ -100,13 +100,13 @@ macro_rules! conv_layer {
                 Self { bias: None, ..self }
             }
 
-            /// The weight.
+            /// Returns the weight.
             #[must_use]
             pub const fn weight(&self) -> &Parameter {
                 &self.weight
             }
 
-            /// The bias, of shape `[outputs]`, if there is one.
+            /// Returns the bias, of shape `[outputs]`, if the layer has one.
             #[must_use]
             pub const fn bias(&self) -> Option<&Parameter> {
                 self.bias.as_ref()
@@ -129,7 +129,7 @@ macro_rules! conv_layer {
 }
 
 conv_layer! {
-    /// A convolution of images `[n, channels, h, w]`, with a filter and a bias for each output channel.
+    /// 2D convolution layer for images `[n, channels, h, w]`, with a filter and a bias for each output channel.
     ///
     /// ```
     /// use highwater::{Conv2dOptions, Device, Rng, Tensor};
@@ -146,12 +146,13 @@ conv_layer! {
     /// ```
     ///
     /// The weight has the shape `[outputs, inputs / groups, height, width]`.
-    Conv2d: conv2d, plain, 2, [usize; 2],
+    Conv2d: conv2d, for_conv2d, 2, [usize; 2],
     |inputs, outputs, groups, size| [outputs, inputs / groups, size[0], size[1]]
 }
 
 conv_layer! {
-    /// A convolution of sequences `[n, channels, len]`: see [`Tensor::conv1d`]. Of the options, the second of each pair counts.
+    /// 1D convolution layer for sequences `[n, channels, len]`: see [`Tensor::conv1d`]. It uses the second element of
+    /// each pair in the options.
     ///
     /// ```
     /// use highwater::{Conv2dOptions, Device, Rng, Tensor};
@@ -164,12 +165,12 @@ conv_layer! {
     /// ```
     ///
     /// The weight has the shape `[outputs, inputs / groups, len]`.
-    Conv1d: conv1d, along_rows, 1, usize,
+    Conv1d: conv1d, for_conv1d, 1, usize,
     |inputs, outputs, groups, size| [outputs, inputs / groups, size]
 }
 
 conv_layer! {
-    /// The transpose of a convolution, from small images to larger ones: see [`Tensor::conv_transpose2d`].
+    /// Transposed 2D convolution layer, from small images to larger ones: see [`Tensor::conv_transpose2d`].
     ///
     /// ```
     /// use highwater::{Conv2dOptions, Device, Rng, Tensor};
@@ -182,7 +183,7 @@ conv_layer! {
     /// ```
     ///
     /// The weight has the shape `[inputs, outputs / groups, height, width]`.
-    ConvTranspose2d: conv_transpose2d, transposed, 2, [usize; 2],
+    ConvTranspose2d: conv_transpose2d, for_conv_transpose2d, 2, [usize; 2],
     |inputs, outputs, groups, size| [inputs, outputs / groups, size[0], size[1]]
 }
 
@@ -194,7 +195,7 @@ macro_rules! pool_layer {
         pub struct $name(Pool2dOptions);
 
         impl $name {
-            /// A layer with the windows of `options`. A number alone is the size of square windows side by side.
+            /// Creates a layer with the windows of `options`. A number is the size of square windows without overlap.
             ///
             /// # Errors
             /// [`Error::BadArgument`] for sizes and strides of 0, and for padding of more than half the size.
@@ -214,7 +215,7 @@ macro_rules! pool_layer {
 }
 
 pool_layer! {
-    /// The largest element of each window, see [`Tensor::max_pool2d`].
+    /// 2D max pooling layer; see [`Tensor::max_pool2d`].
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -228,11 +229,11 @@ pool_layer! {
 }
 
 pool_layer! {
-    /// The mean of each window, see [`Tensor::avg_pool2d`].
+    /// 2D average pooling layer; see [`Tensor::avg_pool2d`].
     AvgPool2d, avg_pool2d
 }
 
-/// All axes but the first become one: from images to what a linear layer takes.
+/// Flattens all axes but the first into one: from images to the input of a linear layer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flatten;
 

@@ -1,14 +1,16 @@
-//! Dropout (Srivastava et al. 2014), in its inverted form.
+//! Inverted dropout (Srivastava et al. 2014).
 
 use highwater_tensor::{Error, Result, Rng, Tensor, is_training};
 
 use super::module::Module;
 use super::unchanged;
 
-/// Sets each element to zero with probability `p` and divides the others by `1 - p`, so that the mean stays.
+/// Dropout layer: sets each element to zero with probability `p` and divides the others by `1 - p`, which preserves the
+/// mean.
 ///
-/// It acts only [in training](highwater_tensor::is_training): a model is trained outside of [`no_grad`](highwater_tensor::no_grad) and used
-/// inside of it, or inside of [`evaluating`](highwater_tensor::evaluating) where gradients are asked for, and needs no switch of its own.
+/// It acts only [in training](highwater_tensor::is_training), and has no switch of its own. Train a model outside of
+/// [`no_grad`](highwater_tensor::no_grad), and use it inside. To compute gradients without dropout, use
+/// [`evaluating`](highwater_tensor::evaluating).
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor, no_grad};
@@ -26,7 +28,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Drops with probability `p`, at places that `rng` decides.
+    /// Creates a dropout layer with probability `p`, which draws from `rng`.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless 0 ≤ p < 1.
@@ -42,7 +44,7 @@ impl Dropout {
         Ok(Self { p, rng })
     }
 
-    /// With which probability to drop now, and from where to draw: `None` if nothing is dropped.
+    /// Returns the probability and the generator; `None` if the layer currently drops nothing.
     pub(super) fn acting(&self) -> Option<(f64, &Rng)> {
         (is_training() && self.p > 0.0).then_some((self.p, &self.rng))
     }

@@ -1,4 +1,4 @@
-//! Initial values of parameters.
+//! Initialization of parameters.
 
 use bfc_core::Category;
 use highwater_tensor::{
@@ -7,39 +7,39 @@ use highwater_tensor::{
     backend::{Compare, Distribution, Kernel, RandomKey, Unary},
 };
 
-/// The op that the memory of a new parameter is charged to.
+/// The op to which the memory of a new parameter is charged.
 const OP: &str = "init";
 
-/// How initial values are drawn.
+/// Initialization method of a parameter.
 ///
-/// Xavier's (Glorot and Bengio 2010) keep the variance of values and gradients through layers without a bend, or with
-/// tanh; Kaiming's (He et al. 2015) keep it through layers that are followed by ReLU.
+/// Xavier initialization (Glorot and Bengio 2010) preserves the variance of values and gradients in linear layers, also
+/// with tanh. Kaiming initialization (He et al. 2015) preserves it in layers followed by ReLU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Init {
-    /// All zero.
+    /// All zeros.
     Zeros,
-    /// All the same.
+    /// A constant.
     Constant(f64),
     /// Uniform in [low, high).
     Uniform {
-        /// The least value.
+        /// The lower bound.
         low: f64,
-        /// The bound above.
+        /// The upper bound (exclusive).
         high: f64,
     },
-    /// Normal.
+    /// Normal distribution.
     Normal {
         /// The mean.
         mean: f64,
         /// The standard deviation.
         std: f64,
     },
-    /// Normal, drawn anew where it is more than two deviations away from the mean, as for vision transformers.
+    /// Normal distribution, redrawn beyond two standard deviations from the mean, as for vision transformers.
     TruncatedNormal {
         /// The mean.
         mean: f64,
-        /// The standard deviation of the normal distribution that is cut.
+        /// The standard deviation before the truncation.
         std: f64,
     },
     /// Uniform with variance 2 / (inputs + outputs).
@@ -52,21 +52,21 @@ pub enum Init {
     KaimingNormal,
 }
 
-/// How many numbers each output is computed from, and how many outputs each input goes into.
+/// Fan-in and fan-out of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fans {
-    /// Inputs of each output.
+    /// Number of inputs of each output.
     pub inputs: usize,
-    /// Outputs of each input.
+    /// Number of outputs of each input.
     pub outputs: usize,
 }
 
 impl Init {
-    /// A parameter with initial values, in memory that counts as a parameter's from the start.
+    /// Creates a parameter with initial values. Its memory has the category parameter from the start.
     ///
     /// # Errors
-    /// [`Error::Allocation`] if there is no memory, [`Error::UnsupportedDType`] unless `dtype` is a floating-point
-    /// type, [`Error::BadArgument`] for values, bounds and deviations that are none.
+    /// [`Error::Allocation`] if there is no memory, [`Error::UnsupportedDType`] unless `dtype` is a float type,
+    /// [`Error::BadArgument`] for invalid constants, bounds and deviations.
     pub fn parameter(
         self,
         place: &impl Place,
@@ -80,7 +80,7 @@ impl Init {
         }
         let shape = shape.into_shape().map_err(|error| error.in_op(OP))?;
         let (fill, device) = (self.fill(fans)?, place.device());
-        device.log_placement(OP, PlacementReason::Asked);
+        device.log_placement(OP, PlacementReason::Requested);
         let ctx = OpContext::create(OP, device, place.memory()?, Category::Parameter);
         let mut values = ctx.output(&shape, dtype)?;
         match fill {
@@ -97,7 +97,7 @@ impl Init {
         Parameter::new(values.finish())
     }
 
-    /// What to fill with, checked.
+    /// Checks the arguments and returns the distribution.
     fn fill(self, fans: Fans) -> Result<Fill> {
         let uniform = |variance: f64| {
             let bound = (3.0 * variance).sqrt();
@@ -138,18 +138,19 @@ impl Init {
     }
 }
 
-/// What parameters are filled with.
+/// A checked distribution.
 enum Fill {
     Constant(f64),
     Random(Distribution),
     Truncated { mean: f64, std: f64 },
 }
 
-/// How often what is too far away is drawn anew. One in 22 numbers is, so that after so many times one in 10¹³ is left,
-/// which then becomes the bound.
+/// Number of redraws. A draw lies beyond the bounds with probability 1/22, so after this many redraws 1 in 10¹³
+/// remains. It is then clamped.
 const ROUNDS: usize = 10;
 
-/// A normal distribution without what is more than two deviations away. The same memory is taken whatever is drawn.
+/// Fills with a normal distribution truncated at two standard deviations. The memory requests do not depend on the
+/// drawn values.
 fn fill_truncated(
     ctx: &OpContext<'_>,
     out: &mut Buffer,
@@ -182,12 +183,12 @@ fn fill_truncated(
 }
 
 impl Fans {
-    /// Xavier's variance. Layers without inputs have no weights to draw; counting one keeps the formula finite.
+    /// Returns Xavier's variance. Counts at least one input plus output, so that the formula stays finite.
     fn xavier(self) -> f64 {
         2.0 / self.inputs.saturating_add(self.outputs).max(1) as f64
     }
 
-    /// Kaiming's variance, for ReLU.
+    /// Returns Kaiming's variance for ReLU.
     fn kaiming(self) -> f64 {
         2.0 / self.inputs.max(1) as f64
     }

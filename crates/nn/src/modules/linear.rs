@@ -5,11 +5,10 @@ use highwater_tensor::{Activation, DType, Error, Parameter, Place, Result, Rng, 
 use super::init::{Fans, Init};
 use super::module::Module;
 
-/// y = x·W + b, for x of shape `[.., inputs]`.
+/// Linear (fully connected) layer: y = x·W + b, for x of shape `[.., inputs]`.
 ///
-/// W has the shape `[inputs, outputs]`, so that forward multiplies the two matrices as they lie; backward needs their
-/// transposes, which are views. (PyTorch keeps `[outputs, inputs]`: see
-/// [`Checkpoint`](crate::checkpoint::Checkpoint#from-pytorch).)
+/// W has the shape `[inputs, outputs]`, so forward multiplies without a transpose; backward uses transposed views.
+/// PyTorch stores `[outputs, inputs]`: see [`Checkpoint`](crate::checkpoint::Checkpoint#from-pytorch).
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor};
@@ -27,26 +26,26 @@ pub struct Linear {
     activation: Option<Activation>,
 }
 
-/// What a linear layer shall be like.
+/// Options of a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearOptions {
-    /// How W starts.
+    /// Initialization of W.
     pub weight: Init,
-    /// How b starts; `None` for a layer without b.
+    /// Initialization of b; `None` for a layer without a bias.
     pub bias: Option<Init>,
     /// The element type, `f32` or `f64`.
     pub dtype: DType,
 }
 
 impl Default for LinearOptions {
-    /// W as Kaiming for ReLU, b zero, all in `f32`.
+    /// Kaiming initialization for W, zeros for b, all in `f32`.
     fn default() -> Self {
         Self { weight: Init::KaimingUniform, bias: Some(Init::Zeros), dtype: DType::F32 }
     }
 }
 
 impl Linear {
-    /// A layer with the default [`LinearOptions`].
+    /// Creates a layer with the default [`LinearOptions`].
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
@@ -54,10 +53,10 @@ impl Linear {
         Self::with_options(place, inputs, outputs, LinearOptions::default(), rng)
     }
 
-    /// A layer made to measure.
+    /// Creates a layer with options.
     ///
     /// # Errors
-    /// As [`Init::parameter`].
+    /// See [`Init::parameter`].
     pub fn with_options(
         place: &impl Place,
         inputs: usize,
@@ -74,11 +73,11 @@ impl Linear {
         Ok(Self { weight, bias, activation: None })
     }
 
-    /// A layer of parameters that exist already, as where two layers share them.
+    /// Creates a layer from existing parameters, for example to share them between two layers.
     ///
     /// # Errors
-    /// [`Error::BadRank`] unless `weight` is a matrix and `bias` a vector, [`Error::ShapeMismatch`] unless they have
-    /// the same number of outputs.
+    /// [`Error::BadRank`] unless `weight` has two axes and `bias` one, [`Error::ShapeMismatch`] unless both have the
+    /// same number of outputs.
     pub fn from_parameters(weight: Parameter, bias: Option<Parameter>) -> Result<Self> {
         const OP: &str = "linear";
         let matrix = *weight.tensor().shape();
@@ -97,8 +96,8 @@ impl Linear {
         Ok(Self { weight, bias, activation: None })
     }
 
-    /// The layer with an activation: y = f(x·W + b), as [`Tensor::linear_activation`] computes it. It takes the place of a module
-    /// after the layer, and the memory of the sums in between where no gradient needs them.
+    /// Fuses an activation into the layer: y = f(x·W + b), as [`Tensor::linear_activation`] computes it. This saves the
+    /// memory of x·W + b if no gradient needs it.
     ///
     /// ```
     /// use highwater::{Activation, Device, Rng, Tensor};
@@ -114,18 +113,18 @@ impl Linear {
         Self { activation: Some(activation), ..self }
     }
 
-    /// The same layer without b.
+    /// Removes the bias.
     pub(super) fn without_bias(self) -> Self {
         Self { bias: None, ..self }
     }
 
-    /// W, of shape `[inputs, outputs]`.
+    /// Returns W, of shape `[inputs, outputs]`.
     #[must_use]
     pub const fn weight(&self) -> &Parameter {
         &self.weight
     }
 
-    /// b, of shape `[outputs]`.
+    /// Returns b, of shape `[outputs]`, if the layer has one.
     #[must_use]
     pub const fn bias(&self) -> Option<&Parameter> {
         self.bias.as_ref()

@@ -1,7 +1,7 @@
-//! Modules: functions with parameters, and what they are built from.
+//! Modules (layers) and their building blocks.
 //!
-//! A [`Module`] maps a tensor to a tensor and can name its [`Parameter`]s. Names form paths, and the memory accounts
-//! use the same paths: the parameter `fc1.weight` is held in the scope `fc1`, where the ops of that layer ran too.
+//! A [`Module`] maps a tensor to a tensor and lists its [`Parameter`]s by path. The memory accounts use the same paths:
+//! the scope `fc1` holds the parameter `fc1.weight` and the ops of that layer.
 
 mod activation;
 mod batch_norm;
@@ -35,8 +35,8 @@ pub use transformer::{Embedding, MultiHeadAttention, TransformerBlock};
 pub use highwater_tensor::Parameter;
 use highwater_tensor::{Tensor, is_recording};
 
-/// The result of a module that does nothing. As with other ops' results, no gradient flows through it if it is computed while
-/// recording is paused.
+/// Returns the result of a module that does nothing. As with all ops, no gradient flows through it while recording is
+/// paused.
 fn unchanged(x: &Tensor) -> Tensor {
     if is_recording() { x.clone() } else { x.detach() }
 }

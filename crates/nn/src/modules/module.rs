@@ -1,4 +1,4 @@
-//! The trait of everything that has parameters and a forward.
+//! The trait `Module`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::fmt;
 use highwater_tensor::{Activation, DType, Parameter, Result, Rng, Tensor};
 use highwater_tracking::module;
 
-/// A function with parameters.
+/// A module: a function of a tensor with parameters, such as a layer or a network.
 ///
-/// A module made of modules takes each child in by [`named`](Self::named), calls it by
-/// [`forward_as`](Self::forward_as) and lists it by [`visit_as`](Self::visit_as), all with one name: so parameters and
-/// memory accounts bear the same paths. [`Sequential`](super::Sequential) does this by itself, and
-/// [`visit_parts!`](crate::visit_parts) lists all children, with their buffers and sources of randomness, in one line.
+/// A module of modules gives each child a name in three calls: [`named`](Self::named) when it is built,
+/// [`forward_as`](Self::forward_as) to call it, and [`visit_as`](Self::visit_as) to list its parameters. Parameters and
+/// memory accounts then have the same paths. [`Sequential`](super::Sequential) does this automatically.
+/// [`visit_parts!`](crate::visit_parts) lists all children, with their buffers and random generators, in one line.
 ///
 /// ```
 /// use highwater::{Device, Result, Rng, Tensor};
@@ -40,44 +40,45 @@ use highwater_tracking::module;
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub trait Module: fmt::Debug + Send + Sync {
-    /// The function's value at `x`.
+    /// Computes the module's output for `x`.
     ///
     /// # Errors
-    /// What the ops inside say, for instance that a shape does not fit.
+    /// The errors of the ops inside, for example for a shape that does not match.
     fn forward(&self, x: &Tensor) -> Result<Tensor>;
 
-    /// The activation that this module is, if it is one and nothing else: a module before it may compute it along with itself.
+    /// Returns the activation that this module consists of, if any. The preceding module may then fuse it.
     fn as_activation(&self) -> Option<Activation> {
         None
     }
 
-    /// [`forward`](Self::forward) and an activation of its result in one op, for [`Sequential`](super::Sequential); `None`, and nothing
-    /// done, from modules that have no such op.
+    /// Computes [`forward`](Self::forward) and an activation in one op, for [`Sequential`](super::Sequential). Modules
+    /// without such an op return `None` and do nothing.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward).
+    /// See [`forward`](Self::forward).
     fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
         let _ = (x, activation);
         None
     }
 
-    /// Shows each parameter, with its path in this module, always in the same order.
+    /// Visits each parameter with its path in this module, always in the same order.
     fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
         let _ = visitor;
     }
 
-    /// Shows each tensor that changes with training without being trained, as running means, with its path: a checkpoint
-    /// keeps them beside the parameters.
+    /// Visits each buffer with its path: tensors that training changes without gradients, such as running means.
+    /// Checkpoints store them with the parameters.
     fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
         let _ = visitor;
     }
 
-    /// Shows each source of randomness that a forward draws from, with its path: a checkpoint keeps their states.
+    /// Visits each random generator of the forward pass with its path. Checkpoints store their states.
     fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
         let _ = visitor;
     }
 
-    /// Converts all parameters to another floating-point type; before an optimiser is made, as its state is made for a type.
+    /// Converts all parameters to another float type. Convert before you create an optimizer, because its state depends
+    /// on the type.
     ///
     /// ```
     /// use highwater::{DType, Device, Rng, Tensor};
@@ -90,7 +91,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// ```
     ///
     /// # Errors
-    /// As [`Parameter::convert`], where the parameters before the one that failed are converted.
+    /// See [`Parameter::convert`]. The parameters before the failed one are converted.
     fn convert(&self, dtype: DType) -> Result<()> {
         let mut result = Ok(());
         self.visit(&mut |path, parameter| {
@@ -102,11 +103,12 @@ pub trait Module: fmt::Debug + Send + Sync {
         result
     }
 
-    /// [Freezes](Parameter::freeze) all parameters: this part of a network stays as it is while others are trained, and the backward pass
-    /// goes through it without computing gradients of it.
+    /// [Freezes](Parameter::freeze) all parameters: training does not change them, and the backward pass computes no
+    /// gradients for them.
     ///
-    /// Running means are no parameters: in training they move. Where they shall stay too, and dropout shall not act, run the module inside
-    /// [`evaluating`](highwater_tensor::evaluating). An optimiser keeps state for all parameters that it is made for: give it those that are trained.
+    /// Running means are buffers and still move in training. To keep them and to disable dropout, run the module inside
+    /// [`evaluating`](highwater_tensor::evaluating). An optimizer allocates state for all parameters that it gets, so
+    /// give it only the trainable ones.
     ///
     /// ```
     /// use highwater::{Device, Rng, Tensor};
@@ -127,37 +129,37 @@ pub trait Module: fmt::Debug + Send + Sync {
         self.visit(&mut |_, parameter| parameter.freeze());
     }
 
-    /// Trains all parameters again: the opposite of [`freeze`](Self::freeze).
+    /// Unfreezes all parameters: the opposite of [`freeze`](Self::freeze).
     fn unfreeze(&self) {
         self.visit(&mut |_, parameter| parameter.unfreeze());
     }
 
-    /// [`forward`](Self::forward) inside the scope `name`: for the children of a module.
+    /// Calls [`forward`](Self::forward) inside the scope `name`, for the children of a module.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward).
+    /// See [`forward`](Self::forward).
     fn forward_as(&self, name: &str, x: &Tensor) -> Result<Tensor> {
         let _scope = module(name);
         self.forward(x)
     }
 
-    /// [`visit`](Self::visit) with `name` before each path: for the children of a module.
+    /// Calls [`visit`](Self::visit) with `name` before each path, for the children of a module.
     fn visit_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
         self.visit(&mut |path, parameter| visitor(&format!("{name}.{path}"), parameter));
     }
 
-    /// [`visit_buffers`](Self::visit_buffers) with `name` before each path: for the children of a module.
+    /// Calls [`visit_buffers`](Self::visit_buffers) with `name` before each path, for the children of a module.
     fn visit_buffers_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
         self.visit_buffers(&mut |path, buffer| visitor(&format!("{name}.{path}"), buffer));
     }
 
-    /// [`visit_rngs`](Self::visit_rngs) with `name` before each path: for the children of a module.
+    /// Calls [`visit_rngs`](Self::visit_rngs) with `name` before each path, for the children of a module.
     fn visit_rngs_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
         self.visit_rngs(&mut |path, rng| visitor(&format!("{name}.{path}"), rng));
     }
 
-    /// The same module with the memory of its parameters charged to the scope `name`, where
-    /// [`forward_as`](Self::forward_as) runs its ops: for the children of a module, as they are put in.
+    /// Charges the memory of the module's parameters to the scope `name`, in which [`forward_as`](Self::forward_as)
+    /// runs its ops. For the children of a module, when it is built.
     #[must_use]
     fn named(self, name: &str) -> Self
     where
@@ -168,8 +170,8 @@ pub trait Module: fmt::Debug + Send + Sync {
         self
     }
 
-    /// Charges the memory of the parameters and buffers to the scope that this thread is in, and to the scopes of their paths
-    /// below it. [`named`](Self::named) does this in the scope of a name.
+    /// Charges the memory of the parameters and buffers to this thread's current scope, and to scopes below it for
+    /// their paths. [`named`](Self::named) calls this inside the scope of a name.
     fn charge_memory(&self) {
         let mut charge = |path: &str, parameter: &Parameter| {
             let _scope = module(path.rsplit_once('.').map_or("", |(layer, _)| layer));
@@ -179,21 +181,21 @@ pub trait Module: fmt::Debug + Send + Sync {
         self.visit_buffers(&mut charge);
     }
 
-    /// All that [`visit_buffers`](Self::visit_buffers) shows, with their paths.
+    /// Returns all buffers with their paths.
     fn buffers(&self) -> Vec<(String, Parameter)> {
         let mut buffers = Vec::new();
         self.visit_buffers(&mut |path, buffer| buffers.push((path.to_owned(), buffer.clone())));
         buffers
     }
 
-    /// All parameters with their paths. One that is used in two places is there twice.
+    /// Returns all parameters with their paths. A shared parameter occurs once per use.
     fn parameters(&self) -> Vec<(String, Parameter)> {
         let mut parameters = Vec::new();
         self.visit(&mut |path, parameter| parameters.push((path.to_owned(), parameter.clone())));
         parameters
     }
 
-    /// How many numbers are trained. A parameter that is used in two places counts once.
+    /// Returns the number of trainable values. A shared parameter counts once.
     fn parameter_count(&self) -> usize {
         let mut seen: HashMap<usize, Parameter> = HashMap::new();
         self.visit(&mut |_, parameter| {
@@ -203,7 +205,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     }
 }
 
-/// What is in a box is no other for it: fields may be of type `Box<dyn Module>`.
+/// Forwards to the boxed module, so that fields may have the type `Box<dyn Module>`.
 impl<M: Module + ?Sized> Module for Box<M> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         (**self).forward(x)

@@ -1,7 +1,7 @@
-//! The names of the layers of a sequence: each path names one parameter, buffer or source of randomness.
+//! The names of the layers in a `Sequential`: each path names one parameter, buffer or random generator.
 //!
-//! Two layers can share a path only if one name continues the other after a dot: `b.weight` in layer `a`, and `weight` in layer
-//! `a.b`. So most names are decided without a visit to any layer, and a sequence is built in linear time.
+//! Two layers can share a path only if one name continues the other after a dot: `b.weight` in layer `a`, and `weight`
+//! in layer `a.b`. So most names need no visit to any layer, and building a sequence takes linear time.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,45 +12,45 @@ use super::module::Module;
 /// The layers of a sequence, with their names.
 type Layers = [(ModuleName, Box<dyn Module>)];
 
-/// See the module's text.
+/// The used names of a sequence.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// The names of layers.
-    taken: HashMap<String, Taken>,
-    /// All parts of these names that end before a dot.
+    /// The layers by name.
+    taken: HashMap<String, UsedName>,
+    /// All prefixes of these names that end before a dot.
     prefixes: HashSet<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Taken {
-    /// The number of the layer.
+struct UsedName {
+    /// The index of the layer.
     layer: usize,
-    /// The names with smaller numbers behind this one, from 2 on, are taken.
+    /// The next number to try as a suffix of this name, from 2 on.
     next: usize,
 }
 
 impl Names {
-    /// Takes a name for the layer that comes next: the given one, or the first free one with a number behind it.
+    /// Reserves a name for the next layer: the given name, or the first unused one with a number appended.
     pub(super) fn take(&mut self, name: &str, module: &dyn Module, layers: &Layers) -> String {
-        // Scopes leave empty parts out; so do paths.
+        // Scopes and paths omit empty parts.
         let parts: Vec<&str> = name.split('.').filter(|part| !part.is_empty()).collect();
         let name = if parts.is_empty() { "layer".to_owned() } else { parts.join(".") };
         let name = self.free(name, module, layers);
         for (dot, _) in name.match_indices('.') {
             self.prefixes.insert(name[..dot].to_owned());
         }
-        self.taken.insert(name.clone(), Taken { layer: layers.len(), next: 2 });
+        self.taken.insert(name.clone(), UsedName { layer: layers.len(), next: 2 });
         name
     }
 
-    /// The name itself or the first free one with a number behind it.
+    /// Returns the name itself, or the first unused one with a number appended.
     fn free(&mut self, name: String, module: &dyn Module, layers: &Layers) -> String {
         if self.is_free(&name, module, layers) {
             return name;
         }
         let first = self.taken.get(&name).map_or(2, |taken| taken.next);
         let mut all_taken = true;
-        // Each layer and each path takes at most one candidate.
+        // Each layer and each path excludes at most one candidate.
         for number in first.. {
             let candidate = format!("{name}{number}");
             if self.is_free(&candidate, module, layers) {
@@ -91,7 +91,7 @@ impl Names {
     }
 }
 
-/// Shows the paths of all parameters, buffers and sources of randomness of a layer with this name.
+/// Visits the paths of all parameters, buffers and random generators of a layer with this name.
 fn visit_paths(module: &dyn Module, name: &str, show: &mut dyn FnMut(&str)) {
     module.visit_as(name, &mut |path, _| show(path));
     module.visit_buffers_as(name, &mut |path, _| show(path));

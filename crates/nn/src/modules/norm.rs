@@ -1,14 +1,14 @@
-//! Normalisation layers.
+//! Normalization layers.
 
 use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
 
 use super::init::{Fans, Init};
 use super::module::Module;
 
-/// What is added to variances, so that nothing is divided by 0, unless set.
+/// The default ε, which is added to variances to prevent a division by 0.
 pub(super) const EPSILON: f64 = 1e-5;
 
-/// Passes ε on.
+/// Returns ε if it is valid.
 ///
 /// # Errors
 /// [`Error::BadArgument`] unless it is finite and not negative.
@@ -20,14 +20,14 @@ pub(super) fn checked(op: &'static str, epsilon: f64) -> Result<f64> {
     Err(Error::BadArgument { op, argument, expected, got })
 }
 
-/// A parameter of one value.
+/// Creates a parameter with one value everywhere.
 fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
-    // Nothing is drawn.
+    // The value is a constant.
     let (fans, unused) = (Fans { inputs: size, outputs: size }, Rng::new(0));
     Init::Constant(value).parameter(place, [size], DType::F32, fans, &unused)
 }
 
-/// Rows of mean 0 and variance 1, then scaled and shifted: see [`Tensor::layer_norm`].
+/// Layer normalization over the last axis; see [`Tensor::layer_norm`].
 ///
 /// ```
 /// use highwater::{Device, Tensor};
@@ -46,7 +46,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// For rows of `width` numbers (`f32`), with ε = 10⁻⁵.
+    /// Creates a layer for rows of `width` values (`f32`), with ε = 10⁻⁵.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
@@ -55,7 +55,7 @@ impl LayerNorm {
         Ok(Self { weight, bias, epsilon: EPSILON })
     }
 
-    /// The same with another ε, which is 10⁻⁵ unless set: models of other libraries are made with 10⁻⁶ or 10⁻¹², too.
+    /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless it is finite and not negative.
@@ -75,7 +75,7 @@ impl Module for LayerNorm {
     }
 }
 
-/// Rows of mean square 1, then scaled: see [`Tensor::rms_norm`].
+/// RMS normalization over the last axis; see [`Tensor::rms_norm`].
 #[derive(Debug)]
 pub struct RmsNorm {
     weight: Parameter,
@@ -83,7 +83,7 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// For rows of `width` numbers (`f32`), with ε = 10⁻⁵.
+    /// Creates a layer for rows of `width` values (`f32`), with ε = 10⁻⁵.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
@@ -91,7 +91,7 @@ impl RmsNorm {
         Ok(Self { weight: constant(place, width, 1.0)?, epsilon: EPSILON })
     }
 
-    /// The same with another ε, which is 10⁻⁵ unless set: models of other libraries are made with 10⁻⁶ or 10⁻¹², too.
+    /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless it is finite and not negative.
@@ -110,7 +110,7 @@ impl Module for RmsNorm {
     }
 }
 
-/// Groups of channels of mean 0 and variance 1, then each channel scaled and shifted: see [`Tensor::group_norm`].
+/// Group normalization of the channels; see [`Tensor::group_norm`].
 #[derive(Debug)]
 pub struct GroupNorm {
     groups: usize,
@@ -120,7 +120,7 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    /// For `channels` channels (`f32`) in so many groups, with ε = 10⁻⁵.
+    /// Creates a layer for `channels` channels (`f32`) in `groups` groups, with ε = 10⁻⁵.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless the groups divide the channels; [`Error::Allocation`] if there is no memory.
@@ -130,7 +130,7 @@ impl GroupNorm {
         Ok(Self { groups, weight, bias, epsilon: EPSILON })
     }
 
-    /// The same with another ε, which is 10⁻⁵ unless set: models of other libraries are made with 10⁻⁶ or 10⁻¹², too.
+    /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless it is finite and not negative.

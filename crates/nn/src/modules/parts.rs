@@ -1,21 +1,21 @@
-//! What a module is made of, told once: the three ways to visit it follow.
+//! The parts of a module, listed once: all three visits follow from the list.
 
 use highwater_tensor::{Parameter, Rng};
 
 use super::module::Module;
 
-/// What a [`Module`] may be made of: modules, parameters and sources of randomness of its own, and several or none of those. See
+/// A part of a [`Module`]: a module, a parameter or a random generator, and `Option`s or `Vec`s of them. See
 /// [`visit_parts!`](crate::visit_parts).
 ///
-/// Members of a `Vec` are called by their number: `blocks.0.weight` is in the first of `blocks`.
+/// The members of a `Vec` have their index as a name: `blocks.0.weight` is in the first of `blocks`.
 pub trait Part {
-    /// Shows each parameter, with `name` before its path.
+    /// Visits each parameter, with `name` before its path.
     fn visit_part(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter));
 
-    /// Shows each tensor that is kept and not trained, with `name` before its path.
+    /// Visits each buffer, with `name` before its path.
     fn visit_part_buffers(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter));
 
-    /// Shows each source of randomness, with `name` before its path.
+    /// Visits each random generator, with `name` before its path.
     fn visit_part_rngs(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng));
 }
 
@@ -87,12 +87,12 @@ impl<P: Part> Part for Vec<P> {
     }
 }
 
-/// The visits of a [`Module`](crate::modules::Module) that is made of parts: inside its `impl`, with the names of the fields that are
-/// [`Part`](crate::modules::Part)s, in the order in which they are shown; behind `; buffers:` parameters of its own that are not trained, as
-/// running means.
+/// Implements the visits of a [`Module`](crate::modules::Module) inside its `impl`, from a list of fields. The fields
+/// are [`Part`](crate::modules::Part)s, in the order of the visits. After `; buffers:` follow parameters that are not
+/// trained, such as running means.
 ///
-/// It stands for `visit`, `visit_buffers` and `visit_rngs`, so that neither running means nor sources of randomness are
-/// forgotten in a checkpoint.
+/// It defines `visit`, `visit_buffers` and `visit_rngs`, so a checkpoint cannot miss running means or random
+/// generators.
 ///
 /// ```
 /// use highwater::{Device, Result, Rng, Tensor};
@@ -136,7 +136,7 @@ impl<P: Part> Part for Vec<P> {
 /// # Ok::<(), highwater::Error>(())
 /// ```
 ///
-/// A layer with something learnt, something kept and something drawn:
+/// A layer with a parameter, a buffer and a random generator:
 ///
 /// ```
 /// use highwater::{Device, Result, Rng, Tensor, is_training, no_grad};
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_visited_in_order_with_their_buffers_and_sources_of_randomness() -> Result<()> {
+    fn submodules_are_visited_in_order() -> Result<()> {
         let device = Device::cpu()?;
         let network = Network {
             inner: Box::new(inner(&device)?),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_module_draws_and_keeps_itself_is_visited_in_one_line_with_what_its_parts_do() -> Result<()> {
+    fn a_module_visits_its_own_state_and_its_submodules() -> Result<()> {
         let device = Device::cpu()?;
         let one = || Parameter::new(Tensor::ones(&device, [2])?);
         let (learnt, drawn, kept) = (one()?, Some(Rng::new(0)), vec![one()?, one()?]);

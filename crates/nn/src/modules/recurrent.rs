@@ -1,28 +1,28 @@
-//! Recurrent layers: a state that goes along a sequence.
+//! Recurrent layers: GRU and LSTM.
 
 mod gates;
 mod rnn;
 mod stack;
 
-use gates::{Gates, OfState};
+use gates::{Gates, StateWeights};
 use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
 pub use rnn::{Nonlinearity, Rnn};
 use stack::Stack;
 
 use super::module::Module;
 
-/// What a recurrent module shall be like.
+/// Options of recurrent layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecurrentOptions {
-    /// How many layers, each of which reads the states of the one before it.
+    /// Number of stacked layers.
     pub layers: usize,
-    /// Whether each layer has a second half that reads the sequence from its end. The states of both halves then stand side
-    /// by side, those of the one that goes forward first: `[n, len, 2·hidden]`.
+    /// Whether each layer also reads the sequence backwards. The states of both directions are then side by side,
+    /// forward first: `[n, len, 2·hidden]`.
     pub bidirectional: bool,
-    /// The probability with which a number on its way from one layer to the next is dropped, as [`Dropout`](super::Dropout)
-    /// does it: not behind the last layer, and only [in training](highwater_tensor::is_training).
+    /// Probability of [`Dropout`](super::Dropout) between layers. It does not act after the last layer, and only [in
+    /// training](highwater_tensor::is_training).
     pub dropout: f64,
-    /// The element type, one of the floats.
+    /// The element type, a float type.
     pub dtype: DType,
 }
 
@@ -34,7 +34,7 @@ impl Default for RecurrentOptions {
 }
 
 impl RecurrentOptions {
-    /// The path of a layer's half below the module: empty for the only one.
+    /// Returns the path of a layer and direction below the module; empty if there is only one.
     pub(crate) fn path(&self, layer: usize, backward: bool) -> String {
         match (self.layers, self.bidirectional) {
             (1, false) => String::new(),
@@ -48,20 +48,20 @@ impl RecurrentOptions {
 macro_rules! recurrent_layer {
     ($name:ident: $op:literal, $gates:literal gates, $($field:ident: $value:expr),*) => {
         impl $name {
-            /// A layer in `f32`. All parameters start uniform in ±1/√hidden.
+            /// Creates one layer in `f32`. All parameters are uniform in ±1/√hidden.
             ///
             /// # Errors
-            /// As [`with_options`](Self::with_options).
+            /// See [`with_options`](Self::with_options).
             pub fn new(place: &impl Place, inputs: usize, hidden: usize, rng: &Rng) -> Result<Self> {
                 Self::with_options(place, inputs, hidden, RecurrentOptions::default(), rng)
             }
 
-            /// Layers with these options, whose parameters start as [`new`](Self::new) says.
+            /// Creates layers with options. All parameters are uniform in ±1/√hidden.
             ///
             /// # Errors
-            /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) for a state of no numbers, no layers, or unless 0 ≤ dropout < 1;
-            /// [`Error::UnsupportedDType`](highwater_tensor::Error::UnsupportedDType) except for floats;
-            /// [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory.
+            /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) for a hidden size of 0, no layers, or
+            /// unless 0 ≤ dropout < 1; [`Error::UnsupportedDType`](highwater_tensor::Error::UnsupportedDType) unless
+            /// the type is a float; [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory.
             pub fn with_options(
                 place: &impl Place,
                 inputs: usize,
@@ -92,16 +92,16 @@ macro_rules! recurrent_layer {
 
 use recurrent_layer;
 
-/// A gated recurrent unit (Cho et al. 2014, as PyTorch has it): from sequences `[n, len, inputs]` to the states after each
-/// step, `[n, len, hidden]`.
+/// GRU: gated recurrent unit (Cho et al. 2014, in PyTorch's variant). Maps sequences `[n, len, inputs]` to the states
+/// after each step, `[n, len, hidden]`.
 ///
 /// With input x and state h: r = σ(x·Wr + h·Ur), z = σ(x·Wz + h·Uz), n = tanh(x·Wn + r·(h·Un)), h ← (1 - z)·n + z·h, each
 /// product with a bias. W is `weight_input`, of shape `[inputs, 3·hidden]`, with the gates r, z, n side by side; U is
 /// `weight_hidden`, of shape `[hidden, 3·hidden]` (PyTorch keeps the transposes of both:
 /// [`Checkpoint::recurrent_from_pytorch`](crate::checkpoint::Checkpoint::recurrent_from_pytorch)).
 ///
-/// With [`RecurrentOptions`] there are several layers over each other, or both directions. Their parameters then bear the
-/// layer's number and, where there are two, the direction: `layers.1.weight_input`, `layers.0.backward.bias_hidden`.
+/// [`RecurrentOptions`] select several layers or both directions. The parameters then have the number of the layer and
+/// the direction in their paths: `layers.1.weight_input`, `layers.0.backward.bias_hidden`.
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor};
@@ -128,23 +128,25 @@ pub struct Gru {
 }
 
 impl Gru {
-    /// The same with the state reset after its product with Un, as here and in PyTorch, or before: n = tanh(x·Wn + (r·h)·Un), as
-    /// Cho et al. have it. That is `reset_after` in Keras and `linear_before_reset` in ONNX, whose default is before. The parameters
-    /// are the same, of other meaning.
+    /// Selects whether the reset gate acts after the product with Un (the default, as in PyTorch) or before it: n =
+    /// tanh(x·Wn + (r·h)·Un), as in Cho et al. Keras calls this option `reset_after`, ONNX `linear_before_reset`; the
+    /// default of ONNX is before. Both variants have the same parameters with different meanings.
     #[must_use]
     pub const fn with_reset_after(mut self, reset_after: bool) -> Self {
         self.reset_after = reset_after;
         self
     }
 
-    /// The states of the last layer after each step, and the last state of each layer in each direction, from such states or
-    /// from zeros: `[n, hidden]` for one layer that goes forward, else `[layers · directions, n, hidden]`, layer by layer, with
-    /// the one that goes forward first. The last state backward is the one at the first place.
+    /// Returns the states of the last layer after each step, and the final state of each layer and direction. Starts
+    /// from `state` or from zeros.
+    ///
+    /// The state has the shape `[n, hidden]` for one forward layer, else `[layers · directions, n, hidden]`: layer by
+    /// layer, forward first. The final state of the backward direction belongs to the first position.
     ///
     /// # Errors
     /// [`Error::BadRank`](highwater_tensor::Error::BadRank) unless `x` has three axes,
-    /// [`Error::ShapeMismatch`](highwater_tensor::Error::ShapeMismatch) if its width or the state does not fit,
-    /// [`Error::DTypeMismatch`](highwater_tensor::Error::DTypeMismatch) if one of them is of another type than the parameters,
+    /// [`Error::ShapeMismatch`](highwater_tensor::Error::ShapeMismatch) if its width or the state's shape differs,
+    /// [`Error::DTypeMismatch`](highwater_tensor::Error::DTypeMismatch) if a type differs from that of the parameters,
     /// [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory.
     pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
         let state = state.map(|h| [h]);
@@ -162,7 +164,7 @@ recurrent_layer!(Gru: "gru", 3 gates, reset_after: true);
 fn reset_after_step(
     gates: &Gates,
     step: &Tensor,
-    of_state: &OfState,
+    of_state: &StateWeights,
     [h]: [Tensor; 1],
 ) -> Result<[Tensor; 1]> {
     let (weight, bias) = &of_state[0];
@@ -176,7 +178,7 @@ fn reset_after_step(
 fn reset_before_step(
     gates: &Gates,
     step: &Tensor,
-    of_state: &OfState,
+    of_state: &StateWeights,
     [h]: [Tensor; 1],
 ) -> Result<[Tensor; 1]> {
     let [(weight, bias), (weight_new, bias_new)] = of_state else { unreachable!("there are two products") };
@@ -192,8 +194,8 @@ fn mix(z: &Tensor, n: &Tensor, h: &Tensor) -> Result<[Tensor; 1]> {
     Ok([n.add(&z.mul(&h.sub(n)?)?)?])
 }
 
-/// Long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000): from sequences
-/// `[n, len, inputs]` to the states after each step, `[n, len, hidden]`.
+/// LSTM: long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000). Maps
+/// sequences `[n, len, inputs]` to the states after each step, `[n, len, hidden]`.
 ///
 /// With input x, state h and cell c: (i, f, g, o) = x·W + h·U + biases; c ← σ(f)·c + σ(i)·tanh(g), h ← σ(o)·tanh(c). W is
 /// `weight_input`, of shape `[inputs, 4·hidden]`, with the gates side by side in this order; U is `weight_hidden`, of
@@ -216,11 +218,11 @@ pub struct Lstm {
 }
 
 impl Lstm {
-    /// The states of the last layer after each step, the last states, and the last cells, from states and cells or from zeros:
-    /// each of the shape that [`Gru::run`] says.
+    /// Returns the states of the last layer after each step, the final states, and the final cells. Starts from states
+    /// and cells or from zeros. [`Gru::run`] describes their shapes.
     ///
     /// # Errors
-    /// As [`Gru::run`].
+    /// See [`Gru::run`].
     pub fn run(&self, x: &Tensor, state: Option<(&Tensor, &Tensor)>) -> Result<(Tensor, Tensor, Tensor)> {
         let (states, [last, cell]) = self.stack.run(x, state.map(|(h, c)| [h, c]), &[4], lstm_step)?;
         Ok((states, last, cell))
@@ -229,7 +231,12 @@ impl Lstm {
 
 recurrent_layer!(Lstm: "lstm", 4 gates,);
 
-fn lstm_step(gates: &Gates, step: &Tensor, of_state: &OfState, [h, c]: [Tensor; 2]) -> Result<[Tensor; 2]> {
+fn lstm_step(
+    gates: &Gates,
+    step: &Tensor,
+    of_state: &StateWeights,
+    [h, c]: [Tensor; 2],
+) -> Result<[Tensor; 2]> {
     let (weight, bias) = &of_state[0];
     let all = step.add(&h.matmul(weight)?)?.add(bias)?;
     let [i, f, o] = [0, 1, 3].map(|index| gates.part(&all, index)?.sigmoid());
@@ -238,7 +245,7 @@ fn lstm_step(gates: &Gates, step: &Tensor, of_state: &OfState, [h, c]: [Tensor; 
     Ok([o?.mul(&c.tanh()?)?, c])
 }
 
-/// Refuses two operands of different element types.
+/// Fails if two operands have different element types.
 fn same_dtype(op: &'static str, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
     if lhs.dtype() == rhs.dtype() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Modules one after the other.
+//! Modules in sequence.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use super::module::Module;
 use super::names::Names;
 use super::unchanged;
 
-/// Modules applied in turn, each in a scope of its name.
+/// Applies modules in sequence, each in a scope of its name.
 ///
-/// A [`Linear`](super::Linear) and an activation that comes after it are computed by one op, in the scope of the former, to the same
-/// bits: accounts of ops know a `linear_relu` in `fc1`, and none in `relu`. To have two ops, put a module of one's own between, or
-/// call the layers one by one.
+/// `Sequential` fuses an activation into a preceding [`Linear`](super::Linear): one op computes both, with
+/// bit-identical results. Reports then show `linear_relu` in `fc1`, and no separate `relu`. To keep two ops, put a
+/// custom module between them or call the layers individually.
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor};
@@ -35,14 +35,14 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// No modules yet: the identity.
+    /// Creates an empty sequence: the identity.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same modules with one more at the end. Dots in the name make nested scopes; a name that is taken (or
-    /// empty) gets a number, so that every path names one parameter: the second `relu` is `relu2`.
+    /// Appends a module. Dots in the name create nested scopes. An empty or used name gets a number, so that every path
+    /// is unique: the second `relu` becomes `relu2`.
     #[must_use]
     pub fn with(mut self, name: &str, module: impl Module + 'static) -> Self {
         let name = self.names.take(name, &module, &self.layers);
@@ -51,7 +51,7 @@ impl Sequential {
         self
     }
 
-    /// How many modules there are.
+    /// Returns the number of modules.
     #[must_use]
     pub fn len(&self) -> usize {
         self.layers.len()
@@ -81,7 +81,7 @@ impl Module for Sequential {
                     None => layer.forward(x)?,
                 }
             };
-            // Each result is dropped as soon as the next one is there, unless backward needs it.
+            // Drops each result as soon as the next one exists, unless backward needs it.
             result = Some(y);
         }
         Ok(result.unwrap_or_else(|| unchanged(x)))
@@ -105,7 +105,8 @@ impl Module for Sequential {
         }
     }
 
-    // Each layer's path is made once and handed down: in deep nests, paths made from the inside out are copied at every level.
+    // Builds each layer's path once and passes it down. In deep nesting, paths built from the inside would be copied at
+    // every level.
     fn visit_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
         for (own, layer) in &self.layers {
             layer.visit_as(&format!("{name}.{}", own.as_str()), visitor);
@@ -145,7 +146,7 @@ mod tests {
     use highwater_tensor::{Activation, DType, Runtime};
 
     #[test]
-    fn an_activation_after_a_linear_layer_is_computed_with_it_to_the_same_bits() {
+    fn a_fused_activation_is_bit_identical() {
         let runtime = Runtime::builder().threads(1).build().unwrap();
         let device = runtime.cpu().unwrap();
         let bits = |tensor: &Tensor| {
@@ -162,7 +163,7 @@ mod tests {
                 (Box::new(Relu), &[]),
                 (Box::new(layer(5, 4)), &["linear_gelu"]),
                 (Box::new(Gelu), &[]),
-                // What follows cannot be computed along, or the layer has an activation already, or no op for one.
+                // The next module is no activation, or the layer already has one or does not support one.
                 (Box::new(layer(4, 4)), &["linear"]),
                 (Box::new(Tanh), &["tanh"]),
                 (Box::new(layer(4, 4).with_activation(Activation::Silu)), &["linear_silu"]),

@@ -1,4 +1,4 @@
-//! The parts of a transformer (Vaswani et al. 2017), with the norms before the layers (Xiong et al. 2020).
+//! Transformer layers (Vaswani et al. 2017) in the pre-norm variant (Xiong et al. 2020).
 
 use highwater_tensor::{Activation, AttentionOptions, DType, Error, Parameter, Place, Result, Rng, Tensor};
 use highwater_tracking::module;
@@ -9,10 +9,10 @@ use super::linear::{Linear, LinearOptions};
 use super::module::Module;
 use super::norm::LayerNorm;
 
-/// The standard deviation that weights of a transformer start with, as in GPT-2.
+/// The initial standard deviation of transformer weights, as in GPT-2.
 const SPREAD: f64 = 0.02;
 
-/// A row of numbers for each token.
+/// Embedding layer: a table with a row for each token.
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor};
@@ -29,7 +29,8 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// For tokens below `tokens`, rows of `width` numbers (`f32`), normal with deviation 0.02 at first.
+    /// Creates a table for `tokens` tokens with rows of `width` values (`f32`), normally distributed with standard
+    /// deviation 0.02.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
@@ -38,7 +39,7 @@ impl Embedding {
         Ok(Self { weight: init.parameter(place, [tokens, width], DType::F32, fans, rng)? })
     }
 
-    /// The table, of shape `[tokens, width]`.
+    /// Returns the table, of shape `[tokens, width]`.
     #[must_use]
     pub const fn weight(&self) -> &Parameter {
         &self.weight
@@ -46,7 +47,7 @@ impl Embedding {
 }
 
 impl Module for Embedding {
-    /// From tokens (`i64`, any shape) to rows, along a new last axis.
+    /// Looks up tokens (`i64`, any shape); the rows are a new last axis.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.weight.tensor().embedding(x)
     }
@@ -56,20 +57,20 @@ impl Module for Embedding {
     }
 }
 
-/// Attention of a sequence to itself, in several heads side by side: `[n, len, width]` to the same.
+/// Multi-head self-attention layer: `[n, len, width]` to `[n, len, width]`.
 #[derive(Debug)]
 pub struct MultiHeadAttention {
     heads: usize,
     options: AttentionOptions,
-    /// Queries, keys and values of all heads, one after the other.
+    /// Projects to queries, keys and values of all heads.
     project: Linear,
     output: Linear,
-    /// Of weights.
+    /// Dropout on the attention weights.
     dropout: Option<Dropout>,
 }
 
 impl MultiHeadAttention {
-    /// So many heads, which share the width; `causal` hides later positions.
+    /// Creates a layer with `heads` heads, which divide the width among them. `causal` hides later positions.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless the heads divide the width, [`Error::Allocation`] if there is no memory.
@@ -88,8 +89,8 @@ impl MultiHeadAttention {
         Ok(Self { heads, options: AttentionOptions { causal, scale: None }, project, output, dropout: None })
     }
 
-    /// The same with weights dropped with probability `p`, at places that `rng` decides, [in training](highwater_tensor::is_training); see
-    /// [`Tensor::attention_with_dropout`], also for the memory that this takes.
+    /// Returns the layer with dropout on the attention weights, with probability `p` [in
+    /// training](highwater_tensor::is_training). See [`Tensor::attention_with_dropout`] for its memory use.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless 0 ≤ p < 1.
@@ -97,16 +98,17 @@ impl MultiHeadAttention {
         Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
     }
 
-    /// The same without biases: weights alone.
+    /// Removes the biases.
     #[must_use]
     pub fn without_bias(self) -> Self {
         Self { project: self.project.without_bias(), output: self.output.without_bias(), ..self }
     }
 
-    /// As [`forward`](Module::forward), but a position sees others only where `mask` (truth values, broadcast to
-    /// `[n, heads, len, len]`: which keys each query sees) is true; or with a mask of the input's type added to the scores.
-    /// For sequences of several lengths `[n, 1, 1, len]` says where each one is not padding. Queries, keys and values are
-    /// copied head by head, as in [`Tensor::attention`].
+    /// Computes the attention with a mask: a boolean one that is true where a query sees a key, or one of the input's
+    /// type that is added to the scores.
+    ///
+    /// The mask broadcasts to `[n, heads, len, len]`. For padded sequences, use shape `[n, 1, 1, len]` with true at
+    /// positions without padding. Queries, keys and values are copied head by head, as in [`Tensor::attention`].
     ///
     /// ```
     /// use highwater::{Device, Rng, Tensor};
@@ -120,7 +122,7 @@ impl MultiHeadAttention {
     /// ```
     ///
     /// # Errors
-    /// As [`Module::forward`], and those of [`Tensor::attention`] for a mask of another type or shape.
+    /// See [`Module::forward`], and [`Tensor::attention`] for a mask of another type or shape.
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
         self.attend(x, Some(mask))
     }
@@ -132,18 +134,17 @@ impl MultiHeadAttention {
         if mask.is_none() && dropped.is_none() {
             return self.output.forward_as("output", &parts.self_attention(self.heads, self.options)?);
         }
-        let by_head =
-            parts.reshape([n, len, 3, self.heads, width / self.heads])?.permute(&[2, 0, 3, 1, 4])?;
+        let by_head = parts.reshape([n, len, 3, self.heads, width / self.heads])?.permute([2, 0, 3, 1, 4])?;
         let [query, key, value] = [by_head.at(0)?, by_head.at(1)?, by_head.at(2)?];
         let mixed = match dropped {
             Some((p, rng)) => query.attention_with_dropout(&key, &value, mask, self.options, p, rng)?,
             None => query.attention(&key, &value, mask, self.options)?,
         };
-        self.output.forward_as("output", &mixed.permute(&[0, 2, 1, 3])?.reshape([n, len, width])?)
+        self.output.forward_as("output", &mixed.permute([0, 2, 1, 3])?.reshape([n, len, width])?)
     }
 }
 
-/// Batch, position and width.
+/// Returns batch, position and width.
 fn axes(x: &Tensor) -> Result<[usize; 3]> {
     <[usize; 3]>::try_from(x.dims()).map_err(|_| {
         let expected = "three axes: batch, position, width";
@@ -172,7 +173,7 @@ impl Module for MultiHeadAttention {
     }
 }
 
-/// x + attention(norm(x)), then x + mlp(norm(x)) with four times the width inside and GELU.
+/// Transformer block: x + attention(norm(x)), then x + mlp(norm(x)). The MLP has four times the width and GELU.
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor};
@@ -189,15 +190,15 @@ pub struct TransformerBlock {
     norm2: LayerNorm,
     up: Linear,
     down: Linear,
-    /// Of what is added to x.
+    /// Dropout on the residual branches.
     dropout: Option<Dropout>,
 }
 
 impl TransformerBlock {
-    /// A block for sequences of rows of `width` numbers (`f32`).
+    /// Creates a block for sequences of rows of `width` values (`f32`).
     ///
     /// # Errors
-    /// As [`MultiHeadAttention::new`].
+    /// See [`MultiHeadAttention::new`].
     pub fn new(place: &impl Place, width: usize, heads: usize, causal: bool, rng: &Rng) -> Result<Self> {
         let inside = width.saturating_mul(4);
         let up = Linear::with_options(place, width, inside, options(), rng)?;
@@ -211,8 +212,8 @@ impl TransformerBlock {
         })
     }
 
-    /// The same with numbers dropped with probability `p`, at places that `rng` decides, from what the attention and the mlp add
-    /// to x, [in training](highwater_tensor::is_training).
+    /// Returns the block with dropout on the outputs of attention and MLP before they are added to x, with probability
+    /// `p` [in training](highwater_tensor::is_training).
     ///
     /// ```
     /// use highwater::{Device, Rng, Tensor};
@@ -229,7 +230,7 @@ impl TransformerBlock {
         Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
     }
 
-    /// The same with weights of the attention dropped: see [`MultiHeadAttention::with_dropout`].
+    /// Returns the block with dropout on the attention weights: see [`MultiHeadAttention::with_dropout`].
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless 0 ≤ p < 1.
@@ -237,7 +238,7 @@ impl TransformerBlock {
         Ok(Self { attention: self.attention.with_dropout(p, rng)?, ..self })
     }
 
-    /// The same whose linear layers, those of the attention too, have no biases. The norms keep theirs.
+    /// Removes the biases of all linear layers, including those of the attention. The norms keep theirs.
     #[must_use]
     pub fn without_bias(self) -> Self {
         Self {
@@ -248,7 +249,7 @@ impl TransformerBlock {
         }
     }
 
-    /// The same with another ε in its norms, which is 10⁻⁵ unless set.
+    /// Sets ε of the norms; 10⁻⁵ by default.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless it is finite and not negative.
@@ -260,10 +261,10 @@ impl TransformerBlock {
         })
     }
 
-    /// As [`forward`](Module::forward), with a mask for the attention: see [`MultiHeadAttention::forward_masked`].
+    /// Computes the block with an attention mask: see [`MultiHeadAttention::forward_masked`].
     ///
     /// # Errors
-    /// As [`MultiHeadAttention::forward_masked`].
+    /// See [`MultiHeadAttention::forward_masked`].
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
         self.with_attention(x, |x| {
             let _scope = module("attention");
@@ -276,7 +277,7 @@ impl TransformerBlock {
             Some(dropout) => dropout.forward_as("dropout", &added),
             None => Ok(added),
         };
-        // What is added lends its buffer to the sum.
+        // The sum reuses the buffer of the branch.
         let x = (dropped(attention(&self.norm1.forward_as("norm1", x)?)?)? + x)?;
         let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?;
         dropped(self.down.forward_as("down", &inside)?)? + &x

@@ -1,4 +1,4 @@
-//! Adam and AdamW.
+//! The Adam and AdamW optimizers.
 
 use highwater_tensor::{
     OpContext, Parameter, Result, View, ViewMut,
@@ -18,7 +18,7 @@ const DEFAULTS: AdamStep = AdamStep {
     step: 1,
 };
 
-/// Both variants. They differ in their name and in what the weight decay acts on.
+/// Defines both variants, which differ in their name and in the effect of weight decay.
 macro_rules! adam {
     ($(#[$doc:meta])* $name:ident, $op:literal, $defaults:expr) => {
         $(#[$doc])*
@@ -29,18 +29,19 @@ macro_rules! adam {
         }
 
         impl $name {
-            /// The optimizer with learning rate `lr` and otherwise the usual values.
+            /// Creates the optimizer with learning rate `lr` and the usual defaults.
             ///
             /// # Errors
-            /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) without parameters, and unless `lr` is finite and not negative; [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no
-            /// memory for the state, two numbers for each of the parameters'.
+            /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) without parameters, and unless `lr` is
+            /// finite and not negative; [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no
+            /// memory for the state: two values per element of the parameters.
             pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
                 let options = AdamStep { lr: not_negative($op, "lr", lr)?, ..$defaults };
                 let state = [("mean", true), ("variance", true)];
                 Ok(Self { options, parameters: ParameterSet::new($op, parameters, state)?.saving_steps() })
             }
 
-            /// The same with other shares of the means that are kept at each step; 0.9 and 0.999 unless set.
+            /// Sets the decay rates of the two moving averages; 0.9 and 0.999 by default.
             ///
             /// # Errors
             /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless both are at least 0 and below 1.
@@ -50,7 +51,7 @@ macro_rules! adam {
                 Ok(self)
             }
 
-            /// The same with another number that keeps the denominator from zero; 1e-8 unless set.
+            /// Sets ε, which keeps the denominator above zero; 1e-8 by default.
             ///
             /// # Errors
             /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless it is finite and above 0.
@@ -59,7 +60,7 @@ macro_rules! adam {
                 Ok(self)
             }
 
-            /// The same with another pull of parameters towards zero.
+            /// Sets the weight decay, which pulls parameters towards zero.
             ///
             /// # Errors
             /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless it is finite and not negative.
@@ -68,7 +69,7 @@ macro_rules! adam {
                 Ok(self)
             }
 
-            /// Each parameter counts its own steps, so that a mean that started later is corrected as one.
+            /// Each parameter counts its own steps, for the bias correction of its moving averages.
             fn update(
                 options: AdamStep,
                 ctx: &OpContext<'_>,
@@ -87,11 +88,12 @@ macro_rules! adam {
 }
 
 adam! {
-    /// Adam (Kingma and Ba 2015): steps of like size for all parameters, from the means of gradients and of their
-    /// squares. Weight decay, 0 unless set, is added to gradients.
+    /// Adam optimizer (Kingma and Ba 2015): adapts the step size of each parameter to moving averages of the gradients
+    /// and their squares. Weight decay (0 by default) is added to the gradients.
     Adam, "adam", DEFAULTS
 }
 adam! {
-    /// AdamW (Loshchilov and Hutter 2019): Adam whose weight decay, 0.01 unless set, acts on parameters directly.
+    /// AdamW optimizer (Loshchilov and Hutter 2019): Adam with decoupled weight decay (0.01 by default), which acts on
+    /// the parameters directly.
     AdamW, "adamw", AdamStep { weight_decay: 0.01, decoupled: true, ..DEFAULTS }
 }

@@ -1,4 +1,4 @@
-//! Several optimizers as one: groups of parameters with settings of their own.
+//! Parameter groups: several optimizers as one.
 
 use std::collections::HashSet;
 
@@ -11,8 +11,9 @@ use crate::io::{Arrays, Mismatch};
 
 const OP: &str = "groups";
 
-/// Several optimizers as one, each for parameters of its own (PyTorch: parameter groups): for layers that learn more slowly than others, or
-/// weights that decay and biases that do not. It is stepped, scheduled and saved as any optimizer.
+/// Parameter groups, as in PyTorch: several optimizers as one, each for its own parameters. Use them for layers with a
+/// lower learning rate, or to exclude biases from weight decay. Steps, schedules and checkpoints work as for any
+/// optimizer.
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor};
@@ -43,17 +44,18 @@ pub struct Groups {
 struct Group {
     parameters: Vec<(String, Parameter)>,
     optimizer: Box<dyn Optimizer>,
-    /// What its learning rate is, as a multiple of the first group's.
+    /// The ratio of its learning rate to the first group's.
     share: f64,
 }
 
 impl Group {
-    /// What stands before the names of its state: with the kind of its optimizer, as the state of another one may look alike.
+    /// Returns the prefix of its state's names. The prefix contains the optimizer's kind, because the states of two
+    /// kinds may look alike.
     fn prefix(&self, number: usize) -> String {
         format!("{number}.{}/", self.optimizer.name())
     }
 
-    /// Its part of the state of all.
+    /// Selects its part of the state of all groups.
     fn state_in(&self, number: usize, state: &Arrays) -> Arrays {
         let prefix = self.prefix(number);
         let own = state.iter().filter_map(|(name, array)| Some((name.strip_prefix(&prefix)?, array)));
@@ -62,15 +64,15 @@ impl Group {
 }
 
 impl Groups {
-    /// No groups yet: an optimizer that holds no parameters.
+    /// Creates an optimizer without groups and parameters.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a group: `make` makes the optimizer of these parameters, of which there may be none. The share that its learning rate
-    /// is of the first group's stays when the rate is [set](Optimizer::set_learning_rate). If the first rate is 0, all groups have
-    /// the same rate from then on.
+    /// Adds a group: `make` creates the optimizer of these parameters, which may be empty. The ratio of its learning
+    /// rate to the first group's stays when the rate is [set](Optimizer::set_learning_rate). If the first rate is 0,
+    /// all groups then get the same rate.
     ///
     /// # Errors
     /// [`Error::BadArgument`] for a parameter that an earlier group holds; otherwise the error of `make`.
@@ -95,7 +97,7 @@ impl Groups {
         Ok(self)
     }
 
-    /// The parameters of all groups.
+    /// Returns the parameters of all groups.
     fn held(&self) -> impl Iterator<Item = &(String, Parameter)> {
         self.groups.iter().flat_map(|group| &group.parameters)
     }
@@ -110,8 +112,8 @@ impl Optimizer for Groups {
         self.held().cloned().collect()
     }
 
-    /// Steps group by group, once all gradients were looked at. Only that a parameter is of another type than its state, as it was
-    /// converted since the optimizer was made, is found by its own group: the groups before it have stepped then.
+    /// Steps group by group after checking all gradients. Only one error can occur after the first group has stepped: a
+    /// parameter was converted after its optimizer was created.
     fn step(&mut self, mut gradients: Gradients) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         gradients.prepare_update(OP, self.held().map(|(path, parameter)| (&path[..], parameter)))?;
@@ -121,14 +123,14 @@ impl Optimizer for Groups {
         Ok(())
     }
 
-    /// That of the first group; 0 if there is none.
+    /// Returns the learning rate of the first group; 0 without groups.
     fn learning_rate(&self) -> f64 {
         self.groups.first().map_or(0.0, |first| first.optimizer.learning_rate())
     }
 
-    /// Sets that of the first group; those of the others stay the same multiples of it.
+    /// Sets the learning rate of the first group. The others keep their ratios to it.
     fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()> {
-        // All are looked at before the first is set.
+        // Checks all rates before it sets the first one.
         not_negative(OP, "lr", learning_rate)?;
         self.groups
             .iter()

@@ -1,4 +1,4 @@
-//! Lion.
+//! The Lion optimizer.
 
 use highwater_tensor::{
     OpContext, Parameter, Result, View, ViewMut,
@@ -8,10 +8,12 @@ use highwater_tensor::{
 use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
 use super::{not_negative, share};
 
-/// Lion (Chen et al. 2023): steps of one size for all parameters, in the direction of the mean of gradients.
+/// Lion optimizer (Chen et al. 2023): steps of one size for all parameters, in the direction of the sign of averaged
+/// gradients.
 ///
-/// With gradient g, parameter p and mean m (0 at first): p ← p - lr·(sign(beta1·m + (1 - beta1)·g) + weight_decay·p);
-/// m ← beta2·m + (1 - beta2)·g. Learning rates are some three to ten times smaller than AdamW's, decays as much larger.
+/// With gradient g, parameter p and average m (initially 0): p ← p - lr·(sign(beta1·m + (1 - beta1)·g) +
+/// weight_decay·p); m ← beta2·m + (1 - beta2)·g. Learning rates are typically three to ten times smaller than AdamW's,
+/// and weight decays as much larger.
 ///
 /// ```
 /// use highwater::{Device, Rng};
@@ -30,11 +32,12 @@ pub struct Lion {
 const OP: &str = "lion";
 
 impl Lion {
-    /// The optimizer with learning rate `lr` and otherwise the usual values.
+    /// Creates the optimizer with learning rate `lr` and the usual defaults.
     ///
     /// # Errors
-    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) without parameters, and unless `lr` is finite and not negative; [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no
-    /// memory for the state, a number for each of the parameters'.
+    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) without parameters, and unless `lr` is finite and
+    /// not negative; [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory for the state:
+    /// one value per element of the parameters.
     pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
         let lr = not_negative(OP, "lr", lr)?;
         let parameters = ParameterSet::new(OP, parameters, [("mean", true)])?;
@@ -42,8 +45,8 @@ impl Lion {
         Ok(Self { options, parameters })
     }
 
-    /// The same with other shares of the mean that are kept: for the direction of a step, and from step to step; 0.9 and
-    /// 0.99 unless set.
+    /// Sets the decay rates of the moving average: for the direction of a step, and for the stored average; 0.9 and
+    /// 0.99 by default.
     ///
     /// # Errors
     /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless both are at least 0 and below 1.
@@ -53,7 +56,7 @@ impl Lion {
         Ok(self)
     }
 
-    /// The same with weight decay: a pull of parameters towards zero, which acts on them directly; 0 unless set.
+    /// Sets the decoupled weight decay, which pulls parameters towards zero; 0 by default.
     ///
     /// # Errors
     /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless it is finite and not negative.

@@ -1,24 +1,24 @@
-//! Loss scaling: gradients that halves can hold (Micikevicius et al., Mixed precision training, 2018).
+//! Loss scaling for 16-bit gradients (Micikevicius et al., Mixed precision training, 2018).
 //!
-//! Small gradients vanish in f16, whose least number is 6·10⁻⁸. So the loss is multiplied by a large number before the
-//! backward pass, and with it every gradient; before the step they are divided again, in f32. Where the number was too large,
-//! some gradient is no longer finite, and the step is left out.
+//! Small gradients underflow in f16, whose smallest number is 6·10⁻⁸. The scaler multiplies the loss, and thereby every
+//! gradient, by a large number before the backward pass. Before the step it divides the gradients in f32. If a gradient
+//! is not finite because the scale was too large, it skips the step.
 
 use highwater_tensor::{Error, Gradients, Result, Tensor};
 use highwater_tracking::{Phase, phase};
 
 use super::{Optimizer, check};
 
-/// The rule of PyTorch's `GradScaler`.
+/// The growth factor, as in PyTorch's `GradScaler`.
 const GROWTH: f64 = 2.0;
 const BACKOFF: f64 = 0.5;
 const GROWTH_INTERVAL: u64 = 2000;
 const START: f64 = 32_768.0;
 
-/// Multiplies losses, divides gradients, and leaves out steps whose gradients are not finite.
+/// Loss scaler: multiplies losses, divides gradients, and skips steps with gradients that are not finite.
 ///
-/// A scale that is dynamic is halved by each step left out, and doubled after so many steps in a row that were taken. bf16
-/// has the range of f32 and needs no scale. Take the loss itself in f32, as its gradient is the scale, which f16 ends before.
+/// Each skipped step divides a dynamic scale by 2. A number of successful steps in a row doubles it. bf16 has the range of
+/// f32 and needs no scaling. Compute the loss in f32: its gradient is the scale, which may exceed the range of f16.
 ///
 /// ```
 /// use highwater::{DType, Device, Tensor};
@@ -42,35 +42,35 @@ const START: f64 = 32_768.0;
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossScaler {
     scale: f64,
-    /// After how many steps in a row the scale grows; `None` for one that stays.
+    /// The number of successful steps after which the scale grows; `None` for a fixed scale.
     interval: Option<u64>,
-    /// Steps taken since the scale changed.
+    /// Successful steps since the last change of the scale.
     taken: u64,
 }
 
 /// A scale is never NaN.
 impl Eq for LossScaler {}
 
-/// What became of a step.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
 pub enum ScaledStep {
-    /// The optimizer took it.
+    /// The optimizer performed the step.
     Taken {
-        /// The scale that its loss had.
+        /// The scale of the loss.
         scale: f64,
     },
-    /// A gradient was not finite: no parameter and no state has changed.
+    /// A gradient was not finite. No parameter and no state has changed.
     Skipped {
-        /// The scale that its loss had.
+        /// The scale of the loss.
         scale: f64,
-        /// The scale of the next loss.
+        /// The scale for the next loss.
         next: f64,
     },
 }
 
 impl ScaledStep {
-    /// Whether the optimizer took the step.
+    /// Whether the optimizer performed the step.
     #[must_use]
     pub const fn is_taken(self) -> bool {
         matches!(self, Self::Taken { .. })
@@ -78,7 +78,7 @@ impl ScaledStep {
 }
 
 impl LossScaler {
-    /// A scale that stays.
+    /// Creates a scaler with a fixed scale.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless it is finite and above 0.
@@ -88,29 +88,30 @@ impl LossScaler {
         Ok(Self { scale, interval: None, taken: 0 })
     }
 
-    /// A scale that is looked for: 32,768 at first, the largest power of two that f16 holds, so that the gradient of a loss in f16 is
-    /// finite too; doubled after 2000 steps in a row, halved by each step left out.
+    /// Creates a dynamic scaler. It starts with 32,768, the largest power of two in f16, so the gradient of an f16 loss
+    /// is finite. The scale doubles after 2000 successful steps in a row, and each skipped step divides it by 2.
     #[must_use]
     pub const fn dynamic() -> Self {
         Self { scale: START, interval: Some(GROWTH_INTERVAL), taken: 0 }
     }
 
-    /// The same, dynamic from another scale and doubled after so many steps (0 is as 1). To resume a run, take the scaler of its
-    /// [`Checkpoint`](crate::checkpoint::Checkpoint::scaler) instead.
+    /// Creates a dynamic scaler with this initial scale, which doubles after `interval` successful steps (at least 1).
+    /// To resume a run, use the scaler of its [`Checkpoint`](crate::checkpoint::Checkpoint::scaler).
     ///
     /// # Errors
-    /// As [`LossScaler::fixed`].
+    /// See [`LossScaler::fixed`].
     pub fn dynamic_from(scale: f64, interval: u64) -> Result<Self> {
         Ok(Self { interval: Some(interval.max(1)), ..Self::fixed(scale)? })
     }
 
-    /// All of the state, as checkpoints keep it: the scale, the interval or `fixed`, and the steps taken since the scale changed.
+    /// Formats the state for checkpoints: the scale, the interval or `fixed`, and the successful steps since the last
+    /// change.
     pub(crate) fn to_text(&self) -> String {
         let interval = self.interval.map_or_else(|| "fixed".to_owned(), |interval| interval.to_string());
         format!("{} {interval} {}", self.scale, self.taken)
     }
 
-    /// The state from such a text; `None` if it is none.
+    /// Parses the state; `None` if the text is invalid.
     pub(crate) fn from_text(text: &str) -> Option<Self> {
         let mut parts = text.split(' ');
         let (scale, interval, taken) = (parts.next()?, parts.next()?, parts.next()?);
@@ -123,22 +124,25 @@ impl LossScaler {
         parts.next().is_none().then_some(scaler)
     }
 
-    /// The scale of the next loss.
+    /// Returns the scale for the next loss.
     #[must_use]
     pub const fn current(&self) -> f64 {
         self.scale
     }
 
-    /// The loss to take gradients of.
+    /// Multiplies a loss by the scale. Call `backward` on the result.
     ///
     /// # Errors
-    /// As [`Tensor::mul_scalar`].
+    /// See [`Tensor::mul_scalar`].
     pub fn scale(&self, loss: &Tensor) -> Result<Tensor> {
         loss.mul_scalar(self.scale)
     }
 
-    /// The gradients of the loss itself, those of halves in f32; `None` if one is not finite, which tells the scale to
-    /// shrink. For what comes between the backward pass and the step, as clipping; [`LossScaler::step`] does both.
+    /// Divides the gradients by the scale; those of 16-bit floats become f32. Returns `None` if a gradient is not
+    /// finite, and then reduces the scale.
+    ///
+    /// Use it for work between the backward pass and the step, such as clipping. Otherwise use [`LossScaler::step`],
+    /// which does both.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory, and if the device fails.
@@ -148,22 +152,22 @@ impl LossScaler {
         Ok(finite.then_some(gradients))
     }
 
-    /// Has the optimizer take a step along gradients of a [scaled](Self::scale) loss, if they are finite.
+    /// Divides the gradients of a [scaled](Self::scale) loss and lets the optimizer step, if all gradients are finite.
     ///
     /// # Errors
-    /// As [`LossScaler::unscale`] and [`Optimizer::step`]; the scale stays as it was then. Gradients of parameters that the
-    /// optimizer does not hold are an error also where gradients are not finite.
+    /// See [`LossScaler::unscale`] and [`Optimizer::step`]; the scale does not change on an error. Gradients of
+    /// parameters that the optimizer does not hold are an error, even if gradients are not finite.
     pub fn step(
         &mut self,
         optimizer: &mut (impl Optimizer + ?Sized),
         gradients: Gradients,
     ) -> Result<ScaledStep> {
         let scale = self.scale;
-        // Before the division, after which the gradients do not tell their modules any more.
+        // Checks before the division, because divided gradients no longer name their modules.
         let op = if optimizer.name().is_empty() { "optimizer" } else { optimizer.name() };
         gradients.check_parameters(op, &optimizer.parameters())?;
         let (gradients, finite) = divided(gradients, scale)?;
-        // The scale is told of a step once it was taken.
+        // Updates the scale only after a successful step.
         if finite {
             optimizer.step(gradients)?;
         }
@@ -175,7 +179,7 @@ impl LossScaler {
     /// decide whether the step is taken.
     ///
     /// # Errors
-    /// As [`step`](Self::step), except for [`Error::UnknownParameters`].
+    /// See [`step`](Self::step), except for [`Error::UnknownParameters`].
     pub fn step_partial(
         &mut self,
         optimizer: &mut (impl Optimizer + ?Sized),
@@ -191,7 +195,7 @@ impl LossScaler {
         let factor = if finite { GROWTH } else { BACKOFF };
         self.taken = if finite { self.taken.saturating_add(1) } else { 0 };
         let next = self.scale * factor;
-        // Past the ends of f32 no loss could be multiplied.
+        // A scale beyond the range of f32 could not multiply any loss.
         let fits = (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&next);
         if fits && (!finite || self.taken >= interval) {
             self.scale = next;
@@ -200,10 +204,10 @@ impl LossScaler {
     }
 }
 
-/// The gradients divided by a number, and whether all are finite. On a device that computes nothing they are.
+/// Divides the gradients by a number and returns whether all are finite. On a dry device, all are.
 fn divided(mut gradients: Gradients, by: f64) -> Result<(Gradients, bool)> {
     let _phase = phase(Phase::Optimizer);
-    // Of all gradients on a device, so that the host waits for it only once.
+    // Combines all gradients of a device, so that the host waits for it only once.
     let mut ends: Vec<[Tensor; 2]> = Vec::new();
     for gradient in gradients.iter_mut() {
         let exact = gradient.to_dtype(gradient.dtype().computed_as())?.mul_scalar(1.0 / by)?;
@@ -296,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dynamic_scale_shrinks_by_steps_left_out_and_grows_after_enough_taken() {
+    fn a_dynamic_loss_scale_shrinks_and_grows() {
         let device = cpu();
         let (weight, list) = parameter(&device, DType::F16);
         let mut sgd = Sgd::new(list, 1e-3).unwrap();

@@ -1,16 +1,15 @@
-//! Optimizers: change parameters along their gradients, in place.
+//! Optimizers, which update parameters in place.
 //!
-//! All memory that an optimizer needs is taken when it is made. A step first makes sure that every parameter it will
-//! change can be written (a buffer that somebody still looks into is copied), and only then changes the first one: so
-//! a step that lacks memory changes nothing.
+//! An optimizer allocates all its memory when it is created. A step first makes every parameter writable: it copies
+//! shared buffers. Only then it changes the first parameter. A step that lacks memory therefore changes nothing.
 //!
-//! A graph that was recorded before a step has the values from before it: each parameter that such a graph has saved is copied by the
-//! step. To pass it backward afterwards is an error, [`Error::StaleBackward`]: forward has to run again after the step. Who wants
-//! the gradients at the old values asks for them, by [`Tensor::backward_stale`](highwater_tensor::Tensor::backward_stale).
+//! A graph from before a step needs the old values, so the step copies each parameter that such a graph has saved. A
+//! later backward through that graph fails with [`Error::StaleBackward`]: run forward again after the step. To compute
+//! gradients at the old values, use [`Tensor::backward_stale`](highwater_tensor::Tensor::backward_stale).
 //!
-//! Parameters may be halves. Their state is f32, their gradients are halves or, from a [`LossScaler`], f32, and a step is
-//! computed in f32 and rounded once. A change of less than half a step of the type is lost: relative to the parameter, below
-//! 1/2,048 in f16 and 1/256 in bf16.
+//! Parameters may be 16-bit floats. Their state is f32. Their gradients are 16-bit floats or, from a [`LossScaler`],
+//! f32. The step is computed in f32 and rounded once. Changes below half a unit in the last place are lost: below
+//! 1/2,048 of the parameter in f16, and 1/256 in bf16.
 
 mod adam;
 mod groups;
@@ -36,7 +35,7 @@ use highwater_tensor::{Error, Gradients, Parameter, Result};
 
 use crate::io::{Array, Arrays};
 
-/// Changes parameters so that the loss falls.
+/// An optimizer: updates parameters along their gradients.
 ///
 /// ```
 /// use highwater::{Device, Tensor};
@@ -51,17 +50,17 @@ use crate::io::{Array, Arrays};
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub trait Optimizer: fmt::Debug + Send {
-    /// What kind of optimizer it is, as "adamw": a checkpoint is not restored into one of another kind, whose state may look
-    /// alike. Empty for one that does not tell.
+    /// Returns the kind of optimizer, such as "adamw"; empty if unknown. A checkpoint is not restored into another
+    /// kind, whose state may look alike.
     fn name(&self) -> &'static str {
         ""
     }
 
-    /// The parameters that the optimizer holds, with their paths, each once.
+    /// Returns the parameters of the optimizer with their paths, each once.
     fn parameters(&self) -> Vec<(String, Parameter)>;
 
-    /// Changes every parameter that has a gradient, and frees each gradient as soon as it was used. Parameters
-    /// without a gradient, and their state, stay as they are. Gradients of plain tensors that require gradients are dropped.
+    /// Updates every parameter that has a gradient, and frees each gradient after its use. Parameters without a
+    /// gradient, and their state, do not change. Gradients of plain tensors are dropped.
     ///
     /// # Errors
     /// Nothing has changed after these errors:
@@ -69,14 +68,14 @@ pub trait Optimizer: fmt::Debug + Send {
     /// - [`Error::UnknownParameters`] for gradients of parameters that the optimizer does not hold. Implementations check this by
     ///   [`Gradients::check_parameters`]. Use [`step_partial`](Self::step_partial) to ignore such gradients.
     /// - [`Error::StaleGradient`] for gradients from before a conversion of the parameter.
-    /// - [`Error::Allocation`] if a parameter has to be copied and there is no memory.
-    /// - Errors about gradients that do not fit their parameter.
+    /// - [`Error::Allocation`] if a parameter must be copied and there is no memory.
+    /// - Errors about gradients that do not match their parameter.
     ///
     /// A device that fails during the step leaves some parameters changed.
     fn step(&mut self, gradients: Gradients) -> Result<()>;
 
-    /// [`step`](Self::step) along the gradients of the optimizer's own parameters. Drops all other gradients first, as for one
-    /// of two models that a loss depends on.
+    /// [Steps](Self::step) along the gradients of the optimizer's own parameters. Drops all other gradients first, for
+    /// example those of the other model in a common loss.
     ///
     /// ```
     /// use highwater::{Device, Error, Rng, Tensor};
@@ -93,44 +92,46 @@ pub trait Optimizer: fmt::Debug + Send {
     /// ```
     ///
     /// # Errors
-    /// As [`step`](Self::step), except for [`Error::UnknownParameters`].
+    /// See [`step`](Self::step), except for [`Error::UnknownParameters`].
     fn step_partial(&mut self, mut gradients: Gradients) -> Result<()> {
         let own = gradients.split_off(&self.parameters());
         drop(gradients);
         self.step(own)
     }
 
-    /// The learning rate.
+    /// Returns the learning rate.
     fn learning_rate(&self) -> f64;
 
-    /// Sets the learning rate of the steps to come.
+    /// Sets the learning rate of future steps.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless it is finite and not negative.
     fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()>;
 
-    /// A copy of what the optimizer keeps from step to step, by name: the learning rate, and for each parameter what
-    /// stands behind its path.
+    /// Copies the state of the optimizer as arrays by name: the learning rate, and each parameter's state under its
+    /// path.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] if two parameters have the same path, [`Error::NoData`] on a device that computes nothing,
-    /// [`Error::NoHostMemory`] if the host has no room.
+    /// [`Error::BadArgument`] if two parameters have the same path, [`Error::NoData`] on a dry device,
+    /// [`Error::NoHostMemory`] if host memory runs out.
     fn state(&self) -> Result<Arrays>;
 
-    /// Checks that `state` is one of an optimizer like this, of parameters like these.
+    /// Checks that `state` matches this kind of optimizer and its parameters.
     ///
     /// # Errors
-    /// [`Error::Mismatch`], and [`Error::BadArgument`] for a learning rate that is none and if two parameters have the same path.
+    /// [`Error::Mismatch`], and [`Error::BadArgument`] for an invalid learning rate or if two parameters have the same
+    /// path.
     fn check_state(&self, state: &Arrays) -> Result<()>;
 
-    /// Goes on from a [`state`](Self::state). What was set when the optimizer was made, as momentum, stays.
+    /// Loads a [`state`](Self::state). Options from the optimizer's creation, such as momentum, do not change.
     ///
     /// # Errors
-    /// As [`check_state`](Self::check_state): nothing has changed then. A device that fails on the way leaves some changed.
+    /// See [`check_state`](Self::check_state), after which nothing has changed. If a device fails during the copies,
+    /// some state has changed.
     fn load_state(&mut self, state: &Arrays) -> Result<()>;
 }
 
-/// What is in a box is no other for it: which optimizer trains may be chosen at run time, as `Box<dyn Optimizer>`.
+/// Forwards to the boxed optimizer, so that a program can choose the optimizer at run time.
 impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     fn name(&self) -> &'static str {
         (**self).name()
@@ -169,26 +170,25 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     }
 }
 
-/// The learning rate, among the arrays of a state. Parameters' names have more parts.
+/// The name of the learning rate in a state. The names of parameters have more parts.
 const LEARNING_RATE: &str = "learning_rate";
 
-/// The learning rate of a state that was checked for one, itself unchecked.
+/// Returns the learning rate of a state that is known to contain one.
 fn learning_rate_of(state: &Arrays) -> f64 {
     state.get(LEARNING_RATE).and_then(Array::item).unwrap_or(f64::NAN)
 }
 
-/// Passes `value` on if it is finite and not negative.
+/// Returns `value` if it is finite and not negative.
 fn not_negative(op: &'static str, argument: &'static str, value: f64) -> Result<f64> {
     check(op, argument, value, "finite and not negative", value.is_finite() && value >= 0.0)
 }
 
-/// Passes `value` on if it is finite and above 0, as what keeps denominators from zero: with 0, 0/0 would come of a
-/// parameter whose gradients were all zero.
+/// Returns `value` if it is finite and above 0. An ε of 0 would give 0/0 for a parameter whose gradients were all zero.
 fn above_zero(op: &'static str, argument: &'static str, value: f64) -> Result<f64> {
     check(op, argument, value, "finite and above 0", value.is_finite() && value > 0.0)
 }
 
-/// Passes `value` on if it is a share that a mean may keep: at least 0, below 1.
+/// Returns `value` if it is a valid decay rate: at least 0 and below 1.
 fn share(op: &'static str, argument: &'static str, value: f64) -> Result<f64> {
     check(op, argument, value, "at least 0 and below 1", (0.0..1.0).contains(&value))
 }

@@ -13,7 +13,7 @@ use highwater_tensor::{
 };
 use highwater_tracking::{ModuleName, Phase, phase};
 
-/// What an optimizer keeps for one parameter.
+/// The optimizer state of one parameter.
 #[derive(Debug)]
 pub(super) struct ParameterState<const N: usize> {
     /// Tensors of the parameter's shape. Which of them there are depends on the options.
@@ -28,7 +28,7 @@ impl<const N: usize> ParameterState<N> {
         self.tensors.each_mut().map(|tensor| tensor.as_mut().map(Buffer::view_mut))
     }
 
-    /// As [`views_mut`](Self::views_mut), for optimizers that always keep all tensors.
+    /// See [`views_mut`](Self::views_mut), for optimizers that always keep all tensors.
     pub(super) fn all_mut(&mut self) -> [ViewMut<'_>; N] {
         self.views_mut().map(|tensor| tensor.expect("`ParameterSet::new` allocated it"))
     }
@@ -120,7 +120,7 @@ impl<const N: usize> ParameterSet<N> {
         Self { saves_steps: true, ..self }
     }
 
-    /// Allocates or frees one optional state tensor of each parameter. Keeps those that exist already.
+    /// Allocates or frees this optional state tensor of each parameter; keeps it if it already exists.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
@@ -159,7 +159,7 @@ impl<const N: usize> ParameterSet<N> {
     /// use.
     ///
     /// # Errors
-    /// As [`Optimizer::step`](super::Optimizer::step).
+    /// See [`Optimizer::step`](super::Optimizer::step).
     pub(super) fn step(
         &mut self,
         mut gradients: Gradients,
@@ -208,7 +208,7 @@ impl<const N: usize> ParameterSet<N> {
 fn converted<const N: usize>(op: &'static str, slot: &Slot<N>, dtype: DType) -> Error {
     let kept = slot.state.dtype().unwrap_or(dtype);
     let got = format!("{} of type {dtype}, whose state is kept in {kept}", slot.path);
-    let expected = "of types that were not changed since the optimizer was made";
+    let expected = "of unchanged element types since the optimizer was created";
     Error::BadArgument { op, argument: "parameters", expected, got }
 }
 

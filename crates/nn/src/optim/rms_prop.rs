@@ -1,4 +1,4 @@
-//! RmsProp.
+//! The RMSprop optimizer.
 
 use highwater_tensor::{
     OpContext, Parameter, Result, View, ViewMut,
@@ -8,7 +8,8 @@ use highwater_tensor::{
 use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
 use super::{above_zero, not_negative, share};
 
-/// RmsProp (Tieleman and Hinton 2012): gradients over the root of the mean of their squares, as PyTorch has it.
+/// RMSprop optimizer (Tieleman and Hinton 2012), in PyTorch's variant: divides gradients by the root of the moving
+/// average of their squares.
 ///
 /// With gradient g, parameter p and means v and m (0 at first): g ← g + weight_decay·p; v ← smoothing·v + (1 -
 /// smoothing)·g²; p ← p - lr·g / (√v + epsilon). With momentum, m ← momentum·m + g / (√v + epsilon) and p ← p - lr·m.
@@ -30,11 +31,12 @@ pub struct RmsProp {
 const OP: &str = "rms_prop";
 
 impl RmsProp {
-    /// The optimizer with learning rate `lr` and otherwise the usual values.
+    /// Creates the optimizer with learning rate `lr` and the usual defaults.
     ///
     /// # Errors
-    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) without parameters, and unless `lr` is finite and not negative; [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no
-    /// memory for the state, a number for each of the parameters'.
+    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) without parameters, and unless `lr` is finite and
+    /// not negative; [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory for the state:
+    /// one value per element of the parameters.
     pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
         let lr = not_negative(OP, "lr", lr)?;
         let parameters = ParameterSet::new(OP, parameters, [("variance", true), ("momentum", false)])?;
@@ -42,7 +44,7 @@ impl RmsProp {
         Ok(Self { options, parameters })
     }
 
-    /// The same, which keeps the share `momentum` of its last step: one more number for each of the parameters', 0 at first.
+    /// Sets the momentum, which needs one more state value per element; 0 by default.
     ///
     /// # Errors
     /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless 0 ≤ `momentum` < 1; [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory for the state.
@@ -52,7 +54,7 @@ impl RmsProp {
         Ok(self)
     }
 
-    /// The same with another share of the mean of squares that is kept at each step; 0.99 unless set.
+    /// Sets the decay rate of the moving average of squares; 0.99 by default.
     ///
     /// # Errors
     /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless it is at least 0 and below 1.
@@ -61,7 +63,7 @@ impl RmsProp {
         Ok(self)
     }
 
-    /// The same with another number that keeps the denominator from zero; 1e-8 unless set.
+    /// Sets ε, which keeps the denominator above zero; 1e-8 by default.
     ///
     /// # Errors
     /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless it is finite and above 0.
@@ -70,7 +72,7 @@ impl RmsProp {
         Ok(self)
     }
 
-    /// The same with weight decay: a pull of parameters towards zero, added to gradients.
+    /// Sets the weight decay, which pulls parameters towards zero. It is added to the gradients.
     ///
     /// # Errors
     /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless it is finite and not negative.

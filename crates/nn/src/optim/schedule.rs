@@ -1,9 +1,9 @@
-//! Learning rates that change in the course of a training run.
+//! Learning rate schedules.
 
 use std::f64::consts::PI;
 
-/// A learning rate for each step, as a function of the step's number alone: a run that resumes needs nothing but the
-/// number. Steps count from 0.
+/// A learning rate schedule: the rate as a function of the step number. A resumed run needs only that number. Steps
+/// count from 0.
 ///
 /// ```
 /// use highwater::optim::Schedule;
@@ -16,66 +16,66 @@ use std::f64::consts::PI;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Schedule {
-    /// Always the same.
+    /// A constant rate.
     Constant(f64),
-    /// Multiplied by a factor after every so many steps.
+    /// Multiplies the rate by a factor after every `every` steps.
     Step {
-        /// The rate of the first steps.
+        /// The initial rate.
         start: f64,
-        /// What it is multiplied by.
+        /// The factor.
         factor: f64,
-        /// After how many steps each time; 0 is as 1.
+        /// The number of steps between changes; at least 1.
         every: u64,
     },
-    /// From one rate to another along half a cosine (Loshchilov and Hutter 2017), which then stays.
+    /// Cosine annealing from one rate to another (Loshchilov and Hutter 2017), which then stays constant.
     Cosine {
         /// The rate of the first step.
         start: f64,
         /// The rate after `steps` steps.
         end: f64,
-        /// How many steps it takes.
+        /// The number of steps.
         steps: u64,
     },
-    /// Up to a rate along half a cosine, and down to almost none along another (Smith and Topin 2019, with the shape and
-    /// the numbers of PyTorch's `OneCycleLR`): from `max` / 25 to `max` to `max` / 250,000.
+    /// One-cycle schedule (Smith and Topin 2019) with the shape and the constants of PyTorch's `OneCycleLR`: along
+    /// cosines from `max` / 25 to `max` to `max` / 250,000.
     OneCycle {
         /// The highest rate.
         max: f64,
-        /// How many steps it takes.
+        /// The number of steps.
         steps: u64,
-        /// The share of the steps in which it rises, from 0 to 1; 0.3 is usual.
+        /// The share of the steps in which the rate rises, from 0 to 1; usually 0.3.
         rising: f64,
     },
-    /// First up in a straight line to where another schedule starts, which then begins.
+    /// Linear warm-up to the initial rate of another schedule, which follows.
     WarmUp {
-        /// How many steps it takes: step i has the share (i + 1) / steps.
+        /// The number of warm-up steps: step i has the share (i + 1) / steps.
         steps: u64,
-        /// What follows.
+        /// The schedule after the warm-up.
         then: Box<Schedule>,
     },
 }
 
 impl Schedule {
-    /// This schedule, after `steps` steps in which the rate rises in a straight line to its first one.
+    /// Prepends a linear warm-up of `steps` steps to this schedule.
     #[must_use]
     pub fn after_warm_up(self, steps: u64) -> Self {
         Self::WarmUp { steps, then: Box::new(self) }
     }
 
-    /// The rate of a step.
+    /// Returns the learning rate of a step.
     #[must_use]
     pub fn learning_rate(&self, step: u64) -> f64 {
         match *self {
             Self::Constant(rate) => rate,
             Self::Step { start, factor, every } => {
-                // No product of so many factors is other than 0, 1 or infinite.
+                // With this many factors, every product is 0, 1 or infinite.
                 let times = i32::try_from(step / every.max(1)).unwrap_or(i32::MAX);
                 start * factor.powi(times)
             }
             Self::Cosine { start, end, steps } => half_cosine(start, end, step as f64 / steps as f64),
             Self::OneCycle { max, steps, rising } => {
                 let (first, last) = (max / 25.0, max / 25.0 / 1e4);
-                // The last step has the last rate: the peak lies at a share of the steps between.
+                // The last step has the last rate, so the peak is a share of the intervals between steps.
                 let (peak, last_step) = (rising * steps as f64 - 1.0, steps as f64 - 1.0);
                 let step = step as f64;
                 if step <= peak {
@@ -92,7 +92,7 @@ impl Schedule {
     }
 }
 
-/// From `start` to `end` along half a cosine, at the share `done` of the way; of a way of no length, its end.
+/// Returns the point at the share `done` of a half cosine from `start` to `end`; NaN counts as the end.
 fn half_cosine(start: f64, end: f64, done: f64) -> f64 {
     if done < 1.0 { end + (start - end) * 0.5 * (1.0 + (PI * done).cos()) } else { end }
 }

@@ -1,4 +1,4 @@
-//! Stochastic gradient descent.
+//! The SGD optimizer.
 
 use highwater_tensor::{
     Error, OpContext, Parameter, Result, View, ViewMut,
@@ -8,10 +8,10 @@ use highwater_tensor::{
 use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
 use super::{not_negative, share};
 
-/// Stochastic gradient descent, with momentum (Polyak 1964; Nesterov 1983) and weight decay if wished for.
+/// SGD optimizer: stochastic gradient descent with optional momentum (Polyak 1964; Nesterov 1983) and weight decay.
 ///
-/// With gradient g, parameter p and mean m (0 at first): g ← g + weight_decay·p; m ← momentum·m + g; p ← p - lr·m, or
-/// p - lr·(g + momentum·m) in Nesterov's variant. Without momentum no state is kept.
+/// With gradient g, parameter p and momentum buffer m (initially 0): g ← g + weight_decay·p; m ← momentum·m + g; p ← p
+/// - lr·m, or p - lr·(g + momentum·m) with Nesterov momentum. Without momentum the optimizer has no state.
 ///
 /// ```
 /// use highwater::{Device, Rng};
@@ -30,7 +30,7 @@ pub struct Sgd {
 const OP: &str = "sgd";
 
 impl Sgd {
-    /// Plain descent with learning rate `lr`.
+    /// Creates plain SGD with learning rate `lr`.
     ///
     /// # Errors
     /// [`Error::BadArgument`] without parameters, and unless `lr` is finite and not negative.
@@ -40,10 +40,10 @@ impl Sgd {
         Ok(Self { options: SgdStep { lr, momentum: 0.0, weight_decay: 0.0, nesterov: false }, parameters })
     }
 
-    /// The same, which keeps the share `momentum` of its last step: a number for each of the parameters', 0 at first.
+    /// Sets the momentum, which needs one state value per element of the parameters; 0 by default.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless 0 ≤ `momentum` < 1, and for 0 in [Nesterov's variant](Self::with_nesterov);
+    /// [`Error::BadArgument`] unless 0 ≤ `momentum` < 1, and for 0 with [Nesterov momentum](Self::with_nesterov);
     /// [`Error::Allocation`] if there is no memory for the state.
     pub fn with_momentum(mut self, momentum: f64) -> Result<Self> {
         self.options.momentum = share(OP, "momentum", momentum)?;
@@ -54,7 +54,7 @@ impl Sgd {
         Ok(self)
     }
 
-    /// The same with weight decay: a pull of parameters towards zero, added to gradients.
+    /// Sets the weight decay, which pulls parameters towards zero. It is added to the gradients.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless it is finite and not negative.
@@ -63,10 +63,10 @@ impl Sgd {
         Ok(self)
     }
 
-    /// The same in Nesterov's variant.
+    /// Enables Nesterov momentum.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] without momentum, where there is no such variant.
+    /// [`Error::BadArgument`] without momentum.
     pub fn with_nesterov(mut self) -> Result<Self> {
         self.check_nesterov()?;
         self.options.nesterov = true;

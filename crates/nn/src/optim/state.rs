@@ -1,4 +1,4 @@
-//! Checkpoints of optimizer state: arrays by name.
+//! Optimizer state in checkpoints: arrays by name.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::io::{Array, Arrays, mismatch};
 const STEPS: &str = "steps";
 
 impl<const N: usize> ParameterSet<N> {
-    /// The state of all parameters, and the learning rate.
+    /// Returns the state of all parameters, and the learning rate.
     pub(super) fn state(&self, learning_rate: f64) -> Result<Arrays> {
         self.check_paths()?;
         let mut arrays = Arrays::new();
@@ -28,7 +28,7 @@ impl<const N: usize> ParameterSet<N> {
                 arrays.insert(format!("{}.{name}", slot.path), array);
             }
             if self.saves_steps {
-                // No machine takes 2^63 steps.
+                // The count stays below 2⁶³.
                 let steps = Array::from_slice(&[slot.state.steps as i64], Shape::SCALAR)?;
                 arrays.insert(format!("{}.{STEPS}", slot.path), steps);
             }
@@ -36,7 +36,7 @@ impl<const N: usize> ParameterSet<N> {
         Ok(arrays)
     }
 
-    /// Checks that each parameter has its own path: two networks may have a `fc1.weight` each.
+    /// Checks that all paths differ: two networks may both have a `fc1.weight`.
     fn check_paths(&self) -> Result<()> {
         let mut paths = HashSet::new();
         match self.iter().find(|slot| !paths.insert(&slot.path)) {
@@ -44,7 +44,7 @@ impl<const N: usize> ParameterSet<N> {
             Some(slot) => Err(Error::BadArgument {
                 op: self.op,
                 argument: "parameters",
-                expected: "called each by a name of its own, under which its state is kept",
+                expected: "parameters with unique paths",
                 got: format!("{} twice", slot.path),
             }),
         }
@@ -87,7 +87,7 @@ impl<const N: usize> ParameterSet<N> {
         Ok(learning_rate_of(state))
     }
 
-    /// The number of steps of a parameter, whose type and shape were checked; `None` if checkpoints do not contain it.
+    /// Returns the number of steps of a parameter with checked type and shape; `None` if checkpoints do not contain it.
     ///
     /// # Errors
     /// [`Error::BadArgument`] for a negative number, which only a damaged file contains.

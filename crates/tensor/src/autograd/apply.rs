@@ -1,10 +1,10 @@
-//! The run of an op: its account, its forward, and its node in the graph.
+//! Runs an op: opens its account, calls its forward pass, and adds its node to the graph.
 
 use super::node::record;
 use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
-use crate::op::mode::{pause, records};
-use crate::op::{BuiltinOp, HeldOp, Op, OpContext};
+use crate::op::mode::{pause, should_record};
+use crate::op::{BuiltinOp, Op, OpContext, RecordedOp};
 use crate::tensor::Tensor;
 
 /// Runs an op on at least one input.
@@ -15,31 +15,31 @@ pub fn apply(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
     let (output, saved) = run(&op, inputs)?;
     Ok(match saved {
         None => output,
-        Some(saved) => record(HeldOp::Custom(Box::new(op)), inputs, saved, output),
+        Some(saved) => record(RecordedOp::Custom(Box::new(op)), inputs, saved, output),
     })
 }
 
-/// Like [`apply`], for an op whose backward reuses buffers.
+/// Runs an op whose backward pass reuses buffers, as [`apply`] does.
 pub(crate) fn apply_builtin(op: impl BuiltinOp, inputs: &[&Tensor]) -> Result<Tensor> {
     let (output, saved) = run(&op, inputs)?;
     Ok(match saved {
         None => output,
-        Some(saved) => record(HeldOp::Builtin(Box::new(op)), inputs, saved, output),
+        Some(saved) => record(RecordedOp::Builtin(Box::new(op)), inputs, saved, output),
     })
 }
 
-/// The result, and the tensors that backward needs if the op is recorded. Not generic, so that it is compiled once.
+/// Returns the result, and the saved tensors if the op is recorded. Not generic, so that it compiles once.
 fn run(op: &dyn Op, inputs: &[&Tensor]) -> Result<(Tensor, Option<Vec<Tensor>>)> {
     let name = op.name();
     let device = common_device(name, inputs)?;
-    let recording = records(inputs.iter().any(|input| input.requires_grad()));
-    device.placement().tell(name, device, PlacementReason::Inputs);
+    let recording = should_record(inputs.iter().any(|input| input.requires_grad()));
+    device.placement().notify(name, device, PlacementReason::Inputs);
     let mut ctx = OpContext::forward(name, device, device.default_allocator()?, recording);
     let output = {
         let _paused = pause();
         op.forward(&ctx, inputs).map_err(|error| error.in_op(name))?
     };
-    // An op may hand out one of its inputs, whose place in the graph is not the result's.
+    // An op may return one of its inputs, whose gradient edge is not the result's.
     let output = output.with_grad_edge(None);
     let recorded = recording && output.dtype().is_float();
     Ok((output, recorded.then(|| ctx.take_saved())))

@@ -1,4 +1,4 @@
-//! The backward pass: from the loss to the leaves, freeing what was saved on the way.
+//! The backward pass: from the loss to the leaves. It frees saved tensors as it proceeds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,20 +7,21 @@ use bfc_core::Category;
 use highwater_tracking::{Phase, phase};
 
 use super::gradients::Gradients;
-use super::node::{Node, Taken};
+use super::node::{BackwardStep, Node};
 use super::version;
 use crate::backend::{Binary, Kernel};
 use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
 use crate::op::mode::no_grad;
-use crate::op::{HeldOp, OpContext, Saved};
+use crate::op::{OpContext, RecordedOp, Saved};
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
 
+/// # Compute gradients
 impl Tensor {
-    /// The gradients of this one number with respect to every leaf it was computed from.
+    /// Computes the gradients of this scalar with respect to every leaf that it depends on.
     ///
-    /// Saved tensors are freed as the pass goes by, so a graph can be passed once.
+    /// The pass frees saved tensors as it proceeds, so each graph supports only one pass.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -31,17 +32,19 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotScalar`], [`Error::NoGraph`] and [`Error::StaleBackward`] before anything is done: the last where a parameter
-    /// whose gradient is asked for has changed since this was computed, and its former values would be read. An error on the way,
-    /// as lack of memory or [`Error::GraphSpent`] for a part of the graph that another loss was passed through, leaves all tensors
-    /// as they were, but the graph is used up to that point. A gradient that is not like its input, from an op that is not of
-    /// this crate, is such an error too: [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`].
+    /// Before the pass starts: [`Error::NotScalar`], [`Error::NoGraph`], and [`Error::StaleBackward`] if the
+    /// pass would read old values of a parameter that requires a gradient.
+    ///
+    /// During the pass: [`Error::Allocation`], and [`Error::GraphSpent`] if an earlier pass used a part of
+    /// the graph. [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] and [`Error::DeviceMismatch`] mean that
+    /// a third-party op returned a gradient that does not match its input. All tensors keep their values, but
+    /// the graph is used up to that point.
     pub fn backward(&self) -> Result<Gradients> {
         self.backward_if(version::check)
     }
 
-    /// The same, whatever has become of parameters since: the gradients are those at the values that forward saw, which stayed in
-    /// memory for it. For those who mean it, as where several passes are on their way at a time (Narayanan et al. 2019).
+    /// Computes gradients at the values that the forward pass used, even if parameters have changed since.
+    /// Pipelined training uses it, where several passes overlap (Narayanan et al. 2019).
     ///
     /// ```
     /// use highwater::tensor::{Device, Error, Parameter, Tensor};
@@ -56,12 +59,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`backward`](Self::backward), but for [`Error::StaleBackward`].
+    /// As [`backward`](Self::backward), except [`Error::StaleBackward`].
     pub fn backward_stale(&self) -> Result<Gradients> {
         self.backward_if(|_| Ok(()))
     }
 
-    /// The gradients, if `check` finds nothing wrong with where they begin, and where what runs again does.
+    /// Runs the backward pass if `check` accepts the graph. Also checks the graphs of second runs.
     fn backward_if(&self, check: Check) -> Result<Gradients> {
         if self.elements() != 1 {
             return Err(Error::NotScalar { shape: *self.shape() });
@@ -82,26 +85,26 @@ impl Tensor {
     }
 }
 
-/// Refuses graphs.
+/// Rejects graphs with stale values.
 type Check = fn(&GradEdge) -> Result<()>;
 
-/// The nodes that the pass still has to visit, by number, each with the sum of the gradients that reached it so far.
+/// The nodes still to visit, by number. Each has the sum of the gradients that reached it so far.
 #[derive(Default)]
 struct Pending {
-    /// The node with the largest number, if any: in a chain it is the only one.
+    /// The node with the largest number. In a chain it is the only node.
     last: Option<(Arc<Node>, Tensor)>,
     others: BTreeMap<u64, (Arc<Node>, Tensor)>,
 }
 
 impl Pending {
-    /// Takes the node with the largest number.
+    /// Removes the node with the largest number.
     fn pop_last(&mut self) -> Option<(Arc<Node>, Tensor)> {
         let last = self.last.take();
         self.last = self.others.pop_last().map(|(_, next)| next);
         last
     }
 
-    /// Takes the gradient that has reached a node so far.
+    /// Removes a node and returns its gradient so far.
     fn take(&mut self, number: u64) -> Option<Tensor> {
         match &self.last {
             Some((last, _)) if last.number == number => self.pop_last().map(|(_, grad)| grad),
@@ -110,7 +113,7 @@ impl Pending {
         }
     }
 
-    /// Inserts a node that is not there yet.
+    /// Inserts a node that is not pending yet.
     fn insert(&mut self, node: Arc<Node>, grad: Tensor) {
         let lower = match &self.last {
             Some((last, _)) if last.number > node.number => Some((node, grad)),
@@ -122,32 +125,33 @@ impl Pending {
     }
 }
 
-/// Runs the backward of one node, and passes its gradients on.
+/// Runs the backward pass of one node and delivers its gradients.
 fn step(
     node: &Node,
     grad: Tensor,
-    home: &Device,
+    loss_device: &Device,
     check: Check,
     (pending, gradients): (&mut Pending, &mut Gradients),
 ) -> Result<()> {
-    // Everything that the node allocates, sums of gradients included, is charged to the module where its forward ran.
-    let place = node.place;
-    let _place = place.with_phase(Phase::Backward).enter();
-    match node.take()? {
-        Taken::Op(op, mut saved) => {
+    // All allocations of the node, including sums of gradients, count toward the module of its forward pass.
+    let scope = node.scope;
+    let _scope = scope.with_phase(Phase::Backward).enter();
+    match node.take_step()? {
+        BackwardStep::Op(op, mut saved) => {
             if let Some(input) = saved.only_edge()
                 && op.adds_to_gradient()
             {
                 let total = take_gradient(input, pending, gradients);
                 saved.set_total(total);
             }
-            let away = (grad.device() != home).then(|| grad.device().clone());
-            let found = pass(op, away.as_ref().unwrap_or(home), &mut saved, grad)?;
+            let other_device = (grad.device() != loss_device).then(|| grad.device().clone());
+            let device = other_device.as_ref().unwrap_or(loss_device);
+            let found = run_backward(op, device, &mut saved, grad)?;
             saved.deliver(found, |edge, grad| deliver(edge, grad, pending, gradients))
         }
-        Taken::Replay(replay, edge) => {
-            if let Some(edge) = replay.run(place, edge, &grad)? {
-                // It may lead to other graphs, which the replayed part had captured.
+        BackwardStep::Replay(replay, edge) => {
+            if let Some(edge) = replay.run(scope, edge, &grad)? {
+                // The edge may lead to other graphs that the replayed program captured.
                 check(&edge)?;
                 deliver(edge, grad, pending, gradients)?;
             }
@@ -156,10 +160,15 @@ fn step(
     }
 }
 
-/// Runs one op's backward.
-fn pass(op: &HeldOp, device: &Device, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+/// Runs the backward pass of one op.
+fn run_backward(
+    op: &RecordedOp,
+    device: &Device,
+    saved: &mut Saved,
+    grad: Tensor,
+) -> Result<Vec<Option<Tensor>>> {
     let name = op.name();
-    device.placement().tell(name, device, PlacementReason::Backward);
+    device.placement().notify(name, device, PlacementReason::Backward);
     let ctx = OpContext::backward(name, device, device.default_allocator()?);
     let gradients = op.backward(&ctx, saved, grad)?;
     if op.is_custom() || cfg!(debug_assertions) {
@@ -168,9 +177,9 @@ fn pass(op: &HeldOp, device: &Device, saved: &mut Saved, grad: Tensor) -> Result
     Ok(gradients)
 }
 
-/// Passes a gradient to where it belongs. A second gradient for the same place is added to the first.
+/// Delivers a gradient along an edge. Adds it to the gradient that is already there.
 fn deliver(edge: GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut Gradients) -> Result<()> {
-    // The earlier gradient is taken out while the sum is made, so that its buffer has a single owner.
+    // Removes the earlier gradient during the addition, so that its buffer has a single owner.
     match edge {
         GradEdge::Leaf(leaf) => gradients.by_leaf_mut().add(leaf, grad, sum)?,
         GradEdge::Node(node) => {
@@ -184,7 +193,7 @@ fn deliver(edge: GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut 
     Ok(())
 }
 
-/// The sum of two gradients, in the buffer of the first if no other tensor shares it.
+/// Adds two gradients. Reuses the buffer of the first if no other tensor shares it.
 fn sum(mut first: Tensor, second: Tensor) -> Result<Tensor> {
     let device = second.device();
     let ctx = OpContext::backward("sum_gradients", device, device.default_allocator()?);
@@ -202,7 +211,7 @@ fn sum(mut first: Tensor, second: Tensor) -> Result<Tensor> {
     Ok(out.finish())
 }
 
-/// Takes the gradient that has reached a place so far, for an op that adds to it.
+/// Takes the gradient that an edge's target has so far, for an op that adds to it.
 fn take_gradient(edge: &GradEdge, pending: &mut Pending, gradients: &mut Gradients) -> Option<Tensor> {
     match edge {
         GradEdge::Leaf(leaf) => gradients.by_leaf_mut().remove(*leaf),

@@ -1,22 +1,22 @@
-//! Gradients checked against differences: for every op of this crate, and for those that users write.
+//! Compares gradients with finite differences, for built-in and user-defined ops.
 
 use crate::error::{Error, Result};
 use crate::shape::{DType, Element};
 use crate::tensor::Tensor;
 
-/// How finely to look.
+/// Options of a gradient check.
 #[derive(Clone, Copy, Debug)]
 pub struct GradCheck {
-    /// The distance by which each element is moved up and down.
+    /// The step of the finite differences.
     pub step: f64,
-    /// The difference allowed, relative to the larger of the two gradients.
+    /// The relative tolerance, with respect to the larger of the two gradients.
     pub relative: f64,
-    /// The difference always allowed.
+    /// The absolute tolerance.
     pub absolute: f64,
 }
 
 impl GradCheck {
-    /// Fit for inputs of this type whose values and gradients are of order one.
+    /// Returns options for inputs of this type, for values and gradients near 1.
     #[must_use]
     pub const fn for_dtype(dtype: DType) -> Self {
         match dtype {
@@ -26,39 +26,39 @@ impl GradCheck {
     }
 }
 
-/// Where the two gradients differ.
+/// The result of a failed gradient check.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GradCheckError {
-    /// The function or its backward failed.
+    /// The function or its backward pass failed.
     #[error(transparent)]
     Failed(#[from] Error),
-    /// An element whose gradients differ too much.
+    /// The gradients of an element differ by more than the tolerance.
     #[error(
-        "gradient of input {input}, element {element}: backward says {backward}, differences say {numeric}"
+        "gradient of input {input}, element {element}: backward computed {backward}, finite differences {numeric}"
     )]
     Differs {
-        /// The input's place among the inputs.
+        /// The index of the input.
         input: usize,
-        /// The element's place in logical order.
+        /// The index of the element in logical order.
         element: usize,
-        /// What the backward pass computed.
+        /// The gradient from the backward pass.
         backward: f64,
-        /// What moving the element up and down shows.
+        /// The gradient from finite differences.
         numeric: f64,
     },
-    /// The check cannot be made on inputs of this type.
-    #[error("gradients of {dtype} inputs cannot be checked")]
+    /// The check does not support inputs of this type.
+    #[error("check_gradients: expected inputs of f32 or f64, got {dtype}; convert with `to_dtype`")]
     NotFloat {
         /// The input's element type.
         dtype: DType,
     },
 }
 
-/// Compares the gradients that backward computes for `function` at `inputs` with central differences.
+/// Compares the gradients of `function` at `inputs` with central differences.
 ///
-/// The function's result may have any shape; its elements are weighted differently and summed, so that errors do not
-/// cancel. It must be smooth around the inputs and must not be random.
+/// The function's result may have any shape. The check sums its elements with different weights, so that
+/// errors do not cancel. The function must be smooth around the inputs and must not be random.
 ///
 /// ```
 /// use highwater::{Device, DType, GradCheck, Tensor, check_gradients};
@@ -68,7 +68,7 @@ pub enum GradCheckError {
 /// ```
 ///
 /// # Errors
-/// [`GradCheckError::Differs`] names the first element that differs too much.
+/// [`GradCheckError::Differs`] names the first element beyond the tolerance.
 pub fn check_gradients(
     function: impl Fn(&[Tensor]) -> Result<Tensor>,
     inputs: &[Tensor],
@@ -111,7 +111,7 @@ fn check<T: Element + Into<f64>>(
             let numeric = (at(options.step)? - at(-options.step)?) / (2.0 * options.step);
             let scale = f64::abs(backward).max(numeric.abs());
             let close = (backward - numeric).abs() <= options.absolute + options.relative * scale;
-            // A NaN on either side is not close to anything.
+            // NaN fails the comparison.
             if !close {
                 return Err(GradCheckError::Differs { input: index, element, backward, numeric });
             }
@@ -120,13 +120,13 @@ fn check<T: Element + Into<f64>>(
     Ok(())
 }
 
-/// Weights of order one, different for neighbouring elements.
+/// Returns weights near 1 that differ between neighboring elements.
 fn weights(like: &Tensor) -> Result<Tensor> {
     let values: Vec<f64> = (0..like.elements()).map(|i| 0.5 + 0.25 * ((i * 7 % 11) as f64 / 11.0)).collect();
     Tensor::from_slice(like.device(), &values, like.shape())?.to_dtype(like.dtype())
 }
 
-/// The tensor with one element moved.
+/// Returns the tensor with one element shifted.
 fn nudge(tensor: &Tensor, element: usize, delta: f64) -> Result<Tensor> {
     let mut values = tensor.to_dtype(DType::F64)?.to_vec::<f64>()?;
     values[element] += delta;

@@ -1,5 +1,5 @@
-//! Activation checkpointing (Griewank and Walther 2000; Chen et al. 2016): memory for time. A part of a program keeps
-//! nothing for the backward pass but its input, and runs again when the pass reaches it.
+//! Activation checkpointing (Griewank and Walther 2000; Chen et al. 2016), which trades time for memory. A
+//! part of a program saves only its input for the backward pass and runs again when the pass reaches it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,26 +7,26 @@ use std::fmt;
 use highwater_tracking::ScopePath;
 
 use super::node::record_replay;
-use super::purpose::Purpose;
+use super::training_mode::TrainingMode;
 use crate::error::{Error, Result};
-use crate::op::mode::{is_saving, recording, rehearsing};
+use crate::op::mode::{first_run, is_saving, with_recording};
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
 use crate::tensor::tape::{self, Tape};
 
-/// A part of a program, to be run again.
+/// A part of a program that runs twice.
 type Program = Box<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>;
 
 pub(super) const OP: &str = "checkpoint";
 
-/// What `program` computes from `x`, without keeping what its ops save for backward: backward runs it a second time.
+/// Runs `program` on `x` without saving tensors for the backward pass, which runs `program` again.
 ///
-/// Of a part that is made of many ops, only the input is kept, so a chain of n equal parts holds n inputs and the
-/// activations of one part instead of those of all. Forward is computed twice.
+/// Only the input of the part is saved. So a chain of n equal parts keeps n inputs and the activations of one
+/// part, instead of the activations of all parts. The forward pass is computed twice.
 ///
-/// The second run gives what the first gave, to the bit: random numbers are those that were drawn first, so dropout drops
-/// the same elements, and parameters have the values that they had then, as in any graph. Gradients flow to `x`, to
-/// parameters, and to any other tensor that `program` uses. What else it depends on must not have changed, and it must
+/// The second run is bit-identical. It uses the same random numbers, so dropout drops the same elements. It
+/// uses the values that parameters had in the first run. Gradients flow to `x`, to parameters, and to any
+/// other tensor that `program` uses. Anything else that `program` depends on must not change. `program` must
 /// not start threads that draw random numbers.
 ///
 /// ```
@@ -52,71 +52,75 @@ pub(super) const OP: &str = "checkpoint";
 /// `nn::Checkpointed` does this for a module.
 ///
 /// # Errors
-/// What `program` says. The backward pass also gives the errors of the second run, and [`Error::ReplayDiffers`] if it was
-/// not like the first.
+/// The errors of `program`. The backward pass also returns the errors of the second run, and
+/// [`Error::ReplayDiffers`] if the second run differs from the first.
 pub fn checkpoint(
     x: &Tensor,
     program: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    // Where nothing is recorded nothing is saved: without gradients, and in the first run of a checkpoint around this one.
+    // Nothing is saved without gradients, and in the first run of an enclosing checkpoint.
     if !is_saving() {
         return program(x);
     }
-    let ((output, tape), wanted) = rehearsing(|| tape::record(|| program(x)));
+    let ((output, tape), would_record) = first_run(|| tape::record(|| program(x)));
     let output = output?;
-    let wanted = wanted || output.requires_grad();
+    let would_record = would_record || output.requires_grad();
     let output = output.detach();
-    if !wanted || !output.dtype().is_float() {
+    if !would_record || !output.dtype().is_float() {
         return Ok(output);
     }
     let input = x.detach();
     input.storage().keep_for_backward();
-    Ok(record_replay(Replay { input, program: Box::new(program), tape, purpose: Purpose::now() }, x, output))
+    Ok(record_replay(
+        Replay { input, program: Box::new(program), tape, mode: TrainingMode::now() },
+        x,
+        output,
+    ))
 }
 
-/// What the second run needs.
+/// The data for the second run.
 pub(super) struct Replay {
     input: Tensor,
     program: Program,
     tape: Tape,
-    purpose: Purpose,
+    mode: TrainingMode,
 }
 
 impl Replay {
-    /// Runs the program again, with recording; where the gradient `grad` of its result goes then. The nodes made here have
-    /// higher numbers than all before, so they are passed next, and lead back to where the input came from.
-    /// At `place` the program ran first, and `edge` is where its input came from.
+    /// Runs the program again, with recording, and returns the edge for the gradient `grad` of its result.
+    /// `scope` is the scope of the first run and `edge` the input's gradient edge. The new nodes have the
+    /// highest numbers, so the pass visits them next. They lead back to the input's edge.
     pub(super) fn run(
         self,
-        place: ScopePath,
+        scope: ScopePath,
         edge: Option<GradEdge>,
         grad: &Tensor,
     ) -> Result<Option<GradEdge>> {
-        let Self { input, program, tape, purpose } = self;
+        let Self { input, program, tape, mode } = self;
         let x = input.with_grad_edge(edge);
-        // In the module, the phase and for the purpose of the first run: what is computed is results, and what they save activations.
-        let _place = place.enter();
-        let (output, same) = tape::play(tape, || purpose.within(|| recording(|| program(&x))));
+        // The scope and purpose of the first run, so that results and activations have the same owners.
+        let _scope = scope.enter();
+        let (output, same) = tape::play(tape, || mode.within(|| with_recording(|| program(&x))));
         drop_later(program);
         let output = output?;
         let differs = |what: String| Err(Error::ReplayDiffers { what });
         if !same {
-            return differs("it drew other random numbers or parameters".to_owned());
+            return differs("it used other random numbers or parameters".to_owned());
         }
         if (output.shape(), output.dtype(), output.device()) != (grad.shape(), grad.dtype(), grad.device()) {
             let [now, then] =
                 [&output, grad].map(|t| format!("{} {} on {}", t.dtype(), t.shape(), t.device()));
-            return differs(format!("it gave {now} instead of {then}"));
+            return differs(format!("it returned {now} instead of {then}"));
         }
         Ok(output.grad_edge().cloned())
     }
 
-    /// What the second run reads, as far as it is known.
+    /// Returns the tensors that the second run is known to read.
     pub(super) fn reads(&self) -> impl Iterator<Item = &Tensor> {
         std::iter::once(&self.input).chain(self.tape.parameters())
     }
 
-    /// Drops what the program has captured, which may be the end of another graph, without recursion.
+    /// Drops the captures of the program, which may own another graph, without recursion.
     pub(super) fn drop_later(self) {
         drop_later(self.program);
     }
@@ -129,15 +133,15 @@ impl fmt::Debug for Replay {
 }
 
 thread_local! {
-    /// Programs that are dropped once the one being dropped is gone; `None` while none is.
+    /// Programs to drop after the current one; `None` if no drop is in progress.
     static DROPPED: RefCell<Option<Vec<Program>>> = const { RefCell::new(None) };
 }
 
-/// Drops a program. One that is dropped because another one was, as its captures held the graph that it hangs in, waits
-/// for its turn: the stack stays as it is however long such a chain may be.
+/// Drops a program without recursion. The captures of a program may own a graph with further programs. These
+/// wait in a list, so that long chains do not overflow the stack.
 fn drop_later(program: Program) {
     let mut program = Some(program);
-    // A thread that ends drops at once.
+    // Without access to the list, as while a thread ends, drops immediately.
     let _ = DROPPED.try_with(|dropped| match &mut *dropped.borrow_mut() {
         Some(waiting) => waiting.extend(program.take()),
         none => *none = Some(Vec::new()),
@@ -152,12 +156,12 @@ fn drop_later(program: Program) {
     }
 }
 
-/// Says that no program is being dropped any more, also after a panic of what one has captured.
+/// Marks the end of a drop, also after a panic in a captured value's destructor.
 struct EndDropping;
 
 impl Drop for EndDropping {
     fn drop(&mut self) {
-        // Whoever waits still is dropped after the borrow has ended.
+        // Drops remaining programs after the borrow has ended.
         drop(DROPPED.try_with(|dropped| dropped.borrow_mut().take()));
     }
 }

@@ -1,88 +1,92 @@
-//! The result of a backward pass.
+//! Gradients: the result of a backward pass.
 
-use self::by_leaf::ByLeaf;
-pub(crate) use self::by_leaf::Cursor;
+pub(crate) use self::leaf_map::LeafCursor;
+use self::leaf_map::LeafMap;
 use crate::shape::DType;
 use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
 
-mod by_leaf;
 mod clip;
+mod leaf_map;
 mod split;
 mod sum;
 mod unknown;
 mod update;
 
-/// The gradients that a backward pass computed, for each leaf that the loss depends on.
+/// The gradients of a backward pass, one per leaf that the loss depends on.
 ///
-/// Between the backward pass and the step of an optimiser they can be summed over several passes
-/// ([`accumulate`](Self::accumulate)), [scaled](Self::scale), clipped by their [norm](Self::clip_norm) or by
-/// [value](Self::clip_value), and [divided](Self::split_off) among several optimisers.
+/// Before an optimizer step, gradients can be
+/// - summed over several passes ([`accumulate`](Self::accumulate)),
+/// - [scaled](Self::scale),
+/// - clipped by their [norm](Self::clip_norm) or by [value](Self::clip_value),
+/// - [divided](Self::split_off) among several optimizers.
 #[derive(Debug, Default)]
 pub struct Gradients {
-    by_leaf: ByLeaf,
+    by_leaf: LeafMap,
 }
 
 impl Gradients {
-    /// The gradient of `leaf`; `None` if the loss does not depend on it or it is no leaf.
+    /// Returns the gradient of `leaf`; `None` if it is not a leaf or the loss does not depend on it.
     #[must_use]
     pub fn get(&self, leaf: &Tensor) -> Option<&Tensor> {
         self.by_leaf.get(leaf.leaf()?)
     }
 
-    /// Takes the gradient of `leaf` out, so that its memory is freed as soon as it was used.
+    /// Removes and returns the gradient of `leaf`, so that its memory is freed after its use.
     pub fn take(&mut self, leaf: &Tensor) -> Option<Tensor> {
         self.by_leaf.remove(leaf.leaf()?)
     }
 
-    /// Under which leaf there is a gradient for a tensor, and that gradient. Where a walk has come to it is looked for first.
+    /// Returns the leaf's identifier and gradient. The search starts at the cursor.
     ///
     /// # Errors
-    /// The type of a gradient that is of what the tensor was before it was converted.
+    /// The element type of the gradient, if it precedes a conversion of the tensor.
     #[inline]
     pub(crate) fn find(
         &self,
         leaf: &Tensor,
-        cursor: &mut Cursor,
+        cursor: &mut LeafCursor,
     ) -> std::result::Result<Option<(LeafId, &Tensor)>, DType> {
         let Some(leaf) = leaf.leaf() else { return Ok(None) };
         let found = self.by_leaf.find_latest(leaf, cursor)?;
         Ok(found.map(|gradient| (leaf, gradient)))
     }
 
-    /// Where a walk from the smallest leaf on begins.
-    pub(crate) const fn cursor(&self) -> Cursor {
+    /// Returns a cursor for a search in the order of the leaves.
+    pub(crate) const fn cursor(&self) -> LeafCursor {
         self.by_leaf.cursor()
     }
 
-    /// The gradient of a leaf.
+    /// Returns the gradient of a leaf.
     pub(crate) fn of(&self, leaf: LeafId) -> Option<&Tensor> {
         self.by_leaf.get(leaf)
     }
 
-    /// How many leaves have a gradient.
+    /// Returns the number of leaves with a gradient.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.by_leaf.len()
     }
 
-    /// Whether no leaf has a gradient.
+    /// Returns whether no leaf has a gradient.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.by_leaf.is_empty()
     }
 
-    /// All gradients as [`iter`](Self::iter) lists them, to be replaced by others of the same shape.
+    /// Iterates over all gradients in the order of [`iter`](Self::iter). The caller may replace each with a
+    /// tensor of the same shape.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
         self.by_leaf.iter_mut().map(|(_, gradient)| gradient)
     }
 
-    /// All gradients, in the order in which their leaves were made; a parameter keeps its place when it is converted.
+    /// Iterates over all gradients, ordered by the creation of their leaves. A conversion does not change the
+    /// place of a parameter.
     pub fn iter(&self) -> impl Iterator<Item = &Tensor> {
         self.by_leaf.iter().map(|(_, gradient)| gradient)
     }
 
-    pub(super) const fn by_leaf_mut(&mut self) -> &mut ByLeaf {
+    pub(super) const fn by_leaf_mut(&mut self) -> &mut LeafMap {
         &mut self.by_leaf
     }
 }

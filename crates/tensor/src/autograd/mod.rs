@@ -1,7 +1,8 @@
-//! Reverse-mode differentiation by recording: each op that takes part leaves a node with what its backward reads.
+//! Reverse-mode differentiation: each recorded op adds a node with the tensors that its backward pass reads.
 //!
-//! A node's number grows with the order of creation, and an op's inputs exist before its output, so descending numbers
-//! are an order in which gradients are complete when they are used: backward needs no search and no recursion.
+//! Nodes are numbered in the order of creation, and the inputs of an op precede its output. So a backward
+//! pass visits nodes by descending number. Each gradient is complete when its node is visited, without a
+//! search or recursion.
 
 mod apply;
 mod backward;
@@ -10,15 +11,15 @@ mod checkpoint;
 mod gradients;
 mod node;
 mod parameter;
-mod purpose;
+mod training_mode;
 pub(crate) mod version;
 
 pub use apply::apply;
 pub(crate) use apply::apply_builtin;
 pub use check::{GradCheck, GradCheckError, check_gradients};
 pub use checkpoint::checkpoint;
-pub(crate) use gradients::Cursor;
 pub use gradients::Gradients;
+pub(crate) use gradients::LeafCursor;
 pub(crate) use node::record;
 pub use parameter::Parameter;
-pub use purpose::{evaluating, is_training, training};
+pub use training_mode::{evaluating, is_training, training};

@@ -1,4 +1,4 @@
-//! Nodes of the graph: which op made a tensor, from which inputs, and what its backward will read.
+//! Nodes of the gradient graph: the op that computed a tensor, its inputs, and its saved tensors.
 
 use std::any::Any;
 use std::fmt;
@@ -9,13 +9,13 @@ use highwater_tracking::{ScopePath, here};
 
 use super::checkpoint::{self, Replay};
 use crate::error::{Error, Result};
-use crate::op::HeldOp;
+use crate::op::RecordedOp;
 use crate::op::saved::{Input, Saved};
 use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
 use crate::tensor::edge::{GradEdge, GradNode};
 
-/// Numbers nodes and [changes of leaves](super::version) in their order, from 1 on.
+/// Returns the next number, from 1 on. Nodes and [updates of leaves](super::version) share the numbers.
 pub(super) fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -24,24 +24,24 @@ pub(super) fn next_number() -> u64 {
 /// One recorded execution of an op.
 pub(crate) struct Node {
     pub(super) number: u64,
-    /// The least number of this node and all that it leads to.
+    /// The smallest number of this node and all reachable nodes.
     pub(super) since: u64,
-    work: Work,
-    /// Where the forward ran: its backward is charged to the same module.
-    pub(crate) place: ScopePath,
+    kind: NodeKind,
+    /// The scope of the forward pass. The backward pass counts toward the same module.
+    pub(crate) scope: ScopePath,
 }
 
-/// The work of a backward pass at a node. The first pass takes what it reads, so that memory is freed as the pass goes on.
-enum Work {
-    /// Runs an op's backward.
-    Op { op: HeldOp, saved: Mutex<Option<Saved>> },
-    /// Runs a part of the program again, and goes on through the new nodes to where its input came from.
+/// The kind of a node. The first backward pass takes the contents, so that it frees memory as it proceeds.
+enum NodeKind {
+    /// Runs an op's backward pass.
+    Op { op: RecordedOp, saved: Mutex<Option<Saved>> },
+    /// Runs a checkpointed part again, then continues through the new nodes to the part's input.
     Replay(Mutex<Option<(Box<Replay>, Option<GradEdge>)>>),
 }
 
-/// Work that a backward pass has taken.
-pub(super) enum Taken<'a> {
-    Op(&'a HeldOp, Saved),
+/// The contents of a node, taken by a backward pass.
+pub(super) enum BackwardStep<'a> {
+    Op(&'a RecordedOp, Saved),
     Replay(Box<Replay>, Option<GradEdge>),
 }
 
@@ -56,34 +56,37 @@ impl GradNode for Node {
 }
 
 impl Node {
-    /// The node that an edge leads to.
+    /// Converts an edge's node to the only implementation of its trait.
     pub(super) fn of(node: Arc<dyn GradNode>) -> Arc<Self> {
         let node: Arc<dyn Any + Send + Sync> = node;
         node.downcast().unwrap_or_else(|_| unreachable!("only this module makes nodes"))
     }
 
-    /// Takes the node's work.
+    /// Takes the contents of the node.
     ///
     /// # Errors
-    /// [`Error::GraphSpent`] the second time.
-    pub(super) fn take(&self) -> Result<Taken<'_>> {
-        let taken = match &self.work {
-            Work::Op { op, saved } => lock(saved).take().map(|saved| Taken::Op(op, saved)),
-            Work::Replay(replay) => lock(replay).take().map(|(replay, edge)| Taken::Replay(replay, edge)),
+    /// [`Error::GraphSpent`] if a pass has already taken them.
+    pub(super) fn take_step(&self) -> Result<BackwardStep<'_>> {
+        let step = match &self.kind {
+            NodeKind::Op { op, saved } => lock(saved).take().map(|saved| BackwardStep::Op(op, saved)),
+            NodeKind::Replay(replay) => {
+                lock(replay).take().map(|(replay, edge)| BackwardStep::Replay(replay, edge))
+            }
         };
-        taken.ok_or_else(|| Error::GraphSpent { op: self.name() })
+        step.ok_or_else(|| Error::GraphSpent { op: self.name() })
     }
 
-    /// Visits the edges of the inputs and the tensors that backward will read; none of a node that a pass has taken.
-    pub(super) fn look(&self, mut edge: impl FnMut(&GradEdge), read: impl FnMut(&Tensor)) {
-        match &self.work {
-            Work::Op { saved, .. } => {
+    /// Visits the edges of the inputs and the tensors that the backward pass will read. Skips a node that a
+    /// pass has taken.
+    pub(super) fn visit(&self, mut edge: impl FnMut(&GradEdge), read: impl FnMut(&Tensor)) {
+        match &self.kind {
+            NodeKind::Op { saved, .. } => {
                 let saved = lock(saved);
                 let Some(Saved { tensors, inputs, .. }) = &*saved else { return };
                 inputs.iter().filter_map(|input| input.edge.as_ref()).for_each(edge);
                 tensors.iter().for_each(read);
             }
-            Work::Replay(replay) => {
+            NodeKind::Replay(replay) => {
                 let replay = lock(replay);
                 let Some((replay, input)) = &*replay else { return };
                 let drawn = || replay.reads();
@@ -93,21 +96,21 @@ impl Node {
         }
     }
 
-    /// The error that this node's backward reads a tensor as it was before a change.
+    /// Returns the error that this node's backward pass would read stale values.
     pub(super) fn stale(&self, read: &Tensor) -> Error {
-        let module = self.place.module.path().to_owned();
+        let module = self.scope.module.path().to_owned();
         Error::StaleBackward { op: self.name(), module, shape: *read.shape() }
     }
 
-    /// Moves the edges of a node that is dropped to a list.
+    /// Moves the edges of a dropped node to a list.
     fn take_edges(&mut self, edges: &mut Vec<GradEdge>) {
-        match &mut self.work {
-            Work::Op { saved, .. } => {
-                let Some(saved) = own_mut(saved) else { return };
+        match &mut self.kind {
+            NodeKind::Op { saved, .. } => {
+                let Some(saved) = get_mut(saved) else { return };
                 edges.extend(saved.inputs.iter_mut().filter_map(|input| input.edge.take()));
             }
-            Work::Replay(replay) => {
-                if let Some((replay, edge)) = own_mut(replay).take() {
+            NodeKind::Replay(replay) => {
+                if let Some((replay, edge)) = get_mut(replay).take() {
                     replay.drop_later();
                     edges.extend(edge);
                 }
@@ -116,9 +119,9 @@ impl Node {
     }
 
     fn name(&self) -> &'static str {
-        match &self.work {
-            Work::Op { op, .. } => op.name(),
-            Work::Replay(_) => checkpoint::OP,
+        match &self.kind {
+            NodeKind::Op { op, .. } => op.name(),
+            NodeKind::Replay(_) => checkpoint::OP,
         }
     }
 }
@@ -127,12 +130,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn own_mut<T>(mutex: &mut Mutex<T>) -> &mut T {
+fn get_mut<T>(mutex: &mut Mutex<T>) -> &mut T {
     mutex.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Node {
-    /// Unlinks chains of nodes one by one: the default, recursive drop would overflow the stack on long ones.
+    /// Unlinks chains of nodes iteratively. The default, recursive drop would overflow the stack on long
+    /// chains.
     fn drop(&mut self) {
         let mut edges = Vec::new();
         self.take_edges(&mut edges);
@@ -153,9 +157,9 @@ impl fmt::Debug for Node {
 }
 
 /// Adds a node for an op's output to the graph.
-pub(crate) fn record(op: HeldOp, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
+pub(crate) fn record(op: RecordedOp, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
     let device = inputs.first().map(|input| input.device()).filter(|device| *device != output.device());
-    let (number, place) = (next_number(), here());
+    let (number, scope) = (next_number(), here());
     let mut since = number;
     let facts = inputs.iter().map(|input| {
         let edge = input.grad_edge().cloned();
@@ -163,8 +167,8 @@ pub(crate) fn record(op: HeldOp, inputs: &[&Tensor], tensors: Vec<Tensor>, outpu
         Input { shape: *input.shape(), dtype: input.dtype(), edge }
     });
     let saved = Saved { inputs: facts.collect(), tensors, device: device.cloned(), total: None };
-    let work = Work::Op { op, saved: Mutex::new(Some(saved)) };
-    output.with_grad_edge(Some(GradEdge::Node(Arc::new(Node { number, since, work, place }))))
+    let kind = NodeKind::Op { op, saved: Mutex::new(Some(saved)) };
+    output.with_grad_edge(Some(GradEdge::Node(Arc::new(Node { number, since, kind, scope }))))
 }
 
 /// Adds a node for the output of a checkpointed part to the graph.
@@ -172,22 +176,23 @@ pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> T
     let edge = input.grad_edge().cloned();
     let number = next_number();
     let since = edge.as_ref().map_or(number, |edge| edge.since().min(number));
-    let work = Work::Replay(Mutex::new(Some((Box::new(replay), edge))));
-    let node = Arc::new(Node { number, since, work, place: here() });
+    let kind = NodeKind::Replay(Mutex::new(Some((Box::new(replay), edge))));
+    let node = Arc::new(Node { number, since, kind, scope: here() });
     output.with_grad_edge(Some(GradEdge::Node(node)))
 }
 
+/// # Require gradients
 impl Tensor {
-    /// The same values as a leaf of the graph: gradients of what is computed from it are kept for it.
+    /// Returns the same values as a leaf of the graph, for which backward passes compute gradients.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for integers and truth values.
+    /// [`Error::UnsupportedDType`] for integers and booleans.
     #[doc(alias("requires_grad_"))]
     pub fn requiring_grad(self) -> Result<Self> {
         self.with_leaf(LeafId::next)
     }
 
-    /// The same values as the leaf of a new parameter.
+    /// Returns the same values as the leaf of a new parameter.
     ///
     /// # Errors
     /// As [`requiring_grad`](Self::requiring_grad).
@@ -202,12 +207,12 @@ impl Tensor {
         Ok(self.with_grad_edge(Some(GradEdge::Leaf(leaf()))))
     }
 
-    /// The same as the leaf that `former`, which is one, becomes when it is converted to these values.
+    /// Returns these values as the leaf of the parameter `converted`, after its conversion.
     ///
     /// # Errors
     /// As [`requiring_grad`](Self::requiring_grad).
-    pub(crate) fn requiring_grad_after(self, former: &Self) -> Result<Self> {
-        match former.leaf() {
+    pub(crate) fn requiring_grad_as_conversion_of(self, converted: &Self) -> Result<Self> {
+        match converted.leaf() {
             Some(leaf) => Ok(self.with_grad_edge(Some(GradEdge::Leaf(leaf.converted())))),
             None => self.requiring_grad(),
         }

@@ -1,4 +1,4 @@
-//! Parameters: tensors that training changes, behind a handle that modules and optimisers share.
+//! Parameters: trained tensors that modules and optimizers share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use bfc_core::sync::{self, Mutex, MutexGuard};
 use bfc_core::{Category, Tag};
 use highwater_tracking::module;
 
-use super::{Cursor, Gradients};
-use crate::autograd::version::LeftBehind;
+use super::{Gradients, LeafCursor};
+use crate::autograd::version::PendingUpdate;
 use crate::backend::{Kernel, check};
 use crate::error::{Error, Result};
 use crate::op::OpContext;
@@ -19,17 +19,18 @@ use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 use crate::tensor::tape;
 
-/// The op that the memory of a new parameter is charged to.
+/// The op that owns the memory of a new parameter.
 const INIT: &str = "init";
 
-/// A trained tensor. Clones are the same parameter: a change through one shows in all.
+/// A trained tensor. Clones refer to the same parameter.
 ///
-/// The cell holds a leaf of the graph of gradients, and stays the same leaf for as long as it lives. Buffers of tensors
-/// are never written while shared, so a change is made in place when nothing else looks into the buffer, and on a
-/// fresh copy otherwise: a graph that was recorded earlier keeps the values that it was recorded with, also in a
-/// [`checkpoint`](crate::checkpoint()). A change between a forward and its backward costs a copy therefore, and the backward
-/// is an error, [`Error::StaleBackward`], unless gradients at the former values are what is wanted, as by
-/// [`Tensor::backward_stale`].
+/// A parameter is a leaf of the gradient graph throughout its lifetime. An update writes in place if no other
+/// tensor shares the buffer, and otherwise to a new copy. So a graph keeps the values that it was recorded
+/// with, also in a [`checkpoint`](crate::checkpoint()).
+///
+/// An update between a forward pass and its backward pass therefore costs a copy. The backward pass then
+/// fails with [`Error::StaleBackward`]; [`Tensor::backward_stale`] computes gradients at the old values
+/// instead.
 ///
 /// ```
 /// use highwater::tensor::{Device, Parameter, Tensor};
@@ -45,48 +46,48 @@ pub struct Parameter {
     cell: Arc<Mutex<Cell>>,
 }
 
-/// What handles to one parameter share.
+/// The state that all handles to a parameter share.
 struct Cell {
-    /// The values now, as a leaf, also while the parameter is frozen.
+    /// The current values, as a leaf, even while the parameter is frozen.
     tensor: Tensor,
-    /// Whether it is to stay as it is: then it is handed out off the graph.
+    /// Whether the parameter is excluded from training. Then `tensor` returns it without a gradient edge.
     frozen: bool,
-    /// Who reads what the values were before the next change.
-    left_behind: LeftBehind,
+    /// The next update, for buffers that other tensors keep with the old values.
+    next_update: PendingUpdate,
 }
 
 impl Cell {
-    /// Continues in another buffer. Returns the former tensor, which the caller drops after the lock: an owner of outside memory may
-    /// use this parameter when it is dropped.
-    #[must_use = "the former tensor is dropped after the lock"]
-    fn move_to(&mut self, copy: Tensor) -> Tensor {
-        self.left_behind.note(&self.tensor);
+    /// Moves the parameter to another buffer. Returns the old tensor, which the caller drops after the lock:
+    /// dropping external memory may call code that uses this parameter.
+    #[must_use = "drop the old tensor after the lock"]
+    fn replace_buffer(&mut self, copy: Tensor) -> Tensor {
+        self.next_update.add_stale_buffer(&self.tensor);
         std::mem::replace(&mut self.tensor, copy)
     }
 
-    /// The values, to be changed, if this is the only holder of their buffer.
+    /// Returns the values for writing, if this is the only handle to their buffer.
     #[inline]
     fn writable(&mut self) -> Option<ViewMut<'_>> {
         let values = self.tensor.view_mut()?;
-        // Before the change rather than after, so that an error on the way does not keep anyone from hearing of it.
-        self.left_behind.tell();
+        // Commits the update before the write, so that an error during the write cannot hide it.
+        self.next_update.commit();
         Some(values)
     }
 }
 
 impl Parameter {
-    /// A parameter that starts with the values of `tensor`, whose buffer counts as a parameter's from now on.
+    /// Creates a parameter from the values of `tensor`. The category of the buffer becomes parameter.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for integers and truth values, which have no gradient.
+    /// [`Error::UnsupportedDType`] for integers and booleans, which have no gradient.
     pub fn new(tensor: Tensor) -> Result<Self> {
         let leaf = tensor.detach().requiring_grad_as_parameter()?.with_category(Category::Parameter);
-        let cell = Cell { tensor: leaf, frozen: false, left_behind: LeftBehind::default() };
+        let cell = Cell { tensor: leaf, frozen: false, next_update: PendingUpdate::default() };
         Ok(Self { cell: Arc::new(Mutex::new(cell)) })
     }
 
-    /// The values now, as a leaf of the graph, or off the graph while the parameter is [frozen](Self::freeze). Cheap: the buffer is
-    /// shared.
+    /// Returns the current values as a leaf of the graph, or without a gradient edge while the parameter is
+    /// [frozen](Self::freeze). Cheap, as the tensor shares the buffer.
     #[must_use]
     pub fn tensor(&self) -> Tensor {
         tape::parameter(|| {
@@ -95,10 +96,10 @@ impl Parameter {
         })
     }
 
-    /// From now on the parameter is not trained, wherever it is used: backward passes compute no gradient of it, ops keep nothing that
-    /// only its gradient would need, and optimisers leave it as it is. (PyTorch: `requires_grad_(False)`.) It can still be
-    /// [set](Self::set). Checkpoints do not tell what is frozen. For all parameters of a module there is
-    /// `Module::freeze`.
+    /// Excludes the parameter from training (PyTorch: `requires_grad_(False)`). Backward passes compute no
+    /// gradient for it, ops save nothing for its gradient, and optimizers do not change it.
+    /// [`set`](Self::set) still works. Checkpoints do not store whether a parameter is frozen.
+    /// `Module::freeze` freezes all parameters of a module.
     ///
     /// ```
     /// use highwater::tensor::{Device, Parameter, Tensor};
@@ -116,31 +117,33 @@ impl Parameter {
         self.lock().frozen = true;
     }
 
-    /// From now on the parameter is trained again.
+    /// Includes the parameter in training again.
     pub fn unfreeze(&self) {
         self.lock().frozen = false;
     }
 
-    /// Whether it was [frozen](Self::freeze).
+    /// Returns whether the parameter is [frozen](Self::freeze).
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.lock().frozen
     }
 
-    /// The values now, off the graph. The second run of a [`checkpoint`](crate::checkpoint()) sees the values of that time.
+    /// Returns the current values without a gradient edge. The second run of a
+    /// [`checkpoint`](crate::checkpoint()) also returns the values at that time.
     #[must_use]
     pub fn value(&self) -> Tensor {
         self.lock().tensor.detach()
     }
 
-    /// Copies new values in.
+    /// Replaces the values.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] and [`Error::DeviceMismatch`] if `values` is not like the
-    /// parameter, [`Error::Allocation`] if a copy is needed and there is no memory; nothing has changed then.
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] and [`Error::DeviceMismatch`] if `values` does not
+    /// match the parameter; [`Error::Allocation`] if a copy is required and its allocation fails. The
+    /// parameter is unchanged then.
     pub fn set(&self, values: &Tensor) -> Result<()> {
         const OP: &str = "set_parameter";
-        self.check_like(OP, values)?;
+        self.check_matches(OP, values)?;
         self.update(|parameter| {
             check::run(
                 values.device().as_ref(),
@@ -150,61 +153,62 @@ impl Parameter {
         })
     }
 
-    /// Whether both are handles to one parameter, as where two layers share their weights.
+    /// Returns whether both are handles to one parameter, for instance in layers with shared weights.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.cell, &other.cell)
     }
 
-    /// The values now, off the graph. The second run of a [`checkpoint`](crate::checkpoint()) sees the values of the first run.
+    /// Returns the values without a gradient edge. The second run of a [`checkpoint`](crate::checkpoint())
+    /// returns the values of the first run.
     #[must_use]
     pub fn replayed_value(&self) -> Tensor {
         tape::parameter(|| self.value())
     }
 
-    /// Copies values from the host in, in logical order, as raw bytes of the element type.
+    /// Replaces the values by values on the host: raw bytes of the element type, in logical order.
     ///
     /// # Errors
-    /// [`Error::ElementCount`] for another number of values, [`Error::Allocation`] if a copy is needed and there is no
-    /// memory; nothing has changed then.
+    /// [`Error::ElementCount`] for another number of values; [`Error::Allocation`] if a copy is required and
+    /// its allocation fails. The parameter is unchanged then.
     pub fn set_bytes(&self, op: &'static str, values: &[u8]) -> Result<()> {
         let device = self.value().device().clone();
         self.update(|out| device.upload(op, values, out))
     }
 
-    /// A number that distinguishes this parameter from all others that exist at the same time.
+    /// Returns a number that is unique among all existing parameters.
     #[must_use]
     pub fn address(&self) -> usize {
         Arc::as_ptr(&self.cell).addr()
     }
 
-    /// Under what its gradients are found, also while it is frozen.
+    /// Returns the leaf's identifier, also while the parameter is frozen.
     pub(crate) fn leaf(&self) -> Option<LeafId> {
         self.lock().tensor.leaf()
     }
 
-    /// Charges the buffer to the [module scope](highwater_tracking::module) of this thread.
+    /// Attributes the buffer to the [module scope](highwater_tracking::module) of this thread.
     pub fn charge_memory(&self) {
-        // Without the lock, as allocators may be third-party code.
+        // Without the lock, as third-party allocators may call back.
         let tensor = self.value();
         let owner = tensor.device().tracker().owner_here(INIT);
         let allocation = tensor.storage().allocation();
         let (allocator, block) = (allocation.allocator(), allocation.block());
         if let Ok(tag) = allocator.tag(&block) {
-            // A block that has a tag can be retagged; an allocator without tags has nothing to say.
+            // Allocators without tags return an error, which is harmless here.
             let _ = allocator.retag(&block, Tag { owner, ..tag });
         }
     }
 
-    /// Converts the values to another element type, in place of the old ones: this is another leaf of the graph then. Before
-    /// an optimiser is made, as its state is made for a type, and not between a backward pass and the step: its gradients are of
-    /// the former leaf, and the step is an error, [`Error::StaleGradient`].
+    /// Converts the values to another element type. The parameter becomes another leaf of the graph. Convert
+    /// before creating an optimizer, whose state depends on the type. A conversion between a backward pass
+    /// and the optimizer step makes the step fail with [`Error::StaleGradient`].
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] unless `dtype` is a floating-point type, [`Error::Allocation`] if there is no memory;
-    /// nothing has changed then.
+    /// [`Error::UnsupportedDType`] unless `dtype` is a floating-point type; [`Error::Allocation`] if the
+    /// allocation fails. The parameter is unchanged then.
     pub fn convert(&self, dtype: DType) -> Result<()> {
-        // The memory stays that of the parameter's making.
+        // The owner of the memory stays the op that created the parameter.
         const OP: &str = INIT;
         if !dtype.is_float() {
             return Err(Error::UnsupportedDType { op: "convert", dtype });
@@ -219,35 +223,36 @@ impl Parameter {
             let mut converted = ctx.output(before.shape(), dtype)?;
             ctx.compute(Kernel::Copy { input: before.view(), out: converted.view_mut() })?;
             let converted = converted.finish();
-            let _former;
+            let _old;
             let mut own = self.lock();
             if own.tensor.shares_buffer_with(&before) {
-                let converted = converted.requiring_grad_after(&own.tensor)?;
-                _former = own.move_to(converted);
-                own.left_behind.tell();
+                let converted = converted.requiring_grad_as_conversion_of(&own.tensor)?;
+                _old = own.replace_buffer(converted);
+                own.next_update.commit();
                 return Ok(());
             }
         }
     }
 
-    /// Checks that `values` could be this parameter's.
-    fn check_like(&self, op: &'static str, values: &Tensor) -> Result<()> {
+    /// Checks that `values` matches this parameter.
+    fn check_matches(&self, op: &'static str, values: &Tensor) -> Result<()> {
         check(op, &self.lock().tensor, values, |own| own == values.dtype())
     }
 
-    /// Where a pass has a gradient for this parameter, makes this cell the only holder of its buffer, so that an
-    /// [`update`](Self::update) needs no memory. That may take a copy, which is charged to the module. Tells under which
-    /// leaf the gradient is, and the parameter's type. A frozen parameter has none to step by.
+    /// If there is a gradient for this parameter, makes this handle the only owner of its buffer, so that an
+    /// [`update`](Self::update) allocates nothing. That may copy the values; the copy counts toward the
+    /// module. Returns the leaf of the gradient and the parameter's type. Returns `None` for frozen
+    /// parameters.
     ///
     /// # Errors
-    /// [`Error::StaleGradient`], with the parameter's path, if there is one of what it was before it was converted; as
-    /// [`set`](Self::set) for a gradient that is neither of the parameter's type nor of the one that it is computed with.
-    pub(super) fn make_ready(
+    /// [`Error::StaleGradient`], with the parameter's path, if the gradient precedes a conversion. As
+    /// [`set`](Self::set) if the gradient has neither the parameter's type nor the type of its computation.
+    pub(super) fn prepare_update(
         &self,
         op: &'static str,
         path: &str,
         gradients: &Gradients,
-        cursor: &mut Cursor,
+        cursor: &mut LeafCursor,
     ) -> Result<Option<(LeafId, DType)>> {
         let mut own = self.lock();
         if own.frozen {
@@ -266,41 +271,45 @@ impl Parameter {
         Ok(Some((leaf, dtype)))
     }
 
-    /// Copies the values if another tensor shares their buffer, so that the next change needs no memory.
+    /// Copies the values if another tensor shares their buffer, so that the next update allocates nothing.
     ///
     /// # Errors
-    /// [`Error::Allocation`] if a copy is needed and there is no memory.
+    /// [`Error::Allocation`] if a copy is required and its allocation fails.
     pub fn make_unique(&self) -> Result<()> {
         self.update_unique(|_| Ok(()))
     }
 
-    /// Lets `write` change the values, in place where no other tensor shares them. `write` runs under the lock, so it must not
-    /// allocate: allocators call back.
+    /// Calls `write` to change the values, in place if no other tensor shares them. `write` runs under the
+    /// lock and must not allocate, because allocators call back.
     ///
     /// # Errors
-    /// As [`make_unique`](Self::make_unique) before anything has changed; else what `write` says.
+    /// As [`make_unique`](Self::make_unique), before anything changes; otherwise the error of `write`.
     pub(crate) fn update(&self, write: impl FnOnce(ViewMut<'_>) -> Result<()>) -> Result<()> {
         let mut own = self.lock();
         if let Some(values) = own.writable() {
             return write(values);
         }
         drop(own);
-        self.update_unique(|own| write(own.writable().expect("this cell is the only holder of its buffer")))
+        self.update_unique(|own| {
+            write(own.writable().expect("the parameter is the only owner of its buffer"))
+        })
     }
 
-    /// Calls `change` with a gradient and the values, to be changed in place. Both are f32 if the device does not compute with
-    /// 16-bit floats. Implementations of an optimizer call this after [`Gradients::prepare_update`].
+    /// Calls `change` with a gradient and the values, which it changes in place. Both are f32 if the device
+    /// does not compute with 16-bit floats. Implementations of an optimizer call this after
+    /// [`Gradients::prepare_update`].
     ///
     /// # Errors
-    /// [`Error::Allocation`] if there is no memory, and nothing has changed then; otherwise the error of `change`.
+    /// [`Error::Allocation`] if an allocation fails, and nothing has changed then; otherwise the error of
+    /// `change`.
     pub fn apply_gradient(
         &self,
         ctx: &OpContext<'_>,
         gradient: View<'_>,
         change: impl FnOnce(View<'_>, ViewMut<'_>) -> Result<()>,
     ) -> Result<()> {
-        // The temporaries are allocated before the parameter is locked: allocators may call back, for instance to save all
-        // parameters.
+        // Allocates the temporaries before the lock, because allocators may call back, for instance to save
+        // all parameters.
         if ctx.backend().supports_half() {
             return self.update(|values| change(gradient, values));
         }
@@ -321,8 +330,9 @@ impl Parameter {
         })
     }
 
-    /// Makes the cell the only holder of its buffer, and calls `change` while the lock keeps other threads from sharing the buffer
-    /// again. Allocates and drops without the lock: allocators, their callbacks and owners of outside memory may use this parameter.
+    /// Makes this handle the only owner of its buffer, and calls `change` while the lock keeps other threads
+    /// from sharing the buffer. Allocates and drops without the lock, because callbacks and owners of
+    /// external memory may use this parameter.
     fn update_unique(&self, change: impl FnOnce(&mut Cell) -> Result<()>) -> Result<()> {
         loop {
             let mut own = self.lock();
@@ -333,11 +343,11 @@ impl Parameter {
             drop(own);
             let copy = copy_of(&shared)?;
             // Declared before the guard, so dropped after it.
-            let _former;
+            let _old;
             let mut own = self.lock();
-            // As long as it is shared with this one, no thread has changed its values.
+            // No thread changes the values while `shared` refers to them.
             if own.tensor.shares_buffer_with(&shared) {
-                _former = own.move_to(copy);
+                _old = own.replace_buffer(copy);
                 return change(&mut own);
             }
         }
@@ -348,19 +358,24 @@ impl Parameter {
     }
 }
 
-/// The error that a gradient is of what a parameter was before it was converted.
+/// Returns the error for a gradient that precedes the conversion of its parameter.
 #[cold]
 fn stale(op: &'static str, path: &str, own: &Tensor, given: DType) -> Error {
     Error::StaleGradient { op, parameter: path.to_owned(), shape: *own.shape(), is: own.dtype(), given }
 }
 
-/// Checks that `values` could be those of a parameter.
-fn check(op: &'static str, own: &Tensor, values: &Tensor, takes: impl FnOnce(DType) -> bool) -> Result<()> {
+/// Checks that `values` matches a parameter.
+fn check(
+    op: &'static str,
+    own: &Tensor,
+    values: &Tensor,
+    accepts_dtype: impl FnOnce(DType) -> bool,
+) -> Result<()> {
     if own.device() != values.device() {
         let (lhs, rhs) = (own.device().to_string(), values.device().to_string());
         return Err(Error::DeviceMismatch { op, lhs, rhs });
     }
-    if !takes(own.dtype()) {
+    if !accepts_dtype(own.dtype()) {
         let (lhs_shape, rhs_shape) = (*own.shape(), *values.shape());
         let (lhs, rhs) = (own.dtype(), values.dtype());
         return Err(Error::DTypeMismatch { op, lhs, rhs, lhs_shape, rhs_shape });
@@ -371,7 +386,7 @@ fn check(op: &'static str, own: &Tensor, values: &Tensor, takes: impl FnOnce(DTy
     Ok(())
 }
 
-/// The values of a tensor in a buffer of their own, as the same leaf.
+/// Copies a tensor to a new buffer, as the same leaf.
 fn copy_of(tensor: &Tensor) -> Result<Tensor> {
     let device = tensor.device();
     let ctx = OpContext::create("copy_parameter", device, device.default_allocator()?, Category::Parameter);
@@ -386,7 +401,7 @@ impl fmt::Debug for Parameter {
             let Cell { tensor, frozen, .. } = &*self.lock();
             (tensor.dtype(), *tensor.shape(), tensor.device().clone(), *frozen)
         };
-        // Without the lock, as the formatter may write to third-party code.
+        // Without the lock, as third-party code may receive the output.
         write!(f, "Parameter({dtype} {shape} on {device}{})", if frozen { ", frozen" } else { "" })
     }
 }

@@ -1,12 +1,13 @@
-//! Whether the values that a graph was recorded with are those of now.
+//! Detects backward passes that read old values of parameters.
 //!
-//! A buffer that a graph reads is never written: a parameter that changes meanwhile goes on in a copy. So a backward that comes
-//! after the change still has the gradients of its own forward, but to step along them from the new values is an error of the
-//! program far more often than it is meant, and the copy takes memory. It is refused therefore, unless it is asked for.
+//! A buffer that a graph reads is never written: an update of a parameter moves it to a copy. So a later
+//! backward pass computes the gradients of its own forward pass. A step along them from the new values is
+//! usually a mistake, and the copy costs memory. Therefore such a pass fails unless the program requests it.
 //!
-//! Versions are numbers of nodes. A change that leaves readers behind in the old buffer gets the next one, and is noted at that buffer;
-//! what was recorded before has a lower number. As long as there was no such change since the first node of a graph, as in
-//! programs that step after their backward, that is all that is looked at.
+//! Updates and nodes share one sequence of numbers. An update that leaves old values in use gets the next
+//! number, and the buffers with the old values refer to it. Nodes recorded before have lower numbers. If no
+//! such update follows the first node of a graph, as in usual training loops, the check compares only two
+//! numbers.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -14,42 +15,42 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::node::{Node, next_number};
 use crate::error::{Error, Result};
-use crate::storage::former::Change;
 use crate::storage::leaf::LeafId;
+use crate::storage::stale::LeafUpdate;
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
 
-/// The number of the latest change that left readers behind; 0 if there was none.
+/// The number of the latest update that left old values in use; 0 if there is none.
 static LATEST: AtomicU64 = AtomicU64::new(0);
 
-/// What a parameter will say to readers whom it left behind in former buffers.
+/// The next update of a parameter, for the buffers that keep its old values.
 #[derive(Debug, Default)]
-pub(crate) struct LeftBehind(Option<Arc<Change>>);
+pub(crate) struct PendingUpdate(Option<Arc<LeafUpdate>>);
 
-impl LeftBehind {
-    /// Notes that the parameter moved out of the buffer of `former`, whose values are still its own.
-    pub(crate) fn note(&mut self, former: &Tensor) {
+impl PendingUpdate {
+    /// Marks the buffer of `old` as stale from the next update on. The parameter has just moved out of it.
+    pub(crate) fn add_stale_buffer(&mut self, old: &Tensor) {
         if self.0.is_none() {
-            self.0 = former.leaf().map(|leaf| Arc::new(Change::of(leaf)));
+            self.0 = old.leaf().map(|leaf| Arc::new(LeafUpdate::new(leaf)));
         }
-        if let Some(change) = &self.0 {
-            former.storage().former_values().note(change);
+        if let Some(update) = &self.0 {
+            old.storage().stale_values().add(update);
         }
     }
 
-    /// Says that the parameter's values have changed.
+    /// Commits the update: the values change now.
     #[inline]
-    pub(crate) fn tell(&mut self) {
-        if let Some(change) = self.0.take() {
+    pub(crate) fn commit(&mut self) {
+        if let Some(update) = self.0.take() {
             let number = next_number();
-            change.happen(number);
+            update.commit(number);
             LATEST.fetch_max(number, Ordering::Relaxed);
         }
     }
 }
 
-/// Checks that a backward from here reads no values that a parameter had before its latest change, if it gives a gradient of that
-/// parameter.
+/// Checks that a backward pass from this edge reads no stale values of a parameter for which it computes a
+/// gradient.
 ///
 /// # Errors
 /// [`Error::StaleBackward`].
@@ -62,17 +63,17 @@ pub(super) fn check(from: &GradEdge) -> Result<()> {
     }
 }
 
-/// A search through a graph.
+/// A search for stale values in a graph.
 #[derive(Default)]
 struct Search {
-    /// Nodes still to be looked at.
+    /// Nodes still to visit.
     open: Vec<Arc<Node>>,
-    /// The numbers of all that are or were open.
+    /// The numbers of all visited and open nodes.
     seen: HashSet<u64>,
     /// The leaves that gradients reach.
     leaves: BTreeSet<LeafId>,
-    /// Leaves that are read as they were, and by whom.
-    former: Vec<(LeafId, Error)>,
+    /// Leaves with stale values, with the error of the node that reads them.
+    stale: Vec<(LeafId, Error)>,
 }
 
 impl Search {
@@ -80,11 +81,11 @@ impl Search {
         let latest = LATEST.load(Ordering::Relaxed);
         self.open.push(root);
         while let Some(node) = self.open.pop() {
-            let Self { open, seen, leaves, former } = &mut self;
-            node.look(
+            let Self { open, seen, leaves, stale } = &mut self;
+            node.visit(
                 |edge| match edge {
                     GradEdge::Leaf(leaf) => drop(leaves.insert(*leaf)),
-                    // Also where all is newer than any change: which leaves it leads to is still to be known.
+                    // Visits new nodes too, because they may lead to further leaves.
                     GradEdge::Node(node) => {
                         if seen.insert(node.number()) {
                             open.push(Node::of(Arc::clone(node)));
@@ -93,14 +94,14 @@ impl Search {
                 },
                 |read| {
                     if node.number < latest {
-                        read.storage().former_values().changed_since(node.number, |leaf| {
-                            former.push((leaf, node.stale(read)));
+                        read.storage().stale_values().changed_since(node.number, |leaf| {
+                            stale.push((leaf, node.stale(read)));
                         });
                     }
                 },
             );
         }
-        match self.former.into_iter().find(|(leaf, _)| self.leaves.contains(leaf)) {
+        match self.stale.into_iter().find(|(leaf, _)| self.leaves.contains(leaf)) {
             Some((_, error)) => Err(error),
             None => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! What is read of tensors that have no values.
+//! Values for reads of tensors on a dry device, which has no data.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::backend::cpu::element_bytes;
 use crate::shape::{DType, Scalar, Shape};
 
-/// A tensor of a dry device is being read.
+/// A read of a tensor on a dry device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DryRead<'a> {
-    /// By what: `to_vec`, which [`Tensor::item`](crate::Tensor::item) calls too.
+    /// The op that reads: `to_vec`, which [`Tensor::item`](crate::Tensor::item) also uses.
     pub op: &'static str,
     /// The tensor's shape.
     pub shape: &'a Shape,
@@ -18,19 +18,19 @@ pub struct DryRead<'a> {
     pub dtype: DType,
 }
 
-/// What the caller answers to one who reads.
-type Answer = dyn Fn(&DryRead<'_>) -> Option<Scalar> + Send + Sync;
+/// Returns the value of all elements for a read.
+type ReadValue = dyn Fn(&DryRead<'_>) -> Option<Scalar> + Send + Sync;
 
-/// The values that a caller has scripted for a dry device; by default none.
+/// The values that the program defines for reads on a dry device; none by default.
 #[derive(Clone, Default)]
-pub(crate) struct DryValues(Option<Arc<Answer>>);
+pub(crate) struct DryValues(Option<Arc<ReadValue>>);
 
 impl DryValues {
     pub(crate) fn new(answer: impl Fn(&DryRead<'_>) -> Option<Scalar> + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(answer)))
     }
 
-    /// The bytes of each element of what is read; `None` if nothing was scripted for it.
+    /// Returns the bytes of each element; `None` if no value is defined.
     pub(crate) fn element(&self, read: &DryRead<'_>) -> Option<Vec<u8>> {
         let value = self.0.as_ref()?(read)?;
         Some(element_bytes(value, read.dtype))
@@ -39,6 +39,6 @@ impl DryValues {
 
 impl fmt::Debug for DryValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "scripted" } else { "none" })
+        f.write_str(if self.0.is_some() { "defined" } else { "none" })
     }
 }

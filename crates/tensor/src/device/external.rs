@@ -1,7 +1,8 @@
-//! Memory that others own: tensors look into it, and no pool has given it.
+//! External memory: tensors refer to memory that other code owns, outside of all pools.
 //!
-//! Each import is an allocator of one block, which keeps the owner until the block goes back. All imports of a device share one
-//! account, beside the pools': bytes, owners, categories and peaks of what is not ours. Ops take nothing from here.
+//! Each import is an allocator of one block. It keeps the owner until the block is freed. All imports of a
+//! device share one account of bytes, owners, categories and peaks, next to the accounts of the pools. Ops
+//! never allocate here.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -17,20 +18,20 @@ use crate::device::Device;
 use crate::shape::{DType, Element};
 use crate::storage::Storage;
 
-/// What the imports of a device come to.
-pub(crate) struct OutsideAccount {
+/// The account of all imports of a device.
+pub(crate) struct ExternalAccount {
     name: String,
-    book: Mutex<Book>,
+    state: Mutex<AccountState>,
 }
 
 #[derive(Default)]
-struct Book {
+struct AccountState {
     stats: Stats,
     ledger: Ledger,
 }
 
-impl Book {
-    fn open(&mut self, tag: Tag, bytes: u64) {
+impl AccountState {
+    fn add_block(&mut self, tag: Tag, bytes: u64) {
         let stats = &mut self.stats;
         stats.num_allocs += 1;
         stats.live_allocs += 1;
@@ -46,7 +47,7 @@ impl Book {
         self.ledger.add(tag, bytes);
     }
 
-    fn close(&mut self, tag: Tag, bytes: u64) {
+    fn remove_block(&mut self, tag: Tag, bytes: u64) {
         let stats = &mut self.stats;
         stats.live_allocs -= 1;
         stats.bytes_in_use -= bytes;
@@ -57,98 +58,105 @@ impl Book {
     }
 }
 
-impl OutsideAccount {
+impl ExternalAccount {
     pub(crate) fn new(device: impl fmt::Display) -> Arc<Self> {
-        Arc::new(Self { name: format!("{device} outside"), book: Mutex::default() })
+        Arc::new(Self { name: format!("{device} external"), state: Mutex::default() })
     }
 
-    /// The figures.
+    /// Returns the statistics.
     pub(crate) fn stats(&self) -> Stats {
-        self.book().stats.clone()
+        self.state().stats.clone()
     }
 
-    /// The account as an allocator that has nothing to give, for those who ask allocators.
+    /// Returns the account as an allocator without memory, for reports on allocators.
     pub(crate) fn as_allocator(self: &Arc<Self>) -> Arc<dyn Allocator> {
-        Arc::new(Import { account: Arc::clone(self), block: Block::EMPTY, held: Mutex::new(None) })
+        Arc::new(Import { account: Arc::clone(self), block: Block::EMPTY, import: Mutex::new(None) })
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, AccountState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Memory of others, and what keeps it: dropped once nobody looks into the memory any more, on whatever thread that is.
-pub(crate) struct Lent {
+/// External memory and its owner. The last user drops the owner, on any thread.
+pub(crate) struct ExternalMemory {
     address: u64,
     bytes: usize,
-    keeper: Box<dyn Send>,
+    owner: Box<dyn Send>,
 }
 
-impl Lent {
-    /// The number of bytes.
+impl ExternalMemory {
+    /// Returns the number of bytes.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// # Safety
-    /// As long as `keeper` lives, the `bytes` bytes from `address` are valid and initialised, and nobody writes them.
-    pub(crate) unsafe fn new(address: u64, bytes: usize, keeper: Box<dyn Send>) -> Self {
-        Self { address, bytes, keeper }
+    /// While `owner` lives, the `bytes` bytes from `address` are valid and initialized, and no code writes
+    /// them.
+    pub(crate) unsafe fn new(address: u64, bytes: usize, owner: Box<dyn Send>) -> Self {
+        Self { address, bytes, owner }
     }
 
-    /// The elements that `owner` has, which are not copied.
+    /// Returns the elements of `owner`, without a copy.
     pub(crate) fn of_owner<T: Element>(owner: impl AsRef<[T]> + Send + 'static) -> Self {
-        let keeper = Kept(NonNull::from(Box::leak(Box::new(owner))));
-        // SAFETY: the pointer is that of a leaked box, which nobody else knows.
-        let elements: &[T] = unsafe { keeper.0.as_ref() }.as_ref();
+        let owner = OwnerPointer(NonNull::from(Box::leak(Box::new(owner))));
+        // SAFETY: the pointer is from a leaked box that no other code refers to.
+        let elements: &[T] = unsafe { owner.0.as_ref() }.as_ref();
         let (address, bytes) = (elements.as_ptr().expose_provenance() as u64, size_of_val(elements));
-        // SAFETY: elements that were borrowed from the owner stay as they are while it is not borrowed as mutable, moved or
-        // dropped; it is in a box that nobody touches until the keeper is dropped. No element type has padding.
-        unsafe { Self::new(address, bytes, Box::new(keeper)) }
+        // SAFETY: borrowed elements do not change while the owner is neither mutably borrowed, moved nor
+        // dropped. No code accesses the box until the pointer is dropped. No element type has padding.
+        unsafe { Self::new(address, bytes, Box::new(owner)) }
     }
 }
 
-/// A boxed value behind a plain pointer: a box that is moved would claim to be the only way to its contents.
-struct Kept<O>(NonNull<O>);
+/// A pointer to a boxed value that this owns. Moving a `Box` would invalidate other pointers to its contents.
+struct OwnerPointer<O>(NonNull<O>);
 
-// SAFETY: this owns the value, which may be sent.
-unsafe impl<O: Send> Send for Kept<O> {}
+// SAFETY: this owns the value, which is `Send`.
+unsafe impl<O: Send> Send for OwnerPointer<O> {}
 
-impl<O> Drop for Kept<O> {
+impl<O> Drop for OwnerPointer<O> {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from a box and becomes one again only here.
+        // SAFETY: the pointer is from a box, and only this call converts it back.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
-/// The one block of an import.
+/// The allocator of one imported block.
 struct Import {
-    account: Arc<OutsideAccount>,
+    account: Arc<ExternalAccount>,
     block: Block,
-    /// `None` before the block was handed out and after it went back.
-    held: Mutex<Option<Held>>,
+    /// `None` without an import and after the block is freed.
+    import: Mutex<Option<Imported>>,
 }
 
-struct Held {
+struct Imported {
     tag: Tag,
-    /// Whether the block was handed out.
-    is_out: bool,
-    /// Dropped after the block went back.
-    _keeper: Box<dyn Send>,
+    /// Whether the block is allocated.
+    is_allocated: bool,
+    /// Dropped after the block is freed.
+    _owner: Box<dyn Send>,
 }
 
 impl Storage {
-    /// A buffer in memory of others for a device, charged to `tag` in its account of such memory.
-    pub(crate) fn outside(device: &Device, lent: Lent, dtype: DType, tag: Tag) -> Result<Self, AllocError> {
-        let account = device.outside();
-        let Lent { address, bytes, keeper } = lent;
+    /// Returns a buffer in external memory, with `tag` in the device's account of external memory.
+    pub(crate) fn external(
+        device: &Device,
+        memory: ExternalMemory,
+        dtype: DType,
+        tag: Tag,
+    ) -> Result<Self, AllocError> {
+        let account = device.external();
+        let ExternalMemory { address, bytes, owner } = memory;
         let block = match bytes {
             0 => Block::EMPTY,
             _ => Block { address, bytes: bytes as u64, id: 1, chunk: 0, pool: PoolId::next() },
         };
-        let held = Mutex::new(Some(Held { tag, is_out: false, _keeper: keeper }));
-        let import: Arc<dyn Allocator> = Arc::new(Import { account: Arc::clone(account), block, held });
-        // Whoever needs more alignment than there is has looked before.
+        let imported = Mutex::new(Some(Imported { tag, is_allocated: false, _owner: owner }));
+        let import: Arc<dyn Allocator> =
+            Arc::new(Import { account: Arc::clone(account), block, import: imported });
+        // Callers have checked the alignment that they need.
         let request = Request::new(block.bytes).with_alignment(1).with_tag(tag);
         let allocation = Allocation::new(&import, &request)?;
         Ok(Self::new(allocation, device.serial(), bytes, dtype, tag.category))
@@ -156,21 +164,26 @@ impl Storage {
 }
 
 impl Import {
-    fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn import(&self) -> MutexGuard<'_, Option<Imported>> {
+        self.import.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The import as long as this block is out.
-    fn of_block<T>(&self, block: &Block, f: impl FnOnce(&mut Held) -> T) -> Result<T, BlockError> {
+    /// Calls `f` with the import if `block` is its allocated block.
+    fn with_block<T>(&self, block: &Block, f: impl FnOnce(&mut Imported) -> T) -> Result<T, BlockError> {
         if *block != self.block {
             return Err(BlockError::Foreign { block: *block });
         }
-        self.held().as_mut().filter(|held| held.is_out).map(f).ok_or(BlockError::Stale { block: *block })
+        self.import()
+            .as_mut()
+            .filter(|import| import.is_allocated)
+            .map(f)
+            .ok_or(BlockError::Stale { block: *block })
     }
 }
 
-// SAFETY: the one block is memory that is valid, initialised and left alone as long as the keeper lives (`Lent::new`), and the
-// keeper is let go when the block comes back. It is handed out once: what an import holds goes to its only allocation.
+// SAFETY: the block is valid, initialized memory that no code writes while its owner lives
+// (`ExternalMemory::new`). The owner is dropped only after the block is freed. The block is allocated once,
+// for the only allocation of the import.
 unsafe impl Allocator for Import {
     fn name(&self) -> &str {
         &self.account.name
@@ -189,16 +202,16 @@ unsafe impl Allocator for Import {
             return Ok(Block::EMPTY);
         }
         let fits = request.bytes == self.block.bytes && request.alignment == 1;
-        let tag = self.held().as_mut().filter(|held| fits && !held.is_out).map(|held| {
-            held.is_out = true;
-            held.tag
+        let tag = self.import().as_mut().filter(|import| fits && !import.is_allocated).map(|import| {
+            import.is_allocated = true;
+            import.tag
         });
         let Some(tag) = tag else {
             return Err(AllocError::OutOfMemory(Box::new(
                 (self as &dyn Allocator).refusal(request, Verdict::Exhausted),
             )));
         };
-        self.account.book().open(tag, self.block.bytes);
+        self.account.state().add_block(tag, self.block.bytes);
         Ok(self.block)
     }
 
@@ -206,11 +219,11 @@ unsafe impl Allocator for Import {
         if block.is_empty() {
             return Ok(());
         }
-        self.of_block(&block, |_| ())?;
-        let held = self.held().take().ok_or(BlockError::Stale { block })?;
-        self.account.book().close(held.tag, self.block.bytes);
-        // Last, and with no lock held: whoever lent the memory may do as he likes.
-        drop(held);
+        self.with_block(&block, |_| ())?;
+        let import = self.import().take().ok_or(BlockError::Stale { block })?;
+        self.account.state().remove_block(import.tag, self.block.bytes);
+        // Last and without a lock, as the owner's destructor may run any code.
+        drop(import);
         Ok(())
     }
 
@@ -245,37 +258,37 @@ unsafe impl Allocator for Import {
 
 impl Accounting for Import {
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
-        self.of_block(block, |_| self.block.bytes)
+        self.with_block(block, |_| self.block.bytes)
     }
 
     fn block_at(&self, address: u64) -> Result<Block, BlockError> {
-        let here = !self.block.is_empty() && address == self.block.address && self.held().is_some();
+        let here = !self.block.is_empty() && address == self.block.address && self.import().is_some();
         if here { Ok(self.block) } else { Err(BlockError::NoBlockAt { address }) }
     }
 
     fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.of_block(block, |held| held.tag)
+        self.with_block(block, |import| import.tag)
     }
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
-        let mut book = self.account.book();
-        self.of_block(block, |held| {
-            book.ledger.retag(held.tag, tag, self.block.bytes);
-            held.tag = tag;
+        let mut state = self.account.state();
+        self.with_block(block, |import| {
+            state.ledger.retag(import.tag, tag, self.block.bytes);
+            import.tag = tag;
         })
     }
 
     fn ledger(&self) -> Ledger {
-        self.account.book().ledger.clone()
+        self.account.state().ledger.clone()
     }
 
     fn snapshot(&self) -> AllocatorSnapshot {
-        let Book { stats, ledger } = &*self.account.book();
+        let AccountState { stats, ledger } = &*self.account.state();
         AllocatorSnapshot { stats: stats.clone(), ledger: ledger.clone() }
     }
 
     fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
-        self.account.book().ledger.owner(owner)
+        self.account.state().ledger.owner(owner)
     }
 }
 
@@ -285,13 +298,13 @@ impl Upkeep for Import {
     }
 
     fn clear_stats(&self) -> bool {
-        let book = &mut *self.account.book();
-        let stats = &mut book.stats;
+        let state = &mut *self.account.state();
+        let stats = &mut state.stats;
         stats.num_allocs = 0;
         stats.largest_alloc_bytes = 0;
         (stats.peak_bytes_in_use, stats.peak_bytes_requested) = (stats.bytes_in_use, stats.bytes_in_use);
         (stats.peak_bytes_reserved, stats.peak_tag) = (stats.bytes_in_use, Tag::default());
-        book.ledger.reset_peaks();
+        state.ledger.reset_peaks();
         true
     }
 

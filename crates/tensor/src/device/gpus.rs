@@ -1,20 +1,20 @@
-//! Facts of GPUs by name.
+//! Properties of GPUs by name.
 
 use bfc_core::{Bytes, GIB};
 
-/// What a dry run has to know of a GPU.
+/// The properties of a GPU that a dry run uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gpu {
     pub(super) name: &'static str,
-    /// All the memory that its driver tells of, in hundredths of a GiB: less than what the maker names, as the driver and
-    /// error correction take some. Drivers and boards of one name differ by up to some tenths: whose GPU is at hand says what it
-    /// has with `memory=`.
+    /// The total memory that the driver reports, in hundredths of a GiB. It is below the nominal size,
+    /// because the driver and error correction use a part. Drivers and boards of one name differ by some
+    /// tenths of a GiB; `memory=` overrides the value.
     hundredths: u64,
     pub(super) compute_capability: (u32, u32),
 }
 
-/// Totals such as people's reports of PyTorch's out-of-memory messages name, approximate and not read off the devices by us, and
-/// NVIDIA's table of compute capabilities.
+/// Approximate memory totals, from PyTorch's out-of-memory messages in public reports, and NVIDIA's table of
+/// compute capabilities.
 pub(super) const GPUS: &[Gpu] = &[
     gpu("t4", 1458, (7, 5)),
     gpu("v100-16g", 1577, (7, 0)),

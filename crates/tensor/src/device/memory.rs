@@ -1,4 +1,4 @@
-//! What a device's memory is asked, under the names that people know.
+//! Memory figures of a device, with PyTorch's names.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use bfc_core::{Allocator, Bytes, Stats};
 use super::Device;
 use crate::error::Result;
 
-/// The memory that ops on the device take their outputs from. Each fails only if that memory cannot be had.
+/// Memory figures of the device's default allocator. Each method fails only if that allocator is unavailable.
 ///
 /// | here | PyTorch, in `torch.cuda` |
 /// |---|---|
@@ -34,72 +34,72 @@ use crate::error::Result;
 /// # Ok::<(), highwater::Error>(())
 /// ```
 impl Device {
-    /// Bytes in use: granted to tensors that live, rounding included.
+    /// Returns the bytes in use by live tensors, including rounding.
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// If the device's memory is unavailable.
     pub fn memory_allocated(&self) -> Result<Bytes> {
         Ok(Bytes(self.memory_stats()?.bytes_in_use))
     }
 
-    /// The most bytes that were in use since the start, or since the peaks were reset.
+    /// Returns the most bytes in use since the start or the last reset.
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// If the device's memory is unavailable.
     pub fn max_memory_allocated(&self) -> Result<Bytes> {
         Ok(Bytes(self.memory_stats()?.peak_bytes_in_use))
     }
 
-    /// Bytes that the pool holds, used or not.
+    /// Returns the bytes that the pool holds, used or free.
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// If the device's memory is unavailable.
     pub fn memory_reserved(&self) -> Result<Bytes> {
         Ok(Bytes(self.memory_stats()?.bytes_reserved))
     }
 
-    /// The most bytes that the pool held since the start, or since the peaks were reset.
+    /// Returns the most bytes that the pool held since the start or the last reset.
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// If the device's memory is unavailable.
     pub fn max_memory_reserved(&self) -> Result<Bytes> {
         Ok(Bytes(self.memory_stats()?.peak_bytes_reserved))
     }
 
-    /// All figures of the pool.
+    /// Returns all statistics of the pool.
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// If the device's memory is unavailable.
     pub fn memory_stats(&self) -> Result<Stats> {
         Ok(self.default_allocator()?.stats())
     }
 
-    /// The figures of memory that tensors look into and others own ([`Tensor::from_owner`](crate::Tensor::from_owner),
-    /// [`dlpack`](crate::dlpack)): no pool counts it.
+    /// Returns the statistics of external memory ([`Tensor::from_owner`](crate::Tensor::from_owner),
+    /// [`dlpack`](crate::dlpack)), which no pool counts.
     #[must_use]
-    pub fn outside_memory(&self) -> Stats {
-        self.outside().stats()
+    pub fn external_memory(&self) -> Stats {
+        self.external().stats()
     }
 
-    /// The same as an allocator that has nothing to give, for reports on allocators.
+    /// Returns external memory as an allocator that cannot allocate, for reports on allocators.
     #[must_use]
-    pub fn outside_allocator(&self) -> Arc<dyn Allocator> {
-        self.outside().as_allocator()
+    pub fn external_allocator(&self) -> Arc<dyn Allocator> {
+        self.external().as_allocator()
     }
 
-    /// Lets all peaks begin at what is in use now, and counts of allocations at zero; `false` if the device's allocator
-    /// keeps none.
+    /// Resets all peaks to the bytes in use, and counts of allocations to zero. Returns `false` if the
+    /// device's allocator keeps no statistics.
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// If the device's memory is unavailable.
     pub fn reset_peak_memory_stats(&self) -> Result<bool> {
         Ok(self.default_allocator()?.clear_stats())
     }
 
-    /// Gives memory that nobody uses back to the system or the driver, as far as it can; how much that was.
+    /// Returns unused memory to the system or the driver. Returns the number of released bytes.
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// If the device's memory is unavailable.
     pub fn empty_cache(&self) -> Result<Bytes> {
         Ok(Bytes(self.default_allocator()?.trim(Bytes(0))))
     }

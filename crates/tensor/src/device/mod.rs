@@ -1,4 +1,4 @@
-//! Devices: where tensors live and who computes on them.
+//! Devices: each holds tensors and computes on them.
 
 mod dry_values;
 pub(crate) mod external;
@@ -23,14 +23,14 @@ use crate::storage::{View, ViewMut};
 
 pub use self::dry_values::DryRead;
 pub(crate) use self::dry_values::DryValues;
-use self::external::OutsideAccount;
+use self::external::ExternalAccount;
 pub(crate) use self::placement::PlacementLog;
 pub use self::placement::{Placement, PlacementReason};
 pub use self::profile::DeviceProfile;
 pub(crate) use self::runtime::page_locked;
 pub use self::runtime::{Choice, Runtime, RuntimeBuilder};
 
-/// A handle to a device: its backend, its memories and its accounts. Clones are the same device.
+/// A handle to a device with its backend, memory and accounts. Clones refer to the same device.
 ///
 /// ```
 /// use highwater::Device;
@@ -43,42 +43,42 @@ pub struct Device(Arc<Inner>);
 
 struct Inner {
     id: DeviceId,
-    /// Unlike that of any other device of the process, also of another runtime.
+    /// Unique among all devices of the process, across runtimes.
     serial: u32,
     backend: Arc<dyn Backend>,
     registry: Arc<Registry>,
     tracker: Arc<Tracker>,
     placement: Arc<PlacementLog>,
     dry_values: DryValues,
-    /// The allocator that ops take their outputs from: the registry's answer to the default attributes.
+    /// The allocator of outputs. The registry selects it from the default attributes.
     default_allocator: OnceLock<Arc<dyn Allocator>>,
-    outside: Arc<OutsideAccount>,
+    external: Arc<ExternalAccount>,
 }
 
 thread_local! {
-    /// The devices chosen by `with_device` on this thread, innermost last.
-    // Without a destructor, so that a thread that ends still has it. It holds no memory then.
-    static CHOSEN: ManuallyDrop<RefCell<Vec<Device>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    /// The devices that `with_device` selected on this thread, innermost last.
+    // No destructor, so that it remains accessible while the thread ends. It owns no memory then.
+    static SELECTED: ManuallyDrop<RefCell<Vec<Device>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// Takes the innermost choice back when `with_device` ends, also by a panic.
-struct Chosen;
+/// Removes the innermost selection when `with_device` ends or panics.
+struct SelectionGuard;
 
-impl Drop for Chosen {
+impl Drop for SelectionGuard {
     fn drop(&mut self) {
         // The device is dropped after the borrow.
-        CHOSEN.with(|chosen| {
-            let mut chosen = chosen.borrow_mut();
-            let device = chosen.pop();
-            if chosen.is_empty() {
-                *chosen = Vec::new();
+        SELECTED.with(|selected| {
+            let mut selected = selected.borrow_mut();
+            let device = selected.pop();
+            if selected.is_empty() {
+                *selected = Vec::new();
             }
             device
         });
     }
 }
 
-/// Runs `program` with [`Device::best`] answering `device` on this thread.
+/// Runs `program` with `device` as the result of [`Device::best`] on this thread.
 ///
 /// ```
 /// use highwater::{Device, with_device};
@@ -87,8 +87,8 @@ impl Drop for Chosen {
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub fn with_device<R>(device: &Device, program: impl FnOnce() -> R) -> R {
-    CHOSEN.with(|chosen| chosen.borrow_mut().push(device.clone()));
-    let _chosen = Chosen;
+    SELECTED.with(|selected| selected.borrow_mut().push(device.clone()));
+    let _guard = SelectionGuard;
     program()
 }
 
@@ -111,116 +111,119 @@ impl Device {
             placement,
             dry_values,
             default_allocator: OnceLock::new(),
-            outside: OutsideAccount::new(id),
+            external: ExternalAccount::new(id),
         }))
     }
 
-    /// The device chosen by [`with_device`], else that of the process-wide runtime: the one that `HIGHWATER_DEVICE` names, else
-    /// `cuda:0` if it is there and has passed a check, else `cpu:0`. [`Runtime::choose`] says why.
+    /// Returns the device that [`with_device`] selected, or else the best device of the process-wide runtime.
+    /// That is the device named by `HIGHWATER_DEVICE`, or else `cuda:0` if it exists and passes a self-check,
+    /// or else `cpu:0`. [`Runtime::choose`] also returns the reason.
     ///
     /// # Errors
-    /// [`Error::Environment`] if an environment variable cannot be followed; [`Error::NoDevice`] if the device that one names
-    /// cannot be used.
+    /// [`Error::Environment`] if an environment variable is invalid; [`Error::NoDevice`] if the named device
+    /// is unusable.
     pub fn best() -> Result<Self> {
-        match CHOSEN.with(|chosen| chosen.borrow().last().cloned()) {
+        match SELECTED.with(|selected| selected.borrow().last().cloned()) {
             Some(device) => Ok(device),
             None => Runtime::global().best(),
         }
     }
 
-    /// `cpu:0` of the process-wide runtime.
+    /// Returns `cpu:0` of the process-wide runtime.
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// If the device's memory is unavailable.
     pub fn cpu() -> Result<Self> {
         Runtime::global().cpu()
     }
 
-    /// `dry:0` of the process-wide runtime: makes the requests for memory that `cpu:0` would make, from addresses with
-    /// nothing behind them, and computes nothing.
+    /// Returns `dry:0` of the process-wide runtime. It makes the same memory requests as `cpu:0`, but
+    /// computes nothing and stores no data.
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// If the device's memory is unavailable.
     pub fn dry() -> Result<Self> {
         Runtime::global().dry()
     }
 
-    /// `dry:0` of a runtime of its own, which stands for a device of this profile: makes the requests for memory that this
-    /// device would make, and computes nothing. [`Runtime::builder`] chooses more.
+    /// Returns `dry:0` of a new runtime, for a device of this profile. It makes the same memory requests as
+    /// that device, but computes nothing. [`Runtime::builder`] offers more options.
     ///
     /// ```
     /// use highwater::{Device, DeviceProfile, Tensor};
-    /// let card = Device::dry_as(DeviceProfile::gpu("t4").expect("it is a known one"))?;
+    /// let card = Device::dry_as(DeviceProfile::gpu("t4").expect("a known GPU"))?;
     /// let x = Tensor::zeros(&card, [2 << 30])?;
-    /// assert!(x.add(&x).is_err(), "there are not 8 GiB more");
+    /// assert!(x.add(&x).is_err(), "8 GiB more do not fit");
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
-    /// If the device's memory cannot be had.
+    /// If the device's memory is unavailable.
     pub fn dry_as(profile: DeviceProfile) -> Result<Self> {
         Runtime::builder().dry_profile(profile).build()?.dry()
     }
 
-    /// Which device this is.
+    /// Returns the device's identifier.
     #[must_use]
     pub fn id(&self) -> DeviceId {
         self.0.id
     }
 
-    /// The number by which buffers name the device that their memory is for.
+    /// Returns the number by which buffers identify their device.
     #[inline(always)]
     pub(crate) fn serial(&self) -> u32 {
         self.0.serial
     }
 
-    /// The device as the check of kernels sees it.
+    /// Returns the device as the kernel checks use it.
     #[inline(always)]
     pub(crate) fn as_ref(&self) -> DeviceRef<'_> {
         DeviceRef { id: self.0.id, serial: self.0.serial, backend: &*self.0.backend }
     }
 
-    /// Whether the device computes nothing.
+    /// Returns whether the device is dry, which means that it computes nothing.
     #[must_use]
     pub fn is_dry(&self) -> bool {
         self.0.backend.is_dry()
     }
 
-    /// The device's arithmetic.
+    /// Returns the device's backend.
     #[must_use]
     pub fn backend(&self) -> &dyn Backend {
         self.0.backend.as_ref()
     }
 
-    /// The accounts of ops run on this device, shared by the devices of one runtime.
+    /// Returns the accounts of ops, which the devices of one runtime share.
     #[must_use]
     pub fn tracker(&self) -> &Arc<Tracker> {
         &self.0.tracker
     }
 
-    /// Tells the listener of [`Runtime::on_placement`] that `op` runs here. [`apply`](crate::apply) does this by itself.
+    /// Reports to the listener of [`Runtime::on_placement`] that `op` runs here. [`apply`](crate::apply) does
+    /// this automatically.
     pub fn log_placement(&self, op: &'static str, reason: PlacementReason) {
-        self.placement().tell(op, self, reason);
+        self.placement().notify(op, self, reason);
     }
 
-    /// Copies values from the host to memory of this device, in logical order, as raw bytes of the element type.
+    /// Copies values from the host to memory of this device, as raw bytes of the element type in logical
+    /// order.
     ///
     /// # Errors
-    /// [`Error::Operand`] for memory of another device, [`Error::ElementCount`] for another number of values; else if the
-    /// transfer fails.
+    /// [`Error::Operand`] for memory of another device; [`Error::ElementCount`] for another number of values;
+    /// [`Error::Device`] if the transfer fails.
     pub fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>) -> Result<()> {
         check::upload(self.as_ref(), op, values, out)
     }
 
-    /// Copies values of this device to the host, in logical order, as raw bytes of the element type.
+    /// Copies values from this device to the host, as raw bytes of the element type in logical order.
     ///
     /// # Errors
-    /// [`Error::NoData`] on a device that computes nothing; else as [`upload`](Self::upload).
+    /// [`Error::NoData`] on a dry device; otherwise as [`upload`](Self::upload).
     pub fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
         check::download(self.as_ref(), op, input, values)
     }
 
-    /// What is scripted to be read here.
+    /// Returns the values that the program defines for reads.
     pub(crate) fn dry_values(&self) -> &DryValues {
         &self.0.dry_values
     }
@@ -229,21 +232,21 @@ impl Device {
         &self.0.placement
     }
 
-    /// Whether the device computes on ordinary host memory.
+    /// Returns whether the device computes on ordinary host memory.
     pub(crate) fn reads_host_memory(&self) -> bool {
         self.0.backend.addresses(MemoryKind::Host, None)
     }
 
-    /// The account of memory that tensors look into and others own.
-    pub(crate) fn outside(&self) -> &Arc<OutsideAccount> {
-        &self.0.outside
+    /// Returns the account of external memory.
+    pub(crate) fn external(&self) -> &Arc<ExternalAccount> {
+        &self.0.external
     }
 
-    /// The device with one of its memories, as `attributes` select it. Sets that name the same memory give the same
-    /// allocator, made on first use.
+    /// Returns the device with the memory that `attributes` select. Attributes that select the same memory
+    /// return the same allocator, which the first use creates.
     ///
-    /// Tensors can be made only in memory that the device computes on: for others, such as a GPU's page-locked host memory, that is
-    /// [`Error::WrongMemory`].
+    /// Tensors require memory that the device computes on. For other memory, such as a GPU's page-locked host
+    /// memory, their creation fails with [`Error::WrongMemory`].
     ///
     /// # Errors
     /// If the device has no such memory.
@@ -252,17 +255,17 @@ impl Device {
         Ok(DeviceAllocator { device: self.clone(), allocator: resolved.allocator })
     }
 
-    /// The device with an allocator of one's own, from which new tensors can then be made.
+    /// Returns the device with a custom allocator for new tensors.
     ///
     /// # Errors
-    /// [`Error::WrongMemory`] if the device cannot compute on the allocator's memory: it is of another kind, or of another
-    /// device.
+    /// [`Error::WrongMemory`] if the device cannot compute on the allocator's memory, because it has another
+    /// kind or belongs to another device.
     pub fn with_allocator(&self, allocator: Arc<dyn Allocator>) -> Result<DeviceAllocator> {
         self.require_addressable(&allocator)?;
         Ok(DeviceAllocator { device: self.clone(), allocator })
     }
 
-    /// That the device can compute on an allocator's memory.
+    /// Checks that the device can compute on an allocator's memory.
     fn require_addressable(&self, allocator: &Arc<dyn Allocator>) -> Result<()> {
         let kind = allocator.memory_kind();
         if self.0.backend.addresses(kind, allocator.address_space()) {
@@ -271,10 +274,10 @@ impl Device {
         Err(Error::WrongMemory { device: self.to_string(), kind, allocator: allocator.name().to_owned() })
     }
 
-    /// The allocator that ops on this device take their outputs from.
+    /// Returns the allocator of outputs of ops on this device.
     ///
     /// # Errors
-    /// If the device's memory cannot be had, or is none that the device computes on.
+    /// If the device's memory is unavailable, or the device cannot compute on it.
     #[inline]
     pub fn default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
         match self.0.default_allocator.get() {
@@ -311,7 +314,7 @@ impl fmt::Debug for Device {
     }
 }
 
-/// A device together with the allocator that new tensors come from.
+/// A device together with the allocator for new tensors.
 #[derive(Clone, Debug)]
 pub struct DeviceAllocator {
     device: Device,
@@ -319,28 +322,28 @@ pub struct DeviceAllocator {
 }
 
 impl DeviceAllocator {
-    /// The device.
+    /// Returns the device.
     #[must_use]
     pub const fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The allocator.
+    /// Returns the allocator.
     #[must_use]
     pub const fn allocator(&self) -> &Arc<dyn Allocator> {
         &self.allocator
     }
 }
 
-/// Where constructors may be pointed at: a device (its default memory) or a [`DeviceAllocator`].
+/// A target for new tensors: a device (its default memory) or a [`DeviceAllocator`].
 pub trait Place {
-    /// The device.
+    /// Returns the device.
     fn device(&self) -> &Device;
 
-    /// The allocator to take from.
+    /// Returns the allocator for new tensors.
     ///
     /// # Errors
-    /// If the device's memory cannot be had; [`Error::WrongMemory`] if the device cannot compute on it.
+    /// If the device's memory is unavailable; [`Error::WrongMemory`] if the device cannot compute on it.
     fn memory(&self) -> Result<&Arc<dyn Allocator>>;
 }
 

@@ -1,4 +1,4 @@
-//! Which op ran where, and why: told on request.
+//! Placement log: reports the device of each op and the reason to a listener.
 
 use std::cell::Cell;
 use std::fmt;
@@ -7,37 +7,37 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::device::Device;
 
-/// Why an op ran on its device.
+/// The reason why an op runs on its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlacementReason {
-    /// Its inputs are there.
+    /// The device of its inputs.
     Inputs,
-    /// It makes a new tensor, and was given the device or an allocator of it.
-    Asked,
-    /// It is the backward of an op that ran there.
+    /// The device that the caller requested for a new tensor.
+    Requested,
+    /// The device of its forward pass.
     Backward,
 }
 
 impl fmt::Display for PlacementReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Inputs => "its inputs are there",
-            Self::Asked => "asked for",
-            Self::Backward => "its forward ran there",
+            Self::Inputs => "device of its inputs",
+            Self::Requested => "requested",
+            Self::Backward => "device of its forward pass",
         })
     }
 }
 
-/// One op and where it runs. Prints as `matmul on cpu:0: its inputs are there`.
+/// An op and its device. Prints as `matmul on cpu:0: device of its inputs`.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Placement<'a> {
     /// The op.
     pub op: &'static str,
-    /// Where it runs.
+    /// The device that runs it.
     pub device: &'a Device,
-    /// Why there.
+    /// The reason.
     pub reason: PlacementReason,
 }
 
@@ -48,23 +48,23 @@ impl fmt::Display for Placement<'_> {
 }
 
 thread_local! {
-    /// Whether this thread tells a listener just now.
-    static TELLING: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread is calling a listener.
+    static NOTIFYING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Ends the telling, also by a panic.
-struct Telling;
+/// Ends a notification, also after a panic.
+struct NotifyGuard;
 
-impl Drop for Telling {
+impl Drop for NotifyGuard {
     fn drop(&mut self) {
-        TELLING.set(false);
+        NOTIFYING.set(false);
     }
 }
 
-/// Who is told of placements.
+/// Receives the placement of each op.
 type Listener = Arc<dyn Fn(&Placement<'_>) + Send + Sync>;
 
-/// Tells a listener of every op's placement; one relaxed load per op while nobody listens.
+/// Reports the placement of each op to a listener. Without a listener this costs one relaxed load per op.
 #[derive(Default)]
 pub(crate) struct PlacementLog {
     listening: AtomicBool,
@@ -72,31 +72,31 @@ pub(crate) struct PlacementLog {
 }
 
 impl PlacementLog {
-    pub(crate) fn listen(&self, listener: Option<Listener>) {
+    pub(crate) fn set_listener(&self, listener: Option<Listener>) {
         let listening = listener.is_some();
         let mut own = self.listener.write().unwrap_or_else(PoisonError::into_inner);
-        let former = std::mem::replace(&mut *own, listener);
+        let previous = std::mem::replace(&mut *own, listener);
         self.listening.store(listening, Ordering::Relaxed);
         drop(own);
-        // Without the lock: what the former listener holds may run ops when it is dropped.
-        drop(former);
+        // Without the lock, as dropping the captures of the previous listener may run ops.
+        drop(previous);
     }
 
     #[inline]
-    pub(crate) fn tell(&self, op: &'static str, device: &Device, reason: PlacementReason) {
+    pub(crate) fn notify(&self, op: &'static str, device: &Device, reason: PlacementReason) {
         if self.listening.load(Ordering::Relaxed) {
-            self.tell_listener(op, device, reason);
+            self.call_listener(op, device, reason);
         }
     }
 
     #[cold]
-    fn tell_listener(&self, op: &'static str, device: &Device, reason: PlacementReason) {
-        // An op that the listener itself runs is not told: it would tell of another one without end.
-        if TELLING.replace(true) {
+    fn call_listener(&self, op: &'static str, device: &Device, reason: PlacementReason) {
+        // Skips ops that the listener itself runs, which would recurse without end.
+        if NOTIFYING.replace(true) {
             return;
         }
-        let _telling = Telling;
-        // The listener is cloned out, so that it may itself change the listener.
+        let _guard = NotifyGuard;
+        // Clones the listener, so that it may replace itself during the call.
         let listener = self.listener.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(listener) = listener {
             listener(&Placement { op, device, reason });

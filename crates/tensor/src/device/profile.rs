@@ -1,4 +1,4 @@
-//! What a dry run has to know of the device that it stands for.
+//! Device profiles: the properties of a device that a dry run uses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,17 +11,20 @@ use super::gpus::{GPUS, Gpu};
 use crate::backend::DeviceRules;
 use crate::error::ParseProfileError;
 
-/// The generation that is assumed of a GPU of which nothing is known but its memory: Ampere.
-const USUAL_CAPABILITY: (u32, u32) = (8, 0);
+/// The compute capability that `cuda` profiles have by default: Ampere.
+const DEFAULT_CAPABILITY: (u32, u32) = (8, 0);
 
-/// The longest piece of a bad text that an error repeats.
-const QUOTED: usize = 64;
+/// The maximum length of a quotation in an error message.
+const MAX_QUOTED: usize = 64;
 
-/// A device that a dry run stands for: this machine's processor, or a GPU that need not be here.
+/// The profile of a device for dry runs: this machine's CPU, or a GPU that this machine need not have.
 ///
-/// As text: a name, then what is to be otherwise, separated by commas. The names are `this` (this machine), `cpu`, `cuda` and
-/// those of [`DeviceProfile::gpus`]; what can be said is `memory=24GiB` (all there is), `limit=90%` (of it for the pool; also
-/// `20GiB` or `all-1GiB`), `threads=8` and `compute=8.9` (the compute capability). `cpu` and `cuda` need a memory.
+/// The text form is a name, followed by options that are separated by commas. The names are `this` (this
+/// machine), `cpu`, `cuda` and those of [`DeviceProfile::gpus`]. The options are
+/// - `memory=24GiB`, the total memory, which `cpu` and `cuda` require,
+/// - `limit=90%`, the limit of the pool (also `20GiB` or `all-1GiB`),
+/// - `threads=8`,
+/// - `compute=8.9`, the compute capability.
 ///
 /// ```
 /// use highwater::alloc::Bytes;
@@ -39,52 +42,54 @@ pub struct DeviceProfile {
     name: Cow<'static, str>,
     rules: DeviceRules,
     memory: Option<Bytes>,
-    /// What bounds the memory of this machine; `None` for other machines.
+    /// The bound of this machine's memory; `None` for other machines.
     memory_bound: Option<MemoryBound>,
     limit: Option<Amount>,
     threads: Option<usize>,
-    /// Whether it is this machine: then the system says what is too much, and the limit of the pool.
-    here: bool,
+    /// Whether this is this machine. Then the system bounds the memory and the pool.
+    is_this_machine: bool,
 }
 
 impl DeviceProfile {
-    /// The processor of this machine and the memory that this process may use: what `cpu:0` is. See
-    /// [`UsableMemory`] for the bounds that count.
+    /// Returns the profile of `cpu:0`: the CPU of this machine and the memory available to this process.
+    /// [`UsableMemory`] lists the bounds.
     #[must_use]
     pub fn this_machine() -> Self {
         let (memory, memory_bound) =
             UsableMemory::of_this_process().map(|UsableMemory { bytes, bound }| (bytes, bound)).unzip();
-        Self { here: true, memory_bound, ..Self::of("this machine", DeviceRules::Cpu, memory) }
+        Self { is_this_machine: true, memory_bound, ..Self::new("this machine", DeviceRules::Cpu, memory) }
     }
 
-    /// A machine with so much memory that computes on its processor. Its pool leaves a small reserve, as on this machine
-    /// ([`UsableMemory::reserve`]), unless a [limit](Self::with_limit) is given.
+    /// Returns the profile of a machine with this amount of memory that computes on its CPU. Its pool leaves
+    /// a small reserve, as on this machine ([`UsableMemory::reserve`]), unless it has a
+    /// [limit](Self::with_limit).
     #[must_use]
     pub fn cpu(memory: Bytes) -> Self {
-        Self::of("cpu", DeviceRules::Cpu, Some(memory))
+        Self::new("cpu", DeviceRules::Cpu, Some(memory))
     }
 
-    /// A CUDA device of this compute capability, of whose memory so much is free when the pool is made.
+    /// Returns the profile of a CUDA device with this amount of free memory and this compute capability.
     #[must_use]
     pub fn cuda(memory: Bytes, compute_capability: (u32, u32)) -> Self {
-        Self::of("cuda", DeviceRules::Cuda { compute_capability }, Some(memory))
+        Self::new("cuda", DeviceRules::Cuda { compute_capability }, Some(memory))
     }
 
-    /// A GPU by its name, such as `a100-80g`, with the memory that its driver tells of, as if nobody used any of it: a context
-    /// and other processes take some hundred MiB. `None` for a name that is not one of [`gpus`](Self::gpus).
+    /// Returns the profile of a GPU by its name, such as `a100-80g`. Its memory is the total that the driver
+    /// reports; a context and other processes usually occupy some hundred MiB of it. Returns `None` if the
+    /// name is not one of [`gpus`](Self::gpus).
     #[must_use]
     pub fn gpu(name: &str) -> Option<Self> {
         let gpu = Gpu::named(name)?;
         let rules = DeviceRules::Cuda { compute_capability: gpu.compute_capability };
-        Some(Self::of(gpu.name, rules, Some(gpu.memory())))
+        Some(Self::new(gpu.name, rules, Some(gpu.memory())))
     }
 
-    /// The names of the GPUs that are known.
+    /// Returns the names of all known GPUs.
     pub fn gpus() -> impl Iterator<Item = &'static str> {
         GPUS.iter().map(|gpu| gpu.name)
     }
 
-    const fn of(name: &'static str, rules: DeviceRules, memory: Option<Bytes>) -> Self {
+    const fn new(name: &'static str, rules: DeviceRules, memory: Option<Bytes>) -> Self {
         Self {
             name: Cow::Borrowed(name),
             rules,
@@ -92,76 +97,78 @@ impl DeviceProfile {
             memory_bound: None,
             limit: None,
             threads: None,
-            here: false,
+            is_this_machine: false,
         }
     }
 
-    /// The same device with another memory; it is then no longer this machine.
+    /// Sets the amount of memory. The profile is then no longer that of this machine.
     #[must_use]
     pub fn with_memory(mut self, memory: Bytes) -> Self {
-        if self.here {
+        if self.is_this_machine {
             self.name = Cow::Borrowed("cpu");
         }
-        Self { memory: Some(memory), memory_bound: None, here: false, ..self }
+        Self { memory: Some(memory), memory_bound: None, is_this_machine: false, ..self }
     }
 
-    /// The same device, whose pool takes at most so much: bytes, a share of the memory, or all but a reserve.
+    /// Limits the pool to a number of bytes, a share of the memory, or all but a reserve.
     #[must_use]
     pub fn with_limit(self, limit: impl Into<Amount>) -> Self {
         Self { limit: Some(limit.into()), ..self }
     }
 
-    /// The same device with so many threads that compute, at least 1.
+    /// Sets the number of compute threads, at least 1.
     #[must_use]
     pub fn with_threads(self, threads: usize) -> Self {
         Self { threads: Some(threads.max(1)), ..self }
     }
 
-    /// What the device is called.
+    /// Returns the name of the device.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whose rules it follows.
+    /// Returns the allocation rules of the device.
     #[must_use]
     pub const fn rules(&self) -> DeviceRules {
         self.rules
     }
 
-    /// All its memory; on this machine, what the process may use. `None` if this machine does not tell.
+    /// Returns the total memory; on this machine, the memory available to this process. Returns `None` if
+    /// this machine does not report it.
     #[must_use]
     pub const fn memory(&self) -> Option<Bytes> {
         self.memory
     }
 
-    /// What bounds the memory that this process may use; `None` for other machines.
+    /// Returns the bound of the memory available to this process; `None` for other machines.
     #[must_use]
     pub const fn memory_bound(&self) -> Option<&MemoryBound> {
         self.memory_bound.as_ref()
     }
 
-    /// The memory of a machine, with what bounds it; `None` if this machine does not tell.
+    /// Returns the memory of a machine and its bound; `None` if this machine does not report it.
     pub(crate) fn usable(&self) -> Option<UsableMemory> {
         let bound = self.memory_bound.clone().unwrap_or(MemoryBound::Physical);
         self.memory.map(|bytes| UsableMemory { bytes, bound })
     }
 
-    /// What its pool may take, if that was said.
+    /// Returns the limit of the pool, if it is set.
     #[must_use]
     pub const fn limit(&self) -> Option<Amount> {
         self.limit
     }
 
-    /// Threads that compute, if that was said; else one per core of this machine.
+    /// Returns the number of compute threads, if it is set. The default is one per core of this machine.
     #[must_use]
     pub const fn threads(&self) -> Option<usize> {
         self.threads
     }
 
-    /// The memory that bounds what a dry run takes; `None` for this machine, whose system may promise more than there is.
-    pub(crate) const fn bound(&self) -> Option<Bytes> {
-        if self.here { None } else { self.memory }
+    /// Returns the memory that bounds the addresses of a dry run; `None` for this machine, whose system may
+    /// overcommit memory.
+    pub(crate) const fn address_limit(&self) -> Option<Bytes> {
+        if self.is_this_machine { None } else { self.memory }
     }
 }
 
@@ -194,8 +201,8 @@ fn names() -> String {
     DeviceProfile::gpus().collect::<Vec<_>>().join(", ")
 }
 
-fn quoted(text: &str) -> String {
-    text.chars().take(QUOTED).collect()
+fn truncate(text: &str) -> String {
+    text.chars().take(MAX_QUOTED).collect()
 }
 
 impl FromStr for DeviceProfile {
@@ -204,18 +211,18 @@ impl FromStr for DeviceProfile {
     fn from_str(text: &str) -> Result<Self, ParseProfileError> {
         let mut parts = text.split(',').map(str::trim);
         let name = parts.next().unwrap_or_default();
-        let cuda = DeviceRules::Cuda { compute_capability: USUAL_CAPABILITY };
+        let cuda = DeviceRules::Cuda { compute_capability: DEFAULT_CAPABILITY };
         let profile = match name {
             "this" => Some(Self::this_machine()),
-            "cpu" => Some(Self::of("cpu", DeviceRules::Cpu, None)),
-            "cuda" => Some(Self::of("cuda", cuda, None)),
+            "cpu" => Some(Self::new("cpu", DeviceRules::Cpu, None)),
+            "cuda" => Some(Self::new("cuda", cuda, None)),
             name => Self::gpu(name),
         };
         let mut profile =
-            profile.ok_or_else(|| ParseProfileError::Unknown { name: quoted(name), known: names() })?;
+            profile.ok_or_else(|| ParseProfileError::Unknown { name: truncate(name), known: names() })?;
         for part in parts {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            profile = profile.with(key.trim(), value.trim())?;
+            profile = profile.with_option(key.trim(), value.trim())?;
         }
         match (profile.memory, name) {
             (None, "cpu") => Err(ParseProfileError::NoMemory { name: "cpu" }),
@@ -226,14 +233,14 @@ impl FromStr for DeviceProfile {
 }
 
 impl DeviceProfile {
-    /// The same with one thing said of it.
-    fn with(mut self, key: &str, value: &str) -> Result<Self, ParseProfileError> {
-        let bad = |key, expected| ParseProfileError::BadValue { key, value: quoted(value), expected };
+    /// Sets an option from its text form.
+    fn with_option(mut self, key: &str, value: &str) -> Result<Self, ParseProfileError> {
+        let bad = |key, expected| ParseProfileError::BadValue { key, value: truncate(value), expected };
         match key {
             "memory" => {
                 let memory: Bytes = value.parse().map_err(|_| bad("memory", "bytes, as in 24GiB"))?;
                 if memory.get() == 0 {
-                    return Err(bad("memory", "more than nothing"));
+                    return Err(bad("memory", "more than 0 bytes"));
                 }
                 Ok(self.with_memory(memory))
             }
@@ -260,7 +267,7 @@ impl DeviceProfile {
                 *compute_capability = numbers.ok_or_else(|| bad("compute", expected))?;
                 Ok(self)
             }
-            key => Err(ParseProfileError::UnknownKey { key: quoted(key) }),
+            key => Err(ParseProfileError::UnknownKey { key: truncate(key) }),
         }
     }
 }
@@ -274,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn every_gpu_is_found_by_its_name_and_has_most_of_what_the_name_says() {
+    fn gpus_have_at_least_97_percent_of_their_nominal_memory() {
         for name in DeviceProfile::gpus() {
             let profile = parse(&name.to_uppercase()).unwrap();
             assert_eq!((profile.name(), profile.limit()), (name, None));
@@ -288,26 +295,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_device_counts() {
+    fn options_override_the_profile() {
         let profile = parse("a100-80g, memory=20GiB, limit=50%, threads=3, compute=9.1").unwrap();
         assert_eq!(profile.to_string(), "a100-80g, 20.00 GiB, compute capability 9.1, limit 50 %, 3 threads");
         assert_eq!(parse("cpu,memory=1GiB").unwrap(), DeviceProfile::cpu(Bytes::gib(1)));
-        assert_eq!(parse("cuda,memory=1GiB").unwrap(), DeviceProfile::cuda(Bytes::gib(1), USUAL_CAPABILITY));
+        assert_eq!(
+            parse("cuda,memory=1GiB").unwrap(),
+            DeviceProfile::cuda(Bytes::gib(1), DEFAULT_CAPABILITY)
+        );
         assert_eq!(parse("this").unwrap(), DeviceProfile::this_machine());
         assert_eq!(parse("this,memory=1GiB").unwrap(), DeviceProfile::cpu(Bytes::gib(1)));
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn errors_name_the_invalid_option() {
         for (text, message) in [
-            ("", "there is no device profile \"\"; there are this, cpu, cuda, t4, "),
-            ("toaster", "there is no device profile \"toaster\""),
-            ("cpu", "cpu needs its memory, as in cpu,memory=24GiB"),
-            ("cuda,threads=2", "cuda needs its memory"),
-            ("t4,", "\"\" cannot be said of a device profile; what can: memory, limit, threads, compute"),
-            ("t4,colour=red", "\"colour\" cannot be said"),
+            ("", "unknown device profile \"\"; known profiles: this, cpu, cuda, t4, "),
+            ("toaster", "unknown device profile \"toaster\""),
+            ("cpu", "cpu requires the amount of memory, as in cpu,memory=24GiB"),
+            ("cuda,threads=2", "cuda requires the amount of memory"),
+            ("t4,", "a device profile has no option \"\"; its options: memory, limit, threads, compute"),
+            ("t4,color=red", "a device profile has no option \"color\""),
             ("t4,memory=much", "memory=\"much\": expected bytes, as in 24GiB"),
-            ("t4,memory=0", "memory=\"0\": expected more than nothing"),
+            ("t4,memory=0", "memory=\"0\": expected more than 0 bytes"),
             ("t4,limit=0%", "limit=\"0%\": expected bytes, a percentage or all-BYTES"),
             ("t4,threads=0", "threads=\"0\": expected a number"),
             ("t4,threads=1000000", "threads=\"1000000\": expected a number"),

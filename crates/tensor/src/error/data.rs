@@ -1,10 +1,10 @@
-//! What can be wrong with data from outside.
+//! Errors of external data files.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Data that could not be read. Every error names the file; those about its contents say where. Lines and columns
-/// count from 1, and a column is a field of the line.
+/// An error while reading a data file. Every error names the file. Errors about the contents name the
+/// position. Lines and columns count from 1; a column is a field of the line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -13,32 +13,32 @@ pub enum DataError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What kind of failure.
+        /// The kind of failure.
         kind: io::ErrorKind,
-        /// What the system said.
+        /// The system's error message.
         message: String,
     },
-    /// A file ends too early: one that says how long it is, or a compressed one.
+    /// The file ends before its declared length, or a compressed stream is incomplete.
     #[error("{}: the data ends too early: the file is truncated", path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
     },
-    /// A compressed file's contents contradict themselves, as when its checksum is wrong.
+    /// A compressed file is corrupt, for instance because its checksum is wrong.
     #[error("{}: the compressed data is damaged: {message}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What the decoder said.
+        /// The decoder's error message.
         message: String,
     },
-    /// The file has no data in it.
-    #[error("{}: no data in it", path.display())]
+    /// The file contains no data.
+    #[error("{}: the file contains no data", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// A field without a value.
+    /// A field has no value.
     #[error("{}: line {line}, column {column}: the value is missing in row {row}", path.display())]
     MissingValue {
         /// The file.
@@ -50,7 +50,7 @@ pub enum DataError {
         /// The field of the line.
         column: usize,
     },
-    /// A field that is not the number it should be.
+    /// A field does not parse as the expected type.
     #[error("{}: line {line}, column {column}: expected {expected}, found {found:?}", path.display())]
     BadField {
         /// The file.
@@ -59,56 +59,56 @@ pub enum DataError {
         line: u64,
         /// The field of the line.
         column: usize,
-        /// What the field should be.
+        /// The expected content of the field.
         expected: &'static str,
-        /// The beginning of what it is.
+        /// The beginning of the actual content.
         found: String,
     },
-    /// A line with more or fewer fields than the lines before.
-    #[error("{}: line {line} has {found} columns, the lines before have {expected}", path.display())]
+    /// A line has more or fewer fields than the preceding lines.
+    #[error("{}: line {line} has {found} columns, but the preceding lines have {expected}", path.display())]
     Ragged {
         /// The file.
         path: PathBuf,
         /// The line.
         line: u64,
-        /// The number of fields in the lines before.
+        /// The number of fields in the preceding lines.
         expected: usize,
         /// The number of fields in this line.
         found: usize,
     },
-    /// A column of labels or targets is not there.
-    #[error("{}: column {column} should be {what}, but there are {columns} columns", path.display())]
+    /// The column for labels or targets does not exist.
+    #[error("{}: expected {what} in column {column}, but the file has {columns} columns", path.display())]
     NoColumn {
         /// The file.
         path: PathBuf,
-        /// What it should be.
+        /// The role of the column.
         what: &'static str,
         /// The column, counted from 1.
         column: usize,
-        /// The number of columns there are.
+        /// The number of columns in the file.
         columns: usize,
     },
-    /// All columns are labels or targets, so rows would have no features.
-    #[error("{}: no column is left for features: all {columns} are labels or targets", path.display())]
+    /// All columns are labels or targets, so no features remain.
+    #[error("{}: all {columns} columns are labels or targets; leave at least one for features", path.display())]
     NoFeatures {
         /// The file.
         path: PathBuf,
-        /// The number of columns there are.
+        /// The number of columns in the file.
         columns: usize,
     },
-    /// More data than was allowed for.
+    /// The data exceeds a limit.
     #[error("{}: line {line}: more than the {limit} {what} allowed", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// The line at which the limit was passed.
+        /// The line that exceeds the limit.
         line: u64,
-        /// What there is too much of.
+        /// The unit of the limit.
         what: &'static str,
         /// The limit.
         limit: usize,
     },
-    /// A longer file than was allowed for.
+    /// The file exceeds the limit on its length.
     #[error("{}: more than the {limit} bytes allowed", path.display())]
     TooLong {
         /// The file.
@@ -116,7 +116,7 @@ pub enum DataError {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// A file with more elements than was allowed for.
+    /// The file exceeds the limit on elements.
     #[error("{}: more than the {limit} elements allowed", path.display())]
     TooManyElements {
         /// The file.
@@ -124,40 +124,40 @@ pub enum DataError {
         /// The limit.
         limit: u64,
     },
-    /// A compressed file with more decompressed bytes for each of its bytes than was allowed for.
-    #[error("{}: more than the {ratio} decompressed bytes allowed for each byte of the file", path.display())]
+    /// A compressed file exceeds the limit on its compression ratio.
+    #[error("{}: the file decompresses to more than {ratio} times its size, the limit", path.display())]
     TooDense {
         /// The file.
         path: PathBuf,
-        /// The limit.
+        /// The limit on decompressed bytes per compressed byte.
         ratio: u64,
     },
-    /// A file of another kind.
+    /// The file has another format.
     #[error("{}: {problem}", path.display())]
     WrongFile {
         /// The file.
         path: PathBuf,
-        /// What it is, and what to do.
+        /// The actual format and a suggested fix.
         problem: String,
     },
-    /// A file that is not in the IDX format, or not as it should be.
-    #[error("{}: no IDX file of the expected kind: {message}", path.display())]
+    /// The file is not in the IDX format, or has another element type or rank than expected.
+    #[error("{}: not an IDX file of the expected kind: {message}", path.display())]
     NotIdx {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The violated expectation.
         message: String,
     },
-    /// Bytes that are no UTF-8.
-    #[error("{}: no text at byte {offset}", path.display())]
+    /// The file is not valid UTF-8.
+    #[error("{}: invalid UTF-8 at byte {offset}", path.display())]
     NotText {
         /// The file.
         path: PathBuf,
-        /// The first byte that is none.
+        /// The offset of the first invalid byte.
         offset: u64,
     },
-    /// The host has no memory left for the data.
-    #[error("{}: line {line}: no memory for more data", path.display())]
+    /// The host has too little memory for the data.
+    #[error("{}: line {line}: not enough host memory for the data", path.display())]
     NoMemory {
         /// The file.
         path: PathBuf,

@@ -1,9 +1,9 @@
-//! What is wrong with a device, as data.
+//! Device errors as data.
 
 use bfc_core::{RegistryError, SourceError};
 
-/// Why a device cannot be used, or did not do what it was given: in [`Error::NoDevice`](crate::Error::NoDevice) and
-/// [`Error::Device`](crate::Error::Device).
+/// The reason why a device is unusable or did not run its work. [`Error::NoDevice`](crate::Error::NoDevice)
+/// and [`Error::Device`](crate::Error::Device) contain it.
 ///
 /// ```
 /// use highwater::alloc::DeviceId;
@@ -15,39 +15,40 @@ use bfc_core::{RegistryError, SourceError};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceFault {
-    /// There is none of this kind or number.
+    /// No device has this kind and number.
     #[error("there is no such device")]
     NoSuchDevice,
-    /// This build has no code for devices of this kind: the feature `cuda` is off.
+    /// This build does not support CUDA: the feature `cuda` is off.
     #[error("built without CUDA support")]
     WithoutCuda,
-    /// The system gives it no threads.
-    #[error("no pool of {threads} threads: {reason}")]
+    /// The system cannot start the threads.
+    #[error("cannot start a pool of {threads} threads: {reason}")]
     NoThreads {
-        /// How many were asked for.
+        /// The requested number of threads.
         threads: usize,
-        /// What the system says.
+        /// The system's error message.
         reason: String,
     },
-    /// CUDA cannot be used: no driver, or too old a one, or no device, or one that cannot be opened.
+    /// CUDA is unusable: no driver, an old driver, no device, or a device that does not open.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] bfc_cuda::CudaUnavailable),
-    /// A CUDA device does not compute: no compiler, no memory beside the pools, lost to this process, or a call that failed.
+    /// A CUDA device cannot compute: no compiler, no memory outside the pools, a lost device, or a failed
+    /// call.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Compute(#[from] bfc_cuda::ComputeError),
-    /// A CUDA device did not pass the check before an automatic choice.
+    /// A CUDA device failed the self-check that precedes an automatic choice.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Check(#[from] bfc_cuda::SelfCheckError),
-    /// Its driver refuses.
+    /// The device's driver reports an error.
     #[error(transparent)]
     Driver(#[from] SourceError),
-    /// Its memories cannot be had.
+    /// The device's memory is unavailable.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// What a backend from outside this crate says.
+    /// The error message of a third-party backend.
     #[error("{0}")]
     Other(String),
 }

@@ -1,69 +1,71 @@
-//! Why a tensor cannot be exchanged through DLPack.
+//! Errors of the exchange of tensors through DLPack.
 
 use crate::shape::{DType, MAX_RANK};
 
-/// Why a managed tensor is not taken, or a tensor not given.
+/// The reason why a DLPack import or export fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DlpackError {
-    /// The elements lie in memory that is not the host's.
-    #[error("dlpack: only memory of the host is exchanged, not that of DLPack's device type {device_type}")]
+    /// The imported elements are not in host memory.
+    #[error(
+        "dlpack: expected host memory, got memory of DLPack's device type {device_type}; copy the tensor to the host first"
+    )]
     NotHost {
-        /// DLPack's number of it.
+        /// DLPack's number of the device type.
         device_type: i32,
     },
-    /// A tensor's own device is not the host.
-    #[error("dlpack: only memory of the host is exchanged, not that of {device}")]
+    /// The exported tensor is not in host memory.
+    #[error("dlpack: expected host memory, got memory of {device}; copy the tensor to the CPU first")]
     NotHostDevice {
         /// The device.
         device: String,
     },
-    /// There is no such element type here.
+    /// Tensors do not support this element type.
     #[error("dlpack: no element type has code {code}, {bits} bits and {lanes} lanes")]
     DType {
-        /// The kind of number, as DLPack numbers it.
+        /// DLPack's code for the kind of value.
         code: u8,
-        /// Bits of a number.
+        /// Bits of a value.
         bits: u8,
-        /// Numbers of an element.
+        /// Values per element.
         lanes: u16,
     },
-    /// The number of axes is negative or more than a tensor can have.
-    #[error("dlpack: a tensor has up to {MAX_RANK} axes, not {axes}")]
+    /// The number of axes is negative or above the maximum.
+    #[error("dlpack: expected 0 to {MAX_RANK} axes, got {axes}")]
     Axes {
-        /// The number as given.
+        /// The given number of axes.
         axes: i32,
     },
-    /// An axis has a size or a stride below 0.
+    /// An axis has a negative size or stride.
     #[error("dlpack: axis {axis} has size {size} and stride {stride}; neither may be negative")]
     Axis {
         /// The axis.
         axis: usize,
         /// Its size.
         size: i64,
-        /// The distance of neighbours along it, in elements.
+        /// The distance between neighbors along the axis, in elements.
         stride: i64,
     },
-    /// The elements reach beyond what can be addressed.
-    #[error("dlpack: the elements reach beyond the address space")]
+    /// The elements exceed the address space.
+    #[error("dlpack: the elements exceed the address space")]
     TooLarge,
-    /// There are elements, but a pointer to them or to their shape is null.
+    /// The tensor has elements, but the pointer to them or to the shape is null.
     #[error("dlpack: {what} is a null pointer")]
     Null {
-        /// What is not there.
+        /// The name of the missing pointer.
         what: &'static str,
     },
-    /// The elements do not lie as their type must.
-    #[error("dlpack: elements of type {dtype} cannot lie at {address:#x}")]
+    /// The elements violate the alignment of their type.
+    #[error("dlpack: address {address:#x} is not aligned for elements of type {dtype}")]
     Unaligned {
-        /// Where they lie.
+        /// The address of the elements.
         address: u64,
-        /// Their type.
+        /// The element type.
         dtype: DType,
     },
-    /// A truth value is neither 0 nor 1.
-    #[error("dlpack: a truth value is {value}")]
-    Truth {
+    /// A boolean is neither 0 nor 1.
+    #[error("dlpack: expected 0 or 1 for a boolean, got {value}")]
+    InvalidBool {
         /// The byte.
         value: u8,
     },

@@ -1,11 +1,11 @@
-//! What can be wrong with files of numbers.
+//! Errors of tensor files.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::shape::{DType, MAX_RANK};
 
-/// A file of numbers that could not be read or written. Offsets count bytes from 0.
+/// An error while reading or writing a tensor file. Offsets count bytes from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -14,57 +14,57 @@ pub enum FileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What kind of failure.
+        /// The kind of failure.
         kind: io::ErrorKind,
-        /// What the system said.
+        /// The system's error message.
         message: String,
     },
-    /// The file ends too early.
+    /// The file ends before its contents do.
     #[error("{}: the file ends within {what}, which begins at offset {offset}: it is truncated", path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Where the part that is cut off begins.
+        /// The offset of the truncated part.
         offset: u64,
-        /// That part.
+        /// The truncated part.
         what: String,
     },
-    /// The contents contradict the format or themselves.
+    /// The contents violate the format.
     #[error("{}: at offset {offset}: {problem}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The offset of the violation.
         offset: u64,
-        /// What is wrong.
+        /// The violated rule.
         problem: String,
     },
-    /// More than was allowed for.
+    /// The contents exceed a limit.
     #[error("{}: at offset {offset}: {found} {what}, more than the {limit} allowed", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The offset of the declared size.
         offset: u64,
-        /// What there is too much of.
+        /// The unit of the limit.
         what: &'static str,
-        /// How much the file claims to hold.
+        /// The size that the file declares.
         found: u64,
         /// The limit.
         limit: u64,
     },
-    /// An element type that tensors do not have.
-    #[error("{}: {name} is of type {dtype:?}, which tensors do not have", path.display())]
+    /// Tensors do not support this element type.
+    #[error("{}: {name} has element type {dtype:?}, which tensors do not support", path.display())]
     UnsupportedDType {
         /// The file.
         path: PathBuf,
         /// The tensor's name.
         name: String,
-        /// The type, as the file calls it.
+        /// The name of the type in the file.
         dtype: String,
     },
-    /// A shape with more axes than tensors have.
-    #[error("{}: {name} has {axes} axes, and tensors have at most {MAX_RANK}", path.display())]
+    /// A shape has more axes than tensors support.
+    #[error("{}: {name} has {axes} axes, but tensors support at most {MAX_RANK}", path.display())]
     TooManyAxes {
         /// The file.
         path: PathBuf,
@@ -73,40 +73,40 @@ pub enum FileError {
         /// The number of its axes.
         axes: usize,
     },
-    /// A number that is beyond the element type which holds the others.
-    #[error("{}: at offset {offset}: the element of {name} at {index:?} is {value}, which {dtype} does not hold", path.display())]
+    /// A value is out of range for the element type of the array.
+    #[error("{}: at offset {offset}: the element of {name} at {index:?} is {value}, which is out of range for {dtype}", path.display())]
     OutOfRange {
         /// The file.
         path: PathBuf,
-        /// Where it is in the file.
+        /// The offset of the value in the file.
         offset: u64,
         /// The array's name.
         name: String,
-        /// Where it is in the array, axis by axis.
+        /// The position in the array, one index per axis.
         index: Vec<usize>,
-        /// The number.
+        /// The value.
         value: u64,
         /// The element type.
         dtype: DType,
     },
-    /// A parameter has a name under which something else is read back.
-    #[error("{}: no parameter can be saved as {name:?}: names that begin with {prefix:?} are kept for {of}", path.display())]
+    /// A parameter's name begins with a reserved prefix.
+    #[error("{}: cannot save a parameter as {name:?}: the prefix {prefix:?} is reserved for {of}; rename the parameter", path.display())]
     ReservedName {
         /// The file.
         path: PathBuf,
         /// The parameter's name.
         name: String,
-        /// What no parameter's name may begin with.
+        /// The reserved prefix.
         prefix: &'static str,
-        /// What such names are kept for.
+        /// The data that uses the prefix.
         of: &'static str,
     },
-    /// The file is whole, but holds no such thing.
-    #[error("{}: there is no {what} in it", path.display())]
+    /// The file is complete, but lacks the requested contents.
+    #[error("{}: the file contains no {what}", path.display())]
     Absent {
         /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// The requested contents.
         what: &'static str,
     },
 }
@@ -118,8 +118,8 @@ impl FileError {
         Self::Io { path: path.to_owned(), kind: error.kind(), message: error.to_string() }
     }
 
-    /// Returns the error for a failure to read `what`, which begins at `offset`: [`Truncated`](Self::Truncated) at the end of the
-    /// file.
+    /// Returns the error for a failure to read `what`, which begins at `offset`. At the end of the file this
+    /// is [`Truncated`](Self::Truncated).
     #[must_use]
     pub fn read(path: &Path, offset: u64, what: impl Into<String>, error: &io::Error) -> Self {
         match error.kind() {

@@ -4,16 +4,16 @@ use std::fmt;
 
 use crate::shape::{DType, Shape};
 
-/// How many gradients the text of an error describes.
+/// The most gradients that an error message describes.
 const DESCRIBED: usize = 4;
 
 /// The gradients of a step whose parameters the optimizer does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnknownGradients {
-    /// One entry per gradient, in the order in which the parameters were made.
+    /// One entry per gradient, ordered by the creation of the parameters.
     pub unknown: Vec<UnknownGradient>,
-    /// How many gradients the step received in total.
+    /// The number of all gradients of the step.
     pub total: usize,
 }
 
@@ -21,12 +21,12 @@ pub struct UnknownGradients {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnknownGradient {
-    /// Its shape, which is the parameter's.
+    /// The shape of the parameter and its gradient.
     pub shape: Shape,
     /// Its element type.
     pub dtype: DType,
-    /// The module whose forward used the parameter, as memory accounts name it. Empty outside of modules, and where the
-    /// memory of the gradient has no tag.
+    /// The module whose forward pass used the parameter, as the memory report names it. Empty outside of
+    /// modules, and if the gradient's memory has no tag.
     pub module: String,
 }
 

@@ -1,46 +1,46 @@
-//! What does not fit when arrays are put into places that were made for others.
+//! Arrays that do not match the parameters or states to load.
 
 use std::fmt;
 
 use crate::shape::{DType, Shape};
 
-/// How many names of a kind a message lists.
+/// The most names of each kind that an error message lists.
 const LISTED: usize = 8;
 
-/// The arrays that were given are not those that were expected. Nothing was changed.
+/// The given arrays differ from the expected arrays. Loading changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// What was to be loaded: "parameters", "sources of randomness", or the optimiser's name.
+    /// The kind of the loaded arrays: "parameters", "sources of randomness", or the optimizer's name.
     pub what: &'static str,
-    /// Names that are expected and not there.
+    /// Expected names without an array.
     pub missing: Vec<String>,
-    /// Names that are there and not expected.
+    /// Names of arrays that are not expected.
     pub unexpected: Vec<String>,
-    /// Those that are there with another shape or element type.
+    /// Arrays of another shape or element type than expected.
     pub different: Vec<Difference>,
-    /// Members of the file that could not be read, of which some may be the missing ones.
+    /// Members of the file that are unreadable. The missing arrays may be among them.
     pub skipped: Vec<Skipped>,
 }
 
-/// An array of another shape or element type than its place.
+/// An array of another shape or element type than expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Its name.
     pub name: String,
-    /// Element type and shape of the place.
+    /// The expected element type and shape.
     pub expected: (DType, Shape),
-    /// Element type and shape of what was given.
+    /// The element type and shape of the given array.
     pub found: (DType, Shape),
 }
 
-/// A member of a file that cannot be read as an array: another object, or an element type that tensors do not have.
+/// A member of a file that is not a readable array: another object, or an unsupported element type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// Its name in the file.
     pub name: String,
-    /// Its class or element type, as the program that wrote the file names it: `argparse.Namespace`, `|O`.
+    /// The class or element type as the file names it: `argparse.Namespace`, `|O`.
     pub class: String,
-    /// Why it was skipped.
+    /// The reason for skipping it.
     pub reason: String,
 }
 
@@ -61,8 +61,12 @@ impl Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
-            Self::PARAMETERS | Self::RNGS => write!(f, "load: these are not the {} expected", self.what)?,
-            optimizer => write!(f, "load: this is not the state of {optimizer} for these parameters")?,
+            Self::PARAMETERS | Self::RNGS => {
+                write!(f, "load: the file does not match the expected {}", self.what)?
+            }
+            optimizer => {
+                write!(f, "load: the file does not match the state of {optimizer} for these parameters")?
+            }
         }
         list(f, "missing", &self.missing)?;
         list(f, "unexpected", &self.unexpected)?;

@@ -1,8 +1,8 @@
-//! What can go wrong in tensor programs, as data.
+//! Errors of tensor programs, as data.
 //!
-//! [`Error`] is the one error type of the framework. Each error names the op; those about shapes name both. The types of
-//! this folder hold the details of one area each: devices, kernels, files and data. They are here, below the code that
-//! reports them, so that no other module has to know that code.
+//! [`Error`] is the one error type of the framework. Each error names the op; errors about shapes name both
+//! shapes. The other types hold the details of one area each: devices, kernels, files and data. They are
+//! here, below the code that reports them, so `Error` depends on no other module.
 
 mod data;
 mod device;
@@ -30,19 +30,19 @@ use crate::shape::{DType, MAX_RANK, Shape};
 /// The result of most functions of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An op that did not happen. Every tensor, pool and optimizer state is as it was before.
+/// An op that failed. Every tensor, pool and optimizer state is unchanged.
 ///
-/// The text of an error includes its cause, so `source()` does not return that cause again.
+/// The message of an error includes its cause, so `source()` does not return that cause again.
 ///
-/// Whether memory ran out, and where it all is, says [`out_of_memory`](Self::out_of_memory).
+/// [`out_of_memory`](Self::out_of_memory) returns the report of an out-of-memory error.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Memory that cannot be exchanged with others.
+    /// A tensor that DLPack cannot exchange.
     #[error(transparent)]
     Dlpack(#[from] DlpackError),
     // Shapes.
-    /// Two shapes that had to fit together do not.
+    /// Two shapes are incompatible.
     #[error("{op}: shapes {lhs} and {rhs} do not match")]
     ShapeMismatch {
         /// The op.
@@ -52,26 +52,26 @@ pub enum Error {
         /// The right or second shape.
         rhs: Shape,
     },
-    /// The op does not take tensors of so many axes.
+    /// The op does not support tensors of this rank.
     #[error("{op}: expected {expected}, got shape {shape}")]
     BadRank {
         /// The op.
         op: &'static str,
-        /// What it takes.
+        /// The supported ranks.
         expected: &'static str,
-        /// What it was given.
+        /// The given shape.
         shape: Shape,
     },
-    /// More axes than a tensor can have.
-    #[error("{}a shape has {rank} axes, more than the {MAX_RANK} that a tensor can have", before(op))]
+    /// A shape has more axes than tensors support.
+    #[error("{}a shape has {rank} axes, but tensors support at most {MAX_RANK}", op_prefix(op))]
     RankTooLarge {
-        /// The op; empty where a shape was made outside of any.
+        /// The op; empty for a shape that is created outside of an op.
         op: &'static str,
         /// The number of axes.
         rank: usize,
     },
-    /// The elements or their bytes cannot be counted.
-    #[error("{op}: shape {shape} of {dtype} has more bytes than can be addressed")]
+    /// The element count or the byte count overflows.
+    #[error("{op}: shape {shape} of {dtype} exceeds the address space")]
     TooManyElements {
         /// The op.
         op: &'static str,
@@ -80,74 +80,76 @@ pub enum Error {
         /// The element type.
         dtype: DType,
     },
-    /// The number of elements given is not that of the shape.
-    #[error("{op}: {elements} elements do not make shape {shape}")]
+    /// The number of given elements differs from that of the shape.
+    #[error("{op}: shape {shape} does not match {elements} elements; the sizes must multiply to that number")]
     ElementCount {
         /// The op.
         op: &'static str,
-        /// Elements given.
+        /// The number of given elements.
         elements: usize,
-        /// Shape asked for.
+        /// The requested shape.
         shape: Shape,
     },
-    /// There is no such axis.
+    /// The axis is out of range.
     #[error("{op}: axis {axis} is out of range for shape {shape}")]
     AxisOutOfRange {
         /// The op.
         op: &'static str,
-        /// The axis as given; negative ones count from the back.
+        /// The given axis; a negative axis counts from the last one.
         axis: isize,
         /// The shape.
         shape: Shape,
     },
-    /// The axes given are not a permutation of the tensor's.
-    #[error("{op}: axes {axes:?} are not a permutation of those of shape {shape}")]
+    /// The given axes are not a permutation of the tensor's axes.
+    #[error(
+        "{op}: axes {axes:?} are not a permutation of the axes of shape {shape}; name each axis exactly once"
+    )]
     BadPermutation {
         /// The op.
         op: &'static str,
-        /// The axes as given.
+        /// The given axes.
         axes: Vec<usize>,
         /// The shape.
         shape: Shape,
     },
-    /// A range that leaves its axis, or a step of 0.
+    /// A range exceeds its axis, or the step is 0.
     #[error("{op}: range {range:?} with step {step} is out of bounds for axis {axis} of shape {shape}")]
     RangeOutOfBounds {
         /// The op.
         op: &'static str,
-        /// The range as given.
+        /// The given range.
         range: Range<usize>,
-        /// The step as given.
+        /// The given step.
         step: usize,
         /// The axis.
         axis: usize,
         /// The shape.
         shape: Shape,
     },
-    /// An equation about axes that cannot be followed.
+    /// An equation about axes is invalid.
     #[error("{op}: {reason} at position {position} of \"{equation}\"")]
     BadEquation {
         /// The op.
         op: &'static str,
-        /// The equation as given.
+        /// The given equation.
         equation: String,
-        /// Where in it, in bytes from 0.
+        /// The byte offset in the equation.
         position: usize,
-        /// What is wrong there.
+        /// The violated rule.
         reason: &'static str,
     },
-    /// An index, given or read from a tensor, that points outside.
-    #[error("{op}: index {index} is out of range for {len} entries")]
+    /// An index, given or read from a tensor, is out of range.
+    #[error("{op}: index {index} is out of range for length {len}")]
     IndexOutOfRange {
         /// The op.
         op: &'static str,
         /// The index.
         index: i64,
-        /// The number of entries there are.
+        /// The number of entries.
         len: usize,
     },
-    /// A reduction that has no answer for no elements.
-    #[error("{op}: no elements along the reduced axes of shape {shape}")]
+    /// The reduction is undefined for zero elements.
+    #[error("{op}: cannot reduce zero elements along an axis of shape {shape}")]
     EmptyReduction {
         /// The op.
         op: &'static str,
@@ -155,13 +157,15 @@ pub enum Error {
         shape: Shape,
     },
 
-    /// An operand of a kernel that does not fit the kernel's other operands, or its device; nothing was written.
+    /// A kernel's operand does not match the other operands or the device. The kernel wrote nothing.
     #[error(transparent)]
     Operand(#[from] Box<OperandError>),
 
     // Element types.
-    /// Two element types that had to be the same are not.
-    #[error("{op}: element types {lhs} and {rhs} differ (shapes {lhs_shape} and {rhs_shape})")]
+    /// Two element types differ.
+    #[error(
+        "{op}: element types {lhs} and {rhs} differ (shapes {lhs_shape} and {rhs_shape}); convert one of them with `to_dtype`"
+    )]
     DTypeMismatch {
         /// The op.
         op: &'static str,
@@ -174,8 +178,8 @@ pub enum Error {
         /// The right or second shape.
         rhs_shape: Shape,
     },
-    /// The op is not defined for this element type.
-    #[error("{op}: not defined for {dtype}")]
+    /// The op does not support this element type.
+    #[error("{op}: does not support element type {dtype}; convert with `to_dtype`")]
     UnsupportedDType {
         /// The op.
         op: &'static str,
@@ -184,20 +188,20 @@ pub enum Error {
     },
 
     // Memory and devices.
-    /// No memory for a tensor.
-    #[error("{op}: no memory for shape {shape} of {dtype}: {error}")]
+    /// The allocation of a tensor failed.
+    #[error("{op}: cannot allocate shape {shape} of {dtype}: {error}")]
     Allocation {
         /// The op.
         op: &'static str,
-        /// The shape that was to be allocated.
+        /// The shape of the tensor.
         shape: Shape,
         /// Its element type.
         dtype: DType,
-        /// Why not; [`AllocError::OutOfMemory`] carries a report.
+        /// The cause; [`AllocError::OutOfMemory`] contains a report.
         error: AllocError,
     },
-    /// The host has no memory of its own, outside of all pools, for a copy of a tensor.
-    #[error("{op}: the host has no memory for a copy of shape {shape} of {dtype}")]
+    /// The host has too little memory outside of all pools for a copy of a tensor.
+    #[error("{op}: not enough host memory for a copy of shape {shape} of {dtype}")]
     NoHostMemory {
         /// The op.
         op: &'static str,
@@ -206,8 +210,8 @@ pub enum Error {
         /// Its element type.
         dtype: DType,
     },
-    /// Tensors of two devices in one op.
-    #[error("{op}: tensors are on {}; move one of them first", of_two_devices(lhs, rhs))]
+    /// The op received tensors of two devices.
+    #[error("{op}: tensors are on {}; move one of them first with `to_device`", two_devices(lhs, rhs))]
     DeviceMismatch {
         /// The op.
         op: &'static str,
@@ -216,8 +220,8 @@ pub enum Error {
         /// The other tensor's device.
         rhs: String,
     },
-    /// An allocator whose memory the device cannot compute on.
-    #[error("{device} cannot compute on {kind} memory of allocator {allocator}")]
+    /// The device cannot compute on the memory of this allocator.
+    #[error("{device} cannot compute on {kind} memory of the allocator {allocator}")]
     WrongMemory {
         /// The device.
         device: String,
@@ -226,174 +230,175 @@ pub enum Error {
         /// The allocator's name.
         allocator: String,
     },
-    /// A value was to be read where nothing is computed.
+    /// The program read a value from a dry device, which stores no data.
     #[error(
-        "{op}: {device} computes nothing, so there is no data to read; `item_or` and `Device::is_dry` are for programs that run dry too"
+        "{op}: {device} is a dry device, which has no data to read; use `item_or` or check `Device::is_dry` first"
     )]
     NoData {
-        /// What was tried.
+        /// The op that reads.
         op: &'static str,
         /// The device.
         device: String,
     },
-    /// A device did not take work, or did not finish it.
+    /// A device failed to start or to finish its work.
     #[error("{op}: {device} failed: {reason}")]
     Device {
         /// The op.
         op: &'static str,
         /// The device.
         device: String,
-        /// What it said.
+        /// The cause.
         reason: DeviceFault,
     },
-    /// There is no such device, or it cannot be used.
+    /// The device does not exist or is unusable.
     #[error("device {device} cannot be used: {reason}")]
     NoDevice {
-        /// The device asked for.
+        /// The requested device.
         device: String,
-        /// Why not.
+        /// The cause.
         reason: DeviceFault,
     },
-    /// A device's memory could not be had.
+    /// A device's memory is unavailable.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// A text that names no device profile.
+    /// A text does not describe a device profile.
     #[error(transparent)]
     Profile(#[from] ParseProfileError),
-    /// An environment variable cannot be followed.
+    /// The value of an environment variable is invalid.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
 
     // Gradients.
-    /// Backward starts at a single number.
-    #[error("backward: the loss must have one element, got shape {shape}")]
+    /// The loss of a backward pass has more or fewer than one element.
+    #[error("backward: the loss must have one element, got shape {shape}; reduce it with `mean` or `sum`")]
     NotScalar {
         /// The loss's shape.
         shape: Shape,
     },
-    /// Nothing that the tensor depends on asks for a gradient.
-    #[error("backward: nothing that this tensor was computed from requires a gradient")]
+    /// No input of the tensor requires a gradient.
+    #[error("backward: no input of this tensor requires a gradient; use `requires_grad` or a `Parameter`")]
     NoGraph,
-    /// The graph was already used up: its saved tensors are freed as backward passes.
-    #[error("backward: {op} was already passed; its saved tensors are freed")]
+    /// An earlier backward pass freed the saved tensors of the graph.
+    #[error("backward: an earlier backward pass freed the saved tensors of {op}; run the forward pass again")]
     GraphSpent {
-        /// The op whose saved tensors are gone.
+        /// The op whose saved tensors are freed.
         op: &'static str,
     },
-    /// A parameter whose gradient is asked for has changed since the forward of this backward, which reads its former values.
+    /// A parameter changed after the forward pass, and the backward pass reads its old values.
     #[error(
-        "backward: {op}{} reads a parameter of shape {shape} as it was before it was changed; run the forward again, or ask for the \
-         gradients at the former values by backward_stale",
+        "backward: {op}{} saved a parameter of shape {shape} that has changed since; run the forward pass again, \
+         or compute the gradients at the old values with `backward_stale`",
         in_module(module)
     )]
     StaleBackward {
-        /// The op whose backward it is.
+        /// The op of the backward pass.
         op: &'static str,
-        /// The module that the op ran in; empty outside of all.
+        /// The module that contains the op; empty outside of modules.
         module: String,
-        /// The shape of what it reads.
+        /// The shape of the parameter.
         shape: Shape,
     },
-    /// A gradient that is of what a parameter was before it was [converted](crate::autograd::Parameter::convert): to pass it over would
-    /// leave the parameter as it is, step after step.
+    /// A gradient precedes the [conversion](crate::autograd::Parameter::convert) of its parameter. If the
+    /// optimizer ignored the gradient, the parameter would never change.
     #[error(
-        "{op}: a gradient of {given} is of {parameter} (shape {shape}, now {is}) as it was before it was converted; run forward and \
-         backward again"
+        "{op}: the gradient of {parameter} has element type {given}, but the parameter (shape {shape}) was \
+         converted to {is}; run the forward and backward pass again"
     )]
     StaleGradient {
-        /// The optimiser whose step it is.
+        /// The optimizer.
         op: &'static str,
         /// The parameter's path.
         parameter: String,
         /// Its shape.
         shape: Shape,
-        /// Its element type now.
+        /// Its current element type.
         is: DType,
         /// The gradient's element type.
         given: DType,
     },
-    /// A step received gradients of parameters that the optimizer does not hold, for instance because a field is missing from
-    /// `visit_parts!` or because the loss depends on a second model.
+    /// The optimizer received gradients of parameters that it does not hold. For instance, a field is missing
+    /// from `visit_parts!`, or the loss depends on a second model.
     #[error(
-        "{op}: {gradients}; make the optimizer of all parameters (a field may be missing from visit_parts!), or ignore these \
-         gradients by step_partial, split_off or freeze"
+        "{op}: {gradients}; create the optimizer with all parameters (a field may be missing from visit_parts!), or \
+         exclude these gradients with step_partial, split_off or freeze"
     )]
     UnknownParameters {
-        /// The optimizer whose step it is.
+        /// The optimizer.
         op: &'static str,
-        /// Which gradients these are.
+        /// The gradients.
         gradients: Box<UnknownGradients>,
     },
-    /// A part of a program that was to be run again, see [`checkpoint`](crate::checkpoint), did something else.
-    #[error("checkpoint: the second run was not like the first: {what}")]
+    /// The second run of a [`checkpoint`](crate::checkpoint) differs from the first.
+    #[error("checkpoint: the second run differs from the first: {what}; the closure must be deterministic")]
     ReplayDiffers {
-        /// What was different.
+        /// The difference.
         what: String,
     },
-    /// The gradients are too large to be measured, or no numbers.
-    #[error("{op}: the norm of the gradients is {norm}")]
+    /// The norm of the gradients is infinite or NaN.
+    #[error("{op}: the norm of the gradients is {norm}; expected a finite number")]
     NotFinite {
         /// The op.
         op: &'static str,
         /// The norm.
         norm: f64,
     },
-    /// The op has no backward.
-    #[error("{op}: has no gradient")]
+    /// The op has no backward pass.
+    #[error("{op}: the op is not differentiable; call `detach` on its input")]
     NotDifferentiable {
         /// The op.
         op: &'static str,
     },
 
     // Everything else.
-    /// An argument outside what the op takes.
+    /// An argument is out of range.
     #[error("{op}: {argument} must be {expected}, got {got}")]
     BadArgument {
         /// The op.
         op: &'static str,
         /// The argument's name.
         argument: &'static str,
-        /// What it must be.
+        /// The accepted values.
         expected: &'static str,
-        /// What it was.
+        /// The given value.
         got: String,
     },
-    /// Data read from outside is not as it should be.
+    /// An external data file is unreadable or invalid.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// A file of numbers is not as it should be.
+    /// A tensor file is unreadable or invalid.
     #[error(transparent)]
     File(#[from] FileError),
-    /// What was loaded is for another model or optimiser.
+    /// The loaded arrays belong to another model or optimizer.
     #[error(transparent)]
     Mismatch(#[from] Box<Mismatch>),
-    /// An op from outside this crate failed.
+    /// A third-party op failed.
     #[error("{op}: {message}")]
     Custom {
         /// The op.
         op: &'static str,
-        /// What it says.
+        /// The op's error message.
         message: String,
     },
 }
 
-/// Where the tensors of two devices are; each runtime has devices of its own.
-fn of_two_devices(lhs: &str, rhs: &str) -> String {
+/// Describes the devices of two tensors. Two runtimes may have devices of the same name.
+fn two_devices(lhs: &str, rhs: &str) -> String {
     if lhs == rhs { format!("{lhs} of two runtimes") } else { format!("{lhs} and {rhs}") }
 }
 
-/// What stands before the words of an error of an op, if it is one.
-fn before(op: &str) -> String {
+/// Formats the op as the prefix of a message; empty if there is no op.
+fn op_prefix(op: &str) -> String {
     if op.is_empty() { String::new() } else { format!("{op}: ") }
 }
 
-/// That something is in a module, unless it is outside of all.
+/// Formats the module as a suffix; empty outside of modules.
 fn in_module(module: &str) -> String {
     if module.is_empty() { String::new() } else { format!(" in {module}") }
 }
 
 impl Error {
-    /// Adds the op's name to an error that has none, such as one of a [`Shape`] made outside of an op.
+    /// Adds the op's name to an error without one, such as an error of a [`Shape`] that is created outside of
+    /// an op.
     #[must_use]
     pub fn in_op(self, name: &'static str) -> Self {
         match self {
@@ -402,8 +407,8 @@ impl Error {
         }
     }
 
-    /// The out-of-memory report, if the error is one. It serializes with serde; [`highwater_tracking::oom_page`] formats it
-    /// as HTML.
+    /// Returns the out-of-memory report, if memory ran out. The report serializes with serde;
+    /// [`highwater_tracking::oom_page`] formats it as HTML.
     ///
     /// ```
     /// use highwater::alloc::Bytes;
@@ -412,7 +417,7 @@ impl Error {
     /// let error = Tensor::zeros(&device, [1024, 1024]).unwrap_err();
     /// let report = error.out_of_memory().expect("4 MiB do not fit into 1");
     /// assert_eq!(report.requested, 4 << 20);
-    /// println!("{}", report.details()); // who holds what, and what would have made room
+    /// println!("{}", report.details()); // the holders of memory, and possible remedies
     /// # Ok::<(), highwater::Error>(())
     /// ```
     #[must_use]

@@ -1,8 +1,8 @@
-//! Operands that do not fit their kernel, as data.
+//! Errors of kernel operands, as data.
 
 use crate::shape::{DType, Shape};
 
-/// A kernel's operand that does not fit the kernel's other operands, or its device. The kernel did not run.
+/// A kernel's operand that does not match the other operands or the device. The kernel did not run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{op}: operand `{operand}` of shape {shape} {fault}")]
 pub struct OperandError {
@@ -12,53 +12,53 @@ pub struct OperandError {
     pub operand: &'static str,
     /// The operand's shape.
     pub shape: Shape,
-    /// What does not fit.
+    /// The violated rule.
     pub fault: OperandFault,
 }
 
-/// What does not fit about an operand.
+/// The rule that a kernel's operand violates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperandFault {
-    /// Its shape does not fit another operand's.
-    #[error("does not fit `{other}` of shape {other_shape}: {rule}")]
+    /// The shape does not match the shape of another operand.
+    #[error("does not match `{other}` of shape {other_shape}: {rule}")]
     Shape {
         /// The other operand.
         other: &'static str,
         /// The other operand's shape.
         other_shape: Shape,
-        /// What the kernel requires of the two.
+        /// The rule for the two shapes.
         rule: &'static str,
     },
-    /// Its element type is not the one that the kernel requires.
-    #[error("has element type {dtype}, and {expected} is required: convert it with `to_dtype`")]
+    /// The element type differs from the required type.
+    #[error("has element type {dtype}, expected {expected}: convert it with `to_dtype`")]
     DType {
         /// The operand's type.
         dtype: DType,
-        /// The type that is required.
+        /// The required type.
         expected: DType,
     },
-    /// Its memory belongs to another device.
+    /// The memory belongs to another device.
     #[error("is not on {device}: move it there with `to_device`")]
     Device {
         /// The device that runs the kernel.
         device: String,
     },
-    /// Its elements do not lie in row-major order without gaps; an output also starts where its buffer does.
+    /// The elements are not contiguous, or an output does not start at the start of its buffer.
     #[error("is not contiguous: copy it with `contiguous`")]
     Strided,
-    /// It must be there and is not, or the other way round.
-    #[error("is {}", if *.required { "missing" } else { "given, and the kernel does not use it" })]
+    /// A required operand is missing, or an unsupported operand is given.
+    #[error("is {}", if *.required { "missing" } else { "given, but the kernel does not use it" })]
     Presence {
         /// Whether the kernel requires the operand.
         required: bool,
     },
-    /// A workspace is smaller than the backend's [`workspace`](crate::backend::Backend::workspace) says.
-    #[error("has {bytes} bytes, and the kernel takes {required}: ask `OpContext::workspace` for it")]
+    /// A workspace is smaller than the backend's [`workspace`](crate::backend::Backend::workspace) requires.
+    #[error("has {bytes} bytes, but the kernel requires {required}: allocate it with `OpContext::workspace`")]
     Workspace {
         /// The workspace's bytes.
         bytes: usize,
-        /// The bytes that the kernel takes.
+        /// The required bytes.
         required: usize,
     },
 }

@@ -1,35 +1,35 @@
-//! Why a text names no device profile.
+//! Errors of parsing a device profile.
 
-/// The text names no device profile.
+/// A text that does not describe a device profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseProfileError {
-    /// There is no profile of that name.
-    #[error("there is no device profile {name:?}; there are this, cpu, cuda, {known}")]
+    /// No profile has this name.
+    #[error("unknown device profile {name:?}; known profiles: this, cpu, cuda, {known}")]
     Unknown {
         /// The name, or its beginning.
         name: String,
         /// The names of all GPUs with a profile.
         known: String,
     },
-    /// Nothing of that name can be said of a device.
-    #[error("{key:?} cannot be said of a device profile; what can: memory, limit, threads, compute")]
+    /// A device profile has no option of this name.
+    #[error("a device profile has no option {key:?}; its options: memory, limit, threads, compute")]
     UnknownKey {
-        /// What was to be said, or its beginning.
+        /// The option, or its beginning.
         key: String,
     },
-    /// What was said of a device makes no sense.
+    /// The value of an option is invalid.
     #[error("{key}={value:?}: expected {expected}")]
     BadValue {
-        /// Of what it was said.
+        /// The option.
         key: &'static str,
-        /// What was said, or its beginning.
+        /// The value, or its beginning.
         value: String,
-        /// What would make sense.
+        /// The expected value.
         expected: &'static str,
     },
-    /// How much memory the device has was not said.
-    #[error("{name} needs its memory, as in {name},memory=24GiB")]
+    /// The amount of memory is missing.
+    #[error("{name} requires the amount of memory, as in {name},memory=24GiB")]
     NoMemory {
         /// The profile's name.
         name: &'static str,

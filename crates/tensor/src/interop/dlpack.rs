@@ -1,24 +1,24 @@
-//! DLPack: tensors of other libraries in this process, and ours for them, without a copy.
+//! DLPack: exchanges tensors with other libraries in this process, without a copy.
 //!
-//! The structs are those of DLPack's C header (`dlpack.h`, the unversioned `DLManagedTensor`), for memory of the host. NumPy,
-//! PyTorch, JAX and others exchange capsules of them.
+//! The structs are those of DLPack's C header (`dlpack.h`, the unversioned `DLManagedTensor`), for host
+//! memory. NumPy, PyTorch, JAX and other libraries exchange capsules of them.
 //!
-//! What comes in is read and never written: an op that would write in place writes to a copy. It stands in the accounts as memory
-//! from [outside](crate::Device::outside_memory), and its deleter is called once, on the thread that lets go of it last.
-//! What goes out must not be written by others: tensors here share their buffers.
+//! Imported tensors are read-only: an op that would write in place writes to a copy. They count as [external
+//! memory](crate::Device::external_memory). The thread that drops the last reference calls the deleter,
+//! exactly once. Other libraries must not write exported tensors, whose buffers may be shared.
 //!
 //! ```
 //! use highwater::{Device, Tensor};
 //! use highwater::dlpack::ManagedTensor;
 //! let device = Device::cpu()?;
-//! let ours = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
-//! // Out, as a pointer that others understand, and in again, as one that they gave.
-//! let pointer = ours.t()?.to_dlpack()?.into_raw();
-//! // SAFETY: the pointer is that of a managed tensor which nobody else has, and nobody writes its elements.
+//! let exported = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+//! // Export a tensor as a pointer, and import it again.
+//! let pointer = exported.t()?.to_dlpack()?.into_raw();
+//! // SAFETY: this code owns the managed tensor, and no code writes its elements.
 //! let managed = unsafe { ManagedTensor::from_raw(pointer) }.ok_or("a null pointer")?;
-//! let theirs = Tensor::from_dlpack(&device, managed)?;
-//! assert_eq!(theirs.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
-//! assert_eq!(device.outside_memory().bytes_in_use, 16);
+//! let imported = Tensor::from_dlpack(&device, managed)?;
+//! assert_eq!(imported.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
+//! assert_eq!(device.external_memory().bytes_in_use, 16);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -28,14 +28,14 @@ use std::ptr::{self, NonNull};
 use std::slice;
 
 use crate::device::Device;
-use crate::device::external::Lent;
+use crate::device::external::ExternalMemory;
 pub use crate::error::DlpackError;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::{DType, MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
-/// Memory of the host, as DLPack numbers devices (`kDLCPU`).
+/// DLPack's number of host memory (`kDLCPU`).
 pub const CPU: i32 = 1;
 
 /// A device.
@@ -47,7 +47,7 @@ pub struct DLDevice {
     pub device_id: i32,
 }
 
-/// An element type: a kind of number, its bits, and how many of them make an element.
+/// An element type: the kind of value, its bits, and the number of values per element.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the header's names")]
@@ -57,7 +57,7 @@ pub struct DLDataType {
     pub lanes: u16,
 }
 
-/// Where elements lie.
+/// The address, shape and strides of the elements.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the header's names")]
@@ -72,7 +72,7 @@ pub struct DLTensor {
     pub byte_offset: u64,
 }
 
-/// The same with whom to tell when they are needed no more.
+/// A tensor with a deleter, which its last user calls.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the header's names")]
@@ -82,38 +82,39 @@ pub struct DLManagedTensor {
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
 }
 
-/// A managed tensor that is owned: its deleter is called when this is dropped.
+/// An owned managed tensor. Dropping it calls its deleter.
 #[derive(Debug)]
 pub struct ManagedTensor(NonNull<DLManagedTensor>);
 
-// SAFETY: whoever makes one promises that its deleter may be called on any thread; nothing else is done to it but reading.
+// SAFETY: `from_raw` requires that any thread may call the deleter. Otherwise the tensor is only read.
 unsafe impl Send for ManagedTensor {}
 
 impl ManagedTensor {
-    /// Takes a pointer over, as from a capsule; `None` for null.
+    /// Takes ownership of a pointer, for instance from a capsule. Returns `None` for null.
     ///
     /// # Safety
-    /// The pointer is null or that of a managed tensor that follows DLPack's rules, which nobody else will delete: its pointers
-    /// are valid for what it says of them; all bytes from its first element to its last, those between included, are
-    /// initialised and stay unwritten until the deleter is called; and the deleter may be called on any thread.
+    /// The pointer is null, or points to a managed tensor that follows DLPack's rules and that no other code
+    /// deletes. Its pointers are valid for its shape. All bytes from its first to its last element are
+    /// initialized, and no code writes them until the deleter is called. Any thread may call the deleter.
     #[must_use]
     pub unsafe fn from_raw(pointer: *mut DLManagedTensor) -> Option<Self> {
         NonNull::new(pointer).map(Self)
     }
 
-    /// Gives the pointer away, and with it the duty to call its deleter once.
+    /// Returns the pointer. The caller must call its deleter once.
     #[must_use]
     pub fn into_raw(self) -> *mut DLManagedTensor {
         ManuallyDrop::new(self).0.as_ptr()
     }
 
-    /// What it says of its elements.
+    /// Returns the tensor's description.
     fn contents(&self) -> DLTensor {
-        // SAFETY: `from_raw` was promised a valid pointer, and the deleter was not called.
+        // SAFETY: `from_raw` requires a valid pointer, and the deleter was not called.
         unsafe { self.0.as_ref() }.dl_tensor
     }
 
-    /// As many numbers as there are axes, behind one of its pointers; `None` if that is null.
+    /// Copies `count` numbers, one per axis, from one of the tensor's pointers. Returns `None` if the pointer
+    /// is null.
     fn numbers(&self, pointer: *const i64, count: usize) -> Option<Vec<i64>> {
         if count == 0 {
             return Some(Vec::new());
@@ -121,7 +122,7 @@ impl ManagedTensor {
         if pointer.is_null() {
             return None;
         }
-        // SAFETY: `from_raw` was promised pointers to a number for each axis.
+        // SAFETY: `from_raw` requires pointers to one number per axis.
         Some(unsafe { slice::from_raw_parts(pointer, count) }.to_vec())
     }
 }
@@ -130,29 +131,29 @@ impl Drop for ManagedTensor {
     fn drop(&mut self) {
         // SAFETY: as in `contents`.
         let Some(deleter) = unsafe { self.0.as_ref() }.deleter else { return };
-        // SAFETY: this is the owner, and drops once.
+        // SAFETY: this owns the tensor and drops once.
         unsafe { deleter(self.0.as_ptr()) }
     }
 }
 
-/// What stands behind the pointer that others get.
+/// The allocation behind an exported pointer.
 #[repr(C)]
 struct Exported {
     managed: DLManagedTensor,
-    /// The pointers lead into these.
+    /// `managed` points to these numbers.
     _numbers: Vec<i64>,
     _tensor: Tensor,
 }
 
-/// The deleter of what goes out.
+/// The deleter of exported tensors.
 unsafe extern "C" fn release(managed: *mut DLManagedTensor) {
-    // SAFETY: whoever calls this has a pointer that `to_dlpack` made, which lies in its box.
+    // SAFETY: the caller has a pointer from `to_dlpack`, which is valid.
     let exported = unsafe { (*managed).manager_ctx }.cast::<Exported>();
-    // SAFETY: the box was leaked for this call alone.
+    // SAFETY: the box was leaked for this only call.
     drop(unsafe { Box::from_raw(exported) });
 }
 
-/// DLPack's types that are ours as well.
+/// DLPack's types that tensors support.
 const DTYPES: [(u8, DType); 8] = [
     (2, DType::F32),
     (2, DType::F64),
@@ -166,12 +167,13 @@ const DTYPES: [(u8, DType); 8] = [
 
 fn dtype_of(given: DLDataType) -> Result<DType, DlpackError> {
     let DLDataType { code, bits, lanes } = given;
-    let same =
-        |&&(ours, dtype): &&(u8, DType)| ours == code && dtype.size() * 8 == usize::from(bits) && lanes == 1;
+    let same = |&&(number, dtype): &&(u8, DType)| {
+        number == code && dtype.size() * 8 == usize::from(bits) && lanes == 1
+    };
     DTYPES.iter().find(same).map(|&(_, dtype)| dtype).ok_or(DlpackError::DType { code, bits, lanes })
 }
 
-/// Where the elements lie, from the first one, and how many bytes from its begin to the end of the last.
+/// Returns the layout of the elements from the first one on, and the bytes that they span.
 fn layout_of(managed: &ManagedTensor, contents: &DLTensor, dtype: DType) -> Result<(Layout, usize)> {
     const OP: &str = "from_dlpack";
     let axes = usize::try_from(contents.ndim).ok().filter(|&axes| axes <= MAX_RANK);
@@ -182,7 +184,7 @@ fn layout_of(managed: &ManagedTensor, contents: &DLTensor, dtype: DType) -> Resu
     for (axis, &size) in sizes.iter().enumerate() {
         let stride = strides.as_ref().map_or(0, |strides| strides[axis]);
         let bad = DlpackError::Axis { axis, size, stride };
-        // A stride along fewer than two elements is never followed.
+        // Strides are unused along fewer than two elements.
         dims.push(usize::try_from(size).ok().filter(|_| stride >= 0 || size < 2).ok_or(bad)?);
     }
     let shape = Shape::new(&dims)?;
@@ -208,12 +210,15 @@ fn layout_of(managed: &ManagedTensor, contents: &DLTensor, dtype: DType) -> Resu
     Ok((layout, bytes))
 }
 
+/// # Exchange with DLPack
 impl Tensor {
-    /// A tensor that looks into the memory of a managed one, which is let go with the last tensor that does. The memory counts
-    /// as input, from [outside](Device::outside_memory). See [`dlpack`](self).
+    /// Returns a tensor over the memory of a managed tensor, which is deleted with the last tensor that
+    /// refers to it. The memory counts as input, in [external memory](Device::external_memory). See
+    /// [`dlpack`](self).
     ///
     /// # Errors
-    /// [`Error::Dlpack`](crate::Error::Dlpack) for memory of other devices and for what no tensor here can be; the managed tensor is deleted then.
+    /// [`Error::Dlpack`](crate::Error::Dlpack) for memory of other devices and for unsupported tensors; the
+    /// managed tensor is deleted then.
     pub fn from_dlpack(device: &Device, managed: ManagedTensor) -> Result<Self> {
         const OP: &str = "from_dlpack";
         if !device.reads_host_memory() {
@@ -237,24 +242,24 @@ impl Tensor {
                 return Err(DlpackError::Unaligned { address, dtype }.into());
             }
         }
-        // SAFETY: `ManagedTensor::from_raw` was promised all of this of the bytes from the first element to the last, until
-        // the deleter is called, which the box does when it is dropped.
-        let lent = unsafe { Lent::new(address, bytes, Box::new(managed)) };
-        let tensor = Self::outside(OP, device, lent, layout, dtype)?;
+        // SAFETY: `ManagedTensor::from_raw` requires all of this for the bytes from the first element to the
+        // last, until the deleter is called. Dropping the box calls the deleter.
+        let memory = unsafe { ExternalMemory::new(address, bytes, Box::new(managed)) };
+        let tensor = Self::external(OP, device, memory, layout, dtype)?;
         if dtype == DType::Bool {
             let bytes = tensor.view().host::<u8>().unwrap_or(&[]);
             if let Some(value) = layout.positions().map(|position| bytes[position]).find(|&byte| byte > 1) {
-                return Err(DlpackError::Truth { value }.into());
+                return Err(DlpackError::InvalidBool { value }.into());
             }
         }
         Ok(tensor)
     }
 
-    /// This tensor for others: they see its elements where they lie, and keep them until they call the deleter. They must not
-    /// write them. No gradient goes with it. See [`dlpack`](self).
+    /// Exports this tensor without a copy. Other libraries may read its elements until they call the deleter,
+    /// but must not write them. The gradient edge is not exported. See [`dlpack`](self).
     ///
     /// # Errors
-    /// [`Error::Dlpack`](crate::Error::Dlpack) unless the elements lie in memory of the host.
+    /// [`Error::Dlpack`](crate::Error::Dlpack) unless the elements are in host memory.
     pub fn to_dlpack(&self) -> Result<ManagedTensor> {
         let in_host = self.storage().allocation().allocator().memory_kind().is_host_readable();
         if !in_host && self.elements() > 0 || !self.device().reads_host_memory() {
@@ -266,7 +271,7 @@ impl Tensor {
             0 => ptr::null_mut(),
             _ => ptr::with_exposed_provenance_mut(self.storage().address() as usize + layout.offset() * size),
         };
-        // Sizes and strides of elements that are there fit, as their bytes do.
+        // Sizes and strides of existing elements fit into `i64`, as their bytes do.
         let mut numbers: Vec<i64> =
             self.dims().iter().chain(layout.strides()).map(|&number| number as i64).collect();
         let shape = numbers.as_mut_ptr();
@@ -282,10 +287,10 @@ impl Tensor {
         let managed = DLManagedTensor { dl_tensor, manager_ctx: ptr::null_mut(), deleter: Some(release) };
         let exported = Box::leak(Box::new(Exported { managed, _numbers: numbers, _tensor: self.detach() }));
         let exported = NonNull::from(exported);
-        // SAFETY: the box was leaked just now, and nobody else knows of it.
+        // SAFETY: the box was just leaked, so this is the only reference to it.
         let managed = unsafe { &mut (*exported.as_ptr()).managed };
         managed.manager_ctx = exported.as_ptr().cast();
-        // The struct begins with the field: so a pointer to it is one to both.
+        // The struct starts with the field, so a pointer to one is a pointer to the other.
         Ok(ManagedTensor(exported.cast()))
     }
 }

@@ -1,4 +1,4 @@
-//! To and from `ndarray`'s arrays.
+//! Conversion from and to `ndarray`'s arrays.
 
 use bfc_core::Category;
 use ndarray::{ArrayBase, ArrayD, Data, Dimension, IxDyn};
@@ -10,8 +10,9 @@ use crate::ops::create::uploaded;
 use crate::shape::Element;
 use crate::tensor::Tensor;
 
+/// # Exchange with ndarray
 impl Tensor {
-    /// A copy of an array of any layout. The memory counts as input.
+    /// Copies an array of any layout. The memory counts as input.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -23,8 +24,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankTooLarge`] for more axes than a tensor can have; [`Error::Allocation`] if there is no memory, and
-    /// [`Error::NoHostMemory`] if an array that is not in standard layout cannot be put in order.
+    /// [`Error::RankTooLarge`] for more axes than a tensor supports; [`Error::Allocation`] if the allocation
+    /// fails; [`Error::NoHostMemory`] if the host lacks memory to reorder an array that is not in standard
+    /// layout.
     #[doc(alias("from_numpy"))]
     pub fn from_ndarray<T, S, D>(place: &impl Place, array: &ArrayBase<S, D>) -> Result<Self>
     where
@@ -44,7 +46,7 @@ impl Tensor {
         uploaded(OP, place, shape, &values, Category::Input)
     }
 
-    /// A copy as an array in standard layout.
+    /// Copies the tensor to an array in standard layout.
     ///
     /// # Errors
     /// As [`Tensor::to_vec`].
@@ -68,7 +70,7 @@ mod tests {
     use crate::device::Runtime;
 
     #[test]
-    fn arrays_of_any_layout_come_back_as_they_were() {
+    fn arrays_of_any_layout_survive_a_round_trip() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let array = Array::from_iter(0i64..24).into_shape_with_order((2, 3, 4)).unwrap();
         let view = array.slice(s![.., ..;-1, 1..;2]);

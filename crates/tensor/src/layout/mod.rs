@@ -1,7 +1,7 @@
-//! Layouts: where a tensor's elements lie in its buffer.
+//! Layouts: the positions of a tensor's elements in its buffer.
 //!
-//! A [`Layout`] is a shape with strides and an offset. Views, slices and transposed tensors differ in their layouts and share a
-//! buffer. The folder also holds the operations on shapes that can fail, such as broadcasting.
+//! A [`Layout`] is a shape with strides and an offset. Views, slices and transposed tensors share a buffer
+//! and differ in their layouts. The folder also contains fallible operations on shapes, such as broadcasting.
 
 mod shapes;
 
@@ -9,7 +9,7 @@ pub use self::shapes::IntoShape;
 use crate::error::{Error, Result};
 use crate::shape::{DType, MAX_RANK, Shape};
 
-/// The shape, the distance between neighbours along each axis, and where the first element lies. All in elements.
+/// A shape, the stride of each axis, and the offset of the first element. Strides and offsets count elements.
 ///
 /// Invariant: every index within the shape maps to an element inside the buffer that the layout was made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +20,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of a fresh buffer: row-major, without gaps.
+    /// Returns the contiguous layout of a new buffer, in row-major order.
     ///
     /// # Errors
-    /// [`Error::TooManyElements`] if the bytes cannot be counted.
+    /// [`Error::TooManyElements`] if the number of bytes overflows.
     pub fn contiguous(op: &'static str, shape: Shape, dtype: DType) -> Result<Self> {
         match bytes_of(&shape, dtype) {
             Some(_) => Ok(Self::row_major(&shape)),
@@ -31,7 +31,7 @@ impl Layout {
         }
     }
 
-    /// The same of a shape whose bytes [can be counted](bytes_of).
+    /// Returns the contiguous layout of a shape whose [byte count](bytes_of) does not overflow.
     #[inline(always)]
     pub(crate) fn row_major(shape: &Shape) -> Self {
         let mut strides = [0; MAX_RANK];
@@ -39,34 +39,34 @@ impl Layout {
         Self { shape: *shape, strides, offset: 0 }
     }
 
-    /// The layout of a row of so many elements.
+    /// Returns the layout of a vector.
     pub(crate) fn of_row(elements: usize) -> Self {
         Self::row_major(&Shape::row(elements))
     }
 
-    /// The layout of a single number.
+    /// The layout of a scalar.
     pub(crate) const SCALAR: Self = Self { shape: Shape::SCALAR, strides: [0; MAX_RANK], offset: 0 };
 
-    /// The same shape and first element with other distances between neighbours, one for each axis. All must stay within the
-    /// buffer.
+    /// Returns the layout with other strides, one per axis. The caller ensures that the result stays within
+    /// the buffer.
     pub(crate) fn with_strides(mut self, strides: &[usize]) -> Self {
         self.strides[..strides.len()].copy_from_slice(strides);
         self
     }
 
-    /// The shape.
+    /// Returns the shape.
     #[must_use]
     pub const fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The distance between neighbours along each axis, in elements; 0 along a broadcast axis.
+    /// Returns the stride of each axis, in elements; 0 along a broadcast axis.
     #[must_use]
     pub fn strides(&self) -> &[usize] {
         &self.strides[..self.shape.rank()]
     }
 
-    /// Sizes and strides of a matrix.
+    /// Returns the sizes and strides of a matrix.
     #[inline(always)]
     pub(crate) const fn as_matrix(&self) -> Option<([usize; 2], [usize; 2])> {
         match self.shape.as_matrix() {
@@ -75,17 +75,17 @@ impl Layout {
         }
     }
 
-    /// The place of the first element in the buffer, in elements.
+    /// Returns the offset of the first element in the buffer, in elements.
     #[must_use]
     pub const fn offset(&self) -> usize {
         self.offset
     }
 
-    /// One past the place of the last element, by which the buffer has to reach; 0 without elements, and `None` if it cannot be
-    /// counted.
+    /// Returns one past the offset of the last element, which the buffer must reach. Returns 0 for zero
+    /// elements, and `None` on overflow.
     #[inline]
     pub(crate) fn reach(&self) -> Option<usize> {
-        // Matrices, by far the most common, take no loop.
+        // Fast path for matrices, the most common layouts.
         if let Some(([rows, columns], [row, column])) = self.as_matrix()
             && rows > 0
             && columns > 0
@@ -95,38 +95,38 @@ impl Layout {
         }
         let mut last = Some(self.offset);
         for (&size, &stride) in self.shape.dims().iter().zip(&self.strides) {
-            // Without elements no place is looked at.
+            // Zero elements occupy no memory.
             let Some(steps) = size.checked_sub(1) else { return Some(0) };
             last = last.and_then(|last| last.checked_add(steps.checked_mul(stride)?));
         }
         last?.checked_add(1)
     }
 
-    /// Whether the elements lie in row-major order without gaps.
+    /// Returns whether the elements are contiguous, in row-major order.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
-        // Matrices and vectors, by far the most common, take no loop.
+        // Fast path for matrices and vectors, the most common layouts.
         if let Some(([rows, columns], [row, column])) = self.as_matrix() {
-            let in_order = (columns == 1 || column == 1) && (rows == 1 || row == columns);
-            return in_order || rows == 0 || columns == 0;
+            let contiguous = (columns == 1 || column == 1) && (rows == 1 || row == columns);
+            return contiguous || rows == 0 || columns == 0;
         }
         if let (&[size], &[stride]) = (self.shape.dims(), self.strides()) {
             return size <= 1 || stride == 1;
         }
-        let (mut expected, mut in_order) = (1_usize, true);
+        let (mut expected, mut contiguous) = (1_usize, true);
         for (&size, &stride) in self.shape.dims().iter().zip(&self.strides).rev() {
-            // The strides of an empty shape are never followed, and its other sizes may overflow when multiplied.
+            // The strides of an empty shape are unused. The product of its other sizes may overflow.
             if size == 0 {
                 return true;
             }
-            in_order &= size == 1 || stride == expected;
+            contiguous &= size == 1 || stride == expected;
             expected = expected.wrapping_mul(size);
         }
-        in_order
+        contiguous
     }
 
-    /// The same elements, in row-major order, seen with another shape of as many elements, if that is possible where they lie: if
-    /// the distance between neighbours is one along all axes that are merged.
+    /// Returns a view of the elements with another shape of the same size, in row-major order. Returns `None`
+    /// if the merged axes are not contiguous with each other.
     #[must_use]
     pub fn reshaped(&self, shape: Shape) -> Option<Self> {
         if shape.checked_elements() != self.shape.checked_elements() {
@@ -135,16 +135,17 @@ impl Layout {
         if self.is_contiguous() {
             return Some(Self { offset: self.offset, ..Self::row_major(&shape) });
         }
-        Some(Self { strides: self.cut_otherwise(&shape)?, shape, offset: self.offset })
+        Some(Self { strides: self.reshaped_strides(&shape)?, shape, offset: self.offset })
     }
 
-    /// The strides of another shape of as many elements, of which there is at least one, over the same places.
+    /// Returns the strides of a non-empty shape of the same size over the same positions.
     ///
-    /// Source: NumPy's `_attempt_nocopy_reshape`. From the first axes on, as few of each shape are looked at together as have
-    /// equally many elements. Those of this layout have to be as good as one axis, which is cut into those of the other.
-    fn cut_otherwise(&self, shape: &Shape) -> Option<[usize; MAX_RANK]> {
+    /// Source: NumPy's `_attempt_nocopy_reshape`. Both shapes are split into groups of axes with equal
+    /// element counts. The axes of a group in this layout must merge into one axis, which is split into the
+    /// axes of the other shape.
+    fn reshaped_strides(&self, shape: &Shape) -> Option<[usize; MAX_RANK]> {
         let mut strides = [0; MAX_RANK];
-        // No step is ever taken along axes of size 1.
+        // The strides of axes of size 1 are unused.
         let mut own = (0..self.shape.rank()).filter(|&axis| self.shape[axis] != 1);
         let mut others = (0..shape.rank()).filter(|&axis| shape[axis] != 1).peekable();
         while others.peek().is_some() {
@@ -175,7 +176,7 @@ impl Layout {
         Some(strides)
     }
 
-    /// The same elements repeated along axes of size 1 and along new axes in front.
+    /// Broadcasts axes of size 1 and adds leading axes.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if the shape does not broadcast to `shape`.
@@ -194,8 +195,8 @@ impl Layout {
         Ok(Self { shape: *shape, strides, offset: self.offset })
     }
 
-    /// The same elements, but each of those repeated along an axis only once: [`broadcast_to`](Self::broadcast_to) the shape
-    /// repeats them again.
+    /// Returns the layout with each broadcast axis reduced to size 1. [`broadcast_to`](Self::broadcast_to)
+    /// reverses this.
     pub(crate) fn distinct(&self) -> Self {
         let mut once = *self;
         for axis in 0..self.shape.rank() {
@@ -206,7 +207,7 @@ impl Layout {
         once
     }
 
-    /// The same elements with the first two axes exchanged, where there are so many.
+    /// Returns the layout with the first two axes exchanged; unchanged below two axes.
     #[inline]
     pub(crate) const fn transposed(&self) -> Self {
         let mut transposed = Self { shape: self.shape.transposed(), ..*self };
@@ -216,14 +217,14 @@ impl Layout {
         transposed
     }
 
-    /// The same elements with the axes in another order; `axes` must be a permutation.
+    /// Returns the layout with reordered axes. `axes` must be a permutation.
     ///
     /// # Errors
     /// [`Error::BadPermutation`] if it is not.
     pub fn permuted(&self, op: &'static str, axes: &[usize]) -> Result<Self> {
         let rank = self.shape.rank();
         if (axes, rank) == (&[1, 0], 2) {
-            // By far the most common.
+            // Fast path for the most common permutation.
             return Ok(self.transposed());
         }
         let mut seen = [false; MAX_RANK];
@@ -244,10 +245,10 @@ impl Layout {
         Ok(Self { shape: Shape::new(&dims[..rank])?, strides, offset: self.offset })
     }
 
-    /// The same elements with a new axis of size 1 before `axis`, or behind all others.
+    /// Returns the layout with a new axis of size 1 before `axis`, or after the last axis.
     ///
     /// # Errors
-    /// [`Error::RankTooLarge`] past [`MAX_RANK`] axes.
+    /// [`Error::RankTooLarge`] above [`MAX_RANK`] axes.
     pub(crate) fn with_axis(&self, axis: usize) -> Result<Self> {
         let rank = self.shape.rank();
         if rank == MAX_RANK {
@@ -262,7 +263,7 @@ impl Layout {
         Ok(Self { shape: Shape::new(&dims[..=rank])?, strides, offset: self.offset })
     }
 
-    /// The first elements along an axis, without that axis; all of them where its size is 1.
+    /// Selects index 0 along an axis and removes the axis.
     pub(crate) fn without_axis(&self, axis: usize) -> Self {
         let mut strides = [0; MAX_RANK];
         for from in (0..self.shape.rank()).filter(|&from| from != axis) {
@@ -272,7 +273,7 @@ impl Layout {
         Self { shape: self.shape.without(axis), strides, offset: self.offset }
     }
 
-    /// The elements with the same index along two axes: along the first one, as far as both go, without the second one.
+    /// Selects the diagonal of two axes. It replaces the first axis; the second axis is removed.
     pub(crate) fn diagonal(&self, first: usize, second: usize) -> Self {
         let mut along = *self;
         along.shape = self.shape.with_dim(first, self.shape[first].min(self.shape[second]));
@@ -280,10 +281,10 @@ impl Layout {
         along.without_axis(second)
     }
 
-    /// Every `step`-th of the elements `start..end` along one axis.
+    /// Returns every `step`-th element of the range `start..end` along one axis.
     ///
     /// # Errors
-    /// [`Error::RangeOutOfBounds`] if the range leaves the axis or the step is 0.
+    /// [`Error::RangeOutOfBounds`] if the range exceeds the axis or the step is 0.
     pub fn sliced(
         &self,
         op: &'static str,
@@ -298,7 +299,7 @@ impl Layout {
         let mut layout = *self;
         let count = (range.end - range.start).div_ceil(step);
         layout.shape = self.shape.with_dim(axis, count);
-        // Without elements there is no first one; it might lie outside of the buffer.
+        // Without elements the offset stays, as the start may be outside of the buffer.
         if layout.shape.elements() > 0 {
             layout.offset += range.start * self.strides[axis];
         }
@@ -306,11 +307,12 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Every `step`-th place from `start` on along `axis`, as many as `shape` has: where elements of that shape are copied
-    /// to.
+    /// Selects the destination for a copy of a tensor of shape `shape`: every `step`-th position along
+    /// `axis`, from `start` on.
     ///
     /// # Errors
-    /// [`Error::RangeOutOfBounds`] if they reach beyond the axis; [`Error::ShapeMismatch`] if other axes differ.
+    /// [`Error::RangeOutOfBounds`] if the positions exceed the axis; [`Error::ShapeMismatch`] if other axes
+    /// differ.
     pub(crate) fn part(
         &self,
         op: &'static str,
@@ -320,7 +322,7 @@ impl Layout {
         step: usize,
     ) -> Result<Self> {
         let size = shape.dims().get(axis).copied().unwrap_or(0);
-        // One past the last place; a range that cannot be counted is out of bounds like any other.
+        // One past the last position. An overflowing range is out of bounds.
         let end = match size.checked_sub(1) {
             None => start,
             Some(last) => last.saturating_mul(step).saturating_add(start).saturating_add(1),
@@ -333,7 +335,7 @@ impl Layout {
         }
     }
 
-    /// The place in the buffer of each element, in the logical (row-major) order of the shape.
+    /// Returns the offset of each element in the buffer, in logical (row-major) order.
     pub fn positions(&self) -> impl Iterator<Item = usize> + use<> {
         let layout = *self;
         let rank = layout.shape.rank();
@@ -343,8 +345,8 @@ impl Layout {
             let current = position;
             for axis in (0..rank).rev() {
                 index[axis] += 1;
-                // Past the last index this may wrap, as the stride along an axis of size 1 may be anything; going back
-                // undoes it.
+                // This may wrap past the last index, as an axis of size 1 may have any stride. The
+                // subtraction below reverses it.
                 position = position.wrapping_add(layout.strides[axis]);
                 if index[axis] < layout.shape[axis] {
                     break;
@@ -357,7 +359,7 @@ impl Layout {
     }
 }
 
-/// The bytes of so many elements, if they can be counted.
+/// Returns the number of bytes of a tensor; `None` on overflow.
 pub(crate) fn bytes_of(shape: &Shape, dtype: DType) -> Option<usize> {
     let bytes = shape.checked_elements()?.checked_mul(dtype.size())?;
     (bytes <= isize::MAX as usize).then_some(bytes)
@@ -367,14 +369,14 @@ pub(crate) fn bytes_of(shape: &Shape, dtype: DType) -> Option<usize> {
 #[inline(always)]
 fn fill_row_major(shape: &Shape, strides: &mut [usize; MAX_RANK]) {
     if let Some([_, columns]) = shape.as_matrix() {
-        // By far the most common, and without a loop.
+        // Fast path for the most common shapes.
         (strides[0], strides[1]) = (columns.max(1), 1);
         return;
     }
     let mut next = 1usize;
     for axis in (0..shape.rank()).rev() {
         strides[axis] = next;
-        // Only an empty shape can overflow here, and its strides are never followed.
+        // Only an empty shape can overflow here, and its strides are unused.
         next = next.wrapping_mul(shape[axis].max(1));
     }
 }
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_layout_counts_its_positions_up() {
+    fn a_new_layout_has_consecutive_positions() {
         let layout = contiguous(&[2, 3]);
         assert!(layout.is_contiguous());
         assert_eq!(layout.positions().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
@@ -402,7 +404,7 @@ mod tests {
         assert_eq!(layout.reshaped(Shape::new(&[6]).unwrap()), None);
     }
 
-    /// All shapes of so many elements with so many axes.
+    /// Returns all shapes of this rank with this number of elements.
     fn shapes_of(elements: usize, rank: usize) -> Vec<Vec<usize>> {
         if rank == 0 {
             return if elements == 1 { vec![vec![]] } else { vec![] };
@@ -415,7 +417,7 @@ mod tests {
         first.flat_map(with).collect()
     }
 
-    /// The layout of this shape whose elements lie in these places, if there is one.
+    /// Returns the layout of this shape with these positions, if one exists.
     fn layout_of(shape: &Shape, places: &[usize]) -> Option<Layout> {
         let counted = Layout::row_major(shape).strides;
         let mut strides = [0; MAX_RANK];
@@ -427,16 +429,16 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_is_reshaped_where_other_strides_lead_to_the_same_places_and_nowhere_else() {
+    fn reshape_succeeds_iff_strides_for_the_positions_exist() {
         let mut layouts = Vec::new();
         for axes in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-            let turned = contiguous(&[4, 6, 2]).permuted("permute", &axes).unwrap();
-            layouts.push(turned);
+            let permuted = contiguous(&[4, 6, 2]).permuted("permute", &axes).unwrap();
+            layouts.push(permuted);
             for axis in 0..3 {
-                let size = turned.shape()[axis];
-                layouts.push(turned.sliced("slice", axis, 0..size / 2, 1).unwrap());
-                layouts.push(turned.sliced("slice", axis, 1..size, 2).unwrap());
-                let one = turned.sliced("slice", axis, 0..1, 1).unwrap();
+                let size = permuted.shape()[axis];
+                layouts.push(permuted.sliced("slice", axis, 0..size / 2, 1).unwrap());
+                layouts.push(permuted.sliced("slice", axis, 1..size, 2).unwrap());
+                let one = permuted.sliced("slice", axis, 0..1, 1).unwrap();
                 layouts.push(one.broadcast_to("repeat", &one.shape().with_dim(axis, 3)).unwrap());
             }
         }
@@ -495,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_of_size_one_comes_and_goes_in_any_layout() {
+    fn with_axis_and_without_axis_are_inverse() {
         let layout = contiguous(&[2, 3]).permuted("transpose", &[1, 0]).unwrap();
         for axis in 0..=2 {
             let with = layout.with_axis(axis).unwrap();

@@ -1,24 +1,24 @@
-//! Checked operations on shapes: construction, axes counted from the back, and broadcasting.
+//! Fallible operations on shapes: construction, negative axes and broadcasting.
 //!
-//! They are apart from [`Shape`] itself, because they fail with an [`Error`], which names shapes.
+//! They are separate from [`Shape`] because they return an [`Error`], which contains shapes.
 
 use crate::error::{Error, Result};
 use crate::shape::Shape;
 
 impl Shape {
-    /// A shape from its axes' sizes.
+    /// Returns the shape with these axis sizes.
     ///
     /// # Errors
-    /// [`Error::RankTooLarge`] past [`MAX_RANK`](crate::MAX_RANK) axes.
+    /// [`Error::RankTooLarge`] above [`MAX_RANK`](crate::MAX_RANK) axes.
     #[inline]
     pub fn new(dims: &[usize]) -> Result<Self> {
         Self::from_dims(dims).ok_or(Error::RankTooLarge { op: "", rank: dims.len() })
     }
 
-    /// `axis` as an index from the front; negative axes count from the back, -1 being the last.
+    /// Converts `axis` to an index from the front. Negative axes count from the last one, which is -1.
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`] if there is no such axis.
+    /// [`Error::AxisOutOfRange`] if the axis does not exist.
     pub fn axis(&self, op: &'static str, axis: isize) -> Result<usize> {
         let rank = self.rank() as isize;
         let index = if axis < 0 { axis + rank } else { axis };
@@ -29,10 +29,11 @@ impl Shape {
         }
     }
 
-    /// The shape that both broadcast to, by NumPy's rule: aligned at the last axis, sizes equal or one of them 1.
+    /// Returns the shape to which both shapes broadcast. As in NumPy, shapes align at the last axis; sizes
+    /// are equal or one of them is 1.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if there is none.
+    /// [`Error::ShapeMismatch`] if the shapes do not broadcast.
     pub fn broadcast(op: &'static str, lhs: &Self, rhs: &Self) -> Result<Self> {
         let mut out = if lhs.rank() >= rhs.rank() { *lhs } else { *rhs };
         for back in 1..=lhs.rank().min(rhs.rank()) {
@@ -47,12 +48,12 @@ impl Shape {
     }
 }
 
-/// What may be given where a shape is asked for: arrays, slices and vectors of sizes, a lone size, `()` for a scalar.
+/// A shape argument: an array, slice or vector of sizes, a single size, or `()` for a scalar.
 pub trait IntoShape {
-    /// The shape.
+    /// Converts the argument to a shape.
     ///
     /// # Errors
-    /// [`Error::RankTooLarge`] past [`MAX_RANK`](crate::MAX_RANK) axes.
+    /// [`Error::RankTooLarge`] above [`MAX_RANK`](crate::MAX_RANK) axes.
     fn into_shape(self) -> Result<Shape>;
 }
 
@@ -86,6 +87,12 @@ impl<const N: usize> IntoShape for [usize; N] {
     }
 }
 
+impl<const N: usize> IntoShape for &[usize; N] {
+    fn into_shape(self) -> Result<Shape> {
+        Shape::new(self)
+    }
+}
+
 impl IntoShape for &[usize] {
     fn into_shape(self) -> Result<Shape> {
         Shape::new(self)
@@ -95,6 +102,12 @@ impl IntoShape for &[usize] {
 impl IntoShape for Vec<usize> {
     fn into_shape(self) -> Result<Shape> {
         Shape::new(&self)
+    }
+}
+
+impl IntoShape for &Vec<usize> {
+    fn into_shape(self) -> Result<Shape> {
+        Shape::new(self)
     }
 }
 
@@ -129,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn element_counts_that_overflow_are_no_number() {
+    fn overflowing_element_counts_are_none() {
         assert_eq!(shape(&[usize::MAX, 2]).checked_elements(), None);
         assert_eq!(shape(&[usize::MAX, 0]).checked_elements(), Some(0));
         assert_eq!(Shape::SCALAR.checked_elements(), Some(1));

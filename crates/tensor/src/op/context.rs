@@ -1,4 +1,4 @@
-//! The context of one op execution: every byte the op uses is taken here.
+//! The context of one op execution. The op allocates all of its memory here.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,23 +15,24 @@ use crate::shape::{DType, RawElement, Shape};
 use crate::storage::{Storage, View, ViewMut};
 use crate::tensor::Tensor;
 
-/// What an op may use while it runs: memory that is charged to it, the backend, and a place for what backward needs.
+/// The resources of a running op: memory with its account, the backend, and the tensors saved for the
+/// backward pass.
 ///
-/// The op's account closes when the context is dropped: its high-water mark is final then.
+/// Dropping the context closes the op's account; then its high-water mark is final.
 #[derive(Debug)]
 pub struct OpContext<'a> {
     op: &'static str,
     device: &'a Device,
-    /// What the op's memory is taken from.
+    /// The allocator of the op's memory.
     memory: &'a Arc<dyn Allocator>,
-    /// What outputs are for: results in forward, gradients in backward.
+    /// The category of outputs: results in the forward pass, gradients in the backward pass.
     output_category: Category,
-    /// Whether the op is hung into the graph of gradients, so that saving makes sense.
+    /// Whether the op adds a node to the gradient graph. Only then it saves tensors.
     recording: bool,
     saved: RefCell<Vec<Tensor>>,
-    /// How its memory is asked for, if not as usual.
+    /// The attributes of the op's allocations, unless they are the default.
     attributes: Option<&'a AllocationAttributes<'a>>,
-    /// Last, so that the account closes after everything above has been given back.
+    /// The last field, so that the account closes after all memory above is freed.
     run: OpRun<'a>,
 }
 
@@ -55,8 +56,8 @@ impl<'a> OpContext<'a> {
         }
     }
 
-    /// The context of an op's forward, over the memory that its outputs come from. What is computed in a backward pass,
-    /// by an op that the backward of another one calls, is a gradient or goes into one.
+    /// Returns the context of an op's forward pass. `memory` is the allocator of the outputs. Ops that run
+    /// within a backward pass produce gradients.
     pub(crate) fn forward(
         op: &'static str,
         device: &'a Device,
@@ -70,8 +71,8 @@ impl<'a> OpContext<'a> {
         Self::new(op, device, memory, category, recording)
     }
 
-    /// Returns the context of an op without inputs: one that creates a tensor, or the step of an optimizer. Outputs count as
-    /// `category`. Ops with inputs implement [`Op`](crate::Op) instead.
+    /// Returns the context of an op without inputs, such as an op that creates a tensor, or the step of an
+    /// optimizer. Outputs have the category `category`. Ops with inputs implement [`Op`](crate::Op) instead.
     ///
     /// ```
     /// use highwater::alloc::Category;
@@ -93,42 +94,43 @@ impl<'a> OpContext<'a> {
         Self::new(op, device, memory, category, false)
     }
 
-    /// The same, whose allocations are made as `attributes` say.
+    /// Sets the attributes of the op's allocations.
     pub(crate) fn with_attributes(self, attributes: &'a AllocationAttributes<'a>) -> Self {
         Self { attributes: Some(attributes), ..self }
     }
 
-    /// The context of an op's backward.
+    /// Returns the context of an op's backward pass.
     pub(crate) fn backward(op: &'static str, device: &'a Device, memory: &'a Arc<dyn Allocator>) -> Self {
         Self::new(op, device, memory, Category::Gradient, false)
     }
 
-    /// The op's name.
+    /// Returns the op's name.
     #[must_use]
     pub const fn op(&self) -> &'static str {
         self.op
     }
 
-    /// The device the op runs on.
+    /// Returns the device that runs the op.
     #[must_use]
     pub const fn device(&self) -> &Device {
         self.device
     }
 
-    /// The device's arithmetic.
+    /// Returns the device's backend.
     #[must_use]
     pub fn backend(&self) -> &dyn Backend {
         self.device.backend()
     }
 
-    /// Runs a kernel on the device, on memory that the op has allocated before. A kernel that computes with 16-bit floats
-    /// may allocate f32 temporaries as workspace for its duration.
+    /// Runs a kernel on memory that the op has already allocated. A kernel on 16-bit floats may allocate f32
+    /// temporaries as workspace for its duration.
     ///
     /// # Errors
-    /// [`Error::Operand`] if shapes, element types or devices of the kernel's operands do not fit,
-    /// [`Error::AxisOutOfRange`], [`Error::RangeOutOfBounds`], [`Error::EmptyReduction`], [`Error::BadArgument`] and
-    /// [`Error::UnsupportedDType`] for what it is to do with them, and [`Error::Allocation`] if there is no memory for the
-    /// temporaries of halves: nothing is written then. Else as [`Backend::run`].
+    /// [`Error::Operand`] if shapes, element types or devices of the operands do not match;
+    /// [`Error::AxisOutOfRange`], [`Error::RangeOutOfBounds`], [`Error::EmptyReduction`],
+    /// [`Error::BadArgument`] and [`Error::UnsupportedDType`] for invalid arguments of the kernel;
+    /// [`Error::Allocation`] if there is not enough memory for f32 temporaries. The kernel has written
+    /// nothing in these cases. Otherwise as [`Backend::run`].
     pub fn compute(&self, mut kernel: Kernel<'_>) -> Result<()> {
         let checked = check::kernel(self.device.as_ref(), self.op, &mut kernel)?;
         if upcast::applies_to(&mut kernel) {
@@ -137,25 +139,25 @@ impl<'a> OpContext<'a> {
         self.backend().run(self.op, &mut kernel, checked)
     }
 
-    /// Copies values from the host to memory that the op has taken before, in logical order, as raw bytes of its element
-    /// type.
+    /// Copies values from the host to memory that the op has already allocated. The values are raw bytes of
+    /// the element type, in logical order.
     ///
     /// # Errors
-    /// [`Error::Operand`] for memory of another device, [`Error::ElementCount`] for another number of values; else if the
-    /// transfer fails.
+    /// [`Error::Operand`] for memory of another device; [`Error::ElementCount`] for another number of values;
+    /// [`Error::Device`] if the transfer fails.
     pub fn upload(&self, values: &[u8], out: ViewMut<'_>) -> Result<()> {
         self.device.upload(self.op, values, out)
     }
 
-    /// Copies values of a tensor on the op's device to the host, in logical order, as raw bytes of its element type.
+    /// Copies a tensor on the op's device to the host, as raw bytes of its element type in logical order.
     ///
     /// # Errors
-    /// [`Error::NoData`] on a device that computes nothing; else as [`upload`](Self::upload).
+    /// [`Error::NoData`] on a dry device; otherwise as [`upload`](Self::upload).
     pub fn download(&self, input: View<'_>, values: &mut [u8]) -> Result<()> {
         self.device.download(self.op, input, values)
     }
 
-    /// The allocator that everything the op takes is charged through.
+    /// Returns the allocator of all memory of the op. It tracks the op's account.
     #[must_use]
     pub const fn allocator(&self) -> &Arc<dyn Allocator> {
         match self.run.allocator() {
@@ -164,21 +166,23 @@ impl<'a> OpContext<'a> {
         }
     }
 
-    /// The op's account with the tracker.
+    /// Returns the op's account with the tracker.
     pub const fn run(&self) -> &OpRun<'a> {
         &self.run
     }
 
-    /// Memory for the op's result, with arbitrary values in it.
+    /// Allocates uninitialized memory for the op's result.
     ///
     /// # Errors
-    /// [`Error::Allocation`] if there is none, [`Error::TooManyElements`] if it cannot be counted.
+    /// [`Error::Allocation`] if the allocation fails, [`Error::TooManyElements`] if the number of bytes
+    /// overflows.
     #[inline]
     pub fn output(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
         self.buffer(shape, dtype, self.output_category)
     }
 
-    /// The same for a result that the op [saves](Self::save): where a gradient is recorded it is an activation from the beginning.
+    /// Allocates a result that the op [saves](Self::save). If gradients are recorded, its category is
+    /// activation from the start.
     ///
     /// # Errors
     /// As [`output`](Self::output).
@@ -187,7 +191,7 @@ impl<'a> OpContext<'a> {
         self.buffer(shape, dtype, self.if_saved(self.output_category))
     }
 
-    /// Memory that the op gives back before it returns, with arbitrary values in it.
+    /// Allocates uninitialized scratch memory, which the op frees before it returns.
     ///
     /// # Errors
     /// As [`output`](Self::output).
@@ -196,7 +200,7 @@ impl<'a> OpContext<'a> {
         self.buffer(shape, dtype, Category::Temporary)
     }
 
-    /// The same for what the op [saves](Self::save), if only where a gradient is recorded.
+    /// Allocates scratch memory that the op [saves](Self::save) if gradients are recorded.
     ///
     /// # Errors
     /// As [`output`](Self::output).
@@ -205,12 +209,12 @@ impl<'a> OpContext<'a> {
         self.buffer(shape, dtype, self.if_saved(Category::Temporary))
     }
 
-    /// What memory is for that is kept for backward, where there will be one.
+    /// Returns the category of memory that the op saves if gradients are recorded.
     const fn if_saved(&self, otherwise: Category) -> Category {
         if self.recording { Category::Activation } else { otherwise }
     }
 
-    /// The bytes that a kernel takes while it runs, if any.
+    /// Allocates the workspace of a kernel; `None` if the kernel requires none.
     ///
     /// # Errors
     /// As [`output`](Self::output).
@@ -221,7 +225,7 @@ impl<'a> OpContext<'a> {
         }
     }
 
-    /// Memory for a stated purpose, with arbitrary values in it.
+    /// Allocates uninitialized memory of a category.
     ///
     /// # Errors
     /// As [`output`](Self::output).
@@ -245,23 +249,25 @@ impl<'a> OpContext<'a> {
         }
     }
 
-    /// Keeps a tensor for backward, where [`Saved::tensor`](crate::Saved::tensor) gives it back in the order of
-    /// saving. Does nothing when no gradient is recorded. The memory counts as an activation once the op has returned.
+    /// Saves a tensor for the backward pass. [`Saved::tensor`](crate::Saved::tensor) returns saved tensors in
+    /// the same order. Does nothing if no gradients are recorded. After the op returns, the category of the
+    /// memory is activation.
     pub fn save(&self, tensor: &Tensor) {
         if !self.recording {
             return;
         }
-        // Without its place in the graph, so that an op may save its own output without keeping itself alive.
+        // Detached, so that an op which saves its own output does not keep itself alive.
         self.saved.borrow_mut().push(tensor.detach());
     }
 
-    /// Whether a backward of this op may follow, so that it is worth computing what only backward reads.
+    /// Returns whether a backward pass of this op may follow. Only then it needs values for the backward
+    /// pass.
     #[must_use]
     pub const fn is_recording(&self) -> bool {
         self.recording
     }
 
-    /// Takes what an op that has succeeded saved: it counts as activations from now on.
+    /// Takes the tensors that a successful op saved, and changes their category to activation.
     pub(crate) fn take_saved(&mut self) -> Vec<Tensor> {
         let saved = std::mem::take(self.saved.get_mut());
         for tensor in &saved {
@@ -271,7 +277,7 @@ impl<'a> OpContext<'a> {
     }
 }
 
-/// Fresh memory that an op fills and then returns as a [`Tensor`]. Only the op sees it until then.
+/// New memory that an op fills and then returns as a [`Tensor`]. Until then only the op can access it.
 #[derive(Debug)]
 pub struct Buffer {
     storage: Storage,
@@ -280,26 +286,26 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// The buffer as kernels write it.
+    /// Returns the writable view for kernels.
     #[must_use]
     pub const fn view_mut(&mut self) -> ViewMut<'_> {
         ViewMut::new(&mut self.storage, &self.layout)
     }
 
-    /// The buffer as kernels read it.
+    /// Returns the readable view for kernels.
     #[must_use]
     pub const fn view(&self) -> View<'_> {
         View::new(&self.storage, &self.layout)
     }
 
-    /// The elements on the host, to be written. `None` if the host cannot write them, as on a dry device, or if the
-    /// elements are not stored as `T`.
+    /// Returns the elements on the host for writing. Returns `None` if the host cannot write them, as on a
+    /// dry device, or if the elements are not stored as `T`.
     #[must_use]
     pub fn host_mut<T: RawElement>(&mut self) -> Option<&mut [T]> {
         self.view_mut().into_host()
     }
 
-    /// The buffer as a tensor.
+    /// Converts the buffer to a tensor.
     #[must_use]
     pub fn finish(self) -> Tensor {
         Tensor::new_in(self.storage, self.layout, self.device)

@@ -1,7 +1,8 @@
-//! Ops: the trait [`Op`] with a forward and a backward, and the context that both run in.
+//! Ops: the trait [`Op`] with a forward and a backward pass, and the context for both.
 //!
-//! An op allocates all of its memory through its [`OpContext`], which opens the op's account with the tracker. [`upcast`] runs
-//! kernels on 16-bit floats. [`apply`](crate::apply), a layer above, runs an op and adds its result to the graph.
+//! An op allocates all of its memory through its [`OpContext`], which opens the op's account with the
+//! tracker. [`upcast`] runs kernels on 16-bit floats. [`apply`](crate::apply), in the layer above, runs an op
+//! and adds its result to the gradient graph.
 
 mod context;
 pub(crate) mod mode;
@@ -21,7 +22,7 @@ use crate::tensor::Tensor;
 /// ```
 /// use highwater::{DType, Device, Error, Op, OpContext, Result, Saved, Tensor, apply};
 ///
-/// /// y = 2x, written out on slices.
+/// /// y = 2x, computed on slices.
 /// #[derive(Debug)]
 /// struct Double;
 ///
@@ -37,7 +38,7 @@ use crate::tensor::Tensor;
 ///         }
 ///         let mut out = ctx.output(inputs[0].shape(), dtype)?;
 ///         let x = inputs[0].contiguous()?;
-///         // On a dry device there are no values, and nothing is computed.
+///         // A dry device has no values, so nothing is computed.
 ///         if let (Some(y), Some(x)) = (out.host_mut::<f32>(), x.view().host_contiguous::<f32>()) {
 ///             y.iter_mut().zip(x).for_each(|(y, x)| *y = 2.0 * x);
 ///         }
@@ -54,30 +55,31 @@ use crate::tensor::Tensor;
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub trait Op: fmt::Debug + Send + Sync + 'static {
-    /// The op's name in errors, accounts and traces.
+    /// Returns the op's name for errors, reports and traces.
     fn name(&self) -> &'static str;
 
-    /// Checks shapes and types, takes all memory from the context, computes. No gradients are recorded meanwhile.
+    /// Computes the output. Checks shapes and types, allocates all memory from the context, then runs
+    /// kernels. Ops called within it record no gradients.
     ///
     /// # Errors
-    /// For inputs that do not fit and for lack of memory; nothing may have changed then.
+    /// For invalid inputs and failed allocations. An op that fails must not have changed anything.
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor>;
 
-    /// The gradient of each input from the gradient of the output, in the order of the inputs; `None` where there is
-    /// none or where [`Saved::needs_grad`] says that nobody asks.
+    /// Computes the gradient of each input from the gradient of the output, in the order of the inputs.
+    /// Returns `None` for inputs without a gradient, and where [`Saved::needs_grad`] is false.
     ///
     /// # Errors
-    /// [`Error::NotDifferentiable`] unless overridden.
+    /// [`Error::NotDifferentiable`] by default.
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let _ = (ctx, saved, grad);
         Err(Error::NotDifferentiable { op: self.name() })
     }
 }
 
-/// An op of this crate whose backward reuses buffers.
+/// An op of this crate whose backward pass reuses buffers.
 pub(crate) trait BuiltinOp: Op {
-    /// Like [`backward`](Op::backward), but owns the gradient and the saved tensors: it may write into their buffers and
-    /// free them early.
+    /// Computes the gradients as [`backward`](Op::backward) does, but owns the gradient and the saved
+    /// tensors. It may write into their buffers and free them early.
     ///
     /// # Errors
     /// As [`backward`](Op::backward).
@@ -88,22 +90,23 @@ pub(crate) trait BuiltinOp: Op {
         grad: Tensor,
     ) -> Result<Vec<Option<Tensor>>>;
 
-    /// Whether the gradient is zero except for a part of the op's only input, and
-    /// [`backward_owned`](Self::backward_owned) adds that part to the gradient that the input already has
-    /// ([`Saved::take_total`]). Otherwise a tensor cut into many parts would need as many gradients of its whole size.
+    /// Returns whether the gradient is zero outside of a part of the op's only input. Then
+    /// [`backward_owned`](Self::backward_owned) adds that part to the input's existing gradient
+    /// ([`Saved::take_total`]). Otherwise each of many slices of a tensor would require a gradient of the
+    /// tensor's full size.
     fn adds_to_gradient(&self) -> bool {
         false
     }
 }
 
-/// An op, kept for its backward.
+/// An op in the gradient graph.
 #[derive(Debug)]
-pub(crate) enum HeldOp {
+pub(crate) enum RecordedOp {
     Custom(Box<dyn Op>),
     Builtin(Box<dyn BuiltinOp>),
 }
 
-impl HeldOp {
+impl RecordedOp {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Custom(op) => op.name(),
@@ -111,7 +114,7 @@ impl HeldOp {
         }
     }
 
-    /// Whether the gradients that backward returns must be checked.
+    /// Returns whether the gradients of its backward pass must be checked.
     pub(crate) const fn is_custom(&self) -> bool {
         matches!(self, Self::Custom(_))
     }
@@ -121,7 +124,7 @@ impl HeldOp {
         matches!(self, Self::Builtin(op) if op.adds_to_gradient())
     }
 
-    /// The gradient of each input.
+    /// Computes the gradient of each input.
     ///
     /// # Errors
     /// As [`Op::backward`].

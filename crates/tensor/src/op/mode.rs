@@ -1,47 +1,49 @@
-//! Whether ops are recorded on this thread.
+//! The recording mode of this thread.
 
 use std::cell::Cell;
 
 use crate::tensor::Tensor;
 
-/// What becomes of ops on this thread.
+/// How this thread handles ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// They are hung into the graph.
+    /// Ops add nodes to the gradient graph.
     Recording,
-    /// They are not: nobody will ask for gradients.
+    /// Ops add no nodes.
     Paused,
-    /// They are not, but will be when the program runs again in the backward pass: see [`checkpoint`](crate::checkpoint()).
-    Rehearsing,
+    /// Ops add no nodes yet. The second run in the backward pass will add them: see
+    /// [`checkpoint`](crate::checkpoint()).
+    FirstRun,
 }
 
 thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::Recording) };
-    /// Whether an op that was rehearsed would have been recorded.
-    static WANTED: Cell<bool> = const { Cell::new(false) };
+    /// Whether an op in a first run would have added a node.
+    static WOULD_RECORD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns to the mode before when it is dropped, also by a panic.
-#[must_use = "recording goes on when this is dropped"]
-pub(crate) struct Return(Mode);
+/// Restores the previous mode when it is dropped, also after a panic.
+#[must_use = "dropping the guard restores the mode"]
+pub(crate) struct ModeGuard(Mode);
 
-impl Drop for Return {
+impl Drop for ModeGuard {
     fn drop(&mut self) {
         MODE.set(self.0);
     }
 }
 
 /// Pauses recording until the guard is dropped.
-pub(crate) fn pause() -> Return {
-    Return(MODE.replace(Mode::Paused))
+pub(crate) fn pause() -> ModeGuard {
+    ModeGuard(MODE.replace(Mode::Paused))
 }
 
-fn within<R>(mode: Mode, program: impl FnOnce() -> R) -> R {
-    let _return = Return(MODE.replace(mode));
+fn with_mode<R>(mode: Mode, program: impl FnOnce() -> R) -> R {
+    let _guard = ModeGuard(MODE.replace(mode));
     program()
 }
 
-/// Runs `program` without recording: its results require no gradient and nothing is kept for backward.
+/// Runs `program` without recording. The results require no gradient, and ops save nothing for a backward
+/// pass.
 ///
 /// ```
 /// use highwater::{Device, Tensor, no_grad};
@@ -51,42 +53,45 @@ fn within<R>(mode: Mode, program: impl FnOnce() -> R) -> R {
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub fn no_grad<R>(program: impl FnOnce() -> R) -> R {
-    within(Mode::Paused, program)
+    with_mode(Mode::Paused, program)
 }
 
-/// Runs `program` with recording, as the second run of a checkpointed program in a backward pass, which records nothing.
-pub(crate) fn recording<R>(program: impl FnOnce() -> R) -> R {
-    within(Mode::Recording, program)
+/// Runs `program` with recording. The second run of a checkpointed program uses it within a backward pass,
+/// which does not record.
+pub(crate) fn with_recording<R>(program: impl FnOnce() -> R) -> R {
+    with_mode(Mode::Recording, program)
 }
 
-/// Runs `program` without recording, although gradients will be asked for. Also says whether any op would have been
+/// Runs `program` for the first time, without recording. Also returns whether any op would have been
 /// recorded.
-pub(crate) fn rehearsing<R>(program: impl FnOnce() -> R) -> (R, bool) {
-    let before = WANTED.replace(false);
-    let result = within(Mode::Rehearsing, program);
-    (result, WANTED.replace(before))
+pub(crate) fn first_run<R>(program: impl FnOnce() -> R) -> (R, bool) {
+    let before = WOULD_RECORD.replace(false);
+    let result = with_mode(Mode::FirstRun, program);
+    (result, WOULD_RECORD.replace(before))
 }
 
-/// Whether ops on this thread are recorded for a backward pass. Inside a [`checkpoint`](crate::checkpoint()) they are, if
-/// only in its second run. Layers that act in training alone, as dropout, ask [`is_training`](crate::is_training).
+/// Returns whether this thread records ops for a backward pass. True within a
+/// [`checkpoint`](crate::checkpoint()), although only its second run records. Layers that act only in
+/// training, such as dropout, use [`is_training`](crate::is_training).
 #[must_use]
 pub fn is_recording() -> bool {
     MODE.get() != Mode::Paused
 }
 
-/// Whether what backward needs is kept on this thread: not while recording is paused, and not in a rehearsal.
+/// Returns whether ops on this thread save tensors. False while recording is paused, and in a first run.
 pub(crate) fn is_saving() -> bool {
     MODE.get() == Mode::Recording
 }
 
-/// Whether an op is hung into the graph now, if one of its inputs is in it.
-pub(crate) fn records(in_graph: bool) -> bool {
+/// Returns whether an op adds a node to the graph now. `in_graph` states whether one of its inputs is in the
+/// graph.
+pub(crate) fn should_record(in_graph: bool) -> bool {
     match MODE.get() {
         Mode::Recording => in_graph,
         Mode::Paused => false,
-        Mode::Rehearsing => {
+        Mode::FirstRun => {
             if in_graph {
-                WANTED.set(true);
+                WOULD_RECORD.set(true);
             }
             false
         }
@@ -94,8 +99,8 @@ pub(crate) fn records(in_graph: bool) -> bool {
 }
 
 impl Tensor {
-    /// This tensor as the result of an op that has nothing to do. As with other ops' results, no gradient flows through
-    /// it if it is made while recording is paused.
+    /// Returns this tensor as the result of an op that changes nothing. As for other ops, no gradient flows
+    /// through the result if recording is paused.
     pub(crate) fn unchanged(&self) -> Self {
         if is_recording() { self.clone() } else { self.detach() }
     }

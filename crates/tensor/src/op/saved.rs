@@ -1,4 +1,4 @@
-//! What the backward of an op reads: saved tensors, and facts about the inputs.
+//! The inputs of an op's backward pass: saved tensors, and properties of the op's inputs.
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -6,45 +6,45 @@ use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
 
-/// What a backward reads: the tensors that forward saved, and facts about its inputs.
+/// The data for a backward pass: the tensors that the forward pass saved, and properties of the op's inputs.
 #[derive(Debug)]
 pub struct Saved {
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) inputs: Vec<Input>,
-    /// Where all inputs were, if not where the output is.
+    /// The device of all inputs, if it differs from the output's.
     pub(crate) device: Option<Device>,
-    /// The gradient that the op's only input already has, for an op that
-    /// [adds to it](crate::op::BuiltinOp::adds_to_gradient).
+    /// The existing gradient of the op's only input, for an op that [adds to
+    /// it](crate::op::BuiltinOp::adds_to_gradient).
     pub(crate) total: Option<Tensor>,
 }
 
-/// Facts about an input of an op, for its backward.
+/// Properties of an input of an op.
 #[derive(Debug)]
 pub(crate) struct Input {
     pub(crate) shape: Shape,
     pub(crate) dtype: DType,
-    /// Where its gradient goes; `None` if nobody asks for one.
+    /// The destination of the input's gradient; `None` if the gradient is not required.
     pub(crate) edge: Option<GradEdge>,
 }
 
 impl Saved {
-    /// The `index`-th tensor that forward saved.
+    /// Returns the `index`-th saved tensor.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] if forward saved fewer.
+    /// [`Error::BadArgument`] if the forward pass saved fewer tensors.
     pub fn tensor(&self, index: usize) -> Result<&Tensor> {
         self.tensors.get(index).ok_or_else(|| Error::BadArgument {
             op: "backward",
             argument: "index",
-            expected: "that of a saved tensor",
+            expected: "the index of a saved tensor",
             got: format!("{index} of {}", self.tensors.len()),
         })
     }
 
-    /// Takes the tensor that was saved last, to free it early or to write over it.
+    /// Takes the last saved tensor, to free it early or to write into its buffer.
     ///
     /// # Errors
-    /// As [`tensor`](Self::tensor), if nothing is left.
+    /// As [`tensor`](Self::tensor), if no tensor remains.
     pub(crate) fn take_last(&mut self) -> Result<Tensor> {
         match self.tensors.pop() {
             Some(tensor) => Ok(tensor),
@@ -52,7 +52,7 @@ impl Saved {
         }
     }
 
-    /// Where the gradient of the input goes, if there is exactly one input and its gradient is requested.
+    /// Returns the gradient edge of the input, if there is exactly one input and its gradient is required.
     pub(crate) fn only_edge(&self) -> Option<&GradEdge> {
         match &self.inputs[..] {
             [Input { edge, .. }] => edge.as_ref(),
@@ -60,7 +60,7 @@ impl Saved {
         }
     }
 
-    /// Takes the gradient that the only input already has. Backward then returns the sum.
+    /// Takes the existing gradient of the only input. The backward pass then returns the sum.
     pub(crate) const fn take_total(&mut self) -> Option<Tensor> {
         self.total.take()
     }
@@ -69,32 +69,32 @@ impl Saved {
         self.total = total;
     }
 
-    /// Whether anybody asks for the gradient of the `index`-th input.
+    /// Returns whether the gradient of the `index`-th input is required.
     #[must_use]
     pub fn needs_grad(&self, index: usize) -> bool {
         self.inputs.get(index).is_some_and(|input| input.edge.is_some())
     }
 
-    /// How many inputs the op had.
+    /// Returns the number of inputs of the op.
     #[must_use]
     pub const fn inputs(&self) -> usize {
         self.inputs.len()
     }
 
-    /// The shape of the `index`-th input; that of a scalar past the last.
+    /// Returns the shape of the `index`-th input; a scalar shape if the index is out of range.
     #[must_use]
     pub fn input_shape(&self, index: usize) -> Shape {
         self.inputs.get(index).map_or(Shape::SCALAR, |input| input.shape)
     }
 
-    /// The element type of the `index`-th input; `f32` past the last.
+    /// Returns the element type of the `index`-th input; `f32` if the index is out of range.
     #[must_use]
     pub fn input_dtype(&self, index: usize) -> DType {
         self.inputs.get(index).map_or(DType::F32, |input| input.dtype)
     }
 
-    /// Checks what the backward of an output on `device` returned: an entry per input, each gradient that is asked for being
-    /// like its input.
+    /// Checks the gradients of an output on `device`: one entry per input. Each required gradient must match
+    /// its input in shape, type and device.
     pub(crate) fn check(
         &self,
         op: &'static str,
@@ -128,7 +128,7 @@ impl Saved {
         Ok(())
     }
 
-    /// Frees the saved tensors, then passes each gradient to where that of its input goes.
+    /// Frees the saved tensors, then passes each gradient along the edge of its input.
     pub(crate) fn deliver(
         mut self,
         gradients: Vec<Option<Tensor>>,

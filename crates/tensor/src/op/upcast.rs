@@ -1,13 +1,14 @@
 //! Upcasts 16-bit floats to f32 before a kernel, and downcasts what the kernel wrote.
 //!
-//! Backends compute with f32, f64 and integers, and copy elements of every type. So a kernel that only copies runs on
-//! 16-bit floats directly, and so does every kernel of a backend that [supports them](crate::backend::Backend::supports_half). For
-//! any other kernel, one loop over its operands allocates f32 temporaries from the op's account and fills those that the
-//! kernel reads. After the kernel, a second loop rounds the results once.
+//! Backends compute with f32, f64 and integers, and copy elements of every type. So a kernel that only copies
+//! runs directly on 16-bit floats. So does every kernel of a backend that [supports
+//! them](crate::backend::Backend::supports_half). For any other kernel, one loop over its operands allocates
+//! f32 temporaries from the op's account and fills those that the kernel reads. After the kernel, a second
+//! loop rounds the results once.
 //!
-//! The temporaries depend on the kernel alone, so a dry run allocates the same memory. All memory is allocated before an
-//! existing tensor changes. Elementwise kernels process large tensors in chunks ([`chunks`]). Callers that change many
-//! tensors in place first check that the memory suffices for all ([`reserve`]).
+//! The temporaries depend only on the kernel, so a dry run allocates the same memory. All memory is allocated
+//! before an existing tensor changes. Elementwise kernels process large tensors in chunks ([`chunks`]).
+//! Callers that change many tensors in place first check that the memory suffices for all ([`reserve`]).
 
 mod chunks;
 mod in_place;
@@ -24,7 +25,7 @@ use crate::layout::Layout;
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
-/// Whether the kernel computes with 16-bit floats.
+/// Returns whether the kernel computes with 16-bit floats.
 pub(crate) fn applies_to(kernel: &mut Kernel<'_>) -> bool {
     let mut found = false;
     if !kernel.only_copies() {
@@ -39,8 +40,8 @@ pub(crate) fn applies_to(kernel: &mut Kernel<'_>) -> bool {
 /// Runs a kernel that [computes with 16-bit floats](applies_to) and has passed the check.
 ///
 /// # Errors
-/// As [`check::run`]. [`Error::Allocation`](crate::Error::Allocation) if there is no memory for a temporary; no existing
-/// tensor has changed then.
+/// As [`check::run`]. [`Error::Allocation`](crate::Error::Allocation) if the allocation of a temporary fails;
+/// no existing tensor has changed then.
 pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
     if let Kernel::Random { distribution, out, .. } = &mut kernel {
         *distribution = rounding_below(*distribution, out.dtype());
@@ -49,7 +50,7 @@ pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
         return upcast(ctx, kernel);
     }
     match kernel {
-        // The sums stay in f32 until they are complete. With a workspace, the kernel keeps them there.
+        // The sums stay in f32 until they are complete. A kernel with a workspace keeps them there.
         Kernel::ScatterAdd { workspace: None, .. } => {
             upcast_operands(ctx, kernel, |operand| matches!(operand, Operand::Write(_)))
         }
@@ -91,7 +92,7 @@ fn upcast(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
 /// The f32 copy of an operand.
 pub(crate) struct Temporary {
     values: Buffer,
-    /// How the operand repeats the values.
+    /// The layout that repeats the values as the operand does.
     layout: Layout,
 }
 
@@ -100,22 +101,24 @@ impl Temporary {
     fn new(ctx: &OpContext<'_>, operand: &Operand<'_, '_>) -> Result<Self> {
         match operand {
             Operand::Read(view) | Operand::ReadContiguous(view) => Self::read(ctx, **view),
-            Operand::Write(view) | Operand::WritePart(view) => Self::unset(ctx, view.layout().shape()),
+            Operand::Write(view) | Operand::WritePart(view) => {
+                Self::uninitialized(ctx, view.layout().shape())
+            }
             Operand::Update(view) => Self::read(ctx, view.as_view()),
         }
     }
 
-    /// The values of a view. Elements that the view repeats are copied once.
+    /// Copies the values of a view. Elements that the view repeats are copied once.
     pub(crate) fn read(ctx: &OpContext<'_>, view: View<'_>) -> Result<Self> {
         let once = view.layout().distinct();
-        let mut copy = Self::unset(ctx, once.shape())?;
+        let mut copy = Self::uninitialized(ctx, once.shape())?;
         run_copy(ctx, Kernel::Copy { input: view.with_layout(&once), out: copy.values.view_mut() })?;
         copy.layout = copy.layout.broadcast_to(ctx.op(), view.layout().shape())?;
         Ok(copy)
     }
 
-    /// Memory for values of a shape.
-    fn unset(ctx: &OpContext<'_>, shape: &Shape) -> Result<Self> {
+    /// Allocates uninitialized values of a shape.
+    fn uninitialized(ctx: &OpContext<'_>, shape: &Shape) -> Result<Self> {
         let values = allocate(ctx, shape)?;
         let layout = *values.view().layout();
         Ok(Self { values, layout })
@@ -126,7 +129,7 @@ impl Temporary {
     }
 }
 
-/// Runs a kernel with f32 copies in place of its 16-bit operands for which `is_upcast` holds, and rounds the results.
+/// Runs a kernel with f32 copies of the 16-bit operands that `is_upcast` selects, and rounds the results.
 fn upcast_operands(
     ctx: &OpContext<'_>,
     mut kernel: Kernel<'_>,
@@ -175,11 +178,11 @@ pub(crate) fn run_copy(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()
     check::run(ctx.device().as_ref(), ctx.op(), &mut kernel)
 }
 
-/// Returns a distribution whose f32 samples stay in its range when they are rounded to a 16-bit float. A uniform one ends
-/// half a step below its end, because larger samples would round to the end.
+/// Returns a distribution whose f32 samples stay in range after rounding to a 16-bit float. A uniform
+/// distribution ends half a step early, because larger samples would round up to its end.
 fn rounding_below(distribution: Distribution, dtype: DType) -> Distribution {
     let Distribution::Uniform { low, high } = distribution else { return distribution };
-    // The significant bits of the type, and the exponent of its least value.
+    // The significant bits of the type, and the exponent of its smallest value.
     let (digits, least) = if dtype == DType::F16 { (11, -24) } else { (8, -133) };
     let size = if high > 0.0 { high.next_down() } else { -high };
     // The logarithm of 0 is -∞, which becomes the least exponent.

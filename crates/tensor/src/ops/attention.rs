@@ -1,19 +1,21 @@
 //! Scaled dot-product attention.
 //!
-//! - y = softmax(scale · q·kᵀ)·v for q `[.., queries, width]`, k `[.., keys, width]`, v `[.., keys, values]`, y
-//!   `[.., queries, values]`; leading axes are the same. Causal: query i sees the keys 0 to i. A mask (bool, broadcast to
-//!   `[.., queries, keys]`) says which keys a query sees. A query that sees none gives 0.
+//! - y = softmax(scale · q·kᵀ)·v for q `[.., queries, width]`, k `[.., keys, width]`, v `[.., keys, values]` and y
+//!   `[.., queries, values]`. The leading axes of all operands are equal.
+//! - Causal attention: query i sees the keys 0 to i. A boolean mask, broadcast to `[.., queries, keys]`, selects the
+//!   keys that each query sees. A query that sees no key gives 0.
 //! - With p the softmax and g = ∂L/∂y: ∂L/∂v = pᵀ·g, and with d = p (g·vᵀ - Σ g y): ∂L/∂q = scale · d·k, ∂L/∂k = scale · dᵀ·q.
-//! - The matrix of scores is never there: memory grows with the queries and the keys, not with their product. Saves q, k, v, y
-//!   and one number for each query, from which backward makes the scores again, tile by tile.
-//! - A mask of numbers is added to the scores, as in relative positions. ∂L/∂mask is d / scale: a matrix as large as the scores, which
-//!   backward makes if the mask asks for a gradient. Weights that are dropped are in memory as a whole too: see `whole`.
+//! - The kernels work tile by tile and never store the score matrix: memory grows with the queries plus the keys, not
+//!   with their product. Forward saves q, k, v, y and one value per query. Backward recomputes the scores from them.
+//! - A float mask is added to the scores, for example as relative positions. Its gradient d / scale is as large as the
+//!   scores. Backward computes it only if the mask requires a gradient. Dropout on the weights also needs the full
+//!   matrix: see `whole`.
 
 mod whole;
 
 use bfc_core::Category;
 
-use super::{same_dtype, supported, wanted};
+use super::{if_needed, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Attention, Kernel, Workspace};
 use crate::error::{Error, Result};
@@ -22,16 +24,16 @@ use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
-/// How queries look at keys.
+/// Options of scaled dot-product attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttentionOptions {
-    /// Whether query i sees the keys 0 to i alone.
+    /// Whether query i sees only the keys 0 to i.
     pub causal: bool,
-    /// What the products of queries and keys are multiplied with; 1/√width if not said.
+    /// The factor for the products of queries and keys; `None` selects 1/√width.
     pub scale: Option<f64>,
 }
 
-/// On stacks of matrices; the fourth input, if there is one, is the mask.
+/// The op on stacks of matrices. The optional fourth input is the mask.
 #[derive(Debug)]
 pub(super) struct ScaledDotProduct {
     pub(super) scale: f64,
@@ -58,7 +60,7 @@ impl ScaledDotProduct {
         })
     }
 
-    /// What the queries see, in `out`, which holds as many rows; and ln Σ exp of the scores of each query.
+    /// Computes the attention into `out` and returns ln Σ exp of each query's scores.
     pub(super) fn attend(
         &self,
         ctx: &OpContext<'_>,
@@ -78,8 +80,8 @@ impl ScaledDotProduct {
         Ok([out.finish(), log_sums.finish()])
     }
 
-    /// The gradients of query, key and value from what [`attend`](Self::attend) made and the gradient of its result. All
-    /// three are made at once, as they come from the same tiles.
+    /// Computes the gradients of query, key and value from the result of [`attend`](Self::attend) and its gradient. One
+    /// call computes all three because they share tiles.
     pub(super) fn gradients(
         &self,
         ctx: &OpContext<'_>,
@@ -133,7 +135,7 @@ impl Op for ScaledDotProduct {
         let made = self.gradients(ctx, [query, key, value], mask, [output, log_sums], &grad)?;
         let mut made: Vec<_> = made.into_iter().map(Some).collect();
         if let Some(mask) = mask {
-            made.push(wanted(saved, 3, || {
+            made.push(if_needed(saved, 3, || {
                 self.mask_gradient([query, key, value], mask, [output, log_sums], &grad)
             })?);
         }
@@ -143,14 +145,14 @@ impl Op for ScaledDotProduct {
 
 const OP: &str = "attention";
 
-/// Queries, keys and values that fit each other.
-struct Between<'a> {
-    /// Which op they are for.
+/// Checked queries, keys and values.
+struct AttentionInputs<'a> {
+    /// The op that reports errors.
     op: &'static str,
     query: &'a Tensor,
     key: &'a Tensor,
     value: &'a Tensor,
-    /// The axes before those of the matrices.
+    /// The leading axes, before those of the matrices.
     leading: &'a [usize],
     queries: usize,
     keys: usize,
@@ -158,7 +160,7 @@ struct Between<'a> {
     scale: f64,
 }
 
-impl<'a> Between<'a> {
+impl<'a> AttentionInputs<'a> {
     fn new(
         op: &'static str,
         [query, key, value]: [&'a Tensor; 3],
@@ -183,7 +185,7 @@ impl<'a> Between<'a> {
         fits(key, [keys, *width])?;
         fits(value, [keys, values])?;
         if *width == 0 {
-            let (argument, expected) = ("width", "at least one element to compare by");
+            let (argument, expected) = ("width", "at least one element per query");
             return Err(Error::BadArgument { op, argument, expected, got: query.shape().to_string() });
         }
         let scale = options.scale.unwrap_or(1.0 / (*width as f64).sqrt());
@@ -191,7 +193,7 @@ impl<'a> Between<'a> {
         Ok(Self { op, query, key, value, leading, queries, keys, causal, scale })
     }
 
-    /// A mask for all scores: a view.
+    /// Broadcasts a mask to the shape of the scores, as a view.
     fn mask(&self, mask: &Tensor) -> Result<Tensor> {
         if mask.dtype() != DType::Bool && mask.dtype() != self.query.dtype() {
             let (dtype, shape) = (mask.dtype(), mask.shape());
@@ -204,15 +206,15 @@ impl<'a> Between<'a> {
             Error::ShapeMismatch { .. } => Error::BadArgument {
                 op: self.op,
                 argument: "mask",
-                expected: "of a shape that broadcasts to that of the scores",
+                expected: "of a shape that broadcasts to the scores",
                 got: format!("{} for scores of shape {scores}", mask.shape()),
             },
             other => other,
         })
     }
 
-    /// A mask that was checked, for a stack of matrices. It is copied for each head only if heads have masks of their own, and
-    /// not along queries or keys.
+    /// Reshapes a checked mask to a stack of matrices. Copies it per head only if heads have different masks, and never
+    /// along queries or keys.
     fn stacked_mask(&self, mask: &Tensor, heads: usize) -> Result<Tensor> {
         let mut mask = mask.unchanged();
         while mask.rank() < 2 {
@@ -228,7 +230,7 @@ impl<'a> Between<'a> {
         stacked.broadcast_to([heads, self.queries, self.keys])
     }
 
-    /// The result without the matrix of scores, from a mask that was checked.
+    /// Computes attention tile by tile, with a checked mask.
     fn tiled(&self, mask: Option<&Tensor>) -> Result<Tensor> {
         let heads = Shape::new(self.leading)?.elements();
         let stacked = |part: &Tensor| {
@@ -246,14 +248,16 @@ impl<'a> Between<'a> {
     }
 }
 
+/// # Attention
 impl Tensor {
-    /// Scaled dot-product attention of these queries (`[.., queries, width]`) to keys (`[.., keys, width]`) and their values
-    /// (`[.., keys, values]`), as PyTorch's `scaled_dot_product_attention`. A mask (broadcast to `[.., queries, keys]`) is true
-    /// where a query sees a key, or is of the queries' type and added to the scores, where -∞ hides a key. A query that sees none
-    /// gives 0.
+    /// Scaled dot-product attention, as PyTorch's `scaled_dot_product_attention`: softmax(scale · q·kᵀ)·v.
     ///
-    /// Memory grows with the queries and the keys, not with their product, but for the gradient of a mask that is added, where it
-    /// asks for one.
+    /// Shapes: queries (`self`) `[.., queries, width]`, keys `[.., keys, width]`, values `[.., keys, values]`. The mask
+    /// broadcasts to `[.., queries, keys]`. A boolean mask is true where a query sees a key. A float mask is added to
+    /// the scores, and -∞ hides a key. A query that sees no key gives 0.
+    ///
+    /// Memory grows with the queries plus the keys, not with their product. Only the gradient of a float mask is a full
+    /// matrix.
     ///
     /// ```
     /// use highwater::{AttentionOptions, Device, Tensor};
@@ -267,9 +271,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`] below two axes, [`Error::ShapeMismatch`] if sizes do not fit, [`Error::BadArgument`] for a mask of
-    /// another type or shape, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if
-    /// there is no memory.
+    /// [`Error::BadRank`] below two axes, [`Error::ShapeMismatch`] if sizes differ, [`Error::BadArgument`] for a mask
+    /// of another type or shape, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] unless the elements are floats,
+    /// [`Error::Allocation`] if there is no memory.
     #[doc(alias("sdpa", "scaled_dot_product_attention"))]
     pub fn attention(
         &self,
@@ -278,7 +282,7 @@ impl Tensor {
         mask: Option<&Self>,
         options: AttentionOptions,
     ) -> Result<Self> {
-        let between = Between::new(OP, [self, key, value], options)?;
+        let between = AttentionInputs::new(OP, [self, key, value], options)?;
         mask.map(|mask| between.mask(mask)).transpose()?;
         between.tiled(mask)
     }

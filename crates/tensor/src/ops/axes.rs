@@ -1,11 +1,11 @@
-//! Axes given to a reduction, and the set of axes they make for one shape.
+//! Arguments that name axes, and the set of axes of one shape.
 
 use crate::error::{Error, Result};
 use crate::shape::{MAX_RANK, Shape};
 
-/// What may be given where axes are asked for: one, an array or a slice. Negative axes count from the back.
+/// One axis, or an array, slice or vector of axes. Negative axes count from the back.
 pub trait Axes {
-    /// The axes as given.
+    /// Returns the axes in the given order.
     fn axes(&self) -> &[isize];
 }
 
@@ -21,35 +21,47 @@ impl<const N: usize> Axes for [isize; N] {
     }
 }
 
-impl Axes for &[isize] {
+impl Axes for [isize] {
     fn axes(&self) -> &[isize] {
         self
     }
 }
 
-/// Which axes of a shape are folded.
+impl Axes for Vec<isize> {
+    fn axes(&self) -> &[isize] {
+        self
+    }
+}
+
+impl<A: Axes + ?Sized> Axes for &A {
+    fn axes(&self) -> &[isize] {
+        (**self).axes()
+    }
+}
+
+/// A set of axes of one shape.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AxisSet {
-    /// The first `rank` entries count.
+    /// One flag per axis; only the first `rank` flags are used.
     folded: [bool; MAX_RANK],
     rank: usize,
 }
 
 impl AxisSet {
-    /// No axis of a shape of this rank.
+    /// Returns the empty set for a shape of this rank.
     pub(super) const fn none(rank: usize) -> Self {
         Self { folded: [false; MAX_RANK], rank }
     }
 
-    /// All axes of a shape of this rank.
+    /// Returns the set of all axes of a shape of this rank.
     pub(super) const fn all(rank: usize) -> Self {
         Self { folded: [true; MAX_RANK], rank }
     }
 
-    /// The axes named.
+    /// Converts axes to a set.
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for an axis named twice.
+    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for a repeated axis.
     pub(super) fn of(op: &'static str, shape: &Shape, axes: &impl Axes) -> Result<Self> {
         let mut set = Self::none(shape.rank());
         for &axis in axes.axes() {
@@ -63,34 +75,34 @@ impl AxisSet {
         Ok(set)
     }
 
-    /// Adds an axis, which the shape has.
+    /// Adds an axis of the shape to the set.
     pub(super) const fn insert(&mut self, axis: usize) {
         self.folded[axis] = true;
     }
 
-    /// Whether each axis is in the set.
+    /// Returns one flag per axis: whether the set contains it.
     pub(super) fn as_slice(&self) -> &[bool] {
         &self.folded[..self.rank]
     }
 
-    /// The axes in the set, in ascending order.
+    /// Returns the axes of the set in ascending order.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = usize> {
         (0..self.rank).filter(|&axis| self.folded[axis])
     }
 
-    /// The shape with size 1 along the axes of the set.
+    /// Returns the shape with size 1 along the axes of the set.
     pub(super) fn folded_shape(&self, shape: &Shape) -> Shape {
         self.iter().fold(*shape, |shape, axis| shape.with_dim(axis, 1))
     }
 
-    /// The shape without the axes of the set.
+    /// Returns the shape without the axes of the set.
     pub(super) fn remaining_shape(&self, shape: &Shape) -> Shape {
         self.iter().rev().fold(*shape, Shape::without)
     }
 
-    /// How many elements of a tensor of this shape are folded into one.
+    /// Returns the number of elements that a reduction folds into one.
     pub(super) fn count(&self, shape: &Shape) -> usize {
-        // An empty tensor's other sizes may overflow when multiplied; it has as good as no elements either way.
+        // The product of an empty tensor's other sizes may overflow. Saturating is safe, because there are no elements.
         self.iter().map(|axis| shape[axis]).fold(1, usize::saturating_mul)
     }
 }
@@ -110,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_named_twice_is_an_error_also_when_counted_from_the_back() {
+    fn a_repeated_axis_is_an_error() {
         let shape = Shape::new(&[2, 3]).unwrap();
         let error = AxisSet::of("sum", &shape, &[1, -1]).unwrap_err();
         assert_eq!(error.to_string(), "sum: axes must be different axes, got [1, -1] for shape [2, 3]");

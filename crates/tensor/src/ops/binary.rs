@@ -1,4 +1,4 @@
-//! Arithmetic of two tensors, element by element, that broadcast as in NumPy.
+//! Elementwise arithmetic of two tensors, with NumPy broadcasting.
 //!
 //! | op | y | ∂y/∂a | ∂y/∂b | saved for ∂a | saved for ∂b |
 //! |---|---|---|---|---|---|
@@ -12,27 +12,27 @@
 //!
 //! Operands of different element types are promoted to one ([`DType::promote`](crate::DType::promote)).
 //!
-//! Where `maximum` or `minimum` has a tie, each side gets half of the gradient, as in PyTorch; where a side is NaN, both
-//! get all of it. The gradient of an operand that was broadcast is summed over the repeated axes. Those of quotients by b and of
-//! powers take several steps: halves are widened before the first and rounded after the last, as what lies between may be
-//! beyond their range where the gradient is not.
+//! At a tie, `maximum` and `minimum` give each side half of the gradient, as in PyTorch. If a side is NaN, both sides
+//! get the full gradient. The gradient of a broadcast operand is summed over the repeated axes. The gradients of
+//! powers, and of quotients by b, take several steps. 16-bit floats are upcast before the first step and rounded after
+//! the last, because intermediate results may exceed their range.
 
 use super::create::constant_like;
-use super::{apply_promoted, broadcast_pair, is_number, same_dtype, supported, wanted};
+use super::{apply_promoted, broadcast_pair, if_needed, is_numeric, same_dtype, supported};
 use crate::autograd;
 use crate::backend::{Binary, Kernel};
 use crate::device::PlacementReason;
 use crate::error::Result;
 use crate::op::Saved;
-use crate::op::mode::records;
-use crate::op::{HeldOp, Op, OpContext};
+use crate::op::mode::should_record;
+use crate::op::{Op, OpContext, RecordedOp};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
 struct BinaryOp(Binary);
 
 impl BinaryOp {
-    /// Which of the operands backward will read, given which of their gradients are asked for.
+    /// Returns which operands backward reads, given which gradients are required.
     const fn reads(&self, needs_grad: [bool; 2]) -> [bool; 2] {
         match self.0 {
             Binary::Add | Binary::Sub => [false, false],
@@ -51,7 +51,7 @@ impl Op for BinaryOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
         same_dtype(op, lhs, rhs)?;
-        supported(op, lhs.dtype(), is_number)?;
+        supported(op, lhs.dtype(), is_numeric)?;
         let f = self.0;
         let out = broadcast_pair(ctx, [lhs, rhs], lhs.dtype(), |[lhs, rhs], out| Kernel::Binary {
             f,
@@ -86,7 +86,7 @@ impl Op for BinaryOp {
                 Binary::Pow => {
                     let (a, b) = (lhs()?.upcast()?, rhs()?.upcast()?);
                     let slope = a.pow(&b.add_scalar(-1.0)?)?.mul(&b)?;
-                    // A power of 0 is constant also at 0, where the formula has no value.
+                    // x⁰ is constant also at 0, where the formula is undefined.
                     let zero = b.clamp(0.0, 0.0)?;
                     rounded(0, grad.upcast()?.mul(&b.eq(&zero)?.where_(&zero, &slope)?)?)?
                 }
@@ -95,12 +95,12 @@ impl Op for BinaryOp {
         let to_rhs = || {
             Ok(match self.0 {
                 Binary::Add => grad.clone(),
-                // Summed before the sign is changed, as there may be less to change then.
+                // The sum comes before the negation, because it may be smaller.
                 Binary::Sub => grad.sum_to(saved.input_shape(1))?.neg()?,
                 Binary::Mul => grad.mul(lhs()?)?,
                 Binary::Div => {
                     let b = rhs()?.upcast()?;
-                    // The product of a and the gradient may be beyond the type where the quotient by b is not.
+                    // The product of a and the gradient may exceed the type's range where the quotient by b does not.
                     let quotient = lhs()?.upcast()?.div(&b)?;
                     let slope = replacing(Binary::Div, quotient, &b)?;
                     let product = replacing(Binary::Mul, slope, &grad.upcast()?)?;
@@ -111,7 +111,7 @@ impl Op for BinaryOp {
                 Binary::Pow => {
                     let (a, b) = (lhs()?.upcast()?, rhs()?.upcast()?);
                     let slope = a.pow(&b)?.mul(&a.log()?)?;
-                    // 0ᵇ is 0 for all b from 0 on, where ln 0 is not finite.
+                    // 0ᵇ is 0 for all b ≥ 0, where ln 0 is not finite.
                     let zero = a.clamp(0.0, 0.0)?;
                     let of_zero = b.ge(&constant_like(&b, 0)?)?.where_(&zero, &slope)?;
                     rounded(1, grad.upcast()?.mul(&a.eq(&zero)?.where_(&of_zero, &slope)?)?)?
@@ -119,27 +119,27 @@ impl Op for BinaryOp {
             })
         };
         let summed = |index, gradient: Result<Tensor>| gradient?.sum_to(saved.input_shape(index));
-        Ok(vec![wanted(saved, 0, || summed(0, to_lhs()))?, wanted(saved, 1, || summed(1, to_rhs()))?])
+        Ok(vec![if_needed(saved, 0, || summed(0, to_lhs()))?, if_needed(saved, 1, || summed(1, to_rhs()))?])
     }
 }
 
-/// a f b, where the result takes over the buffer of `a` if nobody else looks into it, or else as a new tensor.
+/// Computes a f b in the buffer of `a` if no other handle shares it; otherwise allocates a result.
 ///
-/// Source: TensorFlow's forwarding of an input that has one reference. Here the language says that the caller is done with
-/// `a`; the buffer stays charged to the op that took it.
+/// Source: TensorFlow forwards an input with a single reference. Here, moving `a` states that the caller no longer uses
+/// it. The buffer stays charged to the op that allocated it.
 pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tensor> {
     let op = BinaryOp(f);
-    let recording = records(lhs.requires_grad() || rhs.requires_grad());
+    let recording = should_record(lhs.requires_grad() || rhs.requires_grad());
     let [reads_lhs, reads_rhs] = op.reads([lhs.requires_grad(), rhs.requires_grad()]);
     let fits = lhs.dtype() == rhs.dtype()
-        && is_number(lhs.dtype())
+        && is_numeric(lhs.dtype())
         && lhs.device() == rhs.device()
         && !(recording && reads_lhs);
     let spread = rhs.layout().broadcast_to(op.name(), lhs.shape());
     let (true, Ok(spread)) = (fits, spread) else { return apply_promoted(op, &lhs, rhs) };
     let Some(acc) = lhs.view_mut() else { return apply_promoted(op, &lhs, rhs) };
     let device = rhs.device();
-    device.placement().tell(op.name(), device, PlacementReason::Inputs);
+    device.placement().notify(op.name(), device, PlacementReason::Inputs);
     let mut ctx = OpContext::forward(op.name(), device, device.default_allocator()?, recording);
     ctx.compute(Kernel::Accumulate { f, input: rhs.view().with_layout(&spread), acc })?;
     if !recording || !lhs.dtype().is_float() {
@@ -149,10 +149,10 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
         ctx.save(rhs);
     }
     let result = lhs.detach();
-    Ok(autograd::record(HeldOp::Custom(Box::new(op)), &[&lhs, rhs], ctx.take_saved(), result))
+    Ok(autograd::record(RecordedOp::Custom(Box::new(op)), &[&lhs, rhs], ctx.take_saved(), result))
 }
 
-/// a f b, where the result may take over the buffer of `b` if a f b is b f a.
+/// Computes a f b, in the buffer of `b` if f is commutative and no other handle shares the buffer.
 pub(super) fn replacing_either(f: Binary, lhs: &Tensor, rhs: Tensor) -> Result<Tensor> {
     let op = BinaryOp(f);
     let commutes = matches!(f, Binary::Add | Binary::Mul);
@@ -163,7 +163,7 @@ pub(super) fn replacing_either(f: Binary, lhs: &Tensor, rhs: Tensor) -> Result<T
     }
 }
 
-/// The part of the gradient of max(a, b) that goes to `a`: 1 where a is larger, ½ at ties, 0 where it is smaller.
+/// The share of a in the gradient of max(a, b): 1 where a is larger, ½ at ties, 0 where it is smaller.
 fn share_of_larger(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let smaller = a.lt(b)?.to_dtype(a.dtype())?;
     let not_larger = a.le(b)?.to_dtype(a.dtype())?;
@@ -172,12 +172,15 @@ fn share_of_larger(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 macro_rules! binary_methods {
     ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+        /// # Elementwise arithmetic of two tensors
+        ///
+        /// The operators `+`, `-`, `*` and `/` call these methods. Operands broadcast as in NumPy.
         impl Tensor {$(
             $(#[$doc])*
             ///
             /// # Errors
             /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
-            /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for truth values,
+            /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for booleans,
             /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
             pub fn $name(&self, rhs: &Self) -> Result<Self> {
                 apply_promoted(BinaryOp(Binary::$f), self, rhs)
@@ -187,7 +190,7 @@ macro_rules! binary_methods {
 }
 
 binary_methods! {
-    /// a + b. Integers wrap.
+    /// Adds two tensors element by element: a + b. Integers wrap.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -199,20 +202,23 @@ binary_methods! {
     /// # Ok::<(), highwater::Error>(())
     /// ```
     add = Add;
-    /// a - b. Integers wrap.
+    /// Subtracts two tensors element by element: a - b. Integers wrap.
     sub = Sub;
-    /// a b. Integers wrap.
+    /// Multiplies two tensors element by element: a b. Integers wrap.
     mul = Mul;
-    /// a / b. Integers are cut towards zero, and divided by 0 they are 0.
+    /// Divides two tensors element by element: a / b. Integer division truncates towards zero, and division by 0 gives
+    /// 0.
     div = Div;
-    /// The larger of a and b; NaN if either is. At ties each gets half of the gradient.
+    /// Elementwise maximum of two tensors; NaN if either element is NaN. At ties each side gets half of the gradient.
     #[doc(alias("fmax"))]
     maximum = Maximum;
-    /// The smaller of a and b; NaN if either is. At ties each gets half of the gradient.
+    /// Elementwise minimum of two tensors; NaN if either element is NaN. At ties each side gets half of the gradient.
     #[doc(alias("fmin"))]
     minimum = Minimum;
-    /// a to the power b. Of floats it is NaN for a below 0 unless b is whole. Integers wrap; to a power below 0 they are 1 by a
-    /// power, cut towards zero as quotients are: 0 but for 1 and -1, as in PyTorch, where NumPy refuses them.
+    /// Raises a to the power b, element by element.
+    ///
+    /// For floats, a negative a gives NaN unless b is a whole number. Integers wrap. A negative integer power gives 1 /
+    /// aⁿ truncated towards zero, as in PyTorch: 0 except for a = 1 and a = -1. NumPy rejects this case.
     ///
     /// ```
     /// use highwater::{Device, Tensor};

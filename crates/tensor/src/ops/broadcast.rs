@@ -1,7 +1,8 @@
-//! Repetition along axes, and the sum that undoes it. Each is the other's gradient.
+//! Broadcasting, and the sum that reverses it. Each is the gradient of the other.
 //!
-//! - `broadcast_to`: y = x, repeated. A view: nothing is taken. ∂L/∂x = `sum_to`(∂L/∂y, shape of x).
-//! - `sum_to`: y = x, summed over the axes that broadcasting y to x repeats. ∂L/∂x = `broadcast_to`(∂L/∂y, shape of x).
+//! - `broadcast_to`: y = x, repeated. A view, so it allocates nothing. ∂L/∂x = `sum_to`(∂L/∂y, shape of x).
+//! - `sum_to`: y = x, summed over the axes that broadcasting from y to x repeats. ∂L/∂x = `broadcast_to`(∂L/∂y, shape
+//!   of x).
 
 use super::axes::AxisSet;
 use super::reduce;
@@ -24,7 +25,7 @@ impl Op for BroadcastTo {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
-        // More elements than can be addressed are refused here, as every kernel counts on it.
+        // Kernels rely on addressable element counts.
         self.0.checked_elements().ok_or_else(|| Error::TooManyElements {
             op: ctx.op(),
             shape: self.0,
@@ -57,7 +58,7 @@ impl Op for SumTo {
     }
 }
 
-/// The axes of `from` that broadcasting `to` to it repeats.
+/// Returns the axes of `from` that broadcasting `to` to `from` repeats.
 fn repeated_axes(op: &'static str, from: &Shape, to: &Shape) -> Result<AxisSet> {
     let mismatch = || Error::ShapeMismatch { op, lhs: *from, rhs: *to };
     let Some(extra) = from.rank().checked_sub(to.rank()) else { return Err(mismatch()) };
@@ -73,8 +74,11 @@ fn repeated_axes(op: &'static str, from: &Shape, to: &Shape) -> Result<AxisSet> 
     Ok(axes)
 }
 
+/// # Broadcasting
 impl Tensor {
-    /// The same elements, repeated along axes of size 1 and along new axes in front, to fill `shape`. A view.
+    /// Broadcasts this tensor to `shape`, as a view.
+    ///
+    /// Repeats the elements along axes of size 1 and along new leading axes.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if this tensor does not broadcast to `shape`; [`Error::TooManyElements`] if the shape
@@ -88,8 +92,10 @@ impl Tensor {
         apply(BroadcastTo(shape), &[self])
     }
 
-    /// The sum over those axes that broadcasting a tensor of `shape` to this one repeats: takes the gradient of a
-    /// broadcast operand back to the operand's shape. The tensor itself if it has that shape.
+    /// Sums over the axes that broadcasting from `shape` to this tensor's shape repeats.
+    ///
+    /// It maps the gradient of a broadcast operand back to the operand's shape. Returns the tensor itself if it already
+    /// has that shape.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -116,7 +122,7 @@ mod tests {
     use crate::device::Runtime;
 
     #[test]
-    fn broadcasting_takes_no_memory_and_its_gradient_counts_the_repetitions() {
+    fn broadcasting_takes_no_memory_and_sums_its_gradient() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let x = Tensor::from_slice(&device, &[1.0f32, 2.0], [2, 1]).unwrap().requiring_grad().unwrap();
         let y = x.broadcast_to([4, 2, 3]).unwrap();

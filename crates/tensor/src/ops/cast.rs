@@ -8,7 +8,7 @@ use crate::op::{Op, OpContext};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
-/// y = x as another type. Among floats ∂L/∂x is ∂L/∂y, converted back; no gradient flows through integers.
+/// y = x, converted. Between floats ∂L/∂x is ∂L/∂y, converted back. No gradient flows through integers.
 #[derive(Debug)]
 struct Cast(DType);
 
@@ -28,9 +28,12 @@ impl Op for Cast {
     }
 }
 
+/// # Convert the element type
 impl Tensor {
-    /// The same values as `dtype`: the tensor itself if it has that type. Floats become integers by cutting towards
-    /// zero, and the nearest integer there is if they are too large; NaN becomes 0. Whatever is not 0 is true.
+    /// Converts the elements to `dtype`; returns the tensor itself if it already has that type.
+    ///
+    /// Floats become integers by truncation towards zero, and saturate. NaN becomes 0. Every element except 0 becomes
+    /// true.
     ///
     /// ```
     /// use highwater::{DType, Device, Tensor};
@@ -50,8 +53,8 @@ impl Tensor {
         apply(Cast(dtype), &[self])
     }
 
-    /// The same values as the type that is [computed with](DType::computed_as): what is made of several steps widens halves
-    /// before the first and rounds after the last.
+    /// Upcasts 16-bit floats to the type that ops [compute with](DType::computed_as). Ops of several steps upcast
+    /// before the first step and round after the last.
     pub(crate) fn upcast(&self) -> Result<Self> {
         self.to_dtype(self.dtype().computed_as())
     }

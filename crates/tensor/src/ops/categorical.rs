@@ -1,11 +1,11 @@
-//! Classes drawn at the odds that scores give them.
+//! Random class indices, drawn from logits.
 //!
-//! Along the last axis class i is drawn with probability softmax(s)ᵢ: it is the one whose sᵢ - ln(-ln uᵢ) is largest, of uniform u
-//! (the Gumbel-max trick: Maddison, Tarlow and Minka 2014). So no odds are computed, nor added up. No gradient; one output is
-//! taken, and up to three temporaries of the scores' shape.
+//! Along the last axis, class i is drawn with probability softmax(s)ᵢ. The op takes the index of the largest sᵢ -
+//! ln(-ln uᵢ) with uniform u (the Gumbel-max trick: Maddison, Tarlow and Minka 2014). It needs no probabilities and no
+//! sums. No gradient flows. It allocates one output and up to three temporaries of the scores' shape.
 //!
-//! All of it is computed in f64. The noise of f32 draws, which are multiples of 2⁻²⁴, would draw a class of probability 1e-7 a quarter
-//! less often, and one of 1e-8 hardly ever; and added to large scores in f32 it would be rounded away.
+//! The op computes in f64. Draws in f32 are multiples of 2⁻²⁴: they would draw a class of probability 1e-7 a quarter
+//! too rarely, and a class of 1e-8 almost never. Added to large scores in f32, the noise would be rounded away.
 
 use super::supported;
 use crate::autograd::apply;
@@ -36,10 +36,10 @@ impl Op for Categorical {
             _ => {}
         }
         let mut draws = ctx.temp(scores.shape(), DType::F64)?;
-        // None is 0, whose noise would be lower than any score.
+        // A draw of 0 would give a noise of -∞, so zeros are replaced.
         let distribution = Distribution::Uniform { low: f64::MIN_POSITIVE, high: 1.0 };
         ctx.compute(Kernel::Random { distribution, key: self.0, out: draws.view_mut() })?;
-        // One after the other, each dropped once the next is there.
+        // Each temporary is dropped once the next one exists.
         let mut noise = draws.finish();
         noise = noise.log()?;
         noise = noise.neg()?;
@@ -48,12 +48,15 @@ impl Op for Categorical {
     }
 }
 
+/// # Sample classes
 impl Tensor {
-    /// A class (i64) for each row of scores along the last axis, which vanishes: class i with probability `softmax(row)[i]`. The scores
-    /// need not add up to anything; logarithms of odds are scores. A class at `-inf` is drawn only where all are, and then it is the
-    /// first; a NaN is drawn before all others. As `torch.distributions.Categorical(logits=..).sample()`.
+    /// Draws one class index (i64) per row of logits, as `torch.distributions.Categorical(logits=..).sample()`.
     ///
-    /// Divide the scores by a temperature for more (above 1) or less variety, and mask those that are not to be drawn.
+    /// The last axis vanishes. Class i is drawn with probability `softmax(row)[i]`; the logits need no normalization. A
+    /// class with logit `-inf` is drawn only if all logits are `-inf`; then it is the first class. A NaN wins over all
+    /// other logits.
+    ///
+    /// To change the variety, divide the logits by a temperature. To exclude classes, mask them with `-inf`.
     ///
     /// ```
     /// use highwater::{Device, Rng, Tensor};
@@ -65,8 +68,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`] for a scalar, [`Error::EmptyReduction`] for rows of no classes, [`Error::UnsupportedDType`] except for floats,
-    /// [`Error::Allocation`] if there is no memory. The source of random numbers is as before then.
+    /// [`Error::BadRank`] for a scalar, [`Error::EmptyReduction`] for rows without classes, [`Error::UnsupportedDType`]
+    /// unless the elements are floats, [`Error::Allocation`] if there is no memory. After an error the random generator
+    /// is unchanged.
     #[doc(alias("multinomial"))]
     pub fn categorical(&self, rng: &Rng) -> Result<Self> {
         rng.with_keys(|[key]| apply(Categorical(key), &[self]))
@@ -105,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_draws_the_same_for_any_number_of_threads_and_the_next_draw_is_another() {
+    fn draws_depend_on_the_seed_and_not_on_threads() {
         let drawn = |threads| {
             let (device, rng) = (cpu(threads), Rng::new(3));
             let scores = Tensor::zeros(&device, [50, 4, 300]).unwrap();

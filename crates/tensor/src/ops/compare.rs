@@ -1,12 +1,12 @@
-//! Comparisons, which give truth values, and the choice between two tensors by truth values.
+//! Elementwise comparisons, and the selection between two tensors by a condition.
 //!
-//! - `eq`, `ne`, `lt`, `le`, `gt`, `ge`: operands broadcast as in NumPy, and are promoted to one element type. No gradient
-//!   flows.
+//! - `eq`, `ne`, `lt`, `le`, `gt`, `ge`: operands broadcast as in NumPy and are promoted to one element type. The
+//!   result is boolean. No gradient flows.
 //! - `where_`: y = condition ? a : b. ∂y/∂a is 1 where the condition holds, ∂y/∂b where it does not; saves the condition.
 
 use bfc_core::Category;
 
-use super::{apply_promoted, broadcast_pair, expect_dtype, same_dtype, wanted};
+use super::{apply_promoted, broadcast_pair, expect_dtype, if_needed, same_dtype};
 use crate::autograd::apply;
 use crate::backend::{Compare, Kernel};
 use crate::error::Result;
@@ -65,14 +65,15 @@ impl Op for Where {
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let condition = saved.tensor(0)?;
         let zero = || Tensor::full_for(grad.device(), Shape::SCALAR, 0.0, grad.dtype(), Category::Temporary);
-        let lhs = wanted(saved, 1, || condition.where_(grad, &zero()?)?.sum_to(saved.input_shape(1)))?;
-        let rhs = wanted(saved, 2, || condition.where_(&zero()?, grad)?.sum_to(saved.input_shape(2)))?;
+        let lhs = if_needed(saved, 1, || condition.where_(grad, &zero()?)?.sum_to(saved.input_shape(1)))?;
+        let rhs = if_needed(saved, 2, || condition.where_(&zero()?, grad)?.sum_to(saved.input_shape(2)))?;
         Ok(vec![None, lhs, rhs])
     }
 }
 
 macro_rules! compare_methods {
     ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+        /// # Comparisons
         impl Tensor {$(
             $(#[$doc])*
             ///
@@ -87,28 +88,29 @@ macro_rules! compare_methods {
 }
 
 compare_methods! {
-    /// Where a = b. NaN equals nothing.
+    /// Elementwise a = b, as booleans. NaN equals nothing.
     #[doc(alias("equal"))]
     eq = Eq;
-    /// Where a ≠ b. NaN differs from everything.
+    /// Elementwise a ≠ b, as booleans. NaN differs from everything.
     #[doc(alias("not_equal"))]
     ne = Ne;
-    /// Where a < b.
+    /// Elementwise a < b, as booleans.
     #[doc(alias("less"))]
     lt = Lt;
-    /// Where a ≤ b.
+    /// Elementwise a ≤ b, as booleans.
     #[doc(alias("less_equal"))]
     le = Le;
-    /// Where a > b.
+    /// Elementwise a > b, as booleans.
     #[doc(alias("greater"))]
     gt = Gt;
-    /// Where a ≥ b.
+    /// Elementwise a ≥ b, as booleans.
     #[doc(alias("greater_equal"))]
     ge = Ge;
 }
 
+/// # Tests of elements, and selection by a condition
 impl Tensor {
-    /// Where an element is no number (NaN): nowhere in integers.
+    /// Tests each element for NaN; always false for integers.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -124,7 +126,8 @@ impl Tensor {
         self.ne(self)
     }
 
-    /// Where an element is neither infinite nor NaN: everywhere in integers and truth values. A temporary of the size of x is taken.
+    /// Tests each element for being finite (neither infinite nor NaN); always true for integers and booleans. Allocates
+    /// a temporary of the size of x.
     ///
     /// # Errors
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
@@ -132,12 +135,14 @@ impl Tensor {
         if self.dtype() == DType::Bool {
             return self.eq(self);
         }
-        // x - x is 0, or NaN, which differs from itself.
+        // x - x is 0 for finite x, and NaN otherwise.
         let nothing = self.detach().sub(self)?;
         nothing.eq(&nothing)
     }
 
-    /// `lhs` where this condition holds, else `rhs`. All three broadcast, and the two are promoted to one element type.
+    /// Selects elements from `lhs` where this condition is true, and from `rhs` elsewhere.
+    ///
+    /// All three operands broadcast. `lhs` and `rhs` are promoted to one element type.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -150,7 +155,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`](crate::Error::BadArgument) if this tensor's elements are not truth values,
+    /// [`Error::BadArgument`](crate::Error::BadArgument) unless this tensor's elements are booleans,
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     #[doc(alias("where"))]

@@ -1,9 +1,9 @@
-//! Tensors put one after another along an axis, which is there already (`concat`) or new (`stack`).
+//! Concatenation along an existing axis (`concat`) or a new axis (`stack`).
 //!
-//! Shapes agree but for the axis. One output is taken, nothing is saved; ∂L/∂xᵢ is the part of ∂L/∂y at the place of
-//! xᵢ: a view of it.
+//! The shapes must agree except along the axis. The op allocates one output and saves nothing. ∂L/∂xᵢ is a view of the
+//! part of ∂L/∂y at the position of xᵢ.
 
-use super::{same_dtype, wanted};
+use super::{if_needed, same_dtype};
 use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
@@ -54,14 +54,17 @@ impl Op for Concat {
         let part = |index| {
             let range = start..start + saved.input_shape(index)[axis];
             start = range.end;
-            wanted(saved, index, || Ok(grad.with_layout(grad.layout().sliced(ctx.op(), axis, range, 1)?)))
+            if_needed(saved, index, || {
+                Ok(grad.with_layout(grad.layout().sliced(ctx.op(), axis, range, 1)?))
+            })
         };
         (0..self.inputs).map(part).collect()
     }
 }
 
+/// # Concatenate and stack
 impl Tensor {
-    /// The tensors one after another along an axis, promoted to one element type.
+    /// Concatenates tensors along an existing axis, promoted to one element type.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -73,7 +76,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for no tensors, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if the other axes
+    /// [`Error::BadArgument`] for an empty list, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if the other axes
     /// differ, [`Error::Allocation`] if there is no memory.
     #[doc(alias("cat", "concatenate"))]
     pub fn concat(tensors: &[&Self], axis: isize) -> Result<Self> {
@@ -88,10 +91,10 @@ impl Tensor {
         apply(op, &converted.iter().collect::<Vec<_>>())
     }
 
-    /// The tensors, all of one shape, one after another along a new axis.
+    /// Stacks tensors of one shape along a new axis.
     ///
     /// # Errors
-    /// As [`Tensor::concat`].
+    /// See [`Tensor::concat`].
     pub fn stack(tensors: &[&Self], axis: isize) -> Result<Self> {
         let op = "stack";
         let [first, rest @ ..] = tensors else {
@@ -104,7 +107,7 @@ impl Tensor {
         if first.rank() == MAX_RANK {
             return Err(Error::RankTooLarge { op, rank: MAX_RANK + 1 });
         }
-        // The new axis may stand behind all others too.
+        // The new axis may follow all other axes.
         let rank = first.rank() as isize;
         if !(-rank - 1..=rank).contains(&axis) {
             return Err(Error::AxisOutOfRange { op, axis, shape: *first.shape() });

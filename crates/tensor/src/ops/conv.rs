@@ -1,4 +1,4 @@
-//! Convolutions over one or two axes, and their transposes.
+//! Convolutions over one or two axes, and transposed convolutions.
 //!
 //! | op | x | w | y |
 //! |---|---|---|---|
@@ -6,13 +6,13 @@
 //! | `conv1d` | `[n, c, l]` | `[o, c / groups, k]` | `[n, o, ol]` |
 //! | `conv_transpose2d` | `[n, c, h, w]` | `[c, o / groups, kh, kw]` | `[n, o, oh, ow]` |
 //!
-//! With the stride s, the padding p and the dilation d, oh = ⌊(h + 2p - d (kh - 1) - 1) / s⌋ + 1; transposed,
-//! oh = (h - 1) s - 2p + d (kh - 1) + 1 + output padding. Both are linear, and each is the gradient of the other.
+//! With stride s, padding p and dilation d, oh = ⌊(h + 2p - d (kh - 1) - 1) / s⌋ + 1. Transposed, oh = (h - 1) s - 2p +
+//! d (kh - 1) + 1 + output padding. Both ops are linear, and each is the gradient of the other.
 //!
-//! One output is taken, and a workspace while it is computed. Saves x for the gradient of w, and w for that of x, where they are
-//! asked for. Operands that are not contiguous are copied.
+//! The op allocates one output, and a workspace while it computes. It saves x for the gradient of w, and w for the
+//! gradient of x, if these are required. Operands that are not contiguous are copied.
 
-use super::{along_rows, apply_promoted, same_dtype, supported, wanted};
+use super::{along_rows, apply_promoted, if_needed, same_dtype, supported};
 use crate::backend::{Convolution, Kernel, Window, Workspace};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -21,7 +21,7 @@ use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
-/// How the windows of a convolution move; each pair is for height and width.
+/// Options of a convolution. Each pair is for height and width.
 ///
 /// ```
 /// use highwater::Conv2dOptions;
@@ -30,27 +30,28 @@ use crate::tensor::Tensor;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2dOptions {
-    /// From one output to the next.
+    /// Distance from one window to the next.
     pub stride: [usize; 2],
     /// Zeros before the first element and after the last.
     pub padding: [usize; 2],
-    /// From one element of a window to the next.
+    /// Distance between neighboring elements of a window.
     pub dilation: [usize; 2],
-    /// Into how many parts the channels are cut.
+    /// Number of groups that the channels are divided into.
     pub groups: usize,
-    /// Rows and columns more at the end of a transposed convolution's output, where several sizes have the same input.
+    /// Extra rows and columns at the end of a transposed convolution's output. They resolve the ambiguity between
+    /// several output sizes for one input.
     pub output_padding: [usize; 2],
 }
 
 impl Default for Conv2dOptions {
-    /// Every place once, no padding, neighbours, one group.
+    /// Stride 1, no padding, dilation 1, one group.
     fn default() -> Self {
         Self::padded(0)
     }
 }
 
 impl Conv2dOptions {
-    /// Every place once, with so many zeros on each side: windows of 2 · `padding` + 1 keep the size of an image.
+    /// Stride 1 with `padding` zeros on each side. Windows of size 2 · `padding` + 1 keep the image size.
     #[must_use]
     pub const fn padded(padding: usize) -> Self {
         Self { stride: [1, 1], padding: [padding; 2], dilation: [1, 1], groups: 1, output_padding: [0, 0] }
@@ -59,8 +60,8 @@ impl Conv2dOptions {
     /// Checks the options of [`Tensor::conv2d`].
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for strides, dilations or groups of 0, and for what is for transposed convolutions alone.
-    pub fn plain(self, op: &'static str) -> Result<Self> {
+    /// [`Error::BadArgument`] for strides, dilations or groups of 0, and for options of transposed convolutions.
+    pub fn for_conv2d(self, op: &'static str) -> Result<Self> {
         self.check(op)?;
         if self.output_padding == [0, 0] {
             return Ok(self);
@@ -69,26 +70,26 @@ impl Conv2dOptions {
         Err(Error::BadArgument { op, argument, expected, got: format!("{:?}", self.output_padding) })
     }
 
-    /// Checks the options of [`Tensor::conv1d`], which count for the second axis alone.
+    /// Checks the options of [`Tensor::conv1d`], which uses the second element of each pair.
     ///
     /// # Errors
-    /// As [`plain`](Self::plain), and for options of another axis.
-    pub fn along_rows(self, op: &'static str) -> Result<Self> {
+    /// See [`for_conv2d`](Self::for_conv2d); also [`Error::BadArgument`] for options of the first axis.
+    pub fn for_conv1d(self, op: &'static str) -> Result<Self> {
         let options = Self {
             stride: along_rows(op, "stride", self.stride, 1)?,
             padding: along_rows(op, "padding", self.padding, 0)?,
             dilation: along_rows(op, "dilation", self.dilation, 1)?,
             ..self
         };
-        options.plain(op)
+        options.for_conv2d(op)
     }
 
     /// Checks the options of [`Tensor::conv_transpose2d`].
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for strides, dilations or groups of 0, and for output padding that is neither below the stride nor
-    /// below the dilation.
-    pub fn transposed(self, op: &'static str) -> Result<Self> {
+    /// [`Error::BadArgument`] for strides, dilations or groups of 0, and for output padding that is neither below the
+    /// stride nor below the dilation.
+    pub fn for_conv_transpose2d(self, op: &'static str) -> Result<Self> {
         self.check(op)?;
         let Self { output_padding, stride, dilation, .. } = self;
         if (0..2).all(|axis| output_padding[axis] < stride[axis].max(dilation[axis])) {
@@ -131,26 +132,26 @@ impl Conv2dOptions {
     }
 }
 
-/// The axis that a sequence has not, and the image of one row has that it is computed as.
+/// The axis of size 1 that turns a sequence into an image of one row.
 const ROWS: usize = 2;
 
-/// A tensor's elements as images; those of sequences as images of one row.
+/// Returns the layout as images; sequences become images of one row.
 fn image(layout: &Layout) -> Result<Layout> {
     if layout.shape().rank() > 3 { Ok(*layout) } else { layout.with_axis(ROWS) }
 }
 
-/// Forward, y is smaller than x; transposed, it is larger.
+/// The convolution op. Forward, y is smaller than x; transposed, it is larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Convolve {
     op: &'static str,
     options: Conv2dOptions,
     transposed: bool,
-    /// How many axes the operands have: four, or three where they are sequences.
+    /// Number of axes of the operands: four, or three for sequences.
     rank: usize,
 }
 
 impl Convolve {
-    /// Types and ranks.
+    /// Checks element types and ranks.
     fn check_operands(&self, x: &Tensor, weight: &Tensor) -> Result<()> {
         let op = self.op;
         for operand in [x, weight] {
@@ -163,7 +164,7 @@ impl Convolve {
         supported(op, x.dtype(), DType::is_float)
     }
 
-    /// The shape of the output.
+    /// Returns the shape of the output.
     fn output_shape(&self, x: &Tensor, weight: &Tensor) -> Result<Shape> {
         let mismatch = Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *weight.shape() };
         let (images, filters) = (image(x.layout())?, image(weight.layout())?);
@@ -174,7 +175,7 @@ impl Convolve {
         };
         let groups = self.options.groups;
         let conv = self.options.convolution(filters.shape());
-        // Channels that the groups divide.
+        // The groups must divide these channels.
         let (channels_fit, outputs) = if self.transposed {
             (channels == first && channels % groups == 0, second.checked_mul(groups))
         } else {
@@ -192,7 +193,7 @@ impl Convolve {
         }
     }
 
-    /// That the windows leave no output, in the axes that the caller knows of.
+    /// Returns the error for windows that do not fit, in terms of the caller's axes.
     fn no_place(&self, x: &Tensor, weight: &Tensor) -> Error {
         let axes = 4 - self.rank;
         let Conv2dOptions { padding, dilation, stride, .. } = self.options;
@@ -206,14 +207,14 @@ impl Convolve {
         }
         got += &format!(" (shapes {} and {})", x.shape(), weight.shape());
         let expected = if self.transposed {
-            "a window that leaves an output"
+            "a window that gives an output"
         } else {
-            "a window that fits into what it slides over"
+            "a window that fits into the padded image"
         };
         Error::BadArgument { op: self.op, argument: "weight", expected, got }
     }
 
-    /// The size along an axis that, convolved, gives `len` outputs.
+    /// Returns the size along an axis from which a convolution computes `len` outputs.
     fn larger(&self, axis: usize, window: &Window, len: usize) -> Option<usize> {
         let reach = window.size.checked_sub(1)?.checked_mul(window.dilation)?.checked_add(1)?;
         let moved = len.checked_sub(1)?.checked_mul(window.stride)?;
@@ -221,7 +222,7 @@ impl Convolve {
         whole.checked_sub(window.padding.checked_mul(2)?).filter(|&size| size > 0)
     }
 
-    /// x with w, as the cross-correlation or its adjoint.
+    /// Computes the cross-correlation of x with w, or its adjoint.
     fn compute(
         &self,
         ctx: &OpContext<'_>,
@@ -272,12 +273,12 @@ impl Op for Convolve {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let to_x = wanted(saved, 0, || {
+        let to_x = if_needed(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
             self.compute(ctx, !self.transposed, grad, weight, &saved.input_shape(0))
         })?;
-        let to_weight = wanted(saved, 1, || {
+        let to_weight = if_needed(saved, 1, || {
             let (x, shape) = (saved.tensor(0)?, saved.input_shape(1));
             let (large, small) = if self.transposed { (grad, x) } else { (x, grad) };
             let (large, small) = (large.contiguous()?, small.contiguous()?);
@@ -304,9 +305,12 @@ impl Op for Convolve {
     }
 }
 
+/// # Convolutions
 impl Tensor {
-    /// The cross-correlation of images `[n, channels, h, w]` with filters `[out channels, channels / groups, kh, kw]`, as
-    /// PyTorch's `conv2d`. Operands of different types are promoted as in [`DType`]'s table, also by the other convolutions.
+    /// 2D convolution (cross-correlation) of images with filters, as PyTorch's `conv2d`.
+    ///
+    /// Shapes: images (`self`) `[n, channels, h, w]`, filters `[out channels, channels / groups, kh, kw]`. Operands of
+    /// different types are promoted (see [`DType`]).
     ///
     /// ```
     /// use highwater::{Conv2dOptions, Device, Tensor};
@@ -319,38 +323,46 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`] unless both have four axes, [`Error::ShapeMismatch`] if channels do not fit,
-    /// [`Error::BadArgument`] for a window that does not fit into the padded image, for strides, dilations or groups of 0, and for
-    /// output padding, [`Error::UnsupportedDType`] unless the type that both are promoted to is a float, [`Error::Allocation`] if there is no memory.
+    /// [`Error::BadRank`] unless both operands have four axes, [`Error::ShapeMismatch`] if the channels differ,
+    /// [`Error::BadArgument`] for a window larger than the padded image, for strides, dilations or groups of 0, and for
+    /// output padding, [`Error::UnsupportedDType`] unless the promoted type is a float, [`Error::Allocation`] if there
+    /// is no memory.
     pub fn conv2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv2d";
-        apply_promoted(Convolve { op, options: options.plain(op)?, transposed: false, rank: 4 }, self, weight)
-    }
-
-    /// The transpose of a convolution (also called deconvolution): images `[n, channels, h, w]` become larger by filters
-    /// `[channels, out channels / groups, kh, kw]`, as PyTorch's `conv_transpose2d`.
-    ///
-    /// # Errors
-    /// As [`Tensor::conv2d`]; [`Error::BadArgument`] also for output padding that is neither below the stride nor below the
-    /// dilation.
-    pub fn conv_transpose2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
-        let op = "conv_transpose2d";
         apply_promoted(
-            Convolve { op, options: options.transposed(op)?, transposed: true, rank: 4 },
+            Convolve { op, options: options.for_conv2d(op)?, transposed: false, rank: 4 },
             self,
             weight,
         )
     }
 
-    /// The cross-correlation of sequences `[n, channels, len]` with filters `[out channels, channels / groups, k]`. Of the
-    /// options, the second of each pair counts; the first is as it is by default, or the same.
+    /// Transposed 2D convolution (deconvolution), as PyTorch's `conv_transpose2d`. The output is larger than the input.
+    ///
+    /// Shapes: images (`self`) `[n, channels, h, w]`, filters `[channels, out channels / groups, kh, kw]`.
     ///
     /// # Errors
-    /// As [`Tensor::conv2d`], for three axes; [`Error::BadArgument`] for options of another axis.
+    /// See [`Tensor::conv2d`]; also [`Error::BadArgument`] for output padding that is neither below the stride nor
+    /// below the dilation.
+    pub fn conv_transpose2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
+        let op = "conv_transpose2d";
+        apply_promoted(
+            Convolve { op, options: options.for_conv_transpose2d(op)?, transposed: true, rank: 4 },
+            self,
+            weight,
+        )
+    }
+
+    /// 1D convolution (cross-correlation) of sequences with filters, as PyTorch's `conv1d`.
+    ///
+    /// Shapes: sequences (`self`) `[n, channels, len]`, filters `[out channels, channels / groups, k]`. The op uses the
+    /// second element of each pair in `options`. The first must be the default or equal.
+    ///
+    /// # Errors
+    /// See [`Tensor::conv2d`], with three axes; also [`Error::BadArgument`] for options of the first axis.
     pub fn conv1d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv1d";
         apply_promoted(
-            Convolve { op, options: options.along_rows(op)?, transposed: false, rank: 3 },
+            Convolve { op, options: options.for_conv1d(op)?, transposed: false, rank: 3 },
             self,
             weight,
         )
@@ -367,10 +379,10 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_layer_keeps_no_activations_and_a_first_one_no_weights() {
+    fn convolutions_save_only_what_gradients_need() {
         let device = cpu();
         let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
-        // What is left of the operands, 4 KiB and 1 KiB, once they are dropped.
+        // The operands' 4 KiB and 1 KiB that remain once they are dropped.
         let kept = |x_needs_grad: bool, weight_needs_grad: bool| {
             let leaf = |x: Tensor, needs_grad: bool| if needs_grad { x.requiring_grad().unwrap() } else { x };
             let x = leaf(Tensor::ones(&device, [1, 16, 8, 8]).unwrap(), x_needs_grad);
@@ -388,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn output_padding_may_reach_the_stride_where_the_dilation_is_larger() {
+    fn output_padding_is_limited_by_stride_or_dilation() {
         let device = cpu();
         // With windows of all and of single channels.
         for (groups, padding) in [(1, 0), (1, 2), (2, 0), (2, 2)] {
@@ -405,7 +417,7 @@ mod tests {
                 };
                 x.conv_transpose2d(&weight, options)
             };
-            // What is more with the padding at the end is what is cut off without it, or 0.
+            // The additional output with padding at the end equals the part that is cut off without it, or 0.
             let (least, most) = (run(0).unwrap(), run(2).unwrap());
             let [.., height, width] = *least.dims() else { panic!("four axes") };
             assert_eq!(most.dims()[2..], [height + 2, width + 2]);

@@ -1,8 +1,8 @@
-//! Tensors out of nothing: constants, values of the host, counting.
+//! Creation of tensors: constants, host values, ranges.
 
 use bfc_core::{AllocationAttributes, Category};
 
-use super::unary::holds;
+use super::unary::exact_scalar;
 use crate::backend::{Kernel, check};
 use crate::device::{Device, DeviceAllocator, Place, PlacementReason};
 use crate::error::{Error, Result};
@@ -12,14 +12,14 @@ use crate::shape::{DType, Element, Scalar, Shape};
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;
 
-/// What a new tensor shall be like, beside its shape.
+/// Options for creating a tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorOptions<'a> {
-    /// The element type; `f32` unless changed.
+    /// The element type; `f32` by default.
     pub dtype: DType,
-    /// How to go about the allocation: whether to wait for memory, and which memory may be used.
+    /// Allocation attributes: whether to wait for memory, and which memory to use.
     pub attributes: AllocationAttributes<'a>,
-    /// What the memory counts as; an op's output unless changed.
+    /// The category of the memory; `Output` by default.
     pub category: Category,
 }
 
@@ -29,7 +29,7 @@ impl Default for TensorOptions<'_> {
     }
 }
 
-/// Runs an op that makes a tensor out of nothing: takes the memory, then lets `fill` write it.
+/// Runs an op that creates a tensor: allocates the memory, then calls `fill` to write it.
 pub(super) fn create(
     op: &'static str,
     place: &impl Place,
@@ -39,7 +39,7 @@ pub(super) fn create(
 ) -> Result<Tensor> {
     let shape = shape.into_shape().map_err(|error| error.in_op(op))?;
     let device = place.device();
-    device.placement().tell(op, device, PlacementReason::Asked);
+    device.placement().notify(op, device, PlacementReason::Requested);
     let ctx =
         OpContext::create(op, device, place.memory()?, options.category).with_attributes(&options.attributes);
     let mut out = ctx.output(&shape, options.dtype)?;
@@ -47,7 +47,7 @@ pub(super) fn create(
     Ok(out.finish())
 }
 
-/// A tensor of one value.
+/// Creates a tensor with one value everywhere.
 fn filled(
     op: &'static str,
     place: &impl Place,
@@ -58,7 +58,7 @@ fn filled(
     create(op, place, shape, options, |ctx, out| ctx.compute(Kernel::Fill { value, out }))
 }
 
-/// A tensor of the host's values, in logical order.
+/// Creates a tensor from host values in row-major order.
 pub(crate) fn uploaded<T: Element>(
     op: &'static str,
     place: &impl Place,
@@ -76,22 +76,25 @@ pub(crate) fn uploaded<T: Element>(
     })
 }
 
-/// A number as a tensor without axes, of another one's type and on its device, for the time of an op.
+/// Creates a scalar tensor with the type and device of `like`, as a temporary of the current op.
 pub(super) fn constant_like(like: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
     Tensor::full_for(like.device(), Shape::SCALAR, value, like.dtype(), Category::Temporary)
 }
 
+/// # Create tensors
+///
+/// Constants, ranges and host values.
 impl Tensor {
-    /// Zeros of type `f32`, in memory of `alloc`.
+    /// Creates a tensor of zeros (`f32`) in memory of `alloc`.
     ///
     /// # Errors
-    /// [`Error::Allocation`] if there is no memory; [`Error::RankTooLarge`] and [`Error::TooManyElements`] for shapes
-    /// that no tensor can have.
+    /// [`Error::Allocation`] if there is no memory; [`Error::RankTooLarge`] and [`Error::TooManyElements`] for
+    /// unsupported shapes.
     pub fn new(alloc: &DeviceAllocator, shape: impl IntoShape) -> Result<Self> {
         Self::new_with(alloc, shape, TensorOptions::default())
     }
 
-    /// Zeros, in memory of `alloc`, as `options` say.
+    /// Creates a tensor of zeros in memory of `alloc`, with `options`.
     ///
     /// ```
     /// use highwater::alloc::{AllocationAttributes, AllocatorAttributes, Category};
@@ -109,7 +112,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// See [`Tensor::new`].
     pub fn new_with(
         alloc: &DeviceAllocator,
         shape: impl IntoShape,
@@ -118,62 +121,62 @@ impl Tensor {
         filled("new", alloc, shape, Scalar::Int(0), options)
     }
 
-    /// Zeros of type `f32`.
+    /// Creates a tensor of zeros (`f32`).
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// See [`Tensor::new`].
     pub fn zeros(place: &impl Place, shape: impl IntoShape) -> Result<Self> {
         Self::zeros_of(place, shape, DType::F32)
     }
 
-    /// Zeros of type `dtype`.
+    /// Creates a tensor of zeros with element type `dtype`.
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// See [`Tensor::new`].
     pub fn zeros_of(place: &impl Place, shape: impl IntoShape, dtype: DType) -> Result<Self> {
         let options = TensorOptions { dtype, ..TensorOptions::default() };
         filled("zeros", place, shape, Scalar::Int(0), options)
     }
 
-    /// Ones of type `f32`.
+    /// Creates a tensor of ones (`f32`).
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// See [`Tensor::new`].
     pub fn ones(place: &impl Place, shape: impl IntoShape) -> Result<Self> {
         Self::ones_of(place, shape, DType::F32)
     }
 
-    /// Ones of type `dtype`.
+    /// Creates a tensor of ones with element type `dtype`.
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// See [`Tensor::new`].
     pub fn ones_of(place: &impl Place, shape: impl IntoShape, dtype: DType) -> Result<Self> {
         let options = TensorOptions { dtype, ..TensorOptions::default() };
         filled("ones", place, shape, Scalar::Int(1), options)
     }
 
-    /// One value everywhere, as `f32`.
+    /// Creates a tensor filled with `value` (`f32`).
     ///
     /// # Errors
-    /// As [`Tensor::new`].
+    /// See [`Tensor::new`].
     pub fn full(place: &impl Place, shape: impl IntoShape, value: impl Into<Scalar>) -> Result<Self> {
         Self::full_of(place, shape, value, DType::F32)
     }
 
-    /// One value everywhere, rounded to what a float has, or one that integers hold.
+    /// Creates a tensor filled with `value`, with element type `dtype`. Floats round the value; integers must represent
+    /// it exactly.
     ///
     /// ```
     /// use highwater::{DType, Device, Tensor};
     /// let device = Device::cpu()?;
     /// assert_eq!(Tensor::full_of(&device, 2, 255, DType::U8)?.to_vec::<u8>()?, [255, 255]);
     /// let error = Tensor::full_of(&device, 2, 300, DType::U8).unwrap_err();
-    /// assert_eq!(error.to_string(), "full: scalar must be a number that the element type holds, got 300 for a tensor of u8");
+    /// assert_eq!(error.to_string(), "full: scalar must be a number that the element type can represent, got 300 for a tensor of u8");
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::new`]; [`Error::BadArgument`] for a fraction, and for a number beyond the type's, where `dtype` is one of
-    /// integers.
+    /// See [`Tensor::new`]; [`Error::BadArgument`] if `dtype` is an integer type that cannot represent the value.
     pub fn full_of(
         place: &impl Place,
         shape: impl IntoShape,
@@ -182,10 +185,10 @@ impl Tensor {
     ) -> Result<Self> {
         const OP: &str = "full";
         let options = TensorOptions { dtype, ..TensorOptions::default() };
-        filled(OP, place, shape, holds(OP, value.into(), dtype)?, options)
+        filled(OP, place, shape, exact_scalar(OP, value.into(), dtype)?, options)
     }
 
-    /// One value everywhere, for a purpose known beforehand.
+    /// Creates a tensor filled with `value`, for a category and op of the caller.
     pub(crate) fn full_for(
         device: &Device,
         shape: Shape,
@@ -197,7 +200,7 @@ impl Tensor {
         filled("full", device, shape, value.into(), options)
     }
 
-    /// Zeros of this tensor's shape, type and device.
+    /// Creates a tensor of zeros with this tensor's shape, type and device.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
@@ -206,7 +209,7 @@ impl Tensor {
         filled("zeros_like", self.device(), self.shape(), Scalar::Int(0), options)
     }
 
-    /// Ones of this tensor's shape, type and device.
+    /// Creates a tensor of ones with this tensor's shape, type and device.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
@@ -215,7 +218,7 @@ impl Tensor {
         filled("ones_like", self.device(), self.shape(), Scalar::Int(1), options)
     }
 
-    /// A single number, as a tensor without axes.
+    /// Creates a scalar: a tensor without axes.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
@@ -223,7 +226,7 @@ impl Tensor {
         uploaded("scalar", place, (), &[value], Category::Output)
     }
 
-    /// The host's values, in row-major order. The memory counts as input.
+    /// Creates a tensor from a slice of host values in row-major order. The memory has the category input.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -233,13 +236,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ElementCount`] if the shape has not as many elements; else as [`Tensor::new`].
+    /// [`Error::ElementCount`] if the shape has another number of elements; otherwise see [`Tensor::new`].
     #[doc(alias("tensor", "array", "from_numpy"))]
     pub fn from_slice<T: Element>(place: &impl Place, values: &[T], shape: impl IntoShape) -> Result<Self> {
         uploaded("from_slice", place, shape, values, Category::Input)
     }
 
-    /// 0, 1, …, n - 1 as `i64`.
+    /// Creates the range 0, 1, …, n - 1 as `i64`.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory; [`Error::TooManyElements`] for counts that cannot be addressed.
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_the_type_does_not_hold_is_refused_as_where_a_mask_says_so() {
+    fn a_fill_value_outside_the_type_is_refused() {
         let device = cpu();
         let mask = Tensor::full_of(&device, 2, true, DType::Bool).unwrap();
         let values = [300.0, -1.0, 1.5, f64::NAN, 2_147_483_648.0, 255.0, 0.0].map(Scalar::Float);
@@ -358,6 +361,9 @@ mod tests {
     #[test]
     fn a_slice_of_another_length_than_the_shape_is_an_error() {
         let error = Tensor::from_slice(&cpu(), &[1.0f32, 2.0], [3]).unwrap_err();
-        assert_eq!(error.to_string(), "from_slice: 2 elements do not make shape [3]");
+        assert_eq!(
+            error.to_string(),
+            "from_slice: shape [3] does not match 2 elements; the sizes must multiply to that number"
+        );
     }
 }

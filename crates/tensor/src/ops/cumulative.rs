@@ -1,8 +1,8 @@
-//! Running sums along an axis.
+//! Cumulative sums along an axis.
 //!
-//! `y[.., i, ..] = Σ x[.., j, ..]` over j ≤ i. ∂L/∂x is the same from the other end: Σ ∂L/∂y over j ≥ i. One output is taken,
-//! in which the sums run; nothing is saved. Element types are those of `sum`. The elements are added one after the other, in
-//! their own type (halves in f32), as NumPy's are: unlike those of `sum`, the last of ten million running sums in f32 has few digits.
+//! `y[.., i, ..] = Σ x[.., j, ..]` over j ≤ i. ∂L/∂x is the reverse cumulative sum of ∂L/∂y. The op allocates one
+//! output and saves nothing. Element types are those of `sum`. It adds the elements one after another in their own
+//! type, as NumPy does; 16-bit floats in f32. Long sums in f32 are therefore less accurate than those of `sum`.
 
 use super::reduce::summed_as;
 use crate::autograd::apply;
@@ -37,8 +37,9 @@ impl Op for Cumsum {
     }
 }
 
+/// # Cumulative sums
 impl Tensor {
-    /// At each place along an axis the sum of the elements up to there. Integers and truth values are summed as i64, which wraps.
+    /// Cumulative sum of the elements along an axis. Integers and booleans are summed as i64, which wraps.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -48,7 +49,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::sum`].
+    /// See [`Tensor::sum`].
     #[doc(alias("cumulative_sum"))]
     pub fn cumsum(&self, axis: isize) -> Result<Self> {
         let axis = self.shape().axis("cumsum", axis)?;

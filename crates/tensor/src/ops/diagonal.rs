@@ -1,7 +1,7 @@
-//! Diagonals: elements whose places along two axes differ by a constant.
+//! Diagonals: elements whose indices along two axes differ by a constant.
 //!
-//! `y[.., i] = x[.., i, .., i + offset, ..]`, or `x[.., i - offset, .., i, ..]` with an offset below 0: a view, nothing is taken or
-//! saved. ∂L/∂x is ∂L/∂y in its place, 0 elsewhere.
+//! `y[.., i] = x[.., i, .., i + offset, ..]`, or `x[.., i - offset, .., i, ..]` for a negative offset. The result is a
+//! view; the op allocates and saves nothing. ∂L/∂x is ∂L/∂y at the diagonal and 0 elsewhere.
 
 use crate::autograd::apply;
 use crate::backend::Kernel;
@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 
 const OP: &str = "diagonal";
 
-/// The axis of the diagonal stands in the place of the first of the two.
+/// The op. The diagonal's axis replaces the first of the two axes.
 #[derive(Debug)]
 struct Diagonal {
     axes: [usize; 2],
@@ -22,7 +22,7 @@ struct Diagonal {
 }
 
 impl Diagonal {
-    /// Where the diagonal of a tensor lies.
+    /// Returns the layout of the diagonal.
     fn place(&self, of: &Layout) -> Result<Layout> {
         let starts = [self.offset.min(0), self.offset.max(0)].map(isize::unsigned_abs);
         let parts = self.axes.into_iter().zip(starts).try_fold(*of, |part, (axis, start)| {
@@ -53,9 +53,12 @@ impl Op for Diagonal {
     }
 }
 
+/// # Diagonals
 impl Tensor {
-    /// The elements that have the same place along two axes, or with an offset those that stand so many places further along
-    /// the second axis (or below 0 along the first): a view, whose last axis they stand along. As NumPy's `diagonal`.
+    /// Returns the diagonal over two axes as a view, as NumPy's `diagonal`. The diagonal is the last axis of the
+    /// result.
+    ///
+    /// A positive `offset` shifts the diagonal along the second axis, a negative one along the first.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -82,7 +85,7 @@ impl Tensor {
         diagonal.permute(&axes)
     }
 
-    /// The same along the first of two axes that this tensor has, without the second one.
+    /// Returns the diagonal in the position of the first axis, without the second axis.
     pub(super) fn diagonal_in_place(&self, offset: isize, axes: [usize; 2]) -> Result<Self> {
         apply(Diagonal { axes, offset }, &[self])
     }

@@ -1,4 +1,4 @@
-//! Dropout (Srivastava et al. 2014), inverted: survivors are scaled, so that evaluation needs no change.
+//! Inverted dropout (Srivastava et al. 2014): surviving elements are scaled, so evaluation needs no change.
 
 use super::random::check;
 use super::supported;
@@ -40,18 +40,20 @@ impl Op for Dropout {
 
 const OP: &str = "dropout";
 
-/// Dropout with a key that was drawn, for a `p` above 0 that was checked.
+/// Applies dropout with a drawn key, for a checked `p` above 0.
 pub(super) fn dropped(x: &Tensor, p: f64, key: RandomKey) -> Result<Tensor> {
     apply(Dropout { p, key }, &[x])
 }
 
+/// # Dropout
 impl Tensor {
-    /// Sets each element to 0 with probability `p` and divides the others by 1 - p, so that the mean stays. With p = 0
-    /// this is the tensor itself, and nothing is drawn.
+    /// Dropout: sets each element to 0 with probability `p` and divides the others by 1 - p, which preserves the mean.
+    ///
+    /// With p = 0 it returns the tensor itself and draws no random values.
     ///
     /// # Errors
     /// [`Error::BadArgument`](crate::Error::BadArgument) unless 0 ≤ p < 1,
-    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) except for floats,
+    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) unless the elements are floats,
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn dropout(&self, p: f64, rng: &Rng) -> Result<Self> {
         check(OP, "p", "at least 0 and below 1", p, |p| (0.0..1.0).contains(&p))?;
@@ -70,7 +72,7 @@ mod tests {
     use crate::error::Error;
 
     #[test]
-    fn survivors_are_scaled_and_the_gradient_passes_through_them_alone() {
+    fn dropout_scales_kept_elements_and_masks_the_gradient() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let x = Tensor::full(&device, [100, 100], 3.0).unwrap().requiring_grad().unwrap();
         let y = x.dropout(0.25, &Rng::new(5)).unwrap();

@@ -1,32 +1,33 @@
-//! Products of tensors, summed over axes that an equation names: `ij,jk->ik` is a matrix product.
+//! Einstein summation: products of tensors, summed over axes. `ij,jk->ik` is a matrix product.
 //!
-//! Operands are multiplied from left to right, two at a time. Letters that are not needed any more are summed over: in one
-//! operand alone by `sum`, in both by a batched matrix product of the two, permuted so that each has the letters of the batch
-//! first, then its own, then those summed over. What is taken and saved, and the gradient, are those of `permute`, `reshape`,
-//! `sum` and `matmul`; only a permuted operand that does not lie as the product reads it is copied.
+//! The op multiplies the operands from left to right, two at a time. It sums over letters that no later operand and not
+//! the result needs: with `sum` for a letter of one operand, with a batched matrix product for a letter of both. For
+//! the product it permutes both operands: batch letters first, then their own letters, then the summed letters. Memory
+//! and gradients are those of `permute`, `reshape`, `sum` and `matmul`. Only an operand that the product cannot read in
+//! its permuted layout is copied.
 //!
-//! A letter twice in one operand is its diagonal, a view. Axes under `...` get labels of their own; an operand that has size 1
-//! there, where another one has more, goes on without that axis, so that nothing is repeated in memory.
+//! A letter twice in one operand selects its diagonal, a view. Axes under `...` get internal labels. If an operand has
+//! size 1 there and another one is larger, the op drops that axis, so nothing is repeated in memory.
 
 mod equation;
 
 use equation::{Equation, Labels};
 
-use super::{is_number, supported};
+use super::{is_numeric, supported};
 use crate::error::{Error, Result};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
 const OP: &str = "einsum";
 
-/// A tensor whose axes have letters.
-struct Labelled {
+/// A tensor with one label per axis.
+struct LabeledTensor {
     tensor: Tensor,
     labels: Labels,
 }
 
-impl Labelled {
-    /// A tensor with an axis for each label; those with the same label become one, their diagonal.
+impl LabeledTensor {
+    /// Labels a tensor. Axes with equal labels become one axis, their diagonal.
     fn new(tensor: &Tensor, mut labels: Labels, equation: &str) -> Result<Self> {
         let (shape, mut tensor) = (tensor.shape(), tensor.unchanged());
         let again = |labels: &Labels| {
@@ -36,7 +37,7 @@ impl Labelled {
         };
         while let Some([first, second]) = again(&labels) {
             if tensor.dims()[first] != tensor.dims()[second] {
-                let (expected, got) = ("of one size for each letter", format!("{shape} for \"{equation}\""));
+                let (expected, got) = ("one size per letter", format!("{shape} for \"{equation}\""));
                 return Err(Error::BadArgument { op: OP, argument: "operands", expected, got });
             }
             tensor = tensor.diagonal_in_place(0, [first, second])?;
@@ -45,9 +46,8 @@ impl Labelled {
         Ok(Self { tensor, labels })
     }
 
-    /// Without the axes of size 1 under `...` along which another operand is larger: what is multiplied with each of its
-    /// elements is the same.
-    fn without_repeated(mut self, larger: impl Fn(u8) -> bool) -> Result<Self> {
+    /// Drops axes of size 1 under `...` along which another operand is larger.
+    fn without_broadcast_axes(mut self, larger: impl Fn(u8) -> bool) -> Result<Self> {
         while let Some(axis) =
             (0..self.labels.len()).find(|&axis| self.tensor.dims()[axis] == 1 && larger(self.labels[axis]))
         {
@@ -57,14 +57,14 @@ impl Labelled {
         Ok(self)
     }
 
-    /// The tensor with axes in the order of `labels`, which are its own.
-    fn in_order(&self, labels: &[u8]) -> Result<Tensor> {
+    /// Returns the tensor with its axes in the order of `labels`.
+    fn permuted_to(&self, labels: &[u8]) -> Result<Tensor> {
         let place = |label| self.labels.iter().position(|own| own == label);
         let axes: Vec<isize> = labels.iter().filter_map(place).map(|axis| axis as isize).collect();
         self.tensor.permute(&axes)
     }
 
-    /// Without the letters that `is_needed` does not hold for: summed over.
+    /// Sums over the labels for which `is_needed` is false.
     fn summed(self, is_needed: impl Fn(u8) -> bool) -> Result<Self> {
         let (kept, gone): (Vec<usize>, Vec<usize>) =
             (0..self.labels.len()).partition(|&axis| is_needed(self.labels[axis]));
@@ -76,23 +76,23 @@ impl Labelled {
         Ok(Self { tensor: self.tensor.sum(&axes[..])?, labels })
     }
 
-    /// The same elements in another type: narrow integers, whose sums are i64, wrap as their products do.
-    fn of_type(self, dtype: DType) -> Result<Self> {
+    /// Converts the elements: narrow integers, which `sum` returns as i64, wrap as their products do.
+    fn converted(self, dtype: DType) -> Result<Self> {
         Ok(Self { tensor: self.tensor.to_dtype(dtype)?, ..self })
     }
 
-    /// The sizes of letters, of which this has all.
+    /// Returns the sizes of labels of this operand.
     fn sizes(&self, labels: &[u8]) -> Vec<usize> {
         let size =
             |label| self.labels.iter().position(|own| own == label).map(|axis| self.tensor.dims()[axis]);
         labels.iter().filter_map(size).collect()
     }
 
-    /// The product with another one, summed over what both have and `is_needed` does not hold for.
-    fn times(self, other: Self, is_needed: impl Fn(u8) -> bool) -> Result<Self> {
+    /// Multiplies two operands and sums over the labels that both have and `is_needed` rejects.
+    fn multiply(self, other: Self, is_needed: impl Fn(u8) -> bool) -> Result<Self> {
         let dtype = self.tensor.dtype();
-        let lhs = self.summed(|label| other.labels.contains(&label) || is_needed(label))?.of_type(dtype)?;
-        let rhs = other.summed(|label| lhs.labels.contains(&label) || is_needed(label))?.of_type(dtype)?;
+        let lhs = self.summed(|label| other.labels.contains(&label) || is_needed(label))?.converted(dtype)?;
+        let rhs = other.summed(|label| lhs.labels.contains(&label) || is_needed(label))?.converted(dtype)?;
         let shared = |label: &u8| lhs.labels.contains(label) && rhs.labels.contains(label);
         let of = |labels: &Labels, wanted: &dyn Fn(&u8) -> bool| -> Labels {
             labels.iter().copied().filter(|label| wanted(label)).collect()
@@ -106,25 +106,30 @@ impl Labelled {
         let [batch_sizes, folded_sizes, row_sizes] = [&batch, &folded, &rows].map(|labels| lhs.sizes(labels));
         let column_sizes = rhs.sizes(&columns);
         let [b, k, m, n] = [&batch_sizes, &folded_sizes, &row_sizes, &column_sizes].map(|sizes| count(sizes));
-        // Without a batch they are two matrices, and no stacks of one.
+        // Without a batch, both operands are plain matrices.
         let sizes = |rows: usize, columns: usize| match &batch[..] {
             [] => vec![rows, columns],
             _ => vec![b, rows, columns],
         };
-        let left = lhs.in_order(&[&batch[..], &rows, &folded].concat())?.reshape(sizes(m, k))?;
-        let right = rhs.in_order(&[&batch[..], &folded, &columns].concat())?.reshape(sizes(k, n))?;
+        let left = lhs.permuted_to(&[&batch[..], &rows, &folded].concat())?.reshape(sizes(m, k))?;
+        let right = rhs.permuted_to(&[&batch[..], &folded, &columns].concat())?.reshape(sizes(k, n))?;
         let product = left.matmul(&right)?.reshape([batch_sizes, row_sizes, column_sizes].concat())?;
         Ok(Self { tensor: product, labels: [batch, rows, columns].concat() })
     }
 }
 
+/// # Einstein summation
 impl Tensor {
-    /// Einstein's summation: each axis of each operand has a letter, and the elements at equal letters are multiplied and summed
-    /// over the letters that the result does not have. A letter twice in one operand takes the diagonal of those axes. `...`
-    /// stands for any number of axes without letters, which are broadcast and which the result has too, unless there are none.
-    /// Without `->` the result has first the axes under `...`, then the letters that stand there once, in alphabetical order.
-    /// All is as in NumPy, but that a letter has one size, also where that is 1. Products of integers wrap in their own type,
-    /// and operands of different types are promoted as in [`DType`](crate::DType)'s table; one operand alone is summed as by [`sum`](Self::sum).
+    /// Einstein summation, as NumPy's `einsum`: multiplies the operands and sums over the letters that the result
+    /// omits.
+    ///
+    /// Each axis of each operand has a letter. A letter twice in one operand takes the diagonal of those axes. `...`
+    /// stands for any number of axes without letters; they are broadcast and kept in the result. Without `->`, the
+    /// result has first the axes under `...`, then the letters that occur once, in alphabetical order.
+    ///
+    /// Unlike in NumPy, a letter has one size, even where that size is 1. Integer products wrap in their own type.
+    /// Operands of different types are promoted (see [`DType`](crate::DType)). A single operand is summed as by
+    /// [`sum`](Self::sum).
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -140,12 +145,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadEquation`], which says where; [`Error::BadArgument`] unless there are as many tensors as the equation has
-    /// operands, and if a letter has two sizes in one of them; [`Error::BadRank`] for one with another number of axes than letters
-    /// (with `...` fewer); [`Error::ShapeMismatch`] if a letter has two sizes, or axes under `...` do not broadcast;
-    /// [`Error::UnsupportedDType`] for several booleans, [`Error::DeviceMismatch`];
-    /// [`Error::RankTooLarge`] if a product on the way has more axes than a tensor can have; [`Error::Allocation`] if there is
-    /// no memory.
+    /// [`Error::BadEquation`] with the position; [`Error::BadArgument`] if the number of operands differs from the
+    /// equation's, or a letter has two sizes in one operand; [`Error::BadRank`] if the number of axes differs from the
+    /// number of letters (with `...`: is less); [`Error::ShapeMismatch`] if a letter has two sizes in two operands, or
+    /// axes under `...` do not broadcast; [`Error::UnsupportedDType`] for several booleans, [`Error::DeviceMismatch`];
+    /// [`Error::RankTooLarge`] if an intermediate product has too many axes; [`Error::Allocation`] if there is no
+    /// memory.
     pub fn einsum(equation: &str, operands: &[&Self]) -> Result<Self> {
         let parsed = Equation::parse(equation)?;
         if parsed.operands.len() != operands.len() {
@@ -153,13 +158,13 @@ impl Tensor {
             return Err(Error::BadArgument {
                 op: OP,
                 argument: "operands",
-                expected: "as many as the equation has",
+                expected: "as many as the equation has operands",
                 got,
             });
         }
         let dtype = operands.iter().fold(operands[0].dtype(), |dtype, tensor| dtype.promote(tensor.dtype()));
-        // One alone is not multiplied, but seen otherwise and summed.
-        supported(OP, dtype, |dtype| is_number(dtype) || operands.len() == 1)?;
+        // A single operand needs no product, only views and sums.
+        supported(OP, dtype, |dtype| is_numeric(dtype) || operands.len() == 1)?;
         for (&tensor, labels) in operands.iter().zip(&parsed.operands) {
             if !Equation::fits(labels, tensor.rank()) {
                 let (expected, shape) = ("an axis for each letter", *tensor.shape());
@@ -172,31 +177,31 @@ impl Tensor {
             return Self::einsum(equation, &promoted.iter().collect::<Vec<_>>());
         }
         let ranks: Vec<usize> = operands.iter().map(|tensor| tensor.rank()).collect();
-        let Equation { operands: labels, output } = parsed.spelled_out(equation, &ranks)?;
+        let Equation { operands: labels, output } = parsed.with_ellipsis_labels(equation, &ranks)?;
         let labelled =
-            operands.iter().zip(labels).map(|(tensor, labels)| Labelled::new(tensor, labels, equation));
+            operands.iter().zip(labels).map(|(tensor, labels)| LabeledTensor::new(tensor, labels, equation));
         let labelled = labelled.collect::<Result<Vec<_>>>()?;
         let mut left = broadcast(labelled)?;
-        one_size_a_label(&left, operands)?;
-        // The parser gives one operand at least.
+        check_label_sizes(&left, operands)?;
+        // The parser returns at least one operand.
         let mut product = left.remove(0);
         let mut rest = left.into_iter();
         while let Some(next) = rest.next() {
             let later = rest.as_slice();
             let is_needed =
                 |label| output.contains(&label) || later.iter().any(|other| other.labels.contains(&label));
-            product = product.times(next, is_needed)?;
+            product = product.multiply(next, is_needed)?;
         }
         let result = product.summed(|label| output.contains(&label))?;
-        // What one operand alone is summed to is as `sum` has it.
-        let result = if operands.len() == 1 { result } else { result.of_type(operands[0].dtype())? };
-        result.in_order(&output)
+        // A single operand is summed with the result type of `sum`.
+        let result = if operands.len() == 1 { result } else { result.converted(operands[0].dtype())? };
+        result.permuted_to(&output)
     }
 }
 
-/// The operands without the axes under `...` that are broadcast.
-fn broadcast(operands: Vec<Labelled>) -> Result<Vec<Labelled>> {
-    let large = |of: &Labelled| {
+/// Drops the broadcast axes under `...` of each operand.
+fn broadcast(operands: Vec<LabeledTensor>) -> Result<Vec<LabeledTensor>> {
+    let large = |of: &LabeledTensor| {
         let axes = of.labels.iter().zip(of.tensor.dims());
         axes.filter(|&(label, &size)| !label.is_ascii_alphabetic() && size != 1)
             .map(|(&label, _)| label)
@@ -204,11 +209,11 @@ fn broadcast(operands: Vec<Labelled>) -> Result<Vec<Labelled>> {
     };
     let large: Vec<Labels> = operands.iter().map(large).collect();
     let is_large = |label| large.iter().any(|of| of.contains(&label));
-    operands.into_iter().map(|operand| operand.without_repeated(is_large)).collect()
+    operands.into_iter().map(|operand| operand.without_broadcast_axes(is_large)).collect()
 }
 
-/// Refuses a label that has two sizes; the error names the shapes as they were `given`.
-fn one_size_a_label(operands: &[Labelled], given: &[&Tensor]) -> Result<()> {
+/// Fails if a label has two sizes; the error names the `given` shapes.
+fn check_label_sizes(operands: &[LabeledTensor], given: &[&Tensor]) -> Result<()> {
     for (index, operand) in operands.iter().enumerate() {
         for (place, other) in operands.iter().enumerate().skip(index + 1) {
             let shared: Labels =

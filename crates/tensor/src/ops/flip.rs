@@ -1,11 +1,11 @@
-//! Elements in another order along an axis.
+//! Reversal and cyclic shifts along axes.
 //!
 //! | op | y | ∂L/∂x |
 //! |---|---|---|
 //! | `flip` | `y[i] = x[n - 1 - i]` | `flip`(∂L/∂y) |
 //! | `roll` | `y[(i + shift) mod n] = x[i]` | ∂L/∂y, rolled back |
 //!
-//! Nothing is saved. One output is taken.
+//! Nothing is saved. The op allocates one output.
 
 use super::axes::{Axes, AxisSet};
 use crate::autograd::apply;
@@ -67,8 +67,9 @@ impl Op for Roll {
     }
 }
 
+/// # Reverse and shift
 impl Tensor {
-    /// The elements in reverse order along axes.
+    /// Reverses the order of the elements along axes, as PyTorch's `flip`.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -79,15 +80,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), [`Error::BadArgument`](crate::Error::BadArgument) for an axis
-    /// named twice, [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), [`Error::BadArgument`](crate::Error::BadArgument) for a
+    /// repeated axis, [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn flip(&self, axes: impl Axes) -> Result<Self> {
         let axes = AxisSet::of("flip", self.shape(), &axes)?;
         if axes.iter().next().is_none() { Ok(self.unchanged()) } else { apply(Flip { axes }, &[self]) }
     }
 
-    /// The elements moved by `shift` places along an axis, towards its end or with a negative shift towards its start; those that
-    /// leave it come in at the other side.
+    /// Shifts the elements cyclically by `shift` positions along an axis, as PyTorch's `roll`.
+    ///
+    /// A positive shift moves them towards the end. Elements that leave one end enter at the other.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -102,7 +104,7 @@ impl Tensor {
     /// no memory.
     pub fn roll(&self, shift: isize, axis: isize) -> Result<Self> {
         let axis = self.shape().axis("roll", axis)?;
-        // No axis is longer than an isize unless the tensor is empty.
+        // Only an axis of an empty tensor can be longer than an isize.
         let shift = isize::try_from(self.dims()[axis]).map_or(0, |size| match size {
             0 => 0,
             size => shift.rem_euclid(size),

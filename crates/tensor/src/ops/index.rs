@@ -1,4 +1,4 @@
-//! Elements picked by indices (i64 tensors).
+//! Selection of elements by indices (i64 tensors).
 //!
 //! | op | y | ∂L/∂x | saved |
 //! |---|---|---|---|
@@ -6,7 +6,7 @@
 //! | `index_select` | `y[.., i, ..] = x[.., indices[i], ..]` | as `gather` | indices |
 //! | `one_hot` | `y[.., c]` = 1 where `x[..]` = c, else 0 | | |
 //!
-//! One output is taken. An index out of range is an error, found before anything is written.
+//! The op allocates one output. It fails on an index out of range before it writes anything.
 
 use super::{expect_dtype, supported};
 use crate::autograd::apply;
@@ -54,7 +54,7 @@ impl Op for Gather {
     }
 }
 
-/// Adds up in `out` the elements of `source` that have the same index along `axis`.
+/// Adds the elements of `source` to those elements of `out` that have their index along `axis`.
 pub(super) fn scatter_add(
     ctx: &OpContext<'_>,
     source: &Tensor,
@@ -86,10 +86,11 @@ impl Op for OneHot {
     }
 }
 
+/// # Index by tensors
 impl Tensor {
-    /// For each element of `indices`, the element of this tensor that has this index along `axis` and else the same
-    /// place. The result has the shape of `indices`, which is nowhere larger than this one but along `axis`. As
-    /// PyTorch's `gather`.
+    /// Selects elements by index along an axis, as PyTorch's `gather`: `y[.., i, ..] = x[.., indices[.., i, ..], ..]`.
+    ///
+    /// The result has the shape of `indices`. Except along `axis`, that shape must not exceed this tensor's.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -101,8 +102,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if `indices` has other axes or is larger,
-    /// [`Error::BadArgument`] unless it is i64, [`Error::IndexOutOfRange`], [`Error::Allocation`] if there is no memory.
+    /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if `indices` has another rank or is larger,
+    /// [`Error::BadArgument`] unless it is i64, [`Error::IndexOutOfRange`], [`Error::Allocation`] if there is no
+    /// memory.
     #[doc(alias("take_along_axis"))]
     pub fn gather(&self, axis: isize, indices: &Self) -> Result<Self> {
         let op = "gather";
@@ -110,19 +112,19 @@ impl Tensor {
         apply(Gather { op, axis }, &[self, indices])
     }
 
-    /// The parts of this tensor that have the given indices (`[n]`) along `axis`, in that order: rows of a table, say.
+    /// Selects slices along `axis` by an index vector (`[n]`), for example rows of a table.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] unless `indices` has one axis; else as [`Tensor::gather`].
+    /// [`Error::ShapeMismatch`] unless `indices` has one axis; otherwise see [`Tensor::gather`].
     #[doc(alias("take"))]
     pub fn index_select(&self, axis: isize, indices: &Self) -> Result<Self> {
         self.select("index_select", axis, indices)
     }
 
-    /// Looks up rows of this table: returns the row of each index, along a new last axis. (PyTorch: `functional.embedding`.)
+    /// Looks up rows of this embedding table, as PyTorch's `functional.embedding`. The rows are a new last axis.
     ///
     /// # Errors
-    /// [`Error::BadRank`] for a table without axes; else as [`Tensor::gather`].
+    /// [`Error::BadRank`] for a table without axes; otherwise see [`Tensor::gather`].
     pub fn embedding(&self, indices: &Self) -> Result<Self> {
         const OP: &str = "embedding";
         let [_, row @ ..] = self.dims() else {
@@ -138,17 +140,17 @@ impl Tensor {
         let [n] = *indices.dims() else {
             return Err(Error::ShapeMismatch { op, lhs: *self.shape(), rhs: *indices.shape() });
         };
-        // The same indices everywhere along the other axes: a view.
+        // Repeats the indices along the other axes, as a view.
         let lone = Shape::new(&vec![1; self.rank()])?.with_dim(axis, n);
         let everywhere = indices.reshape(lone)?.broadcast_to(self.shape().with_dim(axis, n))?;
         apply(Gather { op, axis }, &[self, &everywhere])
     }
 
-    /// For each index a row of `classes` numbers (f32), 1 at the index and 0 elsewhere.
+    /// One-hot encoding: returns a new last axis of `classes` elements (f32), with 1 at the index and 0 elsewhere.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] unless this tensor is i64, [`Error::IndexOutOfRange`] for an index that is no class,
-    /// [`Error::RankTooLarge`], [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless this tensor is i64, [`Error::IndexOutOfRange`] for an index outside of the
+    /// classes, [`Error::RankTooLarge`], [`Error::Allocation`] if there is no memory.
     pub fn one_hot(&self, classes: usize) -> Result<Self> {
         apply(OneHot { classes }, &[self])
     }
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_selected_in_the_order_asked_for_and_their_gradients_add_up() {
+    fn selected_rows_keep_their_order_and_sum_gradients() {
         let device = cpu();
         let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 2]).unwrap();
         let x = x.requiring_grad().unwrap();
@@ -206,9 +208,12 @@ mod tests {
         );
         assert_eq!(
             message(x.index_select(0, &indices(&device, &[0, 2]))),
-            "index_select: index 2 is out of range for 2 entries"
+            "index_select: index 2 is out of range for length 2"
         );
-        assert_eq!(message(two.one_hot(1)), "one_hot: index 1 is out of range for 1 entries");
-        assert_eq!(message(x.one_hot(3)), "one_hot: not defined for f32");
+        assert_eq!(message(two.one_hot(1)), "one_hot: index 1 is out of range for length 1");
+        assert_eq!(
+            message(x.one_hot(3)),
+            "one_hot: does not support element type f32; convert with `to_dtype`"
+        );
     }
 }

@@ -1,12 +1,12 @@
-//! The linear map x·W + b in one op, and y = f(x·W + b) with an activation f.
+//! The linear map x·W + b as one op, optionally with an activation: y = f(x·W + b).
 //!
 //! - Shapes: `[.., k]` · `[k, n]` + `[n]` = `[.., n]`.
-//! - With g = ∂L/∂y, times f' at x·W + b where there is an activation: ∂L/∂x = g·Wᵀ, ∂L/∂W = xᵀ·g, ∂L/∂b = g summed over all rows.
-//! - One output is taken, in which the products are summed and f computed; saves W for the gradient of x, and x for that of W. For f' it
-//!   saves y, or where that does not tell it x·W + b, which is then taken beside y.
+//! - With g = ∂L/∂y, times f' at x·W + b: ∂L/∂x = g·Wᵀ, ∂L/∂W = xᵀ·g, ∂L/∂b = g summed over all rows.
+//! - The op allocates one output, in which it sums the products and computes f. It saves W for the gradient of x, and x
+//!   for the gradient of W. For f' it saves y; if f' needs x·W + b, it allocates and saves that too.
 
 use super::axes::AxisSet;
-use super::{is_number, matmul, promoted, reduce, supported, wanted};
+use super::{if_needed, is_numeric, matmul, promoted, reduce, supported};
 use crate::autograd::apply_builtin;
 use crate::backend::{Activated, Activation, Kernel, Reduce};
 use crate::error::{Error, Result};
@@ -84,8 +84,8 @@ impl BuiltinOp for Linear {
         mut grad: Tensor,
     ) -> Result<Vec<Option<Tensor>>> {
         if let Some(f) = self.activation {
-            // In place, unless somebody else looks into the gradient; in any case it is not needed any more. Halves that have to be
-            // widened go piece by piece only from one buffer to another.
+            // In place, unless another handle shares the gradient. 16-bit floats that need upcasting are processed
+            // piece by piece, which requires two buffers.
             let in_place = !grad.dtype().is_half() || ctx.backend().supports_half();
             match grad.view_mut().filter(|_| in_place) {
                 Some(out) => {
@@ -100,12 +100,12 @@ impl BuiltinOp for Linear {
     }
 }
 
-/// What f' is computed from: it is saved last, behind what the product's gradients read.
+/// Returns the input of f', which is saved last, after the inputs of the product's gradients.
 fn before_activation(saved: &Saved) -> Result<&Tensor> {
     saved.tensor(usize::from(saved.needs_grad(0)) + usize::from(saved.needs_grad(1)))
 }
 
-/// The gradient of the sums, from that of what the activation made of them.
+/// Computes the gradient of the sums from the gradient of the activation's result.
 fn of_sums(ctx: &OpContext<'_>, f: Activation, saved: &Saved, grad: &Tensor) -> Result<Tensor> {
     let mut out = ctx.temp(grad.shape(), grad.dtype())?;
     let (f, saved) = (f.function(), before_activation(saved)?.view());
@@ -114,7 +114,7 @@ fn of_sums(ctx: &OpContext<'_>, f: Activation, saved: &Saved, grad: &Tensor) -> 
 }
 
 impl Linear {
-    /// The gradients of x, W and b from that of the sums.
+    /// Computes the gradients of x, W and b from the gradient of the sums.
     fn gradients(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let product = |lhs: View<'_>, rhs: View<'_>| {
             let shape = Shape::matrix(lhs.layout().shape()[0], rhs.layout().shape()[1]);
@@ -125,16 +125,16 @@ impl Linear {
             ctx.compute(Kernel::MatMul { bias: None, lhs, rhs, activation: None, workspace, out: out_view })?;
             Ok(out.finish())
         };
-        let to_x = wanted(saved, 0, || {
+        let to_x = if_needed(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
             product(grad.view(), weight.view().with_layout(&weight.layout().transposed()))
         })?;
-        let to_weight = wanted(saved, 1, || {
+        let to_weight = if_needed(saved, 1, || {
             let x = saved.tensor(0)?;
             product(x.view().with_layout(&x.layout().transposed()), grad.view())
         })?;
-        let to_bias = wanted(saved, 2, || {
+        let to_bias = if_needed(saved, 2, || {
             let mut rows = AxisSet::none(2);
             rows.insert(0);
             let like = (&saved.input_shape(2), grad.dtype());
@@ -144,10 +144,12 @@ impl Linear {
     }
 }
 
+/// # Linear map
 impl Tensor {
-    /// This tensor's rows, along its last axis, times `weight` of shape `[inputs, outputs]`, plus `bias` of shape
-    /// `[outputs]`: as `matmul` and `add`, without the product in between. Integers wrap. Operands of different types are promoted as
-    /// in [`DType`](crate::DType)'s table.
+    /// Linear map x·W + b over the last axis, in one op without an intermediate product.
+    ///
+    /// Shapes: x (`self`) `[.., inputs]`, `weight` `[inputs, outputs]`, `bias` `[outputs]`. PyTorch's weight is the
+    /// transpose. Integers wrap. Operands of different types are promoted (see [`DType`](crate::DType)).
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -160,15 +162,17 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`] for a scalar, and unless `weight` is a matrix and `bias` a vector; [`Error::ShapeMismatch`] if
-    /// sizes do not fit; [`Error::UnsupportedDType`] for booleans, [`Error::Allocation`] if there is no memory.
+    /// [`Error::BadRank`] for a scalar, and unless `weight` has two axes and `bias` has one; [`Error::ShapeMismatch`]
+    /// if sizes differ; [`Error::UnsupportedDType`] for booleans, [`Error::Allocation`] if there is no memory.
     #[doc(alias("addmm"))]
     pub fn linear(&self, weight: &Self, bias: &Self) -> Result<Self> {
         self.linear_with(weight, bias, None)
     }
 
-    /// The same with an activation, as [`linear`](Self::linear) and that after it give it, in one op: in place where no gradient
-    /// needs the sums, and on a GPU in the pass that adds the bias.
+    /// Linear map followed by an activation, in one op: f(x·W + b). The result equals [`linear`](Self::linear) followed
+    /// by the activation.
+    ///
+    /// The activation runs in place if no gradient needs the sums. On a GPU it runs in the pass that adds the bias.
     ///
     /// ```
     /// use highwater::{Activation, Device, Tensor};
@@ -180,7 +184,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`linear`](Self::linear); [`Error::UnsupportedDType`] except for floats.
+    /// See [`linear`](Self::linear); [`Error::UnsupportedDType`] unless the elements are floats.
     pub fn linear_activation(&self, weight: &Self, bias: &Self, activation: Activation) -> Result<Self> {
         self.linear_with(weight, bias, Some(activation))
     }
@@ -190,11 +194,11 @@ impl Tensor {
             let [x, weight] = promoted(self, weight)?;
             return x.linear_with(&weight, bias, activation);
         }
-        // A narrower bias is converted. A wider one promotes the sum, and not the product.
+        // A narrower bias is converted. A wider bias promotes the sum, but not the product.
         if bias.dtype() != self.dtype() && bias.dtype().promote(self.dtype()) == self.dtype() {
             return self.linear_with(weight, &bias.to_dtype(self.dtype())?, activation);
         }
-        supported(OP, self.dtype(), |dtype| dtype.is_float() || activation.is_none() && is_number(dtype))?;
+        supported(OP, self.dtype(), |dtype| dtype.is_float() || activation.is_none() && is_numeric(dtype))?;
         let of_rank = |tensor: &Self, rank: usize, expected: &'static str| {
             let fits = tensor.rank() == rank;
             if fits { Ok(()) } else { Err(Error::BadRank { op: OP, expected, shape: *tensor.shape() }) }
@@ -213,9 +217,8 @@ impl Tensor {
         if outputs != bias.dims()[0] {
             return Err(mismatch(weight, bias));
         }
-        // Rows of no elements may be more than can be counted. Rows under several axes that do not lie in order are
-        // multiplied as they lie, as a stack of matrices, rather than copied. And a bias of another type makes the sum one
-        // of the type that both promote to.
+        // The number of rows without elements may overflow. Rows over several non-contiguous axes are multiplied as a
+        // stack of matrices, without a copy. A bias of another type promotes the sum.
         let rows = match leading {
             [rows] => Some(*rows),
             _ => Shape::new(leading)?.checked_elements(),
@@ -235,10 +238,10 @@ impl Tensor {
         }
     }
 
-    /// Applies an activation, if there is one.
+    /// Applies an optional activation.
     ///
     /// # Errors
-    /// As the op of the activation.
+    /// See the op of the activation.
     pub fn activated(self, activation: Option<Activation>) -> Result<Self> {
         match activation {
             None => Ok(self),
@@ -278,7 +281,7 @@ mod tests {
             assert_eq!(result.dims(), expected.dims());
             assert_eq!(result.to_vec::<f32>().unwrap(), expected.to_vec::<f32>().unwrap(), "{dims:?}");
         }
-        let turned = counting(&device, &[3, 2, 4]).permute(&[2, 1, 0]).unwrap();
+        let turned = counting(&device, &[3, 2, 4]).permute([2, 1, 0]).unwrap();
         let expected = turned.contiguous().unwrap().linear(&weight, &bias).unwrap().to_vec::<f32>().unwrap();
         assert_eq!(turned.linear(&weight, &bias).unwrap().to_vec::<f32>().unwrap(), expected);
     }
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn with_an_activation_the_sums_take_memory_only_where_a_gradient_reads_them() {
+    fn linear_saves_sums_only_if_a_gradient_reads_them() {
         let device = cpu();
         let (x, weight) = (counting(&device, &[512, 16]), counting(&device, &[16, 32]));
         let bias = counting(&device, &[32]);
@@ -336,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn backward_changes_a_gradient_in_place_only_if_nobody_else_looks_into_it() {
+    fn backward_changes_only_unshared_gradients_in_place() {
         let device = cpu();
         let rng = Rng::new(4);
         let leaf = |dims: &[usize]| {
@@ -363,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn backward_through_an_activation_takes_no_memory_of_the_size_of_the_result() {
+    fn backward_through_an_activation_reuses_the_gradient() {
         let device = cpu();
         let memory = device.default_allocator().unwrap();
         let x = counting(&device, &[512, 4]);

@@ -1,4 +1,4 @@
-//! Logic of truth values: of two tensors, which broadcast as in NumPy, and along axes.
+//! Boolean logic: elementwise with NumPy broadcasting, and reductions along axes.
 //!
 //! | op | y | of nothing |
 //! |---|---|---|
@@ -6,7 +6,8 @@
 //! | `logical_not` | not a | |
 //! | `any`, `all` | whether one holds, whether each does | false, true |
 //!
-//! What is no truth value stands for whether it differs from 0, as in NumPy; that takes a temporary. NaN does. No gradient flows.
+//! Elements of other types count as true if they differ from 0, as in NumPy; NaN counts as true. The conversion needs a
+//! temporary. No gradient flows.
 
 use super::axes::Axes;
 use super::broadcast_pair;
@@ -19,7 +20,7 @@ use crate::op::{Op, OpContext};
 use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 
-/// Of two truth values, which are 0 and 1: the smaller is true where both are, the larger where one is.
+/// Elementwise logic on 0 and 1: the minimum is `and`, the maximum is `or`.
 #[derive(Debug)]
 enum Logic {
     And,
@@ -35,9 +36,9 @@ impl Op for Logic {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        // The shapes are compared before the conversions allocate.
+        // Checks the shapes before the conversions allocate.
         Shape::broadcast(self.name(), inputs[0].shape(), inputs[1].shape())?;
-        let (lhs, rhs) = (truth(inputs[0])?, truth(inputs[1])?);
+        let (lhs, rhs) = (to_bool(inputs[0])?, to_bool(inputs[1])?);
         let f = match self {
             Self::And => Binary::Minimum,
             Self::Or => Binary::Maximum,
@@ -46,10 +47,10 @@ impl Op for Logic {
     }
 }
 
-/// Of many.
+/// Reduction along axes.
 #[derive(Debug)]
 struct Folded {
-    /// Whether each has to hold, and not just one.
+    /// Whether all elements must be true, instead of any.
     all: bool,
     target: Target,
 }
@@ -63,7 +64,7 @@ impl Op for Folded {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let (x, axes) = (truth(inputs[0])?, &self.target.axes);
+        let (x, axes) = (to_bool(inputs[0])?, &self.target.axes);
         let mut out = ctx.output(&axes.folded_shape(x.shape()), DType::Bool)?;
         if x.elements() == 0 {
             ctx.compute(Kernel::Fill { value: Scalar::Int(self.all.into()), out: out.view_mut() })?;
@@ -75,13 +76,14 @@ impl Op for Folded {
     }
 }
 
-/// Whether elements differ from 0.
-fn truth(x: &Tensor) -> Result<Tensor> {
+/// Converts elements to booleans: true where they differ from 0.
+fn to_bool(x: &Tensor) -> Result<Tensor> {
     x.detach().to_dtype(DType::Bool)
 }
 
+/// # Boolean logic
 impl Tensor {
-    /// Where both hold.
+    /// Elementwise logical AND.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -102,23 +104,23 @@ impl Tensor {
         apply(Logic::And, &[self, rhs])
     }
 
-    /// Where one holds, or both do.
+    /// Elementwise logical OR.
     ///
     /// # Errors
-    /// As [`Tensor::logical_and`].
+    /// See [`Tensor::logical_and`].
     pub fn logical_or(&self, rhs: &Self) -> Result<Self> {
         apply(Logic::Or, &[self, rhs])
     }
 
-    /// Where one holds, and not both do.
+    /// Elementwise logical XOR.
     ///
     /// # Errors
-    /// As [`Tensor::logical_and`].
+    /// See [`Tensor::logical_and`].
     pub fn logical_xor(&self, rhs: &Self) -> Result<Self> {
-        truth(self)?.ne(&truth(rhs)?)
+        to_bool(self)?.ne(&to_bool(rhs)?)
     }
 
-    /// Where it does not hold.
+    /// Elementwise logical NOT.
     ///
     /// # Errors
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
@@ -126,35 +128,35 @@ impl Tensor {
         self.detach().eq(&constant_like(self, 0)?)
     }
 
-    /// Whether one holds along axes, which vanish; false of nothing.
+    /// Whether any element is true along axes, which vanish; false for no elements.
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), and [`Error::BadArgument`](crate::Error::BadArgument) for an axis
-    /// named twice; [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+    /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), and [`Error::BadArgument`](crate::Error::BadArgument)
+    /// for a repeated axis; [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn any(&self, axes: impl Axes) -> Result<Self> {
         apply(Folded { all: false, target: self.target(ANY, &axes, false)? }, &[self])
     }
 
-    /// Whether one holds along axes, which stay with size 1.
+    /// Whether any element is true along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::any`].
+    /// See [`Tensor::any`].
     pub fn any_keepdim(&self, axes: impl Axes) -> Result<Self> {
         apply(Folded { all: false, target: self.target(ANY, &axes, true)? }, &[self])
     }
 
-    /// Whether each holds along axes, which vanish; true of nothing.
+    /// Whether all elements are true along axes, which vanish; true for no elements.
     ///
     /// # Errors
-    /// As [`Tensor::any`].
+    /// See [`Tensor::any`].
     pub fn all(&self, axes: impl Axes) -> Result<Self> {
         apply(Folded { all: true, target: self.target(ALL, &axes, false)? }, &[self])
     }
 
-    /// Whether each holds along axes, which stay with size 1.
+    /// Whether all elements are true along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::any`].
+    /// See [`Tensor::any`].
     pub fn all_keepdim(&self, axes: impl Axes) -> Result<Self> {
         apply(Folded { all: true, target: self.target(ALL, &axes, true)? }, &[self])
     }

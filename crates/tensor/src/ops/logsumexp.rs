@@ -1,7 +1,7 @@
 //! The logarithm of a sum of exponentials along axes, which does not overflow.
 //!
-//! y = m + ln Σ eˣ⁻ᵐ with the largest element m, -∞ for no elements. ∂y/∂x = eˣ⁻ʸ. Saves x and y, that of halves in
-//! f32; takes a temporary of the size of x.
+//! y = m + ln Σ eˣ⁻ᵐ with the largest element m; -∞ for no elements. ∂y/∂x = eˣ⁻ʸ. Saves x and y (in f32 for 16-bit
+//! floats), and allocates a temporary of the size of x.
 
 use bfc_core::Category;
 
@@ -32,7 +32,7 @@ impl Op for LogSumExp {
             Tensor::full_for(x.device(), folded, f64::NEG_INFINITY, x.dtype(), Category::Output)?
         } else {
             let largest = x.max_over(self.0.kept())?;
-            // ∞ - ∞ is no number: where the largest is infinite, nothing is subtracted.
+            // ∞ - ∞ is NaN, so nothing is subtracted where the maximum is infinite.
             let infinite = largest.abs()?.eq(&constant_like(x, f64::INFINITY)?)?;
             let largest = infinite.where_(&constant_like(x, 0)?, &largest)?;
             x.sub(&largest)?.exp()?.sum_over(self.0.kept())?.log()?.add(&largest)?
@@ -44,7 +44,7 @@ impl Op for LogSumExp {
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let (x, y) = (&saved.tensor(0)?.upcast()?, saved.tensor(1)?);
-        // Where all are -∞ none has a share.
+        // If all elements are -∞, each gets a gradient of 0.
         let nothing = y.eq(&constant_like(x, f64::NEG_INFINITY)?)?;
         let y = nothing.where_(&constant_like(x, 0)?, y)?;
         let gradient = x.sub(&y)?.exp()?.mul(&self.0.restore(grad)?.upcast()?)?;
@@ -52,8 +52,10 @@ impl Op for LogSumExp {
     }
 }
 
+/// # Log-sum-exp
 impl Tensor {
-    /// ln Σ eˣ along axes, which vanish; -∞ for no elements. Neither overflows nor vanishes where eˣ does.
+    /// Log-sum-exp ln Σ eˣ along axes, which vanish; -∞ for no elements. It does not overflow or underflow where eˣ
+    /// does.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -63,15 +65,15 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// See [`Tensor::mean`].
     pub fn logsumexp(&self, axes: impl Axes) -> Result<Self> {
         apply(LogSumExp(self.target("logsumexp", &axes, false)?), &[self])
     }
 
-    /// As [`Tensor::logsumexp`], but the axes stay with size 1.
+    /// Log-sum-exp along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// See [`Tensor::mean`].
     pub fn logsumexp_keepdim(&self, axes: impl Axes) -> Result<Self> {
         apply(LogSumExp(self.target("logsumexp", &axes, true)?), &[self])
     }

@@ -1,13 +1,14 @@
-//! Losses: how far predictions are from what they should be, as one number.
+//! Loss functions.
 //!
 //! | op | y | ∂L/∂x | saved |
 //! |---|---|---|---|
 //! | `cross_entropy` | `-Σᵢ ln softmax(xᵢ)[tᵢ] / n` | (softmax(x) - one_hot(t)) ∂L/∂y / n | x, t |
 //! | `mse_loss` | (x - t)², folded | 2 (x - t) ∂L/∂y, / elements for the mean | x - t |
 //!
-//! The losses of the rows are temporaries, of halves in f32; so are the differences, which become the gradient where they lie. For no
-//! rows the mean is NaN, as in PyTorch.
-//! `weighted` is cross-entropy with options, `positions` with more axes, `elementwise` the losses of single numbers.
+//! Per-row losses are temporaries, in f32 for 16-bit floats. The differences are temporaries too, and become the
+//! gradient in place. The mean over no rows is NaN, as in PyTorch.
+//! `weighted` has cross-entropy with options, `positions` cross-entropy with more axes, `elementwise` the losses of
+//! single elements.
 
 mod elementwise;
 mod positions;
@@ -21,7 +22,7 @@ use positions::Rows;
 
 use super::axes::AxisSet;
 use super::reduce::share_as;
-use super::{expect_dtype, promoted, same_dtype, supported, wanted};
+use super::{expect_dtype, if_needed, promoted, same_dtype, supported};
 use crate::autograd::{apply, apply_builtin};
 use crate::backend::{Binary, Kernel, Reduce, Unary};
 use crate::error::{Error, Result};
@@ -31,13 +32,13 @@ use crate::shape::{DType, Scalar, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
 
-/// Folds all elements, divided by a number, into the op's output without axes.
+/// Folds all elements, divided by a number, into the op's scalar output.
 fn share_of_all(ctx: &OpContext<'_>, f: (Reduce, f64), input: View<'_>, dtype: DType) -> Result<Tensor> {
     let axes = AxisSet::all(input.layout().shape().rank());
     share_as(ctx, f, input, &axes, (&Shape::SCALAR, dtype))
 }
 
-/// Refuses all but logits `[n, classes]` and targets `[n]` for them.
+/// Checks logits `[n, classes]` and their targets `[n]`.
 fn check_classes(op: &'static str, logits: &Tensor, targets: &Tensor) -> Result<()> {
     supported(op, logits.dtype(), DType::is_float)?;
     expect_dtype(op, "targets", targets, DType::I64, logits)?;
@@ -139,7 +140,7 @@ impl BuiltinOp for MseLoss {
 }
 
 impl MseLoss {
-    /// The gradients, in the buffer of the differences where nobody else looks into it.
+    /// Computes the gradients, in the buffer of the differences if no other handle shares it.
     fn gradients(
         &self,
         ctx: &OpContext<'_>,
@@ -163,7 +164,7 @@ impl MseLoss {
         given_on(saved, slopes)
     }
 
-    /// What a difference is multiplied by.
+    /// Returns the factor for the differences.
     fn slope(&self, saved: &Saved) -> f64 {
         match self.0 {
             Reduction::Mean => 2.0 / saved.input_shape(0).elements() as f64,
@@ -172,16 +173,16 @@ impl MseLoss {
     }
 }
 
-/// The gradients of predictions and targets, of which the first are these.
+/// Returns the gradients of predictions and targets, given those of the predictions.
 fn given_on(saved: &Saved, slopes: Tensor) -> Result<Vec<Option<Tensor>>> {
     let dtype = saved.input_dtype(0);
     let to_x = if slopes.dtype() == dtype { slopes } else { slopes.to_dtype(dtype)? };
-    let to_target = wanted(saved, 1, || to_x.neg())?;
+    let to_target = if_needed(saved, 1, || to_x.neg())?;
     Ok(vec![Some(to_x), to_target])
 }
 
-/// A gradient times a number, in the type that it is computed with: what one element of many gets may be too little for a half until
-/// it is multiplied. In place where nobody else looks into it.
+/// Multiplies a gradient by a number, in the type that ops compute with: the gradient of one element may underflow in
+/// 16 bits before the multiplication. Works in place if no other handle shares the buffer.
 fn scaled(ctx: &OpContext<'_>, mut grad: Tensor, factor: f64) -> Result<Tensor> {
     if let Some(values) = grad.view_mut().filter(|values| !values.dtype().is_half()) {
         ctx.compute(Kernel::Scale { factor, values })?;
@@ -193,13 +194,16 @@ fn scaled(ctx: &OpContext<'_>, mut grad: Tensor, factor: f64) -> Result<Tensor> 
     Ok(scaled.finish())
 }
 
+/// # Loss functions
 impl Tensor {
-    /// The cross-entropy of these logits `[n, classes]` with the target classes `[n]` (i64): the mean over the rows of
-    /// `-ln softmax(row)[target]`. NaN for no rows.
+    /// Cross-entropy loss of logits with class indices: the mean over the rows of `-ln softmax(row)[target]`. NaN for
+    /// no rows.
     ///
-    /// As in PyTorch, logits may also be `[n, classes, d1, ...]` with targets `[n, d1, ...]`, for a class at each place of a
-    /// picture, or `[classes]` with one target. Classes as the last of more axes are not guessed at: reshape to
-    /// `[rows, classes]`, which copies nothing, where a permutation to classes second would.
+    /// Shapes: logits (`self`) `[n, classes]`, targets `[n]` (i64).
+    ///
+    /// As in PyTorch, logits `[n, classes, d1, ...]` with targets `[n, d1, ...]` give one class per position, and
+    /// `[classes]` takes one target. If the classes are the last of more axes, reshape to `[rows, classes]`: this
+    /// copies nothing, while moving the classes to the second axis would.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -212,9 +216,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] unless the shapes are as said; [`Error::UnsupportedDType`] unless the
-    /// logits are floats, [`Error::BadArgument`] unless the targets are i64; [`Error::IndexOutOfRange`] for a target
-    /// that is no class; [`Error::Allocation`] if there is no memory.
+    /// [`Error::ShapeMismatch`] for other shapes; [`Error::UnsupportedDType`] unless the logits are floats,
+    /// [`Error::BadArgument`] unless the targets are i64; [`Error::IndexOutOfRange`] for a target outside of the
+    /// classes; [`Error::Allocation`] if there is no memory.
     #[doc(alias("softmax_cross_entropy"))]
     pub fn cross_entropy(&self, targets: &Self) -> Result<Self> {
         match Rows::of(CrossEntropy.name(), self, targets)? {
@@ -223,7 +227,7 @@ impl Tensor {
         }
     }
 
-    /// The squared differences from `target`, which has the same shape.
+    /// Squared error loss (MSE): the squared differences from `target`, which has the same shape.
     ///
     /// ```
     /// use highwater::{Device, Reduction, Tensor};
@@ -236,8 +240,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for different shapes, [`Error::UnsupportedDType`] unless the type that both are promoted to is a
-    /// float, [`Error::Allocation`] if there is no memory.
+    /// [`Error::ShapeMismatch`] for different shapes, [`Error::UnsupportedDType`] unless the promoted type is a float,
+    /// [`Error::Allocation`] if there is no memory.
     pub fn mse_loss(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         if self.dtype() != target.dtype() {
             let [x, target] = promoted(self, target)?;
@@ -257,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn cross_entropy_is_the_mean_of_what_log_softmax_says_of_the_targets() {
+    fn cross_entropy_is_the_mean_negative_log_softmax() {
         let device = cpu();
         let logits = Tensor::normal(&device, [5, 3], 0.0, 2.0, &crate::Rng::new(2)).unwrap();
         let targets = Tensor::from_slice(&device, &[2i64, 0, 1, 1, 2], 5).unwrap();
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_that_begins_at_squared_differences_gives_what_one_through_them_gives_to_the_bit() {
+    fn the_fused_mse_backward_equals_the_composed_one() {
         let device = cpu();
         let rng = crate::Rng::new(5);
         for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
@@ -324,11 +328,11 @@ mod tests {
         );
         assert_eq!(
             message(Tensor::from_slice(&device, &[0i64, 3], 2)),
-            "cross_entropy: index 3 is out of range for 3 entries"
+            "cross_entropy: index 3 is out of range for length 3"
         );
         assert_eq!(
             message(Tensor::from_slice(&device, &[-1i64, 0], 2)),
-            "cross_entropy: index -1 is out of range for 3 entries"
+            "cross_entropy: index -1 is out of range for length 3"
         );
         assert_eq!(
             logits.mse_loss(&Tensor::zeros(&device, 3).unwrap(), Reduction::Mean).unwrap_err().to_string(),

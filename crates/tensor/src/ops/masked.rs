@@ -1,10 +1,11 @@
-//! One value wherever a mask says so.
+//! Replacement of elements by one value under a mask.
 //!
-//! y = mask ? value : x. ∂L/∂x is ∂L/∂y where the mask does not hold, else 0. One output is taken; saves the mask.
+//! y = mask ? value : x. ∂L/∂x is ∂L/∂y where the mask is false, else 0. The op allocates one output and saves the
+//! mask.
 
 use super::create::constant_like;
 use super::expect_dtype;
-use super::unary::holds;
+use super::unary::exact_scalar;
 use crate::autograd::apply;
 use crate::error::{Error, Result};
 use crate::op::Saved;
@@ -26,7 +27,7 @@ impl Op for MaskedFill {
         if Shape::broadcast(op, x.shape(), mask.shape())? != *x.shape() {
             return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *mask.shape() });
         }
-        let value = holds(op, self.0, x.dtype())?;
+        let value = exact_scalar(op, self.0, x.dtype())?;
         let filled = mask.where_(&constant_like(x, value)?, x)?;
         ctx.save(mask);
         Ok(filled)
@@ -38,8 +39,9 @@ impl Op for MaskedFill {
     }
 }
 
+/// # Masked replacement
 impl Tensor {
-    /// `value` where the mask (truth values, which broadcast to this tensor's shape) holds, else this tensor's element.
+    /// Replaces elements by `value` where the boolean mask is true. The mask broadcasts to this tensor's shape.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -52,9 +54,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless the mask's elements are truth values and `value` is one of this tensor's type;
-    /// [`Error::ShapeMismatch`] if the mask does not broadcast to this tensor's shape; [`Error::Allocation`] if there is no
-    /// memory.
+    /// [`Error::BadArgument`] unless the mask is boolean and this tensor's type can represent `value`;
+    /// [`Error::ShapeMismatch`] if the mask does not broadcast to this tensor's shape; [`Error::Allocation`] if there
+    /// is no memory.
     pub fn masked_fill(&self, mask: &Self, value: impl Into<Scalar>) -> Result<Self> {
         apply(MaskedFill(value.into()), &[self, mask])
     }

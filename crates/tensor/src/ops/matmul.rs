@@ -1,14 +1,14 @@
 //! The matrix product.
 //!
-//! - Shapes: `[.., m, k]` · `[.., k, n]` = `[.., m, n]`; leading axes broadcast as in NumPy. A vector on the left is a row, on
-//!   the right a column, and that axis is not in the result.
-//! - Y = A·B, ∂L/∂A = ∂L/∂Y·Bᵀ, ∂L/∂B = Aᵀ·∂L/∂Y, summed over leading axes that were broadcast. Transposed operands are
-//!   views: nothing is copied.
+//! - Shapes: `[.., m, k]` · `[.., k, n]` = `[.., m, n]`; leading axes broadcast as in NumPy. A vector is a row on the
+//!   left and a column on the right; the result omits its extra axis.
+//! - Y = A·B, ∂L/∂A = ∂L/∂Y·Bᵀ, ∂L/∂B = Aᵀ·∂L/∂Y, summed over broadcast leading axes. Transposed operands are views and
+//!   are not copied.
 //! - Operands of different element types are promoted to one ([`DType::promote`](crate::DType::promote)).
-//! - Integers are multiplied and summed in their own type, and wrap, as in NumPy and PyTorch; they have no gradient.
-//! - One output is taken. Saves A for the gradient of B, and B for that of A.
+//! - Integers are multiplied and summed in their own type and wrap, as in NumPy and PyTorch. They have no gradient.
+//! - The op allocates one output. It saves A for the gradient of B, and B for the gradient of A.
 
-use super::{is_number, promoted, same_dtype, supported, wanted};
+use super::{if_needed, is_numeric, promoted, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result};
@@ -24,7 +24,7 @@ const OP: &str = "matmul";
 #[derive(Debug)]
 struct MatMul;
 
-/// The memory that the kernel of a product needs besides its output, if any.
+/// Allocates the workspace of a product's kernel, if it needs one.
 pub(super) fn workspace(ctx: &OpContext<'_>, lhs: View<'_>, rhs: View<'_>) -> Result<Option<Buffer>> {
     ctx.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype() })
 }
@@ -68,16 +68,16 @@ impl Op for MatMul {
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let [lhs_shape, rhs_shape] = [saved.input_shape(0), saved.input_shape(1)];
         let (lhs_is_row, rhs_is_column) = (lhs_shape.rank() == 1, rhs_shape.rank() == 1);
-        // Vectors take part as the rows and columns that they stand for.
+        // Vectors become rows and columns.
         let row = |x: &Tensor| if lhs_is_row { x.unsqueeze(-2) } else { Ok(x.clone()) };
         let column = |x: &Tensor| if rhs_is_column { x.unsqueeze(-1) } else { Ok(x.clone()) };
         let grad = row(&column(grad)?)?;
-        let to_lhs = wanted(saved, 0, || {
+        let to_lhs = if_needed(saved, 0, || {
             let lhs_was_saved = saved.needs_grad(1);
             let rhs = column(saved.tensor(usize::from(lhs_was_saved))?)?;
             grad.matmul(&rhs.t()?)?.sum_to(lhs_shape)
         })?;
-        let to_rhs = wanted(saved, 1, || {
+        let to_rhs = if_needed(saved, 1, || {
             let product = row(saved.tensor(0)?)?.t()?.matmul(&grad)?;
             let product = if rhs_is_column { product.squeeze(-1)? } else { product };
             product.sum_to(rhs_shape)
@@ -86,7 +86,7 @@ impl Op for MatMul {
     }
 }
 
-/// How two tensors are multiplied: both as stacks of matrices.
+/// A product of two tensors as stacks of matrices.
 struct Plan {
     lhs: Layout,
     rhs: Layout,
@@ -101,10 +101,10 @@ struct Plan {
 
 impl Plan {
     /// # Errors
-    /// For types and shapes that cannot be multiplied.
+    /// For unsupported types, and for shapes that do not match.
     fn new(lhs: &Tensor, rhs: &Tensor) -> Result<Self> {
         same_dtype(OP, lhs, rhs)?;
-        supported(OP, lhs.dtype(), is_number)?;
+        supported(OP, lhs.dtype(), is_numeric)?;
         for operand in [lhs, rhs] {
             if operand.rank() == 0 {
                 let expected = "operands with at least one axis";
@@ -128,9 +128,9 @@ impl Plan {
         Ok(Self { lhs, rhs, leading, m, k, n, lhs_is_row, rhs_is_column })
     }
 
-    /// The leading axes with a matrix below.
+    /// Returns the shape of a stack: the leading axes, then those of a matrix.
     fn stack(&self, matrix: [usize; 2]) -> Result<Shape> {
-        // There is room: the leading axes are those of operands, whose last two are not among them.
+        // The rank is at most MAX_RANK: the leading axes come from operands that have two more axes.
         let (mut dims, rank) = ([0; MAX_RANK], self.leading.rank());
         dims[..rank].copy_from_slice(self.leading.dims());
         dims[rank..rank + 2].copy_from_slice(&matrix);
@@ -141,7 +141,7 @@ impl Plan {
         self.stack([self.m, self.n])
     }
 
-    /// The result's layout without the axes that only stood for vectors.
+    /// Returns the result's layout without the axes that vectors were given.
     fn without_vector_axes(&self, mut layout: Layout) -> Layout {
         if self.rhs_is_column {
             layout = layout.without_axis(layout.shape().rank() - 1);
@@ -153,10 +153,13 @@ impl Plan {
     }
 }
 
+/// # Matrix products
 impl Tensor {
-    /// The matrix product, of stacks of matrices along broadcast leading axes; vectors are rows on the left and columns
-    /// on the right. Integers stay what they are, and wrap. Operands of different types are promoted as in [`DType`](crate::DType)'s
-    /// table.
+    /// Matrix product, as NumPy's `matmul`.
+    ///
+    /// Shapes: `[.., m, k]` times `[.., k, n]` gives `[.., m, n]`; leading axes broadcast. Vectors are rows on the left
+    /// and columns on the right. Integers wrap in their own type. Operands of different types are promoted (see
+    /// [`DType`](crate::DType)).
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -177,15 +180,15 @@ impl Tensor {
             let [lhs, rhs] = promoted(self, rhs)?;
             return lhs.matmul(&rhs);
         }
-        // A stack of matrices by one matrix is one product with more rows. So the backward is one product too, where
-        // it would else sum a stack of them.
+        // A stack of matrices times one matrix is a single product with more rows. Its backward is then a single
+        // product too, instead of a sum over a stack.
         if self.rank() > 2
             && rhs.rank() == 2
             && self.layout().is_contiguous()
             && self.device() == rhs.device()
         {
             let plan = Plan::new(self, rhs)?;
-            // Rows of no elements may be more than can be counted.
+            // The number of rows without elements may overflow.
             if let Some(rows) = plan.leading.checked_elements().and_then(|count| count.checked_mul(plan.m)) {
                 let product = self.reshape([rows, plan.k])?.matmul(rhs)?;
                 return product.reshape(plan.product_shape()?);

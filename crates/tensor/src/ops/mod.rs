@@ -1,53 +1,65 @@
-//! The ops, one family a file: the public method, the shape rule, the allocation, the forward call, the backward, and
-//! the tests side by side.
+//! The ops, one family per file: public methods, shape rules, allocation, forward, backward and tests.
 //!
-//! Every op takes its memory first (outputs, temporaries, workspaces) and computes then; it saves only what its
-//! backward reads. Ops that are called inside another op's forward or backward are a part of it in the accounts. Ops
-//! that only look at a buffer differently share it.
+//! Every op first allocates its memory (outputs, temporaries, workspaces), then computes. It saves only the tensors
+//! that its backward reads. An op that runs inside another op's forward or backward counts as part of the outer op. Ops
+//! that only change the layout share the buffer.
 
-mod attention;
-mod axes;
+// In the order of the sections on the documentation page of `Tensor`.
+
+// Creation and conversion
+mod cast;
+pub(crate) mod create;
+mod random;
+mod transfer;
+
+// Elements
 mod binary;
 mod broadcast;
-mod cast;
-mod categorical;
 mod compare;
-mod concat;
-mod conv;
-pub(crate) mod create;
-mod cumulative;
-mod diagonal;
-mod dropout;
-mod einsum;
-mod flip;
-mod index;
-mod linear;
 mod logic;
-mod logsumexp;
-mod loss;
 mod masked;
-mod matmul;
-mod norm;
 mod operators;
-mod pad;
-mod part;
-mod pool;
-mod product;
-mod random;
-mod reduce;
-mod repeat;
-mod scatter;
-mod self_attention;
-mod shape;
-mod slice;
-mod softmax;
-mod sort;
-mod split;
-mod transfer;
-mod triangle;
 mod unary;
+
+// Reductions
+mod axes;
+mod cumulative;
+mod logsumexp;
+mod product;
+mod reduce;
 mod variance;
 mod vector_norm;
+
+// Shape and indexing
+mod categorical;
+mod concat;
+mod diagonal;
+mod flip;
+mod index;
+mod pad;
+mod part;
+mod repeat;
+mod scatter;
+mod shape;
+mod slice;
+mod sort;
+mod split;
+mod triangle;
+
+// Products
+mod einsum;
+mod linear;
+mod matmul;
+
+// Neural networks
+mod attention;
+mod conv;
+mod dropout;
+mod loss;
+mod norm;
+mod pool;
+mod self_attention;
+mod softmax;
 
 pub use attention::AttentionOptions;
 pub use axes::Axes;
@@ -69,7 +81,7 @@ use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
-/// Refuses two operands of different element types.
+/// Fails with [`Error::DTypeMismatch`] if two operands have different element types.
 fn same_dtype(op: &'static str, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
     if lhs.dtype() == rhs.dtype() {
         return Ok(());
@@ -83,7 +95,7 @@ fn same_dtype(op: &'static str, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
     })
 }
 
-/// Runs an op on two tensors of one element type, to which both are [promoted](DType::promote).
+/// Applies an op to two tensors, [promoted](DType::promote) to one element type.
 fn apply_promoted(op: impl Op, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
     if lhs.dtype() == rhs.dtype() {
         return apply(op, &[lhs, rhs]);
@@ -92,14 +104,14 @@ fn apply_promoted(op: impl Op, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
     apply(op, &[&lhs, &rhs])
 }
 
-/// Two tensors as the type that both are [promoted](DType::promote) to. Gradients return in each tensor's own type.
+/// [Promotes](DType::promote) two tensors to one element type. Gradients return in each tensor's own type.
 #[cold]
 fn promoted(lhs: &Tensor, rhs: &Tensor) -> Result<[Tensor; 2]> {
     let dtype = lhs.dtype().promote(rhs.dtype());
     Ok([lhs.to_dtype(dtype)?, rhs.to_dtype(dtype)?])
 }
 
-/// Runs an elementwise kernel on two tensors that are broadcast to one shape. The result has the given element type.
+/// Runs an elementwise kernel on two broadcast tensors. The result has the given element type.
 fn broadcast_pair(
     ctx: &OpContext<'_>,
     [lhs, rhs]: [&Tensor; 2],
@@ -114,17 +126,17 @@ fn broadcast_pair(
     Ok(out.finish())
 }
 
-/// Refuses element types that `takes` does not hold for.
+/// Fails unless `takes` accepts the element type.
 fn supported(op: &'static str, dtype: DType, takes: impl FnOnce(DType) -> bool) -> Result<()> {
     if takes(dtype) { Ok(()) } else { Err(Error::UnsupportedDType { op, dtype }) }
 }
 
-/// Whether elements can be computed with: all but truth values.
-const fn is_number(dtype: DType) -> bool {
+/// Whether an element type supports arithmetic: all types except booleans.
+const fn is_numeric(dtype: DType) -> bool {
     !matches!(dtype, DType::Bool)
 }
 
-/// Refuses a tensor of indices (or of truth values) that has another element type.
+/// Fails unless a tensor of indices or a mask has the expected element type.
 fn expect_dtype(
     op: &'static str,
     argument: &'static str,
@@ -144,10 +156,11 @@ fn expect_dtype(
     Err(Error::BadArgument { op, argument, expected, got })
 }
 
-/// What ops along one axis make of options for two: the second, beside one for rows that is `neutral` there, or the same.
+/// Converts options of two axes to those of one: the second element of each pair. The first must be `neutral` or equal
+/// to the second.
 ///
 /// # Errors
-/// [`Error::BadArgument`] for another first one, which would be lost.
+/// [`Error::BadArgument`] for another first element, which the op would ignore.
 fn along_rows(
     op: &'static str,
     argument: &'static str,
@@ -157,12 +170,16 @@ fn along_rows(
     if pair[0] == neutral || pair[0] == pair[1] {
         return Ok([neutral, pair[1]]);
     }
-    let expected = "along the last axis alone, in the second place";
+    let expected = "equal in both elements, or the default in the first";
     Err(Error::BadArgument { op, argument, expected, got: format!("{pair:?}") })
 }
 
-/// The gradient of the `index`-th input, computed only if somebody asks for it.
+/// Computes the gradient of the `index`-th input only if it is required.
 #[inline]
-fn wanted(saved: &Saved, index: usize, gradient: impl FnOnce() -> Result<Tensor>) -> Result<Option<Tensor>> {
+fn if_needed(
+    saved: &Saved,
+    index: usize,
+    gradient: impl FnOnce() -> Result<Tensor>,
+) -> Result<Option<Tensor>> {
     if saved.needs_grad(index) { gradient().map(Some) } else { Ok(None) }
 }

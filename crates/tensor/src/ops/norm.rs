@@ -1,17 +1,17 @@
-//! Normalisation: rows brought to one scale.
+//! Normalization: layer norm, RMS norm and group norm.
 //!
 //! | op | y | parameters |
 //! |---|---|---|
 //! | `layer_norm` | (x - μ) / √(σ² + ε) · w + b over the last axis | w, b of its size, or neither |
 //! | `rms_norm` | x / √(mean(x²) + ε) · w over the last axis | w of its size, or none |
-//! | `group_norm` | as `layer_norm` over the channels of a group and all that follows | w, b of the size of axis 1 |
+//! | `group_norm` | as `layer_norm`, over the channels of a group and all further axes | w, b of the size of axis 1 |
 //!
 //! With x̂ = (x - μ) / √(σ² + ε) and h = w ∂L/∂y: ∂L/∂x = (h - mean(h) - x̂ mean(h x̂)) / √(σ² + ε), where `rms_norm` has no
 //! mean(h); ∂L/∂w = Σ x̂ ∂L/∂y, ∂L/∂b = Σ ∂L/∂y. (Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019; Wu and He 2018.)
 //!
-//! Saves x and two numbers for each row, which for halves are f32. The gradients of w and b are made in one pass.
+//! Saves x and two values per row, in f32 for 16-bit floats. One pass computes the gradients of w and b.
 
-use super::{same_dtype, supported, wanted};
+use super::{if_needed, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Kernel, Normalized, Workspace};
 use crate::error::{Error, Result};
@@ -22,16 +22,16 @@ use crate::shape::{DType, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
 
-/// What is normalised together.
+/// The elements that are normalized together.
 #[derive(Clone, Copy, Debug)]
 enum Row {
     /// The last axis.
     LastAxis,
-    /// The last two of the axes batch, group, channel of the group, place.
+    /// The last two of the axes batch, group, channel within the group, position.
     Group,
 }
 
-/// After x come the parameters that there are.
+/// The op. After x its inputs are the optional parameters.
 #[derive(Debug)]
 struct LayerNorm {
     op: &'static str,
@@ -41,7 +41,7 @@ struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// How many elements a row has, and the shape of each parameter.
+    /// Returns the length of a row, and the shape of each parameter.
     fn of_rows(&self, x: &Tensor) -> Result<(usize, Shape)> {
         match (self.row, x.dims()) {
             (Row::LastAxis, &[.., width]) => Ok((width, Shape::new(&[width])?)),
@@ -52,7 +52,7 @@ impl LayerNorm {
         }
     }
 
-    /// How elements are counted for the parameters' gradients: rows, parameters and places of one parameter.
+    /// Returns the counts for the parameters' gradients: rows, parameters, and positions per parameter.
     fn sizes(&self, x: &Tensor, parameters: usize) -> [usize; 3] {
         let places = match (self.row, x.dims()) {
             (Row::Group, &[.., places]) => places,
@@ -62,7 +62,7 @@ impl LayerNorm {
         [x.elements().checked_div(of_row).unwrap_or(0), parameters, places]
     }
 
-    /// Σ x̂ ∂L/∂y and Σ ∂L/∂y over the rows, this where there is a bias that wants it.
+    /// Returns Σ x̂ ∂L/∂y and Σ ∂L/∂y over the rows; the latter only if a bias requires it.
     fn sums(
         &self,
         ctx: &OpContext<'_>,
@@ -88,13 +88,13 @@ impl LayerNorm {
         Ok((finish(weight)?, bias.map(finish).transpose()?))
     }
 
-    /// A parameter, repeated for every row of `x`.
+    /// Returns the layout that repeats a parameter for every row of `x`.
     fn spread(&self, parameter: Option<&Tensor>, x: &Tensor) -> Result<Option<Layout>> {
         parameter.map(|parameter| parameter.layout().broadcast_to(self.op, x.shape())).transpose()
     }
 }
 
-/// A parameter through such a layout.
+/// Returns a view of a parameter with this layout.
 fn seen<'a>(parameter: Option<&'a Tensor>, layout: Option<&'a Layout>) -> Option<View<'a>> {
     Some(parameter?.view().with_layout(layout?))
 }
@@ -145,7 +145,7 @@ impl Op for LayerNorm {
             weight: seen(weight, spread.as_ref()),
             statistics: statistics.view(),
         };
-        let mut gradients = vec![wanted(saved, 0, || {
+        let mut gradients = vec![if_needed(saved, 0, || {
             let mut out = ctx.output(x.shape(), x.dtype())?;
             ctx.compute(Kernel::LayerNormGrad { of, grad: grad.view(), out: out.view_mut() })?;
             Ok(out.finish())
@@ -154,7 +154,7 @@ impl Op for LayerNorm {
             let (weight, bias) = self.sums(ctx, (of, x, grad), saved)?;
             [Some(weight), bias]
         } else if saved.inputs() > 2 {
-            [None, wanted(saved, 2, || grad.sum_to(saved.input_shape(2)))?]
+            [None, if_needed(saved, 2, || grad.sum_to(saved.input_shape(2)))?]
         } else {
             [None, None]
         };
@@ -163,7 +163,7 @@ impl Op for LayerNorm {
     }
 }
 
-/// Checks that channels can be cut into so many groups of as many each.
+/// Checks that the groups divide the channels evenly.
 fn check_groups(op: &'static str, groups: usize, channels: usize) -> Result<()> {
     if groups > 0 && channels.is_multiple_of(groups) {
         return Ok(());
@@ -172,9 +172,11 @@ fn check_groups(op: &'static str, groups: usize, channels: usize) -> Result<()> 
     Err(Error::BadArgument { op, argument, expected, got: format!("{groups} for {channels} channels") })
 }
 
+/// # Normalization
 impl Tensor {
-    /// Rows of mean 0 and variance 1 along the last axis, then scaled and shifted: (x - μ) / √(σ² + `epsilon`) · w + b, where
-    /// `affine` is w and b, of the size of that axis each.
+    /// Layer normalization over the last axis: (x - μ) / √(σ² + `epsilon`) · w + b.
+    ///
+    /// `affine` holds w and b, each of the size of the last axis.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -186,7 +188,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadRank`] for a scalar, [`Error::ShapeMismatch`] for parameters of another size,
-    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no
+    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] unless the elements are floats, [`Error::Allocation`] if there is no
     /// memory.
     #[doc(alias("layernorm"))]
     pub fn layer_norm(&self, affine: Option<(&Self, &Self)>, epsilon: f64) -> Result<Self> {
@@ -197,10 +199,10 @@ impl Tensor {
         }
     }
 
-    /// Rows of mean square 1 along the last axis, then scaled: x / √(mean(x²) + `epsilon`) · w.
+    /// RMS normalization over the last axis: x / √(mean(x²) + `epsilon`) · w. `weight` has the size of that axis.
     ///
     /// # Errors
-    /// As [`Tensor::layer_norm`].
+    /// See [`Tensor::layer_norm`].
     #[doc(alias("rmsnorm"))]
     pub fn rms_norm(&self, weight: Option<&Self>, epsilon: f64) -> Result<Self> {
         let op = LayerNorm { op: "rms_norm", row: Row::LastAxis, centered: false, epsilon };
@@ -210,8 +212,10 @@ impl Tensor {
         }
     }
 
-    /// For x of shape `[n, channels, ..]`: the channels of each group, with all that follows, brought to mean 0 and variance
-    /// 1, then each channel scaled and shifted by its element of w and b (`[channels]`).
+    /// Group normalization of x `[n, channels, ..]`: (x - μ) / √(σ² + `epsilon`) · w + b, with μ and σ² over the
+    /// channels of a group and all further axes.
+    ///
+    /// `affine` holds w and b, each of shape `[channels]`.
     ///
     /// # Errors
     /// [`Error::BadRank`] below two axes, [`Error::BadArgument`] unless the groups divide the channels; else as
@@ -226,7 +230,7 @@ impl Tensor {
         let of_group = channels / groups;
         let x = self.reshape([n, groups, of_group, places])?;
         let norm = LayerNorm { op, row: Row::Group, centered: true, epsilon };
-        // One number a channel.
+        // Each channel has one element of w and b.
         let spread = |part: &Self| {
             if part.dims() == [channels] {
                 part.reshape([groups, of_group, 1])

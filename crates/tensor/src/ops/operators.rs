@@ -1,20 +1,21 @@
-//! The operators of the language: `&a + &b`, `a * 2.0`, `1.0 - &a`, `-&a`, each giving a [`Result`].
+//! Operators: `&a + &b`, `a * 2.0`, `1.0 - &a`, `-&a`. Each returns a [`Result`].
 //!
-//! `a + &b` gives `a` away, so its buffer becomes the result's if nobody else looks into it and backward does not read it. So
-//! does `&a + b` with `b`'s, and `&a * b`, where the order makes no difference; and a large `a` of which `a * 2.0` or `-a` is taken.
+//! `a + &b` moves `a`: the result reuses its buffer if no other handle shares it and backward does not read it. `&a +
+//! b` and `&a * b` can reuse the buffer of `b`, because they commute. `a * 2.0` and `-a` reuse the buffer of a large
+//! `a`.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use bfc_core::Category;
 
 use super::binary::{replacing, replacing_either};
-use super::unary::{self, fits, holds, negated};
+use super::unary::{self, arithmetic_scalar, exact_scalar, negated};
 use crate::backend::{Binary, Unary};
 use crate::error::Result;
 use crate::shape::{Scalar, Shape};
 use crate::tensor::Tensor;
 
-/// A number as a tensor that computes with `like`.
+/// Converts a number to a tensor with the device and type of `like`.
 fn constant(value: Scalar, like: &Tensor) -> Result<Tensor> {
     Tensor::full_for(like.device(), Shape::SCALAR, value, like.dtype(), Category::Temporary)
 }
@@ -72,10 +73,16 @@ macro_rules! binary_operator {
     };
 }
 
-binary_operator!(Add, add, add_scalar, |scalar, _| Unary::AddScalar(scalar), fits);
-binary_operator!(Sub, sub, sub_scalar, |scalar, dtype| Unary::AddScalar(negated(scalar, dtype)), fits);
-binary_operator!(Mul, mul, mul_scalar, |scalar, _| Unary::MulScalar(scalar), fits);
-binary_operator!(Div, div, div_scalar, |scalar, _| Unary::DivScalar(scalar), holds);
+binary_operator!(Add, add, add_scalar, |scalar, _| Unary::AddScalar(scalar), arithmetic_scalar);
+binary_operator!(
+    Sub,
+    sub,
+    sub_scalar,
+    |scalar, dtype| Unary::AddScalar(negated(scalar, dtype)),
+    arithmetic_scalar
+);
+binary_operator!(Mul, mul, mul_scalar, |scalar, _| Unary::MulScalar(scalar), arithmetic_scalar);
+binary_operator!(Div, div, div_scalar, |scalar, _| Unary::DivScalar(scalar), exact_scalar);
 
 impl Neg for &Tensor {
     type Output = Result<Tensor>;
@@ -172,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_operand_lends_its_buffer_where_the_order_makes_no_difference() {
+    fn commutative_ops_reuse_the_second_operand() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let a = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2]).unwrap();
         let row = Tensor::from_slice(&device, &[10.0f32, 20.0], 2).unwrap();
@@ -196,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_operand_lends_its_buffer_to_what_is_computed_with_a_number() {
+    fn scalar_ops_reuse_the_buffer_of_a_large_operand() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         type Operator = fn(Tensor) -> Result<Tensor>;
         type Op = fn(&Tensor) -> Result<Tensor>;
@@ -211,7 +218,7 @@ mod tests {
         let large = Tensor::normal(&device, 1 << 17, 0.0, 1.0, &rng).unwrap();
         let memory = device.default_allocator().unwrap();
         for dtype in [DType::F32, DType::F64, DType::F16, DType::I32] {
-            // Halves and integers are left alone.
+            // 16-bit floats and integers are not reused.
             let in_place = dtype == DType::F32 || dtype == DType::F64;
             let of = large.mul_scalar(100.0).unwrap().to_dtype(dtype).unwrap();
             for (operate, op) in operators {
@@ -248,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_someone_else_looks_into_or_that_is_too_small_is_left_alone() {
+    fn a_shared_or_too_small_buffer_is_not_reused() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let b = Tensor::ones(&device, [2, 2]).unwrap();
         let fresh = || b.mul_scalar(3.0).unwrap();

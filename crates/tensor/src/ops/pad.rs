@@ -1,7 +1,7 @@
-//! A tensor with a border of one value.
+//! Padding with a constant value.
 //!
-//! y is x at its place and the value around it; ∂L/∂x is the part of ∂L/∂y at the place of x: a view of it. One output is taken, nothing
-//! is saved. Borders of the tensor's own elements are in `border`.
+//! y is x, surrounded by the value. ∂L/∂x is a view of the part of ∂L/∂y at the position of x. The op allocates one
+//! output and saves nothing. `border` pads with the tensor's own elements.
 
 mod border;
 
@@ -13,20 +13,20 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
-use crate::ops::unary::holds;
+use crate::ops::unary::exact_scalar;
 use crate::shape::{MAX_RANK, Scalar, Shape};
 use crate::tensor::Tensor;
 
 const OP: &str = "pad";
 
-/// How many go before and behind along each axis.
+/// Elements before and after, for each axis.
 type Widths = [(usize, usize); MAX_RANK];
 
-/// The widths, if there is a pair for each axis; `None` if nothing goes anywhere.
+/// Checks that there is one pair per axis. Returns `None` if all widths are 0.
 fn checked(op: &'static str, x: &Tensor, widths: &[(usize, usize)]) -> Result<Option<Widths>> {
     if widths.len() != x.rank() {
         let got = format!("{} for shape {}", widths.len(), x.shape());
-        return Err(Error::BadArgument { op, argument: "widths", expected: "a pair for each axis", got });
+        return Err(Error::BadArgument { op, argument: "widths", expected: "one pair per axis", got });
     }
     if widths.iter().all(|&widths| widths == (0, 0)) {
         return Ok(None);
@@ -34,14 +34,14 @@ fn checked(op: &'static str, x: &Tensor, widths: &[(usize, usize)]) -> Result<Op
     Ok(Some(std::array::from_fn(|axis| widths.get(axis).copied().unwrap_or_default())))
 }
 
-/// The shape with what goes around it.
+/// Returns the padded shape.
 fn padded(of: &Shape, widths: &Widths) -> Shape {
     (0..of.rank()).zip(widths).fold(*of, |shape, (axis, &(before, behind))| {
         shape.with_dim(axis, shape[axis].saturating_add(before).saturating_add(behind))
     })
 }
 
-/// Refuses a padded axis with more places than can be counted, also where another axis has no elements.
+/// Fails if a padded size overflows, even if another axis is empty.
 ///
 /// # Errors
 /// [`Error::TooManyElements`].
@@ -55,7 +55,8 @@ fn check_sizes(op: &'static str, x: &Tensor, widths: &Widths) -> Result<()> {
     Err(Error::TooManyElements { op, shape: padded(x.shape(), widths), dtype: x.dtype() })
 }
 
-/// The place of a tensor of shape `of` in the padded one along the axes from `first` on; all of those before them.
+/// Returns the position of a tensor of shape `of` within the padded one, along the axes from `first` on. Covers earlier
+/// axes completely.
 fn inside(op: &'static str, widths: &Widths, of: &Shape, padded: &Layout, first: usize) -> Result<Layout> {
     (first..of.rank()).try_fold(*padded, |part, axis| {
         let before = widths[axis].0;
@@ -91,25 +92,28 @@ impl Op for Pad {
     }
 }
 
+/// # Pad with a value
 impl Tensor {
-    /// This tensor with `value` around it: `widths` has for each axis how many go before and how many after. For borders of the
-    /// tensor's own elements see [`pad_with`](Self::pad_with).
+    /// Pads with a constant `value`, as PyTorch's and NumPy's `pad`. `widths` holds a pair for each axis, first axis
+    /// first: the number of elements before and after.
+    ///
+    /// To pad with the tensor's own elements, use [`pad_with`](Self::pad_with).
     ///
     /// ```
     /// use highwater::{Device, Tensor};
     /// let x = Tensor::ones(&Device::cpu()?, [1, 2])?;
-    /// let padded = x.pad(&[(0, 1), (1, 0)], 7.0)?;
+    /// let padded = x.pad([(0, 1), (1, 0)], 7.0)?;
     /// assert_eq!(padded.dims(), [2, 3]);
     /// assert_eq!(padded.to_vec::<f32>()?, [7.0, 1.0, 1.0, 7.0, 7.0, 7.0]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless there are widths for each axis, and if the value is none of the element type;
+    /// [`Error::BadArgument`] unless there is one pair per axis and the element type can represent the value;
     /// [`Error::TooManyElements`], [`Error::Allocation`] if there is no memory.
-    pub fn pad(&self, widths: &[(usize, usize)], value: impl Into<Scalar>) -> Result<Self> {
-        let widths = checked(OP, self, widths)?;
-        let value = holds(OP, value.into(), self.dtype())?;
+    pub fn pad(&self, widths: impl AsRef<[(usize, usize)]>, value: impl Into<Scalar>) -> Result<Self> {
+        let widths = checked(OP, self, widths.as_ref())?;
+        let value = exact_scalar(OP, value.into(), self.dtype())?;
         let Some(widths) = widths else { return Ok(self.unchanged()) };
         check_sizes(OP, self, &widths)?;
         apply(Pad { widths, value }, &[self])

@@ -1,6 +1,6 @@
-//! Parts of a tensor by ranges and indices, one for each axis: `x.at((1..5, .., -1))`.
+//! Indexing by integers and ranges, one per axis: `x.at((1..5, .., -1))`.
 //!
-//! A view, as of `slice`: nothing is taken or saved. ∂L/∂x is ∂L/∂y in its place, 0 elsewhere.
+//! The result is a view; the op allocates and saves nothing. ∂L/∂x is ∂L/∂y at the selected positions, 0 elsewhere.
 
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
@@ -9,24 +9,25 @@ use crate::tensor::Tensor;
 
 const OP: &str = "at";
 
-/// What is taken of one axis. Made from indices and ranges of `i32`, `isize` or `usize`; negative numbers count from the back.
+/// The selection along one axis. Made from an index or a range of `i32`, `isize` or `usize`; negative numbers count
+/// from the back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part(Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// One element: the axis vanishes.
+    /// A single element. The axis vanishes.
     Index(isize),
-    /// Every `step`-th element from `start` on, before `end` or else up to the last.
+    /// Every `step`-th element from `start` to before `end`, or to the last element.
     Range { start: isize, end: Option<isize>, step: usize },
 }
 
-/// What may be given for one axis: an index, a range, or every so-many-th of a range.
+/// An index, a range, or a range with a step, for one axis.
 pub trait IntoPart {
-    /// The part.
+    /// Converts the value to a part.
     fn into_part(self) -> Part;
 
-    /// Every `step`-th element of a range, from its first on.
+    /// Selects every `step`-th element of a range, starting with the first.
     ///
     /// ```
     /// use highwater::{Device, IntoPart, Tensor};
@@ -45,8 +46,8 @@ pub trait IntoPart {
         }
     }
 
-    /// A range, but up to before `end`: `(1..).before(-1)` is all but the first and the last. Written as `1..-1` it is the same,
-    /// but Clippy takes literals like that for an empty range.
+    /// Sets an exclusive end, possibly counted from the back: `(1..).before(-1)` omits the first and the last element.
+    /// `1..-1` has the same meaning, but Clippy reports such literals as empty ranges.
     ///
     /// ```
     /// use highwater::{Device, IntoPart, Tensor};
@@ -65,10 +66,9 @@ pub trait IntoPart {
     }
 }
 
-/// What may be given to [`Tensor::at`]: a part for the first axis, or a tuple, an array or a slice of parts for the first
-/// axes.
+/// An argument of [`Tensor::at`]: a part for the first axis, or a tuple, array or slice of parts for the first axes.
 pub trait IntoParts {
-    /// The parts, first axis first.
+    /// Returns the parts, first axis first.
     fn into_parts(self) -> Vec<Part>;
 }
 
@@ -84,13 +84,13 @@ impl IntoPart for RangeFull {
     }
 }
 
-/// The part from `start` on, before `end`.
+/// Returns the part from `start` to before `end`.
 const fn range(start: isize, end: isize) -> Part {
     Part(Kind::Range { start, end: Some(end), step: 1 })
 }
 
-/// The end of a range that has its last element. After -1, which is the last of the axis, there is no number.
-const fn after(last: isize) -> Option<isize> {
+/// Returns the exclusive end after the element `last`. -1 is the last element of the axis, so it has no successor.
+const fn end_after(last: isize) -> Option<isize> {
     if last == -1 { None } else { Some(last.saturating_add(1)) }
 }
 
@@ -98,44 +98,44 @@ macro_rules! parts_from {
     ($($number:ty),*) => {$(
         impl IntoPart for $number {
             fn into_part(self) -> Part {
-                Part(Kind::Index(whole(self)))
+                Part(Kind::Index(to_isize(self)))
             }
         }
 
         impl IntoPart for Range<$number> {
             fn into_part(self) -> Part {
-                range(whole(self.start), whole(self.end))
+                range(to_isize(self.start), to_isize(self.end))
             }
         }
 
         impl IntoPart for RangeFrom<$number> {
             fn into_part(self) -> Part {
-                Part(Kind::Range { start: whole(self.start), end: None, step: 1 })
+                Part(Kind::Range { start: to_isize(self.start), end: None, step: 1 })
             }
         }
 
         impl IntoPart for RangeTo<$number> {
             fn into_part(self) -> Part {
-                range(0, whole(self.end))
+                range(0, to_isize(self.end))
             }
         }
 
         impl IntoPart for RangeInclusive<$number> {
             fn into_part(self) -> Part {
-                Part(Kind::Range { start: whole(*self.start()), end: after(whole(*self.end())), step: 1 })
+                Part(Kind::Range { start: to_isize(*self.start()), end: end_after(to_isize(*self.end())), step: 1 })
             }
         }
 
         impl IntoPart for RangeToInclusive<$number> {
             fn into_part(self) -> Part {
-                Part(Kind::Range { start: 0, end: after(whole(self.end)), step: 1 })
+                Part(Kind::Range { start: 0, end: end_after(to_isize(self.end)), step: 1 })
             }
         }
     )*};
 }
 
-/// The number, which on all machines is out of bounds where an `isize` does not hold it.
-fn whole(number: impl TryInto<isize>) -> isize {
+/// Converts the number to `isize`. Larger numbers saturate, which is out of bounds on every machine.
+fn to_isize(number: impl TryInto<isize>) -> isize {
     number.try_into().unwrap_or(isize::MAX)
 }
 
@@ -180,17 +180,20 @@ tuple_of_parts!(A B C D E F);
 tuple_of_parts!(A B C D E F G);
 tuple_of_parts!(A B C D E F G H);
 
-/// A number counted from the front.
+/// Converts an index that may count from the back to one from the front.
 fn from_front(number: isize, size: usize) -> Result<usize> {
     let counted = usize::try_from(number).ok().or_else(|| size.checked_sub(number.unsigned_abs()));
     counted.ok_or(Error::IndexOutOfRange { op: OP, index: number as i64, len: size })
 }
 
+/// # Index by integers and ranges
 impl Tensor {
-    /// The part of this tensor that has the given indices and ranges along its first axes, and all of the others. An index
-    /// takes one element, and its axis vanishes; negative numbers count from the back; [`IntoPart::every`] takes steps. A view.
+    /// Indexes the first axes by integers and ranges, as `x[1:5, :, -1]` in NumPy. Returns a view.
     ///
-    /// To go backwards use [`Tensor::flip`], to pick by a tensor of indices [`Tensor::index_select`] or [`Tensor::gather`].
+    /// An integer selects one element and removes its axis. Negative numbers count from the back. [`IntoPart::every`]
+    /// sets a step.
+    ///
+    /// [`Tensor::flip`] reverses an axis. [`Tensor::index_select`] and [`Tensor::gather`] select by tensors of indices.
     ///
     /// ```
     /// use highwater::{Device, IntoPart, Tensor};
@@ -203,8 +206,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for more parts than axes; [`Error::IndexOutOfRange`] for an index that is none, and for a bound before
-    /// the front; [`Error::RangeOutOfBounds`] for a range that leaves its axis or runs backwards, and for a step of 0.
+    /// [`Error::BadArgument`] for more parts than axes; [`Error::IndexOutOfRange`] for an index out of range, and for a
+    /// bound before the front; [`Error::RangeOutOfBounds`] for a range that exceeds its axis or is reversed, and for a
+    /// step of 0.
     pub fn at(&self, parts: impl IntoParts) -> Result<Self> {
         let parts = parts.into_parts();
         if parts.len() > self.rank() {
@@ -212,11 +216,11 @@ impl Tensor {
             return Err(Error::BadArgument {
                 op: OP,
                 argument: "parts",
-                expected: "at most one an axis",
+                expected: "at most one per axis",
                 got,
             });
         }
-        // From the last axis on, so that those that vanish leave the numbers of the others as they are.
+        // Goes from the last axis to the first, so that vanishing axes do not change the numbers of the others.
         parts.iter().enumerate().rev().try_fold(self.unchanged(), |part, (axis, &Part(kind))| {
             let size = self.dims()[axis];
             match kind {

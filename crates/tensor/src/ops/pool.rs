@@ -1,14 +1,15 @@
-//! Pools: images made smaller, by the largest or the mean of what a window sees.
+//! Max and average pooling of images and sequences.
 //!
 //! | op | y | ∂L/∂x |
 //! |---|---|---|
 //! | `max_pool2d` | the largest in each window | to the first of the largest |
 //! | `avg_pool2d` | the sum of each window by its size, padding counted as 0 | in equal parts |
-//! | `adaptive_max_pool2d`, `adaptive_avg_pool2d` | the same of windows that cover the image, as many as asked for | as above |
-//! | `max_pool1d`, `avg_pool1d` | the same along the last axis alone | as above |
+//! | `adaptive_max_pool2d`, `adaptive_avg_pool2d` | the same with a given number of windows, which cover the image | as
+//! above |
+//! | `max_pool1d`, `avg_pool1d` | the same along the last axis | as above |
 //!
-//! For x of shape `[.., h, w]`. One output is taken. The largest save x, from which backward finds them again: an index for each
-//! would be more memory. Means save nothing. An x that is not contiguous is copied.
+//! x has shape `[.., h, w]`. Each op allocates one output. Max pooling saves x and finds the maxima again in backward,
+//! because indices would need more memory. Average pooling saves nothing. The op copies x unless it is contiguous.
 
 use super::{along_rows, supported};
 use crate::autograd::apply;
@@ -20,19 +21,19 @@ use crate::op::{Op, OpContext};
 use crate::shape::{DType, MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
-/// The windows of a pool; each pair is for height and width.
+/// Window options of pooling. Each pair is for height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pool2dOptions {
-    /// Elements that a window sees.
+    /// Size of a window.
     pub size: [usize; 2],
-    /// From one window to the next.
+    /// Distance from one window to the next.
     pub stride: [usize; 2],
-    /// Places before the first element and after the last; at most half of the size.
+    /// Positions before the first element and after the last; at most half of the size.
     pub padding: [usize; 2],
 }
 
 impl Pool2dOptions {
-    /// Square windows side by side, without padding.
+    /// Square windows without overlap and without padding.
     ///
     /// ```
     /// use highwater::Pool2dOptions;
@@ -43,7 +44,7 @@ impl Pool2dOptions {
         Self { size: [size; 2], stride: [size; 2], padding: [0; 2] }
     }
 
-    /// The windows along both axes.
+    /// Returns the windows along both axes.
     ///
     /// # Errors
     /// [`Error::BadArgument`] for options out of range.
@@ -64,7 +65,7 @@ impl Pool2dOptions {
     }
 }
 
-/// A size alone is that of [square](Pool2dOptions::square) windows side by side.
+/// Converts a size to [square](Pool2dOptions::square) windows without overlap.
 impl From<usize> for Pool2dOptions {
     fn from(size: usize) -> Self {
         Self::square(size)
@@ -76,20 +77,20 @@ struct Pool2d {
     op: &'static str,
     pool: Pool,
     axes: [PoolAxis; 2],
-    /// Whether it goes along the last axis alone, of rows that are taken as images of one row.
+    /// Whether the op pools only the last axis, and treats rows as images of one row.
     of_rows: bool,
 }
 
 impl Pool2d {
-    /// A tensor's elements as images.
+    /// Returns the layout of a tensor as images.
     fn images(&self, layout: &Layout) -> Result<Layout> {
         if self.of_rows { layout.with_axis(layout.shape().rank() - 1) } else { Ok(*layout) }
     }
 
-    /// Whether there may be images in a tensor of so many axes.
+    /// Checks the number of axes.
     fn check_rank(&self, x: &Tensor) -> Result<()> {
         let (fits, expected) = if self.of_rows {
-            // One more is needed on the way.
+            // The op adds one axis internally.
             ((1..MAX_RANK).contains(&x.rank()), "at least one axis, and one less than there can be")
         } else {
             (x.rank() >= 2, "at least two axes")
@@ -97,7 +98,7 @@ impl Pool2d {
         if fits { Ok(()) } else { Err(Error::BadRank { op: self.op, expected, shape: *x.shape() }) }
     }
 
-    /// The windows, in words for an error.
+    /// Describes the windows for an error.
     fn windows(&self) -> String {
         let [high, wide] = self.axes.map(|axis| match axis {
             PoolAxis::Sliding(Window { size, stride, padding, .. }) => {
@@ -127,7 +128,7 @@ impl Op for Pool2d {
             return Err(Error::BadRank { op: self.op, expected: "at least two axes", shape: *x.shape() });
         };
         let sizes = self.axes[0].outputs(*height).zip(self.axes[1].outputs(*width));
-        // In an image without a row or a column there is nothing but padding.
+        // An image without rows or columns contains only padding.
         let Some((high, wide)) = sizes.filter(|_| *height > 0 && *width > 0) else {
             let is_too_many = |axis: &PoolAxis| matches!(axis, PoolAxis::Adaptive { outputs: 1.. });
             let expected = if *height > 0 && *width > 0 && self.axes.iter().all(is_too_many) {
@@ -177,8 +178,9 @@ impl Op for Pool2d {
     }
 }
 
+/// # Pooling
 impl Tensor {
-    /// The largest element in each window over the last two axes; NaN if any is. Padding is never the largest.
+    /// 2D max pooling over the last two axes; NaN if a window contains NaN. Padding never wins.
     ///
     /// ```
     /// use highwater::{Device, Pool2dOptions, Tensor};
@@ -191,42 +193,43 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadRank`] below two axes, [`Error::BadArgument`] for windows that do not fit or options out of range,
-    /// [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats, [`Error::Allocation`] if there is no memory.
     pub fn max_pool2d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
         let op = "max_pool2d";
         apply(Pool2d { op, pool: Pool::Max, axes: options.into().axes(op)?, of_rows: false }, &[self])
     }
 
-    /// The sum of each window over the last two axes by its size, in which padding counts as 0.
+    /// 2D average pooling over the last two axes. Padding counts as 0, and every sum is divided by the window size.
     ///
     /// # Errors
-    /// As [`Tensor::max_pool2d`].
+    /// See [`Tensor::max_pool2d`].
     pub fn avg_pool2d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
         let op = "avg_pool2d";
         apply(Pool2d { op, pool: Pool::Mean, axes: options.into().axes(op)?, of_rows: false }, &[self])
     }
 
-    /// Means over the last two axes, of as many windows as asked for, which cover the whole: `[1, 1]` is the mean of each
-    /// image.
+    /// Adaptive 2D average pooling to the given output size. `[1, 1]` is global average pooling.
     ///
     /// # Errors
-    /// As [`Tensor::max_pool2d`].
+    /// See [`Tensor::max_pool2d`].
     pub fn adaptive_avg_pool2d(&self, outputs: [usize; 2]) -> Result<Self> {
         let axes = outputs.map(|outputs| PoolAxis::Adaptive { outputs });
         apply(Pool2d { op: "adaptive_avg_pool2d", pool: Pool::Mean, axes, of_rows: false }, &[self])
     }
 
-    /// The largest elements over the last two axes, of as many windows as asked for, which cover the whole; NaN if any is.
+    /// Adaptive 2D max pooling to the given output size; NaN if a window contains NaN.
     ///
     /// # Errors
-    /// As [`Tensor::max_pool2d`].
+    /// See [`Tensor::max_pool2d`].
     pub fn adaptive_max_pool2d(&self, outputs: [usize; 2]) -> Result<Self> {
         let axes = outputs.map(|outputs| PoolAxis::Adaptive { outputs });
         apply(Pool2d { op: "adaptive_max_pool2d", pool: Pool::Max, axes, of_rows: false }, &[self])
     }
 
-    /// The largest element in each window over the last axis, as [`Tensor::max_pool2d`]. Of the options, the second of each pair
-    /// counts; the first is the same, or that of a window of one row: 1, and 0 for padding.
+    /// 1D max pooling over the last axis.
+    ///
+    /// It uses the second element of each pair in `options`. The first must be equal, or that of a window of one row:
+    /// size and stride 1, padding 0.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -236,20 +239,21 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::max_pool2d`], with [`Error::BadRank`] without an axis or with as many as there can be; [`Error::BadArgument`] also for options of another axis.
+    /// See [`Tensor::max_pool2d`]; [`Error::BadRank`] without an axis or with the maximum number of axes;
+    /// [`Error::BadArgument`] also for options of the first axis.
     pub fn max_pool1d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
         self.pool1d("max_pool1d", Pool::Max, options.into())
     }
 
-    /// The sum of each window over the last axis by its size, as [`Tensor::avg_pool2d`]; options as for [`Tensor::max_pool1d`].
+    /// 1D average pooling over the last axis; see [`Tensor::avg_pool2d`]. For the options see [`Tensor::max_pool1d`].
     ///
     /// # Errors
-    /// As [`Tensor::max_pool1d`].
+    /// See [`Tensor::max_pool1d`].
     pub fn avg_pool1d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
         self.pool1d("avg_pool1d", Pool::Mean, options.into())
     }
 
-    /// Rows are images of one row.
+    /// Pools rows as images of one row.
     fn pool1d(&self, op: &'static str, pool: Pool, options: Pool2dOptions) -> Result<Self> {
         let options = Pool2dOptions {
             size: along_rows(op, "size", options.size, 1)?,

@@ -1,7 +1,7 @@
-//! The product along axes.
+//! Products along axes.
 //!
-//! y = Π x, 1 for no elements. ∂L/∂x is ∂L/∂y times the product of the others, also where elements are 0. Element types are
-//! those of `sum`. Saves x; backward takes a few temporaries of its size.
+//! y = Π x, 1 for no elements. ∂L/∂x is ∂L/∂y times the product of the other elements, also where elements are 0.
+//! Element types are those of `sum`. Saves x; backward allocates a few temporaries of its size.
 
 use super::axes::Axes;
 use super::create::constant_like;
@@ -29,8 +29,8 @@ impl Op for Prod {
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        // The product of all that are not 0, divided by the element if it is one of them, is the product of the others:
-        // unless one of these is 0.
+        // The product of all nonzero elements, divided by the element if that is nonzero, is the product of the others.
+        // If another element is 0, the gradient is 0.
         let x = &saved.tensor(0)?.upcast()?;
         let (zero, one) = (constant_like(x, 0)?, constant_like(x, 1)?);
         let is_zero = x.eq(&zero)?;
@@ -44,12 +44,14 @@ impl Op for Prod {
     }
 }
 
+/// # Products of elements
 impl Tensor {
     fn prod_over(&self, target: Target) -> Result<Self> {
         apply(Prod(target), &[self])
     }
 
-    /// The product along axes, which vanish; 1 for no elements. Integers are multiplied as i64, which wraps.
+    /// Product of the elements along axes, which vanish; 1 for no elements. Integers are multiplied as i64, which
+    /// wraps.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -60,23 +62,23 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::sum`].
+    /// See [`Tensor::sum`].
     pub fn prod(&self, axes: impl Axes) -> Result<Self> {
         self.prod_over(self.target("prod", &axes, false)?)
     }
 
-    /// The product along axes, which stay with size 1.
+    /// Product of the elements along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::sum`].
+    /// See [`Tensor::sum`].
     pub fn prod_keepdim(&self, axes: impl Axes) -> Result<Self> {
         self.prod_over(self.target("prod", &axes, true)?)
     }
 
-    /// The product of all elements.
+    /// Product of all elements.
     ///
     /// # Errors
-    /// As [`Tensor::sum`].
+    /// See [`Tensor::sum`].
     pub fn prod_all(&self) -> Result<Self> {
         self.prod_over(self.all_axes())
     }

@@ -1,7 +1,6 @@
-//! Random tensors from a seeded source; the same for any number of threads.
+//! Random tensors from a seeded generator, independent of the number of threads.
 //!
-//! Each fill draws one key from the source, which a fill that fails gives back; element i depends on the key and on i
-//! alone.
+//! Each fill draws one key from the generator, and returns it on failure. Element i depends only on the key and on i.
 
 use super::create::{TensorOptions, create};
 use super::supported;
@@ -27,7 +26,7 @@ fn drawn(
     })
 }
 
-/// Refuses an argument for which `good` does not hold.
+/// Fails with [`Error::BadArgument`] unless `good` accepts the argument.
 pub(super) fn check(
     op: &'static str,
     argument: &'static str,
@@ -41,11 +40,14 @@ pub(super) fn check(
     Err(Error::BadArgument { op, argument, expected, got: value.to_string() })
 }
 
+/// # Random tensors
+///
+/// Values drawn from an [`Rng`](crate::Rng).
 impl Tensor {
-    /// `f32` elements uniform in `[low, high)`.
+    /// Creates a tensor of uniform random values in `[low, high)` (`f32`), as PyTorch's `rand`.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless low < high and both are finite; else as [`Tensor::new`].
+    /// [`Error::BadArgument`] unless low < high and both are finite; otherwise see [`Tensor::new`].
     #[doc(alias("rand"))]
     pub fn uniform(
         place: &impl Place,
@@ -57,10 +59,10 @@ impl Tensor {
         Self::uniform_of(place, shape, low, high, rng, DType::F32)
     }
 
-    /// Elements uniform in `[low, high)`, of a float type.
+    /// Creates a tensor of uniform random values in `[low, high)`, of a float type.
     ///
     /// # Errors
-    /// As [`Tensor::uniform`], and [`Error::UnsupportedDType`] except for floats.
+    /// See [`Tensor::uniform`], and [`Error::UnsupportedDType`] unless the elements are floats.
     #[doc(alias("rand"))]
     pub fn uniform_of(
         place: &impl Place,
@@ -76,22 +78,23 @@ impl Tensor {
         drawn(OP, place, shape, Distribution::Uniform { low, high }, rng, dtype)
     }
 
-    /// `f32` elements of the normal distribution.
+    /// Creates a tensor of normally distributed random values (`f32`), as PyTorch's `randn`.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless both arguments are finite and `std` is not negative; else as [`Tensor::new`].
+    /// [`Error::BadArgument`] unless both arguments are finite and `std` is not negative; otherwise see [`Tensor::new`].
     #[doc(alias("randn"))]
     pub fn normal(place: &impl Place, shape: impl IntoShape, mean: f64, std: f64, rng: &Rng) -> Result<Self> {
         Self::normal_of(place, shape, mean, std, rng, DType::F32)
     }
 
-    /// Elements of the normal distribution, of a float type.
+    /// Creates a tensor of normally distributed random values, of a float type.
     ///
-    /// They are `mean + std z`, rounded, and z is made of the same random bits on every device, by its own logarithm and cosine. So
-    /// between a CPU and a GPU z differs by at most 4e-6, in `f64` by 1e-14; in halves it may be rounded to the neighbour besides.
+    /// The values are `mean + std z`, rounded. Every device computes z from the same random bits with the same formulas
+    /// for logarithm and cosine. Between CPU and GPU, z differs by at most 4e-6, in `f64` by 1e-14. In 16-bit floats it
+    /// may also round to the neighboring value.
     ///
     /// # Errors
-    /// As [`Tensor::normal`], and [`Error::UnsupportedDType`] except for floats.
+    /// See [`Tensor::normal`], and [`Error::UnsupportedDType`] unless the elements are floats.
     #[doc(alias("randn"))]
     pub fn normal_of(
         place: &impl Place,
@@ -107,18 +110,18 @@ impl Tensor {
         drawn(OP, place, shape, Distribution::Normal { mean, std }, rng, dtype)
     }
 
-    /// `f32` elements that are 1 with probability `p`, else 0.
+    /// Creates a tensor of random values that are 1 with probability `p`, else 0 (`f32`), as PyTorch's `bernoulli`.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless 0 ≤ p ≤ 1; else as [`Tensor::new`].
+    /// [`Error::BadArgument`] unless 0 ≤ p ≤ 1; otherwise see [`Tensor::new`].
     pub fn bernoulli(place: &impl Place, shape: impl IntoShape, p: f64, rng: &Rng) -> Result<Self> {
         Self::bernoulli_of(place, shape, p, rng, DType::F32)
     }
 
-    /// Elements that are 1 with probability `p`, else 0, of a float type.
+    /// Creates a tensor of random values that are 1 with probability `p`, else 0, of a float type.
     ///
     /// # Errors
-    /// As [`Tensor::bernoulli`], and [`Error::UnsupportedDType`] except for floats.
+    /// See [`Tensor::bernoulli`], and [`Error::UnsupportedDType`] unless the elements are floats.
     pub fn bernoulli_of(
         place: &impl Place,
         shape: impl IntoShape,
@@ -198,7 +201,7 @@ mod tests {
             Err(Error::UnsupportedDType { op: "uniform", .. })
         ));
         assert!(Tensor::normal(&device, [1 << 20], 0.0, 1.0, &rng).unwrap_err().out_of_memory().is_some());
-        // There is room for the halves, and not to compute them as f32.
+        // The memory suffices for the 16-bit floats, but not to compute them in f32.
         let halves = Tensor::normal_of(&device, [200 << 10], 0.0, 1.0, &rng, DType::F16);
         assert!(halves.unwrap_err().out_of_memory().is_some());
         assert_eq!(rng.state(), before);

@@ -1,20 +1,21 @@
-//! Reductions: the sum, the mean, the extremes and their places along axes.
+//! Reductions along axes: sum, mean, maximum, minimum and their indices.
 //!
 //! | op | y | ∂L/∂x | saved | element types |
 //! |---|---|---|---|---|
-//! | `sum` | Σ x, 0 for no elements | ∂L/∂y, repeated (a view) | | all; integers and truth values are summed as i64 |
+//! | `sum` | Σ x, 0 for no elements | ∂L/∂y, repeated (a view) | | all; integers and booleans are summed as i64 |
 //! | `mean` | Σ x / n, NaN for no elements | ∂L/∂y / n, repeated (a view) | | floats |
 //! | `max`, `min` | the extreme; NaN if any is | ∂L/∂y, shared evenly among ties | x, y | all but bool |
-//! | `argmax`, `argmin` | where the first extreme is | | | all but bool |
+//! | `argmax`, `argmin` | the index of the first extreme | | | all but bool |
 //!
-//! `product`, `variance`, `logsumexp` and `vector_norm` are further ones.
+//! Further reductions are in `product`, `variance`, `logsumexp` and `vector_norm`.
 //!
-//! The reduced axes vanish, or stay with size 1 in the `_keepdim` forms. Narrow integers and truth values would wrap: temporaries
-//! of x as i64, piece by piece, are summed. Halves are summed in f32. Beside its output an op takes the backend's workspace.
+//! The reduced axes vanish, or stay with size 1 in the `_keepdim` forms. Narrow integers and booleans would overflow,
+//! so the op converts x to i64 piece by piece. 16-bit floats are summed in f32. Besides its output, an op allocates the
+//! backend's workspace.
 
 use super::axes::{Axes, AxisSet};
 use super::shape::restored;
-use super::{is_number, supported};
+use super::{is_numeric, supported};
 use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Reduce, Workspace};
 use crate::error::{Error, Result};
@@ -24,12 +25,12 @@ use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
-/// The type of sums and products of elements: narrow integers would wrap, and truth values are counted.
+/// Returns the element type of sums and products: i64 for integers and booleans, otherwise `dtype`.
 pub(super) const fn summed_as(dtype: DType) -> DType {
     if dtype.is_float() { dtype } else { DType::I64 }
 }
 
-/// Folds axes of `x` into an output of the type in which it is summed, where they have size 1.
+/// Folds axes of `x` to size 1, into an output of the type of its sums.
 pub(super) fn fold_wide(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisSet) -> Result<Tensor> {
     let dtype = summed_as(x.dtype());
     let mut out = ctx.output(&axes.folded_shape(x.shape()), dtype)?;
@@ -41,8 +42,8 @@ pub(super) fn fold_wide(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisS
     Ok(out.finish())
 }
 
-/// Folds axes of `x`, widened to the type of `out` piece by piece along its longest axis: all of it at once would take up to eight
-/// times its memory.
+/// Folds axes of `x`, converted to the type of `out` piece by piece along its longest axis. Converting all of x at once
+/// could allocate eight times its memory.
 fn fold_pieces(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisSet, out: &mut Buffer) -> Result<()> {
     let (shape, elements, piece) = (x.shape(), x.elements(), ctx.backend().chunk_elements());
     let longest = (0..x.rank()).max_by_key(|&axis| shape[axis]);
@@ -62,7 +63,7 @@ fn fold_pieces(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisSet, out: 
         let mut folded = ctx.temp(&axes.folded_shape(layout.shape()), out.view().dtype())?;
         fold_widened(ctx, f, part, axes, &mut folded)?;
         let (input, out) = (folded.view(), out.view_mut());
-        // Sums and products of integers, which wrap, are the same in any order.
+        // Integer sums and products wrap, so the order does not matter.
         ctx.compute(match f {
             _ if !is_folded => Kernel::CopyInto { input, axis, start, step: 1, out },
             Reduce::Prod => Kernel::Accumulate { f: Binary::Mul, input, acc: out },
@@ -72,7 +73,7 @@ fn fold_pieces(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisSet, out: 
     Ok(())
 }
 
-/// Folds axes of `input` into `out`, in whose type it is widened before.
+/// Folds axes of `input` into `out`, after converting it to the type of `out`.
 fn fold_widened(
     ctx: &OpContext<'_>,
     f: Reduce,
@@ -85,7 +86,7 @@ fn fold_widened(
     fold(ctx, f, wide.view(), axes, out)
 }
 
-/// Folds axes of `input` into `out`, where they have size 1.
+/// Folds axes of `input` to size 1 into `out`.
 pub(super) fn fold(
     ctx: &OpContext<'_>,
     f: Reduce,
@@ -96,7 +97,7 @@ pub(super) fn fold(
     fold_shares(ctx, (f, 1.0), input, axes, out.view_mut())
 }
 
-/// The same, divided by a number.
+/// Folds axes of `input` to size 1 into `out`, and divides by a number.
 #[inline(always)]
 fn fold_shares(
     ctx: &OpContext<'_>,
@@ -112,8 +113,8 @@ fn fold_shares(
     ctx.compute(Kernel::Reduce { f, divisor, input, axes, workspace, out })
 }
 
-/// Folds axes of `input`, and divides by a number, into the op's output of type `dtype`, in which they have size 1. A sum of
-/// halves may be beyond them where the mean is not: they are divided as f32.
+/// Folds axes of `input` to size 1 and divides by a number, into the op's output of type `dtype`. A sum may exceed the
+/// range of a 16-bit float where the mean does not, so 16-bit floats are divided in f32.
 pub(super) fn share(
     ctx: &OpContext<'_>,
     f: (Reduce, f64),
@@ -126,7 +127,7 @@ pub(super) fn share(
     Ok(out.finish())
 }
 
-/// The same, into an output of another shape of as many elements.
+/// Like [`share`], into an output of another shape with the same number of elements.
 pub(super) fn share_as(
     ctx: &OpContext<'_>,
     f: (Reduce, f64),
@@ -139,7 +140,7 @@ pub(super) fn share_as(
     Ok(out.finish())
 }
 
-/// A fresh tensor with another shape of as many elements.
+/// Reshapes a new contiguous tensor.
 pub(super) fn reshaped(tensor: Tensor, shape: Shape) -> Result<Tensor> {
     let layout = tensor.layout().reshaped(shape).ok_or_else(|| Error::ShapeMismatch {
         op: "reshape",
@@ -149,7 +150,7 @@ pub(super) fn reshaped(tensor: Tensor, shape: Shape) -> Result<Tensor> {
     Ok(tensor.into_layout(layout))
 }
 
-/// Which axes are reduced, and whether they stay.
+/// The reduced axes, and whether they stay with size 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub(super) axes: AxisSet,
@@ -157,17 +158,17 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The same axes, staying with size 1.
+    /// Returns the same axes, staying with size 1.
     pub(super) const fn kept(&self) -> Self {
         Self { axes: self.axes, keepdim: true }
     }
 
-    /// A result in which the reduced axes have size 1, as the op hands it out.
+    /// Removes the reduced axes of size 1, unless they stay.
     pub(super) fn finish(&self, folded: Tensor, of: &Shape) -> Result<Tensor> {
         if self.keepdim { Ok(folded) } else { reshaped(folded, self.axes.remaining_shape(of)) }
     }
 
-    /// The gradient of the result with the reduced axes back in their places.
+    /// Restores the reduced axes of the gradient as axes of size 1.
     pub(super) fn restore(&self, grad: &Tensor) -> Result<Tensor> {
         if self.keepdim { Ok(grad.clone()) } else { restored(grad, &self.axes) }
     }
@@ -191,11 +192,11 @@ impl Op for Sum {
     }
 }
 
-/// A fold that other ops are made of, and that has no gradient of its own.
+/// A reduction inside another op, without a gradient of its own.
 #[derive(Debug)]
 struct Folded {
     f: Reduce,
-    /// What the results are divided by.
+    /// The divisor of the results.
     divisor: f64,
     target: Target,
 }
@@ -247,7 +248,7 @@ impl Op for Extreme {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (x, axes) = (inputs[0], &self.target.axes);
-        supported(ctx.op(), x.dtype(), is_number)?;
+        supported(ctx.op(), x.dtype(), is_numeric)?;
         let folded = axes.folded_shape(x.shape());
         not_empty(ctx.op(), x, &folded)?;
         let mut out = ctx.output(&folded, x.dtype())?;
@@ -259,7 +260,7 @@ impl Op for Extreme {
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        // There may be more ties than halves can count.
+        // The number of ties may exceed the range of a 16-bit float.
         let hits = saved.tensor(0)?.eq(saved.tensor(1)?)?.to_dtype(grad.dtype().computed_as())?;
         let ties = hits.sum_over(self.target.kept())?;
         let share = self.target.restore(grad)?.upcast()?.div(&ties)?;
@@ -280,7 +281,7 @@ impl Op for ArgExtreme {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, x) = (ctx.op(), inputs[0]);
-        supported(op, x.dtype(), is_number)?;
+        supported(op, x.dtype(), is_numeric)?;
         let axis = self.axis;
         let folded = x.shape().with_dim(axis, 1);
         not_empty(op, x, &folded)?;
@@ -290,7 +291,7 @@ impl Op for ArgExtreme {
     }
 }
 
-/// Refuses to fold no elements into an element. Where there is no result either, there is nothing to refuse.
+/// Fails if an element of the result would fold no elements. An empty result is valid.
 pub(super) fn not_empty(op: &'static str, x: &Tensor, folded: &Shape) -> Result<()> {
     if x.elements() == 0 && folded.elements() != 0 {
         return Err(Error::EmptyReduction { op, shape: *x.shape() });
@@ -298,6 +299,9 @@ pub(super) fn not_empty(op: &'static str, x: &Tensor, folded: &Shape) -> Result<
     Ok(())
 }
 
+/// # Reductions
+///
+/// `axes` is one axis, or an array, slice or vector of axes.
 impl Tensor {
     pub(super) fn target(&self, op: &'static str, axes: &impl Axes, keepdim: bool) -> Result<Target> {
         Ok(Target { axes: AxisSet::of(op, self.shape(), axes)?, keepdim })
@@ -311,17 +315,17 @@ impl Tensor {
         apply(Sum(target), &[self])
     }
 
-    /// A fold of floats of which no gradient is asked for.
+    /// Folds floats without recording a gradient.
     pub(super) fn folded(&self, f: Reduce, target: Target) -> Result<Self> {
         self.folded_shares((f, 1.0), target)
     }
 
-    /// The same, divided by a number.
+    /// Folds floats and divides by a number, without recording a gradient.
     pub(super) fn folded_shares(&self, (f, divisor): (Reduce, f64), target: Target) -> Result<Self> {
         apply(Folded { f, divisor, target }, &[self])
     }
 
-    /// The sum of the squares of all elements, of which no gradient is asked for.
+    /// Sums the squares of all elements, without recording a gradient.
     pub(crate) fn sum_of_squares(&self) -> Result<Self> {
         self.folded(Reduce::SumSquares, self.all_axes())
     }
@@ -338,7 +342,8 @@ impl Tensor {
         apply(Extreme { f, target }, &[self])
     }
 
-    /// The sum along axes, which vanish; 0 for no elements. Integers and truth values are summed as i64, which wraps.
+    /// Sum of the elements along axes, which vanish; 0 for no elements. Integers and booleans are summed as i64, which
+    /// wraps.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -351,105 +356,108 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for an axis named twice; [`Error::Allocation`] if there is no
+    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for a repeated axis; [`Error::Allocation`] if there is no
     /// memory.
     pub fn sum(&self, axes: impl Axes) -> Result<Self> {
         self.sum_over(self.target("sum", &axes, false)?)
     }
 
-    /// The sum along axes, which stay with size 1.
+    /// Sum of the elements along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::sum`].
+    /// See [`Tensor::sum`].
     pub fn sum_keepdim(&self, axes: impl Axes) -> Result<Self> {
         self.sum_over(self.target("sum", &axes, true)?)
     }
 
-    /// The sum of all elements.
+    /// Sum of all elements.
     ///
     /// # Errors
-    /// As [`Tensor::sum`].
+    /// See [`Tensor::sum`].
     pub fn sum_all(&self) -> Result<Self> {
         self.sum_over(self.all_axes())
     }
 
-    /// The mean along axes, which vanish; NaN for no elements.
+    /// Mean of the elements along axes, which vanish; NaN for no elements.
     ///
     /// # Errors
-    /// As [`Tensor::sum`], and [`Error::UnsupportedDType`] except for floats.
+    /// See [`Tensor::sum`], and [`Error::UnsupportedDType`] unless the elements are floats.
     pub fn mean(&self, axes: impl Axes) -> Result<Self> {
         apply(Mean(self.target("mean", &axes, false)?), &[self])
     }
 
-    /// The mean along axes, which stay with size 1.
+    /// Mean of the elements along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// See [`Tensor::mean`].
     pub fn mean_keepdim(&self, axes: impl Axes) -> Result<Self> {
         apply(Mean(self.target("mean", &axes, true)?), &[self])
     }
 
-    /// The mean of all elements.
+    /// Mean of all elements.
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// See [`Tensor::mean`].
     pub fn mean_all(&self) -> Result<Self> {
         apply(Mean(self.all_axes()), &[self])
     }
 
-    /// The largest along axes, which vanish; NaN if any is. Ties share the gradient evenly, as in PyTorch's `amax`.
+    /// Maximum along axes, which vanish; NaN if an element is NaN. Ties share the gradient evenly, as in PyTorch's
+    /// `amax`.
     ///
     /// # Errors
-    /// As [`Tensor::sum`]; [`Error::EmptyReduction`] if there are no elements to choose from;
-    /// [`Error::UnsupportedDType`] for truth values only.
+    /// See [`Tensor::sum`]; [`Error::EmptyReduction`] for no elements; [`Error::UnsupportedDType`] for booleans.
     pub fn max(&self, axes: impl Axes) -> Result<Self> {
         self.extreme(Reduce::Max, self.target("max", &axes, false)?)
     }
 
-    /// The largest along axes, which stay with size 1.
+    /// Maximum along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::max`].
+    /// See [`Tensor::max`].
     pub fn max_keepdim(&self, axes: impl Axes) -> Result<Self> {
         self.extreme(Reduce::Max, self.target("max", &axes, true)?)
     }
 
-    /// The largest of all elements.
+    /// Maximum of all elements.
     ///
     /// # Errors
-    /// As [`Tensor::max`].
+    /// See [`Tensor::max`].
     #[doc(alias("amax"))]
     pub fn max_all(&self) -> Result<Self> {
         self.extreme(Reduce::Max, self.all_axes())
     }
 
-    /// The smallest along axes, which vanish; NaN if any is. Ties share the gradient evenly, as in PyTorch's `amin`.
+    /// Minimum along axes, which vanish; NaN if an element is NaN. Ties share the gradient evenly, as in PyTorch's
+    /// `amin`.
     ///
     /// # Errors
-    /// As [`Tensor::max`].
+    /// See [`Tensor::max`].
     pub fn min(&self, axes: impl Axes) -> Result<Self> {
         self.extreme(Reduce::Min, self.target("min", &axes, false)?)
     }
 
-    /// The smallest along axes, which stay with size 1.
+    /// Minimum along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::max`].
+    /// See [`Tensor::max`].
     pub fn min_keepdim(&self, axes: impl Axes) -> Result<Self> {
         self.extreme(Reduce::Min, self.target("min", &axes, true)?)
     }
 
-    /// The smallest of all elements.
+    /// Minimum of all elements.
     ///
     /// # Errors
-    /// As [`Tensor::max`].
+    /// See [`Tensor::max`].
     #[doc(alias("amin"))]
     pub fn min_all(&self) -> Result<Self> {
         self.extreme(Reduce::Min, self.all_axes())
     }
 
-    /// The index (i64) of the first largest element along axes, which vanish; a NaN counts as the largest. Along several axes
-    /// it counts the elements in the order in which the tensor has them; they are copied unless they lie in that order.
+    /// Index (i64) of the first maximum along axes, which vanish; a NaN counts as the maximum.
+    ///
+    /// Along several axes, the index counts the elements in logical order. The op then copies them unless they are
+    /// contiguous.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -460,16 +468,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for an axis named twice; [`Error::EmptyReduction`] if there are no
-    /// elements to choose from; [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for a repeated axis; [`Error::EmptyReduction`] for no
+    /// elements; [`Error::UnsupportedDType`] for booleans; [`Error::Allocation`] if there is no memory.
     pub fn argmax(&self, axes: impl Axes) -> Result<Self> {
         self.arg_extreme("argmax", true, &axes)
     }
 
-    /// The index (i64) of the first smallest element along an axis, which vanishes; a NaN counts as the smallest.
+    /// Index (i64) of the first minimum along axes, which vanish; a NaN counts as the minimum.
     ///
     /// # Errors
-    /// As [`Tensor::argmax`].
+    /// See [`Tensor::argmax`].
     pub fn argmin(&self, axes: impl Axes) -> Result<Self> {
         self.arg_extreme("argmin", false, &axes)
     }

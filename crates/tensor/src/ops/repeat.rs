@@ -1,47 +1,48 @@
-//! Copies of a tensor or of its elements side by side.
+//! Repetition of a tensor (`tile`) or of its elements (`repeat_interleave`).
 //!
 //! | op | along an axis | ∂L/∂x |
 //! |---|---|---|
 //! | `tile` | 1 2 3 1 2 3 | ∂L/∂y, summed over the copies |
 //! | `repeat_interleave` | 1 1 2 2 3 3 | the same |
 //!
-//! One output is taken, for `tile` one for each axis that grows, and a contiguous copy of a strided tensor of the highest rank;
-//! nothing is saved. Where a view will do, [`Tensor::broadcast_to`] repeats without copies.
+//! `tile` allocates one output for each axis that grows, `repeat_interleave` one. A strided tensor of the maximum rank
+//! is copied first. Nothing is saved. [`Tensor::broadcast_to`] repeats along axes of size 1 without copies.
 
 use super::reduce::reshaped;
 use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
+use crate::layout::IntoShape;
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
-/// Copies along an axis.
+/// Repetition along one axis.
 #[derive(Debug)]
 struct Repeat {
     op: &'static str,
     axis: usize,
     times: usize,
-    /// Whether the copies of an element lie together.
+    /// Whether the copies of each element are adjacent.
     together: bool,
 }
 
 impl Repeat {
-    /// The input's shape with room for one more axis, and which of its axes grows: where there is none, the axes before that
-    /// one and those behind it are one each.
+    /// Returns a shape with at least one axis to spare, and the axis that grows. At the maximum rank, it merges the
+    /// axes before and those after.
     fn roomy(&self, of: &Shape) -> Result<(Shape, usize)> {
         if of.rank() < MAX_RANK {
             return Ok((*of, self.axis));
         }
-        // A product of sizes leaves 64 bits only where another size is 0.
+        // The product of sizes overflows only if another size is 0.
         let folded = |dims: &[usize]| dims.iter().try_fold(1, |all: usize, &size| all.checked_mul(size));
         let (before, behind) = (&of.dims()[..self.axis], &of.dims()[self.axis + 1..]);
         let dims = [folded(before).unwrap_or(0), of[self.axis], folded(behind).unwrap_or(0)];
         Ok((Shape::new(&dims)?, 1))
     }
 
-    /// The result's shape with the copies along an axis of their own, and which one that is.
+    /// Returns the result's shape with a separate axis for the copies, and the index of that axis.
     fn apart(&self, of: &Shape) -> Result<(Shape, usize)> {
         let (roomy, axis) = self.roomy(of)?;
         let copies = axis + usize::from(self.together);
@@ -61,7 +62,7 @@ impl Op for Repeat {
         let (apart, copies) = self.apart(shape)?;
         let x = inputs[0].reshape(self.roomy(shape)?.0)?;
         let mut out = ctx.output(&apart, x.dtype())?;
-        // Copies of no elements take no memory, but their axis has to be counted too.
+        // Copies of an empty tensor need no memory, but their count must fit into an usize.
         let size = shape[self.axis].checked_mul(self.times).ok_or_else(|| Error::TooManyElements {
             op: self.op,
             shape: shape.with_dim(self.axis, usize::MAX),
@@ -79,15 +80,16 @@ impl Op for Repeat {
     }
 }
 
+/// # Repeat
 impl Tensor {
-    /// Copies of this tensor side by side, `times[axis]` along each axis: NumPy's `tile`, PyTorch's `repeat`. With more numbers
-    /// than axes there are new axes in front.
+    /// Repeats this tensor `times[axis]` times along each axis, as NumPy's `tile` and PyTorch's `repeat`. More numbers
+    /// than axes add new leading axes.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
     /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 2.0], [2])?;
-    /// assert_eq!(x.tile(&[2])?.to_vec::<f32>()?, [1.0, 2.0, 1.0, 2.0]);
-    /// assert_eq!(x.tile(&[3, 2])?.dims(), [3, 4]);
+    /// assert_eq!(x.tile(2)?.to_vec::<f32>()?, [1.0, 2.0, 1.0, 2.0]);
+    /// assert_eq!(x.tile([3, 2])?.dims(), [3, 4]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
@@ -95,14 +97,15 @@ impl Tensor {
     /// [`Error::BadArgument`] for fewer numbers than axes; [`Error::RankTooLarge`] for more than [`MAX_RANK`] numbers;
     /// [`Error::TooManyElements`]; [`Error::Allocation`] if there is no memory.
     #[doc(alias("repeat"))]
-    pub fn tile(&self, times: &[usize]) -> Result<Self> {
+    pub fn tile(&self, times: impl IntoShape) -> Result<Self> {
         let op = "tile";
-        let Some(new) = times.len().checked_sub(self.rank()) else {
-            let got = format!("{} for shape {}", times.len(), self.shape());
+        let times = times.into_shape().map_err(|error| error.in_op(op))?;
+        let Some(new) = times.rank().checked_sub(self.rank()) else {
+            let got = format!("{} for shape {}", times.rank(), self.shape());
             return Err(Error::BadArgument {
                 op,
                 argument: "times",
-                expected: "a number for each axis",
+                expected: "at least one number per axis",
                 got,
             });
         };
@@ -110,13 +113,13 @@ impl Tensor {
         for _ in 0..new {
             tiled = tiled.unsqueeze(0)?;
         }
-        for (axis, &times) in times.iter().enumerate().filter(|&(_, &times)| times != 1) {
+        for (axis, &times) in times.dims().iter().enumerate().filter(|&(_, &times)| times != 1) {
             tiled = apply(Repeat { op, axis, times, together: false }, &[&tiled])?;
         }
         Ok(tiled)
     }
 
-    /// Each element `times` times along an axis, its copies together: NumPy's `repeat`.
+    /// Repeats each element `times` times along an axis, as PyTorch's `repeat_interleave` and NumPy's `repeat`.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -126,7 +129,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; else as [`Tensor::tile`].
+    /// [`Error::AxisOutOfRange`]; otherwise see [`Tensor::tile`].
     #[doc(alias("repeat"))]
     pub fn repeat_interleave(&self, axis: isize, times: usize) -> Result<Self> {
         let op = "repeat_interleave";

@@ -1,10 +1,10 @@
-//! Sums put where indices say: the counterpart of `gather`.
+//! Scattered addition, the counterpart of `gather`.
 //!
-//! y = x, then `y[.., indices[.., i, ..], ..] += source[.., i, ..]`. ∂L/∂x = ∂L/∂y; ∂L/∂source = `gather`(∂L/∂y, indices). One output
-//! is taken, in which the sums are made; saves the indices.
+//! y = x, then `y[.., indices[.., i, ..], ..] += source[.., i, ..]`. ∂L/∂x = ∂L/∂y; ∂L/∂source = `gather`(∂L/∂y,
+//! indices). The op allocates one output, in which it sums, and saves the indices.
 
 use super::index::scatter_add;
-use super::{expect_dtype, is_number, same_dtype, supported, wanted};
+use super::{expect_dtype, if_needed, is_numeric, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Binary, Kernel};
 use crate::error::{Error, Result};
@@ -27,7 +27,7 @@ impl Op for ScatterAdd {
         let (op, [x, indices, source]) = (ctx.op(), [inputs[0], inputs[1], inputs[2]]);
         expect_dtype(op, "indices", indices, DType::I64, x)?;
         same_dtype(op, x, source)?;
-        supported(op, x.dtype(), is_number)?;
+        supported(op, x.dtype(), is_numeric)?;
         if indices.shape() != source.shape() {
             return Err(Error::ShapeMismatch { op, lhs: *indices.shape(), rhs: *source.shape() });
         }
@@ -44,15 +44,17 @@ impl Op for ScatterAdd {
     }
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let to_source = wanted(saved, 2, || grad.gather(self.axis as isize, saved.tensor(0)?))?;
+        let to_source = if_needed(saved, 2, || grad.gather(self.axis as isize, saved.tensor(0)?))?;
         Ok(vec![Some(grad.clone()), None, to_source])
     }
 }
 
+/// # Scatter
 impl Tensor {
-    /// This tensor with each element of `source` added to the one that has its index (i64) along `axis` and else the same place.
-    /// `indices` and `source` have one shape, nowhere larger than this one but along `axis`. Sums are made in the order of the
-    /// indices, on every device, and added to this tensor's element last.
+    /// Adds each element of `source` to the element with its index (i64) along `axis`, as PyTorch's `scatter_add`.
+    ///
+    /// `indices` and `source` have one shape. Except along `axis`, it must not exceed this tensor's. Every device sums
+    /// in the order of the indices and adds this tensor's element last.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -65,7 +67,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::BadArgument`] unless `indices` is i64,
-    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for truth values, [`Error::IndexOutOfRange`],
+    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for booleans, [`Error::IndexOutOfRange`],
     /// [`Error::Allocation`] if there is no memory.
     #[doc(alias("scatter_add_", "index_add"))]
     pub fn scatter_add(&self, axis: isize, indices: &Self, source: &Self) -> Result<Self> {

@@ -1,10 +1,11 @@
-//! Attention of sequences to themselves, in several heads, from queries, keys and values that lie side by side.
+//! Multi-head self-attention on adjacent queries, keys and values.
 //!
-//! - x `[.., len, 3·width]`, as one linear map gives it: the queries of all heads, then the keys, then the values. y
-//!   `[.., len, width]`: of each head `width / heads` numbers, one head after the other.
-//! - As parts of x, [`attention`](super::attention), and its heads side by side again. But x gets one gradient, whose parts
-//!   are written to their places, where each part of x would bring one that is 0 elsewhere.
-//! - Takes the result, and head by head a copy of x and the result. Saves the latter two, and one number for each query.
+//! - x `[.., len, 3·width]` is the output of one linear map: the queries of all heads, then the keys, then the values.
+//!   y `[.., len, width]` holds `width / heads` elements of each head, one head after another.
+//! - The op equals [`attention`](super::attention) on three parts of x. It writes the three parts of the gradient into
+//!   one tensor, instead of adding three gradients that are mostly 0.
+//! - It allocates the result, and copies of x and the result ordered by head. It saves the copies and one value per
+//!   query.
 
 use super::attention::ScaledDotProduct;
 use super::reduce::reshaped;
@@ -19,14 +20,14 @@ use crate::tensor::Tensor;
 
 const OP: &str = "self_attention";
 
-/// On x of shape `[n, len, 3·heads·width]`, with the width of one head.
+/// The op on x of shape `[n, len, 3·heads·width]`, where `width` is that of one head.
 #[derive(Debug)]
 struct SelfAttention {
     of: ScaledDotProduct,
     heads: usize,
 }
 
-/// The sizes of x, with the width of one head.
+/// The sizes of x; `width` is that of one head.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     n: usize,
@@ -36,22 +37,22 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Of one part of x, or of y.
+    /// Returns the shape of one part of x, or of y.
     fn part(self) -> Result<Shape> {
         Shape::new(&[self.n, self.len, self.heads, self.width])
     }
 
-    /// Of x, cut into parts and heads.
+    /// Returns the shape of x, divided into parts and heads.
     fn cut(self) -> Result<Shape> {
         Shape::new(&[self.n, self.len, 3, self.heads, self.width])
     }
 
-    /// Of one part, head by head.
+    /// Returns the shape of one part, ordered by head.
     fn by_head(self) -> Result<Shape> {
         Shape::new(&[self.n, self.heads, self.len, self.width])
     }
 
-    /// The same as a stack of matrices.
+    /// Returns the shape of one part as a stack of matrices.
     fn stack(self) -> Result<Shape> {
         Shape::new(&[self.n.saturating_mul(self.heads), self.len, self.width])
     }
@@ -66,7 +67,7 @@ impl SelfAttention {
     }
 }
 
-/// Query, key and value, which lie one after the other.
+/// Returns views of query, key and value, which follow one another.
 fn three(parts: &Tensor, sizes: Sizes) -> Result<[Tensor; 3]> {
     let stack = sizes.stack()?;
     let part = |index: usize| {
@@ -76,7 +77,7 @@ fn three(parts: &Tensor, sizes: Sizes) -> Result<[Tensor; 3]> {
     Ok([part(0)?, part(1)?, part(2)?])
 }
 
-/// A stack of matrices seen as a part of x: position by position, all heads side by side.
+/// Views a stack of matrices as a part of x: position by position, with all heads side by side.
 fn by_position(stack: &Tensor, sizes: Sizes) -> Result<Tensor> {
     let by_head = reshaped(stack.clone(), sizes.by_head()?)?;
     let layout = by_head.layout().permuted(OP, &[0, 2, 1, 3])?;
@@ -111,7 +112,7 @@ impl Op for SelfAttention {
         let (parts, mixed, log_sums) = (saved.tensor(0)?, saved.tensor(1)?, saved.tensor(2)?);
         let shape = saved.input_shape(0);
         let sizes = self.sizes(shape)?;
-        let grad = grad.reshape(sizes.part()?)?.permute(&[0, 2, 1, 3])?.contiguous()?;
+        let grad = grad.reshape(sizes.part()?)?.permute([0, 2, 1, 3])?.contiguous()?;
         let grad = reshaped(grad, sizes.stack()?)?;
         let [query, key, value] = three(parts, sizes)?;
         let made = self.of.gradients(ctx, [&query, &key, &value], None, [mixed, log_sums], &grad)?;
@@ -127,10 +128,13 @@ impl Op for SelfAttention {
     }
 }
 
+/// # Self-attention
 impl Tensor {
-    /// [Attention](Tensor::attention) of a sequence to itself in `heads` heads. The last axis holds the queries of all heads,
-    /// then their keys, then their values: shape `[.., len, 3·width]` gives `[.., len, width]`, with the heads side by side.
-    /// The scale, if not said, is 1/√(width / heads).
+    /// Multi-head self-attention of a sequence. The last axis holds the queries of all heads, then the keys, then the
+    /// values.
+    ///
+    /// Shapes: `[.., len, 3·width]` gives `[.., len, width]`, with the heads side by side. The default scale is
+    /// 1/√(width / heads). See [`attention`](Tensor::attention).
     ///
     /// ```
     /// use highwater::{AttentionOptions, Device, Tensor};
@@ -144,8 +148,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`] below two axes, [`Error::BadArgument`] unless three times the heads divide the last axis, which
-    /// must not be empty; [`Error::UnsupportedDType`] except for floats, [`Error::Allocation`] if there is no memory.
+    /// [`Error::BadRank`] below two axes, [`Error::BadArgument`] unless 3 · `heads` divides the size of the last axis,
+    /// which must not be 0; [`Error::UnsupportedDType`] unless the elements are floats, [`Error::Allocation`] if there
+    /// is no memory.
     pub fn self_attention(&self, heads: usize, options: AttentionOptions) -> Result<Self> {
         supported(OP, self.dtype(), DType::is_float)?;
         let [leading @ .., len, wide] = self.dims() else {
@@ -153,7 +158,7 @@ impl Tensor {
         };
         let parts = heads.saturating_mul(3);
         if parts == 0 || *wide == 0 || !wide.is_multiple_of(parts) {
-            let expected = "such that three times as many divide the last axis, which is not empty";
+            let expected = "such that 3 · heads divides the last axis, which must not be empty";
             let got = format!("{heads} for shape {}", self.shape());
             return Err(Error::BadArgument { op: OP, argument: "heads", expected, got });
         }
@@ -184,10 +189,10 @@ mod tests {
     /// The same of parts.
     fn of_parts(x: &Tensor, heads: usize, options: AttentionOptions) -> Tensor {
         let [n, len, wide] = *x.dims() else { panic!("three axes") };
-        let cut = x.reshape([n, len, 3, heads, wide / 3 / heads]).unwrap().permute(&[2, 0, 3, 1, 4]).unwrap();
+        let cut = x.reshape([n, len, 3, heads, wide / 3 / heads]).unwrap().permute([2, 0, 3, 1, 4]).unwrap();
         let part = |index: usize| cut.narrow(0, index, 1).unwrap().squeeze(0).unwrap();
         let mixed = part(0).attention(&part(1), &part(2), None, options).unwrap();
-        mixed.permute(&[0, 2, 1, 3]).unwrap().reshape([n, len, wide / 3]).unwrap()
+        mixed.permute([0, 2, 1, 3]).unwrap().reshape([n, len, wide / 3]).unwrap()
     }
 
     #[test]
@@ -220,8 +225,8 @@ mod tests {
         };
         let whole = taken(|x, heads, options| x.self_attention(heads, options).unwrap());
         let parts = taken(of_parts);
-        // The parts share one gradient of the whole too, but copy each of theirs there.
-        // What the parts take has fallen since their gradients are added up in one whole, so the op has a figure of its own.
+        // The parts also share one gradient of the whole, but copy each part's gradient into it.
+        // The parts sum their gradients in one tensor, so the op has a figure of its own.
         assert!(whole <= 753_920, "{whole}");
         assert!(6 * whole < 5 * parts, "{whole} instead of {parts}");
     }
@@ -253,7 +258,7 @@ mod tests {
         ));
         assert_eq!(
             x.self_attention(3, AttentionOptions::default()).unwrap_err().to_string(),
-            "self_attention: heads must be such that three times as many divide the last axis, which is not empty, got 3 for shape [2, 12]"
+            "self_attention: heads must be such that 3 · heads divides the last axis, which must not be empty, got 3 for shape [2, 12]"
         );
         for heads in [0, usize::MAX] {
             assert!(x.self_attention(heads, AttentionOptions::default()).is_err());

@@ -1,4 +1,4 @@
-//! Other looks at the same elements: reshaping, permuting, adding and removing axes of size 1.
+//! Changes of shape: reshaping, permuting, adding and removing axes of size 1.
 //!
 //! | op | y | ∂L/∂x | takes memory |
 //! |---|---|---|---|
@@ -9,7 +9,7 @@
 //!
 //! Nothing is saved.
 
-use super::axes::AxisSet;
+use super::axes::{Axes, AxisSet};
 use super::reduce::reshaped;
 use crate::autograd::apply;
 use crate::backend::Kernel;
@@ -21,38 +21,38 @@ use crate::op::{Op, OpContext};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
-/// A look that only the layout tells from the original.
+/// A change of the layout that shares the buffer.
 #[derive(Clone, Copy, Debug)]
-enum Look {
+enum LayoutChange {
     /// Axis i of the result is axis `axes[i]` of the original.
-    Permuted { axes: [usize; MAX_RANK] },
-    /// An axis of size 1 before `axis`.
-    With { axis: usize },
-    /// Without `axis`, whose size is 1.
-    Without { axis: usize },
+    Permute { axes: [usize; MAX_RANK] },
+    /// Inserts an axis of size 1 before `axis`.
+    Unsqueeze { axis: usize },
+    /// Removes `axis`, whose size is 1.
+    Squeeze { axis: usize },
 }
 
-impl Look {
+impl LayoutChange {
     fn at(&self, op: &'static str, layout: &Layout) -> Result<Layout> {
         match self {
-            Self::Permuted { axes } => layout.permuted(op, &axes[..layout.shape().rank()]),
-            Self::With { axis } => layout.with_axis(*axis),
-            Self::Without { axis } => Ok(layout.without_axis(*axis)),
+            Self::Permute { axes } => layout.permuted(op, &axes[..layout.shape().rank()]),
+            Self::Unsqueeze { axis } => layout.with_axis(*axis),
+            Self::Squeeze { axis } => Ok(layout.without_axis(*axis)),
         }
     }
 
-    /// The look that leads back.
+    /// Returns the inverse change.
     fn back(&self, rank: usize) -> Self {
         match *self {
-            Self::Permuted { axes } => {
+            Self::Permute { axes } => {
                 let mut back = [0; MAX_RANK];
                 for (to, &from) in axes[..rank].iter().enumerate() {
                     back[from] = to;
                 }
-                Self::Permuted { axes: back }
+                Self::Permute { axes: back }
             }
-            Self::With { axis } => Self::Without { axis },
-            Self::Without { axis } => Self::With { axis },
+            Self::Unsqueeze { axis } => Self::Squeeze { axis },
+            Self::Squeeze { axis } => Self::Unsqueeze { axis },
         }
     }
 }
@@ -60,7 +60,7 @@ impl Look {
 #[derive(Debug)]
 struct LookOp {
     op: &'static str,
-    look: Look,
+    look: LayoutChange,
 }
 
 impl Op for LookOp {
@@ -117,23 +117,26 @@ impl Op for Contiguous {
     }
 }
 
-/// A tensor with axes of size 1 put in, so that those of `axes` are the new ones.
+/// Inserts axes of size 1, so that `axes` are the new ones.
 pub(super) fn restored(tensor: &Tensor, axes: &AxisSet) -> Result<Tensor> {
     let layout = axes.iter().try_fold(*tensor.layout(), |layout, axis| layout.with_axis(axis))?;
     Ok(tensor.with_layout(layout))
 }
 
+/// # Shape
+///
+/// Views with another shape or another order of axes.
 impl Tensor {
-    fn look(&self, op: &'static str, look: Look) -> Result<Self> {
+    fn change_layout(&self, op: &'static str, look: LayoutChange) -> Result<Self> {
         apply(LookOp { op, look }, &[self])
     }
 
-    /// The elements in logical order with another shape: a view, as of a contiguous tensor, wherever the elements can be found by
-    /// steps of one length along each axis, as in NumPy; else a copy.
+    /// Changes the shape and keeps the logical order of the elements, as NumPy's `reshape`. Returns a view if each new
+    /// axis has one stride, as for a contiguous tensor; otherwise copies.
     ///
     /// # Errors
-    /// [`Error::ElementCount`] if the shape has not as many elements; [`Error::Allocation`] if a copy is needed and
-    /// there is no memory.
+    /// [`Error::ElementCount`] if the shape has another number of elements; [`Error::Allocation`] if a copy is needed
+    /// and there is no memory.
     pub fn reshape(&self, shape: impl IntoShape) -> Result<Self> {
         let shape = shape.into_shape().map_err(|error| error.in_op("reshape"))?;
         if shape.checked_elements() != Some(self.elements()) {
@@ -145,7 +148,7 @@ impl Tensor {
         apply(Reshape(shape), &[self])
     }
 
-    /// All axes from `axis` on as one.
+    /// Merges all axes from `axis` on into one.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -155,12 +158,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; else as [`Tensor::reshape`].
+    /// [`Error::AxisOutOfRange`]; otherwise see [`Tensor::reshape`].
     pub fn flatten_from(&self, axis: isize) -> Result<Self> {
         self.merge("flatten_from", axis, -1)
     }
 
-    /// The axes from `first` to `last`, both included, as one; negative ones count from the back.
+    /// Merges the axes from `first` to `last` (inclusive) into one, as PyTorch's `flatten`. Negative axes count from
+    /// the back.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -171,7 +175,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], [`Error::BadArgument`] if `last` lies before `first`; else as [`Tensor::reshape`].
+    /// [`Error::AxisOutOfRange`], [`Error::BadArgument`] if `last` is before `first`; otherwise see
+    /// [`Tensor::reshape`].
     #[doc(alias("ravel"))]
     pub fn flatten(&self, first: isize, last: isize) -> Result<Self> {
         self.merge("flatten", first, last)
@@ -180,7 +185,7 @@ impl Tensor {
     fn merge(&self, op: &'static str, first: isize, last: isize) -> Result<Self> {
         let [from, to] = [self.shape().axis(op, first)?, self.shape().axis(op, last)?];
         if to < from {
-            let expected = "an axis that does not lie before the first";
+            let expected = "an axis that is not before the first";
             return Err(Error::BadArgument { op, argument: "last", expected, got: last.to_string() });
         }
         let dims = self.dims();
@@ -190,7 +195,7 @@ impl Tensor {
         self.reshape([&dims[..from], &[merged], &dims[to + 1..]].concat())
     }
 
-    /// The same elements with two axes swapped. A view.
+    /// Swaps two axes, as PyTorch's `transpose`. Returns a view.
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`].
@@ -199,10 +204,10 @@ impl Tensor {
         let (a, b) = (self.shape().axis(op, a)?, self.shape().axis(op, b)?);
         let mut axes = std::array::from_fn(|axis| axis);
         axes.swap(a, b);
-        self.look(op, Look::Permuted { axes })
+        self.change_layout(op, LayoutChange::Permute { axes })
     }
 
-    /// The transpose of a matrix, or of each matrix in a stack: the last two axes swapped. A view.
+    /// Transposes a matrix, or each matrix of a stack: swaps the last two axes. Returns a view.
     ///
     /// # Errors
     /// [`Error::BadRank`] for fewer than two axes.
@@ -214,40 +219,64 @@ impl Tensor {
         self.transpose(-2, -1)
     }
 
-    /// The same elements with the axes in another order: axis i of the result is axis `axes[i]` of this tensor. A view.
+    /// Reorders the axes: axis i of the result is axis `axes[i]` of this tensor. Returns a view.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let images = Tensor::zeros(&Device::cpu()?, [8, 3, 32, 64])?;
+    /// assert_eq!(images.permute([0, 2, 3, 1])?.dims(), [8, 32, 64, 3]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], and [`Error::BadPermutation`] unless every axis is named once.
+    /// [`Error::AxisOutOfRange`], and [`Error::BadPermutation`] unless each axis occurs exactly once.
     #[doc(alias("transpose"))]
-    pub fn permute(&self, axes: &[isize]) -> Result<Self> {
+    pub fn permute(&self, axes: impl Axes) -> Result<Self> {
         let op = "permute";
-        let named = axes.iter().map(|&axis| self.shape().axis(op, axis)).collect::<Result<Vec<_>>>()?;
+        let named =
+            axes.axes().iter().map(|&axis| self.shape().axis(op, axis)).collect::<Result<Vec<_>>>()?;
         if named.len() != self.rank() {
             return Err(Error::BadPermutation { op, axes: named, shape: *self.shape() });
         }
         let mut axes = [0; MAX_RANK];
         axes[..named.len()].copy_from_slice(&named);
-        self.look(op, Look::Permuted { axes })
+        self.change_layout(op, LayoutChange::Permute { axes })
     }
 
-    /// The same elements without an axis, whose size must be 1. A view.
+    /// Removes axes of size 1, as PyTorch's `squeeze`. Returns a view.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let x = Tensor::zeros(&Device::cpu()?, [1, 3, 1])?;
+    /// assert_eq!(x.squeeze(0)?.dims(), [3, 1]);
+    /// assert_eq!(x.squeeze([0, -1])?.dims(), [3]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] if the axis has another size.
-    pub fn squeeze(&self, axis: isize) -> Result<Self> {
+    /// [`Error::AxisOutOfRange`], and [`Error::BadArgument`] for a repeated axis or an axis of another size.
+    pub fn squeeze(&self, axes: impl Axes) -> Result<Self> {
         let op = "squeeze";
-        let index = self.shape().axis(op, axis)?;
-        if self.dims()[index] != 1 {
-            let got = format!("{axis} for shape {}", self.shape());
-            return Err(Error::BadArgument { op, argument: "axis", expected: "one of size 1", got });
+        let set = AxisSet::of(op, self.shape(), &axes)?;
+        for &axis in axes.axes() {
+            if self.dims()[self.shape().axis(op, axis)?] != 1 {
+                let got = format!("{axis} for shape {}", self.shape());
+                return Err(Error::BadArgument { op, argument: "axis", expected: "one of size 1", got });
+            }
         }
-        self.look(op, Look::Without { axis: index })
+        // From the last axis to the first, so that the earlier axes keep their numbers.
+        let mut squeezed = None;
+        for axis in set.iter().rev() {
+            squeezed =
+                Some(squeezed.as_ref().unwrap_or(self).change_layout(op, LayoutChange::Squeeze { axis })?);
+        }
+        Ok(squeezed.unwrap_or_else(|| self.unchanged()))
     }
 
-    /// The same elements with a new axis of size 1, which is `axis` in the result. A view.
+    /// Inserts an axis of size 1 at position `axis` of the result. Returns a view.
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::RankTooLarge`] past [`MAX_RANK`] axes.
+    /// [`Error::AxisOutOfRange`]; [`Error::RankTooLarge`] for more than [`MAX_RANK`] axes.
     #[doc(alias("expand_dims"))]
     pub fn unsqueeze(&self, axis: isize) -> Result<Self> {
         let op = "unsqueeze";
@@ -256,10 +285,10 @@ impl Tensor {
         if !(0..=rank).contains(&index) {
             return Err(Error::AxisOutOfRange { op, axis, shape: *self.shape() });
         }
-        self.look(op, Look::With { axis: index as usize })
+        self.change_layout(op, LayoutChange::Unsqueeze { axis: index as usize })
     }
 
-    /// The same elements in row-major order without gaps: the tensor itself if they lie so, else a copy.
+    /// Returns the elements contiguously in row-major order: the tensor itself if it is contiguous, else a copy.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
@@ -286,9 +315,9 @@ mod tests {
     #[test]
     fn looks_share_the_buffer_and_lead_back() {
         let x = counting(&[2, 3, 4]);
-        let there = x.permute(&[2, 0, 1]).unwrap().unsqueeze(-1).unwrap().unsqueeze(1).unwrap();
+        let there = x.permute([2, 0, 1]).unwrap().unsqueeze(-1).unwrap().unsqueeze(1).unwrap();
         assert_eq!(there.dims(), [4, 1, 2, 3, 1]);
-        let back = there.squeeze(1).unwrap().squeeze(-1).unwrap().permute(&[1, 2, 0]).unwrap();
+        let back = there.squeeze(1).unwrap().squeeze(-1).unwrap().permute([1, 2, 0]).unwrap();
         assert!(back.shares_buffer_with(&x));
         assert_eq!(back.layout(), x.layout());
     }
@@ -301,8 +330,8 @@ mod tests {
         let flat = transposed.reshape(6).unwrap();
         assert!(!flat.shares_buffer_with(&x));
         assert_eq!(flat.to_vec::<f32>().unwrap(), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
-        // Axes that stay as they are may lie anywhere.
-        let apart = counting(&[3, 4, 5]).permute(&[2, 0, 1]).unwrap();
+        // Axes that do not change may have any stride.
+        let apart = counting(&[3, 4, 5]).permute([2, 0, 1]).unwrap();
         let cut = apart.reshape([5, 1, 12]).unwrap();
         assert!(cut.shares_buffer_with(&apart));
         assert_eq!(cut.to_vec::<f32>().unwrap(), apart.to_vec::<f32>().unwrap());
@@ -333,11 +362,14 @@ mod tests {
         assert_eq!(message(x.unsqueeze(3)), "unsqueeze: axis 3 is out of range for shape [2, 3]");
         assert_eq!(message(x.squeeze(-1)), "squeeze: axis must be one of size 1, got -1 for shape [2, 3]");
         assert_eq!(
-            message(x.permute(&[0, 0])),
+            message(x.permute([0, 0])),
             "permute: axes [0, 0] are not a permutation of those of shape [2, 3]"
         );
-        assert!(matches!(x.permute(&[0]), Err(Error::BadPermutation { .. })));
-        assert_eq!(message(x.reshape(7)), "reshape: 6 elements do not make shape [7]");
+        assert!(matches!(x.permute([0]), Err(Error::BadPermutation { .. })));
+        assert_eq!(
+            message(x.reshape(7)),
+            "reshape: shape [7] does not match 6 elements; the sizes must multiply to that number"
+        );
         assert!(matches!(x.sum(0).unwrap().t(), Err(Error::BadRank { op: "t", .. })));
         assert!(matches!(counting(&[1; MAX_RANK]).unsqueeze(0), Err(Error::RankTooLarge { rank: 9, .. })));
     }

@@ -1,7 +1,7 @@
-//! Parts of a tensor along one axis.
+//! Slices along one axis.
 //!
-//! `y = x[.., start..end by step, ..]`: a view, nothing is taken or saved. ∂L/∂x is ∂L/∂y in its place, 0 elsewhere; where there is a
-//! gradient of x already, as from another part, ∂L/∂y is added to it in its place.
+//! `y = x[.., start..end by step, ..]`: a view; the op allocates and saves nothing. ∂L/∂x is ∂L/∂y at the slice, 0
+//! elsewhere. If x already has a gradient, for example from another slice, ∂L/∂y is added to its slice.
 
 use std::ops::{Bound, Range, RangeBounds};
 
@@ -65,7 +65,7 @@ impl BuiltinOp for Slice {
 }
 
 impl Slice {
-    /// The sum of a gradient of the whole and one of this part, in the buffer of the first where nobody else looks into it.
+    /// Adds the gradient of this slice to the gradient of the whole, in place if no other handle shares the buffer.
     fn added(&self, ctx: &OpContext<'_>, grad: &Tensor, mut total: Tensor) -> Result<Tensor> {
         let place = total.layout().sliced(self.op, self.axis, self.range.clone(), self.step)?;
         let mut sum = ctx.temp(grad.shape(), grad.dtype())?;
@@ -90,17 +90,18 @@ impl Slice {
     }
 }
 
+/// # Slice
 impl Tensor {
-    /// The elements of a range along one axis: `x.slice(0, 2..5)`, `x.slice(-1, ..3)`. A view.
+    /// Slices a range along one axis: `x.slice(0, 2..5)`, `x.slice(-1, ..3)`. Returns a view.
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), and
-    /// [`Error::RangeOutOfBounds`](crate::Error::RangeOutOfBounds) if the range leaves the axis.
+    /// [`Error::RangeOutOfBounds`](crate::Error::RangeOutOfBounds) if the range exceeds the axis.
     pub fn slice(&self, axis: isize, range: impl RangeBounds<usize>) -> Result<Self> {
         self.part("slice", axis, &range, 1)
     }
 
-    /// Every `step`-th of the elements of a range along one axis. A view.
+    /// Slices every `step`-th element of a range along one axis. Returns a view.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -110,17 +111,17 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::slice`]; also for a step of 0.
+    /// See [`Tensor::slice`]; also for a step of 0.
     pub fn slice_step(&self, axis: isize, range: impl RangeBounds<usize>, step: usize) -> Result<Self> {
         self.part("slice_step", axis, &range, step)
     }
 
-    /// `len` elements along one axis, from `start` on. A view.
+    /// Slices `len` elements from `start` on along one axis, as PyTorch's `narrow`. Returns a view.
     ///
     /// # Errors
-    /// As [`Tensor::slice`].
+    /// See [`Tensor::slice`].
     pub fn narrow(&self, axis: isize, start: usize, len: usize) -> Result<Self> {
-        // Beyond all axes, if no number counts it.
+        // A sum that overflows is beyond every axis.
         let end = start.checked_add(len).map_or(Bound::Included(usize::MAX), Bound::Excluded);
         self.part("narrow", axis, &(Bound::Included(start), end), 1)
     }
@@ -152,7 +153,7 @@ impl Tensor {
         }
     }
 
-    /// Every `step`-th element of a range, in the name of an op; `axis` is one of this tensor's.
+    /// Slices every `step`-th element of a range on behalf of an op. The tensor has `axis`.
     pub(super) fn sliced(
         &self,
         op: &'static str,
@@ -218,11 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_overlap_and_other_uses_add_up_whoever_holds_their_sum() {
+    fn gradients_of_overlapping_slices_add_up() {
         let x = counting(8).requiring_grad().unwrap();
         // Of a leaf, and of what an op has made.
         for is_leaf in [true, false] {
-            // The gradient of a sum is one number repeated, to which nobody may add in place.
+            // The gradient of a sum is one repeated value, so it cannot be added to in place.
             for slope in [2.0, 0.0] {
                 let of = if is_leaf { x.clone() } else { x.mul_scalar(1.0).unwrap() };
                 let first = if slope == 0.0 { of.clone() } else { of.square().unwrap() };

@@ -1,8 +1,8 @@
 //! Softmax and its logarithm along an axis.
 //!
 //! - y = eˣ / Σ eˣ, ∂L/∂x = y (g - Σ g y), with g = ∂L/∂y; or y = x - ln Σ eˣ, ∂L/∂x = g - eʸ Σ g.
-//! - The largest element is subtracted first, so nothing overflows. The shape stays.
-//! - One output is taken, and saved. Another axis than the last is moved there and back by views.
+//! - The op subtracts the largest element first, so nothing overflows. The shape does not change.
+//! - It allocates one output and saves it. Views move another axis to the end and back.
 
 use super::supported;
 use crate::autograd::apply;
@@ -13,7 +13,7 @@ use crate::op::{Op, OpContext};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
-/// Along the last axis, of which there is at least one.
+/// Softmax along the last axis of a tensor with at least one axis.
 #[derive(Debug)]
 struct Softmax {
     log: bool,
@@ -47,8 +47,9 @@ impl Op for Softmax {
     }
 }
 
+/// # Softmax
 impl Tensor {
-    /// eˣ / Σ eˣ along an axis: positive numbers that add up to 1.
+    /// Softmax eˣ / Σ eˣ along an axis: positive values that add up to 1.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -60,16 +61,17 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange),
-    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) except for floats,
+    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) unless the elements are floats,
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn softmax(&self, axis: isize) -> Result<Self> {
         self.softmax_along(Softmax { log: false }, axis)
     }
 
-    /// x - ln Σ eˣ along an axis: the logarithm of [`softmax`](Self::softmax), exact also where that is nearly 0.
+    /// Log-softmax x - ln Σ eˣ along an axis: the logarithm of [`softmax`](Self::softmax), accurate also where that is
+    /// nearly 0.
     ///
     /// # Errors
-    /// As [`Tensor::softmax`].
+    /// See [`Tensor::softmax`].
     pub fn log_softmax(&self, axis: isize) -> Result<Self> {
         self.softmax_along(Softmax { log: true }, axis)
     }

@@ -1,16 +1,16 @@
-//! Elements in order along an axis, and where they stood.
+//! Sorting along an axis, with the indices of the sorted elements.
 //!
 //! | op | y | ∂L/∂x | takes beside the output |
 //! |---|---|---|---|
-//! | `argsort` | the indices of the elements, in order | | as much again |
-//! | `sort` | the elements in order, and their indices | ∂L/∂y, put back | as `argsort` |
+//! | `argsort` | the indices of the elements, in sorted order | | as much again |
+//! | `sort` | the sorted elements, and their indices | ∂L/∂y, scattered back | as `argsort` |
 //! | `top_k` | the first k of them | the same | as `argsort`, and all indices |
 //!
-//! The order is stable: equals stay as they stood, in descending order too. NaN is larger than every number, so it comes last
-//! in ascending order and first in descending order, as in PyTorch.
+//! Sorting is stable: equal elements keep their order, in descending order too. NaN is larger than every number, so it
+//! comes last in ascending and first in descending order, as in PyTorch.
 
 use super::index::Gather;
-use super::{is_number, supported};
+use super::{is_numeric, supported};
 use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result};
@@ -19,13 +19,13 @@ use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, MAX_RANK};
 use crate::tensor::Tensor;
 
-/// Which elements come first.
+/// Sort order: ascending or descending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SortOrder {
-    /// The smallest; NaN comes last.
+    /// Smallest elements first; NaN comes last.
     #[default]
     Ascending,
-    /// The largest; NaN comes first of all.
+    /// Largest elements first; NaN comes before all others.
     Descending,
 }
 
@@ -34,7 +34,7 @@ struct ArgSort {
     op: &'static str,
     axis: usize,
     order: SortOrder,
-    /// How many of the first indices are wanted.
+    /// The number of leading indices to return.
     first: usize,
 }
 
@@ -45,8 +45,8 @@ impl Op for ArgSort {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
-        supported(self.op, x.dtype(), is_number)?;
-        // Backends sort along the last axis: the tensor is seen with the axes swapped, and so is the result.
+        supported(self.op, x.dtype(), is_numeric)?;
+        // Backends sort along the last axis: the op swaps the axes before and after.
         let swapped = |layout: &Layout| {
             let mut axes: [usize; MAX_RANK] = std::array::from_fn(|axis| axis);
             axes.swap(self.axis, x.rank() - 1);
@@ -64,7 +64,7 @@ impl Op for ArgSort {
         })?;
         let mut indices = out.finish();
         if self.first < x.dims()[self.axis] {
-            // A copy, so that the indices of the others need not be kept.
+            // A copy releases the indices of the other elements.
             let last = x.rank() - 1;
             let first = indices.layout().sliced(self.op, last, 0..self.first, 1)?;
             let mut out = ctx.output(first.shape(), DType::I64)?;
@@ -75,13 +75,14 @@ impl Op for ArgSort {
     }
 }
 
+/// # Sort
 impl Tensor {
-    /// The elements and their indices, as a gather of the first by the second.
+    /// Gathers the elements of sorted indices, and returns both.
     fn picked(&self, op: &'static str, axis: usize, indices: Self) -> Result<(Self, Self)> {
         Ok((apply(Gather { op, axis }, &[self, &indices])?, indices))
     }
 
-    /// The indices (i64) along an axis in the order of their elements. Stable.
+    /// Returns the indices (i64) that sort the elements along an axis, as PyTorch's `argsort`. Stable.
     ///
     /// ```
     /// use highwater::{Device, SortOrder, Tensor};
@@ -92,14 +93,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    /// [`Error::AxisOutOfRange`]; [`Error::UnsupportedDType`] for booleans; [`Error::Allocation`] if there is no
+    /// memory.
     pub fn argsort(&self, axis: isize, order: SortOrder) -> Result<Self> {
         let op = "argsort";
         let axis = self.shape().axis(op, axis)?;
         apply(ArgSort { op, axis, order, first: self.dims()[axis] }, &[self])
     }
 
-    /// The elements in order along an axis, and the indices (i64) where they stood. Stable; see [`SortOrder`] for NaN.
+    /// Sorts the elements along an axis; returns them and their previous indices (i64). Stable; [`SortOrder`] describes
+    /// NaN.
     ///
     /// ```
     /// use highwater::{Device, SortOrder, Tensor};
@@ -111,7 +114,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::argsort`].
+    /// See [`Tensor::argsort`].
     pub fn sort(&self, axis: isize, order: SortOrder) -> Result<(Self, Self)> {
         let op = "sort";
         let axis = self.shape().axis(op, axis)?;
@@ -119,8 +122,8 @@ impl Tensor {
         self.picked(op, axis, indices)
     }
 
-    /// The first `k` elements in order along an axis, and their indices (i64): in descending order the largest, in ascending
-    /// order the smallest.
+    /// Returns the `k` largest (descending) or smallest (ascending) elements along an axis and their indices (i64), as
+    /// PyTorch's `topk`.
     ///
     /// ```
     /// use highwater::{Device, SortOrder, Tensor};
@@ -132,7 +135,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] if the axis has fewer than `k` elements; else as [`Tensor::argsort`].
+    /// [`Error::BadArgument`] if the axis has fewer than `k` elements; otherwise see [`Tensor::argsort`].
     #[doc(alias("topk"))]
     pub fn top_k(&self, k: usize, axis: isize, order: SortOrder) -> Result<(Self, Self)> {
         let op = "top_k";

@@ -1,10 +1,12 @@
-//! A tensor cut into parts along an axis. Each part is a view, as of `slice`; nothing is taken or saved.
+//! Splitting along an axis. Each part is a view, as of `slice`; the ops allocate and save nothing.
 
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
+/// # Split
 impl Tensor {
-    /// Parts of `size` along an axis, of which the last may be smaller; one empty part of an empty axis. Views.
+    /// Splits into parts of `size` along an axis; the last part may be smaller. An empty axis gives one empty part.
+    /// Returns views.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -28,19 +30,20 @@ impl Tensor {
         starts.map(|start| self.narrow(axis, start, size.min(len - start))).collect()
     }
 
-    /// Parts of the given sizes along an axis, which together make up the axis. Views.
+    /// Splits into parts of the given sizes along an axis. The sizes must add up to the size of the axis. Returns
+    /// views.
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::BadArgument`] if the sizes do not add up to that of the axis.
-    pub fn split_sizes(&self, axis: isize, sizes: &[usize]) -> Result<Vec<Self>> {
-        let op = "split_sizes";
+    /// [`Error::AxisOutOfRange`]; [`Error::BadArgument`] if the sizes do not add up to the size of the axis.
+    pub fn split_sizes(&self, axis: isize, sizes: impl AsRef<[usize]>) -> Result<Vec<Self>> {
+        let (op, sizes) = ("split_sizes", sizes.as_ref());
         let len = self.dims()[self.shape().axis(op, axis)?];
         if sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size)) != Some(len) {
             let got = format!("{sizes:?} for axis {axis} of shape {}", self.shape());
             return Err(Error::BadArgument {
                 op,
                 argument: "sizes",
-                expected: "as much together as the axis",
+                expected: "sizes that add up to the size of the axis",
                 got,
             });
         }
@@ -53,7 +56,8 @@ impl Tensor {
         sizes.iter().map(part).collect()
     }
 
-    /// At most `count` parts along an axis, all of one size but the last, which may be smaller: as PyTorch's `chunk`. Views.
+    /// Splits into at most `count` parts along an axis, as PyTorch's `chunk`. All parts but the last have equal sizes.
+    /// Returns views.
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`]; [`Error::BadArgument`] for a count of 0.

@@ -1,4 +1,4 @@
-//! Copies of tensors on another device.
+//! Copies between devices.
 
 use bfc_core::Category;
 
@@ -11,7 +11,7 @@ use crate::op::Saved;
 use crate::op::{Op, OpContext};
 use crate::tensor::Tensor;
 
-/// y = x on another device; ∂L/∂x is ∂L/∂y, copied back.
+/// y = x on another device. ∂L/∂x is ∂L/∂y, copied back.
 #[derive(Debug)]
 struct ToDevice {
     from: Device,
@@ -32,7 +32,7 @@ impl Op for ToDevice {
     }
 }
 
-/// A copy by way of the host.
+/// Copies a tensor through host memory.
 fn copy(op: &'static str, tensor: &Tensor, to: &Device, category: Category) -> Result<Tensor> {
     let options = TensorOptions { dtype: tensor.dtype(), category, ..TensorOptions::default() };
     create(op, to, tensor.shape(), options, |ctx, out| {
@@ -41,21 +41,22 @@ fn copy(op: &'static str, tensor: &Tensor, to: &Device, category: Category) -> R
             ctx.backend().simulate_upload(bytes);
             return Ok(());
         }
-        // Whole words, so that the bytes are aligned for every element type.
-        let mut words = tensor.host_room::<u64>(op, bytes.div_ceil(size_of::<u64>()))?;
+        // Uses whole words, so that the bytes are aligned for every element type.
+        let mut words = tensor.allocate_host_copy::<u64>(op, bytes.div_ceil(size_of::<u64>()))?;
         let values = &mut bytemuck::cast_slice_mut(&mut words)[..bytes];
         check::download(tensor.device().as_ref(), op, tensor.view(), values)?;
         check::upload(ctx.device().as_ref(), op, values, out)
     })
 }
 
+/// # Copy to another device
 impl Tensor {
-    /// The same values on `device`: the tensor itself if it is there already.
+    /// Copies this tensor to `device`; returns the tensor itself if it is already there.
     ///
-    /// From a device that computes to one that does not, memory is taken and nothing is copied.
+    /// From a real device to a dry one, the op allocates memory and copies nothing.
     ///
     /// # Errors
-    /// [`Error::NoData`](crate::Error::NoData) from a device that computes nothing to one that does;
+    /// [`Error::NoData`](crate::Error::NoData) from a dry device to a real one;
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     #[doc(alias("to", "cuda"))]
     pub fn to_device(&self, device: &Device) -> Result<Self> {
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_computes_nothing_takes_memory_and_gives_no_data() {
+    fn a_dry_device_allocates_memory_and_has_no_data() {
         let runtime = Runtime::builder().threads(1).build().unwrap();
         let (cpu, dry) = (runtime.cpu().unwrap(), runtime.dry().unwrap());
         let x = Tensor::ones(&cpu, [3, 5]).unwrap();

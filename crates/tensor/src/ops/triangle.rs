@@ -1,7 +1,7 @@
-//! The triangles of matrices.
+//! Triangles of matrices: `tril` and `triu`.
 //!
-//! `tril`: `y[.., i, j] = x[.., i, j]` for j - i ≤ the diagonal, else 0; `triu` for j - i ≥ it. ∂L/∂x is the same triangle of ∂L/∂y.
-//! One output is taken, and for one matrix a truth value for each element; nothing is saved.
+//! `tril`: `y[.., i, j] = x[.., i, j]` for j - i ≤ diagonal, else 0; `triu`: for j - i ≥ diagonal. ∂L/∂x is the same
+//! triangle of ∂L/∂y. The op allocates one output, and a boolean per element of one matrix. Nothing is saved.
 
 use super::create::constant_like;
 use crate::autograd::apply;
@@ -19,10 +19,10 @@ struct Triangle {
 }
 
 impl Triangle {
-    /// Whether j - i is at most (at least) the diagonal, for each place of a matrix.
+    /// Returns a mask of one matrix: whether j - i is at most (`tril`) or at least (`triu`) the diagonal.
     fn keeps(&self, ctx: &OpContext<'_>, rows: usize, columns: usize) -> Result<Tensor> {
         let (op, shape) = (ctx.op(), Shape::new(&[rows, columns])?);
-        // Beyond the corners nothing changes, and counting on from there might overflow.
+        // Diagonals outside of the matrix have the same effect as its corners. Clamping prevents an overflow.
         let corners = [rows, columns].map(|size| i64::try_from(size).unwrap_or(i64::MAX));
         let diagonal = (self.diagonal as i64).clamp(-corners[0], corners[1]);
         let (mut ends, mut places) = (
@@ -64,8 +64,10 @@ impl Op for Triangle {
     }
 }
 
+/// # Triangles
 impl Tensor {
-    /// The lower triangle of a matrix, or of each in a stack: 0 above the diagonal, which is that many places above the main one.
+    /// Lower triangle of a matrix, or of each matrix of a stack: 0 above the diagonal. `diagonal` counts upwards from
+    /// the main diagonal.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -81,10 +83,11 @@ impl Tensor {
         apply(Triangle { lower: true, diagonal }, &[self])
     }
 
-    /// The upper triangle of a matrix, or of each in a stack: 0 below the diagonal, which is that many places above the main one.
+    /// Upper triangle of a matrix, or of each matrix of a stack: 0 below the diagonal. `diagonal` counts upwards from
+    /// the main diagonal.
     ///
     /// # Errors
-    /// As [`Tensor::tril`].
+    /// See [`Tensor::tril`].
     pub fn triu(&self, diagonal: isize) -> Result<Self> {
         apply(Triangle { lower: false, diagonal }, &[self])
     }

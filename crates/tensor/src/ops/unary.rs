@@ -1,4 +1,4 @@
-//! Functions of one number, element by element.
+//! Elementwise functions of one tensor.
 //!
 //! | op | y | ∂y/∂x | saved |
 //! |---|---|---|---|
@@ -28,24 +28,24 @@
 //! | `mul_scalar` | x c | c | |
 //! | `div_scalar` | x / c | 1/c | |
 //!
-//! The shape stays. One output is taken. Division is no multiplication by the inverse, which would round twice and has no
-//! meaning for integers.
+//! The shape does not change. The op allocates one output. Division does not multiply by the inverse: that would round
+//! twice and is undefined for integers.
 
-use super::{is_number, supported};
+use super::{is_numeric, supported};
 use crate::autograd;
 use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Unary};
 use crate::device::PlacementReason;
 use crate::error::{Error, Result};
 use crate::op::Saved;
-use crate::op::mode::records;
-use crate::op::{HeldOp, Op, OpContext};
+use crate::op::mode::should_record;
+use crate::op::{Op, OpContext, RecordedOp};
 use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
 struct UnaryOp {
-    /// A public name: subtraction is addition to the backend.
+    /// The public name. The backend has no subtraction of scalars, only addition.
     op: &'static str,
     f: Unary,
 }
@@ -58,14 +58,14 @@ impl Op for UnaryOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         supported(self.op, x.dtype(), |dtype| {
-            dtype.is_float() || self.f.supports_integers() && is_number(dtype)
+            dtype.is_float() || self.f.supports_integers() && is_numeric(dtype)
         })?;
         let f = match self.f {
-            Unary::AddScalar(scalar) => Unary::AddScalar(fits(self.op, scalar, x.dtype())?),
-            Unary::MulScalar(scalar) => Unary::MulScalar(fits(self.op, scalar, x.dtype())?),
-            Unary::DivScalar(scalar) => Unary::DivScalar(holds(self.op, scalar, x.dtype())?),
+            Unary::AddScalar(scalar) => Unary::AddScalar(arithmetic_scalar(self.op, scalar, x.dtype())?),
+            Unary::MulScalar(scalar) => Unary::MulScalar(arithmetic_scalar(self.op, scalar, x.dtype())?),
+            Unary::DivScalar(scalar) => Unary::DivScalar(exact_scalar(self.op, scalar, x.dtype())?),
             Unary::Clamp(low, high) => {
-                Unary::Clamp(holds(self.op, low, x.dtype())?, holds(self.op, high, x.dtype())?)
+                Unary::Clamp(exact_scalar(self.op, low, x.dtype())?, exact_scalar(self.op, high, x.dtype())?)
             }
             Unary::Powf(exponent) if !x.dtype().is_float() => {
                 Unary::Powf(whole_exponent(self.op, exponent, x.dtype())?)
@@ -104,8 +104,9 @@ impl Op for UnaryOp {
     }
 }
 
-/// A function of `x` and a number, in the buffer of `x` if nobody else looks into it and there are so many elements that this
-/// is worth a constant of its own; else as a new tensor. Halves would round the constant before they are computed with.
+/// Computes a function of `x` and a number, in the buffer of `x` if no other handle shares it and `x` is large enough
+/// to repay a scalar tensor. Otherwise allocates a result. 16-bit floats would round the number before they compute, so
+/// they also allocate.
 pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Tensor> {
     let (binary, scalar) = match f {
         Unary::Neg => (Binary::Mul, Scalar::Float(-1.0)),
@@ -116,9 +117,9 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
     };
     let (device, dtype, elements) = (x.device().clone(), x.dtype(), x.elements());
     let worth_it = matches!(dtype, DType::F32 | DType::F64) && elements > device.backend().chunk_elements();
-    let recording = records(x.requires_grad());
+    let recording = should_record(x.requires_grad());
     let Some(acc) = x.view_mut().filter(|_| worth_it) else { return apply(UnaryOp { op, f }, &[&x]) };
-    device.placement().tell(op, &device, PlacementReason::Inputs);
+    device.placement().notify(op, &device, PlacementReason::Inputs);
     let mut ctx = OpContext::forward(op, &device, device.default_allocator()?, recording);
     let mut constant = ctx.temp(&Shape::SCALAR, dtype)?;
     ctx.compute(Kernel::Fill { value: scalar, out: constant.view_mut() })?;
@@ -128,12 +129,12 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
         return Ok(x.with_grad_edge(None));
     }
     let result = x.detach();
-    Ok(autograd::record(HeldOp::Custom(Box::new(UnaryOp { op, f })), &[&x], ctx.take_saved(), result))
+    Ok(autograd::record(RecordedOp::Custom(Box::new(UnaryOp { op, f })), &[&x], ctx.take_saved(), result))
 }
 
-/// The scalar as a tensor of `dtype` computes with it. For integers that is a whole number, which may wrap as their
-/// arithmetic does; a fraction would silently be cut, and is refused.
-pub(super) fn fits(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Scalar> {
+/// Converts the scalar for arithmetic with `dtype`. Integer types require a whole number, which may wrap as their
+/// arithmetic does. Fractions are rejected, because they would be truncated silently.
+pub(super) fn arithmetic_scalar(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Scalar> {
     match scalar {
         Scalar::Float(value) if !dtype.is_float() => whole(value)
             .map(Scalar::Int)
@@ -142,20 +143,20 @@ pub(super) fn fits(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Sca
     }
 }
 
-/// As [`fits`], for division, with which wrapping does not agree: the number must be one of the type's.
-pub(super) fn holds(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Scalar> {
-    match fits(op, scalar, dtype)? {
+/// Like [`arithmetic_scalar`], but the type must represent the number exactly. For division, wrapping would give wrong results.
+pub(super) fn exact_scalar(op: &'static str, scalar: Scalar, dtype: DType) -> Result<Scalar> {
+    match arithmetic_scalar(op, scalar, dtype)? {
         Scalar::Int(value)
             if dtype == DType::U8 && u8::try_from(value).is_err()
                 || dtype == DType::I32 && i32::try_from(value).is_err() =>
         {
-            Err(refused(op, scalar, dtype, "a number that the element type holds"))
+            Err(refused(op, scalar, dtype, "a number that the element type can represent"))
         }
         scalar => Ok(scalar),
     }
 }
 
-/// The power to which integers are raised: whole and not below 0, since others are no integers.
+/// Checks the exponent for integers: a whole number of at least 0.
 fn whole_exponent(op: &'static str, exponent: f64, dtype: DType) -> Result<f64> {
     if whole(exponent).is_some_and(|exponent| exponent >= 0) {
         return Ok(exponent);
@@ -169,17 +170,17 @@ fn refused(op: &'static str, scalar: Scalar, dtype: DType, expected: &'static st
     Error::BadArgument { op, argument: "scalar", expected, got: format!("{scalar} for a tensor of {dtype}") }
 }
 
-/// The number as an integer, if it is one that there is.
+/// Converts the number to an integer, if it is whole and in range.
 fn whole(value: f64) -> Option<i64> {
     const LEAST: f64 = i64::MIN as f64;
     (value.fract() == 0.0 && (LEAST..-LEAST).contains(&value)).then_some(value as i64)
 }
 
-/// -c, which for integers wraps.
+/// Returns -c, which wraps for integers.
 pub(super) fn negated(scalar: Scalar, dtype: DType) -> Scalar {
     match scalar {
         Scalar::Float(value) => Scalar::Float(-value),
-        // Floats do not wrap: there is no integer for the opposite of the least.
+        // Floats do not wrap. The smallest integer has no positive counterpart.
         Scalar::Int(i64::MIN) if dtype.is_float() => Scalar::Float(-(i64::MIN as f64)),
         Scalar::Int(value) => Scalar::Int(value.wrapping_neg()),
     }
@@ -187,6 +188,9 @@ pub(super) fn negated(scalar: Scalar, dtype: DType) -> Scalar {
 
 macro_rules! unary_methods {
     ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+        /// # Elementwise math
+        ///
+        /// Functions and activations of each element.
         impl Tensor {$(
             $(#[$doc])*
             pub fn $name(&self) -> Result<Self> {
@@ -197,130 +201,132 @@ macro_rules! unary_methods {
 }
 
 unary_methods! {
-    /// -x. Integers wrap.
+    /// Negation -x. Integers wrap.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] for booleans; [`Error::Allocation`] if there is no memory.
     #[doc(alias("negative"))]
     neg = Neg;
-    /// |x|. Integers wrap: the least one has no counterpart.
+    /// Absolute value |x|. Integers wrap: the smallest one has no positive counterpart.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] for booleans; [`Error::Allocation`] if there is no memory.
     abs = Abs;
-    /// x². Integers wrap.
+    /// Square x². Integers wrap.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] for booleans; [`Error::Allocation`] if there is no memory.
     square = Square;
-    /// eˣ.
+    /// Exponential eˣ.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     exp = Exp;
-    /// ln x: NaN below 0, -∞ at 0.
+    /// Natural logarithm ln x: NaN below 0, -∞ at 0.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     #[doc(alias("ln"))]
     log = Log;
-    /// √x: NaN below 0.
+    /// Square root √x: NaN below 0.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     sqrt = Sqrt;
-    /// max(x, 0). The derivative at 0 is 0.
+    /// ReLU activation max(x, 0). The derivative at 0 is 0.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] for booleans; [`Error::Allocation`] if there is no memory.
     relu = Relu;
-    /// x Φ(x), where Φ is the normal distribution function, exactly (by erf) as PyTorch's default.
+    /// GELU activation x Φ(x), with the exact normal distribution function Φ (by erf), as PyTorch's default.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     gelu = Gelu;
-    /// tanh x.
+    /// Hyperbolic tangent tanh x.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     tanh = Tanh;
-    /// 1 / (1 + e⁻ˣ).
+    /// Sigmoid 1 / (1 + e⁻ˣ).
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     sigmoid = Sigmoid;
-    /// 1 / x.
+    /// Reciprocal 1 / x.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     recip = Recip;
-    /// 1 / √x: NaN below 0, ∞ at 0.
+    /// Reciprocal square root 1 / √x: NaN below 0, ∞ at 0.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     rsqrt = Rsqrt;
-    /// 1 above 0, -1 below, 0 at 0. No gradient flows through it.
+    /// Sign: 1 above 0, -1 below, 0 at 0. No gradient flows through it.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for truth values; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] for booleans; [`Error::Allocation`] if there is no memory.
     sign = Sign;
-    /// The largest whole number that is not above x. No gradient flows through it.
+    /// Rounds down to the next whole number. No gradient flows through it.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     floor = Floor;
-    /// The least whole number that is not below x. No gradient flows through it.
+    /// Rounds up to the next whole number. No gradient flows through it.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     ceil = Ceil;
-    /// The whole number nearest to x; halfway between two the even one, as in NumPy and PyTorch. No gradient flows through it.
+    /// Rounds to the nearest whole number, and ties to even, as NumPy and PyTorch. No gradient flows through it.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     round = Round;
-    /// sin x, for x in radians.
+    /// Sine of x in radians.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     sin = Sin;
-    /// cos x, for x in radians.
+    /// Cosine of x in radians.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     cos = Cos;
-    /// x / (1 + e⁻ˣ), also called swish.
+    /// SiLU (swish) activation x / (1 + e⁻ˣ).
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     #[doc(alias("swish"))]
     silu = Silu;
-    /// ln(1 + eˣ), which does not overflow.
+    /// Softplus ln(1 + eˣ), which does not overflow.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     softplus = Softplus;
-    /// ½ x (1 + tanh(√(2/π) (x + 0.044715 x³))): nearly [`gelu`](Self::gelu), as in GPT-2.
+    /// GELU activation in its tanh approximation, as in GPT-2: ½ x (1 + tanh(√(2/π) (x + 0.044715 x³))). See
+    /// [`gelu`](Self::gelu).
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     gelu_tanh = GeluTanh;
 }
 
+/// # Arithmetic with a number
 impl Tensor {
-    /// x + c. Integers wrap.
+    /// Adds a number to each element: x + c. Integers wrap.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for truth values; [`Error::BadArgument`] for a tensor of integers and a number that
-    /// is none; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] for booleans; [`Error::BadArgument`] for integer elements and a number that is not
+    /// whole; [`Error::Allocation`] if there is no memory.
     pub fn add_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
         apply(UnaryOp { op: "add_scalar", f: Unary::AddScalar(scalar.into()) }, &[self])
     }
 
-    /// x - c. Integers wrap.
+    /// Subtracts a number from each element: x - c. Integers wrap.
     ///
     /// # Errors
-    /// As [`Tensor::add_scalar`].
+    /// See [`Tensor::add_scalar`].
     pub fn sub_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
         apply(
             UnaryOp { op: "sub_scalar", f: Unary::AddScalar(negated(scalar.into(), self.dtype())) },
@@ -328,35 +334,37 @@ impl Tensor {
         )
     }
 
-    /// x c. Integers wrap.
+    /// Multiplies each element by a number: x c. Integers wrap.
     ///
     /// # Errors
-    /// As [`Tensor::add_scalar`].
+    /// See [`Tensor::add_scalar`].
     pub fn mul_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
         apply(UnaryOp { op: "mul_scalar", f: Unary::MulScalar(scalar.into()) }, &[self])
     }
 
-    /// x where it is above 0, `slope` x below. The derivative at 0 is `slope`.
+    /// Leaky ReLU activation: x above 0, `slope` x below. The derivative at 0 is `slope`.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] except for floats; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     #[doc(alias("LeakyReLU"))]
     pub fn leaky_relu(&self, slope: f64) -> Result<Self> {
         apply(UnaryOp { op: "leaky_relu", f: Unary::LeakyRelu(slope) }, &[self])
     }
 
-    /// x to a power. See [`pow`](Self::pow) for powers that are a tensor. Powers of ½ and -½ are by square roots, as
-    /// PyTorch's: NaN for -∞, and the sign of -0 stays. Integers wrap.
+    /// Raises each element to a power. [`pow`](Self::pow) takes a tensor of exponents.
+    ///
+    /// The powers ½ and -½ use square roots, as PyTorch's: -∞ gives NaN, and -0 keeps its sign. Integers wrap.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for truth values; [`Error::BadArgument`] for a tensor of integers and a power that is below 0, as in
-    /// NumPy, or not whole; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] for booleans; [`Error::BadArgument`] for integer elements and a power that is
+    /// negative, as in NumPy, or not whole; [`Error::Allocation`] if there is no memory.
     #[doc(alias("pow", "power"))]
     pub fn powf(&self, exponent: f64) -> Result<Self> {
         apply(UnaryOp { op: "powf", f: Unary::Powf(exponent) }, &[self])
     }
 
-    /// x, but at least `low` and at most `high`. NaN stays NaN. The derivative is 1 from `low` to `high` and 0 elsewhere.
+    /// Clamps each element to the range from `low` to `high`, as PyTorch's `clamp`. NaN stays NaN. The derivative is 1
+    /// from `low` to `high` and 0 elsewhere.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -366,8 +374,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for truth values; [`Error::BadArgument`] unless `low` ≤ `high` and both are numbers of
-    /// the element type; [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] for booleans; [`Error::BadArgument`] unless `low` ≤ `high` and the element type can
+    /// represent both; [`Error::Allocation`] if there is no memory.
     #[doc(alias("clip"))]
     pub fn clamp(&self, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Self> {
         let (op, low, high) = ("clamp", low.into(), high.into());
@@ -382,10 +390,10 @@ impl Tensor {
         Err(Error::BadArgument { op, argument: "bounds", expected: "the lower first", got })
     }
 
-    /// x / c. Integers are cut towards zero, and divided by 0 they are 0.
+    /// Divides each element by a number: x / c. Integer division truncates towards zero, and division by 0 gives 0.
     ///
     /// # Errors
-    /// As [`Tensor::add_scalar`]; [`Error::BadArgument`] also for a number that the element type does not hold.
+    /// See [`Tensor::add_scalar`]; [`Error::BadArgument`] also for a number that the element type cannot represent.
     pub fn div_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
         apply(UnaryOp { op: "div_scalar", f: Unary::DivScalar(scalar.into()) }, &[self])
     }

@@ -5,9 +5,9 @@
 //! | `var` | Σ (x - μ)² / (n - c) | 2 (x - μ) / (n - c) |
 //! | `std` | its root | (x - μ) / ((n - c) y), 0 where y is |
 //!
-//! μ is the mean of the n elements, c the correction: 1 for a sample, 0 for a whole population. Unless there are more than c
-//! elements the sum is divided by 0: infinite, or NaN where all elements are equal or there are none. In two passes, so that
-//! large means cost no digits. Saves x, and `std` y, that of halves in f32; forward takes a temporary of the size of x.
+//! μ is the mean of the n elements, c the correction: 1 for a sample, 0 for a population. With n ≤ c the sum is divided
+//! by 0: the result is infinite, or NaN if all elements are equal or there are none. Two passes keep the accuracy for
+//! large means. Saves x, and `std` saves y (in f32 for 16-bit floats). Forward allocates a temporary of the size of x.
 
 use super::axes::Axes;
 use super::create::constant_like;
@@ -23,14 +23,14 @@ use crate::tensor::Tensor;
 
 #[derive(Debug)]
 struct Variance {
-    /// Whether the root is taken.
+    /// Whether the result is the standard deviation.
     root: bool,
     correction: usize,
     target: Target,
 }
 
 impl Variance {
-    /// n - c, but at least 0.
+    /// Returns n - c, but at least 0.
     fn freedom(&self, shape: &Shape) -> f64 {
         self.target.axes.count(shape).saturating_sub(self.correction) as f64
     }
@@ -72,14 +72,17 @@ impl Op for Variance {
     }
 }
 
+/// # Variance and standard deviation
 impl Tensor {
     fn variance(&self, root: bool, correction: usize, target: Target) -> Result<Self> {
         apply(Variance { root, correction, target }, &[self])
     }
 
-    /// The variance along axes, which vanish: the squared distances from the mean, summed and divided by the number of elements
-    /// less `correction`. That is 1 for the variance that a sample suggests (Bessel), 0 for that of the elements themselves.
-    /// Unless there are more elements than that, it is infinite, or NaN where all are equal or there are none.
+    /// Variance of the elements along axes, which vanish: the sum of squared deviations from the mean, divided by the
+    /// number of elements minus `correction`.
+    ///
+    /// Use a correction of 1 for a sample (Bessel's correction) and 0 for a population. With at most `correction`
+    /// elements the result is infinite, or NaN if all elements are equal or there are none.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -90,49 +93,50 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// See [`Tensor::mean`].
     #[doc(alias("variance"))]
     pub fn var(&self, axes: impl Axes, correction: usize) -> Result<Self> {
         self.variance(false, correction, self.target("var", &axes, false)?)
     }
 
-    /// The variance along axes, which stay with size 1.
+    /// Variance of the elements along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// See [`Tensor::mean`].
     pub fn var_keepdim(&self, axes: impl Axes, correction: usize) -> Result<Self> {
         self.variance(false, correction, self.target("var", &axes, true)?)
     }
 
-    /// The variance of all elements.
+    /// Variance of all elements.
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// See [`Tensor::mean`].
     pub fn var_all(&self, correction: usize) -> Result<Self> {
         self.variance(false, correction, self.all_axes())
     }
 
-    /// The standard deviation along axes, which vanish: the root of [`Tensor::var`]. Where it is 0 so is its gradient.
+    /// Standard deviation of the elements along axes, which vanish: the square root of [`Tensor::var`]. Where it is 0,
+    /// its gradient is 0.
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// See [`Tensor::mean`].
     #[doc(alias("stddev"))]
     pub fn std(&self, axes: impl Axes, correction: usize) -> Result<Self> {
         self.variance(true, correction, self.target("std", &axes, false)?)
     }
 
-    /// The standard deviation along axes, which stay with size 1.
+    /// Standard deviation of the elements along axes, which stay with size 1.
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// See [`Tensor::mean`].
     pub fn std_keepdim(&self, axes: impl Axes, correction: usize) -> Result<Self> {
         self.variance(true, correction, self.target("std", &axes, true)?)
     }
 
-    /// The standard deviation of all elements.
+    /// Standard deviation of all elements.
     ///
     /// # Errors
-    /// As [`Tensor::mean`].
+    /// See [`Tensor::mean`].
     pub fn std_all(&self, correction: usize) -> Result<Self> {
         self.variance(true, correction, self.all_axes())
     }

@@ -1,4 +1,4 @@
-//! Norms of vectors: what lies along axes, as one length.
+//! Vector norms along axes.
 //!
 //! | norm | y | ∂y/∂x |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | `L2` | √(Σ x²) | x / y, 0 where y is |
 //! | `Max` | the largest \|x\| | sign x at the largest, shared evenly among ties |
 //!
-//! Saves x and y, that of halves in f32; `Max` takes a temporary of the size of x.
+//! Saves x and y (in f32 for 16-bit floats); `Max` allocates a temporary of the size of x.
 
 use super::axes::Axes;
 use super::create::constant_like;
@@ -20,12 +20,12 @@ use crate::op::{Op, OpContext};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
-/// How long a vector is.
+/// A vector norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Norm {
     /// The sum of the absolute values (p = 1).
     L1,
-    /// The root of the sum of the squares: Euclid's (p = 2).
+    /// The square root of the sum of the squares: the Euclidean norm (p = 2).
     L2,
     /// The largest absolute value (p = ∞).
     Max,
@@ -77,9 +77,9 @@ impl Op for VectorNorm {
     }
 }
 
+/// # Vector norms
 impl Tensor {
-    /// The length of the vectors along axes, which vanish; over several axes that of all their elements as one vector. 0 for no
-    /// elements, except for [`Norm::Max`].
+    /// Vector norm along axes, which vanish. Several axes form one vector. 0 for no elements, except for [`Norm::Max`].
     ///
     /// ```
     /// use highwater::{Device, Norm, Tensor};
@@ -91,16 +91,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::mean`]; [`Error::EmptyReduction`](crate::Error::EmptyReduction) for the largest of no elements.
+    /// See [`Tensor::mean`]; [`Error::EmptyReduction`](crate::Error::EmptyReduction) for [`Norm::Max`] of no elements.
     #[doc(alias("vector_norm"))]
     pub fn norm(&self, norm: Norm, axes: impl Axes) -> Result<Self> {
         apply(VectorNorm { norm, target: self.target("norm", &axes, false)? }, &[self])
     }
 
-    /// As [`Tensor::norm`], but the axes stay with size 1.
+    /// Vector norm along axes, which stay with size 1. See [`Tensor::norm`].
     ///
     /// # Errors
-    /// As [`Tensor::norm`].
+    /// See [`Tensor::norm`].
     pub fn norm_keepdim(&self, norm: Norm, axes: impl Axes) -> Result<Self> {
         apply(VectorNorm { norm, target: self.target("norm", &axes, true)? }, &[self])
     }

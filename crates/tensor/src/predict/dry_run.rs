@@ -1,4 +1,4 @@
-//! A program run dry, and what it would have taken.
+//! Dry runs: run a program without computing, and measure its memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,19 +11,20 @@ use crate::device::{Device, DeviceProfile, DryRead, DryValues, Runtime, page_loc
 use crate::error::Result;
 use crate::shape::Scalar;
 
-/// The device that a dry run takes place on.
+/// The device of a dry run.
 const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);
 
-/// Runs a program on a device that computes nothing, and says what memory it takes on the device that the profile describes.
+/// Runs a program as a dry run, and returns the memory that it requires on the device of the profile.
 ///
-/// The program gets the device, on which [`Device::best`] answers it too; what it leaves alive on return may be part of its result.
+/// The program receives the device, which [`Device::best`] also returns during the run. Its result may
+/// contain live tensors.
 ///
 /// ```
 /// use highwater::alloc::Bytes;
 /// use highwater::{DeviceProfile, Tensor, dry_run};
 ///
-/// // Twice 48 GB of numbers on a card that is not here.
-/// let card = DeviceProfile::gpu("a100-80g").expect("it is a known one");
+/// // Two tensors of 48 GB on a GPU that this machine does not have.
+/// let card = DeviceProfile::gpu("a100-80g").expect("a known GPU");
 /// let run = dry_run(card, |device| {
 ///     let x = Tensor::zeros(device, [110_000, 110_000])?;
 ///     x.relu().map(drop)
@@ -40,9 +41,9 @@ const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);
 /// ```
 ///
 /// # Errors
-/// What the program returns: among others an out-of-memory error, if the device has not enough, and
-/// [`Error::NoData`](crate::Error::NoData) where it reads a value that nobody [scripted](DryRunOptions::values). Those of
-/// [`RuntimeBuilder::build`](crate::RuntimeBuilder::build).
+/// The errors of the program and of [`RuntimeBuilder::build`](crate::RuntimeBuilder::build). The program
+/// fails with an out-of-memory error if the device has too little memory. It fails with
+/// [`Error::NoData`](crate::Error::NoData) if it reads a value that is not [defined](DryRunOptions::values).
 pub fn dry_run<R>(
     options: impl Into<DryRunOptions>,
     program: impl FnOnce(&Device) -> Result<R>,
@@ -50,8 +51,9 @@ pub fn dry_run<R>(
     options.into().run(program)
 }
 
-/// How a dry run is to be, made from a [`DeviceProfile`]. The profile says whose allocation rules apply, so there is no dry run of
-/// a number of bytes alone: `DeviceProfile::this_machine().with_limit(Bytes::mib(64))` is a pool of 64 MiB on this machine.
+/// Options of a dry run, created from a [`DeviceProfile`]. The profile determines the allocation rules, so a
+/// number of bytes alone is not enough. `DeviceProfile::this_machine().with_limit(Bytes::mib(64))` is a pool
+/// of 64 MiB on this machine.
 #[derive(Clone, Debug)]
 pub struct DryRunOptions {
     profile: DeviceProfile,
@@ -61,33 +63,33 @@ pub struct DryRunOptions {
 }
 
 impl DryRunOptions {
-    /// A dry run on this device.
+    /// Returns the default options for this device.
     #[must_use]
     pub fn new(profile: DeviceProfile) -> Self {
         Self { profile, pool: PoolOptions::default(), environment: None, values: DryValues::default() }
     }
 
-    /// The same on a pool of which something is chosen, as by [`RuntimeBuilder::pool_options`](crate::RuntimeBuilder::pool_options).
-    /// What is said here counts before what was said before.
+    /// Sets options of the pool, as [`RuntimeBuilder::pool_options`](crate::RuntimeBuilder::pool_options)
+    /// does. Later options take precedence.
     #[must_use]
     pub fn pool_options(self, options: PoolOptions) -> Self {
         Self { pool: options.or(self.pool), ..self }
     }
 
-    /// The same with the limit of the pool.
+    /// Limits the pool.
     #[must_use]
     pub fn limit(self, limit: Bytes) -> Self {
         self.pool_options(PoolOptions::default().with_limit(limit))
     }
 
-    /// The same in this environment instead of the process's.
+    /// Uses this environment instead of the process's variables.
     #[must_use]
     pub fn environment(self, environment: Environment) -> Self {
         Self { environment: Some(environment), ..self }
     }
 
-    /// The same with an answer for a program that reads values, as when it looks at its loss: a number that all elements of
-    /// the tensor read then are, or `None` for an error.
+    /// Defines the values that reads return, for instance of a loss. `answer` returns the value of all
+    /// elements of the tensor, or `None` for an error.
     ///
     /// ```
     /// use highwater::{DeviceProfile, DryRunOptions, Tensor};
@@ -105,13 +107,13 @@ impl DryRunOptions {
         Self { values: DryValues::new(answer), ..self }
     }
 
-    /// The device that the run is to be on.
+    /// Returns the profile of the device.
     #[must_use]
     pub const fn profile(&self) -> &DeviceProfile {
         &self.profile
     }
 
-    /// See [`dry_run`].
+    /// Runs a program as [`dry_run`] does.
     ///
     /// # Errors
     /// As [`dry_run`].
@@ -156,33 +158,33 @@ impl From<&DryRunOptions> for DryRunOptions {
     }
 }
 
-/// What a dry run came to.
+/// The result of a dry run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DryRun<R> {
-    /// What the program returned.
+    /// The result of the program.
     pub result: R,
-    /// The device that the run stood for.
+    /// The profile of the device.
     pub profile: DeviceProfile,
-    /// The most that the device's pool held at a time.
+    /// The peak of the device's pool.
     pub peak: DryPeak,
-    /// The most that the pool of page-locked memory of a GPU held, through which its uploads go; `None` for processors.
+    /// The peak of the pool of page-locked memory, which a GPU uses for uploads; `None` for CPUs.
     pub page_locked: Option<DryPeak>,
-    /// The figures by op, by module and by category. Live bytes are those when the program had returned.
+    /// The figures by op, module and category. Live bytes are those after the program returned.
     pub report: Report,
 }
 
-/// The most that the pool of a dry run held at a time, in bytes.
+/// The peak of a pool in a dry run, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DryPeak {
-    /// Asked for by what was live when most was in use.
+    /// Requested bytes of the live blocks at the peak of `in_use`.
     pub requested: u64,
-    /// Granted to it: requests rounded up.
+    /// Allocated bytes: requests rounded up.
     pub in_use: u64,
-    /// Taken by the pool from the device, used or not.
+    /// Bytes that the pool reserved from the device.
     pub reserved: u64,
-    /// What the pool could have taken; `None` without a limit.
+    /// The limit of the pool; `None` without a limit.
     pub limit: Option<u64>,
 }
 
@@ -206,7 +208,7 @@ impl fmt::Display for DryPeak {
 }
 
 impl<R> fmt::Display for DryRun<R> {
-    /// The report's tables, then the peak in a line.
+    /// Prints the report's tables, then the peak on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.report)?;
         write!(f, "on {}: {}", self.profile, self.peak)?;

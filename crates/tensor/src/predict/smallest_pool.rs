@@ -1,22 +1,22 @@
-//! The smallest pool that a program runs in.
+//! Finds the smallest pool in which a program runs.
 
 use std::fmt;
 
 use bfc_core::Bytes;
 
 use super::dry_run::{DryRun, DryRunOptions};
-use super::largest_fit::{Refused, is_refusal};
+use super::largest_fit::{FitFailure, does_not_fit};
 use crate::device::Device;
 use crate::error::Result;
 
-/// How finely pools are told apart, in bytes: what they hand out are multiples of it.
+/// The granularity of the search, in bytes. Pools allocate multiples of it.
 const GRANULE: u64 = 256;
 
-/// Finds the smallest limit of a pool with which a program runs, by dry runs.
+/// Finds the smallest pool limit with which a program runs, by dry runs.
 ///
-/// The search begins at the most that the program has in use, which no pool can do without, and doubles its stride until the
-/// program fits. The answer was run, and so was the pool of 256 bytes less, in which it does not fit; scattered free memory may
-/// make it fail in a larger pool again.
+/// The search starts at the program's peak in use, which every pool requires, and doubles its stride until
+/// the program fits. Both the result and the limit below it by 256 bytes were run. Fragmentation may make the
+/// program fail in a larger pool.
 ///
 /// ```
 /// use highwater::alloc::Bytes;
@@ -27,20 +27,20 @@ const GRANULE: u64 = 256;
 ///     x.relu()?.add(&x).map(drop)
 /// })?;
 /// assert_eq!(found.smallest, Bytes::kib(12));
-/// assert_eq!(found.refused.map(|refused| refused.number), Some(12 * 1024 - 256));
+/// assert_eq!(found.failure.map(|failure| failure.number), Some(12 * 1024 - 256));
 /// # Ok::<(), highwater::Error>(())
 /// ```
 ///
 /// # Errors
-/// What the program returns; also out of memory, if it does not fit into what the options allow.
+/// The errors of the program. Also out of memory, if it exceeds the limit of the options.
 pub fn smallest_pool(
     options: impl Into<DryRunOptions>,
     mut program: impl FnMut(&Device) -> Result<()>,
 ) -> Result<SmallestPool> {
     let options = options.into();
-    let anywhere = options.run(&mut program)?;
-    let (least, most) = (anywhere.peak.in_use, anywhere.peak.limit.unwrap_or(u64::MAX));
-    let mut found = SmallestPool { smallest: Bytes(most), run: anywhere, refused: None, runs: 1 };
+    let unlimited = options.run(&mut program)?;
+    let (least, most) = (unlimited.peak.in_use, unlimited.peak.limit.unwrap_or(u64::MAX));
+    let mut found = SmallestPool { smallest: Bytes(most), run: unlimited, failure: None, runs: 1 };
     if least == 0 {
         return Ok(SmallestPool { smallest: Bytes(0), ..found });
     }
@@ -48,12 +48,12 @@ pub fn smallest_pool(
         found.runs += 1;
         match options.clone().limit(Bytes(limit)).run(&mut program) {
             Ok(run) => (found.smallest, found.run) = (Bytes(limit), run),
-            Err(error) if is_refusal(&error) => found.refused = Some(Refused { number: limit, error }),
+            Err(error) if does_not_fit(&error) => found.failure = Some(FitFailure { number: limit, error }),
             Err(error) => return Err(error),
         }
         Ok(found.smallest == Bytes(limit))
     };
-    // From what no pool can do without, in strides that double, up to where it fitted at first.
+    // From the minimum of every pool, in doubling strides, up to the first limit that fits.
     let mut large = least.next_multiple_of(GRANULE);
     let mut small = large - GRANULE;
     let mut stride = GRANULE;
@@ -71,24 +71,24 @@ pub fn smallest_pool(
             small = middle;
         }
     }
-    // One below the least possible was not tried yet: it is refused, and says why.
-    if found.refused.as_ref().is_none_or(|refused| refused.number != small) {
+    // Runs the limit below the minimum too, for its error.
+    if found.failure.as_ref().is_none_or(|failure| failure.number != small) {
         fits(small, &mut found)?;
     }
     Ok(found)
 }
 
-/// The smallest pool, and what showed it.
+/// The smallest pool, with the runs that prove it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SmallestPool {
     /// The limit of the pool.
     pub smallest: Bytes,
-    /// The run in it.
+    /// The run with this limit.
     pub run: DryRun<()>,
-    /// The next smaller limit in bytes, in which the program does not fit; `None` if it takes nothing.
-    pub refused: Option<Refused>,
-    /// How many dry runs it took.
+    /// The next smaller limit, which does not fit; `None` if the program allocates nothing.
+    pub failure: Option<FitFailure>,
+    /// The number of dry runs.
     pub runs: u32,
 }
 
@@ -96,9 +96,9 @@ impl fmt::Display for SmallestPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { smallest, run, .. } = self;
         write!(f, "{} bytes ({smallest}) are enough: {}", smallest.get(), run.peak)?;
-        self.refused
+        self.failure
             .as_ref()
-            .map_or(Ok(()), |refused| write!(f, "\n{} bytes are not: {}", refused.number, refused.error))
+            .map_or(Ok(()), |failure| write!(f, "\n{} bytes are not: {}", failure.number, failure.error))
     }
 }
 
@@ -110,11 +110,11 @@ mod tests {
     use crate::tensor::Tensor;
     use bfc_core::Environment;
 
-    fn anywhere() -> DryRunOptions {
+    fn unlimited() -> DryRunOptions {
         DryRunOptions::new(DeviceProfile::this_machine()).environment(Environment::default())
     }
 
-    /// Leaves a hole of `hole` floats before the next `rest`.
+    /// Leaves a hole of `hole` floats before an allocation of `rest` floats.
     fn with_hole(device: &Device, hole: usize, rest: usize) -> Result<()> {
         let first = Tensor::zeros(device, [hole])?;
         let _second = Tensor::zeros(device, [64])?;
@@ -123,27 +123,27 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_fits_and_a_granule_less_does_not() {
+    fn the_result_fits_and_one_granule_less_does_not() {
         for (hole, rest) in [(64, 64), (64, 128), (1000, 5000), (5000, 1000), (1 << 20, (1 << 20) + 1)] {
             let program = |device: &Device| with_hole(device, hole, rest);
-            let found = smallest_pool(anywhere(), program).unwrap();
-            let refused = found.refused.as_ref().unwrap();
-            assert_eq!(refused.number + GRANULE, found.smallest.get());
-            assert!(refused.error.out_of_memory().is_some());
-            assert!(anywhere().limit(found.smallest).run(program).is_ok());
-            assert!(anywhere().limit(Bytes(refused.number)).run(program).is_err());
+            let found = smallest_pool(unlimited(), program).unwrap();
+            let failure = found.failure.as_ref().unwrap();
+            assert_eq!(failure.number + GRANULE, found.smallest.get());
+            assert!(failure.error.out_of_memory().is_some());
+            assert!(unlimited().limit(found.smallest).run(program).is_ok());
+            assert!(unlimited().limit(Bytes(failure.number)).run(program).is_err());
             assert!(found.run.peak.reserved <= found.smallest.get() && found.runs < 60, "{found}");
         }
     }
 
     #[test]
-    fn a_program_that_takes_nothing_needs_no_pool_and_what_fits_nowhere_is_an_error() {
-        let found = smallest_pool(anywhere(), |_| Ok(())).unwrap();
-        assert!(found.smallest == Bytes(0) && found.refused.is_none());
+    fn no_allocation_needs_no_pool_and_no_fit_is_an_error() {
+        let found = smallest_pool(unlimited(), |_| Ok(())).unwrap();
+        assert!(found.smallest == Bytes(0) && found.failure.is_none());
         let too_much = |device: &Device| with_hole(device, 1000, 1000);
-        let error = smallest_pool(anywhere().limit(Bytes(4096)), too_much).unwrap_err();
+        let error = smallest_pool(unlimited().limit(Bytes(4096)), too_much).unwrap_err();
         assert!(error.out_of_memory().is_some());
-        let error = smallest_pool(anywhere(), |device| {
+        let error = smallest_pool(unlimited(), |device| {
             Tensor::zeros(device, [2])?.add(&Tensor::zeros(device, [3])?).map(drop)
         });
         assert!(matches!(error, Err(Error::ShapeMismatch { .. })));

@@ -1,4 +1,4 @@
-//! Element types: the run-time `DType` and the Rust types that stand for it.
+//! Element types: the run-time `DType` and the corresponding Rust types.
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ use half::{bf16, f16};
 /// - products: `matmul`, `linear`, `einsum` and convolutions;
 /// - losses that compare element by element: `mse_loss`, `l1_loss`, `huber_loss`, `bce_with_logits` and `kl_div`.
 ///
-/// Gradients return in each operand's own type. All other ops require equal types, for instance `attention`, norms, recurrent layers,
-/// `scatter_add` and the class weights of `cross_entropy_with`. A number given as an argument never changes a tensor's type, and
-/// neither does a tensor without axes.
+/// Each operand's gradient has the operand's type. All other ops require equal types, for instance
+/// `attention`, norms, recurrent layers, `scatter_add` and the class weights of `cross_entropy_with`. A
+/// scalar argument never changes a tensor's type, and neither does a tensor without axes.
 ///
 /// | | bool | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
 /// |---|---|---|---|---|---|---|---|---|
@@ -27,11 +27,12 @@ use half::{bf16, f16};
 /// | **f32** | f32 | f32 | f32 | f32 | f32 | f32 | f32 | f64 |
 /// | **f64** | f64 | f64 | f64 | f64 | f64 | f64 | f64 | f64 |
 ///
-/// **Truth values.** Two of them meet in comparisons, `where_`, `concat` and `stack`, and in [logic](crate::Tensor::logical_and); arithmetic is
-/// not defined for two, and beside a number they are 0 and 1.
+/// **Booleans.** Comparisons, `where_`, `concat`, `stack` and [logic](crate::Tensor::logical_and) accept two
+/// boolean tensors. Arithmetic does not. Next to a number, booleans count as 0 and 1.
 ///
-/// **Arithmetic.** Integers wrap, also where they are converted to a narrower type, and divided by zero they are 0. The halves are computed with as `f32`, sums and means and
-/// all that is made of them included, and each op's result is rounded once, to the nearest, ties to even.
+/// **Arithmetic.** Integers wrap, also in conversions to a narrower type. Integer division by zero returns 0.
+/// Ops on half precision compute and accumulate in `f32`, and round each result once: to nearest, ties to
+/// even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DType {
@@ -39,9 +40,10 @@ pub enum DType {
     F32,
     /// 64-bit floating point.
     F64,
-    /// 16-bit floating point of IEEE 754: 11 significant bits, up to 65,504.
+    /// 16-bit IEEE 754 floating point: 11 significant bits, up to 65,504.
     F16,
-    /// The upper half of an [`F32`](Self::F32): 8 significant bits, and its whole range.
+    /// 16-bit brain floating point: the upper 16 bits of an [`F32`](Self::F32), with 8 significant bits and
+    /// the same range.
     BF16,
     /// 64-bit signed integer; the type of indices.
     I64,
@@ -49,7 +51,7 @@ pub enum DType {
     I32,
     /// 8-bit unsigned integer.
     U8,
-    /// Truth value, kept as one byte, 0 or 1.
+    /// Boolean, stored as one byte, 0 or 1.
     Bool,
 }
 
@@ -58,7 +60,7 @@ impl DType {
     pub const ALL: [Self; 8] =
         [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I64, Self::I32, Self::U8, Self::Bool];
 
-    /// Bytes per element.
+    /// Returns the bytes per element.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -69,20 +71,20 @@ impl DType {
         }
     }
 
-    /// Whether gradients can flow through tensors of this type.
+    /// Returns whether the type is a float. Only floats support gradients.
     #[must_use]
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64 | Self::F16 | Self::BF16)
     }
 
-    /// Whether this is a float of 16 bits, which is kept as such and computed with as [`F32`](Self::F32).
+    /// Returns whether this is a 16-bit float. Ops compute with these as [`F32`](Self::F32).
     #[must_use]
     pub const fn is_half(self) -> bool {
         matches!(self, Self::F16 | Self::BF16)
     }
 
-    /// The type that arithmetic on elements of this one is done in, and sums are kept in: [`F32`](Self::F32) for the
-    /// halves, else the type itself.
+    /// Returns the type of computation and accumulation: [`F32`](Self::F32) for 16-bit floats, else the type
+    /// itself.
     ///
     /// ```
     /// use highwater::DType;
@@ -94,14 +96,14 @@ impl DType {
         if self.is_half() { Self::F32 } else { self }
     }
 
-    /// The type of what two tensors of these types make together: the table of [`DType`], which is PyTorch's for tensors
-    /// with axes. It is the same whichever comes first.
+    /// Returns the common type of two tensors, from the table of [`DType`]. The table equals PyTorch's for
+    /// tensors with axes. The order of the operands does not matter.
     ///
     /// ```
     /// use highwater::DType::{BF16, F16, F32, F64, I32, I64, U8};
     /// assert_eq!(U8.promote(I32), I32);
-    /// assert_eq!(I64.promote(F16), F16); // any float holds more kinds of numbers than any integer
-    /// assert_eq!(F16.promote(BF16), F32); // neither holds the other
+    /// assert_eq!(I64.promote(F16), F16); // floats take precedence over integers
+    /// assert_eq!(F16.promote(BF16), F32); // neither represents all values of the other
     /// assert_eq!(F32.promote(F64), F64);
     /// ```
     #[must_use]
@@ -113,7 +115,7 @@ impl DType {
         }
     }
 
-    /// The place among the types in the order of what they hold; the halves share one.
+    /// Returns the rank of the type in the order of promotion. Both 16-bit floats have one rank.
     const fn rank(self) -> u8 {
         match self {
             Self::Bool => 0,
@@ -126,7 +128,7 @@ impl DType {
         }
     }
 
-    /// The type's short name.
+    /// Returns the type's short name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -160,29 +162,29 @@ mod sealed {
     impl Sealed for bool {}
 }
 
-/// A Rust type that a tensor's elements can be read as. Sealed: the set is that of [`DType`].
+/// A Rust type for the elements of a tensor. Sealed: the types are those of [`DType`].
 pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The run-time type.
     const DTYPE: DType;
 
-    /// How the element lies in memory: plain numbers, for which every bit pattern is valid.
+    /// The representation in memory: a plain number type, for which every bit pattern is valid.
     type Raw: RawElement;
 
-    /// From memory.
+    /// Converts from the representation in memory.
     fn from_raw(raw: Self::Raw) -> Self;
 
-    /// Into memory.
+    /// Converts to the representation in memory.
     fn into_raw(self) -> Self::Raw;
 
-    /// Many elements as they lie in memory, without a copy.
+    /// Returns the bytes of many elements, without a copy.
     fn bytes_of(values: &[Self]) -> &[u8];
 }
 
-/// What lies in memory: the plain numbers among the element types. Sealed: buffers are aligned for these types only.
+/// A number type that buffers store. Sealed, as buffers are aligned for these types only.
 pub trait RawElement:
     sealed::Sealed + bytemuck::Pod + PartialEq + PartialOrd + Default + fmt::Debug + Send + Sync
 {
-    /// Whether elements of type `dtype` lie in memory as this type.
+    /// Returns whether buffers store elements of type `dtype` as this type.
     fn is_raw_of(dtype: DType) -> bool;
 }
 
@@ -241,7 +243,7 @@ impl Element for bool {
     }
 }
 
-/// A single number given to an op, wide enough for every element type.
+/// A scalar argument of an op. It represents the values of every element type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
     /// A floating-point number.
@@ -251,7 +253,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// The number as `f64`; integers beyond 2^53 are rounded.
+    /// Converts to `f64`; rounds integers beyond 2^53.
     #[must_use]
     pub const fn as_f64(self) -> f64 {
         match self {
@@ -260,7 +262,7 @@ impl Scalar {
         }
     }
 
-    /// The number as `i64`; floats are cut towards zero and saturate.
+    /// Converts to `i64`; truncates floats toward zero and saturates.
     #[must_use]
     pub const fn as_i64(self) -> i64 {
         match self {
@@ -297,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn promotion_has_no_order_and_holds_both_operands() {
+    fn promotion_is_commutative_and_associative() {
         for a in DType::ALL {
             assert_eq!(a.promote(a), a);
             for b in DType::ALL {

@@ -1,7 +1,7 @@
-//! Element types and shapes: what a tensor is made of, without its memory.
+//! Element types and shapes.
 //!
-//! [`DType`] is the element type at run time; [`Element`] are the Rust types that stand for it. A [`Shape`] holds the sizes of
-//! the axes inline, so that making one costs no heap allocation.
+//! [`DType`] is the element type at run time; [`Element`] is the trait of the corresponding Rust types. A
+//! [`Shape`] stores the axis sizes inline, so creating one allocates nothing.
 
 mod dtype;
 
@@ -10,10 +10,10 @@ use std::ops::Index;
 
 pub use self::dtype::{DType, Element, RawElement, Scalar};
 
-/// The most axes a tensor can have.
+/// The maximum number of axes.
 pub const MAX_RANK: usize = 8;
 
-/// The sizes of a tensor's axes, outermost first. A scalar has none.
+/// The axis sizes of a tensor, outermost first. A scalar has no axes.
 ///
 /// ```
 /// use highwater::{IntoShape, Shape};
@@ -22,26 +22,26 @@ pub const MAX_RANK: usize = 8;
 /// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Copy, Default, Eq, Hash)]
-#[expect(clippy::derived_hash_with_manual_eq, reason = "what equality does not look at is 0")]
+#[expect(clippy::derived_hash_with_manual_eq, reason = "the sizes that equality skips are 0")]
 pub struct Shape {
-    /// The first `rank` entries count; the rest stay 0, so that hashes may be derived.
+    /// The first `rank` entries are used. The rest stay 0, so that the derived hash is correct.
     dims: [usize; MAX_RANK],
     rank: usize,
 }
 
 impl PartialEq for Shape {
-    /// Most shapes have few axes: to compare these is quicker than the call that compares all there is room for.
+    /// Compares the axes one by one, which is faster for few axes than a comparison of the whole array.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        self.rank == other.rank && self.dims().iter().zip(other.dims()).all(|(ours, theirs)| ours == theirs)
+        self.rank == other.rank && self.dims().iter().zip(other.dims()).all(|(size, other)| size == other)
     }
 }
 
 impl Shape {
-    /// The shape of a single number.
+    /// The shape of a scalar.
     pub const SCALAR: Self = Self { dims: [0; MAX_RANK], rank: 0 };
 
-    /// Returns the shape with these sizes; `None` past [`MAX_RANK`] axes.
+    /// Returns the shape with these sizes; `None` above [`MAX_RANK`] axes.
     #[inline]
     pub(crate) fn from_dims(dims: &[usize]) -> Option<Self> {
         let mut shape = Self { dims: [0; MAX_RANK], rank: dims.len() };
@@ -49,19 +49,19 @@ impl Shape {
         Some(shape)
     }
 
-    /// The axes' sizes.
+    /// Returns the axis sizes.
     #[must_use]
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.rank]
     }
 
-    /// The number of axes.
+    /// Returns the number of axes.
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Whether both are the same shape of at most two axes.
+    /// Returns whether both are the same shape of at most two axes.
     #[inline(always)]
     pub(crate) const fn is_same_matrix(&self, other: &Self) -> bool {
         // Sizes past the rank are 0.
@@ -71,22 +71,22 @@ impl Shape {
             && self.dims[1] == other.dims[1]
     }
 
-    /// Whether this is the shape of a vector of so many elements.
+    /// Returns whether this is the shape of a vector of this length.
     #[inline(always)]
     pub(crate) const fn is_row_of(&self, elements: usize) -> bool {
         self.rank == 1 && self.dims[0] == elements
     }
 
-    /// Rows and columns of a matrix.
+    /// Returns the rows and columns of a matrix.
     #[inline(always)]
     pub(crate) const fn as_matrix(&self) -> Option<[usize; 2]> {
         if self.rank == 2 { Some([self.dims[0], self.dims[1]]) } else { None }
     }
 
-    /// The number of elements, or `None` if it cannot be counted in an `isize`.
+    /// Returns the number of elements; `None` if it exceeds `isize::MAX`.
     #[must_use]
     pub fn checked_elements(&self) -> Option<usize> {
-        // Vectors and matrices, by far the most common, take no loop.
+        // Fast path for vectors and matrices, the most common shapes.
         match *self.dims() {
             [size] if size <= isize::MAX as usize => return Some(size),
             [rows, columns] => {
@@ -97,7 +97,7 @@ impl Shape {
         }
         let (mut count, mut overflows) = (1usize, false);
         for &dim in self.dims() {
-            // A size of 0 makes any shape empty, also one whose other sizes overflow.
+            // A size of 0 makes a shape empty, even if the other sizes overflow.
             if dim == 0 {
                 return Some(0);
             }
@@ -108,13 +108,13 @@ impl Shape {
         (!overflows && count <= isize::MAX as usize).then_some(count)
     }
 
-    /// The number of elements of a shape known to be countable, as every tensor's is.
+    /// Returns the number of elements. Saturates on overflow, which shapes of tensors exclude.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.checked_elements().unwrap_or(usize::MAX)
     }
 
-    /// The same shape with the size of one axis changed.
+    /// Returns the shape with another size of one axis.
     #[must_use]
     pub fn with_dim(mut self, axis: usize, size: usize) -> Self {
         if axis < self.rank {
@@ -123,20 +123,20 @@ impl Shape {
         self
     }
 
-    /// That of a matrix.
+    /// Returns the shape of a matrix.
     #[inline(always)]
     pub(crate) const fn matrix(rows: usize, columns: usize) -> Self {
         Self { dims: [rows, columns, 0, 0, 0, 0, 0, 0], rank: 2 }
     }
 
-    /// That of a row of so many elements.
+    /// Returns the shape of a vector.
     pub(crate) const fn row(elements: usize) -> Self {
         let mut shape = Self { dims: [0; MAX_RANK], rank: 1 };
         shape.dims[0] = elements;
         shape
     }
 
-    /// The same sizes with the first two exchanged, where there are so many.
+    /// Returns the shape with the first two sizes exchanged; unchanged below two axes.
     #[inline]
     pub(crate) const fn transposed(mut self) -> Self {
         if self.rank >= 2 {
@@ -145,7 +145,7 @@ impl Shape {
         self
     }
 
-    /// The same shape without one axis.
+    /// Returns the shape without one axis.
     #[must_use]
     pub fn without(self, axis: usize) -> Self {
         if axis >= self.rank {

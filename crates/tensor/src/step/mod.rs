@@ -1,4 +1,4 @@
-//! Steps that are run again and again, given to a GPU as graphs.
+//! Step graphs: submit the work of a repeated training step to a GPU as graphs.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,22 +7,22 @@ use crate::backend::{StepCounts, StepGraphs};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
-/// A step that is run many times, such as one of training: a GPU is given its work as graphs, which takes the host much less time
-/// than kernel by kernel.
+/// A step that runs many times, such as a training step. A GPU receives its work as graphs, which costs the
+/// host much less time than separate kernel launches.
 ///
-/// The step is the program that it is anyway. It runs each time, makes the same requests for memory and the same errors; only
-/// the kernels are held back while they are those of an earlier run, until the host copies or reads values, or the run ends:
-/// then all are given to the device at once, as a graph that was prepared in that earlier run. Learning rates, random numbers
-/// and addresses may be others each time: these are changed in the graph. Where a run takes another way, its kernels are given one
-/// by one as without a graph, and the next such run has a graph of its own. So nothing is frozen, nothing is forbidden, and
-/// results are the same to the bit.
+/// The step is ordinary code. Each run executes it, with the same memory requests and errors. Kernels are
+/// deferred as long as they match an earlier run. When the host copies or reads values, or the run ends, all
+/// deferred kernels are launched as the graph of that earlier run. Learning rates, random numbers and
+/// addresses may change; they are updated in the graph. If a run deviates, its kernels are launched one by
+/// one, and the next run like it has a graph of its own. Results are bit-identical to those without graphs.
 ///
-/// Memory is the pool's, as for every op, and accounted for as ever. Where the same requests find the pool in the same state,
-/// they get the same addresses, so that nothing needs to be changed in the graph; a [plan](crate::RuntimeBuilder::plan) gives
-/// the step a part of the pool of its own. What the driver takes for graphs is its own, beside the pool.
+/// Memory comes from the pool and is accounted for as usual. The same requests in the same state of the pool
+/// get the same addresses, so the graph needs no update. A [plan](crate::RuntimeBuilder::plan) reserves a
+/// part of the pool for the step. The driver's own memory for graphs is outside of the pool.
 ///
-/// Graphs pay where a step has many small kernels. The device begins with them once the host has gone through the step, so that
-/// a value read in the middle of a step divides it in two. On devices without graphs the step just runs.
+/// Graphs pay off for steps with many small kernels. The device starts a graph when the host has issued the
+/// whole step; reading a value in the middle splits the step. On devices without graphs the step runs as
+/// usual.
 ///
 /// ```
 /// use highwater::{Device, Error, Reduction, Rng, StepGraph, Tensor};
@@ -53,19 +53,19 @@ pub struct StepGraph {
 }
 
 impl StepGraph {
-    /// A step of which nothing is known yet.
+    /// Returns a step without recorded graphs.
     #[must_use]
     pub fn new(device: &Device) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self { device: device.clone(), number: NEXT.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Runs the step once. While another step runs on the device, in this thread or in another one, this one's work
-    /// becomes part of that.
+    /// Runs the step once. If another step is running on the device, in any thread, this one becomes part of
+    /// it.
     ///
     /// # Errors
-    /// What the step says; else [`Error::Device`] if the device fails with what was held back: then values computed in the step are
-    /// not there.
+    /// The error of the step; otherwise [`Error::Device`] if the device fails to run deferred kernels. Values
+    /// computed in the step are invalid then.
     pub fn run<T, E: From<Error>>(&self, step: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let steps = self.device.backend().step_graphs();
         let Some(steps) = steps.filter(|steps| steps.begin(self.number)) else { return step() };
@@ -75,7 +75,7 @@ impl StepGraph {
         Ok(outcome)
     }
 
-    /// How the work was given so far.
+    /// Returns the numbers of runs with and without graphs.
     #[must_use]
     pub fn counts(&self) -> StepCounts {
         self.device.backend().step_graphs().map(|steps| steps.counts(self.number)).unwrap_or_default()
@@ -90,7 +90,7 @@ impl Drop for StepGraph {
     }
 }
 
-/// A run that has begun.
+/// A run in progress.
 struct Run<'a>(&'a dyn StepGraphs);
 
 impl Run<'_> {
@@ -100,9 +100,10 @@ impl Run<'_> {
 }
 
 impl Drop for Run<'_> {
-    /// The step has failed or panicked: what it has computed is given to the device all the same, since others may have seen it.
+    /// Submits the computed work after an error or a panic of the step, because other code may use its
+    /// tensors.
     fn drop(&mut self) {
-        // The step's own failure is what is reported.
+        // The caller receives the error of the step, not this one.
         let _ = self.0.end();
     }
 }

@@ -1,44 +1,44 @@
-//! Storage: the buffer behind tensors, and the only file of this crate that turns addresses into slices.
+//! Storage: the buffer of tensors. Only this file of the crate converts addresses to slices.
 //!
-//! A shared storage is never written: kernels write through `&mut Storage`, which only the single owner has. So views
-//! may be handed to any thread without a lock.
+//! Shared storage is immutable: kernels write through `&mut Storage`, which only the exclusive owner has. So
+//! threads share views without a lock.
 
-pub(crate) mod former;
 pub(crate) mod leaf;
+pub(crate) mod stale;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bfc_core::{Allocation, Allocator, Category, MemoryKind, Tag};
 
-use self::former::FormerValues;
+use self::stale::StaleValues;
 use crate::layout::Layout;
 use crate::shape::{DType, RawElement};
 
-/// A buffer taken from an allocator, given back when the last tensor that looks into it is dropped.
+/// A buffer from an allocator. Dropping the last tensor that refers to it frees the buffer.
 #[derive(Debug)]
 pub struct Storage {
     allocation: Allocation,
-    /// Bytes that the tensor asked for; the block may be larger.
+    /// Bytes that the tensor requested; the block may be larger.
     bytes: usize,
-    /// The allocator's kind of memory, which every kernel reads.
+    /// The allocator's memory kind, cached for kernels.
     memory: MemoryKind,
-    /// The number of the device that the memory is for, which the check of every kernel compares.
+    /// The number of the device, which every kernel compares.
     device: u32,
     /// The type of all elements.
     dtype: DType,
-    /// What all elements are below, as indices that the host has written are; [`UNKNOWN`] since anyone else may have written.
-    below: u64,
-    /// Whether it is, or may be, charged as a result or a temporary: most of what is kept for backward is a parameter or an
-    /// input, and the allocator need not be asked.
+    /// An exclusive upper bound of the indices that the host wrote; [`UNKNOWN`] after any other write.
+    index_bound: u64,
+    /// Whether the category may be a result or a temporary. Saves the query of the allocator for parameters
+    /// and inputs, which are most tensors that ops keep for backward passes.
     may_be_result: AtomicBool,
-    former: FormerValues,
+    stale: StaleValues,
 }
 
-/// No index is below it, nor is one that is negative and read without its sign.
+/// The bound of unknown or negative indices.
 const UNKNOWN: u64 = u64::MAX;
 
 impl Storage {
-    /// The buffer of a fresh allocation for a device, of which `bytes` are used. It is charged to `category`.
+    /// Returns the storage of a new allocation, of which tensors use `bytes`. `category` is its category.
     pub(crate) fn new(
         allocation: Allocation,
         device: u32,
@@ -48,100 +48,101 @@ impl Storage {
     ) -> Self {
         let memory = allocation.allocator().memory_kind();
         let may_be_result = AtomicBool::new(is_result(category));
-        let former = FormerValues::new();
-        Self { allocation, bytes, memory, device, dtype, below: UNKNOWN, may_be_result, former }
+        let stale = StaleValues::new();
+        Self { allocation, bytes, memory, device, dtype, index_bound: UNKNOWN, may_be_result, stale }
     }
 
-    /// Whether the buffer is never written, whoever owns the storage: memory of others, which tensors only look into.
+    /// Returns whether the buffer is external memory, which tensors never write.
     #[must_use]
     pub const fn is_read_only(&self) -> bool {
         matches!(self.memory, MemoryKind::LentHost)
     }
 
-    /// Bytes asked for.
+    /// Returns the requested bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The type of the elements.
+    /// Returns the element type.
     #[must_use]
     pub const fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The number of the device that the memory is for.
+    /// Returns the number of the memory's device.
     #[inline(always)]
     pub(crate) const fn device(&self) -> u32 {
         self.device
     }
 
-    /// That a layout stays within the buffer. Layouts are made from tensors' own: one that does not is an error of this crate.
+    /// Asserts that a layout stays within the buffer. A violation is an error of this crate, as layouts
+    /// derive from valid layouts.
     #[inline(always)]
     pub(crate) fn assert_contains(&self, layout: &Layout) {
-        // As bytes, so that nothing is divided.
+        // Compares bytes, which avoids a division.
         let end = layout.reach().and_then(|reach| reach.checked_mul(self.dtype.size()));
         if end.is_none_or(|end| end > self.bytes) {
-            leaves(layout, self);
+            panic_out_of_buffer(layout, self);
         }
     }
 
-    /// The block and its allocator.
+    /// Returns the block and its allocator.
     #[must_use]
     pub const fn allocation(&self) -> &Allocation {
         &self.allocation
     }
 
-    /// Where the buffer lies, in its device's memory.
+    /// Returns the address of the buffer in the memory of its device.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.allocation.block().address
     }
 
-    /// The allocator that the buffer came from.
+    /// Returns the allocator of the buffer.
     fn allocator(&self) -> &dyn Allocator {
         self.allocation.allocator().as_ref()
     }
 
-    /// Charges the buffer to another category, keeping its owner.
+    /// Changes the category of the buffer and keeps its owner.
     pub(crate) fn set_category(&self, category: Category) {
         let block = self.allocation.block();
         if let Ok(tag) = self.allocator().tag(&block)
             && tag.category != category
         {
-            // As below.
+            // Allocators without tags return an error, which is harmless here.
             let _ = self.allocator().retag(&block, Tag { category, ..tag });
         }
         self.may_be_result.store(is_result(category), Ordering::Relaxed);
     }
 
-    /// Charges a result or a temporary as what a backward pass waits for.
+    /// Changes the category of a result or a temporary to activation.
     pub(crate) fn keep_for_backward(&self) {
         if self.may_be_result.load(Ordering::Relaxed) {
-            // A block that has a tag can be charged otherwise; an allocator without tags has nothing to say.
+            // Allocators without tags return an error, which is harmless here.
             let _ = self.allocator().recategorize(&self.allocation.block(), RESULTS, Category::Activation);
             self.may_be_result.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Charges what was kept for a backward pass as the gradient that it was made.
+    /// Changes the category of an activation to gradient.
     pub(crate) fn becomes_gradient(&self) {
-        // As above.
+        // Allocators without tags return an error, which is harmless here.
         let _ = self.allocator().recategorize(&self.allocation.block(), ACTIVATION, Category::Gradient);
     }
 
-    /// Which parameters' former values these are.
-    pub(crate) const fn former_values(&self) -> &FormerValues {
-        &self.former
+    /// Returns the updates that made the values of this buffer stale.
+    pub(crate) const fn stale_values(&self) -> &StaleValues {
+        &self.stale
     }
 
-    /// What the buffer is for; `None` from allocators that keep no tags.
+    /// Returns the category of the buffer; `None` if the allocator has no tags.
     #[must_use]
     pub fn category(&self) -> Option<Category> {
         self.allocator().tag(&self.allocation.block()).ok().map(|tag| tag.category)
     }
 
-    /// The whole buffer as numbers of one type; `None` if the host cannot read it.
+    /// Returns the whole buffer as values of one type; `None` if the host cannot read it.
     fn host<T: RawElement>(&self) -> Option<&[T]> {
         let count = self.bytes / size_of::<T>();
         if count == 0 {
@@ -152,13 +153,14 @@ impl Storage {
         }
         let address = self.allocation.block().address as *const T;
         debug_assert!(address.is_aligned());
-        // SAFETY: the allocator's contract makes the block valid, initialised and aligned (buffers are asked for with
-        // `bfc_core::DEFAULT_ALIGNMENT`, which exceeds that of any element, and imports are checked); `T` is plain data of a sealed set; the
-        // block lives as long as `self`, and shared storages are never written.
+        // SAFETY: the allocator's contract makes the block valid and initialized. Buffers are requested with
+        // `bfc_core::DEFAULT_ALIGNMENT`, which exceeds the alignment of any element; imports are checked. `T`
+        // is plain data of a sealed set. The block lives as long as `self`, and shared storage is never
+        // written.
         Some(unsafe { std::slice::from_raw_parts(address, count) })
     }
 
-    /// The whole buffer as numbers of one type, to be written; `None` if the host cannot write it.
+    /// Returns the whole buffer as mutable values of one type; `None` if the host cannot write it.
     fn host_mut<T: RawElement>(&mut self) -> Option<&mut [T]> {
         let count = self.bytes / size_of::<T>();
         if count == 0 {
@@ -174,25 +176,25 @@ impl Storage {
     }
 }
 
-/// What is charged so becomes an activation when it is kept for backward.
+/// The categories that `keep_for_backward` changes to activation.
 const RESULTS: &[Category] = &[Category::Output, Category::Temporary];
 
 const ACTIVATION: &[Category] = &[Category::Activation];
 
-/// Whether it is one of these.
+/// Returns whether the category is one of [`RESULTS`].
 const fn is_result(category: Category) -> bool {
     matches!(category, Category::Output | Category::Temporary)
 }
 
-/// Ends the program rather than let a kernel leave a buffer.
+/// Panics before a kernel can access memory outside of a buffer.
 #[cold]
 #[inline(never)]
 #[track_caller]
-fn leaves(layout: &Layout, storage: &Storage) -> ! {
-    panic!("{layout:?} leaves its buffer of {} bytes of {}", storage.bytes, storage.dtype)
+fn panic_out_of_buffer(layout: &Layout, storage: &Storage) -> ! {
+    panic!("{layout:?} exceeds its buffer of {} bytes of {}", storage.bytes, storage.dtype)
 }
 
-/// A tensor as a kernel reads it: a buffer, and where the elements lie in it.
+/// A readable view of a tensor: a buffer and the layout of the elements.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     storage: &'a Storage,
@@ -200,33 +202,34 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// A view of a whole buffer or a part of it, by a layout that was made for this buffer or checked with it.
+    /// Returns a view of all or a part of a buffer. The layout must have been made for or checked with this
+    /// buffer.
     pub(crate) const fn new(storage: &'a Storage, layout: &'a Layout) -> Self {
         Self { storage, layout }
     }
 
-    /// Where the elements lie.
+    /// Returns the layout of the elements.
     #[must_use]
     pub const fn layout(&self) -> &'a Layout {
         self.layout
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     pub const fn dtype(&self) -> DType {
         self.storage.dtype
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     #[must_use]
     pub const fn storage(&self) -> &'a Storage {
         self.storage
     }
 
-    /// The same buffer seen through another layout.
+    /// Returns a view of the same buffer with another layout.
     ///
     /// # Panics
-    /// If the layout leaves the buffer.
+    /// If the layout exceeds the buffer.
     #[must_use]
     #[inline]
     pub fn with_layout<'b>(&self, layout: &'b Layout) -> View<'b>
@@ -237,20 +240,21 @@ impl<'a> View<'a> {
         View { storage: self.storage, layout }
     }
 
-    /// Whether all elements are known to be indices from 0 to below `len`, so that nobody has to look.
+    /// Returns whether all elements are known to be indices in `0..len`. Then kernels need not check them.
     pub(crate) const fn are_indices_below(&self, len: usize) -> bool {
-        let below = self.storage.below;
-        matches!(self.storage.dtype, DType::I64) && below <= len as u64 && below <= i64::MAX.cast_unsigned()
+        let bound = self.storage.index_bound;
+        matches!(self.storage.dtype, DType::I64) && bound <= len as u64 && bound <= i64::MAX.cast_unsigned()
     }
 
-    /// The whole buffer on the host, to be indexed through the layout; `None` for memory the host cannot read, and
-    /// where the elements do not lie in memory as `T`.
+    /// Returns the whole buffer on the host, which the caller indexes through the layout. Returns `None` if
+    /// the host cannot read the memory, and if the elements are not stored as `T`.
     #[must_use]
     pub fn host<T: RawElement>(&self) -> Option<&'a [T]> {
         if T::is_raw_of(self.storage.dtype) { self.storage.host() } else { None }
     }
 
-    /// The elements as one slice, if they lie in order without gaps, as `T`, in memory that the host can read.
+    /// Returns the elements as one slice if they are contiguous, stored as `T`, and in memory that the host
+    /// can read.
     #[must_use]
     #[inline]
     pub fn host_contiguous<T: RawElement>(&self) -> Option<&'a [T]> {
@@ -262,7 +266,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// A tensor as a kernel writes it: a buffer of which this is the only user. Always contiguous from the buffer's start.
+/// A writable view of a tensor, which owns the buffer exclusively. It is contiguous and starts at the start
+/// of the buffer.
 #[derive(Debug)]
 pub struct ViewMut<'a> {
     storage: &'a mut Storage,
@@ -270,64 +275,65 @@ pub struct ViewMut<'a> {
 }
 
 impl<'a> ViewMut<'a> {
-    /// A view by a layout that was made for this buffer or checked with it. From now on nothing is known of its elements.
+    /// Returns a view with a layout that was made for or checked with this buffer. Forgets the bound of the
+    /// indices.
     pub(crate) const fn new(storage: &'a mut Storage, layout: &'a Layout) -> Self {
-        storage.below = UNKNOWN;
+        storage.index_bound = UNKNOWN;
         Self { storage, layout }
     }
 
-    /// Where the elements lie.
+    /// Returns the layout of the elements.
     #[must_use]
     pub const fn layout(&self) -> &'a Layout {
         self.layout
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     pub const fn dtype(&self) -> DType {
         self.storage.dtype
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     #[must_use]
     pub const fn storage(&self) -> &Storage {
         self.storage
     }
 
-    /// The same elements, to be read.
+    /// Returns a readable view of the same elements.
     #[must_use]
     pub const fn as_view(&self) -> View<'_> {
         View::new(self.storage, self.layout)
     }
 
-    /// The elements on the host, in logical order; `None` for memory the host cannot write, and where the elements do
-    /// not lie in memory as `T`.
+    /// Returns the elements on the host, in logical order. Returns `None` if the host cannot write the
+    /// memory, and if the elements are not stored as `T`.
     #[must_use]
     pub fn host<T: RawElement>(&mut self) -> Option<&mut [T]> {
         ViewMut::new(self.storage, self.layout).into_host()
     }
 
-    /// Notes how large the indices are with which the whole buffer was filled: these bytes. Whoever makes another view to
-    /// write ends that.
+    /// Stores an upper bound of the indices `values`, which just filled the whole buffer. The next writable
+    /// view forgets it.
     pub(crate) fn note_indices(self, values: &[u8]) {
         if self.storage.dtype == DType::I64 && values.len() == self.storage.bytes {
             let (indices, _) = values.as_chunks::<8>();
-            // Those below 0 are the largest of all, without their sign.
+            // Negative indices become the largest values when read as unsigned.
             let largest = indices.iter().map(|&bytes| u64::from_ne_bytes(bytes)).max();
-            self.storage.below = largest.map_or(0, |largest| largest.saturating_add(1));
+            self.storage.index_bound = largest.map_or(0, |largest| largest.saturating_add(1));
         }
     }
 
-    /// The same view for a shorter time.
+    /// Returns the same view with a shorter lifetime.
     pub(crate) const fn reborrow(&mut self) -> ViewMut<'_> {
         ViewMut::new(self.storage, self.layout)
     }
 
-    /// All or some of the same elements seen with another layout of the same buffer, for a shorter time. Only a copy into a
-    /// part takes one that is not contiguous from the start; but as many elements lie in the buffer.
+    /// Returns a view of the same buffer with another layout and a shorter lifetime. Only a copy into a part
+    /// of a tensor uses a layout that is not contiguous from the start.
     ///
     /// # Panics
-    /// If the layout leaves the buffer, or repeats elements beyond what the buffer holds.
+    /// If the layout exceeds the buffer, or has more elements than the buffer.
     #[inline]
     pub(crate) fn with_layout<'b>(&'b mut self, layout: &'b Layout) -> ViewMut<'b> {
         self.storage.assert_contains(layout);
@@ -335,12 +341,13 @@ impl<'a> ViewMut<'a> {
         ViewMut::new(self.storage, layout)
     }
 
-    /// The whole buffer on the host, for those who find the elements by the layout; else as [`host`](Self::host).
+    /// Returns the whole buffer on the host, which the caller indexes through the layout. Returns `None` as
+    /// [`host`](Self::host) does.
     pub(crate) fn host_buffer<T: RawElement>(&mut self) -> Option<&mut [T]> {
         if T::is_raw_of(self.storage.dtype) { self.storage.host_mut() } else { None }
     }
 
-    /// As [`host`](Self::host), for as long as the buffer is borrowed.
+    /// Returns [`host`](Self::host) with the lifetime of the borrowed buffer.
     #[must_use]
     pub fn into_host<T: RawElement>(self) -> Option<&'a mut [T]> {
         if !T::is_raw_of(self.storage.dtype) {
@@ -358,7 +365,7 @@ mod tests {
     use crate::tensor::Tensor;
 
     #[test]
-    fn indices_of_the_host_are_known_until_someone_writes() {
+    fn the_bound_of_host_indices_lasts_until_a_write() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let below = |values: &[i64], len| {
             Tensor::from_slice(&device, values, values.len()).unwrap().view().are_indices_below(len)
@@ -378,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_had_as_the_type_that_they_have_and_no_other() {
+    fn host_slices_require_the_type_of_the_elements() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let double = Tensor::ones_of(&device, 4, DType::F64).unwrap();
         assert_eq!(double.view().host_contiguous::<f64>(), Some(&[1.0; 4][..]));

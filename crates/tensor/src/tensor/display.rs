@@ -1,4 +1,4 @@
-//! Tensors for people to read.
+//! Formatting of tensors.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::shape::{DType, Element};
 use crate::tensor::Tensor;
 
-/// Shape, type and device on a line, then the values as `ndarray` prints them (`{:#}` prints all of a large tensor,
-/// `{:.3}` rounds), or that there are none.
+/// Prints shape, type and device on one line, then the values as `ndarray` prints them. `{:#}` prints all
+/// values of a large tensor, `{:.3}` rounds. Without values it prints "no data".
 ///
 /// ```
 /// use highwater::{Device, Tensor};
@@ -38,18 +38,18 @@ impl fmt::Display for Tensor {
     }
 }
 
-/// What the values look like; an error if there are none to be had.
+/// Prints the values. The outer error means that the values are unreadable.
 fn print<T: Element + fmt::Display>(tensor: &Tensor, f: &mut fmt::Formatter<'_>) -> Result<fmt::Result> {
     let values = tensor.to_vec::<T>()?;
     Ok(print_all(tensor.dims(), values.iter().map(|value| value as &dyn fmt::Display).collect(), f))
 }
 
-/// Of values of whatever type, or the printing of arrays would be compiled for each.
+/// Prints values of any type. Dynamic dispatch avoids one compiled copy per type.
 fn print_all(dims: &[usize], values: Vec<&dyn fmt::Display>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     ArrayD::from_shape_vec(IxDyn(dims), values).map_or(Err(fmt::Error), |array| fmt::Display::fmt(&array, f))
 }
 
-/// One line without the values: a tensor may be large, or where the host cannot read it.
+/// Prints one line without the values, which may be many or unreadable.
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tensor({} {} on {}", self.shape(), self.dtype(), self.device())?;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_tensor_is_cut_unless_asked_for_whole() {
+    fn the_alternate_format_prints_all_values() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let x = Tensor::arange(&device, 2000).unwrap();
         assert!(x.to_string().len() < 200);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_data_says_so() {
+    fn dry_tensors_print_no_data() {
         let dry = Runtime::builder().threads(1).build().unwrap().dry().unwrap();
         let x = Tensor::zeros(&dry, [2, 3]).unwrap();
         assert_eq!(x.to_string(), "[2, 3] f32 on dry:0\nno data");

@@ -1,4 +1,4 @@
-//! Edges of the graph: where the gradient of a tensor goes.
+//! Edges of the gradient graph.
 
 use std::any::Any;
 use std::fmt;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use crate::storage::leaf::LeafId;
 
-/// Where the gradient of a tensor goes.
+/// The destination of a tensor's gradient.
 #[derive(Clone, Debug)]
 pub(crate) enum GradEdge {
-    /// To a leaf, which keeps it.
+    /// A leaf, which receives the gradient.
     Leaf(LeafId),
-    /// Through the op that made the tensor.
+    /// The op that computed the tensor.
     Node(Arc<dyn GradNode>),
 }
 
 impl GradEdge {
-    /// The leaf, if the edge leads directly to one.
+    /// Returns the leaf, if the edge leads directly to one.
     pub(crate) const fn leaf(&self) -> Option<LeafId> {
         match self {
             Self::Leaf(leaf) => Some(*leaf),
@@ -24,7 +24,7 @@ impl GradEdge {
         }
     }
 
-    /// The smallest number of the nodes that the edge leads to; `u64::MAX` for a leaf.
+    /// Returns the smallest number of all reachable nodes; `u64::MAX` for a leaf.
     pub(crate) fn since(&self) -> u64 {
         match self {
             Self::Leaf(_) => u64::MAX,
@@ -33,12 +33,12 @@ impl GradEdge {
     }
 }
 
-/// A node of the graph of gradients, as the tensors and nodes that lead to it see it. The autograd layer above has the only
-/// implementation, because a node knows ops.
+/// A node of the gradient graph, as seen from tensors and later nodes. Autograd, the layer above, has the
+/// only implementation, because a node refers to ops.
 pub(crate) trait GradNode: Any + fmt::Debug + Send + Sync {
-    /// Nodes are numbered in the order of their creation.
+    /// Returns the node's number. Nodes are numbered in the order of their creation.
     fn number(&self) -> u64;
 
-    /// The smallest number of this node and all nodes that it leads to.
+    /// Returns the smallest number of this node and all reachable nodes.
     fn since(&self) -> u64;
 }

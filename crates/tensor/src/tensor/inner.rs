@@ -1,4 +1,4 @@
-//! The shared part of a tensor: its buffer, and how the tensor views it.
+//! The shared part of a tensor: its buffer and layout.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::layout::Layout;
 use crate::shape::DType;
 use crate::storage::{Storage, View, ViewMut};
 
-/// What clones of a tensor share.
+/// The data that clones of a tensor share.
 #[derive(Debug)]
 pub(crate) struct TensorInner {
     memory: Memory,
@@ -15,7 +15,7 @@ pub(crate) struct TensorInner {
     device: Device,
 }
 
-/// Where the elements are. Few tensors are views, so most own their buffer directly.
+/// The owner of the elements. Most tensors own their buffer directly; few are views.
 #[derive(Debug)]
 enum Memory {
     Owned(Storage),
@@ -24,19 +24,19 @@ enum Memory {
 }
 
 impl TensorInner {
-    /// A tensor that owns its buffer.
+    /// Returns a tensor that owns its buffer.
     ///
     /// # Panics
-    /// If the layout leaves the buffer.
+    /// If the layout exceeds the buffer.
     pub(crate) fn new(storage: Storage, layout: Layout, device: Device) -> Self {
         storage.assert_contains(&layout);
         Self { memory: Memory::Owned(storage), layout, device }
     }
 
-    /// Another view of the same buffer.
+    /// Returns another view of the same buffer.
     ///
     /// # Panics
-    /// If the layout leaves the buffer.
+    /// If the layout exceeds the buffer.
     pub(crate) fn with_layout(this: &Arc<Self>, layout: Layout) -> Self {
         this.storage().assert_contains(&layout);
         let owner = match &this.memory {
@@ -49,7 +49,7 @@ impl TensorInner {
     /// Replaces the layout.
     ///
     /// # Panics
-    /// If the layout leaves the buffer.
+    /// If the layout exceeds the buffer.
     pub(crate) fn set_layout(&mut self, layout: Layout) {
         self.storage().assert_contains(&layout);
         self.layout = layout;
@@ -70,7 +70,7 @@ impl TensorInner {
         }
     }
 
-    /// Whether this handle is the only one to the buffer, and the buffer may be written.
+    /// Returns whether this is the only handle to the buffer, and the buffer is writable.
     pub(crate) fn is_unique(this: &Arc<Self>) -> bool {
         let owner_is_unique = match &this.memory {
             Memory::Owned(_) => true,
@@ -79,13 +79,13 @@ impl TensorInner {
         Arc::strong_count(this) == 1 && owner_is_unique && !this.storage().is_read_only()
     }
 
-    /// The tensor as kernels read it.
+    /// Returns the readable view for kernels.
     pub(crate) fn view(&self) -> View<'_> {
         View::new(self.storage(), &self.layout)
     }
 
-    /// The tensor as kernels write it. `None` if another tensor shares the buffer, if the buffer is read-only, or unless
-    /// the elements are contiguous from its start.
+    /// Returns the writable view for kernels. Returns `None` if another tensor shares the buffer, if the
+    /// buffer is read-only, or if the elements are not contiguous from its start.
     pub(crate) fn view_mut(&mut self) -> Option<ViewMut<'_>> {
         if !self.layout.is_contiguous() || self.layout.offset() != 0 {
             return None;

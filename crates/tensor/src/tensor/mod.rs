@@ -1,4 +1,4 @@
-//! The tensor: a shared buffer, a layout, and its place in the graph of gradients.
+//! The tensor: a shared buffer, a layout and a gradient edge.
 
 mod display;
 pub(crate) mod edge;
@@ -24,115 +24,138 @@ use crate::shape::{DType, Element, Shape};
 use crate::storage::leaf::LeafId;
 use crate::storage::{Storage, View, ViewMut};
 
-/// An array of numbers on a device.
+/// A tensor: a multi-dimensional array of elements on a device, with automatic differentiation.
 ///
-/// Cloning is cheap: clones and views share one buffer, which goes back to its allocator when the last of them is
-/// dropped. A shared buffer is never written, so tensors may be sent to and shared among threads freely.
+/// # First steps
+///
+/// Create tensors, compute, compute gradients, and read values back:
 ///
 /// ```
-/// use highwater::alloc::AllocatorAttributes;
 /// use highwater::{Device, Tensor};
 ///
-/// let device = Device::cpu()?;
-/// let alloc = device.allocator(AllocatorAttributes::default())?;
-/// let x = Tensor::new(&alloc, [2, 3])?;
-/// assert_eq!(x.to_vec::<f32>()?, [0.0; 6]);
+/// let device = Device::cpu()?; // `Device::best()` prefers a GPU
+/// let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+/// let w = Tensor::ones(&device, [2, 1])?.requiring_grad()?;
+///
+/// let y = x.matmul(&w)?; // shape [2, 1]
+/// let loss = (&y * 0.5)?.square()?.mean_all()?;
+/// let gradients = loss.backward()?;
+///
+/// assert_eq!(y.to_vec::<f32>()?, [3.0, 7.0]);
+/// assert_eq!(loss.item::<f32>()?, 7.25);
+/// assert_eq!(gradients.get(&w).unwrap().dims(), [2, 1]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
+///
+/// - Every op that allocates returns a [`Result`]: a tensor that does not fit into memory is an error, not a panic.
+/// - [`Tensor::zeros`], [`ones`](Self::ones), [`from_slice`](Self::from_slice), [`arange`](Self::arange) and
+///   [`normal`](Self::normal) create tensors. [`to_vec`](Self::to_vec) and [`item`](Self::item) read them.
+/// - Operands broadcast as in NumPy. Different element types are promoted (see [`DType`]).
+/// - Axes are given as one number, an array, a slice or a vector. Negative axes count from the back.
+/// - [`requiring_grad`](Self::requiring_grad) marks a tensor for gradients, and [`backward`](Self::backward) returns
+///   them.
+///
+/// # Memory
+///
+/// Cloning is cheap: clones and views share one buffer. The allocator gets the buffer back when the last of them is
+/// dropped. Ops never write to a shared buffer, so threads can share tensors freely.
 #[derive(Clone)]
 pub struct Tensor {
     inner: Arc<TensorInner>,
-    /// Where gradients go. Not shared, so that an op can save a tensor without its place in the graph.
+    /// The destination of gradients. Clones do not share it, so that an op can save a tensor without its
+    /// gradient edge.
     grad: Option<GradEdge>,
 }
 
+/// # Inspect and read
 impl Tensor {
-    /// A tensor that owns its buffer, without a place in the graph.
+    /// Returns a tensor that owns its buffer, without a gradient edge.
     pub(crate) fn new_in(storage: Storage, layout: Layout, device: Device) -> Self {
         Self { inner: Arc::new(TensorInner::new(storage, layout, device)), grad: None }
     }
 
-    /// The shape.
+    /// Returns the shape.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         self.layout().shape()
     }
 
-    /// The axes' sizes.
+    /// Returns the axis sizes.
     #[must_use]
     #[doc(alias("size", "sizes"))]
     pub fn dims(&self) -> &[usize] {
         self.layout().shape().dims()
     }
 
-    /// The number of axes.
+    /// Returns the number of axes.
     #[must_use]
     #[doc(alias("ndim", "dim"))]
     pub fn rank(&self) -> usize {
         self.layout().shape().rank()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     #[doc(alias("numel", "nelement"))]
     pub fn elements(&self) -> usize {
         self.layout().shape().elements()
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.inner.dtype()
     }
 
-    /// Where the elements lie in the buffer.
+    /// Returns the layout of the elements in the buffer.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         self.inner.layout()
     }
 
-    /// The device that holds the buffer and computes on it.
+    /// Returns the device that holds the buffer and computes on it.
     #[must_use]
     pub fn device(&self) -> &Device {
         self.inner.device()
     }
 
-    /// The buffer, shared with all views of it.
+    /// Returns the buffer, which all views share.
     #[must_use]
     pub fn storage(&self) -> &Storage {
         self.inner.storage()
     }
 
-    /// Whether this handle is the only one to its buffer, so that an op may write in place. Always false for external
-    /// memory.
+    /// Returns whether this is the only handle to the buffer, so that an op may write in place. Always false
+    /// for external memory.
     #[must_use]
     pub fn ref_count_is_one(&self) -> bool {
         TensorInner::is_unique(&self.inner)
     }
 
-    /// Whether two tensors look into the same buffer.
+    /// Returns whether two tensors share a buffer.
     #[must_use]
     pub fn shares_buffer_with(&self, other: &Self) -> bool {
         ptr::eq(self.storage(), other.storage())
     }
 
-    /// The tensor as kernels read it.
+    /// Returns the readable view for kernels.
     #[must_use]
     pub fn view(&self) -> View<'_> {
         self.inner.view()
     }
 
-    /// The tensor as kernels write it: only for the single owner of a buffer that is contiguous from its start.
+    /// Returns the writable view for kernels. Requires exclusive ownership of a buffer that is contiguous
+    /// from its start.
     pub(crate) fn view_mut(&mut self) -> Option<ViewMut<'_>> {
         Arc::get_mut(&mut self.inner)?.view_mut()
     }
 
-    /// Another view of the same buffer, without a place in the graph.
+    /// Returns another view of the same buffer, without a gradient edge.
     pub(crate) fn with_layout(&self, layout: Layout) -> Self {
         Self { inner: Arc::new(TensorInner::with_layout(&self.inner, layout)), grad: None }
     }
 
-    /// Replaces the layout, without a place in the graph.
+    /// Replaces the layout and removes the gradient edge.
     pub(crate) fn into_layout(mut self, layout: Layout) -> Self {
         match Arc::get_mut(&mut self.inner) {
             Some(inner) => {
@@ -143,14 +166,14 @@ impl Tensor {
         }
     }
 
-    /// The same values without a place in the graph: no gradient flows through the result.
+    /// Returns the same values without a gradient edge: no gradient flows through the result.
     #[must_use]
     #[doc(alias("stop_gradient"))]
     pub fn detach(&self) -> Self {
         Self { inner: Arc::clone(&self.inner), grad: None }
     }
 
-    /// Charges the buffer to another category of the memory accounts.
+    /// Changes the memory category of the buffer.
     #[must_use]
     pub fn with_category(self, category: Category) -> Self {
         self.storage().set_category(category);
@@ -161,7 +184,7 @@ impl Tensor {
         self.grad.as_ref()
     }
 
-    /// Which leaf it is, if it is one.
+    /// Returns the leaf's identifier, if this tensor is a leaf.
     pub(crate) fn leaf(&self) -> Option<LeafId> {
         self.grad.as_ref().and_then(GradEdge::leaf)
     }
@@ -170,18 +193,18 @@ impl Tensor {
         Self { grad: edge, ..self }
     }
 
-    /// Whether gradients flow to or through this tensor.
+    /// Returns whether gradients flow to or through this tensor.
     #[must_use]
     pub const fn requires_grad(&self) -> bool {
         self.grad.is_some()
     }
 
-    /// The elements in logical (row-major) order.
+    /// Copies the elements to a vector, in logical (row-major) order.
     ///
     /// # Errors
-    /// [`Error::NoData`] on a device that computes nothing, unless the value was
-    /// [scripted](crate::RuntimeBuilder::dry_values); [`Error::BadArgument`] if `T` is not the tensor's element
-    /// type (convert with [`Tensor::to_dtype`] first); [`Error::NoHostMemory`] if the host has none for the copy.
+    /// [`Error::NoData`] on a dry device, unless [`dry_values`](crate::RuntimeBuilder::dry_values) defines
+    /// the value; [`Error::BadArgument`] if `T` is not the tensor's element type (convert with
+    /// [`Tensor::to_dtype`] first); [`Error::NoHostMemory`] if the host lacks memory for the copy.
     #[doc(alias("tolist"))]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         const OP: &str = "to_vec";
@@ -189,22 +212,22 @@ impl Tensor {
             return Err(Error::BadArgument {
                 op: OP,
                 argument: "T",
-                expected: "the tensor's element type",
+                expected: "the tensor's element type (convert with `to_dtype`)",
                 got: format!("{} for {} of shape {}", T::DTYPE, self.dtype(), self.shape()),
             });
         }
-        // Before any memory is taken: a dry tensor may be larger than this machine, and a repeated one too.
-        let scripted = if self.device().is_dry() {
+        // Checked before any allocation: a dry or broadcast tensor may exceed the memory of this machine.
+        let dry_element = if self.device().is_dry() {
             if self.elements() > 0 {
                 self.device().backend().simulate_download();
             }
-            Some(self.scripted_element(OP)?)
+            Some(self.dry_element(OP)?)
         } else {
             None
         };
-        let mut raw = self.host_room(OP, self.elements())?;
+        let mut raw = self.allocate_host_copy(OP, self.elements())?;
         let bytes = bytemuck::cast_slice_mut::<T::Raw, u8>(&mut raw);
-        match scripted {
+        match dry_element {
             Some(element) => {
                 bytes.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element))
             }
@@ -213,30 +236,34 @@ impl Tensor {
         Ok(raw.into_iter().map(T::from_raw).collect())
     }
 
-    /// What each element of this dry tensor is said to be.
-    fn scripted_element(&self, op: &'static str) -> Result<Vec<u8>> {
+    /// Returns the bytes of the value that the program defined for this dry tensor.
+    fn dry_element(&self, op: &'static str) -> Result<Vec<u8>> {
         let read = DryRead { op, shape: self.shape(), dtype: self.dtype() };
         let no_data = || Error::NoData { op, device: self.device().to_string() };
         self.device().dry_values().element(&read).ok_or_else(no_data)
     }
 
-    /// Room on the host for a copy of this tensor, as `count` numbers.
-    pub(crate) fn host_room<T: Clone + Default>(&self, op: &'static str, count: usize) -> Result<Vec<T>> {
-        let mut room = Vec::new();
-        if room.try_reserve_exact(count).is_err() {
+    /// Allocates host memory for a copy of this tensor with `count` values.
+    pub(crate) fn allocate_host_copy<T: Clone + Default>(
+        &self,
+        op: &'static str,
+        count: usize,
+    ) -> Result<Vec<T>> {
+        let mut values = Vec::new();
+        if values.try_reserve_exact(count).is_err() {
             return Err(Error::NoHostMemory { op, shape: *self.shape(), dtype: self.dtype() });
         }
-        room.resize(count, T::default());
-        Ok(room)
+        values.resize(count, T::default());
+        Ok(values)
     }
 
-    /// The value of a tensor with one element.
+    /// Returns the value of a tensor with one element.
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`]; [`Error::ElementCount`] if there is not exactly one element.
+    /// As [`Tensor::to_vec`]; [`Error::ElementCount`] if the tensor has more or fewer elements.
     pub fn item<T: Element>(&self) -> Result<T> {
         match self.elements() {
-            // Where the host can read it, the number need not be copied first.
+            // Without a copy if the host can read the memory.
             1 if T::DTYPE == self.dtype() => match self.view().host_contiguous() {
                 Some(&[raw]) => Ok(T::from_raw(raw)),
                 _ => self.to_vec().map(|values| values[0]),
@@ -246,8 +273,8 @@ impl Tensor {
         }
     }
 
-    /// The value of a tensor with one element, or `dry` on a device that computes nothing: lets one training loop
-    /// run for real and dry.
+    /// Returns the value of a tensor with one element, or `dry` on a dry device. So one training loop works
+    /// for real runs and dry runs.
     ///
     /// # Errors
     /// As [`Tensor::item`], but never [`Error::NoData`].
@@ -265,7 +292,7 @@ mod tests {
     use crate::device::Runtime;
 
     #[test]
-    fn a_copy_that_the_host_has_no_room_for_is_an_error() {
+    fn a_copy_that_exceeds_host_memory_is_an_error() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         for elements in [1 << 60, 1 << 62] {
             let repeated = Tensor::ones(&device, 1).unwrap().broadcast_to(elements).unwrap();
@@ -275,20 +302,23 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_tensor_larger_than_the_machine_has_no_data_and_takes_no_memory() {
+    fn a_huge_dry_tensor_has_no_data_and_allocates_nothing() {
         let dry = Runtime::builder().threads(1).build().unwrap().dry().unwrap();
         let huge = Tensor::ones(&dry, 1).unwrap().broadcast_to(1 << 60).unwrap();
         assert!(matches!(huge.to_vec::<f32>(), Err(Error::NoData { op: "to_vec", .. })));
         assert!(huge.to_string().ends_with("no data"));
-        // What fails in the real run fails in the dry one too.
+        // Errors of the real run occur in the dry run too.
         assert!(matches!(huge.item_or(0.0f32), Err(Error::ElementCount { op: "item", .. })));
     }
 
     #[test]
-    fn elements_of_another_type_than_asked_for_are_named() {
+    fn to_vec_names_the_actual_element_type() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let message =
             Tensor::ones_of(&device, [2, 3], DType::F64).unwrap().to_vec::<f32>().unwrap_err().to_string();
-        assert_eq!(message, "to_vec: T must be the tensor's element type, got f32 for f64 of shape [2, 3]");
+        assert_eq!(
+            message,
+            "to_vec: T must be the tensor's element type (convert with `to_dtype`), got f32 for f64 of shape [2, 3]"
+        );
     }
 }

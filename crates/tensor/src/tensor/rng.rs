@@ -1,4 +1,4 @@
-//! Seeded randomness that is the same for any number of threads.
+//! Seeded random numbers that are independent of the thread count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,8 @@ use crate::backend::RandomKey;
 use crate::error::Result;
 use crate::tensor::tape;
 
-/// A source of random fills. One seed gives one sequence of fills, and within a fill element `i` depends on `i` alone.
+/// A random number generator. One seed gives one sequence of fills. Within a fill, element `i` depends only
+/// on `i`.
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor};
@@ -25,59 +26,59 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The source that starts from `seed`.
+    /// Returns a generator that starts from `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { seed: AtomicU64::new(seed), sequence: AtomicU64::new(0) }
     }
 
-    /// A source of its own for another part of the program, decided by this one's seed and a number for the part.
+    /// Returns an independent generator, which depends only on this one's seed and on `part`.
     #[must_use]
     pub fn fork(&self, part: u64) -> Self {
-        // The finaliser of SplitMix64 (Steele, Lea and Flood 2014) keeps the seeds of neighbouring parts apart.
+        // SplitMix64's finalizer (Steele, Lea and Flood 2014) separates the seeds of neighboring parts.
         let mut seed = self.seed().wrapping_add((part.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         seed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         seed = (seed ^ (seed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         Self::new(seed ^ (seed >> 31))
     }
 
-    /// The key of the next fill.
+    /// Returns the key of the next fill.
     #[must_use]
     pub fn next_key(&self) -> RandomKey {
         tape::key(|| RandomKey { seed: self.seed(), sequence: self.sequence.fetch_add(1, Ordering::Relaxed) })
     }
 
-    /// Calls `fill` with the next `N` keys. If `fill` fails, the generator takes the keys back and is as before.
+    /// Calls `fill` with the next `N` keys. If `fill` fails, the state of the generator is restored.
     ///
     /// # Errors
     /// As `fill`.
     pub fn with_keys<const N: usize, T>(&self, fill: impl FnOnce([RandomKey; N]) -> Result<T>) -> Result<T> {
         let keys = std::array::from_fn(|_| self.next_key());
-        fill(keys).inspect_err(|_| keys.into_iter().rev().for_each(|key| self.give_back(key)))
+        fill(keys).inspect_err(|_| keys.into_iter().rev().for_each(|key| self.return_key(key)))
     }
 
-    /// Takes back the key that was drawn last. If another one was drawn meanwhile, on another thread, it stays drawn.
-    fn give_back(&self, key: RandomKey) {
-        if tape::give_back(key) {
+    /// Returns the key that was drawn last. The key stays drawn if another thread drew one since.
+    fn return_key(&self, key: RandomKey) {
+        if tape::return_key(key) {
             return;
         }
         let drawn = key.sequence.wrapping_add(1);
         let _ = self.sequence.compare_exchange(drawn, key.sequence, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The state: the seed, and how many fills were made.
+    /// Returns the state: the seed and the number of fills.
     #[must_use]
     pub fn state(&self) -> RandomKey {
         RandomKey { seed: self.seed(), sequence: self.sequence.load(Ordering::Relaxed) }
     }
 
-    /// A source that goes on from a state.
+    /// Returns a generator that continues from a state.
     #[must_use]
     pub const fn from_state(state: RandomKey) -> Self {
         Self { seed: AtomicU64::new(state.seed), sequence: AtomicU64::new(state.sequence) }
     }
 
-    /// Goes on from a state. Fills drawn meanwhile, on other threads, may still be of the old one.
+    /// Continues from a state. Concurrent fills of other threads may still use the old state.
     pub fn set_state(&self, state: RandomKey) {
         self.seed.store(state.seed, Ordering::Relaxed);
         self.sequence.store(state.sequence, Ordering::Relaxed);

@@ -1,5 +1,4 @@
-//! What a program draws from outside while it runs once, so that it draws the same when it runs again: random numbers
-//! and parameters.
+//! Tapes record the random keys and parameters that a program uses, so that a second run uses the same ones.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -8,8 +7,8 @@ use std::mem::ManuallyDrop;
 use crate::backend::RandomKey;
 use crate::tensor::Tensor;
 
-/// What a program drew, in order. Parameters are kept as any graph keeps them: with the values that they had, in their
-/// own buffers, which whoever changes them leaves alone meanwhile.
+/// The random keys and parameters that a program used, in order. A recorded parameter keeps its current
+/// values: an update of the parameter writes to another buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Tape {
     draws: VecDeque<Draw>,
@@ -22,7 +21,7 @@ enum Draw {
 }
 
 impl Tape {
-    /// The parameters on it.
+    /// Returns the recorded parameters.
     pub(crate) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
         self.draws.iter().filter_map(|draw| match draw {
             Draw::Parameter(tensor) => Some(tensor),
@@ -32,18 +31,18 @@ impl Tape {
 }
 
 struct Tapes {
-    /// What the running program is to draw.
+    /// The tape that the running program replays.
     played: Option<Tape>,
-    /// Whether it has drawn anything else.
-    departed: bool,
-    /// Where that is noted down.
+    /// Whether the program deviated from the replayed tape.
+    deviated: bool,
+    /// The tape that records the running program.
     recorded: Option<Tape>,
 }
 
 thread_local! {
-    /// Whether there is any tape: all that a thread without checkpoints pays for.
+    /// Whether the thread has any tape. A thread without checkpoints only reads this flag.
     static RUNNING: Cell<bool> = const { Cell::new(false) };
-    // Without a destructor, so that a thread that ends still has it. It is empty then.
+    // No destructor, so that it remains accessible while the thread ends. It is empty then.
     static TAPES: ManuallyDrop<RefCell<Tapes>> = const { ManuallyDrop::new(RefCell::new(Tapes::NONE)) };
 }
 
@@ -52,55 +51,57 @@ fn with_tapes<R>(f: impl FnOnce(&mut Tapes) -> R) -> R {
     TAPES.with(|tapes| f(&mut tapes.borrow_mut()))
 }
 
-/// Puts tapes back when the closure ends, also by a panic.
-struct Return<F: FnMut(&mut Tapes)> {
+/// Restores the tapes when the closure ends or panics.
+struct RestoreTapes<F: FnMut(&mut Tapes)> {
     was_running: bool,
-    put_back: F,
+    restore: F,
 }
 
-impl<F: FnMut(&mut Tapes)> Drop for Return<F> {
+impl<F: FnMut(&mut Tapes)> Drop for RestoreTapes<F> {
     fn drop(&mut self) {
         RUNNING.set(self.was_running);
-        with_tapes(&mut self.put_back);
+        with_tapes(&mut self.restore);
     }
 }
 
-/// Runs a program and notes down what it draws, also what it draws from a tape that is being played.
+/// Runs a program and records the keys and parameters that it uses, including replayed ones.
 pub(crate) fn record<R>(program: impl FnOnce() -> R) -> (R, Tape) {
     let mut outer = with_tapes(|tapes| tapes.recorded.replace(Tape::default()));
     let mut tape = None;
-    let guard = Return {
+    let guard = RestoreTapes {
         was_running: RUNNING.replace(true),
-        put_back: |tapes| tape = std::mem::replace(&mut tapes.recorded, outer.take()),
+        restore: |tapes| tape = std::mem::replace(&mut tapes.recorded, outer.take()),
     };
     let result = program();
     drop(guard);
     (result, tape.unwrap_or_default())
 }
 
-/// Runs a program that draws what is on the tape. Also says whether it drew just that.
+/// Replays a tape while the program runs. Also returns whether the program used exactly the contents of the
+/// tape.
 pub(crate) fn play<R>(tape: Tape, program: impl FnOnce() -> R) -> (R, bool) {
     let mut outer = with_tapes(|tapes| std::mem::replace(tapes, Tapes { played: Some(tape), ..Tapes::NONE }));
     let mut played = Tapes::NONE;
-    let guard = Return {
+    let guard = RestoreTapes {
         was_running: RUNNING.replace(true),
-        // What is left of the tape is dropped where nobody is borrowing it.
-        put_back: |tapes| played = std::mem::replace(tapes, std::mem::replace(&mut outer, Tapes::NONE)),
+        // The rest of the tape is dropped later, outside of the borrow.
+        restore: |tapes| played = std::mem::replace(tapes, std::mem::replace(&mut outer, Tapes::NONE)),
     };
     let result = program();
     drop(guard);
-    let over = played.played.is_some_and(|tape| tape.draws.is_empty());
-    (result, over && !played.departed)
+    let is_finished = played.played.is_some_and(|tape| tape.draws.is_empty());
+    (result, is_finished && !played.deviated)
 }
 
-/// Whether this thread runs the second run of a [`checkpoint`](crate::checkpoint()), for instance in a backward pass. Modules that
-/// change state in forward, such as running means, leave it unchanged then.
+/// Returns whether this thread executes the second run of a [`checkpoint`](crate::checkpoint()), for instance
+/// in a backward pass. Modules with state that changes in the forward pass, such as running means, must not
+/// change it then.
 #[must_use]
 pub fn is_replaying() -> bool {
     RUNNING.get() && with_tapes(|tapes| tapes.played.is_some())
 }
 
-/// A key: that on the tape, else one that `live` draws.
+/// Returns the next key of the replayed tape, or else a new key from `live`.
 pub(crate) fn key(live: impl FnOnce() -> RandomKey) -> RandomKey {
     if !RUNNING.get() {
         return live();
@@ -108,16 +109,17 @@ pub(crate) fn key(live: impl FnOnce() -> RandomKey) -> RandomKey {
     let key = match next() {
         Some(Draw::Key(key)) => key,
         other => {
-            depart(other);
+            deviate(other);
             live()
         }
     };
-    with_tapes(|tapes| tapes.note(|| Draw::Key(key)));
+    with_tapes(|tapes| tapes.record(|| Draw::Key(key)));
     key
 }
 
-/// Takes a key back that was not used; whether it came from a tape, so that no source has to take it back.
-pub(crate) fn give_back(key: RandomKey) -> bool {
+/// Returns an unused key to the tapes. Returns whether it came from a replayed tape, so that no generator
+/// must take it back.
+pub(crate) fn return_key(key: RandomKey) -> bool {
     RUNNING.get()
         && with_tapes(|tapes| {
             if let Some(tape) = &mut tapes.recorded
@@ -132,7 +134,7 @@ pub(crate) fn give_back(key: RandomKey) -> bool {
         })
 }
 
-/// A parameter's tensor: that on the tape, else what `live` says.
+/// Returns the next parameter of the replayed tape, or else the current tensor from `live`.
 pub(crate) fn parameter(live: impl FnOnce() -> Tensor) -> Tensor {
     if !RUNNING.get() {
         return live();
@@ -140,35 +142,35 @@ pub(crate) fn parameter(live: impl FnOnce() -> Tensor) -> Tensor {
     let tensor = match next() {
         Some(Draw::Parameter(tensor)) => tensor,
         other => {
-            depart(other);
+            deviate(other);
             live()
         }
     };
-    with_tapes(|tapes| tapes.note(|| Draw::Parameter(tensor.clone())));
+    with_tapes(|tapes| tapes.record(|| Draw::Parameter(tensor.clone())));
     tensor
 }
 
-/// The next draw on the tape that is played. The program departed from a tape that is over although it draws more.
+/// Returns the next entry of the replayed tape. Marks a deviation if the tape is finished.
 fn next() -> Option<Draw> {
     with_tapes(|tapes| {
         let next = tapes.played.as_mut()?.draws.pop_front();
-        tapes.departed |= next.is_none();
+        tapes.deviated |= next.is_none();
         next
     })
 }
 
-/// Notes that the program drew something else than `draw`. Drops it without the borrow: the owner of a tensor's memory may use
-/// parameters when it is dropped.
-fn depart(draw: Option<Draw>) {
+/// Marks a deviation if the tape held another entry. Drops the entry outside of the borrow, because dropping
+/// external memory may call code that uses parameters.
+fn deviate(draw: Option<Draw>) {
     if draw.is_some() {
-        with_tapes(|tapes| tapes.departed = true);
+        with_tapes(|tapes| tapes.deviated = true);
     }
 }
 
 impl Tapes {
-    const NONE: Self = Self { played: None, departed: false, recorded: None };
+    const NONE: Self = Self { played: None, deviated: false, recorded: None };
 
-    fn note(&mut self, draw: impl FnOnce() -> Draw) {
+    fn record(&mut self, draw: impl FnOnce() -> Draw) {
         if let Some(tape) = &mut self.recorded {
             tape.draws.push_back(draw());
         }

@@ -1,4 +1,4 @@
-//! Steps that leave nothing behind.
+//! Asserts that memory stays constant after some steps.
 
 use std::borrow::Borrow;
 
@@ -8,10 +8,10 @@ use super::growth::Growth;
 use crate::device::Device;
 use crate::error::{Error, Result};
 
-/// Runs `steps` steps and fails if, after one behind the first `warm` ones, more or fewer bytes are in use on the device than
-/// right after those: memory that grows by the step is a leak, as when a loss is kept with its graph.
+/// Runs `steps` steps and fails if the bytes in use on the device change after the first `warm` ones. Growing
+/// memory is a leak, for instance of a loss with its graph.
 ///
-/// The last argument takes the number of the step, from 0, and returns a [`Result`](crate::Result).
+/// The last argument receives the number of the step, from 0, and returns a [`Result`](crate::Result).
 ///
 /// ```
 /// use highwater::{Runtime, Tensor, assert_flat_after};
@@ -20,13 +20,13 @@ use crate::error::{Error, Result};
 /// # Ok::<(), highwater::Error>(())
 /// ```
 ///
-/// A failure names who grew:
+/// A failure names the ops that grew:
 ///
 /// ```should_panic
 /// # use highwater::{Runtime, Tensor, assert_flat_after};
 /// # let device = Runtime::builder().build()?.dry()?;
 /// let mut history = Vec::new();
-/// // step 1 left 512 B more in use than there were after 1 steps ... zeros ...
+/// // step 1 left 1.00 KiB in use, expected 512 B as after 1 steps ... zeros ...
 /// assert_flat_after!(device, 1, 10, |_step| {
 ///     history.push(Tensor::zeros(&device, [100])?);
 ///     Ok(())
@@ -45,10 +45,11 @@ macro_rules! assert_flat_after {
     };
 }
 
-/// Runs `steps` steps, the first `warm` of which may leave something behind, as optimiser state, and the others not a byte.
+/// Runs `steps` steps and checks that memory stays constant after the first `warm` ones, which may for
+/// instance allocate optimizer state.
 ///
 /// # Errors
-/// [`NotFlat`] for the first step that left more or fewer bytes in use, or failed.
+/// [`NotFlat`] for the first step that failed or changed the bytes in use.
 pub fn check_flat_after(
     device: &impl Borrow<Device>,
     warm: usize,
@@ -74,33 +75,33 @@ pub fn check_flat_after(
     Ok(())
 }
 
-/// A step that did not leave memory as it was.
+/// A step that failed or changed the bytes in use.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotFlat {
-    /// Other bytes are in use after it.
+    /// The step changed the bytes in use.
     #[error(
-        "step {step} left {} in use, where there were {} after {warm} steps\n\n{growth}",
+        "step {step} left {} in use, expected {} as after {warm} steps\n\n{growth}",
         Bytes(*after), Bytes(*before)
     )]
     Changed {
         /// The step, from 0.
         step: usize,
-        /// How many steps were let off.
+        /// The number of warm-up steps.
         warm: usize,
-        /// Bytes in use after those.
+        /// Bytes in use after the warm-up.
         before: u64,
-        /// Bytes in use after this one.
+        /// Bytes in use after this step.
         after: u64,
-        /// Who holds more than after those.
+        /// The owners whose memory grew since the warm-up.
         growth: Growth,
     },
-    /// It failed.
+    /// The step failed.
     #[error("step {step} failed: {error}")]
     Failed {
         /// The step, from 0.
         step: usize,
-        /// Why.
+        /// The cause.
         error: Box<Error>,
     },
 }
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn warm_steps_may_leave_something_behind_and_later_ones_may_not() {
+    fn memory_may_grow_only_in_warm_up_steps() {
         let device = dry();
         let leak = |warm, until| {
             let mut kept = Vec::new();
@@ -139,17 +140,17 @@ mod tests {
         };
         assert_eq!(leak(3, 3), Ok(()));
         let Err(NotFlat::Changed { step, before, after, growth, .. }) = leak(3, 5) else {
-            panic!("it leaks")
+            panic!("a leak was expected")
         };
         assert_eq!((step, before, after), (3, 768, 1024));
         assert_eq!((growth.holders.len(), growth.holders[0].path.as_str()), (1, "testing_flat.zeros"));
         assert_eq!((growth.holders[0].before, growth.holders[0].after), (768, 1024));
-        // More warm steps than steps: nothing to compare.
+        // No step follows the warm-up, so there is nothing to compare.
         assert_eq!(leak(20, 20), Ok(()));
     }
 
     #[test]
-    fn less_than_before_is_not_flat_either_and_a_failing_step_is_named() {
+    fn shrinking_memory_and_failing_steps_are_errors() {
         let device = dry();
         let mut kept = vec![Tensor::zeros(&device, [64]).unwrap(); 1];
         let error = check_flat_after(&device, 1, 4, |step| {
@@ -159,7 +160,7 @@ mod tests {
             Ok(())
         });
         let error = error.unwrap_err().to_string();
-        assert_eq!(error, "step 2 left 0 B in use, where there were 256 B after 1 steps\n\nnobody grew");
+        assert_eq!(error, "step 2 left 0 B in use, expected 256 B as after 1 steps\n\nno owner grew");
         let error = check_flat_after(&device, 1, 4, |step| {
             Tensor::zeros(&device, [step])?.add(&Tensor::zeros(&device, [step + 2])?).map(drop)
         });

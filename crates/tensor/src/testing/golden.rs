@@ -1,7 +1,7 @@
-//! Figures by op in a file, compared to the byte.
+//! Golden files: exact figures by op, for comparison in tests.
 //!
-//! The file is a table of plain text, made to be read in a review: a line for each op and phase, and one for the pool, whose
-//! names are not in it, so that a dry run may be compared with the file of a real one.
+//! A golden file is a plain text table for reviews: one line per op and phase, and one for the pool. It does
+//! not name the pool, so that a dry run matches the file of a real run.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -10,20 +10,22 @@ use std::path::{Path, PathBuf};
 
 use highwater_tracking::{AtomicFile, OpRow, Phase, PoolRow, Report};
 
-/// The environment variable that makes [`assert_golden!`](crate::assert_golden) write files instead of comparing with them.
+/// The environment variable with which [`assert_golden!`](crate::assert_golden) writes files instead of
+/// comparing them.
 const UPDATE: &str = "HIGHWATER_UPDATE_GOLDEN";
 
-/// What stands above the columns.
+/// The column headings.
 const COLUMNS: [&str; 7] = ["calls", "total", "high_water", "live", "temporary", "output", "persistent"];
 
-/// The line of all pools together, in figures of its own.
+/// The name of the line for all pools, which has columns of its own.
 const POOL: &str = "(pool)";
 
-/// What that line's figures are.
+/// The columns of that line.
 const POOL_COLUMNS: [&str; 3] = ["peak_in_use", "peak_reserved", "allocations"];
 
-/// Fails if the figures by op of a [`Report`] are not those in a file, whose path is given from the folder of the package's
-/// `Cargo.toml`. With `HIGHWATER_UPDATE_GOLDEN=1` in the environment the file is written instead.
+/// Fails if the figures by op of a [`Report`] differ from those in a file. The path is relative to the folder
+/// of the package's `Cargo.toml`. With `HIGHWATER_UPDATE_GOLDEN=1` in the environment it writes the file
+/// instead.
 ///
 /// ```no_run
 /// use highwater::{DeviceProfile, Tensor, assert_golden, dry_run};
@@ -33,23 +35,25 @@ const POOL_COLUMNS: [&str; 3] = ["peak_in_use", "peak_reserved", "allocations"];
 /// ```
 ///
 /// # Panics
-/// With [`GoldenError`](crate::testing::GoldenError), which says what changed by how much.
+/// With [`GoldenError`](crate::testing::GoldenError), which lists the changes.
 #[macro_export]
 macro_rules! assert_golden {
     ($report:expr, $path:expr $(,)?) => {{
         let path = ::std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join($path);
-        if let Err(error) = $crate::testing::check_golden(&$report, path, $crate::testing::Update::Asked) {
+        if let Err(error) =
+            $crate::testing::check_golden(&$report, path, $crate::testing::Update::FromEnvironment)
+        {
             panic!("{error}");
         }
     }};
 }
 
-/// When a file is written anew.
+/// The condition for writing a golden file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Update {
-    /// When the environment variable `HIGHWATER_UPDATE_GOLDEN` asks for it: when it is neither empty nor 0.
+    /// If the environment variable `HIGHWATER_UPDATE_GOLDEN` is neither empty nor 0.
     #[default]
-    Asked,
+    FromEnvironment,
     /// Never.
     Never,
     /// Always.
@@ -57,16 +61,18 @@ pub enum Update {
 }
 
 impl Update {
-    fn decided(self) -> bool {
+    fn is_enabled(self) -> bool {
         match self {
-            Self::Asked => std::env::var_os(UPDATE).is_some_and(|said| !said.is_empty() && said != "0"),
+            Self::FromEnvironment => {
+                std::env::var_os(UPDATE).is_some_and(|value| !value.is_empty() && value != "0")
+            }
             Self::Never => false,
             Self::Always => true,
         }
     }
 }
 
-/// Compares the figures by op with those in a file, or writes them there.
+/// Compares the figures by op with those in a file, or writes the file.
 ///
 /// ```
 /// use highwater::{DeviceProfile, Tensor, dry_run};
@@ -88,11 +94,11 @@ impl Update {
 /// ```
 ///
 /// # Errors
-/// See [`GoldenError`].
+/// [`GoldenError`] if the figures differ or the file is inaccessible.
 pub fn check_golden(report: &Report, path: impl AsRef<Path>, update: Update) -> Result<(), GoldenError> {
     let (path, new) = (path.as_ref(), text(report));
     let io = |error: io::Error| GoldenError::File { path: path.to_owned(), message: error.to_string() };
-    if update.decided() {
+    if update.is_enabled() {
         path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(io)?;
         let written = AtomicFile::create(path).and_then(|mut file| {
             io::Write::write_all(&mut file, new.as_bytes())?;
@@ -100,7 +106,7 @@ pub fn check_golden(report: &Report, path: impl AsRef<Path>, update: Update) -> 
         });
         return written.map_err(io);
     }
-    // Git may have given the file the line ends of another system.
+    // Git may have converted the line endings.
     let old = std::fs::read_to_string(path).map_err(io)?.replace("\r\n", "\n");
     if old == new {
         return Ok(());
@@ -108,29 +114,29 @@ pub fn check_golden(report: &Report, path: impl AsRef<Path>, update: Update) -> 
     Err(GoldenError::Differs { path: path.to_owned(), difference: difference(&old, &new) })
 }
 
-/// The figures are not those in the file.
+/// The figures differ from the file, or the file is inaccessible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GoldenError {
-    /// They are others.
-    #[error("bytes by op are not those in {}; {UPDATE}=1 takes the new ones\n\n{difference}", path.display())]
+    /// The figures differ.
+    #[error("the bytes by op differ from those in {}; set {UPDATE}=1 to update the file\n\n{difference}", path.display())]
     Differs {
         /// The file.
         path: PathBuf,
-        /// A line for each op whose figures changed, with what changed.
+        /// One line per op whose figures changed.
         difference: String,
     },
-    /// There is no such file, or it cannot be read or written.
-    #[error("{}: {message}; {UPDATE}=1 writes it", path.display())]
+    /// The file does not exist, or cannot be read or written.
+    #[error("{}: {message}; set {UPDATE}=1 to write it", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error message.
         message: String,
     },
 }
 
-/// The figures as they stand in the file.
+/// Formats the figures as in the file.
 fn text(report: &Report) -> String {
     let rows: Vec<(String, Vec<u64>)> = report.ops.iter().map(|row| (name(row), figures(row))).collect();
     let name_width = rows.iter().map(|(name, _)| name.len()).chain([2]).max().unwrap_or(0);
@@ -142,11 +148,11 @@ fn text(report: &Report) -> String {
             digits.chain([heading.len()]).max().unwrap_or(0)
         })
         .collect();
-    let mut text = format!("# Bytes by op. {UPDATE}=1 writes this file anew.\n");
+    let mut text = format!("# Bytes by op. {UPDATE}=1 updates this file.\n");
     let mut line = |name: &str, cells: &[String]| {
         let cells: String =
             cells.iter().zip(&widths).map(|(cell, width)| format!("  {cell:>width$}")).collect();
-        // A text takes everything.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(text, "{name:<name_width$}{cells}");
     };
     line("op", &COLUMNS.map(str::to_owned));
@@ -162,7 +168,7 @@ fn text(report: &Report) -> String {
     text
 }
 
-/// An op's name with its phase, as a word.
+/// Returns an op's name with its phase, as one word.
 fn name(row: &OpRow) -> String {
     let op: String = row.op.chars().map(|letter| if letter.is_whitespace() { '_' } else { letter }).collect();
     match row.phase {
@@ -188,14 +194,14 @@ fn pool_figures(pools: &[PoolRow]) -> [u64; POOL_COLUMNS.len()] {
     [sum(|pool| pool.peak_in_use), sum(|pool| pool.peak_reserved), sum(|pool| pool.allocations)]
 }
 
-/// The figures of a file by op and column. What is no such line has no figures, and differs then.
+/// Parses the figures of a file by op and column. Malformed lines have no figures, so they differ.
 fn parse(text: &str) -> BTreeMap<&str, BTreeMap<&str, u64>> {
     let mut rows = BTreeMap::new();
     for line in text.lines().skip(2) {
         let mut words = line.split_whitespace();
         let Some(name) = words.next() else { continue };
         let words: Vec<&str> = words.collect();
-        // Inserted, as a map that is collected brings a sort of its own.
+        // Inserted one by one, because collecting a map compiles a sort.
         let mut figures = BTreeMap::new();
         let mut add = |name, word: &str| {
             if let Ok(figure) = word.parse() {
@@ -212,7 +218,7 @@ fn parse(text: &str) -> BTreeMap<&str, BTreeMap<&str, u64>> {
     rows
 }
 
-/// A figure that changed.
+/// A changed figure.
 struct Change<'a> {
     name: &'a str,
     before: u64,
@@ -227,7 +233,7 @@ impl fmt::Display for Change<'_> {
     }
 }
 
-/// A line for each op that is new, gone or has other figures.
+/// Returns one line per op that is new, missing or has changed figures.
 pub(crate) fn difference(old: &str, new: &str) -> String {
     let (old, new) = (parse(old), parse(new));
     let none = BTreeMap::new();
@@ -256,8 +262,8 @@ pub(crate) fn difference(old: &str, new: &str) -> String {
         }
     }
     if text.is_empty() {
-        // Only what is no figure: spaces, comments, the order of ops.
-        text.push_str("the figures are the same, the text around them is not\n");
+        // Only spaces, comments or the order of the ops differ.
+        text.push_str("the figures are equal, but the format of the file differs\n");
     }
     text
 }

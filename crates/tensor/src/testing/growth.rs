@@ -1,4 +1,4 @@
-//! Who holds more than before.
+//! The memory growth of each owner between two moments.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -7,31 +7,31 @@ use std::fmt;
 use bfc_core::{Ledger, OwnerId};
 use highwater_tracking::table::{Table, bytes};
 
-/// How many holders a message names.
-const NAMED: usize = 10;
+/// The most owners that a message lists.
+const MAX_LISTED: usize = 10;
 
-/// Who grew, and by how much: first who grew most.
+/// The owners whose memory grew, largest growth first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Growth {
-    /// Those who hold more than before.
+    /// The owners.
     pub holders: Vec<Holder>,
 }
 
-/// One who holds more than before.
+/// An owner whose memory grew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// An op in its phase and module, such as `net.fc1.matmul:backward`; empty for memory that nobody claims.
+    /// An op with its phase and module, such as `net.fc1.matmul:backward`; empty for memory without an owner.
     pub path: String,
-    /// What it held before, in bytes.
+    /// Bytes before.
     pub before: u64,
-    /// What it holds now, or the most that it held.
+    /// Bytes after, or the most in between.
     pub after: u64,
 }
 
 impl Holder {
-    /// By how many bytes it grew.
+    /// Returns the growth in bytes.
     #[must_use]
     pub const fn growth(&self) -> u64 {
         self.after.saturating_sub(self.before)
@@ -39,14 +39,14 @@ impl Holder {
 }
 
 impl Growth {
-    /// Who holds more now than before.
+    /// Compares the live bytes of each owner.
     pub(super) fn of_live(before: &Ledger, after: &Ledger) -> Self {
         let now = after.owners().map(|(owner, bytes)| (owner, bytes.own));
         Self::new(before, now.collect())
     }
 
-    /// Who held more at some moment than before, if peaks were reset then. A module's peak is that of all below it, so those
-    /// below speak for it.
+    /// Compares the peak of each owner with its bytes before; the caller must have reset the peaks before.
+    /// Omits modules, whose peaks include those of the ops within.
     pub(super) fn of_peaks(before: &Ledger, after: &Ledger) -> Self {
         let mut peaks: HashMap<OwnerId, u64> =
             after.owners().map(|(owner, bytes)| (owner, bytes.peak)).collect();
@@ -69,18 +69,18 @@ impl Growth {
 }
 
 impl fmt::Display for Growth {
-    /// A table of those who grew most.
+    /// Prints a table of the largest growths.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.holders.is_empty() {
-            return f.write_str("nobody grew");
+            return f.write_str("no owner grew");
         }
-        let mut table = Table::new(&["who grew", "before", "after", "growth"]);
-        for holder in self.holders.iter().take(NAMED) {
-            let path = if holder.path.is_empty() { "(nobody)" } else { &holder.path };
+        let mut table = Table::new(&["owner", "before", "after", "growth"]);
+        for holder in self.holders.iter().take(MAX_LISTED) {
+            let path = if holder.path.is_empty() { "(no owner)" } else { &holder.path };
             table.line(path, [bytes(holder.before), bytes(holder.after), bytes(holder.growth())]);
         }
         write!(f, "{table}")?;
-        match self.holders.len().saturating_sub(NAMED) {
+        match self.holders.len().saturating_sub(MAX_LISTED) {
             0 => Ok(()),
             more => write!(f, "({more} more)"),
         }

@@ -1,11 +1,11 @@
-//! Assertions about memory, for tests of programs that compute with tensors: a failing one names who grew.
+//! Assertions about memory for tests. A failure names the ops whose memory grew.
 //!
-//! - [`assert_peak!`](crate::assert_peak) bounds what is in use while something runs;
-//! - [`assert_flat_after!`](crate::assert_flat_after) says that steps leave nothing behind once they are warmed up;
-//! - [`assert_golden!`](crate::assert_golden) compares the figures by op with a file, to the byte.
+//! - [`assert_peak!`](crate::assert_peak) bounds the bytes in use while a program runs;
+//! - [`assert_flat_after!`](crate::assert_flat_after) checks that memory stays constant after a warm-up;
+//! - [`assert_golden!`](crate::assert_golden) compares the exact figures by op with a file.
 //!
-//! They look at one device's pool, so a test has a runtime of its own, or other tests would be seen too. On a
-//! [dry device](crate::Runtime::dry) they take no time and give the same figures:
+//! They measure one device's pool, so each test needs a runtime of its own. On a [dry
+//! device](crate::Runtime::dry) they are fast and give the same figures:
 //!
 //! ```
 //! use highwater::alloc::Bytes;
@@ -20,7 +20,7 @@
 //! # Ok::<(), highwater::Error>(())
 //! ```
 //!
-//! Each macro panics with the error that the function behind it returns, for programs that want to go on.
+//! Each macro panics with the error of a function, which programs can call directly.
 
 mod flat;
 mod golden;

@@ -1,4 +1,4 @@
-//! The most that is in use while something runs.
+//! Measures and bounds the peak of bytes in use while a program runs.
 
 use std::borrow::Borrow;
 
@@ -8,8 +8,8 @@ use super::growth::Growth;
 use crate::device::Device;
 use crate::error::Result;
 
-/// Runs a program and fails if more bytes than `limit` were in use on the device at a time, those included that were in use
-/// before. Gives what the program gives. A third argument is a block of code or a closure without arguments.
+/// Runs a program and fails if the bytes in use on the device exceed `limit`, including those in use before.
+/// Returns the result of the program. The third argument is a block of code or a closure without arguments.
 ///
 /// ```
 /// use highwater::alloc::Bytes;
@@ -20,7 +20,7 @@ use crate::error::Result;
 /// # Ok::<(), highwater::Error>(())
 /// ```
 ///
-/// A failure names who grew:
+/// A failure names the ops that grew:
 ///
 /// ```should_panic
 /// # use highwater::alloc::Bytes;
@@ -32,7 +32,7 @@ use crate::error::Result;
 /// ```
 ///
 /// # Panics
-/// If more was in use; if the device's memory cannot be had.
+/// If the peak exceeds the limit, or the device's memory is unavailable.
 #[macro_export]
 macro_rules! assert_peak {
     ($device:expr, $limit:expr, $program:expr $(,)?) => {
@@ -46,8 +46,8 @@ macro_rules! assert_peak {
     };
 }
 
-/// Runs a program and measures the most that is in use on the device meanwhile. The figures and peaks of the device's pool
-/// start over for that.
+/// Runs a program and measures the peak of bytes in use on the device. Resets the statistics and peaks of the
+/// device's pool first.
 ///
 /// ```
 /// use highwater::alloc::Bytes;
@@ -61,7 +61,7 @@ macro_rules! assert_peak {
 /// ```
 ///
 /// # Errors
-/// If the device's memory cannot be had. What the program gives may be an error too; it is in the measured value.
+/// If the device's memory is unavailable. An error of the program is part of the measured value.
 pub fn measure_peak<R>(device: &impl Borrow<Device>, program: impl FnOnce() -> R) -> Result<MeasuredPeak<R>> {
     let pool = device.borrow().default_allocator()?;
     pool.clear_stats();
@@ -77,27 +77,27 @@ pub fn measure_peak<R>(device: &impl Borrow<Device>, program: impl FnOnce() -> R
     })
 }
 
-/// The most that was in use while a program ran.
+/// The measured peak of a program.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MeasuredPeak<R> {
-    /// What the program gave.
+    /// The result of the program.
     pub value: R,
-    /// Bytes that were in use before.
+    /// Bytes in use before the program.
     pub before: u64,
-    /// The most bytes that were in use.
+    /// The most bytes in use during the program.
     pub peak: u64,
-    /// The path of the op whose request raised them to that; empty if the program took nothing.
+    /// The path of the op that reached the peak; empty if the program allocated nothing.
     pub raised_by: String,
-    /// Before and after, with the peak of each owner in between.
+    /// The ledgers before and after the program, with the peaks of all owners.
     ledgers: Box<(Ledger, Ledger)>,
 }
 
 impl<R> MeasuredPeak<R> {
-    /// What the program gave, if no more than `limit` was in use.
+    /// Returns the result of the program if the peak is at most `limit`.
     ///
     /// # Errors
-    /// [`PeakExceeded`], which says who grew.
+    /// [`PeakExceeded`], which lists the owners that grew.
     pub fn within(self, limit: Bytes) -> std::result::Result<R, PeakExceeded> {
         if self.peak <= limit.get() {
             return Ok(self.value);
@@ -106,35 +106,35 @@ impl<R> MeasuredPeak<R> {
         Err(PeakExceeded { limit, before: self.before, peak: self.peak, raised_by: self.raised_by, growth })
     }
 
-    /// The most that each op held more than before, not necessarily all at the same moment.
+    /// Returns the largest growth of each op, not necessarily at the same moment.
     #[must_use]
     pub fn growth(&self) -> Growth {
         Growth::of_peaks(&self.ledgers.0, &self.ledgers.1)
     }
 }
 
-/// More was in use than allowed.
+/// The peak exceeds the limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} in use at the peak, {} more than {limit}, raised by {}; {} were in use before\n\n{growth}",
+    "{} in use at the peak, {} more than {limit}, raised by {}; {} in use before\n\n{growth}",
     Bytes(*peak), Bytes(peak.saturating_sub(limit.get())), named(raised_by), Bytes(*before)
 )]
 #[non_exhaustive]
 pub struct PeakExceeded {
-    /// What was allowed.
+    /// The limit.
     pub limit: Bytes,
-    /// Bytes that were in use before.
+    /// Bytes in use before the program.
     pub before: u64,
-    /// The most bytes that were in use.
+    /// The most bytes in use during the program.
     pub peak: u64,
-    /// The path of the op whose request raised them to that.
+    /// The path of the op that reached the peak.
     pub raised_by: String,
-    /// The most that each op held more than before, not necessarily all at the same moment.
+    /// The largest growth of each op, not necessarily at the same moment.
     pub growth: Growth,
 }
 
 fn named(path: &str) -> &str {
-    if path.is_empty() { "nobody" } else { path }
+    if path.is_empty() { "no op" } else { path }
 }
 
 #[cfg(test)]
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_in_use_before_counts_and_earlier_peaks_do_not() {
+    fn the_peak_includes_live_bytes_but_no_earlier_peaks() {
         let device = dry();
         drop(Tensor::zeros(&device, [1 << 20]).unwrap());
         let _kept = Tensor::zeros(&device, [1024]).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_names_who_grew_and_who_raised_the_peak() {
+    fn a_failure_names_the_growing_ops_and_the_peak_op() {
         let device = dry();
         let x = Tensor::zeros(&device, [256]).unwrap();
         let exceeded = measure_peak(&device, || {
@@ -176,7 +176,7 @@ mod tests {
         assert!(paths.contains(&"testing_peak.relu") && paths.contains(&"testing_peak.square"), "{paths:?}");
         assert!(exceeded.growth.holders.iter().all(|holder| holder.growth() == 100 << 10));
         let message = exceeded.to_string();
-        for part in ["301.00 KiB", "raised by testing_peak.square", "who grew", "testing_peak.relu"] {
+        for part in ["301.00 KiB", "raised by testing_peak.square", "owner", "testing_peak.relu"] {
             assert!(message.contains(part), "{part:?} is not in\n{message}");
         }
     }

@@ -18,8 +18,8 @@ pub(crate) fn real() -> Option<DeviceId> {
 /// Who computes, and on which memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Computing {
-    pub(super) compute: Arc<dyn Compute>,
-    pub(super) memory: Arc<dyn SubAllocator>,
+    pub(crate) compute: Arc<dyn Compute>,
+    pub(crate) memory: Arc<dyn SubAllocator>,
 }
 
 impl Computing {
@@ -32,7 +32,7 @@ impl Computing {
     }
 
     /// The emulator without one.
-    pub(super) fn by_kernels() -> Self {
+    pub(crate) fn by_kernels() -> Self {
         Self::emulated(Emulator::new())
     }
 
@@ -55,7 +55,7 @@ impl Computing {
     }
 
     /// It as `cuda:0`.
-    pub(super) fn device(self, runtime: RuntimeBuilder) -> Device {
+    pub(crate) fn device(self, runtime: RuntimeBuilder) -> Device {
         let id = DeviceId::new(DeviceKind::Cuda, 0);
         let backend = Arc::new(CudaBackend::new(self.compute));
         runtime.device(id, backend, self.memory).build().unwrap().device(id).unwrap()

@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 #[cfg(feature = "cuda")]
-mod computing;
+pub(crate) mod computing;
 #[cfg(feature = "cuda")]
 pub(crate) mod counting;
 pub(crate) mod surrounded;
@@ -332,7 +332,7 @@ pub(crate) const CASES: &[Case] = &[
     case("flatten_from", CUBE, |x| x[0].flatten_from(1)),
     case("transpose", CUBE, |x| x[0].transpose(0, 2)),
     case("t", MATRIX, |x| x[0].t()),
-    case("permute", CUBE, |x| x[0].permute(&[2, 0, 1])),
+    case("permute", CUBE, |x| x[0].permute([2, 0, 1])),
     case("squeeze", &[(&[3, 1, 2], Any, Transposed)], |x| x[0].squeeze(1)),
     case("unsqueeze", STRIDED, |x| x[0].unsqueeze(1)),
     case("contiguous", STRIDED, |x| x[0].contiguous()),
@@ -403,19 +403,19 @@ pub(crate) const CASES: &[Case] = &[
     case("norm, L2", CUBE, |x| x[0].norm(Norm::L2, [0, 2])),
     case("norm, Max", &[(&[3, 4], Distinct(0.03), Transposed)], |x| x[0].norm_keepdim(Norm::Max, 1)),
     case("split", STRIDED, |x| x[0].split(1, 3)?[1].add(&x[0].chunk(1, 4)?[0])),
-    case("pad", STRIDED, |x| x[0].pad(&[(1, 2), (0, 3)], 0.5)),
-    case("pad_with, reflect", STRIDED_CUBE, |x| x[0].pad_with(&[(1, 0), (2, 2), (0, 3)], PadMode::Reflect)),
+    case("pad", STRIDED, |x| x[0].pad([(1, 2), (0, 3)], 0.5)),
+    case("pad_with, reflect", STRIDED_CUBE, |x| x[0].pad_with([(1, 0), (2, 2), (0, 3)], PadMode::Reflect)),
     case("pad_with, replicate", STRIDED_CUBE, |x| {
-        x[0].pad_with(&[(0, 5), (1, 2), (3, 0)], PadMode::Replicate)
+        x[0].pad_with([(0, 5), (1, 2), (3, 0)], PadMode::Replicate)
     }),
-    case("pad_with, circular", STRIDED, |x| x[0].pad_with(&[(3, 1), (2, 4)], PadMode::Circular)),
+    case("pad_with, circular", STRIDED, |x| x[0].pad_with([(3, 1), (2, 4)], PadMode::Circular)),
     case("flip", STRIDED_CUBE, |x| x[0].flip([0, -1])),
     case("roll", STRIDED, |x| x[0].roll(-1, 1)),
-    case("tile", STRIDED, |x| x[0].tile(&[2, 1, 3])),
+    case("tile", STRIDED, |x| x[0].tile([2, 1, 3])),
     case("repeat_interleave", STRIDED, |x| x[0].repeat_interleave(0, 2)),
     case("tile, highest rank", MATRIX, |x| {
         let x = x[0].reshape([1, 3, 1, 1, 1, 4, 1, 1])?.transpose(1, 5)?;
-        x.tile(&[1, 2, 1, 1, 1, 3, 2, 1])
+        x.tile([1, 2, 1, 1, 1, 3, 2, 1])
     }),
     case("repeat_interleave, highest rank", MATRIX, |x| {
         x[0].reshape([1, 3, 1, 1, 1, 4, 1, 1])?.transpose(1, 5)?.repeat_interleave(5, 2)

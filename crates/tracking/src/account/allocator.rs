@@ -4,7 +4,7 @@
 //! live bytes. It is reference-counted. The op holds one handle and each live [`Allocation`](bfc_core::Allocation) holds
 //! another, so it lives exactly until the op has ended and its last allocation is freed.
 //!
-//! The pool's ledger alone knows who holds live bytes. This account only answers what the op itself did.
+//! The pool's ledger alone stores live bytes by owner. This account stores the figures of one execution.
 
 mod counts;
 mod notes;
@@ -42,16 +42,16 @@ pub struct Sizes {
 pub struct Record {
     /// Bytes allocated, or freed if negative.
     pub bytes: i64,
-    /// When.
+    /// The time of the event.
     pub at: Instant,
 }
 
-/// Where the sizes of blocks come from.
+/// The source of block sizes.
 #[derive(Debug)]
 enum Sizing {
     /// The inner allocator's blocks carry their true size.
     Inner,
-    /// They do not, so this allocator remembers each block.
+    /// They carry no size, so this allocator stores each block.
     Local(Box<Mutex<LocalBlocks>>),
     /// Sizes are unknown: requested bytes are counted, and frees are not.
     Untracked,
@@ -71,10 +71,10 @@ impl Sizing {
     }
 }
 
-/// Counts the memory that one execution of an op takes from the allocator that this wraps.
+/// Counts the memory that one execution of an op allocates from the wrapped allocator.
 ///
-/// The counters change after the inner allocation and before the inner free. So the live bytes of all tracking allocators
-/// of a pool never exceed the pool's own, and no count is ever negative.
+/// The counters change after the inner allocation and before the inner free. Therefore the live bytes of all tracking
+/// allocators of a pool never exceed the pool's own, and no count is ever negative.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -97,7 +97,7 @@ pub struct TrackingAllocator {
     inner: Arc<dyn Allocator>,
     /// The tracker that the op belongs to, if any.
     tracker: Option<Arc<TrackerState>>,
-    /// Charged for requests that name no owner.
+    /// The owner of requests without an owner.
     owner: OwnerId,
     /// Bytes live in the inner allocator when the op began to use it.
     live_before: u64,
@@ -107,8 +107,8 @@ pub struct TrackingAllocator {
 }
 
 impl TrackingAllocator {
-    /// Tracks allocations from `inner`. If `inner` does not track sizes itself, `track_sizes` says whether to remember
-    /// each block here; otherwise only the total of requested bytes is counted.
+    /// Tracks allocations from `inner`. If `inner` does not track sizes itself, `track_sizes` selects whether to store
+    /// each block here. Without it, only the total of requested bytes is counted.
     #[must_use]
     pub fn new(inner: Arc<dyn Allocator>, track_sizes: bool) -> Arc<Self> {
         Arc::new(Self::build(inner, track_sizes, OwnerId::ROOT))
@@ -148,20 +148,20 @@ impl TrackingAllocator {
         lock(&self.counts)
     }
 
-    /// The bytes counted so far.
+    /// Returns the bytes counted so far.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         self.counts().sizes()
     }
 
-    /// Every allocation and free so far, in order; empty unless made by [`TrackingAllocator::with_records`].
+    /// Returns all allocations and frees so far, in order; empty unless made by [`TrackingAllocator::with_records`].
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         self.records.as_ref().map_or_else(Vec::new, |records| lock(records).clone())
     }
 
-    /// Whether `allocator` is this one, or the one that this one wraps.
-    pub(crate) fn stands_for(&self, allocator: &Arc<dyn Allocator>) -> bool {
+    /// Returns whether `allocator` is this one or the wrapped one.
+    pub(crate) fn is_for(&self, allocator: &Arc<dyn Allocator>) -> bool {
         let address = Arc::as_ptr(allocator).cast::<()>();
         Arc::as_ptr(&self.inner).cast::<()>() == address || std::ptr::from_ref(self).cast::<()>() == address
     }
@@ -180,8 +180,8 @@ impl TrackingAllocator {
         self.tracker.as_ref().map(|tracker| &tracker.recorder)
     }
 
-    /// Counts a free before it happens, and returns whether any live bytes are saved for a backward pass. Returns `None`,
-    /// and counts nothing, if fewer bytes are live.
+    /// Counts a free before it happens. Returns whether any live bytes are saved for a backward pass. If fewer bytes
+    /// are live, counts nothing and returns `None`.
     fn subtract(&self, bytes: u64) -> Option<bool> {
         let any_saved = {
             let mut counts = self.counts();
@@ -200,8 +200,8 @@ impl TrackingAllocator {
         }
     }
 
-    /// A number that distinguishes a block from all other live blocks of its pool. Pools never reuse the ids of blocks,
-    /// so a stale block is recognized. The address serves where blocks have no id.
+    /// Returns a number that distinguishes a block from all other live blocks of its pool. Pools never reuse the ids of
+    /// blocks, so a stale block is detected. Blocks without an id use their address.
     const fn recorded_id(&self, block: &Block) -> u64 {
         match self.sizing {
             Sizing::Inner if block.id != 0 => block.id,
@@ -232,7 +232,7 @@ impl TrackingAllocator {
 
     /// Runs the tracker's callbacks that may free memory and retries after each. Records the failure if none helps.
     #[cold]
-    fn rescue(&self, error: AllocError, request: &Request<'_>) -> Result<Block, AllocError> {
+    fn retry_with_callbacks(&self, error: AllocError, request: &Request<'_>) -> Result<Block, AllocError> {
         let is_nested = LastResort::is_busy();
         let mut result = match &self.tracker {
             Some(tracker) => {
@@ -253,7 +253,7 @@ impl TrackingAllocator {
         result
     }
 
-    /// The block as the inner allocator knows it.
+    /// Returns the block of the inner allocator.
     fn inner_block(&self, block: &Block) -> Result<Block, BlockError> {
         match &self.sizing {
             Sizing::Local(blocks) if !block.is_empty() => lock(blocks).find(block).map(|entry| entry.inner),
@@ -267,8 +267,8 @@ impl TrackingAllocator {
     }
 }
 
-// SAFETY: blocks come from the inner allocator, which keeps the promise. They keep their address and size, and each goes
-// back to the inner allocator exactly when the caller frees it.
+// SAFETY: blocks come from the inner allocator, which keeps the promise. They keep their address and size. Each returns
+// to the inner allocator exactly when the caller frees it.
 unsafe impl Allocator for TrackingAllocator {
     fn name(&self) -> &str {
         self.inner().name()
@@ -297,13 +297,13 @@ unsafe impl Allocator for TrackingAllocator {
                 self.count(&mut block, &request);
                 Ok(block)
             }
-            Err(error) => self.rescue(error, &request),
+            Err(error) => self.retry_with_callbacks(error, &request),
         }
     }
 
-    // The counts change before the inner free, so that they never show more than the pool holds. The price: while a wrong
-    // block (stale or foreign) is being rejected, its bytes are missing here, and a rightful free on another thread may be
-    // rejected too. Such a block is an error of the caller to begin with.
+    // The counts change before the inner free, so that they never show more than the pool holds. While the pool rejects
+    // a wrong block (stale or foreign), its bytes are missing here, and a valid free on another thread may fail too.
+    // Only an error of the caller leads to this.
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
         if block.is_empty() {
             return Ok(());
@@ -318,7 +318,7 @@ unsafe impl Allocator for TrackingAllocator {
         } else {
             false
         };
-        // The pool is asked only if some live bytes of this op are saved.
+        // Queries the pool only if some live bytes of this op are saved.
         let is_saved =
             any_saved && self.inner().tag(&inner_block).is_ok_and(|tag| tag.category == Category::Activation);
         if let Some(recorder) = self.recorder() {

@@ -1,8 +1,8 @@
-//! Budgets: the most that the ops of one module may hold together.
+//! Budgets: limits on the live bytes of a module.
 //!
-//! What is live in a module stands in the pool's ledger, and nowhere else. A budget is looked at before and after an
-//! allocation; what other threads take in between is noted as under way, so that together they never take more than there is.
-//! While no budget is set anywhere, an allocation pays for one load.
+//! The pool's ledger alone stores the live bytes of a module. An allocation checks its budgets before and after. Bytes
+//! that other threads are allocating at that time count as reserved, so that the threads together stay within the
+//! budget. While no budget is set anywhere, an allocation pays for one load.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,22 +15,22 @@ use bfc_core::{
 
 use crate::scope::{ScopeGuard, intern_path};
 
-/// How many budgets are set: all that is read while there are none.
+/// The number of budgets; the only value that is read while there are none.
 static SET: AtomicUsize = AtomicUsize::new(0);
 
-/// The budgets that are set.
+/// All active budgets.
 static BUDGETS: Mutex<Vec<Arc<Limit>>> = Mutex::new(Vec::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A limit on what is live in a module and all below it, in each pool, until this is dropped.
+/// A limit on the live bytes of a module and all modules below it, in each pool, until it is dropped.
 ///
-/// A request that would go beyond it is refused with [`Verdict::OverBudget`] and the report of any request that finds no
-/// memory; [callbacks](bfc_core::LastResort) are asked first. Granted bytes count, those from before too, and so do
-/// parameters that were moved into the module. It holds for all threads and trackers of the process, and only for what
-/// passes through a tracker's ops. Of several on the way to the root each must hold.
+/// A request that would exceed it fails with [`Verdict::OverBudget`] and a complete report, after the
+/// [callbacks](bfc_core::LastResort) have run. Granted bytes count, including earlier ones and parameters that were
+/// moved into the module. The budget applies to all threads and trackers of the process, but only to allocations of a
+/// tracker's ops. If several budgets apply to a module, all of them must hold.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -55,22 +55,23 @@ pub struct Budget {
     limit: Arc<Limit>,
 }
 
-/// A budget that is set.
+/// An active budget.
 struct Limit {
     scope: OwnerId,
     bytes: u64,
-    /// Bytes of requests that were let through and may not be in the ledger yet.
+    /// Bytes of permitted requests that may not be in the ledger yet.
     under_way: Mutex<u64>,
     changed: Condvar,
 }
 
 impl Budget {
-    /// At most `bytes` bytes live in the module with this path and all below it; the empty path is everything.
+    /// Limits the module with this path and all modules below it to `bytes` live bytes. The empty path means all
+    /// memory.
     pub fn new(module: &str, bytes: Bytes) -> Self {
         Self::of(intern_path(OwnerId::ROOT, module), bytes)
     }
 
-    /// The same for an owner.
+    /// Limits an owner and all owners below it to `bytes` live bytes.
     pub fn of(scope: OwnerId, bytes: Bytes) -> Self {
         let (under_way, changed) = (Mutex::new(0), Condvar::new());
         let limit = Arc::new(Limit { scope, bytes: bytes.get(), under_way, changed });
@@ -79,7 +80,7 @@ impl Budget {
         Self { limit }
     }
 
-    /// The most bytes.
+    /// Returns the limit in bytes.
     #[must_use]
     pub fn limit(&self) -> Bytes {
         Bytes(self.limit.bytes)
@@ -101,8 +102,8 @@ impl fmt::Debug for Budget {
 }
 
 impl ScopeGuard {
-    /// Limits what may be live in this place's module and all below it, until it is left: see [`Budget`], which also outlasts
-    /// a place.
+    /// Limits the live bytes of this scope's module and all modules below it until the scope is left. See [`Budget`],
+    /// which can also outlast a scope.
     ///
     /// ```
     /// use bfc_core::Bytes;
@@ -114,7 +115,7 @@ impl ScopeGuard {
     }
 }
 
-/// Leaves a place, and ends its budget, when dropped. Bound to its thread.
+/// Leaves a scope and ends its budget when dropped. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the place is left when the guard is dropped"]
 pub struct LimitedGuard {
@@ -123,13 +124,13 @@ pub struct LimitedGuard {
 }
 
 impl LimitedGuard {
-    /// The budget.
+    /// Returns the budget.
     pub const fn budget(&self) -> &Budget {
         &self.budget
     }
 }
 
-/// Whether any budget is set.
+/// Returns whether any budget is set.
 #[inline]
 pub(crate) fn is_any_set() -> bool {
     SET.load(Ordering::Acquire) > 0
@@ -147,17 +148,17 @@ pub(crate) fn allocate_within(pool: &dyn Allocator, request: &Request<'_>) -> Re
         passes.push(Pass::take(limit, pool, request)?);
     }
     let block = pool.allocate(request)?;
-    // More may have been granted than was asked for.
+    // The pool may have granted more than requested.
     let over = limits.iter().find(|limit| pool.owner_bytes(limit.scope).live > limit.bytes);
     let Some(over) = over.filter(|_| !block.is_empty()) else { return Ok(block) };
-    // SAFETY: the block has just been handed out, and nobody else has seen it.
+    // SAFETY: the pool has just allocated the block, and no other code has seen it.
     if unsafe { pool.deallocate(block) }.is_err() {
         return Ok(block);
     }
     Err(over.refusal(pool, request))
 }
 
-/// Leave to take so many bytes of a budget, until dropped.
+/// A reservation of bytes in a budget, until dropped.
 struct Pass<'a> {
     limit: &'a Limit,
     bytes: u64,
@@ -177,7 +178,7 @@ impl<'a> Pass<'a> {
                 drop(under_way);
                 return Err(limit.refusal(pool, request));
             }
-            // What is under way may be in the ledger already, and is then counted twice.
+            // Reserved bytes may already be in the ledger, and then count twice.
             under_way = limit.changed.wait(under_way).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -195,7 +196,7 @@ impl Limit {
         let mut report = pool.refusal(request, Verdict::OverBudget);
         let known = !report.holdings.is_empty();
         report.holdings = report.holdings.below(self.scope);
-        // Read from the report, so that the holders add up to it.
+        // The report's own figures, so that its holders add up.
         let live = if known { report.holdings.total() } else { pool.owner_bytes(self.scope).live };
         report.budget = Some(ExceededBudget { scope: self.scope, limit: self.bytes, live });
         report.holders = report.holdings.by_owner();
@@ -204,7 +205,7 @@ impl Limit {
         AllocError::OutOfMemory(Box::new(report))
     }
 
-    /// Within a budget it is sums that count, not where blocks lie.
+    /// A budget limits sums, regardless of where blocks are placed.
     fn without_activations(&self, report: &OomReport) -> Option<Checkpoint> {
         let kept = report.holdings.all().iter().filter(|held| held.tag.category == Category::Activation);
         let kept = bfc_core::Holdings::sum(kept.map(|held| (held.tag, held.bytes)));

@@ -1,8 +1,7 @@
-//! The running ops of each thread, and the hand-over of an op to worker threads.
+//! The running ops of each thread, and the transfer of an op to worker threads.
 //!
-//! Besides its place, each thread has a stack of running ops. An op that starts while another op of the same tracker runs
-//! is a part of that one. A worker thread joins an op explicitly: the op's thread captures a [`Context`], and the worker
-//! enters it.
+//! Each thread has a stack of running ops. An op that starts while another op of the same tracker runs is a part of
+//! that op. A worker thread joins an op explicitly: the op's thread captures a [`Context`], and the worker enters it.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -22,8 +21,8 @@ struct Frame {
     /// Unique among all frames of the thread.
     ticket: u64,
     execution: Option<Arc<Execution>>,
-    /// Whether the frames below belong to other work. A waiting worker may pick up a piece of another op, and that piece is
-    /// no part of the op that the worker was busy with.
+    /// Whether the frames below belong to other work. A waiting worker may execute a task of another op, which is no
+    /// part of the op that the worker was waiting in.
     is_entry: bool,
 }
 
@@ -37,7 +36,7 @@ thread_local! {
     static RUNNING: RefCell<Stack> = const { RefCell::new(Stack { frames: Vec::new(), tickets: 0 }) };
 }
 
-/// The unfinished op of tracker `tracker` that the current thread works for, if any.
+/// Returns the unfinished op of tracker `tracker` that the current thread works for, if any.
 pub(crate) fn running_op_of(tracker: u64) -> Option<Arc<Execution>> {
     let found = RUNNING.try_with(|stack| {
         for frame in stack.borrow().frames.iter().rev() {
@@ -52,7 +51,7 @@ pub(crate) fn running_op_of(tracker: u64) -> Option<Arc<Execution>> {
     found.ok().flatten()
 }
 
-/// Removes its frame, and all above it, from the thread's stack when dropped.
+/// Removes its frame, and all frames above it, from the thread's stack when dropped.
 #[derive(Debug)]
 pub(crate) struct FrameGuard {
     ticket: u64,
@@ -60,7 +59,7 @@ pub(crate) struct FrameGuard {
 }
 
 impl FrameGuard {
-    /// Makes `execution` the running op of the current thread; `None` on a thread that ends and has no stack any more.
+    /// Makes `execution` the running op of the current thread. Returns `None` on a thread that is ending.
     pub(crate) fn enter(execution: Arc<Execution>) -> Option<Self> {
         Self::push(Some(execution), false)
     }
@@ -88,14 +87,14 @@ impl Drop for FrameGuard {
     }
 }
 
-/// A thread's place and running op. [`capture`] makes it, and worker threads enter it.
+/// The scope and the running op of a thread. [`capture`] makes it, and worker threads enter it.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     place: ScopePath,
     execution: Option<Arc<Execution>>,
 }
 
-/// Captures the current thread's place and running op, to hand them over to other threads.
+/// Captures the current thread's scope and running op for other threads.
 ///
 /// ```
 /// use highwater_tracking::{Tracker, capture, here, module};
@@ -119,14 +118,14 @@ pub fn capture() -> Context {
 }
 
 impl Context {
-    /// The place that was captured.
+    /// Returns the captured scope.
     #[must_use]
     pub const fn place(&self) -> ScopePath {
         self.place
     }
 
-    /// Makes the current thread work for the captured op and place until the guard is dropped. An op that has finished
-    /// meanwhile is not joined.
+    /// Makes the current thread work for the captured op in the captured scope until the guard is dropped. Does not
+    /// join an op that has finished.
     pub fn enter(&self) -> ContextGuard {
         let frame = FrameGuard::push(self.execution.clone(), true);
         ContextGuard { _frame: frame, _place: self.place.enter() }

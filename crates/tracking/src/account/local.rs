@@ -1,4 +1,4 @@
-//! The blocks of an allocator that does not know their sizes itself.
+//! The blocks of an allocator that does not store their sizes.
 
 use std::collections::HashMap;
 
@@ -8,9 +8,9 @@ use bfc_core::{Block, BlockError};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalBlock {
     pub(crate) requested: u64,
-    /// The block as handed out, with an id of our own.
+    /// The block returned to the caller, with an id of this allocator.
     outer: Block,
-    /// The block as the inner allocator knows it.
+    /// The block of the inner allocator.
     pub(crate) inner: Block,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct LocalBlocks {
 }
 
 impl LocalBlocks {
-    /// Remembers a block, and returns it with its id.
+    /// Stores a block and returns it with its id.
     pub(crate) fn insert(&mut self, inner: Block, requested: u64) -> Block {
         self.last_id += 1;
         let outer = Block { id: self.last_id, ..inner };
@@ -39,7 +39,7 @@ impl LocalBlocks {
         }
     }
 
-    /// Forgets a live block, and returns its entry.
+    /// Removes a live block and returns its entry.
     pub(crate) fn remove(&mut self, block: &Block) -> Result<LocalBlock, BlockError> {
         let entry = self.find(block)?;
         self.by_address.remove(&block.address);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bfc_core::{Allocator, AllocatorSnapshot, Category, Ledger, OwnerId, Stats, Stream};
 
-use super::saved::Kept;
+use super::saved::SavedBytes;
 use super::{OpTotals, ThreadTotals, Tracker};
 use crate::report::{CategoryRow, OpRow, PeakRow, PoolRow, Report, SavedRow, ScopeRow, ThreadRow, sum};
 
@@ -16,8 +16,8 @@ impl Report {
     /// Reports the ops of `tracker` and the pools that they allocate from. Live bytes that the pools charge to other
     /// owners are unowned.
     ///
-    /// All figures of a pool are of one moment, also while other threads allocate: the live bytes of a pool's owners
-    /// always add up to its bytes in use. Calls and totals are counted when an op ends, and are read after the pools.
+    /// All figures of a pool come from one moment, also while other threads allocate: the live bytes of a pool's owners
+    /// always add up to its bytes in use. Calls and totals change when an op ends. They are read after the pools.
     #[must_use]
     pub fn new(tracker: &Tracker, pools: &[Arc<dyn Allocator>]) -> Self {
         let (stats, ledgers): (Vec<Stats>, Vec<Ledger>) = pools
@@ -35,7 +35,7 @@ impl Report {
         let by_owner: HashMap<OwnerId, &OpTotals> = totals.iter().map(|row| (row.owner, row)).collect();
         let at_peak = AtPeak::new(&stats, &ledgers);
         let scopes = scope_rows(&totals, &ledgers, &own, &by_owner, &at_peak);
-        // Each owner's bytes are taken out once, so that no byte is shown twice if two rows share an owner.
+        // Removes each owner's bytes, so that no byte is shown twice if two rows share an owner.
         let mut places: Vec<OpRow> = totals
             .iter()
             .map(|row| {
@@ -43,9 +43,9 @@ impl Report {
                 op_row(row, live, &ledgers, &at_peak, &saves.of(row.owner))
             })
             .collect();
-        // A reset tracker still has its rows.
-        places.retain(|row| row.calls > 0 || row.live_bytes > 0);
-        // Pools without a ledger do not know who holds what.
+        // A reset tracker keeps empty rows. `init` takes over blocks without a call.
+        places.retain(|row| row.calls > 0 || row.live_bytes > 0 || row.peak_bytes > 0);
+        // The bytes of a pool without a ledger have no owner.
         let unledgered = stats
             .iter()
             .zip(&ledgers)
@@ -53,7 +53,7 @@ impl Report {
         let mut report = Self {
             scopes,
             threads: threads.iter().map(thread_row).collect(),
-            saved: saved_row(&saves.whole),
+            saved: saved_row(&saves.total),
             peak: peak_row(pools, &stats, &by_owner),
             pools: pool_rows(pools, &stats),
             categories: category_rows(&ledgers, &at_peak),
@@ -70,7 +70,7 @@ fn op_row(
     live_bytes: u64,
     ledgers: &[Ledger],
     at_peak: &AtPeak<'_>,
-    kept: &Kept,
+    saved: &SavedBytes,
 ) -> OpRow {
     let peak_bytes = at_peak.own(totals.owner);
     OpRow {
@@ -88,7 +88,7 @@ fn op_row(
         live_before_bytes: totals.live_before_bytes,
         peak_bytes,
         peak_share: at_peak.share(peak_bytes),
-        saved_bytes: kept.bytes,
+        saved_bytes: saved.bytes,
         temporary_bytes: totals.temporary_bytes,
         output_bytes: totals.output_bytes,
         persistent_bytes: totals.persistent_bytes,
@@ -108,13 +108,13 @@ fn thread_row(totals: &ThreadTotals) -> ThreadRow {
     }
 }
 
-fn saved_row(kept: &Kept) -> SavedRow {
+fn saved_row(saved: &SavedBytes) -> SavedRow {
     SavedRow {
-        blocks: kept.blocks,
-        bytes: kept.bytes,
-        live_bytes: kept.live,
-        high_water_bytes: kept.peak,
-        mean_held_ns: kept.mean_ns(),
+        blocks: saved.blocks,
+        bytes: saved.bytes,
+        live_bytes: saved.live,
+        high_water_bytes: saved.peak,
+        mean_held_ns: saved.mean_ns(),
         ..SavedRow::default()
     }
 }
@@ -216,8 +216,8 @@ fn scope_rows(
     let held_at_peak = at_peak.inclusive();
     let mut executed: HashMap<OwnerId, [u64; 3]> = HashMap::new();
     let mut modules = BTreeSet::from([Vec::new()]);
-    let shown =
-        totals.iter().filter(|row| row.calls > 0 || own.get(&row.owner).is_some_and(|bytes| *bytes > 0));
+    let holds = |owner: &OwnerId| at_peak.own(*owner) > 0 || own.get(owner).is_some_and(|bytes| *bytes > 0);
+    let shown = totals.iter().filter(|row| row.calls > 0 || holds(&row.owner));
     for row in shown {
         for module in lineage(row.module) {
             let [calls, requested, bytes] =
@@ -228,7 +228,7 @@ fn scope_rows(
             modules.insert(module);
         }
     }
-    // Memory may also be charged to a module outside of any op.
+    // Memory may also be charged to a module without an op.
     let charged = own.iter().filter(|(owner, bytes)| **bytes > 0 && !by_owner.contains_key(owner));
     modules.extend(charged.flat_map(|(owner, _)| lineage(*owner)));
 
@@ -251,8 +251,8 @@ fn scope_rows(
     modules.iter().map(row).collect()
 }
 
-/// A module and all modules above it, each as a path of ids from the root. Sorted, such paths give a tree whose
-/// siblings are in the order of their first use.
+/// Returns a module and all modules above it, each as a path of ids from the root. Sorted, these paths form a tree
+/// whose siblings are in the order of their first use.
 fn lineage(module: OwnerId) -> Vec<Vec<OwnerId>> {
     let mut ids: Vec<OwnerId> = std::iter::successors(Some(module), |id| Some(id.parent()))
         .take_while(|id| *id != OwnerId::ROOT)

@@ -1,112 +1,113 @@
-//! What is kept for backward passes, and for how long.
+//! Memory that ops add for backward passes, and for how long.
 //!
-//! Blocks of the category "activation" count from the moment that they came to be that. No time is kept by block: what
-//! is kept, times how long, is summed up whenever it changes, so its mean is exact and costs no memory.
+//! A block counts from the moment it gets the category "activation". No time is stored per block: the product of bytes
+//! and time grows with every change, so the mean is exact and costs no memory.
 
 use std::time::Instant;
 
 use bfc_core::OwnerId;
 use bfc_core::sync::{Mutex, lock};
 
-/// What was kept of one op's results, or of all.
+/// Saved memory of one op, or of all ops.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Kept {
-    /// How many blocks.
+pub(crate) struct SavedBytes {
+    /// The number of blocks.
     pub(crate) blocks: u64,
-    /// Their bytes.
+    /// The sum of their bytes.
     pub(crate) bytes: u64,
-    /// Bytes kept now.
+    /// Bytes saved now.
     pub(crate) live: u64,
-    /// The most bytes kept at a time.
+    /// The most bytes saved at a time.
     pub(crate) peak: u64,
     /// Bytes times nanoseconds, up to `since`.
     byte_ns: u128,
     since: u64,
 }
 
-impl Kept {
-    /// How long a byte was kept on average, in nanoseconds; those that are still kept, up to the last change.
+impl SavedBytes {
+    /// Returns the mean time that a byte was saved, in nanoseconds. Bytes that are still saved count up to the last
+    /// change.
     pub(crate) fn mean_ns(&self) -> u64 {
         u64::try_from(self.byte_ns / u128::from(self.bytes.max(1))).unwrap_or(u64::MAX)
     }
 
-    fn pass(&mut self, now: u64) {
+    fn advance(&mut self, now: u64) {
         let passed = u128::from(now.saturating_sub(self.since));
         self.byte_ns = self.byte_ns.saturating_add(u128::from(self.live).saturating_mul(passed));
         self.since = self.since.max(now);
     }
 
-    fn keep(&mut self, bytes: u64, now: u64) {
-        self.pass(now);
+    fn add(&mut self, bytes: u64, now: u64) {
+        self.advance(now);
         self.blocks += 1;
         self.bytes = self.bytes.saturating_add(bytes);
         self.live = self.live.saturating_add(bytes);
         self.peak = self.peak.max(self.live);
     }
 
-    fn let_go(&mut self, bytes: u64, now: u64) {
-        self.pass(now);
+    fn remove(&mut self, bytes: u64, now: u64) {
+        self.advance(now);
         self.live = self.live.saturating_sub(bytes);
     }
 
-    /// Starts over with what is kept now.
+    /// Resets the sums to the bytes saved now.
     fn reset(&mut self, now: u64) {
         let live = self.live;
         *self = Self { blocks: u64::from(live > 0), bytes: live, live, peak: live, byte_ns: 0, since: now };
     }
 }
 
-/// What is kept of the results of a tracker's ops.
+/// Saved memory of all ops of a tracker.
 #[derive(Debug)]
-pub(crate) struct Saves {
+pub(crate) struct SavedAccounts {
     started: Instant,
-    state: Mutex<SavesNow>,
+    state: Mutex<SavedSnapshot>,
 }
 
-/// What is kept, at one moment.
+/// Saved memory at one moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SavesNow {
-    /// All that is kept.
-    pub(crate) whole: Kept,
-    /// By [`OwnerId::index`] of the op that took the memory.
-    by_owner: Vec<Kept>,
+pub(crate) struct SavedSnapshot {
+    /// Saved memory of all ops.
+    pub(crate) total: SavedBytes,
+    /// By [`OwnerId::index`] of the op that allocated the memory.
+    by_owner: Vec<SavedBytes>,
 }
 
-impl SavesNow {
-    /// What is kept of the results of one op.
-    pub(crate) fn of(&self, owner: OwnerId) -> Kept {
+impl SavedSnapshot {
+    /// Returns the saved memory of one op.
+    pub(crate) fn of(&self, owner: OwnerId) -> SavedBytes {
         self.by_owner.get(owner.index()).copied().unwrap_or_default()
     }
 }
 
-impl Default for Saves {
+impl Default for SavedAccounts {
     fn default() -> Self {
         Self { started: Instant::now(), state: Mutex::default() }
     }
 }
 
-impl Saves {
-    pub(crate) fn keep(&self, owner: OwnerId, bytes: u64) {
-        self.change(owner, |kept, now| kept.keep(bytes, now));
+impl SavedAccounts {
+    pub(crate) fn add(&self, owner: OwnerId, bytes: u64) {
+        self.change(owner, |saved, now| saved.add(bytes, now));
     }
 
-    pub(crate) fn let_go(&self, owner: OwnerId, bytes: u64) {
-        self.change(owner, |kept, now| kept.let_go(bytes, now));
+    pub(crate) fn remove(&self, owner: OwnerId, bytes: u64) {
+        self.change(owner, |saved, now| saved.remove(bytes, now));
     }
 
     pub(crate) fn reset(&self) {
         let now = self.elapsed_ns();
         let state = &mut *lock(&self.state);
-        state.whole.reset(now);
-        state.by_owner.iter_mut().for_each(|kept| kept.reset(now));
+        state.total.reset(now);
+        state.by_owner.iter_mut().for_each(|saved| saved.reset(now));
     }
 
-    /// All that was kept, up to now.
-    pub(crate) fn now(&self) -> SavesNow {
+    /// Returns all saved memory up to now.
+    pub(crate) fn now(&self) -> SavedSnapshot {
         let now = self.elapsed_ns();
         let mut saves = lock(&self.state).clone();
-        saves.whole.pass(now);
-        saves.by_owner.iter_mut().for_each(|kept| kept.pass(now));
+        saves.total.advance(now);
+        saves.by_owner.iter_mut().for_each(|saved| saved.advance(now));
         saves
     }
 
@@ -114,12 +115,12 @@ impl Saves {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn change(&self, owner: OwnerId, change: impl Fn(&mut Kept, u64)) {
+    fn change(&self, owner: OwnerId, change: impl Fn(&mut SavedBytes, u64)) {
         let now = self.elapsed_ns();
         let state = &mut *lock(&self.state);
-        change(&mut state.whole, now);
+        change(&mut state.total, now);
         if state.by_owner.len() <= owner.index() {
-            state.by_owner.resize(owner.index() + 1, Kept::default());
+            state.by_owner.resize(owner.index() + 1, SavedBytes::default());
         }
         change(&mut state.by_owner[owner.index()], now);
     }
@@ -131,22 +132,22 @@ mod tests {
 
     #[test]
     fn bytes_are_kept_for_as_long_as_they_are_there() {
-        let mut kept = Kept::default();
-        kept.keep(100, 10);
-        kept.keep(300, 20);
-        kept.let_go(100, 50);
-        kept.let_go(300, 60);
-        assert_eq!((kept.blocks, kept.bytes, kept.live, kept.peak), (2, 400, 0, 400));
+        let mut saved = SavedBytes::default();
+        saved.add(100, 10);
+        saved.add(300, 20);
+        saved.remove(100, 50);
+        saved.remove(300, 60);
+        assert_eq!((saved.blocks, saved.bytes, saved.live, saved.peak), (2, 400, 0, 400));
         // 100 bytes for 40 ns, 300 bytes for 40 ns.
-        assert_eq!(kept.mean_ns(), 40);
+        assert_eq!(saved.mean_ns(), 40);
     }
 
     #[test]
     fn a_reset_starts_over_with_what_is_there() {
-        let mut kept = Kept::default();
-        kept.keep(100, 0);
-        kept.reset(1000);
-        kept.let_go(100, 1010);
-        assert_eq!((kept.bytes, kept.peak, kept.mean_ns()), (100, 100, 10));
+        let mut saved = SavedBytes::default();
+        saved.add(100, 0);
+        saved.reset(1000);
+        saved.remove(100, 1010);
+        assert_eq!((saved.bytes, saved.peak, saved.mean_ns()), (100, 100, 10));
     }
 }

@@ -1,4 +1,4 @@
-//! What the finished executions of ops add up to.
+//! The totals of finished op executions.
 
 use bfc_core::OwnerId;
 use rustc_hash::FxHashMap;
@@ -6,37 +6,36 @@ use rustc_hash::FxHashMap;
 pub(crate) use crate::report::Class;
 use crate::scope::{Phase, ScopePath};
 
-/// All finished executions of one op in one place. Sizes are granted bytes; what is nested in an execution is part
-/// of it.
+/// The totals of all finished executions of one op in one scope. Sizes are granted bytes and include nested ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpTotals {
-    /// The owner that the op's allocations are charged to: below `module`, called after the op and the phase.
+    /// The owner of the op's allocations: below `module`, named after the op and the phase.
     pub owner: OwnerId,
-    /// The module that the op ran in.
+    /// The module of the op.
     pub module: OwnerId,
     /// The op's name.
     pub op: &'static str,
-    /// The phase that the op ran in.
+    /// The phase of the op.
     pub phase: Phase,
-    /// How many executions have finished.
+    /// The number of finished executions.
     pub calls: u64,
-    /// Bytes that all executions together asked for.
+    /// Bytes requested by all executions.
     pub requested_bytes: u64,
-    /// Bytes that all executions together took.
+    /// Bytes allocated by all executions.
     pub total_bytes: u64,
-    /// The most that one execution held at a time, of what it took itself.
+    /// The most bytes that one execution held at a time, of its own allocations.
     pub high_water_bytes: u64,
-    /// Bytes that were still live when their execution returned, of all executions together.
+    /// Bytes that were live when the execution that allocated them returned, of all executions together.
     pub outliving_bytes: u64,
     /// The most bytes that were still live when one execution returned.
     pub max_outliving_bytes: u64,
-    /// The most that was live in its pools, whoever held it, when an execution first turned to them.
+    /// The most bytes that were live in the pools of an execution when it first used them.
     pub live_before_bytes: u64,
-    /// Bytes taken as temporaries and workspaces.
+    /// Bytes allocated as temporaries and workspaces.
     pub temporary_bytes: u64,
-    /// Bytes taken for results: outputs, activations, gradients, inputs.
+    /// Bytes allocated for results: outputs, activations, gradients, inputs.
     pub output_bytes: u64,
-    /// Bytes taken for what stays between steps: parameters and optimiser state.
+    /// Bytes allocated for state that persists between steps: parameters and optimizer state.
     pub persistent_bytes: u64,
 }
 
@@ -76,20 +75,20 @@ impl OpTotals {
     }
 }
 
-/// All finished executions that one thread began. Sizes are granted bytes unless they say otherwise.
+/// The totals of all finished executions that one thread began. Sizes are granted bytes unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadTotals {
     /// The thread's number in the process.
     pub thread: u64,
-    /// How many executions have finished.
+    /// The number of finished executions.
     pub calls: u64,
-    /// Bytes that all executions together asked for.
+    /// Bytes requested by all executions.
     pub requested_bytes: u64,
-    /// Bytes that all executions together took.
+    /// Bytes allocated by all executions.
     pub total_bytes: u64,
-    /// The most that one execution held at a time, of what it took itself.
+    /// The most bytes that one execution held at a time, of its own allocations.
     pub high_water_bytes: u64,
-    /// Bytes that were still live when their execution returned, of all executions together.
+    /// Bytes that were live when the execution that allocated them returned, of all executions together.
     pub outliving_bytes: u64,
 }
 
@@ -104,16 +103,16 @@ impl ThreadTotals {
     }
 }
 
-/// What one execution came to, over all allocators that it used.
+/// The figures of one execution, over all allocators that it used.
 ///
-/// The high-water marks of several allocators are added: exact for one memory, an upper bound for several, whose marks
-/// need not fall on the same moment.
+/// The high-water marks of several allocators are added. The sum is exact for one allocator and an upper bound for
+/// several, because their marks may come from different moments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) high_water: u64,
     pub(crate) outliving: u64,
     pub(crate) live_before: u64,
-    /// Bytes granted that were not asked for.
+    /// Granted bytes that were not requested.
     pub(crate) rounding: u64,
     pub(crate) classes: [u64; Class::COUNT],
 }
@@ -128,7 +127,7 @@ impl Figures {
     }
 }
 
-/// The totals of a tracker, by op and place.
+/// The totals of a tracker, by op and scope.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     rows: Vec<OpTotals>,
@@ -138,7 +137,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// The row of an op in a place and its owner. Creates the row on first use.
+    /// Returns the row of an op in a scope, and its owner. Creates the row on first use.
     pub(crate) fn row(&mut self, place: ScopePath, op: &'static str) -> (usize, OwnerId) {
         let row = *self.index.entry((place, op)).or_insert_with(|| {
             let owner = OwnerId::intern(place.module, &leaf_name(op, place.phase));
@@ -148,7 +147,7 @@ impl Totals {
         (row, self.rows[row].owner)
     }
 
-    /// Adds a finished execution to its row, and to the totals of the thread that began it.
+    /// Adds a finished execution to its row and to the totals of its thread.
     pub(crate) fn fold(&mut self, row: usize, thread: u64, figures: &Figures) {
         self.rows[row].fold(figures);
         let found = self.threads.binary_search_by_key(&thread, |known| known.thread);
@@ -159,7 +158,7 @@ impl Totals {
         self.threads[index].fold(figures);
     }
 
-    /// Sets all figures to zero; rows and owners stay, as running ops refer to them.
+    /// Sets all figures to zero. Rows and owners stay, because running ops refer to them.
     pub(crate) fn reset(&mut self) {
         for row in &mut self.rows {
             let place = ScopePath { module: row.module, phase: row.phase };
@@ -170,7 +169,7 @@ impl Totals {
         }
     }
 
-    /// Threads that have finished an execution since the last reset.
+    /// Returns the threads that have finished an execution since the last reset.
     pub(crate) fn threads(&self) -> Vec<ThreadTotals> {
         self.threads.iter().filter(|thread| thread.calls > 0).copied().collect()
     }
@@ -180,7 +179,7 @@ impl Totals {
     }
 }
 
-/// The name of the owner of an op's allocations. Forward ops keep the plain name, as most ops are forward ops.
+/// Returns the owner's name of an op in a phase. Forward ops keep the plain name, because most ops are forward ops.
 fn leaf_name(op: &str, phase: Phase) -> String {
     match phase {
         Phase::Forward => op.to_owned(),
@@ -202,17 +201,17 @@ mod tests {
             (random >> 33) as usize % bound
         };
         let (mut totals, mut expected) = (Totals::default(), HashMap::new());
-        // Two of them have one name at two addresses.
+        // Two names are equal at different addresses.
         let again = &"matmul, again"[..6];
         let ops = ["matmul", "relu", "add", again];
         for round in 0..4000 {
             if round == 2000 {
                 totals.reset();
             }
-            // The same way round for a while, as in a loop; then any.
+            // In a fixed order for a while, as in a loop; then in random order.
             let at = if round / 100 % 2 == 0 { round % 24 } else { below(24) };
             let module = OwnerId::intern(OwnerId::ROOT, &format!("totals-{}", at % 3));
-            // Each op of a module comes in both.
+            // Each op of a module occurs in both phases.
             let phase = if at < 12 { Phase::Forward } else { Phase::Backward };
             let (place, op) = (ScopePath { module, phase }, ops[at % ops.len()]);
             let (row, owner) = totals.row(place, op);

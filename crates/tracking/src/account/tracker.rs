@@ -1,4 +1,4 @@
-//! The tracker: opens an account for each op execution, and adds the finished executions up.
+//! The tracker: opens an account for each op execution, and adds up the finished executions.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use bfc_core::{Allocator, Bytes, LastResort, MemoryKind, OwnerId, Span};
 
 use super::allocator::TrackingAllocator;
 use super::context::{FrameGuard, running_op_of};
-use super::saved::Saves;
+use super::saved::SavedAccounts;
 use super::state::TrackerState;
 use super::totals::{Figures, OpTotals, ThreadTotals};
 use crate::record::{Recording, RunSummary, Written};
 use crate::report::{ProcessMemory, Report, RunFacts};
 use crate::scope::here;
 
-/// Keeps account of the ops of one device.
+/// Accounts for the memory of one device's ops.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -51,13 +51,14 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// A tracker with nothing counted.
+    /// Creates a tracker.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Self::build(true)
     }
 
-    /// A tracker that keeps no accounts: ops allocate directly from their pools. It serves to measure what accounts cost.
+    /// Creates a tracker without accounts: ops allocate directly from their pools. Comparisons with it show the cost of
+    /// accounts.
     ///
     /// ```
     /// use highwater_tracking::Tracker;
@@ -76,15 +77,15 @@ impl Tracker {
         Arc::new(Self { id, state, is_enabled })
     }
 
-    /// Begins an execution of `op` in the current place. It ends when the [`OpRun`] is dropped.
+    /// Begins an execution of `op` in the current scope. It ends when the [`OpRun`] is dropped.
     ///
-    /// If this thread already runs an op of this tracker, the new run is a part of that op: it shares the account and does
-    /// not count as a call.
+    /// If this thread already runs an op of this tracker, the new run is a part of that op. It shares the account and
+    /// does not count as a call.
     pub fn begin(&self, op: &'static str) -> OpRun<'_> {
         self.begin_over(op, None)
     }
 
-    /// Like [`begin`](Self::begin), and opens the op's tracking allocator over `base`, which [`OpRun::allocator`] returns.
+    /// Like [`begin`](Self::begin), and opens the op's tracking allocator over `base`. [`OpRun::allocator`] returns it.
     pub fn begin_over<'b>(
         &self,
         op: &'static str,
@@ -112,8 +113,8 @@ impl Tracker {
         run
     }
 
-    /// The owner that executions of `op` in the current place are charged to. It serves to charge memory to them
-    /// afterwards, as when a parameter moves into a model. No execution is counted.
+    /// Returns the owner of `op` in the current scope, to charge existing memory to it, for example a parameter that
+    /// moves into a model. Counts no execution.
     #[must_use]
     pub fn owner_here(&self, op: &'static str) -> OwnerId {
         if !self.is_enabled {
@@ -125,63 +126,65 @@ impl Tracker {
         owner
     }
 
-    /// The totals of all ops that ever began, in the order in which they first began.
+    /// Returns the totals of all ops, in the order of their first begin.
     #[must_use]
     pub fn op_totals(&self) -> Vec<OpTotals> {
         lock(&self.state.totals).rows().to_vec()
     }
 
-    /// The totals of the threads that began ops, in the order of their numbers.
+    /// Returns the totals of the threads that began ops, in the order of their numbers.
     #[must_use]
     pub fn thread_totals(&self) -> Vec<ThreadTotals> {
         lock(&self.state.totals).threads()
     }
 
-    /// The totals of ops and of threads, of one moment.
+    /// Returns the totals of ops and of threads from one moment.
     pub(crate) fn totals(&self) -> (Vec<OpTotals>, Vec<ThreadTotals>) {
         let totals = lock(&self.state.totals);
         (totals.rows().to_vec(), totals.threads())
     }
 
-    /// What was kept for backward passes.
-    pub(crate) fn saves(&self) -> &Saves {
+    /// Returns the memory saved for backward passes.
+    pub(crate) fn saves(&self) -> &SavedAccounts {
         &self.state.saves
     }
 
-    /// Sets all totals to zero. Ops that run now are counted when they finish.
+    /// Sets all totals to zero. Running ops count when they finish.
     pub fn reset(&self) {
         lock(&self.state.totals).reset();
         self.state.saves.reset();
     }
 
-    /// Records events in at most `capacity` of memory from now on, some seven bytes an event. When it is full, the oldest
-    /// events give way to new ones. What an earlier recording held is dropped, and an earlier file ends here, without a summary.
+    /// Starts a recording in at most `capacity` of memory; an event takes about seven bytes. When the memory is full,
+    /// new events replace the oldest ones. Drops an earlier recording in memory. Ends an earlier file without a
+    /// summary.
     ///
-    /// What passes through this tracker's ops is recorded. Blocks from before are not in the recording, and nor is what
-    /// becomes of them.
+    /// The recording contains the events of this tracker's ops. It does not contain blocks that were allocated before.
     pub fn start_log(&self, capacity: Bytes) {
         self.state.recorder.start_in_memory(usize::try_from(capacity.get()).unwrap_or(usize::MAX));
     }
 
-    /// Ends the recording in memory and returns it; empty if none was begun.
+    /// Ends the recording in memory and returns it; empty without a recording.
     #[must_use]
     pub fn take_log(&self) -> Recording {
         self.state.recorder.take()
     }
 
-    /// Records events from now on into `file`, in the format of `.hwm` files, as [`start_log`](Self::start_log) does in
-    /// memory. The beginning is written before this returns, the rest by a thread of its own; when that falls far behind,
-    /// ops wait for it, and no event is lost. The file can be read while it grows. A tracker makes one recording at a time: one
-    /// in memory is dropped, and the file of another ends here, without a summary.
+    /// Starts a recording into `file` in the format of `.hwm` files. The events are those of
+    /// [`start_log`](Self::start_log).
+    ///
+    /// This call writes the beginning, and a separate thread writes the rest. If that thread falls far behind, ops wait
+    /// for it, so that no event is lost. Other programs can read the file while it grows. A tracker makes one recording
+    /// at a time: this call drops one in memory, and ends an earlier file without a summary.
     ///
     /// # Errors
-    /// Those of the file. A later one ends the recording, and is returned by
-    /// [`finish_recording`](Self::finish_recording).
+    /// Errors of the file. A later error ends the recording, and [`finish_recording`](Self::finish_recording) returns
+    /// it.
     pub fn start_recording(&self, file: impl Write + Send + 'static, facts: &RunFacts) -> io::Result<()> {
         self.state.recorder.start_to(file, facts)
     }
 
-    /// Ends the recording into a file, with a summary of the run and of the pools; `None` if none was begun.
+    /// Ends the recording into a file, with a summary of the run and of the pools; `None` without a recording.
     ///
     /// # Errors
     /// The first error of the file since recording began.
@@ -191,24 +194,24 @@ impl Tracker {
         self.state.recorder.finish(|summary| RunSummary { report, outside, ..summary }).transpose()
     }
 
-    /// How many events the recording has so far.
+    /// Returns the number of events in the recording so far.
     #[must_use]
     pub fn recorded_events(&self) -> u64 {
         self.state.recorder.events()
     }
 
-    /// Records that the pool of this name took a region from its source, or is about to give one back: for a
-    /// [visitor](bfc_core::Visitors) of the source.
+    /// Records that the pool of this name took a region from its source, or is about to return one. A
+    /// [visitor](bfc_core::Visitors) of the source calls it.
     pub fn record_region(&self, pool: &str, memory: MemoryKind, region: Span, taken: bool) {
         self.state.recorder.post_region(pool, memory, region, taken);
     }
 
-    /// Records a moment, to be found again by its text, as a step or an epoch. Nothing happens while nothing is recorded.
+    /// Marks a moment in the recording with a text, such as a step or an epoch. Does nothing without a recording.
     pub fn mark(&self, text: &str) {
         self.state.recorder.post_mark(text);
     }
 
-    /// Those to be asked before a request of an op fails for want of memory, and those to be told when one has.
+    /// Returns the callbacks that run before an op's request runs out of memory, and after it has failed.
     ///
     /// ```
     /// use highwater_tracking::Tracker;
@@ -221,7 +224,7 @@ impl Tracker {
         &self.state.last_resort
     }
 
-    /// Ends an execution and adds what it came to.
+    /// Ends an execution and adds its figures to the totals.
     fn finish(&self, execution: &Execution) {
         let accounts = execution.close();
         let mut figures = Figures::default();
@@ -231,7 +234,7 @@ impl Tracker {
     }
 }
 
-/// One execution of an op, shared by its own thread, its nested ops and its workers.
+/// One execution of an op, shared by its thread, its nested ops and its workers.
 #[derive(Debug)]
 pub(crate) struct Execution {
     /// The tracker's number.
@@ -279,7 +282,7 @@ impl Execution {
         if accounts.is_closed {
             return Arc::clone(base);
         }
-        if let Some(account) = accounts.iter().find(|account| account.stands_for(base)) {
+        if let Some(account) = accounts.iter().find(|account| account.is_for(base)) {
             return Arc::clone(account) as Arc<dyn Allocator>;
         }
         let account = TrackingAllocator::for_op(base, self.owner, tracker);
@@ -291,14 +294,14 @@ impl Execution {
     }
 }
 
-/// An op that runs on this thread, until dropped. Bound to its thread.
+/// A running op of this thread; it ends when dropped. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the op ends when this is dropped"]
 pub struct OpRun<'t> {
     tracker: &'t Tracker,
-    /// The place of the op on the thread's stack; `None` for a nested run, and on a thread that ends and has no stack.
+    /// The op's frame on the thread's stack; `None` for a nested run, and on a thread that is ending.
     frame: Option<FrameGuard>,
-    /// The op that this run is, or is a part of; `None` without accounts.
+    /// The execution that this run belongs to; `None` without accounts.
     execution: Option<Arc<Execution>>,
     /// The op's tracking allocator over the allocator that the run began with.
     allocator: Option<Arc<dyn Allocator>>,
@@ -306,32 +309,32 @@ pub struct OpRun<'t> {
 }
 
 impl OpRun<'_> {
-    /// Whether this is a part of an op that already ran. Always true of a [disabled](Tracker::disabled) tracker.
+    /// Returns whether this run is a part of an outer op. Always true for a [disabled](Tracker::disabled) tracker.
     #[must_use]
     pub const fn is_nested(&self) -> bool {
         self.is_nested
     }
 
-    /// The owner that the op's allocations are charged to.
+    /// Returns the owner of the op's allocations.
     #[must_use]
     pub fn owner(&self) -> OwnerId {
         self.execution.as_ref().map_or(OwnerId::ROOT, |execution| execution.owner)
     }
 
-    /// The op's tracking allocator over the allocator that it [began over](Tracker::begin_over); `None` for a run that
-    /// [began](Tracker::begin) without one, and of a [disabled](Tracker::disabled) tracker.
+    /// Returns the op's tracking allocator over the allocator of [`begin_over`](Tracker::begin_over). `None` for a run
+    /// that [`begin`](Tracker::begin) started, and for a [disabled](Tracker::disabled) tracker.
     #[must_use]
     pub const fn allocator(&self) -> Option<&Arc<dyn Allocator>> {
         self.allocator.as_ref()
     }
 
-    /// The op's tracking allocator over `base`. Every call with the same `base` returns the same allocator, and a tracking
-    /// allocator of this op stands for itself.
+    /// Returns the op's tracking allocator over `base`. Every call with the same `base` returns the same allocator. For
+    /// a tracking allocator of this op, returns that allocator.
     ///
-    /// Pass the allocator of a device, not that of a tensor. A tensor's may be the tracking allocator of another op, which
-    /// would count the allocation too.
+    /// Pass the allocator of a device, not that of a tensor. The allocator of a tensor may be the tracking allocator of
+    /// another op, which would count the allocation too.
     ///
-    /// Returns `base` itself if the op has finished, which a nested run may outlive.
+    /// Returns `base` if the op has finished. A nested run may outlive its op.
     #[must_use]
     pub fn track(&self, base: &Arc<dyn Allocator>) -> Arc<dyn Allocator> {
         match &self.execution {
@@ -343,7 +346,7 @@ impl OpRun<'_> {
 
 impl Drop for OpRun<'_> {
     fn drop(&mut self) {
-        // From here on a new op of this thread is no part of this one.
+        // From here on, a new op of this thread is not a part of this one.
         drop(self.frame.take());
         if let Some(execution) = self.execution.take().filter(|_| !self.is_nested) {
             self.tracker.finish(&execution);

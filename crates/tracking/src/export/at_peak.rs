@@ -1,4 +1,4 @@
-//! What was live at the peak, added up.
+//! The holders at the peak.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(super) struct Holding {
     pub(super) bytes: u64,
 }
 
-/// Who held what at the peak, by owner, category and pool.
+/// Returns the holders at the peak, by owner, category and pool.
 pub(super) fn holdings(recording: &Recording) -> Vec<Holding> {
     let mut sums: BTreeMap<(u32, usize, u32), (u64, u64)> = BTreeMap::new();
     for live in recording.live_at_peak() {

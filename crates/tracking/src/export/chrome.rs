@@ -1,9 +1,9 @@
-//! A trace in Chrome's format, which Perfetto opens: ops as slices that bear their peaks, live and reserved bytes as curves,
-//! and an instant named `[memory]` for every block, as PyTorch's profiler writes them.
+//! Traces in Chrome's format, for Perfetto. Ops are slices with their peaks; live and reserved bytes are counters.
+//! Every block has an instant event named `[memory]`, as in PyTorch's profiler.
 //!
 //! Pools are devices, in the order of the recording. Times are microseconds since recording began.
 //!
-//! Source: the document "Trace Event Format"; for `[memory]`, PyTorch's Kineto and those who read what it writes.
+//! Sources: the document "Trace Event Format"; for `[memory]`, PyTorch's Kineto and readers of its traces.
 
 use std::io::Write;
 
@@ -20,10 +20,10 @@ pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Res
     trace.begin();
     for (index, event) in recording.events().iter().enumerate() {
         trace.event(index, *event);
-        out.pour(&mut trace.gathered)?;
+        out.flush_if_full(&mut trace.buffer)?;
     }
-    trace.gathered.extend_from_slice(b"\n]}\n");
-    out.pour_out(&mut trace.gathered)?;
+    trace.buffer.extend_from_slice(b"\n]}\n");
+    out.flush(&mut trace.buffer)?;
     Ok(())
 }
 
@@ -32,12 +32,12 @@ struct ChromeTrace<'a> {
     pools: Vec<Pool>,
     /// By owner: the path of its module, in quotes.
     scopes: Vec<Option<Vec<u8>>>,
-    gathered: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
-/// A pool at the moment that is written.
+/// A pool at the current moment.
 struct Pool {
-    /// The name of its curve of bytes, and of that of bytes by category, in quotes.
+    /// The quoted names of its counters: bytes, and bytes by category.
     total: Vec<u8>,
     parts: Vec<u8>,
     cpu: bool,
@@ -64,7 +64,7 @@ impl<'a> ChromeTrace<'a> {
             });
         }
         let scopes = vec![None; recording.owners().len()];
-        Ok(Self { recording, pools, scopes, gathered: Vec::new() })
+        Ok(Self { recording, pools, scopes, buffer: Vec::new() })
     }
 
     fn begin(&mut self) {
@@ -72,7 +72,7 @@ impl<'a> ChromeTrace<'a> {
             "" => "highwater",
             program => program,
         });
-        let out = &mut self.gathered;
+        let out = &mut self.buffer;
         out.extend_from_slice(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
         out.extend_from_slice(b"{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":");
         out.extend_from_slice(&program);
@@ -132,7 +132,7 @@ impl<'a> ChromeTrace<'a> {
             }
             EventKind::Failed(number) => {
                 let failure = self.recording.failures()[number as usize];
-                let name = format!("out of memory: {} bytes asked for", failure.requested);
+                let name = format!("out of memory: {} bytes requested", failure.requested);
                 self.instant(event, &name);
             }
             EventKind::Mark(number) => {
@@ -145,7 +145,7 @@ impl<'a> ChromeTrace<'a> {
 
     /// Begins an event, up to and with its time.
     fn head(&mut self, start: &[u8], event: Event) {
-        let out = &mut self.gathered;
+        let out = &mut self.buffer;
         out.extend_from_slice(b",\n{\"pid\":1,\"tid\":");
         push_number(out, self.recording.threads()[event.thread as usize]);
         out.extend_from_slice(b",\"ts\":");
@@ -155,11 +155,11 @@ impl<'a> ChromeTrace<'a> {
     }
 
     fn field(&mut self, name: &[u8], number: u64) {
-        self.gathered.extend_from_slice(name);
-        push_number(&mut self.gathered, number);
+        self.buffer.extend_from_slice(name);
+        push_number(&mut self.buffer, number);
     }
 
-    /// The instant of a block that came or went.
+    /// Writes the instant event of an allocation or a free.
     fn memory(&mut self, index: usize, event: Event, block: &BlockLife, sign: &str) {
         let pool = &self.pools[block.pool as usize];
         let (live, reserved, cpu) = (pool.live, pool.reserved, pool.cpu);
@@ -169,31 +169,31 @@ impl<'a> ChromeTrace<'a> {
         );
         self.field(b"\"Total Reserved\":", reserved);
         self.field(b",\"Total Allocated\":", live);
-        self.gathered.extend_from_slice(b",\"Bytes\":");
+        self.buffer.extend_from_slice(b",\"Bytes\":");
         self.field(sign.as_bytes(), block.granted);
         self.field(b",\"Addr\":", block.address);
         self.field(b",\"Device Id\":", if cpu { 0 } else { block.pool.into() });
         self.field(b",\"Device Type\":", u64::from(!cpu));
         self.field(b",\"Ev Idx\":", index as u64);
-        self.gathered.extend_from_slice(b"}}");
+        self.buffer.extend_from_slice(b"}}");
     }
 
-    /// A pool's bytes in use and reserved, from here on.
+    /// Writes a pool's bytes in use and reserved from here on.
     fn totals(&mut self, event: Event, pool: u32) {
         self.head(b"\"ph\":\"C\",\"name\":", event);
         let pool = &self.pools[pool as usize];
         let (live, reserved) = (pool.live, pool.reserved);
-        self.gathered.extend_from_slice(&pool.total);
+        self.buffer.extend_from_slice(&pool.total);
         self.field(b",\"args\":{\"allocated\":", live);
         self.field(b",\"reserved\":", reserved);
-        self.gathered.extend_from_slice(b"}}");
+        self.buffer.extend_from_slice(b"}}");
     }
 
-    /// A pool's bytes in use by category, from here on.
+    /// Writes a pool's bytes in use by category from here on.
     fn parts(&mut self, event: Event, pool: u32) {
         self.head(b"\"ph\":\"C\",\"name\":", event);
         let pool = &self.pools[pool as usize];
-        let out = &mut self.gathered;
+        let out = &mut self.buffer;
         out.extend_from_slice(&pool.parts);
         out.extend_from_slice(b",\"args\":{");
         for (category, bytes) in Category::ALL.into_iter().zip(pool.categories) {
@@ -208,38 +208,38 @@ impl<'a> ChromeTrace<'a> {
         out.extend_from_slice(b"}}");
     }
 
-    /// An execution of an op.
+    /// Writes an execution of an op.
     fn slice(&mut self, event: Event, execution: &Execution) {
         let owner = self.recording.owner(execution.owner);
         let end = execution.left.map_or_else(|| self.recording.end_ns(), |left| self.recording.time_of(left));
         self.head(b"\"ph\":\"X\",\"dur\":", event);
-        push_microseconds(&mut self.gathered, end.saturating_sub(event.at_ns));
-        self.gathered.extend_from_slice(b",\"name\":");
-        push_text(&mut self.gathered, &owner.name);
-        self.gathered.extend_from_slice(b",\"cat\":\"");
-        self.gathered.extend_from_slice(owner.phase.unwrap_or(Phase::Forward).name().as_bytes());
-        self.gathered.extend_from_slice(b"\",\"args\":{\"scope\":");
+        push_microseconds(&mut self.buffer, end.saturating_sub(event.at_ns));
+        self.buffer.extend_from_slice(b",\"name\":");
+        push_text(&mut self.buffer, &owner.name);
+        self.buffer.extend_from_slice(b",\"cat\":\"");
+        self.buffer.extend_from_slice(owner.phase.unwrap_or(Phase::Forward).name().as_bytes());
+        self.buffer.extend_from_slice(b"\",\"args\":{\"scope\":");
         let recording = self.recording;
         let scope = self.scopes[execution.owner as usize].get_or_insert_with(|| {
             quoted(end_of(&recording.owner_path(recording.module_of(execution.owner))))
         });
-        self.gathered.extend_from_slice(scope);
+        self.buffer.extend_from_slice(scope);
         self.field(b",\"peak_bytes\":", execution.high_water);
         self.field(b",\"net_bytes\":", execution.outliving);
         self.field(b",\"live_before\":", execution.live_before);
         self.field(b",\"live_peak\":", execution.live_peak);
-        self.gathered.extend_from_slice(b"}}");
+        self.buffer.extend_from_slice(b"}}");
     }
 
-    /// A moment with a name.
+    /// Writes a named moment.
     fn instant(&mut self, event: Event, name: &str) {
         self.head(b"\"ph\":\"i\",\"s\":\"p\",\"name\":", event);
-        push_text(&mut self.gathered, name);
-        self.gathered.push(b'}');
+        push_text(&mut self.buffer, name);
+        self.buffer.push(b'}');
     }
 }
 
-/// The end of a path, which every execution repeats; all of it for the paths of real runs.
+/// Returns the end of a path. Paths of real runs are short enough to stay complete.
 fn end_of(path: &str) -> &str {
     const MAX_BYTES: usize = 4096;
     &path[path.ceil_char_boundary(path.len().saturating_sub(MAX_BYTES))..]
@@ -251,7 +251,7 @@ fn quoted(text: &str) -> Vec<u8> {
     out
 }
 
-/// Appends nanoseconds as microseconds with three digits behind the point.
+/// Appends nanoseconds as microseconds with three decimals.
 fn push_microseconds(out: &mut Vec<u8>, ns: u64) {
     push_number(out, ns / 1000);
     let digit = |power: u64| b'0' + (ns / power % 10) as u8;

@@ -1,5 +1,4 @@
-//! What was live at the peak as folded stacks: a line for each, outermost first, and its bytes. This is what scripts that
-//! draw flame graphs read.
+//! The holders at the peak as folded stacks for flame graphs: one line per stack, outermost first, with its bytes.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,16 +19,16 @@ pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Res
         stack.push_str(&format!("[{}]", holding.category.name()));
         *lines.entry(stack).or_default() += holding.bytes;
     }
-    let mut gathered = Vec::new();
+    let mut buffer = Vec::new();
     for (stack, bytes) in lines {
-        gathered.extend_from_slice(format!("{stack} {bytes}\n").as_bytes());
-        out.pour(&mut gathered)?;
+        buffer.extend_from_slice(format!("{stack} {bytes}\n").as_bytes());
+        out.flush_if_full(&mut buffer)?;
     }
-    out.pour_out(&mut gathered)?;
+    out.flush(&mut buffer)?;
     Ok(())
 }
 
-/// Whether a letter means something between the names of a stack.
+/// Returns whether a character separates the names of a stack.
 fn separates(letter: char) -> bool {
     letter == ';' || letter.is_control()
 }

@@ -1,23 +1,23 @@
-//! JSON, written piece by piece.
+//! A streaming JSON writer.
 
 use super::encoder::{Encoder, Word};
 
 /// Writes JSON into a buffer.
 #[derive(Debug)]
 pub(super) struct JsonWriter {
-    gathered: Vec<u8>,
-    /// Whether nothing stands yet in the list or dictionary that is being written.
+    buffer: Vec<u8>,
+    /// Whether the current list or dictionary is still empty.
     first: bool,
 }
 
 impl JsonWriter {
     pub(super) const fn new() -> Self {
-        Self { gathered: Vec::new(), first: true }
+        Self { buffer: Vec::new(), first: true }
     }
 
     fn separate(&mut self) {
         if !self.first {
-            self.gathered.push(b',');
+            self.buffer.push(b',');
         }
         self.first = false;
     }
@@ -25,41 +25,41 @@ impl JsonWriter {
 
 impl Encoder for JsonWriter {
     fn number(&mut self, number: u64) {
-        push_number(&mut self.gathered, number);
+        push_number(&mut self.buffer, number);
     }
 
     fn truth(&mut self, truth: bool) {
-        self.gathered.extend_from_slice(if truth { b"true" } else { b"false" });
+        self.buffer.extend_from_slice(if truth { b"true" } else { b"false" });
     }
 
     fn text(&mut self, text: &str) {
-        push_text(&mut self.gathered, text);
+        push_text(&mut self.buffer, text);
     }
 
     fn word(&mut self, word: Word) {
-        self.gathered.push(b'"');
-        self.gathered.extend_from_slice(word.text.as_bytes());
-        self.gathered.push(b'"');
+        self.buffer.push(b'"');
+        self.buffer.extend_from_slice(word.text.as_bytes());
+        self.buffer.push(b'"');
     }
 
     fn begin_dictionary(&mut self) {
-        self.gathered.push(b'{');
+        self.buffer.push(b'{');
         self.first = true;
     }
 
     fn key(&mut self, key: Word) {
         self.separate();
         self.word(key);
-        self.gathered.push(b':');
+        self.buffer.push(b':');
     }
 
     fn end_dictionary(&mut self) {
-        self.gathered.push(b'}');
+        self.buffer.push(b'}');
         self.first = false;
     }
 
     fn begin_list(&mut self) {
-        self.gathered.push(b'[');
+        self.buffer.push(b'[');
         self.first = true;
     }
 
@@ -68,7 +68,7 @@ impl Encoder for JsonWriter {
     }
 
     fn end_list(&mut self) {
-        self.gathered.push(b']');
+        self.buffer.push(b']');
         self.first = false;
     }
 
@@ -77,11 +77,11 @@ impl Encoder for JsonWriter {
     }
 
     fn finish(&mut self) {
-        self.gathered.push(b'\n');
+        self.buffer.push(b'\n');
     }
 
-    fn gathered(&mut self) -> &mut Vec<u8> {
-        &mut self.gathered
+    fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.buffer
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_with_anything_in_them_are_read_back_as_they_were() {
+    fn arbitrary_texts_read_back_unchanged() {
         let text: String = (0..0x250).filter_map(char::from_u32).chain(['😀']).collect();
         let mut out = Vec::new();
         push_text(&mut out, &text);

@@ -1,10 +1,10 @@
-//! PyTorch's memory snapshot: the map of each pool at the end, and the events that led to it.
+//! PyTorch's memory snapshot: the map of each pool at the end, and the events before it.
 //!
-//! Its viewer walks backwards from the map, and is silent or dies where the two do not agree. So blocks cover their segment
-//! without a gap, every event lies in a segment that is there at that time, and a free is requested and completed in one
-//! go. One event at least is of the category "unknown": viewers up to May 2026 need one; here it is the segments' own.
+//! The viewer walks backwards from the map and fails if the two disagree. Therefore blocks cover their segment without
+//! a gap, and every event is in a segment that exists at that time. A free is requested and completed in one step.
+//! Viewers up to May 2026 need at least one event of the category "unknown"; the segments' own events have it.
 //!
-//! Source: `torch/cuda/_memory_viz.py` and `MemoryViz.js`, as read in 2026.
+//! Sources: `torch/cuda/_memory_viz.py` and `MemoryViz.js`, in the version of 2026.
 
 use std::io::Write;
 
@@ -20,7 +20,7 @@ mod word;
 /// The most bytes of names in a stack.
 const MAX_STACK_BYTES: usize = 4096;
 
-/// Everything about a recording that its snapshot is made from.
+/// The data of a recording that its snapshot needs.
 struct Snapshot<'a> {
     recording: &'a Recording,
     pools: Vec<Pool>,
@@ -60,7 +60,7 @@ pub(super) fn write<W: Write>(
     snapshot.write_settings(&mut encoder);
     encoder.end_dictionary();
     encoder.finish();
-    out.pour_out(encoder.gathered())?;
+    out.flush(encoder.buffer())?;
     Ok(())
 }
 
@@ -88,7 +88,7 @@ impl<'a> Snapshot<'a> {
         Ok(Self { recording, pools })
     }
 
-    /// Writes the segments of a pool as they are at the end.
+    /// Writes the final segments of a pool.
     fn write_map<W: Write>(
         &self,
         device: u64,
@@ -128,12 +128,12 @@ impl<'a> Snapshot<'a> {
                 free_block(encoder, address, block.address);
                 self.live_block(encoder, block);
                 address = block.address + block.granted;
-                out.pour(encoder.gathered())?;
+                out.flush_if_full(encoder.buffer())?;
             }
             free_block(encoder, address, segment.end);
             encoder.end_list();
             encoder.end_dictionary();
-            out.pour(encoder.gathered())?;
+            out.flush_if_full(encoder.buffer())?;
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl<'a> Snapshot<'a> {
         encoder.begin_list();
         for segment in pool.segments.all.iter().filter(|segment| segment.fixed) {
             self.segment_event(encoder, segment, true, 0);
-            out.pour(encoder.gathered())?;
+            out.flush_if_full(encoder.buffer())?;
         }
         let mut live = 0;
         for &index in &pool.events {
@@ -198,7 +198,7 @@ impl<'a> Snapshot<'a> {
                 }
                 _ => {}
             }
-            out.pour(encoder.gathered())?;
+            out.flush_if_full(encoder.buffer())?;
         }
         encoder.end_list();
         Ok(())
@@ -241,13 +241,13 @@ impl<'a> Snapshot<'a> {
         encoder.end_dictionary();
     }
 
-    /// The stack of an owner: itself, the modules above it, and the program.
+    /// Returns the stack of an owner: the owner, the modules above it, and the program.
     fn frames(&self, encoder: &mut impl Encoder, owner: u32) {
         encoder.key(word::FRAMES);
         encoder.shared(word::COUNT + owner, |encoder| {
             encoder.begin_list();
             let (mut above, mut bytes) = (owner, 0);
-            // JSON repeats the stack with each event: the outer frames of one that no real run has are left out.
+            // JSON repeats the stack with each event, so very long stacks lose their outer frames.
             while above != 0 && bytes < MAX_STACK_BYTES {
                 let named = self.recording.owner(above);
                 frame(encoder, if named.is_op() { word::OP } else { word::MODULE }, &named.name);
@@ -260,7 +260,7 @@ impl<'a> Snapshot<'a> {
         });
     }
 
-    /// What the run was, where viewers show an allocator's settings.
+    /// Writes the facts of the run, where viewers show an allocator's settings.
     fn write_settings(&self, encoder: &mut impl Encoder) {
         let facts = self.recording.facts();
         encoder.key(word::ALLOCATOR_SETTINGS);
@@ -298,7 +298,7 @@ fn number(encoder: &mut impl Encoder, key: Word, number: u64) {
     encoder.number(number);
 }
 
-/// The pool that is not one of PyTorch's private ones.
+/// The id of the default pool, as opposed to PyTorch's private pools.
 fn default_pool(encoder: &mut impl Encoder) {
     encoder.shared(word::DEFAULT_POOL, |encoder| {
         encoder.begin_list();

@@ -1,13 +1,13 @@
-//! Pickles of protocol 2, written piece by piece.
+//! A streaming writer of pickles in protocol 2.
 //!
-//! PyTorch's viewer knows few of the instructions that there are, and overflows its stack on a list that is handed over
-//! in one piece. So lists go in pieces of 1,000, and all instructions are among those that the oldest viewer knows.
+//! PyTorch's viewer supports few opcodes, and overflows its stack on a long list in one piece. Therefore lists are
+//! split into pieces of 1,000, and all opcodes are among those of the oldest viewer.
 //!
-//! Source: the opcodes' descriptions in Python's `pickletools`.
+//! Source: the descriptions of opcodes in Python's `pickletools`.
 
 use super::encoder::{Encoder, Word};
 
-/// How many items a list takes at a time.
+/// The number of items per piece of a list.
 const ITEMS_AT_A_TIME: u32 = 1000;
 
 mod opcode {
@@ -34,25 +34,25 @@ mod opcode {
 /// Writes a pickle into a buffer.
 #[derive(Debug)]
 pub(super) struct PickleWriter {
-    gathered: Vec<u8>,
-    /// How many items each list that is being written has so far, innermost last.
+    buffer: Vec<u8>,
+    /// The number of items of each open list, innermost last.
     items: Vec<u32>,
-    /// By number: whether it was written, so that it can be referred to.
+    /// By number: whether a text was written, so that references to it are possible.
     kept: Vec<bool>,
 }
 
 impl PickleWriter {
     pub(super) fn new() -> Self {
-        Self { gathered: opcode::PROTOCOL_2.to_vec(), items: Vec::new(), kept: Vec::new() }
+        Self { buffer: opcode::PROTOCOL_2.to_vec(), items: Vec::new(), kept: Vec::new() }
     }
 
-    /// A reference to what is kept under a number, by the instruction for small numbers or that for all.
+    /// Writes a reference to a stored text, with the short or the long opcode.
     fn memo(&mut self, small: u8, any: u8, number: u32) {
         if let Ok(number) = u8::try_from(number) {
-            self.gathered.extend_from_slice(&[small, number]);
+            self.buffer.extend_from_slice(&[small, number]);
         } else {
-            self.gathered.push(any);
-            self.gathered.extend_from_slice(&number.to_le_bytes());
+            self.buffer.push(any);
+            self.buffer.extend_from_slice(&number.to_le_bytes());
         }
     }
 }
@@ -61,31 +61,31 @@ impl Encoder for PickleWriter {
     fn number(&mut self, number: u64) {
         let bytes = number.to_le_bytes();
         match number {
-            0..=0xff => self.gathered.extend_from_slice(&[opcode::BININT1, bytes[0]]),
-            0x100..=0xffff => self.gathered.extend_from_slice(&[opcode::BININT2, bytes[0], bytes[1]]),
+            0..=0xff => self.buffer.extend_from_slice(&[opcode::BININT1, bytes[0]]),
+            0x100..=0xffff => self.buffer.extend_from_slice(&[opcode::BININT2, bytes[0], bytes[1]]),
             0x1_0000..=0x7fff_ffff => {
-                self.gathered.push(opcode::BININT);
-                self.gathered.extend_from_slice(&bytes[..4]);
+                self.buffer.push(opcode::BININT);
+                self.buffer.extend_from_slice(&bytes[..4]);
             }
             _ => {
-                // As many bytes as there must be for the highest bit to be free: it is the sign.
+                // As many bytes as necessary for a clear sign bit.
                 let length = (64 - number.leading_zeros()) as usize / 8 + 1;
                 let signed = u128::from(number).to_le_bytes();
-                self.gathered.extend_from_slice(&[opcode::LONG1, length as u8]);
-                self.gathered.extend_from_slice(&signed[..length]);
+                self.buffer.extend_from_slice(&[opcode::LONG1, length as u8]);
+                self.buffer.extend_from_slice(&signed[..length]);
             }
         }
     }
 
     fn truth(&mut self, truth: bool) {
-        self.gathered.push(if truth { opcode::NEWTRUE } else { opcode::NEWFALSE });
+        self.buffer.push(if truth { opcode::NEWTRUE } else { opcode::NEWFALSE });
     }
 
     fn text(&mut self, text: &str) {
-        // Names in recordings are far shorter than what 32 bits can count.
-        self.gathered.push(opcode::BINUNICODE);
-        self.gathered.extend_from_slice(&(text.len() as u32).to_le_bytes());
-        self.gathered.extend_from_slice(text.as_bytes());
+        // Names in recordings are far shorter than 2^32 bytes.
+        self.buffer.push(opcode::BINUNICODE);
+        self.buffer.extend_from_slice(&(text.len() as u32).to_le_bytes());
+        self.buffer.extend_from_slice(text.as_bytes());
     }
 
     fn word(&mut self, word: Word) {
@@ -93,7 +93,7 @@ impl Encoder for PickleWriter {
     }
 
     fn begin_dictionary(&mut self) {
-        self.gathered.extend_from_slice(&[opcode::EMPTY_DICT, opcode::MARK]);
+        self.buffer.extend_from_slice(&[opcode::EMPTY_DICT, opcode::MARK]);
     }
 
     fn key(&mut self, key: Word) {
@@ -101,29 +101,29 @@ impl Encoder for PickleWriter {
     }
 
     fn end_dictionary(&mut self) {
-        self.gathered.push(opcode::SETITEMS);
+        self.buffer.push(opcode::SETITEMS);
     }
 
     fn begin_list(&mut self) {
-        self.gathered.push(opcode::EMPTY_LIST);
+        self.buffer.push(opcode::EMPTY_LIST);
         self.items.push(0);
     }
 
     fn item(&mut self) {
         let Some(items) = self.items.last_mut() else { return };
         if *items == ITEMS_AT_A_TIME {
-            self.gathered.push(opcode::APPENDS);
+            self.buffer.push(opcode::APPENDS);
             *items = 0;
         }
         if *items == 0 {
-            self.gathered.push(opcode::MARK);
+            self.buffer.push(opcode::MARK);
         }
         *items += 1;
     }
 
     fn end_list(&mut self) {
         if self.items.pop().is_some_and(|items| items > 0) {
-            self.gathered.push(opcode::APPENDS);
+            self.buffer.push(opcode::APPENDS);
         }
     }
 
@@ -142,11 +142,11 @@ impl Encoder for PickleWriter {
     }
 
     fn finish(&mut self) {
-        self.gathered.push(opcode::STOP);
+        self.buffer.push(opcode::STOP);
     }
 
-    fn gathered(&mut self) -> &mut Vec<u8> {
-        &mut self.gathered
+    fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.buffer
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
         let mut writer = PickleWriter::new();
         write(&mut writer);
         writer.finish();
-        writer.gathered
+        writer.buffer
     }
 
     #[test]
@@ -172,14 +172,14 @@ mod tests {
         assert_eq!(number(256), [b'M', 0, 1]);
         assert_eq!(number(65_536), [b'J', 0, 0, 1, 0]);
         assert_eq!(number(0x7fff_ffff), [b'J', 0xff, 0xff, 0xff, 0x7f]);
-        // With the highest bit set there is one byte more, or the number would be negative.
+        // A number whose highest bit is set takes one more byte, or it would be negative.
         assert_eq!(number(0x8000_0000), [0x8a, 5, 0, 0, 0, 0x80, 0]);
         assert_eq!(number(1 << 40), [0x8a, 6, 0, 0, 0, 0, 0, 1]);
         assert_eq!(number(u64::MAX), [0x8a, 9, 255, 255, 255, 255, 255, 255, 255, 255, 0]);
     }
 
     #[test]
-    fn what_is_shared_is_written_once() {
+    fn shared_data_is_written_once() {
         let word = Word { number: 300, text: "addr" };
         let bytes = pickle(|writer| {
             writer.begin_list();

@@ -1,9 +1,9 @@
-//! What was live at the peak as a profile for `pprof`: a sample for each owner, category and pool, with two values, the
+//! The holders at the peak as a profile for `pprof`. Each owner, category and pool has a sample with two values: the
 //! number of blocks and their bytes.
 //!
-//! A profile is a protocol buffer, compressed by gzip. This one needs so little of the format that it is written out here.
+//! A profile is a protocol buffer, compressed by gzip. This module writes the few required parts of that format itself.
 //!
-//! Source: the fields' numbers in `profile.proto` of the project pprof.
+//! Source: the field numbers in `profile.proto` of the project pprof.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -14,9 +14,9 @@ use flate2::write::GzEncoder;
 use super::{ExportError, Output, at_peak};
 use crate::record::Recording;
 
-/// The numbers of the fields that are written.
+/// The numbers of the written fields.
 mod field {
-    /// Of a profile.
+    /// Fields of a profile.
     pub(super) mod profile {
         pub(crate) const SAMPLE_TYPE: u32 = 1;
         pub(crate) const SAMPLE: u32 = 2;
@@ -27,29 +27,29 @@ mod field {
         pub(crate) const COMMENT: u32 = 13;
         pub(crate) const DEFAULT_SAMPLE_TYPE: u32 = 14;
     }
-    /// Of a type of values.
+    /// Fields of a value type.
     pub(super) mod value_type {
         pub(crate) const TYPE: u32 = 1;
         pub(crate) const UNIT: u32 = 2;
     }
-    /// Of a sample.
+    /// Fields of a sample.
     pub(super) mod sample {
         pub(crate) const LOCATION_ID: u32 = 1;
         pub(crate) const VALUE: u32 = 2;
         pub(crate) const LABEL: u32 = 3;
     }
-    /// Of a label of a sample.
+    /// Fields of a label of a sample.
     pub(super) mod label {
         pub(crate) const KEY: u32 = 1;
         pub(crate) const TEXT: u32 = 2;
     }
-    /// Of a location, and of its one line.
+    /// Fields of a location and of its line.
     pub(super) mod location {
         pub(crate) const ID: u32 = 1;
         pub(crate) const LINE: u32 = 4;
         pub(crate) const LINE_FUNCTION_ID: u32 = 1;
     }
-    /// Of a function.
+    /// Fields of a function.
     pub(super) mod function {
         pub(crate) const ID: u32 = 1;
         pub(crate) const NAME: u32 = 2;
@@ -61,11 +61,11 @@ mod field {
 pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Result<(), ExportError> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     gzip.write_all(&profile(recording))?;
-    out.pour_out(&mut gzip.finish()?)?;
+    out.flush(&mut gzip.finish()?)?;
     Ok(())
 }
 
-/// The profile before it is compressed. Owners are both locations and functions: location 1 is the program, owner n is n + 1.
+/// The uncompressed profile. Owners are both locations and functions: location 1 is the program, owner n is n + 1.
 fn profile(recording: &Recording) -> Vec<u8> {
     use field::{function, label, location, profile, sample, value_type};
     let facts = recording.facts();
@@ -85,7 +85,7 @@ fn profile(recording: &Recording) -> Vec<u8> {
         stack.insert(0, 0);
         stack.iter().for_each(|&owner| named[owner as usize] = true);
         let mut message = Message::default();
-        // The innermost first.
+        // Innermost first.
         message.numbers(sample::LOCATION_ID, stack.iter().rev().map(|owner| owner + 1));
         message.numbers(sample::VALUE, [holding.blocks, holding.bytes]);
         let pool = recording.pools()[holding.pool as usize].name.as_str();
@@ -107,7 +107,7 @@ fn profile(recording: &Recording) -> Vec<u8> {
         place.message(location::LINE, &line);
         out.message(profile::LOCATION, &place);
 
-        // An op has the same name wherever it runs, so that its samples add up; a module has its path.
+        // An op has the same name in all modules, so that its samples add up. A module is named by its path.
         let path = recording.owner_path(owner);
         let name = match recording.owner(owner) {
             _ if owner == 0 && facts.program.is_empty() => "program",
@@ -132,7 +132,7 @@ fn profile(recording: &Recording) -> Vec<u8> {
     out.0
 }
 
-/// The texts of a profile, which are referred to by their numbers. The first must be empty.
+/// The string table of a profile. The first string must be empty.
 struct Texts {
     all: Vec<String>,
     numbers: HashMap<String, u64>,
@@ -156,7 +156,7 @@ impl Texts {
     }
 }
 
-/// A message of a protocol buffer.
+/// A protocol buffer message.
 #[derive(Clone, Debug, Default)]
 struct Message(Vec<u8>);
 

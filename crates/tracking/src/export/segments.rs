@@ -1,27 +1,29 @@
-//! The segments of a pool as a viewer of memory must see them: each block lies within one, as long as it lives.
+//! The segments of a pool for a memory viewer: each block lies within one segment during its lifetime.
 //!
-//! Recordings know the regions that pools took and gave back while recording was on. That need not be all: a pool may have
-//! had regions before, may have made two neighbours one and put a block across them, or may have none, as when every
-//! block comes from the system. So regions and blocks that share bytes are taken together, and so are neighbours of which
-//! no region is known. What is one region then, and was there whenever a block lay in it, comes and goes as it did;
-//! anything else is there from the beginning to the end.
+//! Recordings contain the regions that pools took and returned during recording. Other regions may be unknown: a pool
+//! may have had them before, may have joined two neighbors and put a block across them, or has none because every block
+//! comes from the system.
+//!
+//! Therefore overlapping regions and blocks merge into one segment, and so do neighbors without a known region. A
+//! segment with one region that exists throughout the lifetimes of its blocks has the lifetime of the region. Other
+//! segments exist from the beginning to the end.
 
 use super::ExportError;
 use crate::record::{EventKind, Recording};
 
-/// The first address that a double-precision number cannot be trusted with.
+/// The first address that a double-precision number cannot represent exactly.
 const TOO_HIGH: u64 = 1 << 53;
 
-/// A stretch of a pool's address space.
+/// A range of a pool's address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Whether it is there from the beginning to the end, because the recording does not tell when it came and went.
+    /// Whether it exists from the beginning to the end, because the recording does not contain its lifetime.
     pub(super) fixed: bool,
-    /// Whether it is there at the moment that is looked at; at last, at the end of the recording.
+    /// Whether it exists at the current moment; finally, at the end of the recording.
     pub(super) present: bool,
-    /// How many live blocks lie in it.
+    /// The number of live blocks in it.
     live: u64,
 }
 
@@ -38,12 +40,12 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// The segments of the pool whose events these are.
+    /// Computes the segments of the pool with these events.
     ///
     /// # Errors
     /// [`ExportError::TooHigh`].
     pub(super) fn of(recording: &Recording, events: &[u32]) -> Result<Self, ExportError> {
-        let mut stretches = Vec::new();
+        let mut ranges = Vec::new();
         for &event in events {
             let (address, bytes, known) = match recording.events()[event as usize].kind {
                 EventKind::Alloc(block) => {
@@ -57,11 +59,11 @@ impl Segments {
                 _ => continue,
             };
             match address.checked_add(bytes) {
-                Some(end) if end <= TOO_HIGH => stretches.push(Stretch { start: address, end, known }),
+                Some(end) if end <= TOO_HIGH => ranges.push(AddressRange { start: address, end, known }),
                 _ => return Err(ExportError::TooHigh { address, bytes }),
             }
         }
-        let mut segments = Self { all: join(stretches) };
+        let mut segments = Self { all: join(ranges) };
         for &event in events {
             segments.check(recording, event);
         }
@@ -71,19 +73,19 @@ impl Segments {
         Ok(segments)
     }
 
-    /// The segment of an address: its index.
+    /// Returns the index of the segment at an address.
     fn find(&self, address: u64) -> Option<usize> {
         let after = self.all.partition_point(|segment| segment.start <= address);
         let index = after.checked_sub(1)?;
         (address < self.all[index].end).then_some(index)
     }
 
-    /// The segment that comes or goes with this region, if it is one that does.
+    /// Returns the segment that begins or ends with this region, if any.
     pub(super) fn moving(&self, address: u64) -> Option<&Segment> {
         self.find(address).map(|index| &self.all[index]).filter(|segment| !segment.fixed)
     }
 
-    /// Follows an event; a segment for which it makes no sense is fixed.
+    /// Applies an event. Makes a segment permanent if the event contradicts it.
     fn check(&mut self, recording: &Recording, event: u32) {
         match recording.events()[event as usize].kind {
             EventKind::Alloc(block) => {
@@ -112,27 +114,27 @@ impl Segments {
     }
 }
 
-/// A region, or the place of a block.
+/// A region, or the range of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Stretch {
+struct AddressRange {
     start: u64,
     end: u64,
-    /// Whether it is a region, or has one in it.
+    /// Whether it is a region or contains one.
     known: bool,
 }
 
-/// Makes stretches one that share bytes, and then neighbours of which no region is known.
-fn join(mut stretches: Vec<Stretch>) -> Vec<Segment> {
-    stretches.retain(|stretch| stretch.start < stretch.end);
-    stretches.sort_unstable();
-    let mut joined: Vec<Stretch> = Vec::new();
-    for stretch in stretches {
+/// Merges ranges that overlap, then neighbors without a known region.
+fn join(mut ranges: Vec<AddressRange>) -> Vec<Segment> {
+    ranges.retain(|range| range.start < range.end);
+    ranges.sort_unstable();
+    let mut joined: Vec<AddressRange> = Vec::new();
+    for range in ranges {
         match joined.last_mut() {
-            Some(last) if stretch.start < last.end => {
-                last.end = last.end.max(stretch.end);
-                last.known |= stretch.known;
+            Some(last) if range.start < last.end => {
+                last.end = last.end.max(range.end);
+                last.known |= range.known;
             }
-            _ => joined.push(stretch),
+            _ => joined.push(range),
         }
     }
     joined.dedup_by(|next, last| {
@@ -142,11 +144,12 @@ fn join(mut stretches: Vec<Stretch>) -> Vec<Segment> {
         }
         neighbours
     });
-    let segment = |Stretch { start, end, .. }| Segment { start, end, fixed: false, present: false, live: 0 };
+    let segment =
+        |AddressRange { start, end, .. }| Segment { start, end, fixed: false, present: false, live: 0 };
     joined.into_iter().map(segment).collect()
 }
 
-/// The events of each pool, in order.
+/// Returns the events of each pool, in order.
 pub(super) fn events_by_pool(recording: &Recording) -> Vec<Vec<u32>> {
     let mut pools = vec![Vec::new(); recording.pools().len()];
     for (index, event) in (0..).zip(recording.events()) {
@@ -165,23 +168,20 @@ pub(super) fn events_by_pool(recording: &Recording) -> Vec<Vec<u32>> {
 mod tests {
     use super::*;
 
-    fn ends(stretches: &[(u64, u64, bool)]) -> Vec<(u64, u64)> {
-        let stretch = |&(start, end, known)| Stretch { start, end, known };
-        join(stretches.iter().map(stretch).collect())
-            .iter()
-            .map(|segment| (segment.start, segment.end))
-            .collect()
+    fn ends(ranges: &[(u64, u64, bool)]) -> Vec<(u64, u64)> {
+        let range = |&(start, end, known)| AddressRange { start, end, known };
+        join(ranges.iter().map(range).collect()).iter().map(|segment| (segment.start, segment.end)).collect()
     }
 
     #[test]
-    fn stretches_that_share_bytes_become_one_and_known_neighbours_stay_apart() {
+    fn overlapping_spans_become_one_segment() {
         let regions =
             [(256, 512, true), (0, 256, true), (300, 600, false), (700, 700, true), (1000, 1001, true)];
         assert_eq!(ends(&regions), [(0, 256), (256, 600), (1000, 1001)]);
     }
 
     #[test]
-    fn neighbours_of_which_no_region_is_known_become_one() {
+    fn neighbors_without_a_known_region_merge() {
         let blocks = [(0, 10, false), (20, 30, false), (10, 20, false), (30, 40, true), (40, 50, false)];
         assert_eq!(ends(&blocks), [(0, 30), (30, 40), (40, 50)]);
     }

@@ -1,8 +1,8 @@
-//! Live bytes by category over time, as a picture.
+//! A chart of live bytes by category over time.
 //!
-//! The picture has a fixed number of columns, however long the run was. A column shows the moment at which most was live
-//! within its time, so that no peak is lost and the parts of a column add up. It is drawn as steps, as memory comes and
-//! goes in steps.
+//! The chart has a fixed number of columns, regardless of the length of the run. A column shows the moment with the
+//! most live bytes within its time, so that no peak is lost and the parts of a column add up. Curves are steps, because
+//! memory changes in steps.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -14,17 +14,17 @@ use crate::record::{Moment, Recording};
 
 const WIDTH: u32 = 1000;
 const HEIGHT: u32 = 420;
-/// Where the curves are: left, top, and how large. There are as many columns as units of width.
+/// The area of the curves: left, top and size. One column per unit of width.
 const LEFT: u32 = 80;
 const TOP: u32 = 70;
 const COLUMNS: u32 = 890;
 const ROWS: u32 = 300;
 
-/// A colour for each category, told apart by those who see few of them, on light and on dark ground.
+/// A color for each category, distinguishable with color blindness, on light and on dark background.
 const COLOURS: [&str; Category::COUNT] =
     ["#999999", "#0072b2", "#d55e00", "#cc79a7", "#009e73", "#e69f00", "#56b4e9", "#f0e442"];
 
-/// From the bottom up: what stays, then what comes and goes.
+/// From the bottom up: persistent categories first, short-lived ones last.
 const ORDER: [Category; Category::COUNT] = [
     Category::Parameter,
     Category::OptimizerState,
@@ -44,13 +44,13 @@ pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Res
     let mut picture = String::new();
     // Writing to a String cannot fail.
     let _ = draw(recording, &mut picture);
-    out.pour_out(&mut picture.into_bytes())?;
+    out.flush(&mut picture.into_bytes())?;
     Ok(())
 }
 
 type Column = [u64; Category::COUNT];
 
-/// What was live in each column, by category.
+/// Live bytes in each column, by category.
 fn columns(recording: &Recording) -> Vec<Column> {
     let end = u128::from(recording.end_ns()) + 1;
     let column_of = |moment: &Moment| (u128::from(moment.at_ns) * u128::from(COLUMNS) / end) as usize;
@@ -59,7 +59,7 @@ fn columns(recording: &Recording) -> Vec<Column> {
     let mut last = Column::default();
     for moment in recording.timeline() {
         let column = column_of(&moment);
-        // What was live before is live at the beginning of this column, and in those in which nothing happened.
+        // The level before applies to the start of this column and to columns without events.
         columns.resize(columns.len().max(column + 1), last);
         let shown = &mut columns[column];
         if moment.bytes > sum(shown) {
@@ -129,7 +129,7 @@ fn draw(recording: &Recording, out: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// The upper edge from left to right, or the lower one back.
+/// Writes the upper edge from left to right, or the lower edge back.
 fn draw_steps(bytes: &[u64], row: impl Fn(u64) -> f64, out: &mut String, back: bool) -> std::fmt::Result {
     let count = bytes.len();
     let mut index = 0;
@@ -154,13 +154,13 @@ fn draw_legend(columns: &[Column], out: &mut String) -> std::fmt::Result {
         let (colour, name) = (COLOURS[category.index()], category.name());
         writeln!(out, "<rect x=\"{x}\" y=\"40\" width=\"12\" height=\"12\" fill=\"{colour}\"/>")?;
         writeln!(out, "<text x=\"{}\" y=\"51\">{name}</text>", x + 17)?;
-        // Letters are some seven units wide.
+        // Letters are about seven units wide.
         x += 34 + 7 * name.len() as u32;
     }
     Ok(())
 }
 
-/// The distance of the lines, a power of two of bytes, and the height of the topmost.
+/// Returns the distance of the grid lines, a power of two of bytes, and the height of the topmost.
 fn scale(peak: u64) -> (u64, u64) {
     let mut tick = 1_u64;
     for shift in 0..63 {
@@ -172,7 +172,7 @@ fn scale(peak: u64) -> (u64, u64) {
     (tick, peak.div_ceil(tick).max(1).saturating_mul(tick))
 }
 
-/// A time of a run of this many seconds.
+/// Formats a time of a run of this many seconds.
 fn seconds_text(time: f64, whole: f64) -> String {
     match whole {
         _ if time == 0.0 => "0".to_owned(),
@@ -182,7 +182,7 @@ fn seconds_text(time: f64, whole: f64) -> String {
     }
 }
 
-/// Text as it stands between tags; letters that XML does not have are left out.
+/// Escapes text for XML. Omits characters that XML does not allow.
 struct Escaped<'a>(&'a str);
 
 impl std::fmt::Display for Escaped<'_> {

@@ -187,7 +187,7 @@ fn a_recording_without_events_has_an_export_in_every_format() {
 }
 
 #[test]
-fn what_cannot_be_written_is_an_error_of_the_writer() {
+fn write_errors_are_returned() {
     struct Full;
     impl Write for Full {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -203,7 +203,7 @@ fn what_cannot_be_written_is_an_error_of_the_writer() {
     }
 }
 
-/// What happened, as sizes that came (true) or went.
+/// The events as sizes of allocations (true) and frees.
 fn sizes(trace: &Trace) -> Vec<(bool, u64)> {
     let mut blocks = Vec::new();
     let size = |event: &TraceEvent| match *event {

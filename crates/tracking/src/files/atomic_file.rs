@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Attempts to find an unused name. Names are random, so one is enough almost always.
+/// Attempts to find an unused name. Names are random, so one is almost always enough.
 const ATTEMPTS: usize = 16;
 
 /// The longest chain of symbolic links that is followed, as on Linux.
@@ -67,7 +67,7 @@ impl AtomicFile {
     /// Creates the temporary file for a target, which need not exist.
     ///
     /// # Errors
-    /// What the system reports, such as a missing folder. Nothing has changed then.
+    /// Errors of the system, such as a missing folder. Nothing has changed then.
     pub fn create(target: impl AsRef<Path>) -> io::Result<Self> {
         let target = target.as_ref();
         // Before links are resolved: those of `/proc/self/fd` to a pipe contain no path.
@@ -95,7 +95,7 @@ impl AtomicFile {
     /// Flushes the contents to disk and gives the file its name.
     ///
     /// # Errors
-    /// What the system reports. The old file is unchanged, unless only the last step fails, which flushes the folder.
+    /// Errors of the system. The old file is unchanged, unless only the last step fails, which flushes the folder.
     pub fn commit(mut self) -> io::Result<()> {
         let Some(mut file) = self.file.take() else { return Ok(()) };
         let Some(temporary) = self.temporary.take() else { return file.flush() };
@@ -141,7 +141,7 @@ impl Drop for AtomicFile {
 /// Removes a temporary file of this process. An earlier error, which the caller returns, matters more than a failure here.
 fn discard(file: BufWriter<File>, temporary: &Path) {
     let _ = fs::remove_file(temporary);
-    // Without another attempt to write what is buffered.
+    // Without another attempt to write the buffered bytes.
     drop(file.into_parts());
 }
 

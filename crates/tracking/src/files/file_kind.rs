@@ -1,4 +1,4 @@
-//! The kind of a file, from its first bytes: for errors about a file of the wrong kind, which say what to do.
+//! Detects the kind of a file from its first bytes, so that errors can advise the user.
 
 use std::fmt;
 
@@ -34,11 +34,11 @@ pub enum FileKind {
     Recording,
     /// A plan.
     Plan,
-    /// Another format, which is known by its first bytes alone.
+    /// Another format that its first bytes identify.
     Other {
         /// Its name, with an article.
         name: &'static str,
-        /// What to do with it.
+        /// The advice.
         advice: &'static str,
     },
 }
@@ -119,7 +119,7 @@ impl FileKind {
         other.map(|&(_, name, advice)| Self::Other { name, advice })
     }
 
-    /// What to do with such a file. A clause for an error message.
+    /// Returns the advice for such a file, as a clause for an error message.
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {

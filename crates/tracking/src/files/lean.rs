@@ -1,9 +1,9 @@
 //! The memory of readers: a limit in proportion to the file, and vectors that waste little of it while they grow.
 
-/// How many bytes a reader may hold for each byte of a file, once decompressed, whatever its limit.
+/// The bytes that a reader may hold per decompressed byte of a file, regardless of its limit.
 const HELD_PER_BYTE: u64 = 8;
 
-/// How many bytes a reader may hold after it read `input_bytes`, if its limit is `held_bytes`.
+/// Returns the bytes that a reader may hold after `input_bytes` of input, with a limit of `held_bytes`.
 pub(crate) const fn held_limit(held_bytes: u64, input_bytes: u64) -> u64 {
     let of_input = input_bytes.saturating_mul(HELD_PER_BYTE);
     if held_bytes > of_input { held_bytes } else { of_input }
@@ -17,7 +17,7 @@ pub(crate) fn push<T>(items: &mut Vec<T>, item: T) {
     items.push(item);
 }
 
-/// The bytes that an item takes, with its share of the room for more.
+/// The bytes of an item, with its share of unused capacity.
 pub(crate) const fn cost<T>() -> u64 {
     size_of::<T>() as u64 * 5 / 4
 }

@@ -1,4 +1,4 @@
-//! The memory that this process may use in all, and what bounds it.
+//! The memory available to this process, and its limit.
 //!
 //! The smallest of four bounds counts: physical memory, the limits of the control groups (v1 and v2, with all groups
 //! above), and the limit on the address space (`ulimit -v`). Free memory does not count, because it changes. On Linux all
@@ -16,14 +16,14 @@ use bfc_core::Bytes;
 /// The largest reserve that a pool leaves to the rest of the process.
 const MOST_RESERVED: u64 = 1 << 30;
 
-/// One part in so many is reserved, if that is less.
+/// The reserve is this part of the limit, if that is less.
 const RESERVED_PART: u64 = 16;
 
-/// The least reserve of a limited address space. Program code, thread stacks and the system allocator's arenas take
+/// The least reserve of a limited address space. Program code, thread stacks and the system allocator's arenas reserve
 /// addresses that they hardly use.
 const LEAST_RESERVED_ADDRESSES: u64 = 128 << 20;
 
-/// What bounds the memory of a process.
+/// The origin of a process's memory limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryBound {
@@ -54,7 +54,7 @@ impl fmt::Display for MemoryBound {
     }
 }
 
-/// The memory that a process may use in all.
+/// The memory available to a process.
 ///
 /// ```
 /// use bfc_core::Bytes;
@@ -67,12 +67,12 @@ impl fmt::Display for MemoryBound {
 pub struct UsableMemory {
     /// The number of bytes, in use or free.
     pub bytes: Bytes,
-    /// What bounds it.
+    /// The origin of this limit.
     pub bound: MemoryBound,
 }
 
 impl UsableMemory {
-    /// The memory that this process may use; `None` where the system does not tell.
+    /// Returns the memory available to this process; `None` if the system does not provide it.
     #[must_use]
     pub fn of_this_process() -> Option<Self> {
         #[cfg(target_os = "linux")]
@@ -83,8 +83,8 @@ impl UsableMemory {
         None
     }
 
-    /// What a pool leaves to program code, thread stacks and libraries: a sixteenth, at most 1 GiB. Of a limited address
-    /// space it leaves at least 128 MiB, but at most half.
+    /// Returns the reserve for program code, thread stacks and libraries: a sixteenth, at most 1 GiB. In a limited
+    /// address space it is at least 128 MiB, but at most half.
     #[must_use]
     pub fn reserve(&self) -> Bytes {
         let bytes = self.bytes.get();
@@ -101,7 +101,7 @@ impl UsableMemory {
         Bytes(self.bytes.get() - self.reserve().get())
     }
 
-    /// Where [`pool_limit`](Self::pool_limit) comes from, in words.
+    /// Describes the origin of [`pool_limit`](Self::pool_limit).
     #[must_use]
     pub fn limit_origin(&self) -> String {
         format!("{self} less a reserve of {}", self.reserve())

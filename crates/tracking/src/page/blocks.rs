@@ -1,24 +1,24 @@
-//! Blocks as rectangles over time and address, one for each category that a block had.
+//! Blocks as rectangles over time and address, one for each category of a block.
 
 use bfc_core::Category;
 
 use super::space::Space;
 use crate::record::{EventKind, Recording};
 
-/// A block while it was of one category.
+/// A block while it had one category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rectangle {
     pub(super) from_ns: u64,
     pub(super) to_ns: u64,
-    /// Where it begins on the map.
+    /// The position on the map.
     pub(super) at: u64,
     pub(super) bytes: u64,
     pub(super) category: Category,
-    /// Who held it at last in this time.
+    /// The last owner in this time.
     pub(super) owner: u32,
 }
 
-/// Tells all rectangles, in the order of their ends.
+/// Visits all rectangles, in the order of their ends.
 pub(super) fn rectangles(recording: &Recording, space: &Space, mut tell: impl FnMut(Rectangle)) {
     let fresh =
         |block: &crate::record::BlockLife| (recording.time_of(block.born), block.category, block.owner);
@@ -50,8 +50,8 @@ pub(super) fn rectangles(recording: &Recording, space: &Space, mut tell: impl Fn
     }
 }
 
-/// From when to when each block is drawn by itself: all the time if there are few, else around the peak, while events
-/// begin at most `most` rectangles.
+/// Returns the time in which each block is drawn separately: all of the run if there are few, otherwise a time around
+/// the peak with events of at most `most` rectangles.
 pub(super) fn window(recording: &Recording, most: usize) -> (u64, u64) {
     let count = recording.events().len();
     if recording.blocks().len() + recording.retags().len() <= most {
@@ -59,7 +59,7 @@ pub(super) fn window(recording: &Recording, most: usize) -> (u64, u64) {
     }
     let peak = recording.peak().map_or(0, |peak| peak.event as usize);
     let first = peak.saturating_sub(most / 2).min(count.saturating_sub(most));
-    // Before the first event nothing was.
+    // Before the first event there is nothing.
     let from = if first == 0 { 0 } else { recording.time_of(first as u32) };
     (from, recording.time_of((first + most).min(count) as u32))
 }

@@ -1,4 +1,4 @@
-//! The curves of a training log for the page, thinned out so that no stretch loses its highest or lowest point.
+//! The curves of a training log for the page, downsampled so that each interval keeps its highest and lowest point.
 
 use std::cmp::Reverse;
 
@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::data::steps_up;
 use crate::training_log::{Curve, CurvePoint, NonFinite, TrainingLog};
 
-/// How many stretches a curve has at most.
-const STRETCHES: usize = 4096;
+/// The most intervals of a curve.
+const MAX_INTERVALS: usize = 4096;
 
 #[derive(Debug, Serialize)]
 pub(super) struct CurvesData<'a> {
@@ -21,14 +21,14 @@ pub(super) struct CurvesData<'a> {
 #[derive(Debug, Serialize)]
 struct CurveData<'a> {
     name: &'a str,
-    /// How many there were before thinning out.
+    /// The number of points before downsampling.
     points: usize,
     /// Nanoseconds, as differences.
     at_ns: Vec<u64>,
     /// As differences.
     steps: Vec<u64>,
     values: Vec<f64>,
-    /// Before which points the line breaks, by index, as differences.
+    /// The indices of points before which the line breaks, as differences.
     breaks: Vec<u64>,
 }
 
@@ -41,7 +41,7 @@ impl<'a> CurvesData<'a> {
 
 impl<'a> CurveData<'a> {
     fn of(curve: &'a Curve) -> Self {
-        let (kept, breaks) = thinned(curve, STRETCHES);
+        let (kept, breaks) = downsample(curve, MAX_INTERVALS);
         Self {
             name: &curve.name,
             points: curve.points.len(),
@@ -53,23 +53,23 @@ impl<'a> CurveData<'a> {
     }
 }
 
-/// The first and the last point, the lowest and highest of each of so many stretches, and both ends of so many breaks of the line,
-/// the longest ones, in order; and before which of these points it breaks.
-pub(super) fn thinned(curve: &Curve, stretches: usize) -> (Vec<CurvePoint>, Vec<usize>) {
+/// Selects points in order: the first and the last, the lowest and highest of each interval, and both ends of the
+/// longest breaks. Also returns before which of these points the line breaks.
+pub(super) fn downsample(curve: &Curve, intervals: usize) -> (Vec<CurvePoint>, Vec<usize>) {
     let points = &curve.points;
-    let length = points.len().div_ceil(stretches).max(1);
+    let length = points.len().div_ceil(intervals).max(1);
     let mut kept = Vec::new();
-    for (number, stretch) in points.chunks(length).enumerate() {
+    for (number, interval) in points.chunks(length).enumerate() {
         let first = number * length;
         let by_value =
             |&(_, a): &(usize, &CurvePoint), &(_, b): &(usize, &CurvePoint)| a.value.total_cmp(&b.value);
-        let lowest = stretch.iter().enumerate().min_by(by_value);
-        let highest = stretch.iter().enumerate().max_by(by_value);
+        let lowest = interval.iter().enumerate().min_by(by_value);
+        let highest = interval.iter().enumerate().max_by(by_value);
         kept.extend([lowest, highest].into_iter().flatten().map(|(index, _)| first + index));
     }
     kept.extend(points.first().map(|_| 0));
     kept.extend(points.len().checked_sub(1));
-    let breaks = longest(&curve.breaks, points, stretches);
+    let breaks = longest(&curve.breaks, points, intervals);
     kept.extend(breaks.iter().flat_map(|&index| [index - 1, index]));
     kept.sort_unstable();
     kept.dedup();
@@ -77,7 +77,7 @@ pub(super) fn thinned(curve: &Curve, stretches: usize) -> (Vec<CurvePoint>, Vec<
     (kept.into_iter().map(|index| points[index]).collect(), places)
 }
 
-/// So many breaks, in order: those over the longest time.
+/// Returns this many of the longest breaks, in order.
 fn longest(breaks: &[usize], points: &[CurvePoint], most: usize) -> Vec<usize> {
     let mut breaks = breaks.to_vec();
     if breaks.len() > most {

@@ -1,4 +1,4 @@
-//! The object that a page carries. Columns of numbers that grow or change little stand as differences, which deflate well.
+//! The data of a page. Columns of small or slowly growing numbers are stored as differences, which compress well.
 
 use bfc_core::Category;
 use serde::Serialize;
@@ -13,17 +13,17 @@ use crate::record::{EventKind, Recording};
 use crate::report::Report;
 use crate::training_log::TrainingLog;
 
-/// How many stretches the timeline has at most.
-const STRETCHES: usize = 1 << 15;
+/// The most intervals of the timeline.
+const MAX_INTERVALS: usize = 1 << 15;
 
-/// How many blocks are drawn by themselves.
+/// The most blocks that are drawn separately.
 const RECTANGLES: usize = 40_000;
 
-/// Cells of the map for the rest.
+/// Cells of the map for the others.
 const COLUMNS: usize = 1024;
 const ROWS: usize = 256;
 
-/// The most lines of a table, and regions.
+/// The most lines of a table, and the most regions.
 const MAX_LINES: usize = 2000;
 
 /// The most failed requests.
@@ -42,15 +42,15 @@ pub(super) struct Data<'a> {
 /// Moments of the timeline.
 #[derive(Debug, Serialize)]
 struct TimelineData {
-    /// How many there were before thinning out.
+    /// The number of moments before downsampling.
     moments: usize,
     /// Nanoseconds, as differences.
     at_ns: Vec<u64>,
     /// Bytes by category, as differences.
     bytes: [Vec<i128>; Category::COUNT],
-    /// Who ran then, by number of the name.
+    /// The running op, by index of its name.
     op: Vec<u32>,
-    /// Which of the moments is the peak.
+    /// The index of the peak among the moments.
     peak: Option<usize>,
 }
 
@@ -58,9 +58,9 @@ struct TimelineData {
 #[derive(Debug, Serialize)]
 struct MapData {
     bytes: u64,
-    /// Stretches of addresses: pool, address (in digits: browsers' numbers have 53 bits), bytes, place on the map.
+    /// Address ranges: pool, address (as text, because browsers' numbers have 53 bits), bytes, position on the map.
     extents: Vec<(String, String, u64, u64)>,
-    /// Regions: from, to, place, bytes.
+    /// Regions: begin, end, position, bytes.
     regions: Vec<(u64, u64, u64, u64)>,
     columns: usize,
     rows: usize,
@@ -69,12 +69,12 @@ struct MapData {
     exact: Exact,
 }
 
-/// Single blocks, of a part of the time. Those that began first stand first.
+/// Single blocks of a part of the time, in the order of their begin.
 #[derive(Debug, Default, Serialize)]
 struct Exact {
     from_ns: u64,
     to_ns: u64,
-    /// Beginnings in nanoseconds, as differences.
+    /// The begin in nanoseconds, as differences.
     begin_ns: Vec<u64>,
     life_ns: Vec<u64>,
     at: Vec<u64>,
@@ -97,7 +97,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// The report with its longest tables cut off.
+/// The report with shortened tables.
 fn shortened(mut report: Report) -> Report {
     for rows in [&mut report.ops, &mut report.places] {
         rows.sort_by(|a, b| a.order_at_peak().cmp(&b.order_at_peak()));
@@ -114,7 +114,7 @@ fn shortened(mut report: Report) -> Report {
 }
 
 fn timeline(recording: &Recording, names: &mut Names<'_>) -> TimelineData {
-    let moments = envelope(recording, STRETCHES);
+    let moments = envelope(recording, MAX_INTERVALS);
     let owners = ops_at(recording, &moments);
     let column = |category: usize| {
         differences(moments.iter().map(|moment| i128::from(moment.categories[category]))).collect()
@@ -137,7 +137,7 @@ fn map(recording: &Recording, names: &mut Names<'_>) -> MapData {
     blocks::rectangles(recording, &space, |rectangle| {
         raster.add(&rectangle);
         let seen = rectangle.from_ns <= to_ns && rectangle.to_ns >= from_ns;
-        // One more than may be says that there are too many.
+        // One more than the limit shows that there are too many.
         if seen && single.len() <= 2 * RECTANGLES {
             single.push(rectangle);
         }
@@ -173,30 +173,30 @@ fn exact(mut single: Vec<Rectangle>, (from_ns, to_ns): (u64, u64), names: &mut N
     }
 }
 
-/// From when to when regions were held.
+/// The times in which the pools held regions.
 fn regions(recording: &Recording, space: &Space) -> Vec<(u64, u64, u64, u64)> {
-    let mut told: Vec<(u64, u64, u64, u64)> = Vec::new();
+    let mut times: Vec<(u64, u64, u64, u64)> = Vec::new();
     let mut open = std::collections::HashMap::new();
     for event in recording.events() {
         let EventKind::Region(number) = event.kind else { continue };
         let region = recording.regions()[number as usize];
         let key = (region.pool, region.address);
-        if region.taken && told.len() < MAX_LINES {
-            open.insert(key, told.len());
+        if region.taken && times.len() < MAX_LINES {
+            open.insert(key, times.len());
             let at = space.place(region.pool, region.address);
-            told.push((event.at_ns, recording.end_ns(), at, region.bytes));
+            times.push((event.at_ns, recording.end_ns(), at, region.bytes));
         } else if let Some(index) = open.remove(&key) {
-            told[index].1 = event.at_ns;
+            times[index].1 = event.at_ns;
         }
     }
-    told
+    times
 }
 
 fn differences(values: impl Iterator<Item = i128>) -> impl Iterator<Item = i128> {
     values.scan(0, |last, value| Some(value - std::mem::replace(last, value)))
 }
 
-/// Differences of numbers that never fall.
+/// Returns the differences of numbers that never decrease.
 pub(super) fn steps_up(values: impl Iterator<Item = u64>) -> Vec<u64> {
     values.scan(0, |last, value| Some(value - std::mem::replace(last, value))).collect()
 }

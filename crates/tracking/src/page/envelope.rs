@@ -1,20 +1,20 @@
-//! The timeline with as many moments as a page bears, and no peak lost.
+//! The timeline downsampled to the moments that a page can hold, without losing a peak.
 //!
-//! The moments of a recording are cut into stretches of equally many, so that busy times keep more than idle ones. Of
-//! each stretch stay the first lowest and the first highest moment; of the whole, the highest moment of each category and
-//! the last. So the highest and the lowest level of any number of whole stretches are exact.
+//! The moments of a recording are split into intervals of equal numbers, so that busy times keep more than idle ones.
+//! Each interval keeps its first lowest and its first highest moment. The run keeps the highest moment of each
+//! category, and the last moment. Therefore the highest and the lowest level of any complete intervals are exact.
 
 use bfc_core::Category;
 
 use crate::record::{EventKind, Moment, Recording};
 
-/// The moments that stay, of at most so many stretches.
-pub(super) fn envelope(recording: &Recording, stretches: usize) -> Vec<Moment> {
+/// Selects the moments to keep, from at most this many intervals.
+pub(super) fn envelope(recording: &Recording, intervals: usize) -> Vec<Moment> {
     let count = recording.timeline().count();
-    let length = count.div_ceil(stretches.max(1)).max(1);
-    let mut kept = Vec::with_capacity(count.min(2 * stretches + Category::COUNT + 1));
+    let length = count.div_ceil(intervals.max(1)).max(1);
+    let mut kept = Vec::with_capacity(count.min(2 * intervals + Category::COUNT + 1));
     let mut highest: [Option<Moment>; Category::COUNT] = [None; Category::COUNT];
-    let mut stretch: Option<(Moment, Moment)> = None;
+    let mut interval: Option<(Moment, Moment)> = None;
     let mut last = None;
     for (index, moment) in recording.timeline().enumerate() {
         for (category, highest) in highest.iter_mut().enumerate() {
@@ -22,7 +22,7 @@ pub(super) fn envelope(recording: &Recording, stretches: usize) -> Vec<Moment> {
                 *highest = Some(moment);
             }
         }
-        let (low, high) = stretch.get_or_insert((moment, moment));
+        let (low, high) = interval.get_or_insert((moment, moment));
         if moment.bytes < low.bytes {
             *low = moment;
         }
@@ -30,18 +30,18 @@ pub(super) fn envelope(recording: &Recording, stretches: usize) -> Vec<Moment> {
             *high = moment;
         }
         if (index + 1).is_multiple_of(length) {
-            kept.extend(stretch.take().into_iter().flat_map(<[Moment; 2]>::from));
+            kept.extend(interval.take().into_iter().flat_map(<[Moment; 2]>::from));
         }
         last = Some(moment);
     }
-    kept.extend(stretch.into_iter().flat_map(<[Moment; 2]>::from));
+    kept.extend(interval.into_iter().flat_map(<[Moment; 2]>::from));
     kept.extend(highest.into_iter().flatten().chain(last));
     kept.sort_by_key(|moment| moment.event);
     kept.dedup_by_key(|moment| moment.event);
     kept
 }
 
-/// The op that ran on the thread of each of these moments' events; where none did, whoever held the block.
+/// Returns the op that ran on the thread of each of these moments' events. Without one, returns the owner of the block.
 pub(super) fn ops_at(recording: &Recording, moments: &[Moment]) -> Vec<u32> {
     let mut running: Vec<Vec<u32>> = vec![Vec::new(); recording.threads().len()];
     let mut moments = moments.iter().map(|moment| moment.event as usize).peekable();

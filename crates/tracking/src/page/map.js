@@ -64,10 +64,10 @@ function map(data) {
     context.strokeRect(plot.left + 0.5, plot.top + 0.5, plot.width - 1, plot.height - 1);
     draw_time_axis(frame);
     draw_cursor(frame);
-    element("map-note").textContent = map.extents.length + (map.extents.length === 1 ? " stretch" : " stretches") +
-      " of addresses, " + bytes(map.bytes) + ", one above the other; grey is reserved and free. " + (has_exact()
-      ? "Each block is drawn by itself."
-      : "A cell has the colour of the category that took most of it, and is as strong as it was full." +
+    element("map-note").textContent = map.extents.length + (map.extents.length === 1 ? " address range" : " address ranges") +
+      ", " + bytes(map.bytes) + ", one above the other; grey is reserved and free. " + (has_exact()
+      ? "Each block is drawn separately."
+      : "A cell has the color of its dominant category. A stronger color means a fuller cell." +
         (begin.length > 0 ? " Between " + time(exact.from_ns, view.end) + " and " + time(exact.to_ns, view.end) +
         ", around the peak, single blocks are drawn when zoomed in." : ""));
   }

@@ -1,10 +1,10 @@
-//! Paths of owners, each once, by small numbers.
+//! The paths of owners, stored once and referred to by index.
 
 use std::collections::HashMap;
 
 use crate::record::Recording;
 
-/// The paths of those owners that the page speaks of.
+/// The paths of the owners on the page.
 #[derive(Debug)]
 pub(super) struct Names<'a> {
     recording: &'a Recording,
@@ -17,7 +17,7 @@ impl<'a> Names<'a> {
         Self { recording, numbers: HashMap::new(), paths: Vec::new() }
     }
 
-    /// The number of an owner's path.
+    /// Returns the index of an owner's path.
     pub(super) fn number(&mut self, owner: u32) -> u32 {
         *self.numbers.entry(owner).or_insert_with(|| {
             self.paths.push(self.recording.owner_path(owner));
@@ -25,7 +25,7 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// All paths, by number.
+    /// Returns all paths by index.
     pub(super) fn into_paths(self) -> Vec<String> {
         self.paths
     }

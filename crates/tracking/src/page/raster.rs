@@ -1,26 +1,26 @@
-//! The whole map as a grid: which category took most of each cell, and how much of it was taken.
+//! The complete map as a grid: the dominant category of each cell, and how much of the cell was in use.
 //!
-//! How much of a cell a rectangle covers is a product, of its share of the column's time and its share of the row's
-//! addresses. Each factor is a step up and a step down along its axis, with partial cells at both ends, so its differences
-//! from cell to cell are at most four numbers; the product's are sixteen. Adding those and summing up along both axes at
-//! the end takes the same time for a rectangle of any size.
+//! The area of a rectangle in a cell is a product: its share of the column's time, times its share of the row's
+//! addresses. Each factor is a step up and a step down along its axis, with partial cells at both ends. Its differences
+//! between cells are at most four numbers; those of the product are sixteen. Adding these and summing along both axes
+//! at the end takes the same time for a rectangle of any size.
 
 use bfc_core::Category;
 
 use super::blocks::Rectangle;
 
-/// How much of the cells each category takes.
+/// The use of each cell by each category.
 #[derive(Debug)]
 pub(super) struct Raster {
     columns: usize,
     rows: usize,
     time: f64,
     bytes: f64,
-    /// By category, row and column: the difference to the cell before, on both axes.
+    /// By category, row and column: the difference from the previous cell, on both axes.
     differences: Vec<f64>,
 }
 
-/// The levels of filling that a cell tells apart, besides empty.
+/// The number of fill levels of a cell, besides empty.
 const LEVELS: u8 = 15;
 
 impl Raster {
@@ -43,7 +43,7 @@ impl Raster {
         }
     }
 
-    /// Cells row by row from the lowest address, as `16 · (category + 1) + level`, 0 for an empty one.
+    /// Returns the cells row by row from the lowest address, as `16 · (category + 1) + level`, 0 for an empty one.
     pub(super) fn cells(mut self) -> Vec<u8> {
         let (wide, high) = (self.columns + 2, self.rows + 2);
         for plane in self.differences.chunks_mut(wide * high) {
@@ -64,7 +64,7 @@ impl Raster {
                     most = category;
                 }
             }
-            // Sums of differences leave some 1e-9 where there is nothing.
+            // Rounding leaves sums of about 1e-9 in empty cells.
             if sum < 1e-6 {
                 return 0;
             }
@@ -78,7 +78,7 @@ impl Raster {
     }
 }
 
-/// The differences, from cell to cell, of how much of each the stretch covers.
+/// Returns the differences between cells of the covered shares.
 fn steps(from: f64, to: f64) -> [(usize, f64); 4] {
     let (first, last) = (from.floor(), to.floor());
     // The integral of a step up at `from` rises by the uncovered part of its cell, and by the rest in the next.

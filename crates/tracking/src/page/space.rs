@@ -1,21 +1,21 @@
-//! Addresses as places on the map: what lies between regions is cut out.
+//! Maps addresses to positions on the map, without the gaps between regions.
 
 use crate::record::Recording;
 
-/// The most gaps that are cut out within pools; smaller ones stay and look empty.
+/// The most gaps to remove within pools. Smaller gaps stay on the map as empty space.
 const MAX_CUTS: usize = 63;
 
-/// A stretch of a pool's addresses that is drawn as one.
+/// A contiguous range of a pool's addresses on the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     pub(super) pool: u32,
     pub(super) address: u64,
     pub(super) bytes: u64,
-    /// Where it begins on the map, in bytes.
+    /// The position on the map, in bytes.
     pub(super) at: u64,
 }
 
-/// All stretches, by pool and address.
+/// All ranges, by pool and address.
 #[derive(Debug, Default)]
 pub(super) struct Space {
     pub(super) extents: Vec<Extent>,
@@ -23,7 +23,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Everything that was ever reserved or held.
+    /// Collects all memory that was ever reserved or in use.
     pub(super) fn of(recording: &Recording) -> Self {
         let regions = recording.regions().iter().map(|region| (region.pool, region.address, region.bytes));
         let blocks = recording.blocks().iter().map(|block| (block.pool, block.address, block.granted));
@@ -43,7 +43,7 @@ impl Space {
         Self::join(&spans)
     }
 
-    /// Joins what the smaller gaps part.
+    /// Joins the ranges with the smaller gaps between them.
     fn join(spans: &[(u32, u64, u64)]) -> Self {
         let gap = |pair: &[(u32, u64, u64)]| (pair[0].0 == pair[1].0).then(|| pair[1].1 - pair[0].2);
         let mut gaps: Vec<u64> = spans.windows(2).filter_map(gap).collect();
@@ -69,7 +69,7 @@ impl Space {
         Self { extents, bytes }
     }
 
-    /// Where an address of a pool lies on the map.
+    /// Returns the position of a pool's address on the map.
     pub(super) fn place(&self, pool: u32, address: u64) -> u64 {
         let after = self.extents.partition_point(|extent| (extent.pool, extent.address) <= (pool, address));
         let Some(extent) = after.checked_sub(1).map(|index| &self.extents[index]) else { return 0 };

@@ -1,4 +1,4 @@
-// The tables: the peak taken apart, the ops, requests that found no memory.
+// The tables: the parts of the peak, the ops, requests that ran out of memory.
 
 /** Buttons of which one is pressed. */
 function choice(parent, options, choose) {
@@ -122,7 +122,7 @@ function holders_table(heading, holders, of) {
 }
 
 /** The figures of the pool's report of a failure. */
-function told_facts(report) {
+function oom_facts(report) {
   const facts = [], { pending } = report;
   if (report.budget) facts.push(bytes(report.budget.live) + " of the " + bytes(report.budget.limit) + " of " + (report.budget.scope || "all ops"));
   facts.push(bytes(report.in_use) + " in use", bytes(report.free) + " free", "largest free block " + bytes(report.largest_free));
@@ -144,17 +144,17 @@ function held_by(report, key) {
 }
 
 function failures(data) {
-  const failed = data.report.run.failures, told = data.report.failures || [];
+  const failed = data.report.run.failures, reports = data.report.failures || [];
   if (failed === 0) return;
   element("oom").hidden = false;
-  for (const { report, requested, category, pool, owner, at_ns, advice, answers } of told) {
+  for (const { report, requested, category, pool, owner, at_ns, advice, answers } of reports) {
     const subject = report && report.subject ? " for [" + report.subject.extents.join(", ") + "] of " + report.subject.element : "";
     const box = make("div");
     box.append(make("p", bytes(requested) + " (" + worded(category) + ") requested of " + pool + " by " +
       (owner || "no op") + subject + " after " + time(at_ns) + (advice ? ": " + advice : ""), { class: "warning" }));
     element("oom-list").append(box);
     if (!report) continue;
-    box.append(make("p", told_facts(report).join(", ")));
+    box.append(make("p", oom_facts(report).join(", ")));
     const answered = wanted => answers.filter(([, fits]) => fits === wanted).map(([what]) => what).join("; ");
     if (answered(true)) box.append(make("p", "It would have fitted " + answered(true) + "."));
     if (answered(false)) box.append(make("p", "It would not have fitted " + answered(false) + ".", { class: "quiet" }));
@@ -168,6 +168,6 @@ function failures(data) {
     choice(group, kinds.map(([label, heading, rows]) => [label, [heading, rows]]),
       ([heading, rows]) => place.replaceChildren(holders_table(heading, rows, of)));
   }
-  const more = failed - told.length;
+  const more = failed - reports.length;
   if (more > 0) element("oom-list").append(make("p", "and " + count(more) + " more requests", { class: "quiet" }));
 }

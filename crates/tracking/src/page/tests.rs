@@ -53,7 +53,7 @@ fn page_of(recording: &Recording) -> String {
     String::from_utf8(page).unwrap()
 }
 
-/// What a browser finds in the element of the data.
+/// The data element, as a browser reads it.
 fn data_of(page: &str) -> Value {
     let (_, rest) = page.split_once("id=\"data\">").unwrap();
     let (data, _) = rest.split_once("</script>").unwrap();
@@ -104,13 +104,13 @@ fn a_page_carries_the_curves_of_the_log() {
     write_page_with_log(&recording, &log, &mut page).unwrap();
     let page = String::from_utf8(page).unwrap();
     assert_eq!(page.matches("</script>").count(), 2);
-    let told = &data_of(&page)["log"];
-    assert_eq!((&told["lines"], &told["cut"]), (&2.into(), &false.into()));
-    let loss = told["curves"].as_array().unwrap().iter().find(|curve| curve["name"] == "loss").unwrap();
+    let found = &data_of(&page)["log"];
+    assert_eq!((&found["lines"], &found["cut"]), (&2.into(), &false.into()));
+    let loss = found["curves"].as_array().unwrap().iter().find(|curve| curve["name"] == "loss").unwrap();
     assert_eq!(sums(&loss["at_ns"]), [500_000_000, 2_000_000_000]);
     assert_eq!(sums(&loss["steps"]), [4, 6]);
     assert_eq!(loss["values"], serde_json::json!([2.5, 1.25]));
-    assert!(told["non_finite"].is_null());
+    assert!(found["non_finite"].is_null());
     assert!(data_of(&page_of(&recording))["log"].is_null());
 }
 
@@ -123,9 +123,9 @@ fn a_page_counts_nan_and_infinity_but_not_null() {
     let log = TrainingLog::read(lines.as_bytes(), &TrainingLogLimits::default()).unwrap();
     let mut page = Vec::new();
     write_page_with_log(&record("page-op", &[1000]), &log, &mut page).unwrap();
-    let told = &data_of(&String::from_utf8(page).unwrap())["log"];
-    assert_eq!(told["non_finite"], serde_json::json!({ "count": 2, "name": "loss", "step": 5 }));
-    assert_eq!(told["curves"][0]["values"], serde_json::json!([2.5]));
+    let found = &data_of(&String::from_utf8(page).unwrap())["log"];
+    assert_eq!(found["non_finite"], serde_json::json!({ "count": 2, "name": "loss", "step": 5 }));
+    assert_eq!(found["curves"][0]["values"], serde_json::json!([2.5]));
 }
 
 #[test]
@@ -137,20 +137,20 @@ fn a_page_carries_where_the_lines_of_the_log_break() {
     let log = TrainingLog::read(lines.as_bytes(), &TrainingLogLimits::default()).unwrap();
     let mut page = Vec::new();
     write_page_with_log(&record("page-op", &[1000]), &log, &mut page).unwrap();
-    let told = &data_of(&String::from_utf8(page).unwrap())["log"];
-    assert_eq!(told["curves"][0]["values"], serde_json::json!([4.0, 3.0, 2.0, 1.0]));
-    assert_eq!(sums(&told["curves"][0]["breaks"]), [1, 3]);
+    let found = &data_of(&String::from_utf8(page).unwrap())["log"];
+    assert_eq!(found["curves"][0]["values"], serde_json::json!([4.0, 3.0, 2.0, 1.0]));
+    assert_eq!(sums(&found["curves"][0]["breaks"]), [1, 3]);
 }
 
 #[test]
-fn thinned_out_the_longest_breaks_are_kept_with_both_their_ends() {
+fn downsampled_curves_keep_the_longest_breaks() {
     // A point a nanosecond of one value, but for three breaks of 1, 50 and 30 nanoseconds more.
     let at_ns: Vec<u64> = (0..20).chain(21..40).chain(90..100).chain(130..140).collect();
     let breaks = [20, 39, 49].to_vec();
     let point = |&at_ns: &u64| CurvePoint { at_ns, step: at_ns, value: 1.0 };
     let curve = Curve { name: "loss".to_owned(), points: at_ns.iter().map(point).collect(), breaks };
-    let ends = |stretches| -> Vec<[u64; 2]> {
-        let (kept, breaks) = curves::thinned(&curve, stretches);
+    let ends = |intervals| -> Vec<[u64; 2]> {
+        let (kept, breaks) = curves::downsample(&curve, intervals);
         breaks.into_iter().map(|index| [kept[index - 1].at_ns, kept[index].at_ns]).collect()
     };
     assert_eq!(ends(3), [[19, 21], [39, 90], [99, 130]]);
@@ -189,10 +189,10 @@ fn a_failed_request_has_the_report_of_its_pool() {
     let first = &report["failures"][0];
     assert_eq!((&first["requested"], &first["owner"]), (&(500 << 10).into(), &"page.page-op".into()));
     assert_eq!(report["failures"][1]["report"]["verdict"], "over the limit");
-    let told = &first["report"];
-    assert_eq!((&told["verdict"], &told["tag"]["owner"]), (&"exhausted".into(), &"page.page-op".into()));
-    assert_eq!((&told["in_use"], &told["largest_free"]), (&(600 << 10).into(), &(424 << 10).into()));
-    assert_eq!(told["holdings"][0]["owner"], "page.page-op");
+    let found = &first["report"];
+    assert_eq!((&found["verdict"], &found["tag"]["owner"]), (&"exhausted".into(), &"page.page-op".into()));
+    assert_eq!((&found["in_use"], &found["largest_free"]), (&(600 << 10).into(), &(424 << 10).into()));
+    assert_eq!(found["holdings"][0]["owner"], "page.page-op");
     assert!(first["answers"].as_array().is_some_and(|answers| !answers.is_empty()));
     assert!(first["advice"].as_str().unwrap().starts_with("exhausted, "));
 }
@@ -210,23 +210,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn thinned_out_no_stretch_loses_its_highest_or_lowest_moment(
+    fn downsampled_intervals_keep_their_extremes(
         sizes in prop::collection::vec(1_u64..9000, 1..200),
-        stretches in 1_usize..40,
+        intervals in 1_usize..40,
     ) {
         let recording = record("page-op", &sizes);
         let moments: Vec<Moment> = recording.timeline().collect();
-        let kept = envelope(&recording, stretches);
-        prop_assert!(kept.len() <= 2 * stretches + Category::COUNT + 1);
+        let kept = envelope(&recording, intervals);
+        prop_assert!(kept.len() <= 2 * intervals + Category::COUNT + 1);
         prop_assert!(kept.is_sorted_by_key(|moment| moment.event));
         prop_assert_eq!(kept.last(), moments.last());
-        let length = moments.len().div_ceil(stretches).max(1);
+        let length = moments.len().div_ceil(intervals).max(1);
         let bytes = |moment: &Moment| moment.bytes;
-        for stretch in moments.chunks(length) {
-            let within = |moment: &&Moment| stretch.contains(moment);
+        for interval in moments.chunks(length) {
+            let within = |moment: &&Moment| interval.contains(moment);
             let of_kept = kept.iter().filter(within).map(bytes);
-            prop_assert_eq!(of_kept.clone().max(), stretch.iter().map(bytes).max());
-            prop_assert_eq!(of_kept.min(), stretch.iter().map(bytes).min());
+            prop_assert_eq!(of_kept.clone().max(), interval.iter().map(bytes).max());
+            prop_assert_eq!(of_kept.min(), interval.iter().map(bytes).min());
         }
         for category in Category::ALL.map(Category::index) {
             let most = |moments: &[Moment]| moments.iter().map(|moment| moment.categories[category]).max();
@@ -235,10 +235,10 @@ proptest! {
     }
 
     #[test]
-    fn thinned_out_no_curve_loses_an_end_or_the_extremes_of_a_stretch(
+    fn downsampling_keeps_ends_and_extremes(
         values in prop::collection::vec(-5_i32..5, 0..120),
         breaks in prop::collection::hash_set(1_usize..120, 0..40),
-        stretches in 1_usize..30,
+        intervals in 1_usize..30,
     ) {
         let points: Vec<CurvePoint> = values
             .iter()
@@ -247,23 +247,23 @@ proptest! {
             .collect();
         let breaks = (1..points.len()).filter(|index| breaks.contains(index)).collect();
         let curve = Curve { name: "loss".to_owned(), points, breaks };
-        let (kept, breaks) = curves::thinned(&curve, stretches);
+        let (kept, breaks) = curves::downsample(&curve, intervals);
         let points = curve.points;
-        prop_assert!(kept.len() <= 4 * stretches + 2 && breaks.len() <= stretches);
+        prop_assert!(kept.len() <= 4 * intervals + 2 && breaks.len() <= intervals);
         for &index in &breaks {
             prop_assert!(curve.breaks.contains(&(kept[index].step as usize)));
             prop_assert_eq!(kept[index - 1].step + 1, kept[index].step);
         }
         prop_assert!(kept.is_sorted_by_key(|point| point.step));
         prop_assert_eq!((kept.first(), kept.last()), (points.first(), points.last()));
-        for stretch in points.chunks(points.len().div_ceil(stretches).max(1)) {
+        for interval in points.chunks(points.len().div_ceil(intervals).max(1)) {
             let within: Vec<f64> =
-                kept.iter().filter(|point| stretch.contains(point)).map(|point| point.value).collect();
+                kept.iter().filter(|point| interval.contains(point)).map(|point| point.value).collect();
             for extreme in [f64::min, f64::max] {
                 let of = |values: &mut dyn Iterator<Item = f64>| values.reduce(extreme);
                 prop_assert_eq!(
                     of(&mut within.iter().copied()),
-                    of(&mut stretch.iter().map(|point| point.value))
+                    of(&mut interval.iter().map(|point| point.value))
                 );
             }
         }
@@ -335,10 +335,10 @@ fn a_retagged_block_is_drawn_once_for_each_category() {
     block.allocator().retag(&block.block(), tag).unwrap();
     drop(block);
     let recording = tracker.take_log();
-    let mut told = Vec::new();
-    blocks::rectangles(&recording, &Space::of(&recording), |rectangle| told.push(rectangle));
-    let categories: Vec<Category> = told.iter().map(|rectangle| rectangle.category).collect();
+    let mut found = Vec::new();
+    blocks::rectangles(&recording, &Space::of(&recording), |rectangle| found.push(rectangle));
+    let categories: Vec<Category> = found.iter().map(|rectangle| rectangle.category).collect();
     assert_eq!(categories, [Category::Output, Category::Activation]);
-    assert_eq!(told[0].to_ns, told[1].from_ns);
+    assert_eq!(found[0].to_ns, found[1].from_ns);
     assert!(recording.events().iter().any(|event| matches!(event.kind, EventKind::Retag(_))));
 }

@@ -1,4 +1,4 @@
-//! From blocks of bytes to a [`Recording`] that holds together.
+//! Builds a consistent [`Recording`] from blocks of bytes.
 
 use std::collections::HashMap;
 
@@ -10,23 +10,23 @@ use super::wire::{Decoder, EventContext, EventProblem, RawEvent};
 use crate::files::lean;
 use crate::files::lean::held_limit;
 
-/// How much a recording may hold.
+/// Limits of a recording that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordingLimits {
     /// Most events.
     pub events: u32,
     /// Most owners.
     pub owners: u32,
-    /// Most owners one below the other.
+    /// The deepest nesting of owners.
     pub depth: u32,
     /// Most pools.
     pub pools: u32,
     /// Most threads.
     pub threads: u32,
-    /// Most bytes of the file.
+    /// The most bytes of the file.
     pub input_bytes: u64,
-    /// Most bytes of memory that a recording, and what a report or an export makes from it, may take, or eight times the
-    /// bytes of the file if that is more. Long paths of deeply nested owners count once for each owner.
+    /// The most memory for a recording and for the reports and exports made from it, in bytes. If eight times the size
+    /// of the file is more, that applies. Long paths of deeply nested owners count once per owner.
     pub held_bytes: u64,
 }
 
@@ -44,14 +44,14 @@ impl Default for RecordingLimits {
     }
 }
 
-/// The most owners one below the other that are written; those below fall to the last of them.
+/// The deepest owner that is written. Deeper ones are charged to it.
 pub(super) const MAX_DEPTH: u32 = 256;
 
-/// The most failures of a recording that are told in full.
+/// The most failures of a recording with a complete report.
 pub(super) const MAX_REPORTS: usize = 64;
 
-/// Charges in bytes, for what is read and for what a report or an export makes from it: an entry of a map, with the room that
-/// it keeps for others; a text beside its letters; the rows of an owner; an owner in a stack; a failure; a region.
+/// Estimated costs in bytes, for the recording and for its reports and exports: a map entry including unused capacity,
+/// a text besides its letters, the rows of an owner, an owner in a stack, a failure, a region.
 const ENTRY_BYTES: u64 = 48;
 const TEXT_BYTES: u64 = 32;
 const OWNER_BYTES: u64 = 1200;
@@ -59,86 +59,86 @@ const STACK_ENTRY_BYTES: u64 = 32;
 const FAILURE_BYTES: u64 = 300;
 const REGION_BYTES: u64 = 64;
 
-/// How many copies of an owner's path a report has at most, in its rows and in the text that it is written as.
+/// The most copies of an owner's path in a report, in its rows and in its text.
 pub(super) const PATH_COPIES: u64 = 8;
 
-/// How many paths the row of a failure has: the owner's, and those of the largest holders, in the row and in its text.
+/// The paths in the row of a failure: those of the owner and of the largest holders, in the row and in its text.
 const PATHS_OF_FAILURE: u64 = 16;
 
-/// The most that the report of a failure takes.
+/// The most bytes of the report of a failure.
 const REPORT_BYTES: u64 = 64 << 10;
 
-/// How many times more memory than bytes the objects of a JSON text take at most.
+/// The largest ratio between the memory of parsed JSON and the bytes of its text.
 const JSON_FACTOR: u64 = 16;
 
-/// What a report or an export keeps for each block, and for each event.
+/// The cost per block and per event in a report or an export.
 const OF_BLOCK_BYTES: u64 = 12;
 const OF_EVENT_BYTES: u64 = 4;
 
-/// What is wrong with the events of a block.
+/// An error in the events of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockProblem {
-    /// Bytes are no event.
+    /// The bytes do not encode an event.
     #[error(transparent)]
     Event(#[from] EventProblem),
     /// An event names an owner or a pool that has no name.
     #[error("{what} {number} has no name")]
     Unnamed {
-        /// What it is.
+        /// The kind of row.
         what: &'static str,
         /// Its number.
         number: u32,
     },
-    /// A name is given to a number out of turn, or below an owner that has none.
-    #[error("the name of {what} {number} stands out of turn")]
+    /// An owner or a pool is named out of order, or below an unnamed owner.
+    #[error("{what} {number} is named out of order")]
     OutOfTurn {
-        /// What it is.
+        /// The kind of row.
         what: &'static str,
         /// Its number.
         number: u32,
     },
-    /// More of something than the limit.
+    /// A table exceeds its limit.
     #[error("more than {limit} {what}")]
     TooMany {
-        /// What it is.
+        /// The kind of row.
         what: &'static str,
         /// The limit.
         limit: u32,
     },
-    /// The recording takes more memory than the limit.
-    #[error("the recording, with the paths of its owners, takes more than {} of memory", bfc_core::Bytes(*limit))]
+    /// The recording exceeds the memory limit.
+    #[error("the recording and the paths of its owners need more than {} of memory", bfc_core::Bytes(*limit))]
     TooMuchHeld {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// Live bytes leave 64 bits.
+    /// The live bytes exceed 64 bits.
     #[error("live bytes exceed 2^64")]
     TooManyBytes,
 }
 
-/// Takes blocks in, and checks every event.
+/// Reads blocks and checks every event.
 #[derive(Debug)]
 pub(super) struct Builder {
     recording: Recording,
     limits: RecordingLimits,
-    /// How many owners stand above each, and the bytes of its path.
+    /// The number of owners above each, and the bytes of its path.
     depths: Vec<(u32, u64)>,
     /// The bytes of the longest path.
     longest_path: u64,
     /// Bytes of the file so far.
     input_bytes: u64,
-    /// Bytes of memory that were charged for.
+    /// Bytes of memory charged so far.
     held_bytes: u64,
-    /// How many eighths of the memory that may be held are the recording's.
+    /// The share of the memory limit for the recording, in eighths.
     eighths: u64,
     threads: HashMap<u64, u32>,
     live: HashMap<(u32, u64), u32>,
     live_bytes: u64,
-    /// By thread: the executions that run, innermost last.
+    /// The running executions by thread, innermost last.
     running: Vec<Vec<u32>>,
-    /// Allocations after which less was live than after every one before them in this list: what was live at most since
-    /// any event is found by a search, however many ops run.
+    /// The allocations after which less was live than after every earlier one in this list. A binary search finds the
+    /// highest level since any event, regardless of how many ops run.
     levels: Vec<(u32, u64)>,
 }
 
@@ -160,16 +160,16 @@ impl Builder {
         }
     }
 
-    /// The same builder for a recording that shares the memory that may be held with what is made from it.
+    /// Reserves a part of the memory limit for results that are made from the recording.
     pub(super) const fn with_eighths(mut self, eighths: u64) -> Self {
         self.eighths = eighths;
         self
     }
 
-    /// Takes in the events of one block.
+    /// Reads the events of one block.
     ///
     /// # Errors
-    /// The first event that cannot be taken, with its offset in the block. Those before it have been taken.
+    /// The first invalid event, with its offset in the block. Earlier events stay in the recording.
     pub(super) fn add(&mut self, block: &[u8]) -> Result<(), (usize, BlockProblem)> {
         self.input_bytes = self.input_bytes.saturating_add(block.len() as u64);
         let mut decoder = Decoder::new(block);
@@ -181,7 +181,7 @@ impl Builder {
         }
     }
 
-    /// What was taken in, to be completed with what does not come from events.
+    /// Returns the recording, without the parts that do not come from events.
     pub(super) fn finish(mut self) -> Recording {
         for number in self.running.iter().flatten() {
             let level = self.level_since(self.recording.executions[*number as usize].entered);
@@ -191,20 +191,20 @@ impl Builder {
         self.recording
     }
 
-    /// Checks what the recording takes as a whole: each row of a report may also name the longest path.
+    /// Checks the memory of the complete recording. Each row of a report may also contain the longest path.
     pub(super) fn check_rows(&mut self) -> Result<(), BlockProblem> {
         let owners = 2 * self.recording.owners.len() as u64;
         let failures = PATHS_OF_FAILURE * self.recording.failures.len() as u64;
         self.charge((owners + failures).saturating_mul(self.longest_path))
     }
 
-    /// Counts what a block of JSON takes once it is read.
+    /// Charges for a block of JSON in parsed form.
     pub(super) fn charge_json(&mut self, bytes: usize) -> Result<(), BlockProblem> {
         self.input_bytes = self.input_bytes.saturating_add(bytes as u64);
         self.charge(JSON_FACTOR * bytes as u64)
     }
 
-    /// Counts bytes of memory that are about to be taken.
+    /// Charges for memory before it is allocated.
     fn charge(&mut self, bytes: u64) -> Result<(), BlockProblem> {
         self.held_bytes = self.held_bytes.saturating_add(bytes);
         let limit = held_limit(self.limits.held_bytes, self.input_bytes) / 8 * self.eighths;
@@ -239,7 +239,7 @@ impl Builder {
         }
     }
 
-    /// Keeps the report of a failure just before. One that belongs to none, or that is no report, is left out.
+    /// Stores the report of the failure just before. Ignores reports without a failure and invalid reports.
     fn take_report(&mut self, text: &str) -> Result<(), BlockProblem> {
         let failure = self.recording.events.last().and_then(|event| match event.kind {
             EventKind::Failed(failure) => Some(failure),
@@ -259,7 +259,7 @@ impl Builder {
     fn name_owner(&mut self, owner: u32, named: Owner) -> Result<(), BlockProblem> {
         let count = self.recording.owners.len();
         if let Some(known) = self.recording.owners.get_mut(owner as usize) {
-            // That it is an op may be found out after its name.
+            // An event may mark an owner as an op after its name.
             if owner != 0 && known.phase.is_none() {
                 known.phase = named.phase;
             }
@@ -274,7 +274,7 @@ impl Builder {
         let (above, path) = above;
         room(above as usize, self.limits.depth, "owners one below the other")?;
         let path = path + named.name.len() as u64 + 1;
-        // Charged before any path is put together.
+        // Charged before any path is built.
         let stack = u64::from(above + 1) * STACK_ENTRY_BYTES;
         self.charge(OWNER_BYTES + named.name.len() as u64 + PATH_COPIES * path + stack)?;
         self.longest_path = self.longest_path.max(path);
@@ -292,7 +292,7 @@ impl Builder {
         let index = u32::try_from(self.recording.events.len()).unwrap_or(u32::MAX);
         room(index as usize, self.limits.events, "events")?;
         let thread = self.thread(context.thread)?;
-        // Each block counts its time from the beginning; only a made-up one goes back.
+        // The time in each block starts at zero. Only in an invalid file does it go backwards.
         let time = time.max(self.recording.end_ns());
         self.charge(lean::cost::<Event>() + OF_EVENT_BYTES + self.row_bytes(event))?;
         let kind = match *event {
@@ -357,7 +357,7 @@ impl Builder {
                 self.running[thread as usize].push(number);
                 Some(EventKind::Enter(number))
             }
-            // Its beginning may be among the events that were lost.
+            // Its beginning may be among the lost events.
             RawEvent::Leave { high_water, outliving } => self.running[thread as usize].pop().map(|number| {
                 let level = self.level_since(self.recording.executions[number as usize].entered);
                 let execution = &mut self.recording.executions[number as usize];
@@ -392,14 +392,14 @@ impl Builder {
         Ok(())
     }
 
-    /// Leaves out an event about a block that is not as the event has it.
+    /// Skips an event that contradicts the state of its block.
     #[allow(clippy::unnecessary_wraps, reason = "ends the taking of an event, which may fail")]
     const fn skip(&mut self) -> Result<(), BlockProblem> {
         self.recording.skipped += 1;
         Ok(())
     }
 
-    /// Looks whether live bytes have never been higher.
+    /// Raises the peak if the live bytes are higher than ever before.
     fn note_level(&mut self, event: u32, thread: u32) {
         let bytes = self.live_bytes;
         if self.recording.peak.is_none_or(|peak| peak.bytes < bytes) {
@@ -410,7 +410,7 @@ impl Builder {
         lean::push(&mut self.levels, (event, bytes));
     }
 
-    /// What the row of an event takes, beside the event.
+    /// The cost of an event's row, besides the event.
     const fn row_bytes(&self, event: &RawEvent<'_>) -> u64 {
         match event {
             // The level that the allocation leaves.
@@ -424,7 +424,7 @@ impl Builder {
         }
     }
 
-    /// The most that was live after an event that came later than `event`; 0 if there was no allocation.
+    /// The highest level after an event later than `event`; 0 without an allocation.
     fn level_since(&self, event: u32) -> u64 {
         let first = self.levels.partition_point(|&(index, _)| index < event);
         self.levels.get(first).map_or(0, |&(_, bytes)| bytes)
@@ -457,10 +457,10 @@ impl Builder {
     }
 }
 
-/// Adds a row, and returns its index.
+/// Adds a row and returns its index.
 fn push<T>(rows: &mut Vec<T>, row: T) -> u32 {
     lean::push(rows, row);
-    // Never more rows than events, whose number is limited to 32 bits.
+    // There are never more rows than events, whose number is limited to 32 bits.
     (rows.len() - 1) as u32
 }
 

@@ -1,7 +1,7 @@
-//! A recording that is still written: the current figures, without keeping past events.
+//! Follows a recording while it is written.
 //!
-//! A [`Follower`] reads what a file has grown by and forgets the events. Its memory grows with the number of owners and
-//! of live blocks, not with the length of the run.
+//! A [`Follower`] reads the new part of a file, updates its figures and forgets the events. Its memory grows with the
+//! number of owners and of live blocks, not with the length of the run.
 
 use std::io::Read;
 
@@ -16,9 +16,9 @@ use super::wire::{Decoder, EventContext, RawEvent};
 use crate::files::lean::held_limit;
 use crate::report::{Report, RunFacts};
 
-mod course;
+mod history;
 
-use course::Course;
+use history::LevelHistory;
 
 /// Follows an `.hwm` file while it grows.
 ///
@@ -65,19 +65,19 @@ struct State {
     /// By pool and address.
     regions: FxHashMap<(u32, u64), u64>,
     reserved: u64,
-    course: Course,
-    /// Bytes of memory that owners were charged for.
+    history: LevelHistory,
+    /// Bytes of memory charged for owners.
     held: u64,
-    /// The most bytes that may be held.
+    /// The memory limit in bytes.
     held_limit: u64,
 }
 
-/// Charges in bytes: an owner beside its name, and an entry of a map including its unused capacity.
+/// Costs in bytes: an owner besides its name, and a map entry including unused capacity.
 const OWNER_BYTES: u64 = 400;
 const ENTRY_BYTES: u64 = 70;
 
 impl<R: Read> Follower<R> {
-    /// A follower that has read nothing yet.
+    /// Creates a follower that has read nothing yet.
     pub fn new(reader: R, limits: RecordingLimits) -> Self {
         let state = State {
             events: 0,
@@ -91,18 +91,18 @@ impl<R: Read> Follower<R> {
             live: FxHashMap::default(),
             regions: FxHashMap::default(),
             reserved: 0,
-            course: Course::default(),
+            history: LevelHistory::default(),
             held: 0,
             held_limit: limits.held_bytes,
         };
         Self { blocks: BlockReader::new(reader, u64::MAX), limits, facts: None, summary: None, state }
     }
 
-    /// Takes in what there is by now. A block that is not whole yet is left for the next time. Whether there was anything
-    /// new.
+    /// Reads the new blocks of the file. Leaves an incomplete block for the next call. Returns whether there was
+    /// anything new.
     ///
     /// # Errors
-    /// As [`Recording::read`](super::Recording::read). What was read before stays as it is.
+    /// As [`Recording::read`](super::Recording::read). The earlier figures stay.
     pub fn poll(&mut self) -> Result<bool, HwmError> {
         let mut any = false;
         while let Some(piece) = self.blocks.next()? {
@@ -120,76 +120,76 @@ impl<R: Read> Follower<R> {
         Ok(any)
     }
 
-    /// The file that is followed.
+    /// Returns the file.
     pub const fn reader(&self) -> &R {
         self.blocks.reader()
     }
 
-    /// How many bytes of the file were read.
+    /// Returns the number of bytes read.
     pub const fn offset(&self) -> u64 {
         self.blocks.offset()
     }
 
-    /// What the run is; `None` until that was read.
+    /// Returns the facts of the run; `None` until they were read.
     pub const fn facts(&self) -> Option<&RunFacts> {
         self.facts.as_ref()
     }
 
-    /// What the run came to; `None` until it has ended.
+    /// Returns the summary of the run; `None` until the run has ended.
     pub const fn summary(&self) -> Option<&RunSummary> {
         self.summary.as_ref()
     }
 
-    /// Whether the recording has ended.
+    /// Returns whether the recording has ended.
     pub const fn has_ended(&self) -> bool {
         self.summary.is_some()
     }
 
-    /// Events so far.
+    /// Returns the number of events so far.
     pub const fn events(&self) -> u64 {
         self.state.events
     }
 
-    /// Events at the beginning that the recording lost.
+    /// Returns the number of events that the recording lost at the beginning.
     pub const fn lost_events(&self) -> u64 {
         self.state.lost
     }
 
-    /// Requests that found no memory.
+    /// Returns the number of requests that ran out of memory.
     pub const fn failures(&self) -> u64 {
         self.state.failures
     }
 
-    /// When the last event happened, in nanoseconds since recording began.
+    /// Returns the time of the last event in nanoseconds since recording began.
     pub const fn time_ns(&self) -> u64 {
         self.state.time
     }
 
-    /// The text of the last mark.
+    /// Returns the text of the last mark.
     pub fn last_mark(&self) -> Option<&str> {
         self.state.last_mark.as_deref()
     }
 
-    /// Bytes in regions that pools hold, as far as the recording says.
+    /// Returns the bytes of all recorded regions that pools hold.
     pub const fn reserved_bytes(&self) -> u64 {
         self.state.reserved
     }
 
-    /// Bytes in use now, over all pools.
+    /// Returns the bytes in use now, over all pools.
     pub const fn live_bytes(&self) -> u64 {
         self.state.tally.live()
     }
 
-    /// The figures so far, with at most `most` places: the owners that hold most now, then those that held most at the
-    /// peak. The rows by op, module and thread are empty.
+    /// Returns the figures so far, with at most `most` places: the owners that hold most now, then those that held most
+    /// at the peak. The rows by op, module and thread are empty.
     pub fn report(&self, most: usize) -> Report {
         let State { tally, owners, .. } = &self.state;
         Report { places: tally.largest(owners, most), ..tally.summary(owners) }
     }
 
-    /// The highest level in each of at most 512 equal stretches of time, from the beginning to now.
-    pub fn course(&self) -> &[u64] {
-        self.state.course.levels()
+    /// Returns the highest level in each of at most 512 equal intervals, from the beginning to now.
+    pub fn level_history(&self) -> &[u64] {
+        self.state.history.levels()
     }
 }
 
@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    /// Checks what is held with one more entry in each map. A full map doubles, and copies its entries.
+    /// Checks the memory with one more entry in each map. A full map doubles and copies its entries.
     fn check_held(&self) -> Result<(), BlockProblem> {
         let entries =
             |len: usize, capacity: usize| if len == capacity { 2 * capacity.max(4) } else { capacity };
@@ -217,7 +217,7 @@ impl State {
         Ok(())
     }
 
-    /// Adds an owner. A known one may turn out to be an op.
+    /// Adds an owner, or marks a known owner as an op.
     fn name_owner(
         &mut self,
         number: u32,
@@ -324,7 +324,7 @@ impl State {
                 } else {
                     self.check_held()?;
                     let sum = self.reserved - self.regions.remove(&key).unwrap_or(0);
-                    // More than there can be counts as much as can be counted, and takes off the same.
+                    // Values beyond the range saturate, in allocations and frees alike.
                     let bytes = bytes.min(u64::MAX - sum);
                     self.reserved = sum + bytes;
                     self.regions.insert(key, bytes);
@@ -333,7 +333,7 @@ impl State {
             RawEvent::Mark { text } => self.last_mark = Some(text.to_owned()),
             _ => {}
         }
-        self.course.note(self.time, self.tally.live());
+        self.history.add(self.time, self.tally.live());
         Ok(())
     }
 }

@@ -58,10 +58,10 @@ fn sort(parts: &mut [PeakPart]) {
     parts.sort_by(|a, b| (b.falls, b.bytes, &a.name).cmp(&(a.falls, a.bytes, &b.name)));
 }
 
-/// What is known of a holder while the events pass.
+/// A holder during the pass over the events.
 #[derive(Clone, Copy, Debug, Default)]
 struct Holder {
-    /// Bytes that it holds, since the event `since`.
+    /// Bytes that it holds since the event `since`.
     held: u64,
     since: u32,
     /// The highest level without it up to `since`, and the event that reached it.
@@ -103,7 +103,7 @@ struct Levels(Vec<(u32, u64)>);
 
 impl Levels {
     fn push(&mut self, event: u32, bytes: u64) {
-        // Of equal levels all stay: the first of them may lie before the time that is asked for.
+        // Equal levels all stay, because the first one may be earlier than `since`.
         while self.0.pop_if(|(_, level)| *level < bytes).is_some() {}
         self.0.push((event, bytes));
     }
@@ -114,10 +114,10 @@ impl Levels {
     }
 }
 
-/// Takes in the levels that passed while the holder held what it holds now.
+/// Merges the levels since the holder's last event.
 fn settle(holder: &mut Holder, levels: &Levels) {
     let Some((event, level)) = levels.highest_since(holder.since) else { return };
-    // What one holds is a part of what all hold.
+    // A holder's bytes are part of the total.
     let without = level - holder.held;
     if without > holder.most {
         (holder.most, holder.most_at) = (without, event);
@@ -169,7 +169,7 @@ impl<'a> Pass<'a> {
         self.levels.push(index, self.live);
     }
 
-    /// Changes what an owner, all above it and a category hold from this event on.
+    /// Changes the bytes of an owner, of all owners above it and of a category from this event on.
     fn change(&mut self, event: u32, owner: u32, category: Category, change: impl Fn(u64) -> u64) {
         let levels = &self.levels;
         let change = |holder: &mut Holder| {

@@ -1,4 +1,4 @@
-//! The recorder of a tracker: events as they happen, to memory or to a file.
+//! The recorder of a tracker: writes events to memory or to a file as they happen.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -19,18 +19,18 @@ use super::{BLOCK_BYTES, MAX_DEPTH, MAX_REPORTS, Recording};
 use crate::report::RunFacts;
 use crate::scope::Phase;
 
-/// How long an event may wait before it is on its way to the file, given that others follow it.
+/// The longest time that an event stays in memory before it goes to the file, if other events follow it.
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
 
-/// How often a pool is asked for its regions when some come or go meanwhile.
+/// The number of queries for a pool's regions if some come or go in between.
 const ATTEMPTS: u32 = 8;
 
 /// The most holders that a recorded report names.
 const REPORTED_HOLDERS: usize = 64;
 
-/// Records events while it is on. Off at first.
+/// Records events while it is on. It is off at first.
 pub(crate) struct Recorder {
-    /// Read on every event: the only cost of a recorder that is off.
+    /// Read on every event. A recorder that is off costs nothing else.
     on: AtomicBool,
     active: Mutex<Option<Active>>,
 }
@@ -52,12 +52,12 @@ impl Recorder {
         lock(&self.active)
     }
 
-    /// Begins a recording in memory; what an earlier one held is dropped, and an earlier file is ended without a summary.
+    /// Starts a recording in memory. Drops an earlier recording in memory; ends an earlier file without a summary.
     pub(crate) fn start_in_memory(&self, capacity: usize) {
         self.start(Sink::Memory(Ring::new(capacity)), Ring::block_bytes(capacity));
     }
 
-    /// Begins a recording into `file`, as above.
+    /// Starts a recording into `file`. Treats earlier recordings like [`start_in_memory`](Self::start_in_memory).
     pub(crate) fn start_to(&self, file: impl Write + Send + 'static, facts: &RunFacts) -> io::Result<()> {
         self.start(Sink::File(HwmWriter::start(file, facts)?), BLOCK_BYTES);
         Ok(())
@@ -71,7 +71,7 @@ impl Recorder {
         }
     }
 
-    /// Ends a recording in memory; an empty one if there is none, or if it goes to a file.
+    /// Ends a recording in memory. Returns an empty one if there is none, or if it goes to a file.
     pub(crate) fn take(&self) -> Recording {
         let mut active = self.lock();
         match active.take_if(|active| matches!(active.sink, Sink::Memory(_))) {
@@ -101,12 +101,12 @@ impl Recorder {
         Some(writer.finish(&summary(facts)))
     }
 
-    /// How many events were recorded since the recording began.
+    /// Returns the number of events since the recording began.
     pub(crate) fn events(&self) -> u64 {
         self.lock().as_ref().map_or(0, |active| active.events)
     }
 
-    /// To be called after the allocation. `id` is unique among the live blocks of the pool.
+    /// Records an allocation after it succeeded. `id` is unique among the live blocks of the pool.
     #[inline]
     pub(crate) fn post_alloc(&self, pool: &dyn Allocator, block: &Block, id: u64, requested: u64, tag: Tag) {
         if !self.on.load(Ordering::Relaxed) {
@@ -135,8 +135,8 @@ impl Recorder {
         }
     }
 
-    /// Records the regions that a pool had before the recording began. The pool is asked without the recorder's lock: it
-    /// may be about to tell of a region, under its own.
+    /// Records the regions that a pool had before the recording began. Queries the pool without the recorder's lock,
+    /// because the pool may report a region under its own lock.
     #[cold]
     fn post_regions_of(&self, pool: &dyn Allocator, id: PoolId) {
         let mut changes = 0;
@@ -145,7 +145,7 @@ impl Recorder {
             let done = self.record(|active| {
                 let number = active.pool(id, pool);
                 let known = &mut active.pools[number as usize].regions;
-                // Regions that came or went meanwhile make the answer stale.
+                // Regions that came or went in between make the answer stale.
                 let is_fresh = std::mem::replace(&mut changes, known.changes()) == known.changes();
                 if is_fresh || attempt == ATTEMPTS || known.are_complete() {
                     for Span { address, bytes } in known.complete(&regions) {
@@ -161,26 +161,26 @@ impl Recorder {
         }
     }
 
-    /// To be called before the free.
+    /// Records a free before it happens.
     #[inline]
     pub(crate) fn post_free(&self, pool: &dyn Allocator, block: &Block, id: u64) {
-        self.when_on(|active| {
+        self.if_recording(|active| {
             let pool = active.pool(block.pool, pool);
             active.push(pool, &RawEvent::Free { id });
         });
     }
 
-    /// To be called after a block was charged to another tag.
+    /// Records that a block is now charged to another tag.
     #[inline]
     pub(crate) fn post_retag(&self, pool: &dyn Allocator, block: &Block, id: u64, tag: Tag) {
-        self.when_on(|active| {
+        self.if_recording(|active| {
             let owner = active.owner(tag.owner, None);
             let pool = active.pool(block.pool, pool);
             active.push(pool, &RawEvent::Retag { id, owner, category: tag.category });
         });
     }
 
-    /// To be called when a request has found no memory, with the report if there is one.
+    /// Records a request that ran out of memory, with its report if there is one.
     pub(crate) fn post_failed(
         &self,
         pool: &dyn Allocator,
@@ -188,7 +188,7 @@ impl Recorder {
         report: Option<&OomReport>,
     ) {
         let (requested, tag) = (request.bytes, request.tag);
-        self.when_on(|active| {
+        self.if_recording(|active| {
             let owner = active.owner(tag.owner, None);
             let pool = active.pool_by_name(pool.name(), pool.memory_kind());
             active.push(pool, &RawEvent::Failed { requested, owner, category: tag.category });
@@ -204,9 +204,9 @@ impl Recorder {
         });
     }
 
-    /// To be called when a pool has taken a region from its source, and before it gives one back.
+    /// Records a region, after the pool took it from its source or before the pool returns it.
     pub(crate) fn post_region(&self, pool: &str, memory: MemoryKind, region: Span, taken: bool) {
-        self.when_on(|active| {
+        self.if_recording(|active| {
             let pool = active.pool_by_name(pool, memory);
             active.pools[pool as usize].regions.change(region, taken);
             let Span { address, bytes } = region;
@@ -214,34 +214,34 @@ impl Recorder {
         });
     }
 
-    /// To be called when an op begins on this thread.
+    /// Records that an op begins on this thread.
     #[inline]
     pub(crate) fn post_enter(&self, owner: OwnerId, phase: Phase) {
-        self.when_on(|active| {
+        self.if_recording(|active| {
             let owner = active.owner(owner, Some(phase));
             active.push(active.last_pool, &RawEvent::Enter { owner });
         });
     }
 
-    /// To be called when the op ends.
+    /// Records that the op ends.
     #[inline]
     pub(crate) fn post_leave(&self, high_water: u64, outliving: u64) {
-        self.when_on(|active| active.push(active.last_pool, &RawEvent::Leave { high_water, outliving }));
+        self.if_recording(|active| active.push(active.last_pool, &RawEvent::Leave { high_water, outliving }));
     }
 
-    /// Says that an owner is an op, for one that is charged without running.
+    /// Marks an owner as an op that is charged without running.
     pub(crate) fn name_op(&self, owner: OwnerId, phase: Phase) {
-        self.when_on(|active| {
+        self.if_recording(|active| {
             active.owner(owner, Some(phase));
         });
     }
 
     pub(crate) fn post_mark(&self, text: &str) {
-        self.when_on(|active| active.push(active.last_pool, &RawEvent::Mark { text }));
+        self.if_recording(|active| active.push(active.last_pool, &RawEvent::Mark { text }));
     }
 
     #[inline]
-    fn when_on(&self, record: impl FnOnce(&mut Active)) {
+    fn if_recording(&self, record: impl FnOnce(&mut Active)) {
         if self.on.load(Ordering::Relaxed) {
             self.record(record);
         }
@@ -269,7 +269,7 @@ impl Drop for Recorder {
     }
 }
 
-/// Where full blocks go.
+/// The destination of full blocks.
 #[derive(Debug)]
 enum Sink {
     Memory(Ring),
@@ -279,35 +279,35 @@ enum Sink {
 /// An owner in the recording.
 #[derive(Clone, Copy, Debug)]
 struct OwnerEntry {
-    /// Its number in the recording; [`UNKNOWN`] before it has one.
+    /// Its number in the recording; [`UNKNOWN`] until it has one.
     number: u32,
-    /// How many owners stand above it.
+    /// The number of owners above it.
     depth: u32,
-    /// Whether the recording says that it is an op.
+    /// Whether the recording marks it as an op.
     is_op: bool,
 }
 
 const UNKNOWN: u32 = u32::MAX;
 
-/// What is known of a pool.
+/// A pool of the recording.
 #[derive(Debug)]
 struct Pool {
-    /// That of no pool as long as only the name is known.
+    /// [`PoolId::NONE`] while only the name is known.
     id: PoolId,
     name: String,
-    /// The number of its stream, from 1 up; 0 where there is none.
+    /// The number of its stream, counted from 1; 0 without a stream.
     stream: u32,
     regions: Regions,
 }
 
-/// A recording under way.
+/// The recording in progress.
 #[derive(Debug)]
 struct Active {
-    /// Reads the processor's counter of cycles: the system's clock would be half of what an event costs.
+    /// Reads the cycle counter of the processor. The system clock would double the cost of an event.
     clock: Clock,
     started: u64,
     encoder: Encoder,
-    /// All names, also of those whose block is gone.
+    /// All names, including those whose block is gone.
     names: Encoder,
     /// By [`OwnerId::index`].
     owners: Vec<OwnerEntry>,
@@ -317,15 +317,15 @@ struct Active {
     /// By number, counted from 1.
     streams: Vec<Arc<Stream>>,
     last_pool: u32,
-    /// Where the event happens that is being recorded.
+    /// The thread, pool and stream of the current event.
     context: EventContext,
     events: u64,
-    /// How many failures were told in full.
+    /// The number of failures with a complete report.
     reports: usize,
     block_bytes: usize,
     sealed_at: u64,
     sink: Sink,
-    /// Whether the file takes no more.
+    /// Whether writing to the file has failed.
     broken: bool,
 }
 
@@ -383,7 +383,7 @@ impl Active {
         }
     }
 
-    /// Ends a recording that nobody waits for.
+    /// Ends a recording without waiting for errors of the file.
     fn abandon(self) {
         if let Sink::File(writer) = self.sink {
             writer.abandon(self.encoder.into_bytes());
@@ -432,7 +432,7 @@ impl Active {
         self.known(owner).number
     }
 
-    /// What is known of an owner, in a table that is large enough for it.
+    /// Returns the entry of an owner, and grows the table if necessary.
     fn known(&mut self, owner: OwnerId) -> OwnerEntry {
         let index = owner.index();
         if self.owners.len() <= index {
@@ -462,7 +462,7 @@ impl Active {
         let stream = pool.stream().map_or(0, |stream| self.stream(stream));
         let known = &mut self.pools[number as usize];
         (known.id, known.stream) = (id, stream);
-        // Whatever was recorded last was not known to be on this stream.
+        // The last context may not have this stream yet.
         self.context.pool = u32::MAX;
         number
     }
@@ -494,7 +494,7 @@ impl Active {
     }
 }
 
-/// A report as JSON of at most `most` bytes: names fewer holders until it fits. `None` if it never does.
+/// A report as JSON of at most `most` bytes, with fewer holders if necessary. `None` if it never fits.
 fn short_json(report: &OomReport, most: usize) -> Option<String> {
     let mut short = report.clone();
     [REPORTED_HOLDERS, REPORTED_HOLDERS / 4, 1, 0].into_iter().find_map(|holders| {

@@ -1,8 +1,8 @@
-//! A recording as it is read: tables of what there was, and events in order that point into them.
+//! A recording in memory: tables of rows, and events in order that refer to them.
 //!
-//! Everything is told apart by small numbers: owners, pools, threads, allocations ("blocks"), executions of ops. An
-//! [`Event`] says when and on which thread something happened, and names the row of the table that says the rest. So a
-//! reader may go through events in order, or straight through the blocks, which know their first and last event.
+//! Indices identify owners, pools, threads, allocations ("blocks") and executions of ops. An [`Event`] holds its time,
+//! its thread and the index of its row. A reader may pass through the events in order, or through the blocks, which
+//! know their first and last event.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ use super::timeline::Timeline;
 use crate::report::{Cut, RunFacts};
 use crate::scope::Phase;
 
-/// What was recorded of a run: from a file by [`Recording::read`], from memory by
-/// [`Tracker::take_log`](crate::Tracker::take_log).
+/// A recorded run. [`Recording::read`] reads it from a file; [`Tracker::take_log`](crate::Tracker::take_log) returns it
+/// from memory.
 ///
-/// It holds together, whatever it was read from: every number in it is one of a row that exists, blocks end after they
-/// began, live bytes never leave 64 bits. All sizes are bytes, all times nanoseconds since recording began.
+/// A recording is always consistent: every index refers to an existing row, blocks end after they begin, and live bytes
+/// fit into 64 bits. All sizes are bytes. All times are nanoseconds since recording began.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -56,7 +56,7 @@ pub struct Recording {
     pub(super) retags: Vec<Retag>,
     pub(super) executions: Vec<Execution>,
     pub(super) failures: Vec<Failure>,
-    /// What is known of the first failures, by their numbers.
+    /// The reports of the first failures by index.
     pub(super) reports: BTreeMap<u32, OomReport>,
     pub(super) regions: Vec<Region>,
     pub(super) marks: Vec<String>,
@@ -69,7 +69,7 @@ pub struct Recording {
 }
 
 impl Default for Recording {
-    /// A recording of nothing, whose only owner is the root.
+    /// Returns an empty recording whose only owner is the root.
     fn default() -> Self {
         Self {
             facts: RunFacts::default(),
@@ -94,58 +94,59 @@ impl Default for Recording {
     }
 }
 
-/// Something that happened.
+/// An event of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Nanoseconds since recording began.
     pub at_ns: u64,
     /// The thread, as an index into [`Recording::threads`].
     pub thread: u32,
-    /// What it was.
+    /// The kind of event.
     pub kind: EventKind,
 }
 
-/// What happened, with the index of the row that says more.
+/// A kind of event, with the index of its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// A block was handed out: an index into [`Recording::blocks`]. Blocks are numbered in this order.
+    /// A block was allocated: an index into [`Recording::blocks`]. Blocks have the order of their allocation.
     Alloc(u32),
-    /// A block was given back.
+    /// A block was freed: an index into [`Recording::blocks`].
     Free(u32),
     /// A block changed its owner or its category: an index into [`Recording::retags`].
     Retag(u32),
     /// An op began: an index into [`Recording::executions`].
     Enter(u32),
-    /// It ended.
+    /// An op ended: an index into [`Recording::executions`].
     Leave(u32),
-    /// A request found no memory: an index into [`Recording::failures`].
+    /// A request ran out of memory: an index into [`Recording::failures`].
     Failed(u32),
-    /// A pool took a region from its source or gave one back: an index into [`Recording::regions`].
+    /// A pool took a region from its source or returned one: an index into [`Recording::regions`].
     Region(u32),
-    /// A moment that somebody wanted to find again: an index into [`Recording::marks`].
+    /// The program marked this moment: an index into [`Recording::marks`].
     Mark(u32),
 }
 
-/// Who holds memory: a module, or an op in a phase below one.
+/// An owner of memory: a module, or an op in a phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// The name, without those above it; an op's bears its phase: `matmul:backward`. Empty for the root.
+    /// The name, without those of the owners above. An op's name includes its phase: `matmul:backward`. Empty for the
+    /// root.
     pub name: String,
-    /// The owner above; always one with a smaller index. The root, 0, is its own.
+    /// The owner above, which has a smaller index. The root, 0, is its own parent.
     pub parent: u32,
-    /// The phase, for an op; `None` for a module.
+    /// The phase of an op; `None` for a module.
     pub phase: Option<Phase>,
 }
 
 impl Owner {
-    /// Whether this is an op.
+    /// Returns whether this is an op.
     #[must_use]
     pub const fn is_op(&self) -> bool {
         self.phase.is_some()
     }
 
-    /// An op's name without its phase; the name of anything else.
+    /// Returns the name of an op without its phase, or the name of a module.
     #[must_use]
     pub fn op_name(&self) -> &str {
         let suffix = match self.phase {
@@ -160,51 +161,51 @@ impl Owner {
 /// A pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolName {
-    /// What it is called.
+    /// The pool's name.
     pub name: String,
-    /// What kind of memory it hands out (see [`MemoryKind::name`](bfc_core::MemoryKind::name)).
+    /// The kind of memory (see [`MemoryKind::name`](bfc_core::MemoryKind::name)).
     pub memory: String,
 }
 
 /// A block from its allocation to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockLife {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub requested: u64,
-    /// Bytes granted.
+    /// Granted bytes.
     pub granted: u64,
-    /// Where it lies.
+    /// The address.
     pub address: u64,
-    /// Whom it was charged to at first: an index into [`Recording::owners`].
+    /// The first owner: an index into [`Recording::owners`].
     pub owner: u32,
-    /// What it was for at first.
+    /// The first category.
     pub category: Category,
     /// The pool, as an index into [`Recording::pools`].
     pub pool: u32,
     /// The device stream; 0 on the host.
     pub stream: u32,
-    /// The event that began it.
+    /// The event of its allocation.
     pub born: u32,
-    /// The event that ended it; `None` if it is live at the end of the recording.
+    /// The event of its free; `None` if it is live at the end of the recording.
     pub freed: Option<u32>,
-    /// Whom it was charged to at last.
+    /// The last owner.
     pub last_owner: u32,
-    /// What it was for at last.
+    /// The last category.
     pub last_category: Category,
 }
 
-/// A change of what a live block is charged to, as when a result is kept for the backward pass.
+/// A change of a live block's owner or category, for example when an op keeps its result for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retag {
     /// The block.
     pub block: u32,
-    /// Whom it was charged to before.
+    /// The owner before.
     pub old_owner: u32,
-    /// What it was for before.
+    /// The category before.
     pub old_category: Category,
-    /// Whom it is charged to from now on.
+    /// The owner after.
     pub owner: u32,
-    /// What it is for from now on.
+    /// The category after.
     pub category: Category,
 }
 
@@ -213,176 +214,175 @@ pub struct Retag {
 pub struct Execution {
     /// The op.
     pub owner: u32,
-    /// The event that began it.
+    /// The event of its begin.
     pub entered: u32,
-    /// The event that ended it; `None` if it was running at the end of the recording.
+    /// The event of its end; `None` if it was running at the end of the recording.
     pub left: Option<u32>,
     /// Live bytes of all pools when it began.
     pub live_before: u64,
-    /// The most that was live in all pools while it ran, whoever held it.
+    /// The most bytes that were live in all pools while it ran.
     pub live_peak: u64,
-    /// The most that it held at a time, of what it took itself; 0 while it has not ended.
+    /// The most bytes that it held at a time, of its own allocations; 0 until it ends.
     pub high_water: u64,
-    /// Of what it took, bytes that were live when it ended.
+    /// Bytes of its allocations that were live when it ended.
     pub outliving: u64,
 }
 
-/// A request that found no memory.
+/// A request that ran out of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub requested: u64,
-    /// Who asked.
+    /// The owner of the request.
     pub owner: u32,
-    /// What for.
+    /// The category of the request.
     pub category: Category,
     /// The pool.
     pub pool: u32,
 }
 
-/// A region that a pool took from its source, or gave back.
+/// A region that a pool took from its source or returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where it begins.
+    /// The address.
     pub address: u64,
-    /// How long it is.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Whether it was taken; else it was given back.
+    /// Whether the pool took the region; otherwise it returned it.
     pub taken: bool,
     /// The pool.
     pub pool: u32,
 }
 
 impl Recording {
-    /// What the run was, as it was known when it began. Empty for a recording in memory.
+    /// Returns the facts known when the run began. Empty for a recording in memory.
     #[must_use]
     pub const fn facts(&self) -> &RunFacts {
         &self.facts
     }
 
-    /// What the run came to; `None` for a recording in memory, and for a file that was cut off.
+    /// Returns the summary of the run; `None` for a recording in memory, and for a file that was cut off.
     #[must_use]
     pub const fn summary(&self) -> Option<&RunSummary> {
         self.summary.as_ref()
     }
 
-    /// Where and why the file could not be read further; `None` for a whole one.
+    /// Returns where and why the file was cut off; `None` for a complete file.
     #[must_use]
     pub const fn cut(&self) -> Option<&Cut> {
         self.cut.as_ref()
     }
 
-    /// How many events at the beginning were lost because memory for them had run out.
+    /// Returns the number of events at the beginning that were lost because the recording's memory was full.
     #[must_use]
     pub const fn lost_events(&self) -> u64 {
         self.lost
     }
 
-    /// Whether events were lost because memory for them had run out.
+    /// Returns whether events were lost because the recording's memory was full.
     #[must_use]
     pub const fn overflowed(&self) -> bool {
         self.lost > 0
     }
 
-    /// How many events at the beginning stand for those lost: regions, and the allocations of what was still live where
-    /// the recording sets in, all at their true times.
+    /// Returns the number of events at the beginning that replace lost ones: regions, and the allocations of blocks
+    /// that were still live. They have their original times.
     #[must_use]
     pub const fn carried_events(&self) -> usize {
         self.carried
     }
 
-    /// How many events were left out because they named blocks that were not live: as a rule, blocks from before
-    /// recording began.
+    /// Returns the number of skipped events. They refer to blocks that are not live, usually from before the recording.
     #[must_use]
     pub const fn skipped_events(&self) -> u64 {
         self.skipped
     }
 
-    /// All events, in order.
+    /// Returns all events, in order.
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// All blocks, in the order of their allocation.
+    /// Returns all blocks, in the order of their allocation.
     #[must_use]
     pub fn blocks(&self) -> &[BlockLife] {
         &self.blocks
     }
 
-    /// Owners; the first is the root, and every other stands after the one above it.
+    /// Returns the owners. The first is the root; every other owner comes after its parent.
     #[must_use]
     pub fn owners(&self) -> &[Owner] {
         &self.owners
     }
 
-    /// Pools, in the order of their first use.
+    /// Returns the pools, in the order of their first use.
     #[must_use]
     pub fn pools(&self) -> &[PoolName] {
         &self.pools
     }
 
-    /// Threads, by the numbers that they had in the process.
+    /// Returns the threads' numbers in the process.
     #[must_use]
     pub fn threads(&self) -> &[u64] {
         &self.threads
     }
 
-    /// Changes of owner or category.
+    /// Returns the changes of owner or category.
     #[must_use]
     pub fn retags(&self) -> &[Retag] {
         &self.retags
     }
 
-    /// Executions of ops, in the order of their beginnings.
+    /// Returns the executions of ops, in the order of their begin.
     #[must_use]
     pub fn executions(&self) -> &[Execution] {
         &self.executions
     }
 
-    /// What is known of a failure, by its number: of the first failures of a recording in full.
+    /// Returns the report of a failure by its index. Only the first failures have one.
     #[must_use]
     pub fn report_of(&self, failure: u32) -> Option<&OomReport> {
         self.reports.get(&failure)
     }
 
-    /// Requests that found no memory.
+    /// Returns the requests that ran out of memory.
     #[must_use]
     pub fn failures(&self) -> &[Failure] {
         &self.failures
     }
 
-    /// Regions that were taken and given back.
+    /// Returns the regions that pools took and returned.
     #[must_use]
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// Texts of marks.
+    /// Returns the texts of marks.
     #[must_use]
     pub fn marks(&self) -> &[String] {
         &self.marks
     }
 
-    /// A block by its index.
+    /// Returns a block by its index.
     ///
     /// # Panics
-    /// If there is none; an index from an event of this recording is one.
+    /// If there is none. The indices in events of this recording are valid.
     #[must_use]
     pub fn block(&self, block: u32) -> &BlockLife {
         &self.blocks[block as usize]
     }
 
-    /// An owner by its index.
+    /// Returns an owner by its index.
     ///
     /// # Panics
-    /// If there is none; an index from a row of this recording is one.
+    /// If there is none. The indices in rows of this recording are valid.
     #[must_use]
     pub fn owner(&self, owner: u32) -> &Owner {
         &self.owners[owner as usize]
     }
 
-    /// The owner and those above it, from the top down, without the root.
+    /// Returns the owner and those above it, from the top down, without the root.
     ///
     /// # Panics
     /// As [`owner`](Self::owner).
@@ -395,7 +395,7 @@ impl Recording {
         owners
     }
 
-    /// The names from below the root down to the owner, joined by dots; empty for the root.
+    /// Returns the path of an owner: the names below the root, joined by dots. Empty for the root.
     ///
     /// # Panics
     /// As [`owner`](Self::owner).
@@ -404,7 +404,7 @@ impl Recording {
         super::tally::path(&self.owners, owner)
     }
 
-    /// The module of an owner: the one above an op, the owner itself otherwise.
+    /// Returns the module of an owner: the parent of an op, or the owner itself.
     ///
     /// # Panics
     /// As [`owner`](Self::owner).
@@ -414,37 +414,38 @@ impl Recording {
         if found.is_op() { found.parent } else { owner }
     }
 
-    /// When an event happened, in nanoseconds since recording began; the time of the last event for an index beyond it.
+    /// Returns the time of an event in nanoseconds since recording began. An index beyond the last event means the last
+    /// event.
     #[must_use]
     pub fn time_of(&self, event: u32) -> u64 {
         self.events.get(event as usize).map_or_else(|| self.end_ns(), |event| event.at_ns)
     }
 
-    /// When the last event happened, in nanoseconds since recording began.
+    /// Returns the time of the last event in nanoseconds since recording began.
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         self.events.last().map_or(0, |event| event.at_ns)
     }
 
-    /// From when to when a block lived; one that is live at the end, to the last event.
+    /// Returns when a block was allocated and freed. A block that is live at the end lasts until the last event.
     #[must_use]
     pub fn life_ns(&self, block: &BlockLife) -> (u64, u64) {
         (self.time_of(block.born), self.time_of(block.freed.unwrap_or(u32::MAX)))
     }
 
-    /// Live bytes by category after each event that changes them, over all pools.
+    /// Returns the live bytes by category over all pools, after each event that changes them.
     #[must_use]
     pub fn timeline(&self) -> Timeline<'_> {
         Timeline::new(self, None)
     }
 
-    /// Live bytes by category after each event that changes them, of one pool.
+    /// Returns the live bytes by category of one pool, after each event that changes them.
     #[must_use]
     pub fn timeline_of(&self, pool: u32) -> Timeline<'_> {
         Timeline::new(self, Some(pool))
     }
 
-    /// The moment at which most was live, over all pools; `None` if nothing ever was.
+    /// Returns the peak over all pools; `None` if no memory was ever live.
     #[must_use]
     pub const fn peak(&self) -> Option<&Peak> {
         self.peak.as_ref()
@@ -453,7 +454,7 @@ impl Recording {
 
 #[cfg(test)]
 impl Recording {
-    /// Names the program, which a recording in memory leaves open.
+    /// Sets the program's name, which a recording in memory lacks.
     pub(crate) fn set_program(&mut self, program: &str) {
         program.clone_into(&mut self.facts.program);
     }

@@ -1,38 +1,38 @@
-//! Which regions of a pool a recording knows.
+//! The known regions of a pool.
 //!
-//! Pools tell of the regions that they take and give back; those that they had before must be asked for. A pool may join
-//! neighbours, so what it calls one region may be several that it told of, and some that it did not.
+//! Pools report the regions that they take and return. A query finds the regions that a pool had before. A pool may
+//! join neighbors, so one region of the pool may consist of several reported and unreported ones.
 
 use std::collections::BTreeMap;
 
 use bfc_core::Span;
 
-/// See the module's text.
+/// The regions of a pool that the recording contains.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
-    /// The regions that were told of, by address, with their lengths.
+    /// The lengths of the reported regions by address.
     told: BTreeMap<u64, u64>,
     changes: u64,
     complete: bool,
 }
 
 impl Regions {
-    /// Whether the pool was asked for those that it had before.
+    /// Whether the pool was queried for its earlier regions.
     #[inline]
     pub(super) const fn are_complete(&self) -> bool {
         self.complete
     }
 
-    /// How many regions have come and gone.
+    /// Returns the number of changes so far.
     pub(super) const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Notes that a region was taken, or given back.
+    /// Notes that the pool took or returned a region.
     pub(super) fn change(&mut self, region: Span, taken: bool) {
         self.changes += 1;
         if self.complete {
-            // Nobody will ask any more.
+            // No query will follow.
         } else if taken {
             self.told.insert(region.address, region.bytes);
         } else {
@@ -40,7 +40,7 @@ impl Regions {
         }
     }
 
-    /// Of all regions that the pool has, those that were not told of. Once answered, there are none.
+    /// Returns the unreported regions of the pool. Later calls return none.
     pub(super) fn complete(&mut self, all: &[Span]) -> Vec<Span> {
         if std::mem::replace(&mut self.complete, true) {
             return Vec::new();
@@ -72,12 +72,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_of_is_missing_nowhere() {
+    fn reported_regions_are_never_missing() {
         let mut regions = Regions::default();
         regions.change(span(100, 50), true);
         regions.change(span(300, 50), true);
         regions.change(span(300, 50), false);
-        // The first was joined with neighbours on both sides, of which nobody told.
+        // The first region was joined with unreported neighbors on both sides.
         let missing = regions.complete(&[span(50, 150), span(400, 10)]);
         assert_eq!(missing, [span(50, 50), span(150, 50), span(400, 10)]);
         assert!(regions.are_complete() && regions.complete(&[span(0, 10)]).is_empty());
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_told_of_as_it_is_needs_no_telling() {
+    fn reported_regions_are_not_queried() {
         let mut regions = Regions::default();
         regions.change(span(256, 1024), true);
         assert_eq!(regions.complete(&[span(256, 1024)]), []);

@@ -1,7 +1,7 @@
-//! The latest events, in bounded memory.
+//! The latest events in bounded memory.
 //!
-//! When memory runs out, the oldest block of events goes. What was live at its end, and the regions that pools had, are
-//! kept aside, so that what remains still tells every live byte at every event.
+//! When memory runs out, the ring drops its oldest block of events. It keeps the live blocks and the regions at the end
+//! of that block. The remaining events therefore still describe every live byte.
 
 mod carried;
 
@@ -23,12 +23,12 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// A ring of at most `capacity` bytes.
+    /// Creates a ring of at most `capacity` bytes.
     pub(super) fn new(capacity: usize) -> Self {
         Self { capacity, blocks: VecDeque::new(), held: 0, lost: 0, carried: Carried::default() }
     }
 
-    /// How large its blocks should be: small enough that losing one is no great loss.
+    /// Returns the size of its blocks: a small share, so that dropping one loses little.
     pub(super) fn block_bytes(capacity: usize) -> usize {
         (capacity / 16).clamp(64, super::BLOCK_BYTES)
     }
@@ -44,10 +44,10 @@ impl Ring {
         }
     }
 
-    /// Keeps what outlives the events of a block.
+    /// Keeps the live blocks and regions of a dropped block.
     fn carry(&mut self, block: &[u8]) {
         let mut decoder = Decoder::new(block);
-        // The bytes are our own, so they can all be read.
+        // The bytes come from this crate, so they are all valid.
         while let Ok(Some(event)) = decoder.next() {
             if self.carried.take(decoder.time(), decoder.context(), &event) {
                 self.lost += 1;
@@ -55,7 +55,7 @@ impl Ring {
         }
     }
 
-    /// What is there, as a recording. `names` gives all names that were ever given, `last` the events since the last block.
+    /// Returns the events as a recording. `names` holds all names so far, `last` the events since the last block.
     pub(super) fn into_recording(self, names: &[u8], last: &[u8]) -> Recording {
         let mut builder = Builder::new(RecordingLimits {
             events: u32::MAX,

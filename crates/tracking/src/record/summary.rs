@@ -9,7 +9,7 @@ use crate::report::{ProcessMemory, Report};
 #[serde(default)]
 #[non_exhaustive]
 pub struct RunSummary {
-    /// How long recording went on, in nanoseconds.
+    /// The duration of the recording in nanoseconds.
     pub duration_ns: u64,
     /// Number of events recorded.
     pub events: u64,

@@ -14,7 +14,7 @@ fn pool(name: &str) -> Arc<dyn Allocator> {
     Arc::new(BfcAllocator::new(name, Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::gib(1))))
 }
 
-/// What a random program does next.
+/// A random next step of a program.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc { pool: usize, bytes: u64, category: usize },
@@ -115,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_live_after_an_event_is_what_the_ledger_says_by_owner(steps in steps()) {
+    fn live_blocks_after_an_event_equal_the_ledger(steps in steps()) {
         let (tracker, pools) = (Tracker::new(), [pool("one"), pool("two")]);
         tracker.start_log(Bytes::mib(4));
         let ledgers = run(&tracker, &pools, &steps);
@@ -162,7 +162,7 @@ proptest! {
 }
 
 #[test]
-fn blocks_without_numbers_are_told_apart_by_their_addresses() {
+fn blocks_without_ids_are_distinguished_by_address() {
     let (tracker, host) = (Tracker::new(), Arc::new(HostAllocator::new("host")) as Arc<dyn Allocator>);
     tracker.start_log(Bytes::mib(1));
     let run = tracker.begin("record-host");
@@ -175,7 +175,7 @@ fn blocks_without_numbers_are_told_apart_by_their_addresses() {
 }
 
 #[test]
-fn an_execution_knows_what_was_live_before_and_at_most_meanwhile() {
+fn a_scope_knows_the_live_bytes_before_and_at_its_peak() {
     let (tracker, pool) = (Tracker::new(), pool("cpu"));
     tracker.start_log(Bytes::mib(1));
     let take =
@@ -209,7 +209,7 @@ fn an_op_name_stands_without_its_phase() {
 }
 
 #[test]
-fn modules_one_below_the_other_without_end_fall_to_the_last_that_has_a_name() {
+fn deep_module_paths_use_the_last_named_module() {
     let (tracker, pool) = (Tracker::new(), pool("cpu"));
     tracker.start_log(Bytes::mib(1));
     let deep = (0..1000).fold(OwnerId::ROOT, |owner, _| OwnerId::intern(owner, "record-deep"));

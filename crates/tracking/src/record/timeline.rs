@@ -15,7 +15,7 @@ pub struct Moment {
     pub categories: [u64; Category::COUNT],
     /// Their sum.
     pub bytes: u64,
-    /// Bytes that the live blocks were asked for; the rest is rounding.
+    /// Bytes requested for the live blocks. The rest is rounding.
     pub requested: u64,
 }
 

@@ -1,6 +1,6 @@
-//! Whole numbers in as few bytes as they need: seven bits a byte, lowest first (LEB128), signed ones in zigzag.
+//! Variable-length integers: seven bits per byte, lowest first (LEB128), with zigzag for signed ones.
 
-/// The most bytes that a number takes.
+/// The most bytes of a number.
 pub(super) const MAX_BYTES: usize = 10;
 
 /// Appends a number.
@@ -13,7 +13,7 @@ pub(super) fn put(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// Reads a number from the start of `bytes`, and how many bytes it took; `None` if it is cut or beyond 64 bits.
+/// Reads a number from the start of `bytes`. Returns it and its length; `None` if it is cut off or exceeds 64 bits.
 #[inline]
 pub(super) fn get(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0;
@@ -30,13 +30,13 @@ pub(super) fn get(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// A difference as a number that is small when the difference is, whatever its sign.
+/// Encodes a difference as an unsigned number that is small for small differences of either sign.
 #[inline]
 pub(super) const fn zigzag(difference: i64) -> u64 {
     ((difference << 1) ^ (difference >> 63)) as u64
 }
 
-/// The difference that [`zigzag`] was given.
+/// Decodes a difference encoded by [`zigzag`].
 #[inline]
 pub(super) const fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_put_is_got(value in any::<u64>(), shift in 0_u32..64, difference in any::<i64>()) {
+        fn encoded_values_decode(value in any::<u64>(), shift in 0_u32..64, difference in any::<i64>()) {
             let (value, mut bytes) = (value >> shift, Vec::new());
             put(&mut bytes, value);
             prop_assert_eq!(get(&bytes), Some((value, bytes.len())));

@@ -1,58 +1,58 @@
-//! Events as they are recorded, and the bytes that they become, in memory and in files alike.
+//! The encoding of events, in memory and in files.
 //!
-//! One byte says what happened and which fields are left out, because they follow from what went before: the same owner
-//! as last time, the next allocation number, a block as large as was asked for. Times, numbers and addresses are
-//! written as differences from the last ones. Each block of bytes starts afresh, so it can be read without the bytes
-//! before it, once names are known.
+//! One byte holds the kind of the event and flags. A flag omits a field that follows from earlier events: the same
+//! owner as before, the next allocation number, or a block without rounding. Times, numbers and addresses are
+//! differences from the previous ones. Each block of bytes starts from zero, so a reader that knows the names can
+//! decode it without earlier blocks.
 
 use bfc_core::Category;
 
 use super::varint;
 use crate::scope::Phase;
 
-/// The longest name or text that is written, in bytes; longer ones are cut.
+/// The longest name or text in bytes; longer ones are cut.
 pub(super) const MAX_TEXT: usize = 1024;
 
-/// The longest report of a failure that is written, in bytes.
+/// The longest report of a failure in bytes.
 pub(super) const MAX_REPORT: usize = 16 << 10;
 
-/// Something that happened, or a name that what happens later refers to.
+/// An event, or a name that later events refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RawEvent<'a> {
-    /// A block was handed out.
+    /// The pool allocated a block.
     Alloc { id: u64, requested: u64, granted: u64, address: u64, owner: u32, category: Category },
-    /// A block was given back.
+    /// The pool freed a block.
     Free { id: u64 },
     /// A live block was charged to another owner or category.
     Retag { id: u64, owner: u32, category: Category },
     /// An op began on this thread.
     Enter { owner: u32 },
-    /// The op that began last on this thread, and has not ended, ended.
+    /// The innermost running op on this thread ended.
     Leave { high_water: u64, outliving: u64 },
-    /// A request found no memory.
+    /// A request ran out of memory.
     Failed { requested: u64, owner: u32, category: Category },
     /// The report of the failure just before, as JSON.
     Report { text: &'a str },
-    /// The pool took memory from its source, or gave it back.
+    /// The pool took a region from its source or returned it.
     Region { address: u64, bytes: u64, taken: bool },
-    /// Somebody wanted to find this moment again.
+    /// The program marked this moment.
     Mark { text: &'a str },
-    /// So many events before this one are gone; what was live is told again before it.
+    /// The number of lost events before this one. Events for the blocks that were live follow.
     Lost { events: u64 },
-    /// Where the events after this one happen.
+    /// The thread, pool and stream of the following events.
     Switch { context: EventContext },
-    /// The name of an owner, below one that has its name already; ops have a phase.
+    /// The name of an owner below an owner that already has its name. Ops have a phase.
     Owner { owner: u32, parent: u32, phase: Option<Phase>, name: &'a str },
     /// The name of a pool and of its kind of memory.
     Pool { pool: u32, memory: &'a str, name: &'a str },
 }
 
-/// Where something happens.
+/// The thread, pool and stream of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EventContext {
     /// The number of the thread.
     pub(super) thread: u64,
-    /// The pool that the event is about; the last one for events about none.
+    /// The pool of the event; the last one for events without a pool.
     pub(super) pool: u32,
     /// The device stream; 0 on the host.
     pub(super) stream: u32,
@@ -74,18 +74,18 @@ mod tag {
     pub(super) const POOL: u8 = 11;
     pub(super) const REPORT: u8 = 12;
 
-    /// The owner is that of the event before that had one.
+    /// The owner is that of the last event with an owner.
     pub(super) const SAME_OWNER: u8 = 0x10;
     /// The allocation's number follows the last one.
     pub(super) const NEXT_ID: u8 = 0x20;
-    /// The address differs from the last one by a multiple of [`super::GRAIN`], and is counted in it.
+    /// The address differs from the last one by a multiple of [`super::GRAIN`], and counts in that unit.
     pub(super) const GRAINS: u8 = 0x40;
-    /// As many bytes were granted as were asked for.
+    /// The pool granted as many bytes as were requested.
     pub(super) const EXACT: u8 = 0x80;
-    /// A region was taken, not given back.
+    /// The pool took the region; otherwise it returned it.
     pub(super) const TAKEN: u8 = 0x10;
 
-    /// The flags that an event of a kind may bear.
+    /// The valid flags of a kind of event.
     pub(super) const fn flags_of(kind: u8) -> u8 {
         match kind {
             ALLOC => SAME_OWNER | NEXT_ID | GRAINS | EXACT,
@@ -96,10 +96,10 @@ mod tag {
     }
 }
 
-/// What addresses are multiples of, as a rule: the alignment that every request gets.
+/// The usual granularity of addresses: the alignment of every request.
 const GRAIN: i64 = bfc_core::DEFAULT_ALIGNMENT as i64;
 
-/// What the last events left behind.
+/// The values of the last events, from which the next ones differ.
 #[derive(Clone, Copy, Debug, Default)]
 struct Last {
     time: u64,
@@ -110,7 +110,7 @@ struct Last {
 }
 
 impl Last {
-    /// Notes a time, and returns how long after the last one it is.
+    /// Stores a time and returns its difference from the last one.
     #[inline]
     fn passed(&mut self, time: u64) -> u64 {
         let passed = time.saturating_sub(self.time);
@@ -118,7 +118,7 @@ impl Last {
         passed
     }
 
-    /// Notes an owner; the flag for one that is the last one.
+    /// Stores an owner. Returns the flag if it is the last one.
     #[inline]
     fn note_owner(&mut self, owner: u32) -> u8 {
         let flag = if owner == self.owner { tag::SAME_OWNER } else { 0 };
@@ -127,7 +127,7 @@ impl Last {
     }
 }
 
-/// The longest event without text: a tag, a category, seven numbers.
+/// The size of the longest event without text: a tag, a category and seven numbers.
 const LONGEST: usize = 2 + 7 * varint::MAX_BYTES;
 
 /// Writes events into a block of bytes.
@@ -138,22 +138,22 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder with memory for `capacity` bytes and the event that exceeds them.
+    /// Creates an encoder with memory for `capacity` bytes and the event that exceeds them.
     pub(super) fn with_capacity(capacity: usize) -> Self {
         Self { bytes: Vec::with_capacity(capacity + LONGEST), last: Last::default() }
     }
 
-    /// The number of bytes so far.
+    /// Returns the number of bytes so far.
     pub(super) const fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The block so far.
+    /// Returns the block so far.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The block.
+    /// Returns the block.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -244,7 +244,7 @@ impl Encoder {
         self.byte(tag).number(passed)
     }
 
-    /// The same for an event with an owner. Returns the owner, if it must be written: it is not the last one.
+    /// Writes the tag and the time of an event with an owner. Returns the owner unless it is the last one.
     fn begin_owned(&mut self, tag: u8, time: u64, owner: u32) -> Option<u64> {
         let same = self.last.note_owner(owner);
         self.begin(tag | same, time);
@@ -287,35 +287,35 @@ const fn phase_code(phase: Option<Phase>) -> u8 {
     }
 }
 
-/// Why bytes are no event.
+/// The reason why bytes do not encode an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventProblem {
     /// The block ends within an event.
     #[error("an event is cut off, or a number has more than 64 bits")]
     Cut,
-    /// The first byte of an event is none that this version knows.
+    /// The kind of event is unknown.
     #[error("no event begins with byte {found:#04x}")]
     UnknownKind {
         /// The byte.
         found: u8,
     },
-    /// A category or a phase is none that this version knows.
-    #[error("{found} is no {what}")]
+    /// The category or phase is unknown.
+    #[error("{found} is not a valid {what}")]
     UnknownCode {
-        /// What it should be.
+        /// The kind of value.
         what: &'static str,
-        /// What stands there.
+        /// The byte.
         found: u64,
     },
-    /// A time, an owner or a size leaves its range.
+    /// A time, an owner or a size is out of range.
     #[error("a {what} is out of range")]
     OutOfRange {
-        /// What it is.
+        /// The kind of value.
         what: &'static str,
     },
     /// A text is too long or not UTF-8.
-    #[error("a text is not UTF-8, or longer than {MAX_TEXT} bytes, a report than {MAX_REPORT}")]
+    #[error("a text is not UTF-8 or exceeds {MAX_TEXT} bytes, or a report exceeds {MAX_REPORT}")]
     BadText,
 }
 
@@ -332,22 +332,22 @@ impl<'a> Decoder<'a> {
         Self { bytes, position: 0, last: Last::default() }
     }
 
-    /// Where the next event begins.
+    /// The offset of the next event.
     pub(super) const fn position(&self) -> usize {
         self.position
     }
 
-    /// When the last event happened, in nanoseconds.
+    /// The time of the last event in nanoseconds.
     pub(super) const fn time(&self) -> u64 {
         self.last.time
     }
 
-    /// Where the last event happened.
+    /// The context of the last event.
     pub(super) const fn context(&self) -> EventContext {
         self.last.context
     }
 
-    /// The next event; `None` at the end of the block.
+    /// Returns the next event; `None` at the end of the block.
     pub(super) fn next(&mut self) -> Result<Option<RawEvent<'a>>, EventProblem> {
         let Some(&first) = self.bytes.get(self.position) else { return Ok(None) };
         let start = self.position;

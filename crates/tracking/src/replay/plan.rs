@@ -1,10 +1,10 @@
-//! From a recorded trace to a plan for the steps that follow, and plans as files.
+//! Computes a plan from a recorded trace for the steps that follow. Reads and writes plan files.
 //!
 //! ```
 //! use bfc_core::PlanOptions;
 //! use highwater_tracking::{PlanLimits, Step, Trace, TraceLimits, parse_plan, plan_of, write_plan};
 //!
-//! // Weights, then twice the same step: an activation, its gradient, both freed.
+//! Weights, then the same step twice: an activation, its gradient, and the frees of both.
 //! let text = "a 0 4096 weights\n\
 //!     a 1 1000 relu\na 2 1000 relu:backward\nf 1\nf 2\n\
 //!     a 3 1000 relu\na 4 1000 relu:backward\nf 3\nf 4\n";
@@ -31,43 +31,43 @@ mod text;
 pub use step::find_step;
 pub use text::{PlanLimits, PlanTextError, PlanTextProblem, parse_plan, write_plan};
 
-/// Which part of a trace is the step to plan for.
+/// The part of a trace to plan for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Step {
-    /// All of it. Blocks that are never freed are planned up to the end.
+    /// The complete trace. Blocks that are never freed are planned up to the end.
     #[default]
     Whole,
-    /// The events of this range, counted from 0. As with all parts of a trace, blocks that outlive the part are asked for in
-    /// it but not planned: a step that follows would find them in its way.
+    /// The events of this range, counted from 0. Blocks that outlive the part are requested in it but not planned,
+    /// because they would be in the way of the next step.
     Events(Range<usize>),
-    /// From the first comment `mark: FROM` to the first comment `mark: TO` after it, or to the end if there is none. Both
-    /// may be of one name, as where each step begins with the same mark.
+    /// From the first comment `mark: FROM` to the next comment `mark: TO`, or to the end. Both may have the same name
+    /// if each step begins with the same mark.
     Marks {
         /// The mark at which the step begins.
         from: String,
         /// The mark before which it ends.
         to: String,
     },
-    /// The part that is repeated; see [`find_step`].
+    /// The repeated part; see [`find_step`].
     Repeating,
 }
 
-/// Why a trace has no plan.
+/// The reason why a trace has no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoPlan {
     /// The range goes beyond the trace's events.
     #[error("events {}..{} are not in a trace of {events} events", range.start, range.end)]
     NoSuchEvents {
-        /// The range asked for.
+        /// The requested range.
         range: Range<usize>,
-        /// How many events there are.
+        /// The number of events.
         events: usize,
     },
     /// There is no such mark.
     #[error("the trace has no comment `mark: {mark}`")]
     NoSuchMark {
-        /// The mark asked for.
+        /// The requested mark.
         mark: String,
     },
     /// No part of the trace is repeated.
@@ -78,9 +78,9 @@ pub enum NoPlan {
     Plan(#[from] PlanError),
 }
 
-/// Plans the blocks of a trace, or of one step of it. Allocations of 0 bytes need no place and are left out.
+/// Plans the blocks of a trace, or of one step of it. Skips allocations of 0 bytes, which need no memory.
 ///
-/// `progress` is told how far the search is; once it returns `false`, the best plan so far is the answer.
+/// `progress` receives the progress of the search. If it returns `false`, the search returns the best plan so far.
 ///
 /// # Errors
 /// A [`NoPlan`] if the trace has no such step, or if its lifetimes cannot be planned.
@@ -113,13 +113,14 @@ fn range_of(trace: &Trace, step: &Step) -> Result<Range<usize>, NoPlan> {
     }
 }
 
-/// Where the first mark with this text stands, and the comments after it.
+/// Returns the first mark with this text, and the comments after it.
 fn mark<'a>(comments: &'a [TraceComment], text: &str) -> Option<(usize, &'a [TraceComment])> {
     let index = comments.iter().position(|comment| comment.mark() == Some(text))?;
     Some((comments[index].position, &comments[index + 1..]))
 }
 
-/// The blocks that are allocated in a range of events, in that order. Times are event numbers from the start of the range.
+/// The blocks that are allocated in a range of events, in that order. Times are event numbers from the start of the
+/// range.
 #[derive(Debug, Default)]
 struct Blocks {
     lifetimes: Vec<Lifetime>,
@@ -128,17 +129,17 @@ struct Blocks {
     constraints: Vec<BlockConstraint>,
     /// By block: its constraint.
     constraint_of: HashMap<usize, usize>,
-    /// By block: since when it occupies which bytes, if those are not all.
+    /// By block: the time since which it occupies only some of its bytes, and these bytes.
     lends: HashMap<usize, (u32, Range<u64>)>,
 }
 
 impl Blocks {
     fn of(trace: &Trace, range: Range<usize>) -> Self {
-        // An event's index fits, since a trace has at most 2^32 of them by its limits.
+        // An event's index fits, because the limits of a trace allow at most 2^32 events.
         let time = |index: usize| u32::try_from(index).unwrap_or(u32::MAX - 1);
         let never = time(range.len());
         let mut blocks = Self::default();
-        // Blocks are numbered in the order of their allocation: those of the range follow each other.
+        // Blocks have the order of their allocation, so those of the range are consecutive.
         let mut first_block = None;
         let mut planned: Vec<Option<usize>> = Vec::new();
         for (index, event) in trace.events()[range].iter().enumerate() {
@@ -181,18 +182,18 @@ impl Blocks {
         self.freed.push(false);
     }
 
-    /// From `time` on, the block occupies the bytes of `range` alone.
+    /// Records that the block occupies only the bytes of `range` from `time` on.
     fn occupy(&mut self, block: usize, range: Range<u64>, time: u32) {
         self.end_gap(block, time);
         let Lifetime { bytes, start, .. } = self.lifetimes[block];
         if range != (0..bytes) {
-            // Right after the allocation, it never occupied the others.
+            // Directly after the allocation, it never occupied the others.
             let since = if time == start + 1 { start } else { time };
             self.lends.insert(block, (since, range));
         }
     }
 
-    /// Ends the gap that is open.
+    /// Ends the open gap.
     fn end_gap(&mut self, block: usize, time: u32) {
         if let Some((start, kept)) = self.lends.remove(&block)
             && start < time

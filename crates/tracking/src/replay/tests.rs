@@ -16,7 +16,7 @@ fn a_replay_follows_the_trace_and_frees_what_it_leaves_live() {
 }
 
 #[test]
-fn an_allocation_that_fails_is_named_and_everything_is_given_back() {
+fn a_failed_allocation_is_named_and_leaks_nothing() {
     let pool = TestPool::build(true, 100);
     let error = replay(&trace("a 0 60 first\nf 0\na 1 60 second\na 2 50 third\n"), &*pool).unwrap_err();
     assert!(matches!(&error, ReplayError::Alloc { event: 3, label, bytes: 50, .. } if label == "third"));
@@ -46,7 +46,7 @@ fn slots_are_used_again_and_never_shared_by_two_live_blocks() {
 }
 
 #[test]
-fn whoever_watches_sees_the_pool_after_every_interval_and_at_the_end() {
+fn watchers_see_the_pool_after_each_interval() {
     let trace = trace("a 0 1 x\na 1 2 x\na 2 4 x\nf 0\na 3 8 x\n");
     let pool = TestPool::tracking();
     let mut seen = Vec::new();

@@ -43,7 +43,7 @@ impl Change<u64> {
     }
 }
 
-/// What changed from one run to another. Rows without a change are left out; a row that one run lacks is all zero there.
+/// The changes from one run to another. Rows without a change are omitted. A row that one run lacks is all zero there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ReportDiff {

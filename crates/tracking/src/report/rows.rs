@@ -35,7 +35,7 @@ pub struct OpRow {
     pub live_bytes: u64,
     /// Bytes that were live when the execution that allocated them ended.
     pub outliving_bytes: u64,
-    /// The most bytes that were live when an execution began, whoever held them.
+    /// The most bytes that were live in the pools when an execution began.
     pub live_before_bytes: u64,
     /// The most bytes that were live in all pools during an execution. Only recordings know it.
     pub live_peak_bytes: u64,
@@ -302,7 +302,7 @@ pub struct FailureRow {
     pub pool: String,
     /// The verdict as a sentence; empty without a report.
     pub advice: String,
-    /// What would have made room, and whether; empty without a report.
+    /// Changes that would have made room, and those that would not; empty without a report.
     pub answers: Vec<(String, bool)>,
     /// The pool's own report. Recordings have it for the first failures.
     pub report: Option<OomReport>,

@@ -1,4 +1,4 @@
-//! The facts of a recorded run beside its events.
+//! The facts of a recorded run besides its events.
 
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +66,7 @@ pub struct RecordedRun {
     pub blocks: u64,
     /// The time of the last event, in nanoseconds since recording began.
     pub duration_ns: u64,
-    /// Events lost at the beginning, because memory for them had run out.
+    /// Events lost at the beginning because the recording's memory was full.
     pub lost_events: u64,
     /// Events left out, because their blocks were allocated before recording began.
     pub skipped_events: u64,
@@ -87,8 +87,8 @@ pub struct Cut {
     pub reason: String,
 }
 
-/// What the system says of this process, in bytes. Pools of host memory are a part of it; program code, the stacks and
-/// heaps of threads and a driver's own memory are the rest. On Linux, from `/proc/self/status`; elsewhere all `None`.
+/// The memory of this process according to the system, in bytes. It includes pools of host memory, program code,
+/// stacks, heaps and a driver's memory. On Linux, from `/proc/self/status`; elsewhere all `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessMemory {
@@ -99,14 +99,14 @@ pub struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// What the system says now.
+    /// Returns the current figures.
     #[must_use]
     pub fn now() -> Self {
         std::fs::read_to_string("/proc/self/status")
             .map_or_else(|_| Self::default(), |text| Self::parse(&text))
     }
 
-    /// What stands in the text of `/proc/self/status`, whose unit `kB` is 1024 bytes.
+    /// Parses the text of `/proc/self/status`, whose unit `kB` is 1024 bytes.
     fn parse(status: &str) -> Self {
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

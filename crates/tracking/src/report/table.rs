@@ -1,10 +1,10 @@
-//! Text tables: the first column to the left, numbers to the right, as wide as their contents.
+//! Text tables with a left-aligned name and right-aligned figures. Columns are as wide as their contents.
 
 use std::fmt;
 
 use bfc_core::KIB;
 
-/// The longest name, in a first column or a heading; longer ones are cut in the middle, as paths differ at both ends.
+/// The length of the longest name in a first column or a heading. Longer names lose their middle, as paths differ at both ends.
 const MAX_NAME: usize = 28;
 
 /// One line of a table.
@@ -28,20 +28,26 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without lines. Headings are cut like names.
+    /// Creates a table without lines. Shortens long headings.
     #[must_use]
     pub fn new(heading: &[&str]) -> Self {
         let cells = heading.iter().map(|&cell| shorten(cell)).collect();
         Self { lines: vec![Line::Cells(cells), Line::Rule] }
     }
 
-    /// Adds a line: a name, cut in the middle if it is long, and its figures.
+    /// Adds a line: a name, shortened if it is long, and its figures.
     pub fn line(&mut self, name: &str, figures: impl IntoIterator<Item = String>) {
         let cells = std::iter::once(shorten(name)).chain(figures).collect();
         self.lines.push(Line::Cells(cells));
     }
 
-    /// Adds a line across, to set a total off.
+    /// Adds a line with the complete name, for names that differ in the middle.
+    pub fn line_with_full_name(&mut self, name: &str, figures: impl IntoIterator<Item = String>) {
+        let cells = std::iter::once(plain(name)).chain(figures).collect();
+        self.lines.push(Line::Cells(cells));
+    }
+
+    /// Adds a horizontal rule, for example above a total.
     pub fn rule(&mut self) {
         self.lines.push(Line::Rule);
     }
@@ -52,7 +58,7 @@ impl Table {
         self.lines.len() <= 2
     }
 
-    /// Removes columns without figures: those with a dash or nothing in every line.
+    /// Removes the columns that contain only dashes and empty cells.
     #[must_use]
     pub fn without_empty_columns(mut self) -> Self {
         let mut rows = self.lines.iter().filter_map(|line| match line {
@@ -109,11 +115,10 @@ impl fmt::Display for Table {
     }
 }
 
-/// What stands between two columns.
+/// The gap between two columns.
 const GAP: &str = "  ";
 
-/// Bytes as a cell, in three significant digits so that a wide table stays within a terminal; none is a dash, so that
-/// what is there stands out.
+/// Formats bytes as a cell with three significant digits, so that a wide table fits a terminal. Zero is a dash.
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -133,13 +138,13 @@ pub fn bytes(bytes: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// A share of 0 to 1 as a cell; none is a dash.
+/// Formats a share of 0 to 1 as a cell in percent. Zero is a dash.
 #[must_use]
 pub fn share(share: f64) -> String {
     if share == 0.0 { "-".to_owned() } else { format!("{:.1} %", share * 100.0) }
 }
 
-/// A time in nanoseconds, in the unit that suits it.
+/// Formats a time in nanoseconds in a suitable unit.
 ///
 /// ```
 /// use highwater_tracking::table::duration;
@@ -155,19 +160,19 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-/// Replaces control characters, so that text from a file cannot steer a terminal.
+/// Replaces control characters, so that text from a file cannot control a terminal.
 #[must_use]
 pub fn plain(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// A count as a cell; none is a dash.
+/// Formats a count as a cell. Zero is a dash.
 #[must_use]
 pub fn count(count: u64) -> String {
     if count == 0 { "-".to_owned() } else { count.to_string() }
 }
 
-/// A name as a cell: without control characters, and cut in the middle if it is long.
+/// Formats a name as a cell: without control characters, and without its middle if it is long.
 #[must_use]
 pub fn shorten(name: &str) -> String {
     let name = plain(name);

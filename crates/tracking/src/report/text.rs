@@ -1,4 +1,4 @@
-//! A report as tables of at most 100 columns, unless all figures are asked for.
+//! A report as tables of at most 100 columns, unless all figures are requested.
 //!
 //! Every table leaves out columns without figures. Names may come from a file and are printed without control
 //! characters.

@@ -1,4 +1,4 @@
-//! Names of modules that are entered again and again.
+//! Module names that cache their lookup.
 
 use std::sync::OnceLock;
 
@@ -6,9 +6,9 @@ use bfc_core::OwnerId;
 
 use super::{ModuleGuard, ScopePath, here, module};
 
-/// A module's name that remembers what it leads to: for whoever enters it in every step, as a network its layers.
+/// A module name that caches its lookup, for layers that enter their module in every step.
 ///
-/// To enter it again below the module where it was entered first takes no look-up.
+/// Entering it again below the same parent takes no lookup.
 ///
 /// ```
 /// use highwater_tracking::{ModuleName, here};
@@ -21,18 +21,18 @@ use super::{ModuleGuard, ScopePath, here, module};
 #[derive(Debug)]
 pub struct ModuleName {
     name: Box<str>,
-    /// The module that it was entered in first, and what it leads to from there.
+    /// The first parent that the name was entered in, and the resulting module.
     known: OnceLock<(OwnerId, OwnerId)>,
 }
 
 impl ModuleName {
-    /// A name with dots stands for several nested modules, as for [`module`].
+    /// Creates a name. A name with dots means several nested modules, as for [`module`].
     #[must_use]
     pub fn new(name: impl Into<Box<str>>) -> Self {
         Self { name: name.into(), known: OnceLock::new() }
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub const fn as_str(&self) -> &str {
         &self.name
@@ -50,7 +50,7 @@ impl ModuleName {
     #[cold]
     fn look_up(&self, place: ScopePath) -> ModuleGuard {
         let guard = module(&self.name);
-        // Only the first is remembered: a module is seldom entered in several.
+        // Only the first parent is cached, because a module rarely has several.
         let _ = self.known.set((place.module, here().module));
         guard
     }

@@ -1,8 +1,8 @@
-//! The calling thread's place, and how guards put back the one before.
+//! The current scope of the calling thread, and how guards restore the previous one.
 //!
-//! Places are a stack of which the top alone is kept: each entry knows what was below it, and puts that back when it is left. Entries are
-//! left in order, as a rule. One that is left out of order takes along all that was entered inside of it, as if the stack
-//! were cut. Where it was cut is remembered, so that those do nothing when they are left later, whatever was entered since.
+//! Scopes form a stack, of which only the top is stored. Each entry holds the scope below it and restores it when it is
+//! left. Entries are usually left in order. An entry that is left out of order removes all entries within it, as if it
+//! cut the stack. The cut is stored, so that removed entries do nothing when they are left later.
 
 use std::cell::{Cell, RefCell};
 #[cfg(not(shuttle))]
@@ -14,53 +14,53 @@ use shuttle::thread_local;
 
 use super::{Phase, ScopePath};
 
-/// Where a thread is.
+/// The scope state of a thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
+pub(super) struct ScopeState {
     pub(super) place: ScopePath,
-    /// How many places it is inside of. Wide, so that there is no gap.
+    /// The nesting depth. Wide, so that there is no padding.
     depth: u64,
-    /// That of the entry; 0 outside of all.
+    /// The number of the top entry; 0 outside of all scopes.
     number: u64,
 }
 
-/// That the stack was cut back to a depth, and how many entries had been made then.
+/// A cut of the stack: its depth, and the number of entries made until then.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     depth: u64,
     entries: u64,
 }
 
-/// A place that was entered, until it is [left](Self::leave).
+/// A scope that was entered, until it is [left](Self::leave).
 #[derive(Debug)]
 pub(super) struct Entry {
-    before: Now,
+    before: ScopeState,
     number: u64,
 }
 
-impl Now {
-    /// Where every thread starts.
+impl ScopeState {
+    /// The initial state of every thread.
     const OUTSIDE: Self =
         Self { place: ScopePath { module: OwnerId::ROOT, phase: Phase::Forward }, depth: 0, number: 0 };
 }
 
 thread_local! {
-    static NOW: Cell<Now> = const { Cell::new(Now::OUTSIDE) };
-    /// How many entries were made.
+    static STATE: Cell<ScopeState> = const { Cell::new(ScopeState::OUTSIDE) };
+    /// The number of entries made.
     static ENTRIES: Cell<u64> = const { Cell::new(0) };
-    /// Cuts that tell of entries that were cut off, by rising depth: no more than places were ever nested.
+    /// The cuts with entries that may still be left, by rising depth. There are never more than the deepest nesting.
     static CUTS: RefCell<Vec<Cut>> = const { RefCell::new(Vec::new()) };
 }
 
 #[inline(always)]
-pub(super) fn now() -> Now {
-    NOW.try_with(Cell::get).unwrap_or(Now::OUTSIDE)
+pub(super) fn now() -> ScopeState {
+    STATE.try_with(Cell::get).unwrap_or(ScopeState::OUTSIDE)
 }
 
-/// Has no effect on a thread that is ending, if it has no place any more: it needs none.
+/// Has no effect on a thread that is ending and has no scope any more.
 #[inline(always)]
-fn set(now: Now) {
-    let _ = NOW.try_with(|cell| cell.set(now));
+fn set(now: ScopeState) {
+    let _ = STATE.try_with(|cell| cell.set(now));
 }
 
 impl Entry {
@@ -68,7 +68,7 @@ impl Entry {
     pub(super) fn new(place: ScopePath) -> Self {
         let before = now();
         let number = ENTRIES.try_with(|entries| entries.replace(entries.get() + 1)).unwrap_or(0) + 1;
-        set(Now { place, depth: before.depth + 1, number });
+        set(ScopeState { place, depth: before.depth + 1, number });
         Self { before, number }
     }
 
@@ -81,7 +81,7 @@ impl Entry {
         }
     }
 
-    /// Leaves a place that is not the one entered last, unless it was cut off.
+    /// Leaves a scope that is not the top of the stack, unless a cut removed it.
     #[cold]
     fn cut(&self) {
         let depth = self.before.depth;
@@ -90,7 +90,7 @@ impl Entry {
             if cuts.iter().any(|cut| cut.depth <= depth && cut.entries >= self.number) {
                 return;
             }
-            // Of deeper cuts this one says all that they said.
+            // This cut covers all deeper cuts.
             cuts.retain(|cut| cut.depth < depth);
             cuts.push(Cut { depth, entries: ENTRIES.try_with(Cell::get).unwrap_or(self.number) });
             set(self.before);
@@ -102,9 +102,9 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// A stack that is kept whole, and cut off from an entry on if that is still in it.
+    /// A reference implementation: a complete stack that is truncated at an entry, if it contains the entry.
     #[test]
-    fn places_entered_and_left_in_any_order_are_those_of_a_stack_that_is_cut() {
+    fn scopes_may_be_left_in_any_order() {
         let mut random = 1_u64;
         let mut below = |bound: usize| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -132,7 +132,7 @@ mod tests {
                     held.push((Entry::new(place), number));
                     stack.push(number);
                 } else {
-                    // Mostly in order, as in life.
+                    // Mostly in order, as in programs.
                     let at = if below(2) == 0 { held.len() - 1 } else { below(held.len()) };
                     left(&mut stack, held.remove(at));
                 }

@@ -1,4 +1,4 @@
-//! Puts a trace together event by event, and checks each.
+//! Builds a trace event by event and checks each.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -7,53 +7,52 @@ use super::{Trace, TraceComment, TraceEvent, TraceLimits, TraceProblem};
 use crate::files::lean;
 use crate::files::lean::held_limit;
 
-/// The longest label that a reader makes, in letters of up to 4 bytes: a line with it is within the default limit.
+/// The longest generated label, in characters of up to 4 bytes. A line with it is within the default limit.
 pub(super) const MAX_LABEL: usize = 1000;
 
-/// The label of what is beyond the limit on labels.
+/// The label of blocks beyond the limit on labels.
 const OTHER: &str = "(other)";
 
 /// The label of blocks that were live before their log began.
 const EARLIER: &str = "(allocated before the log)";
 
-/// The most bytes of all labels that a reader makes; the label of further ones is [`OTHER`].
+/// The most bytes of all generated labels. Further blocks have the label [`OTHER`].
 const MADE_LABEL_BYTES: usize = 8 << 20;
 
-/// Charges in bytes: for an entry of a map, with the room that it keeps for others, and for a text beside its letters.
+/// Costs in bytes: a map entry including unused capacity, and a text besides its letters.
 const ENTRY_BYTES: u64 = 60;
 const TEXT_BYTES: u64 = 64;
 
-/// What a block live before the log takes while the trace is put together: its size once more.
+/// The additional cost of a block that was live before the log, while the trace is built.
 const EARLIER_BYTES: u64 = 8;
 
-/// The most notes about what a trace leaves out.
+/// The most notes about omitted parts.
 const MAX_SKIPPED: usize = 64;
 
-/// A trace in the making.
+/// A trace in progress.
 ///
-/// Logs by address may begin late: they free blocks whose allocation they do not show. Such blocks are live from the
-/// start of the trace; they are numbered downward from the largest number until [`finish`](Self::finish) puts them in
-/// front.
+/// Logs by address may begin late and free blocks without an allocation. Such blocks are live from the start of the
+/// trace. Their numbers count down from the largest number until [`finish`](Self::finish) puts them in front.
 #[derive(Clone, Debug)]
 pub(super) struct Builder {
     limits: TraceLimits,
     trace: Trace,
-    /// Each live allocation by its id; `None` for those freed, where that is remembered.
+    /// Each live allocation by its id. `None` marks freed ones, where the format needs them.
     live: HashMap<u64, Option<Live>>,
-    /// By id: how many of its bytes a live allocation lends to others.
+    /// By id: the number of bytes that a live allocation lends.
     lent: HashMap<u64, u64>,
     live_bytes: u64,
     blocks: u32,
     labels: HashMap<String, u32>,
-    /// Sizes of the blocks live from the start.
+    /// The sizes of the blocks that are live from the start.
     earlier: Vec<u64>,
     earlier_bytes: u64,
     earlier_label: u32,
-    /// Bytes of the file so far, decompressed.
+    /// Decompressed bytes of the file so far.
     input_bytes: u64,
-    /// Bytes of memory that were charged for.
+    /// Bytes of memory charged so far.
     held_bytes: u64,
-    /// Bytes of labels that the reader made.
+    /// Bytes of generated labels.
     made_bytes: usize,
 }
 
@@ -82,19 +81,19 @@ impl Builder {
         }
     }
 
-    /// Counts bytes of the file, decompressed: a reader may hold a multiple of these.
+    /// Counts decompressed bytes of the file. The memory limit may be a multiple of them.
     pub(super) const fn note_input(&mut self, bytes: u64) {
         self.input_bytes = self.input_bytes.saturating_add(bytes);
     }
 
-    /// Counts bytes of memory that are about to be taken.
+    /// Charges for memory before it is allocated.
     pub(super) fn charge(&mut self, bytes: u64) -> Result<(), TraceProblem> {
         self.held_bytes = self.held_bytes.saturating_add(bytes);
         let limit = held_limit(self.limits.held_bytes, self.input_bytes);
         if self.held_bytes > limit { Err(TraceProblem::TooMuchHeld { limit }) } else { Ok(()) }
     }
 
-    /// An allocation by id, with a label from the file: one too many is an error.
+    /// Adds an allocation by id with a label from the file. Fails beyond the limit on labels.
     pub(super) fn alloc(
         &mut self,
         id: u64,
@@ -107,7 +106,7 @@ impl Builder {
         self.push_alloc(id, bytes, alignment, label)
     }
 
-    /// An allocation by id, with a label made by [`made_label`](Self::made_label).
+    /// Adds an allocation by id with a label from [`made_label`](Self::made_label).
     pub(super) fn alloc_labelled(
         &mut self,
         id: u64,
@@ -119,13 +118,13 @@ impl Builder {
         self.push_alloc(id, bytes, alignment, label)
     }
 
-    /// From here on, the allocation occupies the bytes of `range` alone.
+    /// Makes the allocation occupy only the bytes of `range` from now on.
     pub(super) fn occupy(&mut self, id: u64, range: Range<u64>) -> Result<(), TraceProblem> {
         let live = self.live.get(&id).copied().flatten().ok_or(TraceProblem::UnknownId { id })?;
         let Range { start, end } = range;
         let bytes = end.checked_sub(start).filter(|_| end <= live.bytes);
         let occupied = bytes.ok_or(TraceProblem::BadRange { start, end, bytes: live.bytes })?;
-        // An allocation that occupies a part of its bytes from the start never occupied them all.
+        // An allocation that occupies only a part from the start never occupied all its bytes.
         let is_new =
             matches!(self.trace.events.last(), Some(TraceEvent::Alloc { block, .. }) if *block == live.block);
         if !is_new {
@@ -147,7 +146,7 @@ impl Builder {
         Ok(())
     }
 
-    /// A free by id; the id is forgotten.
+    /// Adds a free by id and forgets the id.
     pub(super) fn free(&mut self, id: u64) -> Result<(), TraceProblem> {
         let live = self.live.get(&id).copied().flatten().ok_or(TraceProblem::UnknownId { id })?;
         self.note_peak();
@@ -157,7 +156,7 @@ impl Builder {
         Ok(())
     }
 
-    /// An allocation in a log by address.
+    /// Adds an allocation in a log by address.
     pub(super) fn alloc_at(&mut self, address: u64, bytes: u64, label: u32) -> Result<(), TraceProblem> {
         self.alloc_labelled(address, bytes, 1, label).map_err(|problem| match problem {
             TraceProblem::IdInUse { id } => TraceProblem::AddressInUse { address: id },
@@ -165,7 +164,8 @@ impl Builder {
         })
     }
 
-    /// A free in a log by address. What the log never saw allocated was live before it began, with `bytes` bytes.
+    /// Adds a free in a log by address. A block without an allocation was live before the log began, with `bytes`
+    /// bytes.
     pub(super) fn free_at(&mut self, address: u64, bytes: u64) -> Result<(), TraceProblem> {
         match self.live.get(&address) {
             Some(&Some(live)) => {
@@ -182,7 +182,7 @@ impl Builder {
         self.insert(address, None)
     }
 
-    /// A block that a log by address shows as live at its end: if the log has no event for it, it was so all along.
+    /// Adds a block that is live at the end of a log by address. Without an event for it, the block was always live.
     pub(super) fn live_at_end(&mut self, address: u64, bytes: u64) -> Result<(), TraceProblem> {
         if self.live.contains_key(&address) {
             return Ok(());
@@ -191,12 +191,12 @@ impl Builder {
         self.insert(address, Some(Live { block, bytes }))
     }
 
-    /// The file says what places are multiples of.
+    /// Sets the granularity of offsets from the file.
     pub(super) const fn set_granule(&mut self, bytes: u64) {
         self.trace.granule = Some(bytes);
     }
 
-    /// Notes something in the file that is not part of the trace.
+    /// Notes a part of the file that the trace omits.
     pub(super) fn skip(&mut self, what: String) {
         if self.trace.skipped.len() < MAX_SKIPPED {
             self.trace.skipped.push(what);
@@ -214,14 +214,15 @@ impl Builder {
         Ok(())
     }
 
-    /// A mark, as a comment of one line. Past the limit on comments there are enough of them.
+    /// Adds a mark as a comment of one line. Ignores marks beyond the limit on comments.
     pub(super) fn mark(&mut self, text: &str) {
         let letter = |letter: char| if letter.is_control() { ' ' } else { letter };
         let text: String = text.chars().take(MAX_LABEL).map(letter).collect();
         let _ = self.comment(format!("mark: {}", text.trim()).trim_end());
     }
 
-    /// The index of a label that the reader makes up: cut and cleaned, and one for all beyond the limit.
+    /// Returns the index of a generated label: shortened, without control characters, and one label for all beyond the
+    /// limit.
     pub(super) fn made_label(&mut self, text: &str) -> Result<u32, TraceProblem> {
         let word = |letter: char| if letter.is_control() { ' ' } else { letter };
         let text: String = text.chars().take(MAX_LABEL).map(word).collect();
@@ -229,7 +230,7 @@ impl Builder {
             "" => "unknown",
             text => text,
         };
-        // Room is kept for the two labels that stand for many.
+        // Reserves space for the two labels that stand for many blocks.
         let room = self.trace.labels.len() + 2 < self.limits.labels as usize
             && self.made_bytes + text.len() <= MADE_LABEL_BYTES;
         if self.labels.contains_key(text) {
@@ -242,7 +243,7 @@ impl Builder {
         }
     }
 
-    /// The trace, with the blocks that were live before it in front.
+    /// Returns the trace, with the blocks that were live before it at the front.
     pub(super) fn finish(mut self) -> Trace {
         self.note_peak();
         if !self.earlier.is_empty() {
@@ -257,7 +258,7 @@ impl Builder {
         for comment in &mut self.trace.comments {
             comment.position += earlier;
         }
-        // The number of events is limited to 32 bits, and these are among them.
+        // The number of events fits into 32 bits, and these are part of it.
         let count = u32::try_from(earlier).unwrap_or(u32::MAX);
         let label = self.earlier_label;
         let front = (0..count).zip(&self.earlier).map(|(block, &bytes)| TraceEvent::Alloc {
@@ -296,7 +297,7 @@ impl Builder {
         self.note_peak();
         let block = self.blocks;
         self.push(TraceEvent::Alloc { block, bytes, label, alignment })?;
-        // Events are at least as many as blocks, and their limit has 32 bits.
+        // There are at least as many events as blocks, and their number fits into 32 bits.
         self.blocks += 1;
         self.live_bytes += bytes;
         self.insert(id, Some(Live { block, bytes }))
@@ -304,19 +305,19 @@ impl Builder {
 
     fn insert(&mut self, id: u64, live: Option<Live>) -> Result<(), TraceProblem> {
         if self.live.len() == self.live.capacity() {
-            // The map doubles, and copies its entries.
+            // A full map doubles and copies its entries.
             self.charge(ENTRY_BYTES * self.live.capacity().max(4) as u64)?;
         }
         self.live.insert(id, live);
         Ok(())
     }
 
-    /// Takes in what is live before the next event.
+    /// Updates the live bytes before the next event.
     fn note_peak(&mut self) {
         self.trace.peak_live_bytes = self.trace.peak_live_bytes.max(self.live_bytes);
     }
 
-    /// Notes a block that was live before the log began, and returns its number until the end.
+    /// Adds a block that was live before the log began. Returns its temporary number.
     fn add_earlier(&mut self, bytes: u64) -> Result<u32, TraceProblem> {
         self.check_room()?;
         self.note_peak();
@@ -338,7 +339,7 @@ impl Builder {
     }
 
     fn check_room(&self) -> Result<(), TraceProblem> {
-        // Half of the numbers for each kind of block, so that the two kinds never meet.
+        // Each kind of block has half of the numbers, so that they never collide.
         let limit = self.limits.events.min(u32::MAX / 2);
         if self.trace.events.len() + self.earlier.len() >= limit as usize {
             return Err(TraceProblem::TooManyEvents { limit });
@@ -353,7 +354,7 @@ impl Builder {
         let limit = self.limits.labels;
         match u32::try_from(self.trace.labels.len()) {
             Ok(label) if label < limit => {
-                // The list and the index hold a copy each.
+                // The list and the index hold one copy each.
                 self.charge(2 * (TEXT_BYTES + text.len() as u64))?;
                 self.trace.labels.push(text.to_owned());
                 self.labels.insert(text.to_owned(), label);
@@ -364,7 +365,7 @@ impl Builder {
     }
 }
 
-/// The most bytes live at a time in a sequence whose sums were checked.
+/// Returns the peak of live bytes in a sequence whose sums were checked.
 fn peak_live_bytes(events: &[TraceEvent]) -> u64 {
     let mut sizes = Vec::new();
     let (mut live, mut peak) = (0_u64, 0);
@@ -378,22 +379,22 @@ fn peak_live_bytes(events: &[TraceEvent]) -> u64 {
             TraceEvent::Free { block } => {
                 live = live.saturating_sub(sizes.get(block as usize).copied().unwrap_or(0));
             }
-            // Logs that begin late are by address, and have no such events.
+            // Logs that begin late are by address and have no such events.
             TraceEvent::Occupy { .. } => {}
         }
     }
     peak
 }
 
-/// Numbers the labels in the order of their first use, which is not that of their making where events were put in order
-/// later. Labels without use are left out.
+/// Numbers the labels in the order of their first use. Reordered events make that differ from the order of creation.
+/// Removes unused labels.
 fn order_labels(trace: &mut Trace) {
     let mut made: Vec<Option<String>> = std::mem::take(&mut trace.labels).into_iter().map(Some).collect();
     let mut numbers = vec![0; made.len()];
     for event in &mut trace.events {
         let TraceEvent::Alloc { label, .. } = event else { continue };
         if let Some(text) = made.get_mut(*label as usize).and_then(Option::take) {
-            // There are no more than were made, and those were numbered by 32 bits.
+            // There are no more than were created, and their numbers have 32 bits.
             numbers[*label as usize] = u32::try_from(trace.labels.len()).unwrap_or(u32::MAX);
             trace.labels.push(text);
         }

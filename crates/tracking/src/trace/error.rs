@@ -1,4 +1,4 @@
-//! What can be wrong with a trace, and where.
+//! Errors in traces, with their places.
 
 use std::fmt;
 use std::io;
@@ -15,9 +15,9 @@ use crate::record::HwmProblem;
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct TraceError {
-    /// Where it goes wrong.
+    /// The place of the problem.
     pub place: TracePlace,
-    /// What is wrong there.
+    /// The problem.
     pub problem: TraceProblem,
 }
 
@@ -25,20 +25,20 @@ pub struct TraceError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TracePlace {
-    /// A line, from 1 upward.
+    /// A line, counted from 1.
     Line(u64),
-    /// A byte of the file, decompressed, from 0 upward.
+    /// A byte of the decompressed file, counted from 0.
     Byte(u64),
     /// An event in a list of events, both counted from 0.
     Event {
-        /// The device whose list it is.
+        /// The device of the list.
         device: u32,
         /// Its index in the list.
         index: u64,
     },
-    /// A memory snapshot as a whole.
+    /// The complete memory snapshot.
     Snapshot,
-    /// A recording as a whole.
+    /// The complete recording.
     Recording,
 }
 
@@ -55,26 +55,26 @@ impl fmt::Display for TracePlace {
 }
 
 impl TracePlace {
-    /// The error that `problem` is at this place.
+    /// Returns the error of `problem` at this place.
     pub(super) fn of(self, problem: impl Into<TraceProblem>) -> TraceError {
         TraceError { place: self, problem: problem.into() }
     }
 }
 
-/// What is wrong with an event, a line or a file.
+/// A problem with an event, a line or a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceProblem {
     /// The file could not be read or decompressed.
     #[error(transparent)]
     Io(io::Error),
-    /// What is compressed in the file cannot be had.
+    /// The compressed data is damaged or cut off.
     #[error("{0}")]
     Compressed(CompressedProblem),
-    /// A device was asked for in a file that knows none.
-    #[error("device {device} was asked for, and only PyTorch's snapshots distinguish devices")]
+    /// The file does not distinguish devices.
+    #[error("device {device} was requested, but only PyTorch's snapshots distinguish devices")]
     NoDevices {
-        /// The device asked for.
+        /// The requested device.
         device: u32,
     },
     /// The file is longer than the limit.
@@ -83,14 +83,14 @@ pub enum TraceProblem {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The decompressed file is longer than its compressed bytes allow.
-    #[error("the file is more than {ratio} times longer once decompressed")]
+    /// The compression ratio exceeds the limit.
+    #[error("the decompressed file is more than {ratio} times larger")]
     TooCompressed {
         /// The limit on the ratio.
         ratio: u64,
     },
-    /// What the file describes takes more memory than the limit.
-    #[error("what the file holds takes more than {} of memory", Bytes(*limit))]
+    /// The contents of the file need more memory than the limit.
+    #[error("the contents of the file need more than {} of memory", Bytes(*limit))]
     TooMuchHeld {
         /// The limit, in bytes.
         limit: u64,
@@ -98,16 +98,16 @@ pub enum TraceProblem {
     /// The file is of another kind.
     #[error("not a trace: {kind}; {}", kind.advice())]
     WrongFile {
-        /// Which one.
+        /// The detected kind of file.
         kind: FileKind,
     },
     /// The file is not the JSON of a snapshot.
     #[error("not the JSON of a memory snapshot: {message}")]
     Json {
-        /// What is wrong with it.
+        /// The problem.
         message: String,
     },
-    /// The beginning is not that of any format.
+    /// The format is unknown.
     #[error(
         "not a trace: expected `a ID BYTES LABEL` lines, a recording (.hwm), a PyTorch memory snapshot (pickle or JSON), an RMM \
          log (`Thread,Time,Action,...`) or MiniMalloc's CSV (`id,lower,upper,size`), found {found:?}"
@@ -125,51 +125,51 @@ pub enum TraceProblem {
     /// The line is not text.
     #[error("not UTF-8")]
     NotUtf8,
-    /// The line does not have the form that all lines of this format have.
+    /// The line has another form than expected.
     #[error("expected {expected}, found {found:?}")]
     Malformed {
-        /// The form.
+        /// The expected form.
         expected: &'static str,
         /// The line's beginning.
         found: String,
     },
-    /// An id, a size or a time is not a whole number of 64 bits.
-    #[error("{found:?} is not a whole number below 2^64")]
+    /// An id, a size or a time is not an integer of 64 bits.
+    #[error("{found:?} is not an integer below 2^64")]
     BadNumber {
-        /// What stands there.
+        /// The value.
         found: String,
     },
-    /// An allocation bears the id of a live one.
-    #[error("allocation {id} is live already")]
+    /// The id of an allocation is already live.
+    #[error("allocation {id} is already live")]
     IdInUse {
         /// The id.
         id: u64,
     },
-    /// A free bears an id that no live allocation has.
+    /// No allocation with the id of a free is live.
     #[error("no allocation {id} is live")]
     UnknownId {
         /// The id.
         id: u64,
     },
-    /// An allocation lies where a live one does.
-    #[error("the allocation at {address:#x} is live already")]
+    /// A live allocation has the same address.
+    #[error("the allocation at {address:#x} is already live")]
     AddressInUse {
         /// The address.
         address: u64,
     },
-    /// A free names an address whose allocation was freed before.
-    #[error("the allocation at {address:#x} was freed before")]
+    /// The allocation at the address of a free was freed before.
+    #[error("the allocation at {address:#x} was already freed")]
     FreedBefore {
         /// The address.
         address: u64,
     },
-    /// An alignment is not a power of two of 32 bits.
+    /// An alignment is not a power of two below 2^32.
     #[error("the alignment of {bytes} bytes is not a power of two below 2^32")]
     BadAlignment {
         /// The alignment.
         bytes: u64,
     },
-    /// A range of bytes is not part of its block.
+    /// A range of bytes exceeds its block.
     #[error("the range from {start} to {end} is not part of a block of {bytes} bytes")]
     BadRange {
         /// The first byte.
@@ -179,7 +179,7 @@ pub enum TraceProblem {
         /// The bytes of the block.
         bytes: u64,
     },
-    /// A gap of a lifetime begins before the gap before it ends.
+    /// A gap of a lifetime overlaps the previous gap.
     #[error("the gap from {lower} to {upper} overlaps the gap before it, or is empty")]
     BadGap {
         /// Its first moment.
@@ -187,7 +187,7 @@ pub enum TraceProblem {
         /// The moment after its last.
         upper: u64,
     },
-    /// A lifetime ends where it begins, or earlier.
+    /// A lifetime is empty.
     #[error("the lifetime from {lower} to {upper} is empty")]
     EmptyLifetime {
         /// Its first moment.
@@ -195,7 +195,7 @@ pub enum TraceProblem {
         /// The moment after its last.
         upper: u64,
     },
-    /// Live bytes leave 64 bits.
+    /// Live bytes exceed 64 bits.
     #[error("live bytes exceed 2^64")]
     TooManyBytes,
     /// More events than the limit.
@@ -228,7 +228,7 @@ pub enum TraceProblem {
     /// The recording cannot be read.
     #[error(transparent)]
     Recording(#[from] HwmProblem),
-    /// The snapshot does not have the shape of PyTorch's.
+    /// The file is not a valid PyTorch snapshot.
     #[error(transparent)]
     Snapshot(#[from] SnapshotProblem),
 }
@@ -248,24 +248,24 @@ impl From<io::Error> for TraceProblem {
     }
 }
 
-/// What is wrong with what gzip wrote.
+/// A problem with compressed data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompressedProblem {
-    /// It ends too early.
+    /// The data ends too early.
     #[error("the compressed data ends too early: the file is truncated")]
     Truncated,
-    /// It contradicts itself, or was never what gzip writes.
+    /// The data contradicts itself or has another format.
     #[error("the compressed data is damaged: {message}")]
     Damaged {
-        /// What the decoder said.
+        /// The message of the decoder.
         message: String,
     },
 }
 
 impl CompressedProblem {
-    /// What a failure to decompress means, carried through [`io::Error`]; a failure to read stays what it is.
-    pub(super) fn told(error: io::Error) -> io::Error {
+    /// Extracts the problem from an [`io::Error`] of the decompressor. Other read errors stay.
+    pub(super) fn extract_from(error: io::Error) -> io::Error {
         let kind = error.kind();
         match kind {
             io::ErrorKind::UnexpectedEof => io::Error::new(kind, Self::Truncated),
@@ -277,7 +277,7 @@ impl CompressedProblem {
     }
 }
 
-/// Carries the limit through [`io::Error`], which is all that a reader can return.
+/// Passes the limit through [`io::Error`], the only error that a reader can return.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("more than {limit} bytes")]
 pub(super) struct TooMuchInput {

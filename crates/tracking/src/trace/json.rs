@@ -1,7 +1,7 @@
-//! Snapshots in JSON, transcribed into the pickle that holds the same data.
+//! Converts a JSON snapshot to a pickle with the same data.
 //!
-//! One reader and one account of memory then serve both forms. Texts that occur often, such as keys, are kept once and
-//! recalled by number.
+//! One reader and one memory limit then serve both formats. Frequent texts, such as keys, are stored once and recalled
+//! by number.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,11 +13,11 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use super::{TraceProblem, pickle};
 use crate::files::lean;
 
-/// How many different texts are kept, and how long they may be. Others are written each time.
+/// The most stored texts and their greatest length. Other texts are written each time.
 const MAX_KEPT: usize = 4096;
 const MAX_KEPT_BYTES: usize = 64;
 
-/// How many items go to a list or a dictionary at a time.
+/// The number of items in a piece of a list or a dictionary.
 const ITEMS_AT_A_TIME: usize = 1000;
 
 /// The largest pickle, in bytes.
@@ -59,9 +59,9 @@ pub(super) fn to_pickle(reader: impl BufRead) -> Result<Vec<u8>, TraceProblem> {
 
 struct Writer {
     pickle: Vec<u8>,
-    /// The number under which a text is kept.
+    /// The numbers of the stored texts.
     kept: HashMap<String, u32>,
-    /// Whether the pickle became too large.
+    /// Whether the pickle exceeded its limit.
     is_full: bool,
 }
 
@@ -116,7 +116,7 @@ impl Writer {
     }
 }
 
-/// A value of JSON, which goes to the writer as it is read.
+/// A JSON value that is written to the pickle while it is parsed.
 #[derive(Clone, Copy)]
 struct Node<'a>(&'a RefCell<Writer>);
 

@@ -1,28 +1,27 @@
-//! How much a trace from outside may contain, and how much its reader may hold.
+//! Limits of external traces and of their readers' memory.
 
 use bfc_core::{GIB, MIB};
 
 use crate::files::gzip;
 
-/// How large a trace may be.
+/// Limits of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceLimits {
     /// The longest line, in bytes.
     pub line_bytes: usize,
     /// Most events.
     pub events: u32,
-    /// Most different labels. Where a reader makes the labels itself, those beyond the limit become one.
+    /// The most distinct labels. Generated labels beyond the limit become one label.
     pub labels: u32,
     /// Most comment lines.
     pub comments: u32,
-    /// Most lines that tell of no event: blank ones, comments, headers, requests that a log says were refused.
+    /// The most lines without an event: blank lines, comments, headers and failed requests.
     pub idle_lines: u32,
-    /// Most bytes of the file, once decompressed.
+    /// The most decompressed bytes of the file.
     pub input_bytes: u64,
-    /// Most bytes of memory that a reader may hold, or eight times the decompressed bytes of the file if that is more.
+    /// The most bytes of memory for a reader. If eight times the decompressed bytes of the file is more, that applies.
     pub held_bytes: u64,
-    /// How many times longer than its compressed bytes a file may be, once decompressed; a file of up to 64 MiB may be of
-    /// any ratio.
+    /// The highest compression ratio. It does not apply to files of up to 64 MiB.
     pub ratio: u32,
 }
 

@@ -1,13 +1,14 @@
-//! Lines of bounded length, and the numbers on them.
+//! Reads lines of bounded length and the numbers in them.
 
 use std::io::{BufRead, Read};
 
 use super::{TraceError, TraceLimits, TracePlace, TraceProblem};
 
-/// Calls `line` with each line that is not blank, trimmed, until it fails. It says whether the line told of an event.
+/// Calls `line` with each trimmed line that is not blank, until it fails. `line` returns whether the line contained an
+/// event.
 ///
 /// # Errors
-/// What `line` says, that a line cannot be read, or that too many tell of no event; all with the number of the line.
+/// Errors of `line`, of reading, and of too many lines without an event; each with its line number.
 pub(super) fn each_line(
     mut reader: impl BufRead,
     limits: &TraceLimits,
@@ -33,14 +34,14 @@ pub(super) fn each_line(
     }
 }
 
-/// Reads one line without its end; `false` after the last one.
+/// Reads one line without its end. Returns `false` after the last one.
 pub(crate) fn read_line(
     reader: &mut impl BufRead,
     line: &mut Vec<u8>,
     limit: usize,
 ) -> Result<bool, TraceProblem> {
     line.clear();
-    // Two bytes more than the limit leave room for a line end, and show that there is none.
+    // Two bytes beyond the limit allow for a line end, or show that the line is too long.
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(2);
     if reader.take(most).read_until(b'\n', line)? == 0 {
         return Ok(false);
@@ -64,27 +65,27 @@ pub(crate) fn remove_mark(line: &mut Vec<u8>) {
     }
 }
 
-/// A whole number without a sign.
+/// Parses an integer without a sign.
 pub(crate) fn number(text: &str) -> Result<u64, TraceProblem> {
-    // `parse` takes a sign as well, which no writer of traces puts there.
+    // `parse` accepts a sign, which no trace contains.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = if digits { text.parse().ok() } else { None };
     number.ok_or_else(|| bad_number(text))
 }
 
-/// An alignment in bytes.
+/// Parses an alignment in bytes.
 pub(super) fn alignment_of(text: &str) -> Result<u32, TraceProblem> {
     let bytes = number(text)?;
     let alignment = u32::try_from(bytes).ok().filter(|alignment| alignment.is_power_of_two());
     alignment.ok_or(TraceProblem::BadAlignment { bytes })
 }
 
-/// That a text is no number.
+/// Returns the error for a text that is not a number.
 pub(super) fn bad_number(text: &str) -> TraceProblem {
     TraceProblem::BadNumber { found: beginning(text) }
 }
 
-/// Enough of a text to recognise it by in an error message.
+/// Shortens a text for an error message.
 pub(crate) fn beginning(text: &str) -> String {
     const MOST: usize = 60;
     let mut found: String = text.chars().take(MOST).collect();
@@ -94,7 +95,7 @@ pub(crate) fn beginning(text: &str) -> String {
     found
 }
 
-/// Cuts a line at its commas into its first `N` fields, trimmed; none if there are fewer.
+/// Splits a line at its commas into its first `N` fields, trimmed. Returns `None` if there are fewer.
 pub(super) fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
     let mut found = [""; N];
     let mut parts = line.split(',');
@@ -104,7 +105,7 @@ pub(super) fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
     Some(found)
 }
 
-/// Whether nothing is left to read.
+/// Returns whether the input has ended.
 pub(crate) fn at_end(reader: &mut impl BufRead) -> bool {
     reader.fill_buf().is_ok_and(<[u8]>::is_empty)
 }

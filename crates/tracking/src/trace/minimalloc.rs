@@ -1,10 +1,10 @@
-//! The problems of MiniMalloc and of other offline planners: one buffer a line with its lifetime and its size.
+//! Problems of MiniMalloc and of other offline planners: one buffer per line with its lifetime and its size.
 //!
-//! The columns `id`, `lower`, `upper` and `size` may stand in any order. A buffer lives from `lower` up to and without
-//! `upper`; at one moment, buffers that end are freed before others are allocated, in the order of lines. Older files say
-//! `buffer` or `buffer_id`, `begin` or `start`, and `end`, which is the last moment at which a buffer lives.
+//! The columns `id`, `lower`, `upper` and `size` may have any order. A buffer lives from `lower` to before `upper`. At
+//! one moment, frees come before allocations, in the order of lines. Older files use the names `buffer` or `buffer_id`,
+//! `begin` or `start`, and `end`, the last moment of a lifetime.
 //!
-//! `alignment` is a power of two. `gaps` lists stretches of time, separated by spaces, in which other buffers may use a
+//! `alignment` is a power of two. `gaps` lists intervals, separated by spaces, in which other buffers may use a
 //! buffer's bytes: `LOWER-UPPER`, or `LOWER-UPPER@FROM:TO` for a buffer that keeps its bytes from FROM up to TO. The
 //! reader notes all other columns as [skipped](Trace::skipped), such as the `offset` of another planner.
 
@@ -16,13 +16,13 @@ use super::lines::{alignment_of, beginning, each_line, number};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use crate::files::lean;
 
-/// The names of a column, today's first.
+/// The names of a column, the current one first.
 type Names = &'static [&'static str];
 
 const COLUMNS: [Names; 4] =
     [&["id", "buffer", "buffer_id"], &["lower", "begin", "start"], &["upper", LAST_MOMENT], &["size"]];
 
-/// The name of the third column where it is the last moment of a lifetime, not the one after it.
+/// The name of the third column if it holds the last moment of a lifetime, not the one after it.
 const LAST_MOMENT: &str = "end";
 
 const ALIGNMENT: Names = &["alignment"];
@@ -30,7 +30,7 @@ const GAPS: Names = &["gaps"];
 
 const EXPECTED: &str = "a line with all columns of the header";
 
-/// Whether a file's first line is the header of such a problem.
+/// Returns whether a file's first line is the header of such a problem.
 pub(super) fn is_first_line(line: &str) -> bool {
     Columns::of(line).is_some()
 }
@@ -53,7 +53,7 @@ pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace,
             header = Some(columns);
             return Ok(false);
         };
-        // Each buffer makes two events, and each gap up to two.
+        // Each buffer has two events, and each gap up to two.
         if problem.moments.len() >= limits.events as usize {
             return Err(TraceProblem::TooManyEvents { limit: limits.events });
         }
@@ -63,12 +63,12 @@ pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace,
     problem.play(builder)
 }
 
-/// All buffers, and what happens to them.
+/// All buffers and their events.
 #[derive(Default)]
 struct Problem {
     buffers: Vec<Buffer>,
     moments: Vec<Moment>,
-    /// Where the last buffer's begin stands in `moments`.
+    /// The index of the last buffer's begin in `moments`.
     begin: usize,
 }
 
@@ -80,18 +80,18 @@ struct Buffer {
     line: u64,
 }
 
-/// Something that happens to a buffer.
+/// An event of a buffer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Moment {
     time: u64,
     kind: Kind,
     buffer: u32,
-    /// The bytes that the buffer occupies from now on.
+    /// The bytes that the buffer occupies from then on.
     low: u64,
     high: u64,
 }
 
-/// What happens to a buffer. At one time, bytes are given up before others are taken.
+/// A kind of event. At one time, releases come before allocations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     End,
@@ -186,7 +186,7 @@ impl Problem {
         }
     }
 
-    /// At `time`, a buffer begins to occupy other bytes. Outside of its lifetime it occupies none.
+    /// Changes the occupied bytes of a buffer at `time`. Outside of its lifetime it occupies none.
     fn change(
         &mut self,
         time: u64,
@@ -201,7 +201,7 @@ impl Problem {
             return Ok(());
         }
         if time <= lifetime.start {
-            // The buffer begins with these bytes alone.
+            // The buffer begins with only these bytes.
             if let Some(begin) = self.moments.get_mut(self.begin) {
                 (begin.low, begin.high) = (next.start, next.end);
             }
@@ -228,10 +228,10 @@ impl Problem {
         Ok(())
     }
 
-    /// Everything that happens, in order.
+    /// Returns all events in order.
     fn play(mut self, mut builder: Builder) -> Result<Trace, TraceError> {
         self.moments.sort_unstable();
-        // The buffer that began with all of its bytes at the moment before.
+        // The buffer that began with all of its bytes directly before.
         let mut begun = None;
         for moment in &self.moments {
             let Buffer { bytes, alignment, label, line } = self.buffers[moment.buffer as usize];
@@ -243,7 +243,7 @@ impl Problem {
                 Kind::Begin => builder
                     .alloc_labelled(id, bytes, alignment, label)
                     .and_then(|()| builder.occupy(id, occupied)),
-                // Right after the allocation, a part alone would mean that the block never occupied the rest.
+                // Directly after the allocation, a part alone would mean that the block never occupied the rest.
                 Kind::GiveUp | Kind::TakeBack if begun == Some(moment.buffer) => {
                     builder.occupy(id, all).and_then(|()| builder.occupy(id, occupied))
                 }
@@ -257,19 +257,19 @@ impl Problem {
     }
 }
 
-/// What a header says.
+/// The columns of a header.
 #[derive(Clone, Copy)]
 struct Columns {
-    /// Where id, lower, upper and size stand.
+    /// The positions of id, lower, upper and size.
     places: [usize; 4],
     alignment: Option<usize>,
     gaps: Option<usize>,
-    /// Whether the third column is the last moment of a lifetime.
+    /// Whether the third column holds the last moment of a lifetime.
     last_moment: bool,
 }
 
 impl Columns {
-    /// What the line says, if it is a header with all columns.
+    /// Parses a header; `None` if a column is missing.
     fn of(line: &str) -> Option<Self> {
         let place = |names: Names| {
             line.split(',').position(|field| names.iter().any(|name| field.trim().eq_ignore_ascii_case(name)))
@@ -283,7 +283,7 @@ impl Columns {
         Some(Self { places, alignment: place(ALIGNMENT), gaps: place(GAPS), last_moment })
     }
 
-    /// The names of the columns that are not read.
+    /// Returns the names of the ignored columns.
     fn unused<'a>(&self, line: &'a str) -> impl Iterator<Item = &'a str> {
         let used = self.places.map(Some).into_iter().chain([self.alignment, self.gaps]);
         let used: Vec<usize> = used.flatten().collect();
@@ -291,9 +291,9 @@ impl Columns {
         fields.filter(move |(place, _)| !used.contains(place)).map(|(_, name)| name)
     }
 
-    /// The times from `lower` up to and without the second one.
+    /// Returns the lifetime as `lower` and the moment after its last.
     fn lifetime(&self, lower: u64, upper: u64) -> Range<u64> {
-        // At the very last moment there is none after it, and nothing can begin there either.
+        // There is no moment after the very last one, and nothing can begin there.
         lower..upper.saturating_add(u64::from(self.last_moment))
     }
 }

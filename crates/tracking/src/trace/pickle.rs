@@ -1,14 +1,14 @@
-//! Python's pickles, as far as they hold plain data: numbers, texts, lists, tuples, dictionaries.
+//! Reads Python pickles of plain data: numbers, texts, lists, tuples and dictionaries.
 //!
-//! A pickle is a program for a small stack machine that may call any function. This machine calls nothing. It runs the instructions
-//! of protocols 2 to 5 that make plain data and refuses the rest by name. For files that contain more, it [notes](Pickle) each call
-//! and object with its arguments instead.
+//! A pickle is a program for a small stack machine that may call any function. This machine makes no calls. It runs the
+//! opcodes of protocols 2 to 5 that make plain data, and rejects the others by name. For files that contain more, it
+//! [notes](Pickle) each call and object with its arguments instead.
 //!
-//! Shared objects stay shared, since a copy for each reference would turn a few hundred bytes into more objects than fit in memory.
-//! All objects live in one [`Heap`] and refer to each other by number, so depth costs nothing. An account counts every byte that they
-//! take and stops at a limit.
+//! Shared objects stay shared. Copies would expand a few hundred bytes to more objects than fit in memory. All objects
+//! live in one [`Heap`] and refer to each other by number, so nesting costs nothing. An account counts all their memory
+//! and enforces a limit.
 //!
-//! Source: the opcodes' descriptions in Python's `pickletools`.
+//! Source: the descriptions of opcodes in Python's `pickletools`.
 
 use std::io::BufRead;
 
@@ -28,20 +28,20 @@ use machine::run;
 /// The first byte of a pickle of protocol 2 or later.
 pub(super) const MAGIC: u8 = 0x80;
 
-/// Why a pickle cannot be read.
+/// The reason why a pickle cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PickleProblem {
     /// The pickle is of an unknown protocol.
     #[error("pickle protocol {protocol}, expected 2 to 5")]
     Protocol {
-        /// The protocol it names.
+        /// The stated protocol.
         protocol: u8,
     },
-    /// An instruction that makes something else than plain data, or none at all.
-    #[error("pickle opcode {opcode:#04x} ({name}) is refused: only plain data is read")]
+    /// An opcode is unknown or makes something other than plain data.
+    #[error("pickle opcode {opcode:#04x} ({name}) is not supported: only plain data is")]
     Refused {
-        /// The instruction's code.
+        /// The opcode.
         opcode: u8,
         /// Its name in Python's `pickletools`.
         name: &'static str,
@@ -49,36 +49,36 @@ pub enum PickleProblem {
     /// The file ends before the pickle does.
     #[error("the pickle ends too early")]
     Truncated,
-    /// An instruction found less on the stack than it needs, or something of another type.
+    /// An opcode found too few values on the stack, or one of another type.
     #[error("{opcode} needs {needs} on the stack")]
     Stack {
-        /// The instruction's name.
+        /// The opcode's name.
         opcode: &'static str,
-        /// What it needs.
+        /// The required values.
         needs: &'static str,
     },
-    /// An instruction recalls what was never kept.
-    #[error("nothing was kept under number {index}")]
+    /// An opcode recalls a number without a stored object.
+    #[error("no object is stored under number {index}")]
     Memo {
-        /// The number recalled.
+        /// The number.
         index: u32,
     },
-    /// The name of something to call is longer than any real one.
+    /// The name of a function or class is too long.
     #[error("a name of more than {most} bytes")]
     LongName {
-        /// The longest that is read.
+        /// The limit.
         most: usize,
     },
-    /// A whole number of more bytes than any real one has.
-    #[error("a whole number of {bytes} bytes")]
+    /// An integer has too many bytes.
+    #[error("an integer of {bytes} bytes")]
     LongNumber {
         /// Its length in bytes.
         bytes: u64,
     },
 }
 
-/// A pickle of plain data, calls and objects. No call is made and no object is created: their names and arguments are data too. The
-/// dictionaries of Python's `collections` are dictionaries.
+/// A pickle of plain data, calls and objects. Calls and objects become data: their names and arguments. Nothing is
+/// called or created. The dictionaries of Python's `collections` become dictionaries.
 ///
 /// ```
 /// use highwater_tracking::pickle::{Pickle, Value};
@@ -101,64 +101,65 @@ pub struct Pickle {
 }
 
 impl Pickle {
-    /// Reads a pickle whose objects take at most `held_bytes` of memory, and nothing behind it.
+    /// Reads a pickle whose objects need at most `held_bytes` of memory. Ignores bytes after it.
     ///
     /// # Errors
-    /// [`TraceError`] with the byte and what is wrong there: see [`PickleProblem`].
+    /// [`TraceError`] with the offset and the [`PickleProblem`].
     pub fn read(source: impl BufRead, held_bytes: u64) -> Result<Self, TraceError> {
         run(source, held_bytes, true).map(|(heap, root)| Self { heap, root })
     }
 
-    /// What the pickle stands for.
+    /// Returns the value of the pickle.
     #[must_use]
     pub const fn root(&self) -> Value {
         self.root
     }
 
-    /// A text's letters.
+    /// Returns the contents of a text.
     #[must_use]
     pub fn text(&self, value: Value) -> Option<&str> {
         self.heap.as_text(value)
     }
 
-    /// A list's or tuple's items.
+    /// Returns the items of a list or tuple.
     #[must_use]
     pub fn items(&self, value: Value) -> Option<&[Value]> {
         self.heap.as_list(value)
     }
 
-    /// A dictionary's alternating keys and values, in the order in which they were set. For a duplicate key, the last value counts.
+    /// Returns the alternating keys and values of a dictionary, in the order in which they were set. For a duplicate
+    /// key, the last value counts.
     #[must_use]
     pub fn entries(&self, value: Value) -> Option<&[Value]> {
         self.heap.pairs(value)
     }
 
-    /// The module and the name of a function or class.
+    /// Returns the module and the name of a function or class.
     #[must_use]
     pub fn global(&self, value: Value) -> Option<(&str, &str)> {
         self.heap.as_global(value)
     }
 
-    /// The function or class of a call or object, and the tuple of its arguments.
+    /// Returns the function or class of a call or object, and the tuple of its arguments.
     #[must_use]
     pub fn call(&self, value: Value) -> Option<(Value, Value)> {
         self.heap.as_call(value)
     }
 
-    /// The id of an object outside of the pickle.
+    /// Returns the id of an object outside of the pickle.
     #[must_use]
     pub fn persistent(&self, value: Value) -> Option<Value> {
         self.heap.as_persistent(value)
     }
 
-    /// The ids of all objects outside of the pickle, in the order in which they appear.
+    /// Returns the ids of all objects outside of the pickle, in the order in which they appear.
     #[must_use]
     pub fn persistent_ids(&self) -> &[Value] {
         self.heap.persistents()
     }
 
-    /// The class of a value, as Python names it: `int`, `argparse.Namespace`. For a call, the function; for a function or class, its own
-    /// name.
+    /// Returns the class of a value by its Python name: `int`, `argparse.Namespace`. Returns the function for a call,
+    /// and the own name for a function or class.
     ///
     /// ```
     /// use highwater_tracking::pickle::Pickle;
@@ -190,7 +191,7 @@ impl Pickle {
     fn class_of_call(&self, value: Value) -> String {
         let Some((function, arguments)) = self.call(value) else { return "object".to_owned() };
         match self.global(function) {
-            // How protocol 2 writes bytes.
+            // The encoding of bytes in protocol 2.
             Some(("_codecs", "encode")) => "bytes".to_owned(),
             Some(("copyreg" | "copy_reg", "_reconstructor" | "__newobj__")) => {
                 let class = self.items(arguments).and_then(|items| items.first());
@@ -209,7 +210,7 @@ impl Pickle {
     }
 }
 
-/// Reads a pickle of plain data: its objects, and the one that it stands for.
+/// Reads a pickle of plain data. Returns its objects and its value.
 pub(super) fn read(reader: impl BufRead, limits: &TraceLimits) -> Result<(Heap, Value), TraceError> {
     run(reader, limits.held_bytes, false)
 }

@@ -1,4 +1,4 @@
-//! Files of any format: which one it is stands at the beginning.
+//! Reads files of any format, detected from their first bytes.
 
 use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
@@ -11,17 +11,16 @@ use crate::files::gzip::{self, Gzip, RatioExceeded};
 use crate::files::lean::held_limit;
 use crate::record::{Recording, RecordingLimits};
 
-/// How a file is read.
+/// Options for reading a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// How large it may be.
+    /// The limits.
     pub limits: TraceLimits,
-    /// Which device of a PyTorch snapshot; needed if several have events, and refused for files of other formats, which tell
-    /// of none.
+    /// The device of a PyTorch snapshot. Required if several devices have events. Other formats do not support it.
     pub device: Option<u32>,
 }
 
-/// How much of a file is looked at to tell its format.
+/// The number of bytes for the detection of a format.
 const SNIFFED: u64 = 4096;
 
 pub(super) fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
@@ -46,7 +45,7 @@ fn read_plain(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, Trac
     match format {
         Format::Snapshot => snapshot::parse(reader, options),
         Format::JsonSnapshot => {
-            // JSON has no byte-order mark, and this format is told by its first lines, which are in memory.
+            // JSON has no byte-order mark. The first lines, which are in memory, identify this format.
             reader.consume(if start.starts_with(MARK) { MARK.len() } else { 0 });
             snapshot::parse_json(reader, options)
         }
@@ -57,7 +56,7 @@ fn read_plain(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, Trac
     }
 }
 
-/// What a file is.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Snapshot,
@@ -65,12 +64,12 @@ enum Format {
     Recording,
     Rmm,
     MiniMalloc,
-    /// Our own lines.
+    /// The text format of Highwater.
     Text,
 }
 
 impl Format {
-    /// The format of a file that begins like this. One without lines is text, without events.
+    /// Detects the format from the first bytes. A file without lines is text without events.
     fn of(start: &[u8]) -> Result<Self, TraceError> {
         match FileKind::of(start) {
             Some(FileKind::Pickle) if start.first() == Some(&pickle::MAGIC) => return Ok(Self::Snapshot),
@@ -94,10 +93,10 @@ impl Format {
     }
 }
 
-/// How many eighths of the memory that may be held are a recording's. Its trace gets the others.
+/// The share of the memory limit for a recording, in eighths. Its trace gets the rest.
 const OF_RECORDING: u64 = 5;
 
-/// The allocations and frees of a recording. Of one that was cut off, those up to the cut.
+/// Converts a recording to a trace. A recording that was cut off has events up to the cut.
 fn recording(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
     let recording_limits = RecordingLimits {
         events: limits.events,
@@ -111,7 +110,7 @@ fn recording(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceE
     Trace::from_recording_within(&recording, &limits).map_err(|problem| TracePlace::Recording.of(problem))
 }
 
-/// The beginning of what a reader gives, and a reader that gives all of it.
+/// Returns the first bytes of a reader, and a reader of all bytes.
 fn sniff<R: BufRead>(mut reader: R) -> Result<(Vec<u8>, impl BufRead), TraceError> {
     let mut start = Vec::new();
     let read = (&mut reader).take(SNIFFED).read_to_end(&mut start);
@@ -119,19 +118,19 @@ fn sniff<R: BufRead>(mut reader: R) -> Result<(Vec<u8>, impl BufRead), TraceErro
     Ok((start.clone(), Cursor::new(start).chain(reader)))
 }
 
-/// A decoder whose errors say that they are about compressed data.
+/// A decoder that marks its errors as errors of compressed data.
 struct Decompressed<R>(Gzip<R>);
 
 impl<R: Read> Read for Decompressed<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(buffer).map_err(|error| match RatioExceeded::of(&error) {
             Some(_) => error,
-            None => CompressedProblem::told(error),
+            None => CompressedProblem::extract_from(error),
         })
     }
 }
 
-/// A reader that counts the bytes that it gives.
+/// A reader that counts its bytes.
 pub(super) struct Counted<R> {
     reader: R,
     pub(super) bytes: u64,
@@ -162,7 +161,7 @@ impl<R: BufRead> Read for Counted<R> {
     }
 }
 
-/// A reader that fails once it has given so many bytes and is asked for more.
+/// A reader that fails after a number of bytes.
 struct Bounded<R> {
     reader: R,
     left: u64,

@@ -1,8 +1,8 @@
 //! The log of RAPIDS Memory Manager's `logging_resource_adaptor`.
 //!
-//! A header `Thread,Time,Action,Pointer,Size,Stream`, which copies of such logs may lack, then a line for each
-//! allocation once it was made and for each free before it is done, so that the order of lines is an order in which
-//! the pool could have served them. Threads and streams are not kept apart: the trace is of the one pool below.
+//! The header is `Thread,Time,Action,Pointer,Size,Stream`; copies of such logs may lack it. Each line is an allocation,
+//! logged after it succeeded, or a free, logged before it happens. Therefore the pool could have served the lines in
+//! this order. The trace does not distinguish threads and streams: it is that of the one pool below.
 
 use std::io::BufRead;
 
@@ -12,7 +12,7 @@ use super::{Trace, TraceError, TraceLimits, TraceProblem};
 
 const EXPECTED: &str = "`Thread,Time,Action,Pointer,Size,Stream`";
 
-/// Whether a file's first line is one of such a log.
+/// Returns whether a file's first line belongs to such a log.
 pub(super) fn is_first_line(line: &str) -> bool {
     fields::<6>(line).is_some_and(|fields| is_header(&fields) || Action::of(fields[2]).is_some())
 }
@@ -44,11 +44,11 @@ impl Action {
     }
 }
 
-/// Whether the line is an event of the trace.
+/// Returns whether the line is an event of the trace.
 fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
     let malformed = || TraceProblem::Malformed { expected: EXPECTED, found: beginning(line) };
     let fields = fields::<6>(line).ok_or_else(malformed)?;
-    // Logs that were appended to, one run after another, repeat the header.
+    // Logs with several runs repeat the header.
     if is_header(&fields) {
         return Ok(false);
     }
@@ -56,7 +56,7 @@ fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
     let action = Action::of(action).ok_or_else(malformed)?;
     let (address, bytes) = (pointer(address)?, number(bytes)?);
     match action {
-        // What was refused, and nothing, take no memory.
+        // Failed and empty requests use no memory.
         Action::Fail => return Ok(false),
         Action::Allocate | Action::Free if address == 0 && bytes == 0 => return Ok(false),
         Action::Allocate => {
@@ -75,7 +75,7 @@ fn is_header(fields: &[&str; 6]) -> bool {
         .all(|(name, field)| name.eq_ignore_ascii_case(field))
 }
 
-/// An address as `printf` writes it.
+/// Parses an address in the format of `printf`.
 fn pointer(text: &str) -> Result<u64, TraceProblem> {
     if matches!(text, "(nil)" | "0") {
         return Ok(0);

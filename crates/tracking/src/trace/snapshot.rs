@@ -1,11 +1,13 @@
-//! PyTorch's memory snapshots: what `torch.cuda.memory._dump_snapshot` writes, as a pickle or as JSON, and the list of
+//! PyTorch's memory snapshots: the output of `torch.cuda.memory._dump_snapshot` as a pickle or as JSON, and the list of
 //! segments that `torch.cuda.memory_snapshot` returns.
 //!
-//! The list `device_traces` has a list of events for each device. Of these, `alloc` and `free_completed` make the trace: a
-//! block whose free was only requested is still in use by another stream. Sizes are those asked for. What happens to
-//! segments was the decision of PyTorch's allocator, and is ours to make anew. The list is a ring buffer, so its
-//! beginning may be missing: what is freed without having been allocated, and what `segments` shows as live at the end
-//! without an event, was live before. Streams and private pools are not kept apart.
+//! The list `device_traces` has a list of events for each device. The trace consists of `alloc` and `free_completed`. A
+//! block with only a requested free is still in use on another stream. Sizes are requested bytes. The trace omits
+//! segment events, because those are decisions of PyTorch's allocator.
+//!
+//! The list is a ring buffer, so its beginning may be missing. Blocks that are freed without an allocation, and blocks
+//! in `segments` that are live at the end without an event, were live before. The trace does not distinguish streams
+//! and private pools.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::BufRead;
@@ -18,36 +20,36 @@ use super::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProble
 use crate::files::lean;
 use crate::files::lean::held_limit;
 
-/// The most entries of a dictionary that is looked into for every event, and the most frames of a stack. Real ones have
-/// about ten and fewer than a hundred; many events may share one, so a long one would cost its length each time.
+/// The most entries of a dictionary that is searched for every event, and the most frames of a stack. Real ones have
+/// about ten and fewer than a hundred. The limit bounds the cost of a long one that many events share.
 const MOST_ENTRIES: usize = 64;
 const MOST_FRAMES: usize = 256;
 
-/// The most letters of a file's name or a function's that are looked at.
+/// The most characters to search in the name of a file or function.
 const MOST_LETTERS: usize = MAX_LABEL;
 
-/// Why something is not a snapshot with a trace in it.
+/// The reason why a snapshot has no trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotProblem {
-    /// Something has another type than in snapshots.
+    /// A value has another type than in snapshots.
     #[error("{what} is missing, or not {expected}")]
     Shape {
-        /// Which thing.
+        /// The value.
         what: &'static str,
-        /// What it ought to be.
+        /// The expected type.
         expected: &'static str,
     },
     /// No events were recorded.
     #[error("no allocations were recorded{}: was recording switched on (_record_memory_history)?", of_device(*.device))]
     NoEvents {
-        /// The device asked for, if one was.
+        /// The requested device, if any.
         device: Option<u32>,
     },
-    /// There are events of several devices, and none was asked for.
+    /// Several devices have events, and none was requested.
     #[error("events of {count} devices ({first}, {second}{}): choose one with --device", if *.count > 2 { ", ..." } else { "" })]
     SeveralDevices {
-        /// How many devices have events.
+        /// The number of devices with events.
         count: usize,
         /// The first one.
         first: u32,
@@ -74,7 +76,7 @@ pub(super) fn parse_json(reader: impl BufRead, options: &ReadOptions) -> Result<
     trace_of(pickle, reader.bytes, options)
 }
 
-/// Everything that a reader gives.
+/// The common state of the readers.
 fn read_whole(mut reader: impl BufRead) -> Result<Vec<u8>, TraceProblem> {
     let mut bytes = Vec::new();
     loop {
@@ -88,10 +90,10 @@ fn read_whole(mut reader: impl BufRead) -> Result<Vec<u8>, TraceProblem> {
     }
 }
 
-/// The trace of a snapshot in a pickle, which was made from `input_bytes` of file.
+/// Builds the trace of a snapshot in a pickle of `input_bytes` bytes.
 fn trace_of(pickle: Vec<u8>, input_bytes: u64, options: &ReadOptions) -> Result<Trace, TraceError> {
-    // The file, the objects in it, and the trace share the memory that may be held: the file is forgotten before the trace is
-    // made, which is much smaller than the objects.
+    // The file, its objects and the trace share the memory limit. The file is dropped before the trace is built, which
+    // is much smaller than the objects.
     let limit = held_limit(options.limits.held_bytes, input_bytes);
     let objects = limit.saturating_sub(pickle.len() as u64).min(limit / 4 * 3);
     let limits = TraceLimits { held_bytes: objects, ..options.limits };
@@ -129,7 +131,7 @@ fn trace_of_objects(
     Ok(reader.builder.finish())
 }
 
-/// What a list of segments lacks.
+/// The missing value of a list of segments.
 const NO_EVENTS: &str = "all events: torch.cuda.memory_snapshot() returns only the blocks live at that moment; call \
     torch.cuda.memory._record_memory_history() first, and write the file with torch.cuda.memory._dump_snapshot()";
 
@@ -144,7 +146,7 @@ struct Device<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// The events of the device asked for, or of the only one that has some.
+    /// Returns the events of the requested device, or of the only device with events.
     fn device(&self, asked: Option<u32>) -> Result<Device<'a>, SnapshotProblem> {
         let shape = |what| SnapshotProblem::Shape { what, expected: "a list" };
         if self.is_list() {
@@ -168,18 +170,18 @@ impl<'a> Snapshot<'a> {
         devices.pop().ok_or(SnapshotProblem::NoEvents { device: asked })
     }
 
-    /// Whether this is the list of segments alone, which has no events.
+    /// Returns whether this is a bare list of segments, which has no events.
     fn is_list(&self) -> bool {
         matches!(self.root, Value::List(_))
     }
 
-    /// The list of segments.
+    /// Returns the list of segments.
     fn segments(&self) -> Option<&'a [Value]> {
         let list = if self.is_list() { Some(self.root) } else { self.heap.get(self.root, "segments") };
         list.and_then(|list| self.heap.as_list(list))
     }
 
-    /// Of a list of segments: the device asked for, or the only one with segments.
+    /// Returns the device of a list of segments: the requested one, or the only one with segments.
     fn device_of_blocks(&self, asked: Option<u32>) -> Result<Device<'a>, SnapshotProblem> {
         let mut devices = BTreeSet::new();
         for &segment in self.segments().unwrap_or_default() {
@@ -202,7 +204,7 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// Shows the address and the size of every block that is live at the end; snapshots without segments have none.
+    /// Visits the address and the size of every block that is live at the end. Snapshots without segments have none.
     fn each_live_block(
         &self,
         device: u32,
@@ -211,7 +213,8 @@ impl<'a> Snapshot<'a> {
     ) -> Result<(), TraceProblem> {
         let Some(segments) = self.segments() else { return Ok(()) };
         let mut seen = 0;
-        // A pickle can refer to one list from many segments; each list is read once, so that time is linear in the file.
+        // A pickle can refer to one list from many segments. Each list is read once, so that time is linear in the size
+        // of the file.
         let mut lists = HashSet::new();
         for &segment in segments {
             let segment = Fields::of(self.heap, segment, "a segment")?;
@@ -243,26 +246,27 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-/// Turns events into those of a trace.
+/// Converts snapshot events to events of a trace.
 struct Reader<'a> {
     heap: &'a Heap,
     builder: Builder,
-    /// By the stack that a label is made from: many events share one.
+    /// By the stack of a label, because many events share one.
     labels: HashMap<u32, u32>,
-    /// By the dictionary of a frame: many stacks share one, and its texts may be long. `None` for what is no frame.
+    /// By the dictionary of a frame, because many stacks share one and its texts may be long. `None` for an invalid
+    /// frame.
     frames: HashMap<u32, Option<FrameLabel>>,
 }
 
-/// What a frame says of an allocation.
+/// The information of a frame.
 #[derive(Clone, Copy, Debug)]
 struct FrameLabel {
     /// Whether it is a line of Python.
     is_python: bool,
-    /// The frame's label, once an allocation needed it.
+    /// The frame's label, created on first use.
     label: Option<u32>,
 }
 
-/// What an entry of one of the maps takes, with the room that the map keeps for others.
+/// The cost of a map entry, including unused capacity.
 const ENTRY_BYTES: u64 = 40;
 
 impl Reader<'_> {
@@ -281,8 +285,8 @@ impl Reader<'_> {
             }
             Some("oom") => {
                 let bytes = fields.number("size").unwrap_or(0);
-                // Past the limit on comments there are enough of them.
-                let _ = self.builder.comment(&format!("mark: out of memory, {bytes} bytes asked for"));
+                // Marks beyond the limit on comments are ignored.
+                let _ = self.builder.comment(&format!("mark: out of memory, {bytes} bytes requested"));
                 Ok(())
             }
             Some(_) => Ok(()),
@@ -290,7 +294,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Where an allocation was asked for: the innermost line of Python, else the innermost frame, else the category.
+    /// Returns the origin of an allocation: the innermost line of Python, otherwise the innermost frame, otherwise the
+    /// category.
     fn label(&mut self, event: &Fields<'_>) -> Result<u32, TraceProblem> {
         let Some(Value::List(stack)) = event.get("frames") else {
             return self.builder.made_label(event.text("category").unwrap_or("unknown"));
@@ -316,7 +321,7 @@ impl Reader<'_> {
         Ok(label)
     }
 
-    /// What a frame is; `None` for something else.
+    /// Reads a frame; `None` for an invalid one.
     fn frame(&mut self, value: Value) -> Result<Option<FrameLabel>, TraceProblem> {
         let Value::Dict(number) = value else { return Ok(None) };
         if let Some(&known) = self.frames.get(&number) {
@@ -329,7 +334,7 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// The label of a frame, made once.
+    /// Returns the label of a frame, created once.
     fn frame_label(&mut self, value: Value) -> Result<u32, TraceProblem> {
         let (Value::Dict(number), Some(frame)) = (value, Frame::of(self.heap, value)) else {
             return self.builder.made_label("unknown");
@@ -368,7 +373,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The part of a path after its last separator; empty if that is too long to be looked at.
+/// Returns the part of a path after its last separator; empty if that is too long.
 fn file_name(path: &str) -> &str {
     let start = path.ceil_char_boundary(path.len().saturating_sub(MOST_LETTERS + 1));
     let tail = &path[start..];
@@ -379,7 +384,7 @@ fn file_name(path: &str) -> &str {
     }
 }
 
-/// A dictionary small enough to be looked into again and again.
+/// Returns a dictionary that is small enough to be searched repeatedly.
 struct Fields<'a> {
     heap: &'a Heap,
     value: Value,
@@ -415,7 +420,7 @@ impl<'a> Fields<'a> {
 
     fn address_and_bytes(&self) -> Result<(u64, u64), SnapshotProblem> {
         let field = |key, what| {
-            self.number(key).ok_or(SnapshotProblem::Shape { what, expected: "a whole number below 2^64" })
+            self.number(key).ok_or(SnapshotProblem::Shape { what, expected: "an integer below 2^64" })
         };
         Ok((field("addr", "an event's `addr`")?, field("size", "an event's `size`")?))
     }

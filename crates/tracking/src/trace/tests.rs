@@ -31,7 +31,7 @@ fn a_written_trace_reads_as_the_same() {
 }
 
 #[test]
-fn line_ends_blank_lines_and_a_missing_last_newline_do_not_matter() {
+fn line_ends_and_blank_lines_are_ignored() {
     let trace = parse("a 0 10 x\r\n\r\n   \n  a  1  5  y  \nf 0").unwrap();
     assert_eq!(write(&trace), "a 0 10 x\na 1 5 y\nf 0\n");
     assert_eq!(parse("").unwrap(), Trace::default());
@@ -69,11 +69,11 @@ fn every_refusal_names_its_line() {
             "f 1 2\n",
             "line 1: expected `a ID BYTES LABEL`, `f ID`, `u ID START END` or `# comment`, found \"f 1 2\"",
         ),
-        ("a one 2 x\n", "line 1: \"one\" is not a whole number below 2^64"),
-        ("a 1 -2 x\n", "line 1: \"-2\" is not a whole number below 2^64"),
-        ("a 1 +2 x\n", "line 1: \"+2\" is not a whole number below 2^64"),
-        ("f 18446744073709551616\n", "line 1: \"18446744073709551616\" is not a whole number below 2^64"),
-        ("a 1 2 x\na 1 3 y\n", "line 2: allocation 1 is live already"),
+        ("a one 2 x\n", "line 1: \"one\" is not an integer below 2^64"),
+        ("a 1 -2 x\n", "line 1: \"-2\" is not an integer below 2^64"),
+        ("a 1 +2 x\n", "line 1: \"+2\" is not an integer below 2^64"),
+        ("f 18446744073709551616\n", "line 1: \"18446744073709551616\" is not an integer below 2^64"),
+        ("a 1 2 x\na 1 3 y\n", "line 2: allocation 1 is already live"),
         ("f 5\n", "line 1: no allocation 5 is live"),
         ("a 1 2 x\nf 1\nf 1\n", "line 3: no allocation 1 is live"),
         ("a 1 18446744073709551615 x\na 2 1 x\n", "line 2: live bytes exceed 2^64"),
@@ -106,7 +106,7 @@ fn each_limit_holds_exactly() {
 }
 
 #[test]
-fn lines_without_an_event_are_limited_also_where_they_say_nothing() {
+fn the_number_of_lines_without_events_is_limited() {
     let limits = TraceLimits { idle_lines: 3, ..TraceLimits::default() };
     let read = |text: &str| {
         let options = ReadOptions { limits, device: None };
@@ -172,7 +172,7 @@ fn a_recording_becomes_a_trace_with_owners_as_labels() {
 }
 
 #[test]
-fn a_recording_has_its_marks_in_its_trace_and_a_step_between_them_can_be_planned() {
+fn a_step_between_two_marks_can_be_planned() {
     use crate::{Step, plan_of};
 
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
@@ -209,7 +209,7 @@ fn more_marks_than_comments_are_allowed_do_not_spoil_a_trace() {
 }
 
 #[test]
-fn a_recording_reads_back_as_a_trace_whatever_the_owners_are_called() {
+fn a_recording_reads_back_with_any_owner_names() {
     for name in ["", " ", "a b", &"é".repeat(5000)] {
         let recording = recording(|alloc| drop(alloc(u64::MAX / 2, &[name])));
         let trace = Trace::from_recording(&recording).unwrap();
@@ -240,7 +240,7 @@ proptest! {
 }
 
 #[test]
-fn groups_of_blocks_have_a_trace_each_and_the_others_are_left_out() {
+fn each_group_of_blocks_has_its_own_trace() {
     use std::sync::Arc;
 
     use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Request};

@@ -1,4 +1,4 @@
-//! Our own lines of text.
+//! The text format of Highwater.
 
 use std::io::BufRead;
 
@@ -15,7 +15,7 @@ pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace,
     Ok(builder.finish())
 }
 
-/// Whether the line is an event.
+/// Returns whether the line is an event.
 fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
     if let Some(comment) = line.strip_prefix('#') {
         builder.comment(comment.strip_prefix(' ').unwrap_or(comment))?;

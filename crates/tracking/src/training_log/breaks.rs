@@ -1,9 +1,10 @@
-//! Where steps are missing in a curve.
+//! Finds missing steps in a curve.
 
 use super::CurvePoint;
 
-/// The indices of points before which steps are missing: the curve has a point every so many steps, before the place and
-/// behind it, twice each, and there it takes more. A curve at changing distances, as of powers of two, says nothing of the kind.
+/// Returns the indices of points after missing steps. A step is missing where the distance grows although the two
+/// distances before and the two after are equal. A curve with irregular distances, such as powers of two, has no
+/// missing steps.
 pub(super) fn missing_steps(points: &[CurvePoint]) -> impl Iterator<Item = usize> {
     points.windows(6).enumerate().filter_map(|(first, points)| {
         let [a, b, here, d, e] = std::array::from_fn(|index| points[index + 1].step - points[index].step);
@@ -21,7 +22,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_missing_where_the_same_distance_goes_on_behind_a_longer_one() {
+    fn a_longer_gap_between_equal_steps_is_a_break() {
         assert_eq!(missing((0..10).chain(20..30)), [10]);
         assert_eq!(missing((0..3).chain(4..7).chain(9..12)), [3, 6]);
         assert_eq!(missing((0..10).chain(14..30).map(|epoch| epoch * 94)), [10]);

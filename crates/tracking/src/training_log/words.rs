@@ -3,13 +3,13 @@
 /// The words for NaN and the infinities.
 const WORDS: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
 
-/// Whether a string stands for NaN or an infinity.
+/// Returns whether a string means NaN or an infinity.
 pub(super) fn is_non_finite(text: &str) -> bool {
     WORDS.contains(&text)
 }
 
-/// The line with quotes around these words, if any occurs outside of its strings. A line that ends within a word, as an incomplete
-/// line may, ends before it.
+/// Returns the line with quotes around these words, if any occurs outside of its strings. Cuts off an incomplete word
+/// at the end of the line.
 pub(super) fn quoted(line: &[u8]) -> Option<Vec<u8>> {
     let (mut quoted, mut rest) = (Vec::new(), line);
     let (mut in_string, mut found) = (false, false);

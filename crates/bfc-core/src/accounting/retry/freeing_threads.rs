@@ -78,7 +78,7 @@ impl FreeingThreads {
 
     /// Whether a living thread other than this one may free memory.
     pub(super) fn has_others_than(&self, thread: u64) -> bool {
-        self.is_unbounded || self.threads.iter().any(|&known| known != thread)
+        self.is_unbounded || self.threads.iter().any(|&other| other != thread)
     }
 }
 
@@ -87,51 +87,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_are_those_who_took_memory_or_gave_back_what_they_did_not_take() {
-        let mut known = FreeingThreads::default();
-        assert!(!known.has_others_than(1));
-        known.add(1);
-        known.note_free(1);
-        assert!(!known.has_others_than(1) && known.has_others_than(2));
-        known.note_free(2);
-        assert!(known.is_unbounded() && known.has_others_than(1));
+    fn others_have_allocated_or_freed_foreign_blocks() {
+        let mut threads = FreeingThreads::default();
+        assert!(!threads.has_others_than(1));
+        threads.add(1);
+        threads.note_free(1);
+        assert!(!threads.has_others_than(1) && threads.has_others_than(2));
+        threads.note_free(2);
+        assert!(threads.is_unbounded() && threads.has_others_than(1));
     }
 
     #[cfg(not(shuttle))]
     #[test]
-    fn a_thread_that_has_ended_is_no_other_but_may_have_left_memory() {
+    fn an_ended_thread_cannot_free_but_may_leave_blocks() {
         let other = || crate::base::sync::ThreadNumber::current().get();
         let me = other();
-        let mut known = FreeingThreads::default();
-        known.add(me);
+        let mut threads = FreeingThreads::default();
+        threads.add(me);
         let ended = std::thread::scope(|scope| scope.spawn(other).join().unwrap());
-        known.remove_ended();
-        assert!(!known.may_have_orphans(), "one that took nothing leaves nothing");
-        known.add(ended);
-        // Added after its end, as none is but one that comes while it ends: it counts until the next end.
-        assert!(known.has_others_than(me));
+        threads.remove_ended();
+        assert!(!threads.may_have_orphans(), "a thread without allocations leaves no blocks");
+        threads.add(ended);
+        // Added after its end, like a thread that allocates while it ends. It counts until the next end.
+        assert!(threads.has_others_than(me));
         std::thread::scope(|scope| scope.spawn(other).join().unwrap());
-        assert!(known.remove_ended());
-        assert!(!known.has_others_than(me) && known.may_have_orphans());
-        assert_eq!(known.threads(), [me]);
-        known.set_without_orphans(known.ended());
-        assert!(!known.remove_ended() && !known.may_have_orphans());
-        // An answer from before another ended says nothing of that one.
-        let before = known.ended();
-        known.add(ended);
+        assert!(threads.remove_ended());
+        assert!(!threads.has_others_than(me) && threads.may_have_orphans());
+        assert_eq!(threads.threads(), [me]);
+        threads.set_without_orphans(threads.ended());
+        assert!(!threads.remove_ended() && !threads.may_have_orphans());
+        // A result from before another end does not cover that thread.
+        let before = threads.ended();
+        threads.add(ended);
         std::thread::scope(|scope| scope.spawn(other).join().unwrap());
-        assert!(known.remove_ended());
-        known.set_without_orphans(before);
-        assert!(known.may_have_orphans());
+        assert!(threads.remove_ended());
+        threads.set_without_orphans(before);
+        assert!(threads.may_have_orphans());
     }
 
     #[cfg(not(shuttle))]
     #[test]
-    fn however_many_threads_come_and_go_no_more_are_known_than_live() {
+    fn only_live_threads_are_kept() {
         let retry = crate::AllocatorRetry::new();
-        let meet = || retry.meet(crate::base::sync::ThreadNumber::current().get());
+        let allocate = || retry.note_allocating_thread(crate::base::sync::ThreadNumber::current().get());
         for _ in 0..100 {
-            std::thread::scope(|scope| scope.spawn(meet).join().unwrap());
+            std::thread::scope(|scope| scope.spawn(allocate).join().unwrap());
         }
         assert!(crate::base::sync::lock(&retry.shared.state).freeing.threads().len() <= 1);
     }

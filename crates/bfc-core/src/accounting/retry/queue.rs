@@ -1,40 +1,40 @@
-//! Who waits, in what order, and whose turn it is: the rules of waiting, without threads or clocks.
+//! The waiting requests: their order and whose turn it is, without threads or clocks.
 //!
-//! Each free makes those waiters *due* that it may serve. One waiter at a time has the *turn* to try: the oldest who is
-//! due. Frees that come while it tries make it due again, so a waiter whom every free may serve, and none does, could
-//! keep the turn for ever. Hence those who failed often step back behind the others, until nobody is due.
+//! Each free makes the waiters *due* that it may serve. One waiter at a time has the *turn* to try: the oldest due one.
+//! A free during its attempt makes it due again, so a waiter that every free may serve could keep the turn forever.
+//! Waiters with many failures therefore move behind the others until no waiter is due.
 
 use std::collections::VecDeque;
 
 use crate::allocator::request::WaitKey;
 
-/// After so many failed turns a waiter steps back once.
+/// The failed turns after which a waiter moves back once.
 const PATIENCE: u32 = 4;
 
-/// The waiters in the order of their age. `B` is what wakes one.
+/// The waiters by age. `B` wakes one waiter.
 #[derive(Debug)]
 pub(super) struct Queue<B> {
     waiters: VecDeque<Waiter<B>>,
     last_ticket: u64,
-    /// Frees so far.
+    /// The number of frees.
     epoch: u64,
-    /// Whose turn it is to try.
+    /// The ticket with the turn.
     turn: Option<u64>,
-    /// Turns given so far.
+    /// The number of turns.
     turns: u64,
 }
 
 #[derive(Debug)]
 struct Waiter<B> {
-    /// Rises with each waiter, from 1.
+    /// The ticket number, ascending from 1.
     ticket: u64,
-    want: WaitKey,
+    key: WaitKey,
     thread: u64,
-    /// Its time is over, or it was told to give up: it makes its last attempt, and waits no more.
+    /// The waiter timed out or gave up: it makes its last attempt.
     last: bool,
-    /// The latest free that may serve it and came after its last attempt began; 0 if there was none.
+    /// The latest free that may serve the waiter and came after its last attempt began; 0 if none.
     due: u64,
-    /// Turns that it had in vain since somebody was due without a break.
+    /// Failed turns since a waiter was last due without interruption.
     failures: u32,
     bell: B,
 }
@@ -46,12 +46,12 @@ impl<B> Default for Queue<B> {
 }
 
 impl<B: Clone> Queue<B> {
-    /// The number of the latest free.
+    /// Returns the number of frees.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Turns given since the start or the last [`clear_turns`](Self::clear_turns).
+    /// Returns the turns since the start or the last [`clear_turns`](Self::clear_turns).
     pub(super) fn turns(&self) -> u64 {
         self.turns
     }
@@ -64,34 +64,34 @@ impl<B: Clone> Queue<B> {
         self.turn == Some(ticket)
     }
 
-    /// Queues a request whose failed attempt began at `tried`. Returns its ticket and whom to wake: a free since then
-    /// may serve it, for all one knows.
-    pub(super) fn enter(&mut self, want: WaitKey, tried: u64, thread: u64, bell: B) -> (u64, Option<B>) {
+    /// Queues a request whose failed attempt began at `tried`. Returns its ticket and the waiter to wake: a free since
+    /// then may serve it.
+    pub(super) fn enter(&mut self, key: WaitKey, tried: u64, thread: u64, bell: B) -> (u64, Option<B>) {
         self.last_ticket += 1;
         let due = if self.epoch > tried { self.epoch } else { 0 };
-        // Behind all who are there: otherwise newcomers, who have not failed yet, could for ever precede one who has.
+        // Starts behind all waiters, so that newcomers without failures cannot always precede a waiter with failures.
         let failures = self.waiters.iter().map(|waiter| waiter.failures).max().unwrap_or(0);
         let ticket = self.last_ticket;
-        self.waiters.push_back(Waiter { ticket, want, thread, last: false, due, failures, bell });
+        self.waiters.push_back(Waiter { ticket, key, thread, last: false, due, failures, bell });
         (self.last_ticket, self.give_turn())
     }
 
-    /// Counts a free that can serve no request of more than `up_to` bytes. Returns whom to wake.
+    /// Counts a free that serves no request of more than `up_to` bytes. Returns the waiter to wake.
     pub(super) fn freed(&mut self, up_to: u64) -> Option<B> {
         self.epoch += 1;
         for waiter in &mut self.waiters {
-            if waiter.want.bytes <= up_to {
+            if waiter.key.bytes <= up_to {
                 waiter.due = self.epoch;
             }
         }
         self.give_turn()
     }
 
-    /// Notes that an attempt failed that began at epoch `tried`: the frees up to then serve neither this waiter nor
-    /// those who want the like of it and no less. If it had the turn, that goes on. Returns whom to wake.
-    pub(super) fn failed(&mut self, ticket: u64, want: WaitKey, tried: u64) -> Option<B> {
+    /// Records a failed attempt that began at epoch `tried`. Earlier frees serve neither this waiter nor comparable
+    /// larger ones. Passes the turn on, if it had it. Returns the waiter to wake.
+    pub(super) fn failed(&mut self, ticket: u64, key: WaitKey, tried: u64) -> Option<B> {
         for waiter in &mut self.waiters {
-            if waiter.due <= tried && (waiter.ticket == ticket || want.rules_out(waiter.want)) {
+            if waiter.due <= tried && (waiter.ticket == ticket || key.rules_out(waiter.key)) {
                 waiter.due = 0;
             }
         }
@@ -103,7 +103,7 @@ impl<B: Clone> Queue<B> {
         self.end_turn(ticket)
     }
 
-    /// Forgets a waiter, with or without its memory. If it had the turn, that goes on. Returns whom to wake.
+    /// Removes a waiter. Passes the turn on, if it had it. Returns the waiter to wake.
     pub(super) fn leave(&mut self, ticket: u64) -> Option<B> {
         if let Ok(index) = self.position(ticket) {
             self.waiters.remove(index);
@@ -111,20 +111,20 @@ impl<B: Clone> Queue<B> {
         self.end_turn(ticket)
     }
 
-    /// Notes that a waiter makes its last attempt.
+    /// Marks the next attempt of a waiter as its last.
     pub(super) fn give_up(&mut self, ticket: u64) {
         if let Ok(index) = self.position(ticket) {
             self.waiters[index].last = true;
         }
     }
 
-    /// Whether all these threads wait, and none has reason to try.
+    /// Whether all these threads wait and none has a reason to try.
     pub(super) fn all_wait(&self, threads: &[u64]) -> bool {
         let waits = |thread| self.waiters.iter().any(|waiter| waiter.thread == thread && !waiter.last);
         self.turn.is_none() && threads.iter().all(|&thread| waits(thread))
     }
 
-    /// The oldest who waits, and what wakes it.
+    /// Returns the oldest waiter and the value that wakes it.
     pub(super) fn oldest(&self) -> Option<(u64, &B)> {
         self.waiters.iter().find(|waiter| !waiter.last).map(|waiter| (waiter.ticket, &waiter.bell))
     }
@@ -140,7 +140,7 @@ impl<B: Clone> Queue<B> {
         self.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket)
     }
 
-    /// Gives the turn, if nobody has it, to the next who is due.
+    /// Gives a free turn to the next due waiter.
     fn give_turn(&mut self) -> Option<B> {
         if self.turn.is_some() {
             return None;

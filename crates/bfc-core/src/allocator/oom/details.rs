@@ -1,4 +1,4 @@
-//! An out-of-memory report as text.
+//! Out-of-memory reports as text.
 
 use super::{ExceededBudget, OomReport, Verdict, scope_name};
 use crate::base::owner::OwnerId;
@@ -36,7 +36,7 @@ impl OomReport {
         text
     }
 
-    /// The request as a line: its size and category, its owner, and the array that it was for.
+    /// Returns the request as a line: its size, category, owner and array.
     #[must_use]
     pub fn request(&self) -> String {
         let mut line = format!("{} ({}) requested", Bytes(self.requested), self.tag.category.name());
@@ -49,7 +49,7 @@ impl OomReport {
         line
     }
 
-    /// The figures that apply to the request, each with its name and a note.
+    /// Returns the figures that apply to the request, each with its name and a note.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, String, String)> {
         let mut figures = Vec::new();
@@ -75,7 +75,7 @@ impl OomReport {
             add("limit", bytes(limit), self.limit_origin.as_deref().unwrap_or("").to_owned());
         }
         if let Some(others) = self.reserved_by_others {
-            add("others have", bytes(others), none());
+            add("held elsewhere", bytes(others), none());
         }
         if !self.waited.is_zero() {
             add("waited", format!("{} ms", self.waited.as_millis()), none());
@@ -86,7 +86,7 @@ impl OomReport {
         figures
     }
 
-    /// The holders by op, by module and by category, each kind in falling order of bytes.
+    /// Returns the holders by op, by module and by category, each kind in descending order of bytes.
     #[must_use]
     pub fn held_by(&self) -> [(&'static str, Vec<(String, u64)>); 3] {
         let named = |rows: Vec<(OwnerId, u64)>, kind: &str| {
@@ -101,11 +101,14 @@ impl OomReport {
         [
             ("ops", named(owners, "ops")),
             ("modules", named(self.holdings.by_scope(), "modules")),
-            ("categories", categories.map(|(category, bytes)| (category.name().to_owned(), bytes)).collect()),
+            (
+                "categories",
+                categories.map(|(category, bytes)| (category.name().replace('_', " "), bytes)).collect(),
+            ),
         ]
     }
 
-    /// The verdict as a sentence that names the figure to change.
+    /// Returns the verdict as a sentence that names the figure to change.
     #[must_use]
     pub fn advice(&self) -> String {
         match self.verdict {
@@ -124,7 +127,7 @@ impl OomReport {
             }
             Verdict::Pinned => {
                 let pinned = Bytes(self.pending.bytes.saturating_add(self.pending.stranded_bytes));
-                format!("pinned, {pinned} were given back but are still used by work under way")
+                format!("pinned, {pinned} are freed but still in use on another stream")
             }
             Verdict::OverBudget => match self.budget {
                 Some(ExceededBudget { scope, limit, live }) => {
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_advice_names_the_figure_that_stood_in_the_way() {
+    fn the_advice_names_the_limiting_figure() {
         let budget =
             ExceededBudget { scope: OwnerId::intern(OwnerId::ROOT, "small"), limit: 4 * MIB, live: 3 * MIB };
         let pending = PendingFrees { bytes: 2 * MIB, blocks: 1, stranded_bytes: MIB };
@@ -184,7 +187,7 @@ mod tests {
             (report(Verdict::Fragmented, 3 * MIB, 4 * MIB, 6 * MIB), "2.00 MiB not yet reserved"),
             (
                 OomReport { pending, ..report(Verdict::Pinned, 3 * MIB, 6 * MIB, 8 * MIB) },
-                "3.00 MiB were given back but",
+                "3.00 MiB are freed but still in use on another stream",
             ),
             (
                 OomReport { budget: Some(budget), ..report(Verdict::OverBudget, 3 * MIB, 6 * MIB, 8 * MIB) },
@@ -198,9 +201,9 @@ mod tests {
     }
 
     #[test]
-    fn the_report_names_who_asked_how_long_it_waited_and_who_holds_the_memory() {
+    fn the_report_names_the_requester_and_the_holders() {
         let report = report(Verdict::Exhausted, 3 * MIB, 6 * MIB, 8 * MIB);
-        assert!(report.to_string().contains("3.00 MiB asked for by oom-test, 6.00 MiB in use of 8.00 MiB"));
+        assert!(report.to_string().contains("3.00 MiB requested by oom-test, 6.00 MiB in use of 8.00 MiB"));
         let details = report.details();
         for part in [
             "3.00 MiB (activation) requested by oom-test for [64, 256] of f32",
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_have_made_room_is_told_with_what_would_not() {
+    fn the_details_list_what_would_have_made_room_and_what_not() {
         let mut report = report(Verdict::Fragmented, 3 * MIB, MIB, 6 * MIB);
         let scope = OwnerId::intern(OwnerId::ROOT, "block0");
         report.what_if.compacted = Some(true);
@@ -231,6 +234,6 @@ mod tests {
         ] {
             assert!(details.contains(part), "{part} is not in {details}");
         }
-        assert!(!details.contains("idle regions"), "what is not known is not told: {details}");
+        assert!(!details.contains("idle regions"), "unknown answers are omitted: {details}");
     }
 }

@@ -1,24 +1,24 @@
-//! Who held what: live bytes by owner and category, and their sums.
+//! Live bytes by owner and category, and their sums.
 
 use std::collections::BTreeMap;
 
 use crate::base::ledger::{Category, Tag};
 use crate::base::owner::OwnerId;
 
-/// What one owner held for one purpose.
+/// The bytes that one owner holds in one category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Holding {
-    /// Who, and for what.
+    /// The owner and category.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub tag: Tag,
-    /// Bytes.
+    /// The bytes.
     pub bytes: u64,
-    /// In how many blocks.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
-/// All live bytes of a pool by owner and category, the most bytes first.
+/// All live bytes of a pool by owner and category, in descending order of bytes.
 ///
 /// ```
 /// use bfc_core::{Category, Holdings, OwnerId, Tag};
@@ -35,10 +35,10 @@ pub struct Holding {
 pub struct Holdings(Vec<Holding>);
 
 impl Holdings {
-    /// The name of the owner that stands for all owners that a report leaves out.
+    /// The name of the owner that stands for all owners that a report omits.
     pub const OTHERS: &'static str = "(others)";
 
-    /// The sums over live blocks, each with its tag and its bytes.
+    /// Sums live blocks, each given by its tag and bytes.
     #[must_use]
     pub fn sum(blocks: impl IntoIterator<Item = (Tag, u64)>) -> Self {
         let mut sums: BTreeMap<(OwnerId, Category), (u64, u64)> = BTreeMap::new();
@@ -50,53 +50,53 @@ impl Holdings {
         Self::of(sums)
     }
 
-    /// Apart from [`sum`](Self::sum), so that there is one sort and not one for each kind of iterator.
+    /// Separate from [`sum`](Self::sum), so that the sort is compiled once and not for each iterator type.
     fn of(sums: BTreeMap<(OwnerId, Category), (u64, u64)>) -> Self {
         let holding =
             |((owner, category), (bytes, blocks))| Holding { tag: Tag { owner, category }, bytes, blocks };
         let mut holdings: Vec<Holding> = sums.into_iter().map(holding).collect();
-        // A stable sort: of equals, the owner that was named first comes first.
+        // The sort is stable: among equals, the owner that was interned first comes first.
         holdings.sort_by_key(|holding| std::cmp::Reverse(holding.bytes));
         Self(holdings)
     }
 
-    /// All of them, the most bytes first.
+    /// Returns all holdings, in descending order of bytes.
     #[must_use]
     pub fn all(&self) -> &[Holding] {
         &self.0
     }
 
-    /// Whether nothing is held, or nothing is known.
+    /// Whether there are no holdings, or none are known.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The sum over all.
+    /// Returns the sum of all holdings.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().fold(0, |sum, holding| sum.saturating_add(holding.bytes))
     }
 
-    /// Bytes by owner, in falling order.
+    /// Sums bytes by owner, in descending order.
     #[must_use]
     pub fn by_owner(&self) -> Vec<(OwnerId, u64)> {
         self.by(|tag| tag.owner)
     }
 
-    /// Bytes by the owner one above: where owners are ops, the module that they ran in. In falling order.
+    /// Sums bytes by the parent of each owner: the module, where owners are ops. In descending order.
     #[must_use]
     pub fn by_scope(&self) -> Vec<(OwnerId, u64)> {
         self.by(|tag| tag.owner.parent())
     }
 
-    /// Bytes by category, in falling order; categories that hold nothing are left out.
+    /// Sums bytes by category, in descending order; omits categories without bytes.
     #[must_use]
     pub fn by_category(&self) -> Vec<(Category, u64)> {
         self.by(|tag| tag.category)
     }
 
-    /// The `most` largest holdings; the sum of the others, by category, is held by [`OTHERS`](Self::OTHERS).
+    /// Returns the `most` largest holdings. [`OTHERS`](Self::OTHERS) holds the sum of the rest, by category.
     #[must_use]
     pub fn largest(&self, most: usize) -> Self {
         let (largest, rest) = self.0.split_at(most.min(self.0.len()));
@@ -116,7 +116,7 @@ impl Holdings {
         Self(largest)
     }
 
-    /// What `scope` and the owners below it hold.
+    /// Returns the holdings of `scope` and of the owners below it.
     #[must_use]
     pub fn below(&self, scope: OwnerId) -> Self {
         let mut below = self.clone();
@@ -124,7 +124,7 @@ impl Holdings {
         below
     }
 
-    /// Bytes by whatever a tag is mapped to, in falling order.
+    /// Sums bytes by the key of each tag, in descending order.
     pub fn by<K: Ord + Copy>(&self, key: impl Fn(Tag) -> K) -> Vec<(K, u64)> {
         let mut sums: Vec<(K, u64)> =
             self.0.iter().map(|holding| (key(holding.tag), holding.bytes)).collect();

@@ -1,6 +1,6 @@
-//! Reports as JSON and other formats of serde: owners as paths, categories and verdicts by name.
+//! Reports in serde formats, with owners as paths, and categories and verdicts as names.
 //!
-//! Reading a report interns its owners. The table of owners is bounded, so a hostile file cannot grow it forever.
+//! Reading a report interns its owners. The table of owners is bounded, so a hostile file cannot grow it without limit.
 
 use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for Verdict {
     }
 }
 
-/// Reads a value that is written as its name.
+/// Deserializes a value from its name.
 fn by_name<'de, T: Copy, D: Deserializer<'de>>(
     deserializer: D,
     all: &[T],
@@ -59,7 +59,7 @@ fn by_name<'de, T: Copy, D: Deserializer<'de>>(
     found.ok_or_else(|| D::Error::invalid_value(Unexpected::Str(&text), &expected))
 }
 
-/// A duration as a number of milliseconds.
+/// Serializes a duration in milliseconds.
 pub(super) mod milliseconds {
     use std::time::Duration;
 

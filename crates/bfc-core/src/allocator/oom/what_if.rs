@@ -1,51 +1,51 @@
-//! What would have made room for a request that was refused.
+//! Changes that would have made room for a failed request.
 
 use std::borrow::Cow;
 
 use crate::base::owner::OwnerId;
 
-/// What would have made room, each tried by itself on a copy of the pool's policy. `None` is "not known": the allocator has
-/// no policy to copy, or others decide.
+/// Whether certain changes would have made room, each tried separately on a copy of the pool's policy.
 ///
-/// An answer of yes can be had by doing it. An answer of no to the two that lay blocks out anew, compaction and another
-/// split rule, is about one order of laying out; another might do.
+/// `None` means unknown: the allocator has no policy to copy, or another allocator decides. A yes can be achieved by
+/// making the change. A no for compaction or another split rule holds for one order of placements; another order might
+/// succeed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WhatIf {
-    /// All live blocks were moved together within the pool's regions, the largest first.
+    /// With all live blocks compacted within the pool's regions, the largest first.
     pub compacted: Option<bool>,
-    /// Idle regions went back to their source ([`trim`](crate::Upkeep::trim)), and others could be taken instead.
+    /// With idle regions returned to their source ([`trim`](crate::Upkeep::trim)) and new ones in their place.
     pub trimmed: Option<bool>,
-    /// Work under way was done, and what waits for it free.
+    /// With pending work done and its blocks free.
     pub pending_done: Option<bool>,
-    /// The live blocks had been placed by another split rule in the order in which they were made: each rule by its name
-    /// (as in `HIGHWATER_SPLIT`), and whether there would be room.
+    /// With the live blocks placed by another split rule in the order of their allocation: the name of each rule (as in
+    /// `HIGHWATER_SPLIT`) and the answer.
     pub split: Vec<(Cow<'static, str>, bool)>,
-    /// The scope that keeps most activations kept none: they would be computed again in the backward pass.
+    /// Without the activations of the scope that keeps the most: the backward pass would recompute them.
     pub checkpointed: Option<Checkpoint>,
 }
 
-/// What it would give not to keep the activations of one scope.
+/// The effect of recomputing the activations of one scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Checkpoint {
     /// The scope.
     pub scope: OwnerId,
-    /// Bytes of its activations.
+    /// The bytes of its activations.
     pub bytes: u64,
-    /// Whether the request would have found room without them.
+    /// Whether the request would have fit without them.
     pub fits: bool,
 }
 
 impl WhatIf {
-    /// The answers that are known, as sentences with their answers.
+    /// Returns the known answers, each with a description.
     #[must_use]
     pub fn answers(&self) -> Vec<(String, bool)> {
         let mut answers = Vec::new();
         let mut add = |what: String, fits: Option<bool>| answers.extend(fits.map(|fits| (what, fits)));
         add("with live blocks moved together".to_owned(), self.compacted);
-        add("with idle regions given back".to_owned(), self.trimmed);
-        add("once work under way is done".to_owned(), self.pending_done);
+        add("with idle regions returned".to_owned(), self.trimmed);
+        add("after pending work".to_owned(), self.pending_done);
         for (rule, fits) in &self.split {
             add(format!("with blocks split by the rule \"{rule}\""), Some(*fits));
         }

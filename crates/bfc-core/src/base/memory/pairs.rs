@@ -8,25 +8,25 @@ use super::Block;
 
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 impl Block {
-    /// The same block, made of pairs of words.
+    /// Returns the block, built from pairs of words.
     #[inline(always)]
     pub(crate) fn in_pairs(self) -> Self {
         use std::arch::x86_64::{__m128i, _mm_set_epi64x};
 
         let Self { address, bytes, id, chunk, pool } = self;
         let last = u64::from(pool.0) << 32 | u64::from(chunk);
-        // SAFETY: the processor has SSE2, or this would not be compiled.
+        // SAFETY: the function is compiled only for processors with SSE2.
         let first = unsafe { _mm_set_epi64x(bytes as i64, address as i64) };
         // SAFETY: as above.
         let second = unsafe { _mm_set_epi64x(last as i64, id as i64) };
-        // SAFETY: a block is these words in this order, as checked below, and may hold any numbers.
+        // SAFETY: a block consists of these words in this order, as checked below, and any values are valid.
         unsafe { std::mem::transmute::<[__m128i; 2], Self>([first, second]) }
     }
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2")))]
 impl Block {
-    /// The same block: how it is written is left to the compiler.
+    /// Returns the block. The compiler chooses how to write it.
     #[inline(always)]
     pub(crate) const fn in_pairs(self) -> Self {
         self

@@ -15,16 +15,16 @@ use std::time::Duration;
 use super::atomic::{AtomicBool, Ordering};
 use super::thread;
 
-/// How often a waiting thread looks before it starts to yield its processor.
+/// The checks of a waiting thread before it starts to yield.
 const SPINS: u32 = 100;
 
-/// How often a waiting thread looks before it starts to sleep.
+/// The checks of a waiting thread before it starts to sleep.
 const YIELDS: u32 = 200;
 
-/// How long a waiting thread sleeps between two looks: the lock may be held during a call into a device driver.
+/// The sleep of a waiting thread between two checks: the lock may be held during a call into a device driver.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// A mutex that spins and then sleeps. See the module's text.
+/// A mutex that spins and then sleeps.
 // In this order, so that the flag and the beginning of the value share a cache line.
 #[repr(C)]
 pub struct SpinMutex<T> {
@@ -35,11 +35,11 @@ pub struct SpinMutex<T> {
 /// The locked value of a [`SpinMutex`].
 pub struct SpinGuard<'a, T> {
     mutex: &'a SpinMutex<T>,
-    /// Neither sent nor shared, like the guard of `std`.
+    /// Neither `Send` nor `Sync`, like the guard of `std`.
     not_send: PhantomData<*mut T>,
 }
 
-// SAFETY: the value is only reached through a guard, of which there is at most one at a time: see `SpinGuard::deref`.
+// SAFETY: a guard gives the only access to the value, and there is at most one at a time: see `SpinGuard::deref`.
 unsafe impl<T: Send> Sync for SpinMutex<T> {}
 
 impl<T> SpinMutex<T> {

@@ -1,4 +1,4 @@
-//! Numbers of threads, and which of the threads have ended.
+//! Thread numbers, and detection of ended threads.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -8,8 +8,7 @@ use std::sync::{Arc, Weak};
 
 use super::thread_local;
 
-/// A number of the calling thread, above 0, that no other thread of the process has or will have. It stays with its
-/// thread.
+/// A unique positive number of a thread, which the process never reuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadNumber(u64, PhantomData<*const ()>);
 
@@ -17,11 +16,11 @@ thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });
 
 thread_local!(static END: End = const { End(Cell::new(0)) });
 
-/// Tells of its thread's end, when the thread's own values are dropped.
+/// Reports the end of its thread when the thread-locals are dropped.
 struct End(Cell<u64>);
 
 impl ThreadNumber {
-    /// That of the calling thread.
+    /// Returns the number of the calling thread.
     #[inline]
     #[must_use]
     pub fn current() -> Self {
@@ -29,14 +28,14 @@ impl ThreadNumber {
         Self(if number == 0 { Self::give() } else { number }, PhantomData)
     }
 
-    /// As a number.
+    /// Returns the plain number.
     #[inline]
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Gives the calling thread its number.
+    /// Assigns a number to the calling thread.
     #[cold]
     #[inline(never)]
     fn give() -> u64 {
@@ -44,7 +43,7 @@ impl ThreadNumber {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         NUMBER.with(|own| own.set(number));
         with_threads(|threads| threads.living.insert(number));
-        // A thread that comes for the first time while its own values are dropped cannot tell later.
+        // A thread that asks first while its thread-locals are dropped cannot report its end later.
         if END.try_with(|end| end.0.set(number)).is_err() {
             End(Cell::new(number)).tell();
         }
@@ -58,12 +57,12 @@ impl End {
         if number == 0 {
             return;
         }
-        let watchers: Vec<Arc<dyn WatchesEnds>> = with_threads(|threads| {
+        let watchers: Vec<Arc<dyn ThreadEndListener>> = with_threads(|threads| {
             threads.living.remove(&number);
             ENDS.fetch_add(1, Ordering::SeqCst);
             threads.watchers.iter().filter_map(Weak::upgrade).collect()
         });
-        watchers.iter().for_each(|watcher| watcher.a_thread_ended());
+        watchers.iter().for_each(|watcher| watcher.on_thread_end());
     }
 }
 
@@ -73,66 +72,66 @@ impl Drop for End {
     }
 }
 
-/// How many threads have ended of those that had a number.
+/// The number of threads with a number that have ended.
 static ENDS: AtomicU64 = AtomicU64::new(0);
 
-/// What is known of all threads that have a number.
+/// The live threads with numbers, and their watchers.
 struct Threads {
     living: BTreeSet<u64>,
-    watchers: Vec<Weak<dyn WatchesEnds>>,
+    watchers: Vec<Weak<dyn ThreadEndListener>>,
 }
 
 impl Threads {
     const NONE: Self = Self { living: BTreeSet::new(), watchers: Vec::new() };
 }
 
-/// Nobody else is called meanwhile.
+/// Serializes the calls of watchers.
 #[cfg(not(shuttle))]
 fn with_threads<R>(work: impl FnOnce(&mut Threads) -> R) -> R {
     static THREADS: std::sync::Mutex<Threads> = std::sync::Mutex::new(Threads::NONE);
     work(&mut super::lock(&THREADS))
 }
 
-/// The checker runs all threads of an execution on one, and other executions on others beside it.
+/// The checker runs all threads of an execution on one thread, and parallel executions on others.
 #[cfg(shuttle)]
 fn with_threads<R>(work: impl FnOnce(&mut Threads) -> R) -> R {
     std::thread_local!(static THREADS: std::cell::RefCell<Threads> = const { std::cell::RefCell::new(Threads::NONE) });
     THREADS.with_borrow_mut(work)
 }
 
-/// Whether the thread of that number has not ended. One that is about to end, and drops its own values, has.
+/// Whether the thread of that number has not ended. A thread that drops its thread-locals counts as ended.
 pub(crate) fn is_living(number: u64) -> bool {
     with_threads(|threads| threads.living.contains(&number))
 }
 
-/// Keeps the numbers of threads that have not ended.
+/// Removes the numbers of ended threads.
 pub(crate) fn retain_living(numbers: &mut Vec<u64>) {
     with_threads(|threads| numbers.retain(|number| threads.living.contains(number)));
 }
 
-/// How many threads have ended so far: as long as that stays, so does what is said of them.
+/// Returns how many threads have ended. While this number is unchanged, [`is_living`] gives the same answers.
 pub(crate) fn ends() -> u64 {
     ENDS.load(Ordering::SeqCst)
 }
 
-/// Somebody who has to know when a thread ends.
-pub(crate) trait WatchesEnds: Send + Sync {
-    /// A thread has ended, and is [known](is_living) to have. Called by that thread, which holds no lock.
-    fn a_thread_ended(&self);
+/// A callback for the end of threads.
+pub(crate) trait ThreadEndListener: Send + Sync {
+    /// Called after a thread has [ended](is_living), on that thread, without locks.
+    fn on_thread_end(&self);
 }
 
-/// Has a watcher called for as long as this lives.
-pub(crate) struct EndWatch(Weak<dyn WatchesEnds>);
+/// Registers a watcher while it lives.
+pub(crate) struct ThreadEndWatch(Weak<dyn ThreadEndListener>);
 
-impl EndWatch {
-    /// From now on. What ended before is not told of.
-    pub(crate) fn new(watcher: Weak<dyn WatchesEnds>) -> Self {
+impl ThreadEndWatch {
+    /// Registers a watcher for ends from now on.
+    pub(crate) fn new(watcher: Weak<dyn ThreadEndListener>) -> Self {
         with_threads(|threads| threads.watchers.push(Weak::clone(&watcher)));
         Self(watcher)
     }
 }
 
-impl Drop for EndWatch {
+impl Drop for ThreadEndWatch {
     fn drop(&mut self) {
         with_threads(|threads| {
             let place = threads.watchers.iter().position(|watcher| Weak::ptr_eq(watcher, &self.0));
@@ -143,9 +142,9 @@ impl Drop for EndWatch {
     }
 }
 
-impl std::fmt::Debug for EndWatch {
+impl std::fmt::Debug for ThreadEndWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EndWatch").finish_non_exhaustive()
+        f.debug_struct("ThreadEndWatch").finish_non_exhaustive()
     }
 }
 
@@ -156,24 +155,24 @@ mod tests {
     use super::*;
     use crate::base::sync::lock;
 
-    /// Of each end that it was told of: whether the thread it asks for was still said to live.
+    /// For each reported end: whether the thread was still considered live.
     #[derive(Default)]
     struct Witness {
         of: AtomicU64,
-        told: Mutex<Vec<bool>>,
+        observed: Mutex<Vec<bool>>,
     }
 
-    impl WatchesEnds for Witness {
-        fn a_thread_ended(&self) {
-            lock(&self.told).push(is_living(self.of.load(Ordering::SeqCst)));
+    impl ThreadEndListener for Witness {
+        fn on_thread_end(&self) {
+            lock(&self.observed).push(is_living(self.of.load(Ordering::SeqCst)));
         }
     }
 
     #[test]
-    fn a_thread_lives_from_its_first_number_until_it_ends_and_who_watches_is_told_after() {
+    fn a_thread_lives_from_its_number_to_its_end_and_watchers_hear() {
         let witness = Arc::new(Witness::default());
-        let watcher: Weak<dyn WatchesEnds> = Arc::downgrade(&witness) as _;
-        let watch = EndWatch::new(watcher);
+        let watcher: Weak<dyn ThreadEndListener> = Arc::downgrade(&witness) as _;
+        let watch = ThreadEndWatch::new(watcher);
         let run = || {
             let number = ThreadNumber::current().get();
             witness.of.store(number, Ordering::SeqCst);
@@ -186,15 +185,15 @@ mod tests {
         retain_living(&mut numbers);
         assert!(!is_living(ended) && ends() > before);
         assert_eq!(numbers, [ThreadNumber::current().get()]);
-        // Threads of other tests may have ended before it.
-        assert_eq!(lock(&witness.told).last(), Some(&false));
+        // Threads of other tests may have ended before.
+        assert_eq!(lock(&witness.observed).last(), Some(&false));
 
         drop(watch);
         while Arc::strong_count(&witness) > 1 {
             std::thread::yield_now();
         }
-        let told = lock(&witness.told).len();
+        let observed = lock(&witness.observed).len();
         std::thread::scope(|scope| scope.spawn(run).join().unwrap());
-        assert_eq!(lock(&witness.told).len(), told);
+        assert_eq!(lock(&witness.observed).len(), observed);
     }
 }

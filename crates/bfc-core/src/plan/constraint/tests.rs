@@ -31,7 +31,7 @@ fn aligned_blocks_lie_on_their_multiples() {
 
 #[test]
 fn the_effort_bounds_the_steps_of_aligned_blocks() {
-    // Each block skips the holes between all blocks before it: two million steps for the first placement.
+    // Each block skips the holes between all earlier blocks: two million steps for the first placement.
     let blocks = [lifetime(1, 0, 10); 2000];
     let constraints = (0..2000).map(|block| constraint(block, 4096, Vec::new())).collect();
     let (effort, mut steps) = (20_000, 0);
@@ -130,7 +130,7 @@ fn a_pool_does_not_lend_the_bytes_of_a_live_block() {
     assert!(addresses.windows(2).all(|pair| pair[0] + 256 <= pair[1]), "{addresses:?}");
 }
 
-/// The bytes that a block occupies during an event, from its offset.
+/// Returns the bytes that a block occupies during an event, relative to its offset.
 fn occupied(lifetime: Lifetime, constraint: Option<&BlockConstraint>, event: u32) -> Range<u64> {
     if event < lifetime.start || event >= lifetime.end {
         return 0..0;
@@ -140,7 +140,7 @@ fn occupied(lifetime: Lifetime, constraint: Option<&BlockConstraint>, event: u32
     gap.map_or(0..lifetime.bytes, |gap| gap.kept.clone())
 }
 
-/// Whether no two blocks at these offsets overlap, by looking at every event.
+/// Whether no two blocks at these offsets overlap, checked at every event.
 fn are_apart(lifetimes: &[Lifetime], constraints: &[BlockConstraint], offsets: &[u64]) -> bool {
     let of = |block: usize| constraints.iter().find(|constraint| constraint.block == block);
     (0..40).all(|event| {
@@ -157,7 +157,7 @@ fn are_apart(lifetimes: &[Lifetime], constraints: &[BlockConstraint], offsets: &
     })
 }
 
-/// The least capacity of all placements, by trying every offset.
+/// Returns the smallest capacity of all placements, by trying every offset.
 fn least_capacity(lifetimes: &[Lifetime], constraints: &[BlockConstraint], most: u64) -> u64 {
     fn try_rest(
         lifetimes: &[Lifetime],
@@ -191,7 +191,7 @@ fn least_capacity(lifetimes: &[Lifetime], constraints: &[BlockConstraint], most:
 /// Blocks and their constraints.
 type Blocks = (Vec<Lifetime>, Vec<BlockConstraint>);
 
-/// Blocks in the order of their starts; some are aligned, and some have gaps.
+/// Generates blocks in order of their starts; some are aligned, and some have gaps.
 fn blocks(count: Range<usize>, most_bytes: u64) -> impl Strategy<Value = Blocks> {
     let raw_gap = (0_u32..8, 1_u32..6, 0.0..1.0, 0.0..1.0);
     let block = (1..=most_bytes, 0_u32..20, 1_u32..20, 0_u32..4, prop::collection::vec(raw_gap, 0..3));
@@ -248,7 +248,7 @@ proptest! {
         prop_assert!(plan.lower_bound() <= least && least <= plan.capacity());
     }
 
-    /// Offsets from a file are refused, or keep blocks apart.
+    /// Offsets from a file are rejected, or keep blocks apart.
     #[test]
     fn constrained_blocks_are_refused_or_sound(
         (lifetimes, constraints) in blocks(1..8, 8),

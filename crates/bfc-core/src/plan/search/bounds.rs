@@ -1,30 +1,29 @@
-//! What holds of the blocks to come before any of them is placed.
+//! Lower bounds on the offsets of unplaced blocks.
 //!
-//! A block lies at least as high as the highest of its sections. If nothing carries it there, it lies on another to come,
-//! and at least as high as the lowest of those can end. A section in which all are kept above its height rises to the
-//! lowest of them, which may keep others up in turn. Once nothing moves, the blocks of each section are put one on the
-//! other in the order of these least offsets: no placement has less room to spare there than that (the schedule of one
-//! machine whose jobs are released over time, which is best in this order).
+//! A block lies at least as high as the highest of its sections. If nothing carries it there, it lies on an unplaced
+//! block, at least as high as the lowest of those can end. A section whose blocks all lie above its height rises to the
+//! lowest of them, which may raise others. At the fixed point, the blocks of each section are stacked in order of these
+//! bounds. No placement leaves more spare space there: this is the optimal schedule of one machine with release times.
 
 use std::ops::Range;
 
 use super::super::greedy::Problem;
 use super::{NONE, Stacking};
 
-/// Bounds for the blocks and sections of the group looked at last.
+/// The bounds of the blocks and sections in the current group.
 #[derive(Debug)]
 pub(super) struct Bounds {
-    /// By block: it lies no lower.
+    /// By block: the minimum offset.
     pub(super) lowest: Vec<u64>,
-    /// By block: whether the ground or a block already placed can carry it there.
+    /// By block: whether the ground or a placed block can carry it there.
     pub(super) carried: Vec<bool>,
-    /// By section: bytes to come.
+    /// By section: unplaced bytes.
     pub(super) to_come: Vec<u64>,
-    /// By section: the least ends of what is to come.
+    /// By section: the smallest ends of the unplaced blocks.
     pub(super) least_ends: Vec<LeastEnds>,
-    /// By section: how many blocks can lie at its height; `None` if that cannot be said yet.
+    /// By section: the number of blocks that can lie at its height; `None` if unknown.
     pub(super) answers: Vec<Option<u64>>,
-    /// By section: the place in the order of the first of these.
+    /// By section: the rank of the first of these.
     pub(super) first: Vec<u32>,
     /// Scratch, by section.
     floors: Vec<u64>,
@@ -32,7 +31,7 @@ pub(super) struct Bounds {
     sorted: Vec<u32>,
 }
 
-/// The lowest end of a block to come in a section, that block, and the lowest end of the others.
+/// The lowest end of an unplaced block in a section, that block, and the lowest end of the others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeastEnds {
     pub(super) first: u64,
@@ -70,7 +69,7 @@ impl Bounds {
         }
     }
 
-    /// Notes the least ends in all sections of a group.
+    /// Computes the smallest ends in all sections of a group.
     pub(super) fn note_least_ends(&mut self, problem: &Problem, group: &[u32], all: Range<usize>) {
         self.least_ends[all].fill(LeastEnds::NOTHING);
         for &block in group {
@@ -82,7 +81,7 @@ impl Bounds {
         }
     }
 
-    /// Notes the least ends of the blocks that are not in `section`, for [`least_end_beside`](Self::least_end_beside).
+    /// Computes the smallest ends of blocks outside of `section`, for [`least_end_beside`](Self::least_end_beside).
     pub(super) fn note_ends_beside(
         &mut self,
         problem: &Problem,
@@ -90,7 +89,7 @@ impl Bounds {
         all: Range<usize>,
         section: usize,
     ) {
-        // By the section after their last if they are before this one, by their first if they are after it.
+        // Blocks before the section by the section after their last, blocks after it by their first.
         self.floors[all.clone()].fill(u64::MAX);
         for &block in group {
             let (start, end) = problem.sections.spans[block as usize];
@@ -105,7 +104,7 @@ impl Bounds {
             let block_end = self.lowest[block as usize] + problem.sizes[block as usize];
             self.floors[nearest] = self.floors[nearest].min(block_end);
         }
-        // Of all that reach this far or nearer.
+        // The minimum over all that reach this far or nearer.
         for before in (all.start..section).rev() {
             self.floors[before] = self.floors[before].min(self.floors[before + 1]);
         }
@@ -114,8 +113,7 @@ impl Bounds {
         }
     }
 
-    /// The least end of the blocks that share one of the `sections`, but not the `section` among these for which ends were
-    /// noted.
+    /// Returns the smallest end of the blocks in `sections`, excluding those in the section of the last computation.
     pub(super) fn least_end_beside(&self, sections: Range<usize>, section: usize) -> u64 {
         let before = if sections.start < section { self.floors[sections.start + 1] } else { u64::MAX };
         let after = if sections.end - 1 > section { self.floors[sections.end - 1] } else { u64::MAX };
@@ -124,8 +122,8 @@ impl Bounds {
 }
 
 impl Stacking<'_> {
-    /// Works out the bounds of a group that lives in the sections of `range`, and raises heights; `false` if there is no
-    /// placement within the capacity.
+    /// Computes the bounds of the group in the sections of `range` and raises heights. Returns `false` if no placement
+    /// fits the capacity.
     pub(super) fn bound(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> bool {
         let all = range.0 as usize..range.1 as usize;
         loop {
@@ -142,12 +140,12 @@ impl Stacking<'_> {
         self.has_room(group, all, capacity)
     }
 
-    /// Every block lies as high as its highest section; whether all are carried there.
+    /// Raises every block to its highest section. Returns whether all are carried there.
     fn keep_up(&mut self, group: &[u32]) -> bool {
         let mut all_carried = true;
         for &block in group {
             let sections = self.sections(block);
-            // A block is a step, and so is every sixteenth of its sections.
+            // Each block counts as a step, and so does every sixteenth of its sections.
             self.steps += 1 + sections.len() as u64 / 16;
             let highest = |of: &[u64]| of.iter().copied().max().unwrap_or(0);
             let height = highest(&self.ground.heights[sections.clone()]);
@@ -159,7 +157,7 @@ impl Stacking<'_> {
         all_carried
     }
 
-    /// What is not carried lies on another to come; `false` if there is no other.
+    /// Raises uncarried blocks onto other unplaced ones. Returns `false` if there is none.
     fn lift(&mut self, group: &[u32], all: Range<usize>) -> bool {
         self.bounds.note_least_ends(self.problem, group, all);
         for &block in group.iter().filter(|&&block| !self.bounds.carried[block as usize]) {
@@ -174,7 +172,8 @@ impl Stacking<'_> {
         true
     }
 
-    /// Raises each section to the lowest block to come; whether any rose, `None` if one has too little room then.
+    /// Raises each section to its lowest unplaced block. Returns whether any rose; `None` if one then has too little
+    /// space.
     fn raise(&mut self, group: &[u32], all: Range<usize>, capacity: u64) -> Option<bool> {
         self.steps += all.len() as u64;
         self.bounds.floors[all.clone()].fill(u64::MAX);
@@ -202,7 +201,7 @@ impl Stacking<'_> {
         Some(rose)
     }
 
-    /// Whether there is room for the blocks of each section one on the other, none of them lower than it can lie.
+    /// Whether the blocks of each section fit when stacked in order of their bounds.
     fn has_room(&mut self, group: &[u32], all: Range<usize>, capacity: u64) -> bool {
         let mut sorted = std::mem::take(&mut self.bounds.sorted);
         sorted.clear();

@@ -1,9 +1,9 @@
-//! Searching again and again, a little differently.
+//! Restarts of the search with variations.
 //!
-//! A search that has gone wrong early seldom notices in time, while another order of trying may find a placement at once.
-//! So each search is cut short, and the next one begins anew: with another order, another way of choosing sections, the
-//! weights that sections have gathered, and after a first round with orders in which blocks have moved by some places.
-//! The moves come from a fixed row of numbers: the same problem is searched in the same way every time.
+//! A search that went wrong early rarely recovers, while another branching order may succeed immediately. Each search
+//! is therefore cut short, and the next one starts with another order, another section rule, and the accumulated
+//! section weights. After the first round, blocks also move by some positions in the order. The moves come from a fixed
+//! pseudorandom sequence, so results are reproducible.
 //!
 //! Source: Gomes, Selman, Kautz, "Boosting combinatorial search through randomization" (AAAI 1998).
 
@@ -14,27 +14,27 @@ use super::{Choice, Ground, Outcome, Stacking};
 const ORDERS: [Order; 5] =
     [Order::CrowdArea, Order::CrowdLifetime, Order::Lifetime, Order::Area, Order::Size];
 
-/// In the first round. The first of these soon finds a placement where there is room to spare, and seldom elsewhere.
+/// The variants of the first round. The first one is fast, but only where there is spare space.
 const FIRST_CHOICES: [Choice; 3] = [Choice::First, Choice::Lowest, Choice::Hardest];
 
-/// In the rounds after it.
+/// The variants of later rounds.
 const CHOICES: [Choice; 2] = [Choice::Lowest, Choice::Hardest];
 
-/// By how many places blocks move at most.
+/// The most positions that a block moves.
 const MOVES: u64 = 60;
 
-/// Searches of one problem, one after the other.
+/// The sequence of searches of one problem.
 #[derive(Debug)]
 pub(in super::super) struct Restarts<'a> {
     problem: &'a Problem,
     orders: [Vec<u32>; ORDERS.len()],
     weights: Vec<u64>,
-    /// The round, and how many of its searches there were.
+    /// The round, and the number of its finished searches.
     round: usize,
     searches: usize,
-    /// Steps that each search of this round may take.
+    /// The step limit of each search in this round.
     most_steps: u64,
-    /// The state of the row of numbers.
+    /// The state of the pseudorandom sequence.
     number: u64,
 }
 
@@ -51,15 +51,15 @@ impl<'a> Restarts<'a> {
         }
     }
 
-    /// About what it takes to place all blocks without going wrong once.
+    /// Approximately the steps of placing all blocks without backtracking.
     pub(in super::super) fn least_steps(problem: &Problem) -> u64 {
         let lengths: u64 = problem.sections.spans.iter().map(|&(start, end)| u64::from(end - start)).sum();
         let blocks = problem.sizes.len() as u64;
         blocks * (blocks + u64::from(problem.sections.count) + lengths / 16) / 2
     }
 
-    /// The next search for a placement below `capacity`, of `most_steps` at most: its outcome, its steps, and the offsets
-    /// if it found any.
+    /// Runs the next search for a placement below `capacity`, of at most `most_steps`. Returns its outcome, its steps,
+    /// and the offsets if it found any.
     pub(in super::super) fn search(&mut self, capacity: u64, most_steps: u64) -> (Outcome, u64, Vec<u64>) {
         let choices = if self.round == 0 { &FIRST_CHOICES[..] } else { &CHOICES };
         let choice = choices[self.searches % choices.len()];
@@ -86,7 +86,7 @@ impl<'a> Restarts<'a> {
         (outcome, stacking.steps, stacking.offsets)
     }
 
-    /// By block: its place in an order, or nearby.
+    /// Returns the rank of each block in an order, with random moves.
     fn ranks(&mut self, order: usize, moved: bool) -> Vec<u32> {
         let mut places: Vec<(u64, u32)> = (0..).zip(self.orders[order].iter().copied()).collect();
         if moved {

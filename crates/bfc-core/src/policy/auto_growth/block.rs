@@ -1,4 +1,4 @@
-//! Blocks of an auto-growth allocator, and the slab that keeps them.
+//! Blocks of an auto-growth allocator, and their slab.
 
 use std::ops::{Index, IndexMut};
 
@@ -7,7 +7,7 @@ use crate::policy::best_fit::FreePiece;
 /// No block: the end of a region.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What a slot holds.
+/// The contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Vacant,
@@ -15,38 +15,38 @@ pub(super) enum State {
     Live,
 }
 
-/// A piece of a region.
+/// A block of a region, live or free.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub(super) state: State,
-    /// Where it starts.
+    /// The address.
     pub(super) address: u64,
-    /// How long it is.
+    /// The size.
     pub(super) bytes: u64,
-    /// The block below it in the same region.
+    /// The block below in the same region.
     pub(super) prev: u32,
-    /// The block above it in the same region.
+    /// The block above in the same region.
     pub(super) next: u32,
 }
 
 impl Block {
-    /// One past the last byte. Regions are checked to lie in the address space.
+    /// Returns the end address. Regions are checked to lie in the address space.
     pub(super) const fn end(&self) -> u64 {
         self.address.wrapping_add(self.bytes)
     }
 
-    /// Whether a region is this block alone, and it is free.
+    /// Whether this is the only block of its region, and free.
     pub(super) fn is_idle_region(&self) -> bool {
         self.state == State::Free && self.prev == NONE && self.next == NONE
     }
 
-    /// As the order of best fit knows it.
+    /// Returns the block's entry among the free blocks.
     pub(super) const fn as_free(&self, slot: u32) -> FreePiece {
         FreePiece { bytes: self.bytes, address: self.address, slot }
     }
 }
 
-/// All blocks, in slots that are used again last-in first-out.
+/// All blocks, in slots that are reused last-in first-out.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocks {
     slots: Vec<Block>,
@@ -54,17 +54,17 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The block of a slot that came from outside, if it holds one that is live.
+    /// Returns the live block of a slot that the caller passed, if any.
     pub(super) fn live(&self, slot: u32) -> Option<&Block> {
         self.slots.get(slot as usize).filter(|block| block.state == State::Live)
     }
 
-    /// Whether `count` more blocks can be numbered.
+    /// Whether the slab has slots for `count` more blocks.
     pub(super) fn has_room_for(&self, count: usize) -> bool {
         self.len() + count < NONE as usize
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.vacant.len()
     }

@@ -1,4 +1,4 @@
-//! What must hold of an auto-growth allocator between two calls.
+//! The invariants of an auto-growth allocator, and their checker.
 
 use super::block::{NONE, State};
 use super::{AutoGrowth, NAME};
@@ -14,8 +14,8 @@ struct Sums {
     idle_regions: usize,
 }
 
-/// Checks that the blocks tile their regions and agree with their neighbours, that no two free ones touch, and that the
-/// order of best fit and the sums are theirs.
+/// Checks that blocks tile their regions and have correct neighbors, that no two free ones touch, and that free list
+/// and sums are correct.
 pub(super) fn check(policy: &AutoGrowth) -> Result<(), Inconsistent> {
     let mut sums = Sums::default();
     for region in policy.regions.as_slice() {

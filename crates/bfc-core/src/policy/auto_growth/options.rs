@@ -2,7 +2,7 @@
 
 use crate::base::units::{Bytes, KIB, round_up};
 
-/// How an [`AutoGrowth`](super::AutoGrowth) allocator behaves.
+/// The options of an [`AutoGrowth`](super::AutoGrowth) allocator.
 ///
 /// ```
 /// use bfc_core::{AutoGrowthOptions, Bytes};
@@ -18,27 +18,27 @@ pub struct AutoGrowthOptions {
     pub(super) free_before_growth: bool,
 }
 
-/// A step that requests cannot be rounded to.
+/// An invalid alignment: not a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an alignment of {bytes} bytes: expected a power of two")]
 pub struct AutoGrowthOptionsError {
-    /// The alignment given.
+    /// The invalid alignment.
     pub bytes: u64,
 }
 
 impl Default for AutoGrowthOptions {
-    /// [`AutoGrowthOptions::gpu`].
+    /// The same as [`AutoGrowthOptions::gpu`].
     fn default() -> Self {
         Self::gpu()
     }
 }
 
 impl AutoGrowthOptions {
-    /// Requests in multiples of `alignment`, each region as large as the request that it is taken for. Addresses are
-    /// multiples of it too if those of the regions are; what a request needs beyond that, it says itself.
+    /// Rounds requests up to multiples of `alignment`; each region has the size of its request. Addresses are multiples
+    /// of `alignment` if those of the regions are. A request states further alignment itself.
     ///
     /// # Errors
-    /// If the alignment is not a power of two.
+    /// Fails if the alignment is not a power of two.
     pub const fn new(alignment: Bytes) -> Result<Self, AutoGrowthOptionsError> {
         if alignment.0.is_power_of_two() {
             Ok(Self::aligned(alignment.0))
@@ -51,26 +51,26 @@ impl AutoGrowthOptions {
         Self { alignment, chunk_size: 0, padding: 0, free_idle_chunks: false, free_before_growth: false }
     }
 
-    /// For a device's memory: multiples of 256 bytes, the smallest chunk that [`BuddyOptions`](crate::BuddyOptions) has
-    /// for it too.
+    /// Options for device memory: multiples of 256 bytes, the smallest chunk of [`BuddyOptions`](crate::BuddyOptions)
+    /// for devices.
     #[must_use]
     pub const fn gpu() -> Self {
         Self::aligned(256)
     }
 
-    /// For a machine's memory: multiples of 4 KiB.
+    /// Options for host memory: multiples of 4 KiB.
     #[must_use]
     pub const fn cpu() -> Self {
         Self::aligned(4 * KIB)
     }
 
-    /// For page-locked memory: multiples of 64 KiB.
+    /// Options for page-locked memory: multiples of 64 KiB.
     #[must_use]
     pub const fn pinned() -> Self {
         Self::aligned(64 * KIB)
     }
 
-    /// Regions of at least this size, rounded up to the alignment.
+    /// Sets the minimum size of a region, rounded up to the alignment.
     #[must_use]
     pub const fn with_chunk_size(mut self, bytes: Bytes) -> Self {
         self.chunk_size = match round_up(bytes.0, self.alignment) {
@@ -87,33 +87,33 @@ impl AutoGrowthOptions {
         self
     }
 
-    /// Whether idle regions go back to the source at every free.
+    /// Sets whether idle regions return to the source at every free.
     #[must_use]
     pub const fn with_free_idle_chunks(mut self, free: bool) -> Self {
         self.free_idle_chunks = free;
         self
     }
 
-    /// Whether idle regions go back to the source before more is asked of it: less is held, more calls are made.
+    /// Sets whether idle regions return to the source before each growth. This reserves less and makes more calls.
     #[must_use]
     pub const fn with_free_before_growth(mut self, free: bool) -> Self {
         self.free_before_growth = free;
         self
     }
 
-    /// Requests are rounded up to multiples of this.
+    /// Returns the multiple to which requests are rounded up.
     #[must_use]
     pub const fn alignment(&self) -> Bytes {
         Bytes(self.alignment)
     }
 
-    /// Regions are at least as large.
+    /// Returns the minimum size of a region.
     #[must_use]
     pub const fn chunk_size(&self) -> Bytes {
         Bytes(self.chunk_size)
     }
 
-    /// Bytes added to each request.
+    /// Returns the bytes added to each request.
     pub(super) const fn padding(&self) -> u64 {
         self.padding
     }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alignments_are_powers_of_two_and_chunk_sizes_multiples_of_them() {
+    fn chunk_sizes_are_multiples_of_power_of_two_alignments() {
         for bytes in [0, 3, 257, u64::MAX] {
             assert_eq!(AutoGrowthOptions::new(Bytes(bytes)), Err(AutoGrowthOptionsError { bytes }));
         }

@@ -1,4 +1,4 @@
-//! The pure algorithm: best fit with coalescing over addresses that are plain numbers.
+//! The algorithm of best fit with coalescing, on addresses as plain numbers.
 
 mod coalesce;
 mod deferred;
@@ -19,14 +19,14 @@ use crate::policy::{
 
 pub(super) use search::Fit;
 
-/// The smallest block that is called large, in bytes: small ones, of which each size has a [class](super::bins) of its own, are not,
-/// however small all others are. The smallest pools of recorded runs are the same for any such bound up to a mebibyte.
+/// The minimum size of a large block, in bytes. Smaller blocks have a [class](super::bins) for each size and never
+/// count as large. The smallest pools of recorded runs are the same for any bound up to a mebibyte.
 const LARGE_AT_LEAST: u64 = (16 << 10) + GRANULE;
 
-/// Best fit with coalescing: cuts regions into chunks, hands out the smallest free chunk that fits, the lowest among
-/// equals, and joins free neighbours, at once or when [nothing else](JoinRule::Deferred) serves a request.
+/// Best fit with coalescing: places each block in the smallest free chunk that fits, the lowest among equals.
 ///
-/// Its rules stand in `bfc/invariants.rs`, each as a sentence.
+/// Regions are cut into chunks. Free neighbors merge immediately, or when [nothing else](JoinRule::Deferred) serves a
+/// request. `bfc/invariants.rs` lists the rules.
 #[derive(Clone, Debug)]
 pub struct Bfc {
     pub(super) chunks: Slab,
@@ -34,14 +34,15 @@ pub struct Bfc {
     pub(super) regions: Regions,
     /// Chunks freed at a count that the frontier had not passed.
     pub(super) pending: PendingFrees,
-    /// The blocks freed last that are not joined yet.
+    /// The blocks freed last that are not merged yet.
     pub(super) recent: RecentFrees,
-    /// Blocks up to this many bytes are joined later; 0 if all are joined at once.
+    /// The largest block whose merge is deferred; 0 if all merge immediately.
     deferred_up_to: u64,
     /// Bytes of all regions.
     pub(super) reserved: u64,
     split: SplitRule,
-    /// Blocks from this many bytes on are cut from the high end: half of the largest, but none of the small ones; or more than there can be.
+    /// The minimum size of a block that is cut from the high end: half of the largest block, but above the small ones.
+    /// Unreachable if no block is cut there.
     large_from: u64,
 }
 
@@ -52,7 +53,7 @@ impl Default for Bfc {
 }
 
 impl Bfc {
-    /// A policy without any region.
+    /// Creates a policy without regions.
     #[must_use]
     pub fn new(options: BfcOptions) -> Self {
         Self {
@@ -68,27 +69,27 @@ impl Bfc {
         }
     }
 
-    /// The chunks of a region in the order of their addresses.
+    /// Iterates over the chunks of a region in order of address.
     pub(super) fn chunks_of(&self, region: &AllocationRegion) -> impl Iterator<Item = ChunkId> + '_ {
         let border = region.border;
         let some = move |id: ChunkId| (id != border).then_some(id);
         std::iter::successors(some(self.chunks[border].next), move |&id| some(self.chunks[id].next))
     }
 
-    /// Where a chunk in use is.
+    /// Returns the placement of a chunk in use.
     #[inline(always)]
     pub(super) fn place_of(&self, id: ChunkId) -> Placement {
         let Chunk { address, bytes, .. } = self.chunks[id];
         Placement { address, bytes, slot: id.0 }
     }
 
-    /// Puts a free chunk where the search will find it.
+    /// Inserts a free chunk into its bin.
     fn bin(&mut self, id: ChunkId) {
         let class = SizeClass::of(self.chunks[id].bytes);
         self.bins.insert(&mut self.chunks, id, class);
     }
 
-    /// Takes a free chunk out of where the search finds it.
+    /// Removes a free chunk from its bin.
     fn unbin(&mut self, id: ChunkId) {
         let class = SizeClass::of(self.chunks[id].bytes);
         self.bins.remove(&mut self.chunks, id, class);
@@ -110,8 +111,8 @@ impl Policy for Bfc {
     }
 
     #[inline(always)]
-    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
-        if let Some(rounded) = Fit::plain(need) {
+    fn place(&mut self, request: &PlacementRequest) -> Option<Placement> {
+        if let Some(rounded) = Fit::plain(request) {
             if let Some(place) = self.take_recent(rounded) {
                 return Some(place);
             }
@@ -119,9 +120,9 @@ impl Policy for Bfc {
                 return Some(place);
             }
         }
-        // A copy, so that the need itself stays in registers. So does the place, which such a call would write to memory.
-        let need = *need;
-        self.take_otherwise(&need).map(|id| self.place_of(id))
+        // Passes a copy, so that the request and the placement stay in registers instead of memory.
+        let request = *request;
+        self.take_otherwise(&request).map(|id| self.place_of(id))
     }
 
     #[inline]
@@ -151,7 +152,7 @@ impl Policy for Bfc {
         idle.map(|region| region.span.bytes).sum()
     }
 
-    // Called at every free, with a constant.
+    // Inlined: every free calls this with a constant.
     #[inline]
     fn release(&mut self, release: Release) -> Option<Span> {
         match release {
@@ -196,8 +197,8 @@ impl Policy for Bfc {
         }
     }
 
-    fn merge_until_fit(&mut self, need: &PlacementRequest) -> bool {
-        Fit::of(need).is_some_and(|fit| self.merge_until(&fit))
+    fn merge_until_fit(&mut self, request: &PlacementRequest) -> bool {
+        Fit::of(request).is_some_and(|fit| self.merge_until(&fit))
     }
 
     fn check(&self) -> Result<(), Inconsistent> {

@@ -1,20 +1,19 @@
-//! Chunks: the pieces that regions are cut into.
+//! Chunks: the parts that regions are cut into.
 
 mod slab;
 
 use std::ops::{Index, IndexMut};
 
-/// Every chunk starts at a multiple of this and is a multiple of it long, in bytes.
+/// The granularity of chunk addresses and sizes, in bytes.
 pub(crate) use crate::policy::{GRANULE, whole_granules};
 pub(crate) use slab::Slab;
 
-/// A chunk's place in its slab.
+/// The index of a chunk in its slab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ChunkId(pub(crate) u32);
 
 impl ChunkId {
-    /// No chunk. There is a slot of this number, so that what is written to the neighbour that a chunk does not have
-    /// goes nowhere without a question asked.
+    /// No chunk. The slab has a dummy slot for it, so that writes to a missing neighbor need no branch.
     pub(crate) const NONE: Self = Self(0);
 
     pub(crate) const fn is_none(self) -> bool {
@@ -22,48 +21,48 @@ impl ChunkId {
     }
 }
 
-/// What a slot of the slab holds.
+/// The contents of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Nothing; it is among the unused slots.
+    /// Nothing: the slot is unused.
     #[default]
     Unused,
-    /// No chunk, but the border of a region: it comes before the region's first chunk and after its last, so that every
-    /// chunk has two neighbours.
+    /// The border of a region. It precedes the region's first chunk and follows its last, so that every chunk has two
+    /// neighbors.
     Border,
-    /// A chunk that was handed out.
+    /// A chunk in use.
     Live,
-    /// A chunk that is free for anyone.
+    /// A chunk that is free for all requests.
     Free,
-    /// A chunk freed at a count that the frontier had not passed: free, but not to be joined.
-    Held,
-    /// A chunk that is free for anyone, but was freed so lately that it is [not joined yet](super::recent).
+    /// A chunk freed at a count that the frontier had not passed: free, but not mergeable.
+    Pending,
+    /// A reusable chunk whose merge is [deferred](super::recent).
     Recent,
 }
 
-/// A free chunk's place in the [heap](super::bins::heap) of its size class; means nothing while it is in use.
+/// The links of a free chunk in the [heap](super::bins::heap) of its size class; meaningless while in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Links {
-    /// The chunk that has this one as its child or as its sibling; none for the one in front of a class.
+    /// The parent or previous sibling; none for the front of a class.
     pub(crate) above: ChunkId,
-    /// The first of those that come after this one.
+    /// The first child.
     pub(crate) child: ChunkId,
 }
 
-/// A piece of a region, handed out or free.
+/// A part of a region, in use or free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Chunk {
-    /// Where it starts, a multiple of [`GRANULE`].
+    /// The address, a multiple of [`GRANULE`].
     pub(crate) address: u64,
-    /// How long it is, a multiple of [`GRANULE`].
+    /// The size, a multiple of [`GRANULE`].
     pub(crate) bytes: u64,
-    /// The chunk before it in the same region, or the region's border.
+    /// The previous chunk in the region, or the region's border.
     pub(crate) prev: ChunkId,
-    /// The chunk after it in the same region, or the region's border.
+    /// The next chunk in the region, or the region's border.
     pub(crate) next: ChunkId,
     pub(crate) links: Links,
-    /// The next child of the same chunk, or the next heap of the class; means nothing while the chunk is in use.
+    /// The next sibling, or the next heap of the class; meaningless while the chunk is in use.
     pub(crate) sibling: ChunkId,
     pub(crate) state: State,
 }
@@ -73,20 +72,20 @@ const _: () = assert!(size_of::<Chunk>() <= 40);
 
 impl Chunk {
     pub(crate) const fn is_free(&self) -> bool {
-        matches!(self.state, State::Free | State::Held | State::Recent)
+        matches!(self.state, State::Free | State::Pending | State::Recent)
     }
 
     pub(crate) const fn is_free_for_anyone(&self) -> bool {
         matches!(self.state, State::Free | State::Recent)
     }
 
-    /// The order of best fit: the smallest chunk first, of equals the one at the lowest address.
+    /// Returns the order of best fit: the smallest chunk first, the lowest address among equals.
     #[inline(always)]
     pub(crate) fn rank(&self) -> u128 {
         u128::from(self.bytes) << 64 | u128::from(self.address)
     }
 
-    /// One past the last byte. Regions are checked to lie in the address space, so this never wraps past 2^64.
+    /// Returns the end address. Regions are checked to lie in the address space, so this never wraps.
     pub(crate) const fn end(&self) -> u64 {
         self.address.wrapping_add(self.bytes)
     }

@@ -1,28 +1,28 @@
-//! The rules that hold of the policy between any two calls, and one checker for all of them.
+//! The invariants of the policy between calls, and their checker.
 
 use super::arena::Bfc;
 use super::bins::SizeClass;
 use super::chunk::{Chunk, ChunkId, GRANULE, State};
 use crate::base::placement::Inconsistent;
 
-/// What holds between any two calls.
+/// The rules that hold between calls.
 const RULES: [&str; 12] = [
     "regions are sorted by address, start at multiples of 256, hold at least 256 bytes and do not overlap",
     "the chunks of a region cover its whole granules from start to end without gap or overlap",
     "the chunks of a region are linked both ways to a ring that its border closes",
     "every chunk starts at a multiple of 256 and is a multiple of 256 bytes long, and not empty",
-    "no two neighbouring chunks are both free for anyone, but for those freed last",
-    "the free chunks but for those freed last, and no others, are in the bins, each once in the class of its size",
-    "the chunks of a class are a list of heaps, in which each comes after the one it is a child of, linked both ways",
-    "the bitmaps of the bins say exactly which classes are not empty",
+    "no two neighboring chunks are both reusable, except deferred ones",
+    "exactly the free chunks that are not deferred are in the bins, each once in the class of its size",
+    "the chunks of a class are a list of heaps, in which children come after their parents, linked both ways",
+    "the bitmaps of the bins mark exactly the non-empty classes",
     "the bytes reserved are the sum over the regions",
-    "every slot of the slab is nobody, the border of one region, one chunk of one region, or once among the unused \
+    "every slot of the slab is the dummy, the border of one region, one chunk of one region, or once among the unused \
      slots",
     "a chunk freed at a count that the frontier has not passed is in the queue of pending frees",
-    "the chunks freed last, and no others, are in the list of them, each once with its size",
+    "exactly the deferred chunks are in the list of blocks freed last, each once with its size",
 ];
 
-/// Fails unless `holds`; the detail is only written down on failure.
+/// Fails unless `holds`. Formats the detail only on failure.
 #[inline]
 fn ensure(rule: usize, holds: bool, detail: impl FnOnce() -> String) -> Result<(), Inconsistent> {
     if holds { Ok(()) } else { Err(broken(rule, &detail())) }
@@ -32,7 +32,7 @@ fn broken(rule: usize, detail: &str) -> Inconsistent {
     Inconsistent { policy: "bfc", detail: format!("{} (but {detail})", RULES[rule]) }
 }
 
-/// Some slots of the slab. The rules are checked after every step of long random runs, so it is a table, not a hash.
+/// A set of slots. A table and not a hash set, because long random tests check after every step.
 #[derive(Debug)]
 struct SlotSet {
     holds: Vec<bool>,
@@ -44,7 +44,7 @@ impl SlotSet {
         Self { holds: vec![false; slots], count: 0 }
     }
 
-    /// Adds a slot; whether it is one, and was not there.
+    /// Adds a slot. Returns whether it is valid and new.
     fn insert(&mut self, id: ChunkId) -> bool {
         let new = self.holds.get_mut(id.0 as usize).is_some_and(|held| !std::mem::replace(held, true));
         self.count += usize::from(new);
@@ -84,7 +84,7 @@ impl Bfc {
         ensure(8, sum == reserved, || format!("regions hold {sum} bytes, {reserved} are accounted for"))
     }
 
-    /// Walks every region; gives the chunks and borders met.
+    /// Walks every region. Returns the chunks and borders found.
     fn check_chunks(&self) -> Result<SlotSet, Inconsistent> {
         let mut seen = SlotSet::new(self.chunks.len());
         seen.insert(ChunkId::NONE);
@@ -120,7 +120,7 @@ impl Bfc {
 
     fn check_slab(&self, seen: &SlotSet) -> Result<(), Inconsistent> {
         let (met, slots) = (seen.count, self.chunks.len());
-        // Slots told twice are left after more than there are.
+        // Duplicate free slots make the list longer than the slab allows.
         let unused = self.chunks.unused_slots().take(slots);
         let unused = unused.filter(|id| self.chunks[*id].state == State::Unused).count();
         ensure(9, met + unused == slots, || format!("{met} met and {unused} unused of {slots} slots"))
@@ -137,8 +137,7 @@ impl Bfc {
     fn check_classes(&self, binned: &mut SlotSet) -> Result<(), Inconsistent> {
         let bins = &self.bins;
         ensure(7, bins.bitmaps_agree(), || format!("{bins:?}"))?;
-        // The bitmaps that lead from one occupied class to the next were checked just before; a class that they left out
-        // would be missing in the count of all.
+        // The bitmaps were checked just before. A class that they omit is missing in the total count.
         let first = bins.occupied_from(SizeClass::of(1));
         let occupied = std::iter::successors(first, |class| bins.occupied_from(class.next()?));
         for class in occupied {
@@ -180,7 +179,7 @@ impl Bfc {
         for free in self.pending.iter().filter(|free| self.is_pending(free)) {
             queued.insert(free.chunk);
         }
-        for (id, _) in self.chunks.chunks().filter(|(_, chunk)| chunk.state == State::Held) {
+        for (id, _) in self.chunks.chunks().filter(|(_, chunk)| chunk.state == State::Pending) {
             let freed_at = self.chunks.freed_at(id);
             ensure(10, freed_at > 0 && queued.contains(id), || format!("{id:?} was freed at {freed_at}"))?;
         }
@@ -194,10 +193,10 @@ impl Bfc {
 
 /// Whether a chunk belongs into a bin.
 const fn is_binned(chunk: &Chunk) -> bool {
-    matches!(chunk.state, State::Free | State::Held)
+    matches!(chunk.state, State::Free | State::Pending)
 }
 
-/// A child and its siblings after it.
+/// Iterates over a child and its later siblings.
 fn heap_children(chunks: &[Chunk], child: ChunkId) -> impl Iterator<Item = ChunkId> + '_ {
     let some = |id: ChunkId| (!id.is_none()).then_some(id);
     std::iter::successors(Some(child), move |&id| some(chunks[id].sibling)).take(chunks.len())

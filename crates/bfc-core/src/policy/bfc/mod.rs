@@ -1,9 +1,8 @@
 //! The best-fit-with-coalescing policy.
 //!
-//! Regions are cut into chunks. A request takes the smallest free chunk that fits, the lowest among equals, and gives
-//! back what it does not need; a freed chunk joins its free neighbours at once. So the blocks of a training step find
-//! their places again in the next one.
-//! Source: TensorFlow's `BFCAllocator`, after Doug Lea's malloc.
+//! Regions are cut into chunks. A request takes the smallest free chunk that fits, the lowest among equals, and cuts
+//! off the rest. A freed chunk merges with its free neighbors. The blocks of a training step thus return to the same
+//! addresses. Source: TensorFlow's `BFCAllocator`, after Doug Lea's malloc.
 
 mod arena;
 mod bins;

@@ -4,19 +4,18 @@ use std::collections::VecDeque;
 
 use super::chunk::ChunkId;
 
-/// A free that was not yet safe when it was made. The count is unlike that of any other free, so an entry whose slot
-/// was reused, merged or handed out again is recognised: the chunk there bears another count.
+/// A free that was not yet safe. Its count is unique, so an entry is stale if the chunk in its slot has another count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingFree {
     pub(crate) chunk: ChunkId,
     pub(crate) freed_at: u64,
 }
 
-/// The frees that wait for the frontier, first in first out.
+/// The frees that wait for the frontier, first-in first-out.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingFrees {
     queue: VecDeque<PendingFree>,
-    /// No entry bears a lower count, so that most looks at the queue end here.
+    /// The lower bound of all counts, so that most queries end here.
     oldest: u64,
 }
 
@@ -30,7 +29,7 @@ impl PendingFrees {
         self.queue.push_back(free);
     }
 
-    /// Takes the oldest entry off the queue.
+    /// Pops the oldest entry.
     pub(crate) fn pop(&mut self) -> Option<PendingFree> {
         let free = self.queue.pop_front();
         if self.queue.is_empty() {
@@ -39,7 +38,7 @@ impl PendingFrees {
         free
     }
 
-    /// Starts a pass over the whole queue, in which each entry is popped and perhaps pushed again: how many there are.
+    /// Starts a pass over the whole queue, which pops each entry and may push it again. Returns the number of entries.
     pub(crate) fn begin_pass(&mut self) -> usize {
         self.oldest = u64::MAX;
         self.queue.len()

@@ -1,27 +1,24 @@
-//! The small blocks freed last, which are not joined with their neighbours yet.
+//! The small blocks freed last, whose merge is deferred.
 //!
-//! A training step asks again and again for what it has just given back: in four recorded runs 43 to 52 of 100 requests are of
-//! the size of one of the last four blocks freed, of those of at most 64 KiB. To join such a block with the free memory beside it, only
-//! to cut it off again, is most of the work of a pool. So these few blocks stay as they are until a request comes that none of them
-//! fits exactly; then all are joined before anything else is looked at. So only a request exactly as long as one of them is placed otherwise
-//! than if all had been joined at once, and whoever looks into the pool is shown the memory as if they were.
+//! A training step repeatedly requests blocks that it has just freed. Of requests up to 64 KiB in four recorded runs,
+//! 43 to 52 of 100 have the size of one of the last four freed blocks. Merging and cutting them again is most of a
+//! pool's work. These blocks therefore stay unmerged until a request fits none of them exactly; then all merge before
+//! any search. Only an exact fit is placed differently than with immediate merging. Queries of the pool show the memory
+//! as merged.
 //!
-//! Source: deferred coalescing, as surveyed in Wilson, Johnstone, Neely and Boles, "Dynamic storage allocation: a survey
-//! and critical review", 1995; there mostly lists without a bound, which wait until memory runs short. Here that would cost memory
-//! (smallest fixed pool over live peak on the four runs 1.30 in place of 1.026). These few small blocks cost none: on 32
-//! variations of the runs, in which each size is changed by up to a quarter, that figure is 1.035 with and without them, and
-//! the most reserved over the live peak, growing, 1.125 and 1.123 with separate regions, 1.053 where regions are continued. With large
-//! blocks among them these are 1.036, 1.134 and 1.056. (Measured 24 November 2026.)
+//! Source: deferred coalescing, as surveyed in Wilson, Johnstone, Neely and Boles, "Dynamic storage allocation: a
+//! survey and critical review", 1995. The lists there are mostly unbounded, which costs memory: 1.30 instead of 1.026
+//! for the smallest fixed pool over live peak on the four runs. Four small blocks cost none.
 
 use super::chunk::{ChunkId, GRANULE};
 
-/// How many there are at most.
+/// The most blocks.
 const COUNT: usize = 4;
 
-/// The largest block that stays as it is, in bytes.
+/// The largest block whose merge is deferred, in bytes.
 pub(super) const LARGEST: u64 = 64 << 10;
 
-/// See the module's text.
+/// The deferred blocks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecentFrees {
     /// The oldest first; the rest is empty.
@@ -29,7 +26,7 @@ pub(super) struct RecentFrees {
     count: usize,
 }
 
-/// A block's size in granules, which is 0 in an empty entry, and its slot.
+/// The size of a block in granules, 0 for an empty entry, and its slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     granules: u32,
@@ -42,7 +39,7 @@ impl RecentFrees {
         self.count == 0
     }
 
-    /// Takes one of exactly so many bytes out; there is at least one.
+    /// Removes a block of exactly this size. The list is not empty.
     #[inline(always)]
     pub(super) fn take(&mut self, bytes: u64) -> Option<ChunkId> {
         if bytes > LARGEST {
@@ -63,7 +60,7 @@ impl RecentFrees {
         None
     }
 
-    /// Adds a block of at most [`LARGEST`] bytes; the one that has to leave for it, if there are too many.
+    /// Adds a block of at most [`LARGEST`] bytes. Returns the oldest one if there are too many.
     #[inline(always)]
     pub(super) fn push(&mut self, id: ChunkId, bytes: u64) -> Option<ChunkId> {
         let mut oldest = None;
@@ -79,14 +76,14 @@ impl RecentFrees {
         oldest
     }
 
-    /// Takes the one freed last out.
+    /// Removes the block freed last.
     pub(super) fn pop(&mut self) -> Option<ChunkId> {
         self.count = self.count.checked_sub(1)?;
         let entry = std::mem::take(&mut self.entries[self.count % COUNT]);
         Some(entry.id)
     }
 
-    /// All of them with their sizes in bytes.
+    /// Iterates over all blocks with their sizes in bytes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ChunkId, u64)> + '_ {
         let entries = self.entries[..self.count.min(COUNT)].iter();
         entries.map(|entry| (entry.id, u64::from(entry.granules) * GRANULE))
@@ -116,7 +113,7 @@ mod tests {
         recent.push(ChunkId(1), LARGEST);
         recent.push(ChunkId(2), GRANULE);
         recent.push(ChunkId(3), 3 * GRANULE);
-        // What has the lower bits of a size in common with one is not of it.
+        // Equal lower bits of the size do not make a match.
         for other in [2 * GRANULE, LARGEST + GRANULE, GRANULE << 32, (GRANULE << 32) + GRANULE] {
             assert_eq!(recent.take(other), None, "{other}");
         }

@@ -1,37 +1,37 @@
-//! Regions: what the source delivered, in the order of their addresses.
+//! The regions of a pool, in order of address.
 
 use super::chunk::{ChunkId, whole_granules};
 use crate::base::memory::Span;
 
-/// One region, or several adjacent ones of a source that allows them to be joined.
+/// One region, or several adjacent ones of a source that allows merging.
 #[derive(Clone, Debug)]
 pub(crate) struct AllocationRegion {
-    /// What goes back to the source: exactly the bytes it delivered.
+    /// The span that returns to the source: exactly the delivered bytes.
     pub(crate) span: Span,
-    /// The slot that closes the ring of its chunks: before the first and after the last.
+    /// The slot of the border, before the first and after the last chunk.
     pub(crate) border: ChunkId,
 }
 
 impl AllocationRegion {
-    /// The bytes that chunks cover: a source may deliver an odd number of bytes, the tail of which stays unused.
+    /// Returns the span that chunks cover. A tail shorter than a granule stays unused.
     pub(crate) const fn usable(&self) -> u64 {
         whole_granules(self.span.bytes)
     }
 
-    /// Whether `next` starts exactly where this region ends, so that both can be one.
+    /// Whether `next` starts exactly where this region ends, so that they can merge.
     fn touches(&self, next: Span) -> bool {
         self.usable() == self.span.bytes && self.span.end() == Some(next.address)
     }
 }
 
-/// How a new span lies among the regions there are.
+/// The position of a new span among the regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
     /// The index of the first region above it.
     pub(crate) index: usize,
-    /// Whether it continues the region below.
+    /// Whether it directly follows the region below.
     pub(crate) joins_below: bool,
-    /// Whether the region above continues it.
+    /// Whether the region above directly follows it.
     pub(crate) joins_above: bool,
 }
 
@@ -58,7 +58,7 @@ impl Regions {
         &mut self.sorted[index]
     }
 
-    /// Where `span` belongs, or `None` if it overlaps a region: then the source broke its promise.
+    /// Returns the position of `span`, or `None` if it overlaps a region: then the source broke its contract.
     pub(crate) fn place(&self, span: Span, join: bool) -> Option<Placement> {
         let index = self.sorted.partition_point(|region| region.span.address < span.address);
         let below = index.checked_sub(1).map(|index| &self.sorted[index]);

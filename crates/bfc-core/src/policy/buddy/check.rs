@@ -1,4 +1,4 @@
-//! What must hold of a buddy allocator between two calls.
+//! The invariants of a buddy allocator, and their checker.
 
 use super::descriptor::{Descriptor, Kind, NONE, Overwritten};
 use super::{Buddy, NAME};
@@ -15,8 +15,8 @@ struct Sums {
     huge: u64,
 }
 
-/// Checks the guards of all descriptors, that the pieces tile their regions and agree with their neighbours, that no two
-/// free ones touch, and that the order of best fit and the sums are theirs.
+/// Checks the guards of all descriptors, that chunks tile their regions and have correct neighbors, that no two free
+/// ones touch, and that free list and sums are correct.
 pub(super) fn check(buddy: &Buddy) -> Result<(), Inconsistent> {
     if let Some(damage) = buddy.damage {
         return Err(overwritten(damage));
@@ -75,7 +75,7 @@ fn check_region(buddy: &Buddy, region: &TableRegion, sums: &mut Sums) -> Result<
     holds(end == Some(address), || format!("{:x?} is covered up to {address:#x}", region.span))
 }
 
-/// A descriptor was overwritten.
+/// The error of an overwritten descriptor.
 pub(super) fn overwritten(Overwritten { slot }: Overwritten) -> Inconsistent {
     Inconsistent { policy: NAME, detail: format!("the descriptor of slot {slot} was overwritten") }
 }

@@ -1,25 +1,23 @@
-//! Descriptors with guards: what a buddy allocator knows of each of its pieces, and how it notices that something else
-//! was written there.
+//! Guarded descriptors: the records of a buddy allocator's chunks, which detect stray writes.
 //!
-//! A descriptor stands between two digests of its fields and its number, made with different seeds. They are checked
-//! each time a descriptor is loaded and made anew each time it is stored, so a descriptor that was overwritten, or
-//! copied to another's place, is found out before anything is decided by it.
-//! Source of the idea: the guards of Paddle's `MemoryBlock::Desc`, which stands in front of the memory it describes;
-//! ours stand in a table of their own.
+//! A descriptor lies between two digests of its fields and its number, with different seeds. Each load checks them, and
+//! each store renews them. The policy thus detects an overwritten or misplaced descriptor before it acts on it. Source
+//! of the idea: the guards of Paddle's `MemoryBlock::Desc`, which precedes the memory that it describes. Here the
+//! descriptors lie in a separate table.
 
-/// No piece: the end of a region.
+/// No chunk: the end of a region.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What a piece is.
+/// The state of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// None: its number is unused.
+    /// None: the slot is unused.
     Vacant,
     /// Free.
     Free,
-    /// Handed out from the pool.
+    /// In use, in a shared region.
     Live,
-    /// Handed out as a region of its own.
+    /// In use, as a region of its own.
     Huge,
 }
 
@@ -44,29 +42,29 @@ impl Kind {
     }
 }
 
-/// A piece of a region.
+/// A chunk of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptor {
     pub(super) kind: Kind,
-    /// Where it starts.
+    /// The address.
     pub(super) address: u64,
-    /// How long it is; 0 if vacant.
+    /// The size; 0 if vacant.
     pub(super) bytes: u64,
-    /// The piece below it in the same region.
+    /// The chunk below in the same region.
     pub(super) left: u32,
-    /// The piece above it in the same region.
+    /// The chunk above in the same region.
     pub(super) right: u32,
 }
 
 impl Descriptor {
     const VACANT: Self = Self { kind: Kind::Vacant, address: 0, bytes: 0, left: NONE, right: NONE };
 
-    /// One past the last byte. Regions are checked to lie in the address space.
+    /// Returns the end address. Regions are checked to lie in the address space.
     pub(super) const fn end(&self) -> u64 {
         self.address.wrapping_add(self.bytes)
     }
 
-    /// Whether it is all of a region.
+    /// Whether it fills its region.
     pub(super) const fn is_whole_region(&self) -> bool {
         self.left == NONE && self.right == NONE
     }
@@ -80,14 +78,14 @@ impl Descriptor {
     }
 }
 
-/// A descriptor was overwritten.
+/// The error of an overwritten descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overwritten {
-    /// Whose descriptor.
+    /// The slot of the descriptor.
     pub(super) slot: u32,
 }
 
-/// A descriptor as it is kept: guard, fields, guard.
+/// A stored descriptor: guard, fields, guard.
 #[derive(Clone, Copy, Debug)]
 struct Sealed([u64; Sealed::WORDS]);
 
@@ -116,8 +114,8 @@ impl Sealed {
     }
 }
 
-/// Mixes the fields one after the other. Each step is one-to-one in the field and in what came before it, so a change of
-/// a single field never goes unnoticed.
+/// Mixes the fields in sequence. Each step is injective in the field and in the previous state, so a change of a single
+/// field is always detected.
 #[inline]
 fn digest(seed: u64, slot: u32, fields: &[u64; 4]) -> u64 {
     // An odd number without a pattern: 2^64 divided by the golden ratio.
@@ -126,7 +124,7 @@ fn digest(seed: u64, slot: u32, fields: &[u64; 4]) -> u64 {
     fields.iter().fold(start, |hash, field| (hash ^ field).wrapping_mul(MIX).rotate_left(29))
 }
 
-/// All descriptors of a buddy allocator, in slots that are used again last-in first-out.
+/// All descriptors of a buddy allocator, in slots that are reused last-in first-out.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Descriptors {
     sealed: Vec<Sealed>,
@@ -134,10 +132,10 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// The descriptor of a slot that may come from outside: of no piece if there is no such slot.
+    /// Returns the descriptor of a slot that the caller passed; a vacant one if there is no such slot.
     ///
     /// # Errors
-    /// If it was overwritten.
+    /// Fails if it was overwritten.
     #[inline]
     pub(super) fn load(&self, slot: u32) -> Result<Descriptor, Overwritten> {
         match self.sealed.get(slot as usize) {
@@ -152,12 +150,12 @@ impl Descriptors {
         self.sealed[slot as usize] = Sealed::new(slot, descriptor);
     }
 
-    /// Whether `count` more pieces can be numbered.
+    /// Whether there are slots for `count` more chunks.
     pub(super) fn has_room_for(&self, count: usize) -> bool {
         self.sealed.len() - self.vacant.len() + count < NONE as usize
     }
 
-    /// Stores a new piece. The caller has checked [`has_room_for`](Self::has_room_for).
+    /// Stores a new chunk. The caller has checked [`has_room_for`](Self::has_room_for).
     pub(super) fn insert(&mut self, descriptor: &Descriptor) -> u32 {
         match self.vacant.pop() {
             Some(slot) => {
@@ -178,24 +176,24 @@ impl Descriptors {
         self.vacant.push(slot);
     }
 
-    /// How many slots there are, vacant ones included.
+    /// Returns the number of slots, including vacant ones.
     pub(super) fn slot_count(&self) -> usize {
         self.sealed.len()
     }
 
-    /// The vacant slots, the one to be used next last.
+    /// Returns the vacant slots, the next one to be used last.
     pub(super) fn vacant(&self) -> &[u32] {
         &self.vacant
     }
 
-    /// Flips bits of one word of a descriptor, of which there are [`WORDS`](Self::WORDS); whether there is such a word.
+    /// Flips bits of one of the [`WORDS`](Self::WORDS) words of a descriptor. Returns whether the word exists.
     #[cfg(test)]
     pub(super) fn overwrite(&mut self, slot: u32, word: usize, flip: u64) -> bool {
         let word = self.sealed.get_mut(slot as usize).and_then(|sealed| sealed.0.get_mut(word));
         word.map(|word| *word ^= flip).is_some()
     }
 
-    /// Words of one descriptor.
+    /// The words of one descriptor.
     #[cfg(test)]
     pub(super) const WORDS: usize = Sealed::WORDS;
 }
@@ -246,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slot_emptied_last_is_used_first_and_slots_that_never_were_are_vacant() {
+    fn the_slot_emptied_last_is_used_first() {
         let mut descriptors = Descriptors::default();
         let slots = [0, 1, 2].map(|n| descriptors.insert(&piece(n)));
         descriptors.remove(slots[0]);

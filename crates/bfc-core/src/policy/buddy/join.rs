@@ -1,19 +1,19 @@
-//! A freed piece joins its neighbours.
+//! Merging of a freed chunk with its neighbors.
 
 use super::Buddy;
 use super::descriptor::{Descriptor, Kind, NONE};
 use crate::policy::best_fit::FreePiece;
 
 impl Buddy {
-    /// Makes a piece free: joins it with a free neighbour above, then with one below, and stores what they make. The
-    /// lowest piece keeps its slot.
+    /// Frees a chunk, merges it with a free neighbor above, then with one below, and stores the result. The lowest
+    /// chunk keeps its slot.
     pub(super) fn join(&mut self, slot: u32, piece: Descriptor) -> Descriptor {
         let (mut slot, mut piece) = (slot, piece);
         let mut right = self.sound(piece.right);
         let left = self.sound(piece.left);
         let right_of_right = right.and_then(|right| self.sound(right.right));
 
-        // A neighbour is joined only if the piece beyond it can be told.
+        // Merges only if the chunk beyond the neighbor is intact.
         if let Some(free) = right
             .filter(|right| right.kind == Kind::Free && (right.right == NONE || right_of_right.is_some()))
         {
@@ -36,13 +36,13 @@ impl Buddy {
         piece
     }
 
-    /// Ends a free piece.
+    /// Removes a free chunk.
     fn take_out(&mut self, slot: u32, piece: &Descriptor) {
         self.free.remove(FreePiece { bytes: piece.bytes, address: piece.address, slot });
         self.descriptors.remove(slot);
     }
 
-    /// The descriptor of a neighbour, unless there is none or it was overwritten, which is noted.
+    /// Returns the descriptor of a neighbor, unless there is none or it was overwritten, which is recorded.
     fn sound(&mut self, slot: u32) -> Option<Descriptor> {
         if slot == NONE {
             return None;

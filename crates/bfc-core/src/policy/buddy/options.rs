@@ -1,6 +1,6 @@
-//! The sizes of a buddy allocator, and how they follow from a machine's or a device's memory.
+//! The sizes of a buddy allocator, derived from the memory of a machine or device.
 //!
-//! Source: Paddle's `CpuMinChunkSize` and its kin.
+//! Source: Paddle's `CpuMinChunkSize` and related functions.
 
 use crate::base::units::{Bytes, KIB, MIB};
 
@@ -9,20 +9,20 @@ const CPU_MIN_CHUNK: u64 = 4 * KIB;
 const PINNED_MIN_CHUNK: u64 = 64 * KIB;
 const GPU_MIN_CHUNK: u64 = 256;
 
-/// The most that a machine's pool takes at once.
+/// The largest region of a host pool.
 const CPU_REFILL: u64 = 500 * MIB;
 
-/// The share of a device's memory that its pool takes at once.
+/// The share of a device's memory in a region.
 const GPU_FRACTION: f64 = 0.92;
 
-/// What upstream adds to each request for the descriptor in front of it.
+/// The bytes that upstream adds to each request for the descriptor in front of it.
 const PADDLE_DESCRIPTOR: u64 = 64;
 
-/// How large the regions are that a pool takes once it has some.
+/// The size of regions after the first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum LaterRefill {
     Bytes(u64),
-    /// A share of what is left of a device's memory.
+    /// A share of the remaining device memory.
     Share {
         available: u64,
         fraction: f64,
@@ -46,18 +46,18 @@ pub struct BuddyOptions {
 }
 
 impl Default for BuddyOptions {
-    /// [`BuddyOptions::cpu`] of a machine with 16 GiB or more.
+    /// The same as [`BuddyOptions::cpu`] for a machine with at least 16 GiB.
     fn default() -> Self {
         Self::cpu(Bytes::gib(16))
     }
 }
 
 impl BuddyOptions {
-    /// Requests in steps of `min_chunk`; those above `max_chunk` get regions of their own, and for the others memory is
-    /// taken `max_chunk` at a time.
+    /// Rounds requests up to multiples of `min_chunk`. Requests above `max_chunk` get their own regions; shared regions
+    /// have `max_chunk` bytes.
     ///
     /// # Errors
-    /// If `min_chunk` is not a power of two of at least 256 bytes, or `max_chunk` is smaller.
+    /// Fails if `min_chunk` is not a power of two of at least 256 bytes, or `max_chunk` is smaller.
     pub const fn new(min_chunk: Bytes, max_chunk: Bytes) -> Result<Self, BuddyOptionsError> {
         let (min, max) = (min_chunk.0, max_chunk.0);
         if !min.is_power_of_two() || min < GPU_MIN_CHUNK {
@@ -69,39 +69,39 @@ impl BuddyOptions {
         Ok(Self::sized(min, max))
     }
 
-    /// As [`new`](Self::new), with a largest chunk of at least the smallest, which is a power of two.
+    /// As [`new`](Self::new), with `max_chunk` raised to `min_chunk`, which is a power of two.
     const fn sized(min_chunk: u64, max_chunk: u64) -> Self {
         let max_chunk = if max_chunk < min_chunk { min_chunk } else { max_chunk };
         let later_refill = LaterRefill::Bytes(max_chunk);
         Self { min_chunk, max_chunk, first_refill: max_chunk, later_refill, overhead: 0 }
     }
 
-    /// Upstream's sizes for the memory of a machine with `physical` bytes: steps of 4 KiB, a 32nd of the memory at a
-    /// time, but no more than 500 MiB.
+    /// Upstream's sizes for the memory of a machine with `physical` bytes: multiples of 4 KiB, and regions of a 32nd of
+    /// the memory, at most 500 MiB.
     #[must_use]
     pub const fn cpu(physical: Bytes) -> Self {
         let share = physical.0 / 32;
         Self::sized(CPU_MIN_CHUNK, if share < CPU_REFILL { share } else { CPU_REFILL })
     }
 
-    /// Upstream's sizes for page-locked memory of a machine with `physical` bytes, half of which may be locked: steps of
-    /// 64 KiB, a 256th of that half at a time.
+    /// Upstream's sizes for page-locked memory of a machine with `physical` bytes, half of which may be locked:
+    /// multiples of 64 KiB, and regions of a 256th of that half.
     #[must_use]
     pub const fn pinned(physical: Bytes) -> Self {
         Self::sized(PINNED_MIN_CHUNK, physical.0 / 2 / 256)
     }
 
-    /// Upstream's sizes for a device with `available` free bytes: steps of 256 bytes; the first region is 92 % of 95 % of
-    /// what is free, each later one as much of what is then left.
+    /// Upstream's sizes for a device with `available` free bytes: multiples of 256 bytes. The first region is 92 % of
+    /// 95 % of the free bytes, each later one the same share of the rest.
     #[must_use]
     pub fn gpu(available: Bytes) -> Self {
         Self::gpu_share(available.0, GPU_FRACTION)
     }
 
-    /// [`gpu`](Self::gpu) with another share than 92 %.
+    /// As [`gpu`](Self::gpu) with another share than 92 %.
     ///
     /// # Errors
-    /// If the fraction is not above 0 and at most 1.
+    /// Fails if the fraction is not above 0 and at most 1.
     pub fn gpu_fraction(available: Bytes, fraction: f64) -> Result<Self, BuddyOptionsError> {
         if fraction > 0.0 && fraction <= 1.0 {
             Ok(Self::gpu_share(available.0, fraction))
@@ -115,7 +115,7 @@ impl BuddyOptions {
         Self { later_refill, ..Self::sized(GPU_MIN_CHUNK, share_of(available, fraction)) }
     }
 
-    /// Upstream's sizes for a device whose first and later regions are given: the larger one is the largest chunk.
+    /// Upstream's sizes for a device with given first and later regions. The larger one is the largest chunk.
     #[must_use]
     pub const fn gpu_refills(first: Bytes, later: Bytes) -> Self {
         let max = if first.0 > later.0 { first.0 } else { later.0 };
@@ -125,40 +125,40 @@ impl BuddyOptions {
         options
     }
 
-    /// Adds `padding` bytes to every request before it is rounded up, on top of what was added before.
+    /// Adds `padding` more bytes to every request before it is rounded up.
     #[must_use]
     pub const fn with_padding(mut self, padding: Bytes) -> Self {
         self.overhead = self.overhead.saturating_add(padding.0);
         self
     }
 
-    /// Adds the 64 bytes to every request that upstream's descriptors take, so that all sizes are upstream's. Ours lie
-    /// beside the memory and take nothing of it, so by default nothing is added: a request for a whole number of chunks
-    /// gets just these. In either case a block starts where its chunk does (upstream: 64 bytes later).
+    /// Adds the 64 bytes of upstream's descriptors to every request, so that all sizes equal upstream's. The default
+    /// adds none, because descriptors here take no pool memory. In both cases a block starts where its chunk does;
+    /// upstream's starts 64 bytes later.
     #[must_use]
     pub const fn with_paddle_sizes(self) -> Self {
         self.with_padding(Bytes(PADDLE_DESCRIPTOR))
     }
 
-    /// Requests are rounded up to multiples of this.
+    /// Returns the multiple to which requests are rounded up.
     #[must_use]
     pub const fn min_chunk(&self) -> Bytes {
         Bytes(self.min_chunk)
     }
 
-    /// Rounded requests above this get regions of their own.
+    /// Returns the largest rounded request in a shared region.
     #[must_use]
     pub const fn max_chunk(&self) -> Bytes {
         Bytes(self.max_chunk)
     }
 
-    /// Bytes added to each request; a rest of no more than this is not worth a chunk of its own.
+    /// Returns the bytes added to each request. A rest of at most this size does not become a separate chunk.
     pub(super) const fn overhead(&self) -> u64 {
         self.overhead
     }
 
-    /// The region to ask for when a chunk of `rounded` bytes finds no room among `reserved` bytes, of which `huge` bytes
-    /// are regions of their own.
+    /// Returns the region to request when `rounded` bytes fit nowhere in `reserved` bytes, of which `huge` bytes are
+    /// own regions.
     pub(super) fn refill(&self, rounded: u64, reserved: u64, huge: u64) -> u64 {
         if rounded > self.max_chunk {
             return rounded;
@@ -174,34 +174,35 @@ impl BuddyOptions {
     }
 }
 
-/// `fraction` of what may be taken of `available` bytes: a twentieth is left to others, and less than a chunk is nothing.
+/// Returns `fraction` of the usable part of `available` bytes: a twentieth is left to others, and less than a chunk
+/// counts as nothing.
 fn share_of(available: u64, fraction: f64) -> u64 {
     let allocatable = available - available / 20;
     if allocatable < GPU_MIN_CHUNK { 0 } else { (allocatable as f64 * fraction) as u64 }
 }
 
-/// Sizes that a buddy allocator cannot have.
+/// Invalid sizes of a buddy allocator.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuddyOptionsError {
-    /// The smallest chunk.
+    /// An invalid smallest chunk.
     #[error("a smallest chunk of {bytes} bytes: expected a power of two of at least 256")]
     MinChunk {
-        /// The size given.
+        /// The invalid size.
         bytes: u64,
     },
-    /// The largest chunk.
+    /// An invalid largest chunk.
     #[error("a largest chunk of {max} bytes: expected at least the smallest chunk's {min}")]
     MaxChunk {
         /// The smallest chunk.
         min: u64,
-        /// The size given.
+        /// The invalid size.
         max: u64,
     },
-    /// The share of a device's memory.
+    /// An invalid share of a device's memory.
     #[error("{fraction} is not a share of a device's memory: expected a number above 0 and at most 1")]
     Fraction {
-        /// The fraction given.
+        /// The invalid fraction.
         fraction: f64,
     },
 }
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn refills_are_first_the_initial_then_the_later_size_but_never_below_the_request() {
+    fn refill_sizes_follow_the_options_and_the_request() {
         let options = BuddyOptions::gpu_refills(Bytes::mib(5), Bytes::mib(10));
         assert_eq!(options.refill(256, 0, 0), 5 * MIB);
         assert_eq!(options.refill(6 * MIB, 0, 0), 6 * MIB);
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be_are_refused_and_tiny_machines_get_one_chunk() {
+    fn impossible_sizes_are_refused() {
         for min in [0, 1, 128, 257, 4095, u64::MAX] {
             let error = BuddyOptionsError::MinChunk { bytes: min };
             assert_eq!(BuddyOptions::new(Bytes(min), Bytes(u64::MAX)), Err(error));

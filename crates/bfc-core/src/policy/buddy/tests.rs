@@ -1,4 +1,4 @@
-//! Descriptors that are overwritten under a pool.
+//! Tests of overwritten descriptors under a pool.
 
 mod overwritten;
 
@@ -12,7 +12,7 @@ use crate::base::units::Bytes;
 use crate::pool::{BuddyAllocator, BuddyConfig};
 use crate::source::address_only::AddressOnlyMemory;
 
-/// A pool with three live blocks, and the memory below it.
+/// Creates a pool with three live blocks, and its memory.
 fn pool_of_three() -> (BuddyAllocator, Arc<AddressOnlyMemory>, [Block; 3]) {
     let memory = Arc::new(AddressOnlyMemory::new());
     let options = BuddyOptions::new(Bytes(256), Bytes(4096)).unwrap();
@@ -22,12 +22,12 @@ fn pool_of_three() -> (BuddyAllocator, Arc<AddressOnlyMemory>, [Block; 3]) {
 }
 
 fn free(pool: &BuddyAllocator, block: Block) -> Result<(), BlockError> {
-    // SAFETY: the addresses have nothing behind them.
+    // SAFETY: the addresses have no memory behind them.
     unsafe { pool.deallocate(block) }
 }
 
 #[test]
-fn a_pool_neither_grows_nor_runs_out_of_memory_over_an_overwritten_descriptor() {
+fn an_overwritten_descriptor_causes_no_growth_or_oom() {
     let (pool, memory, blocks) = pool_of_three();
     free(&pool, blocks[1]).unwrap();
     assert!(pool.with_policy(|buddy| buddy.overwrite_descriptor(blocks[1].chunk, 2, 4)).unwrap());
@@ -47,12 +47,12 @@ fn a_pool_neither_grows_nor_runs_out_of_memory_over_an_overwritten_descriptor() 
 }
 
 #[test]
-fn a_block_whose_descriptor_was_overwritten_stays_charged_and_its_region_still_goes_back() {
+fn an_overwritten_descriptor_keeps_its_block_charged() {
     let (pool, memory, blocks) = pool_of_three();
     pool.with_policy(|buddy| buddy.overwrite_descriptor(blocks[1].chunk, 1, 1 << 40)).unwrap();
     assert_eq!(free(&pool, blocks[1]), Err(BlockError::Damaged { block: blocks[1] }));
     assert_eq!(pool.stats().bytes_in_use, 3 * 512);
-    // A block beside it can be freed, and meets it.
+    // The adjacent block can be freed, and meets the damage.
     free(&pool, blocks[0]).unwrap();
     assert_eq!(pool.stats().bytes_in_use, 2 * 512);
     assert!(matches!(pool.allocate(&Request::new(1)), Err(AllocError::Damaged { .. })));

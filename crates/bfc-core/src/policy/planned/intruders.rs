@@ -1,6 +1,4 @@
-//! What lies in the planned range against the plan.
-//!
-//! Blocks that should be gone by the plan but are not, and blocks of others that found no room elsewhere. Normally
+//! Blocks in the planned range that violate the plan: planned blocks after their lifetime, and guest blocks. Usually
 //! there are none.
 
 use std::collections::BTreeMap;
@@ -10,7 +8,7 @@ use crate::base::memory::Span;
 /// The spans, as offsets from the start of the planned range.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intruders {
-    /// By offset: the end, and the slot.
+    /// By offset: the end and the slot.
     spans: BTreeMap<u64, (u64, u32)>,
 }
 
@@ -32,18 +30,19 @@ impl Intruders {
         self.spans.remove(&offset);
     }
 
-    /// Whether one lies in this span. They lie apart from each other, so only the last that starts before the span's end can.
+    /// Whether an intruder overlaps this span. Intruders are disjoint, so only the last one that starts before the
+    /// span's end can.
     pub(super) fn overlap(&self, offset: u64, bytes: u64) -> bool {
         let before_end = self.spans.range(..offset.saturating_add(bytes)).next_back();
         before_end.is_some_and(|(_, &(end, _))| end > offset)
     }
 
-    /// Each as a slot with its span.
+    /// Iterates over the slots with their spans.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Span)> + '_ {
         self.spans.iter().map(|(&address, &(end, slot))| (slot, Span { address, bytes: end - address }))
     }
 
-    /// The span of a slot, by looking at all of them.
+    /// Returns the span of a slot, by a linear search.
     pub(super) fn of_slot(&self, slot: u32) -> Option<Span> {
         self.iter().find(|&(other, _)| other == slot).map(|(_, span)| span)
     }

@@ -1,17 +1,17 @@
-//! What can be chosen of the planned policy.
+//! The options of the planned policy.
 
 use std::sync::Arc;
 
 use crate::plan::Plan;
 use crate::policy::bfc::BfcOptions;
 
-/// What can be chosen of [`Planned`](super::Planned).
+/// The options of [`Planned`](super::Planned).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PlannedOptions<O = BfcOptions> {
-    /// What to follow.
+    /// The plan.
     pub plan: Arc<Plan>,
-    /// What can be chosen of the fallback.
+    /// The options of the fallback.
     pub fallback: O,
 }
 

@@ -1,4 +1,4 @@
-//! What all policies can do, done by the plan or by the fallback.
+//! The `Policy` implementation, served by the plan or the fallback.
 
 use super::{Planned, Slot};
 use crate::base::memory::Span;
@@ -13,7 +13,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         "planned"
     }
 
-    /// A request that the plan expects may find its place free while a smaller one finds no room beside the plan.
+    /// A planned request may find its offset free while a smaller one finds no room outside of the plan.
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             is_ordered_by_size: false,
@@ -29,10 +29,10 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     }
 
     #[inline]
-    fn place(&mut self, need: &PlacementRequest) -> Option<Placement> {
-        match self.follow(need) {
+    fn place(&mut self, request: &PlacementRequest) -> Option<Placement> {
+        match self.follow(request) {
             Some(place) => Some(place),
-            None => self.depart(need),
+            None => self.depart(request),
         }
     }
 
@@ -77,7 +77,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     fn idle_bytes(&self) -> u64 {
         let idle = self.fallback.idle_bytes();
         let Some(range) = self.range.filter(|_| self.live == 0) else { return idle };
-        // The range's region, if nothing else lies in it.
+        // The region of the range, if it holds nothing else.
         let mut home = None;
         let mut others = 0;
         self.fallback.visit(&mut |piece| {
@@ -97,7 +97,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     fn release(&mut self, release: Release) -> Option<Span> {
         match release {
             Release::Idle { at_most } => self.take_idle(at_most),
-            // The range is not among the regions that the fallback gives up by itself.
+            // The fallback does not release the range by itself.
             other => self.fallback.release(other),
         }
     }
@@ -114,12 +114,13 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         self.fallback.largest_free_bytes().max(self.largest_hole())
     }
 
-    /// A range in which nothing lies counts with what it joins: it is handed back for a need without other room.
+    /// An empty range counts with its free neighbors, because it is returned for a request without other room.
     fn largest_obtainable_bytes(&self) -> u64 {
         let Some(range) = self.range.filter(|_| self.live == 0) else {
             return self.fallback.largest_obtainable_bytes().max(self.largest_hole());
         };
-        // Only the fallback knows what it joins. Asked between two steps while somebody waits, so a copy is not too dear.
+        // Only the fallback knows the merged size. This runs between steps for waiting requests, so a clone is
+        // affordable.
         let mut fallback = self.fallback.clone();
         let freed = fallback.free(range.slot, 0);
         debug_assert!(freed.is_ok(), "the range is a block of the fallback");
@@ -141,7 +142,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         if self.range.is_some() || self.no_room {
             return bytes;
         }
-        // The range, and room beside it for the need that is not the plan's.
+        // The range, plus room for the request outside of the plan.
         let beside = self.unmet.filter(|unmet| !self.is_next(unmet));
         let beside = beside.map_or(0, |_| rounded.saturating_add(self.script.granule));
         bytes.max(self.script.capacity.saturating_add(beside))
@@ -151,8 +152,8 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         self.fallback.merge_ripe(frontier);
     }
 
-    fn merge_until_fit(&mut self, need: &PlacementRequest) -> bool {
-        self.fallback.merge_until_fit(need) || self.make_way(need)
+    fn merge_until_fit(&mut self, request: &PlacementRequest) -> bool {
+        self.fallback.merge_until_fit(request) || self.make_way(request)
     }
 
     fn check(&self) -> Result<(), Inconsistent> {
@@ -209,7 +210,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
 
 impl<P: Policy + Clone> PlanFollower for Planned<P> {
     fn begin_step(&mut self) {
-        // The inherent methods of these names.
+        // Calls the inherent methods of the same names.
         Self::begin_step(self);
     }
 
@@ -219,7 +220,7 @@ impl<P: Policy + Clone> PlanFollower for Planned<P> {
 }
 
 impl<P: Policy> Planned<P> {
-    /// Forgets an idle region of the fallback, if necessary the one that holds the empty range.
+    /// Releases an idle region of the fallback, if necessary the one with the empty range.
     fn take_idle(&mut self, at_most: u64) -> Option<Span> {
         if let Some(span) = self.fallback.release(Release::Idle { at_most }) {
             return Some(span);
@@ -229,7 +230,7 @@ impl<P: Policy> Planned<P> {
         }
         let span = self.fallback.release(Release::Idle { at_most });
         if span.is_none() {
-            // It was of no use. There is room for it where it was.
+            // That did not help; the range fits where it was.
             self.take_range();
         }
         span

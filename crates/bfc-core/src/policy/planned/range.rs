@@ -1,4 +1,4 @@
-//! The planned range: taking it from the fallback, handing it back, and what else may lie in it.
+//! The planned range: taking it from the fallback, returning it, and placing guests in it.
 
 use super::script::Script;
 use super::{Planned, Slot};
@@ -8,13 +8,13 @@ use crate::base::units::round_up;
 use crate::policy::{PlacementRequest, Policy};
 
 impl<P: Policy> Planned<P> {
-    /// Takes the planned range from the fallback, if it has room for it and for the need that memory was added for.
+    /// Takes the planned range from the fallback, if it has room for the range and the pending request.
     pub(super) fn take_range(&mut self) -> bool {
         if self.range.is_some() || self.script.capacity == 0 {
             return self.range.is_some();
         }
-        let need = PlacementRequest::new(self.script.capacity).with_alignment(self.script.alignment);
-        let Some(range) = self.fallback.place(&need) else { return false };
+        let request = PlacementRequest::new(self.script.capacity).with_alignment(self.script.alignment);
+        let Some(range) = self.fallback.place(&request) else { return false };
         if let Some(unmet) = self.unmet.filter(|unmet| !self.is_next(unmet)) {
             match self.fallback.place(&unmet) {
                 Some(place) => self.free_in_fallback(place.slot),
@@ -29,7 +29,7 @@ impl<P: Policy> Planned<P> {
         true
     }
 
-    /// Hands the planned range back to the fallback, if nothing lies in it; whether it did.
+    /// Returns the empty planned range to the fallback. Returns whether it did.
     pub(super) fn hand_range_back(&mut self) -> bool {
         if self.live > 0 {
             return false;
@@ -39,7 +39,7 @@ impl<P: Policy> Planned<P> {
         true
     }
 
-    /// The largest piece of the range that holds nothing, or 0.
+    /// Returns the largest empty span of the range, or 0.
     pub(super) fn largest_hole(&self) -> u64 {
         let mut largest = 0;
         if let Some(range) = self.range {
@@ -55,33 +55,33 @@ impl<P: Policy> Planned<P> {
         debug_assert!(freed.is_ok(), "the block has just been placed, or is the range");
     }
 
-    /// Whether the plan expects this need next.
-    pub(super) fn is_next(&self, need: &PlacementRequest) -> bool {
+    /// Whether the plan expects this request next.
+    pub(super) fn is_next(&self, request: &PlacementRequest) -> bool {
         let next = self.script.entries.get(self.position as usize).or(self.script.entries.first());
         let planned = next.filter(|entry| entry.offset != Script::NOWHERE);
-        planned.is_some_and(|entry| entry.bytes == need.bytes && entry.is_aligned(need))
-            && self.can_plan(need)
+        planned.is_some_and(|entry| entry.bytes == request.bytes && entry.is_aligned(request))
+            && self.can_plan(request)
     }
 
-    /// Whether a block of this size can be had at all, now that there is no more memory: in the fallback with the
-    /// range's memory, or in a hole of the range.
-    pub(super) fn make_way(&mut self, need: &PlacementRequest) -> bool {
+    /// Whether a block of this size is possible without more memory: in the fallback with the range's memory, or in a
+    /// hole of the range.
+    pub(super) fn make_way(&mut self, request: &PlacementRequest) -> bool {
         if self.hand_range_back() {
-            if let Some(place) = self.fallback.place(need) {
+            if let Some(place) = self.fallback.place(request) {
                 self.free_in_fallback(place.slot);
                 return true;
             }
-            return self.fallback.merge_until_fit(need);
+            return self.fallback.merge_until_fit(request);
         }
-        // A guest bears the number of a block that is not live.
-        self.admit_guest = self.slots.contains(&Slot::Free) && self.hole(need).is_some();
+        // A guest uses the slot of a planned block that is not live.
+        self.admit_guest = self.slots.contains(&Slot::Free) && self.hole(request).is_some();
         self.admit_guest
     }
 
     /// Places a block outside of the plan.
-    pub(super) fn place_aside(&mut self, need: &PlacementRequest) -> Option<Placement> {
+    pub(super) fn place_aside(&mut self, request: &PlacementRequest) -> Option<Placement> {
         let slots = self.script.len();
-        let place = self.fallback.place(need);
+        let place = self.fallback.place(request);
         if let Some(place) = place {
             self.unmet = None;
             if let Some(slot) = place.slot.checked_add(slots) {
@@ -90,15 +90,15 @@ impl<P: Policy> Planned<P> {
             self.free_in_fallback(place.slot);
             return None;
         }
-        let guest = if std::mem::take(&mut self.admit_guest) { self.place_guest(need) } else { None };
-        self.unmet = if guest.is_none() { Some(*need) } else { None };
+        let guest = if std::mem::take(&mut self.admit_guest) { self.place_guest(request) } else { None };
+        self.unmet = if guest.is_none() { Some(*request) } else { None };
         guest
     }
 
-    /// Places a block in a hole of the planned range, under the number of a block of the plan that is not live.
-    fn place_guest(&mut self, need: &PlacementRequest) -> Option<Placement> {
+    /// Places a block in a hole of the planned range, in the slot of a planned block that is not live.
+    fn place_guest(&mut self, request: &PlacementRequest) -> Option<Placement> {
         let range = self.range?;
-        let (offset, bytes) = self.hole(need)?;
+        let (offset, bytes) = self.hole(request)?;
         let slot = self.slots.iter().rposition(|&slot| slot == Slot::Free)?;
         self.slots[slot] = Slot::Guest;
         self.live += 1;
@@ -106,11 +106,11 @@ impl<P: Policy> Planned<P> {
         Some(Placement { address: range.address + offset, bytes, slot: slot as u32 })
     }
 
-    /// The lowest hole of the range that holds this need: its offset there, and the bytes to take.
-    fn hole(&self, need: &PlacementRequest) -> Option<(u64, u64)> {
+    /// Returns the lowest hole of the range that fits this request: its offset and the bytes to take.
+    fn hole(&self, request: &PlacementRequest) -> Option<(u64, u64)> {
         let range = self.range?;
-        let bytes = round_up(need.bytes, self.script.granule)?;
-        let alignment = need.alignment.max(self.script.granule);
+        let bytes = round_up(request.bytes, self.script.granule)?;
+        let alignment = request.alignment.max(self.script.granule);
         let mut found = None;
         self.pieces(range, |span, slot| {
             let aligned = round_up(span.address, alignment);
@@ -125,7 +125,7 @@ impl<P: Policy> Planned<P> {
         found
     }
 
-    /// Shows the range piece by piece, with the slot of what is live there.
+    /// Visits the range in order, with the slots of live blocks.
     pub(super) fn pieces(&self, range: Placement, mut show: impl FnMut(Span, Option<u32>)) {
         let mut at = range.address;
         for (slot, span) in self.live_in_range() {
@@ -142,7 +142,7 @@ impl<P: Policy> Planned<P> {
         }
     }
 
-    /// What is live in the range, by offset.
+    /// Returns the live blocks in the range, by offset.
     pub(super) fn live_in_range(&self) -> Vec<(u32, Span)> {
         let expected =
             (0..).zip(&self.slots).filter(|(_, slot)| **slot == Slot::Expected).map(|(slot, _)| {
@@ -154,7 +154,7 @@ impl<P: Policy> Planned<P> {
         live
     }
 
-    /// The span of a live slot of the plan, from the start of the range.
+    /// Returns the span of a live slot of the plan, relative to the range.
     pub(super) fn span_of(&self, slot: u32) -> Option<Span> {
         let entry = self.script.entries.get(slot as usize)?;
         match self.slots[slot as usize] {

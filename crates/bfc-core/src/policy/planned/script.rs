@@ -1,4 +1,4 @@
-//! A plan made ready to be followed: what to expect at each allocation, and who must be gone by then.
+//! A plan in the form that the policy follows: the expected request and the due blocks of each allocation.
 
 use crate::plan::Plan;
 use crate::policy::PlacementRequest;
@@ -6,36 +6,36 @@ use crate::policy::PlacementRequest;
 /// One allocation of the step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// Bytes asked for.
+    /// The requested bytes.
     pub(super) bytes: u64,
-    /// Bytes granted: those asked for in whole granules.
+    /// The granted bytes: the requested ones in whole granules.
     pub(super) granted: u64,
-    /// From the start of the planned range; [`Script::NOWHERE`] if the block is left to the fallback, as the plan says or
-    /// because the block has gaps.
+    /// The offset in the planned range; [`Script::NOWHERE`] if the fallback serves the block, because the plan omits it
+    /// or the block has gaps.
     pub(super) offset: u64,
-    /// Where in [`Script::due`] those end that must be gone before this allocation.
+    /// The end in [`Script::due`] of the blocks that must be free before this allocation.
     pub(super) due_end: u32,
-    /// The number of the first allocation that comes after the block's free.
+    /// The number of the first allocation after the block's free.
     pub(super) gone_by: u32,
 }
 
 impl Entry {
-    /// Whether the entry's place has the alignment of a need that the plan can serve.
+    /// Whether the entry's offset has the alignment of a request that the plan can serve.
     #[inline]
-    pub(super) const fn is_aligned(&self, need: &PlacementRequest) -> bool {
-        self.offset & (need.alignment - 1) == 0
+    pub(super) const fn is_aligned(&self, request: &PlacementRequest) -> bool {
+        self.offset & (request.alignment - 1) == 0
     }
 }
 
-/// The allocations of a step, in order. Time counts in allocations: where frees stand between two of them does not
-/// matter.
+/// The allocations of a step, in order. Time counts in allocations: the position of frees between two of them is
+/// irrelevant.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) entries: Vec<Entry>,
-    /// The planned blocks, by the allocation before which they must be gone.
+    /// The planned blocks, by the allocation before which they must be free.
     pub(super) due: Vec<u32>,
     pub(super) granule: u64,
-    /// The largest alignment of a planned block, at least the granule: what the range's address is a multiple of.
+    /// The largest alignment of a planned block, at least the granule. The range's address is a multiple of it.
     pub(super) alignment: u64,
     pub(super) capacity: u64,
 }
@@ -45,7 +45,7 @@ impl Script {
 
     pub(super) fn new(plan: &Plan) -> Self {
         let blocks = plan.blocks();
-        // Starts ascend, so the first allocation at or after an end is found by bisection.
+        // Starts ascend, so a binary search finds the first allocation at or after an end.
         let gone_by = |end| blocks.partition_point(|block| block.lifetime.start < end) as u32;
         let mut entries: Vec<Entry> = blocks
             .iter()
@@ -60,7 +60,7 @@ impl Script {
         let mut alignment = plan.granule();
         for constraint in plan.constraints() {
             alignment = alignment.max(constraint.alignment);
-            // The pool's blocks may be used until they are freed, so a block that lends its bytes keeps them here.
+            // A pool's block may be used until its free, so a block that lends its bytes keeps them here.
             if let Some(entry) = entries.get_mut(constraint.block).filter(|_| !constraint.gaps.is_empty()) {
                 entry.offset = Self::NOWHERE;
             }

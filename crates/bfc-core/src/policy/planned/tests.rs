@@ -10,9 +10,9 @@ use crate::policy::{Piece, Release};
 
 const ROOM: Span = Span { address: 4096, bytes: 1 << 20 };
 
-/// A step as a person would write it: blocks as sizes with the number of the allocation before which each is freed.
+/// A readable step: block sizes, with the number of the allocation before which each is freed.
 fn plan_of(step: &[(u64, u32)]) -> Plan {
-    // Events: allocation `n` is number `2 * n`, what is freed before it number `2 * n - 1`.
+    // Events: allocation `n` has number `2 * n`; a free before it has number `2 * n - 1`.
     let lifetimes: Vec<Lifetime> = (0..)
         .zip(step)
         .map(|(index, &(bytes, gone_by))| Lifetime { bytes, start: 2 * index, end: 2 * gone_by - 1 })
@@ -44,11 +44,11 @@ fn free_all(planned: &mut Planned<Bfc>, places: &[Placement]) {
     }
 }
 
-/// A short block, then two that only fit side by side if the short one is put aside.
+/// A short block, then two that fit side by side only without the short one.
 const STEP: [(u64, u32); 3] = [(1024, 2), (2048, 3), (2048, 3)];
 
 #[test]
-fn a_step_that_follows_the_plan_is_planned_throughout_whatever_the_order_of_its_frees() {
+fn a_planned_step_allows_any_order_of_frees() {
     let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 4096 });
     for step in 1..=4 {
         let [short, first] = [1024, 2048].map(|bytes| place(&mut planned, bytes));
@@ -68,14 +68,14 @@ fn a_place_still_occupied_is_refused_and_served_by_the_fallback() {
     let mut planned = with_room(&plan_of(&STEP), ROOM);
     let short = place(&mut planned, 1024);
     let first = place(&mut planned, 2048);
-    // By the plan the short block is gone now. It lies where the next was to go.
+    // By the plan the short block is free now. It occupies the next block's offset.
     let second = place(&mut planned, 2048);
     assert_eq!((planned.counts().planned, planned.counts().refused), (2, 1));
     free_all(&mut planned, &[short, first, second]);
 }
 
 #[test]
-fn a_block_that_outlives_its_step_is_not_overwritten_by_the_next() {
+fn the_next_step_does_not_overwrite_a_surviving_block() {
     let mut planned = with_room(&plan_of(&STEP), ROOM);
     let old = place(&mut planned, 1024);
     planned.begin_step();
@@ -93,7 +93,7 @@ fn a_block_that_outlives_its_step_is_not_overwritten_by_the_next() {
 }
 
 #[test]
-fn an_allocation_in_between_goes_to_the_fallback_and_the_step_goes_on() {
+fn an_unplanned_allocation_uses_the_fallback_pool() {
     let mut planned = with_room(&plan_of(&STEP), ROOM);
     let short = place(&mut planned, 1024);
     let extra = place(&mut planned, 7);
@@ -110,7 +110,7 @@ fn an_allocation_left_out_is_passed_over() {
     let mut planned = with_room(&plan, ROOM);
     let blocks = [256, 768, 1024].map(|bytes| place(&mut planned, bytes));
     assert_eq!(planned.counts().planned, 3);
-    // It comes late, while the plan would have it live.
+    // The block comes late, while the plan has it live.
     let late = place(&mut planned, 512);
     free_all(&mut planned, &blocks);
     free(&mut planned, late);
@@ -140,7 +140,7 @@ fn a_step_cut_short_begins_anew_once_nothing_of_it_lives() {
 }
 
 #[test]
-fn a_step_of_other_sizes_is_served_by_the_fallback_and_the_next_one_by_the_plan() {
+fn a_step_of_other_sizes_uses_the_fallback_pool() {
     let step: Vec<(u64, u32)> = (0..200).map(|index| (1000 + index, 200)).collect();
     let mut planned = with_room(&plan_of(&step), ROOM);
     for (sizes, expected) in [(1000, 200), (500, 0), (1000, 200)] {
@@ -154,7 +154,7 @@ fn a_step_of_other_sizes_is_served_by_the_fallback_and_the_next_one_by_the_plan(
 }
 
 #[test]
-fn a_block_that_the_plan_leaves_to_others_keeps_the_step_in_place() {
+fn a_block_outside_the_plan_keeps_the_step_in_place() {
     let lifetime = |bytes, start, end| Lifetime { bytes, start, end };
     let blocks = vec![
         PlanBlock { lifetime: lifetime(256, 0, 9), offset: Some(0) },
@@ -179,13 +179,13 @@ fn needs_that_the_plan_cannot_meet_go_to_the_fallback() {
 }
 
 #[test]
-fn the_range_is_handed_back_when_the_memory_is_needed_and_nothing_lies_in_it() {
+fn an_empty_planned_range_is_returned_on_demand() {
     let room = Span { address: 0, bytes: 8192 };
     let mut planned = with_room(&plan_of(&STEP), room);
-    let need = PlacementRequest::new(8192);
-    assert_eq!(planned.place(&need), None);
-    assert!(planned.merge_until_fit(&need));
-    let all = planned.place(&need).unwrap();
+    let request = PlacementRequest::new(8192);
+    assert_eq!(planned.place(&request), None);
+    assert!(planned.merge_until_fit(&request));
+    let all = planned.place(&request).unwrap();
     assert_eq!((all.address, all.bytes), (0, 8192));
     planned.check().unwrap();
     free(&mut planned, all);
@@ -198,15 +198,15 @@ fn the_range_is_handed_back_when_the_memory_is_needed_and_nothing_lies_in_it() {
 fn holes_of_the_range_serve_when_there_is_no_other_room() {
     let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 4096 });
     let short = place(&mut planned, 1024);
-    let need = PlacementRequest::new(2048);
+    let request = PlacementRequest::new(2048);
     let other = PlacementRequest::new(2000);
     assert_eq!(planned.place(&other), None);
     assert!(planned.merge_until_fit(&other));
     let guest = planned.place(&other).unwrap();
     assert_eq!(planned.placed(guest.slot), Some(guest));
     planned.check().unwrap();
-    assert_eq!(planned.place(&need), None, "its place is taken, and there is no other");
-    assert!(!planned.merge_until_fit(&need));
+    assert_eq!(planned.place(&request), None, "its place is taken, and there is no other");
+    assert!(!planned.merge_until_fit(&request));
     free(&mut planned, guest);
     let first = place(&mut planned, 2048);
     assert_eq!(planned.counts().planned, 2);
@@ -240,7 +240,7 @@ fn memory_is_asked_for_with_room_for_the_range_and_the_need() {
 }
 
 #[test]
-fn too_little_memory_for_the_range_goes_to_what_it_was_asked_for() {
+fn memory_too_small_for_the_plan_serves_the_request() {
     let plan = plan_of(&STEP);
     let mut planned = Planned::new(&plan, Bfc::default());
     let weights = PlacementRequest::new(4096);
@@ -277,23 +277,23 @@ fn what_is_tried_on_a_copy_does_not_reach_the_original() {
     assert_eq!(format!("{planned:?}"), before);
 }
 
-/// What a random step may do besides what the plan says.
+/// A random deviation from the plan.
 #[derive(Clone, Debug)]
 enum Departure {
-    /// Nothing: the next allocation of the plan.
+    /// None: the next allocation of the plan.
     Follow,
-    /// The next allocation of the plan is left out.
+    /// Omits the next allocation of the plan.
     LeaveOut,
-    /// One of another size comes in between.
+    /// Inserts an allocation of another size.
     Other(u64),
-    /// One that the plan has somewhere comes now.
+    /// Makes another planned allocation now.
     Elsewhere(prop::sample::Index),
-    /// A live block is freed, early or late.
+    /// Frees a live block, early or late.
     Free(prop::sample::Index),
-    /// All live blocks are freed.
+    /// Frees all live blocks.
     FreeAll,
     BeginStep,
-    /// A need that finds no room otherwise.
+    /// A request that finds no other room.
     Last(u64),
     TakeIdle,
 }
@@ -312,7 +312,7 @@ fn departure() -> impl Strategy<Value = Departure> {
     ]
 }
 
-/// A step of random sizes, each with when its block is gone.
+/// A step of random sizes and lifetimes.
 fn step() -> impl Strategy<Value = Vec<(u64, u32)>> {
     prop::collection::vec((1_u64..2000, 1_u32..12), 1..40).prop_map(|blocks| {
         let count = blocks.len() as u32;
@@ -324,10 +324,10 @@ fn step() -> impl Strategy<Value = Vec<(u64, u32)>> {
     })
 }
 
-/// Every live block by slot, with what was asked for.
+/// Every live block by slot, with its request.
 type Shadow = HashMap<u32, (Placement, u64)>;
 
-/// No two blocks overlap, all have what was asked for, and the policy shows exactly these.
+/// Checks that no two blocks overlap, that all have their requested bytes, and that the policy shows exactly these.
 fn compare(planned: &Planned<Bfc>, shadow: &Shadow) {
     planned.check().unwrap();
     let mut shown: Vec<Piece> = Vec::new();
@@ -339,7 +339,7 @@ fn compare(planned: &Planned<Bfc>, shadow: &Shadow) {
         assert_eq!(planned.placed(*slot), Some(*place));
         assert!(place.bytes >= *bytes);
     }
-    // Pieces follow each other without gap or overlap, so live blocks cannot overlap either.
+    // Spans tile the region, so live blocks cannot overlap either.
     let mut at = HashMap::new();
     for region in planned.regions() {
         at.insert(region.address, region);
@@ -358,7 +358,7 @@ fn compare(planned: &Planned<Bfc>, shadow: &Shadow) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Against a shadow of all live blocks, whatever departs from the plan.
+    /// Compares with a shadow of all live blocks, whatever deviates from the plan.
     #[test]
     fn blocks_never_overlap_whatever_departs_from_the_plan(
         step in step(),
@@ -368,13 +368,13 @@ proptest! {
         let plan = plan_of(&step);
         let mut planned = with_room(&plan, Span { address: 0, bytes: plan.capacity() + 256 * spare });
         let mut shadow: Shadow = HashMap::new();
-        // Where the program is in its step, which the policy has to guess.
+        // The program's position in its step, which the policy has to guess.
         let mut next = 0;
         let mut order: Vec<u32> = Vec::new();
         for departure in departures {
             let asked = match departure {
                 Departure::Follow => {
-                    // What the plan has gone by now goes, if it is there.
+                    // Frees the blocks that the plan has freed by now.
                     let due = |slot: &u32| step.get(*slot as usize).is_some_and(|block| block.1 as usize <= next);
                     for slot in order.extract_if(.., |slot| due(slot)) {
                         shadow.remove(&slot);
@@ -420,11 +420,11 @@ proptest! {
                 Departure::Free(_) => None,
             };
             if let Some(bytes) = asked {
-                let need = PlacementRequest::new(bytes);
+                let request = PlacementRequest::new(bytes);
                 let last = matches!(departure, Departure::Last(_));
-                let mut place = planned.place(&need);
-                if place.is_none() && last && planned.merge_until_fit(&need) {
-                    place = planned.place(&need);
+                let mut place = planned.place(&request);
+                if place.is_none() && last && planned.merge_until_fit(&request) {
+                    place = planned.place(&request);
                     prop_assert!(place.is_some(), "room that was made is there");
                 }
                 if let Some(place) = place {
@@ -463,7 +463,7 @@ proptest! {
     }
 }
 
-/// Before a step the range is handed back for a need without other room, and then joins what is free beside it.
+/// Before a step the range returns to the fallback for a request without other room, and merges with free neighbors.
 #[test]
 fn an_empty_range_can_be_had_with_what_it_joins() {
     let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 8192 });

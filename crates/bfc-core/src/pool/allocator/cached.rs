@@ -1,8 +1,8 @@
-//! A pool's side of its caches: blocks through them, back from them, and the sums over the pool and them.
+//! The pool's use of its caches: allocation, frees, and sums over the pool and its caches.
 //!
-//! For the order of locks see [`cache`](crate::pool::cache). What a thread frees into a cache while a request waits is
-//! found by that request: it declares its interest before it empties the caches, so a free that it does not find there
-//! comes later, sees the interest, and goes on to the pool, which wakes it.
+//! [`cache`](crate::pool::cache) defines the lock order. No free into a cache is lost to a waiting request. The request
+//! declares its interest before it empties the caches. A later free therefore sees the interest and goes to the pool,
+//! which wakes the request.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -23,7 +23,7 @@ use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::invariants::{InvariantError, check, ensure};
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
-    /// A block from the caches, if there are any and the request may be answered so.
+    /// Allocates from the caches, if enabled and suitable for the request.
     #[inline]
     pub(super) fn allocate_cached(&self, request: &Request<'_>) -> Option<Block> {
         let caches = self.caches.as_ref()?;
@@ -37,38 +37,37 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.allocate_through(caches, &placement_request(request, None), request.tag, thread)
     }
 
-    /// A block that the thread's cache keeps or, if it has none of that size, one that the policy places, for the cache
-    /// to keep once it is free.
+    /// Returns a free block of the thread's cache, or a new block that the cache keeps after its free.
     fn allocate_through(
         &self,
         caches: &Caches,
-        need: &PlacementRequest,
+        request: &PlacementRequest,
         tag: Tag,
         thread: ThreadNumber,
     ) -> Option<Block> {
-        let class = caches.class_of(need);
+        let class = caches.class_of(request);
         let shard = caches.of_thread(thread);
         if let Some(class) = class {
             let shard = &mut *shard.lock();
             shard.users.note(thread, &mut shard.accounts, &self.retry);
-            if let Some(block) = shard.take(class, need.alignment, need.bytes, tag) {
+            if let Some(block) = shard.take(class, request.alignment, request.bytes, tag) {
                 return Some(block);
             }
         }
         let state = &mut *self.state.lock();
         state.users.note(thread, &mut state.accounts, &self.retry);
-        let place = state.policy.place(need)?;
+        let place = state.policy.place(request)?;
         if class.is_none() || !caches.takes(place.bytes) {
-            return Some(state.accounts.open(place, need.bytes, tag));
+            return Some(state.accounts.open(place, request.bytes, tag));
         }
         state.accounts.lease(place.bytes, tag);
         let shard = &mut *shard.lock();
-        // Another thread may have come to the cache since.
+        // Another thread may have used the cache meanwhile.
         shard.users.note(thread, &mut shard.accounts, &self.retry);
-        Some(shard.lease(place, need.bytes, tag))
+        Some(shard.lease(place, request.bytes, tag))
     }
 
-    /// Takes back a block whose account is in that cache.
+    /// Frees a block whose account is in that cache.
     #[inline(never)]
     pub(super) fn deallocate_through(
         &self,
@@ -84,14 +83,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             shard.keep(place);
             caches.is_full(shard)
         };
-        // Asked after the cache was locked: see the module's text.
+        // Checked after the cache is locked: see the module docs.
         if full || self.retry.is_awaited() {
             self.relieve(caches, shard);
         }
         Ok(())
     }
 
-    /// Gives half of what a cache keeps back to the pool or, if a request waits, all.
+    /// Returns half of a cache's free blocks to the pool, or all of them if a request waits.
     #[cold]
     fn relieve(&self, caches: &Caches, shard: &SpinMutex<Shard>) {
         let mut guard = self.state.lock();
@@ -113,7 +112,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
     }
 
-    /// Gives back to the pool all that the caches keep; whether that was anything.
+    /// Returns all free blocks of the caches to the pool. Returns whether there were any.
     pub(super) fn empty_caches(&self, state: &mut State<P>) -> bool {
         let mut shards = self.lock_caches();
         let mut any = false;
@@ -125,36 +124,36 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         any
     }
 
-    /// Tries again with what the caches kept, if they kept anything.
+    /// Empties the caches and retries, if they held any block.
     pub(super) fn allocate_from_caches(
         &self,
         state: &mut State<P>,
-        wanted: &RoundedRequest,
+        request: &RoundedRequest,
     ) -> Option<Block> {
         self.caches.as_ref()?;
         if !self.empty_caches(state) {
             return None;
         }
-        state.allocate(&wanted.need, wanted.tag)
+        state.allocate(&request.placement, request.tag)
     }
 
-    /// The pool's figures and those of the caches.
+    /// Returns the figures of the pool and the caches.
     pub(super) fn figures_of(&self, state: &State<P>) -> Stats {
         add_figures(&state.accounts.figures, &self.lock_caches())
     }
 
-    /// The ledger of the pool and the caches.
+    /// Returns the ledger of the pool and the caches.
     pub(super) fn ledger_of(&self, state: &State<P>) -> Ledger {
         add_ledgers(&state.accounts.ledger, &self.lock_caches())
     }
 
-    /// The figures and the ledger of the pool and the caches, with all caches locked once.
+    /// Returns the figures and ledger of the pool and the caches, with all caches locked once.
     pub(super) fn figures_and_ledger_of(&self, state: &State<P>) -> (Stats, Ledger) {
         let shards = self.lock_caches();
         (add_figures(&state.accounts.figures, &shards), add_ledgers(&state.accounts.ledger, &shards))
     }
 
-    /// One owner's account, over the pool and the caches.
+    /// Returns one owner's account over the pool and the caches.
     pub(super) fn bytes_of(&self, state: &State<P>, owner: OwnerId) -> OwnerBytes {
         let mut sum = state.accounts.ledger.owner(owner);
         for shard in self.lock_caches() {
@@ -164,12 +163,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         sum
     }
 
-    /// The accounts of the pool and the caches, at one moment.
+    /// Returns the accounts of the pool and the caches, with all caches locked once.
     pub(super) fn accounts_of<'a>(&self, state: &'a State<P>) -> MergedAccounts<'a> {
         state.accounts_with(&self.lock_caches())
     }
 
-    /// Counts at zero, peaks at what is in use: that is known only of empty caches.
+    /// Resets counts to zero and peaks to the current values. Empties the caches, because the current values of full
+    /// ones are unknown.
     pub(super) fn clear_figures(&self, state: &mut State<P>) {
         let mut shards = self.lock_caches();
         for shard in &mut shards {
@@ -179,14 +179,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         state.accounts.clear_figures();
     }
 
-    /// The live block that starts at `address`, in whichever account it is.
+    /// Returns the live block at `address` from the accounts that hold it.
     pub(super) fn find(&self, state: &mut State<P>, address: u64) -> Result<Block, BlockError> {
         let found = state.block_at(address);
         let mut shards = self.lock_caches();
         shards.iter_mut().fold(found, |found, shard| found.or_else(|_| shard.block_at(address)))
     }
 
-    /// The policy's slots of those of these blocks that are live, in whichever accounts they are.
+    /// Returns the policy's slots of the live ones among these blocks.
     pub(super) fn slots_of(&self, state: &State<P>, blocks: &[Block]) -> Vec<u32> {
         let shards = self.lock_caches();
         let slot_of = |block: &Block| match index_of(block.id) {
@@ -196,7 +196,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         blocks.iter().filter_map(slot_of).collect()
     }
 
-    /// Checks every rule of [`INVARIANTS`](crate::INVARIANTS).
+    /// Checks all [`INVARIANTS`](crate::INVARIANTS).
     pub(super) fn check_all(&self, state: &State<P>) -> Result<(), InvariantError> {
         let limit = (!state.over_delivered).then_some(self.config.limit);
         let shards = self.lock_caches();
@@ -205,20 +205,20 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         state.check_caches(&shards, &sum)
     }
 
-    /// Whether a block, other than these, is in use that a thread took which has ended.
+    /// Whether a thread that has ended allocated a live block, other than these.
     pub(super) fn has_orphaned_blocks_of(&self, state: &State<P>, besides: &[Block]) -> bool {
         let of_cache =
             |shard: &SpinGuard<'_, Shard>| shard.users.has_orphaned_blocks(&shard.accounts, besides);
         state.users.has_orphaned_blocks(&state.accounts, besides) || self.lock_caches().iter().any(of_cache)
     }
 
-    /// All caches at one moment; none if there are none.
+    /// Locks all caches; none if there are none.
     fn lock_caches(&self) -> Vec<SpinGuard<'_, Shard>> {
         self.caches.as_ref().map_or_else(Vec::new, Caches::lock_all)
     }
 }
 
-/// The accounts of a pool and its caches as one, by the policy's slots.
+/// The accounts of a pool and its caches combined, by the policy's slots.
 #[derive(Debug)]
 pub(super) struct MergedAccounts<'a> {
     /// The sum of all accounts.
@@ -228,7 +228,7 @@ pub(super) struct MergedAccounts<'a> {
 }
 
 impl<P: Policy> State<P> {
-    /// Frees one block that a cache keeps; whether there was one.
+    /// Removes one free block from a cache. Returns whether there was one.
     fn take_back(&mut self, shard: &mut Shard) -> bool {
         let Some(place) = shard.give_up() else { return false };
         self.accounts.end_lease(place.bytes);
@@ -258,17 +258,17 @@ impl<P: Policy> State<P> {
         MergedAccounts { sum: Cow::Owned(sum), cached }
     }
 
-    /// A copy of the policy in which these slots, which caches keep, are free.
+    /// Copies the policy and frees these cached slots in the copy.
     pub(super) fn policy_without(&self, cached: &HashSet<u32>) -> Box<dyn Policy> {
         let mut copy = self.policy.boxed_clone();
         for &slot in cached {
-            // The slot is live in the policy. An error would mean that it is free already.
+            // The slot is live in the policy. An error would mean that it is already free.
             let _ = copy.free(slot, 0);
         }
         copy
     }
 
-    /// Checks the rule of caches; `sum` are the accounts of the pool and the caches.
+    /// Checks the rule of caches. `sum` holds the accounts of the pool and the caches.
     fn check_caches(&self, shards: &[SpinGuard<'_, Shard>], sum: &Accounts) -> Result<(), InvariantError> {
         let mut slots = HashSet::new();
         let (mut kept, mut leased) = (0, 0);
@@ -291,7 +291,7 @@ impl<P: Policy> State<P> {
     }
 }
 
-/// The figures of a pool, in which all leased bytes are in use, and of its caches.
+/// Combines the figures of a pool, in which all leased bytes are in use, and of its caches.
 fn add_figures(pool: &Stats, shards: &[SpinGuard<'_, Shard>]) -> Stats {
     let mut sum = pool.clone();
     for shard in shards {
@@ -305,7 +305,7 @@ fn add_figures(pool: &Stats, shards: &[SpinGuard<'_, Shard>]) -> Stats {
     sum
 }
 
-/// The ledger of a pool, without what is leased, and those of its caches.
+/// Combines the ledger of a pool, without leased blocks, and those of its caches.
 fn add_ledgers(pool: &Ledger, shards: &[SpinGuard<'_, Shard>]) -> Ledger {
     let mut sum = pool.clone();
     shards.iter().for_each(|shard| sum.add_all(&shard.accounts.ledger));

@@ -63,7 +63,7 @@ impl<P: ConfiguredPolicy> Accounting for PolicyAllocator<P> {
 
 impl<P: ConfiguredPolicy> Inspection for PolicyAllocator<P> {
     fn regions(&self) -> Vec<Span> {
-        // The method of the pool itself, which has the same name.
+        // Calls the pool's own method of the same name.
         Self::regions(self)
     }
 
@@ -105,7 +105,7 @@ impl<P: ConfiguredPolicy> WaitHints for PolicyAllocator<P> {
 
 impl<P: ConfiguredPolicy> Upkeep for PolicyAllocator<P> {
     fn trim(&self, keep: Bytes) -> u64 {
-        // The method of the pool itself, which has the same name.
+        // Calls the pool's own method of the same name.
         Self::trim(self, keep)
     }
 

@@ -1,4 +1,4 @@
-//! Questions to a pool, and the upkeep it offers.
+//! Queries of a pool, and its maintenance.
 
 use super::{PolicyAllocator, State};
 use crate::accounting::accounts::Accounts;
@@ -15,10 +15,10 @@ use crate::pool::info::{BinInfo, ChunkInfo, bin_infos, chunk_infos};
 use crate::pool::invariants::InvariantError;
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
-    /// Gives idle regions back to the source, as long as `keep` bytes stay reserved; an idle region is one in which no
-    /// block is live and no free waits for the frontier. Of a source that [takes back the end of a
-    /// region](crate::SubAllocator::boundary_in), as [`VirtualMemory`](crate::VirtualMemory) does, the free end goes too. Returns
-    /// the bytes given back.
+    /// Returns idle regions to the source while more than `keep` bytes stay reserved. An idle region has no live block
+    /// and no free that waits for the frontier. A source that [takes back the end of a
+    /// region](crate::SubAllocator::boundary_in), such as [`VirtualMemory`](crate::VirtualMemory), also gets the free
+    /// end. Returns the bytes released.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -45,51 +45,49 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         bytes
     }
 
-    /// A copy of the policy as it stands, for what-ifs: nothing done to it reaches the pool. `None` if called back from
-    /// the source.
+    /// Copies the policy for what-if questions. `None` if called back from the source.
     #[must_use]
     pub fn policy(&self) -> Option<Box<dyn Policy>> {
         self.write(|state| state.policy_without(&self.accounts_of(state).cached))
     }
 
-    /// The pool's number, which its blocks bear.
+    /// Returns the pool's id, which its blocks carry.
     #[must_use]
     pub fn id(&self) -> PoolId {
         self.write(|state| state.accounts.pool()).unwrap_or_default()
     }
 
-    /// The regions held, in the order of their addresses. Adjacent ones that the source allows to be joined are one.
+    /// Returns the regions in order of address. Adjacent regions that the source allows to merge are one.
     #[must_use]
     pub fn regions(&self) -> Vec<Span> {
         self.write(|state| state.policy.regions()).unwrap_or_default()
     }
 
-    /// All chunks by region and address.
+    /// Returns all chunks by region and address.
     #[must_use]
     pub fn chunks(&self) -> Vec<ChunkInfo> {
         self.write(|state| chunk_infos(&state.policy, &self.accounts_of(state).sum)).unwrap_or_default()
     }
 
-    /// The 21 size classes, from the smallest up.
+    /// Returns the 21 size classes in ascending order.
     #[must_use]
     pub fn bins(&self) -> Vec<BinInfo> {
         bin_infos(&self.chunks()).to_vec()
     }
 
-    /// What waiting for frees has cost.
+    /// Returns the figures of waiting requests.
     #[must_use]
     pub fn retry_stats(&self) -> RetryStats {
         self.retry.stats()
     }
 
-    /// The pool in 100 characters over all its regions: `*` bytes asked for, `x` bytes granted beyond that, `_` free.
+    /// Draws the pool as 100 characters over all regions: `*` requested bytes, `x` rounding, `_` free bytes.
     #[must_use]
     pub fn render_occupancy(&self) -> String {
         self.write(|state| inside(state, &self.accounts_of(state).sum).render_occupancy()).unwrap_or_default()
     }
 
-    /// The pool at length, as one wants to see it after a request for `rounded` bytes failed: bins, regions, chunks,
-    /// sizes and figures.
+    /// Describes the pool after a failed request for `rounded` bytes: bins, regions, chunks, sizes and figures.
     #[must_use]
     pub fn memory_log(&self, rounded: u64) -> String {
         let retry = self.retry.stats();
@@ -101,26 +99,26 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         .unwrap_or_default()
     }
 
-    /// Checks every rule of [`INVARIANTS`](crate::INVARIANTS). Takes time in proportion to the number of chunks.
+    /// Checks all [`INVARIANTS`](crate::INVARIANTS). Takes time proportional to the number of chunks.
     ///
     /// # Errors
-    /// The first rule that does not hold.
+    /// Fails with the first violated rule.
     pub fn check_invariants(&self) -> Result<(), InvariantError> {
         self.write(|state| self.check_all(state)).unwrap_or(Ok(()))
     }
 
-    /// Runs `work` on the policy, under the lock; `None` if called back from the source.
+    /// Calls `work` with the policy under the lock; `None` if called back from the source.
     pub(crate) fn with_policy<R>(&self, work: impl FnOnce(&mut P) -> R) -> Option<R> {
         self.write(|state| work(&mut state.policy))
     }
 
-    /// Runs `work` under the lock; `None` if called back from the source.
+    /// Calls `work` under the lock; `None` if called back from the source.
     pub(super) fn write<R>(&self, work: impl FnOnce(&mut State<P>) -> R) -> Option<R> {
         self.enter()?;
         Some(work(&mut self.state.lock()))
     }
 
-    /// Runs `work` on the place of a live block; the answer for the empty block is `empty`.
+    /// Calls `work` with the placement of a live block; returns `empty` for the empty block.
     pub(super) fn of_block<R>(
         &self,
         block: &Block,

@@ -17,11 +17,11 @@ use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::source::error::SourceError;
 
-/// A request that the pool can meet in principle.
+/// A request with its rounded size, which the limit allows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundedRequest {
-    pub(super) need: PlacementRequest,
-    /// The bytes that a block needs at least.
+    pub(super) placement: PlacementRequest,
+    /// The minimum size of the block.
     pub(super) rounded: u64,
     pub(super) tag: Tag,
 }
@@ -29,26 +29,26 @@ pub(super) struct RoundedRequest {
 impl RoundedRequest {
     /// Whether a region holds the block and the padding before it.
     pub(super) const fn fits(&self, region: Span) -> bool {
-        // Both terms stay below 2^64 together: `Policy::rounded` has checked it.
-        let padding = region.address.wrapping_neg() & (self.need.alignment - 1);
+        // The sum stays below 2^64: `Policy::rounded` has checked it.
+        let padding = region.address.wrapping_neg() & (self.placement.alignment - 1);
         padding + self.rounded <= region.bytes
     }
 
-    /// The bytes that are missing behind a free piece at the end of a region; `None` if it suffices, or if the address
-    /// space ends before.
+    /// Returns the bytes missing behind a free chunk at the end of a region; `None` if it suffices, or beyond the end
+    /// of the address space.
     pub(super) fn missing_at(&self, tail: Span) -> Option<u64> {
-        let start = round_up(tail.address, self.need.alignment.max(GRANULE))?;
+        let start = round_up(tail.address, self.placement.alignment.max(GRANULE))?;
         start.checked_add(self.rounded)?.checked_sub(tail.end()?).filter(|&missing| missing > 0)
     }
 
-    /// The bytes that suffice wherever a region starts: with the largest padding there can be.
+    /// Returns the bytes that suffice for any start of a region: with the largest possible padding.
     pub(super) const fn with_most_padding(&self) -> u64 {
-        self.rounded + self.need.alignment.saturating_sub(GRANULE)
+        self.rounded + self.placement.alignment.saturating_sub(GRANULE)
     }
 }
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
-    /// Answers what could not be answered at once: from the caches, or slowly.
+    /// Serves a request that failed the fast path: from the caches, or by the slow path.
     #[inline(never)]
     pub(super) fn allocate_otherwise(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         match self.allocate_cached(request) {
@@ -57,7 +57,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
     }
 
-    /// Answers by an error, by making room, or by waiting for frees.
+    /// Makes room or waits for frees, or fails.
     #[cold]
     fn allocate_slowly(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         self.allocate_or_wait(request).map_err(|mut error| {
@@ -90,66 +90,67 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.retry.allocate_as(self.wait_key_of(request), self.config.retry_timeout, attempt)
     }
 
-    /// Tries once. Only the `last` attempt works out who holds the memory, and what would have made room.
+    /// Makes one attempt. Only the `last` one computes the holders and the what-if answers.
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
-        let need = placement_request(request, request.attributes.freed_before.map(|count| count()));
+        let placement = placement_request(request, request.attributes.freed_before.map(|count| count()));
         let state = &mut *self.state.lock();
         state.users.note(thread, &mut state.accounts, &self.retry);
         state.policy.merge_ripe(self.frontier.get());
-        match state.allocate(&need, request.tag) {
+        match state.allocate(&placement, request.tag) {
             Some(block) => Ok(block),
-            None => self.attempt_with_room(state, need, request.tag, last),
+            None => self.attempt_with_room(state, placement, request.tag, last),
         }
     }
 
     fn attempt_with_room(
         &self,
         state: &mut State<P>,
-        need: PlacementRequest,
+        placement: PlacementRequest,
         tag: Tag,
         last: bool,
     ) -> Result<Block, Refusal> {
         self.refuse_damaged(state)?;
-        let Some(rounded) = state.policy.rounded(need.bytes, need.alignment) else {
-            let (allocator, bytes, alignment) = (self.name.clone(), need.bytes, need.alignment);
+        let Some(rounded) = state.policy.rounded(placement.bytes, placement.alignment) else {
+            let (allocator, bytes, alignment) = (self.name.clone(), placement.bytes, placement.alignment);
             return Err(Refusal { error: AllocError::TooLarge { allocator, bytes, alignment }, wait: false });
         };
-        let wanted = RoundedRequest { need, rounded, tag };
-        if let Some(block) = self.allocate_from_caches(state, &wanted) {
+        let request = RoundedRequest { placement, rounded, tag };
+        if let Some(block) = self.allocate_from_caches(state, &request) {
             return Ok(block);
         }
-        self.make_room(state, &wanted).or_else(|cause| {
+        self.make_room(state, &request).or_else(|cause| {
             self.refuse_damaged(state)?;
-            // Before the last look at the caches: who has freed into one may have ended, and then nobody waits for it.
-            let hope = self.could_be_freed(state);
-            // While the source was asked, other threads may have freed.
-            let found = self.allocate_from_caches(state, &wanted);
-            found.ok_or_else(|| self.refuse(state, &wanted, cause, hope, last))
+            // Before the last search of the caches: a thread that freed into one may have ended, and then no request
+            // waits for it.
+            let can_free = self.could_be_freed(state);
+            // Other threads may have freed while the source was called.
+            let found = self.allocate_from_caches(state, &request);
+            found.ok_or_else(|| self.refuse(state, &request, cause, can_free, last))
         })
     }
 
-    /// Neither growing nor waiting mends a policy that found its bookkeeping overwritten.
+    /// Growing and waiting cannot repair a policy whose records are damaged.
     fn refuse_damaged(&self, state: &State<P>) -> Result<(), Refusal> {
         let Some(error) = state.policy.status().damage else { return Ok(()) };
         let error = AllocError::Damaged { allocator: self.name.clone(), error };
         Err(Refusal { error, wait: false })
     }
 
-    /// Makes room and tries again, in upstream's order: grow, join what the frontier has not passed, give back idle
-    /// regions and grow in their place.
-    fn make_room(&self, state: &mut State<P>, wanted: &RoundedRequest) -> Result<Block, Shortfall> {
-        if self.has_place_for(state, wanted) {
+    /// Makes room and retries, in upstream's order: grow, merge memory that waits for the frontier, return idle regions
+    /// and grow in their place.
+    fn make_room(&self, state: &mut State<P>, request: &RoundedRequest) -> Result<Block, Shortfall> {
+        if self.has_place_for(state, request) {
             self.release_unwanted(state, Release::BeforeGrowth);
         }
-        let mut cause = match self.extend_and_allocate(state, wanted) {
+        let mut cause = match self.extend_and_allocate(state, request) {
             Ok(block) => return Ok(block),
             Err(cause) => cause,
         };
-        if wanted.need.freed_before.is_none() && state.policy.merge_until_fit(&wanted.need) {
-            return state.allocate(&wanted.need, wanted.tag).ok_or(cause);
+        if request.placement.freed_before.is_none() && state.policy.merge_until_fit(&request.placement) {
+            return state.allocate(&request.placement, request.tag).ok_or(cause);
         }
-        if self.config.garbage_collection && self.release_for(state, wanted) {
-            cause = match self.extend_and_allocate(state, wanted) {
+        if self.config.garbage_collection && self.release_for(state, request) {
+            cause = match self.extend_and_allocate(state, request) {
                 Ok(block) => return Ok(block),
                 Err(cause) => cause,
             };
@@ -157,19 +158,19 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         Err(cause)
     }
 
-    /// Gives idle regions back if a larger one in their place could hold what is wanted; whether there were any.
-    fn release_for(&self, state: &mut State<P>, wanted: &RoundedRequest) -> bool {
-        self.has_place_for(state, wanted) && self.release_idle(state, 0) > 0
+    /// Returns idle regions if a larger one in their place could hold the request. Returns whether there were any.
+    fn release_for(&self, state: &mut State<P>, request: &RoundedRequest) -> bool {
+        self.has_place_for(state, request) && self.release_idle(state, 0) > 0
     }
 
-    /// Whether the limit leaves enough for what is wanted, in place of idle regions too. If not, these are kept: a request
-    /// that cannot be met so has no use for them, and others have.
-    fn has_place_for(&self, state: &State<P>, wanted: &RoundedRequest) -> bool {
+    /// Whether the limit leaves enough for the request, after returning idle regions. If not, the pool keeps them for
+    /// other requests.
+    fn has_place_for(&self, state: &State<P>, request: &RoundedRequest) -> bool {
         let unreserved = available(self.config.limit, state.policy.status().reserved_bytes);
-        wanted.rounded <= unreserved.saturating_add(state.policy.idle_bytes())
+        request.rounded <= unreserved.saturating_add(state.policy.idle_bytes())
     }
 
-    /// Whether idle regions are given back for a larger one in their place, at whatever point of an attempt.
+    /// Whether the pool may return idle regions for a larger one.
     pub(super) fn replaces_idle(&self, policy: &dyn Policy) -> bool {
         self.config.garbage_collection
             || self.merges_regions()
@@ -180,20 +181,24 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.config.region_merging && !self.source.supports_coalescing()
     }
 
-    fn extend_and_allocate(&self, state: &mut State<P>, wanted: &RoundedRequest) -> Result<Block, Shortfall> {
-        if self.extend_in_place(state, wanted)
-            && let Some(block) = state.allocate(&wanted.need, wanted.tag)
+    fn extend_and_allocate(
+        &self,
+        state: &mut State<P>,
+        request: &RoundedRequest,
+    ) -> Result<Block, Shortfall> {
+        if self.extend_in_place(state, request)
+            && let Some(block) = state.allocate(&request.placement, request.tag)
         {
             return Ok(block);
         }
         if self.merges_regions() {
-            self.release_for(state, wanted);
+            self.release_for(state, request);
         }
-        self.extend(state, wanted)?;
-        state.allocate(&wanted.need, wanted.tag).ok_or(Shortfall::Limit)
+        self.extend(state, request)?;
+        state.allocate(&request.placement, request.tag).ok_or(Shortfall::Limit)
     }
 
-    /// What a request waits for. Those that may be compared differ in nothing but their bytes.
+    /// Returns the key of a waiting request. Comparable requests differ only in their bytes.
     pub(super) fn wait_key_of(&self, request: &Request<'_>) -> WaitKey {
         let bytes = request.bytes;
         let comparable = request.attributes.freed_before.is_none()
@@ -202,8 +207,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         WaitKey { bytes, class: comparable.then_some(class) }
     }
 
-    /// The most bytes for which any request may be served now: the largest free piece or, if more, what can be taken
-    /// from the source, in place of idle regions too.
+    /// Returns the largest size that a request can have now: the largest free chunk, or what the pool can take from the
+    /// source after returning idle regions, if that is more.
     #[cold]
     pub(super) fn max_satisfiable_bytes_of(&self, state: &State<P>) -> u64 {
         if state.policy.status().has_pending {
@@ -214,27 +219,27 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         unreserved.saturating_add(idle).max(state.policy.largest_obtainable_bytes())
     }
 
-    /// `hope` is whether waiting could help a request that may be met at all.
+    /// Builds the error of a request. `can_free` is whether another thread or the frontier could free memory.
     #[cold]
     fn refuse(
         &self,
         state: &State<P>,
-        wanted: &RoundedRequest,
+        request: &RoundedRequest,
         cause: Shortfall,
-        hope: bool,
+        can_free: bool,
         last: bool,
     ) -> Refusal {
-        let wait = wanted.rounded <= self.config.limit && hope;
+        let wait = request.rounded <= self.config.limit && can_free;
         let error = match cause {
             Shortfall::Source(error) if !matches!(error, SourceError::Exhausted { .. }) => {
                 AllocError::Source { allocator: self.name.clone(), error }
             }
             cause => {
-                let verdict = self.verdict(state, wanted, &cause);
+                let verdict = self.verdict(state, request, &cause);
                 let report = if last || !wait {
-                    self.full_report(state, wanted, verdict, matches!(cause, Shortfall::Source(_)))
+                    self.full_report(state, request, verdict, matches!(cause, Shortfall::Source(_)))
                 } else {
-                    self.report(state, self.stats_of(state), wanted, verdict)
+                    self.report(state, self.stats_of(state), request, verdict)
                 };
                 AllocError::OutOfMemory(Box::new(report))
             }
@@ -242,59 +247,63 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         Refusal { error, wait }
     }
 
-    /// Whether waiting can help: memory is live that another thread may free, or frees wait for the frontier.
+    /// Whether waiting can help: another thread may free a live block, or frees wait for the frontier.
     fn could_be_freed(&self, state: &State<P>) -> bool {
         let live = state.accounts.figures.bytes_in_use > 0;
         let others = || self.retry.others_may_free(|| self.has_orphaned_blocks_of(state, &[]));
         (live && others()) || state.policy.status().has_pending
     }
 
-    /// What takes no time to tell.
+    /// Builds the part of the report that costs little.
     pub(super) fn report(
         &self,
         state: &State<P>,
         stats: Stats,
-        wanted: &RoundedRequest,
+        request: &RoundedRequest,
         verdict: Verdict,
     ) -> OomReport {
-        let request = Request::new(wanted.need.bytes).with_alignment(wanted.need.alignment);
+        let original = Request::new(request.placement.bytes)
+            .with_alignment(request.placement.alignment)
+            .with_tag(request.tag);
         OomReport {
-            rounded: wanted.rounded,
+            rounded: request.rounded,
             limit: Some(self.config.limit),
             limit_origin: self.config.limit_origin.clone(),
             reserved: stats.bytes_reserved,
             in_use: stats.bytes_in_use,
             free: stats.free_bytes(),
             largest_free: state.policy.largest_free_bytes(),
-            ..OomReport::new(self.name.clone(), &request.with_tag(wanted.tag), verdict)
+            ..OomReport::new(self.name.clone(), &original, verdict)
         }
     }
 
-    /// The report on a request that is refused for another reason than this pool's, whose memory may suffice.
+    /// Builds the report of a request that failed outside of this pool, whose memory may suffice.
     pub(super) fn refusal_of(&self, request: &Request<'_>, verdict: Verdict) -> Option<OomReport> {
-        let need = placement_request(request, request.attributes.freed_before.map(|count| count()));
+        let placement = placement_request(request, request.attributes.freed_before.map(|count| count()));
         let mut report = self.write(|state| {
-            let rounded = state.policy.rounded(need.bytes, need.alignment)?;
-            let wanted = RoundedRequest { need, rounded, tag: request.tag };
-            Some(self.full_report(state, &wanted, verdict, false))
+            let rounded = state.policy.rounded(placement.bytes, placement.alignment)?;
+            let request = RoundedRequest { placement, rounded, tag: request.tag };
+            Some(self.full_report(state, &request, verdict, false))
         })??;
         report.subject = request.contents.map(Into::into);
         Some(report)
     }
 
-    fn verdict(&self, state: &State<P>, wanted: &RoundedRequest, cause: &Shortfall) -> Verdict {
-        if wanted.rounded > self.config.limit {
+    fn verdict(&self, state: &State<P>, request: &RoundedRequest, cause: &Shortfall) -> Verdict {
+        if request.rounded > self.config.limit {
             return Verdict::OverLimit;
         }
         let obtainable = match cause {
             Shortfall::Limit => available(self.config.limit, state.policy.status().reserved_bytes),
             Shortfall::Source(_) => 0,
         };
-        let within_reach =
-            (&state.policy as &dyn Policy).free_bytes(wanted.need.freed_before).saturating_add(obtainable);
-        if wanted.rounded <= within_reach {
+        let within_reach = (&state.policy as &dyn Policy)
+            .free_bytes(request.placement.freed_before)
+            .saturating_add(obtainable);
+        if request.rounded <= within_reach {
             Verdict::Fragmented
-        } else if wanted.rounded <= (&state.policy as &dyn Policy).free_bytes(None).saturating_add(obtainable)
+        } else if request.rounded
+            <= (&state.policy as &dyn Policy).free_bytes(None).saturating_add(obtainable)
         {
             Verdict::Pinned
         } else {

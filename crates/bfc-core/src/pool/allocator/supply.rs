@@ -1,11 +1,11 @@
-//! Regions in and out of a pool: what is asked of the source, and what goes back to it.
+//! Regions in and out of a pool: growth from the source, and returns to it.
 
 use super::slow_path::RoundedRequest;
 use super::{PolicyAllocator, State};
 use crate::base::memory::Span;
 use crate::policy::{GRANULE, NotAdded, Release, whole_granules};
 use crate::pool::configs::ConfiguredPolicy;
-use crate::pool::growth::{Growth, RegionWish, available};
+use crate::pool::growth::{Growth, RegionRequest, available};
 use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
@@ -14,87 +14,94 @@ use crate::source::sub_allocator::SubAllocator;
 pub(super) enum Shortfall {
     /// The limit leaves too little.
     Limit,
-    /// The source did not deliver.
+    /// The source failed.
     Source(SourceError),
 }
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
-    /// Calls the source, marked so that a call back is recognised. The lock is held.
+    /// Calls the source under the lock, with detection of calls back.
     pub(super) fn call_source<R>(&self, state: &State<P>, call: impl FnOnce(&dyn SubAllocator) -> R) -> R {
         self.reentrancy.call(self.stats_of(state), || call(&*self.source))
     }
 
-    /// Continues the last region by what is missing to hold what is wanted, if the source continues regions.
-    pub(super) fn extend_in_place(&self, state: &mut State<P>, wanted: &RoundedRequest) -> bool {
-        // Without a free tail nothing is saved, and a region joins wherever the source puts it.
+    /// Extends the last region by the missing bytes, if the source supports it.
+    pub(super) fn extend_in_place(&self, state: &mut State<P>, request: &RoundedRequest) -> bool {
+        // Without a free tail this saves nothing: a new region merges wherever the source puts it.
         let tail =
             state.policy.status().tail.filter(|tail| tail.bytes > 0 && self.source.supports_coalescing());
         let Some(tail) = tail else { return false };
-        let (Some(missing), Some(end)) = (wanted.missing_at(tail), tail.end()) else { return false };
+        let (Some(missing), Some(end)) = (request.missing_at(tail), tail.end()) else { return false };
         let reserved = state.policy.status().reserved_bytes;
         let available = available(self.config.limit, reserved);
-        let Some(wish) = state.growth.wish(missing, reserved, available) else { return false };
-        if state.policy.region_bytes(missing, wish.bytes) > wish.bytes {
-            // The policy has more in mind than what is missing: a plan's range.
+        let Some(region) = state.growth.next_region(missing, reserved, available) else { return false };
+        if state.policy.region_bytes(missing, region.bytes) > region.bytes {
+            // The policy requires more than the missing bytes: a plan's range.
             return false;
         }
-        let Ok(span) = self.take_region(state, GRANULE, wish.bytes, missing) else { return false };
+        let Ok(span) = self.take_region(state, GRANULE, region.bytes, missing) else { return false };
         if span.address != end {
-            // SAFETY: the region has just come from the source, and no policy knows of it.
+            // SAFETY: the region has just come from the source, and no policy knows it.
             unsafe { self.give_back(state, span) };
             return false;
         }
-        self.add(state, span, wish.bytes, wish).is_ok()
+        self.add(state, span, region.bytes, region).is_ok()
     }
 
-    /// Takes a region that holds what is wanted: as large as the growth rule says, or as much less as the source gives.
-    pub(super) fn extend(&self, state: &mut State<P>, wanted: &RoundedRequest) -> Result<(), Shortfall> {
-        // A source that honours the alignment leaves no padding before the block. One that does not is asked a second
-        // time, for a region that suffices wherever it starts (upstream takes the first and then finds no room in it).
-        let (mut needed, mut alignment) = (wanted.rounded, wanted.need.alignment.max(GRANULE));
+    /// Takes a region that holds the request: as large as the growth rule prefers, or as much less as the source
+    /// provides.
+    pub(super) fn extend(&self, state: &mut State<P>, request: &RoundedRequest) -> Result<(), Shortfall> {
+        // A source that honors the alignment leaves no padding before the block. One that does not is asked a second
+        // time, for a region that suffices at any start. Upstream takes the first region and then finds no room in it.
+        let (mut needed, mut alignment) = (request.rounded, request.placement.alignment.max(GRANULE));
         loop {
             let reserved = state.policy.status().reserved_bytes;
             let available = available(self.config.limit, reserved);
-            let wish = state.growth.wish(needed, reserved, available).ok_or(Shortfall::Limit)?;
-            let bytes = state.policy.region_bytes(needed, wish.bytes).clamp(needed, available);
+            let region = state.growth.next_region(needed, reserved, available).ok_or(Shortfall::Limit)?;
+            let bytes = state.policy.region_bytes(needed, region.bytes).clamp(needed, available);
             let span = match self.take_region(state, alignment, bytes, needed) {
-                // So does a source that has to refuse the alignment, as a driver's memory must.
+                // A source that cannot honor the alignment, such as driver memory, fails the same way.
                 Err(Shortfall::Source(SourceError::BadRegion { .. })) if alignment > GRANULE => {
-                    (alignment, needed) = (GRANULE, wanted.with_most_padding());
+                    (alignment, needed) = (GRANULE, request.with_most_padding());
                     continue;
                 }
                 taken => taken?,
             };
-            if !wanted.fits(span) && needed < wanted.with_most_padding() {
-                // SAFETY: the region has just come from the source, and no policy knows of it.
+            if !request.fits(span) && needed < request.with_most_padding() {
+                // SAFETY: the region has just come from the source, and no policy knows it.
                 unsafe { self.give_back(state, span) };
-                needed = wanted.with_most_padding();
+                needed = request.with_most_padding();
                 continue;
             }
-            return self.add(state, span, bytes, wish);
+            return self.add(state, span, bytes, region);
         }
     }
 
-    /// Hands a region that was asked for with `bytes` bytes to the policy.
-    fn add(&self, state: &mut State<P>, span: Span, bytes: u64, wish: RegionWish) -> Result<(), Shortfall> {
+    /// Adds a region that was requested with `bytes` bytes to the policy.
+    fn add(
+        &self,
+        state: &mut State<P>,
+        span: Span,
+        bytes: u64,
+        region: RegionRequest,
+    ) -> Result<(), Shortfall> {
         match state.policy.add_region(span, self.source.supports_coalescing()) {
             Ok(()) => {
                 state.accounts.note_reserved(state.policy.status().reserved_bytes);
-                state.growth.met(wish);
+                state.growth.succeeded(region);
                 state.over_delivered |= span.bytes > bytes;
                 Ok(())
             }
             Err(NotAdded::Full) => {
-                // SAFETY: the region has just come from the source, and the policy did not take it.
+                // SAFETY: the region has just come from the source, and the policy rejected it.
                 unsafe { self.give_back(state, span) };
                 Err(Shortfall::Limit)
             }
-            // It overlaps a region that is held already, so it must not be given back on top of that.
+            // The region overlaps a held one, so returning it could free live memory.
             Err(NotAdded::Bad) => Err(bad_region(span)),
         }
     }
 
-    /// A region of `bytes` bytes or, if the source has no such, of fewer but at least `needed`.
+    /// Takes a region of `bytes` bytes, or of fewer but at least `needed` if the source has less.
     fn take_region(
         &self,
         state: &State<P>,
@@ -110,7 +117,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
                     if sound && span.end().is_some() {
                         return Ok(span);
                     }
-                    // SAFETY: the region has just come from the source, and no policy knows of it.
+                    // SAFETY: the region has just come from the source, and no policy knows it.
                     unsafe { self.give_back(state, span) };
                     return Err(bad_region(span));
                 }
@@ -122,7 +129,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
     }
 
-    /// Gives back regions that nobody uses, as long as `keep` bytes stay reserved; how many bytes that were.
+    /// Returns idle regions while `keep` bytes stay reserved. Returns the bytes released.
     pub(super) fn release_idle(&self, state: &mut State<P>, keep: u64) -> u64 {
         let mut bytes = 0;
         loop {
@@ -130,13 +137,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             let Some(span) = state.policy.release(Release::Idle { at_most }) else { return bytes };
             bytes += span.bytes;
             state.accounts.note_reserved(state.policy.status().reserved_bytes);
-            // SAFETY: the policy has just forgotten the region, in which no block was live.
+            // SAFETY: the policy has just removed the region, in which no block was live.
             unsafe { self.give_back(state, span) };
         }
     }
 
-    /// Gives back as much of the free end of the last region as the source takes alone, as long as `keep` bytes stay
-    /// reserved; how many bytes that were.
+    /// Returns the free end of the last region, as far as the source allows and while `keep` bytes stay reserved.
+    /// Returns the bytes released.
     pub(super) fn release_tail(&self, state: &mut State<P>, keep: u64) -> u64 {
         let at_most = whole_granules(state.policy.status().reserved_bytes.saturating_sub(keep));
         let tail = state.policy.status().tail.map(|tail| (tail.bytes.min(at_most), tail.end()));
@@ -149,29 +156,29 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return 0;
         };
         state.accounts.note_reserved(state.policy.status().reserved_bytes);
-        // SAFETY: the policy has just forgotten the end of its last region, in which no block was live, and the source
-        // has said that it takes that alone.
+        // SAFETY: the policy has just removed the end of its last region, in which no block was live. The source has
+        // confirmed that it takes this end alone.
         unsafe { self.give_back(state, span) };
         span.bytes
     }
 
-    /// Gives back regions that the policy does not want to keep.
+    /// Returns regions that the policy releases.
     #[inline]
     pub(super) fn release_unwanted(&self, state: &mut State<P>, unwanted: Release) {
         while let Some(span) = state.policy.release(unwanted) {
             state.accounts.note_reserved(state.policy.status().reserved_bytes);
-            // SAFETY: the policy has just forgotten the region, in which no block was live.
+            // SAFETY: the policy has just removed the region, in which no block was live.
             unsafe { self.give_back(state, span) };
         }
     }
 
-    /// Gives a region back to the source.
+    /// Returns a region to the source.
     ///
     /// # Safety
-    /// The region came from the source, the policy does not know of it (any more), and nothing uses it.
+    /// The region came from the source, no policy holds it, and nothing uses it.
     pub(super) unsafe fn give_back(&self, state: &State<P>, span: Span) {
         self.call_source(state, |source| {
-            // SAFETY: as this function's caller promises.
+            // SAFETY: guaranteed by the caller.
             unsafe { source.free(span) }
         });
     }

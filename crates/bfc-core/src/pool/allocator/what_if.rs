@@ -1,4 +1,4 @@
-//! What a pool could do if things were otherwise, tried on copies of its policy.
+//! Answers to what-if questions, found on copies of a pool's policy.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -17,30 +17,30 @@ use crate::pool::growth::available;
 use crate::pool::info::{ChunkInfo, chunk_infos};
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
-    /// Whether the request would find room once these blocks were free too: tried on a copy of the policy. Of regions that
-    /// would become idle it is taken that others can be had in their place.
+    /// Whether the request would fit if these blocks were free, on a copy of the policy. Assumes that the source can
+    /// replace regions that become idle.
     pub(super) fn what_if_freed(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
         self.write(|state| {
-            let need = PlacementRequest::new(request.bytes).with_alignment(request.alignment);
+            let placement = PlacementRequest::new(request.bytes).with_alignment(request.alignment);
             let cached = self.accounts_of(state).cached;
             let slots = self.slots_of(state, freed);
-            self.fits_without(state, &cached, &need, slots.into_iter())
+            self.fits_without(state, &cached, &placement, slots.into_iter())
         })
     }
 
-    /// The complete report: the holders, the memory of other processes, and what would have made room. All figures come from
-    /// the accounts of one moment. `short` says whether the source, and not the limit, left too little.
+    /// Builds the complete report: the holders, the memory of other processes, and the what-if answers. All figures
+    /// come from one snapshot. `short` is whether the source, not the limit, left too little.
     #[cold]
     pub(super) fn full_report(
         &self,
         state: &State<P>,
-        wanted: &RoundedRequest,
+        request: &RoundedRequest,
         verdict: Verdict,
         short: bool,
     ) -> OomReport {
         let MergedAccounts { sum, cached } = self.accounts_of(state);
         let stats = self.stats_with(state, sum.figures.clone());
-        let mut report = self.report(state, stats, wanted, verdict);
+        let mut report = self.report(state, stats, request, verdict);
         let chunks = chunk_infos(&state.policy, &sum);
         let live: Vec<&ChunkInfo> = chunks.iter().filter(|chunk| chunk.in_use()).collect();
         report.holders = sum.ledger.largest_holders(HOLDERS);
@@ -50,7 +50,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             report.pending.bytes += chunk.bytes;
         }
         report.reserved_by_others = self.reserved_by_others(state);
-        report.what_if = self.what_if(state, &cached, wanted, short, &live);
+        report.what_if = self.what_if(state, &cached, request, short, &live);
         report
     }
 
@@ -65,83 +65,94 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         &self,
         state: &State<P>,
         cached: &HashSet<u32>,
-        wanted: &RoundedRequest,
+        request: &RoundedRequest,
         short: bool,
         live: &[&ChunkInfo],
     ) -> WhatIf {
-        let need = &wanted.need;
+        let placement = &request.placement;
         WhatIf {
-            compacted: self.fits_compacted(state, need, live),
-            trimmed: self.fits_trimmed(state, cached, wanted, short),
-            pending_done: state.policy.status().has_pending.then(|| self.fits_when_done(state, cached, need)),
-            split: self.fits_split_otherwise(state, need, live),
-            checkpointed: self.fits_checkpointed(state, cached, need, live),
+            compacted: self.fits_compacted(state, placement, live),
+            trimmed: self.fits_trimmed(state, cached, request, short),
+            pending_done: state
+                .policy
+                .status()
+                .has_pending
+                .then(|| self.fits_when_done(state, cached, placement)),
+            split: self.fits_with_other_splits(state, placement, live),
+            checkpointed: self.fits_checkpointed(state, cached, placement, live),
         }
     }
 
-    /// Whether a need finds room on a copy of the policy once these slots are free.
+    /// Whether a request fits on a copy of the policy after these slots are free.
     fn fits_without(
         &self,
         state: &State<P>,
         cached: &HashSet<u32>,
-        need: &PlacementRequest,
+        request: &PlacementRequest,
         slots: impl Iterator<Item = u32>,
     ) -> bool {
         let mut policy = state.policy_without(cached);
         let idle = policy.idle_bytes();
         for slot in slots {
-            // A slot that holds no block frees nothing.
+            // A slot without a block frees nothing.
             let _ = policy.free(slot, 0);
         }
-        self.fits_in(&mut *policy, need, idle)
+        self.fits_in(&mut *policy, request, idle)
     }
 
-    /// Whether a need finds room as a policy stands, or in place of regions that are idle beyond those that were before.
-    fn fits_in(&self, policy: &mut dyn Policy, need: &PlacementRequest, idle_before: u64) -> bool {
-        let joined = |policy: &mut dyn Policy| need.freed_before.is_none() && policy.merge_until_fit(need);
-        if policy.place(need).is_some() || (joined(policy) && policy.place(need).is_some()) {
+    /// Whether a request fits in a policy, or in place of regions that became idle.
+    fn fits_in(&self, policy: &mut dyn Policy, request: &PlacementRequest, idle_before: u64) -> bool {
+        let joined =
+            |policy: &mut dyn Policy| request.freed_before.is_none() && policy.merge_until_fit(request);
+        if policy.place(request).is_some() || (joined(policy) && policy.place(request).is_some()) {
             return true;
         }
-        let Some(rounded) = policy.rounded(need.bytes, need.alignment) else { return false };
+        let Some(rounded) = policy.rounded(request.bytes, request.alignment) else { return false };
         let idle = policy.idle_bytes();
         let room = available(self.config.limit, policy.status().reserved_bytes).saturating_add(idle);
         self.replaces_idle(policy) && idle > idle_before && rounded <= room
     }
 
-    fn fits_when_done(&self, state: &State<P>, cached: &HashSet<u32>, need: &PlacementRequest) -> bool {
+    fn fits_when_done(&self, state: &State<P>, cached: &HashSet<u32>, request: &PlacementRequest) -> bool {
         let mut policy = state.policy_without(cached);
         let idle = policy.idle_bytes();
         policy.merge_ripe(u64::MAX);
-        self.fits_in(&mut *policy, &PlacementRequest { freed_before: None, ..*need }, idle)
+        self.fits_in(&mut *policy, &PlacementRequest { freed_before: None, ..*request }, idle)
     }
 
-    /// Blocks keep the bytes that they were granted: they are moved, not made anew.
-    fn fits_compacted(&self, state: &State<P>, need: &PlacementRequest, live: &[&ChunkInfo]) -> Option<bool> {
-        let needs = largest_first(live).into_iter().map(|(bytes, need)| PlacementRequest { bytes, ..need });
-        self.fits_laid_anew(&self.config.options, &state.policy, need, needs)
-    }
-
-    fn fits_split_otherwise(
+    /// Blocks keep their granted bytes: they move and are not allocated again.
+    fn fits_compacted(
         &self,
         state: &State<P>,
-        need: &PlacementRequest,
+        request: &PlacementRequest,
+        live: &[&ChunkInfo],
+    ) -> Option<bool> {
+        let requests =
+            largest_first(live).into_iter().map(|(bytes, request)| PlacementRequest { bytes, ..request });
+        self.fits_replaced(&self.config.options, &state.policy, request, requests)
+    }
+
+    fn fits_with_other_splits(
+        &self,
+        state: &State<P>,
+        request: &PlacementRequest,
         live: &[&ChunkInfo],
     ) -> Vec<(Cow<'static, str>, bool)> {
         let by_age = by_age(live);
         let answer = |(name, options)| {
-            let needs = by_age.iter().map(|chunk| of_chunk(chunk));
-            Some((Cow::Borrowed(name), self.fits_laid_anew(&options, &state.policy, need, needs)?))
+            let requests = by_age.iter().map(|chunk| of_chunk(chunk));
+            Some((Cow::Borrowed(name), self.fits_replaced(&options, &state.policy, request, requests)?))
         };
         P::other_splits(&self.config.options).into_iter().filter_map(answer).collect()
     }
 
-    /// Whether a need finds room in a fresh policy over the same regions, after these needs of live blocks. `None` for
-    /// policies in which a place depends on more than what is asked for.
-    fn fits_laid_anew(
+    /// Whether a request fits in a new policy over the same regions, after the requests of the live blocks. `None` for
+    /// policies whose placements depend on more than the requests.
+    fn fits_replaced(
         &self,
         options: &P::Options,
         policy: &P,
-        need: &PlacementRequest,
+        request: &PlacementRequest,
         live: impl Iterator<Item = PlacementRequest>,
     ) -> Option<bool> {
         if policy.capabilities().follows_plan {
@@ -152,20 +163,20 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         for region in policy.regions() {
             fresh.add_region(region, self.source.supports_coalescing()).ok()?;
         }
-        for need in live {
-            if fresh.place(&need).is_none() {
+        for request in live {
+            if fresh.place(&request).is_none() {
                 return Some(false);
             }
         }
-        Some(self.fits_in(&mut fresh, &PlacementRequest { freed_before: None, ..*need }, 0))
+        Some(self.fits_in(&mut fresh, &PlacementRequest { freed_before: None, ..*request }, 0))
     }
 
-    /// Where the source is out of memory, what it would do with the regions that it gets back is its own affair.
+    /// If the source is out of memory, its reuse of returned regions is unknown.
     fn fits_trimmed(
         &self,
         state: &State<P>,
         cached: &HashSet<u32>,
-        wanted: &RoundedRequest,
+        request: &RoundedRequest,
         short: bool,
     ) -> Option<bool> {
         let mut policy = state.policy_without(cached);
@@ -176,7 +187,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         if trimmed == 0 {
             return Some(false);
         }
-        let fits = wanted.rounded <= available(self.config.limit, policy.status().reserved_bytes);
+        let fits = request.rounded <= available(self.config.limit, policy.status().reserved_bytes);
         (!(fits && short)).then_some(fits)
     }
 
@@ -184,7 +195,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         &self,
         state: &State<P>,
         cached: &HashSet<u32>,
-        need: &PlacementRequest,
+        request: &PlacementRequest,
         live: &[&ChunkInfo],
     ) -> Option<Checkpoint> {
         let kept = live.iter().filter(|chunk| chunk.tag.category == Category::Activation);
@@ -197,11 +208,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             let freed = blocks.binary_search(&piece.span.address).is_ok();
             slots.extend(piece.slot.filter(|_| freed));
         });
-        Some(Checkpoint { scope, bytes, fits: self.fits_without(state, cached, need, slots.into_iter()) })
+        Some(Checkpoint { scope, bytes, fits: self.fits_without(state, cached, request, slots.into_iter()) })
     }
 }
 
-/// The bytes of blocks and what they needed, the largest first. Like [`by_age`] not in the pool, or it would be compiled for each policy.
+/// Returns the sizes and requests of blocks, the largest first. Like [`by_age`], a free function, so that it is
+/// compiled once and not for each policy.
 fn largest_first(live: &[&ChunkInfo]) -> Vec<(u64, PlacementRequest)> {
     let mut sizes: Vec<(u64, PlacementRequest)> =
         live.iter().map(|chunk| (chunk.bytes, of_chunk(chunk))).collect();
@@ -209,14 +221,14 @@ fn largest_first(live: &[&ChunkInfo]) -> Vec<(u64, PlacementRequest)> {
     sizes
 }
 
-/// Blocks in the order in which they were asked for.
+/// Returns blocks in order of allocation.
 fn by_age<'a>(live: &[&'a ChunkInfo]) -> Vec<&'a ChunkInfo> {
     let mut by_age = live.to_vec();
-    by_age.sort_by_key(|chunk| number::with_taker(chunk.id, 0));
+    by_age.sort_by_key(|chunk| number::with_thread_index(chunk.id, 0));
     by_age
 }
 
-/// What a live block needed, as far as is known: its alignment is not.
+/// Returns the request of a live block, as far as it is known: its alignment is not.
 fn of_chunk(chunk: &ChunkInfo) -> PlacementRequest {
     PlacementRequest::new(chunk.requested)
 }

@@ -1,4 +1,4 @@
-//! One cache: the blocks that it leased from the policy, in use or kept, and their accounts.
+//! One cache: its leased blocks, in use or free, and their accounts.
 
 use std::collections::HashSet;
 
@@ -13,37 +13,37 @@ use crate::policy::{GRANULE, Policy};
 /// No slot: the end of a stack.
 const NONE: u32 = u32::MAX;
 
-/// See the module's text.
+/// A cache: leased blocks by slot, and stacks of free ones by size.
 #[derive(Debug)]
 pub(in crate::pool) struct Shard {
-    /// Of the blocks in use, by the cache's own slots.
+    /// The accounts of blocks in use, by the cache's slots.
     pub(in crate::pool) accounts: Accounts,
     pub(in crate::pool) users: ThreadRegistry,
-    /// By slot; `None` for slots without a block.
+    /// The leased blocks, by slot; `None` for empty slots.
     leases: Vec<Option<Lease>>,
-    /// Slots without a block.
+    /// The empty slots.
     unused: Vec<u32>,
     /// The slot freed last, by size in granules.
     stacks: Vec<u32>,
-    /// The size from which blocks go back to the pool next.
+    /// The size from which the next block returns to the pool.
     hand: usize,
     cached_bytes: u64,
     cached_blocks: usize,
 }
 
-/// A block of the policy that a cache holds.
+/// A leased block.
 #[derive(Clone, Copy, Debug)]
 struct Lease {
-    /// As the policy knows it.
+    /// Its placement in the policy.
     place: Placement,
-    /// The slot below in the stack, while kept.
+    /// The slot below in the stack, while free.
     below: u32,
 }
 
-/// Whether and where a leased block is in use.
+/// The use of a leased block.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct Leased {
-    /// As the policy knows it.
+    /// Its placement in the policy.
     pub(in crate::pool) place: Placement,
     /// The cache's slot.
     pub(in crate::pool) slot: u32,
@@ -51,7 +51,7 @@ pub(in crate::pool) struct Leased {
 }
 
 impl Shard {
-    /// A cache whose allocations' numbers begin after `before`.
+    /// Creates a cache whose allocation numbers begin after `before`.
     pub(super) fn new(pool: PoolId, before: u64) -> Self {
         Self {
             accounts: Accounts::numbered_after(pool, before),
@@ -65,19 +65,19 @@ impl Shard {
         }
     }
 
-    /// Bytes kept, not in use.
+    /// Returns the free bytes.
     #[inline]
     pub(in crate::pool) const fn cached_bytes(&self) -> u64 {
         self.cached_bytes
     }
 
-    /// Blocks kept, not in use.
+    /// Returns the number of free blocks.
     #[inline]
     pub(in crate::pool) const fn cached_blocks(&self) -> usize {
         self.cached_blocks
     }
 
-    /// Hands out a block of the size class that is kept, if there is one; `requested` bytes of it were asked for.
+    /// Allocates a free block of the size class, if there is one, for `requested` bytes.
     #[inline]
     pub(in crate::pool) fn take(
         &mut self,
@@ -98,7 +98,7 @@ impl Shard {
         Some(self.accounts.open(Placement { slot, ..lease.place }, requested, tag))
     }
 
-    /// Hands out a block that the policy has just placed.
+    /// Leases a block that the policy has just placed.
     pub(in crate::pool) fn lease(&mut self, place: Placement, requested: u64, tag: Tag) -> Block {
         let lease = Some(Lease { place, below: NONE });
         let slot = match self.unused.pop() {
@@ -114,7 +114,7 @@ impl Shard {
         self.accounts.open(Placement { slot, ..place }, requested, tag)
     }
 
-    /// The place of the live block that a block says it is, in the cache's own slots.
+    /// Returns the placement of a live block, with the cache's slot.
     #[inline]
     pub(in crate::pool) fn live(&self, block: &Block) -> Result<Placement, BlockError> {
         self.accounts.live(block)?;
@@ -123,14 +123,14 @@ impl Shard {
         if same { Ok(place) } else { Err(BlockError::Unknown { block: *block }) }
     }
 
-    /// The policy's own slot of the live block that a block says it is.
+    /// Returns the policy's slot of a live block.
     pub(in crate::pool) fn leased_slot(&self, block: &Block) -> Option<u32> {
         let place = self.live(block).ok()?;
         let lease = (*self.leases.get(place.slot as usize)?)?;
         Some(lease.place.slot)
     }
 
-    /// The live block that starts at `address`.
+    /// Returns the live block that starts at `address`.
     pub(in crate::pool) fn block_at(&mut self, address: u64) -> Result<Block, BlockError> {
         let leases = &self.leases;
         let address_of = |slot: u32| Some((*leases.get(slot as usize)?)?.place.address);
@@ -139,7 +139,7 @@ impl Shard {
         Ok(self.accounts.block(place))
     }
 
-    /// Ends the use of the block at `place` and keeps it.
+    /// Frees the block at `place` into the cache.
     #[inline]
     pub(in crate::pool) fn keep(&mut self, place: Placement) {
         self.accounts.close(place);
@@ -155,7 +155,7 @@ impl Shard {
         self.cached_blocks += 1;
     }
 
-    /// Gives up one kept block, which is the pool's from now on. The sizes take turns.
+    /// Removes one free block, which then belongs to the pool. Cycles through the sizes.
     pub(in crate::pool) fn give_up(&mut self) -> Option<Placement> {
         if self.cached_blocks == 0 {
             return None;
@@ -172,7 +172,7 @@ impl Shard {
         Some(lease.place)
     }
 
-    /// All leased blocks.
+    /// Iterates over all leased blocks.
     pub(in crate::pool) fn leased(&self) -> impl Iterator<Item = Leased> + '_ {
         let numbered = self.leases.iter().enumerate();
         numbered.filter_map(|(slot, lease)| {
@@ -182,8 +182,8 @@ impl Shard {
         })
     }
 
-    /// What is wrong with the cache, if anything: each block must be in use or once in the stack of its size, be live
-    /// in the policy at that place, and have a number of this cache.
+    /// Checks the cache. Each block must be in use or exactly once in the stack of its size, be live in the policy at
+    /// its placement, and have an allocation number of this cache. Returns the first violation.
     pub(in crate::pool) fn fault(&self, policy: &dyn Policy) -> Option<String> {
         let mut kept = HashSet::new();
         for (class, &top) in self.stacks.iter().enumerate() {
@@ -206,7 +206,7 @@ impl Shard {
             if in_use == kept.contains(&slot) {
                 return Some(format!("slot {slot} is in use: {in_use}, in a stack: {}", !in_use));
             }
-            if in_use && !self.accounts.gave(self.accounts.by_slot[slot as usize].allocation) {
+            if in_use && !self.accounts.has_issued(self.accounts.by_slot[slot as usize].allocation) {
                 return Some(format!("slot {slot} has a number of another"));
             }
             bytes += if in_use { 0 } else { place.bytes };

@@ -21,8 +21,8 @@ use crate::pool::config::PoolConfig;
 /// ```
 pub type AutoGrowthAllocator = PolicyAllocator<AutoGrowth>;
 
-// SAFETY: the blocks of a region cover it without overlap, a block is one place at a time, cut at the alignment asked
-// for, and a region goes only as one free block: rules of `auto_growth/check.rs`, checked by the tests after every step.
+// SAFETY: the blocks of a region cover it without overlap. A placement is one block with the requested alignment, and a
+// region leaves only as one free block. `auto_growth/check.rs` checks these rules after every step of the tests.
 unsafe impl ConfiguredPolicy for AutoGrowth {
     type Options = AutoGrowthOptions;
 
@@ -31,24 +31,25 @@ unsafe impl ConfiguredPolicy for AutoGrowth {
     }
 }
 
-/// How an [`AutoGrowthAllocator`] behaves. What it says of growth means nothing here: the
-/// options say how large regions are.
+/// The configuration of an [`AutoGrowthAllocator`]. The options set the size of regions, so its growth settings have no
+/// effect.
 pub type AutoGrowthConfig = PoolConfig<AutoGrowthOptions>;
 
 impl AutoGrowthConfig {
-    /// Over the memory of a machine with `physical` bytes.
+    /// Creates the configuration for the memory of a machine with `physical` bytes.
     #[must_use]
     pub const fn cpu(physical: Bytes) -> Self {
         Self::with_options(physical, AutoGrowthOptions::cpu())
     }
 
-    /// Over page-locked memory of a machine with `physical` bytes, half of which may be locked.
+    /// Creates the configuration for page-locked memory of a machine with `physical` bytes, half of which may be
+    /// locked.
     #[must_use]
     pub const fn pinned(physical: Bytes) -> Self {
         Self::with_options(Bytes(physical.0 / 2), AutoGrowthOptions::pinned())
     }
 
-    /// Over a device's memory, of which `available` bytes are free.
+    /// Creates the configuration for device memory with `available` free bytes.
     #[must_use]
     pub const fn gpu(available: Bytes) -> Self {
         Self::with_options(available, AutoGrowthOptions::gpu())

@@ -10,8 +10,8 @@ use crate::pool::growth::GrowthRule;
 /// A pool that places by best fit with coalescing.
 pub type BfcAllocator = PolicyAllocator<Bfc>;
 
-// SAFETY: the chunks of a region cover it without overlap, a chunk is one place at a time, cut at the alignment asked
-// for, and a region goes only as one free chunk: rules of `bfc/invariants.rs`, checked by the tests after every step.
+// SAFETY: the chunks of a region cover it without overlap. A placement is one chunk with the requested alignment, and a
+// region leaves only as one free chunk. `bfc/invariants.rs` checks these rules after every step of the tests.
 unsafe impl ConfiguredPolicy for Bfc {
     type Options = BfcOptions;
 
@@ -32,11 +32,11 @@ unsafe impl ConfiguredPolicy for Bfc {
     }
 }
 
-/// How a [`BfcAllocator`] behaves.
+/// The configuration of a [`BfcAllocator`].
 pub type BfcConfig = PoolConfig<BfcOptions>;
 
 impl BfcConfig {
-    /// The house's choice for a pool of at most `limit` bytes, by measurement:
+    /// Creates Highwater's default for a pool of at most `limit` bytes, chosen by measurement:
     ///
     /// | | upstream | here |
     /// |---|---|---|
@@ -48,7 +48,7 @@ impl BfcConfig {
     /// | most reserved / live peak on the same, separate regions | 1.39 | 1.09 |
     /// | the same where regions can be continued | 1.39 | 1.03 |
     ///
-    /// It also gives idle regions back when that makes room for a larger one, and waits up to 10 s for frees.
+    /// The pool also returns idle regions to make room for a larger one, and waits up to 10 s for frees.
     #[must_use]
     pub const fn new(limit: Bytes) -> Self {
         Self::with_options(limit, BfcOptions::new())
@@ -56,19 +56,19 @@ impl BfcConfig {
             .with_region_merging(true)
     }
 
-    /// TensorFlow's `BFCAllocator` with its default options: grows, keeps idle regions, waits up to 10 s, and splits by
-    /// [`SplitRule::Twice`] with at most 128 MiB of waste. Its `GPUBFCAllocator` is this
+    /// TensorFlow's `BFCAllocator` with default options: it grows, keeps idle regions, waits up to 10 s, and splits by
+    /// [`SplitRule::Twice`] with at most 128 MiB of waste. `GPUBFCAllocator` is this with
     /// `.with_allow_growth(false).with_garbage_collection(true)`.
     #[must_use]
     pub const fn tensorflow(limit: Bytes) -> Self {
         Self::with_options(limit, BfcOptions::tensorflow()).with_garbage_collection(false)
     }
 
-    /// [`BfcConfig::new`] with a limit of `fraction` times `total`. More than 1 is allowed, for memory that a driver
+    /// [`BfcConfig::new`] with a limit of `fraction` times `total`. Values above 1 are valid, for memory that a driver
     /// pages to the host.
     ///
     /// # Errors
-    /// If the fraction is not a finite number above 0.
+    /// Fails if the fraction is not a finite number above 0.
     pub fn fraction_of(total: Bytes, fraction: f64) -> Result<Self, FractionError> {
         if !(fraction.is_finite() && fraction > 0.0) {
             return Err(FractionError { fraction });
@@ -76,29 +76,29 @@ impl BfcConfig {
         Ok(Self::new(Bytes(fraction_of(total.0, fraction))))
     }
 
-    /// When the rest of a chunk becomes a chunk of its own.
+    /// Sets when the rest of a chunk becomes a separate chunk.
     #[must_use]
     pub const fn with_split_rule(mut self, rule: SplitRule) -> Self {
         self.options.split = rule;
         self
     }
 
-    /// From which end of a free chunk a block is cut.
+    /// Sets the end of a free chunk from which a block is cut.
     #[must_use]
     pub const fn with_cut_rule(mut self, rule: CutRule) -> Self {
         self.options.cut = rule;
         self
     }
 
-    /// When a freed block is joined with the free memory beside it.
+    /// Sets when a freed block is merged with adjacent free memory.
     #[must_use]
     pub const fn with_join_rule(mut self, rule: JoinRule) -> Self {
         self.options.join = rule;
         self
     }
 
-    /// [`SplitRule::Twice`] with at most `fraction` times the limit of waste in a block, as upstream's option of this
-    /// name; 0, less and NaN stand for upstream's default of 128 MiB.
+    /// Uses [`SplitRule::Twice`] with at most `fraction` times the limit of waste in a block, as upstream's option of
+    /// this name. Zero, negative numbers and NaN select upstream's default of 128 MiB.
     #[must_use]
     pub fn with_fragmentation_fraction(self, fraction: f64) -> Self {
         let max_waste = if fraction > 0.0 { fraction_of(self.limit().0, fraction) } else { MAX_WASTE };
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fragmentation_fraction_is_of_the_limit_and_falls_back_to_128_mib() {
+    fn the_fragmentation_fraction_defaults_to_128_mib() {
         let waste =
             |fraction| BfcConfig::new(Bytes::gib(1)).with_fragmentation_fraction(fraction).options.split;
         assert_eq!(waste(0.5), SplitRule::Twice { max_waste: Bytes::mib(512) });

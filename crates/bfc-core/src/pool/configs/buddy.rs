@@ -22,9 +22,9 @@ use crate::pool::config::PoolConfig;
 /// ```
 pub type BuddyAllocator = PolicyAllocator<Buddy>;
 
-// SAFETY: the pieces of a region cover it without overlap, a piece is one place at a time, cut at the alignment asked
-// for, and a region goes only as one free piece: rules of `buddy/check.rs`, checked by the tests after every step. A
-// descriptor that was overwritten is not acted upon.
+// SAFETY: the pieces of a region cover it without overlap. A placement is one piece with the requested alignment, and a
+// region leaves only as one free piece. `buddy/check.rs` checks these rules after every step of the tests. The policy
+// never acts on an overwritten descriptor.
 unsafe impl ConfiguredPolicy for Buddy {
     type Options = BuddyOptions;
 
@@ -33,25 +33,25 @@ unsafe impl ConfiguredPolicy for Buddy {
     }
 }
 
-/// How a [`BuddyAllocator`] behaves. What it says of growth means nothing here: the options say
-/// how large regions are. A pool of one fixed region is one whose largest chunk is its limit.
+/// The configuration of a [`BuddyAllocator`]. The options set the size of regions, so its growth settings have no
+/// effect. For one fixed region, set the largest chunk to the limit.
 pub type BuddyConfig = PoolConfig<BuddyOptions>;
 
 impl BuddyConfig {
-    /// Over the memory of a machine with `physical` bytes: see [`BuddyOptions::cpu`].
+    /// Creates the configuration for the memory of a machine with `physical` bytes. See [`BuddyOptions::cpu`].
     #[must_use]
     pub const fn cpu(physical: Bytes) -> Self {
         Self::with_options(physical, BuddyOptions::cpu(physical))
     }
 
-    /// Over page-locked memory of a machine with `physical` bytes, half of which may be locked: see
-    /// [`BuddyOptions::pinned`].
+    /// Creates the configuration for page-locked memory of a machine with `physical` bytes, half of which may be
+    /// locked. See [`BuddyOptions::pinned`].
     #[must_use]
     pub const fn pinned(physical: Bytes) -> Self {
         Self::with_options(Bytes(physical.0 / 2), BuddyOptions::pinned(physical))
     }
 
-    /// Over a device's memory, of which `available` bytes are free: see [`BuddyOptions::gpu`].
+    /// Creates the configuration for device memory with `available` free bytes. See [`BuddyOptions::gpu`].
     #[must_use]
     pub fn gpu(available: Bytes) -> Self {
         Self::with_options(available, BuddyOptions::gpu(available))

@@ -1,7 +1,7 @@
-//! The policies that a pool trusts, each with its pool type and its configuration.
+//! The trusted policies of pools, each with its pool type and its configuration.
 //!
-//! Callers write through the places that a policy returns, so a pool accepts only policies that implement the unsafe
-//! trait [`ConfiguredPolicy`]. All implementations live in this folder.
+//! Callers write through the addresses of placements. A pool therefore accepts only policies that implement the unsafe
+//! trait [`ConfiguredPolicy`]. This folder contains all implementations.
 
 mod auto_growth;
 mod bfc;
@@ -15,27 +15,28 @@ pub use bfc::{BfcAllocator, BfcConfig};
 pub use buddy::{BuddyAllocator, BuddyConfig};
 pub use planned::{PlannedAllocator, PlannedConfig};
 
-/// A policy that a pool can be made with.
+/// A trusted policy that a pool can be built with.
 ///
 /// # Safety
-/// Callers read and write through the places of a pool, so a policy promises: a place lies in a region that was added
-/// and not taken away, has at least the bytes asked for, is aligned as asked, and overlaps no other place that was not
-/// freed; and a region is only taken away when no place is left in it.
+/// Callers read and write through the addresses of placements, so a policy guarantees:
+///
+/// - A placement lies in a region that was added and not removed, has at least the requested bytes and the requested
+///   alignment, and overlaps no other live placement.
+/// - A region is removed only when it has no live placement.
 pub unsafe trait ConfiguredPolicy: Policy + Sized {
-    /// What can be chosen of the policy.
+    /// The options of the policy.
     type Options: Clone + std::fmt::Debug + Send + Sync;
 
-    /// The policy as chosen, without any region.
+    /// Creates the policy without regions.
     fn configured(options: &Self::Options) -> Self;
 
-    /// The same for a pool that takes memory as it needs it, where other choices may be better.
+    /// Creates the policy for a pool that grows on demand, for which other options may be better.
     #[must_use]
     fn configured_to_grow(options: &Self::Options) -> Self {
         Self::configured(options)
     }
 
-    /// The same choice but for the rule that cuts free memory, for each other rule there is, by its name: to tell what
-    /// another rule would have given.
+    /// Returns the options with each other rule for cutting free memory, by name, for what-if answers.
     #[must_use]
     fn other_splits(options: &Self::Options) -> Vec<(&'static str, Self::Options)> {
         let _ = options;

@@ -11,12 +11,12 @@ use crate::policy::planned::{Planned, PlannedOptions};
 use crate::pool::PolicyAllocator;
 use crate::pool::config::PoolConfig;
 
-/// How a [`PlannedAllocator`] behaves.
+/// The configuration of a [`PlannedAllocator`].
 pub type PlannedConfig = PoolConfig<PlannedOptions>;
 
 impl PlannedConfig {
-    /// A pool of at most `limit` bytes that follows `plan`, and places by best fit with coalescing what departs from
-    /// it.
+    /// Creates a pool of at most `limit` bytes that follows `plan`, and places other requests by best fit with
+    /// coalescing.
     #[must_use]
     pub fn planned(limit: Bytes, plan: Arc<Plan>) -> Self {
         Self::with_options(limit, PlannedOptions::new(plan, BfcOptions::default()))
@@ -47,10 +47,11 @@ impl PlannedConfig {
 /// ```
 pub type PlannedAllocator = PolicyAllocator<Planned<Bfc>>;
 
-// SAFETY: expected blocks lie where a verified plan keeps them apart, within the range; all others in the range are
-// looked up before a place is given (see `plan/planned.rs`). The range is one block of the fallback, which keeps its own promise
-// for it and for the blocks outside; it is handed back only while nothing lies in it. A place is given only if it has the need's alignment; else the
-// need goes to the fallback. Blocks that lend their bytes go there too, as a pool's blocks may be used until they are freed.
+// SAFETY: a verified plan keeps expected blocks apart within the range. Before each placement in the range, the policy
+// checks it against all other blocks there (see `policy/planned.rs`). The range is one block of the fallback, which
+// keeps its own guarantees, and the policy frees it only while it is empty. A placement in the range has the requested
+// alignment; all other requests go to the fallback. Planned blocks that lend their bytes go there too, because a pool's
+// blocks may be used until their free.
 unsafe impl<P: ConfiguredPolicy + Clone> ConfiguredPolicy for Planned<P> {
     type Options = PlannedOptions<P::Options>;
 
@@ -64,7 +65,7 @@ unsafe impl<P: ConfiguredPolicy + Clone> ConfiguredPolicy for Planned<P> {
 }
 
 impl<P: ConfiguredPolicy + Clone> PolicyAllocator<Planned<P>> {
-    /// How much went by the plan so far. Nothing if called back from the source.
+    /// Returns how many allocations followed the plan so far. Zeros if called back from the source.
     #[must_use]
     pub fn counts(&self) -> PlanCounts {
         self.with_policy(|policy| policy.counts()).unwrap_or_default()

@@ -11,7 +11,7 @@ fn refused(waited: u64) -> AllocError {
     AllocError::OutOfMemory(Box::new(report))
 }
 
-/// What the observers were told: retries and milliseconds waited.
+/// The observed retries and milliseconds waited.
 fn told(last_resort: &LastResort) -> Arc<Mutex<Vec<(u32, u128)>>> {
     let told = Arc::<Mutex<Vec<(u32, u128)>>>::default();
     let list = Arc::clone(&told);
@@ -22,7 +22,7 @@ fn told(last_resort: &LastResort) -> Arc<Mutex<Vec<(u32, u128)>>> {
 }
 
 #[test]
-fn a_request_is_made_again_as_often_as_somebody_freed_something_and_told_of_once() {
+fn a_request_is_retried_after_each_free_and_reported_once() {
     let last_resort = LastResort::new();
     let told = told(&last_resort);
     let left = Mutex::new(2);
@@ -42,7 +42,7 @@ fn a_request_is_made_again_as_often_as_somebody_freed_something_and_told_of_once
 }
 
 #[test]
-fn one_who_always_claims_to_have_freed_something_does_not_hold_a_request_for_ever() {
+fn a_false_claim_of_freed_memory_does_not_loop_forever() {
     let last_resort = LastResort::new().with_retries(3);
     last_resort.before_giving_up(|_| true);
     let mut attempts = 0;
@@ -55,7 +55,7 @@ fn one_who_always_claims_to_have_freed_something_does_not_hold_a_request_for_eve
 }
 
 #[test]
-fn the_last_one_added_is_asked_first_and_the_others_only_if_it_says_no() {
+fn the_newest_callback_is_asked_first() {
     let last_resort = LastResort::new().with_retries(1);
     let asked = Arc::<Mutex<Vec<&str>>>::default();
     for (name, frees) in [("first", true), ("second", true), ("third", false)] {
@@ -70,7 +70,7 @@ fn the_last_one_added_is_asked_first_and_the_others_only_if_it_says_no() {
 }
 
 #[test]
-fn what_is_refused_within_a_callback_fails_at_once_and_is_told_to_nobody() {
+fn requests_within_a_callback_fail_immediately() {
     let last_resort = Arc::new(LastResort::new());
     let told = told(&last_resort);
     let inner = Arc::downgrade(&last_resort);

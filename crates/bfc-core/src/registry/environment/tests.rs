@@ -109,7 +109,7 @@ fn the_variables_of_others_and_empty_values_choose_nothing() {
 }
 
 #[test]
-fn a_device_is_chosen_by_its_name_or_left_to_the_automatic_choice() {
+fn a_device_is_chosen_by_name_or_automatically() {
     let device = |value: &str| Environment::from_vars([("HIGHWATER_DEVICE", value)]).unwrap().device();
     assert_eq!(device("cpu"), Some(DeviceId::CPU));
     assert_eq!(device(" cuda:1 "), Some(DeviceId::new(DeviceKind::Cuda, 1)));
@@ -155,11 +155,11 @@ fn a_bad_value_is_named_with_its_variable_and_what_was_expected() {
     ];
     for (name, value, expected) in cases {
         let error = error_of(name, value);
-        let EnvironmentError::BadValue { name: at, value: found, expected: wanted } = &error else {
+        let EnvironmentError::BadValue { name: at, value: found, expected: listed } = &error else {
             panic!("{error:?}")
         };
         assert_eq!((at.as_str(), found.as_str()), (name, value));
-        assert!(wanted.contains(expected), "{error}");
+        assert!(listed.contains(expected), "{error}");
     }
 }
 
@@ -226,7 +226,7 @@ fn what_is_not_text_is_an_error_and_no_panic() {
     );
     let name = Environment::from_vars([(broken(b"HIGHWATER_SPLIT"), broken(b"always"))]).unwrap();
     assert_eq!(name.unknown().len(), 1);
-    // Of others, anything goes.
+    // Variables of other programs may have any value.
     assert!(Environment::from_vars([(broken(b"OTHER"), broken(b"x"))]).is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! The variables there are: their names, and what their values mean.
+//! The known variables: their names, and the parsers of their values.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::policy::bfc::{CutRule, JoinRule};
 use crate::pool::GrowthRule;
 use crate::registry::{CacheChoice, DeviceId, DeviceKind, DeviceScope, SplitChoice};
 
-/// The longest that a request can be told to wait: an hour.
+/// The longest wait for frees: an hour.
 const MAX_RETRY_MS: u64 = 3_600_000;
 
-/// Names that differ in more letters than this, or than half of them, are not taken for slips of each other.
+/// Names that differ in more letters than this, or than half of them, do not count as misspellings.
 const MAX_SLIPS: usize = 3;
 
-/// One row of the table in the module's text.
+/// One row of the table in the module docs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Variable {
     Allocator,
@@ -63,7 +63,7 @@ impl Variable {
         }
     }
 
-    /// The variable of a full name, and the devices that it is for.
+    /// Splits a full name into the variable and its devices.
     pub(super) fn named(name: &OsStr) -> Option<(Self, DeviceScope)> {
         let name = name.to_str()?.strip_prefix(PREFIX)?;
         Self::ALL.into_iter().find_map(|variable| {
@@ -72,7 +72,7 @@ impl Variable {
         })
     }
 
-    /// What a value chooses; else what the variable expects.
+    /// Parses a value; fails with the expected values.
     pub(super) fn parse(self, text: &str) -> Result<PoolOptions, String> {
         let options = PoolOptions::default();
         let chosen = match self {
@@ -107,7 +107,7 @@ impl Variable {
     }
 }
 
-/// The devices that the rest of a name says: nothing, `_CUDA`, `_CUDA_1`.
+/// Parses the devices in the rest of a name: nothing, `_CUDA`, `_CUDA_1`.
 fn scope(rest: &str) -> Option<DeviceScope> {
     if rest.is_empty() {
         return Some(DeviceScope::All);
@@ -123,7 +123,7 @@ fn scope(rest: &str) -> Option<DeviceScope> {
     }
 }
 
-/// Whether and how the pool grows.
+/// Parses whether and how the pool grows.
 fn growth(text: &str) -> Option<PoolOptions> {
     let options = PoolOptions::default();
     if let Some(allow) = switch(text) {
@@ -136,8 +136,8 @@ fn milliseconds(text: &str) -> Option<Duration> {
     whole(text).filter(|&ms| ms <= MAX_RETRY_MS).map(Duration::from_millis)
 }
 
-/// The variable whose name is most like `name`, if one is. A suffix for devices is kept apart, so that a slip in the name
-/// is found whatever follows it.
+/// Returns the variable with the name most similar to `name`, if any. Separates a suffix for devices first, so that a
+/// misspelling is found in front of any suffix.
 pub(super) fn nearest(name: &str) -> Option<String> {
     let rest = name.strip_prefix(PREFIX)?;
     let others = [DEVICE].into_iter().chain(OTHERS).filter_map(|name| name.strip_prefix(PREFIX));
@@ -146,7 +146,7 @@ pub(super) fn nearest(name: &str) -> Option<String> {
         .map(Variable::name)
         .chain(others)
         .filter_map(|name| {
-            // The letters that could be the variable's name: as many as it has, give or take the slips.
+            // The letters that could be the variable's name: its length, plus or minus the misspellings.
             let length = name.len();
             let starts =
                 (length.saturating_sub(MAX_SLIPS)..=length + MAX_SLIPS).filter_map(|end| rest.get(..end));
@@ -157,8 +157,7 @@ pub(super) fn nearest(name: &str) -> Option<String> {
     Some(format!("{PREFIX}{name}"))
 }
 
-/// How many letters must be put in, left out or changed to make one text of the other (Levenshtein); `usize::MAX` for
-/// texts much longer than any name.
+/// Returns the Levenshtein distance of two texts; `usize::MAX` for texts much longer than any name.
 fn distance(from: &str, to: &str) -> usize {
     if from.len() > 64 {
         return usize::MAX;

@@ -1,18 +1,18 @@
-//! What a driver hands out besides addresses: numbers that mean something to it alone.
+//! Handles of a driver: numbers that only the driver interprets.
 
-/// A stream of a driver. Valid until it is destroyed; [`Stream`](crate::Stream) sees to that.
+/// A stream handle, valid until it is destroyed. [`Stream`](crate::Stream) owns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamHandle(pub u64);
 
-/// An event of a driver. Valid until it is destroyed; [`Event`](crate::Event) sees to that.
+/// An event handle, valid until it is destroyed. [`Event`](crate::Event) owns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventHandle(pub u64);
 
-/// Memory of a device without an address. Valid until it is released.
+/// A handle of device memory without an address, valid until it is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PhysicalHandle(pub u64);
 
-/// Bytes to be copied, with the addresses of the first ones.
+/// A copy of bytes between two addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryCopy {
@@ -22,7 +22,7 @@ pub enum MemoryCopy {
         from: u64,
         /// Device address.
         to: u64,
-        /// How many bytes.
+        /// The bytes.
         bytes: u64,
     },
     /// From device memory to page-locked host memory.
@@ -31,7 +31,7 @@ pub enum MemoryCopy {
         from: u64,
         /// Host address.
         to: u64,
-        /// How many bytes.
+        /// The bytes.
         bytes: u64,
     },
     /// Within the device's memory.
@@ -40,7 +40,7 @@ pub enum MemoryCopy {
         from: u64,
         /// Device address; the two ranges do not overlap.
         to: u64,
-        /// How many bytes.
+        /// The bytes.
         bytes: u64,
     },
 }

@@ -1,10 +1,10 @@
-//! A device that failed for good.
+//! The permanent failure of a device.
 
 use std::sync::OnceLock;
 
 use crate::source::error::SourceError;
 
-/// Remembers the first failure that a device does not recover from, for implementations of [`Driver`](super::Driver).
+/// Stores the first permanent failure of a device, for implementations of [`Driver`](super::Driver).
 ///
 /// ```
 /// use bfc_core::{Poison, SourceError};
@@ -20,21 +20,21 @@ use crate::source::error::SourceError;
 pub struct Poison(OnceLock<SourceError>);
 
 impl Poison {
-    /// Notes such a failure, and returns the error to tell: that of the first one.
+    /// Records a permanent failure. Returns the error of the first one.
     pub fn strike(&self, device: &str, call: &'static str, reason: String) -> SourceError {
         self.0.get_or_init(|| SourceError::Poisoned { device: device.to_owned(), call, reason }).clone()
     }
 
-    /// Fails once the device has failed. One load as long as it has not.
+    /// Fails after a permanent failure. Otherwise costs one load.
     ///
     /// # Errors
-    /// The failure noted first.
+    /// Fails with the first recorded failure.
     #[inline]
     pub fn check(&self) -> Result<(), SourceError> {
         self.0.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// The failure noted first.
+    /// Returns the first recorded failure.
     #[must_use]
     pub fn get(&self) -> Option<SourceError> {
         self.0.get().cloned()

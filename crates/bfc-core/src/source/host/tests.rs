@@ -1,16 +1,16 @@
 use super::*;
 
-/// The bytes of host memory at `span`, for tests that hold it.
+/// Returns the bytes of host memory at `span`, for tests that own it.
 fn bytes_at(span: Span) -> Vec<u8> {
     let pointer: *const u8 = with_exposed_provenance_mut(span.address as usize);
-    // SAFETY: the tests call this with live, initialised host memory only.
+    // SAFETY: the tests call this with live, initialized host memory only.
     unsafe { std::slice::from_raw_parts(pointer, span.bytes as usize) }.to_vec()
 }
 
 /// Overwrites host memory at `span`.
 fn fill(span: Span, value: u8) {
     let pointer: *mut u8 = with_exposed_provenance_mut(span.address as usize);
-    // SAFETY: the tests call this with live host memory that nobody else uses.
+    // SAFETY: the tests call this with live host memory that no other code uses.
     unsafe { pointer.write_bytes(value, span.bytes as usize) };
 }
 
@@ -23,7 +23,7 @@ fn regions_are_zeroed_and_aligned_as_asked() {
         assert_eq!(region.address % (1 << shift), 0);
         assert!(bytes_at(region).iter().all(|&byte| byte == 0));
         fill(region, 0xa5);
-        // SAFETY: the region was taken above and is used no more.
+        // SAFETY: the region was allocated above and is not used afterwards.
         unsafe { memory.free(region) };
     }
     assert_eq!(memory.live_regions(), 0);
@@ -52,9 +52,9 @@ fn regions_that_cannot_be_are_refused_and_nothing_is_held() {
 fn freeing_an_address_that_is_not_held_changes_nothing() {
     let memory = HostMemory::new();
     let region = memory.allocate(64, 64).unwrap();
-    // SAFETY: no region starts there, so nothing is given back.
+    // SAFETY: no region starts there, so nothing is freed.
     unsafe { memory.free(Span { address: region.address + 1, bytes: 64 }) };
     assert_eq!(memory.live_regions(), 1);
-    // SAFETY: the region was taken above and is used no more.
+    // SAFETY: the region was allocated above and is not used afterwards.
     unsafe { memory.free(region) };
 }

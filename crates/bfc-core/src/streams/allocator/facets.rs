@@ -1,4 +1,4 @@
-//! The facets of a pool that other streams use: those of the pool below, with the frees that are pending.
+//! The facets of a stream allocator: those of the inner pool, plus the pending frees.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ impl WaitHints for StreamAllocator {
         self.pool.wait_key(request)
     }
 
-    /// What is pending may serve anybody, once somebody waits for it.
+    /// Pending frees may serve any request that waits for them.
     fn max_satisfiable_bytes(&self) -> u64 {
         if self.pending.len() > 0 { u64::MAX } else { self.pool.max_satisfiable_bytes() }
     }
@@ -122,7 +122,7 @@ impl StreamOrder for StreamAllocator {
                 used.streams.push(Arc::clone(stream));
             }
         }
-        // The memory may have been another's, for whom the compute stream has work to do still.
+        // The memory may have belonged to another block, for which the compute stream still has work.
         let event = self.pending.events.record(&self.compute)?;
         let outcome = stream.wait(&event);
         self.pending.events.put(event);

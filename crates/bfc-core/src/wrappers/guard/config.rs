@@ -1,4 +1,4 @@
-//! How a guard behaves.
+//! The configuration of a guard.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,23 +6,23 @@ use std::sync::Arc;
 use crate::allocator::damage::Damage;
 use crate::base::units::{Bytes, MIB};
 
-/// Bytes that are all ones are not a number in every format of floating point.
+/// A byte of all ones: it makes NaN in every floating-point format.
 const NAN: u8 = 0xff;
 
-/// What a block's bytes are when it is handed out.
+/// The initial contents of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fill {
-    /// As the inner allocator delivers them.
+    /// Unchanged from the inner allocator.
     Keep,
     /// All bytes have this value.
     Byte(u8),
 }
 
-/// Who is told of damage.
+/// A callback for each damage.
 pub(super) type Listener = Arc<dyn Fn(&Damage) + Send + Sync>;
 
-/// How a [`GuardAllocator`](super::GuardAllocator) behaves.
+/// The configuration of a [`GuardAllocator`](super::GuardAllocator).
 ///
 /// ```
 /// use bfc_core::{Bytes, Fill, GuardConfig};
@@ -39,8 +39,8 @@ pub struct GuardConfig {
 }
 
 impl Default for GuardConfig {
-    /// 64 bytes of canaries on each side, at most 64 MiB or 65,536 blocks in quarantine, and bytes that are all ones,
-    /// which read as not a number, in blocks just handed out and just given back.
+    /// Creates the default: 64 bytes of canaries on each side, at most 64 MiB or 65,536 blocks in quarantine, and bytes
+    /// of all ones (NaN) in new and freed blocks.
     fn default() -> Self {
         Self {
             zone: 64,
@@ -54,29 +54,29 @@ impl Default for GuardConfig {
 }
 
 impl GuardConfig {
-    /// The least number of canary bytes on each side of a block.
+    /// Sets the minimum number of canary bytes on each side of a block.
     #[must_use]
     pub const fn with_zone(mut self, bytes: Bytes) -> Self {
         self.zone = bytes.0;
         self
     }
 
-    /// What a block's bytes are when it is handed out.
+    /// Sets the initial contents of a block.
     #[must_use]
     pub const fn with_fresh(mut self, fill: Fill) -> Self {
         self.fresh = fill;
         self
     }
 
-    /// What a block's bytes are set to when it comes back.
+    /// Sets the byte value that fills a freed block.
     #[must_use]
     pub const fn with_poison(mut self, value: u8) -> Self {
         self.poison = value;
         self
     }
 
-    /// The most that blocks given back may hold before the oldest go back to the inner allocator: this many bytes,
-    /// canaries included, and this many blocks. With 0 of either there is no quarantine.
+    /// Sets the capacity of the quarantine in bytes, including canaries, and in blocks. The oldest blocks return to the
+    /// inner allocator beyond it. 0 of either disables the quarantine.
     #[must_use]
     pub const fn with_quarantine(mut self, bytes: Bytes, blocks: usize) -> Self {
         self.quarantine_bytes = bytes.0;
@@ -84,8 +84,8 @@ impl GuardConfig {
         self
     }
 
-    /// Tells `listener` of each damage when it is found: on a free, when a block leaves the quarantine, by a check, and
-    /// when the guard is dropped, where nobody else could be told. It may use the guard.
+    /// Calls `listener` for each damage when it is found: on a free, when a block leaves the quarantine, by a check,
+    /// and when the guard is dropped. It may use the guard.
     #[must_use]
     pub fn with_listener(mut self, listener: impl Fn(&Damage) + Send + Sync + 'static) -> Self {
         self.listener = Some(Arc::new(listener));

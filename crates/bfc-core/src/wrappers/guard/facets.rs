@@ -1,4 +1,4 @@
-//! The facets of a guard: accounts of its own, all else in terms of the inner allocator.
+//! The facets of a guard: its own accounts, and the inner allocator for the rest.
 
 use super::{GuardAllocator, Live, State, place_of, with_source_figures};
 use crate::allocator::{
@@ -49,8 +49,8 @@ impl Accounting for GuardAllocator {
         lock(&self.state).accounts.ledger.clone()
     }
 
-    /// What the guard's users hold, at one moment. Limit, reserved bytes and regions are those of the inner allocator, which
-    /// is asked without the guard's lock.
+    /// Returns the figures of the guard's users from one moment. Limit, reserved bytes and regions come from the inner
+    /// allocator, which is called without the guard's lock.
     fn snapshot(&self) -> AllocatorSnapshot {
         let (figures, ledger) = {
             let accounts = &lock(&self.state).accounts;
@@ -69,7 +69,7 @@ impl Inspection for GuardAllocator {
         self.inner.regions()
     }
 
-    /// In the inner allocator's terms: with the canaries, and with all of the quarantine free.
+    /// Asks the inner allocator with the canaries included and the whole quarantine free.
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
         let inner = self.inner_request(request)?;
         let freed = {
@@ -99,7 +99,7 @@ impl WaitHints for GuardAllocator {
             .map_or(WaitKey { bytes: request.bytes, class: None }, |inner| self.inner.wait_key(&inner))
     }
 
-    /// A request can have the memory in quarantine, too.
+    /// A request can also use the quarantined memory.
     fn max_satisfiable_bytes(&self) -> u64 {
         let is_exact = lock(&self.state).quarantine.inner_blocks().next().is_none();
         if is_exact { self.inner.max_satisfiable_bytes() } else { u64::MAX }

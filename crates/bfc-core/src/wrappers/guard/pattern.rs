@@ -1,16 +1,14 @@
-//! What guarded bytes are set to, and whether they are still so.
-//!
-//! One of the few files of this crate with `unsafe` in it: here bytes of host memory are written and read.
+//! Fill patterns of guarded bytes, and their checks.
 
 use std::ptr::with_exposed_provenance_mut;
 
 use crate::base::memory::Span;
 
-/// What a span of bytes is set to.
+/// The pattern of a span of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
-    /// Every byte depends on its address, so that a copy of canaries from elsewhere shows too. None is 0x00 or 0xff, the
-    /// values that stray writes most often bring.
+    /// Every byte depends on its address, so that canaries copied from elsewhere are detected too. None is 0x00 or
+    /// 0xff, the most common values of stray writes.
     Canary,
     /// All bytes have one value.
     Byte(u8),
@@ -19,28 +17,29 @@ pub(super) enum Pattern {
 impl Pattern {
     const fn at(self, address: u64) -> u8 {
         match self {
-            // The top byte of a product by the golden ratio is spread evenly; its highest bit is set and its lowest cleared.
+            // The top byte of a product with the golden ratio is uniform. The code sets its highest bit and clears its
+            // lowest.
             Self::Canary => (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 & 0x7e | 0x80,
             Self::Byte(value) => value,
         }
     }
 }
 
-/// Where a span is not as its pattern says.
+/// A deviation of a span from its pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Difference {
-    /// The address of the first byte that differs.
+    /// The address of the first different byte.
     pub(super) address: u64,
-    /// How many differ.
+    /// The number of different bytes.
     pub(super) bytes: u64,
-    /// What the first was set to.
+    /// The expected value of the first one.
     pub(super) expected: u8,
-    /// What it is.
+    /// Its actual value.
     pub(super) found: u8,
 }
 
 impl Difference {
-    /// This difference together with one at higher addresses.
+    /// Combines this deviation with one at higher addresses.
     pub(super) fn and(first: Option<Self>, then: Option<Self>) -> Option<Self> {
         match (first, then) {
             (Some(first), Some(then)) => Some(Self { bytes: first.bytes + then.bytes, ..first }),
@@ -49,12 +48,12 @@ impl Difference {
     }
 }
 
-/// Sets all bytes of a span.
+/// Fills a span with the pattern.
 ///
 /// # Safety
-/// The span is valid host memory that nothing else uses.
+/// The span is valid host memory that no other code uses.
 pub(super) unsafe fn fill(span: Span, pattern: Pattern) {
-    // SAFETY: as this function's caller promises.
+    // SAFETY: guaranteed by the caller.
     let bytes = unsafe { bytes_of(span) };
     match pattern {
         Pattern::Byte(value) => bytes.fill(value),
@@ -66,12 +65,12 @@ pub(super) unsafe fn fill(span: Span, pattern: Pattern) {
     }
 }
 
-/// Compares all bytes of a span.
+/// Compares a span with the pattern.
 ///
 /// # Safety
-/// The span is valid, initialised host memory that nothing else is entitled to write.
+/// The span is valid, initialized host memory that no other code may write.
 pub(super) unsafe fn difference(span: Span, pattern: Pattern) -> Option<Difference> {
-    // SAFETY: as this function's caller promises.
+    // SAFETY: guaranteed by the caller.
     let bytes = unsafe { bytes_of(span) };
     let differing = |(address, found): (u64, &u8)| {
         let expected = pattern.at(address);
@@ -82,16 +81,16 @@ pub(super) unsafe fn difference(span: Span, pattern: Pattern) -> Option<Differen
     Some(Difference { bytes: 1 + differences.count() as u64, ..first })
 }
 
-/// The bytes of a span.
+/// Returns the bytes of a span.
 ///
 /// # Safety
-/// The span is valid, initialised host memory that nothing else uses for as long as the slice lives.
+/// The span is valid, initialized host memory that no other code uses while the slice lives.
 unsafe fn bytes_of<'a>(span: Span) -> &'a mut [u8] {
     if span.bytes == 0 {
         return &mut [];
     }
     let pointer: *mut u8 = with_exposed_provenance_mut(span.address as usize);
-    // SAFETY: as the caller promises; valid memory is never longer than the address space.
+    // SAFETY: guaranteed by the caller; valid memory is never longer than the address space.
     unsafe { std::slice::from_raw_parts_mut(pointer, span.bytes as usize) }
 }
 
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filled_span_has_no_difference_and_each_changed_byte_is_counted() {
+    fn a_filled_span_counts_each_changed_byte() {
         for pattern in [Pattern::Canary, Pattern::Byte(0xff)] {
             let mut memory = vec![0_u8; 1000];
             let span = span_of(&mut memory);
@@ -125,10 +124,10 @@ mod tests {
     }
 
     #[test]
-    fn canaries_differ_from_their_neighbours_and_are_never_zero_or_all_ones() {
+    fn canaries_differ_from_their_neighbors() {
         let canaries: Vec<u8> = (4096..8192).map(|address| Pattern::Canary.at(address)).collect();
         assert!(canaries.iter().all(|&canary| canary != 0 && canary != 0xff));
-        // A run that was copied from the next byte, word or cache line does not pass.
+        // Detects runs that were copied from the next byte, word or cache line.
         for shift in [1, 8, 64, 256] {
             let same = canaries.iter().zip(&canaries[shift..]).filter(|(one, other)| one == other).count();
             assert!(same < canaries.len() / 4, "{same} of {} at {shift}", canaries.len());

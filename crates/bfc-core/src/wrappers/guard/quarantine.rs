@@ -1,4 +1,4 @@
-//! Blocks that were given back and are not yet used again: a queue of bounded size.
+//! Freed blocks before their reuse: a bounded queue.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,10 @@ use super::zones::Zones;
 use crate::base::ledger::Tag;
 use crate::base::memory::Block;
 
-/// A block that the user gave back.
+/// A freed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Freed {
-    /// As the user had it.
+    /// The block as the user had it.
     pub(super) block: Block,
     pub(super) tag: Tag,
     pub(super) zones: Zones,
@@ -29,32 +29,32 @@ impl Quarantine {
         Self { queue: VecDeque::new(), bytes: 0, most_bytes, most_blocks }
     }
 
-    /// Takes a block in. The blocks that have to leave for it are then given by [`surplus`](Self::surplus).
+    /// Adds a block. [`surplus`](Self::surplus) then returns the blocks that must leave.
     pub(super) fn admit(&mut self, freed: Freed) {
         self.bytes += freed.zones.inner.bytes;
         self.queue.push_back(freed);
     }
 
-    /// Takes a block back in that was to leave and could not: it is the next to try again.
+    /// Puts a block back that could not leave, as the next one to retry.
     pub(super) fn readmit(&mut self, freed: Freed) {
         self.bytes += freed.zones.inner.bytes;
         self.queue.push_front(freed);
     }
 
-    /// The next block to leave because the queue is too long.
+    /// Removes the next block beyond the capacity.
     pub(super) fn surplus(&mut self) -> Option<Freed> {
         let full = self.bytes > self.most_bytes || self.queue.len() > self.most_blocks;
         if full { self.oldest() } else { None }
     }
 
-    /// The oldest block, which leaves.
+    /// Removes the oldest block.
     pub(super) fn oldest(&mut self) -> Option<Freed> {
         let freed = self.queue.pop_front()?;
         self.bytes -= freed.zones.inner.bytes;
         Some(freed)
     }
 
-    /// Takes out those that `leaves` says, and gives them.
+    /// Removes and returns the blocks for which `leaves` is true.
     pub(super) fn extract(&mut self, mut leaves: impl FnMut(&Freed) -> bool) -> Vec<Freed> {
         let mut left = Vec::new();
         self.queue.retain(|freed| {
@@ -68,17 +68,17 @@ impl Quarantine {
         left
     }
 
-    /// The blocks of the inner allocator that the queue holds.
+    /// Iterates over the inner blocks of the queue.
     pub(super) fn inner_blocks(&self) -> impl Iterator<Item = Block> + '_ {
         self.queue.iter().map(|freed| freed.zones.inner)
     }
 
-    /// How many blocks.
+    /// Returns the number of blocks.
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// How many bytes of the inner allocator.
+    /// Returns the bytes of the inner blocks.
     pub(super) const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(admit(&mut quarantine, freed(4, 1)), []);
         assert_eq!(admit(&mut quarantine, freed(5, 1)), [2]);
         assert_eq!((quarantine.len(), quarantine.bytes()), (3, 3));
-        // One that is too large by itself empties the queue and leaves too.
+        // A block that is too large by itself empties the queue and leaves too.
         assert_eq!(admit(&mut quarantine, freed(6, 1001)), [3, 4, 5, 6]);
         assert_eq!((quarantine.len(), quarantine.bytes()), (0, 0));
     }

@@ -1,4 +1,4 @@
-//! Looking for damage, and what becomes of the memory where it is found.
+//! Damage checks, and the treatment of damaged memory.
 
 use std::sync::atomic::Ordering;
 
@@ -11,30 +11,30 @@ use crate::base::ledger::Tag;
 use crate::base::memory::Block;
 use crate::base::sync::lock;
 
-/// Most findings that are kept; all are counted.
+/// The most recorded findings; all are counted.
 const MAX_FINDINGS: usize = 1000;
 
-/// What a guard holds and has found.
+/// The figures of a guard: its memory and its findings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GuardReport {
-    /// Blocks that the user has.
+    /// Live blocks.
     pub live_blocks: u64,
-    /// Bytes of the inner allocator around them: canaries, and room for alignment.
+    /// Bytes of the inner allocator around them: canaries and alignment.
     pub overhead_bytes: u64,
     /// Blocks in quarantine.
     pub quarantined_blocks: u64,
     /// Bytes of the inner allocator in quarantine.
     pub quarantined_bytes: u64,
-    /// Damaged blocks that were given back and are kept for good.
+    /// Freed damaged blocks, whose memory is never reused.
     pub condemned_blocks: u64,
     /// Bytes of the inner allocator in such blocks.
     pub condemned_bytes: u64,
-    /// Damages found since the guard was made.
+    /// Damages found so far.
     pub found: u64,
 }
 
-/// What was found, and the memory where it was found that nobody has any more.
+/// The findings, and the damaged memory without an owner.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     first: Vec<Damage>,
@@ -43,7 +43,7 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// The first findings, in the order in which they were made.
+    /// The first findings, in order.
     pub(super) fn list(&self) -> Vec<Damage> {
         self.first.clone()
     }
@@ -57,9 +57,9 @@ impl Findings {
 }
 
 impl GuardAllocator {
-    /// Looks at the canaries of every block and the poison of every block in quarantine; what was found that nobody was
-    /// told of before. All findings together are [`find_damage`](crate::Inspection::find_damage). Memory in quarantine that is
-    /// damaged stays with the guard for good.
+    /// Checks the canaries of every block and the poison of every quarantined block. Returns the findings that were not
+    /// reported before; [`find_damage`](crate::Inspection::find_damage) returns all. Damaged quarantined memory is
+    /// never reused.
     pub fn check_all(&self) -> Vec<Damage> {
         let found = {
             let state = &mut *lock(&self.state);
@@ -79,7 +79,7 @@ impl GuardAllocator {
         found
     }
 
-    /// What the guard holds now and has found so far.
+    /// Returns the current figures of the guard.
     #[must_use]
     pub fn report(&self) -> GuardReport {
         let State { live, quarantine, findings, .. } = &*lock(&self.state);
@@ -94,12 +94,12 @@ impl GuardAllocator {
         }
     }
 
-    /// Checks all blocks in quarantine and gives them to the inner allocator; how many went.
+    /// Checks all quarantined blocks and returns them to the inner allocator. Returns how many.
     pub fn empty_quarantine(&self) -> usize {
         self.release(|state| state.quarantine.oldest())
     }
 
-    /// Takes a block into quarantine, and lets out those for which there is no room.
+    /// Adds a block to the quarantine, and releases those beyond its capacity.
     pub(super) fn quarantine(&self, freed: Freed) {
         lock(&self.state).quarantine.admit(freed);
         if self.starving.load(Ordering::SeqCst) > 0 {
@@ -109,21 +109,21 @@ impl GuardAllocator {
         }
     }
 
-    /// Keeps the memory of a damaged block that was given back.
-    pub(super) fn condemn(&self, freed: Freed, damage: Damage, told: bool) {
+    /// Keeps the memory of a freed damaged block.
+    pub(super) fn condemn(&self, freed: Freed, damage: Damage, is_reported: bool) {
         {
             let findings = &mut lock(&self.state).findings;
             findings.condemned.push(freed);
-            if !told {
+            if !is_reported {
                 findings.note(damage);
             }
         }
-        if !told {
+        if !is_reported {
             self.tell(&[damage]);
         }
     }
 
-    /// Gives the blocks that `next` takes out of the quarantine to the inner allocator, one by one; how many went.
+    /// Returns the blocks that `next` removes from the quarantine to the inner allocator. Returns how many.
     fn release(&self, next: impl Fn(&mut State) -> Option<Freed>) -> usize {
         let mut count = 0;
         while let Some(freed) = { next(&mut lock(&self.state)) } {
@@ -131,9 +131,9 @@ impl GuardAllocator {
                 self.condemn(freed, damage, false);
                 continue;
             }
-            // SAFETY: the user has given the block up, and it has just been taken out of the quarantine.
+            // SAFETY: the user has freed the block, and it has just left the quarantine.
             if unsafe { self.inner.deallocate(freed.zones.inner) }.is_err() {
-                // As when its source calls back; a later free tries again.
+                // Happens when its source calls back; a later free retries.
                 lock(&self.state).quarantine.readmit(freed);
                 break;
             }
@@ -150,16 +150,16 @@ impl GuardAllocator {
 }
 
 impl State {
-    /// Damage around live blocks that nobody was told of before.
+    /// Returns the unreported damage around live blocks.
     fn check_live(&mut self) -> Vec<Damage> {
         let mut found = Vec::new();
-        for (slot, live) in self.live.iter_mut().filter(|(_, live)| !live.told) {
+        for (slot, live) in self.live.iter_mut().filter(|(_, live)| !live.is_reported) {
             let user = live.zones.user();
             let place = super::Placement { address: user.address, bytes: user.bytes, slot: slot as u32 };
             let block = self.accounts.block(place);
             let tag = self.accounts.live(&block).map_or_else(|_| Tag::default(), |account| account.tag);
             let damage = live.zones.damage_around(block, tag);
-            live.told = damage.is_some();
+            live.is_reported = damage.is_some();
             found.extend(damage);
         }
         found
@@ -167,11 +167,10 @@ impl State {
 }
 
 impl Zones {
-    /// Damage to the canaries of `block`, which lies between these zones: that before it, if there is any.
+    /// Returns the damage to the canaries of `block` in these zones, preferring the one before the block.
     pub(super) fn damage_around(&self, block: Block, tag: Tag) -> Option<Damage> {
         let found = |zone, fault| {
-            // SAFETY: the zones lie in a block that the guard has from the inner allocator, and whose bytes outside of the
-            // user's it has set itself.
+            // SAFETY: the zones lie in a live inner block of the guard, which wrote its bytes outside of the user's.
             let difference = unsafe { pattern::difference(zone, Pattern::Canary) }?;
             Some(damage(block, tag, fault, difference))
         };
@@ -180,7 +179,7 @@ impl Zones {
 }
 
 impl Freed {
-    /// Damage to the poison in the block, or to the canaries around it.
+    /// Returns the damage to the poison in the block, or to the canaries around it.
     fn damage(&self, poison: Pattern) -> Option<Damage> {
         let zones = [
             (self.zones.before(), Pattern::Canary),
@@ -188,7 +187,7 @@ impl Freed {
             (self.zones.after(), Pattern::Canary),
         ];
         let differences = zones.map(|(zone, pattern)| {
-            // SAFETY: the block was given back, so all of the inner block is the guard's, which has set every byte.
+            // SAFETY: the block is free, so the guard owns the whole inner block and has written every byte.
             unsafe { pattern::difference(zone, pattern) }
         });
         let difference = differences.into_iter().fold(None, Difference::and)?;
@@ -198,7 +197,7 @@ impl Freed {
 
 fn damage(block: Block, tag: Tag, fault: DamageKind, difference: Difference) -> Damage {
     let Difference { address, bytes, expected, found } = difference;
-    // Both lie in one block of memory, which is never as long as half the address space.
+    // Both lie in one block of memory, which is always shorter than half the address space.
     let offset = address.wrapping_sub(block.address).cast_signed();
     Damage { block, tag, fault, offset, bytes, expected, found }
 }
@@ -211,7 +210,7 @@ impl Drop for GuardAllocator {
         let condemned = state.findings.condemned.drain(..).map(|freed| freed.zones);
         let live = state.live.iter().map(|(_, live)| live.zones);
         for zones in quarantined.chain(condemned).chain(live) {
-            // SAFETY: no block is promised to be valid longer than its allocator. There is nobody to tell of an error.
+            // SAFETY: no block is valid longer than its allocator. No caller is left for an error.
             let _ = unsafe { self.inner.deallocate(zones.inner) };
         }
     }

@@ -1,12 +1,12 @@
-//! Where a guarded block lies in the block that the inner allocator gave: in numbers alone.
+//! The layout of a guarded block in its inner block, as numbers.
 
 use crate::base::memory::{Block, Span};
 use crate::base::units::round_up;
 
-/// A guarded block: the user's bytes, and what lies before and after them in the inner block.
+/// A guarded block: the user's bytes, and the zones before and after them in the inner block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Zones {
-    /// The inner allocator's block.
+    /// The inner block.
     pub(super) inner: Block,
     /// Bytes before the user's.
     front: u64,
@@ -15,37 +15,37 @@ pub(super) struct Zones {
 }
 
 impl Zones {
-    /// How many bytes lie before the user's, and how many are needed in all: whole alignments before, so that the user's
-    /// address is aligned if the inner one is, and at least `zone` after. `None` if that leaves the address space. The
-    /// alignment is a power of two.
+    /// Returns the bytes before the user's and the total. The front is a multiple of the alignment, a power of two, so
+    /// that an aligned inner block gives an aligned user address. At least `zone` bytes follow. `None` if the total
+    /// exceeds the address space.
     pub(super) fn plan(bytes: u64, alignment: u64, zone: u64) -> Option<(u64, u64)> {
         let front = round_up(zone, alignment)?;
         let total = front.checked_add(bytes)?.checked_add(zone)?;
         Some((front, total))
     }
 
-    /// The user's `bytes` bytes, `front` bytes into `inner`, which [`plan`](Self::plan) has sized.
+    /// Creates the zones of `bytes` user bytes, `front` bytes into `inner`, which [`plan`](Self::plan) has sized.
     pub(super) const fn new(inner: Block, front: u64, bytes: u64) -> Self {
         Self { inner, front, bytes }
     }
 
-    /// What the user may use.
+    /// Returns the user's span.
     pub(super) const fn user(&self) -> Span {
         Span { address: self.inner.address + self.front, bytes: self.bytes }
     }
 
-    /// What lies before it.
+    /// Returns the zone before it.
     pub(super) const fn before(&self) -> Span {
         Span { address: self.inner.address, bytes: self.front }
     }
 
-    /// What lies after it, to the end of the inner block: what that allocator granted beyond its request is guarded too.
+    /// Returns the zone after it, up to the end of the inner block, including its rounding.
     pub(super) const fn after(&self) -> Span {
         let start = self.front + self.bytes;
         Span { address: self.inner.address + start, bytes: self.inner.bytes - start }
     }
 
-    /// Bytes of the inner block that are not the user's.
+    /// Returns the bytes of the inner block outside of the user's.
     pub(super) const fn overhead(&self) -> u64 {
         self.inner.bytes - self.bytes
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_users_bytes_are_aligned_and_the_rest_of_the_block_is_guarded() {
+    fn user_bytes_are_aligned_and_surrounded_by_guards() {
         for (bytes, alignment, zone) in
             [(1, 1, 64), (1000, 64, 64), (100, 4096, 64), (7, 256, 100), (5, 8, 0)]
         {

@@ -80,7 +80,7 @@ impl Inspection for PassthroughAllocator {
 
 impl WaitHints for PassthroughAllocator {
     fn wait_key(&self, request: &Request<'_>) -> WaitKey {
-        // Neither the limit nor a source has room for more where it has none for less, of one alignment.
+        // At equal alignment, neither the limit nor a source fits more if it does not fit less.
         WaitKey { bytes: request.bytes, class: Some(u64::from(request.alignment.trailing_zeros())) }
     }
 

@@ -1,34 +1,34 @@
-//! How to read a CSV file, and how much of it.
+//! Options and limits of the CSV reader.
 
 use highwater_tracking::gzip;
 
-/// Which column is the label.
+/// The column of the label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LabelColumn {
-    /// The first.
+    /// The first column.
     First,
-    /// The last.
+    /// The last column.
     #[default]
     Last,
-    /// The one with this index, from 0.
+    /// The column with this index, from 0.
     Index(usize),
-    /// None: every column is a feature, and the data has no labels.
+    /// No label: every column is a feature.
     None,
 }
 
-/// Which columns are targets: finite numbers.
+/// The columns of the targets, which are finite numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetColumns {
-    /// So many, from the first on.
+    /// The first columns, this many.
     First(usize),
-    /// So many, up to the last.
+    /// The last columns, this many.
     Last(usize),
-    /// Those with these indices, from 0, in this order.
+    /// The columns with these indices, from 0, in this order.
     Indices(Vec<usize>),
 }
 
 impl TargetColumns {
-    /// The indices of the targets in lines of `columns` columns; an index that is not there where they do not fit.
+    /// Returns the column indices of the targets for lines of `columns` columns. The error is an index out of range.
     pub(super) fn indices(&self, columns: usize) -> Result<Vec<usize>, usize> {
         match self {
             Self::First(count) | Self::Last(count) if *count > columns => Err(count - 1),
@@ -42,8 +42,7 @@ impl TargetColumns {
     }
 }
 
-/// How to read a CSV file, and how much of it to accept. Blank lines are skipped, spaces around fields and the mark that
-/// spreadsheets put before UTF-8 too.
+/// Options and limits of the CSV reader. It skips blank lines, spaces around fields and a byte-order mark.
 ///
 /// ```
 /// use highwater::data::{CsvOptions, LabelColumn, read_csv_from};
@@ -54,7 +53,7 @@ impl TargetColumns {
 /// # Ok::<(), highwater::data::DataError>(())
 /// ```
 ///
-/// For a regression, targets take the label's place: one column or several of any numbers.
+/// For regression, set targets in place of a label: one or more columns of finite numbers.
 ///
 /// ```
 /// use highwater::data::{CsvOptions, TargetColumns, read_csv_from};
@@ -67,32 +66,33 @@ impl TargetColumns {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CsvOptions {
-    /// Which column is the label: a whole number, which may be written as a float (`1.0`). The others are features: finite numbers, of
-    /// which a row has one or more.
+    /// The column of the label: a whole number, which may be written as a float (`1.0`). All other columns are
+    /// features: finite numbers, at least one per row.
     pub label: LabelColumn,
-    /// Which columns are targets. Where this is set, no column is a label.
+    /// The columns of the targets. If set, no column is a label.
     pub targets: Option<TargetColumns>,
-    /// Whether the first line names the columns.
+    /// Whether the first line contains column names.
     pub header: bool,
     /// The byte between fields.
     pub delimiter: u8,
-    /// The most rows of data.
+    /// Maximum number of data rows.
     pub max_rows: usize,
-    /// The most columns.
+    /// Maximum number of columns.
     pub max_columns: usize,
-    /// The most numbers in all rows together: the bound of the memory taken, at 4 bytes each.
+    /// Maximum number of values in all rows. It bounds the memory, at 4 bytes per value.
     pub max_values: usize,
-    /// The most bytes in a line, or in a row whose quoted fields span several, blank lines before it included.
+    /// Maximum number of bytes of a line, or of a row whose quoted fields span several lines, including blank lines
+    /// before it.
     pub max_line_bytes: usize,
-    /// The most lines that are no rows: blank ones, the header, all but one of a row whose quoted fields span several.
+    /// Maximum number of lines without a row: blank lines, the header, and the additional lines of multi-line rows.
     pub max_idle_lines: usize,
-    /// The most decompressed bytes for each byte of a compressed file. Up to 64 MiB are always read.
+    /// Maximum number of decompressed bytes per byte of a compressed file. 64 MiB are always allowed.
     pub max_ratio: u64,
 }
 
 impl Default for CsvOptions {
-    /// The label last, no header, commas; at most 2²⁸ numbers (1 GiB), 65,536 columns, 1 MiB a line, 2²⁰ lines that are no rows, and a
-    /// ratio of 256.
+    /// Label in the last column, no header, commas; at most 2²⁸ values (1 GiB), 65,536 columns, 1 MiB per line, 2²⁰
+    /// lines without a row, and a ratio of 256.
     fn default() -> Self {
         Self {
             label: LabelColumn::Last,
@@ -110,70 +110,70 @@ impl Default for CsvOptions {
 }
 
 impl CsvOptions {
-    /// The same with another column as the label, and no targets.
+    /// Sets the column of the label, and removes the targets.
     #[must_use]
     pub fn with_label(mut self, label: LabelColumn) -> Self {
         (self.label, self.targets) = (label, None);
         self
     }
 
-    /// The same with columns as targets, and no label.
+    /// Sets the columns of the targets, which replace the label.
     #[must_use]
     pub fn with_targets(mut self, targets: TargetColumns) -> Self {
         (self.label, self.targets) = (LabelColumn::None, Some(targets));
         self
     }
 
-    /// The same with or without a first line that names the columns.
+    /// Sets whether the first line contains column names.
     #[must_use]
     pub const fn with_header(mut self, header: bool) -> Self {
         self.header = header;
         self
     }
 
-    /// The same with another byte between fields.
+    /// Sets the byte between fields.
     #[must_use]
     pub const fn with_delimiter(mut self, delimiter: u8) -> Self {
         self.delimiter = delimiter;
         self
     }
 
-    /// The same with at most `max_rows` rows of data.
+    /// Sets the maximum number of data rows.
     #[must_use]
     pub const fn with_max_rows(mut self, max_rows: usize) -> Self {
         self.max_rows = max_rows;
         self
     }
 
-    /// The same with at most `max_columns` columns.
+    /// Sets the maximum number of columns.
     #[must_use]
     pub const fn with_max_columns(mut self, max_columns: usize) -> Self {
         self.max_columns = max_columns;
         self
     }
 
-    /// The same with at most `max_values` numbers in all.
+    /// Sets the maximum number of values.
     #[must_use]
     pub const fn with_max_values(mut self, max_values: usize) -> Self {
         self.max_values = max_values;
         self
     }
 
-    /// The same with at most `max_line_bytes` bytes in a line.
+    /// Sets the maximum number of bytes of a line.
     #[must_use]
     pub const fn with_max_line_bytes(mut self, max_line_bytes: usize) -> Self {
         self.max_line_bytes = max_line_bytes;
         self
     }
 
-    /// The same with at most `max_idle_lines` lines that are no rows.
+    /// Sets the maximum number of lines without a row.
     #[must_use]
     pub const fn with_max_idle_lines(mut self, max_idle_lines: usize) -> Self {
         self.max_idle_lines = max_idle_lines;
         self
     }
 
-    /// The same with at most `max_ratio` decompressed bytes for each byte of a compressed file.
+    /// Sets the maximum number of decompressed bytes per byte of a compressed file.
     #[must_use]
     pub const fn with_max_ratio(mut self, max_ratio: u64) -> Self {
         self.max_ratio = max_ratio;

@@ -1,4 +1,4 @@
-//! The header of a `.npy` file: a Python dictionary with three keys, read by a parser that knows nothing else.
+//! The header of a `.npy` file: a Python dictionary with three keys, read by a dedicated parser.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -11,14 +11,14 @@ use crate::file_kind;
 use crate::io::stored::{Kind, Stored};
 use crate::io::{Array, FileError};
 
-/// How every file begins.
+/// The first bytes of every file.
 const MAGIC: [u8; 6] = *b"\x93NUMPY";
 /// Magic, version, and the length of the header in format 1.
 const PREFIX: usize = 10;
-/// Where elements begin is a multiple of this.
+/// The elements begin at a multiple of this number.
 const ALIGNMENT: usize = 64;
 
-/// Kinds of elements, as NumPy calls them. It has no bf16.
+/// Element types by NumPy's names. It has no bf16.
 const KINDS: [(Kind, &str); 12] = [
     (Kind::Same(DType::F16), "f2"),
     (Kind::Same(DType::F32), "f4"),
@@ -34,8 +34,8 @@ const KINDS: [(Kind, &str); 12] = [
     (Kind::U64, "u8"),
 ];
 
-/// The type that NumPy's name describes, as `<f4` or `>u2`. Without an order, or with `|` or `=`, the low byte comes first, as on the
-/// machines that NumPy runs on.
+/// Parses an element type such as `<f4` or `>u2`. Without a byte order, or with `|` or `=`, the type is little-endian,
+/// as on the machines that NumPy runs on.
 fn stored(descr: &str, fortran: bool) -> Option<Stored> {
     let name = descr.strip_prefix(['<', '>', '|', '=']).unwrap_or(descr);
     let &(kind, _) = KINDS.iter().find(|(_, known)| *known == name)?;
@@ -43,17 +43,17 @@ fn stored(descr: &str, fortran: bool) -> Option<Stored> {
     Some(Stored { kind, high_byte_first, fortran })
 }
 
-/// What NumPy calls the elements of an array that is written.
+/// Returns NumPy's name of an element type.
 fn name(dtype: DType) -> Option<String> {
     let (_, kind) = KINDS.iter().find(|(known, _)| *known == Kind::Same(dtype))?;
     Some(format!("{}{kind}", if dtype.size() == 1 { '|' } else { '<' }))
 }
 
-/// What the header says.
+/// The contents of the header.
 pub(super) struct Header {
     pub(super) stored: Stored,
     pub(super) shape: Shape,
-    /// Where the elements begin in the file.
+    /// The offset of the elements in the file.
     pub(super) data_start: u64,
 }
 
@@ -67,10 +67,10 @@ impl Header {
             let read = source.take(FileKind::START_BYTES as u64).read_to_end(&mut start);
             read.map_err(|error| FileError::io(path, &error))?;
             let problem = file_kind::mistaken_or_text(&start, "a .npy file");
-            let problem = problem.unwrap_or_else(|| "it does not begin as files of NumPy do".to_owned());
+            let problem = problem.unwrap_or_else(|| "it does not begin with NumPy's magic string".to_owned());
             return Err(FileError::malformed(path, 0, problem));
         }
-        // Version 1 has a length of two bytes, 2 one of four, and 3 is 2 in another encoding.
+        // Version 1 has a length of two bytes, version 2 of four bytes, and version 3 is version 2 in another encoding.
         let mut length = [0; 4];
         let width = match start[6] {
             1 => 2,
@@ -115,12 +115,12 @@ impl Header {
 struct Fields {
     descr: String,
     fortran: bool,
-    /// The sizes of the first axes, as many as tensors have.
+    /// The sizes of the first axes, at most as many as tensors have.
     shape: Vec<usize>,
     axes: usize,
 }
 
-/// What is wrong, and at which byte of the header.
+/// An error message, and its byte offset in the header.
 type Problem = (usize, String);
 
 struct Parser<'a> {
@@ -129,7 +129,7 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`, the keys in any order, each once.
+    /// Parses `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`: the keys in any order, each once.
     fn dictionary(mut self) -> Result<Fields, Problem> {
         let (mut fields, mut seen) = (Fields::default(), Vec::new());
         self.expect(b'{')?;
@@ -183,12 +183,12 @@ impl Parser<'_> {
         if self.accept(byte) { Ok(()) } else { self.problem(&format!("{:?}", char::from(byte))) }
     }
 
-    /// A text, or the list of a structured type's fields, as it is written.
+    /// Parses a string, or the source text of a structured type's field list.
     fn element_type(&mut self) -> Result<String, Problem> {
         self.skip_space();
         let rest = &self.text[self.at..];
         if rest.first() != Some(&b'[') {
-            // Python 2 may mark a text as Unicode.
+            // Python 2 may mark a string as Unicode.
             self.at += usize::from(matches!(rest, [b'u', b'\'' | b'"', ..]));
             return self.string();
         }
@@ -206,7 +206,7 @@ impl Parser<'_> {
         Ok(format!("structured {}", String::from_utf8_lossy(&rest[..=end])))
     }
 
-    /// A text of printable ASCII without escapes.
+    /// Parses a string of printable ASCII without escapes.
     fn string(&mut self) -> Result<String, Problem> {
         let quote = if self.accept(b'\'') {
             b'\''
@@ -238,7 +238,7 @@ impl Parser<'_> {
         self.problem("True or False")
     }
 
-    /// `()`, `(3,)` or `(2, 3)`: the sizes of as many axes as tensors have, and the number of all axes.
+    /// Parses `()`, `(3,)` or `(2, 3)`: the sizes of at most as many axes as tensors have, and the number of all axes.
     fn sizes(&mut self) -> Result<(Vec<usize>, usize), Problem> {
         self.expect(b'(')?;
         let (mut sizes, mut axes) = (Vec::new(), 0);
@@ -256,7 +256,7 @@ impl Parser<'_> {
         Ok((sizes, axes))
     }
 
-    /// A size. Python 2 marks long integers by an `L`.
+    /// Parses a size. Python 2 marks long integers by an `L`.
     fn number(&mut self) -> Result<usize, Problem> {
         self.skip_space();
         let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -268,7 +268,7 @@ impl Parser<'_> {
     }
 }
 
-/// The beginning of a file with this array, padded so that the elements are aligned.
+/// Returns the beginning of a file with this array, padded so that the elements are aligned.
 pub(super) fn text(array: &Array) -> io::Result<Vec<u8>> {
     let unknown = || io::Error::new(io::ErrorKind::InvalidInput, format!("NumPy has no {}", array.dtype()));
     let descr = name(array.dtype()).ok_or_else(unknown)?;
@@ -281,7 +281,7 @@ pub(super) fn text(array: &Array) -> io::Result<Vec<u8>> {
     let length = (PREFIX + text.len() + 1).next_multiple_of(ALIGNMENT) - PREFIX;
     text.extend(std::iter::repeat_n(' ', length - text.len() - 1));
     text.push('\n');
-    // Eight sizes of at most twenty digits and some words are far below 65,536 bytes.
+    // Eight sizes of at most twenty digits and a few words are far below 65,536 bytes.
     let length = u16::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     Ok([&MAGIC[..], &[1, 0], &length.to_le_bytes(), text.as_bytes()].concat())
 }

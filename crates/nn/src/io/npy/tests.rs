@@ -6,7 +6,7 @@ use crate::fuzz;
 use crate::io::npz::{read_npz_bytes, write_npz_to};
 use crate::io::{Arrays, read_npz_from};
 
-/// What `numpy.save` (2.4) writes before the elements.
+/// The bytes that `numpy.save` (2.4) writes before the elements.
 fn numpy(descr: &str, fortran: &str, shape: &str) -> Vec<u8> {
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}");
     text.push_str(&" ".repeat(117 - text.len()));
@@ -135,7 +135,7 @@ fn the_high_byte_may_come_first_in_every_type() {
 }
 
 #[test]
-fn integers_that_tensors_do_not_have_become_wider_with_every_value_kept() {
+fn unsupported_integers_are_upcast_exactly() {
     fn check<T: highwater_tensor::Element + PartialEq + std::fmt::Debug>(
         names: [&str; 2],
         expected: &[T],
@@ -164,7 +164,7 @@ fn integers_that_tensors_do_not_have_become_wider_with_every_value_kept() {
 }
 
 #[test]
-fn the_widest_integers_without_a_sign_are_read_where_i64_holds_them() {
+fn u64_arrays_are_read_if_i64_holds_their_values() {
     let most = i64::MAX as u64;
     for (name, bytes) in [("<u8", u64::to_le_bytes as fn(u64) -> [u8; 8]), (">u8", u64::to_be_bytes)] {
         let file = |order: &str, values: [u64; 6]| {
@@ -197,7 +197,7 @@ fn the_widest_integers_without_a_sign_are_read_where_i64_holds_them() {
     let lone = [numpy("<u8", "False", "()"), u64::MAX.to_le_bytes().to_vec()].concat();
     assert_eq!(
         read(&lone).unwrap_err().to_string(),
-        "f: at offset 128: the element of the array at [] is 18446744073709551615, which i64 does not hold"
+        "f: at offset 128: the element of the array at [] is 18446744073709551615, which is out of range for i64"
     );
 }
 
@@ -227,7 +227,7 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
         (one("'<f4'", "(1,)"), "behind the last element"),
         (one("'<f4'", "(-2,)"), "a size here"),
         (one("'<f4'", "(99999999999999999999,)"), "a size here"),
-        (one("'<f4'", "(1,1,1,1,1,1,1,1,2)"), "the array has 9 axes, and tensors have at most 8"),
+        (one("'<f4'", "(1,1,1,1,1,1,1,1,2)"), "the array has 9 axes, but tensors support at most 8"),
         (one("'<f4'", "2"), "'(' here"),
         (one("'>u9'", "(1,)"), "of type \">u9\""),
         (one("'>i2'", "(3,)"), "behind the last element"),

@@ -1,4 +1,5 @@
-//! The header of a safetensors file: parsed without intermediate JSON values, checked as a whole before any data, and written.
+//! The header of a safetensors file: parsed without intermediate JSON values, checked completely before any data are
+//! read, and written.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,10 +22,10 @@ use crate::io::{Array, FileError};
 /// The field of the header that is not a tensor.
 const METADATA: &str = "__metadata__";
 
-/// How many bytes say the length of the header.
+/// The number of bytes that hold the length of the header.
 const LENGTH_BYTES: u64 = 8;
 
-/// Kinds of elements, as the format calls them.
+/// Element types by the format's names.
 const KINDS: [(Kind, &str); 13] = [
     (Kind::Same(DType::F32), "F32"),
     (Kind::Same(DType::F64), "F64"),
@@ -41,18 +42,18 @@ const KINDS: [(Kind, &str); 13] = [
     (Kind::U64, "U64"),
 ];
 
-/// The most characters of an unknown element type that are kept.
+/// Maximum length of an unknown element type that an error repeats.
 const MAX_DTYPE: usize = 40;
 
-/// The most characters of a name that an error repeats.
+/// Maximum length of a name that an error repeats.
 const MAX_SHOWN: usize = 100;
 
 /// A tensor in the file.
 pub(super) struct Entry {
     pub(super) name: String,
-    /// Its element type and shape, or why tensors do not support it.
+    /// Its element type and shape, or the reason why it is not supported.
     pub(super) contents: Result<(Kind, Shape), FileError>,
-    /// In the file.
+    /// Its size in the file.
     pub(super) bytes: u64,
 }
 
@@ -60,7 +61,7 @@ pub(super) struct Entry {
 pub(super) struct Header {
     pub(super) entries: Vec<Entry>,
     pub(super) metadata: BTreeMap<String, String>,
-    /// Where the data begin in the file.
+    /// The offset of the data in the file.
     pub(super) data_start: u64,
 }
 
@@ -79,7 +80,7 @@ impl Header {
         };
         let wanted = u64::from_le_bytes(length);
         let is_too_long = wanted > limits.header_bytes;
-        // Of a file of another kind, the first bytes are enough.
+        // The first bytes suffice to recognize a file of another kind.
         let wanted_bytes = if is_too_long { FileKind::START_BYTES as u64 } else { wanted };
         source.take(wanted_bytes).read_to_end(&mut text).map_err(|error| FileError::io(path, &error))?;
         if text.first() != Some(&b'{') {
@@ -110,7 +111,7 @@ impl Header {
         if let Some(pair) = placed.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(malformed(format!("the name {:?} is there twice", pair[0].0)));
         }
-        // An empty tensor may begin where the next one does, and comes before it.
+        // An empty tensor may begin at the offset of the next tensor; it then comes first.
         placed.sort_by_key(|(_, described)| (described.begin, described.end));
         let (mut end, mut kept) = (0, 0_u64);
         let mut entries = Vec::with_capacity(placed.len());
@@ -141,7 +142,7 @@ impl Header {
     }
 }
 
-/// A tensor as the header describes it.
+/// A tensor's description in the header.
 struct Described {
     dtype: Dtype,
     shape: Dims,
@@ -152,11 +153,11 @@ struct Described {
 /// The name of an element type.
 enum Dtype {
     Known(Kind),
-    /// Its beginning.
+    /// The beginning of an unknown name.
     Unknown(String),
 }
 
-/// The sizes of the first axes, as many as tensors have, and the number of all axes.
+/// The sizes of the first axes, at most as many as tensors have, and the number of all axes.
 #[derive(Clone, Copy)]
 struct Dims {
     dims: [usize; MAX_RANK],
@@ -179,14 +180,14 @@ impl Described {
     }
 }
 
-/// The fields of the header. Names that are there twice stay, so that they can be refused.
+/// The fields of the header. Duplicate names are kept, so that the reader can reject them.
 #[derive(Default)]
 struct Fields {
     tensors: Vec<(String, Described)>,
     metadata: Option<BTreeMap<String, String>>,
-    /// The most tensors, and the most texts among the metadata.
+    /// Maximum number of tensors, and of metadata strings.
     limit: usize,
-    /// What there is too much of.
+    /// The kind of items that exceed the limit.
     too_many: Option<&'static str>,
 }
 
@@ -233,7 +234,7 @@ impl<'de> Visitor<'de> for &mut Fields {
     }
 }
 
-/// Texts by name, or `null`.
+/// Strings by name, or `null`.
 struct Texts {
     texts: BTreeMap<String, String>,
     left: usize,
@@ -292,15 +293,15 @@ impl<'de> Deserialize<'de> for Described {
                         }
                     }
                 }
-                let dtype = dtype.ok_or_else(|| A::Error::custom("no text called dtype"))?;
-                let shape = shape.ok_or_else(|| A::Error::custom("no list called shape"))?;
-                let offsets = offsets.ok_or_else(|| A::Error::custom("no list called data_offsets"))?;
+                let dtype = dtype.ok_or_else(|| A::Error::custom("no string dtype"))?;
+                let shape = shape.ok_or_else(|| A::Error::custom("no list shape"))?;
+                let offsets = offsets.ok_or_else(|| A::Error::custom("no list data_offsets"))?;
                 if offsets.axes != 2 {
-                    return Err(A::Error::custom("data_offsets are not two"));
+                    return Err(A::Error::custom("data_offsets does not have two elements"));
                 }
                 let [begin, end] = [offsets.dims[0] as u64, offsets.dims[1] as u64];
                 if begin > end {
-                    return Err(A::Error::custom("data that end before they begin"));
+                    return Err(A::Error::custom("data_offsets end before they begin"));
                 }
                 Ok(Described { dtype, shape, begin, end })
             }
@@ -364,7 +365,7 @@ impl<'de> Deserialize<'de> for Whole {
     }
 }
 
-/// The header of a file with these tensors in this order, padded so that the data are aligned.
+/// Returns the header of a file with these tensors in this order, padded so that the data are aligned.
 pub(super) fn text(
     arrays: &[(Cow<'_, str>, &Array)],
     metadata: &BTreeMap<String, String>,

@@ -51,7 +51,7 @@ fn a_file_as_the_reference_library_writes_it_is_read() {
 }
 
 #[test]
-fn integers_that_tensors_do_not_have_become_the_narrowest_type_that_holds_them() {
+fn unsupported_integers_become_the_narrowest_type() {
     let one = |dtype: &str, data: &[u8]| {
         let length = data.len();
         let header = format!(r#"{{"w":{{"dtype":"{dtype}","shape":[1,2],"data_offsets":[0,{length}]}}}}"#);
@@ -70,9 +70,9 @@ fn integers_that_tensors_do_not_have_become_the_narrowest_type_that_holds_them()
         assert_eq!(one(dtype, data).unwrap().arrays["w"], expected, "{dtype}");
     }
     let beyond = one("U64", &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80]).unwrap_err().to_string();
-    let expected = "the element of w at [0, 1] is 9223372036854775808, which i64 does not hold";
+    let expected = "the element of w at [0, 1] is 9223372036854775808, which is out of range for i64";
     assert!(beyond.ends_with(expected), "{beyond}");
-    // What is kept counts against the limit, not what stands in the file.
+    // The limit applies to the stored elements, not to the bytes of the file.
     let limits = SafetensorsLimits { data_bytes: 7, ..SafetensorsLimits::default() };
     let narrow = file(r#"{"w":{"dtype":"I8","shape":[2],"data_offsets":[0,2]}}"#, 2);
     let error = read_safetensors_from(&narrow[..], "f", &limits).unwrap_err();

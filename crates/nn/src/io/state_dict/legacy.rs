@@ -1,4 +1,4 @@
-//! The format before PyTorch 1.6, and of `_use_new_zipfile_serialization=False` since.
+//! The format before PyTorch 1.6, and of `_use_new_zipfile_serialization=False` since then.
 //!
 //! ```text
 //! pickle: magic number │ pickle: 1001 │ pickle: the machine │ pickle: the object │ pickle: keys of storages
@@ -11,7 +11,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use highwater_tracking::pickle::{Pickle, Value};
 
 use super::tensors::StorageId;
-use super::{Left, Reading};
+use super::{Budget, Reading};
 use crate::io::FileError;
 use crate::io::archive::Source;
 use crate::io::safetensors::skip;
@@ -21,13 +21,13 @@ use crate::io::skipped::Loaded;
 const VERSION: u64 = 1001;
 
 pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loaded, FileError> {
-    let mut source = Counted { source: BufReader::new(source), read: 0 };
+    let mut source = CountingReader { source: BufReader::new(source), read: 0 };
     reading.pickle(&mut source, reading.path)?;
     let version = reading.pickle(&mut source, reading.path)?.root();
     if version != Value::Natural(VERSION) {
         return Err(reading.malformed(format!("its version is {version:?}, not {VERSION}")));
     }
-    // Sizes of C types, and the byte order of the machine, which does not matter for the elements.
+    // The sizes of C types and the byte order of the machine do not affect the elements.
     reading.pickle(&mut source, reading.path)?;
     let start = source.read;
     let limit = reading.limits.header_bytes;
@@ -41,10 +41,10 @@ pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loa
     };
     let names: Option<Vec<String>> =
         keys_in_order.iter().map(|&key| keys.text(key).map(str::to_owned)).collect();
-    let Some(names) = names else { return Err(reading.malformed("the key of a storage is no text")) };
+    let Some(names) = names else { return Err(reading.malformed("the key of a storage is not a string")) };
     drop(keys);
 
-    let (mut tensors, mut left) = (tensors, Left::new(reading));
+    let (mut tensors, mut left) = (tensors, Budget::new(reading));
     for key in &names {
         let Some(&bytes) = sizes.get(key.as_str()) else {
             return Err(reading.malformed(format!("the type of storage {key} is unknown")));
@@ -87,7 +87,7 @@ struct StorageSize {
     element_bytes: u64,
 }
 
-/// The sizes of the storages that a pickle names, also of those whose tensors are skipped.
+/// Returns the sizes of all storages that a pickle names, including those of skipped tensors.
 fn storage_bytes(pickle: &Pickle) -> HashMap<String, StorageSize> {
     let ids = pickle.persistent_ids().iter().filter_map(|&id| StorageId::of(pickle, id));
     let sizes = ids.filter_map(|id| {
@@ -97,13 +97,13 @@ fn storage_bytes(pickle: &Pickle) -> HashMap<String, StorageSize> {
     sizes.collect()
 }
 
-/// Counts what is read.
-struct Counted<R> {
+/// Counts the bytes that are read.
+struct CountingReader<R> {
     source: R,
     read: u64,
 }
 
-impl<R: BufRead> Read for Counted<R> {
+impl<R: BufRead> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.source.read(buffer)?;
         self.read += read as u64;
@@ -111,7 +111,7 @@ impl<R: BufRead> Read for Counted<R> {
     }
 }
 
-impl<R: BufRead> BufRead for Counted<R> {
+impl<R: BufRead> BufRead for CountingReader<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.source.fill_buf()
     }

@@ -1,4 +1,4 @@
-//! The tensors that the pickle of a state dict describes.
+//! Extraction of tensors from the pickle of a state dict.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ use crate::io::skipped::Collector;
 use crate::io::stored::{Kind, Place, Stored};
 use crate::io::{Array, FileError};
 
-/// How deep dictionaries may be nested.
-const DEEPEST: usize = 16;
-/// The most entries of dictionaries for each tensor that is allowed. A dictionary that is referred to many times is visited each time.
-const ENTRIES: u64 = 16;
-/// How many items of a list in a container tell whether it may hold tensors.
-const LOOKED_AT: usize = 16;
-/// What a described tensor takes beside its name, at most.
-const DESCRIBED_BYTES: u64 = 200;
-/// Bytes that described tensors and their names may always take.
+/// Maximum nesting depth of containers.
+const MAX_DEPTH: usize = 16;
+/// Maximum number of visited entries per allowed tensor. A dictionary with many references is visited each time.
+const ENTRIES_PER_TENSOR: u64 = 16;
+/// Number of list items to inspect for tensors.
+const INSPECTED_ITEMS: usize = 16;
+/// Maximum size of a tensor's description, without its name.
+const DESCRIPTION_BYTES: u64 = 200;
+/// Bytes that descriptions and names may always use.
 const NAMES_BYTES: u64 = 24 << 20;
-/// The most characters of a name in the list of skipped objects.
+/// Maximum length of a name in the list of skipped objects.
 const MAX_NAME: usize = 256;
 
-/// Tensors by name, by the storage that they are in.
+/// Tensors by name, grouped by their storage.
 pub(super) type ByStorage = BTreeMap<String, Vec<(String, Described)>>;
 
-/// A tensor as the pickle describes it.
+/// A tensor's description in the pickle.
 pub(super) struct Described {
     kind: Kind,
-    /// Of the whole storage.
+    /// The size of the whole storage.
     pub(super) storage_bytes: u64,
     shape: Shape,
     /// In elements.
@@ -38,7 +38,7 @@ pub(super) struct Described {
 }
 
 impl Described {
-    /// The bytes of the tensor, once it is of an element type that tensors have.
+    /// Returns the size of the tensor after conversion to a supported element type.
     pub(super) fn bytes(&self) -> u64 {
         let elements = self.shape.checked_elements().map_or(u64::MAX, |elements| elements as u64);
         elements.saturating_mul(self.kind.dtype().size() as u64)
@@ -57,7 +57,7 @@ impl Described {
         })
     }
 
-    /// The elements, from the storage's bytes; `None` if they are not all there.
+    /// Reads the elements from the storage's bytes; `None` if some are missing.
     pub(super) fn array(
         &self,
         storage: &[u8],
@@ -81,17 +81,18 @@ impl Described {
     }
 }
 
-/// The id of a storage: `("storage", type, key, location, count)`, in the old format with a view of another storage.
+/// The id of a storage: `("storage", type, key, location, count)`. In the old format it may also describe a view of
+/// another storage.
 pub(super) struct StorageId<'a> {
-    /// The name of its type in the module `torch`, as `FloatStorage`.
+    /// The name of its type in the module `torch`, such as `FloatStorage`.
     class: &'a str,
-    /// Whether the type is one of `torch`.
+    /// Whether the type belongs to `torch`.
     is_of_torch: bool,
     module: &'a str,
     pub(super) key: &'a str,
     /// The number of its elements.
     pub(super) count: u64,
-    /// Where the view begins, in elements.
+    /// The beginning of the view, in elements.
     view_offset: u64,
 }
 
@@ -119,7 +120,7 @@ impl<'a> StorageId<'a> {
         })
     }
 
-    /// The element type, unless elements are bytes of any type.
+    /// Returns the element type; `None` if the storage holds untyped bytes.
     fn kind(&self) -> Option<Kind> {
         Some(match self.class {
             _ if !self.is_of_torch => return None,
@@ -137,7 +138,7 @@ impl<'a> StorageId<'a> {
         })
     }
 
-    /// The bytes of an element, also of types that tensors do not have.
+    /// Returns the bytes per element, also for unsupported types.
     pub(super) fn element_bytes(&self) -> Option<u64> {
         if let Some(kind) = self.kind() {
             return Some(kind.size() as u64);
@@ -152,7 +153,7 @@ impl<'a> StorageId<'a> {
     }
 }
 
-/// The element type of this name in the module `torch`.
+/// Returns the element type with this name in the module `torch`.
 fn kind_of(name: &str) -> Option<Kind> {
     Some(match name {
         "float32" | "float" => Kind::Same(DType::F32),
@@ -172,7 +173,7 @@ fn kind_of(name: &str) -> Option<Kind> {
     })
 }
 
-/// Goes through the dictionaries of a pickle.
+/// Traverses the containers of a pickle.
 pub(super) struct Tensors<'a> {
     pickle: &'a Pickle,
     reading: &'a Reading<'a>,
@@ -181,13 +182,14 @@ pub(super) struct Tensors<'a> {
     collector: Collector,
     /// Entries that may still be visited.
     entries: u64,
-    /// Bytes that names and descriptions may still take.
+    /// Bytes that names and descriptions may still use.
     names: u64,
 }
 
 impl<'a> Tensors<'a> {
     pub(super) fn new(pickle: &'a Pickle, reading: &'a Reading<'a>, pickle_bytes: u64) -> Self {
-        let entries = (reading.limits.tensors as u64).saturating_mul(ENTRIES).saturating_add(pickle_bytes);
+        let entries =
+            (reading.limits.tensors as u64).saturating_mul(ENTRIES_PER_TENSOR).saturating_add(pickle_bytes);
         let names = NAMES_BYTES.max(reading.file_bytes);
         let (tensors, collector) = (BTreeMap::new(), Collector::default());
         Self { pickle, reading, tensors, count: 0, collector, entries, names }
@@ -205,7 +207,7 @@ impl<'a> Tensors<'a> {
         Ok((self.tensors, self.collector))
     }
 
-    /// Adds the tensors of a dictionary, list or tuple. At most [`DEEPEST`] calls are nested.
+    /// Adds the tensors of a dictionary, list or tuple. At most [`MAX_DEPTH`] calls are nested.
     fn visit(&mut self, prefix: &str, container: Value, depth: usize) -> Result<(), FileError> {
         let pickle = self.pickle;
         for pair in pickle.entries(container).unwrap_or_default().chunks_exact(2) {
@@ -216,7 +218,7 @@ impl<'a> Tensors<'a> {
                     Some(key) => self.member(prefix, key, value, depth)?,
                     None => {
                         let reason = format!("its key is of class {}", pickle.class(key));
-                        self.collector.skip(&shown(prefix, "?"), pickle.class(value), reason);
+                        self.collector.skip(&shortened_name(prefix, "?"), pickle.class(value), reason);
                     }
                 },
             }
@@ -230,26 +232,26 @@ impl<'a> Tensors<'a> {
     /// Adds a member of a container: a tensor, or the tensors in another container.
     fn member(&mut self, prefix: &str, key: &str, value: Value, depth: usize) -> Result<(), FileError> {
         let pickle = self.pickle;
-        // Each is looked at here, and perhaps visited.
+        // The entry is counted here, and again if it is visited.
         let looked_at = 1 + members(pickle, value).count() as u64;
         self.entries = self.entries.checked_sub(looked_at).ok_or_else(|| self.too_many())?;
         if pickle.call(value).is_some() {
             return self.object(prefix, key, value);
         }
         if !may_have_tensors(pickle, value) {
-            self.collector.skip(&shown(prefix, key), pickle.class(value), "only tensors are read");
+            self.collector.skip(&shortened_name(prefix, key), pickle.class(value), "only tensors are read");
             return Ok(());
         }
-        if depth == DEEPEST {
-            let name = shown(prefix, key);
-            let problem = format!("{name}: containers in each other, more than {DEEPEST} deep");
+        if depth == MAX_DEPTH {
+            let name = shortened_name(prefix, key);
+            let problem = format!("{name}: containers nested more than {MAX_DEPTH} deep");
             return Err(self.reading.malformed(problem));
         }
         let name = self.join(prefix, key, 0)?;
         self.visit(&name, value, depth + 1)
     }
 
-    /// A name of both parts, which is charged for.
+    /// Joins two parts of a name, and charges its bytes to the budget.
     fn join(&mut self, prefix: &str, key: &str, more: u64) -> Result<String, FileError> {
         let bytes = (prefix.len() + key.len() + 1) as u64 + more;
         let limit = NAMES_BYTES.max(self.reading.file_bytes);
@@ -263,16 +265,16 @@ impl<'a> Tensors<'a> {
         Ok(if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") })
     }
 
-    /// Adds a tensor, or skips an object that is none.
+    /// Adds a tensor, or skips another object.
     fn object(&mut self, prefix: &str, key: &str, value: Value) -> Result<(), FileError> {
-        let name = shown(prefix, key);
+        let name = shortened_name(prefix, key);
         match self.described(&name, value) {
             Ok((storage, tensor)) => {
                 if self.count == self.reading.limits.tensors {
                     return Err(self.too_many());
                 }
                 self.count += 1;
-                let name = self.join(prefix, key, DESCRIBED_BYTES)?;
+                let name = self.join(prefix, key, DESCRIPTION_BYTES)?;
                 self.tensors.entry(storage).or_default().push((name, tensor));
                 Ok(())
             }
@@ -291,7 +293,7 @@ impl<'a> Tensors<'a> {
         FileError::TooLarge { path, offset: 0, what: "tensors", found, limit }
     }
 
-    /// A call that makes a tensor: the key of the tensor's storage, and its place there.
+    /// Parses a call that creates a tensor: returns the key of its storage and its description.
     fn described(&self, name: &str, value: Value) -> Result<(String, Described), Refusal> {
         let problem = |problem: String| self.reading.malformed(format!("{name}: {problem}"));
         let call = |value| {
@@ -299,9 +301,9 @@ impl<'a> Tensors<'a> {
             Some((self.pickle.global(function)?, self.pickle.items(arguments)?))
         };
         let Some((mut function, mut arguments)) = call(value) else {
-            return Err(Refusal::Object(problem("it is no tensor".to_owned())));
+            return Err(Refusal::Object(problem("it is not a tensor".to_owned())));
         };
-        // A parameter is a tensor with attributes, and a subclass may be one of a parameter.
+        // A parameter is a tensor with attributes; a subclass may wrap a parameter.
         for _ in 0..3 {
             match (function, arguments) {
                 (("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2" | "_rebuild_tensor_v3"), _) => {
@@ -326,12 +328,12 @@ impl<'a> Tensors<'a> {
         Err(Refusal::Object(problem(made)))
     }
 
-    /// A tensor of the arguments of `torch._utils._rebuild_tensor_v2`: storage, offset, size and stride. In `_rebuild_tensor_v3`, the
-    /// seventh is the element type.
+    /// Parses the arguments of `torch._utils._rebuild_tensor_v2`: storage, offset, size and stride. In
+    /// `_rebuild_tensor_v3`, the seventh is the element type.
     fn rebuilt(&self, name: &str, arguments: &[Value]) -> Result<(String, Described), FileError> {
         let problem = |problem: &str| self.reading.malformed(format!("{name}: {problem}"));
         let &[storage, offset, size, stride, ref rest @ ..] = arguments else {
-            return Err(problem("it is made of too little"));
+            return Err(problem("it has too few arguments"));
         };
         let id = self.pickle.persistent(storage).and_then(|id| StorageId::of(self.pickle, id));
         let id = id.ok_or_else(|| problem("its storage is not in the file"))?;
@@ -353,14 +355,14 @@ impl<'a> Tensors<'a> {
         };
         let view_offset = natural(Value::Natural(id.view_offset));
         let offset = natural(offset).zip(view_offset).and_then(|(offset, view)| offset.checked_add(view));
-        let offset = offset.ok_or_else(|| problem("its offset is no number"))?;
+        let offset = offset.ok_or_else(|| problem("its offset is not a number"))?;
         let (sizes, strides) = self
             .pickle
             .items(size)
             .zip(self.pickle.items(stride))
-            .ok_or_else(|| problem("its shape is none"))?;
+            .ok_or_else(|| problem("its shape is invalid"))?;
         if sizes.len() != strides.len() {
-            return Err(problem("it has not as many strides as axes"));
+            return Err(problem("the number of strides differs from the number of axes"));
         }
         if sizes.len() > MAX_RANK {
             return Err(FileError::TooManyAxes { path: path.to_owned(), name: owned(), axes: sizes.len() });
@@ -373,7 +375,7 @@ impl<'a> Tensors<'a> {
             Some(naturals)
         };
         let (dims, strides) =
-            naturals(sizes).zip(naturals(strides)).ok_or_else(|| problem("its shape is none"))?;
+            naturals(sizes).zip(naturals(strides)).ok_or_else(|| problem("its shape is invalid"))?;
         let shape = Shape::new(&dims[..sizes.len()]).map_err(|error| problem(&error.to_string()))?;
         let described = Described { kind, storage_bytes, shape, offset, strides };
         if described.bytes() > self.reading.tensor_bytes() {
@@ -383,11 +385,11 @@ impl<'a> Tensors<'a> {
     }
 }
 
-/// Why an object is not read as a tensor.
+/// The reason why an object is not read as a tensor.
 enum Refusal {
-    /// It is none.
+    /// The object is no tensor.
     Object(FileError),
-    /// It is one, and damaged or not supported.
+    /// The object is a tensor, but damaged or not supported.
     Error(FileError),
 }
 
@@ -397,26 +399,26 @@ impl From<FileError> for Refusal {
     }
 }
 
-/// The values in a dictionary, list or tuple.
+/// Returns the values in a dictionary, list or tuple.
 fn members(pickle: &Pickle, container: Value) -> impl Iterator<Item = Value> {
     let values = pickle.entries(container).unwrap_or_default().chunks_exact(2).map(|pair| pair[1]);
     values.chain(pickle.items(container).unwrap_or_default().iter().copied())
 }
 
-/// Whether a container may hold tensors: it has a member that is an object or another container of some.
+/// Whether a container may hold tensors: it has a member that is an object or a nonempty container.
 fn may_have_tensors(pickle: &Pickle, container: Value) -> bool {
     let is_list = |value| pickle.items(value).is_some_and(|items| !items.is_empty());
     let may_be_or_hold = |value| {
         pickle.call(value).is_some()
             || pickle.entries(value).is_some()
             || (is_list(value)
-                && members(pickle, value).take(LOOKED_AT).any(|item| pickle.call(item).is_some()))
+                && members(pickle, value).take(INSPECTED_ITEMS).any(|item| pickle.call(item).is_some()))
     };
     members(pickle, container).any(may_be_or_hold)
 }
 
-/// A name of both parts in a message or a list, cut where it is too long.
-fn shown(prefix: &str, key: &str) -> String {
+/// Joins two parts of a name for a message or list, and truncates it.
+fn shortened_name(prefix: &str, key: &str) -> String {
     let dot = if prefix.is_empty() { "" } else { "." };
     prefix.chars().chain(dot.chars()).chain(key.chars()).take(MAX_NAME).collect()
 }

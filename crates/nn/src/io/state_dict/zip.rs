@@ -1,4 +1,5 @@
-//! The format since PyTorch 1.6: a zip archive with a pickle, `data.pkl`, and a file for each storage, `data/0` and so on.
+//! The format since PyTorch 1.6: a zip archive with a pickle, `data.pkl`, and an entry for each storage, `data/0` and
+//! so on.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
@@ -6,23 +7,23 @@ use std::path::Path;
 
 use highwater_tracking::pickle::Pickle;
 
-use super::{Left, Reading};
+use super::{Budget, Reading};
 use crate::io::FileError;
 use crate::io::archive::{Archive, ArchiveLimits, Entry, Source};
 use crate::io::skipped::Loaded;
 
-/// The first bytes of every zip archive with something in it.
+/// The first bytes of every zip archive with entries.
 pub(super) const MAGIC: &[u8] = b"PK\x03\x04";
 
-/// The largest of the small files in the archive, in bytes.
-const SMALL: u64 = 64;
+/// Maximum size of the small entries, in bytes.
+const MAX_SMALL_ENTRY_BYTES: u64 = 64;
 
-/// The most files beside those of the storages. TorchScript archives have many, and are refused by name.
-const OTHER_FILES: usize = 10_000;
+/// Maximum number of entries besides the storages. TorchScript archives have many, and get an error of their own.
+const MAX_OTHER_ENTRIES: usize = 10_000;
 
 pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loaded, FileError> {
-    let entries = reading.limits.tensors.saturating_add(OTHER_FILES);
-    // Nothing compressed is read.
+    let entries = reading.limits.tensors.saturating_add(MAX_OTHER_ENTRIES);
+    // Compressed entries are not read.
     let limits = ArchiveLimits { what: "files", entries, ratio: u64::MAX };
     let archive = Archive::open(source, reading.path, &limits)?;
     let files = Files::new(&archive, reading.path)?;
@@ -30,7 +31,7 @@ pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loa
     let (pickle, pickle_bytes) = files.pickle(reading)?;
     let (tensors, mut collector) = reading.tensors(&pickle, pickle_bytes)?;
     drop(pickle);
-    let mut left = Left::new(reading);
+    let mut left = Budget::new(reading);
     for (key, tensors) in tensors {
         // A storage that several tensors share is read once, and not at all if no element is needed.
         let needed = tensors.iter().filter(|(_, tensor)| tensor.bytes() > 0);
@@ -42,7 +43,7 @@ pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loa
     collector.finish()
 }
 
-/// The files inside, all in one folder.
+/// The entries, all in one folder.
 struct Files<'a> {
     archive: &'a Archive<'a>,
     by_name: BTreeMap<&'a str, &'a Entry>,
@@ -59,7 +60,7 @@ impl<'a> Files<'a> {
             if names().any(|name| name.ends_with(".npy")) {
                 return refused("this is a NumPy archive: `read_npz` reads it");
             }
-            return refused("there is not one data.pkl in it: PyTorch has not written this");
+            return refused("it does not contain exactly one data.pkl: PyTorch has not written this file");
         };
         let is_script = |name: &str| {
             let name = name.strip_prefix(folder).unwrap_or_default();
@@ -83,28 +84,28 @@ impl<'a> Files<'a> {
         self.by_name.get(&*format!("{}{file}", self.folder)).copied()
     }
 
-    /// A file inside, and its size according to the directory.
+    /// Opens an entry and returns its size according to the directory.
     fn open(&self, file: &str) -> Result<(Box<dyn Read + 'a>, u64), FileError> {
         let Some(entry) = self.entry(file) else {
             return Err(FileError::malformed(self.path, 0, format!("{}{file} is not in it", self.folder)));
         };
         let named = self.named(file);
-        // Files that are not compressed are no larger than the archive.
+        // Uncompressed entries are no larger than the archive.
         if !entry.is_stored() {
-            let problem = "it is compressed, as PyTorch does not write it";
+            let problem = "it is compressed, which PyTorch never does";
             return Err(FileError::malformed(named.as_ref(), 0, problem));
         }
         Ok((self.archive.contents(entry, named.as_ref())?, entry.size))
     }
 
-    /// Whether elements have their high byte first. Old files do not say, and come from machines that put it last.
+    /// Whether elements are big-endian. Old files do not state the byte order and come from little-endian machines.
     fn is_high_byte_first(&self) -> Result<bool, FileError> {
         if self.entry("byteorder").is_none() {
             return Ok(false);
         }
         let (named, (file, _)) = (self.named("byteorder"), self.open("byteorder")?);
         let mut order = String::new();
-        let read = file.take(SMALL).read_to_string(&mut order);
+        let read = file.take(MAX_SMALL_ENTRY_BYTES).read_to_string(&mut order);
         read.map_err(|error| FileError::read(named.as_ref(), 0, "the byte order", &error))?;
         match order.as_str() {
             "little" => Ok(false),
@@ -116,7 +117,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// The pickle, and its size.
+    /// Returns the pickle and its size.
     fn pickle(&self, reading: &Reading<'_>) -> Result<(Pickle, u64), FileError> {
         let (named, limit) = (self.named("data.pkl"), reading.limits.header_bytes);
         let (file, size) = self.open("data.pkl")?;
@@ -128,13 +129,13 @@ impl<'a> Files<'a> {
         Ok((pickle, size))
     }
 
-    /// The bytes of a storage, which must have this many.
+    /// Returns the bytes of a storage, which must have this size.
     fn storage(&self, key: &str, bytes: u64) -> Result<Vec<u8>, FileError> {
         let file = format!("data/{key}");
         let named = self.named(&file);
         let (file, size) = self.open(&file)?;
         let mut storage = Vec::new();
-        // A file without compression is no larger than the archive.
+        // An uncompressed entry is no larger than the archive.
         let room = usize::try_from(bytes.min(size)).unwrap_or(usize::MAX);
         let reserved = storage.try_reserve_exact(room);
         reserved.map_err(|_| FileError::io(named.as_ref(), &std::io::ErrorKind::OutOfMemory.into()))?;

@@ -1,10 +1,10 @@
-//! One recurrent layer in one direction: the gates' weights, and the way along a sequence.
+//! One recurrent layer in one direction: the weights of the gates, and the loop over the sequence.
 
 use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
 
 use super::super::init::{Fans, Init};
 
-/// What all kinds are made of: the gates' weights, side by side along the last axis.
+/// The weights of the gates, side by side along the last axis, common to all recurrent layers.
 #[derive(Debug)]
 pub(super) struct Gates {
     op: &'static str,
@@ -15,10 +15,10 @@ pub(super) struct Gates {
     bias_hidden: Parameter,
 }
 
-/// What the state is multiplied with, and the bias: taken from the parameters once for all steps, for each product of a step.
-pub(super) type OfState = [(Tensor, Tensor)];
+/// Weight and bias for each product with the state, read from the parameters once for all steps.
+pub(super) type StateWeights = [(Tensor, Tensor)];
 
-/// How many gates come of each product of a step with the state.
+/// The number of gates of each product with the state.
 pub(super) type Products = [usize];
 
 impl Gates {
@@ -41,17 +41,17 @@ impl Gates {
         })
     }
 
-    /// The states after each step, `[n, len, hidden]`, and what the last step left, of which the state is the first: from what
-    /// `begin` gives, forward from the first place or backward from the last.
+    /// Returns the states after each step, `[n, len, hidden]`, and the values after the last step, of which the state
+    /// is the first. Starts with the result of `begin` and goes forward or backward.
     pub(super) fn along<const STATES: usize>(
         &self,
         x: &Tensor,
         backward: bool,
         products: &Products,
         begin: impl FnOnce() -> Result<[Tensor; STATES]>,
-        step: impl Fn(&Self, &Tensor, &OfState, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
+        step: impl Fn(&Self, &Tensor, &StateWeights, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
     ) -> Result<(Tensor, [Tensor; STATES])> {
-        let mut steps = self.of_inputs(x)?;
+        let mut steps = self.project_inputs(x)?;
         let mut state = begin()?;
         let of_state = self.of_state(products)?;
         let mut states = Vec::with_capacity(steps.len());
@@ -71,8 +71,9 @@ impl Gates {
         Ok((Tensor::stack(&states.iter().collect::<Vec<_>>(), 1)?, state))
     }
 
-    /// What the inputs give to the gates, step by step: `[n, gates · hidden]` each, in one product for all.
-    fn of_inputs(&self, x: &Tensor) -> Result<Vec<Tensor>> {
+    /// Computes the inputs' contributions to the gates in one product, and returns them step by step: `[n, gates ·
+    /// hidden]` each.
+    fn project_inputs(&self, x: &Tensor) -> Result<Vec<Tensor>> {
         if x.rank() != 3 {
             let expected = "three axes: batch, position, width";
             return Err(Error::BadRank { op: self.op, expected, shape: *x.shape() });
@@ -102,7 +103,7 @@ impl Gates {
         products.iter().map(&mut part).collect()
     }
 
-    /// One of the parts that lie side by side.
+    /// Returns one gate's slice.
     pub(super) fn part(&self, gates: &Tensor, index: usize) -> Result<Tensor> {
         gates.narrow(-1, index * self.hidden, self.hidden)
     }
@@ -115,8 +116,8 @@ impl Gates {
     }
 }
 
-/// The places along axis 1, one by one. Halves of halves: a part's gradient is as large as what it was cut from, so cutting
-/// each place from the whole would take time that grows with the square of the length.
+/// Splits along axis 1 into single positions by repeated bisection. The gradient of a part is as large as the tensor
+/// from which it was cut, so cutting each position from the whole would take quadratic time.
 fn split(x: &Tensor, places: &mut Vec<Tensor>) -> Result<()> {
     match x.dims()[1] {
         0 => Ok(()),

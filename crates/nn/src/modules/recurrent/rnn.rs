@@ -1,23 +1,23 @@
-//! The plain recurrent layer.
+//! The recurrent layer without gates.
 
 use highwater_tensor::{Parameter, Place, Result, Rng, Tensor};
 
 use super::super::module::Module;
-use super::gates::{Gates, OfState};
+use super::gates::{Gates, StateWeights};
 use super::stack::Stack;
 use super::{RecurrentOptions, recurrent_layer};
 
-/// What makes a state of a sum in an [`Rnn`].
+/// The activation of an [`Rnn`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Nonlinearity {
-    /// The hyperbolic tangent.
+    /// Hyperbolic tangent.
     #[default]
     Tanh,
-    /// What is below 0 becomes 0.
+    /// ReLU.
     Relu,
 }
 
-/// A recurrent layer without gates (Elman 1990): from sequences `[n, len, inputs]` to the states after each step,
+/// RNN: recurrent layer without gates (Elman 1990). Maps sequences `[n, len, inputs]` to the states after each step,
 /// `[n, len, hidden]`.
 ///
 /// With input x and state h: h ← tanh(x·W + h·U), each product with a bias. W is `weight_input`, of shape `[inputs, hidden]`; U is
@@ -41,20 +41,20 @@ pub struct Rnn {
 }
 
 impl Rnn {
-    /// The same with another function in place of the hyperbolic tangent.
+    /// Sets the activation; the hyperbolic tangent by default.
     #[must_use]
     pub const fn with_nonlinearity(mut self, nonlinearity: Nonlinearity) -> Self {
         self.nonlinearity = nonlinearity;
         self
     }
 
-    /// The states of the last layer after each step, and the last states, from such states or from zeros: of the shape that
-    /// [`Gru::run`](super::Gru::run) says.
+    /// Returns the states of the last layer after each step, and the final states. Starts from `state` or from zeros.
+    /// [`Gru::run`](super::Gru::run) describes their shapes.
     ///
     /// # Errors
-    /// As [`Gru::run`](super::Gru::run).
+    /// See [`Gru::run`](super::Gru::run).
     pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
-        let step = |_: &Gates, step: &Tensor, of_state: &OfState, [h]: [Tensor; 1]| {
+        let step = |_: &Gates, step: &Tensor, of_state: &StateWeights, [h]: [Tensor; 1]| {
             let (weight, bias) = &of_state[0];
             let sum = step.add(&h.matmul(weight)?)?.add(bias)?;
             Ok([match self.nonlinearity {

@@ -1,4 +1,4 @@
-//! Recurrent layers over each other, in one direction or in both.
+//! Stacked recurrent layers, in one or both directions.
 
 use highwater_tensor::{Error, Parameter, Place, Result, Rng, Tensor};
 use highwater_tracking::module;
@@ -6,26 +6,26 @@ use highwater_tracking::module;
 use super::super::dropout::Dropout;
 use super::super::module::Module;
 use super::RecurrentOptions;
-use super::gates::{Gates, OfState, Products};
+use super::gates::{Gates, Products, StateWeights};
 
 /// One layer in one direction, and its path in the stack.
 #[derive(Debug)]
 struct Cell {
-    /// Empty for the only one.
+    /// Empty if it is the only one.
     path: String,
     gates: Gates,
 }
 
-/// All layers.
+/// All layers of a recurrent module.
 #[derive(Debug)]
 pub(super) struct Stack {
     op: &'static str,
     hidden: usize,
-    /// How many cells read the same input: one or two.
+    /// Number of cells that read the same input: one or two.
     directions: usize,
-    /// Layer by layer; in each the one that goes forward comes first.
+    /// Layer by layer; within a layer, forward first.
     cells: Vec<Cell>,
-    /// Between layers.
+    /// Dropout between layers.
     dropout: Option<Dropout>,
 }
 
@@ -42,7 +42,7 @@ impl Stack {
                 return Err(Error::BadArgument { op, argument, expected: "above 0", got: "0".to_owned() });
             }
         }
-        // Refuses a probability that is none, also where there is nothing between layers.
+        // Rejects an invalid probability, even with a single layer.
         let dropout = Dropout::new(options.dropout, rng.fork(rng.state().sequence).fork(0))?;
         let directions = if options.bidirectional { 2 } else { 1 };
         let mut cells = Vec::new();
@@ -59,13 +59,13 @@ impl Stack {
         Ok(Self { op, hidden, directions, cells, dropout: drops.then_some(dropout) })
     }
 
-    /// The states of the last layer after each step, and all that the last steps left.
+    /// Returns the states of the last layer after each step, and the final values of all layers.
     pub(super) fn run<const STATES: usize>(
         &self,
         x: &Tensor,
         state: Option<[&Tensor; STATES]>,
         products: &Products,
-        step: impl Fn(&Gates, &Tensor, &OfState, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
+        step: impl Fn(&Gates, &Tensor, &StateWeights, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
     ) -> Result<(Tensor, [Tensor; STATES])> {
         self.check(x, state.as_ref().map_or(&[], |state| &state[..]))?;
         let mut x = x.clone();
@@ -92,7 +92,7 @@ impl Stack {
         Ok((x, self.join(left)?))
     }
 
-    /// Refuses states that do not fit the input.
+    /// Checks the shapes of the initial states against the input.
     fn check(&self, x: &Tensor, states: &[&Tensor]) -> Result<()> {
         let one = [x.dims().first().copied().unwrap_or(0), self.hidden];
         let all = [self.cells.len(), one[0], one[1]];
@@ -103,7 +103,7 @@ impl Stack {
         states.iter().try_for_each(|state| super::same_dtype(self.op, x, state))
     }
 
-    /// What a cell begins with: its part of what is given, which was checked, or zeros.
+    /// Returns the initial values of a cell: its slice of the given states, or zeros.
     fn begin<const STATES: usize>(
         &self,
         x: &Tensor,
@@ -118,7 +118,7 @@ impl Stack {
         all(std::array::from_fn(state))
     }
 
-    /// What all cells left, in the form in which it is given.
+    /// Joins the final values of all cells, in the shape of the initial states.
     fn join<const STATES: usize>(&self, mut left: Vec<[Tensor; STATES]>) -> Result<[Tensor; STATES]> {
         if self.cells.len() == 1 {
             return Ok(left.remove(0));
@@ -147,7 +147,7 @@ impl Stack {
     }
 }
 
-/// All values, or the first error.
+/// Returns all values, or the first error.
 fn all<const N: usize>(results: [Result<Tensor>; N]) -> Result<[Tensor; N]> {
     let values = results.into_iter().collect::<Result<Vec<_>>>()?;
     Ok(<[Tensor; N]>::try_from(values)

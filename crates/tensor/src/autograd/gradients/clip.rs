@@ -1,4 +1,4 @@
-//! Gradients kept within bounds (Pascanu, Mikolov and Bengio 2013), with the numbers of PyTorch's functions.
+//! Gradient clipping (Pascanu, Mikolov and Bengio 2013), with the results of PyTorch's functions.
 
 use highwater_tracking::{Phase, phase};
 
@@ -12,32 +12,32 @@ use crate::shape::DType;
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;
 
-/// Added to the norm, so that nothing is divided by 0.
+/// Added to the norm to avoid a division by 0.
 const EPSILON: f64 = 1e-6;
 
 impl Gradients {
-    /// The length of all gradients as one vector: the root of the sum of all squares. 0 on a device that computes nothing.
+    /// Returns the L2 norm of all gradients as one vector. Returns 0 on a dry device.
     ///
-    /// Waits for the device. Takes the memory of the largest gradient while it runs.
+    /// Waits for the device. Allocates as much memory as the largest gradient.
     ///
     /// # Errors
-    /// [`Error::Allocation`] if there is no memory.
+    /// [`Error::Allocation`] if an allocation fails.
     pub fn norm(&self) -> Result<f64> {
         let _phase = phase(Phase::Optimizer);
         no_grad(|| {
-            // One number to wait for on each device.
+            // One read per device.
             let sums = self.sums_of_squares()?;
             let squares = sums.iter().map(|sum| sum.item_or(0.0f64));
-            // The sum of none is -0, whose root is -0.
+            // The empty sum is -0, whose square root is -0.
             Ok((0.0 + squares.sum::<Result<f64>>()?).sqrt())
         })
     }
 
-    /// The sum of all squares on each device, as f64.
+    /// Returns the sum of all squares on each device, as f64.
     fn sums_of_squares(&self) -> Result<Vec<Tensor>> {
         let mut sums: Vec<Tensor> = Vec::new();
         for gradient in self.iter() {
-            // The squares of f16 would overflow from 256 on.
+            // Squares of f16 overflow from 256 on.
             let square = gradient.upcast()?.sum_of_squares()?.to_dtype(DType::F64)?;
             match sums.iter_mut().find(|sum| sum.device() == gradient.device()) {
                 Some(sum) => *sum = sum.add(&square)?,
@@ -47,7 +47,8 @@ impl Gradients {
         Ok(sums)
     }
 
-    /// Scales all gradients by one number so that their [norm](Self::norm) is at most `max`; returns what it was.
+    /// Scales all gradients by one factor so that their [norm](Self::norm) is at most `max`. Returns the norm
+    /// before scaling.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -60,12 +61,12 @@ impl Gradients {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::NotFinite`] if a gradient is infinite or no
-    /// number, so that a step can be left out; [`Error::Allocation`] if there is no memory. All gradients are as they
-    /// were then.
+    /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::NotFinite`] if a gradient is
+    /// infinite or NaN, so that the caller can skip the step; [`Error::Allocation`] if an allocation fails.
+    /// All gradients are unchanged then.
     pub fn clip_norm(&mut self, max: f64) -> Result<f64> {
         const OP: &str = "clip_norm";
-        above_zero(OP, max)?;
+        check_positive(OP, max)?;
         let norm = self.norm()?;
         if !norm.is_finite() {
             return Err(Error::NotFinite { op: OP, norm });
@@ -75,9 +76,9 @@ impl Gradients {
         Ok(norm)
     }
 
-    /// As [`clip_norm`](Self::clip_norm), but nobody waits for the device: the norm is a tensor of one f64, to be read later or not
-    /// at all; `None` if there are no gradients. Nobody can then see in time that a gradient is infinite or no number: such
-    /// gradients are no numbers afterwards, and the others 0 or no numbers either, as with PyTorch's function.
+    /// Clips by the norm as [`clip_norm`](Self::clip_norm) does, without waiting for the device. Returns the
+    /// norm as a tensor of one f64, or `None` if there are no gradients. Infinite or NaN gradients are not
+    /// detected: they become NaN, and the others 0 or NaN, as with PyTorch's function.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -91,12 +92,12 @@ impl Gradients {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::DeviceMismatch`] if the gradients lie on several
-    /// devices, none of which knows the whole norm; [`Error::Allocation`] if there is no memory. All gradients are as they
-    /// were then.
+    /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::DeviceMismatch`] if the gradients
+    /// are on several devices; [`Error::Allocation`] if an allocation fails. All gradients are unchanged
+    /// then.
     pub fn clip_norm_unread(&mut self, max: f64) -> Result<Option<Tensor>> {
         const OP: &str = "clip_norm_unread";
-        above_zero(OP, max)?;
+        check_positive(OP, max)?;
         let _phase = phase(Phase::Optimizer);
         no_grad(|| {
             let sums = self.sums_of_squares()?;
@@ -120,14 +121,14 @@ impl Gradients {
                 let spread = factor.layout().broadcast_to(OP, gradient.shape())?;
                 let (input, device) = (factor.view().with_layout(&spread), gradient.device().clone());
                 let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
-                let acc = gradient.view_mut().expect("was made writable above");
+                let acc = gradient.view_mut().expect("`make_writable` succeeded");
                 ctx.compute(Kernel::Accumulate { f: Binary::Mul, input, acc })?;
             }
             Ok(Some(norm))
         })
     }
 
-    /// Keeps each number of each gradient between `-max` and `max`.
+    /// Clips the elements of all gradients to the range from `-max` to `max`.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -139,19 +140,20 @@ impl Gradients {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::Allocation`] if a buffer that others look into
-    /// has to be copied, or halves are to be computed with, and there is no memory. All gradients are as they were then.
+    /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::Allocation`] if the allocation of
+    /// a copy of a shared buffer or of an f32 temporary fails. All gradients are unchanged then.
     pub fn clip_value(&mut self, max: f64) -> Result<()> {
         const OP: &str = "clip_value";
-        above_zero(OP, max)?;
+        check_positive(OP, max)?;
         self.change_in_place(OP, |values| Kernel::Clip { low: -max, high: max, values })
     }
 
-    /// Multiplies all gradients by a number, as 1 / n after n passes were summed, or to undo the scaling of a loss.
+    /// Multiplies all gradients by a number, such as 1 / n after the sum of n passes, or the inverse of a
+    /// loss scale.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless `factor` is finite; [`Error::Allocation`] if a buffer that others look into has to be
-    /// copied, or halves are to be computed with, and there is no memory. All gradients are as they were then.
+    /// [`Error::BadArgument`] unless `factor` is finite; [`Error::Allocation`] if the allocation of a copy of
+    /// a shared buffer or of an f32 temporary fails. All gradients are unchanged then.
     pub fn scale(&mut self, factor: f64) -> Result<()> {
         const OP: &str = "scale_gradients";
         if !factor.is_finite() {
@@ -161,7 +163,7 @@ impl Gradients {
         self.change_in_place(OP, |values| Kernel::Scale { factor, values })
     }
 
-    /// Runs an in-place kernel on each gradient. Either all gradients change or none.
+    /// Runs an in-place kernel on each gradient. All gradients change, or none.
     fn change_in_place(
         &mut self,
         op: &'static str,
@@ -173,14 +175,14 @@ impl Gradients {
         for gradient in self.iter_mut() {
             let device = gradient.device().clone();
             let ctx = OpContext::backward(op, &device, device.default_allocator()?);
-            let values = gradient.view_mut().expect("was made writable above");
+            let values = gradient.view_mut().expect("`make_writable` succeeded");
             ctx.compute(kernel(values))?;
         }
         Ok(())
     }
 }
 
-fn above_zero(op: &'static str, max: f64) -> Result<()> {
+fn check_positive(op: &'static str, max: f64) -> Result<()> {
     if max.is_finite() && max > 0.0 {
         return Ok(());
     }

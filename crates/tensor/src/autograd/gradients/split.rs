@@ -1,13 +1,13 @@
-//! The gradients of one backward pass in several hands.
+//! Divides the gradients of one backward pass among several optimizers.
 
 use super::Gradients;
 use crate::autograd::Parameter;
 
 impl Gradients {
-    /// Takes the gradients of these parameters out, as gradients of their own: for parts of a network that are clipped or stepped each in
-    /// its way. Those that have none are passed over; what was not taken stays.
+    /// Moves the gradients of these parameters to another [`Gradients`], so that parts of a network are
+    /// clipped or stepped separately. Skips parameters without a gradient. The other gradients stay.
     ///
-    /// Two optimisers, for a head that learns and a backbone that follows slowly:
+    /// Two optimizers, for a head and a backbone with different learning rates:
     ///
     /// ```
     /// use highwater::{Device, Rng, Tensor};
@@ -29,7 +29,7 @@ impl Gradients {
     /// slow.step(gradients)?;
     /// # Ok::<(), highwater::Error>(())
     /// ```
-    #[must_use = "the gradients taken out are nowhere else"]
+    #[must_use = "the result owns the gradients"]
     pub fn split_off(&mut self, parameters: &[(String, Parameter)]) -> Self {
         let leaves = parameters.iter().filter_map(|(_, parameter)| parameter.leaf());
         Self { by_leaf: self.by_leaf.split_off(leaves) }

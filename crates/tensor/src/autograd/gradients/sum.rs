@@ -1,4 +1,4 @@
-//! Gradients of several backward passes as one: what a batch gives that is too large for memory.
+//! Gradient accumulation: sums the gradients of several backward passes, for batches that exceed the memory.
 
 use highwater_tracking::{Phase, phase};
 
@@ -12,10 +12,11 @@ use crate::tensor::Tensor;
 const OP: &str = "accumulate_gradients";
 
 impl Gradients {
-    /// Adds the gradients of another backward pass, which are taken out of `other`, in place where nobody else looks into
-    /// a buffer.
+    /// Adds the gradients of another backward pass and removes them from `other`. Sums are in place if no
+    /// other tensor shares the buffer.
     ///
-    /// A batch in four parts takes the memory of the activations of one part, and gives the gradients of the whole:
+    /// A batch in four parts requires memory for the activations of one part, and yields the gradients of the
+    /// whole batch:
     ///
     /// ```
     /// use highwater::{Device, Gradients, Tensor};
@@ -33,55 +34,56 @@ impl Gradients {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Allocation`](crate::Error::Allocation) if a buffer that others look into has to be copied, or halves are to
-    /// be computed with, and there is no memory: both are as they were then. A device that fails on the way leaves some
-    /// gradients summed, and the others in `other`.
+    /// [`Error::Allocation`](crate::Error::Allocation) if the allocation of a copy of a shared buffer or of
+    /// an f32 temporary fails; both are unchanged then. If a device fails, some gradients may be summed; the
+    /// others remain in `other`.
     pub fn accumulate(&mut self, other: &mut Self) -> Result<()> {
         if self.is_empty() {
             std::mem::swap(self, other);
             return Ok(());
         }
         let _phase = phase(Phase::Backward);
-        // All memory first.
-        for (leaf, theirs) in other.by_leaf.iter_mut() {
-            let Some(ours) = self.by_leaf.get_mut(leaf) else { continue };
-            // Where only theirs can be written, ours is added to it.
-            if ours.view_mut().is_none() && theirs.view_mut().is_none() {
-                make_writable(ours)?;
+        // Allocates all memory before the first change.
+        for (leaf, addend) in other.by_leaf.iter_mut() {
+            let Some(total) = self.by_leaf.get_mut(leaf) else { continue };
+            // If only `addend` is writable, it will receive the sum.
+            if total.view_mut().is_none() && addend.view_mut().is_none() {
+                make_writable(total)?;
             }
         }
-        let pair = |(leaf, theirs): (_, &Tensor)| Some([self.by_leaf.get(leaf)?.clone(), theirs.clone()]);
+        let pair = |(leaf, addend): (_, &Tensor)| Some([self.by_leaf.get(leaf)?.clone(), addend.clone()]);
         upcast::reserve(OP, other.by_leaf.iter().filter_map(pair))?;
         while let Some(leaf) = other.by_leaf.first() {
-            let Some(ours) = self.by_leaf.get_mut(leaf) else {
-                if let Some(theirs) = other.by_leaf.remove(leaf) {
-                    self.by_leaf.insert(leaf, theirs);
+            let Some(total) = self.by_leaf.get_mut(leaf) else {
+                if let Some(addend) = other.by_leaf.remove(leaf) {
+                    self.by_leaf.insert(leaf, addend);
                 }
                 continue;
             };
-            let Some(theirs) = other.by_leaf.get_mut(leaf) else { break };
-            if ours.view_mut().is_none() {
-                std::mem::swap(ours, theirs);
+            let Some(addend) = other.by_leaf.get_mut(leaf) else { break };
+            if total.view_mut().is_none() {
+                std::mem::swap(total, addend);
             }
-            let device = theirs.device().clone();
+            let device = addend.device().clone();
             let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
-            let acc = ours.view_mut().expect("one of the two was writable above");
-            ctx.compute(Kernel::Accumulate { f: Binary::Add, input: theirs.view(), acc })?;
+            let acc = total.view_mut().expect("the loop above made one of the two writable");
+            ctx.compute(Kernel::Accumulate { f: Binary::Add, input: addend.view(), acc })?;
             other.by_leaf.remove(leaf);
         }
         Ok(())
     }
 
-    /// Sees to it that every gradient can be written where it lies.
+    /// Makes every gradient writable in place.
     ///
     /// # Errors
-    /// [`Error::Allocation`](crate::Error::Allocation) if one has to be copied and there is no memory; no value has changed.
+    /// [`Error::Allocation`](crate::Error::Allocation) if the allocation of a copy fails; no value has
+    /// changed.
     pub(super) fn make_writable(&mut self) -> Result<()> {
         self.iter_mut().try_for_each(make_writable)
     }
 }
 
-/// Replaces a gradient whose buffer others look into by a copy.
+/// Replaces a gradient with a shared buffer by a copy.
 fn make_writable(gradient: &mut Tensor) -> Result<()> {
     if gradient.view_mut().is_some() {
         return Ok(());

@@ -12,16 +12,16 @@ impl UnknownGradient {
     fn of(gradient: &Tensor) -> Self {
         let allocation = gradient.storage().allocation();
         let tag = allocation.allocator().tag(&allocation.block());
-        // An op is the owner, and the module the owner above it.
+        // The tag's owner is an op; its parent is the module.
         let module = tag.map_or_else(|_| String::new(), |tag| tag.owner.parent().path());
         Self { shape: *gradient.shape(), dtype: gradient.dtype(), module }
     }
 }
 
 impl Gradients {
-    /// Checks that each gradient of a parameter belongs to one of `parameters`, frozen or not. Gradients of plain tensors that
-    /// require gradients, such as adversarial inputs, always pass. For implementations of
-    /// `Optimizer::step`, before they change anything.
+    /// Checks that each gradient of a parameter belongs to one of `parameters`, frozen or not. Gradients of
+    /// plain tensors, such as adversarial inputs, always pass. Implementations of `Optimizer::step` call this
+    /// before they change anything.
     ///
     /// ```
     /// use highwater::{Device, Error, Tensor};
@@ -38,20 +38,20 @@ impl Gradients {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnknownParameters`], which counts and describes the other gradients.
+    /// [`Error::UnknownParameters`], which counts and describes the unknown gradients.
     pub fn check_parameters(&self, op: &'static str, parameters: &[(String, Parameter)]) -> Result<()> {
         self.check_held(op, parameters.iter().map(|(_, parameter)| parameter))
     }
 
-    /// As [`check_parameters`](Self::check_parameters).
+    /// Checks the gradients as [`check_parameters`](Self::check_parameters) does.
     #[cold]
     pub(crate) fn check_held<'a>(
         &self,
         op: &'static str,
         held: impl Iterator<Item = &'a Parameter>,
     ) -> Result<()> {
-        let held: HashSet<u64> = held.filter_map(Parameter::leaf).map(LeafId::family).collect();
-        let is_unknown = |leaf: LeafId| leaf.is_parameter() && !held.contains(&leaf.family());
+        let held: HashSet<u64> = held.filter_map(Parameter::leaf).map(LeafId::identity).collect();
+        let is_unknown = |leaf: LeafId| leaf.is_parameter() && !held.contains(&leaf.identity());
         let unknown = self.by_leaf.iter().filter(|(leaf, _)| is_unknown(*leaf));
         let unknown: Vec<_> = unknown.map(|(_, gradient)| UnknownGradient::of(gradient)).collect();
         if unknown.is_empty() {

@@ -1,4 +1,4 @@
-//! The update of parameters by an optimizer: gradients are matched with parameters before any value changes.
+//! Updates of parameters by an optimizer. Matches gradients with parameters before any value changes.
 
 use super::Gradients;
 use crate::autograd::Parameter;
@@ -8,12 +8,12 @@ use crate::shape::DType;
 use crate::tensor::Tensor;
 
 impl Gradients {
-    /// Prepares the update of `parameters`, given with their paths and each only once. Implementations of an optimizer call this
-    /// before they change anything.
+    /// Prepares the update of `parameters`, each given once with its path. Implementations of an optimizer
+    /// call this before they change anything.
     ///
-    /// Finds the gradient of each parameter, and copies each parameter whose buffer other tensors share. The copy is charged to
-    /// the module of the path. Returns the element type of each parameter that has a gradient; `None` for others and for frozen
-    /// ones.
+    /// Finds the gradient of each parameter, and copies each parameter whose buffer other tensors share. The
+    /// copy counts toward the module of the path. Returns the element type of each parameter that has a
+    /// gradient; `None` for others and for frozen parameters.
     ///
     /// ```
     /// use highwater::alloc::Category;
@@ -34,9 +34,10 @@ impl Gradients {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnknownParameters`](crate::Error::UnknownParameters) if a gradient belongs to another parameter,
-    /// [`Error::StaleGradient`](crate::Error::StaleGradient) if a parameter was converted after its forward, and
-    /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory; no value has changed then.
+    /// [`Error::UnknownParameters`](crate::Error::UnknownParameters) if a gradient belongs to another
+    /// parameter; [`Error::StaleGradient`](crate::Error::StaleGradient) if a parameter was converted after
+    /// its forward pass; [`Error::Allocation`](crate::Error::Allocation) if an allocation fails. No value has
+    /// changed then.
     pub fn prepare_update<'a>(
         &self,
         op: &'static str,
@@ -45,7 +46,7 @@ impl Gradients {
         let parameters: Vec<_> = parameters.into_iter().collect();
         let (mut dtypes, mut half, mut cursor) = (Vec::new(), Vec::new(), self.cursor());
         for &(path, parameter) in &parameters {
-            let ready = parameter.make_ready(op, path, self, &mut cursor)?;
+            let ready = parameter.prepare_update(op, path, self, &mut cursor)?;
             if let Some((leaf, dtype)) = ready
                 && dtype.is_half()
             {
@@ -53,7 +54,8 @@ impl Gradients {
             }
             dtypes.push(ready.map(|(_, dtype)| dtype));
         }
-        // Each leaf has one gradient and each parameter its own leaf, so equal counts mean that all gradients were found.
+        // Each parameter has its own leaf, and each leaf at most one gradient. So equal counts mean that no
+        // gradient is unknown.
         if dtypes.iter().flatten().count() != self.len() {
             self.check_held(op, parameters.iter().map(|(_, parameter)| *parameter))?;
         }

@@ -1,29 +1,30 @@
-//! CUDA devices of a runtime: opened, seen to compute, and registered with their memories.
+//! CUDA devices of a runtime: opens, checks and registers them.
 
 use std::sync::Arc;
 
 use bfc_core::{DeviceId, MemoryKind, Stream};
 use bfc_cuda::{CudaDriver, RegisterError, StreamCompute, register_stream, self_check};
 
-use super::{Care, Runtime, page_locked, plan_for, record_regions};
+use super::{OpenCheck, Runtime, page_locked, plan_for, record_regions};
 use crate::backend::Backend;
 use crate::backend::cuda::CudaBackend;
 use crate::error::{DeviceFault, Error};
 
 impl Runtime {
-    /// Opens a device: its stream, who computes on it, and its pools. The registry knows it only once all of that is well.
-    pub(super) fn open_cuda(&self, id: DeviceId, care: Care) -> Result<Arc<dyn Backend>, DeviceFault> {
+    /// Opens a device: its stream, its compute backend and its pools. Registers it only after everything
+    /// succeeded.
+    pub(super) fn open_cuda(&self, id: DeviceId, check: OpenCheck) -> Result<Arc<dyn Backend>, DeviceFault> {
         let [chosen, environment] = &self.0.pools;
         let options = chosen.options(id).or(environment.options(id));
         let registry = &self.0.registry;
         let driver = CudaDriver::new(id.ordinal)?;
         let stream = Stream::new(driver.clone())?;
         let compute = StreamCompute::new(Arc::clone(&driver), Arc::clone(&stream))?;
-        // The registry outlives the device, or there is nothing to give back.
-        let known = Arc::downgrade(registry);
-        let make_room = move || known.upgrade().is_some_and(|registry| registry.trim(id) > 0);
-        let compute = compute.with_tf32(self.0.tf32).with_memory_release(make_room);
-        if care == Care::Checked {
+        // A weak reference, because the device may outlive the registry.
+        let weak_registry = Arc::downgrade(registry);
+        let release_memory = move || weak_registry.upgrade().is_some_and(|registry| registry.trim(id) > 0);
+        let compute = compute.with_tf32(self.0.tf32).with_memory_release(release_memory);
+        if check == OpenCheck::SelfCheck {
             self_check(&driver, &compute)?;
         }
         let plan = plan_for(&self.0.plans, id);

@@ -1,24 +1,28 @@
-//! The default limits of pools, where they come from, and the addresses of dry runs.
+//! The default limits of pools with their origins, and the address spaces of dry runs.
 
 use bfc_core::{AddressOnlyMemory, Amount, BfcConfig, Bytes, SubAllocator};
 use highwater_tracking::UsableMemory;
 
 use crate::device::DeviceProfile;
 
-/// The limit of a pool where nothing tells how much memory there is (TensorFlow's default).
-pub(super) const POOL_OF_UNKNOWN_MEMORY: Bytes = Bytes::gib(64);
+/// The limit of a pool if the amount of memory is unknown (TensorFlow's default).
+pub(super) const DEFAULT_POOL_LIMIT: Bytes = Bytes::gib(64);
 
-/// The default configuration of a pool of host memory.
+/// Returns the default configuration of a host memory pool.
 pub(super) fn host_config(usable: Option<&UsableMemory>) -> BfcConfig {
     match usable {
         Some(usable) => BfcConfig::new(usable.pool_limit()).with_limit_origin(usable.limit_origin()),
-        None => BfcConfig::new(POOL_OF_UNKNOWN_MEMORY)
-            .with_limit_origin("the default, as the system does not tell its memory"),
+        None => BfcConfig::new(DEFAULT_POOL_LIMIT)
+            .with_limit_origin("the default, as the system does not report its memory"),
     }
 }
 
-/// Sets the limit that the environment chooses, with its origin.
-pub(super) fn by_environment(config: BfcConfig, limit: Amount, usable: Option<&UsableMemory>) -> BfcConfig {
+/// Applies the limit from the environment, with its origin.
+pub(super) fn with_environment_limit(
+    config: BfcConfig,
+    limit: Amount,
+    usable: Option<&UsableMemory>,
+) -> BfcConfig {
     let whole = usable.map(|usable| usable.bytes);
     let bytes = match limit {
         Amount::Bytes(bytes) => Some(bytes),
@@ -26,13 +30,13 @@ pub(super) fn by_environment(config: BfcConfig, limit: Amount, usable: Option<&U
     };
     match bytes {
         Some(bytes) => config.with_limit(bytes).with_limit_origin("HIGHWATER_POOL_LIMIT"),
-        // A share of an unknown memory: the registry resolves it or fails when it makes the pool.
+        // A share of an unknown amount: the registry resolves it or fails when it creates the pool.
         None => config,
     }
 }
 
-/// The default configuration of a pool over the memory of a device that the program brings.
-pub(super) fn config_of(memory: &dyn SubAllocator, usable: Option<&UsableMemory>) -> BfcConfig {
+/// Returns the default configuration of a pool for a custom device.
+pub(super) fn custom_device_config(memory: &dyn SubAllocator, usable: Option<&UsableMemory>) -> BfcConfig {
     if memory.memory_kind().is_host_accessible() {
         return host_config(usable);
     }
@@ -42,14 +46,15 @@ pub(super) fn config_of(memory: &dyn SubAllocator, usable: Option<&UsableMemory>
     }
 }
 
-/// The addresses that stand for a machine's memory in a dry run: bounded by what the profile tells, and otherwise without an end.
+/// Returns the address space of a machine's memory in a dry run. The profile bounds it; without a bound it is
+/// unlimited.
 pub(super) fn host_addresses(profile: &DeviceProfile) -> AddressOnlyMemory {
     let mut addresses = AddressOnlyMemory::new();
     if let Some(total) = profile.memory() {
         addresses = addresses.with_total(total);
     }
-    match profile.bound() {
-        Some(bound) => addresses.with_limit(bound),
+    match profile.address_limit() {
+        Some(limit) => addresses.with_limit(limit),
         None => addresses,
     }
 }

@@ -1,4 +1,4 @@
-//! The runtime: devices with their memories and accounts, as one value.
+//! The runtime: devices with their memory and accounts.
 
 mod choice;
 #[cfg(feature = "cuda")]
@@ -28,11 +28,12 @@ use crate::shape::Scalar;
 
 pub use self::choice::Choice;
 use self::environment::read_environment;
-use self::limit::{by_environment, config_of, host_addresses, host_config};
+use self::limit::{custom_device_config, host_addresses, host_config, with_environment_limit};
 
-/// The devices of a program, with their pools, their threads and one book of accounts.
+/// The devices of a program, with their pools, threads and a common tracker.
 ///
-/// Most programs use [`Runtime::global`] through [`Device::best`]. One's own is for other limits or for isolation:
+/// Most programs use [`Runtime::global`] through [`Device::best`]. Another runtime provides other limits, or
+/// isolation:
 ///
 /// ```
 /// use highwater::alloc::Bytes;
@@ -52,38 +53,39 @@ struct Inner {
     placement: Arc<PlacementLog>,
     threads: usize,
     devices: RwLock<Vec<Device>>,
-    /// What is chosen for the pools of devices that are opened when they are first asked for.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "all others are opened at once"))]
+    /// The pool settings, from code and from the environment, of devices that open on first use.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs open on first use"))]
     pools: [PoolSettings; 2],
-    /// The plans that such pools follow.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "all others are opened at once"))]
+    /// The plans of such pools.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs open on first use"))]
     plans: BTreeMap<DeviceScope, Arc<Plan>>,
-    /// Whose kernels `dry:0` stands for.
+    /// The rules that `dry:0` follows.
     dry_rules: DeviceRules,
-    /// What is read on `dry:0`.
+    /// The values that reads on `dry:0` return.
     dry_values: DryValues,
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs multiply so"))]
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs support TF32"))]
     tf32: bool,
-    /// Who computes on the devices that the runtime was given.
-    own: Vec<(DeviceId, Arc<dyn Backend>)>,
-    /// The device that is chosen where the program leaves it open.
-    wanted: Option<DeviceId>,
-    /// Whether `cuda:0` may be chosen automatically: found out once, so that a program is given the same device each time.
+    /// The backends of custom devices.
+    custom: Vec<(DeviceId, Arc<dyn Backend>)>,
+    /// The device that `HIGHWATER_DEVICE` names.
+    environment_device: Option<DeviceId>,
+    /// Whether `cuda:0` may be chosen automatically. Checked once, so that every automatic choice is the
+    /// same.
     gpu: OnceLock<Result<(), Error>>,
-    /// Why no device can be opened: only in the process-wide runtime, which cannot fail when it is made.
-    unusable: Option<EnvironmentError>,
+    /// The error of every opened device: only in the process-wide runtime, whose creation cannot fail.
+    environment_error: Option<EnvironmentError>,
 }
 
-/// What a [`Runtime`] shall be like.
+/// Options of a [`Runtime`].
 ///
-/// What is not said here may be said by the program's user, in [environment variables](bfc_core::environment) such as
-/// `HIGHWATER_ALLOCATOR` and `HIGHWATER_POOL_LIMIT`; what neither says has a default.
+/// Options that the code does not set come from [environment variables](bfc_core::environment) such as
+/// `HIGHWATER_ALLOCATOR` and `HIGHWATER_POOL_LIMIT`, or else have defaults.
 ///
 /// ```
 /// use highwater::alloc::{AllocatorChoice, Bytes, DeviceId};
 /// use highwater::{Runtime, Tensor};
 ///
-/// // Every tensor of cpu:0 between canaries.
+/// // Guards every tensor of cpu:0 with canaries.
 /// let runtime = Runtime::builder().pool(Bytes::gib(1)).allocator(DeviceId::CPU, AllocatorChoice::Guard).build()?;
 /// let device = runtime.cpu()?;
 /// drop(Tensor::zeros(&device, [1000])?);
@@ -98,32 +100,33 @@ pub struct RuntimeBuilder {
     environment: Option<Environment>,
     threads: Option<usize>,
     registry: Option<Arc<Registry>>,
-    devices: Vec<OwnDevice>,
+    devices: Vec<CustomDevice>,
     tracker: Option<Arc<Tracker>>,
     dry_profile: Option<DeviceProfile>,
     dry_values: DryValues,
     tf32: bool,
 }
 
-/// A device that the runtime does not find by itself.
+/// A device that the program adds.
 #[derive(Clone, Debug)]
-struct OwnDevice {
+struct CustomDevice {
     id: DeviceId,
     backend: Arc<dyn Backend>,
     memory: Arc<dyn SubAllocator>,
 }
 
 impl RuntimeBuilder {
-    /// Limits each device's pool. A limit is no reservation: pools start small and grow as needed.
+    /// Limits each device's pool. A limit reserves nothing: pools start small and grow as needed.
     ///
-    /// Default for host memory: all that this process may use, less a small reserve ([`UsableMemory`]). Out-of-memory reports
-    /// name where that comes from. Where the system does not tell: 64 GiB.
+    /// Default for host memory: all memory available to this process, less a small reserve
+    /// ([`UsableMemory`]); 64 GiB if the system does not report it. Out-of-memory reports name the origin of
+    /// the limit.
     #[must_use]
     pub fn pool(self, limit: Bytes) -> Self {
         self.pool_options(DeviceScope::All, PoolOptions::default().with_limit(limit))
     }
 
-    /// Sets all of each device's pool, but for the sort of allocator.
+    /// Sets all options of each device's pool except the allocator.
     #[must_use]
     pub fn pool_config(mut self, config: BfcConfig) -> Self {
         self.pools.choose(DeviceScope::All, PoolOptions::all_of(&config));
@@ -131,27 +134,28 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Chooses for the pools of a device, of all devices of a kind, or of all devices. What is said for fewer devices
-    /// counts before what is said for more.
+    /// Sets options for the pools of one device, of all devices of a kind, or of all devices. Options for
+    /// fewer devices take precedence.
     #[must_use]
     pub fn pool_options(mut self, devices: impl Into<DeviceScope>, options: PoolOptions) -> Self {
         self.pools.choose(devices, options);
         self
     }
 
-    /// Chooses how the memory of some devices is handed out. Default: [`AllocatorChoice::Bfc`].
+    /// Selects the allocator of some devices. Default: [`AllocatorChoice::Bfc`].
     #[must_use]
     pub fn allocator(self, devices: impl Into<DeviceScope>, choice: AllocatorChoice) -> Self {
         self.pool_options(devices, PoolOptions::default().with_allocator(choice))
     }
 
-    /// Runs training steps on the plan of one: blocks lie where it says, and best fit with coalescing serves what
-    /// departs from it. Chooses [`AllocatorChoice::Planned`] for these devices; an [`allocator`](Self::allocator) chosen
-    /// afterwards counts before that. Where a pool grows, its first region is large enough for the plan.
+    /// Places blocks by the plan of a training step. Requests outside of the plan use best fit with
+    /// coalescing. Selects [`AllocatorChoice::Planned`] for these devices; a later
+    /// [`allocator`](Self::allocator) takes precedence. If a pool grows, its first region is large enough for
+    /// the plan.
     ///
-    /// What went by the plan is told by [`plan_counts`](bfc_core::Inspection::plan_counts) of the device's allocator. A step
-    /// that follows the plan to its end begins anew by itself; [`begin_step`](bfc_core::Upkeep::begin_step) says so for
-    /// others.
+    /// [`plan_counts`](bfc_core::Inspection::plan_counts) of the device's allocator counts the blocks that
+    /// follow the plan. A step that follows the plan to its end restarts the plan. Other steps restart it
+    /// with [`begin_step`](bfc_core::Upkeep::begin_step).
     ///
     /// ```
     /// use highwater::alloc::{Bytes, DeviceId, PlanOptions};
@@ -165,7 +169,7 @@ impl RuntimeBuilder {
     ///     y.matmul(&x).map(drop)
     /// }
     ///
-    /// // A step is recorded without computing anything.
+    /// // Record a step in a dry run.
     /// let dry = Runtime::builder().build()?.dry()?;
     /// dry.tracker().start_log(Bytes::mib(1));
     /// step(&dry)?;
@@ -176,7 +180,7 @@ impl RuntimeBuilder {
     /// for _ in 0..3 {
     ///     step(&device)?;
     /// }
-    /// let counts = device.default_allocator()?.plan_counts().expect("it follows a plan");
+    /// let counts = device.default_allocator()?.plan_counts().expect("the pool has a plan");
     /// assert_eq!((counts.steps, counts.unexpected), (3, 0));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -187,43 +191,41 @@ impl RuntimeBuilder {
         self.allocator(devices, AllocatorChoice::Planned)
     }
 
-    /// Takes this for the environment instead of reading the process's variables; `Environment::default()` is one that
-    /// chooses nothing.
+    /// Uses this environment instead of the process's variables. `Environment::default()` sets nothing.
     #[must_use]
     pub fn environment(mut self, environment: Environment) -> Self {
         self.environment = Some(environment);
         self
     }
 
-    /// Threads that compute, at least 1. Default: one per core. Results do not depend on it.
+    /// Sets the number of compute threads, at least 1. Default: one per core. Results do not depend on it.
     #[must_use]
     pub const fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
         self
     }
 
-    /// Keeps the accounts of ops with `tracker`; by default with a new one.
+    /// Keeps the accounts of ops in `tracker`. Default: a new tracker.
     #[must_use]
     pub fn tracker(mut self, tracker: Arc<Tracker>) -> Self {
         self.tracker = Some(tracker);
         self
     }
 
-    /// Takes memories from `registry`, in which `cpu:0` and `dry:0` must not be registered yet.
+    /// Registers memory in `registry`, which must not contain `cpu:0` or `dry:0` yet.
     #[must_use]
     pub fn registry(mut self, registry: Arc<Registry>) -> Self {
         self.registry = Some(registry);
         self
     }
 
-    /// Lets `dry:0` stand for this device. Default: this machine's processor.
+    /// Sets the profile of `dry:0`. Default: this machine's CPU.
     ///
-    /// What is chosen for the pools of `dry:0` counts before what the profile says, and the number of
-    /// [`threads`](Self::threads) too.
+    /// Pool options for `dry:0` and [`threads`](Self::threads) take precedence over the profile.
     ///
     /// ```
     /// use highwater::{DeviceProfile, Runtime};
-    /// let profile = DeviceProfile::gpu("t4").expect("it is a known one");
+    /// let profile = DeviceProfile::gpu("t4").expect("a known GPU");
     /// let card = Runtime::builder().dry_profile(profile).build()?.dry()?;
     /// let limit = card.default_allocator()?.stats().bytes_limit;
     /// assert!(limit.is_some_and(|limit| limit > 13 << 30 && limit < 14 << 30));
@@ -235,8 +237,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Answers a program that reads values on `dry:0`, by [`Tensor::to_vec`](crate::Tensor::to_vec) or
-    /// [`Tensor::item`](crate::Tensor::item): with a number that all elements then are, or with `None` for
+    /// Defines the values that reads on `dry:0` return, by [`Tensor::to_vec`](crate::Tensor::to_vec) or
+    /// [`Tensor::item`](crate::Tensor::item). `answer` returns the value of all elements, or `None` for
     /// [`Error::NoData`], which is the default.
     ///
     /// ```
@@ -255,31 +257,32 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Lets products of f32 matrices on CUDA devices round their factors to 11 significant bits, which tensor cores multiply at a
-    /// multiple of the speed; sums stay f32. Default: no.
+    /// Allows CUDA devices to round the factors of f32 matrix products to TF32 (11 significant bits), which
+    /// tensor cores multiply several times faster. Sums stay in f32. Default: off.
     #[must_use]
     pub const fn tf32(mut self, tf32: bool) -> Self {
         self.tf32 = tf32;
         self
     }
 
-    /// Adds a device of one's own, or takes the place of one that the runtime would find: who computes, and on which
-    /// memory. It gets a pool like any other, which joins freed blocks at once ([`JoinRule`]) where the device takes steps as graphs.
+    /// Adds or replaces a device with a custom backend and memory. It has a pool like any other device. If
+    /// the backend supports step graphs, the pool joins freed blocks at once ([`JoinRule`]).
     ///
-    /// The backend has to be able to address the memory: host memory for [`CpuBackend`], for a backend of a GPU the memory of that
-    /// GPU. Else [`build`](Self::build) fails with [`Error::WrongMemory`].
+    /// The backend must be able to address the memory: [`CpuBackend`] requires host memory, a backend of a
+    /// GPU requires memory of that GPU. Otherwise [`build`](Self::build) fails with [`Error::WrongMemory`].
     #[must_use]
     pub fn device(mut self, id: DeviceId, backend: Arc<dyn Backend>, memory: Arc<dyn SubAllocator>) -> Self {
         self.devices.retain(|device| device.id != id);
-        self.devices.push(OwnDevice { id, backend, memory });
+        self.devices.push(CustomDevice { id, backend, memory });
         self
     }
 
-    /// The runtime.
+    /// Builds the runtime.
     ///
     /// # Errors
-    /// [`Error::Environment`] if an environment variable cannot be followed; an error of the registry if it has the
-    /// devices already; [`Error::WrongMemory`] for a [device of one's own](Self::device) whose backend cannot address its memory.
+    /// [`Error::Environment`] if an environment variable is invalid; [`Error::Registry`] if the registry
+    /// already contains the devices; [`Error::WrongMemory`] if the backend of a [custom device](Self::device)
+    /// cannot address its memory.
     pub fn build(mut self) -> Result<Runtime> {
         let environment = match self.environment.take() {
             Some(environment) => environment,
@@ -288,7 +291,11 @@ impl RuntimeBuilder {
         self.build_in(&environment, None)
     }
 
-    fn build_in(self, environment: &Environment, unusable: Option<EnvironmentError>) -> Result<Runtime> {
+    fn build_in(
+        self,
+        environment: &Environment,
+        environment_error: Option<EnvironmentError>,
+    ) -> Result<Runtime> {
         let profile = self.dry_profile.unwrap_or_default();
         let threads = self
             .threads
@@ -297,7 +304,7 @@ impl RuntimeBuilder {
             .max(1);
         let usable = UsableMemory::of_this_process();
         let config = self.config.clone().unwrap_or_else(|| host_config(usable.as_ref()));
-        // Before the registry changes.
+        // Checked before the registry changes.
         for device in &self.devices {
             let kind = device.memory.memory_kind();
             if !device.backend.addresses(kind, device.memory.address_space()) {
@@ -306,11 +313,12 @@ impl RuntimeBuilder {
             }
         }
         let registry = self.registry.unwrap_or_else(|| Arc::new(Registry::new()));
-        let pool = |id: DeviceId, source: Arc<dyn SubAllocator>, said: PoolOptions, config: BfcConfig| {
-            let (by_code, by_user) = (self.pools.options(id).or(said), environment.settings().options(id));
+        let pool = |id: DeviceId, source: Arc<dyn SubAllocator>, profile: PoolOptions, config: BfcConfig| {
+            let by_code = self.pools.options(id).or(profile);
+            let by_user = environment.settings().options(id);
             let options = by_code.or(by_user);
             let config = match (by_code.limit, by_user.limit) {
-                (None, Some(limit)) => by_environment(config, limit, usable.as_ref()),
+                (None, Some(limit)) => with_environment_limit(config, limit, usable.as_ref()),
                 _ => config,
             };
             let (name, index) = (id.to_string(), id.ordinal as usize);
@@ -328,21 +336,22 @@ impl RuntimeBuilder {
             DeviceId::CPU,
             [pool(DeviceId::CPU, Arc::new(host), PoolOptions::default(), config.clone())],
         )?;
-        let said = profile
+        let profile_options = profile
             .limit()
             .map_or_else(PoolOptions::default, |limit| PoolOptions::default().with_limit(limit));
         let dry_kind = match profile.rules() {
             DeviceRules::Cpu => {
                 let source = Arc::new(host_addresses(&profile));
                 let config = self.config.clone().unwrap_or_else(|| host_config(profile.usable().as_ref()));
-                registry.register(DRY, [pool(DRY, source, said, config)])?;
+                registry.register(DRY, [pool(DRY, source, profile_options, config)])?;
                 MemoryKind::AddressOnly
             }
             DeviceRules::Cuda { compute_capability: (generation, _) } => {
-                // Registered by the very function that registers the device itself.
+                // Uses the same function as the registration of a real device.
                 let memory = profile.memory().unwrap_or_default();
                 let device = SimDevice::new(memory).with_name(profile.name());
-                let options = self.pools.options(DRY).or(said).or(environment.settings().options(DRY));
+                let by_code = self.pools.options(DRY).or(profile_options);
+                let options = by_code.or(environment.settings().options(DRY));
                 let reserve = default_reserve(memory, generation);
                 registry.register_device(
                     DRY,
@@ -358,9 +367,9 @@ impl RuntimeBuilder {
             let memory = Arc::clone(&device.memory);
             let config = match &self.config {
                 Some(config) => config.clone(),
-                None => config_of(&*memory, usable.as_ref()),
+                None => custom_device_config(&*memory, usable.as_ref()),
             };
-            // As for devices with streams: steps given as graphs are to find the same addresses each time.
+            // As for devices with streams, so that each run of a step graph finds the same addresses.
             let config = match device.backend.step_graphs() {
                 Some(_) => config.with_join_rule(JoinRule::AtOnce),
                 None => config,
@@ -384,27 +393,27 @@ impl RuntimeBuilder {
             dry_rules: profile.rules(),
             dry_values: self.dry_values,
             tf32: self.tf32,
-            wanted: environment.device(),
+            environment_device: environment.device(),
             gpu: OnceLock::new(),
-            own: self.devices.iter().map(|own| (own.id, Arc::clone(&own.backend))).collect(),
-            unusable,
+            custom: self.devices.iter().map(|device| (device.id, Arc::clone(&device.backend))).collect(),
+            environment_error,
         })))
     }
 }
 
-/// The plan that a device's pool follows. Scopes are ordered: the one for the fewest devices comes first.
+/// Returns the plan of a device's pool. Scopes are sorted: the scope with the fewest devices comes first.
 fn plan_for(plans: &BTreeMap<DeviceScope, Arc<Plan>>, id: DeviceId) -> Option<Arc<Plan>> {
     plans.iter().find(|(scope, _)| scope.includes(id)).map(|(_, plan)| Arc::clone(plan))
 }
 
-/// Lets recordings of a tracker tell of the regions that a device's pool takes and gives back.
+/// Records the regions that a device's pool reserves and releases.
 fn record_regions(tracker: &Arc<Tracker>, registry: &Registry, id: DeviceId, kind: MemoryKind) -> Result<()> {
-    let record = |taken| {
-        // The registry may outlive the runtime.
+    let record = |is_reserved| {
+        // A weak reference, because the registry may outlive the runtime.
         let (tracker, name) = (Arc::downgrade(tracker), id.to_string());
         move |region: Span, _: usize| {
             if let Some(tracker) = tracker.upgrade() {
-                tracker.record_region(&name, kind, region, taken);
+                tracker.record_region(&name, kind, region, is_reserved);
             }
         }
     };
@@ -413,79 +422,79 @@ fn record_regions(tracker: &Arc<Tracker>, registry: &Registry, id: DeviceId, kin
     Ok(())
 }
 
-/// What the memory of a device is asked for in which its uploads wait.
+/// Returns the attributes of the page-locked memory for a device's uploads.
 pub(crate) fn page_locked() -> AllocatorAttributes {
     AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true)
 }
 
-/// What is asked of a device before it is opened.
+/// The check of a device while it opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Care {
-    /// Nothing: it was asked for, and what it cannot do is told by those who use it.
-    AsAsked,
-    /// That it computes, and the right numbers.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "all others are known to"))]
-    Checked,
+enum OpenCheck {
+    /// No check: the program requested the device, and its ops report errors.
+    None,
+    /// The self-check: the device computes correct results.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only GPUs need it"))]
+    SelfCheck,
 }
 
 const DRY: DeviceId = DeviceId::new(DeviceKind::Dry, 0);
 
 impl Runtime {
-    /// What a runtime shall be like, starting from the defaults.
+    /// Returns a builder with the default options.
     #[must_use]
     pub fn builder() -> RuntimeBuilder {
         RuntimeBuilder::default()
     }
 
-    /// The process-wide runtime, over the process-wide registry; made on first use with the defaults and what the
-    /// [environment](bfc_core::environment) says. If the environment cannot be followed, each device that is asked for is an
-    /// [`Error::Environment`].
+    /// Returns the process-wide runtime with the process-wide registry. The first call creates it from
+    /// defaults and the [environment](bfc_core::environment). If an environment variable is invalid, opening
+    /// any device fails with [`Error::Environment`].
     #[must_use]
     pub fn global() -> &'static Self {
         static GLOBAL: OnceLock<Runtime> = OnceLock::new();
         GLOBAL.get_or_init(|| {
-            let (environment, unusable) = match read_environment() {
+            let (environment, environment_error) = match read_environment() {
                 Ok(environment) => (environment, None),
                 Err(error) => (Environment::default(), Some(error)),
             };
             let shared =
                 RuntimeBuilder { registry: Some(Arc::clone(Registry::global())), ..Default::default() };
-            // Whoever registered these devices first keeps them to himself; the default runtime then has its own.
+            // If the program has already registered these devices, the runtime uses a registry of its own.
             shared
-                .build_in(&environment, unusable.clone())
-                .or_else(|_| Self::builder().build_in(&environment, unusable))
-                .unwrap_or_else(|_| unreachable!("a fresh registry"))
+                .build_in(&environment, environment_error.clone())
+                .or_else(|_| Self::builder().build_in(&environment, environment_error))
+                .unwrap_or_else(|_| unreachable!("a new registry has no devices"))
         })
     }
 
-    /// The accounts of all ops run on this runtime's devices.
+    /// Returns the tracker of all ops on this runtime's devices.
     #[must_use]
     pub fn tracker(&self) -> &Arc<Tracker> {
         &self.0.tracker
     }
 
-    /// The memories of this runtime's devices.
+    /// Returns the registry of the devices' memory.
     #[must_use]
     pub fn registry(&self) -> &Arc<Registry> {
         &self.0.registry
     }
 
-    /// Threads that compute.
+    /// Returns the number of compute threads.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.0.threads
     }
 
-    /// `cpu:0`.
+    /// Returns `cpu:0`.
     ///
     /// # Errors
-    /// If its threads cannot be started.
+    /// If its threads cannot start.
     pub fn cpu(&self) -> Result<Device> {
         self.device(DeviceId::CPU)
     }
 
-    /// `dry:0`: makes the requests for memory that the device would make which it [stands for](RuntimeBuilder::dry_profile), and
-    /// computes nothing.
+    /// Returns `dry:0`. It makes the same memory requests as the device of its
+    /// [profile](RuntimeBuilder::dry_profile), but computes nothing.
     ///
     /// # Errors
     /// As [`Runtime::device`].
@@ -493,41 +502,42 @@ impl Runtime {
         self.device(DRY)
     }
 
-    /// A device by its id. All handles to one device share its memory and its backend.
+    /// Returns a device by its identifier. All handles to one device share its memory and backend.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] if there is none or it cannot compute. From the process-wide runtime, [`Error::Environment`] if
-    /// an environment variable cannot be followed.
+    /// [`Error::NoDevice`] if the device does not exist or is unusable. From the process-wide runtime,
+    /// [`Error::Environment`] if an environment variable is invalid.
     pub fn device(&self, id: DeviceId) -> Result<Device> {
-        self.open(id, Care::AsAsked)
+        self.open(id, OpenCheck::None)
     }
 
-    /// The same, opened as carefully as said if it is not open yet.
-    fn open(&self, id: DeviceId, care: Care) -> Result<Device> {
-        if let Some(error) = &self.0.unusable {
+    /// Opens a device with this check, or returns it if it is already open.
+    fn open(&self, id: DeviceId, check: OpenCheck) -> Result<Device> {
+        if let Some(error) = &self.0.environment_error {
             return Err(Error::Environment(error.clone()));
         }
-        let known = |devices: &[Device]| devices.iter().find(|device| device.id() == id).cloned();
-        if let Some(device) = known(&self.0.devices.read().unwrap_or_else(PoisonError::into_inner)) {
+        let find = |devices: &[Device]| devices.iter().find(|device| device.id() == id).cloned();
+        if let Some(device) = find(&self.0.devices.read().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(device);
         }
         #[cfg(not(feature = "cuda"))]
-        let _ = care;
+        let _ = check;
         let mut devices = self.0.devices.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(device) = known(&devices) {
+        if let Some(device) = find(&devices) {
             return Ok(device);
         }
-        let own = self.0.own.iter().find(|(own, _)| *own == id).map(|(_, backend)| Arc::clone(backend));
-        let backend: Arc<dyn Backend> = match (own, id) {
+        let custom = self.0.custom.iter().find(|(custom, _)| *custom == id);
+        let custom = custom.map(|(_, backend)| Arc::clone(backend));
+        let backend: Arc<dyn Backend> = match (custom, id) {
             (Some(backend), _) => backend,
             (None, DeviceId::CPU) => Arc::new(CpuBackend::new(self.0.threads)?),
             (None, DRY) => Arc::new(self.dry_backend()?),
             #[cfg(feature = "cuda")]
             (None, DeviceId { kind: DeviceKind::Cuda, .. }) => {
                 let failed = |reason| Error::NoDevice { device: id.to_string(), reason };
-                self.open_cuda(id, care).map_err(failed)?
+                self.open_cuda(id, check).map_err(failed)?
             }
-            _ => return Err(Error::NoDevice { device: id.to_string(), reason: why_not(id) }),
+            _ => return Err(Error::NoDevice { device: id.to_string(), reason: open_fault(id) }),
         };
         let device = Device::new(
             id,
@@ -541,7 +551,7 @@ impl Runtime {
         Ok(device)
     }
 
-    /// Who computes nothing on `dry:0`, with the memory in which the uploads of a GPU wait.
+    /// Returns the backend of `dry:0`, with page-locked memory if it simulates a GPU.
     fn dry_backend(&self) -> Result<DryBackend> {
         let backend = DryBackend::of(self.0.dry_rules);
         match self.0.dry_rules {
@@ -552,10 +562,11 @@ impl Runtime {
         }
     }
 
-    /// Gives memory that nobody uses back, on all devices that were opened; how much that was.
+    /// Returns the unused memory of all open devices to the system or the drivers. Returns the number of
+    /// released bytes.
     ///
     /// # Errors
-    /// If a device's memory cannot be had.
+    /// If a device's memory is unavailable.
     pub fn empty_cache(&self) -> Result<Bytes> {
         let devices = self.0.devices.read().unwrap_or_else(PoisonError::into_inner).clone();
         devices
@@ -563,18 +574,18 @@ impl Runtime {
             .try_fold(Bytes(0), |sum, device| Ok(Bytes(sum.0.saturating_add(device.empty_cache()?.0))))
     }
 
-    /// Tells `listener` of every op from now on: which op, which device, why there. It is not told of ops that it runs
-    /// itself.
+    /// Calls `listener` with the op, the device and the reason for each op from now on. Skips ops that the
+    /// listener itself runs.
     ///
     /// ```
     /// use highwater::{Runtime, Tensor};
     /// let runtime = Runtime::builder().threads(1).build()?;
     /// runtime.on_placement(|placement| eprintln!("{placement}"));
-    /// Tensor::zeros(&runtime.cpu()?, [2])?; // zeros on cpu:0: asked for
+    /// Tensor::zeros(&runtime.cpu()?, [2])?; // zeros on cpu:0: requested
     /// # Ok::<(), highwater::Error>(())
     /// ```
     pub fn on_placement(&self, listener: impl Fn(&Placement<'_>) + Send + Sync + 'static) {
-        self.0.placement.listen(Some(Arc::new(listener)));
+        self.0.placement.set_listener(Some(Arc::new(listener)));
     }
 }
 
@@ -584,8 +595,8 @@ impl fmt::Debug for Runtime {
     }
 }
 
-/// Why a device that is not `cpu:0` or `dry:0` cannot be used.
-const fn why_not(id: DeviceId) -> DeviceFault {
+/// Returns the reason why a device other than `cpu:0` and `dry:0` is unavailable.
+const fn open_fault(id: DeviceId) -> DeviceFault {
     match id.kind {
         #[cfg(not(feature = "cuda"))]
         DeviceKind::Cuda => DeviceFault::WithoutCuda,

@@ -1,4 +1,4 @@
-use super::limit::POOL_OF_UNKNOWN_MEMORY;
+use super::limit::DEFAULT_POOL_LIMIT;
 use super::*;
 use bfc_core::AllocatorAttributes;
 
@@ -10,50 +10,56 @@ fn limit(device: &Device) -> Option<u64> {
     device.default_allocator().unwrap().stats().bytes_limit
 }
 
-/// What the allocator of a device says it is.
-fn sort(device: &Device) -> String {
+/// Returns the type of a device's allocator.
+fn allocator_type(device: &Device) -> String {
     let text = format!("{:?}", device.default_allocator().unwrap());
     text.split([' ', '<']).next().unwrap().to_owned()
 }
 
 #[test]
-fn code_decides_before_the_environment_and_the_environment_before_the_default() {
+fn code_overrides_the_environment_and_the_defaults() {
     let said = environment(&[("HIGHWATER_POOL_LIMIT", "2GiB"), ("HIGHWATER_ALLOCATOR_CPU", "passthrough")]);
     let default = Runtime::builder().environment(Environment::default()).build().unwrap();
-    let usable = UsableMemory::of_this_process().map_or(POOL_OF_UNKNOWN_MEMORY, |usable| usable.pool_limit());
+    let usable = UsableMemory::of_this_process().map_or(DEFAULT_POOL_LIMIT, |usable| usable.pool_limit());
     assert_eq!(limit(&default.cpu().unwrap()), Some(usable.get()));
     assert_eq!(limit(&default.dry().unwrap()), Some(usable.get()));
 
     let by_environment = Runtime::builder().environment(said.clone()).build().unwrap();
     let (cpu, dry) = (by_environment.cpu().unwrap(), by_environment.dry().unwrap());
     assert_eq!((limit(&cpu), limit(&dry)), (Some(2 << 30), Some(2 << 30)));
-    assert_eq!((sort(&cpu).as_str(), sort(&dry).as_str()), ("PassthroughAllocator", "PolicyAllocator"));
+    assert_eq!(
+        (allocator_type(&cpu).as_str(), allocator_type(&dry).as_str()),
+        ("PassthroughAllocator", "PolicyAllocator")
+    );
 
     let builder = Runtime::builder().environment(said.clone()).pool(Bytes::mib(8));
     let by_code = builder.allocator(DeviceId::CPU, AllocatorChoice::Guard).build().unwrap();
     let cpu = by_code.cpu().unwrap();
-    assert_eq!((limit(&cpu), sort(&cpu).as_str()), (Some(8 << 20), "GuardAllocator"));
+    assert_eq!((limit(&cpu), allocator_type(&cpu).as_str()), (Some(8 << 20), "GuardAllocator"));
 
     let config = BfcConfig::tensorflow(Bytes::mib(16));
     let by_config = Runtime::builder().environment(said).pool_config(config).build().unwrap();
     let cpu = by_config.cpu().unwrap();
-    assert_eq!((limit(&cpu), sort(&cpu).as_str()), (Some(16 << 20), "PassthroughAllocator"));
+    assert_eq!((limit(&cpu), allocator_type(&cpu).as_str()), (Some(16 << 20), "PassthroughAllocator"));
 }
 
 #[test]
-fn a_guard_for_all_devices_guards_those_that_it_can() {
+fn a_guard_for_all_devices_skips_unsupported_ones() {
     let builder = || Runtime::builder().environment(Environment::default());
     let by_code = builder().allocator(DeviceScope::All, AllocatorChoice::Guard);
     let by_environment = Runtime::builder().environment(environment(&[("HIGHWATER_ALLOCATOR", "guard")]));
     for builder in [by_code, by_environment] {
         let runtime = builder.build().unwrap();
         let (cpu, dry) = (runtime.cpu().unwrap(), runtime.dry().unwrap());
-        assert_eq!((sort(&cpu).as_str(), sort(&dry).as_str()), ("GuardAllocator", "PolicyAllocator"));
+        assert_eq!(
+            (allocator_type(&cpu).as_str(), allocator_type(&dry).as_str()),
+            ("GuardAllocator", "PolicyAllocator")
+        );
     }
 }
 
 #[test]
-fn a_guard_cannot_be_chosen_for_a_dry_device_and_the_error_says_so() {
+fn a_guard_for_a_dry_device_is_an_error() {
     let builder = Runtime::builder().environment(environment(&[("HIGHWATER_ALLOCATOR_DRY", "guard")]));
     let runtime = builder.build().unwrap();
     assert!(runtime.cpu().unwrap().default_allocator().is_ok());
@@ -72,7 +78,7 @@ fn a_limit_may_be_a_share_of_the_machines_memory() {
 }
 
 #[test]
-fn all_attributes_of_a_device_lead_to_the_chosen_allocator() {
+fn all_attributes_select_the_chosen_allocator() {
     let builder = Runtime::builder().environment(Environment::default());
     let runtime = builder.allocator(DeviceId::CPU, AllocatorChoice::Guard).build().unwrap();
     let pinned = AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true);
@@ -82,7 +88,7 @@ fn all_attributes_of_a_device_lead_to_the_chosen_allocator() {
 }
 
 #[test]
-fn an_out_of_memory_report_names_where_the_limit_comes_from() {
+fn an_out_of_memory_report_names_the_origin_of_the_limit() {
     let origin = |builder: RuntimeBuilder| {
         let device = builder.build().unwrap().dry().unwrap();
         let limit = limit(&device).unwrap();
@@ -104,7 +110,7 @@ fn an_out_of_memory_report_names_where_the_limit_comes_from() {
 }
 
 #[test]
-fn a_runtime_that_could_not_read_its_environment_opens_no_device() {
+fn no_device_opens_after_an_environment_error() {
     let error = Environment::from_vars([("HIGHWATER_SPLIT", "x")]).unwrap_err();
     let builder = Runtime::builder();
     let runtime = builder.build_in(&Environment::default(), Some(error.clone())).unwrap();
@@ -114,7 +120,7 @@ fn a_runtime_that_could_not_read_its_environment_opens_no_device() {
 }
 
 #[test]
-fn the_plan_for_the_fewest_devices_is_followed_unless_another_allocator_is_chosen() {
+fn the_most_specific_plan_applies_unless_overridden() {
     use bfc_core::{Lifetime, Plan, PlanOptions};
     let plan = |bytes| {
         let step = [Lifetime { bytes, start: 0, end: 1 }];
@@ -133,9 +139,9 @@ fn the_plan_for_the_fewest_devices_is_followed_unless_another_allocator_is_chose
         (allocator.plan_counts().map(|counts| counts.planned), allocator.stats().bytes_reserved)
     };
     assert_eq!(counts(runtime.cpu().unwrap(), 100), (Some(3), 2 << 20));
-    // A growing pool begins with the plan's range, however large.
+    // A growing pool starts with the range of the plan.
     assert_eq!(counts(runtime.dry().unwrap(), 1 << 23), (Some(3), 1 << 25));
-    // So does the pool of a GPU, and of what stands for one.
+    // So do the pools of GPUs, real and dry.
     let card = builder().dry_profile(DeviceProfile::cuda(Bytes::gib(8), (8, 6))).build().unwrap();
     assert_eq!(counts(card.dry().unwrap(), 1 << 23), (Some(3), 1 << 25));
     let other = builder().allocator(DeviceId::CPU, AllocatorChoice::Bfc).build().unwrap();

@@ -1,7 +1,7 @@
-//! Elementwise kernels in chunks, so that the f32 temporaries stay small however large the tensors are.
+//! Runs elementwise kernels in chunks, so that the f32 temporaries of large tensors stay small.
 //!
-//! Each chunk is upcast, computed, rounded into a small 16-bit buffer, and copied to its place. This requires that every
-//! input can be read as one row with a constant stride, or repeats one element.
+//! Each chunk is upcast, computed, rounded into a small 16-bit buffer and copied to the output. This requires
+//! that every input is readable as one row with a constant stride, or repeats one element.
 
 use bfc_core::Category;
 
@@ -21,7 +21,7 @@ struct Row {
 }
 
 impl Row {
-    /// The elements as one row; `None` if they have no constant stride and do not repeat one element.
+    /// Returns the elements as one row; `None` if they have no constant stride and do not repeat one element.
     fn new(layout: &Layout) -> Option<Self> {
         let elements = layout.shape().elements();
         let once = layout.distinct();
@@ -34,7 +34,7 @@ impl Row {
         Some(Self { layout: row?, repeats })
     }
 
-    /// Elements `start` to `start + len`.
+    /// Returns the layout of the elements `start..start + len`.
     fn chunk(&self, op: &'static str, start: usize, len: usize) -> Result<Layout> {
         if self.repeats {
             self.layout.broadcast_to(op, &Shape::new(&[len])?)
@@ -44,8 +44,7 @@ impl Row {
     }
 }
 
-/// Runs the elementwise `kernel` of 16-bit inputs and output: in chunks if the output is large and the inputs allow it, else
-/// at once.
+/// Runs an elementwise kernel on 16-bit floats. Uses chunks if the output is large and the inputs allow it.
 pub(super) fn run<const N: usize>(
     ctx: &OpContext<'_>,
     inputs: [View<'_>; N],
@@ -64,7 +63,7 @@ pub(super) fn run<const N: usize>(
         let shape = Shape::new(&[len])?;
         let layouts = rows.iter().map(|row| row.chunk(ctx.op(), start, len));
         let layouts = layouts.collect::<Result<Vec<_>>>()?;
-        // There is a layout for each input.
+        // `layouts` contains one layout per input.
         let views = std::array::from_fn(|input| inputs[input].with_layout(&layouts[input]));
         let mut rounded = ctx.buffer(&shape, dtype, Category::Workspace)?;
         upcast_operands(ctx, kernel(views, rounded.view_mut()), |_| true)?;

@@ -1,23 +1,23 @@
-//! Attention with the matrix of weights in memory: what is not done tile by tile.
+//! Attention that stores the full matrix of weights.
 //!
-//! - With dropout it is made of other ops: `matmul`, the mask added or chosen by, `softmax`, `dropout`, `matmul`. What is taken and
-//!   saved, and the gradients, are theirs: several matrices of `[.., queries, keys]`.
-//! - The gradient of a mask that is added is such a matrix.
+//! - With dropout, attention consists of other ops: `matmul`, the mask, `softmax`, `dropout`, `matmul`. They allocate
+//!   and save several matrices of shape `[.., queries, keys]`.
+//! - The gradient of a float mask is also such a matrix.
 
 use super::super::create::constant_like;
 use super::super::dropout::dropped;
 use super::super::random::check;
-use super::{AttentionOptions, Between, ScaledDotProduct};
+use super::{AttentionInputs, AttentionOptions, ScaledDotProduct};
 use crate::backend::RandomKey;
 use crate::error::Result;
 use crate::shape::{DType, Scalar};
 use crate::tensor::{Rng, Tensor};
 
-/// What no softmax gives a weight to.
+/// The score of a hidden key; softmax maps it to weight 0.
 const HIDDEN: Scalar = Scalar::Float(f64::NEG_INFINITY);
 
 impl ScaledDotProduct {
-    /// The gradient of a mask that was added: p (g·vᵀ - Σ g y), where p is made again from the logarithms of the sums.
+    /// Returns the gradient of a float mask: p (g·vᵀ - Σ g y). Recomputes p from the logarithms of the sums.
     pub(super) fn mask_gradient(
         &self,
         operands: [&Tensor; 3],
@@ -29,7 +29,7 @@ impl ScaledDotProduct {
         let [query, key, value] = operands.map(computed);
         let (added, output, grad) = (computed(mask)?, computed(output)?, computed(grad)?);
         let scores = query?.mul_scalar(self.scale)?.matmul(&key?.transpose(-2, -1)?)?.add(&added)?;
-        // Where a query saw nothing, all scores that it may see are -∞, and stay so.
+        // A query that sees no key has only scores of -∞. They stay -∞.
         let blind = log_sums.eq(&constant_like(log_sums, HIDDEN)?)?;
         let mut weights = scores.sub(&log_sums.masked_fill(&blind, 0)?.unsqueeze(-1)?)?.exp()?;
         if self.causal {
@@ -41,8 +41,8 @@ impl ScaledDotProduct {
     }
 }
 
-impl Between<'_> {
-    /// The result with weights dropped with a probability above 0, from a mask that was checked.
+impl AttentionInputs<'_> {
+    /// Computes attention with dropout on the weights, for p > 0 and a checked mask.
     fn dropping(&self, mask: Option<&Tensor>, p: f64, key: RandomKey) -> Result<Tensor> {
         let mut scores = self.query.mul_scalar(self.scale)?.matmul(&self.key.transpose(-2, -1)?)?;
         match mask {
@@ -58,7 +58,7 @@ impl Between<'_> {
             scores = scores.masked_fill(&keys?.gt(&queries?.unsqueeze(1)?)?, HIDDEN)?;
         }
         let weights = if mask.is_some() && self.keys > 0 {
-            // Queries that see nothing: their weights are 0, not those of a softmax of nothing.
+            // A query that sees no key gets weights of 0. A softmax over no keys would give NaN.
             let largest = scores.detach().max_keepdim(-1)?;
             let blind = largest.eq(&constant_like(&largest, HIDDEN)?)?;
             scores.masked_fill(&blind, 0)?.softmax(-1)?.masked_fill(&blind, 0)?
@@ -69,10 +69,14 @@ impl Between<'_> {
     }
 }
 
+/// # Attention with dropout
 impl Tensor {
-    /// As [`attention`](Self::attention), but each weight of a value is set to 0 with probability `p` and the others are divided
-    /// by 1 - p, as PyTorch's `dropout_p` has it. The weights are in memory as a whole: it grows with the queries times the keys.
-    /// With p = 0 this is [`attention`](Self::attention), and nothing is drawn.
+    /// Scaled dot-product [`attention`](Self::attention) with dropout on the attention weights, as PyTorch's
+    /// `dropout_p`.
+    ///
+    /// Sets each weight to 0 with probability `p` and divides the others by 1 - p. The op stores the full matrix of
+    /// weights, so memory grows with queries times keys. With p = 0 it equals [`attention`](Self::attention) and draws
+    /// no random values.
     ///
     /// ```
     /// use highwater::{AttentionOptions, Device, Rng, Tensor};
@@ -85,7 +89,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`](crate::Error::BadArgument) unless 0 ≤ p < 1; else as [`attention`](Self::attention).
+    /// [`Error::BadArgument`](crate::Error::BadArgument) unless 0 ≤ p < 1; otherwise see [`attention`](Self::attention).
     pub fn attention_with_dropout(
         &self,
         key: &Self,
@@ -97,7 +101,7 @@ impl Tensor {
     ) -> Result<Self> {
         const OP: &str = "attention_with_dropout";
         check(OP, "p", "at least 0 and below 1", p, |p| (0.0..1.0).contains(&p))?;
-        let between = Between::new(OP, [self, key, value], options)?;
+        let between = AttentionInputs::new(OP, [self, key, value], options)?;
         let spread = mask.map(|mask| between.mask(mask)).transpose()?;
         if p == 0.0 {
             return between.tiled(mask);

@@ -1,24 +1,24 @@
-//! Equations such as `ij,jk->ik`: which axis of which operand is which.
+//! The parser of equations such as `ij,jk->ik`.
 
 use crate::error::{Error, Result};
 use crate::ops::einsum::OP;
 use crate::shape::MAX_RANK;
 
-/// More than any equation over tensors needs: longer ones are refused before they are read.
-const MOST_BYTES: usize = 256;
+/// The length limit. Longer equations are rejected before parsing.
+const MAX_BYTES: usize = 256;
 
-/// The axes of one tensor: a letter each, or what stands for several without one.
+/// The labels of one tensor's axes: letters, or a label for `...`.
 pub(super) type Labels = Vec<u8>;
 
-/// Stands for `...` among labels.
-const DOTS: u8 = b'.';
+/// The label of `...`.
+const ELLIPSIS: u8 = b'.';
 
-/// How many labels are letters.
+/// Returns the number of labels that are letters.
 pub(super) fn letters(labels: &[u8]) -> usize {
-    labels.iter().filter(|&&label| label != DOTS).count()
+    labels.iter().filter(|&&label| label != ELLIPSIS).count()
 }
 
-/// The axes of the operands and of the result.
+/// The labels of the operands and of the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Equation {
     pub(super) operands: Vec<Labels>,
@@ -26,16 +26,16 @@ pub(super) struct Equation {
 }
 
 impl Equation {
-    /// Reads an equation. Without an arrow, the result has the axes without letters, if there may be some, and then the letters
-    /// that stand there once, in alphabetical order.
+    /// Parses an equation. Without an arrow, the result has the axes under `...`, then the letters that occur once, in
+    /// alphabetical order.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let refused = |position, reason| {
-            // What is too long to be read is too long to be shown.
-            let equation = text.chars().take(MOST_BYTES).collect();
+            // The error omits an equation that is too long.
+            let equation = text.chars().take(MAX_BYTES).collect();
             Err(Error::BadEquation { op: OP, equation, position, reason })
         };
-        if text.len() > MOST_BYTES {
-            return refused(MOST_BYTES, "the equation is too long");
+        if text.len() > MAX_BYTES {
+            return refused(MAX_BYTES, "the equation is too long");
         }
         let mut tensors = vec![Labels::new()];
         let mut arrow = None;
@@ -59,11 +59,11 @@ impl Equation {
                 b'.' if !bytes[position..].starts_with(b"...") => {
                     return refused(position, "axes without a letter are written ...");
                 }
-                b'.' if tensors[labels].contains(&DOTS) => {
+                b'.' if tensors[labels].contains(&ELLIPSIS) => {
                     return refused(position, "... twice in one tensor");
                 }
                 b'.' => {
-                    tensors[labels].push(DOTS);
+                    tensors[labels].push(ELLIPSIS);
                     position += 2;
                 }
                 letter if !letter.is_ascii_alphabetic() => return refused(position, "expected a letter"),
@@ -84,7 +84,7 @@ impl Equation {
             Some(_) => tensors.pop().unwrap_or_default(),
             None => {
                 let times = |letter: u8| tensors.iter().flatten().filter(|&&label| label == letter).count();
-                let dots = (times(DOTS) > 0).then_some(DOTS);
+                let dots = (times(ELLIPSIS) > 0).then_some(ELLIPSIS);
                 dots.into_iter()
                     .chain((b'A'..=b'Z').chain(b'a'..=b'z').filter(|&letter| times(letter) == 1))
                     .collect()
@@ -96,25 +96,25 @@ impl Equation {
         Ok(Self { operands: tensors, output })
     }
 
-    /// Whether an operand of `rank` axes has one for each letter, and no others unless there is `...`.
+    /// Whether an operand of `rank` axes matches its labels: one axis per letter, and more only with `...`.
     pub(super) fn fits(labels: &[u8], rank: usize) -> bool {
-        if labels.contains(&DOTS) { letters(labels) <= rank } else { labels.len() == rank }
+        if labels.contains(&ELLIPSIS) { letters(labels) <= rank } else { labels.len() == rank }
     }
 
-    /// With a label for each of the axes that `...` stands for in operands of so many axes, which [fit](Self::fits). They are
-    /// counted from the last one, as in broadcasting: where an operand has fewer of them, those in front are missing.
-    pub(super) fn spelled_out(mut self, text: &str, ranks: &[usize]) -> Result<Self> {
+    /// Replaces `...` by one label per axis, for operands of these ranks, which [fit](Self::fits). The labels count
+    /// from the last axis, as in broadcasting: an operand with fewer axes lacks the first ones.
+    pub(super) fn with_ellipsis_labels(mut self, text: &str, ranks: &[usize]) -> Result<Self> {
         let unnamed = |(labels, rank): (&Labels, &usize)| rank - letters(labels);
         let unnamed: Vec<usize> = self.operands.iter().zip(ranks).map(unnamed).collect();
         let most = unnamed.iter().copied().max().unwrap_or(0);
-        if most > 0 && !self.output.contains(&DOTS) {
+        if most > 0 && !self.output.contains(&ELLIPSIS) {
             let (equation, reason) = (text.to_owned(), "the result has no ... for axes that operands have");
             return Err(Error::BadEquation { op: OP, equation, position: text.len(), reason });
         }
         let tensors = self.operands.iter_mut().zip(unnamed).chain([(&mut self.output, most)]);
         for (labels, unnamed) in tensors {
-            if let Some(place) = labels.iter().position(|&label| label == DOTS) {
-                // No letter is below MAX_RANK, and neither is any count of axes above it.
+            if let Some(place) = labels.iter().position(|&label| label == ELLIPSIS) {
+                // Letters are above MAX_RANK, so labels that count axes differ from them.
                 labels.splice(place..=place, (most - unnamed..most).map(|axis| axis as u8));
             }
         }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_arrow_the_letters_that_stand_once_are_the_result_in_order() {
+    fn einsum_without_an_arrow_infers_its_output() {
         assert_eq!(parsed("kj,ji").1, "ik");
         assert_eq!(parsed("ba").1, "ab");
         assert_eq!(parsed("i,i").1, "");
@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn axes_without_letters_are_counted_from_the_last() {
-        let spelled = |text: &str, ranks: &[usize]| Equation::parse(text).unwrap().spelled_out(text, ranks);
+        let spelled =
+            |text: &str, ranks: &[usize]| Equation::parse(text).unwrap().with_ellipsis_labels(text, ranks);
         let equation = spelled("i...,...j->...ij", &[3, 2]).unwrap();
         assert_eq!(equation.operands, [vec![b'i', 0, 1], vec![1, b'j']]);
         assert_eq!(equation.output, [0, 1, b'i', b'j']);

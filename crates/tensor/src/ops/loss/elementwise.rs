@@ -1,4 +1,4 @@
-//! Losses that look at one prediction x and one target t at a time.
+//! Losses of one prediction x and one target t per element.
 //!
 //! | op | loss | slope by x | slope by t |
 //! |---|---|---|---|
@@ -7,19 +7,19 @@
 //! | `bce_with_logits` | -t ln σ(x) - (1 - t) ln(1 - σ(x)) | σ(x) - t | -x |
 //! | `kl_div` | t (ln t - x), 0 for t = 0 | -t | ln t + 1 - x |
 //!
-//! (Huber 1964; Kullback and Leibler 1951.) Saves x and t. Forward and backward take a few temporaries of their size, of
-//! halves in f32.
+//! (Huber 1964; Kullback and Leibler 1951.) Saves x and t. Forward and backward allocate a few temporaries of their
+//! size, in f32 for 16-bit floats.
 
 use super::reduction::Reduction;
 use crate::error::{Error, Result};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
 use crate::ops::create::constant_like;
-use crate::ops::{apply_promoted, same_dtype, supported, wanted};
+use crate::ops::{apply_promoted, if_needed, same_dtype, supported};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
-/// The loss of one element.
+/// The loss function.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Absolute,
@@ -29,18 +29,18 @@ enum Kind {
 }
 
 impl Kind {
-    /// The loss of each element.
+    /// Computes the loss of each element.
     fn losses(self, x: &Tensor, target: &Tensor) -> Result<Tensor> {
         match self {
             Self::Absolute => x.sub(target)?.abs(),
             Self::Huber { delta } => {
-                // With c = min(|d|, δ) both branches are c (|d| - c/2).
+                // With c = min(|d|, δ), both branches equal c (|d| - c/2).
                 let distance = x.sub(target)?.abs()?;
                 let inner = distance.clamp(0.0, delta)?;
                 distance.sub(&inner.mul_scalar(0.5)?)?.mul(&inner)
             }
             Self::BinaryCrossEntropy => {
-                // The logarithm of σ itself would be -∞ where σ rounds to 0: (1 - t) x + ln(1 + e⁻ˣ) is the same sum.
+                // ln σ(x) would be -∞ where σ rounds to 0. (1 - t) x + ln(1 + e⁻ˣ) is the same sum without overflow.
                 let certain = target.neg()?.add_scalar(1.0)?.mul(x)?;
                 x.neg()?.softplus()?.add(&certain)
             }
@@ -52,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// The derivative of each element's loss by x.
+    /// Computes the derivative of each element's loss by x.
     fn slope(self, x: &Tensor, target: &Tensor) -> Result<Tensor> {
         match self {
             Self::Absolute => x.sub(target)?.sign(),
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// The derivative by the target.
+    /// Computes the derivative of each element's loss by the target.
     fn target_slope(self, x: &Tensor, target: &Tensor) -> Result<Tensor> {
         match self {
             Self::Absolute | Self::Huber { .. } => self.slope(target, x),
@@ -102,12 +102,13 @@ impl Op for ElementLoss {
         let (x, target) = (&saved.tensor(0)?.upcast()?, &saved.tensor(1)?.upcast()?);
         let share = self.reduction.spread(&grad.upcast()?, x.shape())?;
         let rounded = |slope: Tensor| slope.mul(&share)?.to_dtype(grad.dtype());
-        let to_x = wanted(saved, 0, || rounded(self.kind.slope(x, target)?))?;
-        let to_target = wanted(saved, 1, || rounded(self.kind.target_slope(x, target)?))?;
+        let to_x = if_needed(saved, 0, || rounded(self.kind.slope(x, target)?))?;
+        let to_target = if_needed(saved, 1, || rounded(self.kind.target_slope(x, target)?))?;
         Ok(vec![to_x, to_target])
     }
 }
 
+/// # Elementwise loss functions
 impl Tensor {
     fn element_loss(
         &self,
@@ -119,7 +120,8 @@ impl Tensor {
         apply_promoted(ElementLoss { op, kind, reduction }, self, target)
     }
 
-    /// The absolute differences from `target`, which has the same shape. Where there is no difference the gradient is 0.
+    /// L1 loss: the absolute differences from `target`, which has the same shape. The gradient is 0 where the
+    /// difference is 0.
     ///
     /// ```
     /// use highwater::{Device, Reduction, Tensor};
@@ -132,14 +134,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for different shapes, [`Error::UnsupportedDType`] unless the type that both are promoted to is a
-    /// float, [`Error::Allocation`] if there is no memory.
+    /// [`Error::ShapeMismatch`] for different shapes, [`Error::UnsupportedDType`] unless the promoted type is a float,
+    /// [`Error::Allocation`] if there is no memory.
     pub fn l1_loss(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         self.element_loss("l1_loss", target, Kind::Absolute, reduction)
     }
 
-    /// Half the squared differences d from `target` as long as |d| ≤ `delta`, and `delta` (|d| - `delta`/2) beyond: a few wild
-    /// values do not outweigh the rest.
+    /// Huber loss with the difference d from `target`: d²/2 up to |d| = `delta`, then `delta` (|d| - `delta`/2). It
+    /// limits the weight of outliers.
     ///
     /// ```
     /// use highwater::{Device, Reduction, Tensor};
@@ -151,7 +153,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless `delta` is above 0; else as [`Tensor::l1_loss`].
+    /// [`Error::BadArgument`] unless `delta` is above 0; otherwise see [`Tensor::l1_loss`].
     #[doc(alias("smooth_l1_loss"))]
     pub fn huber_loss(&self, target: &Self, delta: f64, reduction: Reduction) -> Result<Self> {
         let op = "huber_loss";
@@ -161,8 +163,7 @@ impl Tensor {
         Err(Error::BadArgument { op, argument: "delta", expected: "above 0", got: delta.to_string() })
     }
 
-    /// The binary cross-entropy of the probabilities σ(x), for these logits x, with the probabilities in `target`: finite for
-    /// every finite logit.
+    /// Binary cross-entropy of logits with target probabilities. Finite for every finite logit.
     ///
     /// ```
     /// use highwater::{Device, Reduction, Tensor};
@@ -175,15 +176,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::l1_loss`].
+    /// See [`Tensor::l1_loss`].
     #[doc(alias("binary_cross_entropy_with_logits"))]
     pub fn bce_with_logits(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         self.element_loss("bce_with_logits", target, Kind::BinaryCrossEntropy, reduction)
     }
 
-    /// The terms t (ln t - x) of the Kullback-Leibler divergence of the distributions in `target` from those whose
-    /// logarithms these are. The divergence itself is the sum over a distribution: for rows of a batch that is
-    /// [`Reduction::Sum`] divided by their number, what PyTorch calls "batchmean".
+    /// Kullback-Leibler divergence: the terms t (ln t - x) for target probabilities t and log-probabilities x (`self`).
+    ///
+    /// The divergence is the sum over a distribution. For the rows of a batch, use [`Reduction::Sum`] and divide by the
+    /// number of rows, which PyTorch calls "batchmean".
     ///
     /// ```
     /// use highwater::{Device, Reduction, Tensor};
@@ -196,7 +198,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::l1_loss`].
+    /// See [`Tensor::l1_loss`].
     pub fn kl_div(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         self.element_loss("kl_div", target, Kind::KullbackLeibler, reduction)
     }

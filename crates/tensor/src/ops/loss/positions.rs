@@ -1,20 +1,21 @@
-//! Cross-entropy where the classes are not the last axis: as PyTorch, `[n, classes, d1, ...]` with a target for each of the
-//! positions `[n, d1, ...]`, or `[classes]` with one target.
+//! Cross-entropy with the classes on the second axis, as in PyTorch: `[n, classes, d1, ...]` with one target per
+//! position `[n, d1, ...]`, or `[classes]` with one target.
 //!
-//! The kernels read rows of classes, so these become rows first, with a copy of the logits unless they already lie so. Who has
-//! the classes last, as a language model `[n, length, classes]`, reshapes to `[n · length, classes]` instead, which copies nothing.
+//! The kernels read rows of classes, so the logits are permuted to rows, which copies them unless they already have
+//! that layout. A language model with logits `[n, length, classes]` should reshape to `[n · length, classes]` instead,
+//! which copies nothing.
 
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// Logits as rows, and the target of each.
+/// Logits as rows, with one target per row.
 pub(super) struct Rows {
     pub(super) logits: Tensor,
     pub(super) targets: Tensor,
 }
 
 impl Rows {
-    /// `None` if they are rows as they are. The element types are for the op to check.
+    /// Returns `None` if the logits already are rows. The op checks the element types.
     pub(super) fn of(op: &'static str, logits: &Tensor, targets: &Tensor) -> Result<Option<Self>> {
         let (given, targeted) = (logits.dims(), targets.dims());
         let classes = match (given, targeted) {

@@ -1,23 +1,23 @@
-//! What becomes of many losses: one number, or themselves.
+//! The reduction of per-element losses.
 
 use crate::error::Result;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// What a loss function makes of the losses of its elements or rows.
+/// The reduction that a loss function applies to the losses of its elements or rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
-    /// Their mean; NaN for none.
+    /// The mean; NaN for no elements.
     #[default]
     Mean,
-    /// Their sum; 0 for none.
+    /// The sum; 0 for no elements.
     Sum,
-    /// Nothing: the losses themselves, one for each.
+    /// No reduction: returns the individual losses.
     None,
 }
 
 impl Reduction {
-    /// The loss function's result.
+    /// Reduces the losses to the loss function's result.
     pub(super) fn fold(self, losses: Tensor) -> Result<Tensor> {
         match self {
             Self::Mean => losses.mean_all(),
@@ -26,7 +26,7 @@ impl Reduction {
         }
     }
 
-    /// The gradient of each of the losses, whose shape this is, from that of the result.
+    /// Computes the gradient of each loss from the gradient of the result.
     pub(super) fn spread(self, grad: &Tensor, shape: &Shape) -> Result<Tensor> {
         match self {
             Self::Mean => grad.div_scalar(shape.elements() as f64)?.broadcast_to(shape),

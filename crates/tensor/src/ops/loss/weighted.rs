@@ -1,11 +1,11 @@
-//! Cross-entropy with all its options: smoothed labels, rows that do not count, classes that count more than others.
+//! Cross-entropy with label smoothing, ignored rows and class weights.
 //!
-//! With pᵢ = softmax(xᵢ), ε the smoothing, C classes of weights w and W = Σ w, the loss of row i is
-//! (1 - ε) w\[tᵢ\] (-ln pᵢ\[tᵢ\]) + ε/C Σ_c w\[c\] (-ln pᵢ\[c\]), and 0 with a gradient of 0 for a row that is ignored, whatever it holds. The mean is Σ losses / Σ w\[tᵢ\]
-//! over the rows that count, as in PyTorch. (Szegedy and others 2016.)
+//! With pᵢ = softmax(xᵢ), smoothing ε, C classes of weights w and W = Σ w, the loss of row i is (1 - ε) w\[tᵢ\] (-ln
+//! pᵢ\[tᵢ\]) + ε/C Σ_c w\[c\] (-ln pᵢ\[c\]). An ignored row has a loss and a gradient of 0, whatever its elements. The
+//! mean is Σ losses / Σ w\[tᵢ\] over the other rows, as in PyTorch. (Szegedy et al. 2016.)
 //!
-//! ∂lossᵢ/∂xᵢ = (1 - ε) w\[tᵢ\] (pᵢ - one_hot(tᵢ)) + ε/C (W pᵢ - w). Saves x, t and w; smoothing takes temporaries of the size of x,
-//! and halves are widened to f32 first.
+//! ∂lossᵢ/∂xᵢ = (1 - ε) w\[tᵢ\] (pᵢ - one_hot(tᵢ)) + ε/C (W pᵢ - w). Saves x, t and w. Smoothing allocates temporaries
+//! of the size of x. 16-bit floats are upcast to f32 first.
 
 use super::positions;
 use super::reduction::Reduction;
@@ -18,22 +18,22 @@ use crate::ops::create::constant_like;
 use crate::ops::same_dtype;
 use crate::tensor::Tensor;
 
-/// How [`Tensor::cross_entropy_with`] counts. By default as [`Tensor::cross_entropy`].
+/// Options of [`Tensor::cross_entropy_with`]. The defaults match [`Tensor::cross_entropy`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CrossEntropyOptions<'a> {
     /// The share of each target, from 0 to 1, that is spread evenly over all classes.
     pub label_smoothing: f64,
-    /// The target of rows that do not count: it need not be a class.
+    /// The target of ignored rows; it need not be a valid class.
     pub ignore_index: Option<i64>,
-    /// What each class counts: a tensor `[classes]` of the logits' type, to which no gradient flows. `None` is 1 for each.
+    /// Class weights: a tensor `[classes]` of the logits' type, without gradient. `None` means 1 for each class.
     pub class_weights: Option<&'a Tensor>,
-    /// What becomes of the rows' losses. The mean is over the weights of the targets that count.
+    /// The reduction of the rows' losses. The mean divides by the sum of the weights of the rows' targets.
     pub reduction: Reduction,
 }
 
 const OP: &str = "cross_entropy";
 
-/// After logits and targets comes the tensor of weights, if there is one.
+/// The op. Its inputs are logits, targets and optional class weights.
 #[derive(Debug)]
 struct WeightedCrossEntropy {
     smoothing: f64,
@@ -41,18 +41,18 @@ struct WeightedCrossEntropy {
     reduction: Reduction,
 }
 
-/// What the options say of the rows.
+/// Targets and weights of the rows.
 struct Rows {
-    /// Targets that all are classes.
+    /// Targets, all of which are valid classes.
     targets: Tensor,
-    /// Which rows count, unless all do.
+    /// A mask of the rows that are not ignored; `None` if no row is ignored.
     kept: Option<Tensor>,
-    /// What each row counts.
+    /// The weight of each row.
     weights: Tensor,
 }
 
 impl Rows {
-    /// The targets that are classes, and which rows have one.
+    /// Returns valid targets, and a mask of the rows that are not ignored.
     fn kept(ignored: Option<i64>, targets: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
         let Some(ignored) = ignored else { return Ok((targets.clone(), None)) };
         let kept = targets.ne(&constant_like(targets, ignored)?)?;
@@ -60,7 +60,7 @@ impl Rows {
         Ok((kept.where_(targets, &any_class)?, Some(kept)))
     }
 
-    /// The rows; `targets` were checked to be classes.
+    /// Computes the rows' weights from valid `targets`.
     fn new(
         (targets, kept): (Tensor, Option<Tensor>),
         logits: &Tensor,
@@ -74,7 +74,7 @@ impl Rows {
         Ok(Self { weights: rows.only_kept(weights)?, ..rows })
     }
 
-    /// A number for each row, or a row of them, but 0 for those that do not count: also where it is no number.
+    /// Sets the elements of ignored rows to 0, even if they are NaN.
     fn only_kept(&self, numbers: Tensor) -> Result<Tensor> {
         let Some(kept) = &self.kept else { return Ok(numbers) };
         let zero = constant_like(&numbers, 0)?;
@@ -86,7 +86,7 @@ impl Rows {
 }
 
 impl WeightedCrossEntropy {
-    /// Smoothing for each class.
+    /// Returns the smoothing per class.
     fn smoothing_of_each(&self, logits: &Tensor) -> f64 {
         self.smoothing / logits.dims()[1] as f64
     }
@@ -166,9 +166,10 @@ impl Op for WeightedCrossEntropy {
     }
 }
 
+/// # Cross-entropy with options
 impl Tensor {
-    /// [`Tensor::cross_entropy`] with options: smoothed labels, rows that do not count, weights of classes, and the losses
-    /// themselves or their sum in place of the mean.
+    /// Cross-entropy loss with options: label smoothing, ignored rows, class weights and the reduction. See
+    /// [`Tensor::cross_entropy`].
     ///
     /// ```
     /// use highwater::{CrossEntropyOptions, Device, Tensor};
@@ -181,11 +182,11 @@ impl Tensor {
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
-    /// Without a reduction the losses have the shape of the targets. No gradient flows to what is ignored, whatever it holds.
+    /// Without a reduction, the losses have the shape of the targets. No gradient flows to ignored rows.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless the smoothing is from 0 to 1; [`Error::ShapeMismatch`] or [`Error::DTypeMismatch`] for
-    /// weights that are not `[classes]` of the logits' type; else as [`Tensor::cross_entropy`].
+    /// [`Error::BadArgument`] unless the smoothing is from 0 to 1; [`Error::ShapeMismatch`] or [`Error::DTypeMismatch`]
+    /// unless the weights are `[classes]` of the logits' type; otherwise see [`Tensor::cross_entropy`].
     pub fn cross_entropy_with(&self, targets: &Self, options: CrossEntropyOptions<'_>) -> Result<Self> {
         let smoothing = options.label_smoothing;
         if !(0.0..=1.0).contains(&smoothing) {

@@ -1,7 +1,7 @@
-//! A tensor with a border of its own elements.
+//! Padding with the tensor's own elements: reflected, replicated or circular.
 //!
-//! y is x at its place. The border is made axis by axis, each from what is there already, so that corners follow from edges;
-//! along one axis of size n, with b elements before it,
+//! The op copies x, then fills the borders axis by axis. Each axis copies from the axes before it, so corners follow
+//! from edges. Along an axis of size n, with b elements before and c after,
 //!
 //! | mode | y before x, for i < b | y behind x, for i < c |
 //! |---|---|---|
@@ -9,9 +9,9 @@
 //! | replicate | `y[i] = x[0]` | `y[b + n + i] = x[n - 1]` |
 //! | circular | `y[i] = x[n - b + i]` | `y[b + n + i] = x[i]` |
 //!
-//! ∂L/∂x sums up ∂L/∂y of all that an element was copied to: axis by axis, the last one first, the borders of a copy of ∂L/∂y
-//! are added to the elements that they came from. One output is taken (in backward one as large), and temporaries as large
-//! as a border. Nothing is saved.
+//! ∂L/∂x sums ∂L/∂y over all copies of an element. Backward goes axis by axis from the last one: in a copy of ∂L/∂y it
+//! adds each border to its source. Forward and backward each allocate one output, and temporaries of the size of a
+//! border. Nothing is saved.
 
 use std::ops::Range;
 
@@ -29,15 +29,15 @@ use crate::tensor::Tensor;
 
 const OP: &str = "pad_with";
 
-/// What stands in a border: elements of the tensor itself.
+/// The elements that fill a border.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PadMode {
-    /// The tensor seen in a mirror that stands at its edge, which is not repeated: `c b | a b c | b a`. As NumPy's and ONNX's
+    /// Mirrors the tensor at its edge without repeating the edge: `c b | a b c | b a`. NumPy and ONNX call it
     /// `reflect`.
     Reflect,
-    /// The elements at the edge: `a a | a b c | c c`. NumPy and ONNX call it `edge`.
+    /// Repeats the edge: `a a | a b c | c c`. NumPy and ONNX call it `edge`.
     Replicate,
-    /// The tensor again: `b c | a b c | a b`. NumPy and ONNX call it `wrap`.
+    /// Repeats the tensor: `b c | a b c | a b`. NumPy and ONNX call it `wrap`.
     Circular,
 }
 
@@ -47,18 +47,18 @@ struct Border {
     mode: PadMode,
 }
 
-/// A border on one side along one axis, and what it is a copy of, as ranges of the padded axis.
+/// A border on one side of an axis and its source, as ranges of the padded axis.
 struct Side {
     border: Range<usize>,
     of: Range<usize>,
 }
 
 impl Border {
-    /// The borders along an axis of `size`.
+    /// Returns the borders along an axis of `size`.
     fn sides(&self, axis: usize, size: usize) -> impl Iterator<Item = Side> + use<> {
         let (before, behind) = self.widths[axis];
         let end = before + size;
-        // An empty border is a copy of nothing: its range may not be one where there is nothing at all.
+        // An empty border has no valid source range if the tensor is empty.
         let [first, last] = match self.mode {
             PadMode::Reflect => {
                 [before + 1..before * 2 + 1, (end - behind).saturating_sub(1)..end.saturating_sub(1)]
@@ -71,12 +71,13 @@ impl Border {
             .filter(|side| !side.border.is_empty())
     }
 
-    /// A range of the padded tensor along an axis: all of the axes before it, the inside of those behind it.
+    /// Returns a range of the padded tensor along an axis. Covers earlier axes completely, and only the interior of
+    /// later axes.
     fn region(&self, of: &Shape, padded: &Layout, axis: usize, range: Range<usize>) -> Result<Layout> {
         inside(OP, &self.widths, of, padded, axis + 1)?.sliced(OP, axis, range, 1)
     }
 
-    /// Which axis is mirrored, if the mode does that.
+    /// Returns the axes that the mode mirrors.
     fn mirrored(&self, axis: usize, rank: usize) -> AxisSet {
         let mut axes = AxisSet::none(rank);
         if self.mode == PadMode::Reflect {
@@ -85,7 +86,7 @@ impl Border {
         axes
     }
 
-    /// Makes one border of `out` from what is there.
+    /// Fills one border of `out` from the elements that are already there.
     fn fill(&self, ctx: &OpContext<'_>, of: &Shape, axis: usize, side: Side, out: &mut Buffer) -> Result<()> {
         let whole = *out.view().layout();
         let from = self.region(of, &whole, axis, side.of)?;
@@ -93,13 +94,13 @@ impl Border {
         let mut copy = ctx.temp(from.shape(), out.view().dtype())?;
         let (input, axes) = (out.view().with_layout(&from), self.mirrored(axis, of.rank()));
         ctx.compute(Kernel::Flip { input, axes: axes.as_slice(), out: copy.view_mut() })?;
-        // An edge alone is repeated.
+        // Replication broadcasts the edge.
         let spread = copy.view().layout().broadcast_to(OP, to.shape())?;
         write(ctx, &copy, &spread, out, &to)
     }
 
-    /// Adds one border of `grad` to what it was made from.
-    fn give_back(
+    /// Adds the gradient of one border to its source.
+    fn add_border_gradient(
         &self,
         ctx: &OpContext<'_>,
         of: &Shape,
@@ -110,25 +111,33 @@ impl Border {
         let (whole, dtype) = (*grad.view().layout(), grad.view().dtype());
         let to = self.region(of, &whole, axis, side.of)?;
         let from = self.region(of, &whole, axis, side.border)?;
-        let mut given = ctx.temp(to.shape(), dtype)?;
+        let mut border_gradient = ctx.temp(to.shape(), dtype)?;
         let border = grad.view().with_layout(&from);
         if self.mode == PadMode::Replicate {
             let mut axes = AxisSet::none(of.rank());
             axes.insert(axis);
-            fold(ctx, Reduce::Sum, border, &axes, &mut given)?;
+            fold(ctx, Reduce::Sum, border, &axes, &mut border_gradient)?;
         } else {
             let axes = self.mirrored(axis, of.rank());
-            ctx.compute(Kernel::Flip { input: border, axes: axes.as_slice(), out: given.view_mut() })?;
+            ctx.compute(Kernel::Flip {
+                input: border,
+                axes: axes.as_slice(),
+                out: border_gradient.view_mut(),
+            })?;
         }
         let mut sum = ctx.temp(to.shape(), dtype)?;
         ctx.compute(Kernel::Copy { input: grad.view().with_layout(&to), out: sum.view_mut() })?;
-        ctx.compute(Kernel::Accumulate { f: Binary::Add, input: given.view(), acc: sum.view_mut() })?;
-        let lies = *sum.view().layout();
-        write(ctx, &sum, &lies, grad, &to)
+        ctx.compute(Kernel::Accumulate {
+            f: Binary::Add,
+            input: border_gradient.view(),
+            acc: sum.view_mut(),
+        })?;
+        let layout = *sum.view().layout();
+        write(ctx, &sum, &layout, grad, &to)
     }
 }
 
-/// Copies what lies as `from` says to the places that `to` says.
+/// Copies the elements at layout `from` to the positions of layout `to`.
 fn write(ctx: &OpContext<'_>, input: &Buffer, from: &Layout, out: &mut Buffer, to: &Layout) -> Result<()> {
     let (input, mut out) = (input.view().with_layout(from), out.view_mut());
     ctx.compute(Kernel::CopyInto { input, axis: 0, start: 0, step: 1, out: out.with_layout(to) })
@@ -161,7 +170,7 @@ impl Op for Border {
         ctx.compute(Kernel::Copy { input: grad.view(), out: sums.view_mut() })?;
         for axis in (0..of.rank()).rev() {
             for side in self.sides(axis, of[axis]) {
-                self.give_back(ctx, &of, axis, side, &mut sums)?;
+                self.add_border_gradient(ctx, &of, axis, side, &mut sums)?;
             }
         }
         let sums = sums.finish();
@@ -169,14 +178,15 @@ impl Op for Border {
     }
 }
 
+/// # Pad with own elements
 impl Tensor {
-    /// This tensor with its own elements around it: `widths` has for each axis how many go before and how many after, `mode`
-    /// says which.
+    /// Pads with the tensor's own elements: reflected, replicated or circular. `widths` holds a pair for each axis,
+    /// first axis first: the number of elements before and after.
     ///
     /// ```
     /// use highwater::{Device, PadMode, Tensor};
     /// let x = Tensor::arange(&Device::cpu()?, 4)?;
-    /// let padded = |mode| x.pad_with(&[(2, 3)], mode)?.to_vec::<i64>();
+    /// let padded = |mode| x.pad_with([(2, 3)], mode)?.to_vec::<i64>();
     /// assert_eq!(padded(PadMode::Reflect)?, [2, 1, 0, 1, 2, 3, 2, 1, 0]);
     /// assert_eq!(padded(PadMode::Replicate)?, [0, 0, 0, 1, 2, 3, 3, 3, 3]);
     /// assert_eq!(padded(PadMode::Circular)?, [2, 3, 0, 1, 2, 3, 0, 1, 2]);
@@ -184,19 +194,17 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless there are widths for each axis, and where a border would be wider than what it is made of:
-    /// the axis without the edge (reflect), the axis (circular), anything at all on an empty axis (replicate);
-    /// [`Error::TooManyElements`], [`Error::Allocation`] if there is no memory.
-    pub fn pad_with(&self, widths: &[(usize, usize)], mode: PadMode) -> Result<Self> {
-        let Some(widths) = checked(OP, self, widths)? else { return Ok(self.unchanged()) };
+    /// [`Error::BadArgument`] unless there is one pair per axis, and for a border wider than its source: the axis
+    /// without the edge (reflect), the axis (circular), or an empty axis (replicate); [`Error::TooManyElements`],
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn pad_with(&self, widths: impl AsRef<[(usize, usize)]>, mode: PadMode) -> Result<Self> {
+        let Some(widths) = checked(OP, self, widths.as_ref())? else { return Ok(self.unchanged()) };
         for ((axis, &size), &(before, behind)) in self.dims().iter().enumerate().zip(&widths) {
             let (most, expected) = match mode {
-                PadMode::Reflect => {
-                    (size.saturating_sub(1), "less than the size of the axis that is reflected")
-                }
+                PadMode::Reflect => (size.saturating_sub(1), "less than the size of the reflected axis"),
                 PadMode::Replicate if size == 0 => (0, "0 along an axis without elements"),
                 PadMode::Replicate => (usize::MAX, ""),
-                PadMode::Circular => (size, "at most the size of the axis that is repeated"),
+                PadMode::Circular => (size, "at most the size of the repeated axis"),
             };
             if before.max(behind) > most {
                 let got = format!("({before}, {behind}) along axis {axis} of shape {}", self.shape());
@@ -216,14 +224,14 @@ mod tests {
     use PadMode::{Circular, Reflect, Replicate};
 
     #[test]
-    fn the_gradient_of_an_element_is_summed_over_what_it_was_copied_to() {
+    fn padding_sums_the_gradients_of_copied_elements() {
         let x = Tensor::ones(&Device::cpu().unwrap(), [1, 4]).unwrap().requiring_grad().unwrap();
         for (mode, counts) in [
             (Reflect, [2.0, 3.0, 3.0, 1.0]),
             (Replicate, [3.0, 1.0, 1.0, 4.0]),
             (Circular, [2.0, 2.0, 3.0, 2.0]),
         ] {
-            let loss = x.pad_with(&[(0, 0), (2, 3)], mode).unwrap().sum_all().unwrap();
+            let loss = x.pad_with([(0, 0), (2, 3)], mode).unwrap().sum_all().unwrap();
             let gradients = loss.backward().unwrap();
             assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), counts, "{mode:?}");
         }
@@ -232,9 +240,9 @@ mod tests {
     #[test]
     fn no_border_is_the_tensor_itself() {
         let x = Tensor::ones(&Device::cpu().unwrap(), [0, 3]).unwrap();
-        assert!(x.pad_with(&[(0, 0), (0, 0)], Reflect).unwrap().shares_buffer_with(&x));
+        assert!(x.pad_with([(0, 0), (0, 0)], Reflect).unwrap().shares_buffer_with(&x));
         let point = Tensor::scalar(x.device(), 1.0f32).unwrap();
-        assert_eq!(point.pad_with(&[], Circular).unwrap().rank(), 0);
+        assert_eq!(point.pad_with([], Circular).unwrap().rank(), 0);
     }
 
     #[test]
@@ -243,21 +251,21 @@ mod tests {
         let error = |widths: &[(usize, usize)], mode| x.pad_with(widths, mode).unwrap_err().to_string();
         assert_eq!(
             error(&[(0, 0), (1, 3)], Reflect),
-            "pad_with: widths must be less than the size of the axis that is reflected, got (1, 3) along axis 1 of shape [2, 3]"
+            "pad_with: widths must be less than the size of the reflected axis, got (1, 3) along axis 1 of shape [2, 3]"
         );
         assert_eq!(
             error(&[(3, 0), (0, 0)], Circular),
-            "pad_with: widths must be at most the size of the axis that is repeated, got (3, 0) along axis 0 of shape [2, 3]"
+            "pad_with: widths must be at most the size of the repeated axis, got (3, 0) along axis 0 of shape [2, 3]"
         );
         assert_eq!(
             error(&[(1, 0)], Replicate),
-            "pad_with: widths must be a pair for each axis, got 1 for shape [2, 3]"
+            "pad_with: widths must be one pair per axis, got 1 for shape [2, 3]"
         );
         let empty = Tensor::zeros(x.device(), [2, 0]).unwrap();
         for mode in [Reflect, Replicate, Circular] {
-            let refused = empty.pad_with(&[(0, 0), (0, 1)], mode).unwrap_err();
+            let refused = empty.pad_with([(0, 0), (0, 1)], mode).unwrap_err();
             assert!(matches!(refused, Error::BadArgument { argument: "widths", .. }), "{mode:?}: {refused}");
-            assert_eq!(empty.pad_with(&[(1, 1), (0, 0)], mode).unwrap().dims(), [4, 0], "{mode:?}");
+            assert_eq!(empty.pad_with([(1, 1), (0, 0)], mode).unwrap().dims(), [4, 0], "{mode:?}");
         }
     }
 
@@ -268,7 +276,7 @@ mod tests {
             for widths in
                 [(usize::MAX, 0), (0, usize::MAX), (usize::MAX / 2, usize::MAX / 2), (usize::MAX - 3, 1)]
             {
-                let refused = x.pad_with(&[(0, 0), widths], Replicate);
+                let refused = x.pad_with([(0, 0), widths], Replicate);
                 assert!(
                     matches!(refused, Err(Error::TooManyElements { .. })),
                     "{shape:?}, {widths:?}: {refused:?}"

@@ -4,7 +4,7 @@ use crate::predict::DryRunOptions;
 use crate::tensor::Tensor;
 use bfc_core::Environment;
 
-/// The figures of a small run, with `more` ops.
+/// Returns the report of a small run, with another op if `more` is set.
 fn report(rows: usize, more: bool) -> Report {
     let options = DryRunOptions::new(DeviceProfile::this_machine()).environment(Environment::default());
     let run = options.run(|device| {
@@ -16,7 +16,7 @@ fn report(rows: usize, more: bool) -> Report {
 }
 
 const FILE: &str = "\
-# Bytes by op. HIGHWATER_UPDATE_GOLDEN=1 writes this file anew.
+# Bytes by op. HIGHWATER_UPDATE_GOLDEN=1 updates this file.
 op            calls  total  high_water  live  temporary  output  persistent
 neg               1    256         256     0          0     256           0
 zeros             1    256         256     0          0     256           0
@@ -39,12 +39,12 @@ fn the_file_is_a_table_with_every_figure_to_the_byte() {
 }
 
 #[test]
-fn the_same_figures_pass_and_others_say_what_changed_by_how_much() {
+fn equal_figures_pass_and_a_failure_lists_the_changes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new/folder/step.txt");
     let missing = check_golden(&report(1, false), &path, Update::Never).unwrap_err();
     assert!(matches!(&missing, GoldenError::File { .. }));
-    assert!(missing.to_string().ends_with("HIGHWATER_UPDATE_GOLDEN=1 writes it"), "{missing}");
+    assert!(missing.to_string().ends_with("set HIGHWATER_UPDATE_GOLDEN=1 to write it"), "{missing}");
 
     check_golden(&report(1, false), &path, Update::Always).unwrap();
     assert_eq!(check_golden(&report(1, false), &path, Update::Never), Ok(()));
@@ -54,7 +54,7 @@ fn the_same_figures_pass_and_others_say_what_changed_by_how_much() {
 
     let Err(GoldenError::Differs { difference, .. }) = check_golden(&report(2, true), &path, Update::Never)
     else {
-        panic!("they differ")
+        panic!("a difference was expected")
     };
     let line = |start: &str| difference.lines().find(|line| line.starts_with(start)).map(str::to_owned);
     assert_eq!(
@@ -67,7 +67,7 @@ fn the_same_figures_pass_and_others_say_what_changed_by_how_much() {
 }
 
 #[test]
-fn a_file_that_was_written_over_by_hand_differs_whatever_stands_in_it() {
+fn a_malformed_file_differs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.txt");
     let good = text(&report(1, false));

@@ -5,14 +5,14 @@ use bfc_core::Category;
 use super::Sizes;
 use crate::account::totals::{Class, Figures};
 
-/// Counters in bytes. All of them change together, under one lock.
+/// Counters in bytes. They change together, under one lock.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) live: u64,
     pub(super) high_water: u64,
-    /// Bytes allocated, by class; together they are the total.
+    /// Bytes allocated, by class. Their sum is the total.
     pub(super) classes: [u64; Class::COUNT],
-    /// Bytes granted beyond those requested.
+    /// Granted bytes beyond those requested.
     pub(super) rounding: u64,
     /// Live bytes that are saved for a backward pass.
     pub(super) saved: u64,
@@ -42,7 +42,7 @@ impl Counts {
         self.live = self.live.wrapping_add(bytes);
     }
 
-    /// Moves bytes to another class, as when a temporary becomes the op's result.
+    /// Moves bytes to another class, for example when a temporary becomes the op's result.
     pub(super) fn reclass(&mut self, bytes: u64, from: Class, to: Class) {
         if let Some(rest) = self.classes[from as usize].checked_sub(bytes) {
             self.classes[from as usize] = rest;

@@ -1,4 +1,5 @@
-//! Facts about a block beyond its bytes: saved for a backward pass, charged to another tag, still live after a failed free.
+//! Changes of a block besides its bytes: saved for a backward pass, charged to another tag, or still live after a
+//! failed free.
 
 use bfc_core::sync::lock;
 use bfc_core::{Accounting, Block, Category, Tag};
@@ -12,7 +13,7 @@ impl TrackingAllocator {
     pub(super) fn note_saved(&self, bytes: u64) {
         if let Some(tracker) = &self.tracker {
             self.counts().saved += bytes;
-            tracker.saves.keep(self.owner, bytes);
+            tracker.saves.add(self.owner, bytes);
         }
     }
 
@@ -20,11 +21,11 @@ impl TrackingAllocator {
     pub(super) fn note_released(&self, bytes: u64) {
         if let Some(tracker) = &self.tracker {
             self.counts().saved -= bytes;
-            tracker.saves.let_go(self.owner, bytes);
+            tracker.saves.remove(self.owner, bytes);
         }
     }
 
-    /// Counts and records that a block is charged to another tag. `before` is its former tag, if known.
+    /// Counts and records a block's new tag. `before` is its former tag, if known.
     pub(super) fn note_retagged(&self, block: &Block, before: Option<Tag>, tag: Tag) {
         if let Some(recorder) = self.recorder()
             && !block.is_empty()
@@ -43,7 +44,7 @@ impl TrackingAllocator {
         }
     }
 
-    /// Undoes the count and the record of a free that then failed.
+    /// Undoes the count and the record of a free that failed.
     #[cold]
     pub(super) fn note_still_live(&self, block: &Block, entry: Option<LocalBlock>) {
         if !self.sizing.is_tracked() {

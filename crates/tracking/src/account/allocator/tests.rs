@@ -93,7 +93,7 @@ fn the_empty_block_is_not_counted() {
 }
 
 #[test]
-fn no_records_are_kept_unless_asked_for() {
+fn records_are_kept_only_on_request() {
     let tracking = TrackingAllocator::new(TestPool::tracking(), true);
     allocate(&tracking, 4);
     assert!(tracking.records().is_empty());
@@ -133,7 +133,7 @@ fn a_wrongly_freed_block_changes_no_count() {
 }
 
 #[test]
-fn a_request_without_an_owner_is_charged_to_the_op_and_one_with_an_owner_is_not() {
+fn only_requests_without_an_owner_are_charged_to_the_op() {
     let pool = TestPool::tracking();
     let (op, other) =
         (OwnerId::intern(OwnerId::ROOT, "tracking-op"), OwnerId::intern(OwnerId::ROOT, "tracking-other"));
@@ -145,7 +145,7 @@ fn a_request_without_an_owner_is_charged_to_the_op_and_one_with_an_owner_is_not(
 }
 
 #[test]
-fn bytes_are_classed_by_the_category_they_were_asked_for_in() {
+fn bytes_are_classed_by_their_requested_category() {
     let tracking = TrackingAllocator::new(TestPool::tracking(), true);
     for (index, category) in Category::ALL.into_iter().enumerate() {
         tracking.allocate(&Request::new(1 << index).with_category(category)).unwrap();
@@ -272,7 +272,7 @@ unsafe impl Allocator for Spy {
 
 /// So the sum of all accounts never exceeds what the pool has in use, at whatever moment another thread looks.
 #[test]
-fn a_block_is_counted_after_its_allocation_and_uncounted_before_its_free() {
+fn the_tracker_counts_a_block_while_it_is_allocated() {
     let spy = Arc::new(Spy {
         pool: TestPool::tracking(),
         above: Mutex::new(Weak::new()),
@@ -355,7 +355,7 @@ mod model {
     }
 }
 
-/// What a pool of a device knows of streams is known through the tracking too.
+/// Tracking forwards the pool's knowledge of streams.
 #[test]
 fn memory_used_on_other_streams_passes_through() {
     use bfc_core::sim::{MemoryUse, Pace, SimDevice};

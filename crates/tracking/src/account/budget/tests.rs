@@ -44,7 +44,7 @@ fn a_scope_may_take_its_budget_to_the_byte_and_no_more() {
 }
 
 #[test]
-fn what_rounding_adds_counts_too() {
+fn rounding_counts() {
     let (tracker, pool) = (Tracker::new(), pool());
     let _scope = module("budget-rounding").limit(Bytes(300));
     assert!(take(&tracker, &pool, 256).is_ok());
@@ -68,7 +68,7 @@ fn a_budget_binds_no_other_module_and_ends_with_its_scope() {
 }
 
 #[test]
-fn a_callback_may_free_memory_of_a_scope_that_is_over_its_budget() {
+fn a_callback_may_free_memory_of_a_scope_over_budget() {
     let (tracker, pool) = (Tracker::new(), pool());
     let _scope = module("budget-callback").limit(Bytes::kib(8));
     let cache = Arc::new(Mutex::new(vec![take(&tracker, &pool, 6 * KIB).unwrap()]));

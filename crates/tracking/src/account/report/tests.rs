@@ -91,13 +91,13 @@ fn an_op_has_its_part_of_the_peak_and_what_was_live_before_it() {
 }
 
 #[test]
-fn what_is_kept_for_backward_is_counted_with_the_op_that_took_it() {
+fn saved_tensors_are_charged_to_their_op() {
     let (tracker, pool, mut live) = sample("report-kept");
     let report = |tracker: &Tracker| Report::new(tracker, std::slice::from_ref(&pool));
     let saved = report(&tracker).saved;
     assert_eq!((saved.blocks, saved.bytes, saved.live_bytes, saved.high_water_bytes), (4, 90, 80, 90));
     assert_eq!(report(&tracker).ops[0].saved_bytes, 50);
-    // What is found to be kept after the op has ended counts too, and what is found not to be does no more.
+    // Changes of category after the end of the op count too.
     let result = live.pop().unwrap();
     let tag = Tag { owner: OwnerId::ROOT, category: Category::Output };
     result.allocator().retag(&result.block(), tag).unwrap();
@@ -113,7 +113,7 @@ fn what_is_kept_for_backward_is_counted_with_the_op_that_took_it() {
 }
 
 #[test]
-fn threads_are_told_apart_by_what_they_began() {
+fn threads_have_rows_of_the_ops_that_they_began() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     drop(run(&tracker, &pool, "report-threads", "here", [1, 2]));
     std::thread::scope(|scope| {
@@ -130,7 +130,7 @@ fn threads_are_told_apart_by_what_they_began() {
 }
 
 #[test]
-fn bytes_asked_for_are_told_from_bytes_granted() {
+fn requested_and_granted_bytes_are_distinct() {
     let config = bfc_core::BfcConfig::new(bfc_core::Bytes::mib(1));
     let source = Arc::new(bfc_core::AddressOnlyMemory::new());
     let pool: Arc<dyn Allocator> = Arc::new(bfc_core::BfcAllocator::new("bfc", source, config));
@@ -161,7 +161,7 @@ fn the_peak_names_the_op_that_reached_it() {
 }
 
 #[test]
-fn live_bytes_by_op_and_unowned_add_up_to_what_the_pools_have_in_use() {
+fn live_bytes_add_up_to_the_bytes_in_use() {
     let (tracker, pool, mut live) = sample("report-sums");
     let other = TestPool::tracking();
     live.push(run(&tracker, &other, "fc1", "matmul", [8, 5]));

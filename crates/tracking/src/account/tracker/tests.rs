@@ -1,4 +1,4 @@
-//! What ops come to, in any order that they begin and end in.
+//! Totals of ops that begin and end in any order.
 
 use super::*;
 use crate::capture;
@@ -77,6 +77,14 @@ fn memory_charged_to_an_op_afterwards_is_the_ops_without_a_call() {
     let report = crate::Report::new(&tracker, std::slice::from_ref(&pool));
     assert_eq!(owner.path(), "tracker-afterwards.init");
     assert_eq!((report.ops[0].calls, report.ops[0].live_bytes, report.unowned_bytes), (0, 30, 0));
+    // A dropped network still held its parameters at the peak.
+    drop(block);
+    let report = crate::Report::new(&tracker, std::slice::from_ref(&pool));
+    assert_eq!(
+        (report.ops[0].op.as_str(), report.ops[0].live_bytes, report.ops[0].peak_bytes),
+        ("init", 0, 30)
+    );
+    assert_eq!((report.scopes[1].scope.as_str(), report.scopes[1].peak_bytes), ("tracker-afterwards", 30));
 }
 
 #[test]
@@ -108,7 +116,7 @@ fn ops_of_another_tracker_do_not_nest() {
 }
 
 #[test]
-fn ops_that_end_in_another_order_than_the_stack_s_are_each_counted_and_disturb_no_other() {
+fn ops_may_end_in_any_order() {
     let (pool, trackers) = (TestPool::tracking(), [Tracker::new(), Tracker::new(), Tracker::new()]);
     let [lower, upper, later] = trackers.each_ref();
     let (below, above) = (lower.begin("below"), upper.begin("above"));
@@ -239,7 +247,7 @@ fn a_handle_that_outlives_its_op_keeps_the_pool_no_longer() {
 }
 
 #[test]
-fn what_a_leaked_handle_allocates_later_counts_in_the_pool_only() {
+fn later_allocations_of_a_leaked_handle_have_no_op() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     let (leaked, owner) = {
         let run = tracker.begin("op");
@@ -323,7 +331,7 @@ fn workers_that_enter_the_ops_context_work_for_it() {
 }
 
 #[test]
-fn work_picked_up_for_another_op_is_no_part_of_the_workers_own_op() {
+fn stolen_work_is_not_charged_to_the_current_op() {
     let (ours, theirs) = (Tracker::new(), Tracker::new());
     let context = std::thread::scope(|threads| {
         threads
@@ -395,7 +403,7 @@ fn many_threads_begin_and_finish_ops_and_the_sums_are_exact() {
 }
 
 #[test]
-fn reset_clears_the_figures_and_running_ops_are_counted_afterwards() {
+fn running_ops_are_counted_after_a_reset() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     drop(take(&tracker.begin("op").track(&pool), 8, Category::Output));
     let run = tracker.begin("op");
@@ -446,7 +454,7 @@ fn a_recording_has_every_event_in_order_with_blocks_from_zero() {
 }
 
 #[test]
-fn a_refused_free_and_a_refused_request_leave_the_recorded_sums_right() {
+fn failed_calls_leave_the_recorded_sums_correct() {
     let (tracker, pool) = (Tracker::new(), bfc_pool(Bytes(512)));
     tracker.start_log(Bytes::mib(1));
     let run = tracker.begin("tracker-refused");
@@ -467,7 +475,7 @@ fn a_refused_free_and_a_refused_request_leave_the_recorded_sums_right() {
 }
 
 #[test]
-fn a_full_log_keeps_the_latest_events_and_what_was_live_before_them() {
+fn a_full_log_keeps_the_latest_events() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     tracker.start_log(Bytes(1024));
     let allocator = tracker.begin("tracker-full").track(&pool);

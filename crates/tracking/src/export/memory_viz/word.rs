@@ -6,7 +6,7 @@ use super::super::encoder::Word;
 
 macro_rules! words {
     ($($name:ident = $text:literal),* $(,)?) => {
-        /// Numbers in the order of the list.
+        /// The strings are numbered in the order of the list.
         #[allow(non_camel_case_types, reason = "they are the names of the constants")]
         #[allow(clippy::upper_case_acronyms, reason = "they are the names of the constants")]
         #[repr(u32)]
@@ -62,7 +62,7 @@ words! {
     POOLS = "pools",
 }
 
-/// The number of the list that names the default pool.
+/// The index of the list that names the default pool.
 pub(super) const DEFAULT_POOL: u32 = Number::After as u32;
 
 /// The names of categories, by index.
@@ -77,7 +77,7 @@ pub(super) const CATEGORIES: [Word; Category::COUNT] = {
     words
 };
 
-/// What is said of blocks that had another category at first, by its index.
+/// The notes for blocks whose category changed, by the index of the first category.
 pub(super) const ALLOCATED_AS: [Word; Category::COUNT] = {
     const TEXTS: [&str; Category::COUNT] = [
         "allocated as temporary",
@@ -99,5 +99,5 @@ pub(super) const ALLOCATED_AS: [Word; Category::COUNT] = {
     words
 };
 
-/// The first number that is not a word's: stacks are numbered from here on.
+/// The first index after the words. Stacks are numbered from here.
 pub(super) const COUNT: u32 = DEFAULT_POOL + 1 + 2 * Category::COUNT as u32;

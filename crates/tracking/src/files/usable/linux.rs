@@ -1,10 +1,10 @@
-//! The bounds on a process's memory in the files of Linux.
+//! Reads the limits of a process's memory from the files of Linux.
 
 use bfc_core::{Bytes, KIB};
 
 use super::{MemoryBound, UsableMemory};
 
-/// The smallest bound. `read` gives the text of a file, or `None` where there is none.
+/// Returns the smallest limit. `read` returns the text of a file, or `None` if there is none.
 pub(super) fn usable(read: &dyn Fn(&str) -> Option<String>) -> Option<UsableMemory> {
     let physical =
         read("/proc/meminfo").and_then(|text| total(&text)).map(|bytes| (bytes, MemoryBound::Physical));
@@ -96,7 +96,7 @@ fn membership(line: &str) -> Option<(Version, String)> {
 struct Mount {
     /// The group that is mounted.
     root: String,
-    /// Where, without a slash at the end.
+    /// The mount point, without a slash at the end.
     point: String,
 }
 
@@ -177,7 +177,7 @@ mod tests {
          36 22 0:31 / /sys/fs/cgroup/unified rw shared:11 - cgroup2 cgroup2 rw\n",
     );
 
-    /// What bounds a process with these files, and at how many bytes.
+    /// Returns the origin and the bytes of a process's limit with these files.
     fn bound_of(files: &[(&str, &str)]) -> Option<(u64, String)> {
         let files: HashMap<&str, &str> = files.iter().copied().collect();
         let usable = usable(&|path| files.get(path).map(|text| (*text).to_owned()))?;

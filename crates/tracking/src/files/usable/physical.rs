@@ -1,4 +1,4 @@
-//! The machine's memory, where a system call tells it.
+//! The physical memory of the machine, on systems with a call for it.
 
 use bfc_core::Bytes;
 

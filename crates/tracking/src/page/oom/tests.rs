@@ -81,28 +81,28 @@ fn the_page_stands_alone_and_no_name_can_end_an_element() {
 }
 
 #[test]
-fn a_recording_has_the_report_of_each_failure_and_says_each_once() {
+fn a_recording_has_one_report_for_each_failure() {
     let (tracker, pool) = (Tracker::new(), pool());
     tracker.start_log(Bytes::mib(1));
     // Somebody who claims to have freed something makes no more failures of one.
     tracker.last_resort().before_giving_up(|_| true);
-    let told = Arc::<Mutex<Vec<OomReport>>>::default();
-    let list = Arc::clone(&told);
+    let reports = Arc::<Mutex<Vec<OomReport>>>::default();
+    let list = Arc::clone(&reports);
     tracker.last_resort().on_failure(move |report| list.lock().unwrap().push(report.clone()));
     for _ in 0..100 {
         drop(fill(&tracker, &pool));
     }
     let recording: Recording = tracker.take_log();
-    let told = told.lock().unwrap();
-    assert_eq!((recording.failures().len(), told.len()), (100, 100));
-    assert_eq!(recording.report_of(0), Some(&told[0]));
-    assert_eq!(told[0].retries, 4);
+    let reports = reports.lock().unwrap();
+    assert_eq!((recording.failures().len(), reports.len()), (100, 100));
+    assert_eq!(recording.report_of(0), Some(&reports[0]));
+    assert_eq!(reports[0].retries, 4);
     let reports = (0..100).filter(|&failure| recording.report_of(failure).is_some()).count();
     assert_eq!(reports, 64, "a run that fails over and over fills no recording");
 }
 
 #[test]
-fn what_a_callback_drops_serves_the_request_and_nothing_is_recorded_as_failed() {
+fn memory_freed_by_a_callback_serves_the_request() {
     let (tracker, pool) = (Tracker::new(), pool());
     tracker.start_log(Bytes::mib(1));
     let cache = Arc::new(Mutex::new(vec![Allocation::new(&pool, &Request::new(900 * KIB)).unwrap()]));

@@ -71,7 +71,7 @@ fn file() -> Vec<u8> {
 }
 
 #[test]
-fn a_follower_comes_to_what_the_whole_file_comes_to_in_whatever_pieces_it_grows() {
+fn following_a_growing_file_equals_reading_it_whole() {
     let whole = file();
     let recording = Recording::read(&whole[..], &RecordingLimits::default()).unwrap();
     let whole_report = Report::from_recording(&recording);
@@ -99,12 +99,12 @@ fn a_follower_comes_to_what_the_whole_file_comes_to_in_whatever_pieces_it_grows(
             assert_eq!(marks(&holder), marks(place));
         }
         assert_eq!(follower.report(2).places.len(), 2);
-        assert_eq!(follower.course().iter().max(), Some(&peak));
+        assert_eq!(follower.level_history().iter().max(), Some(&peak));
     }
 }
 
 #[test]
-fn what_is_damaged_is_an_error_at_the_place_that_a_reader_names() {
+fn damage_is_an_error_at_its_place() {
     let whole = file();
     for at in (0..whole.len()).step_by(7) {
         let mut damaged = whole.clone();

@@ -1,4 +1,4 @@
-//! Splits a file into checked blocks, also while it is still written: complete blocks first, the rest later.
+//! Splits a file into checked blocks, also while it is still written.
 
 use std::io::{self, Read};
 
@@ -9,13 +9,13 @@ use crate::files::FileKind;
 use crate::record::builder::BlockProblem;
 use crate::report::Cut;
 
-/// How many bytes are asked for at a time.
+/// The number of bytes per read.
 const CHUNK: usize = 1 << 16;
 
-/// The bytes before the first block.
+/// The size of the file's header.
 const BEGINNING: usize = MAGIC.len() + 2;
 
-/// How much of a file of another kind is read to name its kind.
+/// The bytes that are read of another kind of file to name its kind.
 const SNIFFED: usize = 4096;
 
 /// The contents of a checked block.
@@ -28,22 +28,22 @@ pub(in crate::record) enum Piece {
     Summary(Vec<u8>),
 }
 
-/// Takes a file apart into blocks, as far as it goes.
+/// Splits a file into blocks.
 #[derive(Debug)]
 pub(in crate::record) struct BlockReader<R> {
     reader: R,
     /// The most bytes of the file.
     limit: u64,
-    /// Bytes that were read and are not a complete block yet.
+    /// Bytes of an incomplete block.
     rest: Vec<u8>,
-    /// Where `rest` begins in the file.
+    /// The offset of `rest` in the file.
     offset: u64,
-    /// Where the last block began.
+    /// The offset of the last block.
     last: u64,
     state: State,
 }
 
-/// What may come next.
+/// The blocks that may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Beginning,
@@ -61,12 +61,12 @@ impl<R: Read> BlockReader<R> {
         &self.reader
     }
 
-    /// How far the file was taken in.
+    /// Returns the offset up to which the file was read.
     pub(in crate::record) const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// An error in the contents of the last block.
+    /// Returns an error in the contents of the last block.
     pub(in crate::record) const fn error_in_last(&self, offset: usize, problem: HwmProblem) -> HwmError {
         HwmError { offset: self.last + (HEAD_BYTES + offset) as u64, problem }
     }
@@ -85,7 +85,7 @@ impl<R: Read> BlockReader<R> {
     /// Where and why the file ends early, once [`next`](Self::next) has returned `None`; `None` after the summary.
     ///
     /// # Errors
-    /// If not even the beginning of a recording is there.
+    /// If the beginning of a recording is missing.
     pub(in crate::record) fn cut(&self) -> Result<Option<Cut>, HwmError> {
         let reason = match (self.state, self.rest.len()) {
             (State::End, _) => return Ok(None),
@@ -99,7 +99,7 @@ impl<R: Read> BlockReader<R> {
         Ok(Some(Cut { offset: self.offset, reason: reason.to_owned() }))
     }
 
-    /// The next block; `None` as long as it is not whole.
+    /// Returns the next block; `None` while it is incomplete.
     pub(in crate::record) fn next(&mut self) -> Result<Option<Piece>, HwmError> {
         if self.state == State::Beginning {
             if !self.has(BEGINNING)? {
@@ -155,7 +155,7 @@ impl<R: Read> BlockReader<R> {
         Err(HwmError { offset: MAGIC.len() as u64, problem })
     }
 
-    /// The contents of a block; `None` for a block that may be skipped.
+    /// Returns the contents of a block; `None` for a block to skip.
     fn piece(&self, kind: u8, contents: Vec<u8>) -> Result<Option<Piece>, HwmError> {
         match (kind, self.state) {
             (kind::FACTS, State::Facts) => Ok(Some(Piece::Facts(contents))),
@@ -171,8 +171,8 @@ impl<R: Read> BlockReader<R> {
         HwmError { offset: self.offset, problem }
     }
 
-    /// Whether so many bytes are there, reading as much as is needed and can be had. Memory is taken for what is there,
-    /// not for what is said.
+    /// Reads until so many bytes are available, if possible. Returns whether they are. Allocates memory for bytes read,
+    /// not for the stated length.
     fn has(&mut self, bytes: usize) -> Result<bool, HwmError> {
         while self.rest.len() < bytes {
             let before = self.rest.len();

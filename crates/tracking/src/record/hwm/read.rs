@@ -1,4 +1,4 @@
-//! Reads complete recordings. A file may contain anything, so every figure in it is checked.
+//! Reads complete recordings. The reader checks every figure, because a file may contain anything.
 
 use std::io::{self, Read};
 
@@ -12,31 +12,31 @@ use crate::report::RunFacts;
 #[derive(Debug, thiserror::Error)]
 #[error("byte {offset}: {problem}")]
 pub struct HwmError {
-    /// Where it goes wrong, in bytes from the beginning.
+    /// The offset of the problem in bytes.
     pub offset: u64,
-    /// What is wrong there.
+    /// The problem.
     pub problem: HwmProblem,
 }
 
-/// What is wrong with a file.
+/// A problem in a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HwmProblem {
     /// The file could not be read.
     #[error(transparent)]
     Io(io::Error),
-    /// The file does not begin as recordings do.
+    /// The magic is wrong.
     #[error("not a recording: {}", found.map_or_else(|| "expected the first bytes of an .hwm file; `highwater replay` reads other traces".to_owned(), |kind| format!("{kind}; {}", kind.advice())))]
     NotHwm {
-        /// What the file is, if that is known.
+        /// The detected kind of file.
         found: Option<FileKind>,
     },
-    /// The file was written by a version that this one does not know.
+    /// This version of the format is not supported.
     #[error("version {found} of the format; this program reads version {known}")]
     UnknownVersion {
-        /// The file's.
+        /// The version of the file.
         found: u16,
-        /// Ours.
+        /// The supported version.
         known: u16,
     },
     /// The file is longer than the limit.
@@ -45,37 +45,37 @@ pub enum HwmProblem {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// A block says that it is longer than blocks are.
-    #[error("a block of {length} bytes; none has more than {limit}")]
+    /// The length of a block exceeds the limit.
+    #[error("a block of {length} bytes exceeds the limit of {limit}")]
     BlockTooLong {
-        /// What it says.
+        /// The stated length.
         length: u32,
-        /// The most.
+        /// The limit.
         limit: u32,
     },
-    /// The contents of a block are not what was written.
-    #[error("the block is damaged: its checksum does not fit")]
+    /// The checksum of a block is wrong.
+    #[error("the block is damaged: its checksum is wrong")]
     Damaged,
-    /// The kind of a block is unknown, and it says that it must not be skipped.
+    /// A block of an unknown kind must not be skipped.
     #[error("a block of the unknown kind {kind:#04x}")]
     UnknownBlock {
         /// The kind.
         kind: u8,
     },
-    /// Facts stand elsewhere than at the beginning, or something stands after the summary.
-    #[error("a block stands where none of its kind may stand")]
+    /// Facts are not at the beginning, or a block follows the summary.
+    #[error("a block of this kind is not allowed here")]
     OutOfOrder,
-    /// Facts or summary are not the JSON that they should be.
+    /// The JSON of the facts or of the summary is invalid.
     #[error(transparent)]
     Json(serde_json::Error),
-    /// An event cannot be what was recorded.
+    /// An event is invalid.
     #[error(transparent)]
     Events(#[from] BlockProblem),
 }
 
 impl Recording {
-    /// Reads an `.hwm` file. One that was cut off, as when its program was killed, is read up to the cut, and
-    /// [`cut`](Self::cut) says where that is.
+    /// Reads an `.hwm` file. If the file ends early, for example because its program was killed, reads up to the end.
+    /// [`cut`](Self::cut) then names the place.
     ///
     /// ```no_run
     /// use highwater_tracking::{Recording, RecordingLimits};
@@ -86,12 +86,12 @@ impl Recording {
     /// ```
     ///
     /// # Errors
-    /// An [`HwmError`] for a file that is no recording, is damaged, contradicts itself or exceeds a limit.
+    /// An [`HwmError`] for a file that is not a recording, is damaged, contradicts itself or exceeds a limit.
     pub fn read(reader: impl Read, limits: &RecordingLimits) -> Result<Self, HwmError> {
         Self::read_within(reader, limits, 8).map(|(recording, _)| recording)
     }
 
-    /// Reads an `.hwm` file with so many eighths of the memory that may be held. Also returns the bytes of the file.
+    /// Reads an `.hwm` file with so many eighths of the memory limit. Also returns the size of the file.
     pub(crate) fn read_within(
         reader: impl Read,
         limits: &RecordingLimits,

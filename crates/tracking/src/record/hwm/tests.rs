@@ -89,7 +89,7 @@ fn a_file_is_a_trace_too() {
     let middle = damaged.len() / 2;
     damaged[middle] ^= 1;
     let error = crate::Trace::read(&damaged[..], &crate::ReadOptions::default()).unwrap_err();
-    assert!(error.to_string().ends_with("the block is damaged: its checksum does not fit"), "{error}");
+    assert!(error.to_string().ends_with("the block is damaged: its checksum is wrong"), "{error}");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn start() -> Vec<u8> {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_offset() {
+fn errors_have_their_offset() {
     let message = |file: &[u8]| read(file).unwrap_err().to_string();
     let here = start().len();
     let with = |kind, contents: &[u8]| [start(), block(kind, contents)].concat();
@@ -173,22 +173,22 @@ fn what_is_wrong_is_said_with_its_offset() {
             here + HEAD_BYTES,
             "an event is cut off, or a number has more than 64 bits",
         ),
-        (with(kind::EVENTS, &[10, 5, 0, 0, 0]), here + HEAD_BYTES, "the name of owner 5 stands out of turn"),
+        (with(kind::EVENTS, &[10, 5, 0, 0, 0]), here + HEAD_BYTES, "owner 5 is named out of order"),
         (with(kind::EVENTS, &[10, 1, 1, 0, 0]), here + HEAD_BYTES, "owner 1 has no name"),
-        (with(kind::FACTS, b"{}"), here, "a block stands where none of its kind may stand"),
+        (with(kind::FACTS, b"{}"), here, "a block of this kind is not allowed here"),
         (with(b'X', b""), here, "a block of the unknown kind 0x58"),
         (with(kind::SUMMARY, b"[1"), here + HEAD_BYTES, "EOF while parsing a list at line 1 column 2"),
         (
             [start(), vec![b'E', 0, 0, 0, 0x7f, 0, 0, 0, 0]].concat(),
             here,
-            "a block of 2130706432 bytes; none has more than 1048576",
+            "a block of 2130706432 bytes exceeds the limit of 1048576",
         ),
     ];
     for (file, offset, problem) in cases {
         assert_eq!(message(&file), format!("byte {offset}: {problem}"));
     }
     let after_the_end = [with(kind::SUMMARY, b"{}"), block(kind::EVENTS, b"")].concat();
-    assert!(message(&after_the_end).ends_with("a block stands where none of its kind may stand"));
+    assert!(message(&after_the_end).ends_with("a block of this kind is not allowed here"));
 }
 
 #[test]
@@ -232,7 +232,7 @@ impl Write for Full {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_an_error_at_once_or_once_at_the_end() {
+fn a_write_error_is_reported_once() {
     let (tracker, pool) = (Tracker::new(), pool());
     let facts = RunFacts::new("test");
     assert_eq!(
@@ -248,7 +248,7 @@ fn a_file_that_cannot_be_written_is_an_error_at_once_or_once_at_the_end() {
 }
 
 #[test]
-fn what_is_shown_of_a_damaged_file_holds_together() {
+fn damaged_files_have_consistent_pages() {
     let file = file(3);
     let shown = |file: &[u8]| {
         fuzz::hwm_shown(file);
@@ -278,7 +278,7 @@ impl Write for Slow {
 }
 
 #[test]
-fn a_recording_that_nobody_ends_is_in_its_file_once_the_tracker_is_gone() {
+fn dropping_the_tracker_finishes_its_recording() {
     let (tracker, pool, file) = (Tracker::new(), pool(), Shared::default());
     tracker.start_recording(Slow(file.clone()), &RunFacts::new("test")).unwrap();
     run(&tracker, &pool, 3);

@@ -1,4 +1,4 @@
-//! Writing: blocks go to a thread of their own, which waits for the disk so that the program need not.
+//! Writes blocks on a separate thread, so that the program does not wait for the disk.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use super::{MAGIC, VERSION, checksum, kind, label, most_bytes};
 use crate::record::summary::RunSummary;
 use crate::report::RunFacts;
 
-/// How many full blocks may wait for the disk. When more are ready, the program waits: nothing is lost.
+/// The most full blocks in the queue. The program waits when it is full, so that no event is lost.
 const WAITING_BLOCKS: usize = 64;
 
-/// What was written.
+/// The size of a finished recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Events.
@@ -23,9 +23,9 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// A file that is being written.
+/// A file in progress.
 pub(in crate::record) struct HwmWriter {
-    /// `None` once the file takes no more.
+    /// `None` after an error of the file.
     blocks: Option<SyncSender<(u8, Vec<u8>)>>,
     thread: JoinHandle<io::Result<u64>>,
 }
@@ -37,7 +37,7 @@ impl fmt::Debug for HwmWriter {
 }
 
 impl HwmWriter {
-    /// Writes the beginning of a file, and is ready for blocks of events.
+    /// Writes the beginning of a file.
     pub(in crate::record) fn start(file: impl Write + Send + 'static, facts: &RunFacts) -> io::Result<Self> {
         let mut file = File { file, written: 0 };
         file.put(&[&MAGIC[..], &VERSION.to_le_bytes()].concat())?;
@@ -49,12 +49,12 @@ impl HwmWriter {
         Ok(Self { blocks: Some(blocks), thread })
     }
 
-    /// Takes a block of events; `false` if the file takes no more, which [`finish`](Self::finish) explains.
+    /// Queues a block of events. Returns `false` after an error of the file, which [`finish`](Self::finish) returns.
     pub(in crate::record) fn take(&mut self, block: Vec<u8>) -> bool {
         block.is_empty() || self.send(kind::EVENTS, block)
     }
 
-    /// Writes the end of the file, and waits until all is written.
+    /// Writes the end of the file and waits for all blocks.
     pub(in crate::record) fn finish(mut self, summary: &RunSummary) -> io::Result<Written> {
         let closing = json(summary)?;
         self.send(kind::SUMMARY, closing);
@@ -64,11 +64,11 @@ impl HwmWriter {
         Ok(Written { events: summary.events, bytes })
     }
 
-    /// Writes a last block and no end, and waits until all is written: the program may be about to end.
+    /// Writes a last block without a summary and waits for it, because the program may be about to end.
     pub(in crate::record) fn abandon(mut self, block: Vec<u8>) {
         self.take(block);
         self.blocks = None;
-        // Nobody asks any more whether the file took it.
+        // There is no caller to return an error to.
         let _ = self.thread.join();
     }
 
@@ -81,18 +81,18 @@ impl HwmWriter {
     }
 }
 
-/// The other end, on its own thread.
+/// The receiving end, on its own thread.
 struct File<W> {
     file: W,
     written: u64,
 }
 
 impl<W: Write> File<W> {
-    /// Writes blocks until there are no more; returns the length of the file.
+    /// Writes all blocks and returns the length of the file.
     fn run(mut self, blocks: &Receiver<(u8, Vec<u8>)>) -> io::Result<u64> {
         for (kind, block) in blocks {
             self.block(kind, &block)?;
-            // So that a file can be followed while it grows, and holds what there was when the program was killed.
+            // Flushes, so that readers can follow the file and a killed program leaves a readable file.
             self.file.flush()?;
         }
         Ok(self.written)

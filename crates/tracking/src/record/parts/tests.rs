@@ -98,7 +98,7 @@ proptest! {
 }
 
 #[test]
-fn a_holder_saves_less_than_it_holds_where_another_moment_is_nearly_as_high() {
+fn savings_are_limited_by_the_next_highest_moment() {
     let run = |module, bytes, frees: usize| Run {
         module,
         blocks: vec![(bytes, 0)],

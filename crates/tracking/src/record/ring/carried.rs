@@ -6,10 +6,10 @@ use rustc_hash::FxHashMap;
 
 use crate::record::wire::{Encoder, EventContext, RawEvent};
 
-/// A pool, and a number or an address in it.
+/// A pool and a number or an address in it.
 type Key = (u32, u64);
 
-/// An event that told of something that is there.
+/// The event that created a live block or a region.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     time: u64,
@@ -17,7 +17,7 @@ struct Told {
     event: RawEvent<'static>,
 }
 
-/// See the module's text.
+/// The live blocks and regions at the end of the lost events.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     blocks: FxHashMap<Key, Told>,
@@ -25,7 +25,7 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    /// Takes in an event that is lost; whether it was one.
+    /// Processes a lost event. Returns whether it counts as an event.
     pub(super) fn take(&mut self, time: u64, context: EventContext, event: &RawEvent<'_>) -> bool {
         match *event {
             RawEvent::Alloc { id, requested, granted, address, owner, category } => {
@@ -59,10 +59,10 @@ impl Carried {
         true
     }
 
-    /// A block of events that tell of all this again, in the order of time, and of how many were lost.
+    /// Returns a block of events that recreate this state in the order of time, and the number of lost events.
     pub(super) fn told_again(self, lost: u64) -> Vec<u8> {
         let mut told: Vec<(Key, Told)> = self.blocks.into_iter().chain(self.regions).collect();
-        // A block lies in a region that was there before it.
+        // A region comes before the blocks in it.
         let is_block = |told: &Told| matches!(told.event, RawEvent::Alloc { .. });
         told.sort_unstable_by_key(|(key, told)| (told.time, is_block(told), *key));
         let mut encoder = Encoder::default();

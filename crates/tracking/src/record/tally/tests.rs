@@ -95,7 +95,7 @@ fn a_scope_counts_everything_below_it_and_stands_before_it() {
 }
 
 #[test]
-fn a_name_that_memory_was_only_passed_on_under_is_no_module_of_the_run() {
+fn a_name_without_charged_memory_is_not_a_module() {
     let (tracker, pool) = (Tracker::new(), pool());
     tracker.start_log(Bytes::mib(1));
     let weight = tracker.begin("init").track(&pool);
@@ -124,7 +124,7 @@ fn a_name_that_memory_was_only_passed_on_under_is_no_module_of_the_run() {
 }
 
 #[test]
-fn what_is_kept_for_backward_is_counted_once_and_for_as_long_as_it_is_kept() {
+fn saved_tensors_are_counted_once_while_they_live() {
     let recording = sample();
     let saved = Report::from_recording(&recording).saved;
     assert_eq!((saved.blocks, saved.bytes, saved.high_water_bytes), (2, 3072, 3072));
@@ -142,7 +142,7 @@ fn what_is_kept_for_backward_is_counted_once_and_for_as_long_as_it_is_kept() {
 }
 
 #[test]
-fn pools_of_several_streams_are_told_apart_and_their_regions_are_there() {
+fn pools_of_several_streams_are_distinguished() {
     use bfc_core::sim::SimDevice;
     use bfc_core::{Stream, StreamAllocator};
 

@@ -59,7 +59,7 @@ fn event() -> impl Strategy<Value = RawEvent<'static>> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(events in prop::collection::vec((number(), event(), 0_u64..3, 0_u32..2), 0..40)) {
+    fn written_events_read_back(events in prop::collection::vec((number(), event(), 0_u64..3, 0_u32..2), 0..40)) {
         let mut encoder = Encoder::default();
         let (mut written, mut time) = (Vec::new(), 0_u64);
         for (passed, event, thread, pool) in &events {
@@ -76,7 +76,7 @@ proptest! {
                 read.push((decoder.time(), decoder.context(), event));
             }
         }
-        // What has no time is found at that of the event before it.
+        // Events without a time have that of the event before.
         let timeless = |event: &RawEvent<'_>| {
             matches!(
                 event,

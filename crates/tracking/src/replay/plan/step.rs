@@ -1,4 +1,4 @@
-//! Finding the step that a trace repeats.
+//! Finds the step that a trace repeats.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,18 +6,19 @@ use std::ops::Range;
 
 use crate::trace::{Trace, TraceEvent};
 
-/// How many events in a row must be equal for the distance between them to be a guess at the step's length.
+/// The number of equal events in a row that make their distance a candidate for the step's length.
 const SAMPLE: usize = 4;
 
-/// How many guesses are followed up.
+/// The number of candidates to check.
 const GUESSES: usize = 32;
 
-/// The last occurrence of a step that the trace repeats at least twice in a row: a training loop's body. Events count as equal if
-/// they allocate the same bytes under the same label, or free the block allocated the same number of allocations ago.
+/// Finds the last occurrence of a step that the trace repeats at least twice in a row, such as the body of a training
+/// loop. Events are equal if they allocate the same bytes under the same label, or free blocks of the same relative age
+/// in allocations.
 ///
-/// Of all lengths the one is taken that explains the longest part of the trace; of those that explain the same part,
-/// the shortest. A loop may be cut anywhere; it is cut where the fewest bytes are live that cross the cut. Takes time and
-/// memory proportional to the number of events.
+/// The chosen length explains the longest part of the trace; among equals, the shortest length. A loop has no natural
+/// first event: the step begins where the fewest live bytes cross its boundary. The search takes time and memory
+/// proportional to the number of events.
 ///
 /// ```
 /// use highwater_tracking::{Trace, TraceLimits, find_step};
@@ -33,7 +34,7 @@ const GUESSES: usize = 32;
 pub fn find_step(trace: &Trace) -> Option<Range<usize>> {
     let symbols = symbols(trace);
     let mut best: Option<Run> = None;
-    for length in guesses(&symbols) {
+    for length in candidates(&symbols) {
         let run = longest_run(&symbols, length);
         let better = match &best {
             _ if run.events.len() < 2 * length => false,
@@ -54,7 +55,7 @@ struct Run {
     events: Range<usize>,
 }
 
-/// Each event as a number that is the same for equal events, wherever they stand.
+/// Returns each event as a number that is equal for equal events.
 fn symbols(trace: &Trace) -> Vec<u64> {
     let mut allocated: u32 = 0;
     let symbol = |event: &TraceEvent| {
@@ -74,8 +75,8 @@ fn symbols(trace: &Trace) -> Vec<u64> {
     trace.events().iter().map(symbol).collect()
 }
 
-/// The most frequent distances between equal samples, each a possible length of the step; shortest first.
-fn guesses(symbols: &[u64]) -> Vec<usize> {
+/// Returns the most frequent distances between equal samples, each a candidate for the step's length; shortest first.
+fn candidates(symbols: &[u64]) -> Vec<usize> {
     let mut last: HashMap<&[u64], usize> = HashMap::new();
     let mut counts: HashMap<usize, usize> = HashMap::new();
     for (position, sample) in symbols.windows(SAMPLE.min(symbols.len().max(1))).enumerate() {
@@ -83,7 +84,8 @@ fn guesses(symbols: &[u64]) -> Vec<usize> {
             *counts.entry(position - before).or_default() += 1;
         }
     }
-    // A long step with many repetitions inside shows few times: distances count by the events they may explain.
+    // A long step with many inner repetitions has few long distances, so distances count by the events that they may
+    // explain.
     let mut counts: Vec<(usize, usize)> =
         counts.into_iter().map(|(length, count)| (count.saturating_mul(length), length)).collect();
     counts.sort_unstable_by(|a, b| b.cmp(a));
@@ -92,7 +94,7 @@ fn guesses(symbols: &[u64]) -> Vec<usize> {
     lengths
 }
 
-/// The longest part that repeats after `length` events; of equally long ones the last.
+/// Returns the longest part that repeats after `length` events; among equals, the last.
 fn longest_run(symbols: &[u64], length: usize) -> Run {
     let mut best = 0..0;
     let mut start = 0;
@@ -106,9 +108,9 @@ fn longest_run(symbols: &[u64], length: usize) -> Run {
     Run { length, events: best }
 }
 
-/// The last step of a run, cut where the fewest bytes of its own blocks are live.
+/// Returns the last step of a run, cut where the fewest bytes of its own blocks are live.
 fn cut(trace: &Trace, run: &Run) -> Range<usize> {
-    // Bytes live before each event, without the blocks that are older than the run or never freed in it.
+    // Bytes live before each event, without blocks that are older than the run or never freed in it.
     let first = run.events.start;
     let mut bytes: HashMap<u32, u64> = HashMap::new();
     let mut change = vec![0_i128; run.events.len() + 1];
@@ -136,8 +138,8 @@ fn cut(trace: &Trace, run: &Run) -> Range<usize> {
             live
         })
         .collect();
-    // Of equal cuts one before an allocation of a size that is rare before the loop, so that its setup is not taken for
-    // a step; of those the last, when the loop has warmed up.
+    // Among equal cuts, prefers one before an allocation of a size that is rare before the loop, so that setup code is
+    // not part of the step. Among those, prefers the last, after the loop has warmed up.
     let mut setup: HashMap<u64, usize> = HashMap::new();
     for event in &trace.events()[..first] {
         if let TraceEvent::Alloc { bytes, .. } = *event {

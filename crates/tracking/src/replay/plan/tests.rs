@@ -68,7 +68,7 @@ fn a_range_of_events_is_counted_from_the_first_event() {
 }
 
 #[test]
-fn what_is_not_in_the_trace_is_named() {
+fn omitted_parts_are_named() {
     let trace = trace("a 0 1 x\nf 0\n");
     let step = Step::Marks { from: "step7".to_owned(), to: String::new() };
     assert_eq!(plan(&trace, &step).unwrap_err().to_string(), "the trace has no comment `mark: step7`");
@@ -121,7 +121,7 @@ fn text_that_is_no_plan_is_refused_with_its_line() {
         refused("highwater-plan 3\n"),
         "line 1: expected `highwater-plan 1`, found \"highwater-plan 3\""
     );
-    assert_eq!(refused("highwater-plan 1\ngranule x\n"), "line 2: \"x\" is not a whole number below 2^64");
+    assert_eq!(refused("highwater-plan 1\ngranule x\n"), "line 2: \"x\" is not an integer below 2^64");
     assert_eq!(
         refused("highwater-plan 1\nblocks 1\n"),
         "line 2: expected `granule BYTES`, found \"blocks 1\""
@@ -148,7 +148,7 @@ fn text_that_is_no_plan_is_refused_with_its_line() {
     );
     assert_eq!(
         refused(&format!("{head}blocks 1\n0 5 200 0\n")),
-        "line 4: the blocks take 256 bytes, not 512"
+        "line 4: the blocks occupy 256 bytes, not 512"
     );
     assert_eq!(
         refused(&format!("{head}blocks 1\n0 5 200 256\nmore\n")),

@@ -18,9 +18,9 @@
 //!
 //! In a gap, a block keeps only its bytes from FROM up to TO, or none.
 //!
-//! One line for each block, in the order in which the step asks for them: its lifetime as event numbers, the bytes asked
-//! for, and its offset, or `-` if the plan leaves it to others. The reader trusts nothing: it checks that no two
-//! blocks overlap in time and space, and that the capacity is what the blocks take.
+//! One line for each block, in the order of their requests: its lifetime as event numbers, its requested bytes, and its
+//! offset, or `-` for a block outside of the plan. The reader checks everything: no two blocks may overlap in time and
+//! space, and the capacity must equal the bytes that the blocks occupy.
 
 use std::io::{self, BufRead, Write};
 
@@ -31,26 +31,26 @@ use crate::files::lean;
 use crate::files::lean::held_limit;
 use crate::trace::{TraceProblem, lines};
 
-/// The first line: what the file is, and the version of its format.
+/// The first line: the kind of file and the version of its format.
 const TITLE: &str = "highwater-plan 1";
 
-/// The first line of a plan with alignments or gaps, which programs that know only version 1 must not read.
+/// The first line of a plan with alignments or gaps. Programs that support only version 1 must not read it.
 const CONSTRAINED_TITLE: &str = "highwater-plan 2";
 
-/// How large a plan's text may be.
+/// Limits of a plan's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanLimits {
     /// The longest line, in bytes.
     pub line_bytes: usize,
     /// Most blocks.
     pub blocks: u32,
-    /// Most comment lines and empty ones.
+    /// The most comment lines and empty lines.
     pub comments: u32,
-    /// Most bytes of memory that the reader may hold, or eight times the bytes of the text if that is more.
+    /// The most bytes of memory for the reader. If eight times the bytes of the text is more, that applies.
     pub held_bytes: u64,
 }
 
-/// What a block and a gap take while a plan is read and checked, in bytes.
+/// The memory of a block and of a gap while a plan is read and checked, in bytes.
 const BLOCK_BYTES: u64 = 192;
 const GAP_BYTES: u64 = 192;
 
@@ -66,29 +66,29 @@ impl Default for PlanLimits {
 pub struct PlanTextError {
     /// The line's number, from 1 upward.
     pub line: u64,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: PlanTextProblem,
 }
 
-/// What is wrong with a line of a plan, or with the plan.
+/// A problem in a line of a plan, or in the plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanTextProblem {
-    /// The line cannot be read, is too long or not text, or has a bad number.
+    /// The line is unreadable, too long, not text, or has an invalid number.
     #[error(transparent)]
     Line(#[from] TraceProblem),
-    /// Something else was to stand here.
+    /// The line has another form than expected.
     #[error("expected `{expected}`, found {found:?}")]
     Unexpected {
         /// The form of the line.
         expected: &'static str,
-        /// The line's beginning; empty at the end of the text.
+        /// The beginning of the line; empty at the end of the text.
         found: String,
     },
     /// The text is another kind of file.
     #[error("not a plan: {kind}; {}", kind.advice())]
     WrongFile {
-        /// Which one.
+        /// The detected kind of file.
         kind: FileKind,
     },
     /// More comments than the limit.
@@ -100,7 +100,7 @@ pub enum PlanTextProblem {
     /// More blocks than the limit.
     #[error("{blocks} blocks are more than {limit}")]
     TooManyBlocks {
-        /// How many the text says it has.
+        /// The stated number of blocks.
         blocks: u64,
         /// The limit.
         limit: u32,
@@ -111,15 +111,15 @@ pub enum PlanTextProblem {
         /// The number.
         time: u64,
     },
-    /// The capacity is not what the blocks take.
-    #[error("the blocks take {blocks} bytes, not {stated}")]
+    /// The capacity differs from the bytes that the blocks occupy.
+    #[error("the blocks occupy {blocks} bytes, not {stated}")]
     WrongCapacity {
-        /// What the blocks take.
+        /// The bytes that the blocks occupy.
         blocks: u64,
-        /// What the text says.
+        /// The stated capacity.
         stated: u64,
     },
-    /// The blocks are no plan.
+    /// The blocks do not form a valid plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
@@ -127,7 +127,7 @@ pub enum PlanTextProblem {
 /// Writes a plan as text.
 ///
 /// # Errors
-/// Those of the writer.
+/// Errors of the writer.
 pub fn write_plan(plan: &Plan, mut writer: impl Write) -> io::Result<()> {
     let title = if plan.constraints().is_empty() { TITLE } else { CONSTRAINED_TITLE };
     writeln!(writer, "{title}")?;
@@ -156,17 +156,17 @@ pub fn write_plan(plan: &Plan, mut writer: impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a plan from text and checks it throughout.
+/// Reads a plan from text and checks it completely.
 ///
 /// # Errors
-/// A [`PlanTextError`] for the first line that cannot be read, is malformed, exceeds a limit, or holds a block that
-/// contradicts the others.
+/// A [`PlanTextError`] for the first line that is unreadable, malformed, beyond a limit, or inconsistent with other
+/// blocks.
 pub fn parse_plan(reader: impl BufRead, limits: &PlanLimits) -> Result<Plan, PlanTextError> {
     let mut lines = Lines { reader, limits, line: Vec::new(), number: 0, comments: 0, read: 0, held: 0 };
     read(&mut lines).map_err(|(line, problem)| PlanTextError { line, problem })
 }
 
-/// A problem, and the line at which it was found.
+/// A problem and its line.
 type AtLine<T> = Result<T, (u64, PlanTextProblem)>;
 
 fn read(lines: &mut Lines<'_, impl BufRead>) -> AtLine<Plan> {
@@ -188,7 +188,7 @@ fn read(lines: &mut Lines<'_, impl BufRead>) -> AtLine<Plan> {
         return Err((lines.number, PlanTextProblem::TooManyBlocks { blocks: count, limit }));
     }
     let first_line = lines.number + 1;
-    // The text must hold the blocks before there is memory for them.
+    // Memory for blocks grows with the text that was read.
     let (mut blocks, mut constraints) = (Vec::new(), Vec::new());
     for index in 0..blocks_of(count) {
         let (block, constraint) = lines.block(index, constrained)?;
@@ -242,12 +242,12 @@ struct Lines<'a, R> {
     comments: u32,
     /// Bytes of the text so far.
     read: u64,
-    /// Bytes of memory that were charged for.
+    /// Bytes of memory charged so far.
     held: u64,
 }
 
 impl<R: BufRead> Lines<'_, R> {
-    /// The next line as it is, or the empty string after the last.
+    /// Returns the next raw line, or the empty string after the last.
     fn raw(&mut self) -> AtLine<&str> {
         self.number += 1;
         let number = self.number;
@@ -262,7 +262,7 @@ impl<R: BufRead> Lines<'_, R> {
         std::str::from_utf8(&self.line).map_err(|_| at_line(TraceProblem::NotUtf8))
     }
 
-    /// The next line that is no comment.
+    /// Returns the next line that is not a comment.
     fn next(&mut self, expected: &'static str) -> AtLine<&str> {
         while self.raw()?.starts_with('#') {
             self.comments += 1;
@@ -317,7 +317,7 @@ impl<R: BufRead> Lines<'_, R> {
         parsed.map_err(|problem| (self.number, problem))
     }
 
-    /// Counts what the last block takes.
+    /// Charges for the last block.
     fn charge(&mut self, constraint: Option<&BlockConstraint>) -> AtLine<()> {
         let gaps = constraint.map_or(0, |constraint| 1 + constraint.gaps.len() as u64);
         self.held += BLOCK_BYTES + GAP_BYTES * gaps;
@@ -328,7 +328,7 @@ impl<R: BufRead> Lines<'_, R> {
         Err((self.number, TraceProblem::TooMuchHeld { limit }.into()))
     }
 
-    /// Nothing may follow but empty lines.
+    /// Checks that only empty lines follow.
     fn end(&mut self) -> AtLine<()> {
         let line = self.raw()?;
         if line.is_empty() && lines::at_end(&mut self.reader) {

@@ -1,11 +1,11 @@
-//! The memory of a pickle's objects: counted to the byte, and limited.
+//! The memory account of a pickle's objects, exact to the byte and limited.
 
 use crate::trace::TraceProblem;
 
 /// The smallest capacity of a vector that grows.
 const MIN_CAPACITY: usize = 4;
 
-/// The bytes that vectors and texts hold, with their spare capacity.
+/// The bytes of vectors and texts, including unused capacity.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     held: u64,
@@ -25,25 +25,25 @@ impl Account {
         if self.held.saturating_add(more) > self.limit { Err(self.too_much()) } else { Ok(()) }
     }
 
-    /// Counts bytes that the caller is about to allocate.
+    /// Charges for bytes before the caller allocates them.
     pub(super) fn charge(&mut self, bytes: u64) -> Result<(), TraceProblem> {
         self.check(bytes)?;
         self.held += bytes;
         Ok(())
     }
 
-    /// Counts copies of values that the caller is about to make.
+    /// Charges for copies of values before the caller makes them.
     pub(super) fn charge_for_copies<T>(&mut self, count: usize) -> Result<(), TraceProblem> {
         self.charge((count as u64).saturating_mul(size_of::<T>() as u64))
     }
 
-    /// Reserves capacity for more items. A vector that grows is copied, so both copies have to fit.
+    /// Reserves capacity for more items. A growing vector is copied, so both copies have to fit.
     fn reserve<T>(&mut self, items: &mut Vec<T>, more: usize) -> Result<(), TraceProblem> {
         if items.capacity() - items.len() >= more {
             return Ok(());
         }
         let before = items.capacity();
-        // The first items are often the only ones.
+        // Many collections have only a few items.
         let least = if before == 0 && more > 1 { more } else { MIN_CAPACITY };
         let capacity = items.len().saturating_add(more).max(before.saturating_mul(2)).max(least);
         let bytes = |capacity: usize| (capacity as u64).saturating_mul(size_of::<T>() as u64);

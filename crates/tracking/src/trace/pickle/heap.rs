@@ -1,9 +1,9 @@
-//! The objects of a pickle, all in one place, and the memory that they take.
+//! The heap of a pickle's objects, with an account of their memory.
 
 use super::account::Account;
 use crate::trace::TraceProblem;
 
-/// An object, or the number of one in its pickle.
+/// A simple value, or the index of an object in its pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
@@ -54,7 +54,7 @@ pub(in crate::trace) struct Heap {
     persistents: Vec<Value>,
 }
 
-/// Adds an object to the ones of its kind and returns its number.
+/// Adds an object to those of its kind and returns its index.
 fn add<T>(account: &mut Account, objects: &mut Vec<T>, object: T) -> Result<u32, TraceProblem> {
     let number = u32::try_from(objects.len()).map_err(|_| account.too_much())?;
     account.push(objects, object)?;
@@ -66,7 +66,7 @@ impl Heap {
         Self { account: Account::new(limit), ..Self::default() }
     }
 
-    /// A text, whose length was charged before.
+    /// Adds a text, whose length was charged before.
     pub(super) fn text(&mut self, text: String) -> Result<Value, TraceProblem> {
         add(&mut self.account, &mut self.texts, text).map(Value::Text)
     }
@@ -91,7 +91,7 @@ impl Heap {
         add(&mut self.account, &mut self.dicts, own).map(Value::Dict)
     }
 
-    /// A function or class, whose names were charged before.
+    /// Adds a function or class, whose names were charged before.
     pub(super) fn global(&mut self, module: String, name: String) -> Result<Value, TraceProblem> {
         add(&mut self.account, &mut self.globals, (module, name)).map(Value::Global)
     }
@@ -104,68 +104,68 @@ impl Heap {
         add(&mut self.account, &mut self.persistents, id).map(Value::Persistent)
     }
 
-    /// Appends to a list; `false` if the value is none.
+    /// Appends to a list. Returns `false` if the value is not a list.
     pub(super) fn extend(&mut self, list: Value, items: &[Value]) -> Result<bool, TraceProblem> {
         let Value::List(number) = list else { return Ok(false) };
         let Some(list) = self.lists.get_mut(number as usize) else { return Ok(false) };
         self.account.extend(list, items).map(|()| true)
     }
 
-    /// Sets alternating keys and values of a dictionary; `false` if the value is none.
+    /// Sets alternating keys and values of a dictionary. Returns `false` if the value is not a dictionary.
     pub(super) fn set(&mut self, dict: Value, items: &[Value]) -> Result<bool, TraceProblem> {
         let Value::Dict(number) = dict else { return Ok(false) };
         let Some(dict) = self.dicts.get_mut(number as usize) else { return Ok(false) };
         self.account.extend(dict, items).map(|()| true)
     }
 
-    /// A text's letters.
+    /// Returns the contents of a text.
     pub(in crate::trace) fn as_text(&self, value: Value) -> Option<&str> {
         let Value::Text(number) = value else { return None };
         self.texts.get(number as usize).map(String::as_str)
     }
 
-    /// A list's or tuple's items.
+    /// Returns the items of a list or tuple.
     pub(in crate::trace) fn as_list(&self, value: Value) -> Option<&[Value]> {
         let (Value::List(number) | Value::Tuple(number)) = value else { return None };
         self.lists.get(number as usize).map(Vec::as_slice)
     }
 
-    /// How often a dictionary was given a value.
+    /// Returns the number of entries that were set in a dictionary.
     pub(in crate::trace) fn entries(&self, value: Value) -> Option<usize> {
         self.pairs(value).map(|pairs| pairs.len() / 2)
     }
 
-    /// What a dictionary holds under a key, last set first, as in Python.
+    /// Returns the value of a dictionary for a key. The last value counts, as in Python.
     pub(in crate::trace) fn get(&self, value: Value, key: &str) -> Option<Value> {
         let mut pairs = self.pairs(value)?.rchunks_exact(2);
         pairs.find(|pair| self.as_text(pair[0]) == Some(key)).map(|pair| pair[1])
     }
 
-    /// A module and a name in it.
+    /// Returns a module and a name in it.
     pub(super) fn as_global(&self, value: Value) -> Option<(&str, &str)> {
         let Value::Global(number) = value else { return None };
         self.globals.get(number as usize).map(|(module, name)| (module.as_str(), name.as_str()))
     }
 
-    /// What would be called, and its arguments.
+    /// Returns the function of a call and its arguments.
     pub(super) fn as_call(&self, value: Value) -> Option<(Value, Value)> {
         let Value::Call(number) = value else { return None };
         self.calls.get(number as usize).copied()
     }
 
-    /// What names something outside.
+    /// Returns the id of an external object.
     pub(super) fn as_persistent(&self, value: Value) -> Option<Value> {
         let Value::Persistent(number) = value else { return None };
         self.persistents.get(number as usize).copied()
     }
 
-    /// A dictionary's keys and values, alternating.
+    /// Returns the alternating keys and values of a dictionary.
     pub(super) fn pairs(&self, value: Value) -> Option<&[Value]> {
         let Value::Dict(number) = value else { return None };
         self.dicts.get(number as usize).map(Vec::as_slice)
     }
 
-    /// The ids of all objects outside, in the order in which they appear.
+    /// Returns the ids of all external objects, in the order in which they appear.
     pub(super) fn persistents(&self) -> &[Value] {
         &self.persistents
     }

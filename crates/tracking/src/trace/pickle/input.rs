@@ -1,11 +1,11 @@
-//! The bytes of a pickle, and their offsets.
+//! The input bytes of a pickle and their offsets.
 
 use std::io::{self, BufRead, ErrorKind, Read};
 
 use super::PickleProblem;
 use crate::trace::TraceProblem;
 
-/// Where the instructions come from.
+/// The source of the opcodes.
 pub(super) struct Input<R> {
     pub(super) reader: R,
     pub(super) offset: u64,

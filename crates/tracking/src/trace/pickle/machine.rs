@@ -9,13 +9,13 @@ use super::memo::Memo;
 use super::opcode::{self, Opcode};
 use crate::trace::{TraceError, TracePlace, TraceProblem};
 
-/// The protocols that can be read.
+/// The supported protocols.
 const PROTOCOLS: std::ops::RangeInclusive<u8> = 2..=5;
 
 /// The longest name of a module, function or class.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Runs a pickle whose objects take at most `held_bytes`: its objects, and the one that it stands for.
+/// Runs a pickle whose objects need at most `held_bytes`. Returns its objects and its value.
 pub(super) fn run(
     reader: impl BufRead,
     held_bytes: u64,
@@ -39,15 +39,15 @@ struct Machine<R> {
     input: Input<R>,
     heap: Heap,
     stack: Vec<Value>,
-    /// How high the stack was at each open mark.
+    /// The height of the stack at each open mark.
     marks: Vec<usize>,
     memo: Memo,
-    /// Whether calls and objects are noted. Otherwise they are refused.
+    /// Whether calls and objects become data. Otherwise they are errors.
     notes_calls: bool,
 }
 
 impl<R: BufRead> Machine<R> {
-    /// Does one instruction; a value when that was the last.
+    /// Executes one opcode. Returns the value after the last one.
     fn step(&mut self) -> Result<Option<Value>, TraceProblem> {
         let code = self.input.byte()?;
         let opcode = Opcode::of(code)
@@ -59,7 +59,7 @@ impl<R: BufRead> Machine<R> {
             Opcode::Stop => return self.pop("STOP", "a value").map(Some),
             Opcode::Mark => self.heap.account.push(&mut self.marks, self.stack.len())?,
             Opcode::Pop => {
-                // At an open mark, it is the mark that goes.
+                // At an open mark, pops the mark.
                 if self.pop("POP", "a value").is_err() {
                     self.take_mark("POP")?;
                 }
@@ -226,7 +226,7 @@ impl<R: BufRead> Machine<R> {
                 self.push(outside)?;
             }
             Opcode::KeepNext => {
-                // Each entry is charged for, so there are never 2^32 of them.
+                // Each entry is charged, so there are never 2^32 of them.
                 let index = u32::try_from(self.memo.len()).unwrap_or(u32::MAX);
                 self.keep(index)?;
             }
@@ -254,8 +254,8 @@ impl<R: BufRead> Machine<R> {
         self.push(call)
     }
 
-    /// The dictionary that a class of `collections` makes of its last argument: nothing, a function that makes missing values, a
-    /// dictionary, or a list of pairs as Python 2 writes it. `None` for another argument.
+    /// Returns the dictionary that a class of `collections` builds from its last argument. That is nothing, a function
+    /// for missing values, a dictionary, or a list of pairs from Python 2. `None` for another argument.
     fn dict_of(&mut self, contents: Option<Value>) -> Result<Option<Value>, TraceProblem> {
         match contents {
             None | Some(Value::None | Value::Global(_)) => self.heap.dict(&[]).map(Some),
@@ -274,7 +274,8 @@ impl<R: BufRead> Machine<R> {
         }
     }
 
-    /// A text of this many bytes. Python's texts may contain halves of surrogate pairs, which become replacement characters.
+    /// Reads a text of this many bytes. Lone surrogates, which Python's texts may contain, become replacement
+    /// characters.
     fn text(&mut self, length: u64) -> Result<String, TraceProblem> {
         self.heap.account.charge(length)?;
         match String::from_utf8(self.input.bytes(length)?) {
@@ -287,7 +288,7 @@ impl<R: BufRead> Machine<R> {
         }
     }
 
-    /// The text up to the end of the line, no longer than real names are.
+    /// Reads the text up to the end of the line, within the limit on names.
     fn line(&mut self) -> Result<String, TraceProblem> {
         let mut line = Vec::new();
         loop {
@@ -313,7 +314,7 @@ impl<R: BufRead> Machine<R> {
         self.heap.account.push(&mut self.stack, value)
     }
 
-    /// Replaces the last items of the stack by a list of them.
+    /// Replaces the last items of the stack with a list of them.
     fn push_list(&mut self, items: usize) -> Result<(), TraceProblem> {
         let start = self.stack.len() - items;
         let list = self.heap.list(&self.stack[start..])?;
@@ -321,7 +322,7 @@ impl<R: BufRead> Machine<R> {
         self.push(list)
     }
 
-    /// Replaces the items of the stack from `start` on by a tuple of them.
+    /// Replaces the items of the stack from `start` on with a tuple of them.
     fn push_tuple(&mut self, start: usize) -> Result<(), TraceProblem> {
         let tuple = self.heap.tuple(self.stack.get(start..).unwrap_or_default())?;
         self.stack.truncate(start);
@@ -333,7 +334,7 @@ impl<R: BufRead> Machine<R> {
         self.push(dict)
     }
 
-    /// The height that the stack must not fall below: that of the last open mark.
+    /// Returns the minimum height of the stack: that of the last open mark.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -376,14 +377,14 @@ impl<R: BufRead> Machine<R> {
         Ok(())
     }
 
-    /// The value below the place `start` of the stack, within the last open mark.
+    /// Returns the value below position `start` of the stack, within the last open mark.
     fn below(&self, opcode: &'static str, start: usize, needs: &'static str) -> Result<Value, TraceProblem> {
         let place = start.checked_sub(1).filter(|&place| place >= self.floor());
         let value = place.and_then(|place| self.stack.get(place));
         value.copied().ok_or_else(|| PickleProblem::Stack { opcode, needs }.into())
     }
 
-    /// Whether a value is an object of a class, whose items and entries no reader needs.
+    /// Returns whether a value is an object of a class, whose items and entries no reader needs.
     const fn is_object(&self, value: Value) -> bool {
         self.notes_calls && matches!(value, Value::Call(_))
     }
@@ -393,12 +394,12 @@ impl<R: BufRead> Machine<R> {
         self.memo.set(index, value, &mut self.heap)
     }
 
-    /// An unsigned number of 1 or 4 bytes that names something kept.
+    /// Reads an unsigned number of 1 or 4 bytes that names a stored object.
     fn index(&mut self, bytes: usize) -> Result<u32, TraceProblem> {
         if bytes == 1 { self.input.byte().map(u32::from) } else { self.input.exact().map(u32::from_le_bytes) }
     }
 
-    /// A length of 1, 4 or 8 bytes.
+    /// Reads a length of 1, 4 or 8 bytes.
     fn length(&mut self, bytes: usize) -> Result<u64, TraceProblem> {
         match bytes {
             1 => self.input.byte().map(u64::from),
@@ -407,7 +408,7 @@ impl<R: BufRead> Machine<R> {
         }
     }
 
-    /// A number of 1 or 2 bytes without a sign, or of 4 with one.
+    /// Reads an unsigned number of 1 or 2 bytes, or a signed one of 4 bytes.
     fn int(&mut self, bytes: usize) -> Result<Value, TraceProblem> {
         Ok(match bytes {
             1 => Value::Natural(self.input.byte()?.into()),
@@ -419,7 +420,7 @@ impl<R: BufRead> Machine<R> {
         })
     }
 
-    /// A number of any length, little-endian with the sign in the highest bit.
+    /// Reads a signed little-endian integer of any length.
     fn long(&mut self, length: usize) -> Result<Value, TraceProblem> {
         const MOST: u64 = 1 << 10;
         let length = self.length(length)?;

@@ -1,18 +1,18 @@
-//! The objects of a pickle that its instructions recall by number.
+//! The objects of a pickle that its opcodes recall by number.
 
 use std::collections::HashMap;
 
 use super::heap::{Heap, Value};
 use crate::trace::TraceProblem;
 
-/// What an entry of a hash table takes at most, while the table grows.
+/// The largest cost of a hash table entry, while the table grows.
 const SPARSE_BYTES: u64 = 96;
 
-/// The objects that instructions can recall by number. Python's writers number them from 0 in order.
+/// The objects that opcodes can recall by number. Python's writers number them from 0 in order.
 #[derive(Debug, Default)]
 pub(super) struct Memo {
     in_order: Vec<Value>,
-    /// Those with other numbers.
+    /// Objects with other numbers.
     sparse: HashMap<u32, Value>,
 }
 

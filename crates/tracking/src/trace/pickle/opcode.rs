@@ -1,7 +1,7 @@
-//! The instructions of pickles.
+//! The opcodes of pickles.
 
-/// An instruction that makes plain data. `bytes` is how many bytes of argument follow, `length` how many bytes of a
-/// length that tells how many bytes follow.
+/// An opcode that makes plain data. `bytes` is the number of argument bytes. `length` is the number of bytes of a
+/// length field before the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opcode {
     Proto,
@@ -94,7 +94,7 @@ impl Opcode {
 }
 
 impl Opcode {
-    /// An instruction that makes something other than plain data, or changes it: a call, an object, a set.
+    /// Returns whether the opcode makes or changes something other than plain data: a call, an object, a set.
     pub(super) const fn of_call(code: u8) -> Option<Self> {
         Some(match code {
             b'c' => Self::Global,
@@ -114,7 +114,7 @@ impl Opcode {
     }
 }
 
-/// What `pickletools` calls an instruction that is not in [`Opcode`].
+/// Returns the name in `pickletools` of an opcode outside of [`Opcode`].
 pub(super) const fn name_of_refused(code: u8) -> &'static str {
     match code {
         b'c' => "GLOBAL",

@@ -20,7 +20,7 @@ fn refusal(instructions: &[u8]) -> String {
 }
 
 #[test]
-fn numbers_of_every_length_are_read_and_those_no_trace_has_are_passed_over() {
+fn pickled_integers_of_every_length_are_read() {
     let cases: [(&[u8], Value); 12] = [
         (b"K\xff.", Value::Natural(255)),
         (b"M\x01\x02.", Value::Natural(0x201)),
@@ -80,7 +80,7 @@ fn lists_tuples_and_dictionaries_hold_what_was_put_into_them() {
 }
 
 #[test]
-fn what_is_kept_is_recalled_as_the_same_object() {
+fn recalled_objects_stay_shared() {
     // A list that holds itself, twice: no more than one list, and no endless walk when it is dropped.
     let (heap, list) = value(b"]q\x07h\x07aj\x07\x00\x00\x00a.");
     assert_eq!(heap.as_list(list).unwrap(), [list, list]);
@@ -88,14 +88,14 @@ fn what_is_kept_is_recalled_as_the_same_object() {
     let (heap, list) = value(b"]\x94\x8c\x01x\x94ah\x01a.");
     let items = heap.as_list(list).unwrap();
     assert_eq!((items[0], heap.as_text(items[1])), (items[1], Some("x")));
-    assert_eq!(refusal(b"h\x01."), "byte 2: nothing was kept under number 1");
+    assert_eq!(refusal(b"h\x01."), "byte 2: no object is stored under number 1");
 }
 
 #[test]
-fn whatever_makes_more_than_data_is_refused_by_name() {
+fn opcodes_beyond_plain_data_are_errors_with_their_name() {
     assert_eq!(
         refusal(b"cos\nsystem\n."),
-        "byte 2: pickle opcode 0x63 (GLOBAL) is refused: only plain data is read"
+        "byte 2: pickle opcode 0x63 (GLOBAL) is not supported: only plain data is"
     );
     for (code, name) in
         [(0x93, "STACK_GLOBAL"), (b'R', "REDUCE"), (b'b', "BUILD"), (0x81, "NEWOBJ"), (0x8f, "EMPTY_SET")]
@@ -137,12 +137,12 @@ fn every_truncation_is_refused_as_one() {
 }
 
 #[test]
-fn lengths_are_believed_only_within_the_limit_and_as_far_as_there_is_text() {
-    let too_much = "what the file holds takes more than 64.00 KiB of memory";
+fn claimed_lengths_are_checked_against_the_file() {
+    let too_much = "the contents of the file need more than 64.00 KiB of memory";
     assert_eq!(refusal(b"X\xff\xff\xff\xffab"), format!("byte 2: {too_much}"));
     assert_eq!(refusal(b"\x8d\xff\xff\xff\xff\xff\xff\xff\xffab"), format!("byte 2: {too_much}"));
     assert_eq!(refusal(b"X\x00\x10\x00\x00ab"), "byte 2: the pickle ends too early");
-    assert_eq!(refusal(b"\x8b\xff\xff\xff\x7f"), "byte 2: a whole number of 2147483647 bytes");
+    assert_eq!(refusal(b"\x8b\xff\xff\xff\x7f"), "byte 2: an integer of 2147483647 bytes");
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn depth_costs_nothing_but_its_objects() {
 }
 
 #[test]
-fn whatever_a_pickle_piles_up_ends_at_the_limit() {
+fn pickles_stop_at_the_memory_limit() {
     let long = 1 << 20;
     for (pile, what) in [
         (vec![b']'; long], "lists"),
@@ -182,7 +182,7 @@ fn objects_that_share_objects_are_not_multiplied() {
 }
 
 #[test]
-fn calls_are_noted_where_that_is_asked_for_and_refused_elsewhere() {
+fn only_an_enabled_recording_stores_calls() {
     let bytes = b"\x80\x02cos\nsystem\nX\x02\0\0\0ls\x85R.";
     let pickle = Pickle::read(&bytes[..], 1000).unwrap();
     let (function, arguments) = pickle.call(pickle.root()).unwrap();

@@ -50,7 +50,7 @@ fn the_format_is_told_by_the_first_line_that_is_not_blank() {
 }
 
 #[test]
-fn compressed_files_are_known_by_their_first_bytes_and_may_have_several_parts() {
+fn multi_member_gzip_files_are_recognized() {
     let both = [gzip(b"a 0 10 x\n"), gzip(b"f 0\n")].concat();
     assert_eq!(written(&read(&both).unwrap()), "a 0 10 x\nf 0\n");
     let twice = gzip(&gzip(b"a 0 10 x\n"));
@@ -71,7 +71,7 @@ fn a_compressed_file_cut_anywhere_is_refused() {
 }
 
 #[test]
-fn what_gzip_did_not_write_is_said_to_be_damaged() {
+fn invalid_gzip_data_is_an_error() {
     let whole = gzip(b"# x\na 0 10 x\nf 0\n");
     let mut wrong_sum = whole.clone();
     wrong_sum[whole.len() - 8] ^= 1;
@@ -88,7 +88,7 @@ fn what_gzip_did_not_write_is_said_to_be_damaged() {
 }
 
 #[test]
-fn a_device_is_refused_where_none_are_told_apart() {
+fn a_device_needs_a_format_with_devices() {
     let options = ReadOptions { device: Some(1), ..ReadOptions::default() };
     let csv = "id,lower,upper,size\n";
     for file in ["a 0 10 x\nf 0\n", "", RMM, csv] {
@@ -101,7 +101,7 @@ fn a_device_is_refused_where_none_are_told_apart() {
 }
 
 #[test]
-fn a_file_may_have_exactly_as_many_bytes_as_the_limit_once_decompressed() {
+fn a_decompressed_file_may_reach_the_limit_exactly() {
     let file = b"a 0 10 x\nf 0\n";
     let with_limit = |input_bytes, file: &[u8]| {
         let limits = TraceLimits { input_bytes, ..TraceLimits::default() };
@@ -152,7 +152,7 @@ fn bombs_end_at_the_limits() {
 const RMM: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
 
 #[test]
-fn an_rmm_log_is_followed_by_address_and_what_was_live_before_it_comes_first() {
+fn an_rmm_log_is_followed_by_address() {
     let log = format!(
         "{RMM}1,0:0,allocate,0x100,256,0x2\n1,0:0,free,0x900,64,0\n1,0:0,free,0x100,256,0x2\n{RMM}2,0:0,allocate,0x100,8,0\n"
     );
@@ -174,11 +174,11 @@ fn failures_and_nothing_at_all_take_no_memory() {
 #[test]
 fn lines_of_an_rmm_log_that_contradict_each_other_are_named() {
     let cases = [
-        ("1,t,allocate,0x1,1,0\n1,t,allocate,0x1,1,0\n", "line 3: the allocation at 0x1 is live already"),
-        ("1,t,free,0x1,1,0\n1,t,free,0x1,1,0\n", "line 3: the allocation at 0x1 was freed before"),
-        ("1,t,allocate,0x1,-1,0\n", "line 2: \"-1\" is not a whole number below 2^64"),
-        ("1,t,allocate,0x,1,0\n", "line 2: \"0x\" is not a whole number below 2^64"),
-        ("1,t,allocate,+1,1,0\n", "line 2: \"+1\" is not a whole number below 2^64"),
+        ("1,t,allocate,0x1,1,0\n1,t,allocate,0x1,1,0\n", "line 3: the allocation at 0x1 is already live"),
+        ("1,t,free,0x1,1,0\n1,t,free,0x1,1,0\n", "line 3: the allocation at 0x1 was already freed"),
+        ("1,t,allocate,0x1,-1,0\n", "line 2: \"-1\" is not an integer below 2^64"),
+        ("1,t,allocate,0x,1,0\n", "line 2: \"0x\" is not an integer below 2^64"),
+        ("1,t,allocate,+1,1,0\n", "line 2: \"+1\" is not an integer below 2^64"),
         (
             "1,t,alloc,0x1,1,0\n",
             "line 2: expected `Thread,Time,Action,Pointer,Size,Stream`, found \"1,t,alloc,0x1,1,0\"",
@@ -193,7 +193,7 @@ fn lines_of_an_rmm_log_that_contradict_each_other_are_named() {
 }
 
 #[test]
-fn labels_beyond_the_limit_are_one_and_the_events_before_a_log_count_too() {
+fn labels_beyond_the_limit_are_merged() {
     let limits = TraceLimits { labels: 3, events: 6, ..TraceLimits::default() };
     let read =
         |lines: &str| Trace::read(format!("{RMM}{lines}").as_bytes(), &ReadOptions { limits, device: None });
@@ -204,14 +204,14 @@ fn labels_beyond_the_limit_are_one_and_the_events_before_a_log_count_too() {
 }
 
 #[test]
-fn lifetimes_become_events_in_order_and_ends_come_before_beginnings() {
+fn lifetimes_become_ordered_events() {
     let csv = "size,id,lower,upper,note\n4,b1,0,3,x\n5,b2,3,9,x\n6,b3,0,9,x\n";
     let expected = "a 0 4 b1\na 1 6 b3\nf 0\na 2 5 b2\nf 2\nf 1\n";
     assert_eq!(written(&read(csv.as_bytes()).unwrap()), expected);
 }
 
 #[test]
-fn minimallocs_older_headers_say_the_same_and_an_end_is_the_last_moment() {
+fn older_minimalloc_headers_are_supported() {
     let expected = "a 0 4 b1\na 1 6 b3\nf 0\na 2 5 b2\nf 2\nf 1\n";
     for (header, less) in [
         ("id,lower,upper,size", 0),
@@ -239,7 +239,7 @@ fn lines_of_a_minimalloc_problem_that_say_nothing_are_named() {
     let cases = [
         ("b,3,3,1\n", "line 2: the lifetime from 3 to 3 is empty"),
         ("b,0,1\n", "line 2: expected a line with all columns of the header, found \"b,0,1\""),
-        ("b,0,x,1\n", "line 2: \"x\" is not a whole number below 2^64"),
+        ("b,0,x,1\n", "line 2: \"x\" is not an integer below 2^64"),
         ("b,0,2,18446744073709551615\nc,1,2,1\n", "line 3: live bytes exceed 2^64"),
     ];
     for (lines, message) in cases {
@@ -253,7 +253,7 @@ fn lines_of_a_minimalloc_problem_that_say_nothing_are_named() {
 
 proptest! {
     #[test]
-    fn the_peak_of_a_problem_is_the_highest_sum_of_sizes_at_a_moment(
+    fn the_peak_is_the_largest_sum_of_live_sizes(
         buffers in prop::collection::vec((0_u64..20, 1_u64..10, 0_u64..1000), 0..30),
     ) {
         let mut csv = "id,lower,upper,size\n".to_owned();

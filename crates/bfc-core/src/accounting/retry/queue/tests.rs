@@ -1,4 +1,4 @@
-//! The rules of the queue, one thread at a time: the waiters are numbers, and the memory is a number of bytes.
+//! Tests of the queue in one thread: waiters are numbers, and memory is a number of bytes.
 
 use proptest::prelude::*;
 
@@ -12,28 +12,28 @@ const fn unlike(bytes: u64) -> WaitKey {
     WaitKey { bytes, class: None }
 }
 
-/// Waiters that bear the numbers 0, 1, … in their order.
-fn queue(wants: &[WaitKey]) -> Queue<usize> {
+/// Creates waiters with the numbers 0, 1, … in this order.
+fn queue(keys: &[WaitKey]) -> Queue<usize> {
     let mut queue = Queue::default();
-    for (number, &want) in wants.iter().enumerate() {
-        assert_eq!(queue.enter(want, queue.epoch(), number as u64, number), (number as u64 + 1, None));
+    for (number, &key) in keys.iter().enumerate() {
+        assert_eq!(queue.enter(key, queue.epoch(), number as u64, number), (number as u64 + 1, None));
     }
     queue
 }
 
-/// Lets whoever has the turn fail, until nobody has it; who they were.
-fn fail_all(queue: &mut Queue<usize>, wants: &[WaitKey], first: Option<usize>) -> Vec<usize> {
+/// Fails each waiter that has the turn, until none has it. Returns these waiters.
+fn fail_all(queue: &mut Queue<usize>, keys: &[WaitKey], first: Option<usize>) -> Vec<usize> {
     let mut tried = Vec::new();
     let mut turn = first;
     while let Some(number) = turn {
         tried.push(number);
-        turn = queue.failed(number as u64 + 1, wants[number], queue.epoch());
+        turn = queue.failed(number as u64 + 1, keys[number], queue.epoch());
     }
     tried
 }
 
 #[test]
-fn the_oldest_whom_a_free_may_serve_is_woken() {
+fn a_free_wakes_the_oldest_waiter_that_it_may_serve() {
     let mut queue = queue(&[like(300), like(200), like(100)]);
     assert_eq!(queue.freed(50), None);
     assert_eq!(queue.freed(200), Some(1));
@@ -42,7 +42,7 @@ fn the_oldest_whom_a_free_may_serve_is_woken() {
 }
 
 #[test]
-fn who_is_served_hands_the_turn_to_the_next() {
+fn a_served_waiter_passes_the_turn_on() {
     let mut queue = queue(&[like(100), like(300), like(100)]);
     assert_eq!(queue.freed(250), Some(0));
     assert_eq!(queue.leave(1), Some(2));
@@ -51,7 +51,7 @@ fn who_is_served_hands_the_turn_to_the_next() {
 }
 
 #[test]
-fn all_wait_while_none_has_a_turn_and_none_makes_its_last_attempt() {
+fn all_wait_without_a_turn_or_a_last_attempt() {
     let mut queue = queue(&[like(100), like(200)]);
     assert!(queue.all_wait(&[0, 1]) && !queue.all_wait(&[0, 1, 2]));
     assert_eq!(queue.oldest(), Some((1, &0)));
@@ -65,34 +65,34 @@ fn all_wait_while_none_has_a_turn_and_none_makes_its_last_attempt() {
 }
 
 #[test]
-fn a_failure_rules_out_the_like_of_it_but_no_smaller_and_no_other_want() {
+fn a_failure_rules_out_comparable_larger_requests_only() {
     let other = WaitKey { bytes: 500, class: Some(1) };
-    let wants = [like(200), like(300), other, like(100), like(200), unlike(900)];
-    let mut queue = queue(&wants);
+    let keys = [like(200), like(300), other, like(100), like(200), unlike(900)];
+    let mut queue = queue(&keys);
     let first = queue.freed(u64::MAX);
-    assert_eq!(fail_all(&mut queue, &wants, first), [0, 2, 3, 5]);
+    assert_eq!(fail_all(&mut queue, &keys, first), [0, 2, 3, 5]);
 }
 
 #[test]
 fn a_thousand_of_one_size_cost_one_failed_attempt() {
-    let wants = [like(64); 1000];
-    let mut queue = queue(&wants);
+    let keys = [like(64); 1000];
+    let mut queue = queue(&keys);
     for _ in 0..10 {
         let first = queue.freed(u64::MAX);
-        assert_eq!(fail_all(&mut queue, &wants, first), [0]);
+        assert_eq!(fail_all(&mut queue, &keys, first), [0]);
     }
     assert_eq!(queue.turns(), 10);
 }
 
 #[test]
 fn a_free_during_an_attempt_is_tried_after_it() {
-    let wants = [like(100)];
-    let mut queue = queue(&wants);
+    let keys = [like(100)];
+    let mut queue = queue(&keys);
     assert_eq!(queue.freed(100), Some(0));
     let tried = queue.epoch();
     assert_eq!(queue.freed(100), None, "it is awake already");
-    assert_eq!(queue.failed(1, wants[0], tried), Some(0));
-    assert_eq!(queue.failed(1, wants[0], queue.epoch()), None);
+    assert_eq!(queue.failed(1, keys[0], tried), Some(0));
+    assert_eq!(queue.failed(1, keys[0], queue.epoch()), None);
 }
 
 #[test]
@@ -102,8 +102,8 @@ fn a_free_before_a_request_was_queued_is_tried() {
     assert_eq!(queue.enter(like(100), 0, 0, 0), (1, Some(0)));
 }
 
-/// Gives `count` turns, each of them in vain, and during each of them a free that may serve anyone.
-fn fail_among_frees(queue: &mut Queue<usize>, wants: &[WaitKey], count: usize) -> Vec<usize> {
+/// Fails `count` turns, each with a free during the attempt that may serve any waiter. Returns the waiters.
+fn fail_among_frees(queue: &mut Queue<usize>, keys: &[WaitKey], count: usize) -> Vec<usize> {
     let mut turn = queue.freed(1);
     let mut tried = Vec::new();
     for _ in 0..count {
@@ -111,24 +111,24 @@ fn fail_among_frees(queue: &mut Queue<usize>, wants: &[WaitKey], count: usize) -
         tried.push(number);
         let began = queue.epoch();
         assert_eq!(queue.freed(1), None);
-        turn = queue.failed(number as u64 + 1, wants[number], began);
+        turn = queue.failed(number as u64 + 1, keys[number], began);
     }
     tried
 }
 
 #[test]
-fn who_always_fails_cannot_keep_the_turn() {
-    let wants = [unlike(1); 3];
-    let tried = fail_among_frees(&mut queue(&wants), &wants, 14);
+fn a_waiter_that_always_fails_cannot_keep_the_turn() {
+    let keys = [unlike(1); 3];
+    let tried = fail_among_frees(&mut queue(&keys), &keys, 14);
     assert_eq!(tried, [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0]);
 }
 
 #[test]
-fn a_newcomer_is_not_preferred_to_those_who_have_failed() {
-    let wants = [unlike(1); 3];
-    let mut queue = queue(&wants[..2]);
-    fail_among_frees(&mut queue, &wants, 9);
-    queue.enter(wants[2], 0, 2, 2);
+fn a_newcomer_does_not_precede_waiters_that_failed() {
+    let keys = [unlike(1); 3];
+    let mut queue = queue(&keys[..2]);
+    fail_among_frees(&mut queue, &keys, 9);
+    queue.enter(keys[2], 0, 2, 2);
     let mut tried = Vec::new();
     for _ in 0..2 {
         let number = (queue.turn.unwrap() - 1) as usize;
@@ -139,16 +139,16 @@ fn a_newcomer_is_not_preferred_to_those_who_have_failed() {
 }
 
 #[test]
-fn a_new_free_is_for_the_oldest_whoever_tried_last() {
-    let wants = [unlike(200), unlike(100), unlike(200)];
-    let mut queue = queue(&wants);
+fn a_new_free_goes_to_the_oldest_waiter() {
+    let keys = [unlike(200), unlike(100), unlike(200)];
+    let mut queue = queue(&keys);
     assert_eq!(queue.freed(150), Some(1));
-    assert_eq!(queue.failed(2, wants[1], queue.epoch()), None);
+    assert_eq!(queue.failed(2, keys[1], queue.epoch()), None);
     assert_eq!(queue.freed(200), Some(0), "not the third, who comes after the one that tried last");
 }
 
 #[test]
-fn who_leaves_without_the_turn_takes_it_from_nobody() {
+fn leaving_without_the_turn_keeps_the_turn_of_others() {
     let mut queue = queue(&[like(100), like(100), like(100)]);
     assert_eq!(queue.freed(100), Some(0));
     assert_eq!(queue.leave(2), None);
@@ -158,13 +158,13 @@ fn who_leaves_without_the_turn_takes_it_from_nobody() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A request of so many bytes, of a class, or of none.
-    Ask(u64, Option<u64>),
-    /// So many bytes come back.
-    Give(u64),
-    /// The same, but nobody says how many.
-    GiveSilently(u64),
-    /// Whoever has the turn tries.
+    /// A request of these bytes, with a class or without.
+    Request(u64, Option<u64>),
+    /// A free of these bytes.
+    Free(u64),
+    /// A free of these bytes that is announced without a size.
+    FreeUnknown(u64),
+    /// The waiter with the turn tries.
     Try,
     /// One of the waiters gives up.
     GiveUp(usize),
@@ -172,22 +172,22 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        4 => (1..20u64, prop::option::of(0..2u64)).prop_map(|(bytes, class)| Step::Ask(bytes, class)),
-        3 => (1..30u64).prop_map(Step::Give),
-        1 => (1..30u64).prop_map(Step::GiveSilently),
+        4 => (1..20u64, prop::option::of(0..2u64)).prop_map(|(bytes, class)| Step::Request(bytes, class)),
+        3 => (1..30u64).prop_map(Step::Free),
+        1 => (1..30u64).prop_map(Step::FreeUnknown),
         8 => Just(Step::Try),
         1 => any::<usize>().prop_map(Step::GiveUp),
     ];
     prop::collection::vec(step, 1..200)
 }
 
-/// A pool of `free` bytes in one piece: a request fits if they suffice.
+/// A pool with `free` contiguous bytes.
 #[derive(Debug, Default)]
 struct Model {
     queue: Queue<usize>,
     free: u64,
-    /// By ticket, from 1: what is wanted, and whether it still waits.
-    wants: Vec<(WaitKey, bool)>,
+    /// By ticket, from 1: the key of each request, and whether it still waits.
+    keys: Vec<(WaitKey, bool)>,
     turn: Option<usize>,
 }
 
@@ -200,43 +200,43 @@ impl Model {
     }
 
     fn waiting(&self) -> impl Iterator<Item = usize> {
-        (0..self.wants.len()).filter(|&number| self.wants[number].1)
+        (0..self.keys.len()).filter(|&number| self.keys[number].1)
     }
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::Ask(bytes, class) => {
+            Step::Request(bytes, class) => {
                 if bytes <= self.free {
                     self.free -= bytes;
                     return;
                 }
-                let want = WaitKey { bytes, class };
-                let number = self.wants.len();
-                self.wants.push((want, true));
-                let (ticket, bell) = self.queue.enter(want, self.queue.epoch(), number as u64, number);
+                let key = WaitKey { bytes, class };
+                let number = self.keys.len();
+                self.keys.push((key, true));
+                let (ticket, bell) = self.queue.enter(key, self.queue.epoch(), number as u64, number);
                 assert_eq!(ticket, number as u64 + 1);
                 self.ring(bell);
             }
-            Step::Give(bytes) => {
+            Step::Free(bytes) => {
                 self.free += bytes;
                 let bell = self.queue.freed(self.free);
                 self.ring(bell);
             }
-            Step::GiveSilently(bytes) => {
+            Step::FreeUnknown(bytes) => {
                 self.free += bytes;
                 let bell = self.queue.freed(u64::MAX);
                 self.ring(bell);
             }
             Step::Try => {
                 let Some(number) = self.turn.take() else { return };
-                let (want, ticket) = (self.wants[number].0, number as u64 + 1);
+                let (key, ticket) = (self.keys[number].0, number as u64 + 1);
                 assert!(self.queue.has_turn(ticket));
-                let bell = if want.bytes <= self.free {
-                    self.free -= want.bytes;
-                    self.wants[number].1 = false;
+                let bell = if key.bytes <= self.free {
+                    self.free -= key.bytes;
+                    self.keys[number].1 = false;
                     self.queue.leave(ticket)
                 } else {
-                    self.queue.failed(ticket, want, self.queue.epoch())
+                    self.queue.failed(ticket, key, self.queue.epoch())
                 };
                 self.ring(bell);
             }
@@ -246,7 +246,7 @@ impl Model {
                     return;
                 }
                 let number = waiting[which % waiting.len()];
-                self.wants[number].1 = false;
+                self.keys[number].1 = false;
                 if self.turn == Some(number) {
                     self.turn = None;
                 }
@@ -258,20 +258,20 @@ impl Model {
 }
 
 proptest! {
-    /// When nobody has the turn, nobody waits whom the memory would serve: no wake-up is lost, whatever the order.
+    /// Without a turn, the free memory serves no waiter: no wake-up is lost in any order.
     #[test]
-    fn nobody_waits_beside_memory_that_fits(steps in steps()) {
+    fn no_request_waits_while_its_memory_is_free(steps in steps()) {
         let mut model = Model::default();
         for step in &steps {
             model.step(step);
             if model.turn.is_none() {
-                let fits = model.waiting().find(|&number| model.wants[number].0.bytes <= model.free);
+                let fits = model.waiting().find(|&number| model.keys[number].0.bytes <= model.free);
                 prop_assert_eq!(fits, None, "{:?}", model);
             }
         }
     }
 
-    /// Without new requests and frees in between, those who are served by a free are served in the order of their age.
+    /// Without new requests and frees in between, a free serves waiters in order of age.
     #[test]
     fn within_a_round_the_oldest_that_fits_is_served_first(
         sizes in prop::collection::vec(1..20u64, 1..40),
@@ -279,24 +279,24 @@ proptest! {
     ) {
         let mut model = Model::default();
         for bytes in sizes {
-            model.step(&Step::Ask(bytes, Some(0)));
+            model.step(&Step::Request(bytes, Some(0)));
         }
         for bytes in frees {
             let mut expected: Vec<usize> = model.waiting().collect();
             let mut left = model.free + bytes;
             expected.retain(|&number| {
-                let fits = model.wants[number].0.bytes <= left;
-                left -= if fits { model.wants[number].0.bytes } else { 0 };
+                let fits = model.keys[number].0.bytes <= left;
+                left -= if fits { model.keys[number].0.bytes } else { 0 };
                 !fits
             });
             let before = model.queue.turns();
             let served = model.waiting().count() - expected.len();
-            model.step(&Step::Give(bytes));
+            model.step(&Step::Free(bytes));
             while model.turn.is_some() {
                 model.step(&Step::Try);
             }
             prop_assert_eq!(model.waiting().collect::<Vec<_>>(), expected);
-            // Failures fall in size, and no two are alike.
+            // Failed sizes are distinct and descending.
             prop_assert!(model.queue.turns() - before <= served as u64 + 20);
         }
     }

@@ -1,4 +1,4 @@
-//! Joining free neighbours, at once or when the frontier allows it.
+//! Coalescing of free neighbors, immediately or when the frontier allows it.
 
 use std::hint::cold_path;
 
@@ -8,8 +8,8 @@ use super::super::pending::PendingFree;
 use super::{Bfc, Fit};
 
 impl Bfc {
-    /// Makes a chunk free for anyone that is in no bin, joins it with its neighbours that are, and puts the result into its
-    /// bin. No further chunk can be joined, as two such neighbours would be one already.
+    /// Frees a chunk for all requests, merges it with free neighbors, and inserts the result into its bin. No further
+    /// chunk can merge, because two free neighbors would be merged already.
     #[inline]
     pub(super) fn join_and_bin(&mut self, id: ChunkId) {
         let (mut id, Chunk { mut bytes, prev, next, .. }) = (id, self.chunks[id]);
@@ -34,7 +34,7 @@ impl Bfc {
         self.bins.insert(&mut self.chunks, id, SizeClass::of(bytes));
     }
 
-    /// Makes a chunk in use one that stays apart until the frontier has passed the count of its free.
+    /// Frees a chunk that stays separate until the frontier has passed the count of its free.
     #[cold]
     pub(super) fn hold(&mut self, id: ChunkId, freed_at: u64) {
         self.chunks.set_free(id, freed_at);
@@ -42,7 +42,7 @@ impl Bfc {
         self.pending.push(PendingFree { chunk: id, freed_at });
     }
 
-    /// Joins what the frontier has passed: frees with a count strictly below it, as upstream.
+    /// Merges frees with counts strictly below the frontier, as upstream.
     pub(super) fn merge_below(&mut self, frontier: u64) {
         for _ in 0..self.pending.begin_pass() {
             let Some(free) = self.pending.pop().filter(|free| self.is_pending(free)) else { continue };
@@ -56,9 +56,9 @@ impl Bfc {
         }
     }
 
-    /// Joins pending frees regardless of the frontier, oldest first, until one fits; whether one does. Only for needs
-    /// that may use memory whenever it was freed. No more is joined than fits: what is joined is as late as its latest
-    /// part (upstream joins all neighbours).
+    /// Merges pending frees regardless of the frontier, oldest first, until the request fits. Returns whether it does.
+    /// Only for requests without `freed_before`. Stops as soon as the request fits, because a merged chunk carries the
+    /// latest count of its parts. Upstream merges all neighbors.
     pub(super) fn merge_until(&mut self, fit: &Fit) -> bool {
         self.join_recent();
         let mut satisfied = false;
@@ -77,13 +77,13 @@ impl Bfc {
         satisfied
     }
 
-    /// Whether an entry of the queue still speaks of the chunk that is in its slot.
+    /// Whether an entry of the queue still matches the chunk in its slot.
     pub(in super::super) fn is_pending(&self, free: &PendingFree) -> bool {
         self.chunks.freed_at(free.chunk) == free.freed_at
     }
 
-    /// Joins a free chunk, which is in no bin, with what is free beside it until it holds the need or nothing is: the
-    /// result, in no bin either, is as late as its latest part.
+    /// Merges a free chunk outside of the bins with free neighbors until it fits the request or none is left. The
+    /// result, outside of the bins too, carries the latest count of its parts.
     fn join_any(&mut self, id: ChunkId, fit: &Fit) -> ChunkId {
         let (mut id, mut freed_at) = (id, self.chunks.freed_at(id));
         while let next = self.chunks[id].next
@@ -106,13 +106,13 @@ impl Bfc {
         id
     }
 
-    /// Whether a free chunk holds the need.
+    /// Whether the request fits in a free chunk.
     fn holds(&self, id: ChunkId, fit: &Fit) -> bool {
         let chunk = &self.chunks[id];
         fit.fits(chunk.address, chunk.bytes)
     }
 
-    /// Adds a chunk to the one after it, and empties its slot.
+    /// Merges a chunk into the next one, and empties its slot.
     fn join_to_next(&mut self, id: ChunkId, next: ChunkId) -> ChunkId {
         let Chunk { bytes, prev, .. } = self.chunks[id];
         let both = bytes + self.chunks[next].bytes;
@@ -120,7 +120,7 @@ impl Bfc {
         next
     }
 
-    /// Adds a chunk to the one before it, and empties its slot.
+    /// Merges a chunk into the previous one, and empties its slot.
     fn join_to_prev(&mut self, id: ChunkId, prev: ChunkId) -> ChunkId {
         let both = self.chunks[prev].bytes + self.chunks[id].bytes;
         self.chunks.join_to_prev(id, prev, both);

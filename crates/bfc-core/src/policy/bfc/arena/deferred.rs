@@ -1,4 +1,4 @@
-//! Joining that is put off: see the [blocks freed last](super::super::recent).
+//! Deferred coalescing: see the [blocks freed last](super::super::recent).
 
 use super::super::chunk::{Chunk, ChunkId, State};
 use super::super::region::AllocationRegion;
@@ -7,8 +7,8 @@ use crate::base::memory::Span;
 use crate::base::placement::Placement;
 
 impl Bfc {
-    /// Takes a block that was just freed and is exactly as long as that; otherwise joins all of them, and a search finds
-    /// everything where it belongs.
+    /// Takes a recently freed block of exactly this size. If there is none, merges all of them, so that a search finds
+    /// all free memory in the bins.
     #[inline(always)]
     pub(super) fn take_recent(&mut self, rounded: u64) -> Option<Placement> {
         if self.recent.is_empty() {
@@ -23,7 +23,7 @@ impl Bfc {
         Some(Placement { address: chunk.address, bytes: rounded, slot: id.0 })
     }
 
-    /// Leaves a block of so many bytes that becomes free as it is, if it is small; the one that is to be joined now, if any.
+    /// Defers the merge of a freed block, if it is small. Returns the block to merge now, if any.
     #[inline(always)]
     pub(super) fn defer(&mut self, id: ChunkId, bytes: u64) -> Option<ChunkId> {
         if bytes > self.deferred_up_to {
@@ -33,7 +33,7 @@ impl Bfc {
         self.recent.push(id, bytes)
     }
 
-    /// Joins all that was put off.
+    /// Merges all deferred blocks.
     #[inline(never)]
     pub(super) fn join_recent(&mut self) {
         while let Some(id) = self.recent.pop() {
@@ -41,7 +41,7 @@ impl Bfc {
         }
     }
 
-    /// Where a chunk that is free for anyone will lie once it is joined with all such neighbours.
+    /// Returns the span of a free chunk after merging it with its free neighbors.
     pub(super) fn once_joined(&self, id: ChunkId) -> Span {
         let beside = |id: ChunkId| self.chunks[id].is_free_for_anyone().then_some(id);
         let (mut first, mut last) = (id, id);
@@ -55,13 +55,13 @@ impl Bfc {
         Span { address, bytes: self.chunks[last].end().wrapping_sub(address) }
     }
 
-    /// The size of the largest of those that have yet to be joined, once they are; or 0.
+    /// Returns the size of the largest deferred block after merging, or 0.
     pub(super) fn largest_recent(&self) -> u64 {
         self.recent.iter().map(|(id, _)| self.once_joined(id).bytes).max().unwrap_or(0)
     }
 
-    /// The chunks of a region in the order of their addresses, those that are free for anyone and not joined yet as one.
-    /// Tells the first chunk of each.
+    /// Iterates over the chunks of a region in order of address, with free neighbors merged. Passes the first chunk of
+    /// each.
     pub(super) fn spans_of(&self, region: &AllocationRegion) -> impl Iterator<Item = (ChunkId, Span)> + '_ {
         let mut rest = self.chunks_of(region).peekable();
         std::iter::from_fn(move || {

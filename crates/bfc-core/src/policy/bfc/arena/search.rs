@@ -1,4 +1,4 @@
-//! Finding the best fit, and cutting out what is needed of it.
+//! The best-fit search, and cutting a block out of the result.
 
 use std::hint::cold_path;
 
@@ -9,60 +9,60 @@ use super::Bfc;
 use crate::base::placement::Placement;
 use crate::policy::{PlacementRequest, round_to_granule};
 
-/// A need in whole granules.
+/// A request in whole granules.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Fit {
-    /// Bytes needed, in whole granules.
+    /// The bytes, in whole granules.
     pub(super) rounded: u64,
-    /// A power of two, at least [`GRANULE`].
+    /// The alignment: a power of two, at least [`GRANULE`].
     alignment: u64,
-    /// If given, memory freed at a later count must not be used.
+    /// Excludes memory freed at a later count, if given.
     freed_before: Option<u64>,
 }
 
 impl Fit {
-    /// `None` if the need leaves the address space once rounded and aligned.
-    pub(super) fn of(need: &PlacementRequest) -> Option<Self> {
-        let rounded = round_to_granule(need.bytes.max(1), need.alignment, GRANULE)?;
-        Some(Self { rounded, alignment: need.alignment.max(GRANULE), freed_before: need.freed_before })
+    /// Returns `None` if the request exceeds the address space once rounded and aligned.
+    pub(super) fn of(request: &PlacementRequest) -> Option<Self> {
+        let rounded = round_to_granule(request.bytes.max(1), request.alignment, GRANULE)?;
+        Some(Self { rounded, alignment: request.alignment.max(GRANULE), freed_before: request.freed_before })
     }
 
-    /// What a need takes in whole granules that fits every chunk which is large enough, as nearly all do.
+    /// Returns the bytes of a request that fits every large enough chunk, as nearly all do.
     #[inline(always)]
-    pub(super) const fn plain(need: &PlacementRequest) -> Option<u64> {
-        // One by one: each is foretold, and all in one number would have to be worked out.
-        if need.alignment > GRANULE {
+    pub(super) const fn plain(request: &PlacementRequest) -> Option<u64> {
+        // Separate branches: each is well predicted, and a combined condition would have to be computed.
+        if request.alignment > GRANULE {
             return None;
         }
-        if need.bytes > u64::MAX / 2 {
+        if request.bytes > u64::MAX / 2 {
             return None;
         }
-        if need.freed_before.is_some() {
+        if request.freed_before.is_some() {
             return None;
         }
-        let bytes = if need.bytes == 0 { 1 } else { need.bytes };
+        let bytes = if request.bytes == 0 { 1 } else { request.bytes };
         Some(whole_granules(bytes + (GRANULE - 1)))
     }
 
-    /// Bytes from `address`, a multiple of [`GRANULE`], up to the next address that is aligned as asked.
+    /// Returns the bytes from `address`, a multiple of [`GRANULE`], up to the next aligned address.
     const fn padding_at(&self, address: u64) -> u64 {
         address.wrapping_neg() & (self.alignment - 1)
     }
 
-    /// Bytes from `address` up to the highest aligned one from which `bytes` bytes there, in which the need fits, hold it.
+    /// Returns the bytes from `address` up to the highest aligned address at which the block fits into `bytes` bytes.
     const fn most_before(&self, address: u64, bytes: u64) -> u64 {
-        // At or above the first aligned address, as the need fits.
+        // At or above the first aligned address, because the request fits.
         let highest = address + (bytes - self.rounded);
         highest - (highest & (self.alignment - 1)) - address
     }
 
-    /// Whether `bytes` bytes at `address` hold the need and the padding before it.
+    /// Whether `bytes` bytes at `address` hold the block and the padding before it.
     pub(super) const fn fits(&self, address: u64, bytes: u64) -> bool {
-        // Both terms stay below 2^64 together: `of` has checked it.
+        // The sum stays below 2^64: `of` has checked it.
         self.padding_at(address) + self.rounded <= bytes
     }
 
-    /// Whether a free chunk holds the need, and was freed early enough for it.
+    /// Whether the request fits in a free chunk and accepts its count.
     pub(super) fn suits(&self, chunks: &Slab, id: ChunkId) -> bool {
         let chunk = &chunks[id];
         let in_time = |before| chunks.freed_at(id) <= before;
@@ -71,8 +71,8 @@ impl Fit {
 }
 
 impl Bfc {
-    /// Takes the smallest free chunk of so many bytes, of equals the one at the lowest address, and cuts off what is not
-    /// needed. `None`, and nothing was taken, where that takes more thought.
+    /// Takes the smallest free chunk of at least this size, the lowest among equals, and cuts off the rest. Returns
+    /// `None` without a change if this fast path does not apply.
     #[inline(always)]
     pub(super) fn take_plain(&mut self, rounded: u64) -> Option<Placement> {
         if !self.chunks.has_room_for(1) {
@@ -93,7 +93,7 @@ impl Bfc {
             return Some(Placement { address: chunk.address, bytes, slot: best.0 });
         }
         let rest = SizeClass::of(bytes - rounded);
-        // The first of its class stays the first if it becomes smaller.
+        // The first chunk of a class stays the first if it shrinks.
         if rest != class {
             self.bins.remove_first(&mut self.chunks, best, class);
         }
@@ -107,20 +107,18 @@ impl Bfc {
         Some(Placement { address, bytes: rounded, slot: live.0 })
     }
 
-    /// Places a need that [`take_plain`](Self::take_plain) does not serve: one that not every large chunk fits, or that
-    /// the first chunk of the first class does not.
+    /// Places a request that [`take_plain`](Self::take_plain) does not serve: one that not every large chunk fits, or
+    /// that the first chunk of the first class does not fit.
     #[cold]
     #[inline(never)]
-    pub(super) fn take_otherwise(&mut self, need: &PlacementRequest) -> Option<ChunkId> {
+    pub(super) fn take_otherwise(&mut self, request: &PlacementRequest) -> Option<ChunkId> {
         self.join_recent();
-        self.take_special(&Fit::of(need)?)
+        self.take_special(&Fit::of(request)?)
     }
 
-    /// Takes the smallest free chunk that fits with its padding and was freed early enough, of equals the one at the
-    /// lowest address, and cuts off what is not needed.
+    /// Takes the smallest free chunk that fits with padding and count, the lowest among equals, and cuts off the rest.
     fn take_special(&mut self, fit: &Fit) -> Option<ChunkId> {
-        // The chunk may be cut into three. Four thousand million chunks are out of reach of real pools, but not of
-        // pools of bare addresses.
+        // The chunk may be cut into three. Pools of addresses without memory can exhaust the four billion slots.
         if !self.chunks.has_room_for(2) {
             return None;
         }
@@ -134,8 +132,8 @@ impl Bfc {
         }
         let mut live = best;
         if self.split.cuts(self.chunks[best].bytes, fit.rounded) {
-            // What is left of a chunk that waits for the frontier keeps its slot, so it waits on. (Upstream forgets it,
-            // and it never joins its neighbours again.)
+            // The rest of a pending chunk keeps its slot, so it stays pending. Upstream loses it, and it never merges
+            // again.
             live = self.cut_low(best, fit.rounded, State::Live);
             self.bin(best);
         }
@@ -143,7 +141,7 @@ impl Bfc {
         Some(live)
     }
 
-    /// Leaves a new chunk free that was cut off one freed at that count.
+    /// Frees a new chunk that was cut off a chunk with this count.
     fn leave(&mut self, id: ChunkId, freed_at: u64) {
         self.chunks.set_free(id, freed_at);
         self.bin(id);
@@ -152,8 +150,7 @@ impl Bfc {
         }
     }
 
-    /// Bytes of a chunk that fits to leave free before the block: the padding, or for a large block all there is to
-    /// spare, as it is cut from the high end.
+    /// Returns the bytes to leave free before the block: the padding, or for a block at the high end all spare bytes.
     fn bytes_before(&mut self, chunk: ChunkId, fit: &Fit) -> u64 {
         let Chunk { address, bytes, .. } = self.chunks[chunk];
         if !self.is_large(fit.rounded) || !self.split.cuts(bytes, fit.rounded) {
@@ -162,7 +159,7 @@ impl Bfc {
         fit.most_before(address, bytes)
     }
 
-    /// Whether a block that is about to be placed is to be cut from the high end.
+    /// Whether a new block is cut from the high end.
     fn is_large(&mut self, rounded: u64) -> bool {
         is_large(&mut self.large_from, rounded)
     }
@@ -174,7 +171,7 @@ impl Bfc {
     }
 }
 
-/// Whether a block that is about to be placed is to be cut from the high end, where those from `large_from` bytes on are.
+/// Whether a new block is cut from the high end, where `large_from` is the minimum size of such blocks.
 #[inline(always)]
 fn is_large(large_from: &mut u64, rounded: u64) -> bool {
     let large = rounded >= *large_from;
@@ -190,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn padding_reaches_the_next_aligned_address_even_at_the_end_of_the_address_space() {
+    fn alignment_padding_works_at_the_address_space_end() {
         let fit = Fit::of(&PlacementRequest::new(300).with_alignment(4096)).unwrap();
         assert_eq!(fit.rounded, 512);
         assert_eq!(fit.padding_at(0), 0);

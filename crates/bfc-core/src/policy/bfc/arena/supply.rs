@@ -1,4 +1,4 @@
-//! Regions in and out.
+//! Adding and removing regions.
 
 use super::super::chunk::{Chunk, ChunkId, GRANULE, State, whole_granules};
 use super::super::region::AllocationRegion;
@@ -7,15 +7,15 @@ use crate::base::memory::Span;
 use crate::policy::NotAdded;
 
 impl Bfc {
-    /// Adds a region, free throughout. With `join` it becomes one with the regions it touches, below and above
-    /// (upstream: only below), so that free chunks join across the seam.
+    /// Adds a free region. With `join` it merges with the regions directly below and above, including free chunks
+    /// across the seam. Upstream merges only below.
     pub(super) fn add(&mut self, span: Span, join: bool) -> Result<(), NotAdded> {
         let bytes = whole_granules(span.bytes);
         if bytes == 0 || !span.address.is_multiple_of(GRANULE) {
             return Err(NotAdded::Bad);
         }
         let place = self.regions.place(span, join).ok_or(NotAdded::Bad)?;
-        // One for the chunk and one for the border.
+        // One slot for the chunk and one for the border.
         if !self.chunks.has_room_for(2) {
             return Err(NotAdded::Full);
         }
@@ -46,7 +46,7 @@ impl Bfc {
         Ok(())
     }
 
-    /// Forgets one region of at most so many bytes that could be given back: it is the caller's from now on.
+    /// Removes one idle region of at most this many bytes. It then belongs to the caller.
     pub(super) fn take_idle(&mut self, at_most: u64) -> Option<Span> {
         let fits = |region: &AllocationRegion| region.span.bytes <= at_most && self.is_idle(region);
         let index = self.regions.as_slice().iter().position(fits)?;
@@ -54,7 +54,7 @@ impl Bfc {
         self.take_region(index)
     }
 
-    /// Forgets a region that is one free chunk.
+    /// Removes a region that is one free chunk.
     fn take_region(&mut self, index: usize) -> Option<Span> {
         let region = self.regions.remove(index);
         let chunk = self.chunks[region.border].next;
@@ -65,17 +65,17 @@ impl Bfc {
         Some(region.span)
     }
 
-    /// The free chunk at the end of the last region, if anyone may use it, or else nothing at that end.
+    /// Returns the free chunk at the end of the last region if it is reusable, or an empty span.
     pub(super) fn last_tail(&self) -> Option<Span> {
         let region = self.regions.as_slice().last()?;
         let (end, last) = (region.span.end()?, self.chunks[region.border].prev);
-        // A tail that is not whole granules is never joined over.
+        // A tail that is not whole granules never merges.
         let joins = region.usable() == region.span.bytes && self.chunks[last].is_free_for_anyone();
         let bytes = if joins { self.once_joined(last).bytes } else { 0 };
         Some(Span { address: end - bytes, bytes })
     }
 
-    /// Forgets so many bytes at the end of the last region, if anyone may use them: they are the caller's from now on.
+    /// Removes this many reusable bytes at the end of the last region. They then belong to the caller.
     pub(super) fn cut_last(&mut self, bytes: u64) -> Option<Span> {
         let tail = self
             .last_tail()
@@ -100,20 +100,20 @@ impl Bfc {
         Some(Span { address: span.address + span.bytes - bytes, bytes })
     }
 
-    /// Whether a region is one free chunk that anyone may use. A region with frees that the frontier has not passed is
-    /// not idle: a device may still work on it (upstream gives it back).
+    /// Whether a region is one reusable free chunk. A region with frees that wait for the frontier is not idle: a
+    /// device may still work on it. Upstream releases it.
     pub(super) fn is_idle(&self, region: &AllocationRegion) -> bool {
         let first = self.chunks[region.border].next;
         self.chunks[first].is_free_for_anyone() && self.once_joined(first).bytes == region.usable()
     }
 
-    /// Puts a chunk between two neighbours.
+    /// Links a chunk between two neighbors.
     fn link_in(&mut self, before: ChunkId, id: ChunkId, after: ChunkId) {
         self.link(before, id);
         self.link(id, after);
     }
 
-    /// Puts all chunks of the ring closed by `gone` at the end of that closed by `border`, and gives up `gone`.
+    /// Moves all chunks from the ring of `gone` to the end of the ring of `border`, and removes `gone`.
     fn splice(&mut self, border: ChunkId, gone: ChunkId) {
         let Chunk { prev: last, next: first, .. } = self.chunks[gone];
         self.link(self.chunks[border].prev, first);

@@ -1,34 +1,33 @@
-//! The free chunks of one size class: a pairing heap that runs through the chunks themselves, and is put in order when
-//! it is searched.
+//! The free chunks of one size class: a pairing heap through the chunks themselves, sorted lazily by searches.
 //!
-//! A class is a list of heaps. A chunk enters it at the front, as a heap of its own, and leaves it from anywhere: neither
-//! looks at the order, as many chunks that enter are joined to a neighbour before anyone asks which is the first. A
-//! search puts the first of the class by size and then by address (its [rank](Chunk::rank)) in front: of a few heaps by comparing
-//! their roots, of more by joining them to one, so that each step takes logarithmic time in the mean over many. Source: Fredman, Sedgewick, Sleator and Tarjan,
+//! A class is a list of heaps. A chunk enters at the front, as its own heap, and leaves from any position. Neither step
+//! compares chunks, because many chunks merge with a neighbor before a search. A search moves the first chunk of the
+//! class by size and address (its [rank](Chunk::rank)) to the front. It compares the roots of a few heaps, and merges
+//! more heaps into one, so each step takes amortized logarithmic time. Source: Fredman, Sedgewick, Sleator and Tarjan,
 //! "The pairing heap: a new form of self-adjusting heap", 1986; the list is the auxiliary area of Stasko and Vitter,
 //! "Pairing heaps: experiments and analysis", 1987.
 
 use super::super::chunk::{Chunk, ChunkId, Links};
 
-/// Puts a chunk, as a heap of its own, in front of a list, which then begins with it.
+/// Pushes a chunk, as its own heap, to the front of a list. Returns the new front.
 #[inline(always)]
 pub(super) fn push(chunks: &mut [Chunk], list: ChunkId, id: ChunkId) {
     let chunk = &mut chunks[id];
     chunk.links = Links { above: ChunkId::NONE, child: ChunkId::NONE };
     chunk.sibling = list;
-    // Of an empty list this goes nowhere.
+    // With an empty list, this writes to the dummy slot.
     chunks[list].links.above = id;
 }
 
-/// Takes a member out of its heap; the one in its place, if there is one.
+/// Removes a member from its heap. Returns the member in its place, if any.
 #[inline(always)]
 pub(super) fn remove(chunks: &mut [Chunk], member: ChunkId) -> ChunkId {
     let Chunk { links: Links { above, child }, sibling, .. } = chunks[member];
-    // What comes after the member also comes after the one that has it as a child.
+    // A successor of the member is also a successor of its parent.
     let heir = if child.is_none() { sibling } else { meld_before(chunks, child, sibling) };
     chunks[heir].links.above = above;
     let above = &mut chunks[above];
-    // With none above, this goes nowhere.
+    // Without a parent, this writes to the dummy slot.
     if above.links.child == member {
         above.links.child = heir
     } else {
@@ -37,7 +36,7 @@ pub(super) fn remove(chunks: &mut [Chunk], member: ChunkId) -> ChunkId {
     heir
 }
 
-/// Takes the member in front of a list out; the one that the list then begins with, if there is one.
+/// Removes the front member of a list. Returns the new front, if any.
 #[inline(always)]
 pub(super) fn remove_first(chunks: &mut [Chunk], first: ChunkId) -> ChunkId {
     let Chunk { links: Links { child, .. }, sibling, .. } = chunks[first];
@@ -52,11 +51,11 @@ pub(super) fn remove_first(chunks: &mut [Chunk], first: ChunkId) -> ChunkId {
     heir
 }
 
-/// How many heaps a list may have for a search to compare their roots and leave them as they are: four of ten searches
-/// in a recorded run come to a list of two or three.
+/// The longest list whose roots a search compares without merging. Four of ten searches in a recorded run meet a list
+/// of two or three.
 const FEW: usize = 3;
 
-/// Puts the first of all members in front of a list of at least two heaps.
+/// Moves the first of all members to the front of a list of at least two heaps.
 #[inline(never)]
 pub(super) fn bring_first(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
     let mut best = list;
@@ -73,7 +72,7 @@ pub(super) fn bring_first(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
     meld_all(chunks, list)
 }
 
-/// Puts a heap of a list in front of it.
+/// Moves a heap to the front of its list.
 #[inline]
 fn move_to_front(chunks: &mut [Chunk], id: ChunkId, list: ChunkId) -> ChunkId {
     if id != list {
@@ -87,7 +86,7 @@ fn move_to_front(chunks: &mut [Chunk], id: ChunkId, list: ChunkId) -> ChunkId {
     id
 }
 
-/// Joins the heaps of a list to one, in front of another list.
+/// Merges the heaps of a list into one, in front of another list.
 #[inline(never)]
 fn meld_before(chunks: &mut [Chunk], list: ChunkId, rest: ChunkId) -> ChunkId {
     let root = meld_all(chunks, list);
@@ -96,11 +95,11 @@ fn meld_before(chunks: &mut [Chunk], list: ChunkId, rest: ChunkId) -> ChunkId {
     root
 }
 
-/// Joins the heaps of a list to one; its root.
+/// Merges the heaps of a list into one. Returns its root.
 #[inline(never)]
 pub(super) fn meld_all(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
     let second = chunks[list].sibling;
-    // Two are the most common case.
+    // Two heaps are the most common case.
     let root = if !second.is_none() && chunks[second].sibling.is_none() {
         meld(chunks, list, second)
     } else {
@@ -111,8 +110,8 @@ pub(super) fn meld_all(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
     root
 }
 
-/// Joins the heaps of a list in pairs, and the pairs from the last to the first: so the work of many steps stays small.
-/// The root of the whole.
+/// Merges the heaps of a list in pairs, and the pairs from last to first, which bounds the amortized cost. Returns the
+/// root.
 fn meld_pairs(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
     let (mut pairs, mut rest) = (ChunkId::NONE, list);
     while !rest.is_none() {
@@ -137,7 +136,7 @@ fn meld_pairs(chunks: &mut [Chunk], list: ChunkId) -> ChunkId {
     root
 }
 
-/// Joins two heaps, given by their roots; the root of both.
+/// Merges two heaps by their roots. Returns the new root.
 #[inline]
 fn meld(chunks: &mut [Chunk], one: ChunkId, other: ChunkId) -> ChunkId {
     let in_order = chunks[one].rank() < chunks[other].rank();
@@ -149,7 +148,7 @@ fn meld(chunks: &mut [Chunk], one: ChunkId, other: ChunkId) -> ChunkId {
     first
 }
 
-/// The first member of a heap that `fits`. Looks at those that do not, and at their children.
+/// Returns the first member of a heap that `fits`. Visits unfit members and their children.
 pub(super) fn first(chunks: &[Chunk], root: ChunkId, fits: impl Fn(ChunkId) -> bool) -> Option<ChunkId> {
     let mut best: Option<ChunkId> = None;
     let mut next = Some(root);
@@ -159,24 +158,24 @@ pub(super) fn first(chunks: &[Chunk], root: ChunkId, fits: impl Fn(ChunkId) -> b
         if fits {
             best = Some(id);
         }
-        // What comes after a member that fits, or is worse than one, is worse.
+        // Successors of a fitting member, and of a worse one, are worse.
         next = if fits || worse { beside(chunks, id) } else { after(chunks, id) };
     }
     best
 }
 
-/// All members of the heaps of a list, each before its children.
+/// Iterates over all members of a list's heaps, parents before children.
 pub(super) fn members(chunks: &[Chunk], list: ChunkId) -> impl Iterator<Item = ChunkId> + '_ {
     std::iter::successors(Some(list), |&id| after(chunks, id))
 }
 
-/// The member that comes after another in the order of [`members`].
+/// Returns the next member in the order of [`members`].
 fn after(chunks: &[Chunk], id: ChunkId) -> Option<ChunkId> {
     let child = chunks[id].links.child;
     if child.is_none() { beside(chunks, id) } else { Some(child) }
 }
 
-/// The member that comes after another and after all below it in the order of [`members`].
+/// Returns the next member in the order of [`members`] after this one and all below it.
 fn beside(chunks: &[Chunk], id: ChunkId) -> Option<ChunkId> {
     let mut id = id;
     while chunks[id].sibling.is_none() {
@@ -185,7 +184,7 @@ fn beside(chunks: &[Chunk], id: ChunkId) -> Option<ChunkId> {
     Some(chunks[id].sibling)
 }
 
-/// The member that has this one as one of its children.
+/// Returns the parent of a member.
 fn parent(chunks: &[Chunk], id: ChunkId) -> Option<ChunkId> {
     let (mut id, mut above) = (id, chunks[id].links.above);
     while !above.is_none() {

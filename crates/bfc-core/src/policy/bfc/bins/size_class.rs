@@ -1,45 +1,45 @@
-//! Size classes: finer than bins, so that a class seldom holds more than one free chunk.
+//! Size classes: finer than bins, so that a class rarely holds more than one free chunk.
 //!
-//! The sizes, counted in granules and 64 added, are divided by powers of two into rows of 64 classes each. So up to 16 KiB
-//! every size has a class of its own, and all of those share one row, as most requests want; above, a class spans
-//! between a 32nd and a 96th of its sizes. Source of the division: Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic
-//! memory allocator for real-time systems", 2004, whose correction for small sizes is the addition here.
+//! Sizes in granules, plus 64, are divided by powers of two into rows of 64 classes. Up to 16 KiB every size has its
+//! own class, and these classes share one row, which serves most requests. Above, a class spans between a 32nd and a
+//! 96th of its sizes. Source of the division: Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator
+//! for real-time systems", 2004, whose correction for small sizes is the addition of 64 here.
 
 use super::super::chunk::GRANULE;
 
-/// How many classes a row has: as many as a word of the bitmap has bits.
+/// The number of classes in a row: the bits of a bitmap word.
 pub(crate) const COLUMNS: usize = 64;
 
-/// How many rows there are: one for each power of two, so that no index needs a correction. The first six stay empty.
+/// The number of rows: one for each power of two, so that no index needs a correction. The first six stay empty.
 pub(crate) const ROWS: usize = 64;
 
-/// A size class. Larger chunks never have a lower one.
+/// A size class. Larger chunks never have a lower class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SizeClass {
-    /// Below [`ROWS`].
+    /// The row, below [`ROWS`].
     pub(super) row: u32,
-    /// Below [`COLUMNS`].
+    /// The column, below [`COLUMNS`].
     pub(super) column: u32,
 }
 
 impl SizeClass {
-    /// The class of chunks of `bytes` bytes.
+    /// Returns the class of chunks of `bytes` bytes.
     #[inline]
     pub(crate) const fn of(bytes: u64) -> Self {
         let shifted = bytes / GRANULE + COLUMNS as u64;
         let row = shifted.ilog2();
-        // The six bits that follow the leading one, which is shifted out: it is none of the six lowest.
+        // The six bits after the leading one. The shift removes the leading bit.
         let column = (shifted << (64 - row) >> 58) as u32;
         Self { row, column }
     }
 
-    /// The class's place in a table of all.
+    /// Returns the index of the class in a table of all classes.
     #[inline]
     pub(super) const fn index(self) -> usize {
         (self.row as usize % ROWS) * COLUMNS + self.column as usize % COLUMNS
     }
 
-    /// The class above, or `None` if this is the highest.
+    /// Returns the next class, or `None` for the highest.
     pub(crate) const fn next(self) -> Option<Self> {
         let Self { row, column } = self;
         if column as usize + 1 < COLUMNS {
@@ -51,7 +51,7 @@ impl SizeClass {
         }
     }
 
-    /// All classes from the lowest to the highest.
+    /// Iterates over all classes in ascending order.
     #[cfg(test)]
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let rows = 0..ROWS as u32;
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_sizes_have_a_class_each_and_larger_ones_share_one_with_at_most_a_32nd_more() {
+    fn size_classes_waste_at_most_one_part_in_32() {
         let class = |granules| SizeClass::of(granules * GRANULE).index();
         for granules in 1..64 {
             assert_eq!(class(granules) + 1, class(granules + 1));

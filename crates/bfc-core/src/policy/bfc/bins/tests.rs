@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::super::chunk::{Slab, State};
 use super::*;
 
-/// Upstream's `Log2FloorNonZeroSlow` and the examples often got wrong in articles on the allocator.
+/// Checks upstream's `Log2FloorNonZeroSlow`, and examples that articles on the allocator often get wrong.
 #[test]
 fn a_bin_is_the_floor_of_the_binary_logarithm_of_the_granules() {
     let cases = [
@@ -27,7 +27,7 @@ fn a_bin_is_the_floor_of_the_binary_logarithm_of_the_granules() {
     }
 }
 
-/// Free chunks of these sizes and addresses, in bins.
+/// Creates bins with free chunks of these sizes and addresses.
 fn filled(chunks: &[(u64, u64)]) -> (Slab, Bins) {
     let (mut slab, mut bins) = (Slab::new(), Bins::default());
     for &(bytes, address) in chunks {
@@ -89,7 +89,7 @@ fn a_class_above_the_last_one_does_not_exist() {
     assert_eq!(bins.best_fit(&mut slab, u64::MAX, |_, _| true), None);
 }
 
-/// Chunks of one class but of several sizes, in orders that make heaps broad and deep.
+/// Chunks of one class with several sizes, in orders that build broad and deep heaps.
 #[test]
 fn a_class_keeps_its_order_while_it_fills_and_empties() {
     let (mut slab, mut bins) = filled(&[]);
@@ -105,7 +105,7 @@ fn a_class_keeps_its_order_while_it_fills_and_empties() {
             let expected = shadow.range((bytes, 0)..).next().map(|(_, &id)| id);
             assert_eq!(best, expected, "stride {stride}, step {step}");
         }
-        // From the front, which brings order into the heap, and from the middle by turns.
+        // Alternates removals from the front, which sort the heap, and from the middle.
         while let Some((&place, &id)) = shadow.iter().nth(shadow.len() % 2 * shadow.len() * 618 / 1000) {
             shadow.remove(&place);
             if shadow.len() % 2 == 1 {
@@ -122,9 +122,9 @@ fn a_class_keeps_its_order_while_it_fills_and_empties() {
     }
 }
 
-/// Both ends of a class and its middle leave it before any search: what is left is found in order all the same.
+/// Removes both ends and the middle of a class before any search: the rest is still found in order.
 #[test]
-fn chunks_that_leave_before_a_search_do_not_disturb_the_order_of_the_others() {
+fn removed_chunks_do_not_change_the_bin_order() {
     let (mut slab, mut bins) = filled(&[]);
     let class = SizeClass::of(512);
     let ids: Vec<ChunkId> = (0..9_u64).map(|n| add(&mut slab, &mut bins, 512, n * 5 % 9 * 4096)).collect();
@@ -136,7 +136,7 @@ fn chunks_that_leave_before_a_search_do_not_disturb_the_order_of_the_others() {
         assert_eq!(found, class);
         addresses.push(slab[first].address / 4096);
         bins.remove_first(&mut slab, first, class);
-        // One more leaves from below the first, which a search has put in order.
+        // Removes one more below the first, which a search has sorted.
         if addresses.len() == 2 {
             bins.remove(&mut slab, ids[7], class);
         }

@@ -1,24 +1,24 @@
-//! The slab: all chunks of a pool, in slots that are used again.
+//! The slab: all chunks of a pool, in reusable slots.
 
 use std::ops::{Deref, DerefMut};
 
 use super::{Chunk, ChunkId, State};
 
-/// The slots of a pool's chunks. A chunk keeps its slot for as long as it exists.
+/// The slots of a pool's chunks. A chunk keeps its slot while it exists.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab {
     slots: Vec<Chunk>,
-    /// Unused slots. The slot emptied last is used first, because it is most likely in the processor's cache.
+    /// Unused slots. The slot emptied last is reused first, because it is probably in the processor's cache.
     unused: Vec<ChunkId>,
-    /// Counts of the frees of held chunks, by slot. Empty if frees bear no counts.
+    /// The counts of pending frees, by slot. Empty if frees carry no counts.
     freed_at: Vec<u64>,
 }
 
-/// The most slots that can be numbered.
+/// The most slots.
 const MAX_SLOTS: usize = u32::MAX as usize;
 
 impl Slab {
-    /// A slab with one slot in use, [`ChunkId::NONE`].
+    /// Creates a slab with one used slot, [`ChunkId::NONE`].
     pub(crate) fn new() -> Self {
         let mut slab = Self { slots: Vec::new(), unused: Vec::new(), freed_at: Vec::new() };
         let none = slab.insert_border();
@@ -26,13 +26,13 @@ impl Slab {
         slab
     }
 
-    /// Whether `count` more chunks can be inserted.
+    /// Whether the slab has slots for `count` more chunks.
     #[inline]
     pub(crate) fn has_room_for(&self, count: usize) -> bool {
         self.unused.len() + (MAX_SLOTS - self.slots.len()) >= count
     }
 
-    /// Inserts a chunk between two neighbors, whose links stay as they are. The chunk is in no bin. The caller has checked
+    /// Inserts a chunk between two neighbors without changing their links, outside of the bins. The caller has checked
     /// [`has_room_for`](Self::has_room_for).
     #[inline(always)]
     pub(crate) fn insert(
@@ -45,7 +45,7 @@ impl Slab {
         let id = self.unused.pop().unwrap_or_else(|| self.add_slot());
         let slot = &mut self[id];
         debug_assert_eq!(slot.state, State::Unused);
-        // The links are not written: they mean nothing before the chunk enters a bin.
+        // Heap links are left unset: they are meaningless outside of the bins.
         slot.address = address;
         slot.bytes = bytes;
         slot.prev = prev;
@@ -105,7 +105,7 @@ impl Slab {
         (back, start)
     }
 
-    /// Joins a chunk to the next one, which then has `both` bytes, and empties the chunk's slot.
+    /// Merges a chunk with the next one into `both` bytes, and empties its slot.
     #[inline(always)]
     pub(crate) fn join_to_next(&mut self, id: ChunkId, (prev, next): (ChunkId, ChunkId), both: u64) {
         let address = self[id].address;
@@ -118,7 +118,7 @@ impl Slab {
         self.remove(id);
     }
 
-    /// Joins a chunk to the previous one, which then has `both` bytes, and empties the chunk's slot.
+    /// Merges a chunk with the previous one into `both` bytes, and empties its slot.
     #[inline(always)]
     pub(crate) fn join_to_prev(&mut self, id: ChunkId, prev: ChunkId, both: u64) {
         let next = self[id].next;
@@ -130,7 +130,7 @@ impl Slab {
         self.remove(id);
     }
 
-    /// The live chunk of an id that came from outside, if there is one.
+    /// Returns the live chunk of an id that the caller passed, if any.
     #[inline]
     pub(crate) fn live(&self, id: ChunkId) -> Option<&Chunk> {
         match self.slots.get(id.0 as usize) {
@@ -139,23 +139,23 @@ impl Slab {
         }
     }
 
-    /// All chunks in the order of their slots.
+    /// Iterates over all chunks in the order of their slots.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = (ChunkId, &Chunk)> {
         let numbered = self.slots.iter().enumerate().map(|(slot, chunk)| (ChunkId(slot as u32), chunk));
         numbered.filter(|(_, chunk)| !matches!(chunk.state, State::Unused | State::Border))
     }
 
-    /// The count at which a chunk was freed; 0 if anyone may use it, and while it is in use.
+    /// Returns the count at which a chunk was freed; 0 if it is reusable or in use.
     pub(crate) fn freed_at(&self, id: ChunkId) -> u64 {
         match self[id].state {
-            State::Held => self.freed_at[id.0 as usize],
+            State::Pending => self.freed_at[id.0 as usize],
             _ => 0,
         }
     }
 
-    /// Makes a chunk free for those whose work comes after `freed_at`; for anyone if that is 0.
+    /// Frees a chunk at the count `freed_at`; 0 makes it reusable immediately.
     pub(crate) fn set_free(&mut self, id: ChunkId, freed_at: u64) {
-        self[id].state = if freed_at == 0 { State::Free } else { State::Held };
+        self[id].state = if freed_at == 0 { State::Free } else { State::Pending };
         if freed_at > 0 {
             let slots = self.slots.len().max(self.freed_at.len());
             self.freed_at.resize(slots, 0);
@@ -163,7 +163,7 @@ impl Slab {
         }
     }
 
-    /// The unused slots, in the order in which they will be used.
+    /// Returns the unused slots in the order of reuse.
     pub(crate) fn unused_slots(&self) -> impl Iterator<Item = ChunkId> + '_ {
         self.unused.iter().rev().copied()
     }
@@ -191,7 +191,7 @@ mod tests {
 
     const BETWEEN_NONE: (ChunkId, ChunkId) = (ChunkId::NONE, ChunkId::NONE);
 
-    /// Four chunks, in the first four slots.
+    /// Creates four chunks in the first four slots.
     fn four() -> (Slab, Vec<ChunkId>) {
         let mut slab = Slab::new();
         let ids = (0..4).map(|n| slab.insert(n * 256, 256, BETWEEN_NONE, State::Free));
@@ -224,10 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_bears_the_count_of_its_free_until_it_is_free_for_anyone() {
+    fn a_chunk_keeps_its_freed_count_until_it_is_available() {
         let (mut slab, ids) = four();
         slab.set_free(ids[3], 7);
-        assert_eq!((slab[ids[3]].state, slab.freed_at(ids[3]), slab.freed_at(ids[0])), (State::Held, 7, 0));
+        assert_eq!(
+            (slab[ids[3]].state, slab.freed_at(ids[3]), slab.freed_at(ids[0])),
+            (State::Pending, 7, 0)
+        );
         slab.set_free(ids[3], 0);
         assert_eq!((slab[ids[3]].state, slab.freed_at(ids[3])), (State::Free, 0));
     }

@@ -1,4 +1,4 @@
-//! A policy with overwritten descriptors.
+//! Tests of a policy with overwritten descriptors.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn pieces_of(buddy: &Buddy) -> Vec<Piece> {
     pieces
 }
 
-/// Three blocks, the middle one free, and free memory behind: slots 0, 1, 2 and 3.
+/// Creates three blocks, the middle one free, and free memory behind: slots 0, 1, 2 and 3.
 fn four_pieces() -> Buddy {
     let mut buddy = Buddy::new(small());
     buddy.add_region(Span { address: 0, bytes: 4096 }, false).unwrap();
@@ -44,7 +44,7 @@ fn an_overwritten_descriptor_refuses_all_later_requests() {
             let damage = buddy.status().damage.unwrap();
             assert_eq!(damage.detail, "the descriptor of slot 1 was overwritten");
             assert_eq!(buddy.check(), Err(damage));
-            // Where it was not overwritten, all is as it was.
+            // Intact chunks are unchanged.
             assert!(buddy.overwrite_descriptor(1, word, 1 << bit));
             assert_eq!(pieces_of(&buddy), before);
         }
@@ -52,8 +52,8 @@ fn an_overwritten_descriptor_refuses_all_later_requests() {
 }
 
 #[test]
-fn a_neighbour_is_checked_before_it_is_changed() {
-    // The third block's slot is free memory's left neighbour and is not loaded; the second's right neighbour is.
+fn a_neighbor_is_checked_before_it_is_changed() {
+    // The third block's slot is the left neighbor of free memory and is not loaded; the second's right neighbor is.
     let mut buddy = four_pieces();
     buddy.overwrite_descriptor(2, 2, 1);
     assert_eq!(buddy.place(&PlacementRequest::new(256)), None);
@@ -81,7 +81,7 @@ fn a_block_beside_an_overwritten_descriptor_is_freed_apart() {
         assert_eq!(buddy.free(2, 0), Ok(()));
         assert_eq!(buddy.used_bytes(), 512);
         assert!(buddy.status().damage.unwrap().detail.contains(&format!("slot {overwritten} ")));
-        // The guard written back, everything adds up but the two that were not joined.
+        // With the guard restored, all sums match, except for the two unmerged chunks.
         buddy.overwrite_descriptor(overwritten, 5, 1 << 63);
         let covered: u64 = pieces_of(&buddy).iter().map(|piece| piece.span.bytes).sum();
         assert_eq!(covered, 4096);

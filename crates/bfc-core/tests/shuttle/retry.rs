@@ -1,0 +1,429 @@
+//! Waiting under the `shuttle` checker, which runs the threads in many orders. It has no clock: a request that misses
+//! its wake-up sleeps for ever, and the checker reports a deadlock.
+
+mod ended;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use bfc_core::sync::{Arc, Mutex, lock, thread};
+use bfc_core::{
+    AllocError, Allocator, AllocatorRetry, BfcAllocator, BfcConfig, Block, Bytes, Refusal, ThreadCache,
+    Upkeep, WaitKey,
+};
+
+use crate::common::source::{FakeSource, Nature};
+use crate::common::{allocate, free};
+
+/// Far more real time than any one schedule takes.
+const LONG: Duration = Duration::from_secs(3600);
+
+const SCHEDULES: usize = 2000;
+
+/// Units behind a lock, as in upstream's test.
+struct Units {
+    free: Mutex<u64>,
+    retry: AllocatorRetry,
+}
+
+impl Units {
+    fn new(free: u64) -> Arc<Self> {
+        Arc::new(Self { free: Mutex::new(free), retry: AllocatorRetry::new() })
+    }
+
+    fn take(&self) -> Result<Block, AllocError> {
+        self.retry.allocate(1, LONG, |_last| {
+            let mut free = lock(&self.free);
+            if *free == 0 {
+                let error = AllocError::Reentrant { allocator: "units".to_owned() };
+                return Err(Refusal { error, wait: true });
+            }
+            *free -= 1;
+            Ok(Block { bytes: 1, ..Block::EMPTY })
+        })
+    }
+
+    fn give(&self) {
+        *lock(&self.free) += 1;
+        self.retry.notify();
+    }
+}
+
+fn join(threads: Vec<thread::JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn no_free_is_missed_between_the_attempt_and_the_sleep() {
+    let scenario = || {
+        let units = Units::new(0);
+        let taker = {
+            let units = Arc::clone(&units);
+            thread::spawn(move || {
+                units.take().unwrap();
+            })
+        };
+        units.give();
+        taker.join().unwrap();
+        assert_eq!(units.retry.stats().waiting, 0);
+    };
+    shuttle::check_random(scenario, SCHEDULES);
+    shuttle::check_pct(scenario, SCHEDULES, 3);
+}
+
+#[test]
+fn three_consumers_share_two_units() {
+    let scenario = || {
+        let units = Units::new(2);
+        let consumer = |units: Arc<Units>| {
+            thread::spawn(move || {
+                for _ in 0..3 {
+                    units.take().unwrap();
+                    units.give();
+                }
+            })
+        };
+        join((0..3).map(|_| consumer(Arc::clone(&units))).collect());
+        assert_eq!(*lock(&units.free), 2);
+        let stats = units.retry.stats();
+        assert_eq!((stats.waiting, stats.timeouts), (0, 0));
+    };
+    shuttle::check_random(scenario, SCHEDULES);
+    shuttle::check_pct(scenario, SCHEDULES, 3);
+}
+
+#[test]
+fn wake_ups_without_memory_are_harmless() {
+    let scenario = || {
+        let units = Units::new(0);
+        let noise = {
+            let units = Arc::clone(&units);
+            thread::spawn(move || {
+                for _ in 0..3 {
+                    units.retry.notify();
+                }
+            })
+        };
+        let taker = {
+            let units = Arc::clone(&units);
+            thread::spawn(move || {
+                units.take().unwrap();
+            })
+        };
+        units.give();
+        join(vec![noise, taker]);
+        assert_eq!(*lock(&units.free), 0);
+    };
+    shuttle::check_random(scenario, SCHEDULES);
+    shuttle::check_pct(scenario, SCHEDULES, 3);
+}
+
+/// The pool itself: each of three threads wants all of it, so all but one wait.
+#[test]
+fn threads_that_want_the_whole_pool_take_turns() {
+    let scenario = || {
+        let config = BfcConfig::new(Bytes(1024)).with_retry_timeout(LONG);
+        let pool = Arc::new(BfcAllocator::new("shuttle", FakeSource::new(Nature::default()), config));
+        // Known to two threads before the race, so that nobody fails for being alone.
+        let warm = allocate(&pool, 1024);
+        free(&pool, warm);
+        {
+            let pool = Arc::clone(&pool);
+            let second = thread::spawn(move || {
+                let block = allocate(&pool, 1024);
+                free(&pool, block);
+            });
+            second.join().unwrap();
+        }
+        let user = |pool: Arc<BfcAllocator>| {
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let block = allocate(&pool, 1024);
+                    free(&pool, block);
+                }
+            })
+        };
+        join((0..3).map(|_| user(Arc::clone(&pool))).collect());
+        pool.check_invariants().unwrap();
+        assert_eq!(pool.stats().bytes_in_use, 0);
+    };
+    shuttle::check_random(scenario, SCHEDULES / 4);
+    shuttle::check_pct(scenario, SCHEDULES / 4, 3);
+}
+
+/// The frontier is raised outside the pool's lock, and still no waiter misses it.
+#[test]
+fn a_rising_frontier_is_not_missed() {
+    use bfc_core::{AllocationAttributes, Request, TimingCounter};
+    let scenario = || {
+        let counter = std::sync::Arc::new(TimingCounter::default());
+        let config = BfcConfig::new(Bytes(1024)).with_retry_timeout(LONG).with_timing_counter(counter);
+        let pool = Arc::new(BfcAllocator::new("shuttle", FakeSource::new(Nature::default()), config));
+        let block = allocate(&pool, 1024);
+        free(&pool, block);
+        let waiter = {
+            let pool = Arc::clone(&pool);
+            thread::spawn(move || {
+                let before = || 0;
+                let attributes = AllocationAttributes { freed_before: Some(&before), ..Default::default() };
+                pool.allocate(&Request::new(1024).with_attributes(attributes)).unwrap();
+            })
+        };
+        pool.set_safe_frontier(2);
+        waiter.join().unwrap();
+    };
+    shuttle::check_random(scenario, SCHEDULES);
+    shuttle::check_pct(scenario, SCHEDULES, 3);
+}
+
+/// Bytes in one piece behind a lock, and whether there will ever be more.
+struct Piece {
+    state: Mutex<(u64, bool)>,
+    retry: AllocatorRetry,
+}
+
+impl Piece {
+    fn new(free: u64) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new((free, true)), retry: AllocatorRetry::new() })
+    }
+
+    fn attempt(&self, bytes: u64) -> Result<Block, Refusal> {
+        let (free, hope) = &mut *lock(&self.state);
+        if *free < bytes {
+            let error = AllocError::Reentrant { allocator: "piece".to_owned() };
+            return Err(Refusal { error, wait: *hope });
+        }
+        *free -= bytes;
+        Ok(Block { bytes, ..Block::EMPTY })
+    }
+
+    fn take(&self, bytes: u64) -> Result<Block, AllocError> {
+        let want = WaitKey { bytes, class: Some(0) };
+        self.retry.allocate_as(want, LONG, |_last| self.attempt(bytes))
+    }
+
+    fn give(&self, bytes: u64) {
+        let largest = {
+            let (free, _) = &mut *lock(&self.state);
+            *free += bytes;
+            *free
+        };
+        self.retry.notify_up_to(largest);
+    }
+
+    /// From now on those who are refused do not wait.
+    fn end(&self) {
+        lock(&self.state).1 = false;
+        self.retry.notify();
+    }
+}
+
+fn check(scenario: impl Fn() + Send + Sync + Clone + 'static) {
+    shuttle::check_random(scenario.clone(), SCHEDULES);
+    shuttle::check_pct(scenario, SCHEDULES, 3);
+}
+
+/// Two of three can be served, whatever the order of their coming, and are: they do not wait behind the large one.
+#[test]
+fn nobody_waits_beside_memory_that_fits() {
+    check(|| {
+        let piece = Piece::new(0);
+        let taker = |bytes| {
+            let piece = Arc::clone(&piece);
+            thread::spawn(move || piece.take(bytes).map(drop))
+        };
+        let (large, small, other) = (taker(5), taker(2), taker(1));
+        let givers = [1, 2].map(|bytes| {
+            let piece = Arc::clone(&piece);
+            thread::spawn(move || piece.give(bytes))
+        });
+        join(givers.into());
+        small.join().unwrap().unwrap();
+        other.join().unwrap().unwrap();
+        piece.end();
+        large.join().unwrap().unwrap_err();
+        assert_eq!(lock(&piece.state).0, 0);
+        assert_eq!((piece.retry.stats().waiting, piece.retry.stats().timeouts <= 1), (0, true));
+    });
+}
+
+/// Takers of all sizes that give back what they took: each gets its turn although others come again and again.
+#[test]
+fn takers_of_different_sizes_are_all_served() {
+    check(|| {
+        let piece = Piece::new(4);
+        let taker = |bytes| {
+            let piece = Arc::clone(&piece);
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    piece.take(bytes).unwrap();
+                    piece.give(bytes);
+                }
+            })
+        };
+        join([4, 3, 2, 1].map(taker).into());
+        assert_eq!(lock(&piece.state).0, 4);
+    });
+}
+
+/// Whoever of the two has the turn when the memory comes: a panic of the one does not leave the other asleep.
+#[test]
+fn a_waiter_that_panics_hands_its_turn_on() {
+    check(|| {
+        let piece = Piece::new(0);
+        let panicking = {
+            let piece = Arc::clone(&piece);
+            thread::spawn(move || {
+                let mut attempts = 0;
+                let _panicked_or_refused = catch_unwind(AssertUnwindSafe(|| {
+                    piece.retry.allocate(1, LONG, |_last| {
+                        attempts += 1;
+                        if attempts > 1 {
+                            resume_unwind(Box::new("attempt"));
+                        }
+                        piece.attempt(2)
+                    })
+                }));
+            })
+        };
+        let patient = {
+            let piece = Arc::clone(&piece);
+            thread::spawn(move || assert_eq!(piece.take(1).unwrap().bytes, 1))
+        };
+        piece.give(1);
+        patient.join().unwrap();
+        piece.end();
+        panicking.join().unwrap();
+        assert_eq!(piece.retry.stats().waiting, 0);
+    });
+}
+
+/// All three are waiting when memory comes, and each free may serve any of them.
+#[test]
+fn the_oldest_is_served_first() {
+    check(|| {
+        let piece = Piece::new(0);
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let taker = |name, older| {
+            while piece.retry.stats().waiting < older {
+                thread::yield_now();
+            }
+            let (piece, taken) = (Arc::clone(&piece), Arc::clone(&taken));
+            thread::spawn(move || {
+                let want = WaitKey { bytes: 1, class: Some(0) };
+                let attempt = |_last| {
+                    let block = piece.attempt(1)?;
+                    lock(&taken).push(name);
+                    Ok(block)
+                };
+                piece.retry.allocate_as(want, LONG, attempt).unwrap();
+            })
+        };
+        let takers = vec![taker("first", 0), taker("second", 1), taker("third", 2)];
+        while piece.retry.stats().waiting < 3 {
+            thread::yield_now();
+        }
+        for _ in 0..3 {
+            piece.give(1);
+        }
+        join(takers);
+        assert_eq!(*lock(&taken), ["first", "second", "third"]);
+    });
+}
+
+/// With caches: two threads free what a third waits for, each into a cache that the waiter may have emptied before.
+#[test]
+fn no_free_is_left_in_a_cache_while_a_request_waits() {
+    let scenario = || {
+        let config = BfcConfig::new(Bytes(1024)).with_allow_growth(false).with_retry_timeout(LONG);
+        let config = config.with_thread_cache(ThreadCache::new());
+        let pool = Arc::new(BfcAllocator::new("shuttle", FakeSource::new(Nature::default()), config));
+        let warm = allocate(&pool, 1024);
+        free(&pool, warm);
+        let user = |pool: &Arc<BfcAllocator>| {
+            let pool = Arc::clone(pool);
+            thread::spawn(move || {
+                let blocks = [allocate(&pool, 256), allocate(&pool, 256)];
+                blocks.into_iter().for_each(|block| free(&pool, block));
+            })
+        };
+        // Known to several threads before the race, so that nobody fails for being alone.
+        user(&pool).join().unwrap();
+        let users = [user(&pool), user(&pool)];
+        let whole = allocate(&pool, 1024);
+        free(&pool, whole);
+        join(users.into());
+        pool.check_invariants().unwrap();
+        assert_eq!((pool.retry_stats().waiting, pool.stats().bytes_in_use), (0, 0));
+    };
+    shuttle::check_random(scenario, SCHEDULES);
+    shuttle::check_pct(scenario, SCHEDULES, 3);
+}
+
+/// Each of the threads holds a part of the pool and then asks for as much again: whatever the order, one of them gives up,
+/// for whose part the others wait.
+fn one_of_them_gives_up(threads: u64, cached: bool) {
+    let scenario = move || {
+        let config = BfcConfig::new(Bytes(threads * 256)).with_allow_growth(false).with_retry_timeout(LONG);
+        let config = config.with_stalemate_after(Duration::ZERO);
+        let config = if cached { config.with_thread_cache(ThreadCache::new()) } else { config };
+        let pool = Arc::new(BfcAllocator::new("shuttle", FakeSource::new(Nature::default()), config));
+        let (holding, failed) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+        let user = |_| {
+            let (pool, holding, failed) = (Arc::clone(&pool), Arc::clone(&holding), Arc::clone(&failed));
+            thread::spawn(move || {
+                let held = allocate(&pool, 256);
+                *lock(&holding) += 1;
+                while *lock(&holding) < threads {
+                    thread::yield_now();
+                }
+                match pool.allocate(&bfc_core::Request::new(256)) {
+                    Ok(block) => free(&pool, block),
+                    Err(AllocError::OutOfMemory(_)) => *lock(&failed) += 1,
+                    Err(other) => panic!("{other:?}"),
+                }
+                free(&pool, held);
+            })
+        };
+        join((0..threads).map(user).collect());
+        assert_eq!(*lock(&failed), 1);
+        assert_eq!((pool.retry_stats().waiting, pool.stats().bytes_in_use), (0, 0));
+        pool.check_invariants().unwrap();
+    };
+    shuttle::check_random(scenario, SCHEDULES / 2);
+    shuttle::check_pct(scenario, SCHEDULES / 2, 3);
+}
+
+#[test]
+fn of_two_that_hold_what_the_other_needs_exactly_one_fails() {
+    one_of_them_gives_up(2, false);
+    one_of_them_gives_up(2, true);
+}
+
+#[test]
+fn of_three_in_a_stalemate_exactly_one_fails() {
+    one_of_them_gives_up(3, false);
+}
+
+/// While somebody who is known does not wait, nobody gives up.
+#[test]
+fn nobody_gives_up_beside_a_thread_that_will_free() {
+    check(|| {
+        let config = BfcConfig::new(Bytes(1024)).with_allow_growth(false).with_retry_timeout(LONG);
+        let config = config.with_stalemate_after(Duration::ZERO);
+        let pool = Arc::new(BfcAllocator::new("shuttle", FakeSource::new(Nature::default()), config));
+        let held = [allocate(&pool, 512), allocate(&pool, 512)];
+        let taker = |_| {
+            let pool = Arc::clone(&pool);
+            thread::spawn(move || {
+                let block = allocate(&pool, 1024);
+                free(&pool, block);
+            })
+        };
+        let takers = (0..2).map(taker).collect();
+        held.into_iter().for_each(|block| free(&pool, block));
+        join(takers);
+    });
+}

@@ -1,0 +1,231 @@
+//! Threads that end, at whatever moment, while others ask for what they have or had. Whoever misses an end that it should be
+//! told of sleeps for ever here.
+
+use std::time::Duration;
+
+use bfc_core::sim::SimDevice;
+use bfc_core::sync::{Arc, Mutex, ThreadNumber, lock, thread};
+use bfc_core::{
+    AllocError, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, PassthroughAllocator,
+    Request, Stream, StreamAllocator, ThreadCache,
+};
+
+use super::{LONG, SCHEDULES, join};
+use crate::common::source::{FakeSource, Nature};
+
+/// What each allocator has.
+const ALL: u64 = 1024;
+
+type Memory = std::sync::Arc<dyn Allocator>;
+
+#[derive(Clone, Copy)]
+enum Sort {
+    Pool,
+    Cached,
+    Passthrough,
+    Streams,
+}
+
+impl Sort {
+    fn make(self, stalemate: Option<Duration>) -> Memory {
+        let config = BfcConfig::new(Bytes(ALL)).with_allow_growth(false).with_retry_timeout(LONG);
+        let with_stalemate =
+            |config: BfcConfig| stalemate.map_or(config.clone(), |after| config.with_stalemate_after(after));
+        let source = || FakeSource::new(Nature::default());
+        match self {
+            Self::Pool => std::sync::Arc::new(BfcAllocator::new("pool", source(), with_stalemate(config))),
+            Self::Cached => {
+                let config = with_stalemate(config).with_thread_cache(ThreadCache::new());
+                std::sync::Arc::new(BfcAllocator::new("cached", source(), config))
+            }
+            Self::Passthrough => {
+                let memory = PassthroughAllocator::new("passthrough", source()).with_limit(Bytes(ALL));
+                std::sync::Arc::new(memory.with_retry_timeout(LONG))
+            }
+            Self::Streams => {
+                let device = std::sync::Arc::new(SimDevice::new(Bytes::mib(1)));
+                let source = std::sync::Arc::new(DeviceMemory::new(device.clone()));
+                let memory = std::sync::Arc::new(BfcAllocator::new("streams", source, config));
+                let memory = StreamAllocator::new(memory, Stream::new(device).unwrap());
+                let memory = memory.with_retry_timeout(LONG);
+                match stalemate {
+                    Some(after) => std::sync::Arc::new(memory.with_stalemate_after(after)),
+                    None => std::sync::Arc::new(memory),
+                }
+            }
+        }
+    }
+}
+
+const SORTS: [Sort; 4] = [Sort::Pool, Sort::Cached, Sort::Passthrough, Sort::Streams];
+
+fn check(sorts: &[Sort], scenario: impl Fn(Sort) + Send + Sync + Clone + 'static) {
+    for &sort in sorts {
+        let scenario = scenario.clone();
+        let scenario = move || scenario(sort);
+        shuttle::check_random(scenario.clone(), SCHEDULES / 2);
+        shuttle::check_pct(scenario, SCHEDULES / 2, 3);
+    }
+}
+
+fn spawn(memory: &Memory, work: impl FnOnce(&Memory) + Send + 'static) -> thread::JoinHandle<()> {
+    let memory = memory.clone();
+    thread::spawn(move || work(&memory))
+}
+
+fn take(memory: &Memory, bytes: u64) -> Allocation {
+    Allocation::new(memory, &Request::new(bytes)).unwrap()
+}
+
+fn try_to_take(memory: &Memory, bytes: u64) -> Option<Allocation> {
+    match Allocation::new(memory, &Request::new(bytes)) {
+        Ok(allocation) => Some(allocation),
+        Err(AllocError::OutOfMemory(_)) => None,
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+/// Nobody has what it wants but itself: it fails, at the latest when the other has ended.
+#[test]
+fn nobody_waits_for_a_thread_that_has_ended() {
+    check(&SORTS, |sort| {
+        let memory = sort.make(None);
+        let other = spawn(&memory, |memory| {
+            drop(take(memory, ALL / 4));
+            // So that it ends at any moment of the other's request.
+            (0..12).for_each(|_| thread::yield_now());
+        });
+        let asking = spawn(&memory, |memory| {
+            let _held = take(memory, ALL / 2);
+            assert!(try_to_take(memory, ALL).is_none());
+        });
+        join(vec![other, asking]);
+    });
+}
+
+/// What two threads took and gave back is found, wherever it was kept, although they have ended.
+#[test]
+fn a_request_finds_what_threads_gave_back_that_have_ended() {
+    check(&SORTS, |sort| {
+        let memory = sort.make(None);
+        let user = |memory: &Memory| drop([take(memory, ALL / 4), take(memory, ALL / 4)]);
+        let users = [spawn(&memory, user), spawn(&memory, user)];
+        let asking = spawn(&memory, |memory| drop(take(memory, ALL)));
+        join(users.into());
+        join(vec![asking]);
+        assert_eq!(memory.stats().bytes_in_use, 0);
+    });
+}
+
+/// The block goes from the thread that took it, which ends, to one that gives it back.
+#[test]
+fn a_block_is_waited_for_although_who_took_it_has_ended() {
+    check(&SORTS, |sort| {
+        let memory = sort.make(None);
+        let sent = Arc::new(Mutex::new(None));
+        let taker = {
+            let sent = sent.clone();
+            spawn(&memory, move |memory| {
+                let block = take(memory, ALL / 2);
+                *lock(&sent) = Some(block);
+            })
+        };
+        let holder = thread::spawn(move || {
+            loop {
+                if let Some(block) = lock(&sent).take() {
+                    break drop(block);
+                }
+                thread::yield_now();
+            }
+        });
+        let asking = spawn(&memory, |memory| drop(take(memory, ALL)));
+        join(vec![taker, holder, asking]);
+        assert_eq!(memory.stats().bytes_in_use, 0);
+    });
+}
+
+/// Two threads share a cache, of which one comes to it while the other is about to have a block there: whose it is decides who
+/// is waited for.
+#[test]
+fn threads_that_share_a_cache_are_known_by_their_blocks() {
+    check(&[Sort::Cached], |sort| {
+        let memory = sort.make(None);
+        let mine = ThreadNumber::current().get();
+        let sent = Arc::new(Mutex::new(None));
+        // Caches are those of every sixteenth thread; numbers are given to threads of other tests too.
+        loop {
+            let (shares, sent) = (Arc::new(Mutex::new(None)), Arc::clone(&sent));
+            let answer = Arc::clone(&shares);
+            let other = spawn(&memory, move |memory| {
+                let shares = ThreadNumber::current().get() % 16 == mine % 16;
+                *lock(&answer) = Some(shares);
+                if shares {
+                    let block = take(memory, ALL / 4);
+                    *lock(&sent) = Some(block);
+                }
+            });
+            while lock(&shares).is_none() {
+                thread::yield_now();
+            }
+            if *lock(&shares) == Some(true) {
+                break drop(other);
+            }
+            other.join().unwrap();
+        }
+        let holder = thread::spawn(move || {
+            while lock(&sent).is_none() {
+                thread::yield_now();
+            }
+            drop(lock(&sent).take());
+        });
+        drop(take(&memory, ALL / 4));
+        drop(take(&memory, ALL));
+        holder.join().unwrap();
+    });
+}
+
+/// Two that hold what the other needs, beside one that comes and ends at some time: one of the two gives up, for all that.
+#[test]
+fn of_two_in_a_stalemate_one_fails_whenever_a_third_ends() {
+    check(&[Sort::Pool, Sort::Cached, Sort::Streams], |sort| {
+        let memory = sort.make(Some(Duration::ZERO));
+        let (holding, failed) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+        let user = |_| {
+            let (holding, failed) = (Arc::clone(&holding), Arc::clone(&failed));
+            spawn(&memory, move |memory| {
+                let _held = take(memory, ALL / 2);
+                *lock(&holding) += 1;
+                while *lock(&holding) < 2 {
+                    thread::yield_now();
+                }
+                if try_to_take(memory, ALL / 2).is_none() {
+                    *lock(&failed) += 1;
+                }
+            })
+        };
+        let mut threads: Vec<_> = (0..2).map(user).collect();
+        // It may be the first to give up.
+        threads.push(spawn(&memory, |memory| drop(try_to_take(memory, ALL / 2))));
+        join(threads);
+        assert_eq!(*lock(&failed), 1);
+    });
+}
+
+/// The same, but what they want comes from a thread that was sent a block by one which has ended.
+#[test]
+fn nobody_gives_up_beside_what_an_ended_thread_left() {
+    check(&[Sort::Pool, Sort::Cached, Sort::Streams], |sort| {
+        let memory = sort.make(Some(Duration::ZERO));
+        let left = spawn_and_join(&memory, |memory| take(memory, ALL / 2));
+        let holder = thread::spawn(move || drop(left));
+        let asking = |_| spawn(&memory, |memory| drop(take(memory, ALL)));
+        let mut threads: Vec<_> = (0..2).map(asking).collect();
+        threads.push(holder);
+        join(threads);
+    });
+}
+
+fn spawn_and_join<T: Send + 'static>(memory: &Memory, work: impl FnOnce(&Memory) -> T + Send + 'static) -> T {
+    let memory = memory.clone();
+    thread::spawn(move || work(&memory)).join().unwrap()
+}

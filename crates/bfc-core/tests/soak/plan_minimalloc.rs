@@ -1,0 +1,111 @@
+//! The planner against the challenge sets of MiniMalloc, whose blocks all fit into 1,048,576: what quick placement needs
+//! more for.
+
+use std::time::Instant;
+
+use bfc_core::{Lifetime, Plan, PlanOptions};
+
+/// What all blocks of a set fit into.
+const CAPACITY: u64 = 1 << 20;
+
+/// A set: its letter, its blocks, the most that is live at a time, and its lines.
+type Set = (char, usize, u64, &'static str);
+
+macro_rules! sets {
+    ($($letter:literal, $blocks:literal, $peak:literal;)*) => {
+        [$((
+            $letter,
+            $blocks,
+            $peak,
+            include_str!(concat!("../data/minimalloc/", $letter, ".1048576.csv")),
+        )),*]
+    };
+}
+
+const SETS: [Set; 11] = sets! {
+    'A', 154, 1_048_576;
+    'B', 170, 1_048_576;
+    'C', 203, 1_039_360;
+    'D', 213, 986_112;
+    'E', 215, 1_048_576;
+    'F', 296, 1_048_576;
+    'G', 308, 1_048_576;
+    'H', 316, 1_048_576;
+    'I', 374, 1_048_576;
+    'J', 409, 989_184;
+    'K', 454, 1_048_576;
+};
+
+fn options() -> PlanOptions {
+    PlanOptions::default().with_granule(1)
+}
+
+fn lifetimes(csv: &str) -> Vec<Lifetime> {
+    let block = |line: &str| {
+        let mut fields = line.split(',').skip(1).map_while(|field| field.parse::<u32>().ok());
+        let (start, end) = (fields.next()?, fields.next()?);
+        Some(Lifetime { start, end, bytes: u64::from(fields.next()?) })
+    };
+    let mut lifetimes: Vec<Lifetime> = csv.lines().skip(1).filter_map(block).collect();
+    lifetimes.sort_by_key(|lifetime| lifetime.start);
+    lifetimes
+}
+
+/// The plan of a set, checked, and the steps that it took.
+fn solved(&(letter, blocks, peak, csv): &Set, options: &PlanOptions) -> (Plan, u64) {
+    let lifetimes = lifetimes(csv);
+    let mut steps = 0;
+    let plan = Plan::solve_with(&lifetimes, options, &mut |progress| {
+        steps = progress.steps;
+        true
+    });
+    let plan = plan.unwrap();
+    assert_eq!((lifetimes.len(), plan.lower_bound()), (blocks, peak), "set {letter}");
+    assert_eq!(Plan::from_blocks(1, plan.blocks().to_vec()).as_ref(), Ok(&plan), "set {letter}: no overlap");
+    (plan, steps)
+}
+
+#[test]
+fn every_challenge_set_fits_into_its_capacity() {
+    for set in &SETS {
+        let (plan, steps) = solved(set, &options().with_target(CAPACITY));
+        assert!(plan.capacity() <= CAPACITY, "set {}: {}", set.0, plan.capacity());
+        // A fraction of the effort that there is by default.
+        assert!(steps < 40_000_000, "set {}: {steps} steps", set.0);
+    }
+}
+
+#[test]
+fn the_sets_are_hard_without_the_search() {
+    for set in &SETS {
+        let (quick, _) = solved(set, &options().with_effort(0));
+        assert!(quick.capacity() > CAPACITY * 105 / 100, "set {}: {}", set.0, quick.capacity());
+    }
+}
+
+/// The table of docs/benchmarks.md.
+#[test]
+#[ignore = "prints a table, and takes the effort of two sets whose least capacity is not known: for a release build"]
+fn table_of_all_sets() {
+    println!(
+        "| set | blocks | live at the peak | time to 1,048,576 | by default | steps | time | placed once |"
+    );
+    for set in &SETS {
+        let (quick, _) = solved(set, &options().with_effort(0));
+        let start = Instant::now();
+        let (within, _) = solved(set, &options().with_target(CAPACITY));
+        let to_target = start.elapsed().as_secs_f64();
+        assert!(within.capacity() <= CAPACITY);
+        let start = Instant::now();
+        let (plan, steps) = solved(set, &options());
+        println!(
+            "| {} | {} | {} | {to_target:.2} s | {} | {steps} | {:.2} s | {} |",
+            set.0,
+            set.1,
+            set.2,
+            plan.capacity(),
+            start.elapsed().as_secs_f64(),
+            quick.capacity()
+        );
+    }
+}

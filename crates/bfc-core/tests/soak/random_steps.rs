@@ -1,0 +1,73 @@
+//! Very long random runs on every kind of pool, each step followed by all invariants and the comparison with the shadow.
+//!
+//! `HIGHWATER_SOAK_STEPS=100000000 cargo test --release -p bfc-core --test soak random_steps:: -- --ignored --nocapture`
+//!
+//! The run starts a new pool every so many steps, the scenarios in turn, and says how far it has come. A run that fails
+//! names the scenario and the seed: `HIGHWATER_SOAK_SEED` starts there.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests may panic as tests may")]
+
+use std::time::Instant;
+
+use crate::common::Random;
+use crate::common::interpreter::Tally;
+use crate::common::op::ops_from_bytes;
+use crate::common::scenario::scenarios;
+
+/// Steps if none are asked for.
+const STEPS: u64 = 1_000_000;
+
+/// Bytes that one pool's steps are read from: some 1500 steps.
+const BYTES: usize = 4096;
+
+fn from_environment(name: &str, otherwise: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")),
+        Err(_) => otherwise,
+    }
+}
+
+/// Says on drop, when a check has failed, where to start to see it again.
+struct Placement {
+    scenario: String,
+    seed: u64,
+}
+
+impl Drop for Placement {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("HIGHWATER_SOAK_SEED={} in {}", self.seed, self.scenario);
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes from seconds to many minutes: run in release"]
+fn every_pool_holds_what_its_shadow_holds_for_very_long() {
+    let steps = from_environment("HIGHWATER_SOAK_STEPS", STEPS);
+    let first_seed = from_environment("HIGHWATER_SOAK_SEED", 0);
+    let (scenarios, begun) = (scenarios(), Instant::now());
+    let (mut sum, mut seed, mut reported) = (Tally::default(), first_seed, 0);
+    while sum.steps < steps {
+        let scenario = &scenarios[(seed % scenarios.len() as u64) as usize];
+        let place = Placement { scenario: format!("{} over {:?}", scenario.name, scenario.nature), seed };
+        let mut random = Random(seed);
+        let bytes: Vec<u8> = (0..BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+        sum += scenario.run(&ops_from_bytes(&bytes));
+        drop(place);
+        seed += 1;
+        if sum.steps - reported >= 1_000_000 || sum.steps >= steps {
+            reported = sum.steps;
+            eprintln!(
+                "{} steps in {:.0} s, {} met, {} refused, {:.1} chunks on average, seeds {first_seed} to {}",
+                sum.steps,
+                begun.elapsed().as_secs_f64(),
+                sum.met,
+                sum.refused,
+                sum.chunks as f64 / sum.steps as f64,
+                seed - 1
+            );
+        }
+    }
+    assert!(sum.met > sum.steps / 10 && sum.refused > sum.steps / 1000, "{sum:?}");
+}

@@ -1,0 +1,297 @@
+//! Threads that have ended free no more, so nobody waits for them; but what they left live somebody else has. The same for
+//! every allocator whose requests wait.
+
+use std::sync::{Arc, mpsc};
+use std::thread::{scope, yield_now};
+use std::time::{Duration, Instant};
+
+use bfc_core::sim::SimDevice;
+use bfc_core::{
+    AllocError, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, OomReport,
+    PassthroughAllocator, Request, Stream, StreamAllocator, ThreadCache,
+};
+
+use crate::common::source::{FakeSource, Nature};
+
+/// Longer than any test may take: a request that waits this long has missed what it should have been told.
+const LONG: Duration = Duration::from_secs(30);
+
+/// What each allocator has.
+const ALL: u64 = 4096;
+
+/// Allocators of all sorts that wait, each of [`ALL`] bytes.
+fn allocators() -> Vec<(&'static str, Arc<dyn Allocator>)> {
+    let config = BfcConfig::new(Bytes(ALL)).with_allow_growth(false).with_retry_timeout(LONG);
+    let source = || FakeSource::new(Nature::default());
+    let pool = |name, config| Arc::new(BfcAllocator::new(name, source(), config));
+    let cached = config.clone().with_thread_cache(ThreadCache::new());
+    let passthrough = PassthroughAllocator::new("passthrough", source());
+    let passthrough = passthrough.with_limit(Bytes(ALL)).with_retry_timeout(LONG);
+    let device = Arc::new(SimDevice::new(Bytes::mib(1)));
+    let memory = BfcAllocator::new("streams", Arc::new(DeviceMemory::new(device.clone())), config.clone());
+    let streams = StreamAllocator::new(Arc::new(memory), Stream::new(device).unwrap());
+    vec![
+        ("pool", pool("pool", config)),
+        ("cached", pool("cached", cached)),
+        ("passthrough", Arc::new(passthrough)),
+        ("streams", Arc::new(streams.with_retry_timeout(LONG))),
+    ]
+}
+
+fn take(memory: &Arc<dyn Allocator>, bytes: u64) -> Allocation {
+    Allocation::new(memory, &Request::new(bytes)).unwrap()
+}
+
+/// The report of a request that must fail.
+fn fails(memory: &Arc<dyn Allocator>, bytes: u64) -> OomReport {
+    match Allocation::new(memory, &Request::new(bytes)) {
+        Err(AllocError::OutOfMemory(report)) => *report,
+        other => panic!("{bytes} bytes should not fit: {other:?}"),
+    }
+}
+
+/// Does it on a thread that has ended when this returns.
+fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    // Joined, which waits for the thread's own values too.
+    scope(|scope| scope.spawn(work).join().unwrap())
+}
+
+fn await_waiters(memory: &Arc<dyn Allocator>, count: u64) {
+    let start = Instant::now();
+    while memory.stats().retry.waiting < count {
+        assert!(start.elapsed() < LONG, "nobody waits");
+        yield_now();
+    }
+}
+
+#[test]
+fn a_thread_that_ended_and_left_nothing_is_not_waited_for() {
+    for (name, memory) in allocators() {
+        let _held = take(&memory, ALL / 2);
+        on_a_thread(|| drop(take(&memory, 256)));
+        assert!(fails(&memory, ALL).waited.is_zero(), "{name}");
+        assert_eq!(memory.stats().retry.waits, 0, "{name}");
+    }
+}
+
+#[test]
+fn what_an_ended_thread_left_is_waited_for_whoever_has_it() {
+    for (name, memory) in allocators() {
+        let left = on_a_thread(|| take(&memory, ALL));
+        scope(|scope| {
+            // Has not called yet, and so is not known.
+            let holder = scope.spawn(|| {
+                await_waiters(&memory, 1);
+                drop(left);
+            });
+            assert_eq!(take(&memory, ALL).block().bytes, ALL, "{name}");
+            holder.join().unwrap();
+        });
+        let retry = memory.stats().retry;
+        assert!(retry.waits == 1 && retry.waited < LONG, "{name}: {retry:?}");
+    }
+}
+
+/// It gave back as much as it took, but not the same.
+#[test]
+fn freeing_a_foreign_block_does_not_offset_a_left_block() {
+    for (name, memory) in allocators() {
+        let others = take(&memory, ALL / 2);
+        let left = on_a_thread(|| {
+            let own = take(&memory, ALL / 2);
+            drop(others);
+            own
+        });
+        scope(|scope| {
+            let holder = scope.spawn(|| {
+                await_waiters(&memory, 1);
+                drop(left);
+            });
+            assert_eq!(take(&memory, ALL).block().bytes, ALL, "{name}");
+            holder.join().unwrap();
+        });
+        assert!(memory.stats().retry.waited < LONG, "{name}");
+    }
+}
+
+#[test]
+fn an_ended_thread_without_blocks_is_not_waited_for() {
+    for (name, memory) in allocators() {
+        let held = take(&memory, ALL / 4);
+        let left = on_a_thread(|| take(&memory, ALL / 2));
+        drop(left);
+        assert!(fails(&memory, ALL).waited.is_zero(), "{name}");
+        assert_eq!(memory.stats().retry.waits, 0, "{name}");
+        drop(held);
+    }
+}
+
+#[test]
+fn those_who_wait_learn_that_the_last_who_could_free_has_ended() {
+    for (name, memory) in allocators() {
+        let _held = take(&memory, ALL / 2);
+        let (met, other) = mpsc::channel();
+        scope(|scope| {
+            scope.spawn(|| {
+                drop(take(&memory, 256));
+                met.send(()).unwrap();
+                await_waiters(&memory, 1);
+            });
+            other.recv().unwrap();
+            let waited = fails(&memory, ALL).waited;
+            assert!(waited > Duration::ZERO && waited < LONG, "{name}: {waited:?}");
+        });
+        assert_eq!(memory.stats().retry.waits, 1, "{name}");
+    }
+}
+
+/// The other ends while somebody waits, and what it took is with a third who frees later.
+#[test]
+fn waiting_requests_continue_after_a_sender_thread_ends() {
+    for (name, memory) in allocators() {
+        let (sender, blocks) = mpsc::channel::<Allocation>();
+        let taken = std::sync::Barrier::new(2);
+        scope(|scope| {
+            let first = scope.spawn(|| {
+                let block = take(&memory, ALL);
+                taken.wait();
+                await_waiters(&memory, 1);
+                sender.send(block).unwrap();
+            });
+            scope.spawn(move || {
+                let block = blocks.recv().unwrap();
+                first.join().unwrap();
+                // Time enough for who waits to give up, if it would.
+                std::thread::sleep(Duration::from_millis(50));
+                drop(block);
+            });
+            taken.wait();
+            assert_eq!(take(&memory, ALL).block().bytes, ALL, "{name}");
+        });
+        let retry = memory.stats().retry;
+        assert!(retry.waits == 1 && retry.waited < LONG, "{name}: {retry:?}");
+    }
+}
+
+/// However many threads come and go, those that are there are told apart.
+#[test]
+fn of_threads_that_come_and_go_none_is_waited_for() {
+    for (name, memory) in allocators() {
+        let _held = take(&memory, ALL / 2);
+        for _ in 0..200 {
+            on_a_thread(|| drop(take(&memory, 256)));
+        }
+        assert!(fails(&memory, ALL).waited.is_zero(), "{name}");
+    }
+}
+
+#[test]
+fn what_one_of_many_ended_threads_left_is_waited_for() {
+    // Around so many as are told apart at a time, so that who asks might be taken for the one that left something.
+    for threads in [61, 62, 63, 64, 65, 200] {
+        for (name, memory) in allocators() {
+            let left = on_a_thread(|| take(&memory, ALL / 2));
+            for _ in 0..threads {
+                on_a_thread(|| drop(take(&memory, 256)));
+            }
+            scope(|scope| {
+                let holder = scope.spawn(|| {
+                    await_waiters(&memory, 1);
+                    drop(left);
+                });
+                assert_eq!(take(&memory, ALL).block().bytes, ALL, "{name}, {threads} threads");
+                holder.join().unwrap();
+            });
+            assert!(memory.stats().retry.waited < LONG, "{name}, {threads} threads");
+        }
+    }
+}
+
+/// There are more at a time than are told apart: then anybody may have memory, as ever.
+#[test]
+fn of_a_crowd_everybody_is_waited_for() {
+    const CROWD: usize = 100;
+    for (name, memory) in allocators() {
+        let (all_met, all_gone) = (std::sync::Barrier::new(CROWD + 1), std::sync::Barrier::new(CROWD + 1));
+        scope(|scope| {
+            for _ in 0..CROWD {
+                scope.spawn(|| {
+                    drop(take(&memory, 16));
+                    all_met.wait();
+                    all_gone.wait();
+                });
+            }
+            all_met.wait();
+            let held = take(&memory, ALL);
+            let holder = scope.spawn(|| {
+                await_waiters(&memory, 1);
+                drop(held);
+            });
+            assert_eq!(take(&memory, ALL).block().bytes, ALL, "{name}");
+            holder.join().unwrap();
+            all_gone.wait();
+        });
+        assert!(memory.stats().retry.waited < LONG, "{name}");
+    }
+}
+
+/// A pool and one for streams in which threads that wait for each other give up.
+fn that_give_up(after: Duration) -> Vec<(&'static str, Arc<dyn Allocator>)> {
+    let config = BfcConfig::new(Bytes(ALL)).with_allow_growth(false).with_retry_timeout(LONG);
+    let pool = config.clone().with_stalemate_after(after);
+    let pool = BfcAllocator::new("pool", FakeSource::new(Nature::default()), pool);
+    let device = Arc::new(SimDevice::new(Bytes::mib(1)));
+    let memory = BfcAllocator::new("streams", Arc::new(DeviceMemory::new(device.clone())), config);
+    let streams = StreamAllocator::new(Arc::new(memory), Stream::new(device).unwrap());
+    let streams = streams.with_retry_timeout(LONG).with_stalemate_after(after);
+    vec![("pool", Arc::new(pool)), ("streams", Arc::new(streams))]
+}
+
+/// Two threads hold a half each of what is free and then ask for as much again; how they fared.
+fn each_wants_what_the_other_has(memory: &Arc<dyn Allocator>, bytes: u64) -> [Result<(), Duration>; 2] {
+    let both = std::sync::Barrier::new(2);
+    let run = || {
+        let held = take(memory, bytes);
+        both.wait();
+        let outcome = match Allocation::new(memory, &Request::new(bytes)) {
+            Ok(_) => Ok(()),
+            Err(AllocError::OutOfMemory(report)) => Err(report.waited),
+            Err(other) => panic!("{other:?}"),
+        };
+        drop(held);
+        outcome
+    };
+    let mut outcomes = scope(|scope| {
+        let other = scope.spawn(run);
+        [run(), other.join().unwrap()]
+    });
+    outcomes.sort_unstable();
+    outcomes
+}
+
+#[test]
+fn a_thread_that_ended_does_not_keep_others_from_giving_up() {
+    for (name, memory) in that_give_up(Duration::from_millis(20)) {
+        on_a_thread(|| drop(take(&memory, 256)));
+        let outcomes = each_wants_what_the_other_has(&memory, ALL / 2);
+        let [Ok(()), Err(waited)] = outcomes else { panic!("{name}: {outcomes:?}") };
+        assert!(waited < LONG, "{name}: {waited:?}");
+        assert_eq!(memory.stats().retry.timeouts, 1, "{name}");
+    }
+}
+
+#[test]
+fn requests_wait_for_blocks_that_an_ended_thread_left() {
+    for (name, memory) in that_give_up(Duration::ZERO) {
+        let left = on_a_thread(|| take(&memory, ALL / 2));
+        scope(|scope| {
+            scope.spawn(|| {
+                await_waiters(&memory, 2);
+                std::thread::sleep(Duration::from_millis(50));
+                drop(left);
+            });
+            let outcomes = each_wants_what_the_other_has(&memory, ALL / 4);
+            assert_eq!(outcomes, [Ok(()), Ok(())], "{name}");
+        });
+    }
+}

@@ -1,0 +1,437 @@
+//! Waiting in a pool: who waits, who fails at once, and what the figures say.
+
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use bfc_core::{
+    AllocError, AllocationAttributes, Allocator, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
+    BfcAllocator, BfcConfig, Block, Bytes, ConfiguredPolicy, ExpectedFrees, GrowthRule, Lifetime, Plan,
+    PlanOptions, PlannedAllocator, PlannedConfig, PolicyAllocator, PoolConfig, Request, ThreadCache,
+    TimingCounter, Upkeep, Verdict,
+};
+
+use crate::common::source::{FakeSource, Nature};
+use crate::common::{allocate, free, out_of_memory, try_free};
+
+/// Longer than any test may take: a request that waits this long has missed its wake-up.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Checks that those who waited were woken, and did not just succeed at the end of their time.
+fn assert_woken(pool: &BfcAllocator) {
+    let retry = pool.retry_stats();
+    assert!(retry.waits > 0 && retry.waited < LONG, "{retry:?}");
+}
+
+fn pool(config: BfcConfig) -> Arc<BfcAllocator> {
+    Arc::new(BfcAllocator::new("test", FakeSource::new(Nature::default()), config))
+}
+
+fn four_kib(timeout: Duration) -> Arc<BfcAllocator> {
+    pool(BfcConfig::new(Bytes::kib(4)).with_retry_timeout(timeout))
+}
+
+/// Does it beside a second thread that has used the pool, so that somebody could free.
+fn beside_another<T>(pool: &BfcAllocator, work: impl FnOnce() -> T) -> T {
+    let ((met, other), (end, ended)) = (mpsc::channel(), mpsc::channel::<()>());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            free(pool, allocate(pool, 256));
+            met.send(()).unwrap();
+            // Until the other end is dropped.
+            ended.recv().unwrap_err();
+        });
+        other.recv().unwrap();
+        // Also if it panics.
+        let _end = end;
+        work()
+    })
+}
+
+/// Waits until a request waits in the pool.
+fn await_waiter(pool: &BfcAllocator) {
+    let start = Instant::now();
+    while pool.retry_stats().waiting == 0 {
+        assert!(start.elapsed() < LONG, "nobody waits");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_request_waits_for_another_threads_free() {
+    let pool = four_kib(LONG);
+    let held = allocate(&pool, 4096);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| allocate(&pool, 4096));
+        await_waiter(&pool);
+        assert_eq!(pool.stats().retry.waits, 1);
+        free(&pool, held);
+        assert_eq!(waiter.join().unwrap().address, held.address);
+    });
+    assert_woken(&pool);
+    let retry = pool.stats().retry;
+    assert_eq!((retry.waits, retry.waiting, retry.timeouts), (1, 0, 0));
+    assert!(retry.waited > Duration::ZERO);
+    assert!(pool.clear_stats());
+    assert_eq!(pool.retry_stats(), Default::default());
+}
+
+#[test]
+fn when_the_time_is_over_the_report_says_how_long_it_was() {
+    let timeout = Duration::from_millis(30);
+    let pool = four_kib(timeout);
+    let report = beside_another(&pool, || {
+        allocate(&pool, 4096);
+        out_of_memory(&pool, 4096)
+    });
+    assert_eq!(report.verdict, Verdict::Exhausted);
+    assert!(report.waited >= timeout);
+    assert_eq!(report.holders.len(), 1, "the last attempt works out who holds the memory");
+    assert_eq!(pool.retry_stats().timeouts, 1);
+}
+
+#[test]
+fn a_request_of_the_only_thread_fails_immediately() {
+    let pool = four_kib(LONG);
+    let _held = allocate(&pool, 4096);
+    assert!(out_of_memory(&pool, 4096).waited.is_zero());
+    assert_eq!(pool.retry_stats().waits, 0);
+}
+
+#[test]
+fn a_request_above_the_limit_fails_at_once() {
+    let pool = four_kib(LONG);
+    let _held = allocate(&pool, 1024);
+    let report = beside_another(&pool, || out_of_memory(&pool, 4097));
+    assert_eq!(report.verdict, Verdict::OverLimit);
+    assert_eq!(pool.retry_stats().waits, 0);
+}
+
+#[test]
+fn where_nothing_is_live_a_request_fails_at_once() {
+    let source = FakeSource::new(Nature { capacity: Some(1024), ..Nature::default() });
+    let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG);
+    let pool = BfcAllocator::new("test", source, config);
+    let report = beside_another(&pool, || out_of_memory(&pool, 4096));
+    assert_eq!(report.verdict, Verdict::Exhausted);
+    assert_eq!(pool.retry_stats().waits, 0);
+}
+
+#[test]
+fn requests_without_waiting_fail_immediately() {
+    let patient = four_kib(LONG);
+    let hasty = pool(BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG).with_retry(false));
+    for (pool, attributes) in
+        [(&patient, AllocationAttributes::no_retry()), (&hasty, AllocationAttributes::default())]
+    {
+        let outcome = beside_another(pool, || {
+            allocate(pool, 4096);
+            pool.allocate(&Request::new(4096).with_attributes(attributes))
+        });
+        match outcome {
+            Err(AllocError::OutOfMemory(report)) => assert_eq!(report.holders.len(), 1),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(pool.retry_stats().waits, 0);
+    }
+}
+
+#[test]
+fn a_request_waits_for_the_frontier_alone() {
+    let counter = Arc::new(TimingCounter::default());
+    let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG).with_timing_counter(counter);
+    let pool = pool(config);
+    let block = allocate(&pool, 4096);
+    free(&pool, block);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let before = || 0;
+            let attributes = AllocationAttributes { freed_before: Some(&before), ..Default::default() };
+            pool.allocate(&Request::new(4096).with_attributes(attributes))
+        });
+        await_waiter(&pool);
+        pool.set_safe_frontier(2);
+        assert_eq!(waiter.join().unwrap().unwrap().address, block.address);
+    });
+    assert_woken(&pool);
+}
+
+/// The bound on the age of memory is asked anew on each attempt.
+#[test]
+fn freed_before_is_asked_on_each_attempt() {
+    let counter = Arc::new(TimingCounter::default());
+    let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG).with_timing_counter(counter.clone());
+    let pool = pool(config);
+    let block = allocate(&pool, 4096);
+    free(&pool, block);
+    std::thread::scope(|scope| {
+        let asked = std::sync::atomic::AtomicU64::new(0);
+        let pool = &pool;
+        let waiter = scope.spawn(move || {
+            let before = || asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) / 2;
+            let attributes = AllocationAttributes { freed_before: Some(&before), ..Default::default() };
+            pool.allocate(&Request::new(4096).with_attributes(attributes))
+        });
+        await_waiter(pool);
+        free(pool, Block::EMPTY);
+        assert_eq!(waiter.join().unwrap().unwrap().address, block.address);
+    });
+    assert_woken(&pool);
+}
+
+/// Paddle's `retry_allocator_test`: four threads that each want nearly all of the pool take turns.
+#[test]
+fn threads_that_want_the_whole_pool_take_turns() {
+    let pool = four_kib(LONG);
+    let warm = allocate(&pool, 4000);
+    free(&pool, warm);
+    let (sender, addresses) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (pool, sender) = (&pool, sender.clone());
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    let block = allocate(pool, 4000);
+                    sender.send(block.address).unwrap();
+                    free(pool, block);
+                }
+            });
+        }
+    });
+    drop(sender);
+    let addresses: Vec<u64> = addresses.iter().collect();
+    assert_eq!(addresses, vec![warm.address; 200]);
+    pool.check_invariants().unwrap();
+}
+
+#[test]
+fn giving_idle_regions_back_wakes_those_who_wait_for_room() {
+    let config =
+        BfcConfig::new(Bytes::kib(16)).with_garbage_collection(false).with_first_region(Bytes::kib(4));
+    let config = config.with_growth(GrowthRule::DOUBLING).with_region_merging(false);
+    let pool = pool(config.with_retry_timeout(LONG));
+    let (first, kept) = (allocate(&pool, 4096), allocate(&pool, 4096));
+    free(&pool, first);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| allocate(&pool, 8192));
+        await_waiter(&pool);
+        assert_eq!(pool.trim(Bytes(0)), 4096);
+        assert_eq!(waiter.join().unwrap().bytes, 8192);
+    });
+    assert_woken(&pool);
+    free(&pool, kept);
+}
+
+/// A free that cannot serve the waiter does not wake it, and one that does wakes it once.
+#[test]
+fn a_free_wakes_only_whom_it_may_serve() {
+    let pool = four_kib(LONG);
+    let blocks: Vec<Block> = (0..16).map(|_| allocate(&pool, 256)).collect();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| allocate(&pool, 1024));
+        await_waiter(&pool);
+        // Never two neighbours at once.
+        for &block in blocks.iter().step_by(2) {
+            free(&pool, block);
+        }
+        assert_eq!(pool.retry_stats().wakeups, 0);
+        for &block in &blocks[1..4] {
+            if block != blocks[2] {
+                free(&pool, block);
+            }
+        }
+        assert_eq!(waiter.join().unwrap().bytes, 1024);
+    });
+    assert_woken(&pool);
+    assert_eq!(pool.retry_stats().wakeups, 1);
+}
+
+/// The free leaves a piece that is too small, but a region without a live block, in whose place a larger one fits.
+#[test]
+fn an_idle_region_wakes_requests_that_collection_serves() {
+    let pool = pool(BfcConfig::new(Bytes::kib(16)).with_first_region(Bytes::kib(4)).with_retry_timeout(LONG));
+    let (first, second) = (allocate(&pool, 4096), allocate(&pool, 4096));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| allocate(&pool, 12 * 1024));
+        await_waiter(&pool);
+        free(&pool, second);
+        assert_eq!(waiter.join().unwrap().bytes, 12 * 1024);
+    });
+    assert_woken(&pool);
+    free(&pool, first);
+}
+
+/// The same where regions are merged or freed before a growth, and not collected.
+#[test]
+fn a_free_that_leaves_a_region_idle_wakes_whoever_else_gets_it() {
+    let merging =
+        BfcConfig::new(Bytes::kib(16)).with_garbage_collection(false).with_first_region(Bytes::kib(4));
+    assert!(merging.region_merging());
+    idle_region_serves_a_waiter::<Bfc>(merging);
+    let options = AutoGrowthOptions::cpu().with_free_before_growth(true);
+    let freeing = AutoGrowthConfig::with_options(Bytes::kib(16), options).with_garbage_collection(false);
+    idle_region_serves_a_waiter::<AutoGrowth>(freeing);
+}
+
+fn idle_region_serves_a_waiter<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
+    let source = FakeSource::new(Nature::default());
+    let pool = PolicyAllocator::<P>::new("test", source, config.with_retry_timeout(LONG));
+    let get = |bytes| pool.allocate(&Request::new(bytes)).unwrap();
+    let (first, second) = (get(3 << 10), get(7 << 10));
+    assert_eq!(pool.regions().len(), 2);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| get(11 << 10));
+        let start = Instant::now();
+        while pool.retry_stats().waiting == 0 {
+            assert!(start.elapsed() < LONG, "nobody waits");
+            std::thread::yield_now();
+        }
+        try_free(&pool, second).unwrap();
+        try_free(&pool, waiter.join().unwrap()).unwrap();
+    });
+    let retry = pool.retry_stats();
+    assert!(retry.waits > 0 && retry.waited < LONG, "{retry:?}");
+    try_free(&pool, first).unwrap();
+}
+
+/// The last block of a plan's range is freed: with the room beside it, the range serves a waiter.
+#[test]
+fn a_waiter_gets_a_plans_range_with_what_is_free_beside_it() {
+    let plan = Plan::solve(&[Lifetime { bytes: 4096, start: 0, end: 1 }], &PlanOptions::default()).unwrap();
+    let config = PlannedConfig::planned(Bytes::kib(16), Arc::new(plan)).with_allow_growth(false);
+    let source = FakeSource::new(Nature::default());
+    let pool = PlannedAllocator::new("test", source, config.with_retry_timeout(LONG));
+    let get = |bytes| pool.allocate(&Request::new(bytes)).unwrap();
+    let (planned, others) = (get(4096), [get(4000), get(4000), get(4000)]);
+    assert_eq!(pool.counts().planned, 1);
+    let beside = others.iter().find(|other| other.address.abs_diff(planned.address) == 4096).unwrap();
+    try_free(&pool, *beside).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| pool.allocate(&Request::new(8192)).unwrap());
+        let start = Instant::now();
+        while pool.retry_stats().waiting == 0 {
+            assert!(start.elapsed() < LONG, "nobody waits");
+            std::thread::yield_now();
+        }
+        try_free(&pool, planned).unwrap();
+        assert_eq!(waiter.join().unwrap().bytes, 8192);
+    });
+    assert!(pool.retry_stats().waited < LONG);
+}
+
+/// A consumer that has not called the pool yet: the producer cannot know of it, unless it is told.
+#[test]
+fn a_request_waits_for_frees_by_an_unknown_thread() {
+    let pool: Arc<BfcAllocator> = four_kib(LONG);
+    let handle: Arc<dyn Allocator> = pool.clone();
+    let held = allocate(&pool, 4096);
+    assert!(out_of_memory(&pool, 4096).waited.is_zero(), "nobody is expected");
+    let expected = [ExpectedFrees::new(&handle), ExpectedFrees::new(&handle)];
+    std::thread::scope(|scope| {
+        let consumer = scope.spawn(|| {
+            await_waiter(&pool);
+            free(&pool, held);
+        });
+        let block = allocate(&pool, 4096);
+        consumer.join().unwrap();
+        free(&pool, block);
+    });
+    assert_woken(&pool);
+    drop(expected);
+}
+
+#[test]
+fn frees_are_expected_no_longer_than_somebody_says_so() {
+    let pool: Arc<BfcAllocator> = four_kib(LONG);
+    let handle: Arc<dyn Allocator> = pool.clone();
+    let _held = allocate(&pool, 4096);
+    drop([ExpectedFrees::new(&handle), ExpectedFrees::new(&handle)]);
+    assert!(out_of_memory(&pool, 4096).waited.is_zero());
+    assert_eq!(pool.retry_stats().waits, 0);
+}
+
+/// One free is enough to know that blocks change hands.
+#[test]
+fn after_a_free_by_a_thread_that_took_nothing_requests_wait() {
+    for cache in [None, Some(ThreadCache::new())] {
+        let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG);
+        let pool = pool(cache.map_or(config.clone(), |cache| config.with_thread_cache(cache)));
+        let sent = allocate(&pool, 256);
+        std::thread::scope(|scope| drop(scope.spawn(|| free(&pool, sent))));
+        let held = allocate(&pool, 4096);
+        std::thread::scope(|scope| {
+            let consumer = scope.spawn(|| {
+                await_waiter(&pool);
+                free(&pool, held);
+            });
+            allocate(&pool, 4096);
+            consumer.join().unwrap();
+        });
+        assert_woken(&pool);
+    }
+}
+
+/// Two threads that each hold what the other needs. `first` and `second` are how they fared.
+fn stalemate(pool: &BfcAllocator) -> [Result<(), Duration>; 2] {
+    let both = std::sync::Barrier::new(2);
+    let run = || {
+        let held = allocate(pool, 2048);
+        both.wait();
+        let outcome = match pool.allocate(&Request::new(2048)) {
+            Ok(block) => {
+                free(pool, block);
+                Ok(())
+            }
+            Err(AllocError::OutOfMemory(report)) => Err(report.waited),
+            Err(other) => panic!("{other:?}"),
+        };
+        free(pool, held);
+        outcome
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(run);
+        [run(), other.join().unwrap()]
+    })
+}
+
+#[test]
+fn one_of_two_deadlocked_threads_gives_up() {
+    let time = Duration::from_millis(30);
+    for _ in 0..10 {
+        let pool = pool(BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG).with_stalemate_after(time));
+        let mut outcomes = stalemate(&pool);
+        outcomes.sort_unstable();
+        let [Ok(()), Err(waited)] = outcomes else { panic!("{outcomes:?}") };
+        assert!(time <= waited && waited < LONG, "{waited:?}");
+        assert_eq!(pool.retry_stats().timeouts, 1);
+    }
+}
+
+#[test]
+fn deadlocked_threads_time_out() {
+    let time = Duration::from_millis(100);
+    let outcomes = stalemate(&four_kib(time));
+    assert!(outcomes.iter().any(|outcome| outcome.is_err_and(|waited| waited >= time)), "{outcomes:?}");
+}
+
+/// Where frees are expected from elsewhere, nobody gives up because all who are known wait.
+#[test]
+fn nobody_gives_up_while_frees_are_expected() {
+    let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG);
+    let pool = pool(config.with_stalemate_after(Duration::ZERO));
+    let handle: Arc<dyn Allocator> = pool.clone();
+    let held = allocate(&pool, 4096);
+    let expected = ExpectedFrees::new(&handle);
+    std::thread::scope(|scope| {
+        let waiters = [0, 1].map(|_| scope.spawn(|| pool.allocate(&Request::new(2048))));
+        let start = Instant::now();
+        while pool.retry_stats().waiting < 2 {
+            assert!(start.elapsed() < LONG, "they do not wait");
+            std::thread::yield_now();
+        }
+        free(&pool, held);
+        for waiter in waiters {
+            assert_eq!(waiter.join().unwrap().unwrap().bytes, 2048);
+        }
+    });
+    drop(expected);
+}

@@ -1,0 +1,166 @@
+//! Each of the first ten thousand calls into a source made to fail, one at a time, and many by chance: nothing is lost,
+//! the pool stays consistent, and later requests are served.
+
+use std::sync::Arc;
+
+use bfc_core::{
+    Allocator, AutoGrowth, AutoGrowthOptions, Bfc, BfcOptions, Block, Buddy, BuddyOptions, Bytes,
+    ConfiguredPolicy, GrowthRule, Lifetime, Plan, PlanOptions, Planned, PlannedOptions, PolicyAllocator,
+    PoolConfig, Request,
+};
+
+use crate::common::source::{Fails, FakeSource, Nature};
+use crate::common::{Random, assert_disjoint, try_free};
+
+/// A pool that turns to its source at almost every request: regions of a few granules, trimmed all the time.
+struct Workload<P: ConfiguredPolicy> {
+    pool: PolicyAllocator<P>,
+    source: Arc<FakeSource>,
+    random: Random,
+    live: Vec<Block>,
+    /// How many blocks a step leaves: none where regions are one, so that it can go back.
+    kept: usize,
+    /// Requests that were refused.
+    refused: u64,
+}
+
+impl<P: ConfiguredPolicy> Workload<P> {
+    fn new(options: &P::Options, fails: Fails, broken: bool, coalescing: bool) -> Self {
+        let source = FakeSource::new(Nature { fails, broken, coalescing, ..Nature::default() });
+        let exact = GrowthRule::AsRequested { granule: Bytes(256) };
+        let config = PoolConfig::with_options(Bytes::kib(16), options.clone()).with_region_merging(true);
+        let config = config.with_first_region(Bytes(256)).with_growth(exact);
+        let pool = PolicyAllocator::new("failing", source.clone(), config.with_retry(false));
+        Self {
+            pool,
+            source,
+            random: Random(3),
+            live: Vec::new(),
+            kept: if coalescing { 0 } else { 2 },
+            refused: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        let bytes = 1 + self.random.below(1200);
+        match self.pool.allocate(&Request::new(bytes)) {
+            Ok(block) => self.live.push(block),
+            Err(_) => self.refused += 1,
+        }
+        if self.live.len() > 6 || self.random.below(3) == 0 {
+            while self.live.len() > self.kept {
+                let pick = self.random.below(self.live.len() as u64) as usize;
+                try_free(&self.pool, self.live.swap_remove(pick)).unwrap();
+            }
+            self.pool.trim(Bytes(0));
+        }
+    }
+
+    fn check(&self) {
+        self.pool.check_invariants().unwrap();
+        self.source.assert_sound();
+        assert_disjoint(&self.live);
+        let stats = self.pool.stats();
+        assert_eq!(stats.bytes_in_use, self.live.iter().map(|block| block.bytes).sum::<u64>());
+        assert_eq!(stats.bytes_reserved, self.source.bytes_out());
+    }
+
+    /// Nothing fails any more: what the pool may hold can be had, and everything goes back.
+    fn finish(mut self) {
+        self.source.set_fails(Fails::Never);
+        for block in self.live.drain(..) {
+            try_free(&self.pool, block).unwrap();
+        }
+        let whole = self.pool.allocate(&Request::new(16 << 10)).unwrap();
+        try_free(&self.pool, whole).unwrap();
+        self.pool.check_invariants().unwrap();
+        drop(self.pool);
+        self.source.assert_all_returned();
+    }
+}
+
+/// Runs up to the failing call and some steps beyond, with a look at everything after the failure.
+fn fail_at<P: ConfiguredPolicy>(options: &P::Options, call: u64, broken: bool, coalescing: bool) {
+    let mut workload = Workload::<P>::new(options, Fails::Only(call), broken, coalescing);
+    while workload.source.calls() < call {
+        workload.step();
+    }
+    workload.check();
+    for _ in 0..20 {
+        workload.step();
+    }
+    workload.check();
+    workload.finish();
+}
+
+/// Every call at the start, then every 997th; the test of all ten thousand takes the rest.
+fn some_calls_fail<P: ConfiguredPolicy>(options: &P::Options) {
+    for call in (1..100).chain((100..10_000).step_by(997)) {
+        for (broken, coalescing) in [(false, false), (true, false), (false, true), (true, true)] {
+            fail_at::<P>(options, call, broken, coalescing);
+        }
+    }
+}
+
+fn all_calls_fail<P: ConfiguredPolicy>(options: &P::Options) {
+    for call in 1..=10_000 {
+        fail_at::<P>(options, call, call % 2 == 0, call % 4 < 2);
+    }
+}
+
+fn calls_fail_by_chance<P: ConfiguredPolicy>(options: &P::Options) {
+    let mut refused = 0;
+    for seed in 0..200 {
+        let one_in = 2 + seed % 5;
+        let fails = Fails::Random { seed, one_in };
+        let mut workload = Workload::<P>::new(options, fails, seed % 3 == 0, seed % 2 == 0);
+        for _ in 0..60 {
+            workload.step();
+            workload.check();
+        }
+        refused += workload.refused;
+        workload.finish();
+    }
+    assert!(refused > 100, "only {refused} requests were refused");
+}
+
+/// System chunks of two pieces, and larger requests straight from the source.
+fn buddy() -> BuddyOptions {
+    BuddyOptions::new(Bytes(256), Bytes(512)).unwrap()
+}
+
+/// A plan that random requests never follow for long: its range comes and goes beside what departs from it.
+fn planned() -> PlannedOptions {
+    let lifetime = |start| Lifetime { bytes: 400, start, end: start + 3 };
+    let plan = Plan::solve(&[0, 1, 2].map(lifetime), &PlanOptions::default()).unwrap();
+    PlannedOptions::new(Arc::new(plan), BfcOptions::default())
+}
+
+#[test]
+fn nothing_is_lost_whichever_call_fails() {
+    some_calls_fail::<Bfc>(&BfcOptions::default());
+}
+
+#[test]
+fn nothing_is_lost_whichever_call_of_the_other_policies_fails() {
+    some_calls_fail::<Buddy>(&buddy());
+    some_calls_fail::<AutoGrowth>(&AutoGrowthOptions::gpu());
+    some_calls_fail::<Planned<Bfc>>(&planned());
+}
+
+#[test]
+#[ignore = "takes minutes: all ten thousand calls, one at a time, for each policy"]
+fn nothing_is_lost_whichever_of_ten_thousand_calls_fails() {
+    all_calls_fail::<Bfc>(&BfcOptions::default());
+    all_calls_fail::<Buddy>(&buddy());
+    all_calls_fail::<AutoGrowth>(&AutoGrowthOptions::gpu());
+    all_calls_fail::<Planned<Bfc>>(&planned());
+}
+
+#[test]
+fn nothing_is_lost_when_calls_fail_by_chance() {
+    calls_fail_by_chance::<Bfc>(&BfcOptions::default());
+    calls_fail_by_chance::<Buddy>(&buddy());
+    calls_fail_by_chance::<AutoGrowth>(&AutoGrowthOptions::gpu());
+    calls_fail_by_chance::<Planned<Bfc>>(&planned());
+}

@@ -1,0 +1,141 @@
+//! Visitors see regions: each exactly once, in order when taken, in reverse order when given back.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bfc_core::{AddressOnlyMemory, Bytes, Span, SubAllocator, Visited, VisitorError, Visitors};
+
+use crate::common::source::{FakeSource, Nature};
+
+/// What visitors saw, in order: their name, the region's size, the index.
+type Log = Arc<Mutex<Vec<(&'static str, u64, usize)>>>;
+
+fn note(log: &Log, name: &'static str) -> impl Fn(Span, usize) + Send + Sync + 'static {
+    let log = Arc::clone(log);
+    move |region, index| log.lock().unwrap().push((name, region.bytes, index))
+}
+
+fn taken(log: &Log) -> Vec<(&'static str, u64, usize)> {
+    std::mem::take(&mut log.lock().unwrap())
+}
+
+fn free(memory: &impl SubAllocator, region: Span) {
+    // SAFETY: the tests give back what they took, once; nothing lies at the addresses.
+    unsafe { memory.free(region) };
+}
+
+/// A source with two visitors of each sort, at place 3.
+fn visited(source: AddressOnlyMemory, log: &Log) -> Visited {
+    let memory = Visited::new(Arc::new(source), 3);
+    memory.on_alloc(note(log, "first taken")).unwrap();
+    memory.on_alloc(note(log, "second taken")).unwrap();
+    memory.on_free(note(log, "first freed")).unwrap();
+    memory.on_free(note(log, "second freed")).unwrap();
+    memory
+}
+
+#[test]
+fn visitors_run_once_per_region_in_the_right_order() {
+    let log = Log::default();
+    let memory = visited(AddressOnlyMemory::new(), &log);
+    let region = memory.allocate(256, 512).unwrap();
+    assert_eq!(taken(&log), [("first taken", 512, 3), ("second taken", 512, 3)]);
+    free(&memory, region);
+    assert_eq!(taken(&log), [("second freed", 512, 3), ("first freed", 512, 3)]);
+}
+
+#[test]
+fn visitors_cannot_be_added_after_the_first_region() {
+    let log = Log::default();
+    let memory = visited(AddressOnlyMemory::new(), &log);
+    let region = memory.allocate(256, 512).unwrap();
+    assert_eq!(memory.on_alloc(|_, _| ()), Err(VisitorError));
+    free(&memory, region);
+    assert_eq!(memory.on_free(|_, _| ()), Err(VisitorError));
+    taken(&log);
+    memory.allocate(256, 256).unwrap();
+    assert_eq!(taken(&log).len(), 2);
+}
+
+#[test]
+fn a_refused_region_is_not_shown_and_does_not_close_the_lists() {
+    let log = Log::default();
+    let memory = visited(AddressOnlyMemory::new().with_limit(Bytes(1000)), &log);
+    assert!(memory.allocate(256, 1001).is_err());
+    assert_eq!(taken(&log), []);
+    assert_eq!(memory.on_alloc(note(&log, "third taken")), Ok(()));
+    memory.allocate(256, 1000).unwrap();
+    assert_eq!(taken(&log).len(), 3);
+}
+
+#[test]
+fn visitors_see_merged_regions_one_by_one() {
+    let log = Log::default();
+    let memory = visited(AddressOnlyMemory::new().with_coalescing(true), &log);
+    let first = memory.allocate(256, 256).unwrap();
+    memory.allocate(256, 512).unwrap();
+    let third = memory.allocate(256, 1024).unwrap();
+    taken(&log);
+
+    free(&memory, Span { address: first.address, bytes: 768 });
+    let freed = |bytes| [("second freed", bytes, 3), ("first freed", bytes, 3)];
+    assert_eq!(taken(&log), [freed(256), freed(512)].concat());
+    free(&memory, third);
+    assert_eq!(taken(&log), freed(1024));
+}
+
+#[test]
+fn visitors_may_be_given_as_one_list() {
+    let log = Log::default();
+    let mut visitors = Visitors::new();
+    visitors.on_alloc(note(&log, "taken"));
+    let memory = Visited::new(Arc::new(AddressOnlyMemory::new()), 0).with_visitors(visitors);
+    memory.allocate(256, 256).unwrap();
+    assert_eq!(taken(&log), [("taken", 256, 0)]);
+}
+
+#[test]
+fn a_visitor_may_ask_the_source_without_a_deadlock() {
+    let memory = Arc::new(Visited::new(Arc::new(AddressOnlyMemory::new()), 0));
+    let answer = Arc::new(Mutex::new(None));
+    let (inner, seen) = (Arc::downgrade(&memory), Arc::clone(&answer));
+    memory
+        .on_alloc(move |_, _| {
+            *seen.lock().unwrap() = inner.upgrade().map(|memory| memory.on_alloc(|_, _| ()));
+        })
+        .unwrap();
+    memory.allocate(256, 256).unwrap();
+    assert_eq!(*answer.lock().unwrap(), Some(Err(VisitorError)));
+}
+
+/// Nobody else knows of the region: what a visitor's panic leaves in nobody's hands goes back.
+#[test]
+fn a_panic_of_a_visitor_loses_no_region() {
+    let source = FakeSource::new(Nature::default());
+    let (log, panics) = (Log::default(), Arc::new(AtomicBool::new(true)));
+    let panic_if = |panics: &Arc<AtomicBool>| {
+        let panics = Arc::clone(panics);
+        move |_, _| {
+            if panics.load(Ordering::Relaxed) {
+                resume_unwind(Box::new("visitor"));
+            }
+        }
+    };
+    let memory = Visited::new(source.clone(), 3);
+    memory.on_alloc(note(&log, "taken")).unwrap();
+    memory.on_alloc(panic_if(&panics)).unwrap();
+    memory.on_free(note(&log, "freed")).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| memory.allocate(256, 512))).is_err());
+    assert_eq!(taken(&log), [("taken", 512, 3), ("freed", 512, 3)], "who saw it come sees it go");
+    source.assert_all_returned();
+
+    let memory = Visited::new(source.clone(), 3);
+    panics.store(false, Ordering::Relaxed);
+    memory.on_free(panic_if(&panics)).unwrap();
+    let region = memory.allocate(256, 512).unwrap();
+    panics.store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| free(&memory, region))).is_err());
+    source.assert_all_returned();
+    assert_eq!(source.calls(), source.frees());
+}

@@ -1,0 +1,176 @@
+//! Tests how long host and device memory is used, and that everything is freed, on a fake driver.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bfc_core::{
+    Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, Driver, MIB, PinnedBuffer,
+    PinnedMemory, Request, Stream,
+};
+use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Output};
+use bfc_cuda::{Compute, ComputeError, CudaDriver, StepId, StreamCompute, self_check};
+use libloading::Library;
+
+use crate::harness::{Fake, expected};
+
+const TARGET: &str = env!("CARGO_TARGET_TMPDIR");
+
+fn open() -> (Arc<CudaDriver>, StreamCompute) {
+    let driver = CudaDriver::new(0).unwrap();
+    let stream = Stream::new(driver.clone()).unwrap();
+    (driver.clone(), StreamCompute::new(driver, stream).unwrap())
+}
+
+/// A number from the fake driver.
+fn told(name: &str) -> usize {
+    // SAFETY: the library is the fake driver, which is loaded already.
+    let driver = unsafe { Library::new("libcuda.so") }.unwrap();
+    // SAFETY: its functions of these names take nothing and give a number.
+    let function = unsafe { driver.get::<extern "C" fn() -> usize>(name.as_bytes()) }.unwrap();
+    function()
+}
+
+fn live() -> usize {
+    told("fake_cuda_live")
+}
+
+fn pinned(driver: &Arc<CudaDriver>, limit: Bytes) -> Arc<dyn Allocator> {
+    let source = Arc::new(PinnedMemory::new(driver.clone()));
+    Arc::new(BfcAllocator::new("pinned", source, BfcConfig::new(limit)))
+}
+
+fn upload(compute: &StreamCompute, bytes: &[u8], to: u64) {
+    // SAFETY: the tests have so much memory there, which nothing else uses.
+    unsafe { compute.upload(bytes, to) }.unwrap();
+}
+
+fn download(compute: &StreamCompute, from: u64, bytes: usize) -> Vec<u8> {
+    let mut back = vec![0; bytes];
+    // SAFETY: as above.
+    unsafe { compute.download(from, &mut back) }.unwrap();
+    back
+}
+
+/// Fills a few floats; the first call needs memory for code.
+fn fill(compute: &StreamCompute, address: u64) -> Result<(), ComputeError> {
+    let outputs = [Output::new(address), Output::default(), Output::default()];
+    let job = Job { outputs, ..Job::over(4, &[4]) };
+    // SAFETY: the tests have memory there.
+    unsafe { compute.launch(Kernel::new(Family::Elementwise, "fill", ElementType::F32), 1, &job) }
+}
+
+#[test]
+fn a_device_that_is_let_go_of_leaves_nothing_behind() {
+    if expected().is_some() {
+        for _ in 0..2 {
+            let (driver, compute) = open();
+            let compute = compute.with_pinned(pinned(&driver, Bytes::mib(4)));
+            assert_eq!(self_check(&driver, &compute), Ok(()));
+            // Including graphs.
+            let address = driver.allocate_device(4096).unwrap();
+            for _ in 0..3 {
+                assert!(compute.begin_step(StepId(1)));
+                (0..5).for_each(|_| fill(&compute, address).unwrap());
+                compute.end_step().unwrap();
+            }
+            assert!(compute.step_counts(StepId(1)).graphs > 0);
+            // SAFETY: it was taken above, and nothing to come uses it.
+            unsafe { driver.free_device(address) };
+            assert!(live() > 10);
+            drop((driver, compute));
+            assert_eq!(live(), 0);
+        }
+        return;
+    }
+    let fake = Fake::whole(TARGET, "nothing_behind");
+    fake.run("a_device_that_is_let_go_of_leaves_nothing_behind", "", &[]);
+}
+
+/// A copy from pinned memory ends when the device reaches it.
+#[test]
+fn uploaded_bytes_may_be_changed_at_once() {
+    if expected().is_some() {
+        let (driver, staged) = open();
+        let staged = staged.with_pinned(pinned(&driver, Bytes::mib(4)));
+        let stream = Stream::new(driver.clone()).unwrap();
+        let full = StreamCompute::new(driver.clone(), stream.clone()).unwrap();
+        let full = full.with_pinned(pinned(&driver, Bytes::kib(4)));
+        let bare = StreamCompute::new(driver.clone(), stream).unwrap();
+        let address = driver.allocate_device(1 << 20).unwrap();
+        let lent = pinned(&driver, Bytes::mib(4));
+        for compute in [&staged, &full, &bare] {
+            for bytes in [8, 4096, 100 << 10, 1 << 20] {
+                let mut buffer = PinnedBuffer::new(&lent, bytes).unwrap();
+                buffer.as_mut_slice().fill(1);
+                upload(compute, buffer.as_slice(), address);
+                buffer.as_mut_slice().fill(2);
+                assert!(download(compute, address, bytes).iter().all(|&byte| byte == 1), "{bytes}");
+            }
+        }
+        // SAFETY: it was taken above, and all work with it has ended.
+        unsafe { driver.free_device(address) };
+        return;
+    }
+    let fake = Fake::whole(TARGET, "changed_at_once");
+    fake.run("uploaded_bytes_may_be_changed_at_once", "", &[]);
+}
+
+#[test]
+fn a_large_upload_keeps_little_memory_page_locked() {
+    if expected().is_some() {
+        let (driver, compute) = open();
+        let compute = compute.with_pinned(pinned(&driver, Bytes::gib(1)));
+        let bytes = 201 * MIB as usize + 5;
+        let values: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
+        let address = driver.allocate_device(bytes as u64).unwrap();
+        upload(&compute, &values, address);
+        assert!(told("fake_cuda_most_pinned") <= 160 * MIB as usize, "{}", told("fake_cuda_most_pinned"));
+        assert!(download(&compute, address, bytes) == values);
+        return;
+    }
+    let fake = Fake::whole(TARGET, "large_upload");
+    fake.run("a_large_upload_keeps_little_memory_page_locked", "", &[]);
+}
+
+#[test]
+fn idle_memory_of_the_pool_makes_room_for_code_and_libraries() {
+    if expected().is_some() {
+        let driver = CudaDriver::new(0).unwrap();
+        let source = Arc::new(DeviceMemory::new(driver.clone()));
+        let pool: Arc<dyn Allocator> =
+            Arc::new(BfcAllocator::new("device", source, BfcConfig::new(Bytes::mib(900))));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let room = {
+            let (pool, asked) = (Arc::clone(&pool), Arc::clone(&asked));
+            move || {
+                asked.fetch_add(1, Ordering::Relaxed);
+                pool.trim(Bytes(0)) > 0
+            }
+        };
+        let stream = Stream::new(driver.clone()).unwrap();
+        let compute = StreamCompute::new(driver.clone(), stream).unwrap().with_memory_release(room);
+        let address = driver.allocate_device(4096).unwrap();
+        // Memory in use cannot be released, and the error names the call.
+        let used = Allocation::new(&pool, &Request::new(800 * MIB)).unwrap();
+        let error = fill(&compute, address).unwrap_err();
+        assert!(matches!(error, ComputeError::OutOfMemory { call: "cuModuleLoadData" }), "{error}");
+        assert!(!compute.supports_products());
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+        drop(used);
+        assert!(pool.stats().bytes_reserved >= 800 * MIB);
+        // Also within a step, whether its commands are held or not.
+        assert!(compute.begin_step(StepId(1)));
+        fill(&compute, address).unwrap();
+        compute.end_step().unwrap();
+        assert_eq!(pool.stats().bytes_reserved, 0);
+        drop(Allocation::new(&pool, &Request::new(800 * MIB)).unwrap());
+        assert!((0..3).any(|_| compute.supports_products()));
+        assert_eq!(pool.stats().bytes_reserved, 0);
+        // SAFETY: it was taken above, and all work with it has ended.
+        unsafe { driver.free_device(address) };
+        return;
+    }
+    let fake = Fake::whole(TARGET, "no_room");
+    let test = "idle_memory_of_the_pool_makes_room_for_code_and_libraries";
+    fake.run(test, "", &[("FAKE_CUDA_ROOM", "400000000")]);
+}

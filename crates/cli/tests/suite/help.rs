@@ -1,0 +1,42 @@
+//! The help of every command.
+
+use std::process::Command;
+
+/// The columns of a common terminal that is not narrow.
+const COLUMNS: usize = 120;
+
+fn help(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The names of the commands, as the help lists them.
+fn commands() -> Vec<String> {
+    let all = help(&["--help"]);
+    let list =
+        all.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    list.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn no_line_of_a_help_is_wider_than_a_terminal() {
+    let commands = commands();
+    assert!(commands.len() >= 8, "{commands:?}");
+    for command in commands.iter().filter(|command| *command != "help") {
+        for flag in ["-h", "--help"] {
+            for line in help(&[command, flag]).lines() {
+                assert!(line.chars().count() <= COLUMNS, "{command} {flag}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_an_option_takes_is_named_in_the_help() {
+    for command in ["replay", "what-if"] {
+        let help = help(&[command, "--help"]);
+        let line = help.lines().find(|line| line.contains("--growth <")).unwrap();
+        assert!(["fixed", "regions", "extend"].iter().all(|value| line.contains(value)), "{line}");
+    }
+}

@@ -1,0 +1,113 @@
+//! `highwater plan` as a user calls it, and the replay of what it plans.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Best fit cannot know that the first block is freed soon, and needs more than the 4,096 bytes live at the peak.
+const TRACE: &str = "a 0 1024 short\na 1 2048 long\nf 0\na 2 2048 long\nf 1\nf 2\n";
+
+fn highwater(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn a_plan_takes_the_least_possible_and_a_replay_follows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (trace, plan) = (path("trace"), path("plan"));
+    fs::write(&trace, TRACE).unwrap();
+
+    let output = highwater(&["plan", &trace, "-o", &plan, "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&summary["blocks"], &summary["planned_blocks"]), (&3.into(), &3.into()));
+    assert_eq!((&summary["capacity_bytes"], &summary["lower_bound_bytes"]), (&4096.into(), &4096.into()));
+    assert_eq!((&summary["trace"], &summary["plan"]), (&trace.clone().into(), &plan.clone().into()));
+
+    for arguments in [&["--plan", &*plan][..], &[]] {
+        let replay =
+            [&["replay", &trace, "--policy", "planned,bfc", "--find-min", "--json"], arguments].concat();
+        let output = highwater(&replay);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(rows[0]["smallest_pool_bytes"], 4096);
+        assert_eq!(rows[0]["peak_reserved_bytes"], 4096, "a growing pool begins with the plan's range");
+        assert!(rows[1]["smallest_pool_bytes"].as_u64().unwrap() > 4096);
+    }
+    let output = highwater(&["plan", &trace, "-o", &plan]);
+    assert!(text(&output.stdout).contains("3 of 3 blocks in 4.00 KiB, 1.0000 times the lower bound"));
+}
+
+#[test]
+fn plan_errors_have_their_exit_codes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (trace, bad, plan, nowhere) = (path("trace"), path("bad"), path("plan"), path("no/such/folder"));
+    fs::write(&trace, TRACE).unwrap();
+    fs::write(&bad, "f 1\n").unwrap();
+    for (arguments, code, message) in [
+        (&["plan", &bad, "-o", &plan][..], 2, "bad: line 1: no allocation 1 is live"),
+        (&["plan", &trace, "-o", &nowhere], 1, "folder: "),
+        (&["plan", &trace, "-o", &plan, "--step", "repeating"], 1, "trace: no part of the trace is repeated"),
+        (&["plan", &trace, "-o", &plan, "--step", "2..9"], 1, "events 2..9 are not in a trace of 6 events"),
+        (
+            &["plan", &trace, "-o", &plan, "--step", "some"],
+            2,
+            "expected whole, repeating, FROM..TO in events, or marks:FROM..TO",
+        ),
+        (&["plan", &trace], 2, "--output"),
+        (&["replay", &trace, "--plan", &trace], 2, "trace: line 1: expected"),
+    ] {
+        let output = highwater(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn granules_and_exact_sizes_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (example, plan) = (path("input.12.csv"), path("plan"));
+    let csv = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n";
+    fs::write(&example, csv).unwrap();
+    let capacity = |trace: &str, arguments: &[&str]| {
+        let output = highwater(&[&["plan", trace, "-o", &plan, "--json"], arguments].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (summary["capacity_bytes"].clone(), summary["waste"].clone())
+    };
+    assert_eq!(capacity(&example, &[]), (12.into(), 1.0.into()));
+    assert_eq!(capacity(&example, &["--granule", "4"]), (12.into(), 1.0.into()));
+    assert_eq!(capacity(&example, &["--granule", "256"]), (768.into(), 1.0.into()));
+
+    let aligned = path("aligned.csv");
+    fs::write(&aligned, "id,lower,upper,size,alignment\na,0,10,100,4096\nb,0,10,100,4096\n").unwrap();
+    assert_eq!(capacity(&aligned, &["--granule", "1"]), (4196.into(), 1.0.into()));
+    let file = fs::read_to_string(&plan).unwrap();
+    assert!(file.starts_with("highwater-plan 2\n"), "{file}");
+    let output = highwater(&["replay", &aligned, "--policy", "planned", "--plan", &plan, "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let gaps = path("gaps.csv");
+    fs::write(&gaps, "id,lower,upper,size,gaps,note\na,0,10,4,2-8,x\nb,2,8,4,,\n").unwrap();
+    assert_eq!(capacity(&gaps, &[]), (4.into(), 1.0.into()));
+    let output = highwater(&["plan", &gaps, "-o", &plan]);
+    assert!(text(&output.stderr).contains("gaps.csv: skipped the column \"note\""), "{output:?}");
+
+    let planned = ["replay", &example, "--policy", "planned", "--granule", "4", "--repeat", "1", "--json"];
+    let rows: Value = serde_json::from_slice(&highwater(&planned).stdout).unwrap();
+    assert_eq!(rows[0]["peak_in_use_bytes"], 12, "{rows}");
+    for arguments in [
+        &["replay", &example, "--granule", "4"][..],
+        &["replay", &example, "--policy", "planned", "--granule", "3"],
+        &["plan", &example, "-o", &plan, "--granule", "3"],
+    ] {
+        assert_eq!(highwater(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}

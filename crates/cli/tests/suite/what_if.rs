@@ -1,0 +1,159 @@
+//! `highwater what-if` as people run it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, MIB, Request};
+use highwater_tracking::{RunFacts, Tracker, module};
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn what_if(run: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_highwater")).arg("what-if").arg(run).args(arguments).output().unwrap()
+}
+
+fn json(run: &Path, arguments: &[&str]) -> Vec<Value> {
+    let output = what_if(run, &[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The outcome of this name.
+fn of(outcomes: &[Value], what: &str) -> Value {
+    let found = outcomes.iter().find(|outcome| outcome["what"] == what);
+    found.unwrap_or_else(|| panic!("no {what} in {outcomes:?}")).clone()
+}
+
+/// Records a run whose blocks leave a hole of 3 MiB that 4 MiB do not fit into, on each of these pools.
+fn record(directory: &TempDir, allocator: &str, pools: &[&str]) -> PathBuf {
+    let path = directory.path().join("run.hwm");
+    let tracker = Tracker::new();
+    let facts = RunFacts::new("sample").with("allocator", allocator).with("seed", 3);
+    tracker.start_recording(File::create(&path).unwrap(), &facts).unwrap();
+    let mut all: Vec<Arc<dyn Allocator>> = Vec::new();
+    for name in pools {
+        let config = BfcConfig::new(Bytes::mib(64));
+        let pool: Arc<dyn Allocator> =
+            Arc::new(BfcAllocator::new(*name, Arc::new(AddressOnlyMemory::new()), config));
+        let _scope = module("net");
+        let take = |op, mib| {
+            let run = tracker.begin(op);
+            Allocation::new(&run.track(&pool), &Request::new(mib * MIB)).unwrap()
+        };
+        let first = take("first", 3);
+        let second = take("second", 1);
+        drop(first);
+        drop((second, take("third", 4)));
+        all.push(pool);
+    }
+    tracker.finish_recording(&all).unwrap().unwrap();
+    path
+}
+
+#[test]
+fn every_policy_and_rule_is_tried_besides_the_recorded_one() {
+    let directory = TempDir::new().unwrap();
+    let run = record(&directory, "bfc", &["cpu:0"]);
+    let output = what_if(&run, &[]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "sample: ",
+        "\nallocator bfc, seed 3\n",
+        "\ncpu:0: peak 5.00 MiB in use, ",
+        "\nwhat if ",
+        "\nas recorded ",
+        "\nbfc-tensorflow ",
+        "\nbuddy ",
+        "\nauto-growth ",
+        "\nplanned ",
+        "\nsplit twice",
+        "\ngrowth extend ",
+        "\nlower bound of every pool: 5.00 MiB\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    assert!(!text.contains("pools merged") && !text.contains("fails"), "{text}");
+
+    let outcomes = json(&run, &[]);
+    assert_eq!(outcomes[0]["what"], "as recorded");
+    let [recorded, planned] = ["as recorded", "planned"].map(|what| of(&outcomes, what));
+    assert_eq!(recorded["peak_in_use_bytes"], 5 * MIB);
+    assert_eq!(planned["smallest_pool_bytes"], 5 * MIB);
+    // When blocks take the low end, the last block lies behind the hole of 3 MiB.
+    let low = of(&json(&run, &["--cut", "low"]), "bfc, cut low");
+    assert_eq!(low["smallest_pool_bytes"], 8 * MIB);
+}
+
+#[test]
+fn all_supported_combinations_are_tried() {
+    let directory = TempDir::new().unwrap();
+    let run = record(&directory, "auto-growth", &["cpu:0"]);
+    let outcomes = json(&run, &["--policy", "bfc,buddy", "--cut", "low,large-high", "--pool", "6MiB,16MiB"]);
+    let whats: Vec<&str> = outcomes.iter().map(|outcome| outcome["what"].as_str().unwrap()).collect();
+    assert_eq!(whats.len(), 1 + 4 + 2, "{whats:?}");
+    assert_eq!(outcomes[0]["policy"], "auto-growth");
+    let small = of(&outcomes, "bfc, cut low, pool 6.00 MiB");
+    assert!(small["failure"].as_str().unwrap().contains("net.third, 4194304 bytes"), "{small}");
+    assert!(small["peak_reserved_bytes"].is_null() && small["smallest_pool_bytes"].is_null());
+    assert_eq!(of(&outcomes, "buddy, pool 16.00 MiB")["failure"], Value::Null);
+    let whats = |arguments: &[&str]| -> Vec<String> {
+        json(&run, arguments).iter().map(|outcome| outcome["what"].as_str().unwrap().to_owned()).collect()
+    };
+    let both = ["--policy", "bfc,buddy", "--join", "at-once,deferred"];
+    assert_eq!(whats(&both), ["as recorded", "bfc, join at-once", "bfc, join deferred", "buddy"]);
+    let text = what_if(&run, &["--pool", "6MiB", "--policy", "bfc", "--cut", "low"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("fails") && text.contains("\nbfc, cut low, pool 6.00 MiB: event 3 "), "{text}");
+    let rules =
+        ["--policy", "bfc", "--cut", "low,large-high", "--join", "at-once,deferred", "--pool", "16MiB"];
+    let text = String::from_utf8(what_if(&run, &rules).stdout).unwrap();
+    for rules in ["cut low, join at-once", "cut low, join deferred", "cut large-high, join deferred"] {
+        assert!(text.contains(&format!("\nbfc, {rules}, pool 16.00 MiB ")), "{text}");
+    }
+}
+
+#[test]
+fn pools_are_replayed_separately_merged_or_alone() {
+    let directory = TempDir::new().unwrap();
+    let run = record(&directory, "bfc", &["cpu:0", "cpu:1"]);
+    let outcomes = json(&run, &[]);
+    let [recorded, merged] = ["as recorded", "pools merged"].map(|what| of(&outcomes, what));
+    // The second pool is used after the first.
+    assert_eq!(recorded["peak_live_bytes"], 10 * MIB);
+    assert_eq!(merged["peak_live_bytes"], 5 * MIB);
+    let alone = json(&run, &["--of", "cpu:1"]);
+    assert_eq!(alone[0]["peak_live_bytes"], 5 * MIB);
+    assert!(alone.iter().all(|outcome| outcome["what"] != "pools merged"));
+}
+
+#[test]
+fn a_run_without_memory_has_a_message() {
+    let directory = TempDir::new().unwrap();
+    let output = what_if(&record(&directory, "bfc", &[]), &[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.ends_with("\nthe run used no memory\n"), "{text}");
+}
+
+#[test]
+fn invalid_questions_fail_with_exit_code_two() {
+    let directory = TempDir::new().unwrap();
+    let run = record(&directory, "bfc", &["cpu:0"]);
+    let nothing = directory.path().join("nothing.hwm");
+    for (path, arguments, hint) in [
+        (&nothing, &[][..], "nothing.hwm: "),
+        (&run, &["--of", "gpu"], "the run has no pool \"gpu\"; its pools are cpu:0"),
+        (&run, &["--policy", "buddy", "--split", "always"], "--split is not supported by buddy"),
+        (&run, &["--policy", "buddy", "--join", "deferred"], "--join is not supported by buddy"),
+        (&run, &["--split", "twice:5%"], "needs the size of the pool"),
+        (&run, &["--policy", "worst-fit"], "unknown policy \"worst-fit\""),
+        (&run, &["--plan", "none.plan"], "none.plan"),
+    ] {
+        let output = what_if(path, arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(hint), "{arguments:?}: {error}");
+    }
+}

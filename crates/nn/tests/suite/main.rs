@@ -1,0 +1,25 @@
+//! Tests of modules, optimizers, data sets and file formats.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod any_bytes;
+mod data_batches;
+mod data_cases;
+mod data_csv;
+mod dry_runs;
+mod io_cases;
+mod io_checkpoint;
+mod io_pytorch;
+mod io_state_dict;
+mod nn_construction;
+mod nn_evaluating;
+mod nn_frozen;
+mod nn_layers;
+mod nn_modules;
+mod nn_parameter;
+mod nn_recurrent;
+#[path = "../../../tensor/tests/ops_table/mod.rs"]
+mod ops_table;
+mod optim_groups;
+mod optim_steps;
+mod optim_unknown;

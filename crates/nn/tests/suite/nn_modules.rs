@@ -1,0 +1,588 @@
+//! Modules: their values, their parameters' paths, and the scopes they run in.
+
+use crate::ops_table::{device, runtime};
+use bfc_core::{Bytes, Category};
+use highwater_nn::modules::{
+    BatchNorm, Conv1d, Conv2d, ConvTranspose2d, Dropout, Embedding, Fans, Gelu, GroupNorm, Init, LayerNorm,
+    Linear, LinearOptions, Module, MultiHeadAttention, Parameter, Relu, RmsNorm, Sequential, Sigmoid, Tanh,
+    TransformerBlock,
+};
+use highwater_tensor::{
+    AttentionOptions, Conv2dOptions, DType, Device, Error, GradCheck, Gradients, Rng, Runtime, Tensor,
+    check_gradients, no_grad,
+};
+use highwater_tracking::{Report, module};
+
+fn tensor(device: &Device, values: &[f32], shape: &[usize]) -> Tensor {
+    Tensor::from_slice(device, values, shape).unwrap()
+}
+
+#[test]
+fn a_linear_layer_is_a_product_and_a_sum() {
+    let device = device();
+    let weight = Parameter::new(tensor(&device, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])).unwrap();
+    let bias = Parameter::new(tensor(&device, &[0.5, 0.0, -0.5], &[3])).unwrap();
+    let x = tensor(&device, &[1.0, 0.0, 1.0, 1.0], &[2, 2]);
+    let layer = Linear::from_parameters(weight.clone(), Some(bias)).unwrap();
+    assert_eq!(layer.forward(&x).unwrap().to_vec::<f32>().unwrap(), [1.5, 2.0, 2.5, 5.5, 7.0, 8.5]);
+    let plain = Linear::from_parameters(weight, None).unwrap();
+    assert_eq!(plain.forward(&x).unwrap().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 5.0, 7.0, 9.0]);
+}
+
+#[test]
+fn a_linear_layer_takes_any_number_of_leading_axes() {
+    let device = device();
+    let layer = Linear::new(&device, 4, 2, &Rng::new(0)).unwrap();
+    for shape in [&[3, 5, 4][..], &[0, 4]] {
+        let y = layer.forward(&Tensor::zeros(&device, shape).unwrap()).unwrap();
+        assert_eq!(y.dims().last(), Some(&2));
+        assert_eq!(y.dims()[..shape.len() - 1], shape[..shape.len() - 1]);
+    }
+}
+
+#[test]
+fn the_gradients_of_a_linear_layer_are_those_of_the_formula() {
+    let device = device();
+    let values = |count: usize| (0..count).map(|i| (i as f64 * 0.7).sin()).collect::<Vec<_>>();
+    let inputs = [(vec![5, 3], 15), (vec![3, 2], 6), (vec![2], 2)]
+        .map(|(shape, count)| Tensor::from_slice(&device, &values(count), shape).unwrap());
+    let function = |inputs: &[Tensor]| inputs[0].matmul(&inputs[1])?.add(&inputs[2]);
+    check_gradients(function, &inputs, GradCheck::for_dtype(DType::F64)).unwrap();
+    let [x, weight, bias] = inputs;
+    let leaf = |tensor: &Tensor| Parameter::new(tensor.clone()).unwrap();
+    let layer = Linear::from_parameters(leaf(&weight), Some(leaf(&bias))).unwrap();
+    let gradients = layer.forward(&x).unwrap().sum_all().unwrap().backward().unwrap();
+    let of_bias = gradients.get(&layer.bias().unwrap().tensor()).unwrap();
+    assert_eq!(of_bias.to_vec::<f64>().unwrap(), [5.0, 5.0]);
+}
+
+#[test]
+fn a_shape_error_of_a_layer_names_the_op_and_both_shapes() {
+    let device = device();
+    let layer = Linear::new(&device, 4, 2, &Rng::new(0)).unwrap();
+    let error = layer.forward(&Tensor::zeros(&device, [3, 5]).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("linear") && error.contains("[3, 5]") && error.contains("[4, 2]"), "{error}");
+}
+
+#[test]
+fn parameters_that_make_no_linear_layer_are_refused() {
+    let device = device();
+    let parameter = |shape: &[usize]| Parameter::new(Tensor::zeros(&device, shape).unwrap()).unwrap();
+    let make = |weight: &[usize], bias: &[usize]| {
+        Linear::from_parameters(parameter(weight), Some(parameter(bias))).unwrap_err()
+    };
+    assert!(matches!(make(&[2], &[2]), Error::BadRank { op: "linear", .. }));
+    assert!(matches!(make(&[2, 3], &[3, 1]), Error::BadRank { op: "linear", .. }));
+    assert!(matches!(make(&[2, 3], &[2]), Error::ShapeMismatch { op: "linear", .. }));
+}
+
+#[test]
+fn activations_are_their_ops() {
+    let device = device();
+    let x = tensor(&device, &[-1.0, 0.0, 2.0], &[3]);
+    let same = |module: &dyn Module, expected: Tensor| {
+        let computed = module.forward(&x).unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(computed, expected.to_vec::<f32>().unwrap(), "{module:?}");
+        assert_eq!(module.parameter_count(), 0);
+    };
+    same(&Relu, x.relu().unwrap());
+    same(&Gelu, x.gelu().unwrap());
+    same(&Tanh, x.tanh().unwrap());
+    same(&Sigmoid, x.sigmoid().unwrap());
+}
+
+#[test]
+fn dropout_in_training_keeps_the_mean() {
+    let device = device();
+    let x = Tensor::ones(&device, [10_000]).unwrap();
+    let dropout = Dropout::new(0.25, Rng::new(3)).unwrap();
+    let dropped = dropout.forward(&x).unwrap().to_vec::<f32>().unwrap();
+    let zeros = dropped.iter().filter(|&&value| value == 0.0).count();
+    // Six standard deviations of a binomial count with mean 2500.
+    assert!((2240..2760).contains(&zeros), "{zeros}");
+    assert!(dropped.iter().all(|&value| value == 0.0 || (value - 4.0 / 3.0).abs() < 1e-6));
+    assert!(no_grad(|| dropout.forward(&x)).unwrap().shares_buffer_with(&x));
+}
+
+#[test]
+fn dropout_restarts_its_sequence_with_its_seed() {
+    let x = Tensor::ones(&device(), [100]).unwrap();
+    let twice = || {
+        let dropout = Dropout::new(0.5, Rng::new(3)).unwrap();
+        [(); 2].map(|()| dropout.forward(&x).unwrap().to_vec::<f32>().unwrap())
+    };
+    assert_eq!(twice(), twice());
+    assert_ne!(twice()[0], twice()[1]);
+}
+
+#[test]
+fn dropout_of_everything_or_less_than_nothing_is_refused() {
+    for p in [1.0, -0.1, f64::NAN] {
+        assert!(matches!(Dropout::new(p, Rng::new(0)), Err(Error::BadArgument { argument: "p", .. })));
+    }
+    let x = Tensor::ones(&device(), [3]).unwrap();
+    assert!(Dropout::new(0.0, Rng::new(0)).unwrap().forward(&x).unwrap().shares_buffer_with(&x));
+}
+
+#[test]
+fn a_sequential_applies_its_modules_in_order() {
+    let device = device();
+    let x = tensor(&device, &[-1.0, 2.0], &[2]);
+    assert!(Sequential::new().forward(&x).unwrap().shares_buffer_with(&x));
+    let net = Sequential::new().with("relu", Relu).with("tanh", Tanh);
+    assert_eq!(net.forward(&x).unwrap().to_vec::<f32>().unwrap(), [0.0, 2f32.tanh()]);
+    assert_eq!((net.len(), net.is_empty()), (2, false));
+}
+
+#[test]
+fn names_that_are_taken_or_empty_get_a_number() {
+    let device = device();
+    let layer = || {
+        Linear::with_options(&device, 1, 1, LinearOptions { bias: None, ..Default::default() }, &Rng::new(0))
+    };
+    let net = ["fc", "fc2", "fc", "", ".", "a..b"]
+        .into_iter()
+        .fold(Sequential::new(), |net, name| net.with(name, layer().unwrap()));
+    let paths: Vec<_> = net.parameters().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(
+        paths,
+        ["fc.weight", "fc2.weight", "fc3.weight", "layer.weight", "layer2.weight", "a.b.weight"]
+    );
+}
+
+#[test]
+fn paths_of_parameters_are_the_scopes_their_layers_run_in() {
+    let runtime = runtime();
+    let device = runtime.cpu().unwrap();
+    let rng = Rng::new(0);
+    let block = Sequential::new()
+        .with("fc", Linear::new(&device, 3, 3, &rng).unwrap())
+        .with("relu", Relu)
+        .with("tanh", Tanh);
+    let net = Sequential::new().with("block", block).with("head", Linear::new(&device, 3, 2, &rng).unwrap());
+    runtime.tracker().reset();
+    net.forward(&Tensor::ones(&device, [1, 3]).unwrap()).unwrap();
+    let scope_of = |op: &str| {
+        let totals = runtime.tracker().op_totals();
+        let rows = totals.iter().filter(|row| row.op == op && row.calls > 0);
+        rows.map(|row| row.module.path()).collect::<Vec<_>>()
+    };
+    assert_eq!(scope_of("linear_relu"), ["block.fc"]);
+    assert_eq!(scope_of("tanh"), ["block.tanh"]);
+    assert_eq!(scope_of("linear"), ["head"]);
+    let paths: Vec<_> = net.parameters().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(paths, ["block.fc.weight", "block.fc.bias", "head.weight", "head.bias"]);
+}
+
+#[test]
+fn a_parameter_used_twice_counts_once() {
+    let device = device();
+    let weight = Parameter::new(Tensor::zeros(&device, [4, 4]).unwrap()).unwrap();
+    let tied = || Linear::from_parameters(weight.clone(), None).unwrap();
+    let net = Sequential::new().with("a", tied()).with("b", tied());
+    assert_eq!(net.parameters().len(), 2);
+    assert_eq!(net.parameter_count(), 16);
+}
+
+#[test]
+fn parameters_are_parameters_in_the_accounts() {
+    let runtime = runtime();
+    let device = runtime.cpu().unwrap();
+    let layer = Linear::new(&device, 64, 128, &Rng::new(0)).unwrap();
+    let ledger = device.default_allocator().unwrap().ledger();
+    assert_eq!(ledger.category(Category::Parameter), (64 * 128 + 128) * 4);
+    assert_eq!(ledger.total(), ledger.category(Category::Parameter));
+    let totals = runtime.tracker().op_totals();
+    assert!(totals.iter().all(|row| row.persistent_bytes == row.total_bytes));
+    drop(layer);
+    assert_eq!(device.default_allocator().unwrap().stats().bytes_in_use, 0);
+}
+
+#[test]
+fn parameters_are_held_in_the_scope_of_their_path() {
+    let runtime = runtime();
+    let device = runtime.cpu().unwrap();
+    let rng = Rng::new(0);
+    let block = Sequential::new().with("fc", Linear::new(&device, 64, 64, &rng).unwrap());
+    let net = {
+        let _scope = module("net");
+        Sequential::new().with("block", block).with("head", Linear::new(&device, 64, 1, &rng).unwrap())
+    };
+    let pool = device.default_allocator().unwrap().clone();
+    let report = Report::new(runtime.tracker(), &[pool]);
+    let live: Vec<_> = report.scopes.iter().map(|row| (row.scope.as_str(), row.live_bytes)).collect();
+    assert_eq!(
+        live,
+        [("", 17_152), ("net", 17_152), ("net.block", 16_640), ("net.block.fc", 16_640), ("net.head", 512)]
+    );
+    assert_eq!((report.ops.len(), report.ops[0].op.as_str(), report.ops[0].calls), (1, "init", 4));
+    assert_eq!(report.unowned_bytes, 0);
+    drop(net);
+}
+
+#[test]
+fn a_layer_too_large_for_the_pool_is_an_error_with_a_report() {
+    let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
+    let error = Linear::new(&device, 1024, 1024, &Rng::new(0)).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    assert_eq!(device.default_allocator().unwrap().stats().bytes_in_use, 0);
+}
+
+#[test]
+fn initial_values_have_the_variance_of_their_scheme() {
+    let (device, rng, fans) = (device(), Rng::new(1), Fans { inputs: 200, outputs: 300 });
+    let cases = [
+        (Init::XavierUniform, 2.0_f64 / 500.0),
+        (Init::XavierNormal, 2.0 / 500.0),
+        (Init::KaimingUniform, 2.0 / 200.0),
+        (Init::KaimingNormal, 2.0 / 200.0),
+        (Init::Uniform { low: -3.0, high: 3.0 }, 3.0),
+        (Init::Normal { mean: 0.0, std: 2.0 }, 4.0),
+    ];
+    for (init, variance) in cases {
+        let parameter = init.parameter(&device, [200, 300], DType::F64, fans, &rng).unwrap();
+        let values = parameter.tensor().to_vec::<f64>().unwrap();
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let measured = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+        // Over five standard deviations of both estimates, from 60,000 values.
+        assert!(mean.abs() < 0.025 * variance.sqrt(), "{init:?}: mean {mean}");
+        assert!((measured / variance - 1.0).abs() < 0.03, "{init:?}: variance {measured}, not {variance}");
+        if matches!(init, Init::XavierUniform | Init::KaimingUniform | Init::Uniform { .. }) {
+            let bound = (3.0 * variance).sqrt() * (1.0 + 1e-9);
+            assert!(values.iter().all(|value| value.abs() <= bound), "{init:?}");
+        }
+    }
+    let constant = Init::Constant(0.5).parameter(&device, [3], DType::F32, fans, &rng).unwrap();
+    assert_eq!(constant.tensor().to_vec::<f32>().unwrap(), [0.5; 3]);
+}
+
+#[test]
+fn initial_values_that_are_none_are_refused_by_name() {
+    let device = device();
+    let make = |init: Init, dtype| {
+        init.parameter(&device, [3], dtype, Fans { inputs: 1, outputs: 1 }, &Rng::new(0)).unwrap_err()
+    };
+    let cases = [
+        (Init::Constant(f64::NAN), "value"),
+        (Init::Uniform { low: f64::NEG_INFINITY, high: 0.0 }, "low"),
+        (Init::Uniform { low: 1.0, high: 1.0 }, "high"),
+        (Init::Normal { mean: f64::NAN, std: 1.0 }, "mean"),
+        (Init::Normal { mean: 0.0, std: -1.0 }, "std"),
+    ];
+    for (init, name) in cases {
+        assert!(
+            matches!(make(init, DType::F32), Error::BadArgument { op: "init", argument, .. } if argument == name)
+        );
+    }
+    assert!(matches!(make(Init::Zeros, DType::I64), Error::UnsupportedDType { op: "init", .. }));
+}
+
+#[test]
+fn a_model_that_is_converted_to_integers_says_so() {
+    let layer = Linear::new(&device(), 2, 2, &Rng::new(0)).unwrap();
+    let converted = layer.convert(DType::I64).unwrap_err();
+    assert!(matches!(converted, Error::UnsupportedDType { op: "convert", dtype: DType::I64 }), "{converted}");
+}
+
+#[test]
+fn one_seed_gives_one_layer() {
+    let device = device();
+    let weights = |seed| {
+        let layer = Linear::new(&device, 5, 7, &Rng::new(seed)).unwrap();
+        layer.weight().tensor().to_vec::<f32>().unwrap()
+    };
+    assert_eq!(weights(4), weights(4));
+    assert_ne!(weights(4), weights(5));
+}
+
+#[test]
+fn an_ambiguous_dotted_name_gets_a_number() {
+    let (device, rng) = (device(), Rng::new(0));
+    let linear = || Linear::new(&device, 2, 2, &rng).unwrap();
+    let inner = || Sequential::new().with("fc", linear());
+    for net in [
+        Sequential::new().with("block", inner()).with("block.fc", linear()),
+        Sequential::new().with("block.fc", linear()).with("block", inner()),
+    ] {
+        let mut paths: Vec<_> = net.parameters().into_iter().map(|(path, _)| path).collect();
+        paths.sort();
+        paths.dedup();
+        assert_eq!(paths.len(), 4, "{paths:?}");
+    }
+    let net = Sequential::new().with("block", inner()).with("block.out", linear());
+    assert_eq!(net.parameters()[2].0, "block.out.weight");
+}
+
+#[test]
+fn a_convolutional_layer_adds_its_bias_to_each_channel() {
+    let device = device();
+    let layer = Conv2d::new(&device, 2, 3, [2, 2], Conv2dOptions::default(), &Rng::new(1)).unwrap();
+    layer.bias().unwrap().set(&Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], 3).unwrap()).unwrap();
+    let x = Tensor::normal(&device, [1, 2, 3, 3], 0.0, 1.0, &Rng::new(2)).unwrap();
+    let without = x.conv2d(&layer.weight().tensor(), Conv2dOptions::default()).unwrap();
+    let added = layer.forward(&x).unwrap().sub(&without).unwrap().to_vec::<f32>().unwrap();
+    for (place, added) in added.into_iter().enumerate() {
+        assert!((added - (place / 4 + 1) as f32).abs() < 1e-5, "{added} at {place}");
+    }
+}
+
+#[test]
+fn heads_of_attention_do_not_see_each_other() {
+    let device = device();
+    let heads = MultiHeadAttention::new(&device, 6, 2, true, &Rng::new(3)).unwrap();
+    let x = Tensor::normal(&device, [2, 5, 6], 0.0, 1.0, &Rng::new(4)).unwrap();
+    let parameters = heads.parameters();
+    let of = |name: &str| parameters.iter().find(|(path, _)| path == name).unwrap().1.tensor();
+    let parts = x.matmul(&of("project.weight")).unwrap().add(&of("project.bias")).unwrap();
+    let options = AttentionOptions { causal: true, scale: None };
+    let mixed: Vec<Tensor> = (0..2)
+        .map(|head| {
+            let part = |kind: usize| parts.narrow(2, kind * 6 + head * 3, 3).unwrap();
+            part(0).attention(&part(1), &part(2), None, options).unwrap()
+        })
+        .collect();
+    let joined = Tensor::concat(&[&mixed[0], &mixed[1]], 2).unwrap();
+    let expected = joined.matmul(&of("output.weight")).unwrap().add(&of("output.bias")).unwrap();
+    let apart = heads.forward(&x).unwrap().sub(&expected).unwrap().abs().unwrap().max_all().unwrap();
+    assert!(apart.item::<f32>().unwrap() < 1e-6);
+    assert!(MultiHeadAttention::new(&device, 6, 4, true, &Rng::new(3)).is_err());
+}
+
+#[test]
+fn a_mask_hides_padding_and_nothing_else() {
+    let device = device();
+    for causal in [false, true] {
+        let block = TransformerBlock::new(&device, 8, 2, causal, &Rng::new(5)).unwrap();
+        let x = Tensor::normal(&device, [2, 6, 8], 0.0, 1.0, &Rng::new(6)).unwrap().requiring_grad().unwrap();
+        let close = |a: &Tensor, b: &Tensor| {
+            let apart = a.sub(b).unwrap().abs().unwrap().max_all().unwrap().item::<f32>().unwrap();
+            assert!(apart < 1e-5, "{apart}");
+        };
+        let whole = block.forward(&x).unwrap();
+        let all = Tensor::ones_of(&device, [6, 6], DType::Bool).unwrap();
+        let masked = block.forward_masked(&x, &all).unwrap();
+        close(&masked, &whole);
+        let gradient = |y: &Tensor| {
+            let gradients = y.square().unwrap().sum_all().unwrap().backward().unwrap();
+            gradients.get(&x).unwrap().clone()
+        };
+        close(&gradient(&masked), &gradient(&whole));
+        // The first sequence has four positions, the second six: each is as it would be alone.
+        let lengths = Tensor::from_slice(&device, &[4i64, 6], [2, 1, 1, 1]).unwrap();
+        let mask = Tensor::arange(&device, 6).unwrap().lt(&lengths).unwrap();
+        let padded = block.forward_masked(&x, &mask).unwrap();
+        let alone = |n: usize, len: usize| {
+            let alone = block.forward(&x.narrow(0, n, 1).unwrap().narrow(1, 0, len).unwrap()).unwrap();
+            close(&padded.narrow(0, n, 1).unwrap().narrow(1, 0, len).unwrap(), &alone);
+        };
+        alone(0, 4);
+        alone(1, 6);
+    }
+    let heads = MultiHeadAttention::new(&device, 8, 2, false, &Rng::new(0)).unwrap();
+    let x = Tensor::ones(&device, [2, 5, 8]).unwrap();
+    assert!(heads.forward_masked(&x, &x).is_err());
+    assert!(heads.forward_masked(&x, &Tensor::ones_of(&device, [4, 5], DType::Bool).unwrap()).is_err());
+    assert!(heads.forward_masked(&x.at(0).unwrap(), &x).is_err());
+}
+
+#[test]
+fn attention_drops_weights_only_while_gradients_are_recorded() {
+    let device = device();
+    let make = || MultiHeadAttention::new(&device, 6, 2, true, &Rng::new(3)).unwrap();
+    let (plain, dropping) = (make(), make().with_dropout(0.5, Rng::new(9)).unwrap());
+    let x = Tensor::normal(&device, [2, 5, 6], 0.0, 1.0, &Rng::new(4)).unwrap();
+    let values = |heads: &MultiHeadAttention| heads.forward(&x).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(no_grad(|| values(&dropping)), values(&plain));
+    let first = values(&dropping);
+    assert_ne!(first, values(&plain));
+    assert_ne!(first, values(&dropping), "each pass drops others");
+    assert_eq!(first, values(&make().with_dropout(0.5, Rng::new(9)).unwrap()), "one seed gives one run");
+
+    // With a mask as well: what is hidden stays so.
+    let mask = Tensor::full(&device, [5, 5], f32::NEG_INFINITY).unwrap();
+    let hidden = dropping.forward_masked(&x, &mask).unwrap().to_vec::<f32>().unwrap();
+    let parameters = plain.parameters();
+    let bias = parameters.iter().find(|(path, _)| path == "output.bias").unwrap().1.tensor();
+    assert_eq!(hidden, bias.broadcast_to([2, 5, 6]).unwrap().to_vec::<f32>().unwrap());
+
+    let mut rngs = Vec::new();
+    dropping.visit_rngs(&mut |path, _| rngs.push(path.to_owned()));
+    assert_eq!(rngs, ["dropout.rng"]);
+    assert_eq!(dropping.parameters().len(), plain.parameters().len());
+    for p in [1.0, -0.5] {
+        assert!(matches!(make().with_dropout(p, Rng::new(0)), Err(Error::BadArgument { .. })));
+    }
+}
+
+/// Where attention adds nothing, what remains is x and a perceptron of its norm, with one activation inside.
+#[test]
+fn a_block_adds_a_perceptron_of_what_it_has_normalised() {
+    let device = device();
+    let block = TransformerBlock::new(&device, 8, 2, true, &Rng::new(5)).unwrap();
+    let parameters = block.parameters();
+    let of = |path: &str| parameters.iter().find(|(own, _)| own == path).unwrap().1.clone();
+    for path in ["attention.output.weight", "attention.output.bias"] {
+        of(path).set(&Tensor::zeros(&device, of(path).tensor().dims()).unwrap()).unwrap();
+    }
+    let (up, down) = (of("up.bias"), of("down.bias"));
+    up.set(&Tensor::normal(&device, up.tensor().dims(), 0.0, 1.0, &Rng::new(7)).unwrap()).unwrap();
+    down.set(&Tensor::normal(&device, down.tensor().dims(), 0.0, 1.0, &Rng::new(8)).unwrap()).unwrap();
+    let x = Tensor::normal(&device, [2, 3, 8], 0.0, 1.0, &Rng::new(6)).unwrap();
+    let normalized = LayerNorm::new(&device, 8).unwrap().forward(&x).unwrap();
+    let product = |x: &Tensor, name: &str| {
+        let [weight, bias] = ["weight", "bias"].map(|part| of(&format!("{name}.{part}")).tensor().detach());
+        x.matmul(&weight).unwrap().add(&bias).unwrap()
+    };
+    let inside = product(&normalized, "up").gelu_tanh().unwrap();
+    let expected = x.add(&product(&inside, "down")).unwrap();
+    let apart = block.forward(&x).unwrap().sub(&expected).unwrap().abs().unwrap().max_all().unwrap();
+    assert!(apart.item::<f32>().unwrap() < 1e-5);
+}
+
+#[test]
+fn a_causal_block_does_not_look_ahead() {
+    let device = device();
+    let block = TransformerBlock::new(&device, 8, 2, true, &Rng::new(5)).unwrap();
+    let x = Tensor::normal(&device, [1, 6, 8], 0.0, 1.0, &Rng::new(6)).unwrap();
+    let whole = block.forward(&x).unwrap().narrow(1, 0, 4).unwrap().to_vec::<f32>().unwrap();
+    let begun = block.forward(&x.narrow(1, 0, 4).unwrap()).unwrap().to_vec::<f32>().unwrap();
+    for (a, b) in whole.iter().zip(&begun) {
+        assert!((a - b).abs() < 1e-5, "{a} and {b}");
+    }
+    let paths: Vec<String> = block.parameters().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(
+        paths[..4],
+        ["norm1.weight", "norm1.bias", "attention.project.weight", "attention.project.bias"]
+    );
+    assert_eq!(paths.len(), 12);
+}
+
+#[test]
+fn a_block_drops_what_it_adds_only_while_gradients_are_recorded() {
+    let device = device();
+    let make = || TransformerBlock::new(&device, 6, 2, true, &Rng::new(3)).unwrap();
+    let (plain, dropping) = (make(), make().with_dropout(0.5, Rng::new(9)).unwrap());
+    let x = Tensor::normal(&device, [2, 5, 6], 0.0, 1.0, &Rng::new(4)).unwrap();
+    let values = |block: &TransformerBlock| block.forward(&x).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(no_grad(|| values(&dropping)), values(&plain));
+    let first = values(&dropping);
+    assert_ne!(first, values(&dropping), "each pass drops others");
+    assert_eq!(first, values(&make().with_dropout(0.5, Rng::new(9)).unwrap()), "one seed gives one run");
+    // Where neither adds anything, a quarter of all places, x is as it was.
+    let kept =
+        first.iter().zip(x.to_vec::<f32>().unwrap()).filter(|(after, before)| *after == before).count();
+    assert!((5..30).contains(&kept), "{kept} of 60");
+    let mut rngs = Vec::new();
+    dropping.visit_rngs(&mut |path, _| rngs.push(path.to_owned()));
+    assert_eq!(rngs, ["dropout.rng"]);
+    assert!(matches!(make().with_dropout(1.0, Rng::new(0)), Err(Error::BadArgument { .. })));
+}
+
+#[test]
+fn rows_of_an_embedding_that_are_used_twice_learn_twice() {
+    let device = device();
+    let table = Embedding::new(&device, 4, 2, &Rng::new(7)).unwrap();
+    let tokens = Tensor::from_slice(&device, &[1i64, 3, 1], [3]).unwrap();
+    let gradients = table.forward(&tokens).unwrap().sum_all().unwrap().backward().unwrap();
+    let gradient = gradients.get(&table.weight().tensor()).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(gradient, [0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 1.0, 1.0]);
+}
+
+#[test]
+fn layers_without_biases_have_weights_alone_and_add_nothing() {
+    let (device, rng) = (device(), Rng::new(1));
+    let paths = |module: &dyn Module| -> Vec<String> {
+        module.parameters().into_iter().map(|(path, _)| path).collect()
+    };
+    let options = Conv2dOptions::default();
+    let layer = Conv2d::new(&device, 2, 3, [2, 2], options, &rng).unwrap().without_bias();
+    let x = Tensor::normal(&device, [1, 2, 3, 3], 0.0, 1.0, &Rng::new(2)).unwrap();
+    let product = x.conv2d(&layer.weight().tensor(), options).unwrap();
+    assert_eq!(layer.forward(&x).unwrap().to_vec::<f32>().unwrap(), product.to_vec::<f32>().unwrap());
+    assert!(layer.bias().is_none());
+    assert_eq!(paths(&layer), ["weight"]);
+    assert_eq!(paths(&Conv1d::new(&device, 2, 3, 2, options, &rng).unwrap().without_bias()), ["weight"]);
+    let transposed = ConvTranspose2d::new(&device, 2, 3, [2, 2], options, &rng).unwrap().without_bias();
+    assert_eq!(paths(&transposed), ["weight"]);
+    let attention = MultiHeadAttention::new(&device, 4, 2, true, &rng).unwrap().without_bias();
+    assert_eq!(paths(&attention), ["project.weight", "output.weight"]);
+    let block = TransformerBlock::new(&device, 4, 2, true, &rng).unwrap().without_bias();
+    let biases: Vec<String> = paths(&block).into_iter().filter(|path| path.ends_with("bias")).collect();
+    assert_eq!(biases, ["norm1.bias", "norm2.bias"]);
+    assert_eq!(block.forward(&Tensor::ones(&device, [1, 3, 4]).unwrap()).unwrap().dims(), [1, 3, 4]);
+}
+
+#[test]
+fn norms_add_the_epsilon_that_was_set_to_variances() {
+    let device = device();
+    // Of variance 1 and mean square 1.
+    let x = Tensor::from_slice(&device, &[-1.0f32, 1.0, -1.0, 1.0], [1, 4]).unwrap();
+    let columns = x.reshape([4, 1]).unwrap();
+    let with = |epsilon: f64| -> Vec<(Box<dyn Module>, &Tensor)> {
+        vec![
+            (Box::new(LayerNorm::new(&device, 4).unwrap().with_epsilon(epsilon).unwrap()), &x),
+            (Box::new(RmsNorm::new(&device, 4).unwrap().with_epsilon(epsilon).unwrap()), &x),
+            (Box::new(GroupNorm::new(&device, 1, 4).unwrap().with_epsilon(epsilon).unwrap()), &x),
+            (Box::new(BatchNorm::new(&device, 1).unwrap().with_epsilon(epsilon).unwrap()), &columns),
+        ]
+    };
+    for (epsilon, expected) in [(3.0, 0.5f32), (0.0, 1.0)] {
+        for (norm, x) in with(epsilon) {
+            let largest = norm.forward(x).unwrap().max_all().unwrap().item::<f32>().unwrap();
+            assert!((largest - expected).abs() < 1e-6, "{norm:?}: {largest}");
+        }
+    }
+    // The running variance begins at 1.
+    let norm = BatchNorm::new(&device, 1).unwrap().with_epsilon(3.0).unwrap();
+    let used = no_grad(|| norm.forward(&columns)).unwrap().max_all().unwrap().item::<f32>().unwrap();
+    assert!((used - 0.5).abs() < 1e-6, "{used}");
+    for refused in [-1e-5, f64::NAN, f64::INFINITY] {
+        let error = LayerNorm::new(&device, 4).unwrap().with_epsilon(refused).unwrap_err();
+        assert!(matches!(error, Error::BadArgument { argument: "epsilon", .. }), "{error}");
+    }
+    let block =
+        TransformerBlock::new(&device, 4, 2, true, &Rng::new(0)).unwrap().with_epsilon(1e-12).unwrap();
+    assert_eq!(format!("{block:?}").matches("epsilon: 1e-12").count(), 2);
+}
+
+#[test]
+fn a_block_drops_weights_of_its_attention_in_training_alone() {
+    let device = device();
+    let block = |p: f64| {
+        let block = TransformerBlock::new(&device, 4, 2, false, &Rng::new(0)).unwrap();
+        block.with_attention_dropout(p, Rng::new(5)).unwrap()
+    };
+    let x = Tensor::normal(&device, [1, 6, 4], 0.0, 1.0, &Rng::new(2)).unwrap();
+    let values = |block: &TransformerBlock| block.forward(&x).unwrap().to_vec::<f32>().unwrap();
+    let (some, none) = (block(0.5), block(0.0));
+    assert_ne!(values(&some), values(&none));
+    assert_eq!(no_grad(|| values(&some)), no_grad(|| values(&none)));
+    let mut paths = Vec::new();
+    some.visit_rngs(&mut |path, _| paths.push(path.to_owned()));
+    assert_eq!(paths, ["attention.dropout.rng"]);
+}
+
+#[test]
+fn biases_and_residuals_are_added_where_the_layers_results_lie() {
+    let (device, rng) = (device(), Rng::new(0));
+    let options = Conv2dOptions::default();
+    let layer = Conv2d::new(&device, 2, 3, [1, 1], options, &rng).unwrap();
+    let x = Tensor::normal(&device, [1, 2, 20, 20], 0.0, 1.0, &rng).unwrap();
+    let memory = device.default_allocator().unwrap();
+    memory.clear_stats();
+    let before = memory.stats().bytes_in_use;
+    let y = layer.forward(&x).unwrap();
+    let size = (y.elements() * 4) as u64;
+    assert!(memory.stats().peak_bytes_in_use - before < 2 * size);
+    // Also with gradients, which are those of an addition apart.
+    let gradients = y.square().unwrap().sum_all().unwrap().backward().unwrap();
+    let apart = x.conv2d(&layer.weight().tensor(), options).unwrap();
+    let bias = layer.bias().unwrap().tensor();
+    let apart = apart.add(&bias.reshape([3, 1, 1]).unwrap()).unwrap();
+    let expected = apart.square().unwrap().sum_all().unwrap().backward().unwrap();
+    for parameter in [layer.weight(), layer.bias().unwrap()] {
+        let of = |gradients: &Gradients| gradients.get(&parameter.tensor()).unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(of(&gradients), of(&expected));
+    }
+}

@@ -1,0 +1,112 @@
+//! Attention on the emulated CUDA device, by tiles, beside that of the CPU.
+
+use crate::ops_table::counting::Counting;
+use crate::ops_table::{computed_by, device, runtime};
+use highwater_tensor::{AttentionOptions, DType, Device, Result, Rng, Tensor};
+
+/// What hides keys from queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hidden {
+    Nothing,
+    Later,
+    /// By truth values, the same for each head; the second query sees nothing.
+    Some,
+    /// By numbers that are added, and have a gradient.
+    Added,
+}
+
+/// The result, and the gradients of queries, keys, values and what is added. `[queries, keys, width, values]`.
+fn results(
+    device: &Device,
+    [queries, keys, width, values]: [usize; 4],
+    hidden: Hidden,
+    dtype: DType,
+) -> Result<Vec<Tensor>> {
+    let rng = Rng::new(3);
+    let numbers = |dims: [usize; 3]| Tensor::uniform(device, dims, -1.0, 1.0, &rng)?.to_dtype(dtype);
+    let leaves = [[2, queries, width], [2, keys, width], [2, keys, values], [2, queries, keys]]
+        .map(|dims| numbers(dims)?.requiring_grad());
+    let [q, k, v, added] = leaves;
+    let (q, k, v, added) = (q?, k?, v?, added?);
+    let seen: Vec<bool> = (0..queries * keys).map(|at| at / keys != 1 && at % 5 != 2).collect();
+    let seen = Tensor::from_slice(device, &seen, [1, queries, keys])?;
+    let mask = match hidden {
+        Hidden::Nothing | Hidden::Later => None,
+        Hidden::Some => Some(&seen),
+        Hidden::Added => Some(&added),
+    };
+    let options = AttentionOptions { causal: hidden == Hidden::Later, ..AttentionOptions::default() };
+    let y = q.attention(&k, &v, mask, options)?;
+    let upstream = Tensor::uniform(device, y.dims(), 0.5, 1.5, &rng)?.to_dtype(dtype)?;
+    let gradients = y.mul(&upstream)?.sum_all()?.backward()?;
+    let of_leaves = [&q, &k, &v, &added].map(|leaf| gradients.get(leaf).cloned());
+    Ok(std::iter::once(y.detach()).chain(of_leaves.into_iter().flatten()).collect())
+}
+
+fn assert_as_on_the_cpu(device: &Device, sizes: [usize; 4], hidden: Hidden, dtype: DType, tolerance: f64) {
+    let here = results(&runtime().cpu().unwrap(), sizes, hidden, dtype).unwrap();
+    let there = results(device, sizes, hidden, dtype).unwrap();
+    assert_eq!(here.len(), there.len());
+    for (what, (here, there)) in here.iter().zip(&there).enumerate() {
+        assert_eq!((here.dims(), here.dtype()), (there.dims(), there.dtype()));
+        let values = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+        let (here, there) = (values(here), values(there));
+        let largest = here.iter().fold(1e-6_f64, |most, a| most.max(a.abs()));
+        for (i, (a, b)) in here.into_iter().zip(there).enumerate() {
+            let close = (a - b).abs() <= tolerance * largest;
+            assert!(close, "{sizes:?} {hidden:?} {dtype}, number {i} of {what}: {a} and {b}");
+        }
+    }
+}
+
+#[test]
+fn sizes_around_tile_edges_are_complete() {
+    let device = device();
+    let sizes = [[1, 1, 1, 1], [2, 65, 17, 64], [64, 64, 16, 3], [65, 63, 5, 65], [3, 130, 70, 1]];
+    for sizes in sizes {
+        for hidden in [Hidden::Nothing, Hidden::Later, Hidden::Some, Hidden::Added] {
+            assert_as_on_the_cpu(&device, sizes, hidden, DType::F32, 1e-5);
+        }
+    }
+    assert_as_on_the_cpu(&device, [70, 66, 18, 66], Hidden::Later, DType::F64, 1e-13);
+}
+
+#[test]
+fn halves_are_summed_in_floats_and_rounded_once() {
+    for (dtype, tolerance) in [(DType::F16, 2e-3), (DType::BF16, 1.6e-2)] {
+        for hidden in [Hidden::Later, Hidden::Added] {
+            let compute = Counting::new(false);
+            let device = computed_by(compute.clone());
+            assert_as_on_the_cpu(&device, [66, 70, 20, 9], hidden, dtype, tolerance);
+            let launched = compute.launched();
+            assert!(launched.contains(&"attention_key_grad"));
+            // Queries, keys and values come as they are.
+            let attention = launched.iter().position(|&kernel| kernel == "attention").unwrap();
+            assert!(!launched[attention - 1].starts_with("to_f32"), "{dtype}");
+        }
+    }
+}
+
+#[test]
+fn sizes_of_nothing_are_no_work() {
+    let device = device();
+    for sizes in [[0, 3, 2, 2], [3, 0, 2, 2], [3, 3, 2, 0]] {
+        for hidden in [Hidden::Nothing, Hidden::Later] {
+            assert_as_on_the_cpu(&device, sizes, hidden, DType::F32, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn a_score_that_is_no_number_spoils_its_query_and_no_other() {
+    let device = device();
+    let mut numbers = vec![0.5_f32; 70 * 3];
+    numbers[66 * 3] = f32::NAN;
+    let q = Tensor::from_slice(&device, &numbers, [1, 70, 3]).unwrap();
+    let k = Tensor::ones(&device, [1, 70, 3]).unwrap();
+    let v = Tensor::arange(&device, 70).unwrap().to_dtype(DType::F32).unwrap().reshape([1, 70, 1]).unwrap();
+    let y = q.attention(&k, &v, None, AttentionOptions::default()).unwrap().to_vec::<f32>().unwrap();
+    for (query, y) in y.into_iter().enumerate() {
+        assert!(if query == 66 { y.is_nan() } else { (y - 34.5).abs() < 1e-3 }, "{query}: {y}");
+    }
+}

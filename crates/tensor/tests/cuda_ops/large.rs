@@ -1,0 +1,72 @@
+//! Tensors of more than 2³¹ elements on a real device: no machine without one has the time, and few have the memory.
+
+use highwater_tensor::{DType, Device, Tensor};
+
+/// More than numbers of 31 bits count, and no multiple of anything.
+const ELEMENTS: usize = (1 << 31) + 9;
+
+/// What the largest of these tests has at one time: one tensor of two bytes an element and one of four, and some more.
+const BYTES: u64 = 14 << 30;
+
+/// The device that `KERNELS_ON` names, if it has the memory; else nothing, said in one line.
+fn large_device(test: &str) -> Option<Device> {
+    if std::env::var_os("KERNELS_ON").is_none() {
+        println!("{test}: skipped, as KERNELS_ON names no device (KERNELS_ON=cuda:0)");
+        return None;
+    }
+    let device = crate::ops_table::device();
+    if Tensor::zeros_of(&device, BYTES as usize, DType::U8).is_err() {
+        println!("{test}: skipped, as the device has no {} GiB to give", BYTES >> 30);
+        return None;
+    }
+    Some(device)
+}
+
+/// The elements from `start` on, as f64.
+fn end(tensor: &Tensor, start: usize) -> Vec<f64> {
+    tensor.slice(0, start..).unwrap().to_dtype(DType::F64).unwrap().to_vec().unwrap()
+}
+
+#[test]
+#[ignore = "needs a device with 14 GiB of free memory"]
+fn fills_copies_and_casts_reach_the_last_element() {
+    let Some(device) = large_device("fills_copies_and_casts_reach_the_last_element") else { return };
+    let bytes = Tensor::full_of(&device, ELEMENTS, 7, DType::U8).unwrap();
+    assert_eq!(end(&bytes, ELEMENTS - 11), [7.0; 11]);
+    let halves = bytes.to_dtype(DType::BF16).unwrap();
+    drop(bytes);
+    assert_eq!(end(&halves, ELEMENTS - 11), [7.0; 11]);
+    // Neither by packs: what begins beside their places, and every second element.
+    let beside = halves.slice(0, 1..).unwrap().neg().unwrap();
+    assert_eq!(end(&beside, ELEMENTS - 12), [-7.0; 11]);
+    drop(beside);
+    let second = halves.slice_step(0, .., 2).unwrap().contiguous().unwrap();
+    assert_eq!(end(&second, second.elements() - 5), [7.0; 5]);
+}
+
+#[test]
+#[ignore = "needs a device with 14 GiB of free memory"]
+fn sums_count_every_element() {
+    let Some(device) = large_device("sums_count_every_element") else { return };
+    // Sums of powers of two are exact in f32, and these as halves too.
+    let rows = (1 << 15) + 1;
+    let halves = Tensor::full_of(&device, [rows, 1 << 16], 0.5, DType::BF16).unwrap();
+    assert!(halves.elements() > 1 << 31);
+    assert_eq!(end(&halves.sum(1).unwrap(), 0), vec![f64::from(1 << 15); rows]);
+    let all = halves.to_dtype(DType::F32).unwrap().sum_all().unwrap();
+    assert_eq!(all.item::<f32>().unwrap(), (rows << 15) as f32);
+}
+
+#[test]
+#[ignore = "needs a device with 14 GiB of free memory"]
+fn the_largest_is_found_and_picked_at_the_end() {
+    let Some(device) = large_device("the_largest_is_found_and_picked_at_the_end") else { return };
+    let zeros = Tensor::zeros_of(&device, ELEMENTS - 3, DType::U8).unwrap();
+    let last = Tensor::from_slice(&device, &[5_u8, 9, 2], 3).unwrap();
+    let bytes = Tensor::concat(&[&zeros, &last], 0).unwrap();
+    drop(zeros);
+    assert_eq!(bytes.argmax(0).unwrap().item::<i64>().unwrap(), ELEMENTS as i64 - 2);
+    let places = [0, ELEMENTS as i64 - 1, ELEMENTS as i64 - 2, 1 << 31];
+    let places = Tensor::from_slice(&device, &places, places.len()).unwrap();
+    assert_eq!(bytes.index_select(0, &places).unwrap().to_vec::<u8>().unwrap(), [0, 2, 9, 0]);
+}

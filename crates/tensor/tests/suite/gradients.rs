@@ -1,0 +1,112 @@
+//! The gradient of every differentiable op against differences.
+
+use crate::ops_table::{CASES, device, inputs, runtime};
+use highwater_tensor::{
+    DType, Error, GradCheck, GradCheckError, Op, OpContext, Result, Saved, Tensor, apply, check_gradients,
+};
+
+fn check_all(dtype: DType) {
+    let device = device();
+    for case in CASES {
+        let inputs = inputs(case, &device, dtype);
+        if let Err(error) = check_gradients(case.function, &inputs, GradCheck::for_dtype(dtype)) {
+            panic!("{} in {dtype}: {error}", case.name);
+        }
+    }
+}
+
+#[test]
+fn gradients_agree_with_differences_in_double_precision() {
+    check_all(DType::F64);
+}
+
+#[test]
+fn gradients_agree_with_differences_in_single_precision() {
+    check_all(DType::F32);
+}
+
+/// y = 3x with the gradient of 2x.
+#[derive(Debug)]
+struct Wrong;
+
+impl Op for Wrong {
+    fn name(&self) -> &'static str {
+        "wrong"
+    }
+
+    fn forward(&self, _: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        inputs[0].mul_scalar(3.0)
+    }
+
+    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(grad.mul_scalar(2.0)?)])
+    }
+}
+
+#[test]
+fn a_wrong_gradient_is_found() {
+    let device = device();
+    for dtype in [DType::F32, DType::F64] {
+        let x = Tensor::ones_of(&device, 2, dtype).unwrap();
+        let checked = check_gradients(|x| apply(Wrong, &[&x[0]]), &[x], GradCheck::for_dtype(dtype));
+        assert!(matches!(checked, Err(GradCheckError::Differs { input: 0, element: 0, .. })), "{checked:?}");
+    }
+}
+
+/// y = x, with gradients as `backward` makes them of the right one.
+#[derive(Debug)]
+struct Odd {
+    backward: fn(&Tensor) -> Result<Vec<Option<Tensor>>>,
+}
+
+impl Op for Odd {
+    fn name(&self) -> &'static str {
+        "odd"
+    }
+
+    fn forward(&self, _: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        inputs[0].mul_scalar(1.0)
+    }
+
+    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        (self.backward)(grad)
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_like_its_input_is_an_error() {
+    let device = device();
+    let error = |backward| {
+        let x = Tensor::ones(&device, 4).unwrap().requiring_grad().unwrap();
+        // Another gradient of x is there already, to which the odd one would be added.
+        let loss = apply(Odd { backward }, &[&x]).unwrap().add(&x).unwrap().sum_all().unwrap();
+        loss.backward().unwrap_err()
+    };
+    assert!(matches!(error(|grad| Ok(vec![Some(grad.sum_all()?)])), Error::ShapeMismatch { op: "odd", .. }));
+    let other_type = error(|grad| Ok(vec![Some(grad.to_dtype(DType::F64)?)]));
+    assert!(matches!(other_type, Error::DTypeMismatch { op: "odd", lhs: DType::F64, rhs: DType::F32, .. }));
+    let elsewhere = error(|grad| Ok(vec![Some(grad.to_device(&runtime().cpu()?)?)]));
+    assert!(matches!(elsewhere, Error::DeviceMismatch { op: "odd", .. }));
+    assert_eq!(
+        error(|_| Ok(vec![])).to_string(),
+        "odd: gradients must be one entry per input, got 0 for 1 inputs"
+    );
+}
+
+/// A composite: what flows through several ops, joins and parts again.
+#[test]
+fn gradients_of_a_network_agree_with_differences() {
+    let device = device();
+    let network = |x: &[Tensor]| {
+        let hidden = x[0].matmul(&x[1])?.add(&x[2])?.tanh()?;
+        let gated = hidden.mul(&hidden.sigmoid()?)?;
+        let normed = gated.sub(&gated.mean_keepdim(1)?)?;
+        normed.matmul(&x[1].t()?)?.log_softmax(1)?.slice(1, ..2)
+    };
+    let make = |shape: &[usize], seed| {
+        let rng = highwater_tensor::Rng::new(seed);
+        Tensor::normal_of(&device, shape, 0.0, 0.7, &rng, DType::F64).unwrap()
+    };
+    let inputs = [make(&[4, 3], 1), make(&[3, 5], 2), make(&[5], 3)];
+    check_gradients(network, &inputs, GradCheck::for_dtype(DType::F64)).unwrap();
+}

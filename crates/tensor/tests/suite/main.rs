@@ -1,0 +1,31 @@
+//! Tests of tensors, ops and gradients on the CPU. The binary `cuda_ops` runs those of ops on CUDA kernels too.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod any_bytes;
+mod call_paths;
+mod callbacks;
+mod checkpoint;
+mod dtypes;
+#[path = "../frames/mod.rs"]
+mod frames;
+mod gradients;
+mod gradients_of_passes;
+mod half_ops;
+mod ops_dry;
+mod ops_edges;
+mod ops_errors;
+mod ops_extremes;
+mod ops_integers;
+mod ops_layers;
+mod ops_lifetimes;
+mod ops_logic;
+mod ops_offsets;
+mod ops_promotion;
+mod ops_reference;
+#[path = "../ops_table/mod.rs"]
+mod ops_table;
+mod ops_values;
+mod outside_memory;
+mod stale_backward;
+mod threads_ending;

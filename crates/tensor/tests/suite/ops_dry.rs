@@ -1,0 +1,137 @@
+//! On the dry device every op makes the requests that it makes on the device under test, to the byte, and computes nothing.
+
+use crate::ops_table::{CASES, device, dry_device, inputs, runtime};
+use bfc_core::{Bytes, Category};
+use highwater_tensor::{Conv2dOptions, DType, Device, Reduction, Result, Rng, Tensor, no_grad};
+use highwater_tracking::EventKind;
+
+/// An event without the address, which is another on each device.
+#[derive(Debug, PartialEq)]
+enum Step {
+    Alloc { requested: u64, granted: u64, owner: String, category: Category },
+    Free { block: u32 },
+    Retag { block: u32, owner: String, category: Category },
+}
+
+/// What `program` does to the memory of a device that nobody used before.
+fn steps(dry: bool, program: impl FnOnce(&Device) -> Result<()>) -> Vec<Step> {
+    let device = if dry { dry_device() } else { device() };
+    device.tracker().start_log(Bytes::mib(4));
+    program(&device).unwrap();
+    let log = device.tracker().take_log();
+    assert!(!log.overflowed());
+    let step = |kind| match kind {
+        EventKind::Alloc(number) => {
+            let block = log.block(number);
+            let (requested, granted, category) = (block.requested, block.granted, block.category);
+            Some(Step::Alloc { requested, granted, owner: log.owner_path(block.owner), category })
+        }
+        EventKind::Free(block) => Some(Step::Free { block }),
+        EventKind::Retag(number) => {
+            let retag = &log.retags()[number as usize];
+            let owner = log.owner_path(retag.owner);
+            Some(Step::Retag { block: retag.block, owner, category: retag.category })
+        }
+        _ => None,
+    };
+    log.events().iter().filter_map(|event| step(event.kind)).collect()
+}
+
+fn assert_same(name: &str, program: impl Fn(&Device) -> Result<()>) {
+    let real = steps(false, &program);
+    assert!(!real.is_empty(), "{name} took no memory");
+    assert_eq!(steps(true, &program), real, "{name}");
+}
+
+#[test]
+fn every_op_makes_the_same_requests_forward_and_backward() {
+    for case in CASES {
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            assert_same(case.name, |device| {
+                let leaves = inputs(case, device, dtype)
+                    .into_iter()
+                    .map(Tensor::requiring_grad)
+                    .collect::<Result<Vec<_>>>()?;
+                let loss = (case.function)(&leaves)?.sum_all()?;
+                let gradients = loss.backward()?;
+                assert_eq!(gradients.len(), leaves.len(), "{}", case.name);
+                Ok(())
+            });
+        }
+    }
+}
+
+#[test]
+fn every_op_makes_the_same_requests_without_gradients() {
+    for case in CASES {
+        for dtype in [DType::F32, DType::BF16] {
+            assert_same(case.name, |device| {
+                let inputs = inputs(case, device, dtype);
+                no_grad(|| (case.function)(&inputs)).map(drop)
+            });
+        }
+    }
+}
+
+#[test]
+fn ops_without_gradients_make_the_same_requests() {
+    assert_same("constructors", |device| {
+        let rng = Rng::new(1);
+        Tensor::full_of(device, [3, 5], 2, DType::U8)?.ones_like()?;
+        Tensor::uniform(device, [100], 0.0, 1.0, &rng)?.zeros_like()?;
+        Tensor::normal_of(device, [7], 0.0, 1.0, &rng, DType::F64)?;
+        Tensor::bernoulli(device, [70, 70], 0.5, &rng)?;
+        Tensor::from_ndarray(device, &ndarray::array![[1u8, 2], [3, 4]])?;
+        Tensor::scalar(device, 1.0f64).map(drop)
+    });
+    assert_same("comparisons and indices", |device| {
+        let x = Tensor::arange(device, 60)?.reshape([3, 20])?;
+        let y = x.to_dtype(DType::F32)?;
+        for compare in [Tensor::eq, Tensor::ne, Tensor::lt, Tensor::le, Tensor::gt, Tensor::ge] {
+            compare(&x, &x.slice(0, ..1)?)?;
+        }
+        y.argmax(0)?;
+        y.argmin(-1)?.one_hot(20)?;
+        Ok(())
+    });
+}
+
+#[test]
+fn products_of_two_types_make_the_same_requests() {
+    assert_same("promoted", |device| {
+        let leaf = |shape: &[usize], dtype| Tensor::ones_of(device, shape, dtype)?.requiring_grad();
+        let (x, weight) = (leaf(&[3, 5], DType::BF16)?, leaf(&[5, 2], DType::F32)?);
+        let bias = leaf(&[2], DType::F16)?;
+        let image = leaf(&[1, 2, 5, 5], DType::F16)?;
+        let filter = leaf(&[3, 2, 2, 2], DType::F64)?;
+        let y = x.matmul(&weight)?.add(&x.linear(&weight, &bias)?)?;
+        let target = Tensor::zeros_of(device, [3, 2], DType::F64)?;
+        let loss = y.mse_loss(&target, Reduction::Mean)?.add(&y.l1_loss(&target, Reduction::Sum)?)?;
+        let convolved = image.conv2d(&filter, Conv2dOptions::default())?.sum_all()?;
+        let contracted = Tensor::einsum("ik,kj->", &[&x, &weight])?;
+        let gradients = loss.add(&convolved)?.add(&contracted)?.backward()?;
+        assert_eq!(gradients.len(), 5);
+        Ok(())
+    });
+}
+
+#[test]
+fn large_reductions_ask_for_the_same_workspace() {
+    assert_same("sum", |device| {
+        let x = Tensor::zeros(device, [300, 1000])?;
+        x.sum_all()?;
+        x.sum(0)?;
+        x.max(1)?;
+        x.mean_all().map(drop)
+    });
+}
+
+#[test]
+fn values_are_not_to_be_had() {
+    let dry = runtime().dry().unwrap();
+    let error = Tensor::ones(&dry, [2, 2]).unwrap().matmul(&Tensor::ones(&dry, 2).unwrap()).unwrap();
+    assert_eq!(
+        error.to_vec::<f32>().unwrap_err().to_string(),
+        "to_vec: dry:0 is a dry device, which has no data to read; use `item_or` or check `Device::is_dry` first"
+    );
+}

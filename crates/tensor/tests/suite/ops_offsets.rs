@@ -1,0 +1,390 @@
+//! Ops on views that do not start at the beginning of their buffer, among elements that would change the answer.
+//!
+//! Inputs, masks, indices and incoming gradients are such views, and so are the inputs that ops save for backward.
+
+use crate::ops_table::surrounded::Surrounded;
+use crate::ops_table::{CASES, Case, classes, device, indices, inputs, mask};
+use highwater_nn::optim::{Adam, AdamW, Lion, Optimizer, RmsProp, Sgd};
+use highwater_tensor::Parameter;
+use highwater_tensor::{
+    DType, Device, Gradients, IntoPart, Norm, Result, Rng, SortOrder, Tensor, checkpoint,
+};
+
+const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
+
+/// What lies around the elements of a view: a value that spoils every sum, and one that is the largest.
+const AROUND: [f64; 2] = [f64::NAN, 1e4];
+
+fn values(tensor: &Tensor) -> Vec<f64> {
+    tensor.to_dtype(DType::F64).unwrap().to_vec().unwrap()
+}
+
+/// Asserts that values are the same but for rounding.
+#[track_caller]
+fn assert_near(what: &str, found: &Tensor, expected: &Tensor) {
+    assert_eq!((found.dims(), found.dtype()), (expected.dims(), expected.dtype()), "{what}");
+    let tolerance = match found.dtype() {
+        DType::F32 => 1e-5,
+        DType::F16 => 4e-3,
+        DType::BF16 => 3e-2,
+        _ => 1e-12,
+    };
+    let (found, expected) = (values(found), values(expected));
+    let size = expected.iter().fold(1.0, |size: f64, value| size.max(value.abs()));
+    for (place, (a, b)) in found.iter().zip(&expected).enumerate() {
+        let same = a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= tolerance * size;
+        assert!(same, "{what}, element {place}: {a} instead of {b}");
+    }
+}
+
+/// Weights of order one, different for neighbors.
+fn weights(count: usize) -> Vec<f64> {
+    (0..count).map(|i| 0.5 + (i * 7 % 11) as f64 / 44.0).collect()
+}
+
+/// The result and the gradients of the inputs, from a gradient of the result that lies as `gradient` says among copies of a value.
+fn run(
+    function: impl Fn(&[Tensor]) -> Result<Tensor>,
+    leaves: &[Tensor],
+    gradient: Option<(Surrounded, f64)>,
+) -> Result<Vec<Tensor>> {
+    let y = function(leaves)?;
+    let weights = weights(y.elements());
+    let weighted = match gradient {
+        None => y.mul(&Tensor::from_slice(y.device(), &weights, y.dims())?.to_dtype(y.dtype())?)?,
+        Some((how, around)) => how.into_larger(&y)?.mul(&how.larger_gradient(&y, &weights, around)?)?,
+    };
+    let gradients = weighted.sum_all()?.backward()?;
+    let gradient = |leaf: &Tensor| gradients.get(leaf).cloned().map_or_else(|| leaf.zeros_like(), Ok);
+    let of_leaves = leaves.iter().map(gradient).collect::<Result<Vec<_>>>()?;
+    Ok(std::iter::once(y.detach()).chain(of_leaves).collect())
+}
+
+/// Inputs of a case as leaves, in order in their own buffers.
+fn plain(case: &Case, device: &Device, dtype: DType) -> Vec<Tensor> {
+    let copy = |input: Tensor| {
+        Tensor::from_slice(device, &values(&input), input.dims())?.to_dtype(dtype)?.requiring_grad()
+    };
+    inputs(case, device, dtype).into_iter().map(|input| copy(input).unwrap()).collect()
+}
+
+fn surrounded(plain: &[Tensor], how: Surrounded, around: f64) -> Vec<Tensor> {
+    let copy = |x: &Tensor| how.copy(&x.detach(), around)?.requiring_grad();
+    plain.iter().map(|x| copy(x).unwrap()).collect()
+}
+
+fn assert_all_near(what: &str, found: &[Tensor], expected: &[Tensor]) {
+    for (number, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let part = if number == 0 { "result".into() } else { format!("gradient {}", number - 1) };
+        assert_near(&format!("{what}: {part}"), found, expected);
+    }
+}
+
+#[test]
+fn every_op_reads_views_at_their_offset() {
+    let device = device();
+    for case in CASES {
+        for dtype in FLOATS {
+            let plain = plain(case, &device, dtype);
+            let expected = run(case.function, &plain, None).unwrap();
+            for how in Surrounded::ALL {
+                for around in AROUND {
+                    let leaves = surrounded(&plain, how, around);
+                    let found = run(case.function, &leaves, Some((how, around))).unwrap();
+                    let what = format!("{} of {dtype}, {how:?} among {around}", case.name);
+                    assert_all_near(&what, &found, &expected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_input_alone_may_be_a_view_with_an_offset() {
+    let device = device();
+    for case in CASES.iter().filter(|case| case.inputs.len() > 1) {
+        let plain = plain(case, &device, DType::F64);
+        let expected = run(case.function, &plain, None).unwrap();
+        for how in Surrounded::ALL {
+            let leaves = surrounded(&plain, how, f64::NAN);
+            for alone in 0..plain.len() {
+                let mut mixed = plain.clone();
+                mixed[alone] = leaves[alone].clone();
+                let found = run(case.function, &mixed, None).unwrap();
+                assert_all_near(&format!("{}, {how:?}, input {alone}", case.name), &found, &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn checkpoints_save_and_run_again_views_with_an_offset() {
+    let device = device();
+    for case in CASES {
+        let plain = plain(case, &device, DType::F64);
+        let expected = run(case.function, &plain, None).unwrap();
+        for how in Surrounded::ALL {
+            let leaves = surrounded(&plain, how, f64::NAN);
+            let function = case.function;
+            let in_checkpoint = |x: &[Tensor]| {
+                let others = x[1..].to_vec();
+                checkpoint(&x[0], move |first| function(&[std::slice::from_ref(first), &others].concat()))
+            };
+            let found = run(in_checkpoint, &leaves, Some((how, f64::NAN))).unwrap();
+            assert_all_near(&format!("{} in a checkpoint, {how:?}", case.name), &found, &expected);
+        }
+    }
+}
+
+/// Ops without a gradient, or whose result is no float: of two tensors of shape `[3, 4]`.
+type Other = (&'static str, fn(&[Tensor]) -> Result<Tensor>);
+
+fn integers(like: &Tensor, dtype: DType) -> Result<Tensor> {
+    let places: Vec<i64> = (0..12).map(|i| i * 7 % 12 + 1).collect();
+    let around = if dtype == DType::U8 { 200 } else { 1 << 30 };
+    if like.layout().offset() == 0 {
+        return Tensor::from_slice(like.device(), &places, [3, 4])?.to_dtype(dtype);
+    }
+    let floats: Vec<f64> = places.iter().map(|&place| place as f64).collect();
+    Surrounded::EverySecond.floats(like.device(), &floats, &[3, 4], f64::from(around), dtype)
+}
+
+fn truths(like: &Tensor) -> Result<Tensor> {
+    let values = [true, false, false, true, false, false, false, false, true, true, false, true];
+    mask(like, &values, &[3, 4])
+}
+
+const OTHERS: &[Other] = &[
+    ("argmax, first axis", |x| x[0].argmax(0)),
+    ("argmax, last axis", |x| x[0].argmax(-1)),
+    ("argmax, all", |x| x[0].argmax([0, 1])),
+    ("argmin", |x| x[0].argmin(1)),
+    ("argsort", |x| x[0].argsort(1, SortOrder::Ascending)),
+    ("argsort, first axis", |x| x[0].argsort(0, SortOrder::Descending)),
+    ("indices of top_k", |x| Ok(x[0].top_k(2, 1, SortOrder::Descending)?.1)),
+    ("eq", |x| x[0].eq(&x[1])),
+    ("ne", |x| x[0].ne(&x[1])),
+    ("lt", |x| x[0].lt(&x[1])),
+    ("le", |x| x[0].le(&x[1])),
+    ("gt", |x| x[0].gt(&x[1])),
+    ("ge", |x| x[0].ge(&x[1])),
+    ("is_nan", |x| x[0].is_nan()),
+    ("is_finite", |x| x[0].is_finite()),
+    ("logical_and", |x| truths(&x[0])?.logical_and(&x[0].gt(&x[1])?)),
+    ("logical_or", |x| truths(&x[0])?.logical_or(&x[0].gt(&x[1])?)),
+    ("logical_xor", |x| truths(&x[0])?.logical_xor(&truths(&x[0])?.t()?.reshape([3, 4])?)),
+    ("logical_not", |x| truths(&x[0])?.logical_not()),
+    ("any", |x| truths(&x[0])?.any([0])),
+    ("all", |x| truths(&x[0])?.all([1])),
+    ("sum of booleans", |x| truths(&x[0])?.sum(1)),
+    ("sign", |x| x[0].sign()),
+    ("floor", |x| x[0].floor()),
+    ("ceil", |x| x[0].ceil()),
+    ("round", |x| x[0].round()),
+    ("one_hot", |x| classes(&x[0], &[3, 0, 2])?.one_hot(4)),
+    ("categorical", |x| x[0].categorical(&Rng::new(3))),
+    ("sum of bytes", |x| integers(&x[0], DType::U8)?.sum(0)),
+    ("sum of integers", |x| integers(&x[0], DType::I64)?.sum(1)),
+    ("prod of integers", |x| integers(&x[0], DType::I32)?.prod(1)),
+    ("max of integers", |x| integers(&x[0], DType::I32)?.max(1)),
+    ("argmax of bytes", |x| integers(&x[0], DType::U8)?.argmax(0)),
+    ("sort of integers", |x| Ok(integers(&x[0], DType::I64)?.sort(1, SortOrder::Ascending)?.0)),
+    ("cumsum of integers", |x| integers(&x[0], DType::I32)?.cumsum(1)),
+    ("add of integers", |x| integers(&x[0], DType::I64)?.add(&integers(&x[0], DType::I32)?)),
+    ("pow of integers", |x| integers(&x[0], DType::I64)?.pow(&integers(&x[0], DType::I64)?)),
+    ("matmul of integers", |x| integers(&x[0], DType::I64)?.matmul(&integers(&x[0], DType::I64)?.t()?)),
+    ("where of integers", |x| {
+        truths(&x[0])?.where_(&integers(&x[0], DType::U8)?, &integers(&x[0], DType::I32)?)
+    }),
+    ("gather of booleans", |x| truths(&x[0])?.gather(1, &indices(&x[0], &[3, 3, 0, 1, 2, 2], &[3, 2])?)),
+    ("scatter_add of integers", |x| {
+        integers(&x[0], DType::I64)?.scatter_add(
+            1,
+            &indices(&x[0], &[3, 3, 0, 1, 2, 2], &[3, 2])?,
+            &integers(&x[0], DType::I64)?.narrow(1, 1, 2)?,
+        )
+    }),
+    ("concat of views", |x| Tensor::concat(&[&x[0].narrow(1, 1, 2)?, &x[1].narrow(1, 3, 1)?], 1)),
+    ("parts of a view", |x| x[0].at((1.., (1..).every(2)))),
+    ("rows of a long table", |x| {
+        // Enough indices that a GPU sorts them.
+        let rows: Vec<i64> = (0..40).map(|i| i * i % 3).collect();
+        let picked = classes(&x[0], &rows)?;
+        let table = x[0].detach().requiring_grad()?;
+        let gradients = table.index_select(0, &picked)?.square()?.sum_all()?.backward()?;
+        Ok(gradients.get(&table).unwrap().clone())
+    }),
+    ("sum over a view in place", |x| x[0].mul_scalar(2.0)? + &x[1]),
+    ("quotient by a view in place", |x| x[0].mul_scalar(2.0)? / &x[1].square()?.add_scalar(1.0)?),
+    ("product of a view and what is given away", |x| &x[0] * x[1].mul_scalar(2.0)?),
+    ("norm of the maximum", |x| x[0].norm(Norm::Max, [0, 1])),
+    ("to bool", |x| x[0].gt(&x[1])?.to_dtype(DType::Bool)),
+    ("to i64", |x| x[0].to_dtype(DType::I64)),
+    ("to i32", |x| x[0].to_dtype(DType::I32)),
+    ("to u8", |x| x[0].to_dtype(DType::U8)),
+    ("to f16", |x| x[0].to_dtype(DType::F16)),
+    ("to bf16", |x| x[0].to_dtype(DType::BF16)),
+    ("to f32", |x| x[0].to_dtype(DType::F32)),
+    ("to f64", |x| x[0].to_dtype(DType::F64)),
+];
+
+#[test]
+fn ops_without_gradients_read_views_at_their_offset() {
+    let device = device();
+    let numbers: Vec<f64> = (0..12).map(|i| f64::from(i * 5 % 12) / 4.0 - 1.25).collect();
+    let others: Vec<f64> = (0..12).map(|i| f64::from(i * 7 % 12) / 4.0 - 1.25).collect();
+    for dtype in FLOATS {
+        let make = |values: &[f64]| Tensor::from_slice(&device, values, [3, 4])?.to_dtype(dtype);
+        let plain = [make(&numbers).unwrap(), make(&others).unwrap()];
+        for (name, function) in OTHERS {
+            let expected = function(&plain).unwrap();
+            for how in Surrounded::ALL {
+                for around in AROUND {
+                    let views: Vec<Tensor> = plain.iter().map(|x| how.copy(x, around).unwrap()).collect();
+                    let what = format!("{name} of {dtype}, {how:?} among {around}");
+                    assert_near(&what, &function(&views).unwrap(), &expected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_host_reads_a_view_at_its_offset() {
+    let device = device();
+    let numbers = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+    for how in Surrounded::ALL {
+        let view = how.tensor(&device, &numbers, &[2, 3], f32::NAN).unwrap();
+        assert_eq!(view.to_vec::<f32>().unwrap(), numbers);
+        assert_eq!(view.to_ndarray::<f32>().unwrap().into_raw_vec_and_offset().0, numbers);
+        assert_eq!(view.at((1, 1)).unwrap().item::<f32>().unwrap(), 5.0);
+        let plain = Tensor::from_slice(&device, &numbers, [2, 3]).unwrap();
+        assert_eq!(view.to_string(), plain.to_string());
+        let elsewhere = crate::ops_table::runtime().cpu().unwrap();
+        assert_eq!(view.to_device(&elsewhere).unwrap().to_vec::<f32>().unwrap(), numbers);
+    }
+}
+
+/// A pool of a tensor of shape `[.., 2, 2]` to one element for each image.
+type Pool = (&'static str, fn(&Tensor) -> Result<Tensor>);
+
+const POOLS: [Pool; 3] = [
+    ("max_pool1d", |x| x.reshape([x.dims()[0], 1, 4])?.max_pool1d(4)),
+    ("max_pool2d", |x| x.max_pool2d(2)),
+    ("adaptive_max_pool2d", |x| x.adaptive_max_pool2d([1, 1])),
+];
+
+#[test]
+fn gradients_of_max_pools_go_to_the_largest_of_a_view() {
+    let device = device();
+    for dtype in FLOATS {
+        for (name, pool) in POOLS {
+            let whole = Tensor::from_slice(&device, &[9.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 5.0], [2, 1, 2, 2]);
+            let whole = whole.unwrap().to_dtype(dtype).unwrap();
+            let leaf = whole.detach().requiring_grad().unwrap();
+            let of = |loss: Tensor, x: &Tensor| {
+                let gradients = loss.sum_all().unwrap().backward().unwrap();
+                values(gradients.get(x).unwrap())
+            };
+            // The view itself is the leaf.
+            let part = whole.narrow(0, 1, 1).unwrap().requiring_grad().unwrap();
+            let y = pool(&part).unwrap();
+            assert_eq!(values(&y), [5.0], "{name} of {dtype}");
+            assert_eq!(of(y, &part), [0.0, 0.0, 0.0, 1.0], "{name} of {dtype}");
+            let y = checkpoint(&part, pool).unwrap();
+            assert_eq!(of(y, &part), [0.0, 0.0, 0.0, 1.0], "{name} of {dtype} in a checkpoint");
+            // Parts of a leaf, as micro-batches are.
+            let second = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0];
+            let narrowed = pool(&leaf.narrow(0, 1, 1).unwrap()).unwrap();
+            assert_eq!(of(narrowed, &leaf), second, "{name} of {dtype} of a narrowed tensor");
+            let split = leaf.split(0, 1).unwrap();
+            assert_eq!(of(pool(&split[1]).unwrap(), &leaf), second, "{name} of {dtype} of a split tensor");
+            let split = leaf.split(0, 1).unwrap();
+            let both = pool(&split[0]).unwrap().add(&pool(&split[1]).unwrap()).unwrap();
+            let expected = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0];
+            assert_eq!(of(both, &leaf), expected, "{name} of {dtype} of both parts");
+        }
+    }
+}
+
+/// The gradients of a parameter by Σ weights · p, which are views of a larger gradient unless `how` is none.
+fn gradients(parameter: &Parameter, how: Option<Surrounded>, round: usize) -> Gradients {
+    let p = parameter.tensor();
+    let weights: Vec<f64> =
+        weights(p.elements()).iter().map(|weight| weight * (round + 1) as f64 - 1.0).collect();
+    let loss = match how {
+        None => {
+            p.mul(&Tensor::from_slice(p.device(), &weights, p.dims()).unwrap().to_dtype(p.dtype()).unwrap())
+        }
+        Some(how) => {
+            let larger = how.larger_gradient(&p, &weights, f64::NAN).unwrap();
+            how.into_larger(&p).unwrap().mul(&larger)
+        }
+    };
+    let gradients = loss.unwrap().sum_all().unwrap().backward().unwrap();
+    let gradient = gradients.get(&p).unwrap();
+    assert_eq!(how.is_some(), gradient.layout().offset() > 0);
+    gradients
+}
+
+#[test]
+fn optimizers_read_gradients_and_parameters_at_their_offset() {
+    type Make = fn(Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>>;
+    let optimizers: [(&str, Make); 7] = [
+        ("sgd", |p| Ok(Box::new(Sgd::new(p, 0.1)?))),
+        ("sgd with momentum", |p| Ok(Box::new(Sgd::new(p, 0.1)?.with_momentum(0.9)?.with_nesterov()?))),
+        ("adam", |p| Ok(Box::new(Adam::new(p, 0.1)?.with_weight_decay(0.1)?))),
+        ("adamw", |p| Ok(Box::new(AdamW::new(p, 0.1)?))),
+        ("rms_prop", |p| Ok(Box::new(RmsProp::new(p, 0.1)?))),
+        ("rms_prop with momentum", |p| Ok(Box::new(RmsProp::new(p, 0.1)?.with_momentum(0.9)?))),
+        ("lion", |p| Ok(Box::new(Lion::new(p, 0.1)?))),
+    ];
+    let device = device();
+    let numbers: Vec<f64> = (0..12).map(|i| f64::from(i) / 8.0 - 0.6).collect();
+    for dtype in FLOATS {
+        for (name, make) in optimizers {
+            let train = |how: Option<Surrounded>| {
+                let start = Tensor::from_slice(&device, &numbers, [3, 4]).unwrap().to_dtype(dtype).unwrap();
+                let start = how.map_or(start.clone(), |how| how.copy(&start, f64::NAN).unwrap());
+                let parameter = Parameter::new(start).unwrap();
+                let mut optimizer = make(vec![("p".into(), parameter.clone())]).unwrap();
+                for round in 0..3 {
+                    let mut gradients = gradients(&parameter, how, round);
+                    gradients.clip_norm(4.0).unwrap();
+                    gradients.scale(0.9).unwrap();
+                    optimizer.step(gradients).unwrap();
+                }
+                parameter.tensor().detach()
+            };
+            let expected = train(None);
+            for how in Surrounded::ALL {
+                assert_near(&format!("{name} of {dtype}, {how:?}"), &train(Some(how)), &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_and_bounds_of_gradients_read_them_at_their_offset() {
+    let device = device();
+    for dtype in FLOATS {
+        let start = Tensor::ones_of(&device, [3, 4], dtype).unwrap();
+        let parameter = Parameter::new(start).unwrap();
+        let run = |hows: [Option<Surrounded>; 2]| {
+            let [mut first, mut second] = [0, 1].map(|round| gradients(&parameter, hows[round], round));
+            let norm = first.norm().unwrap();
+            first.accumulate(&mut second).unwrap();
+            let read = first.clip_norm_unread(2.0).unwrap().unwrap().item::<f64>().unwrap();
+            first.clip_value(0.5).unwrap();
+            (norm, read, first.get(&parameter.tensor()).unwrap().clone())
+        };
+        let (norm, unread, expected) = run([None; 2]);
+        for how in Surrounded::ALL {
+            for hows in [[Some(how), None], [None, Some(how)], [Some(how); 2]] {
+                let (found_norm, found_unread, found) = run(hows);
+                assert!((found_norm - norm).abs() < 1e-2 && (found_unread - unread).abs() < 1e-2, "{hows:?}");
+                assert_near(&format!("{dtype}, {hows:?}"), &found, &expected);
+            }
+        }
+    }
+}

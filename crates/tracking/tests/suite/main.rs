@@ -1,0 +1,9 @@
+//! Tests of the public interface of reports and traces.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod atomic_file;
+mod foreign_traces;
+mod guarded;
+mod report_threads;
+mod traces;

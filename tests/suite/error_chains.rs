@@ -1,0 +1,125 @@
+//! Each cause of an error appears once: in the error's text or as `source()`, but not in both.
+
+use std::error::Error;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use highwater::alloc::{AllocError, BlockError, Environment, SourceError};
+use highwater::data::{CsvOptions, read_csv};
+use highwater::io::{SafetensorsLimits, read_safetensors};
+use highwater::tracking::{
+    HwmError, HwmProblem, PlanLimits, Recording, RecordingLimits, ReplayError, TraceError, TracePlace,
+    TraceProblem, parse_plan,
+};
+use highwater::{DeviceFault, DeviceProfile, Runtime};
+
+/// Fails if an error's text has the text of its cause in it.
+fn check(error: &dyn Error) {
+    let text = error.to_string();
+    if let Some(cause) = error.source() {
+        assert!(!text.contains(&cause.to_string()), "{cause} is told twice in {error:?}");
+        check(cause);
+    }
+}
+
+fn no_such_file() -> io::Error {
+    io::Error::from(io::ErrorKind::NotFound)
+}
+
+#[test]
+fn errors_do_not_return_a_cause_that_their_text_includes() {
+    let runtime = Runtime::builder().environment(Environment::default()).build().unwrap();
+    let reason = || DeviceFault::Driver(SourceError::Exhausted { bytes: 1 });
+    let source =
+        AllocError::Source { allocator: "pool".to_owned(), error: SourceError::Exhausted { bytes: 1 } };
+    let errors: Vec<Box<dyn Error>> = vec![
+        Box::new(runtime.device("sim:7".parse().unwrap()).unwrap_err()),
+        Box::new(highwater::Error::Device { op: "add", device: "cuda:0".to_owned(), reason: reason() }),
+        Box::new(highwater::Error::NoDevice { device: "cuda:0".to_owned(), reason: reason() }),
+        Box::new(highwater::Error::from("toaster".parse::<DeviceProfile>().unwrap_err())),
+        Box::new(read_csv("no/such/file.csv", &CsvOptions::default()).unwrap_err()),
+        Box::new(read_safetensors("no/such/file", &SafetensorsLimits::default()).unwrap_err()),
+        Box::new(TraceError { place: TracePlace::Line(1), problem: TraceProblem::Io(no_such_file()) }),
+        Box::new(HwmError { offset: 1, problem: HwmProblem::Io(no_such_file()) }),
+        Box::new(Recording::read(&b"nonsense"[..], &RecordingLimits::default()).unwrap_err()),
+        Box::new(parse_plan(&b"nonsense"[..], &PlanLimits::default()).unwrap_err()),
+        Box::new(ReplayError::Free { event: 1, error: BlockError::Untracked }),
+        Box::new(ReplayError::Alloc { event: 1, label: "x".to_owned(), bytes: 1, error: source }),
+    ];
+    errors.iter().for_each(|error| check(&**error));
+}
+
+/// All Rust files below a folder.
+fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+#[test]
+fn only_transparent_errors_have_a_source() {
+    let mut files = Vec::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for member in std::fs::read_dir(root.join("crates")).unwrap() {
+        sources(&member.unwrap().path().join("src"), &mut files);
+    }
+    assert!(files.len() > 100, "{} files", files.len());
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let mut shown = "";
+        for (number, line) in (1..).zip(text.lines()) {
+            if line.trim_start().starts_with("#[error(") {
+                shown = line.trim();
+            }
+            let has_source = line.contains("#[from]") || line.contains("#[source]");
+            let place = format!("{}:{number}", file.display());
+            assert!(!has_source || shown == "#[error(transparent)]", "{place}: after {shown}");
+            // A field of this name is a source without an attribute.
+            let named = shown.contains("{source}") && line.trim_start().starts_with("source:");
+            assert!(!named, "{place}: {shown}");
+        }
+    }
+}
+
+/// The parts of a message between colons.
+fn parts(message: &str) -> Vec<&str> {
+    message.trim().split(": ").collect()
+}
+
+#[test]
+fn an_example_prints_each_cause_once() {
+    let example = crate::built::example("linear_regression");
+    for args in [["--resume", "no/such/file"], ["--points", "no/such/file.csv"], ["--device", "cuda:9"]] {
+        let output = Command::new(&example).args(args).output().unwrap();
+        assert!(!output.status.success(), "{args:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let mut told = parts(&stderr);
+        let all = told.len();
+        told.sort_unstable();
+        told.dedup();
+        assert!(all > 1 && told.len() == all, "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn an_unknown_variable_is_warned_of_once_and_the_run_goes_on() {
+    let example = crate::built::example("linear_regression");
+    let run = |name: &str, value: &str| {
+        let mut command = Command::new(&example);
+        command.args(["--steps", "2", "--threads", "1", "--dry-run"]).env(name, value);
+        command.output().unwrap()
+    };
+    let output = run("HIGHWATER_DEVCE", "cpu");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "warning: unknown variable HIGHWATER_DEVCE; did you mean HIGHWATER_DEVICE?\n");
+    let output = run("HIGHWATER_DEVICE", "toaster");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && stderr.contains("HIGHWATER_DEVICE"), "{stderr}");
+}

@@ -1,0 +1,17 @@
+//! Tests of the examples, the facade and the messages that users see.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod bad_input;
+mod built;
+mod checkpointed_transformer;
+mod digits;
+mod dry_runs;
+mod error_chains;
+mod golden_step;
+mod metrics;
+mod out_of_memory;
+mod outside;
+mod recording;
+mod train_chargpt;
+mod train_digits;
