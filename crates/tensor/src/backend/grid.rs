@@ -22,8 +22,8 @@ const DEPTH_STEP: usize = 16;
 /// The number of neighboring outputs that a block reduces together if the last axis is kept.
 pub(super) const COLUMNS_PER_BLOCK: usize = 32;
 
-/// Splits a reduction into slabs. If there are too few outputs to fill a GPU, the slabs do. Each thread reduces at least eight
-/// elements of a slab.
+/// Splits a reduction into slabs. If there are too few outputs to fill a GPU, the slabs do. Each thread reduces at
+/// least eight elements of a slab.
 pub(super) fn split_reduction(shape: &Shape, axes: &[bool]) -> Split {
     let unsplit = Split::unsplit(shape, axes);
     // Either all 256 threads of a block reduce one row, or 8 threads reduce each of 32 neighboring columns.
@@ -65,8 +65,8 @@ pub(super) struct ConvGemm {
 }
 
 impl ConvGemm {
-    /// The forward pass. For each group: its output channels by the pixels of all outputs. `input` and `out` are the shapes of
-    /// the convolution.
+    /// The forward pass. For each group: its output channels by the pixels of all outputs. `input` and `out` are the
+    /// shapes of the convolution.
     pub(super) fn of_output(conv: &Convolution, input: &[usize], out: &[usize]) -> Self {
         let Sizes { groups, inputs, outputs, taps, pixels, .. } = Sizes::new(conv, input, out);
         Self { matrices: groups, rows: outputs, columns: pixels, depth: product(&[inputs, taps]) }

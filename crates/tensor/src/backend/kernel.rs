@@ -43,8 +43,8 @@ pub struct Attention<'a> {
     pub key: View<'a>,
     /// Shape `[heads, keys, values]`.
     pub value: View<'a>,
-    /// Shape `[heads, queries, keys]`. Booleans select the keys that a query attends to. Floats of the query's type are added
-    /// to the scores.
+    /// Shape `[heads, queries, keys]`. Booleans select the keys that a query attends to. Floats of the query's type are
+    /// added to the scores.
     pub mask: Option<View<'a>>,
 }
 
@@ -219,8 +219,8 @@ pub enum Kernel<'a> {
         /// The elements, which their sums replace.
         out: ViewMut<'a>,
     },
-    /// `out[.., i, j] = f(bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j])`; f requires floats. The factors have the leading axes of
-    /// the output.
+    /// `out[.., i, j] = f(bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j])`; f requires floats. The factors have the leading
+    /// axes of the output.
     MatMul {
         /// The bias, of shape `[j]`.
         bias: Option<View<'a>>,
@@ -257,8 +257,8 @@ pub enum Kernel<'a> {
     },
     /// `out = (input - μ) · s · weight + bias` for each row (PyTorch's `layer_norm`, `group_norm` and `rms_norm`).
     ///
-    /// μ is the mean (0 unless centered), σ² the mean of (input - μ)², and s = 1/√(σ² + epsilon). A row spans one or several of
-    /// the last axes: its length is the number of elements divided by the number of rows of `statistics`.
+    /// μ is the mean (0 unless centered), σ² the mean of (input - μ)², and s = 1/√(σ² + epsilon). A row spans one or
+    /// several of the last axes: its length is the number of elements divided by the number of rows of `statistics`.
     LayerNorm {
         /// Whether the mean is subtracted.
         centered: bool,
@@ -285,8 +285,8 @@ pub enum Kernel<'a> {
     },
     /// `weight = Σ x̂ · grad` and `bias = Σ grad` over all rows: the parameter gradients of [`LayerNorm`](Self::LayerNorm).
     ///
-    /// The elements have the shape `[rows, parameters, places]`. A row of the normalization is a whole row of it, or the part of
-    /// a row that belongs to some of the parameters (the channels of a group).
+    /// The elements have the shape `[rows, parameters, places]`. A row of the normalization is a whole row of it, or
+    /// the part of a row that belongs to some of the parameters (the channels of a group).
     LayerNormSums {
         /// The normalization, whose weight is ignored.
         of: Normalized<'a>,
@@ -294,15 +294,16 @@ pub enum Kernel<'a> {
         grad: View<'a>,
         /// The number of neighboring elements that share one parameter.
         places: usize,
-        /// At least as many bytes as [`Workspace::LayerNormSums`](super::Workspace::LayerNormSums) requires; `None` if it requires none.
+        /// At least as many bytes as [`Workspace::LayerNormSums`](super::Workspace::LayerNormSums) requires; `None` if
+        /// it requires none.
         workspace: Option<ViewMut<'a>>,
         /// The weight's gradient, with one element per parameter.
         weight: ViewMut<'a>,
         /// The bias's gradient, if there is a bias.
         bias: Option<ViewMut<'a>>,
     },
-    /// `out[n, o, y, x] = Σ weight[o, c, ky, kx] · input[n, group of o + c, y·stride + ky·dilation - padding, x…]` (PyTorch's
-    /// `conv2d`). The padding is 0. Inputs are contiguous.
+    /// `out[n, o, y, x] = Σ weight[o, c, ky, kx] · input[n, group of o + c, y·stride + ky·dilation - padding, x…]`
+    /// (PyTorch's `conv2d`). The padding is 0. Inputs are contiguous.
     Conv2d {
         /// The windows and groups.
         conv: Convolution,
@@ -336,7 +337,8 @@ pub enum Kernel<'a> {
         input: View<'a>,
         /// The gradient of the output.
         grad: View<'a>,
-        /// At least as many bytes as [`Workspace::Conv2dWeightGrad`](super::Workspace::Conv2dWeightGrad) requires; `None` if it requires none.
+        /// At least as many bytes as [`Workspace::Conv2dWeightGrad`](super::Workspace::Conv2dWeightGrad) requires;
+        /// `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
         /// The gradient of the weight.
         out: ViewMut<'a>,
@@ -352,8 +354,8 @@ pub enum Kernel<'a> {
         /// Shape `[.., oh, ow]`.
         out: ViewMut<'a>,
     },
-    /// The gradient of [`Pool2d`](Self::Pool2d). The first of the largest elements receives the gradient of a maximum. Inputs
-    /// are contiguous.
+    /// The gradient of [`Pool2d`](Self::Pool2d). The first of the largest elements receives the gradient of a maximum.
+    /// Inputs are contiguous.
     Pool2dGrad {
         /// The kind of pool.
         pool: Pool,
@@ -366,12 +368,13 @@ pub enum Kernel<'a> {
         /// The gradient of the input.
         out: ViewMut<'a>,
     },
-    /// `out = softmax(scale · query · keyᵀ + mask) · value` for each head (PyTorch's `scaled_dot_product_attention`). A query
-    /// that attends to no key returns 0.
+    /// `out = softmax(scale · query · keyᵀ + mask) · value` for each head (PyTorch's `scaled_dot_product_attention`). A
+    /// query that attends to no key returns 0.
     Attention {
         /// Queries, keys, values and options.
         of: Attention<'a>,
-        /// At least as many bytes as [`Workspace::Attention`](super::Workspace::Attention) requires; `None` if it requires none.
+        /// At least as many bytes as [`Workspace::Attention`](super::Workspace::Attention) requires; `None` if it
+        /// requires none.
         workspace: Option<ViewMut<'a>>,
         /// Shape `[heads, queries, values]`.
         out: ViewMut<'a>,
@@ -386,7 +389,8 @@ pub enum Kernel<'a> {
         results: [View<'a>; 2],
         /// The gradient of the output.
         grad: View<'a>,
-        /// At least as many bytes as [`Workspace::Attention`](super::Workspace::Attention) requires; `None` if it requires none.
+        /// At least as many bytes as [`Workspace::Attention`](super::Workspace::Attention) requires; `None` if it
+        /// requires none.
         workspace: Option<ViewMut<'a>>,
         /// The gradients of query, key and value.
         out: [ViewMut<'a>; 3],
@@ -425,8 +429,8 @@ pub enum Kernel<'a> {
         /// Has the shape of the indices.
         out: ViewMut<'a>,
     },
-    /// `out = 0`, then `out[indices[i, j], j] += input[i, j]` in order, for axis 0 (PyTorch's `scatter_add`): the gradient of
-    /// [`Gather`](Self::Gather), with the same errors.
+    /// `out = 0`, then `out[indices[i, j], j] += input[i, j]` in order, for axis 0 (PyTorch's `scatter_add`): the
+    /// gradient of [`Gather`](Self::Gather), with the same errors.
     ScatterAdd {
         /// The elements to add.
         input: View<'a>,
@@ -434,7 +438,8 @@ pub enum Kernel<'a> {
         indices: View<'a>,
         /// The axis.
         axis: usize,
-        /// At least as many bytes as [`Workspace::ScatterAdd`](super::Workspace::ScatterAdd) requires; `None` if it requires none.
+        /// At least as many bytes as [`Workspace::ScatterAdd`](super::Workspace::ScatterAdd) requires; `None` if it
+        /// requires none.
         workspace: Option<ViewMut<'a>>,
         /// The sums.
         out: ViewMut<'a>,

@@ -1,8 +1,8 @@
 //! Backends: the arithmetic of a device, on views of memory that ops have allocated.
 //!
-//! A backend never allocates tensor memory. Ops first allocate outputs, temporaries and workspaces, whose sizes the backend
-//! states as pure functions of shapes. Then they pass the backend a [`Kernel`] with its operands. So the accounts contain all
-//! memory, and the [`dry`] backend, which computes nothing, makes exactly the same requests.
+//! A backend never allocates tensor memory. Ops first allocate outputs, temporaries and workspaces, whose sizes the
+//! backend states as pure functions of shapes. Then they pass the backend a [`Kernel`] with its operands. So the
+//! accounts contain all memory, and the [`dry`] backend, which computes nothing, makes exactly the same requests.
 //!
 //! Results do not depend on the number of threads.
 

@@ -1,7 +1,8 @@
 //! Scaled dot-product attention in tiles (FlashAttention), without storing the matrix of scores.
 //!
-//! The forward pass keeps the running maximum and sum of the softmax of each query (Milakov and Gimelshein 2018; Dao et al.
-//! 2022). It returns the logarithm of the sum, from which the backward pass recomputes each tile. One thread computes a head.
+//! The forward pass keeps the running maximum and sum of the softmax of each query (Milakov and Gimelshein 2018; Dao et
+//! al. 2022). It returns the logarithm of the sum, from which the backward pass recomputes each tile. One thread
+//! computes a head.
 
 use self::softmax::{Rows, RunningSoftmax, row_products, softmax_grad_tile, softmax_tile};
 use super::dispatch::{float, host, host_mut, scratch};
@@ -26,7 +27,8 @@ const TILES: usize = 2 * TILE * TILE;
 /// The largest number of heads that are computed at a time. Each has its own tiles in the workspace.
 const SLOTS: usize = 8;
 
-/// The sizes of an attention, from the shapes `[heads, queries, width]` of the query and `[heads, keys, values]` of the value.
+/// The sizes of an attention, from the shapes `[heads, queries, width]` of the query and `[heads, keys, values]` of the
+/// value.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     heads: usize,
@@ -106,8 +108,8 @@ impl<'a, T: Gemm> Mask<'a, T> {
         if self.causal { (query + 1).saturating_sub(key).min(keys) } else { keys }
     }
 
-    /// Applies the mask tensor to the scores of the tile that starts at `query` and `key`: sets masked scores to -∞, or adds the
-    /// mask.
+    /// Applies the mask tensor to the scores of the tile that starts at `query` and `key`: sets masked scores to -∞, or
+    /// adds the mask.
     fn apply(&self, scores: &mut [T], head: usize, [query, key]: [usize; 2], keys: usize) {
         let rows = |layout: &Layout| {
             let (strides, offset) = ([layout.strides()[1], layout.strides()[2]], layout.offset());

@@ -1,7 +1,8 @@
-//! Conversion between f16 and f32, with the processor's instructions or with bit operations without branches, which vectorize.
+//! Conversion between f16 and f32, with the processor's instructions or with bit operations without branches, which
+//! vectorize.
 //!
-//! The algorithm is that of F. Giesen, "Half-to-float and float-to-half conversions", 2012. Float arithmetic handles subnormal
-//! numbers.
+//! The algorithm is that of F. Giesen, "Half-to-float and float-to-half conversions", 2012. Float arithmetic handles
+//! subnormal numbers.
 
 #[cfg(target_arch = "x86_64")]
 mod instructions;
@@ -89,8 +90,8 @@ mod tests {
 
     #[test]
     fn rounding_agrees_with_the_half_crate() {
-        // All exponents with all mantissa bits that rounding reads: values, midpoints between neighbors, and the values next to
-        // those, including infinities and NaN.
+        // All exponents with all mantissa bits that rounding reads: values, midpoints between neighbors, and the values
+        // next to those, including infinities and NaN.
         for high in 0..=u32::from(u16::MAX) << 3 {
             for low in [0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF] {
                 let value = f32::from_bits(high << 13 | low);

@@ -1,8 +1,8 @@
 //! Conversion between element types.
 //!
-//! Numbers convert like Rust's `as`: floats truncate to integers and saturate, wide integers wrap to narrow ones. 16-bit
-//! floats are computed from f32. To avoid double rounding, values are first rounded to odd in f32 (Boldo and Melquiond, "When
-//! double rounding is odd", 2005).
+//! Numbers convert like Rust's `as`: floats truncate to integers and saturate, wide integers wrap to narrow ones.
+//! 16-bit floats are computed from f32. To avoid double rounding, values are first rounded to odd in f32 (Boldo and
+//! Melquiond, "When double rounding is odd", 2005).
 
 use half::{bf16, f16};
 

@@ -1,9 +1,9 @@
-//! Depthwise convolutions: one input and one output channel per group. As a matrix product with one row, im2col would take longer
-//! than the multiplication.
+//! Depthwise convolutions: one input and one output channel per group. As a matrix product with one row, im2col would
+//! take longer than the multiplication.
 //!
-//! With stride 1 and equal row lengths, each tap reads the image shifted by an offset. The taps of one window column are summed
-//! first, shifted by whole rows, in loops over the whole plane. Their sum is then shifted sideways, without the columns that
-//! would wrap into the neighboring row.
+//! With stride 1 and equal row lengths, each tap reads the image shifted by an offset. The taps of one window column
+//! are summed first, shifted by whole rows, in loops over the whole plane. Their sum is then shifted sideways, without
+//! the columns that would wrap into the neighboring row.
 
 use std::ops::Range;
 

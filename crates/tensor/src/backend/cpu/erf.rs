@@ -113,8 +113,8 @@ pub(super) fn fused_horner<T: Float, const N: usize>(coefficients: &[T; N], x: T
 
 /// erf in single precision: the odd rational approximation that Eigen and XLA use, to within 5·10⁻⁷.
 ///
-/// It has no branches, so that loops vectorize. From |x| = 3.64 on it is exactly ±1. So x (1 + erf(x)) is 0 for large negative x,
-/// instead of x times the rounding error.
+/// It has no branches, so that loops vectorize. From |x| = 3.64 on it is exactly ±1. So x (1 + erf(x)) is 0 for large
+/// negative x, instead of x times the rounding error.
 #[inline(always)]
 pub(super) fn erf_f32(x: f32) -> f32 {
     const P: [f32; 7] = [

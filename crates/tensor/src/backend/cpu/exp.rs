@@ -90,8 +90,8 @@ pub(super) fn log_f32(x: f32) -> f32 {
     if x == 0.0 { f32::NEG_INFINITY } else { value }
 }
 
-/// ln(1 + x) = 2 artanh s with s = x / (2 + x), for 0 ≤ x ≤ 1, accurate to two units in the last place. The first omitted term of
-/// the series s + s³/3 + s⁵/5 … is below 10⁻⁹.
+/// ln(1 + x) = 2 artanh s with s = x / (2 + x), for 0 ≤ x ≤ 1, accurate to two units in the last place. The first
+/// omitted term of the series s + s³/3 + s⁵/5 … is below 10⁻⁹.
 #[inline(always)]
 pub(super) fn log_1p_f32(x: f32) -> f32 {
     const P: [f32; 7] = [1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 0.2, 1.0 / 3.0];

@@ -6,8 +6,8 @@ use super::conv::Sizes;
 use super::matmul::Gemm;
 use super::simd;
 
-/// Writes the im2col matrix. Row (channel, tap) contains the element that the tap reads for each place of the output; 0 in the
-/// padding.
+/// Writes the im2col matrix. Row (channel, tap) contains the element that the tap reads for each place of the output; 0
+/// in the padding.
 pub(super) fn im2col<T: Gemm>(sizes: &Sizes, image: &[T], columns: &mut [T]) {
     let places = sizes.to[0] * sizes.to[1];
     let channels = image.chunks(sizes.from[0] * sizes.from[1]);
@@ -55,8 +55,8 @@ impl Tap {
         Self { place: [y, x], rows, columns, first }
     }
 
-    /// With stride 1 and equal row lengths, the tap reads the image shifted by an offset. Returns the corresponding ranges of the
-    /// output and the image. Elements that wrap at the left and right edge belong to the padding.
+    /// With stride 1 and equal row lengths, the tap reads the image shifted by an offset. Returns the corresponding
+    /// ranges of the output and the image. Elements that wrap at the left and right edge belong to the padding.
     fn shifted(&self, sizes: &Sizes) -> Option<(Range<usize>, Range<usize>)> {
         let moves_by_one = sizes.conv.windows.iter().all(|window| window.stride == 1);
         let width = sizes.from[1];
@@ -94,8 +94,8 @@ impl Tap {
         }
     }
 
-    /// The row of the tap one stride before this one along an axis. It reads the same elements one place later, and copying them
-    /// is much faster than a strided read of the image.
+    /// The row of the tap one stride before this one along an axis. It reads the same elements one place later, and
+    /// copying them is much faster than a strided read of the image.
     fn one_stride_before<'b, T>(&self, sizes: &Sizes, before: &'b [T], axis: usize) -> Option<&'b [T]> {
         let window = sizes.conv.windows[axis];
         if !window.stride.is_multiple_of(window.dilation) {

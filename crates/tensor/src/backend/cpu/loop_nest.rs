@@ -169,10 +169,11 @@ fn advance<const N: usize>(places: [usize; N], count: usize, strides: [usize; N]
 pub(super) const TILE: usize = 16;
 
 impl<const N: usize> LoopNest<N> {
-    /// Visits the elements with numbers in `range` in tiles of up to [`TILE`] rows by `width` elements of the innermost loop.
+    /// Visits the elements with numbers in `range` in tiles of up to [`TILE`] rows by `width` elements of the innermost
+    /// loop.
     ///
-    /// For operands with a large innermost stride, such as transposed matrices. Their neighbors in memory belong to neighboring
-    /// rows of the loop, and a tile visits them while their cache line is cached.
+    /// For operands with a large innermost stride, such as transposed matrices. Their neighbors in memory belong to
+    /// neighboring rows of the loop, and a tile visits them while their cache line is cached.
     pub(super) fn tiles(&self, range: Range<usize>, width: usize, visit: &mut dyn FnMut(Tile<'_, N>)) {
         let strides = self.inner();
         let mut segments = self.segments(range).peekable();

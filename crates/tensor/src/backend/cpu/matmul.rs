@@ -3,11 +3,11 @@
 //! The crates support operands with any strides. The output is split into panels of rows, and each panel is one call on one
 //! thread. The panels depend only on the shape, so results do not depend on the number of threads.
 //!
-//! The allocators do not account for the packing buffers of the `gemm` crates. Each thread keeps one buffer of the size of the
-//! L2 cache, and frees others before the call returns.
+//! The allocators do not account for the packing buffers of the `gemm` crates. Each thread keeps one buffer of the size
+//! of the L2 cache, and frees others before the call returns.
 //!
-//! Simple loops multiply very small matrices ([`small`]) and integers ([`scalar`]). They also multiply floats on a thread that
-//! is exiting and has dropped its packing buffer.
+//! Simple loops multiply very small matrices ([`small`]) and integers ([`scalar`]). They also multiply floats on a
+//! thread that is exiting and has dropped its packing buffer.
 
 mod scalar;
 mod small;
@@ -112,8 +112,8 @@ pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType) -> usize {
     }
 }
 
-/// Whether the right operand is first copied to row-major order. Otherwise each panel would transpose it again, which takes a
-/// quarter of the time of a 512 × 512 product, and more for fewer rows.
+/// Whether the right operand is first copied to row-major order. Otherwise each panel would transpose it again, which
+/// takes a quarter of the time of a 512 × 512 product, and more for fewer rows.
 fn is_packed(a: &MatrixBatch<'_>, b: &MatrixBatch<'_>) -> bool {
     a.axes == 0 && b.col_stride != 1 && panel_rows(a.rows, a.multiplications(b)) < a.rows
 }
@@ -345,8 +345,8 @@ pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T
     }
 }
 
-/// Whether this thread has a packing buffer of the `gemm` crates. An exiting thread may have dropped it before the destructors of
-/// other thread-local values run. The crates would panic then, and abort the process.
+/// Whether this thread has a packing buffer of the `gemm` crates. An exiting thread may have dropped it before the
+/// destructors of other thread-local values run. The crates would panic then, and abort the process.
 fn has_pack_buffer() -> bool {
     L2_SLAB.try_with(|_| ()).is_ok()
 }
@@ -364,8 +364,8 @@ fn gemm_block<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], ta
     let kernel = T::kernel();
     // `T::kernel` selects a kernel that this processor supports. It reads element (i, j) of an operand at offset
     // `i * row_stride + j * col_stride`, and writes the n × m elements of outᵀ at offsets `i + j * n`.
-    // SAFETY: `extent` has checked that all offsets read are within its slices. The assertion checks that all offsets written
-    // are within `out`, which is borrowed exclusively and therefore overlaps neither operand.
+    // SAFETY: `extent` has checked that all offsets read are within its slices. The assertion checks that all offsets
+    // written are within `out`, which is borrowed exclusively and therefore overlaps neither operand.
     unsafe {
         kernel(
             n,

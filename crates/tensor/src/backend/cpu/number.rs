@@ -35,8 +35,8 @@ pub(super) trait Number: Stored {
     fn times(self, rhs: Self) -> Self;
     /// self / rhs; 0 for an integer divided by 0.
     fn over(self, rhs: Self) -> Self;
-    /// self · factor + term; a fused multiply-add for floats. Only for loops that [vectorize](super::simd): elsewhere it is a
-    /// function call.
+    /// self · factor + term; a fused multiply-add for floats. Only for loops that [vectorize](super::simd): elsewhere
+    /// it is a function call.
     fn fused(self, factor: Self, term: Self) -> Self;
     /// -self
     fn negative(self) -> Self;

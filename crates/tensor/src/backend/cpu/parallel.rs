@@ -79,9 +79,9 @@ impl Workers {
 
     /// The helpers for work that starts on this thread; `None` if it works alone.
     ///
-    /// A thread of another rayon pool works alone. While it waits for helpers, rayon would run other jobs of that pool on it,
-    /// in the middle of an op. The accounts would charge those jobs to the op, and they could deadlock on locks that the
-    /// op holds.
+    /// A thread of another rayon pool works alone. While it waits for helpers, rayon would run other jobs of that pool
+    /// on it, in the middle of an op. The accounts would charge those jobs to the op, and they could deadlock on locks
+    /// that the op holds.
     fn helpers(&self) -> Option<&ThreadPool> {
         let is_foreign = |pool: &&ThreadPool| {
             rayon::current_thread_index().is_some() && pool.current_thread_index().is_none()
@@ -89,7 +89,8 @@ impl Workers {
         self.helpers.as_ref().filter(|pool| !is_foreign(pool))
     }
 
-    /// Calls `work` with each of `count` pieces, in parallel. With fewer than `least` pieces, the calling thread works alone.
+    /// Calls `work` with each of `count` pieces, in parallel. With fewer than `least` pieces, the calling thread works
+    /// alone.
     fn share<P: Send>(
         &self,
         count: usize,

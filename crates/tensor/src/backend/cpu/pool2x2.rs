@@ -1,5 +1,5 @@
-//! 2 × 2 pools with stride 2, the most common pools. Each element belongs to one window, so a row of windows is a loop over the
-//! pairs of two rows, and the backward pass writes each element once.
+//! 2 × 2 pools with stride 2, the most common pools. Each element belongs to one window, so a row of windows is a loop
+//! over the pairs of two rows, and the backward pass writes each element once.
 
 use super::number::Float;
 use super::simd::{self, Loop};
@@ -123,8 +123,8 @@ impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Loop for Backward<'_, T, F> {
 }
 
 impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Backward<'_, T, F> {
-    /// Processes rows of at least `N` windows, `N` at a time. Planes are often narrower than the vector length that the compiler
-    /// would choose.
+    /// Processes rows of at least `N` windows, `N` at a time. Planes are often narrower than the vector length that the
+    /// compiler would choose.
     #[inline(always)]
     fn in_tiles<const N: usize>(self) {
         let Pool2x2 { from: [_, width], to: [_, wide] } = self.pool2x2;

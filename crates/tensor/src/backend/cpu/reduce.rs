@@ -222,7 +222,8 @@ fn run<T: Number, F: ReduceOp<T>>(
     partials.chunks(split.outputs).for_each(|row| fold_into::<T, F>(out, row));
 }
 
-/// A layout of at least one element, split into three loop nests. An element's offset is the sum of its offsets in the nests.
+/// A layout of at least one element, split into three loop nests. An element's offset is the sum of its offsets in the
+/// nests.
 #[derive(Debug)]
 struct Nests {
     /// The kept axes before the last reduced one, with the layout's offset.

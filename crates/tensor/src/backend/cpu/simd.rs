@@ -90,8 +90,8 @@ pub(super) fn run<L: Loop>(of: L) -> L::Output {
     }
 }
 
-/// [`run`] for a processor that lacks the instructions of [`Instructions::V3`], or is of another kind. Never inlined: where it is
-/// called, the loop would be compiled once more.
+/// [`run`] for a processor that lacks the instructions of [`Instructions::V3`], or is of another kind. Never inlined:
+/// where it is called, the loop would be compiled once more.
 #[inline(never)]
 pub(super) fn run_baseline<L: Loop>(of: L) -> L::Output {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]

@@ -57,8 +57,8 @@ impl Sliding {
         Some(Self { vertical, from, to, taps, step: horizontal.stride, count })
     }
 
-    /// Calls `visit` for each tap, in order, with the outputs of a row for which it reads an element, and the index of the first
-    /// such element.
+    /// Calls `visit` for each tap, in order, with the outputs of a row for which it reads an element, and the index of
+    /// the first such element.
     fn taps(&self, row: usize, mut visit: impl FnMut(Range<usize>, usize)) {
         for tap in self.vertical.taps_inside(row, self.from[0]) {
             let Some(y) = self.vertical.at(row, tap, self.from[0]) else { continue };

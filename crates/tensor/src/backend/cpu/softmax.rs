@@ -180,8 +180,8 @@ fn heavy_rows(classes: usize) -> usize {
     (HEAVY / classes.max(1)).max(1)
 }
 
-/// Calls `work` with each group of `together` rows of `out` and the index of its first element. The last group may have fewer
-/// rows.
+/// Calls `work` with each group of `together` rows of `out` and the index of its first element. The last group may have
+/// fewer rows.
 fn rows<T: Float>(
     workers: &Workers,
     out: &mut [T],

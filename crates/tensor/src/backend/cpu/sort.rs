@@ -1,8 +1,8 @@
 //! Argsort and top-k with the unstable in-place sort of the standard library.
 //!
-//! Comparing the indices of equal elements makes the order stable. Elements of at most 32 bits are packed with their indices into
-//! 64-bit keys, so that comparisons need no lookups. For a small top-k, only the smallest keys are kept. Elements of 64 bits
-//! are looked up as bits, so that all types share one sort.
+//! Comparing the indices of equal elements makes the order stable. Elements of at most 32 bits are packed with their
+//! indices into 64-bit keys, so that comparisons need no lookups. For a small top-k, only the smallest keys are kept.
+//! Elements of 64 bits are looked up as bits, so that all types share one sort.
 
 use std::cmp::Ordering;
 

@@ -208,8 +208,8 @@ fn rectify<T: Float>(g: &mut T, y: T) {
 /// The number of gradients that [`derivative_in_place`] copies at a time.
 const BLOCK_IN_PLACE: usize = 256;
 
-/// [`derivative`] with g in the output. Copies g block by block, so that the functions are not compiled twice. ReLU, the most
-/// common function, has its own loop.
+/// [`derivative`] with g in the output. Copies g block by block, so that the functions are not compiled twice. ReLU,
+/// the most common function, has its own loop.
 fn derivative_in_place<T: Float>(workers: &Workers, f: (Unary, bool), saved: &Source<'_, T>, out: &mut [T]) {
     if f.0 == Unary::Relu {
         workers.chunks(out, LIGHT, &|start, part| {
@@ -229,8 +229,8 @@ fn derivative_in_place<T: Float>(workers: &Workers, f: (Unary, bool), saved: &So
     });
 }
 
-/// `out = g f'(x)`. The first element of each pair is x, or y = f(x) if the backward pass reads the output. `small` states that
-/// all angles are below [`Float::LARGE_ANGLE`].
+/// `out = g f'(x)`. The first element of each pair is x, or y = f(x) if the backward pass reads the output. `small`
+/// states that all angles are below [`Float::LARGE_ANGLE`].
 fn derivative<T: Float>(workers: &Workers, (f, small): (Unary, bool), pair: &Pair<'_, T, T>, out: &mut [T]) {
     let two = T::ONE + T::ONE;
     match f {

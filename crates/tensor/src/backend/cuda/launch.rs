@@ -48,8 +48,8 @@ impl Launcher {
         self.launch_blocks(op, kernel, threads.div_ceil(BLOCK), job)
     }
 
-    /// Launches an elementwise kernel whose threads process several elements. If all operands are contiguous and aligned, the
-    /// kernel uses vectorized loads. Otherwise threads process several elements once the grid fills a GPU.
+    /// Launches an elementwise kernel whose threads process several elements. If all operands are contiguous and
+    /// aligned, the kernel uses vectorized loads. Otherwise threads process several elements once the grid fills a GPU.
     pub(super) fn launch_elementwise(
         &self,
         op: &'static str,

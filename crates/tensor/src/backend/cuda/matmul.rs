@@ -1,7 +1,7 @@
 //! Matrix products: with cuBLAS if it is installed and supports the layouts, otherwise with a tiled kernel.
 //!
-//! Before cuBLAS runs, the bias is broadcast to the output, to which cuBLAS adds the product. So it rounds 16-bit floats once.
-//! With an activation, an epilogue kernel adds the bias, which rounds 16-bit floats once more.
+//! Before cuBLAS runs, the bias is broadcast to the output, to which cuBLAS adds the product. So it rounds 16-bit
+//! floats once. With an activation, an epilogue kernel adds the bias, which rounds 16-bit floats once more.
 
 use bfc_cuda::kernels::{Family, Job, Operand, Output};
 use bfc_cuda::{Factor, Product};

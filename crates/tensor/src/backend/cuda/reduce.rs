@@ -163,8 +163,8 @@ fn reduction_job(input: &View<'_>, axes: &[bool]) -> Job {
     job
 }
 
-/// The sizes and strides of the reduced axes, or of the kept axes. Merges adjacent axes with compatible strides, because each
-/// axis costs one division per element.
+/// The sizes and strides of the reduced axes, or of the kept axes. Merges adjacent axes with compatible strides,
+/// because each axis costs one division per element.
 fn merged_axes(layout: &Layout, axes: &[bool], reduced: bool) -> (Vec<usize>, Vec<usize>) {
     let (mut sizes, mut strides): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     for (axis, (&size, &stride)) in layout.shape().dims().iter().zip(layout.strides()).enumerate() {

@@ -1,8 +1,8 @@
 //! The softmax of a tile of scores and its gradient.
 //!
 //! A row of a tile is so short that a function call per row would be expensive. So each function here processes all
-//! rows, compiled for the widest instruction set. It computes a whole number of [`LANES`] per row, and then sets the weights of
-//! masked keys to 0.
+//! rows, compiled for the widest instruction set. It computes a whole number of [`LANES`] per row, and then sets the
+//! weights of masked keys to 0.
 
 use crate::backend::cpu::matmul::Gemm;
 use crate::backend::cpu::number::Number;

@@ -1,5 +1,5 @@
-//! Normalization of rows in which neighboring elements share parameters, such as the channels of group normalization. Processes
-//! one channel at a time, with its parameters in registers.
+//! Normalization of rows in which neighboring elements share parameters, such as the channels of group normalization.
+//! Processes one channel at a time, with its parameters in registers.
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
 //! The gradients of the weight and the bias of a normalization: Σ x̂ g and Σ g over the rows, in one pass.
 //!
-//! Elements have the shape `[rows, parameters, places]`. With one place per parameter, the sums of neighboring parameters are
-//! computed together; if there are few parameters, slabs of rows are summed to rows of the workspace first. With several
-//! places, each parameter is summed alone. So the order of additions depends only on the sizes.
+//! Elements have the shape `[rows, parameters, places]`. With one place per parameter, the sums of neighboring
+//! parameters are computed together; if there are few parameters, slabs of rows are summed to rows of the workspace
+//! first. With several places, each parameter is summed alone. So the order of additions depends only on the sizes.
 
 use std::ops::Range;
 

@@ -1,8 +1,9 @@
 //! A fork-join that waits only for helper threads that have started.
 //!
-//! Waking a thread takes as long as a small op. `rayon`'s scopes wait for every job that they have spawned, even if its thread
-//! wakes after the work is done. Here, helpers join a [`ForkJoin`] while it is open. When the calling thread finishes, it
-//! closes the [`ForkJoin`] and waits only for the helpers that are still running. Late helpers find it closed and return.
+//! Waking a thread takes as long as a small op. `rayon`'s scopes wait for every job that they have spawned, even if its
+//! thread wakes after the work is done. Here, helpers join a [`ForkJoin`] while it is open. When the calling thread
+//! finishes, it closes the [`ForkJoin`] and waits only for the helpers that are still running. Late helpers find it
+//! closed and return.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -78,8 +79,8 @@ impl Drop for CloseGuard<'_> {
     }
 }
 
-/// Calls `work` on this thread, and on at most `helpers` threads of `pool` as they wake. Returns when all calls have returned.
-/// Resumes a panic of any call.
+/// Calls `work` on this thread, and on at most `helpers` threads of `pool` as they wake. Returns when all calls have
+/// returned. Resumes a panic of any call.
 pub(super) fn fork_join(pool: &ThreadPool, helpers: usize, work: &(dyn Fn() + Sync)) {
     let pointer: *const (dyn Fn() + Sync + '_) = work;
     // SAFETY: only the lifetime changes. Only running helpers dereference the pointer, and `CloseGuard` ensures that this

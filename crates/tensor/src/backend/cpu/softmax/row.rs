@@ -1,7 +1,7 @@
 //! Softmax kernels over one contiguous row, each a single function for the widest instruction set.
 //!
-//! Rows have up to [`SHORT`](crate::backend::cpu::fold::SHORT) elements. The parent module processes longer rows step by step,
-//! with equal results. If an element is NaN, all results are NaN, whichever maximum is subtracted.
+//! Rows have up to [`SHORT`](crate::backend::cpu::fold::SHORT) elements. The parent module processes longer rows step
+//! by step, with equal results. If an element is NaN, all results are NaN, whichever maximum is subtracted.
 
 use crate::backend::cpu::fold::{FastMax, Sum, short};
 use crate::backend::cpu::number::Float;
