@@ -4,6 +4,8 @@
 //! reads the sources as text and reports each upward import with its file and line. An import names the layer that it comes
 //! from (`crate::base::Bytes`, not `crate::Bytes`), since a name that the crate root re-exports hides its layer.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
