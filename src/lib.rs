@@ -153,7 +153,7 @@ pub mod prelude {
 /// assert!(memory_report(&device)?.ops.iter().any(|row| row.op == "zeros" && row.live_bytes >= 400));
 ///
 /// let _lent = Tensor::from_owner(&device, vec![0.0f32; 10], [10])?;
-/// assert!(memory_report(&device)?.pools.iter().any(|row| row.name == "cpu:0 outside" && row.in_use == 40));
+/// assert!(memory_report(&device)?.pools.iter().any(|row| row.name == "cpu:0 external" && row.in_use == 40));
 /// # Ok::<(), highwater::Error>(())
 /// ```
 ///

@@ -258,7 +258,7 @@ impl Session {
                 "example": self.example,
                 "device": device,
                 "seed": self.seed,
-                "threads": threads,
+                "worker_threads": threads,
                 "seconds": seconds,
             });
             merge(&mut fields, results);

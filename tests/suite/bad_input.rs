@@ -108,7 +108,10 @@ fn tensors_of_two_devices_are_an_error_that_names_both() {
     let (cpu, dry) = (runtime.cpu().unwrap(), runtime.dry().unwrap());
     let (a, b) = (Tensor::zeros(&cpu, [2]).unwrap(), Tensor::zeros(&dry, [2]).unwrap());
     let error = a.add(&b).unwrap_err();
-    assert_eq!(error.to_string(), "add: tensors are on cpu:0 and dry:0; move one of them first");
+    assert_eq!(
+        error.to_string(),
+        "add: tensors are on cpu:0 and dry:0; move one of them first with `to_device`"
+    );
     assert!(matches!(b.to_vec::<f32>(), Err(Error::NoData { .. })));
 }
 

@@ -75,7 +75,7 @@ fn a_dry_run_for_a_gpu_includes_pages_and_workspace() {
 #[test]
 fn profiles_that_make_no_sense_are_refused_with_a_hint() {
     for (text, hint) in [
-        ("toaster", "there are this, cpu, cuda, t4, "),
+        ("toaster", "known profiles: this, cpu, cuda, t4, "),
         ("cuda", "cuda requires the amount of memory"),
         ("t4,limit=lots", "expected bytes, a percentage or all-BYTES"),
     ] {

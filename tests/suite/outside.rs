@@ -291,7 +291,7 @@ fn an_allocator_of_memory_that_the_device_cannot_use_is_refused() {
     let runtime = runtime();
     let bare = BfcAllocator::new("bare", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::mib(1)));
     let error = runtime.cpu().unwrap().with_allocator(Arc::new(bare)).unwrap_err();
-    assert_eq!(error.to_string(), "cpu:0 cannot compute on address only memory of allocator bare");
+    assert_eq!(error.to_string(), "cpu:0 cannot compute on address only memory of the allocator bare");
     let error = runtime.dry().unwrap().with_allocator(Bump::new(1 << 10)).unwrap_err();
     assert!(matches!(error, Error::WrongMemory { kind: MemoryKind::Host, .. }), "{error}");
 }

@@ -49,7 +49,7 @@ fn it_prints_only_the_tables_without_a_terminal() {
         "\nforward  ",
         "\nbackward  ",
         "\noptimizer  ",
-        "\n  linear  ",
+        "\nlinear  ",
         "\nmodule  ",
         "\n  fc1  ",
         "\npeak in use ",
@@ -81,7 +81,7 @@ fn json_has_the_results_and_the_figures_of_each_op() {
     assert!(run(&args).status.success());
     let json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!((&json["example"], &json["device"]), (&"train_digits".into(), &"cpu:0".into()));
-    assert_eq!((&json["seed"], &json["threads"], &json["steps"]), (&3.into(), &2.into(), &46.into()));
+    assert_eq!((&json["seed"], &json["worker_threads"], &json["steps"]), (&3.into(), &2.into(), &46.into()));
     assert!(json["test_accuracy"].as_f64().unwrap() > 0.8);
     assert!(json["final_loss"].as_f64().unwrap() < 1.0);
     assert!(json["seconds"].as_f64().unwrap() > 0.0);

@@ -99,5 +99,5 @@ pub fn golden(data: &[u8]) {
     let (there, back) =
         (crate::testing::difference(text, FIGURES), crate::testing::difference(FIGURES, text));
     assert_eq!(there.lines().count(), back.lines().count());
-    assert!(crate::testing::difference(text, text).starts_with("the figures are the same"));
+    assert!(crate::testing::difference(text, text).starts_with("the figures are equal"));
 }

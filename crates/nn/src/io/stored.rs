@@ -155,7 +155,7 @@ impl Stored {
         if self.kind == Kind::Same(DType::Bool)
             && let Some(position) = bytes.iter().position(|&byte| byte > 1)
         {
-            let problem = format!("a truth value of {name} is neither 0 nor 1");
+            let problem = format!("a boolean of {name} is neither 0 nor 1");
             return Err(FileError::malformed(path, at(position), problem));
         }
         if self.kind == Kind::U64

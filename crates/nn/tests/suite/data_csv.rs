@@ -95,7 +95,7 @@ fn a_bad_target_is_named_with_file_line_and_column() {
     let parse = |text| message(parse_with(text, &CsvOptions::default().with_targets(TargetColumns::Last(2))));
     let bad = "x.csv: line 2, column 3: expected a finite number as a target, found \"inf\"";
     assert_eq!(parse("1,2,3\n4,5,inf\n"), bad);
-    assert_eq!(parse("1\n"), "x.csv: column 2 should be a target, but there are 1 columns");
+    assert_eq!(parse("1\n"), "x.csv: expected a target in column 2, but the file has 1 columns");
     let options = CsvOptions::default().with_targets(TargetColumns::Indices(vec![0, usize::MAX]));
     assert!(matches!(parse_with("1,2\n", &options), Err(DataError::NoColumn { column: usize::MAX, .. })));
 }
@@ -188,7 +188,7 @@ fn no_rows_are_an_error_with_and_without_a_header() {
 fn a_label_column_that_is_not_there_is_an_error() {
     let options = CsvOptions::default().with_label(LabelColumn::Index(2));
     let error = message(parse_with("1,2\n", &options));
-    assert_eq!(error, "x.csv: column 3 should be the label, but there are 2 columns");
+    assert_eq!(error, "x.csv: expected the label in column 3, but the file has 2 columns");
 }
 
 #[test]

@@ -80,12 +80,15 @@ fn parameters_of_one_name_are_refused_before_one_is_lost() {
     let layer = || Linear::new(&device, 2, 2, &rng).unwrap();
     let both = Both(layer(), layer());
     let message = |error: Error| error.to_string();
-    assert!(message(Checkpoint::of(&both).unwrap_err()).ends_with("each, got weight twice"));
+    assert!(message(Checkpoint::of(&both).unwrap_err()).ends_with("have unique paths, got weight twice"));
 
     let adam = Adam::new(both.parameters(), 0.1).unwrap();
-    assert!(message(adam.state().unwrap_err()).ends_with("is kept, got weight twice"));
+    assert!(message(adam.state().unwrap_err()).ends_with("parameters with unique paths, got weight twice"));
     let single = Adam::new(both.0.parameters(), 0.1).unwrap().state().unwrap();
-    assert!(message(adam.check_state(&single).unwrap_err()).ends_with("is kept, got weight twice"));
+    assert!(
+        message(adam.check_state(&single).unwrap_err())
+            .ends_with("parameters with unique paths, got weight twice")
+    );
 
     // One that is shared is one, also under one name.
     let shared = layer();
@@ -111,10 +114,7 @@ impl Module for Dropouts {
 fn random_generators_with_equal_paths_are_refused() {
     let both = Dropouts([1, 2].map(|seed| Dropout::new(0.5, Rng::new(seed)).unwrap()));
     let message = Checkpoint::of(&both).unwrap_err().to_string();
-    assert!(
-        message.ends_with("sources of randomness have a path of their own each, got rng twice"),
-        "{message}"
-    );
+    assert!(message.ends_with("random generators have unique paths, got rng twice"), "{message}");
     let single = Checkpoint::of(&both.0[0]).unwrap();
     let mut adam = Groups::new().with(Vec::new(), |none| Adam::new(none, 0.1)).unwrap();
     let single = single.with_optimizer(&adam).unwrap();

@@ -282,7 +282,7 @@ fn batch_norm_refuses_what_it_cannot_learn_from_and_stays() {
     let refused = |shape: &[usize]| norm.forward(&Tensor::ones(&device, shape).unwrap()).unwrap_err();
     assert!(matches!(refused(&[2]), Error::BadRank { op: "batch_norm", .. }));
     assert!(matches!(refused(&[4, 3]), Error::ShapeMismatch { op: "batch_norm", .. }));
-    assert!(refused(&[1, 2]).to_string().contains("two values of each channel"));
+    assert!(refused(&[1, 2]).to_string().contains("two values per channel"));
     assert!(matches!(refused(&[0, 2]), Error::BadArgument { .. }));
     // Whole numbers would be rounded to such.
     let whole = Tensor::ones_of(&device, [4, 2], DType::I64).unwrap();

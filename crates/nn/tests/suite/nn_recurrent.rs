@@ -277,10 +277,13 @@ fn what_does_not_fit_is_named() {
     let narrow = x.to_dtype(DType::F32).unwrap();
     let state = Tensor::ones(&device, [2, 2, 4]).unwrap();
     for (result, message) in [
-        (both.run(&narrow, None), "gru: element types f32 and f64 differ (shapes [2, 5, 3] and [3, 12])"),
+        (
+            both.run(&narrow, None),
+            "gru: element types f32 and f64 differ (shapes [2, 5, 3] and [3, 12]); convert one of them with `to_dtype`",
+        ),
         (
             both.run(&x, Some(&state)),
-            "gru: element types f64 and f32 differ (shapes [2, 5, 3] and [2, 2, 4])",
+            "gru: element types f64 and f32 differ (shapes [2, 5, 3] and [2, 2, 4]); convert one of them with `to_dtype`",
         ),
     ] {
         assert_eq!(result.unwrap_err().to_string(), message);

@@ -333,10 +333,10 @@ mod tests {
         let x = Tensor::ones(&device, ()).unwrap().requiring_grad().unwrap();
         x.exp().unwrap().backward().unwrap();
         let expected = [
-            "ones on cpu:0: asked for",
-            "exp on cpu:0: its inputs are there",
-            "full on cpu:0: asked for",
-            "exp on cpu:0: its forward ran there",
+            "ones on cpu:0: requested",
+            "exp on cpu:0: device of its inputs",
+            "full on cpu:0: requested",
+            "exp on cpu:0: device of its forward pass",
         ];
         assert_eq!(*told.lock().unwrap(), expected);
     }

@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(message(x.squeeze(-1)), "squeeze: axis must be one of size 1, got -1 for shape [2, 3]");
         assert_eq!(
             message(x.permute([0, 0])),
-            "permute: axes [0, 0] are not a permutation of those of shape [2, 3]"
+            "permute: axes [0, 0] are not a permutation of the axes of shape [2, 3]; name each axis exactly once"
         );
         assert!(matches!(x.permute([0]), Err(Error::BadPermutation { .. })));
         assert_eq!(

@@ -140,11 +140,11 @@ fn element_types_that_do_not_match_are_named_with_both_shapes() {
     assert_refused(&[
         (
             |g| g.matrix.scatter_add(0, &g.matrix.to_dtype(DType::I64)?, &g.double),
-            "scatter_add: element types f32 and f64 differ (shapes [2, 3] and [2, 3])",
+            "scatter_add: element types f32 and f64 differ (shapes [2, 3] and [2, 3]); convert one of them with `to_dtype`",
         ),
         (
             |g| g.double.rms_norm(Some(&g.vector), 0.1),
-            "rms_norm: element types f64 and f32 differ (shapes [2, 3] and [4])",
+            "rms_norm: element types f64 and f32 differ (shapes [2, 3] and [4]); convert one of them with `to_dtype`",
         ),
         (
             |g| g.matrix.where_(&g.matrix, &g.matrix),
@@ -383,7 +383,8 @@ fn tensors_of_two_devices_do_not_meet_in_an_op() {
     for (result, op) in
         [(a.add(&b), "add"), (a.matmul(&b), "matmul"), (Tensor::concat(&[&a, &b], 0), "concat")]
     {
-        let message = format!("{op}: tensors are on cpu:0 and dry:0; move one of them first");
+        let message =
+            format!("{op}: tensors are on cpu:0 and dry:0; move one of them first with `to_device`");
         assert_eq!(result.unwrap_err().to_string(), message);
     }
     let elsewhere = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
@@ -483,7 +484,7 @@ fn errors_of_ops_along_an_axis_name_the_given_shapes() {
         "conv1d: stride must be equal in both elements, or the default in the first, got [2, 1]"
     );
     let padding = Conv2dOptions { padding: [usize::MAX, 0], ..Conv2dOptions::default() };
-    assert!(message(conv(padding)).starts_with("conv1d: padding must be along the last axis"));
+    assert!(message(conv(padding)).starts_with("conv1d: padding must be equal in both elements"));
     for (options, lost) in [
         (Pool2dOptions { size: [3, 2], ..Pool2dOptions::square(2) }, "size"),
         (Pool2dOptions { stride: [3, 2], ..Pool2dOptions::square(2) }, "stride"),
@@ -538,7 +539,7 @@ fn attention_with_dropout_is_named_in_its_errors() {
             (attend(&ones(&[2, 5, 3]), None, p), "shapes [2, 3, 4] and [2, 5, 3] do not match"),
             (
                 attend(&key.to_dtype(DType::F64).unwrap(), None, p),
-                "element types f32 and f64 differ (shapes [2, 3, 4] and [2, 5, 4])",
+                "element types f32 and f64 differ (shapes [2, 3, 4] and [2, 5, 4]); convert one of them with `to_dtype`",
             ),
             (
                 attend(&key, Some(&ones(&[2, 3, 6])), p),

@@ -268,7 +268,10 @@ fn backward_starts_from_one_number_that_depends_on_a_leaf() {
     let device = device();
     let x = Tensor::ones(&device, [2, 2]).unwrap().requiring_grad().unwrap();
     let error = x.neg().unwrap().backward().unwrap_err();
-    assert_eq!(error.to_string(), "backward: the loss must have one element, got shape [2, 2]");
+    assert_eq!(
+        error.to_string(),
+        "backward: the loss must have one element, got shape [2, 2]; reduce it with `mean` or `sum`"
+    );
     let constant = Tensor::ones(&device, 1).unwrap();
     assert_eq!(constant.neg().unwrap().backward().unwrap_err(), Error::NoGraph);
     assert_eq!(x.detach().sum_all().unwrap().backward().unwrap_err(), Error::NoGraph);

@@ -142,7 +142,7 @@ impl Parser<'_> {
             self.expect(b':')?;
             match key.as_str() {
                 "descr" => fields.descr = self.element_type()?,
-                "fortran_order" => fields.fortran = self.truth()?,
+                "fortran_order" => fields.fortran = self.boolean()?,
                 "shape" => (fields.shape, fields.axes) = self.sizes()?,
                 _ => return Err((at, format!("an unknown key, {key:?}"))),
             }
@@ -227,7 +227,7 @@ impl Parser<'_> {
         Ok(text.iter().map(|&byte| char::from(byte)).collect())
     }
 
-    fn truth(&mut self) -> Result<bool, Problem> {
+    fn boolean(&mut self) -> Result<bool, Problem> {
         self.skip_space();
         for (word, value) in [("True", true), ("False", false)] {
             if self.text[self.at..].starts_with(word.as_bytes()) {

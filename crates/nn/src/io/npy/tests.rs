@@ -224,13 +224,13 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
     assert!(read(&file(&one("'<f4'", "(2,)"), 8)).is_ok());
     let cases = [
         (one("'<f4'", "(3,)"), "the elements of the array, which begins at offset"),
-        (one("'<f4'", "(1,)"), "behind the last element"),
+        (one("'<f4'", "(1,)"), "bytes after the last element"),
         (one("'<f4'", "(-2,)"), "a size here"),
         (one("'<f4'", "(99999999999999999999,)"), "a size here"),
         (one("'<f4'", "(1,1,1,1,1,1,1,1,2)"), "the array has 9 axes, but tensors support at most 8"),
         (one("'<f4'", "2"), "'(' here"),
         (one("'>u9'", "(1,)"), "of type \">u9\""),
-        (one("'>i2'", "(3,)"), "behind the last element"),
+        (one("'>i2'", "(3,)"), "bytes after the last element"),
         (one("'>i2'", "(5,)"), "the elements of the array, which begins at offset"),
         (one("'>i3'", "(2,)"), "of type \">i3\""),
         (one("'<c8'", "(1,)"), "of type \"<c8\""),

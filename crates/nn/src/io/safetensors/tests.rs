@@ -90,7 +90,7 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
         (one("F32", "[3]", "[0,8]"), "8 bytes do not make F32 [3]"),
         (one("F32", "[2]", "[4,12]"), "begins at 4 of the data, not at 0"),
         (one("F32", "[2]", "[8,0]"), "end before they begin"),
-        (one("F32", "[2]", "[0]"), "not two"),
+        (one("F32", "[2]", "[0]"), "does not have two elements"),
         (one("F32", "[-2]", "[0,8]"), "no whole number"),
         (one("F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]"), "9 axes"),
         (one("F32", "[18446744073709551615,2]", "[0,8]"), "do not make"),
@@ -104,7 +104,7 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
         let message = read(&file(&header, 8)).unwrap_err().to_string();
         assert!(message.starts_with("f: ") && message.contains(expected), "{header}: {message}");
     }
-    assert!(read(&file(&good, 9)).unwrap_err().to_string().contains("behind the last tensor"));
+    assert!(read(&file(&good, 9)).unwrap_err().to_string().contains("bytes after the last tensor"));
     let message = read(&file(&good, 7)).unwrap_err().to_string();
     assert!(message.contains("the elements of w, which begins at offset"), "{message}");
 }

@@ -39,26 +39,23 @@ const PANELS: usize = 4;
 /// transposed operand and few rows.
 const PANEL_ROWS: (usize, usize) = (32, 256);
 
-/// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
-pub(super) fn matmul(
-    workers: &Workers,
+/// Multiplies matrices of few elements; `None` if the general case applies. Separate from it, because it needs less stack.
+pub(super) fn matmul_small(
     op: &'static str,
     bias: Option<View<'_>>,
     factors: [View<'_>; 2],
-    workspace: &mut Option<ViewMut<'_>>,
     out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let small = match out.dtype() {
+) -> Option<Result<()>> {
+    match out.dtype() {
         DType::F32 => small::multiply::<f32>(op, bias, factors, out),
         DType::F64 => small::multiply::<f64>(op, bias, factors, out),
         _ => None,
-    };
-    small.unwrap_or_else(|| general(workers, op, bias, factors, workspace, out))
+    }
 }
 
-/// General case. Separate from the small case, which needs less stack.
+/// The general case of [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
 #[inline(never)]
-fn general(
+pub(super) fn matmul(
     workers: &Workers,
     op: &'static str,
     bias: Option<View<'_>>,
