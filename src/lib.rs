@@ -43,7 +43,7 @@ pub use highwater_tensor::{
     Activation, AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
     DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions,
     Element, Error, FitFailure, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape,
-    LargestFit, Layout, Norm, Op, OpContext, PadMode, ParseProfileError, Part, Place, Placement,
+    LargestFit, Layout, Norm, Op, OpContext, OpPlacement, PadMode, ParseProfileError, Part, Place,
     PlacementReason, Pool2dOptions, RawElement, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved,
     Scalar, Shape, SmallestPool, SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions,
     UnknownGradient, UnknownGradients, View, ViewMut, apply, backend, check_gradients, checkpoint, dlpack,

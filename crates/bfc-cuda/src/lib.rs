@@ -34,7 +34,7 @@ mod stream;
 
 pub use bfc_core::default_reserve;
 pub use compute::{
-    Compute, ComputeError, Factor, LibraryProblem, Product, StepCounts, StepId, Target, TriedLibrary,
+    Compute, ComputeError, Factor, GraphCounts, LibraryProblem, Product, StepId, Target, TriedLibrary,
 };
 pub use driver::{ComputeCapability, CudaDeviceInfo, CudaDriver, CudaUnavailable, DriverVersion, probe};
 pub use libraries::{CompiledCode, Cublas, Nvrtc};

@@ -38,7 +38,7 @@ pub mod cuda {
 
 pub use backend::{Activation, DeviceRules, StepCounts};
 pub use device::{
-    Choice, Device, DeviceAllocator, DeviceProfile, DryRead, Place, Placement, PlacementReason, Runtime,
+    Choice, Device, DeviceAllocator, DeviceProfile, DryRead, OpPlacement, Place, PlacementReason, Runtime,
     RuntimeBuilder, with_device,
 };
 pub use error::{DeviceFault, Error, ParseProfileError, Result, UnknownGradient, UnknownGradients};

@@ -18,7 +18,7 @@ use crate::base::units::Bytes;
 
 pub use holding::{Holding, Holdings};
 pub use pending::PendingFrees;
-pub use what_if::{Checkpoint, WhatIf};
+pub use what_if::{CheckpointedScope, WhatIf};
 
 /// The number of owners that a report lists as the largest holders.
 pub(crate) const HOLDERS: usize = 5;

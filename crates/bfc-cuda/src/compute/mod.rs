@@ -16,7 +16,7 @@ use crate::kernels::{Job, Kernel};
 pub(crate) use error::not_newer;
 pub use error::{ComputeError, LibraryProblem, Target, TriedLibrary};
 pub use product::{Factor, Product};
-pub use step::{StepCounts, StepId};
+pub use step::{GraphCounts, StepId};
 
 /// A device that runs kernels, in the order of the calls.
 ///
@@ -112,9 +112,9 @@ pub unsafe trait Compute: Send + Sync + fmt::Debug {
     }
 
     /// How the work of a step was submitted.
-    fn step_counts(&self, step: StepId) -> StepCounts {
+    fn step_counts(&self, step: StepId) -> GraphCounts {
         let _ = step;
-        StepCounts::default()
+        GraphCounts::default()
     }
 
     /// Submits held work. Callers use this before they wait for the device by other means or free its memory. A later

@@ -7,7 +7,7 @@ pub struct StepId(pub u64);
 /// How the work of a step was submitted, over all its runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct StepCounts {
+pub struct GraphCounts {
     /// Finished runs.
     pub runs: u64,
     /// Kernels and products submitted one by one.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use bfc_core::{AddressSpace, HostMemory, MemoryKind, SourceError, Span, SubAllocator};
 use libloading::Library;
 
-use crate::compute::{Compute, ComputeError, Product, StepCounts, StepId};
+use crate::compute::{Compute, ComputeError, GraphCounts, Product, StepId};
 use crate::graph::{Command, Executor, GraphBatcher};
 use crate::kernels::{ElementType, Family, Job, Kernel};
 use crate::libraries::Cublas;
@@ -230,7 +230,7 @@ unsafe impl Compute for Emulator {
         self.0.forget(step);
     }
 
-    fn step_counts(&self, step: StepId) -> StepCounts {
+    fn step_counts(&self, step: StepId) -> GraphCounts {
         self.0.counts(step)
     }
 

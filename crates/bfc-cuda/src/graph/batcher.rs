@@ -17,7 +17,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use crate::compute::{ComputeError, StepCounts, StepId};
+use crate::compute::{ComputeError, GraphCounts, StepId};
 
 use super::command::{Command, Executor};
 use super::record::{GraphState, StepRecord, Variant};
@@ -219,7 +219,7 @@ impl<D: Executor> GraphBatcher<D> {
         drop(forgotten);
     }
 
-    pub(crate) fn counts(&self, id: StepId) -> StepCounts {
+    pub(crate) fn counts(&self, id: StepId) -> GraphCounts {
         let state = self.state();
         let running = state.run.as_ref().filter(|run| run.id == id).map(|run| &run.record);
         running.or(state.records.get(&id)).map(|record| record.counts.clone()).unwrap_or_default()

@@ -1,6 +1,6 @@
 //! The record of a step: the commands of earlier runs, by segment.
 
-use crate::compute::StepCounts;
+use crate::compute::GraphCounts;
 
 use super::command::Command;
 
@@ -13,7 +13,7 @@ const MAX_SEGMENTS: usize = 256;
 pub(super) struct StepRecord<G> {
     /// The variants of each segment, the most recently used first.
     segments: Vec<Vec<Variant<G>>>,
-    pub(super) counts: StepCounts,
+    pub(super) counts: GraphCounts,
 }
 
 /// The commands of a segment in one or more runs.
@@ -35,7 +35,7 @@ pub(super) enum GraphState<G> {
 
 impl<G> Default for StepRecord<G> {
     fn default() -> Self {
-        Self { segments: Vec::new(), counts: StepCounts::default() }
+        Self { segments: Vec::new(), counts: GraphCounts::default() }
     }
 }
 

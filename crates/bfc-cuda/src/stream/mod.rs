@@ -13,7 +13,7 @@ use bfc_core::{AddressSpace, Allocator, Driver, Stream, Transfers};
 use cudarc::driver::sys::{CUfunction, CUstream};
 use cudarc::driver::{result, sys};
 
-use crate::compute::{Compute, ComputeError, Product, StepCounts, StepId, Target};
+use crate::compute::{Compute, ComputeError, GraphCounts, Product, StepId, Target};
 use crate::driver::{CudaDriver, DeferredWork, driver_version, require};
 use crate::graph::{Command, CudaGraph, Executor, GraphBatcher, GraphBuilder, GraphNode};
 use crate::kernels::{BLOCK, Job, Kernel};
@@ -374,7 +374,7 @@ unsafe impl Compute for StreamCompute {
         self.0.forget(step);
     }
 
-    fn step_counts(&self, step: StepId) -> StepCounts {
+    fn step_counts(&self, step: StepId) -> GraphCounts {
         self.0.counts(step)
     }
 

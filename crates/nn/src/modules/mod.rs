@@ -27,7 +27,7 @@ pub use init::{Fans, Init};
 pub use linear::{Linear, LinearOptions};
 pub use module::Module;
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
-pub use parts::Part;
+pub use parts::ModulePart;
 pub use recurrent::{Gru, Lstm, Nonlinearity, RecurrentOptions, Rnn};
 pub use sequential::Sequential;
 pub use transformer::{Embedding, MultiHeadAttention, TransformerBlock};

@@ -8,7 +8,7 @@ use super::module::Module;
 /// [`visit_parts!`](crate::visit_parts).
 ///
 /// The members of a `Vec` have their index as a name: `blocks.0.weight` is in the first of `blocks`.
-pub trait Part {
+pub trait ModulePart {
     /// Visits each parameter, with `name` before its path.
     fn visit_part(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter));
 
@@ -19,7 +19,7 @@ pub trait Part {
     fn visit_part_rngs(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng));
 }
 
-impl<M: Module> Part for M {
+impl<M: Module> ModulePart for M {
     fn visit_part(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
         self.visit_as(name, visitor);
     }
@@ -33,7 +33,7 @@ impl<M: Module> Part for M {
     }
 }
 
-impl Part for Parameter {
+impl ModulePart for Parameter {
     fn visit_part(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
         visitor(name, self);
     }
@@ -43,7 +43,7 @@ impl Part for Parameter {
     fn visit_part_rngs(&self, _name: &str, _visitor: &mut dyn FnMut(&str, &Rng)) {}
 }
 
-impl Part for Rng {
+impl ModulePart for Rng {
     fn visit_part(&self, _name: &str, _visitor: &mut dyn FnMut(&str, &Parameter)) {}
 
     fn visit_part_buffers(&self, _name: &str, _visitor: &mut dyn FnMut(&str, &Parameter)) {}
@@ -53,7 +53,7 @@ impl Part for Rng {
     }
 }
 
-impl<P: Part> Part for Option<P> {
+impl<P: ModulePart> ModulePart for Option<P> {
     fn visit_part(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
         self.iter().for_each(|part| part.visit_part(name, visitor));
     }
@@ -67,7 +67,7 @@ impl<P: Part> Part for Option<P> {
     }
 }
 
-impl<P: Part> Part for Vec<P> {
+impl<P: ModulePart> ModulePart for Vec<P> {
     fn visit_part(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
         for (number, part) in self.iter().enumerate() {
             part.visit_part(&format!("{name}.{number}"), visitor);
@@ -88,7 +88,7 @@ impl<P: Part> Part for Vec<P> {
 }
 
 /// Implements the visits of a [`Module`](crate::modules::Module) inside its `impl`, from a list of fields. The fields
-/// are [`Part`](crate::modules::Part)s, in the order of the visits. After `; buffers:` follow parameters that are not
+/// are [`ModulePart`](crate::modules::ModulePart)s, in the order of the visits. After `; buffers:` follow parameters that are not
 /// trained, such as running means.
 ///
 /// It defines `visit`, `visit_buffers` and `visit_rngs`, so a checkpoint cannot miss running means or random
@@ -182,18 +182,18 @@ macro_rules! visit_parts {
     ($($part:ident),* $(,)?; buffers: $($buffer:ident),* $(,)?) => {
         fn visit(&self, visitor: &mut dyn FnMut(&str, &$crate::modules::Parameter)) {
             let _ = &visitor;
-            $($crate::modules::Part::visit_part(&self.$part, stringify!($part), visitor);)*
+            $($crate::modules::ModulePart::visit_part(&self.$part, stringify!($part), visitor);)*
         }
 
         fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &$crate::modules::Parameter)) {
             let _ = &visitor;
-            $($crate::modules::Part::visit_part_buffers(&self.$part, stringify!($part), visitor);)*
-            $($crate::modules::Part::visit_part(&self.$buffer, stringify!($buffer), visitor);)*
+            $($crate::modules::ModulePart::visit_part_buffers(&self.$part, stringify!($part), visitor);)*
+            $($crate::modules::ModulePart::visit_part(&self.$buffer, stringify!($buffer), visitor);)*
         }
 
         fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &$crate::macros::Rng)) {
             let _ = &visitor;
-            $($crate::modules::Part::visit_part_rngs(&self.$part, stringify!($part), visitor);)*
+            $($crate::modules::ModulePart::visit_part_rngs(&self.$part, stringify!($part), visitor);)*
         }
     };
 }

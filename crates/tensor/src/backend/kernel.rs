@@ -4,7 +4,7 @@ use super::function::{
     Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
     Unary,
 };
-use super::window::{Convolution, Pool, PoolAxis};
+use super::window::{Convolution, PoolAxis, PoolReduction};
 use crate::shape::Scalar;
 use crate::storage::{View, ViewMut};
 
@@ -346,7 +346,7 @@ pub enum Kernel<'a> {
     /// PyTorch's `max_pool2d`, `avg_pool2d` and their adaptive forms over the last two axes. The input is contiguous.
     Pool2d {
         /// The kind of pool.
-        pool: Pool,
+        pool: PoolReduction,
         /// The windows along height and width.
         axes: [PoolAxis; 2],
         /// Shape `[.., h, w]`.
@@ -358,7 +358,7 @@ pub enum Kernel<'a> {
     /// Inputs are contiguous.
     Pool2dGrad {
         /// The kind of pool.
-        pool: Pool,
+        pool: PoolReduction,
         /// The windows along height and width.
         axes: [PoolAxis; 2],
         /// The input of the pool; only a maximum reads it.

@@ -77,7 +77,7 @@ pub struct Convolution {
 
 /// The reduction of a pool's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Pool {
+pub enum PoolReduction {
     /// The largest element; NaN if any element is NaN.
     Max,
     /// The sum of the elements divided by the size of the window, padding included.

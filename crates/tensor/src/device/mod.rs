@@ -25,7 +25,7 @@ pub use self::dry_values::DryRead;
 pub(crate) use self::dry_values::DryValues;
 use self::external::ExternalAccount;
 pub(crate) use self::placement::PlacementLog;
-pub use self::placement::{Placement, PlacementReason};
+pub use self::placement::{OpPlacement, PlacementReason};
 pub use self::profile::DeviceProfile;
 pub(crate) use self::runtime::page_locked;
 pub use self::runtime::{Choice, Runtime, RuntimeBuilder};

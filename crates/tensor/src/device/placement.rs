@@ -32,7 +32,7 @@ impl fmt::Display for PlacementReason {
 /// An op and its device. Prints as `matmul on cpu:0: device of its inputs`.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Placement<'a> {
+pub struct OpPlacement<'a> {
     /// The op.
     pub op: &'static str,
     /// The device that runs it.
@@ -41,7 +41,7 @@ pub struct Placement<'a> {
     pub reason: PlacementReason,
 }
 
-impl fmt::Display for Placement<'_> {
+impl fmt::Display for OpPlacement<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {}: {}", self.op, self.device, self.reason)
     }
@@ -62,7 +62,7 @@ impl Drop for NotifyGuard {
 }
 
 /// Receives the placement of each op.
-type Listener = Arc<dyn Fn(&Placement<'_>) + Send + Sync>;
+type Listener = Arc<dyn Fn(&OpPlacement<'_>) + Send + Sync>;
 
 /// Reports the placement of each op to a listener. Without a listener this costs one relaxed load per op.
 #[derive(Default)]
@@ -99,7 +99,7 @@ impl PlacementLog {
         // Clones the listener, so that it may replace itself during the call.
         let listener = self.listener.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(listener) = listener {
-            listener(&Placement { op, device, reason });
+            listener(&OpPlacement { op, device, reason });
         }
     }
 }

@@ -13,7 +13,7 @@
 
 use super::{along_rows, supported};
 use crate::autograd::apply;
-use crate::backend::{Kernel, Pool, PoolAxis, Window};
+use crate::backend::{Kernel, PoolAxis, PoolReduction, Window};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::Saved;
@@ -75,7 +75,7 @@ impl From<usize> for Pool2dOptions {
 #[derive(Debug)]
 struct Pool2d {
     op: &'static str,
-    pool: Pool,
+    pool: PoolReduction,
     axes: [PoolAxis; 2],
     /// Whether the op pools only the last axis, and treats rows as images of one row.
     of_rows: bool,
@@ -154,14 +154,14 @@ impl Op for Pool2d {
             input: x.view().with_layout(&images),
             out: out.view_mut().with_layout(&results),
         })?;
-        if self.pool == Pool::Max {
+        if self.pool == PoolReduction::Max {
             ctx.save(&x);
         }
         Ok(out.finish())
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let x = if self.pool == Pool::Max { Some(saved.tensor(0)?) } else { None };
+        let x = if self.pool == PoolReduction::Max { Some(saved.tensor(0)?) } else { None };
         let grad = grad.contiguous()?;
         let mut out = ctx.output(&saved.input_shape(0), saved.input_dtype(0))?;
         // Each operand has its own layout: the saved input may start anywhere in its buffer.
@@ -196,7 +196,10 @@ impl Tensor {
     /// [`Error::UnsupportedDType`] unless the elements are floats, [`Error::Allocation`] if there is no memory.
     pub fn max_pool2d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
         let op = "max_pool2d";
-        apply(Pool2d { op, pool: Pool::Max, axes: options.into().axes(op)?, of_rows: false }, &[self])
+        apply(
+            Pool2d { op, pool: PoolReduction::Max, axes: options.into().axes(op)?, of_rows: false },
+            &[self],
+        )
     }
 
     /// 2D average pooling over the last two axes. Padding counts as 0, and every sum is divided by the window size.
@@ -205,7 +208,10 @@ impl Tensor {
     /// See [`Tensor::max_pool2d`].
     pub fn avg_pool2d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
         let op = "avg_pool2d";
-        apply(Pool2d { op, pool: Pool::Mean, axes: options.into().axes(op)?, of_rows: false }, &[self])
+        apply(
+            Pool2d { op, pool: PoolReduction::Mean, axes: options.into().axes(op)?, of_rows: false },
+            &[self],
+        )
     }
 
     /// Adaptive 2D average pooling to the given output size. `[1, 1]` is global average pooling.
@@ -214,7 +220,7 @@ impl Tensor {
     /// See [`Tensor::max_pool2d`].
     pub fn adaptive_avg_pool2d(&self, outputs: [usize; 2]) -> Result<Self> {
         let axes = outputs.map(|outputs| PoolAxis::Adaptive { outputs });
-        apply(Pool2d { op: "adaptive_avg_pool2d", pool: Pool::Mean, axes, of_rows: false }, &[self])
+        apply(Pool2d { op: "adaptive_avg_pool2d", pool: PoolReduction::Mean, axes, of_rows: false }, &[self])
     }
 
     /// Adaptive 2D max pooling to the given output size; NaN if a window contains NaN.
@@ -223,7 +229,7 @@ impl Tensor {
     /// See [`Tensor::max_pool2d`].
     pub fn adaptive_max_pool2d(&self, outputs: [usize; 2]) -> Result<Self> {
         let axes = outputs.map(|outputs| PoolAxis::Adaptive { outputs });
-        apply(Pool2d { op: "adaptive_max_pool2d", pool: Pool::Max, axes, of_rows: false }, &[self])
+        apply(Pool2d { op: "adaptive_max_pool2d", pool: PoolReduction::Max, axes, of_rows: false }, &[self])
     }
 
     /// 1D max pooling over the last axis.
@@ -242,7 +248,7 @@ impl Tensor {
     /// See [`Tensor::max_pool2d`]; [`Error::BadRank`] without an axis or with the maximum number of axes;
     /// [`Error::BadArgument`] also for options of the first axis.
     pub fn max_pool1d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
-        self.pool1d("max_pool1d", Pool::Max, options.into())
+        self.pool1d("max_pool1d", PoolReduction::Max, options.into())
     }
 
     /// 1D average pooling over the last axis; see [`Tensor::avg_pool2d`]. For the options see [`Tensor::max_pool1d`].
@@ -250,11 +256,11 @@ impl Tensor {
     /// # Errors
     /// See [`Tensor::max_pool1d`].
     pub fn avg_pool1d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
-        self.pool1d("avg_pool1d", Pool::Mean, options.into())
+        self.pool1d("avg_pool1d", PoolReduction::Mean, options.into())
     }
 
     /// Pools rows as images of one row.
-    fn pool1d(&self, op: &'static str, pool: Pool, options: Pool2dOptions) -> Result<Self> {
+    fn pool1d(&self, op: &'static str, pool: PoolReduction, options: Pool2dOptions) -> Result<Self> {
         let options = Pool2dOptions {
             size: along_rows(op, "size", options.size, 1)?,
             stride: along_rows(op, "stride", options.stride, 1)?,

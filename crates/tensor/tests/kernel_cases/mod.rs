@@ -2,7 +2,7 @@
 
 use highwater_tensor::backend::{
     Activated, AdamStep, Attention, Binary, Compare, Convolution, Distribution, Kernel, LionStep, Normalized,
-    Pool, PoolAxis, RandomKey, Reduce, RmsPropStep, SgdStep, Unary, Window, Workspace,
+    PoolAxis, PoolReduction, RandomKey, Reduce, RmsPropStep, SgdStep, Unary, Window, Workspace,
 };
 use highwater_tensor::{Activation, Buffer, DType, OpContext, Result, Scalar, View, ViewMut};
 
@@ -422,13 +422,13 @@ fn windows() -> Vec<Case> {
         .reads("grad", small)
         .writes("out", filters),
         new("pool2d", |ctx, from, to| {
-            let (pool, axes, input) = (Pool::Max, POOL, from[0]);
+            let (pool, axes, input) = (PoolReduction::Max, POOL, from[0]);
             ctx.compute(Kernel::Pool2d { pool, axes, input, out: outputs(to).next() })
         })
         .reads("input", &[2, 4, 5])
         .writes("out", &[2, 3, 3]),
         new("pool2d_grad", |ctx, from, to| {
-            let (pool, axes, input, grad) = (Pool::Max, POOL, Some(from[0]), from[1]);
+            let (pool, axes, input, grad) = (PoolReduction::Max, POOL, Some(from[0]), from[1]);
             ctx.compute(Kernel::Pool2dGrad { pool, axes, input, grad, out: outputs(to).next() })
         })
         .reads("input", &[2, 4, 5])

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use bfc_core::{AddressSpace, SubAllocator};
 use bfc_cuda::kernels::{Job, Kernel};
-use bfc_cuda::{Compute, ComputeError, Product, StepCounts, StepId};
+use bfc_cuda::{Compute, ComputeError, GraphCounts, Product, StepId};
 
 use super::computing::Computing;
 
@@ -109,7 +109,7 @@ unsafe impl Compute for Counting {
         self.device.compute.forget_step(step);
     }
 
-    fn step_counts(&self, step: StepId) -> StepCounts {
+    fn step_counts(&self, step: StepId) -> GraphCounts {
         self.device.compute.step_counts(step)
     }
 

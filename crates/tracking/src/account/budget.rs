@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{
-    AllocError, Allocator, Block, Bytes, Category, Checkpoint, ExceededBudget, OomReport, OwnerId, Request,
-    Verdict, WhatIf,
+    AllocError, Allocator, Block, Bytes, Category, CheckpointedScope, ExceededBudget, OomReport, OwnerId,
+    Request, Verdict, WhatIf,
 };
 
 use crate::scope::{ScopeGuard, intern_path};
@@ -206,12 +206,12 @@ impl Limit {
     }
 
     /// A budget limits sums, regardless of where blocks are placed.
-    fn without_activations(&self, report: &OomReport) -> Option<Checkpoint> {
+    fn without_activations(&self, report: &OomReport) -> Option<CheckpointedScope> {
         let kept = report.holdings.all().iter().filter(|held| held.tag.category == Category::Activation);
         let kept = bfc_core::Holdings::sum(kept.map(|held| (held.tag, held.bytes)));
         let (scope, bytes) = *kept.by_scope().first()?;
         let live = report.holdings.total() - bytes;
-        Some(Checkpoint { scope, bytes, fits: live.saturating_add(report.rounded) <= self.bytes })
+        Some(CheckpointedScope { scope, bytes, fits: live.saturating_add(report.rounded) <= self.bytes })
     }
 }
 

@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
     use crate::allocator::oom::PendingFrees;
-    use crate::allocator::oom::{Checkpoint, Holdings};
+    use crate::allocator::oom::{CheckpointedScope, Holdings};
     use crate::allocator::{Contents, Request};
     use crate::base::ledger::{Category, Tag};
     use crate::base::units::MIB;
@@ -225,7 +225,7 @@ mod tests {
         let scope = OwnerId::intern(OwnerId::ROOT, "block0");
         report.what_if.compacted = Some(true);
         report.what_if.split = vec![("always".into(), false)];
-        report.what_if.checkpointed = Some(Checkpoint { scope, bytes: MIB, fits: true });
+        report.what_if.checkpointed = Some(CheckpointedScope { scope, bytes: MIB, fits: true });
         let details = report.details();
         for part in [
             "yes  with live blocks moved together",

@@ -22,13 +22,13 @@ pub struct WhatIf {
     /// `HIGHWATER_SPLIT`) and the answer.
     pub split: Vec<(Cow<'static, str>, bool)>,
     /// Without the activations of the scope that keeps the most: the backward pass would recompute them.
-    pub checkpointed: Option<Checkpoint>,
+    pub checkpointed: Option<CheckpointedScope>,
 }
 
 /// The effect of recomputing the activations of one scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Checkpoint {
+pub struct CheckpointedScope {
     /// The scope.
     pub scope: OwnerId,
     /// The bytes of its activations.
@@ -49,7 +49,7 @@ impl WhatIf {
         for (rule, fits) in &self.split {
             add(format!("with blocks split by the rule \"{rule}\""), Some(*fits));
         }
-        if let Some(Checkpoint { scope, bytes, fits }) = self.checkpointed {
+        if let Some(CheckpointedScope { scope, bytes, fits }) = self.checkpointed {
             let bytes = crate::base::units::Bytes(bytes);
             let scope =
                 if scope == OwnerId::ROOT { "ops outside of modules".to_owned() } else { scope.path() };

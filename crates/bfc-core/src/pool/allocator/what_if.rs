@@ -8,7 +8,7 @@ use super::slow_path::RoundedRequest;
 use super::{PolicyAllocator, State};
 use crate::accounting::number;
 use crate::allocator::Request;
-use crate::allocator::oom::{Checkpoint, HOLDERS, Holdings, OomReport, Verdict, WhatIf};
+use crate::allocator::oom::{CheckpointedScope, HOLDERS, Holdings, OomReport, Verdict, WhatIf};
 use crate::base::ledger::Category;
 use crate::base::memory::{Block, Span};
 use crate::policy::{PlacementRequest, Policy, Release};
@@ -197,7 +197,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         cached: &HashSet<u32>,
         request: &PlacementRequest,
         live: &[&ChunkInfo],
-    ) -> Option<Checkpoint> {
+    ) -> Option<CheckpointedScope> {
         let kept = live.iter().filter(|chunk| chunk.tag.category == Category::Activation);
         let sums = Holdings::sum(kept.clone().map(|chunk| (chunk.tag, chunk.bytes)));
         let (scope, bytes) = *sums.by_scope().first()?;
@@ -208,7 +208,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             let freed = blocks.binary_search(&piece.span.address).is_ok();
             slots.extend(piece.slot.filter(|_| freed));
         });
-        Some(Checkpoint { scope, bytes, fits: self.fits_without(state, cached, request, slots.into_iter()) })
+        Some(CheckpointedScope {
+            scope,
+            bytes,
+            fits: self.fits_without(state, cached, request, slots.into_iter()),
+        })
     }
 }
 

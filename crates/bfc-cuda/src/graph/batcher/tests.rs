@@ -396,7 +396,7 @@ fn steps_have_separate_records_and_one_runs_at_a_time() {
     batcher.end().unwrap();
     assert_eq!((batcher.counts(first).runs, batcher.counts(second).runs), (2, 1));
     batcher.forget(first);
-    assert_eq!(batcher.counts(first), StepCounts::default());
+    assert_eq!(batcher.counts(first), GraphCounts::default());
     assert_eq!(run(&batcher, first, &[&five_kernels()]), singly(&five_kernels()));
 }
 

@@ -1,7 +1,7 @@
 //! Checks of convolutions and pools.
 
 use super::operand::{CheckedOperand, CheckedOperands, Rules};
-use crate::backend::{Convolution, Pool, PoolAxis};
+use crate::backend::{Convolution, PoolAxis, PoolReduction};
 use crate::error::{Error, OperandFault, Result};
 
 const IMAGES: &str =
@@ -84,16 +84,19 @@ fn slides(rules: Rules<'_>, axis: &PoolAxis) -> Result<()> {
 pub(super) fn pool2d_grad(
     rules: Rules<'_>,
     operands: &CheckedOperands<'_>,
-    (pool, axes): (Pool, &[PoolAxis; 2]),
+    (pool, axes): (PoolReduction, &[PoolAxis; 2]),
 ) -> Result<()> {
     let (grad, out) = (operands.required("grad"), operands.last());
     pool2d(rules, axes, [out, grad])?;
     match operands.named("input") {
-        Some(input) if pool == Pool::Max => {
+        Some(input) if pool == PoolReduction::Max => {
             rules.same_shape(input, out)?;
             rules.same_type(input, out)
         }
-        None if pool == Pool::Mean => Ok(()),
-        _ => Err(rules.fault(&out.named("input"), OperandFault::Presence { required: pool == Pool::Max })),
+        None if pool == PoolReduction::Mean => Ok(()),
+        _ => {
+            Err(rules
+                .fault(&out.named("input"), OperandFault::Presence { required: pool == PoolReduction::Max }))
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::number::{Float, Number};
 use super::parallel::{Workers, light_runs};
 use super::pool2x2::Pool2x2;
 use super::sliding::{Sliding, WindowMax};
-use crate::backend::{Pool, PoolAxis, not_host};
+use crate::backend::{PoolAxis, PoolReduction, not_host};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -37,7 +37,7 @@ impl Path {
 pub(super) fn forward(
     workers: &Workers,
     op: &'static str,
-    (pool, axes): (Pool, [PoolAxis; 2]),
+    (pool, axes): (PoolReduction, [PoolAxis; 2]),
     input: View<'_>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
@@ -61,8 +61,8 @@ pub(super) fn forward(
                         for (place, out) in out.iter_mut().enumerate() {
                             let at = [place / to[1], place % to[1]];
                             *out = match pool {
-                                Pool::Max => largest(input, from, axes, at).1,
-                                Pool::Mean => mean(input, from, axes, at),
+                                PoolReduction::Max => largest(input, from, axes, at).1,
+                                PoolReduction::Mean => mean(input, from, axes, at),
                             };
                         }
                     }
@@ -110,7 +110,7 @@ fn mean<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize
 pub(super) fn backward(
     workers: &Workers,
     op: &'static str,
-    (pool, axes): (Pool, [PoolAxis; 2]),
+    (pool, axes): (PoolReduction, [PoolAxis; 2]),
     (input, grad): (Option<View<'_>>, View<'_>),
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
@@ -143,8 +143,8 @@ pub(super) fn backward(
                         for (place, &grad) in grad.iter().enumerate() {
                             let at = [place / to[1], place % to[1]];
                             match pool {
-                                Pool::Max => out[largest(input, from, axes, at).0] += grad,
-                                Pool::Mean => add_mean_grad(out, from, axes, at, grad),
+                                PoolReduction::Max => out[largest(input, from, axes, at).0] += grad,
+                                PoolReduction::Mean => add_mean_grad(out, from, axes, at, grad),
                             }
                         }
                     }

@@ -3,7 +3,7 @@
 
 use super::number::Float;
 use super::simd::{self, Loop};
-use crate::backend::{Pool, PoolAxis, Window};
+use crate::backend::{PoolAxis, PoolReduction, Window};
 
 /// The 2 × 2 windows of a plane.
 #[derive(Clone, Copy, Debug)]
@@ -20,13 +20,13 @@ impl Pool2x2 {
     }
 
     /// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
-    pub(super) fn forward<T: Float>(self, pool: Pool, input: &[T], out: &mut [T]) {
+    pub(super) fn forward<T: Float>(self, pool: PoolReduction, input: &[T], out: &mut [T]) {
         match pool {
-            Pool::Max => {
+            PoolReduction::Max => {
                 let of = |[a, b, c, d]: [T; 4]| d.larger(c.larger(b.larger(a)));
                 simd::run(Forward { pool2x2: self, input, out, of });
             }
-            Pool::Mean => {
+            PoolReduction::Mean => {
                 let four = T::from_f64(4.0);
                 let of = |[a, b, c, d]: [T; 4]| (a + b + c + d) / four;
                 simd::run(Forward { pool2x2: self, input, out, of });
@@ -35,10 +35,12 @@ impl Pool2x2 {
     }
 
     /// Overwrites `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
-    pub(super) fn backward<T: Float>(self, pool: Pool, input: &[T], grad: &[T], out: &mut [T]) {
+    pub(super) fn backward<T: Float>(self, pool: PoolReduction, input: &[T], grad: &[T], out: &mut [T]) {
         match pool {
-            Pool::Max => simd::run(Backward { pool2x2: self, input, grad, out, of: to_first_largest }),
-            Pool::Mean => simd::run(MeanBackward { pool2x2: self, grad, out }),
+            PoolReduction::Max => {
+                simd::run(Backward { pool2x2: self, input, grad, out, of: to_first_largest })
+            }
+            PoolReduction::Mean => simd::run(MeanBackward { pool2x2: self, grad, out }),
         }
     }
 }
@@ -186,7 +188,7 @@ mod tests {
                 let grad: Vec<f32> = (1..=to[0] * to[1]).map(|i| i as f32).collect();
                 let pool2x2 = Pool2x2::new(axes, from, to).unwrap();
                 let sliding = Sliding::new(axes, from, to).unwrap();
-                for pool in [Pool::Max, Pool::Mean] {
+                for pool in [PoolReduction::Max, PoolReduction::Mean] {
                     let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                     let (mut out, mut right) = (vec![9.0; grad.len()], vec![9.0; grad.len()]);
                     pool2x2.forward(pool, &input, &mut out);

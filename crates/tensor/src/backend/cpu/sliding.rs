@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::number::Float;
 use super::simd::{self, Loop};
-use crate::backend::{Pool, PoolAxis, Window};
+use crate::backend::{PoolAxis, PoolReduction, Window};
 
 /// Sliding windows over a plane.
 #[derive(Debug)]
@@ -69,11 +69,11 @@ impl Sliding {
     }
 
     /// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
-    pub(super) fn forward<T: Float>(&self, pool: Pool, input: &[T], out: &mut [T]) {
+    pub(super) fn forward<T: Float>(&self, pool: PoolReduction, input: &[T], out: &mut [T]) {
         let count = T::from_f64(self.count);
         for (row, out) in out.chunks_mut(self.to[1]).enumerate() {
             match pool {
-                Pool::Max => {
+                PoolReduction::Max => {
                     out.fill(T::LOWEST);
                     self.taps(row, |outputs, first| {
                         simd::zip_step(&mut out[outputs], &input[first..], self.step, |best, value| {
@@ -81,7 +81,7 @@ impl Sliding {
                         });
                     });
                 }
-                Pool::Mean => {
+                PoolReduction::Mean => {
                     out.fill(T::ZERO);
                     self.taps(row, |outputs, first| {
                         simd::zip_step(&mut out[outputs], &input[first..], self.step, |sum, value| {
@@ -97,7 +97,7 @@ impl Sliding {
     /// Overwrites `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
     pub(super) fn backward<T: Float>(
         &self,
-        pool: Pool,
+        pool: PoolReduction,
         input: &[T],
         grad: &[T],
         out: &mut [T],
@@ -107,13 +107,13 @@ impl Sliding {
         out.fill(T::ZERO);
         for (row, grad) in grad.chunks(self.to[1]).enumerate() {
             match pool {
-                Pool::Max => {
+                PoolReduction::Max => {
                     self.find_max(row, input, best);
                     for (&place, &grad) in best.places.iter().zip(grad) {
                         out[place as usize] += grad;
                     }
                 }
-                Pool::Mean => self.taps(row, |outputs, first| {
+                PoolReduction::Mean => self.taps(row, |outputs, first| {
                     let seen = out[first..].iter_mut().step_by(self.step);
                     seen.zip(&grad[outputs]).for_each(|(out, &grad)| *out += grad / count);
                 }),

@@ -8,7 +8,7 @@ use super::launch::{
 };
 use super::reduce::sum_rows;
 use crate::backend::grid::ConvGemm;
-use crate::backend::{Convolution, Pool, PoolAxis, Window};
+use crate::backend::{Convolution, PoolAxis, PoolReduction, Window};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
@@ -119,7 +119,7 @@ const fn gcd(mut a: usize, mut b: usize) -> usize {
 }
 
 /// Creates the job of a pool from planes of `large` to planes of `small`.
-fn pool(pool: Pool, axes: [PoolAxis; 2], large: &Layout, small: &Layout) -> Job {
+fn pool(pool: PoolReduction, axes: [PoolAxis; 2], large: &Layout, small: &Layout) -> Job {
     let plane = |layout: &Layout| {
         let dims = layout.shape().dims();
         [2, 1].map(|back| dims.len().checked_sub(back).map_or(1, |axis| dims[axis]))
@@ -139,7 +139,7 @@ fn pool(pool: Pool, axes: [PoolAxis; 2], large: &Layout, small: &Layout) -> Job 
     ]);
     let (from, to) = (plane(large), plane(small));
     job.counts = [from[0], from[1], to[0], to[1], windows[0].size, windows[1].size].map(|count| count as u64);
-    job.function = u64::from(pool == Pool::Mean);
+    job.function = u64::from(pool == PoolReduction::Mean);
     job
 }
 
@@ -147,7 +147,7 @@ fn pool(pool: Pool, axes: [PoolAxis; 2], large: &Layout, small: &Layout) -> Job 
 pub(super) fn pool2d(
     device: &Launcher,
     op: &'static str,
-    (kind, axes): (Pool, [PoolAxis; 2]),
+    (kind, axes): (PoolReduction, [PoolAxis; 2]),
     input: View<'_>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
@@ -163,7 +163,7 @@ pub(super) fn pool2d(
 pub(super) fn pool2d_grad(
     device: &Launcher,
     op: &'static str,
-    (kind, axes): (Pool, [PoolAxis; 2]),
+    (kind, axes): (PoolReduction, [PoolAxis; 2]),
     (input, grad): (Option<View<'_>>, View<'_>),
     out: &ViewMut<'_>,
 ) -> Result<()> {

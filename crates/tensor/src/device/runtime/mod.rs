@@ -22,7 +22,7 @@ use crate::backend::Backend;
 use crate::backend::DeviceRules;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::dry::DryBackend;
-use crate::device::{Device, DeviceProfile, DryRead, DryValues, Placement, PlacementLog};
+use crate::device::{Device, DeviceProfile, DryRead, DryValues, OpPlacement, PlacementLog};
 use crate::error::{DeviceFault, Error, Result};
 use crate::shape::Scalar;
 
@@ -584,7 +584,7 @@ impl Runtime {
     /// Tensor::zeros(&runtime.cpu()?, [2])?; // zeros on cpu:0: requested
     /// # Ok::<(), highwater::Error>(())
     /// ```
-    pub fn on_placement(&self, listener: impl Fn(&Placement<'_>) + Send + Sync + 'static) {
+    pub fn on_placement(&self, listener: impl Fn(&OpPlacement<'_>) + Send + Sync + 'static) {
         self.0.placement.set_listener(Some(Arc::new(listener)));
     }
 }
