@@ -1,4 +1,4 @@
-//! Runs that stop and go on.
+//! Training runs that stop and resume.
 
 use std::fs::File;
 
@@ -22,7 +22,7 @@ fn net(device: &Device, seed: u64, hidden: usize) -> Sequential {
         .with("fc2", Linear::new(device, hidden, 3, &rng).unwrap())
 }
 
-/// The steps from number `from` up to `to`, each on data that its number decides.
+/// Runs the steps from number `from` up to `to`, each on data that depends on its number.
 fn train(net: &Sequential, optimizer: &mut impl Optimizer, from: u64, to: u64) {
     let device = net.parameters()[0].1.tensor().device().clone();
     for step in from..to {
@@ -59,7 +59,7 @@ fn resumes_to_the_bit<O: Optimizer>(make: impl Fn(&Sequential) -> O) {
     assert_ne!(bits(&resumed), at_seven);
 }
 
-/// Two layers whose parameters have the same paths, as a visit by hand may show them.
+/// Two layers whose parameters have the same paths, as a custom `visit` may report them.
 #[derive(Debug)]
 struct Both(Linear, Linear);
 
@@ -203,7 +203,7 @@ fn a_resumed_run_equals_the_uninterrupted_one_to_the_bit() {
     resumes_to_the_bit(|net| Sgd::new(net.parameters(), 0.001).unwrap());
 }
 
-/// The steps from number `from` up to `to` of a net of halves, each of which may be left out.
+/// Runs the steps from number `from` up to `to` of a half-precision net. The loss scaler may skip each step.
 fn train_scaled(net: &Sequential, optimizer: &mut Adam, scaler: &mut LossScaler, from: u64, to: u64) -> u64 {
     let device = net.parameters()[0].1.tensor().device().clone();
     let mut taken = 0;
@@ -224,7 +224,7 @@ fn a_resumed_run_with_a_loss_scaler_is_bit_identical() {
         let net = net(&device, 0, 5);
         net.convert(DType::F16).unwrap();
         let adam = Adam::new(net.parameters(), 0.01).unwrap();
-        // Beyond f16 at first, and grown again after three steps.
+        // The scale exceeds f16 at first, and grows again after three steps.
         (net, adam, LossScaler::dynamic_from(1e6, 3).unwrap())
     };
     let (whole, mut adam, mut scaler) = start();

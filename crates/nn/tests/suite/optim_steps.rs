@@ -1,4 +1,4 @@
-//! Optimisers against the formulas of their papers, and what a step does to memory.
+//! Compares optimizers with the formulas of their papers, and checks the memory of a step.
 
 use crate::ops_table::device;
 use bfc_core::{Bytes, Category};
@@ -36,7 +36,8 @@ fn assert_close(computed: &[f64], expected: &[f64]) {
     }
 }
 
-/// Ten steps of the optimiser, and ten of `formula`, which changes one number of the given index along its gradient.
+/// Runs ten steps of the optimizer, and ten of `formula`, which updates one element of the given index along
+/// its gradient.
 fn compare(
     mut optimizer: impl Optimizer,
     parameter: &Parameter,
@@ -427,7 +428,7 @@ fn gradients_from_before_a_conversion_are_refused() {
     type Conversion = fn(&Parameter);
     let conversions: [(Conversion, DType); 4] = [
         (|p| p.convert(DType::BF16).unwrap(), DType::BF16),
-        // To the type that it had is another leaf too.
+        // Converting back to the former type also creates another leaf.
         (|p| [DType::F16, DType::F32].iter().for_each(|&dtype| p.convert(dtype).unwrap()), DType::F32),
         (|p| (0..9).for_each(|i| p.convert([DType::F64, DType::BF16][i % 2]).unwrap()), DType::F64),
         (|p| p.convert(DType::F64).unwrap(), DType::F64),
@@ -447,9 +448,9 @@ fn gradients_from_before_a_conversion_are_refused() {
             Box::new(Lion::new(named(), 0.1).unwrap()),
         ];
         let gradients = [(); 5].map(|()| loss().backward().unwrap());
-        // Nothing was saved for this pass, which comes after the conversion.
+        // This pass saves no values, and its backward runs after the conversion.
         let late = loss();
-        // In this one the parameter takes part as it was and as it is.
+        // These gradients come from the parameter before and after the conversion.
         let mut both = sum(&second).backward().unwrap();
         convert(&second);
         assert_eq!(second.tensor().dtype(), is);
@@ -469,7 +470,7 @@ fn gradients_from_before_a_conversion_are_refused() {
                 assert_eq!(p.tensor().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap(), [1.0; 3]);
             }
         }
-        // What comes of it as it is now is as good as ever.
+        // A new pass over the converted parameter still works.
         optimizers[0].step(loss().backward().unwrap()).unwrap();
         assert!(second.tensor().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()[0] < 1.0);
     }
@@ -487,7 +488,7 @@ fn a_converted_parameter_without_a_gradient_is_skipped() {
     let gradients = || sum(&frozen).add(&sum(&first)).unwrap().add(&sum(&last)).unwrap().backward().unwrap();
     sgd.step_partial(gradients()).unwrap();
     let old = gradients();
-    // Of one that is not this optimiser's.
+    // The optimizer does not own the converted parameter.
     frozen.convert(DType::F16).unwrap();
     sgd.step_partial(old).unwrap();
     let values = |p: &Parameter| p.tensor().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()[0];

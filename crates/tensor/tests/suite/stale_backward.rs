@@ -1,4 +1,4 @@
-//! A backward through values that a parameter does not have any more is an error, unless it is asked for.
+//! A backward pass through old values of a parameter is an error, unless the caller requests it.
 
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_nn::modules::{Linear, Module, Parameter};
@@ -25,7 +25,7 @@ fn is_stale(result: &Result<Gradients>) -> bool {
     matches!(result, Err(Error::StaleBackward { .. }))
 }
 
-/// The first number of a parameter's gradient.
+/// Returns the first element of a parameter's gradient.
 fn gradient(gradients: &Gradients, of: &Parameter) -> f32 {
     gradients.get(&of.tensor()).unwrap().to_vec::<f32>().unwrap()[0]
 }
@@ -56,7 +56,7 @@ fn a_backward_after_a_step_is_refused_before_anything_is_done() {
     }
     assert_eq!(late.backward_stale().unwrap().len(), 3);
     assert!(matches!(late.backward_stale(), Err(Error::GraphSpent { .. })));
-    // What is computed from the new values is as good as ever.
+    // A new pass over the new values still works.
     sgd.step(loss().backward().unwrap()).unwrap();
 }
 
@@ -80,7 +80,7 @@ fn every_way_to_change_a_parameter_counts() {
         change(&p);
         assert!(is_stale(&loss.backward()));
         assert!(is_stale(&of_a_view.backward()));
-        // The flipped values are a copy, which nobody changes.
+        // The flipped values are a copy, which no update changes.
         through_a_view.backward().unwrap();
     }
 
@@ -182,7 +182,7 @@ fn a_long_graph_is_searched_without_recursion() {
     let device = device();
     let weight = parameter(&device, 1.0);
     let mut y = weight.tensor().square().unwrap();
-    // Each sum leads to the one before twice: there are 2^100,000 ways back.
+    // Each sum refers to the one before twice, so there are 2^100,000 paths.
     for _ in 0..100_000 {
         y = y.mul_scalar(0.25).unwrap().add(&y).unwrap().mul_scalar(0.8).unwrap();
     }
