@@ -222,7 +222,7 @@ fn state_dicts_stay_within_eight_times_their_size() {
     };
     let scalar = || tensor("FloatStorage", 1, b"K\0))");
     let long = || text(1, 4 << 20);
-    // A long name of a dictionary, and as many tensors or numbers in it as fit.
+    // A dictionary with a long name, and as many tensors or numbers in it as fit.
     let entries = |value: &[u8], count: u32| -> Vec<u8> {
         let entry = |number: u32| [b"J", &number.to_le_bytes()[..], value].concat();
         (0..count).flat_map(entry).collect()
@@ -255,11 +255,11 @@ fn state_dicts_stay_within_eight_times_their_size() {
         lying[record..][sizes].as_chunks_mut::<4>().0.fill(0xffff_fffc_u32.to_le_bytes());
         assert!(!check("pt, a claimed size", &lying));
     }
-    // Bytes that become four, transposed, five times the file in all.
+    // Each byte becomes four, transposed: five times the file in total.
     let bytes = vec![1; 16 << 20];
     let turned = tensor("CharStorage", 16 << 20, b"K\0M\0\x10M\0\x10\x86K\x01M\0\x10\x86");
     assert!(check("pt, i8", &state_dict(&pickle(&turned, b"K\0h\0"), &bytes)));
-    // Dictionaries that are visited again and again.
+    // Dictionaries that the reader visits repeatedly.
     let shared = [b"}(".to_vec(), entries(b"N", 200_000), b"uq\x000".to_vec()].concat();
     assert!(!check("pt, shared dictionary", &state_dict(&pickle(&shared, &entries(b"h\0", 200_000)), &[])));
 
@@ -336,7 +336,7 @@ fn tables_stay_within_eight_times_their_size() {
         check(&name, &compressed, text.len() as u64, |file| read_csv_from(file, "f", &options));
         read
     };
-    // One more than a number of rows at which vectors grow.
+    // One row more than the capacity at which vectors grow.
     assert!(check("csv, short rows", &"0,0\n".repeat((1 << 22) + 1)));
     assert!(check("csv, longer", &"0,0\n".repeat(14_000_000)));
     let wide = format!("{}0\n", "0,".repeat(65_535));

@@ -159,7 +159,7 @@ const SHAPES: [Change; 5] = [
     ("another axis", |made| made.operand.dims.insert(0, 2)),
 ];
 
-/// Changed shapes that fit all the same: outputs alone, parts of a place, and classes that no index names.
+/// Operands that also fit with changed shapes: lone outputs, parts of a window, and classes without an index.
 const ALSO_FIT: &[(&str, &str)] = &[
     ("fill", "out"),
     ("arange", "out"),
@@ -218,7 +218,7 @@ fn a_changed_shape_is_an_error_of_that_operand() {
 
 #[test]
 fn another_element_type_is_an_error_of_that_operand() {
-    // They convert, or have one operand alone.
+    // These kernels convert between types, or have one operand.
     let any = [
         "copy",
         "fill",
@@ -262,7 +262,7 @@ fn another_element_type_is_an_error_of_that_operand() {
 #[test]
 fn an_operand_of_another_device_is_an_error() {
     for device in devices() {
-        // Of the same kind, in another runtime.
+        // A device of the same kind in another runtime.
         for other in devices().into_iter().filter(|other| other.id() == device.id()) {
             for case in kernel_cases::all() {
                 for (place, operand) in

@@ -90,7 +90,7 @@ fn parameters_of_one_name_are_refused_before_one_is_lost() {
             .ends_with("parameters with unique paths, got weight twice")
     );
 
-    // One that is shared is one, also under one name.
+    // A shared parameter counts once, even under the same name.
     let shared = layer();
     let twin = Linear::from_parameters(shared.weight().clone(), shared.bias().cloned()).unwrap();
     assert_eq!(Checkpoint::of(&Both(shared, twin)).unwrap().parameters().len(), 2);
@@ -120,7 +120,7 @@ fn random_generators_with_equal_paths_are_refused() {
     let single = single.with_optimizer(&adam).unwrap();
     let message = single.restore_all(&both, &mut adam).unwrap_err().to_string();
     assert!(message.contains("rng twice"), "{message}");
-    // A sequence gives the second one another name, where names with dots lead to the same path.
+    // `Sequential` renames the second dropout if names with dots lead to the same path.
     let dropout = || Dropout::new(0.5, Rng::new(1)).unwrap();
     let inside = Sequential::new().with("b", dropout());
     let net = Sequential::new().with("a", inside).with("a.b", dropout());
@@ -403,7 +403,7 @@ fn a_partial_load_reports_missing_and_unused_tensors() {
     assert_eq!(restored.unexpected, ["fc3.bias", "fc3.weight"]);
     assert_eq!(values(&fresh, "fc1.weight"), values(&learnt, "fc1.weight"));
     assert_eq!(values(&fresh, "fc2.weight"), of_head);
-    // All of it is both's.
+    // The checkpoint and the net have the same parameters.
     assert_eq!(checkpoint.restore_partly(&fresh).unwrap(), Default::default());
     assert_eq!(bits(&fresh), bits(&learnt));
 }
@@ -417,7 +417,7 @@ fn a_partial_load_refuses_other_shapes_and_no_common_name() {
     let shapes = other.restore_partly(&fresh).unwrap_err();
     let Error::Mismatch(mismatch) = &shapes else { panic!("{shapes}") };
     assert_eq!((mismatch.different.len(), mismatch.missing.len()), (3, 0), "{mismatch}");
-    // As where the names are those of another program.
+    // The checkpoint has the names of another program.
     let prefixed = Checkpoint::of(&net(&device, 1, 5)).unwrap();
     let prefixed = prefixed.renamed(|name| Some(format!("module.{name}"))).unwrap();
     let names = prefixed.restore_partly(&fresh).unwrap_err();

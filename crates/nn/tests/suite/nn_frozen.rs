@@ -99,7 +99,7 @@ fn optimizers_do_not_change_frozen_parameters() {
     for make in optimisers {
         let net = network(&device, false);
         let mut optimizer = make(&net);
-        // So that there is momentum, and a mean, to go on by.
+        // The first step creates the momentum and the mean.
         optimizer.step(loss(&net, &device).backward().unwrap()).unwrap();
         let before: Vec<_> = net.parameters().iter().map(|(_, parameter)| values(parameter)).collect();
         let gradients = loss(&net, &device).backward().unwrap();

@@ -284,7 +284,7 @@ fn batch_norm_refuses_what_it_cannot_learn_from_and_stays() {
     assert!(matches!(refused(&[4, 3]), Error::ShapeMismatch { op: "batch_norm", .. }));
     assert!(refused(&[1, 2]).to_string().contains("two values per channel"));
     assert!(matches!(refused(&[0, 2]), Error::BadArgument { .. }));
-    // Whole numbers would be rounded to such.
+    // Integers would round the results.
     let whole = Tensor::ones_of(&device, [4, 2], DType::I64).unwrap();
     for result in [norm.forward(&whole), no_grad(|| norm.forward(&whole))] {
         assert_eq!(result.unwrap_err(), Error::UnsupportedDType { op: "batch_norm", dtype: DType::I64 });
@@ -303,7 +303,7 @@ fn batch_norm_of_halves_is_computed_in_f32_and_stays_of_halves() {
         net.convert(dtype).unwrap();
         let norm = BatchNorm::new(&device, 1).unwrap();
         norm.convert(dtype).unwrap();
-        // The squares of what is 300 away from the mean are beyond f16.
+        // The values differ from the mean by 300, and the square of 300 exceeds f16.
         let x = Tensor::from_slice(&device, &[0.0f32, 600.0, 0.0, 600.0], [4, 1]).unwrap();
         let x = x.to_dtype(dtype).unwrap().requiring_grad().unwrap();
         let y = norm.forward(&x).unwrap();

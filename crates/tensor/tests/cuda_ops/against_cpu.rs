@@ -97,7 +97,7 @@ fn sums_over_any_axes_equal_those_of_the_cpu() {
         (vec![40, 300], vec![1]),
         (vec![20, 30, 40], vec![0, 2]),
         (vec![200_000], vec![0]),
-        // As many slabs as a thread does not fold in order.
+        // More slabs than a thread folds in order.
         (vec![10_000, 5], vec![0]),
         (vec![12, 5, 40, 33], vec![0, 2, 3]),
         (vec![3, 1, 40, 130], vec![0, 1, 3]),
@@ -293,7 +293,7 @@ fn repeated_rows_are_summed_in_the_order_of_the_cpu() {
 
 #[test]
 fn rows_give_the_same_whether_32_threads_share_one_or_a_block() {
-    // 32 where rows are short, or long and many; rows that do not fill the last block's teams.
+    // 32 threads share a row if rows are short, or long and many. Some rows do not fill the last block.
     for [rows, width] in [[7, 128], [7, 129], [4099, 130], [3, 1100]] {
         let apart = difference(|device| {
             let rng = Rng::new(5);
@@ -303,7 +303,7 @@ fn rows_give_the_same_whether_32_threads_share_one_or_a_block() {
             let normal = x.layer_norm(None, 1e-5)?;
             let loss = normal.cross_entropy(&targets)?.add(&x.softmax(1)?.square()?.sum_all()?)?;
             let gradient = loss.backward()?.get(&x).unwrap().clone();
-            // Where gradients nearly vanish, rounding is all there is.
+            // Where gradients nearly vanish, only rounding errors remain.
             gradient.abs()?.add_scalar(1e-3)
         });
         assert!(apart < 2e-4, "{rows} rows of {width}: {apart}");
@@ -314,8 +314,8 @@ fn rows_give_the_same_whether_32_threads_share_one_or_a_block() {
 fn threads_that_check_indices_at_once_each_get_their_own_answer() {
     const TURNS: usize = 300;
     let device = device();
-    // How often one index among many is refused, which the device has computed: the host's are known. It is compared and not
-    // followed, should the check let it pass.
+    // Counts how often the op rejects one index among many. The device computes the indices, since the host
+    // knows its own. The op compares the index without following it, in case the check accepts it.
     let refusals = |index: i64| {
         let mut indices = vec![-1; 20_000];
         indices[0] = index - 1;

@@ -437,7 +437,7 @@ fn oom_errors_of_ops_along_an_axis_name_the_given_axes() {
     told(rows.avg_pool1d(side_by_side), "avg_pool1d", &[16, 8192]);
     drop((x, rows));
 
-    // So do their gradients.
+    // Errors of their gradients name the given axes too.
     let backward_told = |op: &str, dims: &[usize], run: &dyn Fn(&Tensor) -> Result<Tensor>| {
         let x = ones(dims).requiring_grad().unwrap();
         let loss = run(&x).unwrap().sum_all().unwrap();
@@ -476,7 +476,7 @@ fn errors_of_ops_along_an_axis_name_the_given_shapes() {
         let refused = ones(dims).avg_pool1d(1);
         assert!(matches!(refused, Err(Error::BadRank { op: "avg_pool1d", .. })), "{refused:?}");
     }
-    // The same in both places, or nothing in the first.
+    // The stride is equal in both elements, or the default in the first.
     let stride = |stride| Conv2dOptions { stride, ..Conv2dOptions::default() };
     assert_eq!(conv(stride([2, 2])).unwrap().dims(), conv(stride([1, 2])).unwrap().dims());
     assert_eq!(

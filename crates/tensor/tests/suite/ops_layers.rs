@@ -34,7 +34,7 @@ fn for_each_round(mut check: impl FnMut(&Device, &mut Numbers)) {
     }
 }
 
-/// The place that an output sees, if it is inside.
+/// Returns the input position that an output reads at this tap, or `None` if it is in the padding.
 fn place(output: usize, tap: usize, [stride, padding, dilation]: [usize; 3], len: usize) -> Option<usize> {
     (output * stride + tap * dilation).checked_sub(padding).filter(|&place| place < len)
 }
@@ -107,7 +107,7 @@ fn depthwise_convolutions_equal_masked_dense_ones() {
             let [x, w] = [&images, &weight].map(|of| of.detach().requiring_grad().unwrap());
             let filters = if groups == 1 { w.mul(&own).unwrap() } else { w.clone() };
             let y = x.conv2d(&filters, options).unwrap();
-            // Of each place another share.
+            // Each position has another weight.
             let shares = Tensor::arange(device, y.elements()).unwrap().reshape(y.dims()).unwrap();
             let gradients = y.mul(&shares.to_dtype(DType::F64).unwrap().sin().unwrap()).unwrap();
             let gradients = gradients.sum_all().unwrap().backward().unwrap();
@@ -178,7 +178,7 @@ fn pools_are_the_largest_and_the_mean_of_their_windows() {
         assert_close(images.avg_pool2d(options), &[n, high, wide], &mean);
         let rows = |pooled: highwater_tensor::Result<Tensor>| pooled.unwrap().to_vec::<f64>().unwrap();
         let flat = Pool2dOptions { size: [1, size[1]], stride: [1, stride[1]], padding: [0, padding[1]] };
-        // The same in both places is as good as nothing in the first.
+        // For 1D pools, equal values in both elements mean the same as the default in the first.
         let both = Pool2dOptions { size: [size[1]; 2], stride: [stride[1]; 2], padding: [padding[1]; 2] };
         for options in [flat, both] {
             assert_eq!(rows(images.max_pool1d(options)), rows(images.max_pool2d(flat)));
@@ -303,7 +303,7 @@ fn the_gradients_of_a_norms_parameters_are_sums_over_all_rows() {
             let normal = x.layer_norm(None, 1e-5).unwrap();
             close(gradients.get(&w).unwrap(), normal.mul(&g).unwrap().sum(0));
             close(gradients.get(&b).unwrap(), g.sum(0));
-            // One alone.
+            // Only the weight requires a gradient.
             let fixed = b.detach();
             let y = x.layer_norm(Some((&w, &fixed)), 1e-5).unwrap();
             let alone = y.mul(&g).unwrap().sum_all().unwrap().backward().unwrap();
@@ -482,7 +482,7 @@ fn attention_memory_is_linear_in_the_sequence_length() {
         let allocator = device.default_allocator().unwrap();
         assert!(allocator.clear_stats());
         let before = allocator.stats().bytes_in_use;
-        // The same for each query.
+        // The mask is broadcast over the queries.
         let mask = mask.map(|dtype| Tensor::ones_of(&device, [3, 1, 1, len], dtype).unwrap());
         let y = x.attention(&x, &x, mask.as_ref(), AttentionOptions::default()).unwrap();
         drop(y.sum_all().unwrap().backward().unwrap());

@@ -99,11 +99,11 @@ fn a_change_of_values_that_no_gradient_reads_is_no_matter() {
     let loss = sum_of_squares(&other.tensor().add(&bias.tensor()).unwrap());
     let held = bias.tensor();
     bias.set(&full(&device, 7.0)).unwrap();
-    // 2 · (1 + 3) was read, and is no parameter.
+    // The graph saved 2 · (1 + 3), which is not a parameter.
     assert_eq!(gradient(&loss.backward().unwrap(), &bias), 8.0);
     drop(held);
 
-    // A constant that a parameter's values were once taken as is one.
+    // Detached values of a parameter are a constant.
     let weight = parameter(&device, 3.0);
     let loss = other.tensor().mul(&weight.tensor().detach()).unwrap().sum_all().unwrap();
     weight.set(&full(&device, 7.0)).unwrap();
@@ -119,7 +119,7 @@ fn kept_values_survive_a_parameter_change() {
     // A penalty on the way from the kept values, which as values are a leaf's former ones.
     for kept in [kept.detach(), kept] {
         let loss = weight.tensor().sub(&kept).unwrap().mul(&kept).unwrap().sum_all().unwrap();
-        // 3 by way of the new values, and 5 - 2 · 3 by way of the kept ones where these are a leaf.
+        // The new values contribute 3. The kept values contribute 5 - 2 · 3 if they are a leaf.
         assert_eq!(
             gradient(&loss.backward().unwrap(), &weight),
             if kept.requires_grad() { 2.0 } else { 3.0 }
@@ -162,7 +162,7 @@ fn a_checkpoint_is_stale_after_its_captures_change() {
     assert_eq!(gradient(&loss.backward_stale().unwrap(), &weight), 6.0);
     assert_eq!(gradient(&part(&x, &weight).backward().unwrap(), &weight), 10.0);
 
-    // The input of a part, and what a part has captured, lead to parameters too.
+    // The input of a checkpointed part and its captured tensors also depend on parameters.
     let of_input = part(&weight.tensor(), &parameter(&device, 1.0));
     let captured = weight.tensor().square().unwrap();
     let capturing = || {
