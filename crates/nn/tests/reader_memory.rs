@@ -1,6 +1,6 @@
-//! What readers take of the heap for the worst files that they accept or refuse, counted by the allocator of this program: at most 64 MiB
-//! or eight times the decompressed size, whichever is larger. Linear work is checked by all that is allocated over time, and by what
-//! is read.
+//! Heap usage of the readers for the worst files that they accept or reject. The allocator of this program
+//! counts it. The limit is 64 MiB or eight times the decompressed size, whichever is larger. The total
+//! allocations and the bytes read show that the work is linear.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests may panic as tests may")]
 
@@ -17,7 +17,7 @@ use highwater_nn::io::{
 };
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 
-/// Bytes of the heap in use, the most since the last reset, and all that was allocated since then.
+/// Heap bytes in use, the peak since the last reset, and the total allocated since then.
 static IN_USE: AtomicU64 = AtomicU64::new(0);
 static PEAK: AtomicU64 = AtomicU64::new(0);
 static ALLOCATED: AtomicU64 = AtomicU64::new(0);
@@ -45,13 +45,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// One measurement at a time.
+/// Serializes the measurements.
 static ONE: Mutex<()> = Mutex::new(());
 
 const MIB: u64 = 1 << 20;
 const FREE: u64 = 64 * MIB;
 
-/// A file that counts what is read of it.
+/// A file that counts the bytes that are read from it.
 struct File<'a> {
     bytes: Cursor<&'a [u8]>,
     read: u64,
@@ -71,7 +71,8 @@ impl Seek for File<'_> {
     }
 }
 
-/// Reads a file of this decompressed size and checks what that takes. Returns whether it was read.
+/// Reads a file of this decompressed size and checks the memory that this takes. Returns whether the reader
+/// accepts it.
 fn check<T, E: std::fmt::Display>(
     name: &str,
     file: &[u8],
@@ -99,7 +100,7 @@ fn check<T, E: std::fmt::Display>(
     );
     assert!(peak <= FREE.max(8 * decompressed), "{name}: a peak of {peak} bytes for {decompressed}");
     assert!(allocated <= 8 * FREE.max(8 * decompressed), "{name}: {allocated} bytes for {decompressed}");
-    // Twice: what is searched for the end of an archive, and what is read.
+    // The reader may read the file twice: to search for the end of an archive, and for the contents.
     let length = file.bytes.get_ref().len() as u64;
     assert!(file.read <= 2 * length + MIB, "{name}: {} bytes were read of {length}", file.read);
     result.is_ok()
@@ -111,7 +112,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A zip archive of these files, stored or compressed.
+/// Returns a zip archive of these files, stored or compressed.
 fn zip<'a>(files: impl IntoIterator<Item = (String, &'a [u8])>, method: CompressionMethod) -> Vec<u8> {
     let mut archive = ZipArchiveWriter::new(Vec::new());
     for (name, contents) in files {
@@ -143,7 +144,7 @@ fn npy(descr: &str, fortran: bool, shape: &str, data: usize) -> Vec<u8> {
 fn arrays_of_numpy_stay_within_eight_times_their_size() {
     let _one = ONE.lock();
     let limits = NpyLimits::default();
-    // One byte becomes four, and the order changes.
+    // One byte becomes four, and the layout changes.
     let wide = npy("|i1", true, "(4097,4096)", 4097 << 12);
     assert!(check("npy, i8", &wide, wide.len() as u64, |file| read_npy_from(file, "f", &limits)));
     let short = npy("|i1", false, "(1099511627776,)", (16 << 20) + 1);
@@ -154,7 +155,7 @@ fn arrays_of_numpy_stay_within_eight_times_their_size() {
 
     let compressed = zip([("a.npy".to_owned(), &wide[..])], CompressionMethod::DEFLATE);
     assert!(check("npz", &compressed, wide.len() as u64, |file| read_npz_from(file, "f", &limits)));
-    // Ten times as much as every archive may have.
+    // The entries decompress to ten times the memory that the limit allows for any archive.
     let zeros = npy("|u1", false, "(67108864,)", 64 << 20);
     let files = (0..10).map(|number| (format!("{number}.npy"), &zeros[..]));
     let bomb = zip(files, CompressionMethod::DEFLATE);
@@ -184,18 +185,18 @@ fn entries_that_share_bytes_take_nothing() {
     assert!(!check("npz, shared", &bomb, length, |file| read_npz_from(file, "f", &limits)));
 }
 
-/// A file of PyTorch with this pickle and one storage.
+/// Returns a PyTorch file with this pickle and one storage.
 fn state_dict(pickle: &[u8], storage: &[u8]) -> Vec<u8> {
     let files = [("a/data.pkl".to_owned(), pickle), ("a/data/0".to_owned(), storage)];
     zip(files, CompressionMethod::STORE)
 }
 
-/// A pickle of a dictionary with these entries, after these instructions.
+/// Returns a pickle of a dictionary with these entries, after these instructions.
 fn pickle(before: &[u8], entries: &[u8]) -> Vec<u8> {
     [b"\x80\x02", before, b"}(", entries, b"u."].concat()
 }
 
-/// A call that makes a tensor, kept under number 0 and removed.
+/// Returns a call that creates a tensor, stores it in memo 0 and pops it.
 fn tensor(class: &str, count: u32, of: &[u8]) -> Vec<u8> {
     let id = [
         &b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n"[..],
@@ -206,7 +207,7 @@ fn tensor(class: &str, count: u32, of: &[u8]) -> Vec<u8> {
     [&id[..], &count.to_le_bytes(), b"tQ", of, b"\x89NtRq\x000"].concat()
 }
 
-/// A text of this length, kept under this number and removed.
+/// Returns a string of this length, stored in this memo and popped.
 fn text(number: u8, length: usize) -> Vec<u8> {
     let length_bytes = (length as u32).to_le_bytes();
     [b"X", &length_bytes[..], &vec![b'k'; length], b"q", &[number], b"0"].concat()
@@ -221,7 +222,7 @@ fn state_dicts_stay_within_eight_times_their_size() {
     };
     let scalar = || tensor("FloatStorage", 1, b"K\0))");
     let long = || text(1, 4 << 20);
-    // A long name of a dictionary, and as many tensors or numbers in it as fit.
+    // A dictionary with a long name, and as many tensors or numbers in it as fit.
     let entries = |value: &[u8], count: u32| -> Vec<u8> {
         let entry = |number: u32| [b"J", &number.to_le_bytes()[..], value].concat();
         (0..count).flat_map(entry).collect()
@@ -254,11 +255,11 @@ fn state_dicts_stay_within_eight_times_their_size() {
         lying[record..][sizes].as_chunks_mut::<4>().0.fill(0xffff_fffc_u32.to_le_bytes());
         assert!(!check("pt, a claimed size", &lying));
     }
-    // Bytes that become four, transposed, five times the file in all.
+    // Each byte becomes four, transposed: five times the file in total.
     let bytes = vec![1; 16 << 20];
     let turned = tensor("CharStorage", 16 << 20, b"K\0M\0\x10M\0\x10\x86K\x01M\0\x10\x86");
     assert!(check("pt, i8", &state_dict(&pickle(&turned, b"K\0h\0"), &bytes)));
-    // Dictionaries that are visited again and again.
+    // Dictionaries that the reader visits repeatedly.
     let shared = [b"}(".to_vec(), entries(b"N", 200_000), b"uq\x000".to_vec()].concat();
     assert!(!check("pt, shared dictionary", &state_dict(&pickle(&shared, &entries(b"h\0", 200_000)), &[])));
 
@@ -335,7 +336,7 @@ fn tables_stay_within_eight_times_their_size() {
         check(&name, &compressed, text.len() as u64, |file| read_csv_from(file, "f", &options));
         read
     };
-    // One more than a number of rows at which vectors grow.
+    // One row more than the capacity at which vectors grow.
     assert!(check("csv, short rows", &"0,0\n".repeat((1 << 22) + 1)));
     assert!(check("csv, longer", &"0,0\n".repeat(14_000_000)));
     let wide = format!("{}0\n", "0,".repeat(65_535));

@@ -1,4 +1,5 @@
-//! Kernels with operands that do not fit are typed errors on every device, and write nothing: safe code cannot leave a buffer.
+//! Kernels return typed errors for operands that do not fit, on every device, and write nothing. Safe code
+//! cannot access memory outside a buffer.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
@@ -30,10 +31,10 @@ fn devices() -> Vec<Device> {
     devices
 }
 
-/// What an op finds while it runs.
+/// The function that a custom op runs.
 type Body<T> = dyn Fn(&OpContext<'_>) -> Result<T> + Send + Sync;
 
-/// An op of a user, which does as it is told.
+/// A custom op that runs a given function and stores its result.
 struct Custom<T> {
     body: Box<Body<T>>,
     found: Arc<Mutex<Option<T>>>,
@@ -56,7 +57,7 @@ impl<T: Send + 'static> Op for Custom<T> {
     }
 }
 
-/// Runs a user's op on a device.
+/// Runs a custom op on a device.
 fn custom<T: Send + 'static>(
     device: &Device,
     body: impl Fn(&OpContext<'_>) -> Result<T> + Send + Sync + 'static,
@@ -76,14 +77,14 @@ fn dtype(of: Type, float: DType) -> DType {
     }
 }
 
-/// An operand with the element type that it is made with, and where.
+/// An operand: its element type, its layout and its device.
 #[derive(Clone, Debug)]
 struct Made {
     operand: Operand,
     dtype: DType,
-    /// Another device than that of the op, for operands that are read.
+    /// For input operands: a device other than the device of the op.
     elsewhere: Option<Device>,
-    /// Whether it lies in memory with its first and last axes exchanged.
+    /// Whether the memory layout has its first and last axes exchanged.
     transposed: bool,
 }
 
@@ -97,7 +98,7 @@ fn made(case: &Case, float: DType) -> Vec<Made> {
     case.operands.iter().map(made).collect()
 }
 
-/// Calls a kernel with such operands. On failure all that it could write is as before.
+/// Calls a kernel with these operands. On failure, all writable memory is unchanged.
 fn call(device: &Device, case: &Case, operands: Vec<Made>) -> Result<()> {
     let run = case.call;
     let (name, dry) = (case.name, device.is_dry());
@@ -147,7 +148,7 @@ fn every_kernel_takes_operands_that_fit() {
     }
 }
 
-/// What is done to one operand of a valid call.
+/// A named change to one operand of a valid call.
 type Change = (&'static str, fn(&mut Made));
 
 const SHAPES: [Change; 5] = [
@@ -158,7 +159,7 @@ const SHAPES: [Change; 5] = [
     ("another axis", |made| made.operand.dims.insert(0, 2)),
 ];
 
-/// Changed shapes that fit all the same: outputs alone, parts of a place, and classes that no index names.
+/// Operands that also fit with changed shapes: lone outputs, parts of a window, and classes without an index.
 const ALSO_FIT: &[(&str, &str)] = &[
     ("fill", "out"),
     ("arange", "out"),
@@ -168,7 +169,7 @@ const ALSO_FIT: &[(&str, &str)] = &[
     ("running_sum", "out"),
     ("copy_into", "out"),
     ("copy_into", "input"),
-    // Fewer places than the windows have.
+    // Fewer elements than the windows have.
     ("conv2d", "out"),
     ("conv2d_input_grad", "grad"),
     ("conv2d_input_grad", "out"),
@@ -180,7 +181,7 @@ const ALSO_FIT: &[(&str, &str)] = &[
     ("largest", "input"),
     ("arg_reduce", "input"),
     ("pool2d", "input"),
-    // Indices are 0, which more and fewer rows and classes have too.
+    // The indices are 0, which stays valid for more and for fewer rows and classes.
     ("gather", "input"),
     ("cross_entropy", "logits"),
     ("scatter_add", "out"),
@@ -217,7 +218,7 @@ fn a_changed_shape_is_an_error_of_that_operand() {
 
 #[test]
 fn another_element_type_is_an_error_of_that_operand() {
-    // They convert, or have one operand alone.
+    // These kernels convert between types, or have one operand.
     let any = [
         "copy",
         "fill",
@@ -244,7 +245,7 @@ fn another_element_type_is_an_error_of_that_operand() {
                     let result = call(&device, &case, operands);
                     let at = format!("{changed} for {} of {} on {device}", operand.name, case.name);
                     match result {
-                        // Beside a 16-bit float, f32 is what kernels compute it with.
+                        // Kernels accept f32 operands next to 16-bit floats, because they compute in f32.
                         Ok(()) => assert!(changed.is_half() || operand.name == "mask", "{at}"),
                         Err(Error::Operand(error)) => {
                             assert!(matches!(error.fault, OperandFault::DType { .. }), "{at}: {error}");
@@ -261,7 +262,7 @@ fn another_element_type_is_an_error_of_that_operand() {
 #[test]
 fn an_operand_of_another_device_is_an_error() {
     for device in devices() {
-        // Of the same kind, in another runtime.
+        // A device of the same kind in another runtime.
         for other in devices().into_iter().filter(|other| other.id() == device.id()) {
             for case in kernel_cases::all() {
                 for (place, operand) in
@@ -340,7 +341,7 @@ fn random_shapes_are_computed_or_are_errors_on_all_devices() {
     for case in kernel_cases::all() {
         for _ in 0..60 {
             let mut operands = made(&case, DType::F32);
-            // A few sizes become others, of which all that were the same may become the same.
+            // Changes a few sizes. Sizes that were equal may change together.
             let (from, to) = (numbers.below(7), numbers.below(7));
             let everywhere = numbers.below(2) == 0;
             for made in &mut operands {
@@ -353,7 +354,7 @@ fn random_shapes_are_computed_or_are_errors_on_all_devices() {
             let results: Vec<Result<()>> =
                 devices.iter().map(|device| call(device, &case, operands.clone())).collect();
             counts[usize::from(results[0].is_ok())] += 1;
-            // Indices are data, which a dry device has not.
+            // Indices are data, which a dry device does not have.
             let differ = results.iter().any(|result| {
                 let by_data = |result: &Result<()>| matches!(result, Err(Error::IndexOutOfRange { .. }));
                 result.is_ok() != results[0].is_ok() && !by_data(result) && !by_data(&results[0])
@@ -415,7 +416,7 @@ fn indices_beyond_the_axis_are_errors_where_values_are_known() {
     for device in devices().into_iter().filter(|device| !device.is_dry()) {
         for bad in [-1_i64, 3, i64::MIN, i64::MAX] {
             let logits = Tensor::zeros(&device, [2, 3]).unwrap();
-            // Made on the device, so that nothing is known of it beforehand.
+            // The device computes these values, so the host does not know them.
             let targets = Tensor::full_of(&device, [2], bad, DType::I64).unwrap();
             let places = targets.reshape([2, 1]).unwrap();
             let result = custom(&device, move |ctx| {

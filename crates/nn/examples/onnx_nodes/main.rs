@@ -1,7 +1,8 @@
-//! Runs the node test cases of ONNX through our ops, and says which pass.
+//! Runs the node test cases of ONNX with Highwater's ops, and reports which cases pass.
 //!
 //! `cargo run -p highwater-tensor --example onnx_nodes -- CASES.jsonl`; `scripts/check-onnx` makes the cases and calls this.
-//! A case fails if our op gives something else; one whose op, option or element type we do not have is not asked.
+//! A case fails if an op returns another result. The program skips cases with an unsupported op, option or
+//! element type.
 
 #![allow(clippy::print_stdout, reason = "this is what it is for")]
 
@@ -17,7 +18,7 @@ use case::{Case, Numbers};
 use highwater_tensor::{DType, Device, Tensor};
 use mapping::{Node, NotAsked};
 
-/// What became of the cases of one op.
+/// The results of all cases of one op.
 #[derive(Debug, Default)]
 struct Tally {
     passed: usize,
@@ -26,7 +27,7 @@ struct Tally {
     reasons: BTreeMap<String, usize>,
 }
 
-/// What is different, if anything is.
+/// Returns a description of the first difference, or `None` if the results agree.
 fn difference(
     output: &Tensor,
     expected: &Numbers,
@@ -39,14 +40,14 @@ fn difference(
     let values = output.to_dtype(DType::F64)?.to_vec::<f64>()?;
     let differs = |left: f64, right: f64| {
         let same = left == right || left.is_nan() && right.is_nan();
-        // Also where the difference is no number.
+        // The negation also reports a difference of NaN.
         !(same || (left - right).abs() <= absolute + relative * right.abs())
     };
     let first = values.into_iter().zip(expected.values()).find(|&(left, right)| differs(left, right));
     Ok(first.map(|(left, right)| format!("{left} for {right}")))
 }
 
-/// Runs a case. `Ok(None)` is what was hoped for.
+/// Runs a case. Returns `Ok(None)` if it passes.
 fn run(device: &Device, case: &Case) -> Result<Option<String>, NotAsked> {
     if let Some(reason) = &case.why_not {
         return Err(NotAsked::Because(reason.clone()));

@@ -1,4 +1,4 @@
-//! Which of our ops a node is, and with which options.
+//! Maps ONNX nodes to Highwater's ops and their options.
 
 use highwater_nn::modules::{BatchNorm, Dropout, Module, Parameter};
 use highwater_tensor::{
@@ -9,12 +9,12 @@ use highwater_tensor::{
 use crate::case::Case;
 use crate::recurrent;
 
-/// Why a case says nothing of our ops.
+/// The reason why a case did not produce a result.
 #[derive(Debug)]
 pub(crate) enum NotAsked {
-    /// We do not have what it asks for, or refuse it.
+    /// Highwater does not support the op, or rejects its options.
     Because(String),
-    /// The op failed: that says something.
+    /// The op failed, so the case fails.
     Op(Error),
 }
 
@@ -50,7 +50,7 @@ impl<'a> Node<'a> {
         Ok(Self { case, inputs: tensors.collect::<Result<_, _>>()? })
     }
 
-    /// An input, if it was not left out.
+    /// Returns an input, or `None` if the node omits it.
     pub(crate) fn given(&self, index: usize) -> Option<&Tensor> {
         self.inputs.get(index).and_then(Option::as_ref)
     }
@@ -59,12 +59,12 @@ impl<'a> Node<'a> {
         self.given(index).ok_or_else(|| because("an input is left out"))
     }
 
-    /// All inputs.
+    /// Returns all inputs.
     fn all(&self) -> Vec<&Tensor> {
         self.inputs.iter().flatten().collect()
     }
 
-    /// Refuses attributes that say anything but what we do.
+    /// Rejects attributes with unsupported values.
     pub(crate) fn only(&self, name: &str, value: i64) -> Outcome<()> {
         if self.case.whole(name, value) == value { Ok(()) } else { Err(because(format!("option {name}"))) }
     }
@@ -183,7 +183,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// What our ops give for a node: its outputs, or the first of them.
+/// Runs Highwater's ops for a node. Returns all its outputs, or the first of them.
 pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
     let case = node.case;
     if node.inputs.is_empty() {
@@ -349,7 +349,7 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
     }])
 }
 
-/// The type that is asked for, by its number in ONNX.
+/// Returns the element type for a number of ONNX.
 fn cast_to(case: &Case) -> Outcome<DType> {
     Ok(match case.whole("to", 0) {
         1 => DType::F32,
@@ -364,7 +364,7 @@ fn cast_to(case: &Case) -> Outcome<DType> {
     })
 }
 
-/// In use, where nothing is dropped.
+/// Dropout at inference, which drops nothing.
 fn dropout(node: &Node<'_>, x: &Tensor) -> Outcome<Vec<Tensor>> {
     if node.case.given_number(2).unwrap_or(0.0) != 0.0 {
         return Err(because("random"));
@@ -384,7 +384,7 @@ fn range(node: &Node<'_>, start: &Tensor) -> Outcome {
     Ok(places.mul_scalar(step)?.add_scalar(start)?.to_dtype(x.dtype())?)
 }
 
-/// By running means, as a network in use has them.
+/// Batch normalization at inference, with running means.
 fn batch_norm(node: &Node<'_>, x: &Tensor) -> Outcome {
     let epsilon = node.case.float("epsilon").unwrap_or(1e-5);
     let norm = BatchNorm::new(x.device(), x.dims()[1])?.with_epsilon(epsilon)?;
@@ -430,7 +430,7 @@ fn cumsum(node: &Node<'_>, x: &Tensor) -> Outcome {
     Ok(if reverse { sums.flip(axis)? } else { sums })
 }
 
-/// What bytes stand for, which are counted from another number than 0.
+/// Dequantizes bytes: subtracts the zero point.
 fn from_zero_point(bytes: &Tensor, zero: Option<&Tensor>) -> Outcome {
     let counted = bytes.to_dtype(DType::I64)?;
     Ok(match zero {
@@ -501,11 +501,11 @@ fn slice(node: &Node<'_>, x: &Tensor) -> Outcome {
     for (((start, end), axis), step) in starts.into_iter().zip(ends).zip(axes).zip(steps) {
         let size = x.dims()[x.shape().axis("slice", axis as isize)?] as i64;
         let from_front = |place: i64| if place < 0 { place.saturating_add(size) } else { place };
-        // Ranges that leave the axis are cut there.
+        // The op clips ranges that exceed the axis.
         let (start, end) = if step > 0 {
             (from_front(start).clamp(0, size), from_front(end).clamp(0, size))
         } else {
-            // Seen from the other end.
+            // Count from the end of the axis.
             part = part.flip(axis as isize)?;
             (size - 1 - from_front(start).clamp(0, size - 1), size - 1 - from_front(end).clamp(-1, size - 1))
         };

@@ -1,14 +1,14 @@
-//! ONNX's GRU, LSTM and RNN as ours: their gates stand in another order, their matrices are transposed, both biases are one input, and
-//! the sequence comes before the batch.
+//! Maps ONNX's GRU, LSTM and RNN to Highwater's layers. ONNX has another order of gates, transposed matrices,
+//! both biases in one input, and the sequence axis before the batch axis.
 
 use highwater_nn::modules::{Gru, Lstm, Module, Nonlinearity, RecurrentOptions, Rnn};
 use highwater_tensor::{DType, Rng, Tensor};
 
 use crate::mapping::{Node, Outcome, because};
 
-/// Where our r, z, n are among z, r, h.
+/// The positions of Highwater's gates r, z, n among z, r, h.
 const GRU: [usize; 3] = [1, 0, 2];
-/// Where our i, f, g, o are among i, o, f, c.
+/// The positions of Highwater's gates i, f, g, o among i, o, f, c.
 const LSTM: [usize; 4] = [0, 2, 3, 1];
 
 pub(crate) fn gru(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
@@ -55,10 +55,10 @@ pub(crate) fn rnn(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
     Ok(vec![form.sequence_out(&y)?, form.state_out(&h)?])
 }
 
-/// What a node is like.
+/// The sizes and options of a node.
 struct Form {
     directions: usize,
-    /// Whether the one direction is backward.
+    /// Whether a node with one direction reads the sequence backward.
     reverse: bool,
     batch_first: bool,
     batch: usize,
@@ -68,7 +68,7 @@ struct Form {
 }
 
 impl Form {
-    /// Refuses what our layers do not have.
+    /// Rejects attributes that Highwater's layers do not support.
     fn of(node: &Node<'_>, activations: &[&str]) -> Outcome<Self> {
         let (case, x, recurrence) = (node.case, node.input(0)?, node.input(2)?);
         let batch_first = case.whole("layout", 0) == 1;
@@ -95,7 +95,8 @@ impl Form {
         RecurrentOptions { bidirectional: self.directions == 2, dtype, ..RecurrentOptions::default() }
     }
 
-    /// Gives a module the weights of a node. `order` says where each of our gates is among those of ONNX.
+    /// Copies the weights of a node into a module. `order` lists the position of each Highwater gate among
+    /// ONNX's gates.
     fn give(&self, node: &Node<'_>, module: &dyn Module, order: &[usize]) -> Outcome<()> {
         let rows = order.len() * self.hidden;
         let ordered = |gates: &Tensor| {
@@ -129,7 +130,7 @@ impl Form {
         Ok(())
     }
 
-    /// The input as `[n, len, inputs]`, in the order in which it is read.
+    /// Returns the input as `[n, len, inputs]`, in the order in which the layer reads it.
     fn sequence_in(&self, node: &Node<'_>) -> Outcome {
         let x = node.input(0)?;
         let x = if self.batch_first { x.clone() } else { x.transpose(0, 1)? };

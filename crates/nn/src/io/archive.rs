@@ -244,7 +244,7 @@ mod tests {
     const CONTENTS: [u8; 100] = [7; 100];
     const LIMITS: ArchiveLimits = ArchiveLimits { what: "files", entries: 10, ratio: gzip::RATIO };
 
-    /// An archive of one file, which holds so many of [`CONTENTS`], as they are or compressed.
+    /// Returns an archive of one file with the first `len` bytes of [`CONTENTS`], stored or compressed.
     fn archive(len: usize, compressed: bool) -> Vec<u8> {
         let mut archive = ZipArchiveWriter::new(Vec::new());
         let method = if compressed { CompressionMethod::DEFLATE } else { CompressionMethod::STORE };
@@ -264,7 +264,7 @@ mod tests {
         archive.finish().unwrap()
     }
 
-    /// The bytes that are read of the first entry of an archive.
+    /// Reads the first entry of an archive.
     fn read(bytes: &[u8]) -> Result<Vec<u8>, FileError> {
         let (mut source, path) = (io::Cursor::new(bytes), Path::new("all.zip"));
         let archive = Archive::open(&mut source, path, &LIMITS)?;
@@ -273,7 +273,7 @@ mod tests {
         read.map(|_| contents).map_err(|error| FileError::io(path, &error))
     }
 
-    /// Where the directory's record of the one file is.
+    /// Returns the offset of the file's record in the directory.
     fn record(bytes: &[u8]) -> usize {
         bytes.windows(4).position(|word| word == b"PK\x01\x02").unwrap()
     }

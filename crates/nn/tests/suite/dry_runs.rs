@@ -17,7 +17,7 @@ fn on(profile: DeviceProfile) -> DryRunOptions {
     DryRunOptions::new(profile).environment(Environment::default())
 }
 
-/// A few steps of training, which read the loss.
+/// Runs a few training steps, which read the loss.
 fn train(device: &Device) -> Result<f32> {
     let rng = Rng::new(0);
     let layer = Linear::new(device, 300, 700, &rng)?;
@@ -53,7 +53,8 @@ fn a_dry_run_has_the_figures_of_the_real_one_to_the_byte() {
 fn a_run_for_a_gpu_takes_its_memory_as_the_pool_of_that_gpu() {
     let card = DeviceProfile::cuda(Bytes::gib(8), (8, 6));
     let dry = on(card).run(train).unwrap();
-    // The same requests, of a simulated device with as much memory, from the pool that it is registered with.
+    // A simulated device with the same amount of memory makes the same requests, to the pool that it is
+    // registered with.
     let registry = Registry::new();
     let id = DeviceId::new(DeviceKind::Sim, 0);
     let device = Arc::new(SimDevice::new(Bytes::gib(8)));
@@ -88,7 +89,7 @@ fn gpu_and_cpu_dry_runs_differ_only_by_workspaces() {
     let [there, here] = profiles().map(|profile| on(profile).run(without).unwrap());
     assert_eq!((there.peak.requested, there.peak.in_use), (here.peak.requested, here.peak.in_use));
     assert_eq!(there.report.ops, here.report.ops);
-    // 92 slabs of 2,304 numbers to fill a GPU, six of 35,072 for the threads of a CPU.
+    // 92 slabs of 2,304 elements to fill a GPU, six of 35,072 for the threads of a CPU.
     let sum = |device: &Device| Tensor::ones(device, [700, 300])?.sum_all().map(drop);
     let [there, here] = profiles().map(|profile| on(profile).run(sum).unwrap());
     assert_eq!(there.peak.requested - here.peak.requested, (92 - 6) * 4);
@@ -104,7 +105,7 @@ fn a_dry_limit_is_a_share_of_the_device_memory() {
         assert!(more.out_of_memory().is_some());
         let half = on(profile.with_limit("50%".parse::<bfc_core::Amount>().unwrap()));
         assert_eq!(half.run(take(1 << 30)).unwrap().peak.limit, Some(2 << 30));
-        // What is said of the pool counts before the profile.
+        // An explicit limit of the pool overrides the limit of the profile.
         assert_eq!(half.limit(Bytes::gib(1)).run(take(1 << 20)).unwrap().peak.limit, Some(1 << 30));
     }
 }

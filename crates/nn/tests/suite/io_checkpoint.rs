@@ -1,4 +1,4 @@
-//! Runs that stop and go on.
+//! Training runs that stop and resume.
 
 use std::fs::File;
 
@@ -22,7 +22,7 @@ fn net(device: &Device, seed: u64, hidden: usize) -> Sequential {
         .with("fc2", Linear::new(device, hidden, 3, &rng).unwrap())
 }
 
-/// The steps from number `from` up to `to`, each on data that its number decides.
+/// Runs the steps from number `from` up to `to`, each on data that depends on its number.
 fn train(net: &Sequential, optimizer: &mut impl Optimizer, from: u64, to: u64) {
     let device = net.parameters()[0].1.tensor().device().clone();
     for step in from..to {
@@ -59,7 +59,7 @@ fn resumes_to_the_bit<O: Optimizer>(make: impl Fn(&Sequential) -> O) {
     assert_ne!(bits(&resumed), at_seven);
 }
 
-/// Two layers whose parameters have the same paths, as a visit by hand may show them.
+/// Two layers whose parameters have the same paths, as a custom `visit` may report them.
 #[derive(Debug)]
 struct Both(Linear, Linear);
 
@@ -90,7 +90,7 @@ fn parameters_of_one_name_are_refused_before_one_is_lost() {
             .ends_with("parameters with unique paths, got weight twice")
     );
 
-    // One that is shared is one, also under one name.
+    // A shared parameter counts once, even under the same name.
     let shared = layer();
     let twin = Linear::from_parameters(shared.weight().clone(), shared.bias().cloned()).unwrap();
     assert_eq!(Checkpoint::of(&Both(shared, twin)).unwrap().parameters().len(), 2);
@@ -120,7 +120,7 @@ fn random_generators_with_equal_paths_are_refused() {
     let single = single.with_optimizer(&adam).unwrap();
     let message = single.restore_all(&both, &mut adam).unwrap_err().to_string();
     assert!(message.contains("rng twice"), "{message}");
-    // A sequence gives the second one another name, where names with dots lead to the same path.
+    // `Sequential` renames the second dropout if names with dots lead to the same path.
     let dropout = || Dropout::new(0.5, Rng::new(1)).unwrap();
     let inside = Sequential::new().with("b", dropout());
     let net = Sequential::new().with("a", inside).with("a.b", dropout());
@@ -203,7 +203,7 @@ fn a_resumed_run_equals_the_uninterrupted_one_to_the_bit() {
     resumes_to_the_bit(|net| Sgd::new(net.parameters(), 0.001).unwrap());
 }
 
-/// The steps from number `from` up to `to` of a net of halves, each of which may be left out.
+/// Runs the steps from number `from` up to `to` of a half-precision net. The loss scaler may skip each step.
 fn train_scaled(net: &Sequential, optimizer: &mut Adam, scaler: &mut LossScaler, from: u64, to: u64) -> u64 {
     let device = net.parameters()[0].1.tensor().device().clone();
     let mut taken = 0;
@@ -224,7 +224,7 @@ fn a_resumed_run_with_a_loss_scaler_is_bit_identical() {
         let net = net(&device, 0, 5);
         net.convert(DType::F16).unwrap();
         let adam = Adam::new(net.parameters(), 0.01).unwrap();
-        // Beyond f16 at first, and grown again after three steps.
+        // The scale exceeds f16 at first, and grows again after three steps.
         (net, adam, LossScaler::dynamic_from(1e6, 3).unwrap())
     };
     let (whole, mut adam, mut scaler) = start();
@@ -403,7 +403,7 @@ fn a_partial_load_reports_missing_and_unused_tensors() {
     assert_eq!(restored.unexpected, ["fc3.bias", "fc3.weight"]);
     assert_eq!(values(&fresh, "fc1.weight"), values(&learnt, "fc1.weight"));
     assert_eq!(values(&fresh, "fc2.weight"), of_head);
-    // All of it is both's.
+    // The checkpoint and the net have the same parameters.
     assert_eq!(checkpoint.restore_partly(&fresh).unwrap(), Default::default());
     assert_eq!(bits(&fresh), bits(&learnt));
 }
@@ -417,7 +417,7 @@ fn a_partial_load_refuses_other_shapes_and_no_common_name() {
     let shapes = other.restore_partly(&fresh).unwrap_err();
     let Error::Mismatch(mismatch) = &shapes else { panic!("{shapes}") };
     assert_eq!((mismatch.different.len(), mismatch.missing.len()), (3, 0), "{mismatch}");
-    // As where the names are those of another program.
+    // The checkpoint has the names of another program.
     let prefixed = Checkpoint::of(&net(&device, 1, 5)).unwrap();
     let prefixed = prefixed.renamed(|name| Some(format!("module.{name}"))).unwrap();
     let names = prefixed.restore_partly(&fresh).unwrap_err();

@@ -1,4 +1,4 @@
-//! Files as PyTorch writes them, in networks of ours.
+//! PyTorch's files, loaded into Highwater's networks.
 
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_nn::io::{Array, SafetensorsLimits};
@@ -12,16 +12,16 @@ fn device() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
 }
 
-/// An array of a state dictionary: its name, its shape, and its numbers.
+/// An array of a state dictionary: its name, its shape, and its values.
 type Entry<'a> = (&'a str, &'a [usize], Vec<f32>);
 
-/// Numbers that are all different, small, and exact in f32.
+/// Values that are all different, small, and exact in f32.
 fn numbers(count: usize, from: i32) -> Vec<f32> {
     (from..).take(count).map(|i| (i % 17 - 8) as f32 / 8.0).collect()
 }
 
-/// The bytes of `safetensors.torch.save_file(dict, path, metadata={"format": "pt"})`: a header of JSON, padded with spaces to
-/// whole words, then the numbers; those of eight bytes first.
+/// Returns the bytes of `safetensors.torch.save_file(dict, path, metadata={"format": "pt"})`. The JSON header
+/// is padded with spaces to whole words. The values follow; arrays of 8-byte elements come first.
 fn file(entries: &[Entry<'_>], counters: &[&str]) -> Vec<u8> {
     let (mut header, mut data) = (r#"{"__metadata__":{"format":"pt"}"#.to_owned(), Vec::new());
     let mut add = |name: &str, dtype: &str, shape: &[usize], bytes: &[u8]| {
@@ -47,7 +47,7 @@ fn load(entries: &[Entry<'_>], counters: &[&str]) -> Checkpoint {
     Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap()
 }
 
-/// What `nn.Linear` computes of a row: W·x + b, with W as it lies in the file.
+/// Computes `nn.Linear` for one row: W·x + b, with W in the layout of the file.
 fn linear(x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
     let row = |(row, bias): (&[f32], &f32)| row.iter().zip(x).map(|(w, x)| w * x).sum::<f32>() + bias;
     weight.chunks(x.len()).zip(bias).map(row).collect()
@@ -67,7 +67,8 @@ fn is_matrix(_name: &str, array: &Array) -> bool {
 #[test]
 fn a_multilayer_perceptron_computes_what_it_computed() {
     let device = device();
-    // nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)): a square weight fits either way, and one way is wrong.
+    // nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)): a square weight fits either way, so only
+    // its values show a wrong layout.
     let [w0, b0, w2, b2] = [numbers(9, 0), numbers(3, 9), numbers(6, 20), numbers(2, 4)];
     let entries: [Entry<'_>; 4] = [
         ("0.bias", &[3], b0.clone()),
@@ -89,7 +90,7 @@ fn a_multilayer_perceptron_computes_what_it_computed() {
     let y = net.forward(&Tensor::from_slice(&device, &x, [1, 3]).unwrap()).unwrap();
     let hidden: Vec<f32> = linear(&x, &w0, &b0).iter().map(|h| h.max(0.0)).collect();
     assert_near(&y.to_vec::<f32>().unwrap(), &linear(&hidden, &w2, &b2));
-    // And back: what is written for PyTorch is what was read.
+    // The file that Highwater writes for PyTorch equals the file that it read.
     let back = Checkpoint::of(&net).unwrap().transposed(is_matrix).unwrap();
     assert_eq!(back.parameters()["fc2.weight"].bytes(), bytemuck::cast_slice::<f32, u8>(&w2));
     assert_eq!(back.parameters()["fc2.weight"].shape().dims(), [2, 3]);
@@ -192,11 +193,13 @@ fn borrowed(entries: &[(String, Vec<usize>, Vec<f32>)]) -> Vec<Entry<'_>> {
     entries.iter().map(|(name, shape, values)| (&name[..], &shape[..], values.clone())).collect()
 }
 
-// The numbers of the next two tests are those of PyTorch 2.15, each parameter and the input set as here, with P = list(m.parameters()):
-// m = nn.GRU(inputs, hidden, layers, bias=..., batch_first=True, bidirectional=...)  # or nn.LSTM, nn.RNN(nonlinearity="relu")
-// P[n].data = ((torch.arange(P[n].numel()) + 5 * n) % 17 - 8).reshape(P[n].shape) / 8
-// x = ((torch.arange(length * inputs) + 3) % 17 - 8).reshape(1, length, inputs) / 8
-// y, state = m(x)
+// PyTorch 2.15 computed the expected values of the next two tests.
+// The parameters and the input have the values below, with P = list(m.parameters()):
+//     m = nn.GRU(inputs, hidden, layers, bias=..., batch_first=True, bidirectional=...)
+//     # or nn.LSTM, nn.RNN(nonlinearity="relu")
+//     P[n].data = ((torch.arange(P[n].numel()) + 5 * n) % 17 - 8).reshape(P[n].shape) / 8
+//     x = ((torch.arange(length * inputs) + 3) % 17 - 8).reshape(1, length, inputs) / 8
+//     y, state = m(x)
 
 #[test]
 fn imported_bidirectional_layers_equal_those_of_pytorch() {
@@ -229,7 +232,7 @@ fn imported_bidirectional_layers_equal_those_of_pytorch() {
     let expected = [-0.18806, -0.511343, -0.865791, -0.001086, -0.299429, -0.111673, 0.009827, -0.065966];
     assert_near(&c.to_vec::<f32>().unwrap(), &expected);
 
-    // And with nonlinearity="relu".
+    // The same model with nonlinearity="relu".
     let rnn = || Rnn::with_options(&device, 3, 2, options, &Rng::new(0)).unwrap();
     let (tanh, relu) = (rnn(), rnn().with_nonlinearity(Nonlinearity::Relu));
     let expected_tanh = [
@@ -258,7 +261,7 @@ fn an_imported_recurrent_layer_without_biases_has_zeros() {
         entries.push(("head.weight".to_owned(), vec![2, 2], w.clone()));
         entries.push(("head.bias".to_owned(), vec![2], b.clone()));
         let checkpoint = load(&borrowed(&entries), &[]).recurrent_from_pytorch().unwrap();
-        // The square weight of another layer is not touched.
+        // The import does not change the square weight of another layer.
         let checkpoint = checkpoint.transposed(|name, _| name == "head.weight").unwrap();
         let rng = Rng::new(0);
         let net = Sequential::new()
@@ -292,7 +295,7 @@ fn recurrent_layers_that_contradict_themselves_are_refused() {
     assert!(matches!(flat, Error::BadRank { op: "transposed", .. }), "{flat}");
     let twice = refused(&[("a.weight_hh_l0", &[1, 1], vec![1.0]), ("a.weight_hidden", &[1, 1], vec![2.0])]);
     assert!(twice.to_string().contains("a.weight_hidden twice"), "{twice}");
-    // No memory is taken for the biases of rows that are not there.
+    // The reader allocates no memory for the biases of missing rows.
     let none: Entry<'_> = ("weight_hh_l0", &[1 << 44, 0], vec![]);
     let checkpoint = load(&[none], &[]).recurrent_from_pytorch().unwrap();
     assert_eq!(checkpoint.parameters().keys().collect::<Vec<_>>(), ["weight_hidden"]);

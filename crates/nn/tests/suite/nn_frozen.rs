@@ -1,4 +1,4 @@
-//! Frozen parameters: parts of a network that stay as they are while others are trained.
+//! Frozen parameters: parts of a network that keep their values while training changes the others.
 
 use bfc_core::Category;
 use highwater_nn::modules::{Checkpointed, Linear, Module, Parameter, Relu, Sequential};
@@ -15,7 +15,7 @@ fn layer(device: &Device, rng: &Rng) -> Linear {
     Linear::new(device, 16, 16, rng).unwrap()
 }
 
-/// Three layers, of which the one in the middle may be run again in the backward pass.
+/// Three layers. The backward pass may run the middle one again.
 fn network(device: &Device, again: bool) -> Sequential {
     let rng = Rng::new(5);
     let (first, inner) = (layer(device, &rng), layer(device, &rng));
@@ -99,7 +99,7 @@ fn optimizers_do_not_change_frozen_parameters() {
     for make in optimisers {
         let net = network(&device, false);
         let mut optimizer = make(&net);
-        // So that there is momentum, and a mean, to go on by.
+        // The first step creates the momentum and the mean.
         optimizer.step(loss(&net, &device).backward().unwrap()).unwrap();
         let before: Vec<_> = net.parameters().iter().map(|(_, parameter)| values(parameter)).collect();
         let gradients = loss(&net, &device).backward().unwrap();

@@ -29,7 +29,7 @@ fn assert_close(name: &str, computed: &Tensor, expected: &[f32]) {
     }
 }
 
-/// Gives a layer's parameters the values that the reference has.
+/// Sets a layer's parameters to the values of the reference.
 fn set_gates(layer: &impl Module, device: &Device) {
     let starts = [(1.0, 1.0), (2.0, 1.0), (3.0, 0.5), (4.0, 0.5)];
     for ((_, parameter), (phase, scale)) in layer.parameters().into_iter().zip(starts) {
@@ -37,7 +37,7 @@ fn set_gates(layer: &impl Module, device: &Device) {
     }
 }
 
-/// The gradients of Σ w·y by x and all parameters.
+/// Checks the gradients of Σ w·y with respect to x and all parameters.
 fn assert_gradients(name: &str, layer: &impl Module, x: &Tensor, y: &Tensor, expected: &[&[f32]]) {
     let weights = wave(x.device(), y.dims(), 0.9, 1.0);
     let gradients = y.mul(&weights).unwrap().sum_all().unwrap().backward().unwrap();
@@ -116,7 +116,7 @@ fn an_lstm_has_the_values_and_gradients_of_its_formula() {
     assert_gradients("lstm", &layer, &x, &y, &expected);
 }
 
-/// One that resets its state before the product.
+/// A layer that resets its state before the product.
 fn gru_before(device: &Device, inputs: usize, hidden: usize) -> Gru {
     Gru::new(device, inputs, hidden, &Rng::new(0)).unwrap().with_reset_after(false)
 }
@@ -220,7 +220,7 @@ fn layers_refuse_impossible_options() {
     }
 }
 
-/// A layer with the values of the reference.
+/// Returns a layer with the values of the reference.
 fn batch_norm(device: &Device) -> BatchNorm {
     let norm = BatchNorm::new(device, 2).unwrap();
     let starts = [[1.5f32, -0.5], [0.25, 1.0]];
@@ -259,7 +259,7 @@ fn batch_norm_has_the_values_and_gradients_of_its_formula() {
         &[1.31025, 1.229747],
     ];
     assert_gradients("batch norm", &norm, &x, &y, &expected);
-    // Use does not move the means.
+    // Inference does not change the running means.
     assert_close("running mean", &norm.running()[0], &[0.016813, 0.054865]);
 }
 
@@ -284,7 +284,7 @@ fn batch_norm_refuses_what_it_cannot_learn_from_and_stays() {
     assert!(matches!(refused(&[4, 3]), Error::ShapeMismatch { op: "batch_norm", .. }));
     assert!(refused(&[1, 2]).to_string().contains("two values per channel"));
     assert!(matches!(refused(&[0, 2]), Error::BadArgument { .. }));
-    // Whole numbers would be rounded to such.
+    // Integers would round the results.
     let whole = Tensor::ones_of(&device, [4, 2], DType::I64).unwrap();
     for result in [norm.forward(&whole), no_grad(|| norm.forward(&whole))] {
         assert_eq!(result.unwrap_err(), Error::UnsupportedDType { op: "batch_norm", dtype: DType::I64 });
@@ -303,7 +303,7 @@ fn batch_norm_of_halves_is_computed_in_f32_and_stays_of_halves() {
         net.convert(dtype).unwrap();
         let norm = BatchNorm::new(&device, 1).unwrap();
         norm.convert(dtype).unwrap();
-        // The squares of what is 300 away from the mean are beyond f16.
+        // The values differ from the mean by 300, and the square of 300 exceeds f16.
         let x = Tensor::from_slice(&device, &[0.0f32, 600.0, 0.0, 600.0], [4, 1]).unwrap();
         let x = x.to_dtype(dtype).unwrap().requiring_grad().unwrap();
         let y = norm.forward(&x).unwrap();
@@ -336,7 +336,7 @@ fn batch_norm_without_memory_changes_no_running_means() {
     let x = wave(&device, &[3, 2], 0.3, 2.0);
     let running = || norm.running().map(|mean| mean.to_vec::<f32>().unwrap());
     let before = running();
-    // Someone looks into the variance, so it has to be copied.
+    // A clone shares the variance, so the update has to copy it.
     let held = norm.running()[1].clone();
     let mut hogs = Vec::new();
     for bytes in [1 << 16, 1 << 12, 1 << 8] {
@@ -360,7 +360,7 @@ fn batch_norm_without_memory_changes_no_running_means() {
 fn initial_values_that_find_no_memory_draw_no_key() {
     let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
     let (rng, fans) = (Rng::new(5), Fans { inputs: 1, outputs: 1 });
-    // There is room for the halves, and for some of what they are computed with.
+    // The pool has memory for the 16-bit values and for some of their temporaries.
     let uniform = (Init::Uniform { low: 0.0, high: 1.0 }, 200 << 10);
     let truncated = (Init::TruncatedNormal { mean: 0.0, std: 1.0 }, 200 << 10);
     for (init, elements) in [uniform, truncated] {
@@ -487,11 +487,11 @@ fn a_truncated_normal_has_the_right_bounds_and_deviation() {
     let values = draw();
     assert_eq!(values, draw());
     assert!(values.iter().all(|value| (2.0..=4.0).contains(value)));
-    // Nothing is heaped up at the bounds.
+    // The values do not accumulate at the bounds.
     assert!(values.iter().filter(|&&value| value == 2.0 || value == 4.0).count() < 3);
     let mean = values.iter().map(|&value| f64::from(value)).sum::<f64>() / 20_000.0;
     let variance = values.iter().map(|&value| (f64::from(value) - mean).powi(2)).sum::<f64>() / 20_000.0;
-    // Cut at two deviations, a normal distribution has 0.8796 of its deviation left.
+    // A normal distribution cut at two deviations keeps 0.8796 of its deviation.
     assert!((mean - 3.0).abs() < 0.015, "{mean}");
     assert!((variance.sqrt() - 0.5 * 0.8796).abs() < 0.01, "{}", variance.sqrt());
     let bad = Init::TruncatedNormal { mean: 0.0, std: -1.0 }.parameter(

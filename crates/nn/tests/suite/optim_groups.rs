@@ -1,4 +1,4 @@
-//! Groups of parameters, each with an optimiser of its own.
+//! Groups of parameters, each with its own optimizer.
 
 use bfc_core::Bytes;
 use highwater_nn::checkpoint::Checkpoint;
@@ -151,7 +151,8 @@ fn without_memory_for_one_group_no_group_has_stepped() {
             |parameter: &Parameter| parameter.tensor().narrow(0, 0, 1).unwrap().to_dtype(DType::F32).unwrap();
         let value = |parameter: &Parameter| first(parameter).item::<f32>().unwrap();
         let given = gradients();
-        // Of what is looked into there has to be a copy; halves are widened, for which there is no room either.
+        // The update has to copy a shared tensor. It upcasts 16-bit floats. The pool has no memory for
+        // either.
         let looked_into = (!halves(dtype)).then(|| large.tensor());
         let mut hogs = Vec::new();
         while let Ok(hog) = Tensor::zeros(&device, [1 << 10]) {

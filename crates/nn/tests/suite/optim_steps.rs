@@ -1,4 +1,4 @@
-//! Optimisers against the formulas of their papers, and what a step does to memory.
+//! Compares optimizers with the formulas of their papers, and checks the memory of a step.
 
 use crate::ops_table::device;
 use bfc_core::{Bytes, Category};
@@ -36,7 +36,8 @@ fn assert_close(computed: &[f64], expected: &[f64]) {
     }
 }
 
-/// Ten steps of the optimiser, and ten of `formula`, which changes one number of the given index along its gradient.
+/// Runs ten steps of the optimizer, and ten of `formula`, which updates one element of the given index along
+/// its gradient.
 fn compare(
     mut optimizer: impl Optimizer,
     parameter: &Parameter,
@@ -60,7 +61,7 @@ fn a_graph_kept_over_a_step_costs_a_copy() {
     let mut optimizer = Sgd::new(named(&parameter), 0.1).unwrap();
     let address = || parameter.tensor().storage().allocation().block().address;
     let memory = device.default_allocator().unwrap();
-    // The buffers that are there after a step, beside what was there before.
+    // Returns how many more buffers exist after a step than before it.
     let step = |optimizer: &mut Sgd| {
         let gradients = gradients(&parameter);
         let (before, at) = (memory.stats().live_allocs, address());
@@ -111,7 +112,7 @@ fn changing_momentum_keeps_its_buffers() {
     assert_eq!(sgd.state().unwrap()[name], means);
     let sgd = sgd.with_momentum(0.0).unwrap();
     assert!(!sgd.state().unwrap().contains_key(name));
-    // Set once more it begins anew, from 0.
+    // After another call, momentum starts from 0 again.
     let again = sgd.with_momentum(0.9).unwrap().state().unwrap()[name].clone();
     assert_ne!(again, means);
 
@@ -345,7 +346,7 @@ fn a_backward_after_a_step_is_stale() {
     for make in makes {
         p.set(&Tensor::from_slice(&device, &START, [3]).unwrap()).unwrap();
         let mut optimizer = make(named(&p));
-        // As where two losses are computed before the step that the first one asks for.
+        // A program may compute two losses before the step for the first one.
         let late = p.tensor().square().unwrap().sum_all().unwrap();
         let inside = p.clone();
         let x = Tensor::ones_of(&device, [3], DType::F64).unwrap();
@@ -385,7 +386,7 @@ fn a_step_without_memory_for_its_copies_changes_nothing() {
     assert!(error.out_of_memory().is_some(), "{error}");
     assert_eq!((first(&a), first(&b)), (1.0, 1.0));
     drop(held);
-    // Nor is a graph from before stale, although one of the copies had been made.
+    // The failed step made one of the copies, but the earlier graph is not stale.
     kept.backward().unwrap();
     step(&mut sgd).unwrap();
     assert_eq!((first(&a), first(&b)), (0.9, 0.9));
@@ -415,7 +416,7 @@ fn a_step_of_a_converted_parameter_changes_nothing() {
         assert!(message.contains("net.b of type f64, whose state is kept in f32"), "{message}");
         assert_eq!(first.tensor().to_vec::<f32>().unwrap(), [1.0; 3], "{optimizer:?}");
     }
-    // Without any state there is nothing that would not fit.
+    // The optimizer without state needs no memory.
     step(&mut plain).unwrap();
     assert_eq!(first.tensor().to_vec::<f32>().unwrap(), [0.5; 3]);
     assert_eq!(second.tensor().to_vec::<f64>().unwrap(), [0.5; 3]);
@@ -427,7 +428,7 @@ fn gradients_from_before_a_conversion_are_refused() {
     type Conversion = fn(&Parameter);
     let conversions: [(Conversion, DType); 4] = [
         (|p| p.convert(DType::BF16).unwrap(), DType::BF16),
-        // To the type that it had is another leaf too.
+        // Converting back to the former type also creates another leaf.
         (|p| [DType::F16, DType::F32].iter().for_each(|&dtype| p.convert(dtype).unwrap()), DType::F32),
         (|p| (0..9).for_each(|i| p.convert([DType::F64, DType::BF16][i % 2]).unwrap()), DType::F64),
         (|p| p.convert(DType::F64).unwrap(), DType::F64),
@@ -447,9 +448,9 @@ fn gradients_from_before_a_conversion_are_refused() {
             Box::new(Lion::new(named(), 0.1).unwrap()),
         ];
         let gradients = [(); 5].map(|()| loss().backward().unwrap());
-        // Nothing was saved for this pass, which comes after the conversion.
+        // This pass saves no values, and its backward runs after the conversion.
         let late = loss();
-        // In this one the parameter takes part as it was and as it is.
+        // These gradients come from the parameter before and after the conversion.
         let mut both = sum(&second).backward().unwrap();
         convert(&second);
         assert_eq!(second.tensor().dtype(), is);
@@ -469,7 +470,7 @@ fn gradients_from_before_a_conversion_are_refused() {
                 assert_eq!(p.tensor().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap(), [1.0; 3]);
             }
         }
-        // What comes of it as it is now is as good as ever.
+        // A new pass over the converted parameter still works.
         optimizers[0].step(loss().backward().unwrap()).unwrap();
         assert!(second.tensor().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()[0] < 1.0);
     }
@@ -487,7 +488,7 @@ fn a_converted_parameter_without_a_gradient_is_skipped() {
     let gradients = || sum(&frozen).add(&sum(&first)).unwrap().add(&sum(&last)).unwrap().backward().unwrap();
     sgd.step_partial(gradients()).unwrap();
     let old = gradients();
-    // Of one that is not this optimiser's.
+    // The optimizer does not own the converted parameter.
     frozen.convert(DType::F16).unwrap();
     sgd.step_partial(old).unwrap();
     let values = |p: &Parameter| p.tensor().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()[0];
@@ -518,6 +519,6 @@ fn optimizer_memory_is_charged_to_its_layer() {
     assert_eq!(rows(), [("adamw", "fc1".to_owned(), 2, 1024)]);
     let loss = net.forward(&Tensor::ones(&device, [1, 2]).unwrap()).unwrap().sum_all().unwrap();
     adamw.step(loss.backward().unwrap()).unwrap();
-    // One more: an execution updates all parameters of a layer.
+    // One more execution, which updates all parameters of the layer.
     assert_eq!(rows(), [("adamw", "fc1".to_owned(), 3, 1024)]);
 }

@@ -323,10 +323,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`] unless both operands have four axes, [`Error::ShapeMismatch`] if the channels differ,
-    /// [`Error::BadArgument`] for a window larger than the padded image, for strides, dilations or groups of 0, and for
-    /// output padding, [`Error::UnsupportedDType`] unless the promoted type is a float, [`Error::Allocation`] if there
-    /// is no memory.
+    /// - [`Error::BadRank`] unless both operands have four axes
+    /// - [`Error::ShapeMismatch`] if the channels differ
+    /// - [`Error::BadArgument`] for a window larger than the padded image
+    /// - [`Error::BadArgument`] for strides, dilations or groups of 0, and for output padding
+    /// - [`Error::UnsupportedDType`] unless the promoted type is a float
+    /// - [`Error::Allocation`] if there is no memory
     pub fn conv2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv2d";
         apply_promoted(

@@ -145,12 +145,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadEquation`] with the position; [`Error::BadArgument`] if the number of operands differs from the
-    /// equation's, or a letter has two sizes in one operand; [`Error::BadRank`] if the number of axes differs from the
-    /// number of letters (with `...`: is less); [`Error::ShapeMismatch`] if a letter has two sizes in two operands, or
-    /// axes under `...` do not broadcast; [`Error::UnsupportedDType`] for several booleans, [`Error::DeviceMismatch`];
-    /// [`Error::RankTooLarge`] if an intermediate product has too many axes; [`Error::Allocation`] if there is no
-    /// memory.
+    /// - [`Error::BadEquation`] for an invalid equation; the error contains the position
+    /// - [`Error::BadArgument`] if the number of operands differs from the equation's
+    /// - [`Error::BadArgument`] if a letter has two sizes in one operand
+    /// - [`Error::BadRank`] if the number of axes differs from the number of letters (with `...`: is less)
+    /// - [`Error::ShapeMismatch`] if a letter has two sizes in two operands
+    /// - [`Error::ShapeMismatch`] if axes under `...` do not broadcast
+    /// - [`Error::UnsupportedDType`] for several booleans
+    /// - [`Error::DeviceMismatch`] for operands on different devices
+    /// - [`Error::RankTooLarge`] if an intermediate product has too many axes
+    /// - [`Error::Allocation`] if there is no memory
     pub fn einsum(equation: &str, operands: &[&Self]) -> Result<Self> {
         let parsed = Equation::parse(equation)?;
         if parsed.operands.len() != operands.len() {

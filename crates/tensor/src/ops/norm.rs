@@ -6,8 +6,13 @@
 //! | `rms_norm` | x / √(mean(x²) + ε) · w over the last axis | w of its size, or none |
 //! | `group_norm` | as `layer_norm`, over the channels of a group and all further axes | w, b of the size of axis 1 |
 //!
-//! With x̂ = (x - μ) / √(σ² + ε) and h = w ∂L/∂y: ∂L/∂x = (h - mean(h) - x̂ mean(h x̂)) / √(σ² + ε), where `rms_norm` has no
-//! mean(h); ∂L/∂w = Σ x̂ ∂L/∂y, ∂L/∂b = Σ ∂L/∂y. (Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019; Wu and He 2018.)
+//! The gradients, with x̂ = (x - μ) / √(σ² + ε) and h = w ∂L/∂y:
+//!
+//! - ∂L/∂x = (h - mean(h) - x̂ mean(h x̂)) / √(σ² + ε), where `rms_norm` has no mean(h)
+//! - ∂L/∂w = Σ x̂ ∂L/∂y
+//! - ∂L/∂b = Σ ∂L/∂y
+//!
+//! See Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019; Wu and He 2018.
 //!
 //! Saves x and two values per row, in f32 for 16-bit floats. One pass computes the gradients of w and b.
 

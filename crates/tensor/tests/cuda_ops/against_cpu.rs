@@ -1,4 +1,4 @@
-//! The tests of ops on the emulated CUDA device: the same files, and where kernels and the CPU could differ.
+//! Runs the tests of ops on the emulated CUDA device, and tests cases where kernels and the CPU could differ.
 
 use crate::ops_table::counting::Counting;
 use crate::ops_table::{computed_by, device, dry_device, runtime};
@@ -10,7 +10,8 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().to_vec().unwrap()
 }
 
-/// The same program on the CPU and on the emulated device; how far their results are apart, relative to the larger.
+/// Runs the same program on the CPU and on the emulated device. Returns the difference of the results,
+/// relative to the larger.
 fn difference(program: impl Fn(&Device) -> Result<Tensor>) -> f64 {
     let (here, there) = (runtime().cpu().unwrap(), device());
     let (here, there) = (program(&here).unwrap(), program(&there).unwrap());
@@ -37,7 +38,7 @@ fn uniform_random_numbers_are_those_of_the_cpu_to_the_bit() {
 
 #[test]
 fn normal_numbers_equal_those_of_the_cpu() {
-    // See `Tensor::normal_of`. A half is a rounded float: the two may round to neighbours.
+    // See `Tensor::normal_of`. A 16-bit float is a rounded f32: the two devices may round to neighbors.
     for (dtype, most, neighbour) in [
         (DType::F32, 4e-6, 0.0),
         (DType::F64, 1e-14, 0.0),
@@ -54,7 +55,7 @@ fn normal_numbers_equal_those_of_the_cpu() {
     }
 }
 
-/// A few steps of training; the device's figures and the last loss.
+/// Runs a few training steps. Returns the figures of the device and the last loss.
 fn train(device: &Device) -> (bfc_core::Stats, Option<f64>) {
     let rng = Rng::new(1);
     let model = Sequential::new()
@@ -96,7 +97,7 @@ fn sums_over_any_axes_equal_those_of_the_cpu() {
         (vec![40, 300], vec![1]),
         (vec![20, 30, 40], vec![0, 2]),
         (vec![200_000], vec![0]),
-        // As many slabs as a thread does not fold in order.
+        // More slabs than a thread folds in order.
         (vec![10_000, 5], vec![0]),
         (vec![12, 5, 40, 33], vec![0, 2, 3]),
         (vec![3, 1, 40, 130], vec![0, 1, 3]),
@@ -125,7 +126,7 @@ fn argmax_and_argmin_find_the_first_of_equal_elements() {
             let dims = if axis == 0 { [length, 3] } else { [3, length] };
             for dtype in [DType::F32, DType::F64, DType::I64, DType::I32, DType::U8] {
                 for largest in [true, false] {
-                    // Each value comes many times.
+                    // Each value occurs many times.
                     let apart = difference(|device| {
                         let x = Tensor::uniform(device, dims, 0.0, 20.0, &Rng::new(4))?.to_dtype(dtype)?;
                         let x = x.to_dtype(DType::I64)?.to_dtype(dtype)?;
@@ -213,7 +214,8 @@ fn conversions_between_all_types_are_those_of_the_cpu() {
 
 #[test]
 fn elements_in_packs_and_beside_them_are_computed_alike() {
-    // Lengths that fill packs or do not, of one turn for each thread and of several, from places where packs may begin and from others.
+    // Lengths that fill packs or not, with one or several iterations per thread, from aligned and unaligned
+    // offsets.
     for (length, start) in
         [(1, 0), (3, 0), (4, 0), (8, 1), (16, 0), (17, 0), (33, 8), (40, 16), (20_011, 0), (20_011, 3)]
     {
@@ -267,7 +269,8 @@ fn running_sums_of_long_and_short_lines_are_those_of_the_cpu() {
 
 #[test]
 fn repeated_rows_are_summed_in_the_order_of_the_cpu() {
-    // Sums of floats tell orders apart. Sorted, where the indices are the same for all columns, and not.
+    // Sums of floats depend on their order. The cases have sorted and unsorted indices, equal for all columns
+    // or not.
     for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64, DType::I64] {
         for (tokens, width, rows) in [(31, 5, 7), (32, 1, 1), (500, 5, 7), (257, 33, 90), (1000, 3, 2)] {
             let apart = difference(|device| {
@@ -290,7 +293,7 @@ fn repeated_rows_are_summed_in_the_order_of_the_cpu() {
 
 #[test]
 fn rows_give_the_same_whether_32_threads_share_one_or_a_block() {
-    // 32 where rows are short, or long and many; rows that do not fill the last block's teams.
+    // 32 threads share a row if rows are short, or long and many. Some rows do not fill the last block.
     for [rows, width] in [[7, 128], [7, 129], [4099, 130], [3, 1100]] {
         let apart = difference(|device| {
             let rng = Rng::new(5);
@@ -300,7 +303,7 @@ fn rows_give_the_same_whether_32_threads_share_one_or_a_block() {
             let normal = x.layer_norm(None, 1e-5)?;
             let loss = normal.cross_entropy(&targets)?.add(&x.softmax(1)?.square()?.sum_all()?)?;
             let gradient = loss.backward()?.get(&x).unwrap().clone();
-            // Where gradients nearly vanish, rounding is all there is.
+            // Where gradients nearly vanish, only rounding errors remain.
             gradient.abs()?.add_scalar(1e-3)
         });
         assert!(apart < 2e-4, "{rows} rows of {width}: {apart}");
@@ -311,8 +314,8 @@ fn rows_give_the_same_whether_32_threads_share_one_or_a_block() {
 fn threads_that_check_indices_at_once_each_get_their_own_answer() {
     const TURNS: usize = 300;
     let device = device();
-    // How often one index among many is refused, which the device has computed: the host's are known. It is compared and not
-    // followed, should the check let it pass.
+    // Counts how often the op rejects one index among many. The device computes the indices, since the host
+    // knows its own. The op compares the index without following it, in case the check accepts it.
     let refusals = |index: i64| {
         let mut indices = vec![-1; 20_000];
         indices[0] = index - 1;
@@ -343,7 +346,7 @@ fn the_host_waits_for_the_device_only_where_it_reads_a_value() {
         assert!(loss.item::<f32>().unwrap() > 0.0);
         assert_eq!(compute.waits(), step as usize + 1);
     }
-    // What the device has computed is looked at before it is followed.
+    // The op checks indices that the device computed before it follows them.
     let x = Tensor::from_slice(&device, &[1.0_f32, 3.0, 2.0], 3).unwrap();
     let (before, largest) = (compute.waits(), x.argmax(0).unwrap());
     assert_eq!(x.index_select(0, &largest.reshape([1]).unwrap()).unwrap().to_vec::<f32>().unwrap(), [3.0]);

@@ -1,21 +1,22 @@
-//! Attention on the emulated CUDA device, by tiles, beside that of the CPU.
+//! Compares tiled attention on the emulated CUDA device with attention on the CPU.
 
 use crate::ops_table::counting::Counting;
 use crate::ops_table::{computed_by, device, runtime};
 use highwater_tensor::{AttentionOptions, DType, Device, Result, Rng, Tensor};
 
-/// What hides keys from queries.
+/// The kind of mask that hides keys from queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hidden {
     Nothing,
     Later,
-    /// By truth values, the same for each head; the second query sees nothing.
+    /// A boolean mask, the same for each head. It hides all keys from the second query.
     Some,
-    /// By numbers that are added, and have a gradient.
+    /// A float mask, which the op adds to the scores. It has a gradient.
     Added,
 }
 
-/// The result, and the gradients of queries, keys, values and what is added. `[queries, keys, width, values]`.
+/// Returns the result, and the gradients of queries, keys, values and the float mask. The sizes are
+/// `[queries, keys, width, values]`.
 fn results(
     device: &Device,
     [queries, keys, width, values]: [usize; 4],
@@ -80,7 +81,7 @@ fn halves_are_summed_in_floats_and_rounded_once() {
             assert_as_on_the_cpu(&device, [66, 70, 20, 9], hidden, dtype, tolerance);
             let launched = compute.launched();
             assert!(launched.contains(&"attention_key_grad"));
-            // Queries, keys and values come as they are.
+            // The kernel reads 16-bit queries, keys and values directly: no conversion precedes it.
             let attention = launched.iter().position(|&kernel| kernel == "attention").unwrap();
             assert!(!launched[attention - 1].starts_with("to_f32"), "{dtype}");
         }

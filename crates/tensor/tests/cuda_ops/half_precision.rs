@@ -1,4 +1,4 @@
-//! Halves on the emulated CUDA device: kernels load them as they are, compute in f32, and round once.
+//! 16-bit floats on the emulated CUDA device. Kernels load them directly, compute in f32, and round once.
 
 use crate::ops_table::counting::Counting;
 use crate::ops_table::{CASES, computed_by, device, runtime};
@@ -12,7 +12,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().to_vec().unwrap()
 }
 
-/// Numbers between 0.5 and 1.5, so that none of a sum is lost in rounding.
+/// Values between 0.5 and 1.5, so that rounding does not lose any term of a sum.
 fn numbers(device: &Device, dims: &[usize], dtype: DType, seed: u64) -> Tensor {
     Tensor::uniform(device, dims, 0.5, 1.5, &Rng::new(seed)).unwrap().to_dtype(dtype).unwrap()
 }
@@ -66,7 +66,7 @@ fn an_op_of_halves_changes_nothing_to_floats_and_back() {
 fn an_op_of_halves_gives_what_the_cpu_gives() {
     let (here, there) = (runtime().cpu().unwrap(), device());
     for dtype in HALVES {
-        // One step of the last place, where functions and the order of sums differ.
+        // One step of the last place, because functions and the order of sums differ.
         let tolerance = if dtype == DType::F16 { 1e-3 } else { 8e-3 };
         for (name, program) in PROGRAMS {
             // Longer than a block, and cut into slabs.
@@ -101,7 +101,7 @@ fn gradients_of_halves_are_those_of_the_cpu() {
                         numbers(device, dims, dtype, seed as u64).requiring_grad().unwrap()
                     })
                     .collect();
-                // What an op refuses, as values out of its range, it refuses on both.
+                // Both devices reject the same values that are out of an op's range.
                 let y = (case.function)(&leaves).ok()?;
                 let gradients = y.sum_all().unwrap().backward().unwrap();
                 Some(leaves.iter().filter_map(|leaf| gradients.get(leaf).cloned()).collect())
@@ -228,6 +228,7 @@ fn a_half_precision_training_step_has_the_expected_bytes() {
     optimizer.step(loss.backward().unwrap()).unwrap();
     let changed: Vec<&str> =
         compute.launched()[before..].iter().copied().filter(|kernel| kernel.starts_with("to_")).collect();
-    // The loss's gradient, one number, and the gradients of the normalisation's weight and of both biases, summed in floats.
+    // The gradient of the loss is one element. Kernels sum the gradients of the norm's weight and of both
+    // biases in f32.
     assert!(changed.len() <= 4, "{changed:?}");
 }

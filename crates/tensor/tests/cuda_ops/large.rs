@@ -1,14 +1,16 @@
-//! Tensors of more than 2³¹ elements on a real device: no machine without one has the time, and few have the memory.
+//! Tensors of more than 2³¹ elements. These tests require a real device: an emulator is too slow, and few
+//! machines have the memory.
 
 use highwater_tensor::{DType, Device, Tensor};
 
-/// More than numbers of 31 bits count, and no multiple of anything.
+/// Exceeds the range of 31-bit integers, and is not a multiple of any block size.
 const ELEMENTS: usize = (1 << 31) + 9;
 
-/// What the largest of these tests has at one time: one tensor of two bytes an element and one of four, and some more.
+/// Peak memory of the largest test: one tensor of 2-byte elements, one of 4-byte elements, and temporaries.
 const BYTES: u64 = 14 << 30;
 
-/// The device that `KERNELS_ON` names, if it has the memory; else nothing, said in one line.
+/// Returns the device that `KERNELS_ON` names, if it has enough memory. Otherwise prints one line and returns
+/// `None`.
 fn large_device(test: &str) -> Option<Device> {
     if std::env::var_os("KERNELS_ON").is_none() {
         println!("{test}: skipped, as KERNELS_ON names no device (KERNELS_ON=cuda:0)");
@@ -22,7 +24,7 @@ fn large_device(test: &str) -> Option<Device> {
     Some(device)
 }
 
-/// The elements from `start` on, as f64.
+/// Returns the elements from `start` on, as f64.
 fn end(tensor: &Tensor, start: usize) -> Vec<f64> {
     tensor.slice(0, start..).unwrap().to_dtype(DType::F64).unwrap().to_vec().unwrap()
 }
@@ -36,7 +38,8 @@ fn fills_copies_and_casts_reach_the_last_element() {
     let halves = bytes.to_dtype(DType::BF16).unwrap();
     drop(bytes);
     assert_eq!(end(&halves, ELEMENTS - 11), [7.0; 11]);
-    // Neither by packs: what begins beside their places, and every second element.
+    // These copies cannot use packs: the first starts at an unaligned element, the second reads every second
+    // element.
     let beside = halves.slice(0, 1..).unwrap().neg().unwrap();
     assert_eq!(end(&beside, ELEMENTS - 12), [-7.0; 11]);
     drop(beside);
@@ -48,7 +51,7 @@ fn fills_copies_and_casts_reach_the_last_element() {
 #[ignore = "needs a device with 14 GiB of free memory"]
 fn sums_count_every_element() {
     let Some(device) = large_device("sums_count_every_element") else { return };
-    // Sums of powers of two are exact in f32, and these as halves too.
+    // Sums of powers of two are exact in f32, and these sums are also exact in 16 bits.
     let rows = (1 << 15) + 1;
     let halves = Tensor::full_of(&device, [rows, 1 << 16], 0.5, DType::BF16).unwrap();
     assert!(halves.elements() > 1 << 31);

@@ -1,4 +1,5 @@
-//! Steps as graphs on the emulated CUDA device: they are the same programs, to the bit and to the byte.
+//! Step graphs on the emulated CUDA device. Programs with and without graphs agree in every bit of the
+//! results and every byte of memory.
 
 use crate::ops_table::counting::Counting;
 use crate::ops_table::{computed_by, dry_device, runtime};
@@ -48,7 +49,7 @@ impl Training {
     }
 }
 
-/// The emulated device, or a real one as for all tests of ops.
+/// The emulated device, or a real device as in all tests of ops.
 fn device() -> Device {
     if std::env::var_os("KERNELS_ON").is_some() {
         return crate::ops_table::device();
@@ -56,10 +57,10 @@ fn device() -> Device {
     computed_by(Counting::new(false))
 }
 
-/// Rows of the batches of a run, and whether a step reads a value in its middle.
+/// For each step: the rows of its batch, and whether the step reads a value before its end.
 type Plan<'a> = &'a [(usize, bool)];
 
-/// Losses and parameters after such steps, with graphs or without.
+/// Runs these steps, with or without graphs, and returns the losses, the parameters and the counts.
 fn train(device: &Device, plan: Plan<'_>, graphs: bool) -> (Vec<f32>, Vec<f32>, StepCounts) {
     let (mut training, graph) = (Training::new(device), StepGraph::new(device));
     let mut losses = Vec::new();
@@ -90,10 +91,10 @@ fn assert_same_with_graphs(plan: Plan<'_>) -> StepCounts {
 #[test]
 fn training_by_graphs_is_bit_identical() {
     let counts = assert_same_with_graphs(&[(8, false); 10]);
-    // Memory is as it stays after two steps; from the fourth on all is a graph that is there.
+    // Memory is stable after two steps. From the fourth step on, every graph already exists.
     assert!(counts.graphs >= 7 && counts.prepared <= 2, "{counts:?}");
     assert!(counts.in_graphs > 2 * counts.singly, "{counts:?}");
-    // The noise, the dropout and the parameters of two layers, each once a step.
+    // Each step replaces the scalars of the noise, of the dropout and of the parameters of two layers once.
     assert!(counts.replaced >= 6 * (counts.graphs - counts.prepared), "{counts:?}");
 }
 
@@ -172,7 +173,7 @@ fn pending_work_does_not_use_returned_memory() {
             let y = x.mul(&x)?.add(&x)?;
             let sum = y.sum_all()?;
             drop((x, y));
-            // What is free goes back, and nothing of it is the pool's any more.
+            // The device returns free regions, so the pool no longer holds them.
             device.empty_cache()?;
             Ok(sum)
         });
@@ -218,7 +219,8 @@ fn a_step_within_a_step_is_part_of_it() {
     assert_eq!((outer.counts().runs, inner.counts()), (4, StepCounts::default()));
 }
 
-/// Losses of so many steps of a small transformer, which read the length of the gradients or not, its number of parameters, and how the steps were given.
+/// Trains a small transformer for `steps` steps, which optionally read the gradient norm. Returns the losses,
+/// the number of parameters, and the counts of the graph.
 fn transformer(device: &Device, steps: u64, reads: bool, graphs: bool) -> (Vec<f32>, u64, StepCounts) {
     let rng = Rng::new(3);
     let tokens = Embedding::new(device, 11, 8, &rng).unwrap();
@@ -254,10 +256,10 @@ fn graph_steps_reuse_addresses_and_update_only_scalars() {
     for reads in [false, true] {
         let (losses, parameters, counts) = transformer(&device(), STEPS, reads, true);
         assert_eq!(losses, transformer(&device(), STEPS, reads, false).0);
-        // What is read divides the step. From the third on nothing is new.
+        // A read divides the step into two graphs. From the third step on, no graph is new.
         let (steady, graphs) = (STEPS - 2, if reads { 2 } else { 1 });
         assert_eq!(counts.graphs - counts.prepared, graphs * steady, "{counts:?}");
-        // The update of each parameter, as it corrects for the number of the step.
+        // Each step replaces one scalar per parameter: the bias correction depends on the step number.
         assert_eq!(counts.replaced, steady * parameters, "{counts:?}");
         assert!(counts.in_graphs > 4 * counts.replaced, "{counts:?}");
     }

@@ -1,4 +1,4 @@
-//! Which device is chosen where a program leaves it open: on a driver that is none, with everything that may be wrong.
+//! The default choice of a device, on a fake driver that simulates each kind of failure.
 
 use bfc_core::{Bytes, DeviceId, DeviceKind, Environment, SourceError};
 use highwater_tensor::cuda::{ComputeError, CudaUnavailable, SelfCheckError};
@@ -14,7 +14,7 @@ fn runtime() -> Runtime {
     Runtime::builder().threads(1).build().unwrap()
 }
 
-/// What was made by the fake driver and not given back.
+/// Returns the number of live objects of the fake driver.
 fn live() -> usize {
     // SAFETY: the library is the fake driver, which is loaded already.
     let driver = unsafe { Library::new("libcuda.so") }.unwrap();
@@ -33,7 +33,7 @@ fn a_device_that_computes_is_chosen_and_the_same_each_time() {
         assert!(choice.reason.starts_with(&format!("chosen automatically{expected}")), "{}", choice.reason);
         assert_eq!(choice.reason.len() > 25, !expected.is_empty());
         assert_eq!(runtime.best().unwrap(), choice.device);
-        // The check has left its pool alone, and the runtime's accounts.
+        // The self-check changes neither its pool nor the accounts of the runtime.
         assert_eq!(choice.device.memory_stats().unwrap().num_allocs, 0);
         let tensor = Tensor::full(&choice.device, [4], 3.0_f32).unwrap();
         assert_eq!(tensor.to_vec::<f32>().unwrap(), [3.0; 4]);
@@ -47,13 +47,13 @@ fn a_device_that_computes_is_chosen_and_the_same_each_time() {
     let fake = Fake::whole(TARGET, "chosen");
     let test = "a_device_that_computes_is_chosen_and_the_same_each_time";
     fake.run(test, "", &[]);
-    // Without the library for products a kernel multiplies, which is said.
+    // Without the GEMM library, a kernel multiplies, and the device reports this.
     let missing =
         "; no library for matrix products on CUDA devices (cuBLAS): HIGHWATER_CUBLAS=/nowhere/cublas.so: ";
     fake.run(test, missing, &[("HIGHWATER_CUBLAS", "/nowhere/cublas.so")]);
 }
 
-/// What is wrong, as a word for the process that runs on it.
+/// Returns whether `fault` is the failure that the word `what` names.
 fn is_wrong(what: &str, fault: &DeviceFault) -> bool {
     match what {
         "no compiler" => {
@@ -109,7 +109,7 @@ fn a_device_that_cannot_compute_is_passed_over() {
     run("wrong: sum 0 is ", ("FAKE_CUDA_WRONG", "1"));
 }
 
-/// Where it was asked for, the error is told; and what was wrong once does not stand in the way of the next attempt.
+/// An explicit request returns the error. A failure does not prevent the next attempt.
 #[test]
 fn opening_a_broken_device_repeats_the_same_error() {
     if expected().is_some() {

@@ -1,5 +1,5 @@
-//! A dry device that stands for a GPU asks both of its pools, that of the device's memory and that of page-locked memory, for what the
-//! device asks of them: on a driver that runs the kernels on the host, where work ends some time later.
+//! Compares a dry device with the GPU that it simulates: both make the same requests to the device pool and
+//! to the pinned pool. The fake driver runs kernels on the host and completes work with a delay.
 
 use bfc_core::{AllocatorAttributes, Bytes, DeviceId, DeviceKind, Environment, MIB, Stats};
 use highwater_nn::modules::{Linear, Module};
@@ -15,7 +15,7 @@ fn computed() -> Device {
     runtime.device(CUDA).unwrap()
 }
 
-/// As the driver's devices are: 6 GiB, of which the device's scratch is taken when the pool is made.
+/// The size of the driver's devices: 6 GiB. The device allocates its scratch memory when it creates the pool.
 fn profile() -> DeviceProfile {
     DeviceProfile::cuda(Bytes(Bytes::gib(6).get() - 256), (9, 0))
 }
@@ -25,7 +25,7 @@ fn dry() -> Device {
     runtime.dry_values(|_| Some(1.into())).build().unwrap().dry().unwrap()
 }
 
-/// What a program did to both pools, looked at after each of its steps.
+/// Records the statistics of both pools after each step of a program.
 struct Watch<'a> {
     device: &'a Device,
     seen: Vec<(&'static str, Stats, Stats)>,
@@ -48,7 +48,8 @@ fn watched<'a>(
     watch.seen
 }
 
-/// Uploads of all sizes, with reads now and then, and more bytes and more pieces than may wait.
+/// Uploads of all sizes with occasional reads. The bytes and the pieces exceed the limits for pending
+/// uploads.
 fn uploads(watch: &mut Watch<'_>) -> Result<()> {
     let device = watch.device;
     let large = vec![1.0_f32; 101 * MIB as usize / 4];
@@ -69,7 +70,7 @@ fn uploads(watch: &mut Watch<'_>) -> Result<()> {
     }
     whole.slice(0, ..0)?.to_vec::<f32>()?;
     watch.look("a read of nothing");
-    // From another device, without values in the dry run.
+    // A copy from another device, which has no values in the dry run.
     let host = Runtime::builder().threads(1).build()?.cpu()?;
     let moved = Tensor::ones(&host, [300, 7])?.t()?.to_device(device)?;
     watch.look("from the host's device");
@@ -78,7 +79,7 @@ fn uploads(watch: &mut Watch<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Training on batches of the host, with indices that the device has computed.
+/// Trains on batches from the host, with indices that the device computes.
 fn training(watch: &mut Watch<'_>) -> Result<()> {
     let (device, rng) = (watch.device, Rng::new(1));
     let model = Linear::new(device, 20, 10, &rng)?;
@@ -88,7 +89,8 @@ fn training(watch: &mut Watch<'_>) -> Result<()> {
         let y = Tensor::from_slice(device, &[3_i64; 32], [32])?;
         let logits = model.forward(&x)?;
         let best = logits.detach().argmax(1)?.unsqueeze(1)?;
-        // Looked at on the device before they are followed, which waits and takes nothing.
+        // The op checks the indices on the device before it follows them. The check waits and allocates
+        // nothing.
         drop(logits.detach().gather(1, &best)?);
         let loss = logits.cross_entropy(&y)?;
         optimizer.step(loss.backward()?)?;
@@ -110,7 +112,7 @@ fn assert_foretold(program: impl Fn(&mut Watch<'_>) -> Result<()>) {
     assert!(pinned.num_allocs > 60 && pinned.peak_bytes_in_use <= 96 * MIB, "{pinned:?}");
 }
 
-/// In a process on the driver with the emulator's kernels.
+/// Runs the test in a process on the fake driver with the emulator's kernels.
 fn on_the_host(test: &str, name: &str) {
     match bfc_cuda::emulator::libraries() {
         Ok(libraries) => Fake::computing(env!("CARGO_TARGET_TMPDIR"), name, libraries, 1).run(test, "", &[]),

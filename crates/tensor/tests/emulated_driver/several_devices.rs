@@ -1,5 +1,6 @@
-//! Several CUDA devices in one runtime, each with a pool, a stream and a share of memory of its own: on a driver that runs the kernels of
-//! each on the host, does their work some time later, and loses a device that touches memory of another one.
+//! Several CUDA devices in one runtime. Each device has its own pool, stream and share of memory. The fake
+//! driver runs the kernels on the host and completes work with a delay. It marks a device as lost if the
+//! device touches memory of another device.
 
 use bfc_core::{Amount, Bytes, Category, DeviceId, DeviceKind, Environment, PoolOptions, default_reserve};
 use highwater_nn::modules::{Linear, Module, Parameter};
@@ -17,7 +18,7 @@ fn runtime() -> Runtime {
     Runtime::builder().threads(1).environment(Environment::default()).build().unwrap()
 }
 
-/// Both devices of a runtime, and the processor.
+/// Returns both devices of a runtime, and the CPU.
 fn devices() -> [Device; 3] {
     let runtime = runtime();
     [runtime.device(cuda(0)).unwrap(), runtime.device(cuda(1)).unwrap(), runtime.cpu().unwrap()]
@@ -28,14 +29,14 @@ fn driver() -> Library {
     unsafe { Library::new("libcuda.so") }.unwrap()
 }
 
-/// From now on all calls to a device fail, as after an illegal address.
+/// Makes all later calls to a device fail, as after an illegal address.
 fn lose(ordinal: i32) {
     let driver = driver();
     // SAFETY: the driver's function of this name takes a number.
     unsafe { driver.get::<extern "C" fn(i32)>(b"host_device_lose") }.unwrap()(ordinal);
 }
 
-/// Bytes of a device's memory that are out.
+/// Returns the allocated bytes of a device's memory.
 fn used(ordinal: i32) -> usize {
     let driver = driver();
     // SAFETY: the driver's function of this name takes a number and gives one.
@@ -68,7 +69,7 @@ on_two_devices! {
         let [first, second, host] = devices();
         for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8, DType::Bool] {
             let x = Tensor::arange(&host, 60).unwrap().reshape([4, 15]).unwrap().to_dtype(dtype).unwrap();
-            // Not as it lies: every other column, transposed.
+            // A view that is not contiguous: a part of the transposed tensor.
             let x = x.t().unwrap().slice(0, 3..12).unwrap();
             let values = |x: &Tensor| x.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
             let mut moved = x.clone();
@@ -94,7 +95,7 @@ on_two_devices! {
         let stream = |device: &Device| device.default_allocator().unwrap().stream().unwrap().clone();
         assert_ne!(stream(&first), stream(&second));
 
-        // What one takes and gives back is nothing to the other, by category and by op.
+        // Allocations on one device do not change the figures of the other, by category and by op.
         let figures = |device: &Device| {
             let allocator = device.default_allocator().unwrap();
             let ledger = allocator.ledger();
@@ -110,7 +111,7 @@ on_two_devices! {
         assert_eq!(z.to_vec::<f32>().unwrap(), [1.0; 1000]);
         drop((y, z));
         assert_eq!(figures(&second).0, 0);
-        // One is out of memory, and the other is not.
+        // One device is out of memory, and the other is not.
         let much = || Tensor::zeros(&second, [16 << 20]).unwrap_err();
         let error = much();
         assert_eq!(error.out_of_memory().unwrap().allocator, "cuda:1");
@@ -125,7 +126,7 @@ on_two_devices! {
                 x = x.add_scalar(1.0).unwrap();
             }
             let y = x.to_device(&second).unwrap();
-            // The memory of what was copied is used again at once, on the device that it came from.
+            // The source device reuses the memory of the copied tensor immediately.
             drop(x);
             let others: Vec<Tensor> = (0..3).map(|_| Tensor::full(&first, [5000], -1.0).unwrap()).collect();
             let sum = y.mul_scalar(2.0).unwrap().sum_all().unwrap().to_device(&first).unwrap();
@@ -173,7 +174,7 @@ on_two_devices! {
         assert!(one.0[5] < one.0[0]);
         assert_eq!(train(&first, &second).unwrap(), one);
         assert_eq!(train(&second, &first).unwrap(), one);
-        // By way of the processor, which rounds otherwise here and there.
+        // The copy goes through the CPU, which rounds some values differently.
         let mixed = train(&second, &host).unwrap();
         assert!(mixed.0.iter().zip(&one.0).all(|(a, b)| (a - b).abs() < 1e-4), "{mixed:?}");
     }
@@ -220,7 +221,7 @@ on_two_devices! {
         assert!(is_lost(&healthy.to_device(&first).unwrap_err()));
         // A gradient that ends there is an error too.
         assert!(is_lost(&y.sum_all().unwrap().backward().unwrap_err()));
-        // And nothing of that is the other's matter, also what came from the one that is lost.
+        // The other device stays usable, even for tensors that came from the lost device.
         assert_eq!(y.add(&healthy).unwrap().to_vec::<f32>().unwrap(), [5.0; 1000]);
         let square = healthy.mul(&healthy).unwrap().to_device(&host).unwrap();
         assert_eq!(square.to_vec::<f32>().unwrap(), [9.0; 1000]);
@@ -238,7 +239,7 @@ on_two_devices! {
             let runtime = runtime();
             let (first, second) = (runtime.device(cuda(0)).unwrap(), runtime.device(cuda(1)).unwrap());
             let x = Tensor::full(&first, [1000], 2.0).unwrap().requiring_grad().unwrap();
-            // A graph that goes through both.
+            // A graph that spans both devices.
             let y = x.to_device(&second).unwrap().mul_scalar(3.0).unwrap();
             assert!(used(0) > 0 && used(1) > 0);
             match order {

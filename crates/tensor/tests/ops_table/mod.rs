@@ -16,7 +16,7 @@ use highwater_tensor::{
 
 use surrounded::{beside, floats_beside};
 
-/// What an input's values are like. A difference must not step over a place where a derivative jumps.
+/// The range of an input's values. A finite difference must not cross a point where a derivative jumps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Values {
     /// Between -2 and 2.
@@ -25,7 +25,7 @@ pub(crate) enum Values {
     Positive,
     /// At least 0.2 away from 0.
     NotZero,
-    /// Different from one another by 0.1 at least, and from those with another offset by 0.05.
+    /// Different from one another by at least 0.1, and from those with another offset by 0.05.
     Distinct(f64),
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum Lies {
     InOrder,
     /// Made with the axes in the opposite order.
     Transposed,
-    /// Every second element of something larger, along the first axis.
+    /// Every second element along the first axis of a larger tensor.
     WithGaps,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Case {
     pub(crate) function: fn(&[Tensor]) -> Result<Tensor>,
 }
 
-/// A runtime of its own with one thread, so that tests do not see each other's memory.
+/// Returns a separate runtime with one thread, so that tests do not see each other's memory.
 pub(crate) fn runtime() -> Runtime {
     Runtime::builder().threads(1).build().unwrap()
 }
@@ -63,7 +63,7 @@ pub(crate) fn device() -> Device {
     device_of(Runtime::builder().threads(1))
 }
 
-/// The same in a runtime with settings of the test's own.
+/// Returns the device under test in a runtime with the test's own settings.
 pub(crate) fn device_of(runtime: RuntimeBuilder) -> Device {
     if is_of_cuda() { cuda(runtime) } else { runtime.build().unwrap().cpu().unwrap() }
 }
@@ -85,7 +85,7 @@ pub(crate) fn dry_device() -> Device {
 #[cfg(feature = "cuda")]
 fn cuda(runtime: RuntimeBuilder) -> Device {
     match computing::real() {
-        // As programs get it, with all that the runtime does for it.
+        // The device gets all services of the runtime, as in programs.
         Some(id) => runtime.build().unwrap().device(id).unwrap(),
         None => computing::Computing::by_kernels().device(runtime),
     }
@@ -96,20 +96,20 @@ fn cuda(_: RuntimeBuilder) -> Device {
     panic!("built without CUDA support")
 }
 
-/// A CUDA device, emulated or real, of which it is known what the host asks.
+/// A CUDA device, emulated or real, whose counters show the requests of the host.
 #[cfg(feature = "cuda")]
 pub(crate) fn computed_by(counting: std::sync::Arc<counting::Counting>) -> Device {
     computed_in(Runtime::builder().threads(1), counting)
 }
 
-/// The same in a runtime with settings of the test's own.
+/// Returns this device in a runtime with the test's own settings.
 #[cfg(feature = "cuda")]
 pub(crate) fn computed_in(runtime: RuntimeBuilder, counting: std::sync::Arc<counting::Counting>) -> Device {
     let memory = counting.memory();
     computing::Computing { compute: counting, memory }.device(runtime)
 }
 
-/// Numbers that are the same in every run.
+/// A generator whose values are the same in every run.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -155,7 +155,7 @@ fn values(count: usize, values: Values, numbers: &mut Numbers) -> Vec<f64> {
     drawn
 }
 
-/// A case's inputs on a device.
+/// Returns a case's inputs on a device.
 pub(crate) fn inputs(case: &Case, device: &Device, dtype: DType) -> Vec<Tensor> {
     let mut numbers = Numbers::new(17);
     let mut make = |&(shape, kind, lies): &Input| -> Result<Tensor> {
@@ -211,10 +211,10 @@ const LIKELY: &[Input] = &[(&[3, 4], Any, Transposed), (&[3, 4], Positive, WithG
 const LAYER: &[Input] = &[(&[2, 3], Any, Transposed), (&[3, 4], Any, InOrder), (&[4], Any, WithGaps)];
 const SCALED: &[Input] = &[(&[], Any, InOrder), (&[3, 4], Any, InOrder)];
 
-/// Around indices there are others, which are out of range.
+/// The elements around the indices are out of range.
 const BAD_INDEX: i64 = i64::MIN;
 
-/// Indices that lie as `like` does.
+/// Returns indices with the layout of `like`.
 pub(crate) fn indices(like: &Tensor, values: &[i64], dims: &[usize]) -> Result<Tensor> {
     beside(like, values, dims, BAD_INDEX)
 }
@@ -223,12 +223,12 @@ pub(crate) fn classes(like: &Tensor, values: &[i64]) -> Result<Tensor> {
     indices(like, values, &[values.len()])
 }
 
-/// A mask that lies as `like` does. Around it all is true, unlike in the mask.
+/// Returns a mask with the layout of `like`. The elements around it are all true, unlike those in the mask.
 pub(crate) fn mask(like: &Tensor, values: &[bool], dims: &[usize]) -> Result<Tensor> {
     beside(like, values, dims, true)
 }
 
-/// A mask of the shape of `of` that lies as `like` does.
+/// Returns a mask of the shape of `of` with the layout of `like`.
 fn checkers(like: &Tensor, of: &[usize]) -> Result<Tensor> {
     let values: Vec<bool> = (0..of.iter().product::<usize>()).map(|i| i % 3 == 0).collect();
     mask(like, &values, of)

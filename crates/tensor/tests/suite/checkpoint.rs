@@ -1,4 +1,4 @@
-//! Parts of a program that run again in the backward pass: the same gradients, less memory.
+//! Parts of a program that run again in the backward pass: the gradients are the same, and memory is lower.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -72,14 +72,14 @@ fn a_forward_keeps_the_inputs_of_its_parts_and_nothing_else() {
     };
     // x and the outputs of all blocks but the last.
     assert_eq!(kept(true), blocks as u64 * input_bytes);
-    // What up gives before and after the bias's sum is seen once by gelu; dropout keeps a mask, down its input: three
-    // tensors eight times as wide, beside the inputs.
+    // Each block saves its input and three tensors that are eight times as wide. These are the input of gelu,
+    // the dropout mask, and the input of down.
     assert_eq!(kept(false), blocks as u64 * (1 + 3 * 8) * input_bytes);
 }
 
 #[test]
 fn the_peak_of_a_step_falls_to_the_inputs_and_one_part() {
-    // Rows enough that activations outweigh the gradients of parameters, which are all there at the end.
+    // Enough rows that activations outweigh the gradients of the parameters, which all exist at the end.
     let rows = 2048;
     let peak = |blocks, checkpointed| {
         let device = device();
@@ -104,7 +104,7 @@ fn gradients_flow_to_what_the_program_captures_too() {
     let numbers =
         |seed| Tensor::normal_of(&device, [3, 3], 0.0, 0.7, &Rng::new(seed), highwater_tensor::DType::F64);
     let function = |inputs: &[Tensor]| {
-        // A tensor in the middle of the graph, which is used before, inside and after.
+        // A tensor in the middle of the graph, used before, inside and after the part.
         let shared = inputs[1].tanh()?;
         let captured = shared.clone();
         let y = checkpoint(&inputs[0].mul(&shared)?, move |x| x.matmul(&captured)?.sigmoid()?.mul(x))?;
@@ -150,7 +150,7 @@ fn layers_that_act_in_training_alone_act_in_both_runs() {
     let inside = Arc::clone(&dropout);
     let y = checkpoint(&x, move |x| inside.forward(&inside.forward(x)?)).unwrap();
     let values = y.to_vec::<f32>().unwrap();
-    // Others draw from the same source before the second run.
+    // Another forward pass draws from the same source before the second run.
     dropout.forward(&x).unwrap();
     let gradients = y.sum_all().unwrap().backward().unwrap();
     // ones · mask is the mask, and so is the gradient.
@@ -210,7 +210,7 @@ fn a_checkpoint_rerun_without_memory_leaks_nothing() {
     assert!(error.out_of_memory().is_some(), "{error}");
     drop((hoard, y));
     assert_eq!(pool.stats().live_allocs, 1);
-    // Nothing of the tape is left on this thread.
+    // No part of the tape remains on this thread.
     let y = checkpoint(&x, |x| x.square()?.sum_all()).unwrap();
     assert_eq!(y.backward().unwrap().len(), 1);
 }

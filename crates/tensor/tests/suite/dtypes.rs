@@ -1,4 +1,5 @@
-//! The element types: what converts to what, how integers wrap, and what files and host arrays make of each.
+//! The element types: conversions between them, wrapping of integers, and conversions in files and host
+//! arrays.
 
 use crate::ops_table::device;
 use half::{bf16, f16};
@@ -11,7 +12,7 @@ fn cast<A: Element, B: Element>(values: &[A]) -> Vec<B> {
     x.to_dtype(B::DTYPE).unwrap().to_vec().unwrap()
 }
 
-/// Every f16 and every bf16 there is.
+/// Every f16 and every bf16 value.
 fn all_halves() -> (Vec<f16>, Vec<bf16>) {
     ((0..=u16::MAX).map(f16::from_bits).collect(), (0..=u16::MAX).map(bf16::from_bits).collect())
 }
@@ -71,18 +72,19 @@ fn every_half_is_the_number_that_its_bits_say() {
     }
 }
 
-/// Between each positive half and the next: the middle goes to the even one, what lies off it to the nearer one.
+/// Checks rounding between neighboring positive 16-bit floats: midpoints round to even, other values to the
+/// nearer neighbor.
 fn check_rounding<H: Element>(bits_of: fn(H) -> u16, value_of: fn(u16) -> f64, infinity: u16) {
     let mut between = Vec::new();
     for bits in 0..infinity {
         let low = value_of(bits);
-        // Beyond the largest number comes infinity, as if it were the next.
+        // Infinity follows the largest finite value.
         let high = if bits + 1 < infinity { value_of(bits + 1) } else { low + (low - value_of(bits - 1)) };
         between.push((bits, low + (high - low) / 2.0));
     }
     let middles: Vec<f64> = between.iter().map(|&(_, middle)| middle).collect();
     let narrow: Vec<f32> = middles.iter().map(|&middle| middle as f32).collect();
-    // So near the middle that f32 does not see the difference.
+    // These values are too close to the midpoint for f32 to distinguish.
     let below: Vec<f64> = middles.iter().map(|middle| middle.next_down()).collect();
     let above: Vec<f64> = middles.iter().map(|middle| middle.next_up()).collect();
     let mirrored: Vec<f64> = above.iter().map(|above| -above).collect();
@@ -106,7 +108,7 @@ fn halves_are_rounded_once_to_the_nearest_and_ties_to_even() {
 
 #[test]
 fn wide_integers_become_the_nearest_half_too() {
-    // 257 · 2⁵⁴ lies between two: only the last of 63 bits says to which it goes.
+    // 257 · 2⁵⁴ is a midpoint: only the last of 63 bits decides the rounding.
     let middle = 0x101_i64 << 54;
     assert_eq!(
         cast::<i64, bf16>(&[middle, middle + 1, -middle - 1, i64::MAX]).map_to_f64(),
@@ -120,7 +122,7 @@ fn wide_integers_become_the_nearest_half_too() {
     assert_eq!(cast::<i32, bf16>(&[0x7f7f_ffff, 257]).map_to_f64(), [2_139_095_040.0, 256.0]);
 }
 
-/// Halves as numbers to compare with.
+/// Converts values to f64 for comparisons.
 trait MapToF64 {
     fn map_to_f64(self) -> Vec<f64>;
 }
@@ -233,7 +235,7 @@ fn integers_and_booleans_are_summed_as_i64() {
     let truths = bytes.to_dtype(DType::Bool).unwrap();
     assert_eq!((values(truths.sum_all()), values(truths.prod_all())), (vec![15], vec![1]));
     assert_eq!(values(truths.cumsum(1))[..6], [1, 2, 3, 4, 5, 1]);
-    // None of them are 0 and 1, in i64 too.
+    // The sum of no elements is 0 and their product is 1, in i64 too.
     let none = Tensor::zeros_of(&device, [0, 2], DType::Bool).unwrap();
     assert_eq!((values(none.sum(0)), values(none.prod(0))), (vec![0; 2], vec![1; 2]));
 }
@@ -281,7 +283,8 @@ fn host_arrays_and_text_and_files_have_every_type() {
 
 #[test]
 fn halves_in_a_file_of_another_writer_are_read() {
-    // What PyTorch writes for torch.tensor([1.0, -2.5], dtype=torch.float16) and [1.0, 3.140625] as torch.bfloat16.
+    // The bytes that PyTorch writes for torch.tensor([1.0, -2.5], dtype=torch.float16) and [1.0, 3.140625] as
+    // torch.bfloat16.
     let header = br#"{"a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},"b":{"dtype":"BF16","shape":[2],"data_offsets":[4,8]}}"#;
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header);

@@ -128,7 +128,8 @@ fn the_norm_takes_no_memory_of_the_size_of_a_gradient() {
     assert!(memory.stats().peak_bytes_in_use - before < 10_000);
 }
 
-/// The expected numbers are those of `torch.nn.utils.clip_grad_norm_`: x · max / (norm + 1e-6), and no change below.
+/// `torch.nn.utils.clip_grad_norm_` computed the expected values: x · max / (norm + 1e-6), and no change
+/// below the limit.
 #[test]
 fn clipping_by_norm_scales_everything_by_one_number() {
     let device = device();
@@ -201,7 +202,7 @@ fn gradients_that_are_no_numbers_have_no_norm_and_stay() {
     assert!(matches!(refused, Error::NotFinite { op: "clip_norm", norm } if norm.is_nan()), "{refused}");
     let now = gradients.get(&y).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(now[..2], [1.0, f32::INFINITY]);
-    // What is no number stays none: it is not hidden as a bound.
+    // NaN stays NaN: clipping does not replace it with a bound.
     gradients.clip_value(2.0).unwrap();
     let now = gradients.get(&y).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(now[..2], [1.0, 2.0]);
@@ -235,7 +236,7 @@ fn without_memory_for_a_copy_everything_is_as_it_was() {
     let mut gradients = pass();
     let held = [gradients.get(&a).unwrap().clone(), gradients.get(&b).unwrap().clone()];
     let first = |gradients: &Gradients, leaf| gradients.get(leaf).unwrap().to_vec::<f32>().unwrap()[0];
-    // There is room for one copy, and both need one.
+    // The pool has memory for one copy, and both gradients need one.
     for error in [gradients.scale(2.0).unwrap_err(), gradients.clip_value(0.5).unwrap_err()] {
         assert!(error.out_of_memory().is_some(), "{error}");
         assert_eq!((first(&gradients, &a), first(&gradients, &b)), (1.0, 1.0));
@@ -262,7 +263,7 @@ fn two_passes(dtype: DType) -> (Device, [Tensor; 2], [Gradients; 2]) {
     (device, leaves, passes)
 }
 
-/// The first number of each leaf's gradient.
+/// Returns the first element of each leaf's gradient.
 fn firsts(leaves: &[Tensor; 2], gradients: &Gradients) -> [f64; 2] {
     leaves
         .each_ref()
@@ -270,7 +271,7 @@ fn firsts(leaves: &[Tensor; 2], gradients: &Gradients) -> [f64; 2] {
         .map(|first| first.to_dtype(DType::F64).unwrap().item::<f64>().unwrap())
 }
 
-/// Takes all of a pool but so many KiB in a row.
+/// Allocates all of a pool except `kib` contiguous KiB.
 fn all_but(device: &Device, kib: usize) -> Vec<Tensor> {
     let take = |bytes| Tensor::zeros_of(device, [bytes], DType::U8);
     let room = take(kib << 10).unwrap();
@@ -304,7 +305,7 @@ fn upcasting_without_memory_changes_no_gradients() {
 #[test]
 fn gradients_that_could_not_be_added_are_not_exchanged_either() {
     let (device, leaves, [mut sum, mut more]) = two_passes(DType::F32);
-    // Of the small leaf only theirs can be written, of the large one neither.
+    // The sum can reuse only the gradient of the small leaf in `more`. All other gradients are shared.
     let held = [sum.get(&leaves[0]), sum.get(&leaves[1]), more.get(&leaves[1])].map(|held| held.cloned());
     let hog = all_but(&device, 100);
     let error = sum.accumulate(&mut more).unwrap_err();
@@ -355,7 +356,7 @@ fn several_optimizers_equal_a_single_one() {
         let parts = part.norm().unwrap().hypot(rest.norm().unwrap());
         assert!((parts - norm).abs() < 1e-6 * norm, "{parts} is not {norm}");
         of_first.step(part).unwrap();
-        // Of those there are none any more.
+        // The first call already took these gradients.
         assert!(rest.split_off(&first).is_empty());
         of_last.step(rest.split_off(&last)).unwrap();
         assert!(rest.is_empty());

@@ -1,4 +1,5 @@
-//! Halves: kept in 16 bits, computed with in f32, rounded once. And what tensors of different types make together.
+//! Ops on 16-bit floats, which compute in f32 and round once, and type promotion between tensors of different
+//! types.
 
 use crate::ops_table::{CASES, device, inputs, runtime};
 use bfc_core::Bytes;
@@ -11,7 +12,7 @@ use highwater_tensor::{
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
 
-/// From 1 to the next number.
+/// The distance from 1 to the next representable value.
 fn step(dtype: DType) -> f64 {
     if dtype == DType::F16 { 2f64.powi(-10) } else { 2f64.powi(-7) }
 }
@@ -20,7 +21,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().to_vec().unwrap()
 }
 
-/// The largest difference, relative to the largest value if that is above 1.
+/// Returns the largest difference, relative to the largest value if that is above 1.
 fn apart(found: &Tensor, expected: &Tensor) -> f64 {
     assert_eq!(found.shape(), expected.shape());
     let (found, expected) = (values(found), values(expected));
@@ -41,7 +42,7 @@ fn half_precision_ops_equal_rounded_f32_ops() {
                 .collect();
             let (y, expected) = ((case.function)(&narrow).unwrap(), (case.function)(&wide).unwrap());
             assert_eq!(y.dtype(), dtype, "{}", case.name);
-            // A few roundings in ops that are made of several, and one step as values near a power of two have.
+            // Composed ops round several times. Values near a power of two may differ by one step.
             let most = 8.0 * step(dtype);
             let found = apart(&y, &expected);
             assert!(found <= most, "{} in {dtype}: {found}", case.name);
@@ -124,7 +125,7 @@ fn functions_of_elements_are_rounded_once() {
             let wide: Vec<Tensor> = narrow.iter().map(|x| x.to_dtype(DType::F32).unwrap()).collect();
             let expected = (case.function)(&wide).unwrap().to_dtype(dtype).unwrap();
             let found = (case.function)(&narrow).unwrap();
-            // Strides may change the order of a sum, and so its last bit before it is rounded: one step, not more.
+            // Strides may change the order of a sum, and so its last bit before rounding: at most one step.
             let same = values(&found)
                 .iter()
                 .zip(values(&expected))
@@ -137,7 +138,7 @@ fn functions_of_elements_are_rounded_once() {
 #[test]
 fn half_precision_sums_accumulate_in_f32() {
     let device = device();
-    // 2048 + 1 is no f16, and 256 + 1 no bf16.
+    // f16 cannot represent 2048 + 1, and bf16 cannot represent 256 + 1.
     for (dtype, count) in [(DType::F16, 4096), (DType::BF16, 1024)] {
         let ones = Tensor::ones_of(&device, count, dtype).unwrap();
         assert_eq!(values(&ones.sum_all().unwrap()), [f64::from(count as u32)]);
@@ -147,7 +148,7 @@ fn half_precision_sums_accumulate_in_f32() {
     assert_eq!(values(&many.sum_all().unwrap()), [f64::INFINITY]);
     let large = Tensor::full_of(&device, [4], 300.0, DType::F16).unwrap();
     let zeros = large.zeros_like().unwrap();
-    // The squares are beyond f16, and so is their mean; that of one in 400 is not.
+    // The squares and their mean exceed the range of f16. The mean of one in 400 is in range.
     assert_eq!(values(&large.mse_loss(&zeros, Reduction::Mean).unwrap()), [f64::INFINITY]);
     let mut one = vec![f16::ZERO; 400];
     one[7] = f16::from_f32(300.0);
@@ -161,7 +162,7 @@ fn half_precision_sums_accumulate_in_f32() {
 fn what_is_made_of_several_steps_is_rounded_after_the_last() {
     type Function = fn(&Tensor) -> Result<Tensor>;
     let one_in = |count: usize, value| (0..count).map(|i| if i == 7 { value } else { 0.0 }).collect();
-    // More than f16 can count.
+    // This count exceeds the largest f16.
     let many = || vec![1.0f32; 70_000];
     let cases: [(&str, Vec<f32>, Function); 11] = [
         ("norm, L2", vec![300.0, 400.0], |x| x.norm(Norm::L2, 0)),
@@ -180,7 +181,7 @@ fn what_is_made_of_several_steps_is_rounded_after_the_last() {
             x.reshape([70_000, 2])?.cross_entropy_with(&targets, options)
         }),
     ];
-    // The emulator of CUDA would take minutes for so many rows.
+    // The CUDA emulator would take minutes for this number of rows.
     let device = runtime().cpu().unwrap();
     for (name, numbers, function) in cases {
         let narrow =
@@ -341,7 +342,7 @@ fn a_step_on_two_devices_without_memory_changes_neither() {
     let of = |p: &Parameter| p.tensor().sum_all().unwrap().backward().unwrap();
     let (mut gradients, mut more) = (of(&a), of(&b));
     gradients.accumulate(&mut more).unwrap();
-    // Two pieces: the gradient, one number, may lie anywhere.
+    // Two pieces: the gradient, one element, may lie anywhere.
     let hogs = [700 << 10, 150 << 10].map(|bytes| Tensor::zeros_of(&full, [bytes], DType::U8).unwrap());
     let error = sgd.step(gradients).unwrap_err();
     assert!(error.out_of_memory().is_some(), "{error}");
@@ -389,7 +390,7 @@ fn large_half_precision_ops_use_small_temporaries() {
     device.reset_peak_memory_stats().unwrap();
     let root = x.sqrt().unwrap();
     let taken = memory().stats().peak_bytes_in_use - before;
-    // The output, and three temporaries of a piece, of which those of halves are half as large.
+    // Memory for the output and three temporaries of a piece. The 16-bit temporaries need half as much.
     assert!(taken <= (2 * elements + (5 << 18) * 2) as u64 + 4096, "{taken}");
     assert!(root.to_vec::<f16>().unwrap() == rounded(wide.sqrt().unwrap()));
     let product = x.mul(&half).unwrap();

@@ -1,11 +1,12 @@
-//! On the dry device every op makes the requests that it makes on the device under test, to the byte, and computes nothing.
+//! Every op makes the same requests on the dry device as on the device under test, to the byte. The dry
+//! device computes nothing.
 
 use crate::ops_table::{CASES, device, dry_device, inputs, runtime};
 use bfc_core::{Bytes, Category};
 use highwater_tensor::{Conv2dOptions, DType, Device, Reduction, Result, Rng, Tensor, no_grad};
 use highwater_tracking::EventKind;
 
-/// An event without the address, which is another on each device.
+/// An event without its address, which differs between devices.
 #[derive(Debug, PartialEq)]
 enum Step {
     Alloc { requested: u64, granted: u64, owner: String, category: Category },
@@ -13,7 +14,7 @@ enum Step {
     Retag { block: u32, owner: String, category: Category },
 }
 
-/// What `program` does to the memory of a device that nobody used before.
+/// Runs `program` on a new device and returns its memory events.
 fn steps(dry: bool, program: impl FnOnce(&Device) -> Result<()>) -> Vec<Step> {
     let device = if dry { dry_device() } else { device() };
     device.tracker().start_log(Bytes::mib(4));

@@ -1,4 +1,4 @@
-//! Bad input to ops: the error names the op and what does not fit, and nothing has changed.
+//! Invalid input to ops. The error names the op and the operand that does not fit, and nothing changes.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use highwater_tensor::{
 };
 use ndarray::{ArrayD, Axis, Slice};
 
-/// Tensors to fail with.
+/// Tensors for the failing calls.
 struct Given {
     /// f32 [2, 3]
     matrix: Tensor,
@@ -49,7 +49,7 @@ impl Given {
 
 type Attempt = (fn(&Given) -> Result<Tensor>, &'static str);
 
-/// Runs each attempt and compares its message; what the pool holds and what the tensors hold must stay.
+/// Runs each attempt and compares its message. The attempts must not change the pool or the tensors.
 fn assert_refused(attempts: &[Attempt]) {
     let device = device();
     let given = Given::new(&device).unwrap();
@@ -357,7 +357,7 @@ fn element_counts_that_overflow_are_errors() {
             "broadcast_to: shape [1099511627776, 1099511627776] of f32 exceeds the address space",
         ),
         (
-            // Two views that exist, whose sum would not.
+            // Both views are valid, but their sum is too large.
             |g| {
                 let one = g.vector.slice(0, ..1)?;
                 one.broadcast_to([HUGE, 1])?.add(&one.broadcast_to([1, HUGE])?)
@@ -408,7 +408,7 @@ fn an_exhausted_pool_reports_an_error_and_stays_usable() {
     assert!(error.to_string().starts_with("exp: cannot allocate shape [256, 512] of f32"), "{error}");
     let report = error.out_of_memory().unwrap();
     assert_eq!(report.requested, 256 * 512 * 4);
-    // What fits still works, and the tensor is what it was.
+    // An op that fits still works, and the tensor is unchanged.
     assert_eq!(x.sum_all().unwrap().item::<f32>().unwrap(), 256.0 * 512.0);
     assert_eq!(x.exp().unwrap().dims(), [256, 512]);
 }
@@ -437,7 +437,7 @@ fn oom_errors_of_ops_along_an_axis_name_the_given_axes() {
     told(rows.avg_pool1d(side_by_side), "avg_pool1d", &[16, 8192]);
     drop((x, rows));
 
-    // So do their gradients.
+    // Errors of their gradients name the given axes too.
     let backward_told = |op: &str, dims: &[usize], run: &dyn Fn(&Tensor) -> Result<Tensor>| {
         let x = ones(dims).requiring_grad().unwrap();
         let loss = run(&x).unwrap().sum_all().unwrap();
@@ -476,7 +476,7 @@ fn errors_of_ops_along_an_axis_name_the_given_shapes() {
         let refused = ones(dims).avg_pool1d(1);
         assert!(matches!(refused, Err(Error::BadRank { op: "avg_pool1d", .. })), "{refused:?}");
     }
-    // The same in both places, or nothing in the first.
+    // The stride is equal in both elements, or the default in the first.
     let stride = |stride| Conv2dOptions { stride, ..Conv2dOptions::default() };
     assert_eq!(conv(stride([2, 2])).unwrap().dims(), conv(stride([1, 2])).unwrap().dims());
     assert_eq!(

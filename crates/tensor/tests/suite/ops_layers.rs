@@ -5,12 +5,12 @@ use highwater_tensor::{
     AttentionOptions, Conv2dOptions, DType, Device, Error, Pool2dOptions, Result, Rng, Tensor,
 };
 
-/// Fewer where kernels are emulated, thread by thread.
+/// Returns fewer rounds if an emulator runs the kernels.
 fn rounds() -> u64 {
     if env!("CARGO_CRATE_NAME").starts_with("cuda") { 12 } else { 60 }
 }
 
-/// Random numbers, in order and as a tensor.
+/// Returns random values, as a vector and as a tensor.
 fn random(device: &Device, numbers: &mut Numbers, dims: &[usize]) -> (Vec<f64>, Tensor) {
     let values: Vec<f64> = (0..dims.iter().product()).map(|_| numbers.unit() * 4.0 - 2.0).collect();
     let tensor = Tensor::from_slice(device, &values, dims).unwrap();
@@ -34,7 +34,7 @@ fn for_each_round(mut check: impl FnMut(&Device, &mut Numbers)) {
     }
 }
 
-/// The place that an output sees, if it is inside.
+/// Returns the input position that an output reads at this tap, or `None` if it is in the padding.
 fn place(output: usize, tap: usize, [stride, padding, dilation]: [usize; 3], len: usize) -> Option<usize> {
     (output * stride + tap * dilation).checked_sub(padding).filter(|&place| place < len)
 }
@@ -84,13 +84,13 @@ fn convolutions_are_sums_over_what_their_windows_see() {
     });
 }
 
-/// A convolution of each channel for itself is that of all channels with weights that are 0 between different ones.
+/// A depthwise convolution equals a full convolution with weights of 0 between different channels.
 #[test]
 fn depthwise_convolutions_equal_masked_dense_ones() {
     const CHANNELS: usize = 3;
     for_each_round(|device, numbers| {
         let mut some = |most: usize| 1 + numbers.below(most);
-        // Mostly rows that stay as long as they are, where sums of shifted planes take the place of columns.
+        // In most cases the rows keep their length, so the op sums shifted planes instead of columns.
         let (half, dilation) = (some(3) - 1, [some(2), some(2)]);
         let size = [some(4), if some(4) == 1 { some(4) } else { 2 * half + 1 }];
         let padding = [some(4) - 1, dilation[1] * (size[1] / 2)];
@@ -107,7 +107,7 @@ fn depthwise_convolutions_equal_masked_dense_ones() {
             let [x, w] = [&images, &weight].map(|of| of.detach().requiring_grad().unwrap());
             let filters = if groups == 1 { w.mul(&own).unwrap() } else { w.clone() };
             let y = x.conv2d(&filters, options).unwrap();
-            // Of each place another share.
+            // Each position has another weight.
             let shares = Tensor::arange(device, y.elements()).unwrap().reshape(y.dims()).unwrap();
             let gradients = y.mul(&shares.to_dtype(DType::F64).unwrap().sin().unwrap()).unwrap();
             let gradients = gradients.sum_all().unwrap().backward().unwrap();
@@ -120,7 +120,7 @@ fn depthwise_convolutions_equal_masked_dense_ones() {
     });
 }
 
-/// A window of one element is one of nine of which only the middle counts.
+/// A window of one element equals a window of nine elements with zeros around the middle.
 #[test]
 fn pointwise_convolutions_equal_zero_padded_wider_ones() {
     for_each_round(|device, numbers| {
@@ -178,7 +178,7 @@ fn pools_are_the_largest_and_the_mean_of_their_windows() {
         assert_close(images.avg_pool2d(options), &[n, high, wide], &mean);
         let rows = |pooled: highwater_tensor::Result<Tensor>| pooled.unwrap().to_vec::<f64>().unwrap();
         let flat = Pool2dOptions { size: [1, size[1]], stride: [1, stride[1]], padding: [0, padding[1]] };
-        // The same in both places is as good as nothing in the first.
+        // For 1D pools, equal values in both elements mean the same as the default in the first.
         let both = Pool2dOptions { size: [size[1]; 2], stride: [stride[1]; 2], padding: [padding[1]; 2] };
         for options in [flat, both] {
             assert_eq!(rows(images.max_pool1d(options)), rows(images.max_pool2d(flat)));
@@ -223,7 +223,7 @@ fn a_query_that_sees_nothing_gets_zero_whatever_the_values_are() {
     let options = AttentionOptions::default();
     let seen = query.attention(&key, &value, Some(&mask), options).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(seen[..2], [0.0; 2]);
-    // Where all scores are -∞ the result is 0 too, and so are the gradients.
+    // Where all scores are -∞, the result and the gradients are 0.
     let (query, key, value) = (of(&[1e30; 4]), of(&[-1e30; 4]), of(&[1.0; 4]));
     let result = query.attention(&key, &value, None, options).unwrap();
     assert_eq!(result.to_vec::<f32>().unwrap(), [0.0; 4]);
@@ -303,7 +303,7 @@ fn the_gradients_of_a_norms_parameters_are_sums_over_all_rows() {
             let normal = x.layer_norm(None, 1e-5).unwrap();
             close(gradients.get(&w).unwrap(), normal.mul(&g).unwrap().sum(0));
             close(gradients.get(&b).unwrap(), g.sum(0));
-            // One alone.
+            // Only the weight requires a gradient.
             let fixed = b.detach();
             let y = x.layer_norm(Some((&w, &fixed)), 1e-5).unwrap();
             let alone = y.mul(&g).unwrap().sum_all().unwrap().backward().unwrap();
@@ -355,7 +355,7 @@ fn attention_is_a_softmax_over_the_keys_that_are_seen() {
         let options = AttentionOptions { causal, ..AttentionOptions::default() };
         let result = query.attention(&key, &value, masked.then_some(&mask), options);
         assert_close(result, &[heads, queries, values], &expected);
-        // What is hidden has -∞ added, and all else a number that makes no difference; each head has a mask of its own.
+        // The mask adds -∞ to hidden scores and one constant to all others. Each head has its own mask.
         let hidden: Vec<f64> =
             allowed.iter().map(|&allowed| if allowed { 3.5 } else { f64::NEG_INFINITY }).collect();
         let added = Tensor::from_slice(device, &hidden, [queries, keys]).unwrap();
@@ -443,7 +443,7 @@ fn an_additive_mask_hides_keys_and_has_a_gradient() {
             |numbers: &mut Numbers, dims: &[usize]| random(&device, numbers, dims).1.to_dtype(dtype).unwrap();
         let (query, key) = (make(numbers, &[2, 3, 4]), make(numbers, &[2, 5, 4]));
         let value = make(numbers, &[2, 5, 2]);
-        // The last query sees nothing.
+        // The mask hides all keys from the last query.
         let seen: Vec<bool> = (0..15).map(|place| place < 10 && place % 4 != 1).collect();
         let seen = Tensor::from_slice(&device, &seen, [3, 5]).unwrap();
         let zeros = Tensor::zeros_of(&device, [3, 5], dtype).unwrap();
@@ -482,7 +482,7 @@ fn attention_memory_is_linear_in_the_sequence_length() {
         let allocator = device.default_allocator().unwrap();
         assert!(allocator.clear_stats());
         let before = allocator.stats().bytes_in_use;
-        // The same for each query.
+        // The mask is broadcast over the queries.
         let mask = mask.map(|dtype| Tensor::ones_of(&device, [3, 1, 1, len], dtype).unwrap());
         let y = x.attention(&x, &x, mask.as_ref(), AttentionOptions::default()).unwrap();
         drop(y.sum_all().unwrap().backward().unwrap());

@@ -1,4 +1,4 @@
-//! When ops take memory and when it goes back.
+//! Checks when ops allocate memory and when they free it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn in_use(device: &Device) -> u64 {
     device.default_allocator().unwrap().stats().bytes_in_use
 }
 
-/// Bytes that a tensor's buffer holds in the pool.
+/// Returns the bytes that a tensor's buffer occupies in the pool.
 fn held(tensor: &Tensor) -> u64 {
     tensor.storage().allocation().block().bytes
 }
@@ -116,7 +116,7 @@ fn nothing_is_left_once_results_and_gradients_are_dropped() {
             let leaves = leaves(inputs(case, &device, DType::F64));
             let loss = (case.function)(&leaves).unwrap().sum_all().unwrap();
             assert_eq!(loss.backward().unwrap().len(), leaves.len());
-            // A graph that no backward passes is dropped too.
+            // Dropping a graph without a backward pass also frees its tensors.
             (case.function)(&leaves).unwrap();
         }
         assert_eq!(in_use(&device), 0, "{}", case.name);
@@ -158,13 +158,13 @@ fn an_unsaved_output_goes_back_when_its_last_consumer_drops_it() {
     let device = device();
     let x = Tensor::ones(&device, 1000).unwrap().requiring_grad().unwrap();
     let start = in_use(&device);
-    // Neither op reads its input in backward.
+    // Neither op reads its input in the backward pass.
     let sum = x.add(&x).unwrap();
     let negated = sum.neg().unwrap();
     assert_eq!(in_use(&device) - start, held(&sum) + held(&negated));
     drop(sum);
     assert_eq!(in_use(&device) - start, held(&negated));
-    // A square does read it: the tensor's handle goes, its memory stays and is an activation now.
+    // A square reads its input. After the drop of the handle, the memory remains, now as an activation.
     let squared = negated.square().unwrap();
     assert_eq!(negated.storage().category(), Some(Category::Activation));
     let saved = held(&negated);
@@ -174,7 +174,7 @@ fn an_unsaved_output_goes_back_when_its_last_consumer_drops_it() {
     assert_eq!(in_use(&device), start);
 }
 
-/// Saves its input and fails, or has a result that no gradient flows through.
+/// An op that saves its input and fails, or has a result without a gradient.
 #[derive(Debug)]
 struct Saves {
     fails: bool,
@@ -221,10 +221,10 @@ fn saved_tensors_are_freed_while_backward_passes() {
     assert!(before >= (LAYERS + 1) * layer, "each layer's output is saved");
     pool.clear_stats();
     let gradients = loss.backward().unwrap();
-    // At the start everything saved is there, and two gradients: the layer's result and its argument.
+    // At the start all saved tensors exist, and two gradients: the layer's result and its argument.
     let peak = pool.stats().peak_bytes_in_use;
     assert!(peak <= before + 2 * layer + 4096, "{peak} after {before}");
-    // The graph is still held by the loss, but what it had saved is gone.
+    // The loss still holds the graph, but the graph has freed its saved tensors.
     let rest = held(&x) + held(gradients.get(&x).unwrap()) + held(&loss);
     assert_eq!(in_use(&device), rest);
 }
@@ -255,7 +255,7 @@ fn a_graph_is_passed_once() {
     let loss = y.square().unwrap();
     loss.backward().unwrap();
     assert_eq!(loss.backward().unwrap_err(), Error::GraphSpent { op: "square" });
-    // The part that another loss shares with this one is spent as well.
+    // The part that this loss shares with another loss is spent too.
     let error = y.neg().unwrap().backward().unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -277,7 +277,7 @@ fn backward_starts_from_one_number_that_depends_on_a_leaf() {
     assert_eq!(x.detach().sum_all().unwrap().backward().unwrap_err(), Error::NoGraph);
 }
 
-/// What this returns, on a thread on which anything that recurses per op would overflow.
+/// Runs `work` on a small stack, which overflows if a function recurses per op.
 fn on_a_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(256 << 10);
@@ -289,7 +289,7 @@ fn on_a_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 fn a_million_ops_are_traversed_without_recursion() {
     const OPS: usize = 1_000_000;
     let device = device();
-    // A GPU's kernels are compiled when they are first used: that takes more of a stack.
+    // The first use of a GPU kernel compiles it, which needs more stack.
     let warm = Tensor::zeros(&device, 1).unwrap().requiring_grad().unwrap();
     warm.add_scalar(1.0).unwrap().backward().unwrap().get(&warm).unwrap().item::<f32>().unwrap();
     let before = in_use(&device);
@@ -313,7 +313,7 @@ fn a_branching_chain_is_dropped_without_recursion() {
     let before = in_use(&device);
     on_a_small_stack(|| {
         let x = Tensor::zeros(&device, 1).unwrap().requiring_grad().unwrap();
-        // Each step looks twice into the one before and saves what it looks into.
+        // Each step uses the one before twice and saves both uses.
         let end = (0..50_000).fold(x.clone(), |y, _| y.mul(&y.tanh().unwrap()).unwrap());
         drop(x);
         assert!(in_use(&device) > before + 50_000 * 256);
@@ -347,18 +347,18 @@ fn an_allowed_stale_backward_uses_the_forward_values() {
     Sgd::new(vec![("weight".to_owned(), weight.clone())], 1.0).unwrap().step(other).unwrap();
     assert_eq!(weight.tensor().to_vec::<f32>().unwrap(), [2.0; 2]);
     let gradients = loss.backward_stale().unwrap();
-    // 2 · 3 and not 2 · 2: an update never writes into what a graph holds.
+    // 2 · 3 and not 2 · 2: an update never writes into memory that a graph holds.
     assert_eq!(gradients.get(&weight.tensor()).unwrap().to_vec::<f32>().unwrap(), [6.0; 2]);
 }
 
 #[test]
 fn an_op_that_finds_no_memory_at_any_point_leaves_all_as_it_was() {
-    // As much as a device maps at least.
+    // At least the minimum size that a device maps.
     let device = device_of(Runtime::builder().pool(Bytes::mib(2)).threads(1));
     for (case, dtype) in CASES.iter().flat_map(|case| [(case, DType::F32), (case, DType::BF16)]) {
         let leaves = leaves(inputs(case, &device, dtype));
         let values: Vec<_> = leaves.iter().map(|leaf| Array::of(leaf).unwrap()).collect();
-        // The rest of the pool, in blocks of the smallest size, of which one more is given back for each try.
+        // Allocates the rest of the pool in blocks of the smallest size. Each attempt frees one more block.
         let mut hogs = Vec::new();
         for bytes in [1 << 16, 1 << 12, 1 << 8] {
             while let Ok(hog) = Tensor::zeros_of(&device, bytes, DType::U8) {

@@ -1,4 +1,4 @@
-//! Logic of truth values against plain loops.
+//! Compares boolean ops with plain loops.
 
 use highwater_tensor::{DType, Device, Error, Result, Rng, Runtime, Tensor};
 
@@ -60,7 +60,7 @@ fn numbers_convert_to_booleans_and_nan_is_true() {
         .len(),
         3
     );
-    // No gradient flows, and none is recorded.
+    // No gradient flows, and the op records none.
     let leaf = x.requiring_grad().unwrap();
     assert!(!leaf.logical_not().unwrap().requires_grad() && !leaf.any([0]).unwrap().requires_grad());
 }
@@ -72,7 +72,7 @@ fn any_and_all_look_along_axes() {
         let x = random(&device, dims, 4);
         let rank = dims.len() as isize;
         for axis in 0..rank {
-            // By sums, which are counts.
+            // Computes the counts by sums.
             let counts = x.sum([axis]).unwrap();
             let size = dims[axis as usize] as i64;
             let expected = |says: &dyn Fn(i64) -> bool| -> Vec<bool> {

@@ -1,4 +1,4 @@
-//! Ops on views that do not start at the beginning of their buffer, among elements that would change the answer.
+//! Ops on views that start at an offset into their buffer. The elements around them would change the result.
 //!
 //! Inputs, masks, indices and incoming gradients are such views, and so are the inputs that ops save for backward.
 
@@ -12,14 +12,14 @@ use highwater_tensor::{
 
 const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
 
-/// What lies around the elements of a view: a value that spoils every sum, and one that is the largest.
+/// The values around the elements of a view: one that makes every sum NaN, and one that exceeds all others.
 const AROUND: [f64; 2] = [f64::NAN, 1e4];
 
 fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().to_vec().unwrap()
 }
 
-/// Asserts that values are the same but for rounding.
+/// Asserts that values are equal except for rounding.
 #[track_caller]
 fn assert_near(what: &str, found: &Tensor, expected: &Tensor) {
     assert_eq!((found.dims(), found.dtype()), (expected.dims(), expected.dtype()), "{what}");
@@ -42,7 +42,8 @@ fn weights(count: usize) -> Vec<f64> {
     (0..count).map(|i| 0.5 + (i * 7 % 11) as f64 / 44.0).collect()
 }
 
-/// The result and the gradients of the inputs, from a gradient of the result that lies as `gradient` says among copies of a value.
+/// Returns the result and the gradients of the inputs. The gradient of the result has the layout of
+/// `gradient`, among copies of a value.
 fn run(
     function: impl Fn(&[Tensor]) -> Result<Tensor>,
     leaves: &[Tensor],
@@ -60,7 +61,7 @@ fn run(
     Ok(std::iter::once(y.detach()).chain(of_leaves).collect())
 }
 
-/// Inputs of a case as leaves, in order in their own buffers.
+/// Returns the inputs of a case as contiguous leaves in separate buffers.
 fn plain(case: &Case, device: &Device, dtype: DType) -> Vec<Tensor> {
     let copy = |input: Tensor| {
         Tensor::from_slice(device, &values(&input), input.dims())?.to_dtype(dtype)?.requiring_grad()
@@ -136,7 +137,7 @@ fn checkpoints_save_and_run_again_views_with_an_offset() {
     }
 }
 
-/// Ops without a gradient, or whose result is no float: of two tensors of shape `[3, 4]`.
+/// Ops without a gradient or with an integer or boolean result, for two tensors of shape `[3, 4]`.
 type Other = (&'static str, fn(&[Tensor]) -> Result<Tensor>);
 
 fn integers(like: &Tensor, dtype: DType) -> Result<Tensor> {
@@ -265,7 +266,7 @@ fn the_host_reads_a_view_at_its_offset() {
     }
 }
 
-/// A pool of a tensor of shape `[.., 2, 2]` to one element for each image.
+/// Pools a tensor of shape `[.., 2, 2]` to one element for each image.
 type Pool = (&'static str, fn(&Tensor) -> Result<Tensor>);
 
 const POOLS: [Pool; 3] = [

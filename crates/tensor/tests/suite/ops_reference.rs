@@ -1,5 +1,5 @@
-//! Results of ops against what NumPy gives: `reference/make_ops.py` wrote the numbers. Each case is run with inputs that lie in
-//! order, transposed and with gaps.
+//! Compares ops with NumPy, whose results `reference/make_ops.py` wrote. Each case runs with contiguous
+//! inputs, with transposed inputs, and with gaps between elements.
 
 use crate::ops_table::{InOrder, Lies, Transposed, WithGaps, device};
 use highwater_tensor::{
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const CASES: &str = include_str!("../reference/ops.json");
 
-/// Numbers with their shape, as the file has them.
+/// Values with their shape, as in the file.
 struct Numbers {
     dtype: &'static str,
     shape: Vec<usize>,
@@ -29,7 +29,7 @@ impl Numbers {
         Self { dtype, shape, values: json[2].as_array().unwrap().iter().map(number).collect() }
     }
 
-    /// The tensor, lying in its buffer as asked.
+    /// Returns the tensor with the requested memory layout.
     fn tensor(&self, device: &Device, lies: Lies) -> Tensor {
         let dtype = match self.dtype {
             "f64" => DType::F64,
@@ -74,12 +74,12 @@ fn reduction(word: &str) -> Reduction {
     }
 }
 
-/// The axes that a word of digits names.
+/// Returns the axes that a word of digits names.
 fn axes(word: &str) -> Vec<isize> {
     word.bytes().map(|digit| isize::from(digit as i8 - b'0' as i8)).collect()
 }
 
-/// What a case's name says, done.
+/// Runs the case that `name` describes.
 fn run(name: &str, x: &[Tensor]) -> Result<Vec<Tensor>> {
     let words: Vec<&str> = name.split(' ').collect();
     let number = |word: &str| word.parse::<isize>().unwrap();

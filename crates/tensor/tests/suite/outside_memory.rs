@@ -1,4 +1,5 @@
-//! Memory that others own: looked into without a copy, never written, let go once, and in the accounts as what it is.
+//! Tensors on external memory. Ops read it without a copy, never write it, and release it once. Reports list
+//! it under its own category.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -17,7 +18,7 @@ fn device() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
 }
 
-/// What another library would have behind a managed tensor.
+/// A managed tensor as another library would create it.
 struct Foreign {
     managed: DLManagedTensor,
     values: Vec<f32>,
@@ -29,7 +30,7 @@ struct Foreign {
 const FLOAT: DLDataType = DLDataType { code: 2, bits: 32, lanes: 1 };
 
 impl Foreign {
-    /// 24 numbers, 0 and up, as rows of 6.
+    /// Creates 24 values, 0 and up, as rows of 6.
     fn new() -> Self {
         let dl_tensor = DLTensor {
             data: ptr::null_mut(),
@@ -49,7 +50,7 @@ impl Foreign {
         }
     }
 
-    /// Gives it away, after a last change, and with it how often it was deleted.
+    /// Passes the tensor on after a last change, together with the count of its deletions.
     fn give(self, change: impl FnOnce(&mut DLTensor)) -> (ManagedTensor, Arc<AtomicUsize>) {
         let deleted = Arc::clone(&self.deleted);
         let foreign = Box::leak(Box::new(self));
@@ -102,10 +103,10 @@ fn strides_and_offsets_of_others_are_followed() {
     let expected = [6.0, 12.0, 18.0, 8.0, 14.0, 20.0, 10.0, 16.0, 22.0];
     assert_eq!(tensor.to_vec::<f32>().unwrap(), expected);
     assert_eq!(tensor.add_scalar(1.0).unwrap().sum_all().unwrap().item::<f32>().unwrap(), 126.0 + 9.0);
-    // No more than from the first to the last element: 2 rows and 4 columns further.
+    // The view reaches at most from the first to the last element: 2 rows and 4 columns further.
     assert_eq!(device.external_memory().bytes_in_use, (2 * 6 + 2 * 2 + 1) * 4);
 
-    // Strides that nobody follows may be anything.
+    // Strides along axes with at most one element may have any value.
     for (shape, strides, count) in [(vec![1, 2], vec![-7, 1], 2), (vec![0, 2], vec![i64::MIN, 1], 0)] {
         let (managed, _) = Foreign { shape, strides, ..Foreign::new() }.give(|_| ());
         assert_eq!(Tensor::from_dlpack(&device, managed).unwrap().elements(), count);
@@ -150,7 +151,7 @@ fn what_others_own_is_never_written() {
     sgd.step(loss.backward().unwrap()).unwrap();
     assert_eq!(parameter.tensor().to_vec::<f32>().unwrap(), [0.0; 3]);
     assert_eq!(values[..], [1.0, 2.0, 3.0]);
-    // The parameter has a buffer of its own now.
+    // The parameter now has its own buffer.
     assert_eq!(device.external_memory().bytes_in_use, 0);
     assert_eq!(Arc::strong_count(&values), 1);
 }
@@ -214,7 +215,7 @@ fn a_tensor_that_went_out_lives_until_others_let_it_go() {
         drop((theirs, expected));
         assert_eq!(device.memory_allocated().unwrap(), before, "{dtype}");
     }
-    // Out, in, out and in again: each lets go of the one before.
+    // Out, in, out and in again: each call releases the previous tensor.
     let ours = Tensor::ones(&device, 4).unwrap();
     let mut theirs = Tensor::from_dlpack(&device, ours.to_dlpack().unwrap()).unwrap();
     drop(ours);

@@ -1,4 +1,4 @@
-//! A backward through values that a parameter does not have any more is an error, unless it is asked for.
+//! A backward pass through old values of a parameter is an error, unless the caller requests it.
 
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_nn::modules::{Linear, Module, Parameter};
@@ -25,7 +25,7 @@ fn is_stale(result: &Result<Gradients>) -> bool {
     matches!(result, Err(Error::StaleBackward { .. }))
 }
 
-/// The first number of a parameter's gradient.
+/// Returns the first element of a parameter's gradient.
 fn gradient(gradients: &Gradients, of: &Parameter) -> f32 {
     gradients.get(&of.tensor()).unwrap().to_vec::<f32>().unwrap()[0]
 }
@@ -56,7 +56,7 @@ fn a_backward_after_a_step_is_refused_before_anything_is_done() {
     }
     assert_eq!(late.backward_stale().unwrap().len(), 3);
     assert!(matches!(late.backward_stale(), Err(Error::GraphSpent { .. })));
-    // What is computed from the new values is as good as ever.
+    // A new pass over the new values still works.
     sgd.step(loss().backward().unwrap()).unwrap();
 }
 
@@ -80,7 +80,7 @@ fn every_way_to_change_a_parameter_counts() {
         change(&p);
         assert!(is_stale(&loss.backward()));
         assert!(is_stale(&of_a_view.backward()));
-        // The flipped values are a copy, which nobody changes.
+        // The flipped values are a copy, which no update changes.
         through_a_view.backward().unwrap();
     }
 
@@ -99,11 +99,11 @@ fn a_change_of_values_that_no_gradient_reads_is_no_matter() {
     let loss = sum_of_squares(&other.tensor().add(&bias.tensor()).unwrap());
     let held = bias.tensor();
     bias.set(&full(&device, 7.0)).unwrap();
-    // 2 · (1 + 3) was read, and is no parameter.
+    // The graph saved 2 · (1 + 3), which is not a parameter.
     assert_eq!(gradient(&loss.backward().unwrap(), &bias), 8.0);
     drop(held);
 
-    // A constant that a parameter's values were once taken as is one.
+    // Detached values of a parameter are a constant.
     let weight = parameter(&device, 3.0);
     let loss = other.tensor().mul(&weight.tensor().detach()).unwrap().sum_all().unwrap();
     weight.set(&full(&device, 7.0)).unwrap();
@@ -119,7 +119,7 @@ fn kept_values_survive_a_parameter_change() {
     // A penalty on the way from the kept values, which as values are a leaf's former ones.
     for kept in [kept.detach(), kept] {
         let loss = weight.tensor().sub(&kept).unwrap().mul(&kept).unwrap().sum_all().unwrap();
-        // 3 by way of the new values, and 5 - 2 · 3 by way of the kept ones where these are a leaf.
+        // The new values contribute 3. The kept values contribute 5 - 2 · 3 if they are a leaf.
         assert_eq!(
             gradient(&loss.backward().unwrap(), &weight),
             if kept.requires_grad() { 2.0 } else { 3.0 }
@@ -162,7 +162,7 @@ fn a_checkpoint_is_stale_after_its_captures_change() {
     assert_eq!(gradient(&loss.backward_stale().unwrap(), &weight), 6.0);
     assert_eq!(gradient(&part(&x, &weight).backward().unwrap(), &weight), 10.0);
 
-    // The input of a part, and what a part has captured, lead to parameters too.
+    // The input of a checkpointed part and its captured tensors also depend on parameters.
     let of_input = part(&weight.tensor(), &parameter(&device, 1.0));
     let captured = weight.tensor().square().unwrap();
     let capturing = || {
@@ -182,7 +182,7 @@ fn a_long_graph_is_searched_without_recursion() {
     let device = device();
     let weight = parameter(&device, 1.0);
     let mut y = weight.tensor().square().unwrap();
-    // Each sum leads to the one before twice: there are 2^100,000 ways back.
+    // Each sum refers to the one before twice, so there are 2^100,000 paths.
     for _ in 0..100_000 {
         y = y.mul_scalar(0.25).unwrap().add(&y).unwrap().mul_scalar(0.8).unwrap();
     }

@@ -1,6 +1,7 @@
-//! Ops in the destructors of thread-local values, when a thread may have dropped thread-local values that ops use.
+//! Ops in the destructors of thread-local values. The thread may already have dropped the thread-local values
+//! that ops use.
 //!
-//! A panic there aborts the process, this test program included.
+//! A panic in such a destructor aborts the process, including this test program.
 
 use std::cell::RefCell;
 use std::sync::mpsc;
@@ -24,20 +25,21 @@ impl Drop for AtEnd {
 
 thread_local!(static AT_END: RefCell<Option<AtEnd>> = const { RefCell::new(None) });
 
-/// When the thread makes its value with a destructor. Threads drop their values in the opposite order.
+/// The time at which the thread creates its value with a destructor. Threads drop their values in the
+/// opposite order.
 #[derive(Clone, Copy, Debug)]
 enum Made {
-    /// Before its first op: the values that ops use are gone in the destructor.
+    /// Before its first op: the destructor runs after the values that ops use were dropped.
     First,
-    /// After ops have run: the values that ops use are still there.
+    /// After the first ops: the values that ops use still exist in the destructor.
     Last,
-    /// And no op runs before the destructor.
+    /// No op runs before the destructor.
     Alone,
 }
 
 type Program = fn(&Device) -> Result<Vec<Tensor>>;
 
-/// What a program gives in the destructor of a thread-local value.
+/// Runs a program in the destructor of a thread-local value and returns its results.
 fn in_destructor(device: &Device, made: Made, program: Program) -> Vec<Vec<f64>> {
     let (tell, told) = mpsc::channel();
     let device = device.clone();
@@ -74,7 +76,7 @@ fn numbers(device: &Device, dims: &[usize], dtype: DType) -> Result<Tensor> {
     Tensor::from_slice(device, &values, dims)?.to_dtype(dtype)
 }
 
-/// The result, and the gradients of the inputs.
+/// Returns the result, and the gradients of the inputs.
 fn with_gradients(inputs: &[Tensor], function: impl Fn(&[Tensor]) -> Result<Tensor>) -> Result<Vec<Tensor>> {
     let leaves = inputs.iter().map(|x| x.detach().requiring_grad()).collect::<Result<Vec<_>>>()?;
     let y = function(&leaves)?;
@@ -87,7 +89,7 @@ const PROGRAMS: &[(&str, Program)] = &[
     ("products", |device| {
         let mut all = Vec::new();
         for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
-            // Few numbers, many, and so many that several threads share them.
+            // Few elements, many elements, and enough that several threads share them.
             for [m, k, n] in [[3, 4, 5], [33, 65, 47], [300, 300, 300]] {
                 let (x, y) = (numbers(device, &[m, k], dtype)?, numbers(device, &[k, n], dtype)?);
                 all.extend(with_gradients(&[x, y], |x| x[0].matmul(&x[1]))?);
@@ -165,7 +167,7 @@ fn ops_run_in_destructors_of_thread_local_values() {
                     let size = expected.iter().fold(1.0, |size: f64, value| size.max(value.abs()));
                     assert_eq!(found.len(), expected.len());
                     for (a, b) in found.iter().zip(expected) {
-                        // Sums are added up in another order, and halves may be rounded to a neighbor.
+                        // Another order of additions may round 16-bit floats to a neighboring value.
                         assert!((a - b).abs() <= 8e-3 * size, "{name}, {made:?}: {a} and {b}");
                     }
                 }
