@@ -123,7 +123,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What is wrong with the imports of a crate, as `file:line: message`.
+/// Returns the import violations of a crate, as `file:line: message`.
 fn upward_imports(folder: &str, layers: &[&str]) -> Vec<String> {
     let rank: HashMap<&str, usize> = layers
         .iter()
