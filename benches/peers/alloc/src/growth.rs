@@ -1,4 +1,4 @@
-//! How much a pool that grows takes from its source, beside what is live.
+//! How much a growing pool reserves from its source, compared with the live bytes.
 //!
 //! No peer here grows: they manage one space that is given to them. TensorFlow's rule of growth stands beside ours, in the
 //! same pool.

@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 use flate2::bufread::GzDecoder;
 use highwater_tracking::{Trace, TraceEvent, TraceLimits};
 
-/// One event: an allocation of so many bytes into a slot, or the free of a slot.
+/// One event: an allocation of this many bytes into a slot, or the free of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     /// Bytes to allocate; 0 for a free.
     pub bytes: u64,
-    /// The slot that receives or gives back.
+    /// The slot that receives or frees the block.
     pub slot: u32,
 }
 

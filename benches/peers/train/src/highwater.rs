@@ -17,7 +17,7 @@ pub struct Options {
     unmarked: bool,
 }
 
-/// A step of the workload, on so many threads.
+/// A step of the workload, on this many threads.
 pub fn start(
     workload: Workload,
     threads: usize,
