@@ -197,7 +197,7 @@ impl Peer for TalcPeer {
     }
 }
 
-/// `gpu-alloc` over a device that only counts.
+/// `gpu-alloc` over a simulated device that only counts.
 pub struct GpuAlloc {
     allocator: GpuAllocator<u64>,
     device: Device,

@@ -12,7 +12,7 @@ use crate::workload::{Batches, DISTINCT, GPT, Gpt, Workload};
 /// How Highwater runs.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Options {
-    /// Has Highwater keep no accounts of ops.
+    /// Disables Highwater's op accounts.
     #[arg(long)]
     unmarked: bool,
 }
