@@ -2,9 +2,9 @@
 //!
 //! Run with `cargo bench -p highwater-benches --bench marks`.
 //!
-//! The same step runs without op accounts, with them, and with an additional recording in memory. Short rounds of all
-//! three alternate; the result is the median of the ratios within a round, so that other work on the machine affects
-//! all alike.
+//! The same step runs without op accounts, with them, and with an additional recording in memory. Short
+//! rounds of all three alternate, so that other work on the machine affects all alike. The result is the
+//! median of the ratios within a round.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};

@@ -1,8 +1,9 @@
-//! Dependencies point downwards, between crates and between the layers of a crate.
+//! Dependencies point downward, between crates and between the layers of a crate.
 //!
-//! The tables below list the layers from bottom to top. A layer is a top-level module of its crate: a folder or a file. The test
-//! reads the sources as text and reports each upward import with its file and line. An import names the layer that it comes
-//! from (`crate::base::Bytes`, not `crate::Bytes`), since a name that the crate root re-exports hides its layer.
+//! The tables below list the layers from bottom to top. A layer is a top-level module of its crate: a folder
+//! or a file. The test reads the sources as text and reports each upward import with its file and line. An
+//! import names its source layer (`crate::base::Bytes`, not `crate::Bytes`), since a name that the crate root
+//! re-exports hides its layer.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
@@ -123,7 +124,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What is wrong with the imports of a crate, as `file:line: message`.
+/// Returns the import violations of a crate, as `file:line: message`.
 fn upward_imports(folder: &str, layers: &[&str]) -> Vec<String> {
     let rank: HashMap<&str, usize> = layers
         .iter()
@@ -233,7 +234,7 @@ fn first_names(tree: &str) -> Vec<String> {
     names
 }
 
-/// The source with comments and the contents of strings replaced by nothing; lines stay where they are.
+/// The source without comments and string contents; line breaks stay.
 fn without_comments(source: &str) -> String {
     let mut kept = String::with_capacity(source.len());
     let mut rest = source;

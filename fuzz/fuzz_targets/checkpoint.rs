@@ -1,4 +1,4 @@
-//! A checkpoint that a run goes on from. The invariants are in `highwater_nn::fuzz`.
+//! A checkpoint from which a run resumes. The invariants are in `highwater_nn::fuzz`.
 
 #![no_main]
 

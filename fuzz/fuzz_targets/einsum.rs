@@ -1,4 +1,5 @@
-//! An equation, after four bytes that say how large its letters are. The invariants are in `highwater_tensor::fuzz`.
+//! An equation, after four bytes with the sizes of its letters. The invariants are in
+//! `highwater_tensor::fuzz`.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Environment variables, and the pools that they choose. The function checks the invariants; the tests of
-//! `bfc-core` call it too.
+//! Environment variables, and the pools that they configure. The function checks the invariants; the tests of
+//! `bfc-core` also call it.
 
 #![no_main]
 

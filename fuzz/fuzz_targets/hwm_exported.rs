@@ -1,4 +1,5 @@
-//! Exports of a recording, and a recording that is followed. The invariants are in `highwater_tracking::fuzz`.
+//! Exports of a recording, and a reader that follows a growing recording. The invariants are in
+//! `highwater_tracking::fuzz`.
 
 #![no_main]
 

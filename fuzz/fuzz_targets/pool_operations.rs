@@ -1,4 +1,5 @@
-//! Steps on a pool of any policy. The interpreter checks the invariants after each operation; so do the tests of `bfc-core`.
+//! Steps on a pool of any policy. The interpreter checks the invariants after each operation; the tests of
+//! `bfc-core` also run it.
 
 #![no_main]
 

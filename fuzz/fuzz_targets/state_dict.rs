@@ -1,4 +1,4 @@
-//! A state dict of PyTorch's. The invariants are in `highwater_nn::fuzz`.
+//! A PyTorch state dict. The invariants are in `highwater_nn::fuzz`.
 
 #![no_main]
 

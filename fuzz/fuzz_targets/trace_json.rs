@@ -1,4 +1,4 @@
-//! A memory snapshot in JSON. `highwater_tracking::fuzz` checks what must hold.
+//! A memory snapshot in JSON. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

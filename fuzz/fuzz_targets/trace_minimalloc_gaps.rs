@@ -1,4 +1,4 @@
-//! A problem of MiniMalloc with alignments and gaps. `highwater_tracking::fuzz` checks what must hold.
+//! A problem of MiniMalloc with alignments and gaps. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Our own lines, through pools of every policy. The invariants are in `highwater_tracking::fuzz`.
+//! Highwater's text format, replayed through pools of every policy. The invariants are in
+//! `highwater_tracking::fuzz`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Our own lines. The invariants are in `highwater_tracking::fuzz`.
+//! Highwater's text format. The invariants are in `highwater_tracking::fuzz`.
 
 #![no_main]
 

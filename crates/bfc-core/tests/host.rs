@@ -1,4 +1,4 @@
-//! Alone in its process, since it watches the memory of the whole process.
+//! Runs alone in its process, because it measures the memory of the whole process.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
@@ -20,10 +20,10 @@ fn a_large_region_costs_physical_memory_only_where_it_is_used() {
     assert!(resident() < before + 64 * MIB, "taking a region touches none of it");
 
     let pointer: *mut u8 = std::ptr::with_exposed_provenance_mut(region.address as usize);
-    // SAFETY: the first 128 MiB of the region are host memory that this test alone holds.
+    // SAFETY: the first 128 MiB of the region are host memory that only this test uses.
     unsafe { pointer.write_bytes(1, 128 << 20) };
     assert!(resident() >= before + 128 * MIB);
-    // SAFETY: the region was taken above and is used no more.
+    // SAFETY: the region was allocated above, and no code uses it any more.
     unsafe { memory.free(region) };
     assert!(resident() < before + 64 * MIB, "what is given back goes back to the system");
 }

@@ -1,4 +1,4 @@
-//! What a pool takes of the host's memory for its own books, counted by the allocator of this program.
+//! Host memory that a pool uses for its own tables, counted by this program's allocator.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests may panic as tests may")]
 
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Request};
 
-/// Bytes of the heap in use.
+/// Heap bytes in use.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
-// SAFETY: everything is passed on to the system's allocator as it came.
+// SAFETY: every call goes unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
@@ -34,7 +34,7 @@ static COUNTING: Counting = Counting;
 /// The most bytes per chunk: 40 for the chunk, 24 for its account and 4 for an unused slot, in tables that double.
 const A_CHUNK: f64 = 2.0 * (40.0 + 24.0 + 4.0);
 
-/// The figures themselves are printed with `--nocapture`.
+/// `--nocapture` prints the figures.
 #[test]
 fn the_books_of_a_chunk_stay_small_however_many_there_are() {
     let most = 1_200_000;
@@ -49,7 +49,7 @@ fn the_books_of_a_chunk_stay_small_however_many_there_are() {
         blocks.extend((0..count).map(|_| pool.allocate(&Request::new(256)).unwrap()));
         let full = IN_USE.load(Ordering::Relaxed) - before - fixed;
         for block in blocks.drain(..) {
-            // SAFETY: nothing lies at the addresses.
+            // SAFETY: the addresses have no memory behind them.
             unsafe { pool.deallocate(block) }.unwrap();
         }
         let freed = IN_USE.load(Ordering::Relaxed) - before - fixed;

@@ -1,4 +1,5 @@
-//! Memory that several streams use, and copies that nobody waits for: what is given back when, to whom, and after what.
+//! Memory that several streams use, and asynchronous copies: when, to whom and after which work the pool
+//! returns memory.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
@@ -21,7 +22,8 @@ use bfc_core::{
     Stream, StreamAllocator, StreamOrder, ThreadCache, Upkeep, Verdict, WaitHints, failed_drops,
 };
 
-/// A device with a pool of 8 MiB in one region, a compute stream and two others. Work ends when it is waited for.
+/// A device with a pool of 8 MiB in one region, a compute stream and two others. Work ends when the pool
+/// waits for it.
 struct Bench {
     device: Arc<SimDevice>,
     compute: Arc<Stream>,
@@ -58,7 +60,7 @@ impl Bench {
         Allocation::new(&self.allocator, &request).is_err()
     }
 
-    /// Work on another stream that uses a block.
+    /// Submits work that uses a block to another stream.
     fn use_on(&self, other: usize, allocation: &Allocation) {
         self.allocator.record_stream(&allocation.block(), &self.others[other]).unwrap();
         self.launch(&self.others[other], allocation);
@@ -104,7 +106,8 @@ fn memory_is_reused_after_the_other_streams_work() {
     assert_eq!(bench.device.violations(), []);
 }
 
-/// The account of such a block is in a cache, and the pool must find it there when it is asked what frees would give.
+/// A cache holds the account of such a block. The pool must find it there when it estimates the effect of
+/// frees.
 #[test]
 fn pending_frees_of_blocks_from_a_cache_are_waited_for_too() {
     let device = SimDevice::new(Bytes::mib(64)).with_pace(Pace::OnDemand);
@@ -120,7 +123,7 @@ fn pending_frees_of_blocks_from_a_cache_are_waited_for_too() {
     assert_eq!((bench.pending(), bench.device.violations()), (0, vec![]));
 }
 
-/// What the pool gives back in any way before it refuses counts as room when it is asked what frees would give.
+/// The estimate of frees counts all memory that the pool can return before it refuses.
 #[test]
 fn pending_frees_of_an_idle_region_are_waited_for() {
     let device = SimDevice::new(Bytes::mib(64)).with_pace(Pace::OnDemand);
@@ -160,7 +163,7 @@ fn using_a_block_without_saying_so_is_what_the_device_finds() {
 #[test]
 fn out_of_memory_waits_for_the_cheapest_sufficient_frees() {
     let bench = Bench::new();
-    // Side by side: 1 and 3 MiB in use on the one stream, 3 MiB on the other, 1 MiB on the first again.
+    // In address order: 1 and 3 MiB in use on one stream, 3 MiB on the other, 1 MiB on the first again.
     let blocks = [1, 3, 3, 1].map(|size| bench.take(size * MIB));
     for (other, block) in [0, 0, 1, 0].into_iter().zip(&blocks) {
         bench.use_on(other, block);
@@ -169,10 +172,10 @@ fn out_of_memory_waits_for_the_cheapest_sufficient_frees() {
     assert_eq!(bench.pending(), 8);
     let waits = || bench.device.calls().of(Operation::Synchronize);
 
-    // The oldest free does not suffice alone, but the two oldest make one piece.
+    // The oldest free alone is too small, but the two oldest form one piece.
     let first = bench.take(4 * MIB);
     assert_eq!((bench.pending(), waits()), (4, 1));
-    // Here the older stream's last free does not help: the other stream alone is waited for.
+    // Here the older stream's last free does not help: the pool waits for the other stream alone.
     let second = bench.take(3 * MIB);
     assert_eq!((bench.pending(), waits()), (1, 2));
     drop((first, second));
@@ -191,14 +194,14 @@ fn nothing_is_waited_for_if_all_pending_frees_do_not_suffice() {
     let _all = bench.take(8 * MIB);
 }
 
-/// A pool beside which other threads free, at the worst time: between a refusal and the question of what to wait for.
+/// A pool where other threads free at the worst time: between a refusal and the choice of what to wait for.
 #[derive(Debug)]
 struct FreedAfterRefusal {
     pool: Arc<dyn Allocator>,
     held: Mutex<Vec<Allocation>>,
 }
 
-// SAFETY: it is the pool below in all that is promised.
+// SAFETY: the inner pool keeps every promise.
 unsafe impl Allocator for FreedAfterRefusal {
     fn name(&self) -> &str {
         self.pool.name()
@@ -252,7 +255,7 @@ fn a_free_just_after_a_refusal_serves_the_request() {
     let pool = Arc::new(FreedAfterRefusal { pool: Arc::new(pool), held: Mutex::default() });
     let memory: Arc<dyn Allocator> = Arc::new(StreamAllocator::new(pool.clone(), bench.compute.clone()));
     let take = |mib: u64| Allocation::new(&memory, &Request::new(mib * MIB));
-    // Calls of two threads: from now on requests may wait for others.
+    // Two threads have called: from now on, requests may wait for other threads.
     std::thread::scope(|scope| scope.spawn(|| drop(take(1).unwrap())).join().unwrap());
 
     for used_elsewhere in [false, true] {
@@ -285,7 +288,7 @@ fn a_block_given_back_is_stale_while_its_memory_is_not_free_yet() {
     let block = bench.memory.allocate(&Request::new(1000)).unwrap();
     bench.allocator.record_stream(&block, &bench.others[0]).unwrap();
     bench.device.launch(bench.others[0].handle(), &[MemoryUse::of(&block)]).unwrap();
-    // SAFETY: nothing lies at the addresses of these tests.
+    // SAFETY: the addresses of these tests have no memory behind them.
     let free = || unsafe { bench.memory.deallocate(block) };
     assert_eq!(free(), Ok(()));
     let stale = BlockError::Stale { block };
@@ -437,7 +440,7 @@ fn a_waiting_request_sees_pending_frees() {
 fn threads_sharing_streams_never_reuse_memory_in_use() {
     for seed in 0..30 {
         let bench = Bench::on(SimDevice::new(Bytes::mib(64)).with_pace(Pace::Random { seed }));
-        // From the first call of a second thread on, requests wait for the frees of others.
+        // From the first call of a second thread on, requests wait for the frees of other threads.
         drop(bench.take(1));
         std::thread::scope(|scope| {
             let (sender, receiver) = channel::<Allocation>();
@@ -494,7 +497,7 @@ fn a_stream_allocator_forwards_steps_to_a_planned_pool() {
     assert_eq!(allocator.plan_counts(), Some(planned.counts()));
 }
 
-/// Waiters of one size cost one attempt that fails for each free, not one each.
+/// Waiters of equal size cost one failed attempt per free, not one each.
 #[test]
 fn a_crowd_of_waiters_does_not_stampede() {
     let bench = Bench::new();

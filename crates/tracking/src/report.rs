@@ -4,7 +4,7 @@
 //! ([`Report::from_recording`]). The command line, the HTML page and the summary of a recording all use it.
 //! This folder holds the data and its text; the layers above fill it in.
 //!
-//! A recording knows more than a tracker: figures that only one of them has are 0 or absent in the other, and the
+//! A recording knows more than a tracker. A figure that only one of them has is 0 or absent in the other. The
 //! text leaves out columns without figures.
 
 mod class;

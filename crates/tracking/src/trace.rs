@@ -288,8 +288,8 @@ impl Trace {
         self.cut.as_ref()
     }
 
-    /// Returns the granularity of offsets in a plan for these blocks, if the file defines it: 1 for a problem of
-    /// MiniMalloc, whose sizes are exact. The text format does not contain it.
+    /// Returns the granularity of offsets in a plan for these blocks, if the file defines it. It is 1 for a
+    /// problem of MiniMalloc, whose sizes are exact. The text format does not contain it.
     #[must_use]
     pub const fn granule(&self) -> Option<u64> {
         self.granule

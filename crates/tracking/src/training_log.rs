@@ -172,8 +172,7 @@ pub struct NonFinite {
 impl TrainingLog {
     /// Reads a log.
     ///
-    /// A problem with its line number, for an invalid log or one beyond the limits.
-    /// With the number of the line, for what is no log or is beyond the limits.
+    /// Fails with a problem and its line number if the log is invalid or exceeds the limits.
     pub fn read(mut reader: impl BufRead, limits: &TrainingLogLimits) -> Result<Self, TrainingLogError> {
         let mut builder = Builder::new(*limits);
         let mut bytes = Vec::new();

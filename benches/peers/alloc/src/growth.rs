@@ -1,7 +1,7 @@
-//! How much a pool that grows takes from its source, beside what is live.
+//! How much a growing pool reserves from its source, compared with the live bytes.
 //!
-//! No peer here grows: they manage one space that is given to them. TensorFlow's rule of growth stands beside ours, in the
-//! same pool.
+//! The peers do not grow: each manages one given space. The benchmark compares TensorFlow's growth rule with
+//! Highwater's, in the same pool.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::ours::Pool;
 use crate::peer::{empty_slots, replay};
 use crate::program::Program;
 
-/// More than any trace takes, so that the limit has no say.
+/// More than any trace needs, so that the limit has no effect.
 const LIMIT: Bytes = Bytes(1 << 40);
 
 /// The most reserved as a multiple of the live peak, by trace.
@@ -23,7 +23,7 @@ pub struct Row {
     pub reserved: BTreeMap<String, f64>,
 }
 
-/// One way to grow.
+/// One growth rule.
 struct Way {
     name: &'static str,
     config: fn(Bytes) -> BfcConfig,
@@ -38,7 +38,8 @@ const WAYS: [Way; 4] = [
     Way { name: "TensorFlow's rules, one region continued", config: BfcConfig::tensorflow, joins: true },
 ];
 
-/// Replays every trace once through each way to grow. The same on every machine, as nothing is timed.
+/// Replays every trace once with each growth rule. The result is the same on every machine, because it
+/// contains no times.
 pub fn measure(programs: &[Program]) -> Vec<Row> {
     let measured = |way: Way| {
         let ratio =

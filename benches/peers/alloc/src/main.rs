@@ -1,4 +1,4 @@
-//! Times and packs traces with our allocators and with those of others, in one process, interleaved.
+//! Times and packs traces with Highwater's allocators and third-party ones, in one process, interleaved.
 //!
 //! `cargo run --release -- TRACE…` prints the table; `--json FILE` writes it for programs too.
 

@@ -1,4 +1,5 @@
-//! Allocators of others. Sizes are whole granules of 256 bytes for all of them, as the ones that manage device memory need.
+//! Third-party allocators. All of them round sizes to granules of 256 bytes, as allocators of device memory
+//! require.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::mem::MaybeUninit;
@@ -196,7 +197,7 @@ impl Peer for TalcPeer {
     }
 }
 
-/// `gpu-alloc` over a device that only counts.
+/// `gpu-alloc` over a simulated device that only counts.
 pub struct GpuAlloc {
     allocator: GpuAllocator<u64>,
     device: Device,

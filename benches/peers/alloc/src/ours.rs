@@ -1,4 +1,4 @@
-//! Our own allocators, as others are driven.
+//! Highwater's allocators, behind the same interface as the third-party ones.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Peer for Arena {
     }
 }
 
-/// One region of the whole capacity, taken before the measurement starts.
+/// One region of the whole capacity, reserved before the measurement starts.
 fn pool(capacity: u64) -> BfcAllocator {
     let config = BfcConfig::new(Bytes(capacity)).with_allow_growth(false);
     BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), config)
@@ -64,7 +64,8 @@ impl Peer for Pool {
     }
 }
 
-/// The thread-safe pool through `dyn Allocator`, each request charged to an op in a module, with its marks.
+/// The thread-safe pool through `dyn Allocator`. It charges each request to an op in a module, with its
+/// marks.
 pub struct Marked {
     pool: Arc<dyn Allocator>,
     tag: Tag,

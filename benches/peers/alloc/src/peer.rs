@@ -18,7 +18,7 @@ pub trait Peer {
     fn free(&mut self, handle: Self::Handle);
 }
 
-/// Another allocator behind `std::sync::Mutex`, locked once an event as a shared allocator has to be.
+/// Another allocator behind `std::sync::Mutex`, locked once per event as a shared allocator must be.
 pub struct Locked<P>(Mutex<P>);
 
 impl<P: Peer> Peer for Locked<P> {
@@ -51,7 +51,7 @@ pub fn empty_slots<P: Peer>(program: &Program) -> Vec<Option<P::Handle>> {
     (0..program.slots).map(|_| None).collect()
 }
 
-/// Replays a program once; whether every allocation succeeded. On failure everything is freed.
+/// Replays a program once. Returns whether every allocation succeeded. On failure, frees everything.
 #[inline(never)]
 pub fn replay<P: Peer>(peer: &mut P, program: &Program, slots: &mut [Option<P::Handle>]) -> bool {
     for event in &program.events {
@@ -71,14 +71,15 @@ pub fn replay<P: Peer>(peer: &mut P, program: &Program, slots: &mut [Option<P::H
     true
 }
 
-/// Nanoseconds an event of one replay.
+/// Nanoseconds per event of one replay.
 pub fn time_replay<P: Peer>(peer: &mut P, program: &Program, slots: &mut [Option<P::Handle>]) -> f64 {
     let start = Instant::now();
     assert!(replay(peer, program, slots), "the pool is large enough");
     start.elapsed().as_nanos() as f64 / program.events.len() as f64
 }
 
-/// Nanoseconds a pair of one allocation and one free: `count` blocks of 256 B to 16 KiB, freed in random order.
+/// Nanoseconds per pair of one allocation and one free: `count` blocks of 256 B to 16 KiB, freed in random
+/// order.
 pub fn time_random_free<P: Peer>(peer: &mut P, count: usize, rounds: usize) -> f64 {
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
     let sizes: Vec<u64> = (0..count).map(|_| 256 * (1 + random.below(64))).collect();
@@ -104,7 +105,7 @@ pub fn time_random_free<P: Peer>(peer: &mut P, count: usize, rounds: usize) -> f
     spent / (rounds * count) as f64
 }
 
-/// The least capacity, in steps of 64 KiB, in which a program runs; none up to twice its peak is `None`.
+/// The least capacity, in steps of 64 KiB, in which a program runs; `None` if twice its peak is too small.
 pub fn smallest_pool<P: Peer>(program: &Program) -> Option<u64> {
     const STEP: u64 = 64 << 10;
     let fits = |steps: u64| {
@@ -122,7 +123,7 @@ pub fn smallest_pool<P: Peer>(program: &Program) -> Option<u64> {
     Some(enough * STEP)
 }
 
-/// A small generator of its own (xorshift64*), so that every peer sees the same order.
+/// A small random number generator (xorshift64*), so that every peer sees the same order.
 struct Random(u64);
 
 impl Random {

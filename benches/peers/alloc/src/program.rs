@@ -1,4 +1,4 @@
-//! A trace as the replay loop wants it: one word an event, with slots that are used again.
+//! A trace in the form of the replay loop: one word per event, with reusable slots.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -8,23 +8,23 @@ use anyhow::{Context, Result};
 use flate2::bufread::GzDecoder;
 use highwater_tracking::{Trace, TraceEvent, TraceLimits};
 
-/// One event: an allocation of so many bytes into a slot, or the free of a slot.
+/// One event: an allocation of this many bytes into a slot, or the free of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     /// Bytes to allocate; 0 for a free.
     pub bytes: u64,
-    /// The slot that receives or gives back.
+    /// The slot that receives or frees the block.
     pub slot: u32,
 }
 
-/// A trace, ready to be replayed; everything is freed at its end.
+/// A trace for replay; its end frees everything.
 #[derive(Debug)]
 pub struct Program {
     pub name: String,
     pub events: Vec<Event>,
-    /// How many slots the events use.
+    /// The number of slots.
     pub slots: usize,
-    /// The most bytes live at a time, as asked for.
+    /// The peak of live requested bytes.
     pub peak_live: u64,
 }
 

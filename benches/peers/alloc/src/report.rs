@@ -7,17 +7,17 @@ use serde::{Serialize, Serializer};
 
 use crate::growth;
 
-/// Everything measured of one allocator.
+/// All measurements of one allocator.
 #[derive(Debug, Serialize)]
 pub struct Row {
     pub name: &'static str,
     pub thread_safe: bool,
-    /// Nanoseconds an event, by trace, one value a round.
+    /// Nanoseconds per event, by trace, one value per round.
     #[serde(serialize_with = "medians")]
     cold: BTreeMap<String, Vec<f64>>,
     #[serde(serialize_with = "medians")]
     warm: BTreeMap<String, Vec<f64>>,
-    /// Nanoseconds a pair, by number of live blocks.
+    /// Nanoseconds per pair, by number of live blocks.
     #[serde(serialize_with = "medians")]
     random_free: BTreeMap<usize, Vec<f64>>,
     /// Smallest pool as a multiple of the live peak, by trace.
@@ -64,13 +64,13 @@ fn medians<K: Ord + Serialize + Clone, S: Serializer>(
     medians.serialize(serializer)
 }
 
-/// The median; NaN of nothing.
+/// The median; NaN for an empty list.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The geometric mean of the medians; NaN of nothing.
+/// The geometric mean of the medians; NaN for an empty list.
 fn geometric(values: &BTreeMap<String, Vec<f64>>) -> f64 {
     mean(values.values().map(|values| median(&mut values.clone())))
 }

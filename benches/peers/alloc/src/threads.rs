@@ -1,4 +1,4 @@
-//! Two threads on one allocator, each with a trace of its own, against one thread that replays both in turn.
+//! Two threads on one allocator, each with its own trace, against one thread that alternates between both.
 
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::report::median;
 /// Replays by each thread in one measurement, after as many to warm up.
 const REPLAYS: usize = 20;
 
-/// One thread's view of an allocator that several use.
+/// One thread's view of a shared allocator.
 struct OfPool(Arc<BfcAllocator>);
 
 impl Peer for OfPool {
@@ -70,7 +70,7 @@ impl<P: Peer> Peer for OfMutex<P> {
     }
 }
 
-/// Nanoseconds that pass for each event of all views together, each view on a thread of its own with its programs.
+/// Nanoseconds of wall time per event of all views together, each view on its own thread with its programs.
 fn time<P: Peer + Send>(views: Vec<(P, Vec<&Program>)>) -> f64 {
     let events: usize = views.iter().flat_map(|(_, programs)| programs).map(|one| one.events.len()).sum();
     let start = Barrier::new(views.len());
@@ -127,7 +127,7 @@ fn of_offset(pair: [&Program; 2]) -> [f64; 2] {
     one_and_two(view, pair)
 }
 
-/// Measures all pairs of neighbouring traces, interleaved, and prints medians over the rounds.
+/// Measures all pairs of neighboring traces, interleaved, and prints medians over the rounds.
 pub fn compare(programs: &[Program], rounds: usize) {
     println!("{:<18} {:<26} {:>10} {:>11} {:>17}", "traces", "", "one, ns", "two, ns", "throughput ratio");
     for pair in programs.windows(2) {

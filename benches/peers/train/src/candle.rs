@@ -1,4 +1,4 @@
-//! The programs in candle, with its own optimisers; momentum it has none, so that is composed here.
+//! The programs in candle, with its own optimizers. It has no momentum, so this file composes it.
 
 use anyhow::Result;
 use candle_core::{D, DType, Device, Tensor, Var};
@@ -77,7 +77,7 @@ impl<'a, I: Iterator<Item = &'a Tensor>> Weights<I> {
 
     fn norm(&mut self, x: &Tensor) -> Result<Tensor> {
         let (weight, bias) = (self.next()?, self.next()?);
-        // The fast one has no gradient.
+        // The fast version has no gradient.
         Ok(ops::layer_norm_slow(x, weight, bias, 1e-5)?)
     }
 }

@@ -1,4 +1,5 @@
-//! The perceptrons in dfdx, whose shapes are types: the other two need more than it has on stable Rust.
+//! The perceptrons in dfdx, whose shapes are types. The CNN and the GPT require features that it lacks on
+//! stable Rust.
 
 use anyhow::{Result, anyhow, bail};
 use dfdx::optim::{Sgd, SgdConfig};
@@ -19,7 +20,7 @@ pub fn start(workload: Workload) -> Result<Step> {
     }
 }
 
-/// Copies weights `[inputs, outputs]` and the bias behind them into a layer, which keeps `[outputs, inputs]`.
+/// Copies weights `[inputs, outputs]` and the bias after them into a layer, which stores `[outputs, inputs]`.
 fn fill<const I: usize, const O: usize>(
     layer: &mut modules::Linear<I, O, f32, Cpu>,
     weights: &mut impl Iterator<Item = (Vec<usize>, Vec<f32>)>,

@@ -12,12 +12,12 @@ use crate::workload::{Batches, DISTINCT, GPT, Gpt, Workload};
 /// How Highwater runs.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Options {
-    /// Has Highwater keep no accounts of ops.
+    /// Disables Highwater's op accounts.
     #[arg(long)]
     unmarked: bool,
 }
 
-/// A step of the workload, on so many threads.
+/// A step of the workload, on this many threads.
 pub fn start(
     workload: Workload,
     threads: usize,

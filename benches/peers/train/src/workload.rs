@@ -1,7 +1,7 @@
-//! The workloads: four small programs, with the same numbers for every peer.
+//! The workloads: four small programs, with the same values for every peer.
 //!
-//! Weights and batches come from splitmix64 alone (Steele, Lea and Flood 2014), so that `torch_peer.py` makes the same
-//! bits and losses can be compared digit by digit.
+//! Weights and batches come from splitmix64 alone (Steele, Lea and Flood 2014). `torch_peer.py` therefore
+//! makes the same bits, and the losses can be compared digit by digit.
 
 use clap::ValueEnum;
 
@@ -50,8 +50,8 @@ impl Workload {
         }
     }
 
-    /// The shapes of the parameters, weights as `[inputs, outputs]` or `[out channels, in channels, 3, 3]`, with the
-    /// deviation that they start with; 0 for what starts as zeros, none for ones.
+    /// The shapes of the parameters and the standard deviations of their first values: 0 for zeros, `None`
+    /// for ones. Weights are `[inputs, outputs]` or `[out channels, in channels, 3, 3]`.
     pub fn parameters(self) -> Vec<(Vec<usize>, Option<f64>)> {
         let mut of = Vec::new();
         let linear = |of: &mut Vec<_>, inputs: usize, outputs: usize| {
@@ -99,7 +99,7 @@ impl Workload {
             let values = match spread {
                 None => vec![1.0; elements],
                 Some(spread) if spread == 0.0 => vec![0.0; elements],
-                // Uniform with that deviation.
+                // Uniform with that standard deviation.
                 Some(spread) => (0..elements)
                     .map(|_| ((random.unit() * 2.0 - 1.0) * 3.0f64.sqrt() * spread) as f32)
                     .collect(),
@@ -110,7 +110,7 @@ impl Workload {
     }
 }
 
-/// The batches of a run: a few, used in turn.
+/// The batches of a run: a few, used in rotation.
 #[derive(Debug)]
 pub struct Batches {
     /// Inputs of the perceptrons and the CNN.
@@ -135,7 +135,8 @@ impl Batches {
                 Workload::Mlp | Workload::Cnn => {
                     let (mut images, mut classes) = (Vec::new(), Vec::new());
                     for _ in 0..workload.batch() {
-                        // A bar of light whose place is the class, in noise; one label in ten is wrong.
+                        // A bright bar at a position given by the class, with noise; one label in ten is
+                        // wrong.
                         let class = (random.next() % 10) as i64;
                         images.extend((0..784i64).map(|place| {
                             let bar = place / 28 / 2 == class + 2;
@@ -148,7 +149,7 @@ impl Batches {
                     of.classes.push(classes);
                 }
                 Workload::Gpt => {
-                    // A walk: each character says what the next one is, up to three choices.
+                    // A random walk: each character determines the next one, up to three choices.
                     let (mut tokens, mut next) = (Vec::new(), Vec::new());
                     for _ in 0..workload.batch() {
                         let mut at = (random.next() % GPT.classes as u64) as i64;

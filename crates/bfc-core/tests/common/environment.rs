@@ -1,4 +1,5 @@
-//! Variables of a user, as bytes: what must hold for any. The tests and the fuzz target `environment` share it.
+//! Environment variables as bytes: the invariants for any values. The tests and the fuzz target `environment`
+//! share it.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use bfc_core::{
     DeviceKind, Environment, Pool, Registry, Request,
 };
 
-/// Reads lines `NAME=VALUE`, the names without their prefix, as a user's variables, and asks the pool that they choose for
-/// some memory. Nothing may panic, and no error may be longer than a person reads.
+/// Reads lines `NAME=VALUE`, without the prefix of the names, as a user's variables. Requests some memory
+/// from the pool that they configure. Nothing may panic, and every error must be short.
 pub fn run_variables(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let variables: Vec<(OsString, OsString)> = text

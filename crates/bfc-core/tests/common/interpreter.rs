@@ -21,10 +21,10 @@ mod recent;
 
 use recent::RecentFrees;
 
-/// How many blocks that were given back are remembered, to be given back once more.
+/// How many freed blocks the shadow remembers, to free them a second time.
 const DEAD: usize = 64;
 
-/// What the shadow knows of a policy's choice.
+/// Which free memory the shadow expects a policy to choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// The smallest free chunk that fits, the lowest among equals.
@@ -32,24 +32,24 @@ pub enum Choice {
         /// Whether a block is as large as its request rounded up.
         always_splits: bool,
     },
-    /// Some free chunk that fits, and there is none if a request is refused.
+    /// Some free chunk that fits. The policy refuses a request only if no chunk fits.
     AnyFit,
     /// Some free memory.
     Any,
-    /// Some free memory; a plan's range may be kept though nothing lies in it.
+    /// Some free memory. The policy may keep a plan's range without blocks in it.
     Planned,
 }
 
-/// What a run did.
+/// Counts of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Steps, each of which was followed by all checks.
+    /// Steps. All checks ran after each of them.
     pub steps: u64,
-    /// Requests that were met.
+    /// Successful requests.
     pub met: u64,
-    /// Requests that were refused.
+    /// Refused requests.
     pub refused: u64,
-    /// Chunks seen after each step, in all.
+    /// Chunks seen after each step, summed over all steps.
     pub chunks: u64,
 }
 
@@ -70,7 +70,7 @@ struct Live {
     tag: Tag,
 }
 
-/// Bytes on which work may still be under way: freed at `count`, and not handed out since.
+/// Freed bytes that pending work may still use: freed at `count`, and not allocated since.
 #[derive(Clone, Copy, Debug)]
 struct Freed {
     start: u64,
@@ -91,14 +91,15 @@ struct Figures {
 #[derive(Debug)]
 pub struct Interpreter<P: ConfiguredPolicy = Bfc> {
     pool: PolicyAllocator<P>,
-    /// The policy without memory: it says how requests are rounded.
+    /// The policy without memory. It defines how requests are rounded.
     blank: P,
     source: Arc<FakeSource>,
     counter: Option<Arc<TimingCounter>>,
     choice: Choice,
-    /// Caches keep blocks between the pool and its users: peaks are bounds, and what is handed out need not be the best fit.
+    /// Caches keep blocks between the pool and its users: peaks are bounds, and a block need not be the best
+    /// fit.
     cached: bool,
-    /// Blocks from this many bytes on lie at the high end of their chunk; `None` if none does.
+    /// Blocks of at least this many bytes lie at the high end of their chunk; `None` disables this.
     large_from: Option<u64>,
     recent: RecentFrees,
     live: BTreeMap<u64, Live>,
@@ -132,7 +133,7 @@ impl Interpreter {
 }
 
 impl<P: ConfiguredPolicy> Interpreter<P> {
-    /// The same over any policy. Counters are for those that know counts.
+    /// Builds the model over any policy. A counter requires a policy that supports counts.
     pub fn over(
         config: PoolConfig<P::Options>,
         nature: Nature,
@@ -155,7 +156,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             OwnerId::intern(OwnerId::intern(net, "b"), "deep"),
         ];
         Self {
-            // Nobody advances the frontier while this thread waits.
+            // No thread advances the frontier while this thread waits.
             pool: PolicyAllocator::new("model", source.clone(), config.with_retry(false)),
             blank,
             source,
@@ -174,7 +175,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         }
     }
 
-    /// Runs all steps, then frees what is live and drops the pool: every byte must be back at the source.
+    /// Runs all steps, frees the live blocks and drops the pool: every byte must return to the source.
     pub fn run(mut self, ops: &[Op]) -> Tally {
         for op in ops {
             self.step(op);
@@ -190,7 +191,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         self.tally
     }
 
-    /// Where the live blocks lie, by address.
+    /// The positions of the live blocks, by address.
     pub fn spans(&self) -> Vec<(u64, u64)> {
         self.live.values().map(|live| (live.block.address, live.block.bytes)).collect()
     }
@@ -268,7 +269,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         self.compare();
     }
 
-    /// Gives idle regions back: what is said to be given is gone, here and at the source, and not too much.
+    /// Trims idle regions: the pool and the source both lose the reported bytes, and not too many.
     fn trim(&mut self, keep: u64) {
         let (before, out) = (self.pool.stats().bytes_reserved, self.source.bytes_out());
         let bytes = self.pool.trim(Bytes(keep));
@@ -280,7 +281,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         assert!(after >= keep.min(before), "{keep} bytes were to be kept of {before}, {after} were");
     }
 
-    /// Whatever is left is there for a block, or for a free that is not safe yet. A plan keeps its range besides.
+    /// The remaining regions hold a block or an unsafe free. A plan also keeps its range.
     fn check_nothing_idle(&self) {
         assert_eq!(self.pool.trim(Bytes(0)), 0);
         if self.choice == Choice::Planned {
@@ -361,7 +362,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         }
     }
 
-    /// Blocks that were never handed out, each one field away from a live one.
+    /// Blocks that the pool never returned: each differs from a live block in one field.
     fn free_made_up(&mut self, pick: usize, twist: u8) {
         let Some(Live { block, .. }) = self.pick(pick) else { return };
         let block = match twist % 6 {
@@ -375,7 +376,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         self.assert_refused(block, BlockError::Unknown { block });
     }
 
-    /// A bad block is refused by everything that takes a block, and nothing changes.
+    /// Every method that accepts a block refuses a bad block and changes nothing.
     fn assert_refused(&self, block: Block, error: BlockError) {
         let before = (self.pool.stats(), self.pool.chunks());
         assert_eq!(try_free(&self.pool, block), Err(error));
@@ -385,7 +386,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         assert_eq!((self.pool.stats(), self.pool.chunks()), before);
     }
 
-    /// Exactly the starts of live blocks are found.
+    /// The pool finds exactly the starts of live blocks.
     fn look_up(&self, pick: usize, offset: u64) {
         let Some(Live { block, tag, .. }) = self.pick(pick) else { return };
         assert_eq!(self.pool.block_at(block.address), Ok(block));

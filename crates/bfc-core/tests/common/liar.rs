@@ -1,4 +1,4 @@
-//! A driver that says too early that work has ended: the fault that schedules must be able to find.
+//! A driver that reports too early that work has ended. The schedules must find this fault.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use bfc_core::{
     Driver, EventHandle, FreeFaults, MemoryCopy, MemoryInfo, PhysicalHandle, SourceError, Span, StreamHandle,
 };
 
-/// What is said too early.
+/// A report that the driver makes too early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// That an event is complete.
@@ -18,7 +18,7 @@ pub enum Lie {
     Synchronize,
 }
 
-/// A simulated device, but for the lie.
+/// A simulated device whose driver lies.
 #[derive(Debug)]
 pub struct Liar {
     pub device: Arc<SimDevice>,
@@ -27,7 +27,7 @@ pub struct Liar {
 
 type Outcome<T> = Result<T, SourceError>;
 
-// SAFETY: it is none. The memory is that of the simulated device, in which nothing is read or written.
+// SAFETY: the lies break the contract, but no code reads or writes the simulated device's memory.
 unsafe impl Driver for Liar {
     fn name(&self) -> &str {
         self.device.name()

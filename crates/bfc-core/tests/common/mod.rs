@@ -1,4 +1,4 @@
-//! What the suites of the BFC pool share. Each suite is a crate of its own and uses only part of it.
+//! Helpers shared by the suites of the BFC pool. Each suite is a separate crate and uses only some of them.
 #![allow(dead_code, unreachable_pub, unused_imports, unused_macros)]
 
 pub mod environment;
@@ -26,16 +26,16 @@ pub fn free(pool: &BfcAllocator, block: Block) {
     try_free(pool, block).unwrap();
 }
 
-/// Frees whatever it is given.
+/// Frees any block that it receives.
 pub fn try_free<P: ConfiguredPolicy>(
     pool: &PolicyAllocator<P>,
     block: Block,
 ) -> Result<(), bfc_core::BlockError> {
-    // SAFETY: the addresses of these tests have nothing behind them.
+    // SAFETY: the addresses of these tests have no memory behind them.
     unsafe { pool.deallocate(block) }
 }
 
-/// The report of a request that must fail for want of memory.
+/// Returns the report of a request that must run out of memory.
 pub fn out_of_memory(pool: &BfcAllocator, bytes: u64) -> OomReport {
     match pool.allocate(&Request::new(bytes)) {
         Err(AllocError::OutOfMemory(report)) => *report,
@@ -52,7 +52,8 @@ pub fn assert_disjoint(blocks: &[Block]) {
     }
 }
 
-/// Runs a check, generic over the policy, on every one. The test names the policies and `scenario`'s parts itself.
+/// Runs a check that is generic over the policy on every policy. The test lists the policies and the parts of
+/// `scenario`.
 macro_rules! on_every_policy {
     ($check:ident) => {
         for (_, chosen) in policies() {

@@ -1,7 +1,7 @@
-//! The steps of the interpreter, and how they are read from bytes: a fuzzer's, or those of a generator of random numbers.
+//! The steps of the interpreter, read from the bytes of a fuzzer or of a random number generator.
 
-/// One step. Numbers that pick among live blocks, owners and the like are taken modulo how many there are, so every
-/// sequence makes sense.
+/// One step. Indices of live blocks, owners and so on are taken modulo their number, so every sequence is
+/// valid.
 #[derive(Clone, Debug)]
 pub enum Op {
     Allocate {
@@ -9,7 +9,7 @@ pub enum Op {
         alignment_log2: u8,
         owner: u8,
     },
-    /// Only memory whose free lies at least `lag` counts back may be used.
+    /// The request may use only memory whose free lies at least `lag` counts back.
     AllocateFreedBefore {
         bytes: u64,
         lag: u8,
@@ -43,16 +43,16 @@ pub enum Op {
     Trim {
         keep: u64,
     },
-    /// Says that all work but that of the last `lag` frees has ended.
+    /// Reports that all work but that of the last `lag` frees has ended.
     Advance {
         lag: u8,
     },
 }
 
-/// Sizes that come again and again, as those of a training step do.
+/// Sizes that recur, as in a training step.
 pub const USUAL_BYTES: [u64; 4] = [256, 700, 1024, 3000];
 
-/// Reads numbers from bytes, until there are none.
+/// Reads numbers from bytes until they run out.
 #[derive(Clone, Debug)]
 pub struct Reader<'a>(pub &'a [u8]);
 
@@ -71,7 +71,7 @@ impl Reader<'_> {
         self.byte().map(usize::from)
     }
 
-    /// The sizes of a pool of some 100 KiB: mostly small, some large, a few that can never be.
+    /// The sizes for a pool of some 100 KiB: mostly small, some large, a few impossible.
     fn bytes(&mut self) -> Option<u64> {
         let (kind, word) = (self.byte()?, u64::from(self.word()?));
         Some(match kind % 32 {
@@ -88,7 +88,7 @@ impl Reader<'_> {
         Some(match self.byte()? % 64 {
             0..=21 => {
                 let (bytes, with) = (self.bytes()?, self.byte()?);
-                // Most requests are content with what every block is aligned to.
+                // Most requests need only the default alignment.
                 let alignment_log2 = if with < 192 { 6 } else { with % 14 };
                 let owner = self.byte()?;
                 Op::Allocate { bytes, alignment_log2, owner }
@@ -112,7 +112,7 @@ impl Reader<'_> {
     }
 }
 
-/// The steps that these bytes stand for: every sequence of bytes stands for one.
+/// Decodes bytes to steps: every sequence of bytes is valid.
 pub fn ops_from_bytes(bytes: &[u8]) -> Vec<Op> {
     let mut reader = Reader(bytes);
     std::iter::from_fn(|| reader.op()).collect()

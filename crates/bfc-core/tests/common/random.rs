@@ -1,6 +1,6 @@
-//! Random numbers of a seed.
+//! Random numbers from a seed.
 
-/// A small generator of random numbers (splitmix64), the same on every machine.
+/// A small random number generator (splitmix64), the same on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -13,7 +13,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

@@ -1,4 +1,4 @@
-//! The pools that the interpreter is run on: every policy, rule of growth and nature of a source.
+//! The pools of the interpreter: every policy, growth rule and source behavior.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::interpreter::{Choice, Interpreter, Tally};
 use super::op::{Op, Reader, USUAL_BYTES, ops_from_bytes};
 use super::source::{Fails, Nature};
 
-/// The most that any of the pools may hold.
+/// The limit of each pool.
 pub const LIMIT: Bytes = Bytes::kib(128);
 
-/// A policy and what was chosen of it.
+/// A policy and its options.
 #[derive(Clone, Debug)]
 pub enum Chosen {
     Bfc { config: BfcConfig, always_splits: bool, timing: bool },
@@ -51,7 +51,7 @@ impl Scenario {
     }
 }
 
-/// Runs what the bytes stand for: the first two choose the pool and the source, the others are steps.
+/// Runs the bytes: the first two choose the pool and the source, the others are steps.
 pub fn run_bytes(bytes: &[u8]) -> Tally {
     let mut reader = Reader(bytes);
     let (policies, natures) = (policies(), natures());
@@ -61,7 +61,7 @@ pub fn run_bytes(bytes: &[u8]) -> Tally {
     Scenario { name, chosen, nature }.run(&ops_from_bytes(reader.0))
 }
 
-/// Every policy, over every nature of a source.
+/// Every policy, over every source behavior.
 pub fn scenarios() -> Vec<Scenario> {
     let all = |(name, chosen): (&'static str, Chosen)| {
         natures().into_iter().map(move |nature| Scenario { name, chosen: chosen.clone(), nature })
@@ -69,7 +69,7 @@ pub fn scenarios() -> Vec<Scenario> {
     policies().into_iter().flat_map(all).collect()
 }
 
-/// The policies, with names that tell them apart.
+/// The policies, with distinct names.
 pub fn policies() -> Vec<(&'static str, Chosen)> {
     let ours = BfcConfig::new(LIMIT).with_first_region(Bytes::kib(16));
     let upstream = BfcConfig::tensorflow(LIMIT);
@@ -80,7 +80,7 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
     let share = GrowthRule::Proportional { parts: 4, granule };
     let fixed_pool = BfcConfig::new(LIMIT).with_allow_growth(false);
     let small_steps = upstream.clone().with_first_region(Bytes(4096)).with_fragmentation_fraction(0.05);
-    // Full after a few frees, so that blocks go back and forth.
+    // These caches are full after a few frees, so blocks move in and out.
     let small_caches =
         ThreadCache::new().with_largest_block(Bytes::kib(8)).with_bytes(Bytes::kib(16)).with_blocks(6);
     vec![
@@ -125,7 +125,7 @@ fn auto_growth(options: AutoGrowthOptions) -> Chosen {
     Chosen::AutoGrowth(AutoGrowthConfig::with_options(LIMIT, options))
 }
 
-/// A plan of the sizes that come again and again, so that random steps follow it now and then.
+/// A plan of the recurring sizes, so that random steps follow it now and then.
 fn planned() -> PlannedConfig {
     let lifetime = |nth: u32| {
         let bytes = USUAL_BYTES[nth as usize * 7 / 3 % USUAL_BYTES.len()];
@@ -136,7 +136,7 @@ fn planned() -> PlannedConfig {
     PlannedConfig::planned(LIMIT, Arc::new(plan)).with_first_region(Bytes::kib(16))
 }
 
-/// Sources, well-behaved and otherwise.
+/// Sources, well-behaved and faulty.
 pub fn natures() -> Vec<Nature> {
     let plain = Nature::default();
     vec![

@@ -1,5 +1,5 @@
-//! Random schedules: work on several streams, memory taken and given back in between, on a device that watches what becomes of
-//! it. What the device has seen against the rules is the outcome.
+//! Random schedules: several streams use memory between allocations and frees, on a device that watches its
+//! use. Each schedule returns the violations that the device saw.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use bfc_core::{
 
 use super::Random;
 
-/// What is wrong with the schedules.
+/// A bug planted in a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// Nothing.
+    /// No bug.
     None,
     /// Memory used on other streams is free at once: reuse without waiting.
     FreeAtOnce,
@@ -21,33 +21,34 @@ pub enum Bug {
     UseAtOnce,
 }
 
-/// A device that does work with blocks, and watches what becomes of them.
+/// A device that works with blocks and watches how work uses them.
 pub trait Watched {
-    /// What it has seen against the rules.
+    /// A violation of the rules that the device saw.
     type Violation;
 
-    /// The device's calls.
+    /// Returns the device's driver.
     fn driver(&self) -> Arc<dyn Driver>;
 
-    /// The stream of this number, below [`MOST_STREAMS`]. 0 is the compute stream.
+    /// Returns the stream of this number, below [`MOST_STREAMS`]. 0 is the compute stream.
     fn stream(&self, number: usize) -> Arc<Stream>;
 
-    /// Gives the stream of this number work that uses a block.
+    /// Submits work that uses a block to the stream of this number.
     fn launch(&self, number: usize, stream: &Stream, block: &Block);
 
-    /// What it has seen, when all work has ended.
+    /// Returns the violations after all work has ended.
     fn violations(&self) -> Vec<Self::Violation>;
 
-    /// The schedule is over: pool and streams are gone, and whether all blocks were free before is given.
+    /// Ends the schedule after pool and streams are gone. `all_free` says whether all blocks were free
+    /// before.
     fn end(&self, all_free: bool) {
         assert!(all_free);
     }
 }
 
-/// Blocks are up to this large, a pool's limit eight times as large.
+/// The largest block. A pool's limit is eight times as large.
 pub const LARGEST: u64 = MIB;
 
-/// No schedule uses more streams.
+/// The largest number of streams in a schedule.
 pub const MOST_STREAMS: usize = 4;
 
 struct Schedule<'a, W> {
@@ -57,11 +58,11 @@ struct Schedule<'a, W> {
     pool: Arc<BfcAllocator>,
     memory: Arc<StreamAllocator>,
     streams: Vec<Arc<Stream>>,
-    /// With the streams that each was announced on.
+    /// Live blocks, each with the streams announced for it.
     live: Vec<(Block, Vec<usize>)>,
 }
 
-/// Runs the schedule of a seed, with about so many steps.
+/// Runs the schedule of a seed with about this many steps.
 pub fn run<W: Watched>(device: &W, seed: u64, steps: usize, bug: Bug) -> Vec<W::Violation> {
     let mut schedule = Schedule::new(device, seed, bug);
     for _ in 0..steps {
@@ -77,7 +78,7 @@ impl<'a, W: Watched> Schedule<'a, W> {
         let mapped = seed.is_multiple_of(2).then(|| VirtualMemory::new(driver.clone()));
         let (source, granule): (Arc<dyn SubAllocator>, _) = match mapped {
             Some(Ok(memory)) => (Arc::new(memory), Bytes::mib(2)),
-            // Not every device can.
+            // Only some devices support this.
             None | Some(Err(SourceError::Unsupported { .. })) => {
                 (Arc::new(DeviceMemory::new(driver)), Bytes::kib(512))
             }
@@ -123,12 +124,12 @@ impl<'a, W: Watched> Schedule<'a, W> {
         let bytes = KIB * (1 + self.random.below(LARGEST / KIB));
         if let Ok(block) = self.memory.allocate(&Request::new(bytes)) {
             self.live.push((block, Vec::new()));
-            // New memory is mostly used at once.
+            // Work usually uses new memory at once.
             self.use_block(0, self.live.len() - 1);
         }
     }
 
-    /// Work on a stream that uses one or two blocks.
+    /// Submits work that uses one or two blocks to a stream.
     fn launch(&mut self, stream: usize) {
         for _ in 0..1 + self.random.below(2) {
             if !self.live.is_empty() {
@@ -158,12 +159,12 @@ impl<'a, W: Watched> Schedule<'a, W> {
         if !self.live.is_empty() {
             let index = self.pick(self.live.len());
             let (block, _) = self.live.swap_remove(index);
-            // SAFETY: the block is live; that no work uses it any more is what the schedule is about.
+            // SAFETY: the block is live. The schedule tests that no work still uses it.
             unsafe { self.memory.deallocate(block) }.unwrap();
         }
     }
 
-    /// Everything goes back.
+    /// Frees all blocks.
     fn end(mut self) {
         while !self.live.is_empty() {
             self.free();

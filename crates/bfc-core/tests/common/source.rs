@@ -1,4 +1,4 @@
-//! Sources of memory for tests: addresses with nothing behind them, and every way to misbehave.
+//! Sources of memory for tests: addresses without memory behind them, and every kind of misbehavior.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,8 @@ use super::Random;
 /// Where upstream's tests put their first region.
 pub const BASE: u64 = 1 << 40;
 
-/// What a source is like. The default is upstream's fake: regions one behind the other, not to be joined, no end.
+/// The behavior of a source. The default is upstream's fake: adjacent regions that may not be joined, without
+/// a limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nature {
     /// Adjacent regions may be joined.
@@ -20,19 +21,19 @@ pub struct Nature {
     pub downward: bool,
     /// Bytes left out between regions.
     pub gap: u64,
-    /// Whatever alignment is asked for, the address is a multiple of this only.
+    /// The address is a multiple of this only, regardless of the requested alignment.
     pub fixed_alignment: Option<u64>,
     /// Added to every address.
     pub offset: u64,
-    /// Bytes that may be out at once.
+    /// The most bytes that the source delivers at a time.
     pub capacity: Option<u64>,
-    /// Bytes delivered beyond what was asked for.
+    /// Bytes delivered beyond the request.
     pub extra: u64,
-    /// Bytes missing from what was asked for.
+    /// Bytes missing from the request.
     pub missing: u64,
     /// Which calls, counted from 1, fail.
     pub fails: Fails,
-    /// What a failing call says.
+    /// Failing calls report a driver error.
     pub broken: bool,
 }
 
@@ -46,7 +47,7 @@ pub enum Fails {
     Every(u64),
     /// This one alone.
     Only(u64),
-    /// One in so many, by chance from this seed.
+    /// One call in this many, at random from this seed.
     Random {
         seed: u64,
         one_in: u64,
@@ -55,7 +56,8 @@ pub enum Fails {
 
 type Hook = Box<dyn Fn() + Send + Sync>;
 
-/// A source as its [`Nature`] says, which notes what it gave and whether it got exactly that back.
+/// A source with the behavior of its [`Nature`]. It records each region and checks that the pool returns
+/// exactly that region.
 pub struct FakeSource {
     nature: Nature,
     book: Mutex<Book>,
@@ -93,7 +95,7 @@ impl FakeSource {
         self.book.lock().unwrap().out.values().sum()
     }
 
-    /// Whether all of these bytes are out, in however many regions that touch.
+    /// Whether the pool holds all of these bytes, in any number of adjacent regions.
     pub fn is_out(&self, address: u64, bytes: u64) -> bool {
         let out = &self.book.lock().unwrap().out;
         let (mut at, end) = (address, address + bytes);
@@ -120,13 +122,13 @@ impl FakeSource {
         *self.hook.lock().unwrap() = None;
     }
 
-    /// Checks that every region that came back was one that was out.
+    /// Checks that the pool returned only regions that it held.
     pub fn assert_sound(&self) {
         let book = self.book.lock().unwrap();
         assert!(book.faults.is_empty(), "{:?}", book.faults);
     }
 
-    /// Checks that every region came back, exactly once and exactly as it was given.
+    /// Checks that the pool returned every region exactly once and unchanged.
     pub fn assert_all_returned(&self) {
         self.assert_sound();
         let out = &self.book.lock().unwrap().out;
@@ -189,7 +191,7 @@ unsafe impl SubAllocator for FakeSource {
         let book = &mut *self.book.lock().unwrap();
         book.frees += 1;
         if region.bytes == 0 && book.out.get(&region.address) == Some(&0) {
-            // What was missing of the smallest region was all of it.
+            // The source delivered none of the bytes of the smallest region.
             book.out.remove(&region.address);
             return;
         }

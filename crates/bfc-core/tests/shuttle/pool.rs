@@ -1,5 +1,5 @@
-//! Short sequences of steps by several threads on one pool, under the `shuttle` checker, which runs them in many orders: no
-//! block is handed out twice, and all rules hold in the end.
+//! Short sequences of steps by several threads on one pool, under the `shuttle` checker, which runs them in
+//! many orders. No two live blocks overlap, and all invariants hold at the end.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use crate::common::scenario::{Chosen, policies};
 use crate::common::source::{FakeSource, Nature};
 use crate::common::{Random, try_free};
 
-/// Orders tried of each scenario.
+/// Orders tried for each scenario.
 const SCHEDULES: usize = 40;
 
 const THREADS: u64 = 3;
 
-/// A pool that several threads use, and the blocks that are out, by address.
+/// A pool that several threads use, and its live blocks by address.
 struct Shared<P: ConfiguredPolicy> {
     pool: PolicyAllocator<P>,
     out: Mutex<BTreeMap<u64, Block>>,
 }
 
 impl<P: ConfiguredPolicy> Shared<P> {
-    /// Notes a block just handed out: it overlaps none that is out.
+    /// Records a new block and checks that it overlaps no live block.
     fn note(&self, block: Block) {
         let mut out = lock(&self.out);
         let before = out.range(..block.address + block.bytes).next_back().map(|(_, block)| *block);
@@ -35,7 +35,7 @@ impl<P: ConfiguredPolicy> Shared<P> {
         out.insert(block.address, block);
     }
 
-    /// Gives a block back. It is noted before, as its memory is somebody else's from then on.
+    /// Frees a block. The record comes first, because another thread may own the memory right after the free.
     fn free(&self, block: Block) {
         lock(&self.out).remove(&block.address);
         try_free(&self.pool, block).unwrap();
@@ -62,7 +62,7 @@ impl<P: ConfiguredPolicy> Shared<P> {
                 let Some(nth) = pick(nth, mine) else { return };
                 let block = mine.swap_remove(nth);
                 self.free(block);
-                // Somebody else may have the memory by now: the old handle must not free it.
+                // Another thread may own the memory by now: the old handle must not free it.
                 assert_eq!(try_free(&self.pool, block), Err(BlockError::Stale { block }));
             }
             Op::LookUp { pick: nth, .. } | Op::Retag { pick: nth, .. } => {
@@ -78,7 +78,7 @@ impl<P: ConfiguredPolicy> Shared<P> {
     }
 }
 
-/// What one thread does.
+/// Returns the steps of one thread.
 fn steps(seed: u64) -> Vec<Op> {
     let mut random = Random(seed);
     let bytes: Vec<u8> = (0..40).map(|_| random.next() as u8).collect();
@@ -101,7 +101,7 @@ where
                     for op in steps(seed * THREADS + nth) {
                         shared.step(&op, &mut mine);
                     }
-                    // Some are left for the main thread.
+                    // The main thread frees the rest.
                     mine.drain(..).step_by(2).for_each(|block| shared.free(block));
                 })
             })

@@ -1,5 +1,5 @@
-//! Waiting under the `shuttle` checker, which runs the threads in many orders. It has no clock: a request that misses
-//! its wake-up sleeps for ever, and the checker reports a deadlock.
+//! Waiting under the `shuttle` checker, which runs the threads in many orders. The checker has no clock: a
+//! request that misses its wake-up sleeps forever, and the checker reports a deadlock.
 
 mod ended;
 
@@ -15,7 +15,7 @@ use bfc_core::{
 use crate::common::source::{FakeSource, Nature};
 use crate::common::{allocate, free};
 
-/// Far more real time than any one schedule takes.
+/// Far more real time than any schedule takes.
 const LONG: Duration = Duration::from_secs(3600);
 
 const SCHEDULES: usize = 2000;
@@ -126,7 +126,7 @@ fn threads_that_want_the_whole_pool_take_turns() {
     let scenario = || {
         let config = BfcConfig::new(Bytes(1024)).with_retry_timeout(LONG);
         let pool = Arc::new(BfcAllocator::new("shuttle", FakeSource::new(Nature::default()), config));
-        // Known to two threads before the race, so that nobody fails for being alone.
+        // The pool knows two threads before the race, so no request fails for being alone.
         let warm = allocate(&pool, 1024);
         free(&pool, warm);
         {
@@ -153,7 +153,7 @@ fn threads_that_want_the_whole_pool_take_turns() {
     shuttle::check_pct(scenario, SCHEDULES / 4, 3);
 }
 
-/// The frontier is raised outside the pool's lock, and still no waiter misses it.
+/// A thread raises the frontier outside the pool's lock, and no waiter misses it.
 #[test]
 fn a_rising_frontier_is_not_missed() {
     use bfc_core::{AllocationAttributes, Request, TimingCounter};
@@ -213,7 +213,7 @@ impl Piece {
         self.retry.notify_up_to(largest);
     }
 
-    /// From now on those who are refused do not wait.
+    /// From now on, refused requests do not wait.
     fn end(&self) {
         lock(&self.state).1 = false;
         self.retry.notify();
@@ -225,7 +225,7 @@ fn check(scenario: impl Fn() + Send + Sync + Clone + 'static) {
     shuttle::check_pct(scenario, SCHEDULES, 3);
 }
 
-/// Two of three can be served, whatever the order of their coming, and are: they do not wait behind the large one.
+/// The pool serves two of three waiters in any order of arrival: they do not wait behind the large one.
 #[test]
 fn nobody_waits_beside_memory_that_fits() {
     check(|| {
@@ -249,7 +249,7 @@ fn nobody_waits_beside_memory_that_fits() {
     });
 }
 
-/// Takers of all sizes that give back what they took: each gets its turn although others come again and again.
+/// Threads request all sizes and free what they took: each gets its turn although others return repeatedly.
 #[test]
 fn takers_of_different_sizes_are_all_served() {
     check(|| {
@@ -268,7 +268,7 @@ fn takers_of_different_sizes_are_all_served() {
     });
 }
 
-/// Whoever of the two has the turn when the memory comes: a panic of the one does not leave the other asleep.
+/// Either of the two may have the turn when memory arrives: if one panics, the other still wakes.
 #[test]
 fn a_waiter_that_panics_hands_its_turn_on() {
     check(|| {
@@ -300,7 +300,7 @@ fn a_waiter_that_panics_hands_its_turn_on() {
     });
 }
 
-/// All three are waiting when memory comes, and each free may serve any of them.
+/// All three wait when memory arrives, and each free may serve any of them.
 #[test]
 fn the_oldest_is_served_first() {
     check(|| {
@@ -333,7 +333,8 @@ fn the_oldest_is_served_first() {
     });
 }
 
-/// With caches: two threads free what a third waits for, each into a cache that the waiter may have emptied before.
+/// With caches: two threads free the memory that a third awaits, each into a cache that the waiter may have
+/// emptied.
 #[test]
 fn no_free_is_left_in_a_cache_while_a_request_waits() {
     let scenario = || {
@@ -349,7 +350,7 @@ fn no_free_is_left_in_a_cache_while_a_request_waits() {
                 blocks.into_iter().for_each(|block| free(&pool, block));
             })
         };
-        // Known to several threads before the race, so that nobody fails for being alone.
+        // The pool knows several threads before the race, so no request fails for being alone.
         user(&pool).join().unwrap();
         let users = [user(&pool), user(&pool)];
         let whole = allocate(&pool, 1024);
@@ -362,8 +363,8 @@ fn no_free_is_left_in_a_cache_while_a_request_waits() {
     shuttle::check_pct(scenario, SCHEDULES, 3);
 }
 
-/// Each of the threads holds a part of the pool and then asks for as much again: whatever the order, one of them gives up,
-/// for whose part the others wait.
+/// Each thread holds a part of the pool and then requests as much again. In any order, one thread gives up,
+/// and the others wait for its part.
 fn one_of_them_gives_up(threads: u64, cached: bool) {
     let scenario = move || {
         let config = BfcConfig::new(Bytes(threads * 256)).with_allow_growth(false).with_retry_timeout(LONG);
@@ -407,7 +408,7 @@ fn of_three_in_a_stalemate_exactly_one_fails() {
     one_of_them_gives_up(3, false);
 }
 
-/// While somebody who is known does not wait, nobody gives up.
+/// No request gives up while a known thread is not waiting.
 #[test]
 fn nobody_gives_up_beside_a_thread_that_will_free() {
     check(|| {

@@ -1,11 +1,11 @@
-//! The spin mutex under the `shuttle` checker: no two threads hold it at once, in whatever order they run.
+//! The spin mutex under the `shuttle` checker: no two threads hold it at once, in any order.
 
 use bfc_core::sync::{Arc, SpinMutex, thread};
 
-/// Orders tried of each scenario.
+/// Orders tried for each scenario.
 const SCHEDULES: usize = 2000;
 
-/// Three threads that lock the mutex so many times each.
+/// Three threads that each lock the mutex this many times.
 fn scenario(turns: [u64; 3]) {
     let mutex = Arc::new(SpinMutex::new((0, false)));
     let threads = turns.map(|turns| {

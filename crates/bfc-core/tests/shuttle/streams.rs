@@ -1,5 +1,5 @@
-//! Memory used on several streams, by several threads, under the `shuttle` checker: it has no clock, so that a request that
-//! misses its wake-up sleeps for ever, which the checker reports as a deadlock.
+//! Several threads use memory on several streams, under the `shuttle` checker. The checker has no clock: a
+//! request that misses its wake-up sleeps forever, and the checker reports a deadlock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use bfc_core::{
     StreamAllocator,
 };
 
-/// Far more real time than any one schedule takes.
+/// Far more real time than any schedule takes.
 const LONG: Duration = Duration::from_secs(3600);
 
 const SCHEDULES: usize = 2000;
 
-/// Room for one block of two threads, not for those of three.
+/// Room for one block of each of two threads, but not of three.
 const POOL: Bytes = Bytes::kib(8);
 const BLOCKS: [u64; 3] = [4 * KIB, 3 * KIB, 2 * KIB];
 

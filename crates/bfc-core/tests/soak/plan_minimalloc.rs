@@ -1,11 +1,11 @@
-//! The planner against the challenge sets of MiniMalloc, whose blocks all fit into 1,048,576: what quick placement needs
-//! more for.
+//! Runs the planner on the challenge sets of MiniMalloc, whose blocks all fit into 1,048,576, and measures
+//! how much more quick placement needs.
 
 use std::time::Instant;
 
 use bfc_core::{Lifetime, Plan, PlanOptions};
 
-/// What all blocks of a set fit into.
+/// The capacity that holds all blocks of a set.
 const CAPACITY: u64 = 1 << 20;
 
 /// A set: its letter, its blocks, the most that is live at a time, and its lines.
@@ -51,7 +51,7 @@ fn lifetimes(csv: &str) -> Vec<Lifetime> {
     lifetimes
 }
 
-/// The plan of a set, checked, and the steps that it took.
+/// Returns the checked plan of a set and the number of steps.
 fn solved(&(letter, blocks, peak, csv): &Set, options: &PlanOptions) -> (Plan, u64) {
     let lifetimes = lifetimes(csv);
     let mut steps = 0;
@@ -70,7 +70,7 @@ fn every_challenge_set_fits_into_its_capacity() {
     for set in &SETS {
         let (plan, steps) = solved(set, &options().with_target(CAPACITY));
         assert!(plan.capacity() <= CAPACITY, "set {}: {}", set.0, plan.capacity());
-        // A fraction of the effort that there is by default.
+        // A fraction of the default effort.
         assert!(steps < 40_000_000, "set {}: {steps} steps", set.0);
     }
 }

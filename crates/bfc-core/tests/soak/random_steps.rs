@@ -1,9 +1,10 @@
-//! Very long random runs on every kind of pool, each step followed by all invariants and the comparison with the shadow.
+//! Very long random runs on every kind of pool. Each step is followed by all invariants and the comparison
+//! with the shadow.
 //!
 //! `HIGHWATER_SOAK_STEPS=100000000 cargo test --release -p bfc-core --test soak random_steps:: -- --ignored --nocapture`
 //!
-//! The run starts a new pool every so many steps, the scenarios in turn, and says how far it has come. A run that fails
-//! names the scenario and the seed: `HIGHWATER_SOAK_SEED` starts there.
+//! The run starts a new pool at regular intervals, cycles through the scenarios, and reports its progress. A
+//! failed run prints the scenario and the seed: `HIGHWATER_SOAK_SEED` starts there.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests may panic as tests may")]
 
@@ -14,10 +15,10 @@ use crate::common::interpreter::Tally;
 use crate::common::op::ops_from_bytes;
 use crate::common::scenario::scenarios;
 
-/// Steps if none are asked for.
+/// The default number of steps.
 const STEPS: u64 = 1_000_000;
 
-/// Bytes that one pool's steps are read from: some 1500 steps.
+/// The bytes for one pool's steps: some 1500 steps.
 const BYTES: usize = 4096;
 
 fn from_environment(name: &str, otherwise: u64) -> u64 {
@@ -27,7 +28,7 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
     }
 }
 
-/// Says on drop, when a check has failed, where to start to see it again.
+/// If a check fails, prints on drop how to reproduce the failure.
 struct Placement {
     scenario: String,
     seed: u64,

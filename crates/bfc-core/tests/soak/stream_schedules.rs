@@ -1,5 +1,6 @@
-//! No byte is used again before its last use has ended: random schedules of several streams on a device that ends its
-//! work in an order chosen by a seed, watched by that device. The same checks find planted bugs.
+//! No stream reuses a byte before its last use has ended. Random schedules run several streams on a device
+//! that ends work in an order chosen by a seed. The device watches every use, and the same checks find
+//! planted bugs.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::common::schedule::{Bug, LARGEST, Watched};
 
 const STEPS: usize = 32;
 
-/// The simulated device, and its calls, which may lie.
+/// The simulated device and its driver, which may lie.
 struct Simulated {
     device: Arc<SimDevice>,
     driver: Arc<dyn Driver>,
@@ -49,7 +50,7 @@ impl Watched for Simulated {
     }
 
     fn end(&self, all_free: bool) {
-        // Whoever is lied to may never learn that a block is free.
+        // With a lying driver, the pool may never learn that a block is free.
         if self.is_honest {
             assert!(all_free);
             assert_eq!(self.device.open_streams_and_events(), 0);
@@ -58,17 +59,17 @@ impl Watched for Simulated {
     }
 }
 
-/// Runs the schedule of a seed on a device of its own.
+/// Runs the schedule of a seed on a new device.
 fn run(seed: u64, bug: Bug) -> Vec<Violation> {
     crate::common::schedule::run(&Simulated::new(seed, None), seed, STEPS, bug)
 }
 
-/// How many schedules it takes to find a bug, of at most so many.
+/// Returns how many schedules it takes to find a bug; tries at most `most`.
 fn found_after(bug: Bug, most: u64) -> Option<u64> {
     (0..most).find(|&seed| !run(seed, bug).is_empty()).map(|seed| seed + 1)
 }
 
-/// The same for a driver that lies.
+/// Returns how many schedules it takes to find a lying driver; tries at most `most`.
 fn lie_found_after(lie: Lie, most: u64) -> Option<u64> {
     let run = |seed| crate::common::schedule::run(&Simulated::new(seed, Some(lie)), seed, STEPS, Bug::None);
     (0..most).find(|&seed| !run(seed).is_empty()).map(|seed| seed + 1)
@@ -99,7 +100,7 @@ fn a_million_schedules_never_reuse_memory_early() {
     println!("{schedules} schedules of {STEPS} steps, no violation");
 }
 
-/// What was waited for is still looked at before its memory is given away.
+/// After a wait, the pool still queries the event before it reuses the memory.
 #[test]
 fn a_driver_that_returns_early_from_waiting_harms_nothing() {
     assert_eq!(lie_found_after(Lie::SynchronizeEvent, 2000), None);
@@ -120,7 +121,7 @@ fn planted_bugs_are_found() {
 fn one_seed_gives_one_schedule() {
     let seed = found_after(Bug::FreeAtOnce, 10_000).unwrap() - 1;
     let spans = || -> Vec<String> {
-        // Handles are numbered anew for each device; what happened to which bytes is the same.
+        // Each device numbers its handles anew; the events on each byte are the same.
         let text = |violation| format!("{violation:?}");
         let violations: Vec<String> = run(seed, Bug::FreeAtOnce).into_iter().map(text).collect();
         violations.iter().map(|text| text.split("first").next().unwrap().to_owned()).collect()

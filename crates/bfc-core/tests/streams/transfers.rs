@@ -1,4 +1,4 @@
-//! Copies that nobody waits for.
+//! Asynchronous copies.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn work_comes_after_a_copy_that_it_was_told_of() {
     let upload = transfers.to_device(buffer(&pinned, &[7; 1000]), &tensor, 0).unwrap();
     upload.come_before(&bench.compute).unwrap();
     assert_eq!(reads(), 0);
-    // The device finds work that was not told.
+    // The device detects work that the pool was not told about.
     let _upload = transfers.to_device(buffer(&pinned, &[7; 1000]), &tensor, 0).unwrap();
     assert_eq!(reads(), 1);
 }
@@ -121,7 +121,7 @@ fn transfers_that_cannot_be_are_refused_and_copy_nothing() {
     bench.device.inject(Fault::new(Operation::Copy, FaultTime::Call(1)));
     let error = transfers.to_device(buffer(&pinned, b"data"), &tensor, 0).unwrap_err();
     assert!(matches!(error, TransferError::Source(SourceError::Driver { call: "copy", .. })));
-    // The copy was given, and its end has no event: it is waited for.
+    // The copy has started without an event for its end: the pool waits for it.
     bench.device.inject(Fault::new(Operation::Record, FaultTime::Call(2)));
     assert!(transfers.to_device(buffer(&pinned, b"done"), &tensor, 0).is_err());
     assert_eq!(bench.device.read(Span { address: tensor.block().address, bytes: 4 }), b"done");

@@ -1,5 +1,5 @@
-//! Whom a request waits for where memory is out: streams whose work makes room, then threads that have memory, and nobody
-//! where there is neither.
+//! Order of waiting when memory runs out: first streams whose work frees memory, then threads that hold
+//! memory. Without either, the request fails.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use bfc_core::{
 use super::Bench;
 
 impl Bench {
-    /// The report of a request that may wait and fails.
+    /// Returns the report of a request that may wait and then fails.
     fn refuses(&self, bytes: u64) -> OomReport {
         match Allocation::new(&self.allocator, &Request::new(bytes)) {
             Err(AllocError::OutOfMemory(report)) => *report,

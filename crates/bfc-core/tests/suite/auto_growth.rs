@@ -1,4 +1,4 @@
-//! The auto-growth policy: Paddle's cases with their numbers, and random sequences beside the plainest policy.
+//! The auto-growth policy: Paddle's cases with its sizes, and random sequences beside the plainest policy.
 
 use bfc_core::{AutoGrowth, AutoGrowthOptions, Bytes, PlacementRequest, Policy, Release, Span};
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Blocks and addresses that are not live: given back twice, another pool's, made up, within a block, between blocks. On
-//! every policy each gets the error that says so, and changes nothing.
+//! Invalid blocks and addresses: freed twice, of another pool, invented, within a block, between blocks.
+//! Every policy returns the matching error and changes nothing.
 
 use bfc_core::{
     Accounting, Allocator, AutoGrowth, Bfc, Block, BlockError, Buddy, ChunkInfo, ConfiguredPolicy, Planned,
@@ -11,12 +11,12 @@ use crate::common::scenario::{Chosen, policies};
 use crate::common::source::{FakeSource, Nature};
 use crate::common::{on_every_policy, try_free};
 
-/// All that can be seen of a pool.
+/// The visible state of a pool.
 fn seen<P: ConfiguredPolicy>(pool: &PolicyAllocator<P>) -> (Stats, Vec<ChunkInfo>, Vec<Span>, u64) {
     (pool.stats(), pool.chunks(), pool.regions(), pool.ledger().total())
 }
 
-/// The block is refused with this error by everything that takes one, and nothing changes.
+/// Every method that accepts a block refuses this one with this error and changes nothing.
 fn assert_refused<P: ConfiguredPolicy>(pool: &PolicyAllocator<P>, block: Block, error: BlockError) {
     let before = seen(pool);
     assert_eq!(try_free(pool, block), Err(error), "{block:?}");
@@ -27,7 +27,8 @@ fn assert_refused<P: ConfiguredPolicy>(pool: &PolicyAllocator<P>, block: Block, 
     pool.check_invariants().unwrap();
 }
 
-/// A pool with blocks of the usual sizes, every third of them given back; those live, and those given back.
+/// A pool with blocks of the usual sizes, every third of them freed. Returns the live blocks and the freed
+/// blocks.
 fn pool<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) -> (PolicyAllocator<P>, Vec<Block>, Vec<Block>) {
     let source = FakeSource::new(Nature { gap: 4096, ..Nature::default() });
     let pool = PolicyAllocator::new("bad blocks", source, config.with_retry(false));
@@ -102,7 +103,7 @@ fn addresses_are_checked<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
     assert_eq!(seen(&pool), before);
     pool.check_invariants().unwrap();
 
-    // The index that the look-ups made is kept up.
+    // The pool maintains the index that the look-ups created.
     for &block in &live[1..] {
         try_free(&pool, block).unwrap();
         unknown(block.address);
@@ -112,7 +113,7 @@ fn addresses_are_checked<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
     pool.check_invariants().unwrap();
 }
 
-/// A slot is used again, by a block of the same size: the old handle still is the old block's.
+/// A block of the same size reuses a slot: the old handle still refers to the old block.
 fn old_handles_are_not_new_ones<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
     let pool = PolicyAllocator::<P>::new("bad blocks", FakeSource::new(Nature::default()), config);
     let mut old: Vec<Block> = Vec::new();

@@ -1,4 +1,5 @@
-//! `JoinRule::Deferred`: small blocks that were freed last stay as they are until a request comes that none of them fits.
+//! `JoinRule::Deferred`: recently freed small blocks stay unjoined until a request arrives that none of them
+//! fits.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use bfc_core::{
 
 const REGION: u64 = 1024 * KIB;
 
-/// The largest block that stays as it is.
+/// The largest block that stays unjoined.
 const LARGEST: u64 = 64 * KIB;
 
 fn region(join: JoinRule) -> Bfc {
@@ -25,14 +26,14 @@ fn over(options: BfcOptions) -> Bfc {
     bfc
 }
 
-/// The slot and the address of a block of so many bytes.
+/// Returns the slot and the address of a new block of this many bytes.
 fn place(bfc: &mut Bfc, bytes: u64) -> (u32, u64) {
     let place = bfc.place(&PlacementRequest::new(bytes)).unwrap();
     bfc.check().unwrap();
     (place.slot, place.address)
 }
 
-/// Blocks of these sizes, one beside the other from the low end on.
+/// Allocates adjacent blocks of these sizes from the low end.
 fn row<const N: usize>(bfc: &mut Bfc, sizes: [u64; N]) -> [u32; N] {
     sizes.map(|bytes| place(bfc, bytes).0)
 }
@@ -44,7 +45,7 @@ fn give_back(bfc: &mut Bfc, slots: impl IntoIterator<Item = u32>) {
     }
 }
 
-/// Spans and whether they are in use, as the policy shows them.
+/// Returns the policy's spans and whether each is in use.
 fn shown(bfc: &Bfc) -> Vec<(u64, u64, bool)> {
     let mut shown = Vec::new();
     bfc.visit(&mut |piece| shown.push((piece.span.address, piece.span.bytes, piece.slot.is_some())));
@@ -57,7 +58,7 @@ fn a_small_block_is_reused_by_the_next_request_of_its_size() {
         let mut bfc = region(join);
         let [low, _, high, _] = row(&mut bfc, [512, 2048, 512, 256]);
         give_back(&mut bfc, [low]);
-        // Joined, or put where the search finds it: what was freed later goes first.
+        // Joined, or returned to the search structure: later frees come first.
         place(&mut bfc, 4096);
         give_back(&mut bfc, [high]);
         assert_eq!(place(&mut bfc, 300).1, expected, "{join:?}");
@@ -73,7 +74,7 @@ fn a_request_that_fits_none_of_them_finds_all_joined() {
     place(&mut bfc, rest);
     for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
         give_back(&mut bfc, order.map(|n: usize| slots[n]));
-        // There is no room but that of all three together.
+        // Only the three blocks together leave enough room.
         let (whole, address) = place(&mut bfc, 3 * 512);
         assert_eq!(address, 0);
         give_back(&mut bfc, [whole]);
@@ -97,7 +98,7 @@ fn a_block_of_more_than_64_kib_is_joined_at_once() {
         let mut bfc = region(JoinRule::Deferred);
         let [low, _, high, _] = row(&mut bfc, [bytes, 256, bytes, 256]);
         give_back(&mut bfc, [low]);
-        // From here on the low one is where the search finds it.
+        // From here on the search finds the low block.
         place(&mut bfc, 4 * LARGEST);
         give_back(&mut bfc, [high]);
         assert_eq!(place(&mut bfc, bytes).1, if stays { bytes + 256 } else { 0 });

@@ -1,5 +1,5 @@
-//! Sources that fail, deliver too much or too little, break alignment, panic or call back: nothing is lost, nothing is
-//! given back twice, and later requests are served.
+//! Sources that fail, deliver too much or too little, break alignment, panic or call back. The pool loses no
+//! memory, returns nothing twice, and serves later requests.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -126,7 +126,7 @@ fn an_odd_tail_of_a_region_is_kept_for_the_source_alone() {
     source.assert_all_returned();
 }
 
-/// Upstream takes the first region and then finds no room for the block in it.
+/// Upstream reserves the first region and then finds no room for the block in it.
 #[test]
 fn over_alignment_works_with_a_source_that_ignores_it() {
     let nature = Nature { fixed_alignment: Some(256), offset: 256, ..Nature::default() };
@@ -188,7 +188,7 @@ fn a_limit_of_nothing_refuses_everything_but_nothing() {
     assert_eq!(source.calls(), 0);
 }
 
-/// A source whose every call runs into the pool it belongs to.
+/// A source whose every call calls the pool that owns it.
 fn reentrant_pool() -> (Arc<BfcAllocator>, Arc<FakeSource>, Arc<Mutex<Vec<String>>>) {
     let source = FakeSource::new(Nature::default());
     let pool = Arc::new(BfcAllocator::new("reentrant", source.clone(), BfcConfig::new(Bytes::mib(8))));

@@ -22,7 +22,7 @@ fn pool_with(config: BfcConfig) -> (BfcAllocator, Arc<FakeSource>) {
     (BfcAllocator::new("timed", source.clone(), config), source)
 }
 
-/// Asks for memory that was freed at `count` or before.
+/// Requests memory that was freed at `count` or before.
 fn allocate_freed_before(pool: &BfcAllocator, bytes: u64, count: u64) -> Option<Block> {
     let before = move || count;
     let attributes = AllocationAttributes { freed_before: Some(&before), ..Default::default() };
@@ -117,7 +117,7 @@ fn a_strict_request_does_not_merge_late_memory() {
     );
 }
 
-/// Upstream forgets the rest of a pending chunk that was split, which then never joins its neighbours again.
+/// Upstream forgets the remainder of a split pending chunk, which then never joins its neighbors again.
 #[test]
 fn the_rest_of_a_pending_chunk_joins_its_neighbours_in_the_end() {
     let pool = pool(4096);
@@ -144,7 +144,7 @@ fn a_reused_slot_is_not_taken_for_its_former_chunk() {
     assert_eq!(free_chunks(&pool), [(1024, 2)], "its own free is pending still");
 }
 
-/// Upstream gives such regions back to the driver while a device may still work on them.
+/// Upstream returns such regions to the driver while a device may still use them.
 #[test]
 fn a_region_with_pending_frees_is_not_returned() {
     let config = BfcConfig::new(Bytes::kib(12)).with_first_region(Bytes::kib(4)).with_retry(false);

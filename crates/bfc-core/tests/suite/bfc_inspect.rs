@@ -1,4 +1,4 @@
-//! What a pool says of itself: reports, figures, pictures, logs.
+//! A pool's own reports: accounts, figures, pictures, logs.
 
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ fn the_peak_knows_how_much_of_it_was_asked_for() {
     let pool = one_region(MIB);
     let [first, second] = [1000, 500].map(|bytes| pool.allocate(&Request::new(bytes)).unwrap());
     free(&pool, second);
-    // As much in use as before, but no more: the moment that counts is the first.
+    // The pool reaches the same peak again but does not exceed it: the first moment counts.
     let third = pool.allocate(&Request::new(512)).unwrap();
     let stats = pool.stats();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Random sequences of operations on pools of every configuration and over sources of every nature, beside a shadow.
+//! Random sequences of operations on every configuration of pool and every source behavior, beside a shadow.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::common::source::{Fails, Nature};
 
 const LIMIT: Bytes = Bytes::kib(256);
 
-/// The sizes of a pool of 256 KiB: mostly small, some large, a few that can never be.
+/// The sizes for a pool of 256 KiB: mostly small, some large, a few impossible.
 fn bytes() -> impl Strategy<Value = u64> {
     prop_oneof![
         8 => 1..2048u64,
@@ -41,7 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Configurations and whether they split always.
+/// Configurations, and whether each always splits.
 fn config() -> impl Strategy<Value = (BfcConfig, bool)> {
     let upstream = BfcConfig::tensorflow(LIMIT);
     let small_steps = BfcConfig::new(LIMIT).with_first_region(Bytes(1024));
@@ -113,7 +113,7 @@ proptest! {
     }
 }
 
-/// The random sequences above are worth little if they never meet or never refuse a request.
+/// The random sequences must include both successful and refused requests.
 #[test]
 fn sequences_meet_and_refuse_requests() {
     let mut random = crate::common::Random(7);

@@ -1,5 +1,5 @@
-//! `BfcConfig::tensorflow` beside the plainest model of upstream's allocator: a list of chunks, searched from one end to
-//! the other at every step. Every block must lie where the model says, and be as long.
+//! `BfcConfig::tensorflow` beside the plainest model of upstream's allocator: a list of chunks, searched from
+//! end to end at every step. Every block must have the address and the length of the model's.
 //!
 //! Source of the model: the search order, the split rule, `Extend`, the coalescing and the garbage collection of
 //! TensorFlow's `BFCAllocator`. It shares no code with the allocator.
@@ -21,13 +21,13 @@ struct ModelChunk {
     in_use: bool,
 }
 
-/// Upstream's allocator over upstream's fake source: regions one behind the other, never joined.
+/// Upstream's allocator over upstream's fake source: adjacent regions that are never joined.
 #[derive(Debug)]
 struct Model {
     grows: bool,
     collects: bool,
     max_waste: u64,
-    /// The size that the next region is planned to have.
+    /// The planned size of the next region.
     region: u64,
     regions: usize,
     reserved: u64,
@@ -51,7 +51,7 @@ impl Model {
         }
     }
 
-    /// The address and the size of the block that a request gets.
+    /// Returns the address and the size of the block for a request.
     fn allocate(&mut self, bytes: u64, alignment: u64) -> Option<(u64, u64)> {
         let rounded = bytes.div_ceil(256) * 256;
         let alignment = alignment.max(256);
@@ -82,18 +82,18 @@ impl Model {
         Some((chunk.start, chunk.bytes))
     }
 
-    /// The smallest free chunk that fits, of equals the lowest.
+    /// Returns the smallest free chunk that fits, the lowest among equals.
     fn best(&self, rounded: u64, alignment: u64) -> Option<usize> {
         let fits = |chunk: &ModelChunk| {
             let start = chunk.start.div_ceil(alignment) * alignment;
             !chunk.in_use && start + rounded <= chunk.start + chunk.bytes
         };
         let fitting = self.chunks.iter().enumerate().filter(|(_, chunk)| fits(chunk));
-        // The list is in the order of addresses, and the first of equals is kept.
+        // The list is sorted by address, and the search keeps the first of equals.
         fitting.min_by_key(|(_, chunk)| chunk.bytes).map(|(place, _)| place)
     }
 
-    /// Whether a chunk of `bytes` bytes is cut.
+    /// Whether the allocator splits a chunk of `bytes` bytes.
     fn cuts(&self, bytes: u64, rounded: u64) -> bool {
         bytes >= 2 * rounded || bytes - rounded >= self.max_waste
     }
@@ -114,7 +114,7 @@ impl Model {
         }
     }
 
-    /// Joins a chunk with the one behind it if both are free and of one region.
+    /// Joins a chunk with the next one if both are free and in the same region.
     fn join(&mut self, place: usize) {
         let Some(&next) = self.chunks.get(place + 1) else { return };
         let chunk = &mut self.chunks[place];
@@ -146,7 +146,7 @@ impl Model {
         true
     }
 
-    /// Gives back every region without a chunk in use, if a region of the size needed could then be had.
+    /// Returns every region without a chunk in use to the source, if a region of the required size then fits.
     fn collect(&mut self, rounded: u64) -> bool {
         let used = |region| self.chunks.iter().any(|chunk| chunk.region == region && chunk.in_use);
         let idle: Vec<usize> = (1..=self.regions).filter(|&region| !used(region)).collect();
@@ -181,7 +181,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Which of upstream's options are chosen.
+/// The upstream options of a run.
 #[derive(Clone, Copy, Debug)]
 struct Options {
     grows: bool,
@@ -203,7 +203,7 @@ fn options() -> impl Strategy<Value = Options> {
     )
 }
 
-/// Runs the steps on both; how many requests were met and how many refused.
+/// Runs the steps on both. Returns the numbers of successful and refused requests.
 fn run(options: Options, steps: &[Step]) -> (u64, u64) {
     let Options { grows, collects, fragmentation, first_region } = options;
     let mut config = BfcConfig::tensorflow(Bytes(LIMIT))
@@ -263,7 +263,7 @@ proptest! {
     }
 }
 
-/// The random sequences are worth little if they never meet or never refuse a request.
+/// The random sequences must include both successful and refused requests.
 #[test]
 fn long_sequences_meet_and_refuse_requests_as_upstream_does() {
     let mut random = crate::common::Random(11);

@@ -1,4 +1,4 @@
-//! Where the house's choices differ from upstream: large blocks at the high end, and how pools grow.
+//! Highwater's differences from upstream: large blocks at the high end, and how pools grow.
 
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ fn idle_regions_are_returned_for_a_larger_one() {
     }
 }
 
-/// What makes way is smaller than what replaces it, so the regions of a recurring course settle.
+/// Each new region is larger than the region that it replaces, so the regions of a recurring course settle.
 #[test]
 fn regions_that_make_way_for_each_other_by_turns_settle() {
     let config = BfcConfig::new(Bytes::gib(1)).with_growth(GrowthRule::AsRequested { granule: Bytes(0) });

@@ -1,5 +1,5 @@
-//! Upstream's own test cases, with their numbers: `bfc_allocator_test.cc` of XLA and `gpu_bfc_allocator_test.cc` of
-//! TensorFlow. Each test names its case.
+//! Upstream's own test cases, with their values: `bfc_allocator_test.cc` of XLA and
+//! `gpu_bfc_allocator_test.cc` of TensorFlow. Each test names its case.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use bfc_core::{
 use crate::common::source::{BASE, Fails, FakeSource, Nature};
 use crate::common::{Random, allocate, assert_disjoint, free, out_of_memory};
 
-/// A pool as upstream's GPU tests make it: TensorFlow's numbers, one region, regions given back.
+/// A pool as in upstream's GPU tests: TensorFlow's sizes, one region, collection of idle regions.
 fn gpu_pool(limit: u64) -> BfcAllocator {
     let config = BfcConfig::tensorflow(Bytes(limit)).with_allow_growth(false).with_garbage_collection(true);
     BfcAllocator::new("GPU_0_bfc", FakeSource::new(Nature::default()), config)
 }
 
-/// The same, growing.
+/// As above, but growing.
 fn growing_gpu_pool(limit: u64, nature: Nature) -> (BfcAllocator, Arc<FakeSource>) {
     let source = FakeSource::new(nature);
     let config = BfcConfig::tensorflow(Bytes(limit)).with_garbage_collection(true);
@@ -27,7 +27,8 @@ fn pool(limit: u64) -> BfcAllocator {
     BfcAllocator::new("test", FakeSource::new(Nature::default()), BfcConfig::tensorflow(Bytes(limit)))
 }
 
-/// (allocations, bytes in use, peak bytes in use, largest allocation): what upstream's `CheckStats` compares.
+/// The values that upstream's `CheckStats` compares: (allocations, bytes in use, peak bytes in use, largest
+/// allocation).
 fn figures(pool: &BfcAllocator) -> (u64, u64, u64, u64) {
     let stats = pool.stats();
     (stats.num_allocs, stats.bytes_in_use, stats.peak_bytes_in_use, stats.largest_alloc_bytes)
@@ -337,7 +338,7 @@ fn no_region_deallocation() {
     assert_eq!(pool.regions()[0].address, BASE);
 }
 
-/// Upstream hands out the whole of a chunk that is less than twice the need; we cut it.
+/// Upstream returns the whole of a chunk that is less than twice the request; Highwater splits it.
 #[test]
 fn upstreams_split_rule_and_ours() {
     let granted = |config: BfcConfig| {

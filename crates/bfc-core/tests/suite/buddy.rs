@@ -1,4 +1,4 @@
-//! The buddy policy: Paddle's cases with their numbers, and random sequences beside the plainest policy.
+//! The buddy policy: Paddle's cases with its sizes, and random sequences beside the plainest policy.
 
 use bfc_core::{
     Buddy, BuddyOptions, Bytes, GIB, KIB, MIB, Placement, PlacementRequest, Policy, Release, Span,
@@ -13,7 +13,7 @@ fn rules(options: &BuddyOptions, overhead: u64) -> Rules {
     Rules { step, overhead, kept_rest: overhead, max_chunk, upper_end: false }
 }
 
-/// Regions taken for huge requests, once idle, at any moment.
+/// The idle regions of huge requests, at any moment.
 fn unwanted(plain: &Plain, _: Release) -> Vec<Span> {
     plain.regions.iter().filter(|region| region.own && region.is_idle()).map(|region| region.span).collect()
 }
@@ -22,7 +22,7 @@ fn shadow(options: BuddyOptions) -> Shadow<Buddy> {
     Shadow::new(Buddy::new(options), rules(&options, 0), unwanted)
 }
 
-/// A buddy allocator, and the regions that it was given.
+/// A buddy allocator and its regions.
 struct Pool {
     shadow: Shadow<Buddy>,
 }
@@ -36,7 +36,7 @@ impl Pool {
         &self.shadow.policy
     }
 
-    /// Upstream's helper: a request below the largest chunk comes from the pool, one above from the system.
+    /// Upstream's helper: a request below the largest chunk uses the pool, a larger one the system.
     fn take(&mut self, bytes: u64, from_system: bool) -> Placement {
         let before = self.buddy().used_bytes();
         let reserved = self.buddy().status().reserved_bytes;
@@ -133,7 +133,7 @@ fn upstream_device_refill_pool() {
 
 #[test]
 fn upstream_alloc_from_available() {
-    // Half of a device of 16 GiB is taken by others.
+    // Other processes use half of a device of 16 GiB.
     let mut pool = Pool::new(BuddyOptions::gpu_fraction(Bytes::gib(8), 0.7).unwrap());
     for bytes in [10, 10 * KIB, 10 * MIB, GIB] {
         pool.take_and_free(bytes, false);
@@ -194,7 +194,7 @@ fn the_lowest_of_the_smallest_fitting_chunks_is_used() {
     assert_eq!(places, [Some(0x5000), Some(0x9000), Some(0x2000), Some(0x2400)]);
 }
 
-/// Upstream charges 1024 and takes 1088 off again.
+/// Upstream adds 1024 and later subtracts 1088.
 #[test]
 fn a_small_remainder_is_charged_and_credited_equally() {
     let mut buddy = Buddy::new(small().with_paddle_sizes());
@@ -215,7 +215,7 @@ fn a_huge_block_has_its_region_alone_and_nobody_keeps_it() {
     let need = PlacementRequest::new(65537);
     assert_eq!(buddy.place(&need), None);
     assert_eq!(buddy.region_bytes(buddy.rounded(65537, 1).unwrap(), 1 << 30), 65792);
-    // A source may deliver more: it is the block's.
+    // A source may deliver more than requested: the block gets all of it.
     let own = Span { address: 1 << 20, bytes: 70000 };
     buddy.add_region(own, true).unwrap();
     let huge = buddy.place(&need).unwrap();

@@ -1,5 +1,6 @@
-//! Sources and visitors that call back into the pool that is calling them, or panic: on every policy and at every entry
-//! point a typed error or an empty answer, never a deadlock; and a lock that a panic has poisoned is taken as it is.
+//! Sources and visitors that panic or call back into the pool that is calling them. Every policy and every
+//! entry point returns a typed error or an empty answer and never deadlocks. The pool continues after a panic
+//! has poisoned its lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use crate::common::scenario::{Chosen, LIMIT, policies};
 use crate::common::source::{FakeSource, Nature};
 use crate::common::{allocate, free, on_every_policy, try_free};
 
-/// What a pool answers to calls from within its own call into the source.
+/// Checks the pool's answers to calls from within its own call into the source.
 fn assert_answers_within<P: ConfiguredPolicy>(pool: &PolicyAllocator<P>, held: Block) {
     let refused = Err(AllocError::Reentrant { allocator: "called back".to_owned() });
     assert_eq!(pool.allocate(&Request::new(100)), refused);
@@ -53,7 +54,7 @@ fn assert_answers_within<P: ConfiguredPolicy>(pool: &PolicyAllocator<P>, held: B
     pool.check_invariants().unwrap();
 }
 
-/// Lets the source call back in both directions, and looks at the pool thereafter.
+/// Lets the source call back in both directions, then checks the pool.
 fn source_calls_back<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
     let source = FakeSource::new(Nature::default());
     let config = config.with_allow_growth(true).with_first_region(Bytes(1024));
@@ -82,13 +83,14 @@ fn source_calls_back<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
     source.assert_all_returned();
 }
 
-/// The live blocks and what is reserved. The free memory may be cut otherwise: a plan gives its range up for a request.
+/// The live blocks and the reserved bytes. The pool may divide free memory differently: a plan gives up its
+/// range for a request.
 fn held_by<P: ConfiguredPolicy>(pool: &PolicyAllocator<P>) -> (u64, Vec<Span>, Vec<ChunkInfo>) {
     let live = pool.chunks().into_iter().filter(ChunkInfo::in_use).collect();
     (pool.stats().bytes_reserved, pool.regions(), live)
 }
 
-/// Lets the source panic in both directions, and goes on with the pool, whose lock is poisoned by then.
+/// Lets the source panic in both directions, then uses the pool, whose lock is poisoned by then.
 fn source_panics<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
     let source = FakeSource::new(Nature::default());
     let config = config.with_allow_growth(true).with_first_region(Bytes(1024));
@@ -105,7 +107,7 @@ fn source_panics<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
     assert_eq!(held_by(&pool), before);
 
     let large = pool.allocate(&Request::new(60_000)).unwrap();
-    // What was given back to a source that panics is the source's loss, and not given back again.
+    // The source that panics loses the returned memory; the pool does not return it again.
     panics();
     assert!(caught(&mut || {
         try_free(&pool, large).unwrap();
@@ -116,7 +118,7 @@ fn source_panics<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
     assert_eq!((pool.stats().bytes_requested, pool.stats().live_allocs), (300, 1));
     assert_eq!(try_free(&pool, large), Err(BlockError::Stale { block: large }));
 
-    // Every entry point finds the lock poisoned and takes it.
+    // Every entry point accepts the poisoned lock.
     let poisoned = pool.allocate(&Request::new(100)).unwrap();
     assert_eq!(pool.block_at(poisoned.address), Ok(poisoned));
     assert_eq!(pool.retag(&poisoned, Tag::default()), Ok(()));
@@ -197,7 +199,8 @@ fn a_visitor_that_panics_leaves_a_pool_that_works() {
     panics.store(0, Ordering::Relaxed);
 }
 
-/// The frontier lies outside the lock: a source that learns that work has ended may say so at once, and it counts.
+/// The frontier lies outside the lock: a source that learns that work has ended may raise it at once, and the
+/// pool sees it.
 #[test]
 fn a_frontier_that_is_raised_from_within_the_source_counts() {
     let source = FakeSource::new(Nature::default());

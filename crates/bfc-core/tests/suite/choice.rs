@@ -1,4 +1,4 @@
-//! Options choose a memory's allocator and how it behaves.
+//! Options choose a memory's allocator and its behavior.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn options_choose_the_allocator() {
     let granted = |choice, bytes| {
         let allocator = made_with(Arc::new(HostMemory::new()), config(), choose(choice)).unwrap();
         let block = allocator.allocate(&Request::new(bytes)).unwrap();
-        // SAFETY: nobody uses the block.
+        // SAFETY: no code uses the block.
         unsafe { allocator.deallocate(block) }.unwrap();
         assert_eq!((allocator.name(), allocator.stats().bytes_limit), ("pool", Some(64 << 20)), "{choice}");
         (block.bytes, allocator.stats().bytes_reserved)
@@ -48,7 +48,8 @@ fn options_choose_the_allocator() {
         assert_eq!(granted(choice, 1000), (1024, first_region));
     }
     assert_eq!(granted(AllocatorChoice::Guard, 1000), (1000, first_region));
-    // Paddle's sizes for a machine's memory: steps of 4 KiB, a 32nd of it at a time or as much as is asked for.
+    // Paddle's sizes for host memory: steps of 4 KiB, regions of a 32nd of the memory or of the request's
+    // size.
     assert_eq!(granted(AllocatorChoice::Buddy, 1000), (4096, 2 << 20));
     assert_eq!(granted(AllocatorChoice::AutoGrowth, 1000), (4096, 4096));
     assert_eq!(granted(AllocatorChoice::Passthrough, 1000), (1000, 0));
@@ -89,7 +90,7 @@ fn every_option_reaches_the_pool() {
             .with_retry_timeout(Duration::ZERO);
         let pool = bare(config.clone(), options);
         let block = pool.allocate(&Request::new(1 << 20)).unwrap();
-        // SAFETY: nothing lies at the addresses.
+        // SAFETY: the addresses have no memory behind them.
         unsafe { pool.deallocate(block) }.unwrap();
         assert_eq!(pool.allocate(&Request::new(4 << 20)).is_ok(), fits);
     }
@@ -107,10 +108,10 @@ fn thread_caches_are_made_and_left_out_as_chosen() {
         let options = PoolOptions::default();
         let pool = bare(config, choice.map_or(options, |choice| options.with_thread_cache(choice)));
         let [first, second] = [1, 1].map(|bytes| pool.allocate(&Request::new(bytes)).unwrap());
-        // SAFETY: nothing lies at the addresses.
+        // SAFETY: the addresses have no memory behind them.
         unsafe { pool.deallocate(first) }.unwrap();
         // A cached block is not joined to the free memory around it, so it does not add to the largest piece.
-        // SAFETY: nothing lies at the addresses.
+        // SAFETY: the addresses have no memory behind them.
         unsafe { pool.deallocate(second) }.unwrap();
         let stats = pool.stats();
         assert_eq!(stats.largest_free_block_bytes < stats.bytes_reserved, cached, "{choice:?}");
@@ -157,7 +158,7 @@ fn a_pool_with_a_plan_follows_it() {
     assert!(!made(Some(choose(AllocatorChoice::Bfc))).contains("PlannedOptions"));
 }
 
-/// A counter that would be left out without a word could give memory away that a device still works on.
+/// A silently ignored counter could release memory that a device still uses.
 #[test]
 fn counted_frees_require_a_policy_that_supports_them() {
     for choice in AllocatorChoice::ALL {
@@ -182,7 +183,7 @@ fn counted_frees_require_a_policy_that_supports_them() {
     assert!(matches!(&error, RegistryError::Pool { error: PoolError::NoCounts { .. }, .. }), "{error}");
 }
 
-/// The pool says itself whether it counts.
+/// The pool itself reports whether it counts.
 #[test]
 fn a_pool_says_whether_its_frees_are_counted() {
     let source = || Arc::new(AddressOnlyMemory::new());

@@ -1,4 +1,4 @@
-//! Several devices in one registry: each has its own pool, stream, limit and fate.
+//! Several devices in one registry: each has its own pool, stream, limit and failures.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use bfc_core::{
     Request, SourceError, Stream,
 };
 
-/// Free memory that pools leave, unless told otherwise.
+/// Free memory that pools leave by default.
 const RESERVE: Bytes = Bytes::mib(256);
 
 fn sim(ordinal: u32) -> DeviceId {
@@ -58,8 +58,8 @@ fn each_device_returns_its_pool_and_stream() {
         assert!(memory.total - memory.free >= 300 * MIB);
         assert!(device.mappings().iter().any(|mapped| mapped.address == block.block().address));
     }
-    // A block of one is none of the other.
-    // SAFETY: the pool looks the block up, and there is nothing at the address.
+    // A block of one device is unknown to the other.
+    // SAFETY: the pool looks the block up, and the address has no memory behind it.
     assert!(unsafe { memories[1].deallocate(blocks[0].block()) }.is_err());
     drop((blocks, memories, machine.registry, machine.streams));
     for device in machine.devices {
@@ -77,7 +77,7 @@ fn memory_used_on_another_device_waits_for_it() {
     let block = Allocation::new(&memory, &Request::new(MIB)).unwrap();
     memory.record_stream(&block.block(), &copies).unwrap();
     machine.devices[0].launch(copies.handle(), &[MemoryUse::of(&block.block())]).unwrap();
-    // Work on the other device has nothing to do with it.
+    // Work on the other device does not affect it.
     machine.devices[1].synchronize().unwrap();
     drop(block);
     assert!(memory.stats().bytes_in_use > 0);
@@ -222,7 +222,7 @@ fn a_planned_device_supports_deferred_frees() {
     }
     assert_eq!((planned(), memory.stats().bytes_reserved), (6, 8 * MIB));
 
-    // What departs from the plan continues the memory in place, and goes back from its end.
+    // Requests outside the plan extend the memory in place, and the pool returns that memory from its end.
     let other = take(7 * MIB);
     assert_eq!((planned(), memory.regions().len()), (6, 1));
     drop(other);
@@ -230,7 +230,7 @@ fn a_planned_device_supports_deferred_frees() {
     assert!(memory.trim(Bytes::mib(8)) > 0 && memory.stats().bytes_reserved < before);
     assert_eq!(memory.plan_counts().unwrap().planned, 6);
 
-    // The range is handed back for a request that needs all there is, once the frees that wait have passed.
+    // The pool returns the range for a request that needs all memory, once the pending frees have passed.
     let side = Stream::new(device.clone()).unwrap();
     let blocks = [take(3 * MIB), take(5 * MIB)];
     for block in &blocks {
@@ -240,7 +240,7 @@ fn a_planned_device_supports_deferred_frees() {
     drop(blocks);
     drop(take(24 * MIB));
     assert_eq!(device.violations(), []);
-    // And taken anew when a step begins.
+    // The pool reserves the range again when a step begins.
     memory.begin_step();
     let before = planned();
     drop([take(3 * MIB), take(5 * MIB)]);

@@ -1,4 +1,5 @@
-//! Variables of users, valid and damaged at every byte, by the very function that the fuzz target `environment` runs.
+//! Environment variables, valid and damaged at every byte. Runs the same function as the fuzz target
+//! `environment`.
 
 use crate::common::environment::run_variables;
 

@@ -1,4 +1,4 @@
-//! Wrappers lose no facet of the allocator below them.
+//! Wrappers pass on every facet of the allocator below them.
 
 use std::sync::Arc;
 
@@ -71,9 +71,9 @@ fn a_guard_asks_the_pool_about_its_own_blocks() {
     // The canaries need memory too.
     assert_eq!(guarded.would_fit(&Request::new(4 * MIB), &[first, second]), Some(false));
     assert!(guarded.max_satisfiable_bytes() < MIB);
-    // SAFETY: nothing uses the block.
+    // SAFETY: no code uses the block.
     unsafe { guarded.deallocate(first) }.unwrap();
-    // The block waits in the quarantine, which a request empties.
+    // The block is in the quarantine, which a request empties.
     assert_eq!(guarded.would_fit(&Request::new(2 * MIB), &[]), Some(true));
     assert_eq!(guarded.max_satisfiable_bytes(), u64::MAX);
     // SAFETY: as above.

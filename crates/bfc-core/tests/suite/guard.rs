@@ -1,4 +1,4 @@
-//! What a guard finds, and that it is a proper allocator besides.
+//! The errors that a guard finds, and its behavior as a normal allocator.
 //!
 //! Upstream's cases are those of `gpu_debug_allocator_test.cc`, with its sizes and offsets.
 
@@ -28,7 +28,7 @@ fn allocate(allocator: &dyn Allocator, bytes: u64) -> Block {
 }
 
 fn free(allocator: &dyn Allocator, block: Block) -> Result<(), BlockError> {
-    // SAFETY: nothing in these tests uses a block once it is given back, but where a guard is to find just that.
+    // SAFETY: these tests use freed blocks only where a guard must find that use.
     unsafe { allocator.deallocate(block) }
 }
 
@@ -43,7 +43,7 @@ fn poke(block: Block, offset: i64, value: u8) {
 fn peek(block: Block, offset: i64) -> u8 {
     let address = block.address.wrapping_add_signed(offset);
     let pointer: *mut u8 = with_exposed_provenance_mut(address as usize);
-    // SAFETY: as for `poke`; all memory of the pool is initialised.
+    // SAFETY: as for `poke`; all memory of the pool is initialized.
     unsafe { pointer.read() }
 }
 
@@ -71,7 +71,7 @@ fn a_block_that_was_used_as_granted_is_not_damaged() {
 /// Upstream's `OverwriteDetection_Header` and `_Footer`, byte by byte instead of word by word.
 #[test]
 fn each_byte_next_to_a_block_is_guarded() {
-    // The interpreter that looks for undefined behaviour takes seconds for each.
+    // Miri takes seconds for each.
     let step = if cfg!(miri) { 21 } else { 1 };
     for count in [8, 211_u64] {
         let bytes = count * 8;
@@ -135,7 +135,7 @@ fn the_fill_of_new_blocks_and_the_poison_are_choices() {
     free(&chosen, block).unwrap();
     assert!((0..10).all(|offset| peek(block, offset) == 9));
 
-    // System memory is zeroed, and kept so.
+    // System memory starts zeroed, and the guard keeps it zeroed.
     let kept = guard(GuardConfig::default().with_fresh(Fill::Keep));
     assert_eq!(peek(allocate(&kept, 10), 3), 0);
 }
@@ -153,7 +153,8 @@ fn a_write_after_free_is_found_in_the_quarantine() {
     poke(blocks[0], 123, 1);
     free(&guard, blocks[1]).unwrap();
     assert!(told.lock().unwrap().is_empty());
-    // There is room for two: the third drives the first out. Its own free is not to blame.
+    // The quarantine has room for two blocks: the third drives the first out. The third's own free is not to
+    // blame.
     assert_eq!(free(&guard, blocks[2]), Ok(()));
     let told = told.lock().unwrap();
     assert_eq!(told.len(), 1);
@@ -243,7 +244,7 @@ fn an_allocation_that_is_dropped_damaged_is_counted_as_failed() {
     assert_eq!(allocator.find_damage().len(), 1);
 }
 
-/// Upstream's `TracksSizes` and `AllocatedVsRequested`, but that a block is granted no byte more than was asked for.
+/// Upstream's `TracksSizes` and `AllocatedVsRequested`, except that a block has exactly the requested bytes.
 #[test]
 fn figures_are_those_of_the_users_bytes() {
     let guard = guard(GuardConfig::default());

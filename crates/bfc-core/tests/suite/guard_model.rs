@@ -1,4 +1,4 @@
-//! Random sequences on a guarded pool, beside a shadow that knows what was damaged.
+//! Random sequences on a guarded pool, beside a shadow that knows which bytes were damaged.
 
 use std::collections::BTreeMap;
 use std::ptr::with_exposed_provenance_mut;
@@ -32,7 +32,7 @@ enum Op {
         pick: usize,
         owner: u8,
     },
-    /// Fills a live block, as a program does.
+    /// Fills a live block, as a program would.
     Use {
         pick: usize,
     },
@@ -42,7 +42,7 @@ enum Op {
         distance: u8,
         after: bool,
     },
-    /// Writes into or beside a block that was given back, if its memory is still in quarantine.
+    /// Writes into or beside a freed block, if its memory is still in quarantine.
     WriteFreed {
         pick: usize,
         offset: i64,
@@ -75,9 +75,9 @@ fn op() -> impl Strategy<Value = Op> {
 struct Live {
     block: Block,
     tag: Tag,
-    /// The bytes beside it that were changed, by offset.
+    /// The changed bytes beside the block, by offset.
     changed: BTreeMap<i64, ()>,
-    /// The guard has told of it.
+    /// The guard has reported it.
     told: bool,
 }
 
@@ -85,9 +85,9 @@ struct Model {
     pool: Arc<BfcAllocator>,
     guard: GuardAllocator,
     live: Vec<Live>,
-    /// Blocks given back whose memory nobody has.
+    /// Freed blocks whose memory is still in quarantine.
     quarantine: Vec<Live>,
-    /// Given back and gone.
+    /// Freed blocks that have left the quarantine.
     stale: Vec<Block>,
     found: u64,
     condemned: u64,
@@ -131,7 +131,7 @@ impl Model {
                 if let Some(index) = pick.checked_rem(freed) {
                     let quarantined = || self.quarantine[index - self.stale.len()].block;
                     let block = self.stale.get(index).copied().unwrap_or_else(quarantined);
-                    // SAFETY: the block is not live, which the guard is to say.
+                    // SAFETY: the block is not live, and the guard must report that.
                     assert_eq!(unsafe { self.guard.deallocate(block) }, Err(BlockError::Stale { block }));
                 }
             }
@@ -178,7 +178,7 @@ impl Model {
             Ok(block) if bytes == 0 => assert_eq!(block, Block::EMPTY),
             Ok(block) => {
                 assert_eq!((block.bytes, block.address % alignment), (bytes, 0));
-                // What the guard had to give up of its quarantine it gave up from the oldest on.
+                // The guard shortens its quarantine from the oldest block on.
                 self.leave(self.guard.report().quarantined_blocks as usize);
                 let apart = |other: &Live| {
                     let (start, end) = (other.block.address, other.block.address + other.block.bytes);
@@ -198,7 +198,7 @@ impl Model {
     fn free(&mut self, pick: usize) {
         let Some(index) = pick.checked_rem(self.live.len()) else { return };
         let freed = self.live.swap_remove(index);
-        // SAFETY: the shadow forgets the block; it writes to its memory only where the guard is to find that.
+        // SAFETY: the shadow forgets the block and writes to its memory only where the guard must find that.
         let result = unsafe { self.guard.deallocate(freed.block) };
         match freed.changed.first_key_value() {
             None => {
@@ -216,7 +216,7 @@ impl Model {
         }
     }
 
-    /// The oldest leave the quarantine until `most` are left; the damaged are condemned.
+    /// Removes the oldest blocks from the quarantine until `most` are left, and condemns the damaged blocks.
     fn leave(&mut self, most: usize) {
         while self.quarantine.len() > most {
             let left = self.quarantine.remove(0);
@@ -248,7 +248,7 @@ impl Model {
         self.quarantine = sound;
     }
 
-    /// What must hold after every step.
+    /// Checks the guard against the shadow after every step.
     fn compare(&self) {
         let (stats, report, ledger) = (self.guard.stats(), self.guard.report(), self.guard.ledger());
         let bytes: u64 = self.live.iter().map(|live| live.block.bytes).sum();
@@ -257,7 +257,7 @@ impl Model {
         assert_eq!(report.live_blocks, self.live.len() as u64);
         assert_eq!(report.quarantined_blocks, self.quarantine.len() as u64);
         assert_eq!((report.condemned_blocks, report.found), (self.condemned, self.found));
-        // Every byte of the pool below is the user's, around the user's, in quarantine or condemned.
+        // Every byte of the inner pool is a user's, around a user's, in quarantine or condemned.
         let inner = self.pool.stats();
         let held = bytes + report.overhead_bytes + report.quarantined_bytes + report.condemned_bytes;
         assert_eq!(inner.bytes_in_use, held);
@@ -291,7 +291,7 @@ fn toggle(live: &mut Live, offset: i64) {
     }
 }
 
-/// Whether the guard tells what the shadow knows.
+/// Whether the guard reports the damage that the shadow knows.
 fn agree(damage: &Damage, shadow: &Live, freed: bool) {
     assert_eq!((damage.block, damage.tag), (shadow.block, shadow.tag));
     let first = *shadow.changed.first_key_value().unwrap().0;
@@ -302,7 +302,7 @@ fn agree(damage: &Damage, shadow: &Live, freed: bool) {
         _ => DamageKind::Overrun,
     };
     assert_eq!(damage.fault, fault);
-    // Of a live block, one side is told at a time.
+    // For a live block, the guard reports one side at a time.
     let same_side = |offset: &&i64| freed || (**offset < 0) == (first < 0);
     assert_eq!(damage.bytes, shadow.changed.keys().filter(same_side).count() as u64);
     assert_eq!(damage.found, damage.expected ^ 0x55);

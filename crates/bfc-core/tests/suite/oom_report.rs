@@ -1,4 +1,5 @@
-//! What a refusal says: its figures against a shadow, its verdicts, and its what-ifs against what really happens.
+//! The report of a refused request: its figures against a shadow, its verdicts, and its what-ifs against real
+//! outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ fn owner(scope: u64, op: u64) -> OwnerId {
     OwnerId::intern(scope, &format!("op{op}"))
 }
 
-/// A pool that takes its regions as it is told, and does not wait.
+/// A pool that follows these options and does not wait.
 fn pool(config: BfcConfig) -> BfcAllocator {
     BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), config.with_retry(false))
 }
@@ -28,7 +29,7 @@ fn fits(pool: &BfcAllocator, bytes: u64) -> bool {
     block.map(|block| free(pool, block)).is_ok()
 }
 
-/// A live block, as a caller knows it.
+/// A live block, as a caller sees it.
 #[derive(Clone, Copy, Debug)]
 struct Live {
     block: Block,
@@ -36,7 +37,7 @@ struct Live {
     tag: Tag,
 }
 
-/// Fills a pool at random, frees some, and asks for more than fits: what is live, and the report.
+/// Fills a pool at random, frees some blocks, and requests too much. Returns the live blocks and the report.
 fn refused(pool: &BfcAllocator, seed: u64) -> (Vec<Live>, OomReport) {
     let mut random = Random(seed);
     let mut live: Vec<Live> = Vec::new();
@@ -80,7 +81,7 @@ fn configs() -> [BfcConfig; 4] {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The sums by owner, scope and category are those of the live blocks, and the figures those of the chunks.
+    /// The sums by owner, scope and category match the live blocks, and the figures match the chunks.
     #[test]
     fn the_figures_are_those_of_a_shadow(seed: u64, config in 0_usize..4) {
         let pool = pool(configs()[config].clone());
@@ -108,7 +109,7 @@ proptest! {
         prop_assert_eq!(report.verdict, expected);
     }
 
-    /// After a trim the request fits if and only if the report said so.
+    /// After a trim the request fits if and only if the report predicted it.
     #[test]
     fn what_trimming_would_give_it_gives(seed: u64, config in 0_usize..4) {
         let pool = pool(configs()[config].clone().with_garbage_collection(false).with_region_merging(false));
@@ -117,7 +118,7 @@ proptest! {
         prop_assert_eq!(Some(fits(&pool, report.requested)), report.what_if.trimmed);
     }
 
-    /// Without the activations of the scope that has most, the request fits if and only if the report said so.
+    /// Without the activations of the largest scope, the request fits if and only if the report predicted it.
     #[test]
     fn what_checkpointing_would_give_it_gives(seed: u64, config in 0_usize..4) {
         let pool = pool(configs()[config].clone());
@@ -139,8 +140,8 @@ proptest! {
         prop_assert_eq!(fits(&pool, report.requested), checkpoint.fits);
     }
 
-    /// If the blocks are laid anew, the largest first, or in their order in a pool with the other rule, the request
-    /// fits if and only if the report said so.
+    /// The report predicts whether the request fits after a new placement of the blocks: the largest first,
+    /// or in their order with the other rule.
     #[test]
     fn what_laying_blocks_anew_would_give_it_gives(seed: u64, config in 0_usize..2) {
         let first = pool(configs()[config].clone());
@@ -156,7 +157,7 @@ proptest! {
 
         let again = pool(configs()[config].clone());
         live.sort_by_key(|live| std::cmp::Reverse(live.block.bytes));
-        // Those of one size in the order of their addresses, as the pool takes them.
+        // Blocks of equal size follow the order of their addresses, as the pool takes them.
         live.sort_by_key(|live| (std::cmp::Reverse(live.block.bytes), live.block.address));
         let all = live.iter().all(|live| again.allocate(&Request::new(live.block.bytes)).is_ok());
         prop_assert_eq!(Some(all && fits(&again, report.requested)), report.what_if.compacted);
@@ -186,7 +187,7 @@ fn a_request_that_only_moving_blocks_would_serve_is_told_so() {
 fn a_rule_that_does_not_split_is_found_out() {
     let config = BfcConfig::tensorflow(Bytes::mib(1)).with_allow_growth(false);
     let pool = pool(config);
-    // Holes of 320 KiB, of which each block wastes 128 KiB by the rule.
+    // Holes of 320 KiB. By the rule, each block wastes 128 KiB of one.
     let whole: Vec<Block> = (0..3).map(|_| pool.allocate(&Request::new(320 * KIB)).unwrap()).collect();
     whole.iter().for_each(|block| free(&pool, *block));
     pool.allocate(&Request::new(576 * KIB)).unwrap();
@@ -211,7 +212,7 @@ fn unsafe_memory_pins_a_strict_request() {
     assert!(fits(&pool, MIB), "as the report said");
 }
 
-/// A device of 64 MiB, 20 of them another's, and a pool of 8 MiB that other streams use.
+/// A device of 64 MiB, of which another process uses 20, and a pool of 8 MiB that other streams use.
 fn streams() -> (Arc<SimDevice>, StreamAllocator, Arc<Stream>) {
     let device = Arc::new(SimDevice::new(Bytes::mib(64)).with_pace(Pace::OnDemand));
     device.allocate_device(20 * MIB).unwrap();
@@ -231,7 +232,7 @@ fn pending_frees_and_what_others_have_are_told() {
     let block = pool.allocate(&Request::new(6 * MIB)).unwrap();
     pool.record_stream(&block, &other).unwrap();
     let _kept = pool.allocate(&Request::new(2 * MIB)).unwrap();
-    // SAFETY: the addresses have nothing behind them, and the block is not used any more.
+    // SAFETY: the addresses have no memory behind them, and no code uses the block any more.
     unsafe { pool.deallocate(block) }.unwrap();
     let error = pool.allocate(&Request::new(7 * MIB)).unwrap_err();
     let report = error.out_of_memory().unwrap();
@@ -248,7 +249,7 @@ fn memory_without_a_completion_event_pins_requests() {
     pool.record_stream(&block, &other).unwrap();
     device.inject(Fault::new(Operation::Record, FaultTime::Call(1)));
     device.inject(Fault::new(Operation::Synchronize, FaultTime::Call(1)));
-    // SAFETY: the addresses have nothing behind them, and the block is not used any more.
+    // SAFETY: the addresses have no memory behind them, and no code uses the block any more.
     unsafe { pool.deallocate(block) }.unwrap();
     let error = pool.allocate(&Request::new(7 * MIB)).unwrap_err();
     let report = error.out_of_memory().unwrap();

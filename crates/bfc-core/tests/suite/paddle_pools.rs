@@ -1,5 +1,5 @@
-//! Pools of the buddy and the auto-growth policy over every kind of memory: what they take from the system goes back
-//! exactly once, whatever fails and whatever is live.
+//! Pools of the buddy and the auto-growth policy over every kind of memory. All memory returns to the system
+//! exactly once, despite failures and live blocks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use bfc_core::{
 
 use crate::common::Random;
 
-/// A source that notes what is out, counts calls, and fails when told to.
+/// A source that records its regions, counts calls, and fails on command.
 #[derive(Debug)]
 struct Watched {
     source: Arc<dyn SubAllocator>,
@@ -26,7 +26,7 @@ struct Watched {
 enum Fails {
     #[default]
     Never,
-    /// The call of this number, from 1 upward.
+    /// The call with this number, counted from 1.
     Once { at: u64, broken: bool },
     /// All calls whose numbers are multiples of this.
     Every { step: u64, broken: bool },
@@ -64,7 +64,7 @@ impl Watched {
         self.book.lock().unwrap().out.values().sum()
     }
 
-    /// Nothing came back that was not out, or not as it was given.
+    /// The pool returned only regions that it held, and returned them unchanged.
     fn assert_sound(&self) {
         assert_eq!(self.book.lock().unwrap().faults, []);
     }
@@ -75,7 +75,7 @@ impl Watched {
     }
 }
 
-// SAFETY: regions are those of the source below, which promises as much.
+// SAFETY: the inner source returns these regions and keeps every promise.
 unsafe impl SubAllocator for Watched {
     fn memory_kind(&self) -> MemoryKind {
         self.source.memory_kind()
@@ -98,12 +98,12 @@ unsafe impl SubAllocator for Watched {
             book.faults.push(region);
             return;
         }
-        // SAFETY: the region was out until now, and the caller promises that nothing uses it.
+        // SAFETY: the region was allocated until now, and the caller promises that no code uses it.
         unsafe { self.source.free(region) };
     }
 }
 
-/// A kind of memory, and a check that it has everything back.
+/// A kind of memory, and a check that all memory has returned.
 type Source = (Arc<dyn SubAllocator>, Box<dyn Fn()>);
 
 fn sources() -> Vec<Source> {
@@ -133,11 +133,11 @@ fn pool<P: ConfiguredPolicy>(source: &Arc<Watched>, options: &P::Options, limit:
 }
 
 fn free(pool: &impl Allocator, block: Block) {
-    // SAFETY: nothing was written to the block, and nothing uses it.
+    // SAFETY: no code wrote to the block, and no code uses it.
     unsafe { pool.deallocate(block) }.unwrap();
 }
 
-/// Random requests and frees, with all invariants checked after each; what is live at the end.
+/// Runs random requests and frees, and checks all invariants after each. Returns the live blocks.
 fn run<P: ConfiguredPolicy>(
     pool: &PolicyAllocator<P>,
     source: &Watched,
@@ -177,7 +177,7 @@ fn run<P: ConfiguredPolicy>(
     live
 }
 
-/// Runs a policy over all kinds of memory, and drops the pool with blocks live and without.
+/// Runs a policy over all kinds of memory, and drops the pool with and without live blocks.
 fn returns_everything<P: ConfiguredPolicy>(options: &P::Options) {
     for seed in 0..4 {
         for (source, assert_returned) in sources() {
@@ -196,7 +196,7 @@ fn returns_everything<P: ConfiguredPolicy>(options: &P::Options) {
     }
 }
 
-/// Runs a policy over sources that fail at each of their calls, once and again and again.
+/// Runs a policy over sources that fail at each of their calls, once and repeatedly.
 fn survives_failures<P: ConfiguredPolicy>(options: &P::Options) {
     let clean = Watched::new(Arc::new(AddressOnlyMemory::new()), Fails::Never);
     run(&pool::<P>(&clean, options, 2 * MIB), &clean, 9, 200);
@@ -289,7 +289,7 @@ fn a_huge_request_returns_idle_regions_first() {
     assert_eq!(pool.stats().bytes_reserved, 100 * KIB);
 }
 
-/// The constructors' limits and sizes fit each other: the first request takes the first refill.
+/// The constructors' limits and sizes match: the first request reserves the first refill.
 #[test]
 fn each_kind_of_memory_has_its_sizes() {
     let first_refill = |config: BuddyConfig| {
@@ -303,14 +303,14 @@ fn each_kind_of_memory_has_its_sizes() {
     assert_eq!(first_refill(BuddyConfig::gpu(Bytes::gib(16))), (256, share));
 }
 
-/// A source as upstream's aligned allocator: it takes a whole alignment more than it delivers.
+/// A source like upstream's aligned allocator: it reserves one alignment more than it delivers.
 #[derive(Debug)]
 struct Aligned {
     alignment: u64,
     below: AddressOnlyMemory,
 }
 
-// SAFETY: regions are the lower parts of those of the source below, which promises as much.
+// SAFETY: regions are the lower parts of the inner source's regions, which keeps every promise.
 unsafe impl SubAllocator for Aligned {
     fn memory_kind(&self) -> MemoryKind {
         self.below.memory_kind()
@@ -323,7 +323,7 @@ unsafe impl SubAllocator for Aligned {
 
     unsafe fn free(&self, region: Span) {
         let taken = Span { address: region.address, bytes: region.bytes + self.alignment };
-        // SAFETY: this is what was taken for the region, and the caller promises that nothing uses it.
+        // SAFETY: this is the memory of the region, and the caller promises that no code uses it.
         unsafe { self.below.free(taken) };
     }
 }
@@ -366,7 +366,8 @@ fn upstream_auto_growth_frees_when_no_cache_hit() {
     }
 }
 
-/// Upstream frees its idle chunks for any request that finds no block; here not for one that even they do not serve.
+/// Upstream frees its idle chunks for any request that finds no block. Highwater keeps them if the request
+/// still would not fit.
 #[test]
 fn a_request_that_cannot_be_met_frees_no_idle_chunk() {
     let options = AutoGrowthOptions::gpu().with_free_before_growth(true);

@@ -1,5 +1,6 @@
-//! Paddle's cases for what is one pool here: `retry_allocator_test`, `best_fit_allocator_test` and `stats_test`, with
-//! upstream's numbers. Those of its buddy and auto-growth allocators are in `buddy.rs` and `paddle_pools.rs`.
+//! Paddle's cases for functions of one pool: `retry_allocator_test`, `best_fit_allocator_test` and
+//! `stats_test`, with upstream's values. The cases of its buddy and auto-growth allocators are in `buddy.rs`
+//! and `paddle_pools.rs`.
 
 use std::sync::{Arc, Barrier};
 use std::thread::Builder;
@@ -13,8 +14,8 @@ use bfc_core::{
 use crate::common::source::{Fails, FakeSource, Nature};
 use crate::common::{Random, allocate, free, out_of_memory};
 
-/// `RetryAllocator`: four threads want nearly all of a pool, hold it for 40 ms, and have the patience to let three others
-/// go first. Upstream's patience leaves 20 ms for each change of hands; here that would fail on a machine with much to do.
+/// `RetryAllocator`: four threads want nearly all of a pool and hold it for 40 ms. Each waits long enough for
+/// three others. Upstream allows 20 ms for each change of owner, which would fail on a busy machine.
 #[test]
 fn retry_allocator_gives_all_threads_the_same_address() {
     const HOLD: Duration = Duration::from_millis(40);
@@ -24,7 +25,7 @@ fn retry_allocator_gives_all_threads_the_same_address() {
     let start = Barrier::new(4);
     let addresses: Vec<u64> = std::thread::scope(|scope| {
         let user = || {
-            // Known to all before anybody asks for what the others have.
+            // The pool knows all threads before any of them requests memory that the others hold.
             free(&pool, allocate(&pool, 256));
             start.wait();
             let block = allocate(&pool, MIB - 1);
@@ -39,7 +40,7 @@ fn retry_allocator_gives_all_threads_the_same_address() {
     assert_eq!(pool.retry_stats().timeouts, 0);
 }
 
-/// `RetryAllocatorLastAllocFailure`: what the allocator below says in the end is what the caller hears.
+/// `RetryAllocatorLastAllocFailure`: the caller receives the last error of the allocator below.
 #[test]
 fn the_last_failure_is_told_as_it_was() {
     let config = || BfcConfig::new(Bytes::gib(1)).with_retry_timeout(Duration::from_millis(10));
@@ -54,10 +55,10 @@ fn the_last_failure_is_told_as_it_was() {
     assert!(report.to_string().contains("cpu"), "{report}");
 }
 
-/// One of upstream's bytes here: all sizes are multiples of it.
+/// The size of one upstream byte in these tests: all sizes are multiples of it.
 const UNIT: u64 = 256;
 
-/// `BestFitAllocator`, over 4 GiB that are only addresses.
+/// `BestFitAllocator`, over 4 GiB of address-only memory.
 #[test]
 fn best_fit_allocator() {
     let config = BfcConfig::new(Bytes::gib(4)).with_allow_growth(false).with_cut_rule(CutRule::Low);
@@ -86,8 +87,8 @@ fn best_fit_allocator() {
     assert_eq!((chunks.len(), chunks[0].bytes), (1, 4 * GIB), "in the end one free chunk");
 }
 
-/// `BestFitAllocator, test_concurrent`: 1024 threads with 128 blocks of 8 to 8192 bytes each, in 256 MiB, and what each
-/// wrote is there when it looks again.
+/// `BestFitAllocator, test_concurrent`: 1024 threads with 128 blocks of 8 to 8192 bytes each, in 256 MiB.
+/// Each thread finds its own data again.
 #[test]
 fn best_fit_allocator_under_a_thousand_threads_keeps_contents() {
     let config = BfcConfig::new(Bytes::mib(256)).with_allow_growth(false);
@@ -102,7 +103,7 @@ fn best_fit_allocator_under_a_thousand_threads_keeps_contents() {
                     let block = allocate(pool, bytes);
                     let pattern = nth as u8;
                     let memory: *mut u8 = std::ptr::with_exposed_provenance_mut(block.address as usize);
-                    // SAFETY: the block is ours alone until it is freed.
+                    // SAFETY: only this thread uses the block until it is freed.
                     let contents = unsafe { std::slice::from_raw_parts_mut(memory, bytes as usize) };
                     contents.fill(pattern);
                     std::thread::yield_now();
@@ -117,8 +118,8 @@ fn best_fit_allocator_under_a_thousand_threads_keeps_contents() {
     pool.check_invariants().unwrap();
 }
 
-/// `StatsTest`: what three threads have, 0 to 9 bytes ten times each, is one sum while they live; a peak that is reset is
-/// what is in use. With caches too, where each thread keeps accounts of its own.
+/// `StatsTest`: three threads hold 0 to 9 bytes ten times each. The stats are one sum while they live, and a
+/// reset sets the peak to the bytes in use. Also runs with caches, where each thread keeps its own accounts.
 #[test]
 fn stats_of_several_threads_are_one_sum() {
     for cache in [None, Some(ThreadCache::new())] {

@@ -1,4 +1,4 @@
-//! Every request goes to the source, and the accounts are those of a pool.
+//! Every request goes to the source, and the accounts match those of a pool.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn allocate(allocator: &dyn Allocator, bytes: u64) -> Block {
 }
 
 fn free(allocator: &dyn Allocator, block: Block) -> Result<(), BlockError> {
-    // SAFETY: nothing in these tests uses the memory of a block that is given back.
+    // SAFETY: these tests use no memory of freed blocks.
     unsafe { allocator.deallocate(block) }
 }
 
@@ -180,7 +180,7 @@ fn a_request_waits_only_if_another_thread_holds_memory() {
         .with_limit(Bytes(1000))
         .with_retry_timeout(Duration::from_secs(60));
     let first = allocate(&allocator, 1000);
-    // Nobody else could free: no waiting for a minute.
+    // No other thread could free: the request does not wait for a minute.
     assert!(allocator.allocate(&Request::new(1)).is_err());
     assert_eq!(allocator.stats().retry.waits, 0);
     std::thread::scope(|scope| {
@@ -258,7 +258,7 @@ proptest! {
     }
 }
 
-/// Waiters of one size cost one attempt that fails for each free, not one each; and none for what is too little.
+/// Waiters of equal size cost one failed attempt per free, not one each, and none if the free is too small.
 #[test]
 fn a_crowd_of_waiters_does_not_stampede() {
     let allocator = PassthroughAllocator::new("through", Arc::new(AddressOnlyMemory::new()));

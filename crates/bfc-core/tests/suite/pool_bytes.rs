@@ -1,4 +1,4 @@
-//! Steps read from random and mutated bytes, by the very function that the fuzz target `pool_operations` runs.
+//! Steps from random and mutated bytes. Runs the same function as the fuzz target `pool_operations`.
 
 use crate::common::Random;
 use crate::common::interpreter::Tally;
@@ -9,7 +9,7 @@ fn random_bytes(random: &mut Random, count: usize) -> Vec<u8> {
     (0..count).map(|_| random.next() as u8).collect()
 }
 
-/// One of the changes that a fuzzer makes.
+/// A mutation of the kinds that a fuzzer makes.
 fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
     let at = random.below(bytes.len().max(1) as u64) as usize;
     match random.below(5) {
@@ -48,7 +48,7 @@ fn bytes_that_are_few_or_alike_run_too() {
     }
 }
 
-/// The steps are worth little if some kind never comes.
+/// The steps must include every kind.
 #[test]
 fn random_bytes_stand_for_steps_of_every_kind() {
     let ops = ops_from_bytes(&random_bytes(&mut Random(3), 20_000));

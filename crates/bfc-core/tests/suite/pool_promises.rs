@@ -1,4 +1,4 @@
-//! When a pool may say that there is no memory: only if nothing fits, nothing more comes, and nothing pending helps.
+//! When a pool may refuse a request: only if nothing fits, the pool cannot grow, and no pending free helps.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn newly_safe_frees_are_found_before_a_refusal() {
     pool.check_invariants().unwrap();
 }
 
-/// PyTorch #171771: of many pending frees, only those that are needed should be given up.
+/// PyTorch #171771: of many pending frees, the pool should give up only the necessary ones.
 #[test]
 fn of_pending_frees_no_more_are_joined_than_the_request_needs() {
     let counter = Arc::new(TimingCounter::default());
@@ -58,7 +58,7 @@ fn of_pending_frees_no_more_are_joined_than_the_request_needs() {
     assert_eq!((block.bytes, pending(&pool)), (8 * KIB, 14), "two of sixteen had to be joined");
 }
 
-/// Idle regions are given back when only that makes room, also beside regions that are in use.
+/// The pool returns idle regions when only that makes room, even beside regions in use.
 #[test]
 fn idle_regions_make_room_for_a_larger_one() {
     let pool = pool(BfcConfig::new(Bytes::mib(16)).with_first_region(Bytes(MIB)));
@@ -71,7 +71,7 @@ fn idle_regions_make_room_for_a_larger_one() {
     free(&pool, kept);
 }
 
-/// What is idle serves requests to come: a request that even all of it does not serve leaves it where it is.
+/// Idle regions serve later requests: a request that needs more than all of them leaves them in place.
 #[test]
 fn a_request_that_cannot_be_met_gives_no_idle_region_back() {
     for collect in [true, false] {

@@ -1,4 +1,4 @@
-//! The registry: attributes choose a memory, whose allocator is made once, by the first who asks.
+//! The registry: attributes choose a memory, and the first request creates its allocator.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -26,7 +26,7 @@ fn pinned() -> AllocatorAttributes {
     on_host().with_gpu_compatible(true)
 }
 
-/// Host memory without a pool; `made` counts how often it is made.
+/// Host memory without a pool; `made` counts how often the registry creates it.
 fn counted(made: &Arc<AtomicUsize>) -> Pool {
     let made = Arc::clone(made);
     Pool::custom(MemoryKind::Host, move |_, _| {
@@ -41,8 +41,8 @@ fn host_pool() -> Pool {
     Pool::new("host_bfc", Arc::new(HostMemory::new()), 0, BfcConfig::new(Bytes::mib(64)))
 }
 
-/// A registry with cpu:0 and a GPU-like device that has device and pinned memory, as `DeviceMemory` and `PinnedMemory`
-/// offer them.
+/// A registry with cpu:0 and a GPU-like device that has device and pinned memory, like those of
+/// `DeviceMemory` and `PinnedMemory`.
 fn machine() -> (Registry, Arc<SimDevice>) {
     let device = Arc::new(SimDevice::new(Bytes::mib(64)));
     let registry = Registry::new();
@@ -308,7 +308,7 @@ fn a_factory_that_asks_for_its_own_memory_is_told() {
         let registry = weak.upgrade().unwrap();
         let error = registry.allocator(DeviceId::CPU, plain(), None).unwrap_err();
         assert!(matches!(error, RegistryError::Reentrant { kind: MemoryKind::Host, .. }), "{error}");
-        // Everything else is allowed, also for the same device.
+        // The registry allows everything else, also for the same device.
         assert!(registry.on_alloc(DeviceId::CPU, MemoryKind::Host, |_, _| ()).is_err());
         assert_eq!((registry.trim(DeviceId::CPU), registry.devices().len()), (0, 1));
         Ok(Arc::new(HostAllocator::new("host")))
@@ -347,7 +347,7 @@ fn what_a_dropped_visitor_holds_may_use_the_registry() {
         }
     }
     let registry = Arc::new(Registry::new());
-    // A factory that uses no visitors: they are dropped once the allocator is made.
+    // A factory that uses no visitors: the registry drops them after it creates the allocator.
     let pool = Pool::custom(MemoryKind::Host, |_, _| Ok(Arc::new(HostAllocator::new("host"))));
     registry.register(DeviceId::CPU, [pool]).unwrap();
     let held = Asks(Arc::downgrade(&registry));

@@ -1,5 +1,5 @@
-//! Threads that have ended free no more, so nobody waits for them; but what they left live somebody else has. The same for
-//! every allocator whose requests wait.
+//! Ended threads free nothing more, so no request waits for them; but another thread may own their live
+//! blocks. These tests cover every allocator whose requests wait.
 
 use std::sync::{Arc, mpsc};
 use std::thread::{scope, yield_now};
@@ -13,13 +13,13 @@ use bfc_core::{
 
 use crate::common::source::{FakeSource, Nature};
 
-/// Longer than any test may take: a request that waits this long has missed what it should have been told.
+/// Longer than any test may take: a request that waits this long has missed its wake-up.
 const LONG: Duration = Duration::from_secs(30);
 
-/// What each allocator has.
+/// The bytes of each allocator.
 const ALL: u64 = 4096;
 
-/// Allocators of all sorts that wait, each of [`ALL`] bytes.
+/// Allocators of all kinds that wait, each of [`ALL`] bytes.
 fn allocators() -> Vec<(&'static str, Arc<dyn Allocator>)> {
     let config = BfcConfig::new(Bytes(ALL)).with_allow_growth(false).with_retry_timeout(LONG);
     let source = || FakeSource::new(Nature::default());
@@ -42,7 +42,7 @@ fn take(memory: &Arc<dyn Allocator>, bytes: u64) -> Allocation {
     Allocation::new(memory, &Request::new(bytes)).unwrap()
 }
 
-/// The report of a request that must fail.
+/// Returns the report of a request that must fail.
 fn fails(memory: &Arc<dyn Allocator>, bytes: u64) -> OomReport {
     match Allocation::new(memory, &Request::new(bytes)) {
         Err(AllocError::OutOfMemory(report)) => *report,
@@ -50,9 +50,9 @@ fn fails(memory: &Arc<dyn Allocator>, bytes: u64) -> OomReport {
     }
 }
 
-/// Does it on a thread that has ended when this returns.
+/// Runs the closure on a thread that has ended when this function returns.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    // Joined, which waits for the thread's own values too.
+    // The join also waits for the thread's local values.
     scope(|scope| scope.spawn(work).join().unwrap())
 }
 
@@ -79,7 +79,7 @@ fn what_an_ended_thread_left_is_waited_for_whoever_has_it() {
     for (name, memory) in allocators() {
         let left = on_a_thread(|| take(&memory, ALL));
         scope(|scope| {
-            // Has not called yet, and so is not known.
+            // This thread has not called yet, so the pool does not know it.
             let holder = scope.spawn(|| {
                 await_waiters(&memory, 1);
                 drop(left);
@@ -92,7 +92,7 @@ fn what_an_ended_thread_left_is_waited_for_whoever_has_it() {
     }
 }
 
-/// It gave back as much as it took, but not the same.
+/// The thread freed as much as it took, but not the same blocks.
 #[test]
 fn freeing_a_foreign_block_does_not_offset_a_left_block() {
     for (name, memory) in allocators() {
@@ -145,7 +145,7 @@ fn those_who_wait_learn_that_the_last_who_could_free_has_ended() {
     }
 }
 
-/// The other ends while somebody waits, and what it took is with a third who frees later.
+/// The other thread ends during the wait, and a third thread owns its block and frees it later.
 #[test]
 fn waiting_requests_continue_after_a_sender_thread_ends() {
     for (name, memory) in allocators() {
@@ -161,7 +161,7 @@ fn waiting_requests_continue_after_a_sender_thread_ends() {
             scope.spawn(move || {
                 let block = blocks.recv().unwrap();
                 first.join().unwrap();
-                // Time enough for who waits to give up, if it would.
+                // The pause gives the waiter time to give up, if it would.
                 std::thread::sleep(Duration::from_millis(50));
                 drop(block);
             });
@@ -173,7 +173,7 @@ fn waiting_requests_continue_after_a_sender_thread_ends() {
     }
 }
 
-/// However many threads come and go, those that are there are told apart.
+/// The allocator distinguishes the present threads, however many come and go.
 #[test]
 fn of_threads_that_come_and_go_none_is_waited_for() {
     for (name, memory) in allocators() {
@@ -187,7 +187,8 @@ fn of_threads_that_come_and_go_none_is_waited_for() {
 
 #[test]
 fn what_one_of_many_ended_threads_left_is_waited_for() {
-    // Around so many as are told apart at a time, so that who asks might be taken for the one that left something.
+    // Around the number of threads that the allocator distinguishes: it might confuse the waiter with the
+    // ended owner.
     for threads in [61, 62, 63, 64, 65, 200] {
         for (name, memory) in allocators() {
             let left = on_a_thread(|| take(&memory, ALL / 2));
@@ -207,7 +208,7 @@ fn what_one_of_many_ended_threads_left_is_waited_for() {
     }
 }
 
-/// There are more at a time than are told apart: then anybody may have memory, as ever.
+/// With too many threads to distinguish, any thread may hold memory.
 #[test]
 fn of_a_crowd_everybody_is_waited_for() {
     const CROWD: usize = 100;
@@ -235,7 +236,7 @@ fn of_a_crowd_everybody_is_waited_for() {
     }
 }
 
-/// A pool and one for streams in which threads that wait for each other give up.
+/// A pool and a stream allocator in which threads that wait for each other give up.
 fn that_give_up(after: Duration) -> Vec<(&'static str, Arc<dyn Allocator>)> {
     let config = BfcConfig::new(Bytes(ALL)).with_allow_growth(false).with_retry_timeout(LONG);
     let pool = config.clone().with_stalemate_after(after);
@@ -247,7 +248,7 @@ fn that_give_up(after: Duration) -> Vec<(&'static str, Arc<dyn Allocator>)> {
     vec![("pool", Arc::new(pool)), ("streams", Arc::new(streams))]
 }
 
-/// Two threads hold a half each of what is free and then ask for as much again; how they fared.
+/// Two threads each hold half of the free memory and then request as much again. Returns their results.
 fn each_wants_what_the_other_has(memory: &Arc<dyn Allocator>, bytes: u64) -> [Result<(), Duration>; 2] {
     let both = std::sync::Barrier::new(2);
     let run = || {

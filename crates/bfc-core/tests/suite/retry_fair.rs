@@ -1,4 +1,4 @@
-//! Who is woken, and who need not be: real threads that wait for units of memory.
+//! Which waiters a free wakes: real threads that wait for units of memory.
 
 #![cfg(not(shuttle))]
 
@@ -12,11 +12,11 @@ use bfc_core::{AllocError, AllocatorRetry, Block, Refusal, WaitKey};
 /// Longer than any test may take: a request that waits this long has missed its wake-up.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Bytes in one piece.
+/// A contiguous range of bytes.
 #[derive(Debug, Default)]
 struct Piece {
     free: Mutex<u64>,
-    /// Who got memory, in order.
+    /// The threads that got memory, in order.
     served: Mutex<Vec<u64>>,
     retry: AllocatorRetry,
 }
@@ -64,7 +64,7 @@ fn like(bytes: u64) -> WaitKey {
     WaitKey { bytes, class: Some(0) }
 }
 
-/// A thread with a small stack, so that there can be many.
+/// A thread with a small stack, so that the test can start many.
 fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
@@ -90,7 +90,7 @@ fn a_thousand_waiters_are_not_all_woken_by_each_free() {
         }
     });
     let stats = piece.retry.stats();
-    // For each free at most one who is served, and one who finds that no more are.
+    // Each free wakes at most one waiter that succeeds and one that finds too little memory.
     assert!((1000..=2000).contains(&stats.wakeups), "{stats:?}");
     assert_eq!((stats.waits, stats.timeouts), (1000, 0));
 }
@@ -128,7 +128,7 @@ fn waiters_are_served_in_the_order_of_their_age() {
     assert_eq!(*piece.served.lock().unwrap(), sizes);
 }
 
-/// Memory too small for the oldest is not kept for it.
+/// A free too small for the oldest waiter serves another one.
 #[test]
 fn a_small_request_overtakes_one_that_is_too_large() {
     let piece = Piece::default();
@@ -158,7 +158,7 @@ fn a_newcomer_may_take_a_fitting_block_at_once() {
     });
 }
 
-/// The first waiter is woken and fails by panicking or without hope, or does not come to try: the second is served.
+/// The first waiter panics, fails without hope, or does not retry: the second waiter gets the memory.
 #[test]
 fn who_ends_without_its_memory_hands_the_turn_on() {
     let panicking = |piece: &Piece| {
@@ -200,7 +200,8 @@ fn who_ends_without_its_memory_hands_the_turn_on() {
     }
 }
 
-/// All of a hundred run out of time, each by itself, and the frees that served none of them did not postpone that.
+/// Each of a hundred waiters times out by itself, and the frees that served none of them did not postpone
+/// that.
 #[test]
 fn deadlines_hold_for_every_waiter() {
     let piece = Piece::default();

@@ -1,4 +1,4 @@
-//! Waiting in a pool: who waits, who fails at once, and what the figures say.
+//! Waiting in a pool: which requests wait, which fail at once, and what the figures report.
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::common::{allocate, free, out_of_memory, try_free};
 /// Longer than any test may take: a request that waits this long has missed its wake-up.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Checks that those who waited were woken, and did not just succeed at the end of their time.
+/// Checks that the waiters were woken, and did not just succeed at the end of their time.
 fn assert_woken(pool: &BfcAllocator) {
     let retry = pool.retry_stats();
     assert!(retry.waits > 0 && retry.waited < LONG, "{retry:?}");
@@ -30,18 +30,18 @@ fn four_kib(timeout: Duration) -> Arc<BfcAllocator> {
     pool(BfcConfig::new(Bytes::kib(4)).with_retry_timeout(timeout))
 }
 
-/// Does it beside a second thread that has used the pool, so that somebody could free.
+/// Runs the closure beside a second thread that has used the pool and so could free.
 fn beside_another<T>(pool: &BfcAllocator, work: impl FnOnce() -> T) -> T {
     let ((met, other), (end, ended)) = (mpsc::channel(), mpsc::channel::<()>());
     std::thread::scope(|scope| {
         scope.spawn(move || {
             free(pool, allocate(pool, 256));
             met.send(()).unwrap();
-            // Until the other end is dropped.
+            // Blocks until the other end is dropped.
             ended.recv().unwrap_err();
         });
         other.recv().unwrap();
-        // Also if it panics.
+        // The drop also happens on a panic.
         let _end = end;
         work()
     })
@@ -155,7 +155,7 @@ fn a_request_waits_for_the_frontier_alone() {
     assert_woken(&pool);
 }
 
-/// The bound on the age of memory is asked anew on each attempt.
+/// Each attempt evaluates the bound on the age of memory again.
 #[test]
 fn freed_before_is_asked_on_each_attempt() {
     let counter = Arc::new(TimingCounter::default());
@@ -221,7 +221,7 @@ fn giving_idle_regions_back_wakes_those_who_wait_for_room() {
     free(&pool, kept);
 }
 
-/// A free that cannot serve the waiter does not wake it, and one that does wakes it once.
+/// A free that cannot serve the waiter does not wake it; a sufficient free wakes it once.
 #[test]
 fn a_free_wakes_only_whom_it_may_serve() {
     let pool = four_kib(LONG);
@@ -229,7 +229,7 @@ fn a_free_wakes_only_whom_it_may_serve() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| allocate(&pool, 1024));
         await_waiter(&pool);
-        // Never two neighbours at once.
+        // The loop never frees two neighbors at once.
         for &block in blocks.iter().step_by(2) {
             free(&pool, block);
         }
@@ -245,7 +245,7 @@ fn a_free_wakes_only_whom_it_may_serve() {
     assert_eq!(pool.retry_stats().wakeups, 1);
 }
 
-/// The free leaves a piece that is too small, but a region without a live block, in whose place a larger one fits.
+/// The free leaves a piece that is too small, but also an idle region that a larger region can replace.
 #[test]
 fn an_idle_region_wakes_requests_that_collection_serves() {
     let pool = pool(BfcConfig::new(Bytes::kib(16)).with_first_region(Bytes::kib(4)).with_retry_timeout(LONG));
@@ -260,7 +260,7 @@ fn an_idle_region_wakes_requests_that_collection_serves() {
     free(&pool, first);
 }
 
-/// The same where regions are merged or freed before a growth, and not collected.
+/// As above, where growth merges or frees regions and collection is off.
 #[test]
 fn a_free_that_leaves_a_region_idle_wakes_whoever_else_gets_it() {
     let merging =
@@ -293,7 +293,7 @@ fn idle_region_serves_a_waiter<P: ConfiguredPolicy>(config: PoolConfig<P::Option
     try_free(&pool, first).unwrap();
 }
 
-/// The last block of a plan's range is freed: with the room beside it, the range serves a waiter.
+/// A thread frees the last block of a plan's range: with the room beside it, the range serves a waiter.
 #[test]
 fn a_waiter_gets_a_plans_range_with_what_is_free_beside_it() {
     let plan = Plan::solve(&[Lifetime { bytes: 4096, start: 0, end: 1 }], &PlanOptions::default()).unwrap();
@@ -318,7 +318,7 @@ fn a_waiter_gets_a_plans_range_with_what_is_free_beside_it() {
     assert!(pool.retry_stats().waited < LONG);
 }
 
-/// A consumer that has not called the pool yet: the producer cannot know of it, unless it is told.
+/// A consumer that has not called the pool yet: the pool learns of it only if the producer announces it.
 #[test]
 fn a_request_waits_for_frees_by_an_unknown_thread() {
     let pool: Arc<BfcAllocator> = four_kib(LONG);
@@ -349,7 +349,7 @@ fn frees_are_expected_no_longer_than_somebody_says_so() {
     assert_eq!(pool.retry_stats().waits, 0);
 }
 
-/// One free is enough to know that blocks change hands.
+/// One free is enough to show that blocks change owners.
 #[test]
 fn after_a_free_by_a_thread_that_took_nothing_requests_wait() {
     for cache in [None, Some(ThreadCache::new())] {
@@ -370,7 +370,7 @@ fn after_a_free_by_a_thread_that_took_nothing_requests_wait() {
     }
 }
 
-/// Two threads that each hold what the other needs. `first` and `second` are how they fared.
+/// Two threads that each hold the memory that the other needs. `first` and `second` are their results.
 fn stalemate(pool: &BfcAllocator) -> [Result<(), Duration>; 2] {
     let both = std::sync::Barrier::new(2);
     let run = || {
@@ -413,7 +413,7 @@ fn deadlocked_threads_time_out() {
     assert!(outcomes.iter().any(|outcome| outcome.is_err_and(|waited| waited >= time)), "{outcomes:?}");
 }
 
-/// Where frees are expected from elsewhere, nobody gives up because all who are known wait.
+/// While frees are expected from elsewhere, no request gives up because all known threads wait.
 #[test]
 fn nobody_gives_up_while_frees_are_expected() {
     let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG);

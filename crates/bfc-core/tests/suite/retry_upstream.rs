@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bfc_core::{AllocError, AllocatorRetry, Block, Refusal};
 
-/// An allocator of units that cannot be told apart.
+/// An allocator of interchangeable units.
 #[derive(Debug)]
 struct Units {
     free: Mutex<u64>,
@@ -36,13 +36,14 @@ impl Units {
     }
 }
 
-/// Some error: these tests look only at whether there is one.
+/// Some error: these tests check only whether an error occurs.
 fn refusal(wait: bool) -> Refusal {
     Refusal { error: AllocError::Reentrant { allocator: "units".to_owned() }, wait }
 }
 
-/// Three consumers that each take `units` units, hold them for a moment and give them back. They stop when one fails, or after
-/// `time` when each has finished a round and one has waited. Returns the rounds of each, and whether one failed.
+/// Runs three consumers that each take `units` units, hold them for a moment and free them. They stop when
+/// one fails, or after `time` once each has finished a round and one has waited. Returns the rounds of each,
+/// and whether one failed.
 fn consume(allocator: &Arc<Units>, units: usize, time: Duration) -> (Vec<u64>, bool) {
     let failed = AtomicBool::new(false);
     let rounds: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
@@ -98,7 +99,7 @@ fn no_retry_fail() {
     assert_eq!(allocator.retry.stats().waits, 0);
 }
 
-/// Each of the three may hold one unit of two and wait for another: only the deadline ends that.
+/// Each of the three may hold one of two units and wait for another: only the deadline ends that.
 #[test]
 fn retry_insufficient_fail() {
     let allocator = Arc::new(Units::new(2, Duration::from_millis(50)));

@@ -1,4 +1,4 @@
-//! The simulated device keeps to its capacity, fails when told to, and remembers what is out.
+//! The simulated device respects its capacity, fails on command, and records its allocations.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ fn device(capacity: u64) -> Arc<SimDevice> {
 }
 
 fn free(memory: &impl SubAllocator, region: Span) {
-    // SAFETY: the tests give back what they took, and use it no more; wrong frees go to the simulated device alone,
-    // which looks every address up.
+    // SAFETY: the tests use no freed memory. Wrong frees reach only the simulated device, which looks up
+    // every address.
     unsafe { memory.free(region) };
 }
 
@@ -43,7 +43,7 @@ fn pinned_memory_is_real_zeroed_and_bounded_by_its_limit() {
     assert_eq!(memory.memory_kind(), MemoryKind::PinnedHost);
     let region = memory.allocate(256, 4096).unwrap();
     let pointer: *mut u64 = std::ptr::with_exposed_provenance_mut(region.address as usize);
-    // SAFETY: the region is 4096 bytes of aligned host memory that this test alone holds.
+    // SAFETY: the region is 4096 bytes of aligned host memory that only this test uses.
     let words = unsafe { std::slice::from_raw_parts_mut(pointer, 512) };
     assert!(words.iter().all(|&word| word == 0));
     words.fill(7);
@@ -146,7 +146,7 @@ fn memory_whose_free_fails_stays_taken() {
     assert_eq!((device.free_faults().count, device.calls().of(Operation::FreeDevice)), (1, 1));
 }
 
-/// Whatever calls a device refuses, a pool on top neither loses a region nor gives one back twice.
+/// Whichever calls a device refuses, a pool on top neither loses a region nor returns one twice.
 #[test]
 fn a_pool_over_a_failing_device_gives_back_every_region_it_took() {
     for seed in 0..50 {
@@ -181,7 +181,7 @@ fn a_pool_over_a_failing_device_gives_back_every_region_it_took() {
 #[test]
 fn over_alignment_works_with_a_driver_that_aligns_to_256() {
     let device = device(64 * MIB);
-    // Somebody else's allocation moves the next addresses off the round ones.
+    // Another allocation moves the next addresses off the round ones.
     device.allocate_device(256).unwrap();
     let device_memory: Arc<dyn SubAllocator> = Arc::new(DeviceMemory::new(device.clone()));
     for memory in [device_memory, Arc::new(PinnedMemory::new(device.clone()))] {

@@ -1,5 +1,5 @@
-//! Each of the first ten thousand calls into a source made to fail, one at a time, and many by chance: nothing is lost,
-//! the pool stays consistent, and later requests are served.
+//! Each of the first ten thousand calls into a source fails, one at a time, and many fail at random. The pool
+//! loses no memory, stays consistent, and serves later requests.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use bfc_core::{
 use crate::common::source::{Fails, FakeSource, Nature};
 use crate::common::{Random, assert_disjoint, try_free};
 
-/// A pool that turns to its source at almost every request: regions of a few granules, trimmed all the time.
+/// A pool that calls its source at almost every request: regions of a few granules, trimmed all the time.
 struct Workload<P: ConfiguredPolicy> {
     pool: PolicyAllocator<P>,
     source: Arc<FakeSource>,
     random: Random,
     live: Vec<Block>,
-    /// How many blocks a step leaves: none where regions are one, so that it can go back.
+    /// How many blocks a step leaves: none if all regions are one, so that the pool can return it.
     kept: usize,
-    /// Requests that were refused.
+    /// Refused requests.
     refused: u64,
 }
 
@@ -65,7 +65,7 @@ impl<P: ConfiguredPolicy> Workload<P> {
         assert_eq!(stats.bytes_reserved, self.source.bytes_out());
     }
 
-    /// Nothing fails any more: what the pool may hold can be had, and everything goes back.
+    /// Without further failures, the pool can reserve up to its limit, and all memory returns to the source.
     fn finish(mut self) {
         self.source.set_fails(Fails::Never);
         for block in self.live.drain(..) {
@@ -79,7 +79,7 @@ impl<P: ConfiguredPolicy> Workload<P> {
     }
 }
 
-/// Runs up to the failing call and some steps beyond, with a look at everything after the failure.
+/// Runs up to the failing call and some steps beyond, and checks everything after the failure.
 fn fail_at<P: ConfiguredPolicy>(options: &P::Options, call: u64, broken: bool, coalescing: bool) {
     let mut workload = Workload::<P>::new(options, Fails::Only(call), broken, coalescing);
     while workload.source.calls() < call {
@@ -93,7 +93,7 @@ fn fail_at<P: ConfiguredPolicy>(options: &P::Options, call: u64, broken: bool, c
     workload.finish();
 }
 
-/// Every call at the start, then every 997th; the test of all ten thousand takes the rest.
+/// Fails every call at the start, then every 997th; the test of all ten thousand covers the rest.
 fn some_calls_fail<P: ConfiguredPolicy>(options: &P::Options) {
     for call in (1..100).chain((100..10_000).step_by(997)) {
         for (broken, coalescing) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -124,12 +124,13 @@ fn calls_fail_by_chance<P: ConfiguredPolicy>(options: &P::Options) {
     assert!(refused > 100, "only {refused} requests were refused");
 }
 
-/// System chunks of two pieces, and larger requests straight from the source.
+/// System chunks of two pieces; larger requests use the source directly.
 fn buddy() -> BuddyOptions {
     BuddyOptions::new(Bytes(256), Bytes(512)).unwrap()
 }
 
-/// A plan that random requests never follow for long: its range comes and goes beside what departs from it.
+/// A plan that random requests never follow for long: the pool reserves and returns its range beside
+/// unplanned blocks.
 fn planned() -> PlannedOptions {
     let lifetime = |start| Lifetime { bytes: 400, start, end: start + 3 };
     let plan = Plan::solve(&[0, 1, 2].map(lifetime), &PlanOptions::default()).unwrap();

@@ -1,4 +1,5 @@
-//! Pools with caches by thread: beside a shadow that knows nothing of caches, and what they must not change.
+//! Pools with per-thread caches, beside a shadow without caches: the caches must not change the pool's
+//! results.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,12 +29,12 @@ fn fixed(bytes: Bytes) -> Arc<BfcAllocator> {
     cached(BfcConfig::new(bytes).with_allow_growth(false).with_retry(false), ThreadCache::new())
 }
 
-/// Runs `work` on a thread of its own, to its end.
+/// Runs `work` to its end on a new thread.
 fn elsewhere<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| scope.spawn(work).join().unwrap())
 }
 
-/// Gets and frees as many blocks as given, all live at once.
+/// Allocates and frees this many blocks, all live at once.
 fn fill_and_free(pool: &BfcAllocator, count: u64, bytes: u64) {
     let blocks: Vec<Block> = (0..count).map(|_| allocate(pool, bytes)).collect();
     blocks.into_iter().for_each(|block| free(pool, block));
@@ -41,7 +42,7 @@ fn fill_and_free(pool: &BfcAllocator, count: u64, bytes: u64) {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that work one at a time, as told: the order is that of the test, the caches are theirs.
+/// Threads that work one at a time on command: the test sets the order, and each thread has its own cache.
 struct Crew(Vec<mpsc::Sender<Job>>);
 
 impl Crew {
@@ -97,7 +98,7 @@ struct Live {
     tag: Tag,
 }
 
-/// A pool, and what its users know of it.
+/// A pool and its users' knowledge of it.
 struct Shadow {
     pool: Arc<BfcAllocator>,
     live: BTreeMap<u64, Live>,
@@ -298,10 +299,10 @@ proptest! {
     }
 }
 
-/// Threads that pass blocks to each other, watched by one that looks at everything all the while.
+/// Threads that pass blocks to each other, while another thread inspects the pool all the time.
 #[test]
 fn the_sums_are_exact_at_every_moment_while_threads_run() {
-    // Nobody waits: what was sent to a worker that has ended stays in use.
+    // Requests do not wait: a block sent to an ended worker stays in use.
     let config = BfcConfig::new(Bytes::mib(4)).with_retry(false);
     let pool = cached(config, ThreadCache::new().with_bytes(Bytes::kib(64)));
     let done = AtomicBool::new(false);
@@ -324,7 +325,7 @@ fn the_sums_are_exact_at_every_moment_while_threads_run() {
                         } else if !held.is_empty() {
                             let block = held.swap_remove(random.below(held.len() as u64) as usize);
                             if random.below(3) == 0 {
-                                // Who has ended has given its blocks up.
+                                // An ended worker has given up its blocks.
                                 next.send(block).unwrap_or_else(|refused| free(pool, refused.0));
                             } else {
                                 free(pool, block);
@@ -342,7 +343,7 @@ fn the_sums_are_exact_at_every_moment_while_threads_run() {
                 pool.check_invariants().unwrap();
                 assert!(pool.stats().bytes_in_use <= pool.stats().bytes_reserved);
                 looks += 1;
-                // Or the workers would hardly get the lock.
+                // Without this, the workers would hardly get the lock.
                 std::thread::sleep(Duration::from_micros(500));
             }
         });
@@ -380,7 +381,7 @@ fn a_remote_free_returns_to_the_cache_of_origin() {
     let pool = fixed(Bytes::mib(1));
     let low = allocate(&pool, 4096);
     let (block, high) = (allocate(&pool, 4096), allocate(&pool, 4096));
-    // The best fit is the lowest, but the cache has another.
+    // The best fit is the lowest chunk, but the cache holds another.
     free(&pool, low);
     elsewhere(|| free(&pool, block));
     assert_eq!(allocate(&pool, 4096).address, block.address);
@@ -443,7 +444,7 @@ fn a_cache_keeps_no_more_than_it_may() {
     let config = BfcConfig::new(Bytes::mib(1)).with_allow_growth(false);
     let pool = cached(config, cache);
     fill_and_free(&pool, 80, 1024);
-    // Kept blocks are chunks of their own, and so is what lies between them; all else has joined.
+    // Cached blocks and the gaps between them are separate chunks; the pool has joined all other memory.
     let chunks = pool.chunks();
     assert!(chunks.iter().all(|chunk| !chunk.in_use()));
     assert!((5..=17).contains(&chunks.len()), "{chunks:?}");
@@ -462,7 +463,7 @@ fn pools_whose_frees_bear_counts_have_no_caches() {
     assert!(pool.chunks().iter().any(|chunk| chunk.freed_at > 0));
 }
 
-/// A waiter holds nothing back: what others keep in their caches is its, and what they free from then on.
+/// A waiter may use everything: the blocks in other threads' caches, and all later frees.
 #[test]
 fn a_waiter_is_served_from_the_caches_and_frees_of_others() {
     let config = BfcConfig::new(Bytes::mib(1)).with_allow_growth(false).with_retry_timeout(LONG);

@@ -1,5 +1,9 @@
-//! One range of addresses with memory put behind it as needed: upstream's cases (`gpu_virtual_mem_allocator_test.cc`, and
-//! `gpu_bfc_allocator_test.cc` over plain and mapped memory), what goes back, and every call made to fail.
+//! One address range with memory mapped on demand.
+//!
+//! - Upstream's cases: `gpu_virtual_mem_allocator_test.cc`, and `gpu_bfc_allocator_test.cc` over plain and
+//!   mapped memory.
+//! - The memory that the range returns.
+//! - A failure of every driver call.
 
 use std::sync::{Arc, Mutex};
 
@@ -23,7 +27,7 @@ fn take(memory: &VirtualMemory, bytes: u64) -> Span {
 }
 
 fn give(memory: &dyn SubAllocator, region: Span) {
-    // SAFETY: the tests give back what they took, once; nothing lies at the addresses.
+    // SAFETY: the tests free each block once, and the addresses have no memory behind them.
     unsafe { memory.free(region) };
 }
 
@@ -118,7 +122,7 @@ fn a_device_without_mapping_is_a_typed_error() {
     assert_eq!(device.calls().total(), 0);
 }
 
-/// Calls until all goes well, which the faults then have struck one after the other.
+/// Repeats the call until it succeeds, after the faults have struck one after the other.
 fn fail_each_call(operation: Option<Operation>, exhausted: bool) -> u64 {
     for call in 1.. {
         let device = Arc::new(SimDevice::new(Bytes::mib(256)));
@@ -140,7 +144,7 @@ fn fail_each_call(operation: Option<Operation>, exhausted: bool) -> u64 {
                     assert!(out.iter().all(|other| other.end() <= Some(region.address)));
                     out.push(region);
                 }
-                // Undone, but for what the failing call itself left mapped.
+                // The allocator has undone all steps, except mappings that the failing call itself left.
                 Err(_) if device.free_faults().count == 0 => assert_eq!(device.mappings(), before),
                 Err(_) => {}
             }
@@ -156,11 +160,12 @@ fn fail_each_call(operation: Option<Operation>, exhausted: bool) -> u64 {
         let refused = device.free_faults().count;
         let left = device.mappings().len() + device.ranges_and_handles().0 + device.ranges_and_handles().1;
         match operation {
-            // What could not be given back is still there, and has been told of.
+            // The memory that the driver refused to take back is still there, and the allocator has reported
+            // it.
             None | Some(Operation::Unmap | Operation::Release | Operation::ReleaseRange) if refused > 0 => {
                 assert!(left > 0 && refused == 1);
             }
-            // Whether work still uses the memory is not known then.
+            // Then the allocator does not know whether work still uses the memory.
             None | Some(Operation::Synchronize) if left > 0 => {}
             _ => assert_nothing_left(&device),
         }
@@ -204,7 +209,7 @@ fn what_cannot_be_unmapped_is_never_handed_out_again() {
     assert_eq!((device.mappings(), device.ranges_and_handles().0), (vec![first], 1));
 }
 
-/// A pool that takes what it needs, over mapped memory.
+/// A pool over mapped memory that reserves only what it needs.
 fn pool_over(device: &Arc<SimDevice>) -> BfcAllocator {
     let memory = VirtualMemory::new(device.clone()).unwrap();
     let rule = GrowthRule::AsRequested { granule: Bytes::mib(2) };
@@ -240,7 +245,7 @@ fn a_pool_grows_in_place_and_trim_unmaps_the_free_end() {
     assert_nothing_left(&device);
 }
 
-/// Paddle's `vmm_allocator_tail_test`: the second block begins in what the first growth left over.
+/// Paddle's `vmm_allocator_tail_test`: the second block begins in the remainder of the first growth.
 #[test]
 fn what_is_missing_behind_the_free_tail_is_all_that_is_mapped() {
     let device = Arc::new(SimDevice::new(Bytes::gib(1)));
@@ -264,7 +269,7 @@ fn a_tail_that_ends_within_a_piece_goes_as_far_as_whole_pieces() {
     let first = allocate(&pool, MIB);
     let second = allocate(&pool, 5 * MIB);
     free(&pool, second);
-    // The piece at the border between the blocks is used by the first.
+    // The first block uses the piece at the border between the blocks.
     assert_eq!(pool.trim(Bytes(0)), pool.stats().peak_bytes_reserved - 2 * MIB);
     pool.check_invariants().unwrap();
     free(&pool, first);
@@ -298,7 +303,7 @@ fn visitors_see_mapped_regions_go_as_they_came() {
     assert_nothing_left(&device);
 }
 
-/// Random requests, frees and trims: the pool's reserved bytes are the device's used bytes, to the byte.
+/// Random requests, frees and trims: the pool's reserved bytes equal the device's used bytes exactly.
 #[test]
 fn what_a_pool_reserves_is_what_the_device_has_given() {
     for seed in 0..40 {
@@ -346,7 +351,7 @@ fn what_a_pool_reserves_is_what_the_device_has_given() {
     }
 }
 
-/// Upstream's GPU pool over each sort of source, on a device of twice the limit.
+/// Upstream's GPU pool over each kind of source, on a device of twice the limit.
 fn on_both_sources(limit: u64, allow_growth: bool, check: impl Fn(&BfcAllocator, bool)) {
     for mapped in [false, true] {
         let device = Arc::new(SimDevice::new(Bytes(2 * limit)));
@@ -366,7 +371,8 @@ fn on_both_sources(limit: u64, allow_growth: bool, check: impl Fn(&BfcAllocator,
     }
 }
 
-/// (allocations, bytes in use, peak bytes in use, largest allocation): what upstream's `CheckStats` compares.
+/// The values that upstream's `CheckStats` compares: (allocations, bytes in use, peak bytes in use, largest
+/// allocation).
 fn figures(pool: &BfcAllocator) -> (u64, u64, u64, u64) {
     let stats = pool.stats();
     (stats.num_allocs, stats.bytes_in_use, stats.peak_bytes_in_use, stats.largest_alloc_bytes)
@@ -477,7 +483,7 @@ fn idle_regions_and_free_mapped_ends_are_returned() {
         }
         let released = pool.trim(Bytes(0));
         assert_eq!(pool.regions().len(), 1);
-        // Upstream's case `NoRegionDeallocation`: the last block keeps all before it.
+        // Upstream's case `NoRegionDeallocation`: the last block keeps all memory before it.
         assert_eq!(released == 0, mapped);
         free(pool, last);
     });

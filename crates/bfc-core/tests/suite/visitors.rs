@@ -1,4 +1,4 @@
-//! Visitors see regions: each exactly once, in order when taken, in reverse order when given back.
+//! Visitors see each region exactly once: in order on allocation, in reverse order on release.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use bfc_core::{AddressOnlyMemory, Bytes, Span, SubAllocator, Visited, VisitorErr
 
 use crate::common::source::{FakeSource, Nature};
 
-/// What visitors saw, in order: their name, the region's size, the index.
+/// Visits in order: the visitor's name, the region's size, the index.
 type Log = Arc<Mutex<Vec<(&'static str, u64, usize)>>>;
 
 fn note(log: &Log, name: &'static str) -> impl Fn(Span, usize) + Send + Sync + 'static {
@@ -21,11 +21,11 @@ fn taken(log: &Log) -> Vec<(&'static str, u64, usize)> {
 }
 
 fn free(memory: &impl SubAllocator, region: Span) {
-    // SAFETY: the tests give back what they took, once; nothing lies at the addresses.
+    // SAFETY: the tests free each block once, and the addresses have no memory behind them.
     unsafe { memory.free(region) };
 }
 
-/// A source with two visitors of each sort, at place 3.
+/// A source with two visitors of each kind, at index 3.
 fn visited(source: AddressOnlyMemory, log: &Log) -> Visited {
     let memory = Visited::new(Arc::new(source), 3);
     memory.on_alloc(note(log, "first taken")).unwrap();
@@ -109,7 +109,7 @@ fn a_visitor_may_ask_the_source_without_a_deadlock() {
     assert_eq!(*answer.lock().unwrap(), Some(Err(VisitorError)));
 }
 
-/// Nobody else knows of the region: what a visitor's panic leaves in nobody's hands goes back.
+/// Only `Visited` knows the region: after a visitor's panic, it returns the region to the source.
 #[test]
 fn a_panic_of_a_visitor_loses_no_region() {
     let source = FakeSource::new(Nature::default());

@@ -1,4 +1,4 @@
-//! One device and what is known of it.
+//! One device and its properties.
 
 use bfc_core::{Amount, Bytes};
 use highwater_tracking::UsableMemory;
@@ -30,7 +30,7 @@ pub(crate) struct Device {
     pub(crate) compute_capability: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) driver: Option<String>,
-    /// The device compiler, or why there is none.
+    /// The device compiler, or the reason why it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) compiler: Option<String>,
     /// How the device multiplies matrices.
@@ -51,7 +51,7 @@ pub(crate) struct Device {
     pub(crate) usable_for: &'static str,
 }
 
-/// A kind of device of which there is none.
+/// A kind of device that this machine lacks.
 #[derive(Debug, Serialize)]
 pub(crate) struct Unavailable {
     pub(crate) kind: &'static str,

@@ -67,13 +67,13 @@ impl<'a, R: std::io::Read> View<'a, R> {
         Self { path, run, order, rate }
     }
 
-    /// The view on a screen of so many columns and rows, the keys in the last row.
+    /// Returns the view on a screen of this many columns and rows, with the keys in the last row.
     pub(super) fn fitting(&self, columns: usize, rows: usize) -> Vec<String> {
         let keys = format!("q quits   s changes the order; now by {}", self.order.name());
         fit(self.lines(columns, rows), keys, columns, rows)
     }
 
-    /// The view, so wide, with at most so many holders.
+    /// Returns the view of this width, with at most this many holders.
     pub(super) fn lines(&self, width: usize, holders: usize) -> Vec<String> {
         let run = self.run;
         let report = run.report(CANDIDATES.max(holders));

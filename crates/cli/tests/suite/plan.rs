@@ -1,4 +1,4 @@
-//! `highwater plan` as a user calls it, and the replay of what it plans.
+//! `highwater plan` as a user calls it, and the replay of its plan.
 
 use std::fs;
 use std::process::{Command, Output};

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// The commands, with the option that names what they write.
+/// The commands, each with the option that names its output.
 const COMMANDS: [&[&str]; 3] = [
     &["report", "INPUT", "--html"],
     &["export", "INPUT", "--format", "svg", "--output"],

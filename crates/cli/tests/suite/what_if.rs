@@ -26,7 +26,7 @@ fn of(outcomes: &[Value], what: &str) -> Value {
     found.unwrap_or_else(|| panic!("no {what} in {outcomes:?}")).clone()
 }
 
-/// Records a run whose blocks leave a hole of 3 MiB that 4 MiB do not fit into, on each of these pools.
+/// Records a run on each of these pools. Its blocks leave a hole of 3 MiB, too small for a request of 4 MiB.
 fn record(directory: &TempDir, allocator: &str, pools: &[&str]) -> PathBuf {
     let path = directory.path().join("run.hwm");
     let tracker = Tracker::new();

@@ -1,8 +1,9 @@
 //! The allocator of one op execution, which counts the op's memory.
 //!
-//! This is TensorFlow's `TrackingAllocator`: it wraps a pool and counts total bytes, live bytes and the high-water mark of
-//! live bytes. It is reference-counted. The op holds one handle and each live [`Allocation`](bfc_core::Allocation) holds
-//! another, so it lives exactly until the op has ended and its last allocation is freed.
+//! This is TensorFlow's `TrackingAllocator`: it wraps a pool and counts total bytes, live bytes and the
+//! high-water mark of live bytes. It is reference-counted. The op holds one handle and each live
+//! [`Allocation`](bfc_core::Allocation) holds another. It therefore lives until the op has ended and its last
+//! allocation is freed.
 //!
 //! The pool's ledger alone stores live bytes by owner. This account stores the figures of one execution.
 

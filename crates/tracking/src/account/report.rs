@@ -16,8 +16,9 @@ impl Report {
     /// Reports the ops of `tracker` and the pools that they allocate from. Live bytes that the pools charge to other
     /// owners are unowned.
     ///
-    /// All figures of a pool come from one moment, also while other threads allocate: the live bytes of a pool's owners
-    /// always add up to its bytes in use. Calls and totals change when an op ends. They are read after the pools.
+    /// All figures of a pool come from one moment, also while other threads allocate. The live bytes of a
+    /// pool's owners always add up to its bytes in use. Calls and totals change when an op ends. They are
+    /// read after the pools.
     #[must_use]
     pub fn new(tracker: &Tracker, pools: &[Arc<dyn Allocator>]) -> Self {
         let (stats, ledgers): (Vec<Stats>, Vec<Ledger>) = pools

@@ -1,8 +1,11 @@
 //! The segments of a pool for a memory viewer: each block lies within one segment during its lifetime.
 //!
-//! Recordings contain the regions that pools took and returned during recording. Other regions may be unknown: a pool
-//! may have had them before, may have joined two neighbors and put a block across them, or has none because every block
-//! comes from the system.
+//! Recordings contain the regions that pools reserved and returned during recording. Other regions may be
+//! unknown:
+//!
+//! - The pool reserved the region before the recording.
+//! - The pool joined two neighbors and put a block across them.
+//! - The pool has no regions because every block comes from the system.
 //!
 //! Therefore overlapping regions and blocks merge into one segment, and so do neighbors without a known region. A
 //! segment with one region that exists throughout the lifetimes of its blocks has the lifetime of the region. Other

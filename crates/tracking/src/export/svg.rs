@@ -1,8 +1,8 @@
 //! A chart of live bytes by category over time.
 //!
-//! The chart has a fixed number of columns, regardless of the length of the run. A column shows the moment with the
-//! most live bytes within its time, so that no peak is lost and the parts of a column add up. Curves are steps, because
-//! memory changes in steps.
+//! The chart has a fixed number of columns, regardless of the length of the run. A column shows the moment
+//! with the most live bytes within its time. No peak is lost, and the parts of a column add up. Curves are
+//! steps, because memory changes in steps.
 
 use std::fmt::Write as _;
 use std::io::Write;

@@ -245,7 +245,7 @@ proptest! {
             prop_assert_eq!(sizes(&read), sizes(&written));
             prop_assert_eq!(read.peak_live_bytes(), recording.timeline().map(|moment| moment.requested).max().unwrap());
         }
-        // Every segment is covered by its blocks without a gap, and holds what is live.
+        // The blocks cover every segment without a gap and include the live ones.
         let snapshot = json(&recording, ExportFormat::MemoryVizJson);
         let mut live = 0;
         for segment in snapshot["segments"].as_array().unwrap() {

@@ -1,8 +1,13 @@
 //! The memory available to this process, and its limit.
 //!
-//! The smallest of four bounds counts: physical memory, the limits of the control groups (v1 and v2, with all groups
-//! above), and the limit on the address space (`ulimit -v`). Free memory does not count, because it changes. On Linux all
-//! four are read from `/proc` and `/sys`; on macOS and Windows only physical memory is known, elsewhere nothing.
+//! The limit is the smallest of four bounds:
+//!
+//! - physical memory
+//! - the limits of the control groups, v1 and v2, with all groups above (two bounds)
+//! - the limit on the address space (`ulimit -v`)
+//!
+//! Free memory does not count, because it changes. On Linux all four are read from `/proc` and `/sys`. On
+//! macOS and Windows only physical memory is known, elsewhere nothing.
 
 #[cfg(any(target_os = "linux", test))]
 mod linux;

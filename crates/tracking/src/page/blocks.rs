@@ -50,8 +50,8 @@ pub(super) fn rectangles(recording: &Recording, space: &Space, mut tell: impl Fn
     }
 }
 
-/// Returns the time in which each block is drawn separately: all of the run if there are few, otherwise a time around
-/// the peak with events of at most `most` rectangles.
+/// Returns the time in which each block is drawn separately. This is the whole run if there are few blocks.
+/// Otherwise it is a time around the peak with events of at most `most` rectangles.
 pub(super) fn window(recording: &Recording, most: usize) -> (u64, u64) {
     let count = recording.events().len();
     if recording.blocks().len() + recording.retags().len() <= most {

@@ -50,8 +50,9 @@ pub(super) const MAX_DEPTH: u32 = 256;
 /// The most failures of a recording with a complete report.
 pub(super) const MAX_REPORTS: usize = 64;
 
-/// Estimated costs in bytes, for the recording and for its reports and exports: a map entry including unused capacity,
-/// a text besides its letters, the rows of an owner, an owner in a stack, a failure, a region.
+/// Estimated costs in bytes, for the recording and for its reports and exports. In order: a map entry with
+/// unused capacity, a text besides its letters, the rows of an owner, an owner in a stack, a failure, a
+/// region.
 const ENTRY_BYTES: u64 = 48;
 const TEXT_BYTES: u64 = 32;
 const OWNER_BYTES: u64 = 1200;

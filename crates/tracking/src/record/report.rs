@@ -13,8 +13,8 @@ use crate::report::{FailureRow, RecordedRun, Report, StreamRow, ThreadRow};
 const MAX_FAILURES: usize = 64;
 
 impl Report {
-    /// Reports a recording. The pools are those of its summary, at the end of the run; everything else is counted from
-    /// the events, so that it also holds for a file that was cut off.
+    /// Reports a recording. The pools come from its summary, at the end of the run. Everything else is
+    /// counted from the events, so it also works for a truncated file.
     ///
     /// ```
     /// use bfc_core::Bytes;

@@ -43,8 +43,8 @@ pub struct OpRow {
     pub peak_bytes: u64,
     /// The share of the peak, 0 to 1.
     pub peak_share: f64,
-    /// Bytes of the op's blocks that were kept for backward passes: all of them over time in a live report, the most
-    /// at a time in a recording.
+    /// Bytes of the op's blocks that were kept for backward passes. A live report contains all of them over
+    /// time, a recording the most at a time.
     pub saved_bytes: u64,
     /// Bytes allocated as temporaries and workspaces.
     pub temporary_bytes: u64,

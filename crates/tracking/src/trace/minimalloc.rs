@@ -4,9 +4,10 @@
 //! one moment, frees come before allocations, in the order of lines. Older files use the names `buffer` or `buffer_id`,
 //! `begin` or `start`, and `end`, the last moment of a lifetime.
 //!
-//! `alignment` is a power of two. `gaps` lists intervals, separated by spaces, in which other buffers may use a
-//! buffer's bytes: `LOWER-UPPER`, or `LOWER-UPPER@FROM:TO` for a buffer that keeps its bytes from FROM up to TO. The
-//! reader notes all other columns as [skipped](Trace::skipped), such as the `offset` of another planner.
+//! `alignment` is a power of two. `gaps` lists intervals, separated by spaces, in which other buffers may use
+//! a buffer's bytes. An interval is `LOWER-UPPER`, or `LOWER-UPPER@FROM:TO` for a buffer that keeps its bytes
+//! from FROM up to TO. The reader notes all other columns as [skipped](Trace::skipped), such as the `offset`
+//! of another planner.
 
 use std::io::BufRead;
 use std::ops::Range;

@@ -1,5 +1,6 @@
-//! Times single ops for `torch_ops.py`. Reads the name of an op per input line and prints the milliseconds of its forward
-//! pass, and of forward and backward together (`-` without a gradient). An empty line prints all names.
+//! Times single ops for `torch_ops.py`. Reads the name of an op per input line. Prints the milliseconds of
+//! its forward pass, and of forward and backward together (`-` without a gradient). An empty line prints all
+//! names.
 
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -13,11 +14,11 @@ type Op = fn(&[Tensor]) -> Result<Tensor>;
 /// How an operand is made.
 #[derive(Clone, Copy)]
 enum Of {
-    /// Normal numbers that want a gradient.
+    /// Normally distributed values that require a gradient.
     Numbers(&'static [usize]),
-    /// Numbers above a half, the same.
+    /// Values above 0.5 that require a gradient.
     Positive(&'static [usize]),
-    /// Indices below the first, of the shape of the second.
+    /// Indices below the first argument, with the shape of the second.
     Indices(usize, &'static [usize]),
     /// Booleans, true with this probability.
     Mask(f64, &'static [usize]),
@@ -29,7 +30,7 @@ const MEGA: &[usize] = &[1024, 1024];
 const IMAGES: &[usize] = &[64, 32, 28, 28];
 const HEADS: &[usize] = &[16, 4, 128, 32];
 
-/// The ops, under the names that `torch_ops.py` knows them by.
+/// The ops, with their names in `torch_ops.py`.
 const CASES: &[(&str, &[Of], Op)] = &[
     ("add", &[Numbers(MEGA), Numbers(MEGA)], |x| x[0].add(&x[1])),
     ("add_row", &[Numbers(MEGA), Numbers(&[1024])], |x| x[0].add(&x[1])),
@@ -172,7 +173,7 @@ fn operand(device: &Device, of: Of, seed: u64) -> Result<Tensor> {
     }
 }
 
-/// The least of many runs, in milliseconds.
+/// The minimum of many runs, in milliseconds.
 fn least(mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     let (begin, mut least) = (Instant::now(), f64::INFINITY);
     let mut runs = 0;

@@ -1,4 +1,4 @@
-//! What must hold after every step: the choice of a chunk, the report of a refusal, and the pool against its shadow.
+//! Checks after every step: the choice of a chunk, the report of a refusal, and the pool against its shadow.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,12 @@ use bfc_core::{
 use super::{Choice, Freed, Interpreter};
 
 impl<P: ConfiguredPolicy> Interpreter<P> {
-    /// The block is one of those freed last, if one is as long; or it lies in the smallest chunk that fits, the lowest among equals, right after the padding, or at its high
-    /// end if it is large; if none fits, in memory that was not there before.
+    /// Checks where the pool placed a block.
+    ///
+    /// - A recently freed block of the right length comes first.
+    /// - Otherwise the block lies in the smallest chunk that fits, the lowest among equals.
+    /// - It lies right after the padding, or at the high end if it is large.
+    /// - If no chunk fits, it lies in new memory.
     pub(super) fn check_choice(&mut self, request: &Request<'_>, block: &Block, chunks: &[ChunkInfo]) {
         let rounded = self.rounded(request);
         assert!(block.bytes >= rounded && block.address.is_multiple_of(request.alignment), "{block:?}");
@@ -26,7 +30,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         let large = self.large_from.is_some_and(|from| rounded >= from);
         self.large_from = self.large_from.map(|from| from.max(rounded / 2));
         if self.counter.is_some() {
-            // What has become safe is joined first, so the chunks seen are not those chosen from.
+            // The pool joins safe frees first, so it does not choose from the chunks seen here.
             return;
         }
         match self.best_fit(chunks, request) {
@@ -46,7 +50,8 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         }
     }
 
-    /// The free chunk to choose, and the first address in it that is aligned: found by looking at all of them.
+    /// Returns the chunk that the pool must choose and its first aligned address, from a search of all
+    /// chunks.
     fn best_fit(&self, chunks: &[ChunkInfo], request: &Request<'_>) -> Option<(ChunkInfo, u64)> {
         let rounded = self.rounded(request);
         let start = |chunk: &ChunkInfo| chunk.address.next_multiple_of(request.alignment.max(256));
@@ -58,7 +63,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         Some((*chunk, start(chunk)))
     }
 
-    /// A request with a bound gets no byte that was freed later and that the frontier has not passed.
+    /// A request with a bound gets no byte that was freed later unless the frontier has passed that free.
     pub(super) fn check_age(&mut self, request: &Request<'_>, block: &Block) {
         let (start, end) = (block.address, block.address + block.bytes);
         let overlapping = |freed: &Freed| freed.start < end && start < freed.end;
@@ -68,7 +73,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
                 assert!(passed, "{block:?} was handed out too early: {freed:?}");
             }
         }
-        // From here on the bytes are this block's: only what sticks out on either side keeps its count.
+        // From here on this block owns the bytes: only the parts outside it keep their count.
         let cut = |freed: &Freed| {
             if !overlapping(freed) {
                 return [Some(*freed), None];
@@ -80,7 +85,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         self.freed = self.freed.iter().flat_map(cut).flatten().collect();
     }
 
-    /// A refused request changes no figure but those of what is reserved, and its report is true.
+    /// A refused request changes only the figures of reserved memory, and its report is correct.
     pub(super) fn check_refusal(&self, request: &Request<'_>, error: &AllocError, before: &Stats) {
         let after = self.pool.stats();
         let usage = |stats: &Stats| {
@@ -137,7 +142,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         }
     }
 
-    /// The pool holds what its shadow holds, and every invariant.
+    /// The pool matches its shadow and satisfies every invariant.
     pub fn compare(&mut self) {
         if let Err(error) = self.pool.check_invariants() {
             panic!("{error}");

@@ -1,24 +1,24 @@
-//! What a pool that joins small blocks later hands out before anything else, by the rule as `JoinRule::Deferred` tells it.
+//! Model of the recently freed small blocks that a pool with `JoinRule::Deferred` reuses first.
 
 use std::collections::VecDeque;
 
 use bfc_core::{BfcConfig, Block, JoinRule};
 
-/// How many blocks stay as they are, and the largest that does.
+/// The number of small blocks that stay unjoined, and the size of the largest.
 const COUNT: usize = 4;
 const LARGEST: u64 = 64 << 10;
 
 /// The small blocks freed last.
 #[derive(Debug, Default)]
 pub(super) struct RecentFrees {
-    /// Whether the pool has any.
+    /// Whether the pool keeps any.
     deferred: bool,
     /// Addresses and sizes, the oldest first.
     blocks: VecDeque<(u64, u64)>,
 }
 
 impl RecentFrees {
-    /// Those of a pool of this kind, whose frees are `safe` at once or not.
+    /// Creates the model for a pool of this kind; `safe` says whether its frees are safe at once.
     pub(super) fn of(config: &BfcConfig, safe: bool) -> Self {
         let deferred = config.options().join == JoinRule::Deferred && safe;
         Self { deferred, blocks: VecDeque::new() }
@@ -33,13 +33,13 @@ impl RecentFrees {
         }
     }
 
-    /// All are joined.
+    /// Joins all blocks.
     pub(super) fn clear(&mut self) {
         self.blocks.clear();
     }
 
-    /// Whether a request for so many bytes, if it is a `plain` one, gets one of them: then `address` is where one of this
-    /// size lies. Otherwise all are joined.
+    /// Returns whether a `plain` request of this many bytes reuses a recent block of this size at `address`.
+    /// Otherwise the pool joins all recent blocks.
     pub(super) fn serve(&mut self, rounded: u64, plain: bool, address: u64) -> bool {
         if !plain || self.blocks.iter().all(|(_, bytes)| *bytes != rounded) {
             self.clear();

@@ -1,5 +1,5 @@
-//! Threads that end, at whatever moment, while others ask for what they have or had. Whoever misses an end that it should be
-//! told of sleeps for ever here.
+//! Threads that end at any moment while others request memory that they hold or held. A request that misses
+//! such an end sleeps forever here.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use bfc_core::{
 use super::{LONG, SCHEDULES, join};
 use crate::common::source::{FakeSource, Nature};
 
-/// What each allocator has.
+/// The bytes of each allocator.
 const ALL: u64 = 1024;
 
 type Memory = std::sync::Arc<dyn Allocator>;
@@ -85,14 +85,14 @@ fn try_to_take(memory: &Memory, bytes: u64) -> Option<Allocation> {
     }
 }
 
-/// Nobody has what it wants but itself: it fails, at the latest when the other has ended.
+/// The waiter itself holds the memory that it wants: it fails, at the latest when the other thread ends.
 #[test]
 fn nobody_waits_for_a_thread_that_has_ended() {
     check(&SORTS, |sort| {
         let memory = sort.make(None);
         let other = spawn(&memory, |memory| {
             drop(take(memory, ALL / 4));
-            // So that it ends at any moment of the other's request.
+            // This lets the thread end at any moment of the other's request.
             (0..12).for_each(|_| thread::yield_now());
         });
         let asking = spawn(&memory, |memory| {
@@ -103,7 +103,7 @@ fn nobody_waits_for_a_thread_that_has_ended() {
     });
 }
 
-/// What two threads took and gave back is found, wherever it was kept, although they have ended.
+/// A request finds the memory that two ended threads freed, in any cache or free list.
 #[test]
 fn a_request_finds_what_threads_gave_back_that_have_ended() {
     check(&SORTS, |sort| {
@@ -117,7 +117,7 @@ fn a_request_finds_what_threads_gave_back_that_have_ended() {
     });
 }
 
-/// The block goes from the thread that took it, which ends, to one that gives it back.
+/// One thread allocates the block and ends; another thread frees it.
 #[test]
 fn a_block_is_waited_for_although_who_took_it_has_ended() {
     check(&SORTS, |sort| {
@@ -144,15 +144,15 @@ fn a_block_is_waited_for_although_who_took_it_has_ended() {
     });
 }
 
-/// Two threads share a cache, of which one comes to it while the other is about to have a block there: whose it is decides who
-/// is waited for.
+/// Two threads share a cache. One starts to use it while the other is about to put a block there. The owner
+/// of the block decides which thread the request waits for.
 #[test]
 fn threads_that_share_a_cache_are_known_by_their_blocks() {
     check(&[Sort::Cached], |sort| {
         let memory = sort.make(None);
         let mine = ThreadNumber::current().get();
         let sent = Arc::new(Mutex::new(None));
-        // Caches are those of every sixteenth thread; numbers are given to threads of other tests too.
+        // Every sixteenth thread shares a cache, and threads of other tests also take numbers.
         loop {
             let (shares, sent) = (Arc::new(Mutex::new(None)), Arc::clone(&sent));
             let answer = Arc::clone(&shares);
@@ -184,7 +184,8 @@ fn threads_that_share_a_cache_are_known_by_their_blocks() {
     });
 }
 
-/// Two that hold what the other needs, beside one that comes and ends at some time: one of the two gives up, for all that.
+/// Two threads hold the memory that the other needs, and a third comes and ends at some time: one of the two
+/// still gives up.
 #[test]
 fn of_two_in_a_stalemate_one_fails_whenever_a_third_ends() {
     check(&[Sort::Pool, Sort::Cached, Sort::Streams], |sort| {
@@ -211,7 +212,7 @@ fn of_two_in_a_stalemate_one_fails_whenever_a_third_ends() {
     });
 }
 
-/// The same, but what they want comes from a thread that was sent a block by one which has ended.
+/// As above, but the memory comes from a thread that received a block from an ended thread.
 #[test]
 fn nobody_gives_up_beside_what_an_ended_thread_left() {
     check(&[Sort::Pool, Sort::Cached, Sort::Streams], |sort| {

@@ -1,5 +1,5 @@
-//! Runs sequences of operations on a policy beside the plainest policy with the same rules, as a pool would run them,
-//! and compares the two after every step.
+//! Runs sequences of operations on a policy, as a pool would, beside the plainest policy with the same rules.
+//! Compares the two after every step.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod plain;
@@ -11,10 +11,10 @@ use proptest::prelude::*;
 
 use plain::{Plain, PlainPiece, Rules};
 
-/// One step. What picks among live blocks is taken modulo how many there are.
+/// One step. Indices of live blocks are taken modulo the number of live blocks.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Takes a region for the block if nothing fits and `grow` says so.
+    /// Reserves a region for the block if nothing fits and `grow` is set.
     Placement {
         bytes: u64,
         alignment_log2: u8,
@@ -66,7 +66,7 @@ pub fn steps(most: u64) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// Which regions a policy must not want to keep, of the plain ones.
+/// The plain regions that a policy must not want to keep.
 pub type Unwanted = fn(&Plain, Release) -> Vec<Span>;
 
 /// A policy and its shadow.
@@ -85,7 +85,7 @@ impl<P: Policy + Clone> Shadow<P> {
         Self { policy, plain: Plain::new(rules), unwanted, live: BTreeMap::new(), next: 1 << 40 }
     }
 
-    /// Runs all steps, frees what is live, and takes all regions: nothing may be left.
+    /// Runs all steps, frees the live blocks, and takes all regions: nothing may remain.
     pub fn run(mut self, steps: &[Step]) {
         for step in steps {
             self.step(step);
@@ -157,7 +157,7 @@ impl<P: Policy + Clone> Shadow<P> {
         self.live.keys().nth(pick.checked_rem(self.live.len())?).copied()
     }
 
-    /// As a pool does it: search, give back what is unwanted, grow, search again.
+    /// Places a block as a pool does: search, release unwanted regions, grow, search again.
     pub fn place(&mut self, bytes: u64, alignment: u64, grow: bool) -> Option<Placement> {
         let need = PlacementRequest::new(bytes).with_alignment(alignment);
         let rounded = self.policy.rounded(bytes, alignment).unwrap();
@@ -216,7 +216,7 @@ impl<P: Policy + Clone> Shadow<P> {
         assert_eq!(self.policy.release(unwanted), None);
     }
 
-    /// What happens on a copy stays there, and is what would happen here.
+    /// Steps on a copy do not change the original, and have the same result as on the original.
     fn what_if(&mut self, bytes: u64) {
         let mut copy = self.clone();
         let mut boxed = self.policy.boxed_clone();
@@ -233,7 +233,7 @@ impl<P: Policy + Clone> Shadow<P> {
         assert_eq!(pieces_of(&copy.policy), pieces_of(&*boxed));
     }
 
-    /// Compares all that can be seen.
+    /// Compares all visible state.
     pub fn compare(&self) {
         self.policy.check().unwrap();
         assert_eq!(self.policy.status().damage, None);
@@ -261,14 +261,14 @@ fn plain(piece: &Piece) -> PlainPiece {
     PlainPiece { span: piece.span, live: piece.slot.is_some() }
 }
 
-/// All pieces that a policy shows.
+/// Returns all pieces that a policy shows.
 pub fn pieces_of(policy: &dyn Policy) -> Vec<Piece> {
     let mut pieces = Vec::new();
     policy.visit(&mut |piece| pieces.push(piece));
     pieces
 }
 
-/// Needs that no policy can meet, and spans that no policy can take, change nothing.
+/// Requests that no policy can meet, and spans that no policy can take, change nothing.
 pub fn refuses_the_impossible(mut policy: impl Policy) {
     let span = Span { address: 0, bytes: u64::MAX };
     policy.add_region(span, false).unwrap();

@@ -1,20 +1,20 @@
-//! The plainest policy: lists of pieces, searched from end to end. It knows the rules of buddy and auto-growth and
-//! nothing of how they are kept to.
+//! The plainest policy: lists of pieces, searched from end to end. It knows the rules of buddy and
+//! auto-growth, but not their data structures.
 
 use bfc_core::Span;
 
-/// What tells the policies apart.
+/// The differences between the policies.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Requests are multiples of this.
     pub step: u64,
     /// Added to requests before they are rounded up.
     pub overhead: u64,
-    /// A rest of no more bytes is not cut off.
+    /// The policy does not split off a remainder of at most this many bytes.
     pub kept_rest: u64,
-    /// Larger requests take regions of their own.
+    /// Larger requests get their own regions.
     pub max_chunk: u64,
-    /// Whether blocks are cut from the upper end.
+    /// Whether the policy cuts blocks from the upper end.
     pub upper_end: bool,
 }
 
@@ -34,7 +34,7 @@ pub struct PlainPiece {
 #[derive(Clone, Debug)]
 pub struct PlainRegion {
     pub span: Span,
-    /// Taken for a huge request: goes back once idle.
+    /// Reserved for a huge request: the policy releases it once idle.
     pub own: bool,
     pub pieces: Vec<PlainPiece>,
 }
@@ -68,7 +68,7 @@ impl Plain {
         self.regions.remove(index);
     }
 
-    /// Where a block must go.
+    /// Where the policy must place a block.
     pub fn place(&mut self, bytes: u64, alignment: u64) -> Option<Span> {
         let rules = self.rules;
         let rounded = rules.rounded(bytes);

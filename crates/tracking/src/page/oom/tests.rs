@@ -84,7 +84,7 @@ fn the_page_stands_alone_and_no_name_can_end_an_element() {
 fn a_recording_has_one_report_for_each_failure() {
     let (tracker, pool) = (Tracker::new(), pool());
     tracker.start_log(Bytes::mib(1));
-    // Somebody who claims to have freed something makes no more failures of one.
+    // A false claim of freed memory does not turn one failure into several.
     tracker.last_resort().before_giving_up(|_| true);
     let reports = Arc::<Mutex<Vec<OomReport>>>::default();
     let list = Arc::clone(&reports);

@@ -51,7 +51,7 @@ fn run(tracker: &Arc<Tracker>, pool: &Arc<dyn Allocator>, steps: u64) {
     }
 }
 
-/// A whole file of so many steps.
+/// A whole file of this many steps.
 fn file(steps: u64) -> Vec<u8> {
     let (tracker, pool, file) = (Tracker::new(), pool(), Shared::default());
     tracker.start_recording(file.clone(), &RunFacts::new("test").with("seed", 7)).unwrap();

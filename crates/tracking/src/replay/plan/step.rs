@@ -138,8 +138,8 @@ fn cut(trace: &Trace, run: &Run) -> Range<usize> {
             live
         })
         .collect();
-    // Among equal cuts, prefers one before an allocation of a size that is rare before the loop, so that setup code is
-    // not part of the step. Among those, prefers the last, after the loop has warmed up.
+    // Among equal cuts, prefers one before an allocation of a size that is rare before the loop. This keeps
+    // setup code out of the step. Among those, prefers the last, after the loop has warmed up.
     let mut setup: HashMap<u64, usize> = HashMap::new();
     for event in &trace.events()[..first] {
         if let TraceEvent::Alloc { bytes, .. } = *event {

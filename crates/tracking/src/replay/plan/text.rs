@@ -18,9 +18,10 @@
 //!
 //! In a gap, a block keeps only its bytes from FROM up to TO, or none.
 //!
-//! One line for each block, in the order of their requests: its lifetime as event numbers, its requested bytes, and its
-//! offset, or `-` for a block outside of the plan. The reader checks everything: no two blocks may overlap in time and
-//! space, and the capacity must equal the bytes that the blocks occupy.
+//! One line describes each block, in the order of their requests: its lifetime as event numbers, its
+//! requested bytes, and its offset. The offset of a block outside of the plan is `-`. The reader checks
+//! everything: no two blocks may overlap in time and space, and the capacity must equal the bytes that the
+//! blocks occupy.
 
 use std::io::{self, BufRead, Write};
 
