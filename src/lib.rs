@@ -119,7 +119,7 @@ pub mod guide {
     pub mod proof {}
 }
 
-/// What most programs need.
+/// The names that most programs use.
 pub mod prelude {
     pub use crate::alloc::{AllocatorAttributes, Bytes, Category};
     pub use crate::data::{
