@@ -75,8 +75,8 @@ function parts_table(data) {
     ["peak falls by, MiB", part => part.falls, part => mib(part.falls)],
     ["", null, bar, "bar"],
     ["next peak, MiB", part => part.next_peak, part => mib(part.next_peak)],
-    ["share of its bytes", part => part.falls / part.bytes, part => share(part.falls / part.bytes)],
-    ["next peak reached by", part => part.next_owner, part => part.next_owner || "–", "name"],
+    ["share", part => part.falls / part.bytes, part => share(part.falls / part.bytes)],
+    ["next peak in", part => part.next_owner, part => part.next_owner || "–", "name"],
   ], 2);
   choice(element("parts-by"), [
     ["by category", parts.categories], ["by module", parts.scopes], ["by op in module", parts.places],
