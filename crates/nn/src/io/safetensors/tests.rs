@@ -98,7 +98,7 @@ fn headers_that_lie_are_refused_and_the_error_says_where() {
         ("{".to_owned(), "at offset 8"),
         (format!("{},{}", &good[..good.len() - 1], &good[1..]), "\"w\" is there twice"),
         (r#"{"__metadata__":{"a":1}}"#.to_owned(), "metadata that are not texts"),
-        (one("F8_E4M3", "[8]", "[0,8]"), "w is of type \"F8_E4M3\""),
+        (one("F8_E4M3", "[8]", "[0,8]"), "w has element type \"F8_E4M3\""),
     ];
     for (header, expected) in cases {
         let message = read(&file(&header, 8)).unwrap_err().to_string();
