@@ -68,7 +68,7 @@ def check_snapshot(folder, peak):
             assert address == segment["address"] + segment["total_size"], "blocks leave a gap at the end"
         assert shown == live, "the map at the end is not what the events lead to"
     assert 0 < peak_requested <= peak
-    print(f"memory-viz: {events} events lead to the map; at most {peak_requested} bytes asked for at a time")
+    print(f"memory-viz: {events} events lead to the map; at most {peak_requested} bytes requested at a time")
 
 
 def check_chrome(folder, peak):
