@@ -94,7 +94,7 @@ pub fn state_dict(data: &[u8]) {
 /// If the reader violates its contract.
 pub fn idx(data: &[u8]) {
     const LIMIT: u64 = 4096;
-    let options = IdxOptions::default().with_max_elements(LIMIT);
+    let options = IdxOptions { max_elements: LIMIT, ..IdxOptions::default() };
     let Ok(array) = IdxArray::read_from(data, "fuzz", &options) else { return };
     let array = array.array();
     assert!(array.shape().elements() as u64 <= LIMIT);

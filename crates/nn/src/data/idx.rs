@@ -29,7 +29,6 @@ const KINDS: [(u8, Kind); 6] = [
 
 /// Options and limits of the IDX reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct IdxOptions {
     /// The column of the labels, from 0, for files with several: QMNIST has the class in column 0.
     pub label_column: usize,
@@ -43,29 +42,6 @@ impl Default for IdxOptions {
     /// Labels in column 0; at most 2³⁰ elements, and a ratio of 256.
     fn default() -> Self {
         Self { label_column: 0, max_elements: 1 << 30, max_ratio: gzip::RATIO }
-    }
-}
-
-impl IdxOptions {
-    /// Sets the column of the labels, from 0.
-    #[must_use]
-    pub const fn with_label_column(mut self, label_column: usize) -> Self {
-        self.label_column = label_column;
-        self
-    }
-
-    /// Sets the maximum number of elements of a file.
-    #[must_use]
-    pub const fn with_max_elements(mut self, max_elements: u64) -> Self {
-        self.max_elements = max_elements;
-        self
-    }
-
-    /// Sets the maximum number of decompressed bytes per byte of a compressed file.
-    #[must_use]
-    pub const fn with_max_ratio(mut self, max_ratio: u64) -> Self {
-        self.max_ratio = max_ratio;
-        self
     }
 }
 
@@ -319,7 +295,7 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Result<IdxArray, DataError> {
-        IdxArray::read_from(bytes, "file", &IdxOptions::default().with_max_elements(1000))
+        IdxArray::read_from(bytes, "file", &IdxOptions { max_elements: 1000, ..IdxOptions::default() })
     }
 
     #[test]
@@ -371,7 +347,11 @@ mod tests {
         assert!(matches!(read(b"P5 28 28"), Err(DataError::NotIdx { .. })));
         let mut billion = file(&[1 << 30], &[0; 10]);
         assert!(matches!(
-            IdxArray::read_from(&billion[..], "file", &IdxOptions::default().with_max_elements(u64::MAX)),
+            IdxArray::read_from(
+                &billion[..],
+                "file",
+                &IdxOptions { max_elements: u64::MAX, ..IdxOptions::default() }
+            ),
             Err(DataError::Truncated { .. })
         ));
         billion[3] = 255;
@@ -428,8 +408,9 @@ mod tests {
         encoder.write_all(&file(&[1 << 27], &[])).unwrap();
         encoder.write_all(&vec![0; 1 << 27]).unwrap();
         let zeros = encoder.finish().unwrap();
-        let read =
-            |ratio| IdxArray::read_from(&zeros[..], "file", &IdxOptions::default().with_max_ratio(ratio));
+        let read = |ratio| {
+            IdxArray::read_from(&zeros[..], "file", &IdxOptions { max_ratio: ratio, ..IdxOptions::default() })
+        };
         let expected = Err(DataError::TooDense { path: "file".into(), ratio: 100 });
         assert_eq!(read(100), expected);
         assert_eq!(read(2000).unwrap().dims(), [1 << 27]);

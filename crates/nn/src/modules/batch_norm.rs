@@ -1,12 +1,13 @@
 //! Batch normalization (Ioffe and Szegedy 2015).
 
 use highwater_tensor::{
-    DType, Error, Parameter, Place, Result, Rng, Tensor, is_replaying, is_training, no_grad,
+    DType, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule, is_replaying, is_training, no_grad,
 };
 
 use super::init::{Fans, Init};
 use super::module::Module;
 use super::norm::{EPSILON, checked};
+use crate::visit_parts;
 
 const OP: &str = "batch_norm";
 
@@ -158,7 +159,12 @@ impl Module for BatchNorm {
         }
         if x.dims()[1] != channels {
             let rhs = *self.weight.value().shape();
-            return Err(Error::ShapeMismatch { op: OP, lhs: *x.shape(), rhs });
+            return Err(Error::ShapeMismatch {
+                op: OP,
+                lhs: *x.shape(),
+                rhs,
+                rule: ShapeRule::Other("axis 1 of the input must have one element per channel"),
+            });
         }
         if !x.dtype().is_float() {
             return Err(Error::UnsupportedDType { op: OP, dtype: x.dtype() });
@@ -168,13 +174,5 @@ impl Module for BatchNorm {
         if is_training() { self.normalize_by_batch(x, &shape) } else { self.normalize_by_running(x, &shape) }
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        visitor("weight", &self.weight);
-        visitor("bias", &self.bias);
-    }
-
-    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        visitor("running_mean", &self.running_mean);
-        visitor("running_var", &self.running_var);
-    }
+    visit_parts!(weight, bias; buffers: running_mean, running_var);
 }

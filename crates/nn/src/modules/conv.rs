@@ -4,6 +4,7 @@ use highwater_tensor::{Conv2dOptions, DType, Error, Parameter, Place, Pool2dOpti
 
 use super::init::{Fans, Init};
 use super::module::Module;
+use crate::visit_parts;
 
 /// Checks that no window size is 0.
 fn check_size(op: &'static str, size: &[usize]) -> Result<()> {
@@ -118,12 +119,7 @@ macro_rules! conv_layer {
                 with_bias(x.$method(&self.weight.tensor(), self.options)?, self.bias.as_ref(), $axes)
             }
 
-            fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-                visitor("weight", &self.weight);
-                if let Some(bias) = &self.bias {
-                    visitor("bias", bias);
-                }
-            }
+            visit_parts!(weight, bias);
         }
     };
 }

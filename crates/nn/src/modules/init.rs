@@ -2,9 +2,8 @@
 
 use bfc_core::Category;
 use highwater_tensor::{
-    Buffer, DType, Error, IntoShape, OpContext, Parameter, Place, PlacementReason, Result, Rng, Scalar,
-    Shape,
-    backend::{Compare, Distribution, Kernel, RandomKey, Unary},
+    DType, Error, IntoShape, OpContext, Parameter, Place, PlacementReason, Result, Rng, Scalar,
+    backend::{Distribution, Kernel},
 };
 
 /// The op to which the memory of a new parameter is charged.
@@ -33,13 +32,6 @@ pub enum Init {
         /// The mean.
         mean: f64,
         /// The standard deviation.
-        std: f64,
-    },
-    /// Normal distribution, redrawn beyond two standard deviations from the mean, as for vision transformers.
-    TruncatedNormal {
-        /// The mean.
-        mean: f64,
-        /// The standard deviation before the truncation.
         std: f64,
     },
     /// Uniform with variance 2 / (inputs + outputs).
@@ -90,9 +82,6 @@ impl Init {
             Fill::Random(distribution) => rng.with_keys(|[key]| {
                 ctx.compute(Kernel::Random { distribution, key, out: values.view_mut() })
             })?,
-            Fill::Truncated { mean, std } => {
-                rng.with_keys(|keys| fill_truncated(&ctx, &mut values, [mean, std], keys))?;
-            }
         }
         Parameter::new(values.finish())
     }
@@ -122,12 +111,9 @@ impl Init {
                 check("high", "finite and above low", high, high > low && (high - low).is_finite())?;
                 Distribution::Uniform { low, high }
             }
-            Self::Normal { mean, std } | Self::TruncatedNormal { mean, std } => {
+            Self::Normal { mean, std } => {
                 check("mean", "finite", mean, mean.is_finite())?;
                 check("std", "finite and not negative", std, std.is_finite() && std >= 0.0)?;
-                if matches!(self, Self::TruncatedNormal { .. }) {
-                    return Ok(Fill::Truncated { mean, std });
-                }
                 Distribution::Normal { mean, std }
             }
             Self::XavierUniform => uniform(fans.xavier()),
@@ -142,44 +128,6 @@ impl Init {
 enum Fill {
     Constant(f64),
     Random(Distribution),
-    Truncated { mean: f64, std: f64 },
-}
-
-/// Number of redraws. A draw lies beyond the bounds with probability 1/22, so after this many redraws 1 in 10¹³
-/// remains. It is then clamped.
-const ROUNDS: usize = 10;
-
-/// Fills with a normal distribution truncated at two standard deviations. The memory requests do not depend on the
-/// drawn values.
-fn fill_truncated(
-    ctx: &OpContext<'_>,
-    out: &mut Buffer,
-    [mean, std]: [f64; 2],
-    [first, again @ ..]: [RandomKey; 1 + ROUNDS],
-) -> Result<()> {
-    let (shape, dtype) = (*out.view().layout().shape(), out.view().dtype());
-    let (mut from, mut to) = (ctx.temp(&shape, dtype)?, ctx.temp(&shape, dtype)?);
-    let (mut drawn, mut far) = (ctx.temp(&shape, dtype)?, ctx.temp(&shape, DType::Bool)?);
-    let distribution = Distribution::Normal { mean: 0.0, std: 1.0 };
-    ctx.compute(Kernel::Random { distribution, key: first, out: from.view_mut() })?;
-    let mut bound = ctx.temp(&Shape::SCALAR, dtype)?;
-    ctx.compute(Kernel::Fill { value: Scalar::Float(2.0), out: bound.view_mut() })?;
-    let everywhere = bound.view().layout().broadcast_to(ctx.op(), &shape)?;
-    for key in again {
-        ctx.compute(Kernel::Unary { f: Unary::Abs, input: from.view(), out: to.view_mut() })?;
-        let rhs = bound.view().with_layout(&everywhere);
-        ctx.compute(Kernel::Compare { f: Compare::Gt, lhs: to.view(), rhs, out: far.view_mut() })?;
-        ctx.compute(Kernel::Random { distribution, key, out: drawn.view_mut() })?;
-        let (condition, lhs, rhs) = (far.view(), drawn.view(), from.view());
-        ctx.compute(Kernel::Select { condition, lhs, rhs, out: to.view_mut() })?;
-        std::mem::swap(&mut from, &mut to);
-    }
-    let clamp = Unary::Clamp(Scalar::Float(-2.0), Scalar::Float(2.0));
-    ctx.compute(Kernel::Unary { f: clamp, input: from.view(), out: to.view_mut() })?;
-    let scale = Unary::MulScalar(Scalar::Float(std));
-    ctx.compute(Kernel::Unary { f: scale, input: to.view(), out: from.view_mut() })?;
-    let shift = Unary::AddScalar(Scalar::Float(mean));
-    ctx.compute(Kernel::Unary { f: shift, input: from.view(), out: out.view_mut() })
 }
 
 impl Fans {

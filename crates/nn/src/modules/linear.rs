@@ -1,9 +1,10 @@
 //! The linear layer.
 
-use highwater_tensor::{Activation, DType, Error, Parameter, Place, Result, Rng, Tensor};
+use highwater_tensor::{Activation, DType, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule};
 
 use super::init::{Fans, Init};
 use super::module::Module;
+use crate::visit_parts;
 
 /// Linear (fully connected) layer: y = x·W + b, for x of shape `[.., inputs]`.
 ///
@@ -90,7 +91,12 @@ impl Linear {
                 return Err(Error::BadRank { op: OP, expected: "a bias of 1 axis", shape: vector });
             }
             if vector[0] != matrix[1] {
-                return Err(Error::ShapeMismatch { op: OP, lhs: matrix, rhs: vector });
+                return Err(Error::ShapeMismatch {
+                    op: OP,
+                    lhs: matrix,
+                    rhs: vector,
+                    rule: ShapeRule::Other("the bias must have one element per column of the weight"),
+                });
             }
         }
         Ok(Self { weight, bias, activation: None })
@@ -146,10 +152,5 @@ impl Module for Linear {
         Some(x.linear_activation(&self.weight.tensor(), &bias.tensor(), activation))
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        visitor("weight", &self.weight);
-        if let Some(bias) = &self.bias {
-            visitor("bias", bias);
-        }
-    }
+    visit_parts!(weight, bias);
 }

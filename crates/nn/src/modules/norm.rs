@@ -4,6 +4,7 @@ use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
 
 use super::init::{Fans, Init};
 use super::module::Module;
+use crate::visit_parts;
 
 /// The default ε, which is added to variances to prevent a division by 0.
 pub(super) const EPSILON: f64 = 1e-5;
@@ -69,10 +70,7 @@ impl Module for LayerNorm {
         x.layer_norm(Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        visitor("weight", &self.weight);
-        visitor("bias", &self.bias);
-    }
+    visit_parts!(weight, bias);
 }
 
 /// RMS normalization over the last axis; see [`Tensor::rms_norm`].
@@ -105,9 +103,7 @@ impl Module for RmsNorm {
         x.rms_norm(Some(&self.weight.tensor()), self.epsilon)
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        visitor("weight", &self.weight);
-    }
+    visit_parts!(weight);
 }
 
 /// Group normalization of the channels; see [`Tensor::group_norm`].
@@ -144,10 +140,7 @@ impl Module for GroupNorm {
         x.group_norm(self.groups, Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        visitor("weight", &self.weight);
-        visitor("bias", &self.bias);
-    }
+    visit_parts!(weight, bias);
 }
 
 /// Checks that `channels` can be divided into groups of equal size.

@@ -8,6 +8,7 @@ use super::init::{Fans, Init};
 use super::linear::{Linear, LinearOptions};
 use super::module::Module;
 use super::norm::LayerNorm;
+use crate::visit_parts;
 
 /// The initial standard deviation of transformer weights, as in GPT-2.
 const SPREAD: f64 = 0.02;
@@ -52,9 +53,7 @@ impl Module for Embedding {
         self.weight.tensor().embedding(x)
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        visitor("weight", &self.weight);
-    }
+    visit_parts!(weight);
 }
 
 /// Multi-head self-attention layer: `[n, len, width]` to `[n, len, width]`.
@@ -161,16 +160,7 @@ impl Module for MultiHeadAttention {
         self.attend(x, None)
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.project.visit_as("project", visitor);
-        self.output.visit_as("output", visitor);
-    }
-
-    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        if let Some(dropout) = &self.dropout {
-            dropout.visit_rngs_as("dropout", visitor);
-        }
-    }
+    visit_parts!(project, output, dropout);
 }
 
 /// Transformer block: x + attention(norm(x)), then x + mlp(norm(x)). The MLP has four times the width and GELU.
@@ -289,18 +279,5 @@ impl Module for TransformerBlock {
         self.with_attention(x, |x| self.attention.forward_as("attention", x))
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.norm1.visit_as("norm1", visitor);
-        self.attention.visit_as("attention", visitor);
-        self.norm2.visit_as("norm2", visitor);
-        self.up.visit_as("up", visitor);
-        self.down.visit_as("down", visitor);
-    }
-
-    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        self.attention.visit_rngs_as("attention", visitor);
-        if let Some(dropout) = &self.dropout {
-            dropout.visit_rngs_as("dropout", visitor);
-        }
-    }
+    visit_parts!(norm1, attention, norm2, up, down, dropout);
 }

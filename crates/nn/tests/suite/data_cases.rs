@@ -111,10 +111,12 @@ fn a_column_of_labels_can_be_chosen() {
     let images = folder.path().join("images");
     std::fs::write(&images, [&[0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 1][..], &[5, 6]].concat()).unwrap();
     for (column, expected) in [(0, [0, 8]), (3, [3, 11]), (7, [7, 15])] {
-        let data = read_idx(&images, &labels, &IdxOptions::default().with_label_column(column)).unwrap();
+        let data = read_idx(&images, &labels, &IdxOptions { label_column: column, ..IdxOptions::default() })
+            .unwrap();
         assert_eq!((data.labels(), data.features()), (&expected[..], &[5.0, 6.0][..]));
     }
-    let error = read_idx(&images, &labels, &IdxOptions::default().with_label_column(8)).unwrap_err();
+    let error =
+        read_idx(&images, &labels, &IdxOptions { label_column: 8, ..IdxOptions::default() }).unwrap_err();
     assert_eq!(error, DataError::NoColumn { path: labels, what: "the label", column: 9, columns: 8 });
 }
 
@@ -134,7 +136,9 @@ fn dense_compressed_tables_are_read() {
 fn the_ratio_of_a_compressed_table_is_limited() {
     let text = "0,0\n".repeat((64 << 20) / 4 + 10_000);
     let compressed = gzip(text.as_bytes(), Compression::fast());
-    let read = |ratio| read_csv_from(&compressed[..], "x", &CsvOptions::default().with_max_ratio(ratio));
+    let read = |ratio| {
+        read_csv_from(&compressed[..], "x", &CsvOptions { max_ratio: ratio, ..CsvOptions::default() })
+    };
     assert_eq!(read(100), Err(DataError::TooDense { path: "x".into(), ratio: 100 }));
     assert_eq!(read(2000).unwrap().rows(), (64 << 20) / 4 + 10_000);
 }

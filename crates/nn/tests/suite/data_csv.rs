@@ -120,7 +120,7 @@ fn a_file_whose_columns_are_all_answers_is_refused_by_its_name() {
 
 #[test]
 fn targets_count_as_numbers() {
-    let options = CsvOptions::default().with_targets(TargetColumns::Last(1)).with_max_values(4);
+    let options = CsvOptions { max_values: 4, ..CsvOptions::default() }.with_targets(TargetColumns::Last(1));
     assert_eq!(parse_with("1,2\n3,4\n", &options).unwrap().rows(), 2);
     let error = message(parse_with("1,2\n3,4\n5,6\n", &options));
     assert_eq!(error, "x.csv: line 3: more than the 4 numbers allowed");
@@ -129,7 +129,8 @@ fn targets_count_as_numbers() {
 #[test]
 fn headers_spaces_quotes_and_line_ends_are_skipped() {
     let text = "\u{feff}a;b;label\r\n\r\n 1.5 ;\"-2e1\"; 3\r\n\r\n0;0;-1";
-    let data = parse_with(text, &CsvOptions::default().with_header(true).with_delimiter(b';')).unwrap();
+    let data =
+        parse_with(text, &CsvOptions { header: true, delimiter: b';', ..CsvOptions::default() }).unwrap();
     assert_eq!((data.features(), data.labels()), (&[1.5, -20.0, 0.0, 0.0][..], &[3, -1][..]));
 }
 
@@ -195,13 +196,13 @@ fn a_label_column_that_is_not_there_is_an_error() {
 fn each_limit_is_exact_and_named_in_its_error() {
     let text = "1,2\n3,4\n5,6\n";
     let fits =
-        CsvOptions::default().with_max_rows(3).with_max_columns(2).with_max_values(3).with_max_line_bytes(4);
+        CsvOptions { max_rows: 3, max_columns: 2, max_values: 3, max_line_bytes: 4, ..CsvOptions::default() };
     assert_eq!(parse_with(text, &fits).unwrap().rows(), 3);
     let cases = [
-        (fits.clone().with_max_rows(2), "x.csv: line 3: more than the 2 rows allowed"),
-        (fits.clone().with_max_columns(1), "x.csv: line 1: more than the 1 columns allowed"),
-        (fits.clone().with_max_values(2), "x.csv: line 3: more than the 2 numbers allowed"),
-        (fits.with_max_line_bytes(3), "x.csv: line 1: more than the 3 bytes in a line allowed"),
+        (CsvOptions { max_rows: 2, ..fits.clone() }, "x.csv: line 3: more than the 2 rows allowed"),
+        (CsvOptions { max_columns: 1, ..fits.clone() }, "x.csv: line 1: more than the 1 columns allowed"),
+        (CsvOptions { max_values: 2, ..fits.clone() }, "x.csv: line 3: more than the 2 numbers allowed"),
+        (CsvOptions { max_line_bytes: 3, ..fits }, "x.csv: line 1: more than the 3 bytes in a line allowed"),
     ];
     for (options, expected) in cases {
         assert_eq!(message(parse_with(text, &options)), expected);
@@ -210,7 +211,7 @@ fn each_limit_is_exact_and_named_in_its_error() {
 
 #[test]
 fn lines_without_a_row_are_limited_wherever_they_stand() {
-    let options = CsvOptions::default().with_max_idle_lines(2);
+    let options = CsvOptions { max_idle_lines: 2, ..CsvOptions::default() };
     for text in ["\n\n1,2\n3,4\n", "\n1,2\n\n3,4\n", "1,2\n3,4\n\r\n\n"] {
         assert_eq!(parse_with(text, &options).unwrap().rows(), 2, "{text:?}");
     }

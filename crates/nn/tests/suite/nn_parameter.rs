@@ -86,7 +86,7 @@ fn values_that_are_not_alike_are_refused_and_change_nothing() {
     let other = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
     let parameter = ones(&device);
     let shape = parameter.set(&Tensor::zeros(&device, [3]).unwrap()).unwrap_err();
-    assert_eq!(shape.to_string(), "set_parameter: shapes [2] and [3] do not match");
+    assert_eq!(shape.to_string(), "set_parameter: shapes [2] and [3] do not match: they must be equal");
     let dtype = parameter.set(&Tensor::zeros_of(&device, [2], DType::F64).unwrap()).unwrap_err();
     assert!(matches!(dtype, Error::DTypeMismatch { op: "set_parameter", .. }), "{dtype}");
     let place = parameter.set(&Tensor::zeros(&other, [2]).unwrap()).unwrap_err();

@@ -273,7 +273,10 @@ fn what_does_not_fit_is_named() {
         assert!(matches!(error, Error::ShapeMismatch { op: "gru", .. }), "{error}");
     }
     let wide = both.run(&Tensor::ones_of(&device, [2, 5, 4], DType::F64).unwrap(), None).unwrap_err();
-    assert_eq!(wide.to_string(), "gru: shapes [2, 5, 4] and [3, 12] do not match");
+    assert_eq!(
+        wide.to_string(),
+        "gru: shapes [2, 5, 4] and [3, 12] do not match: the last axis of the input must have as many elements as the weight has rows"
+    );
     let narrow = x.to_dtype(DType::F32).unwrap();
     let state = Tensor::ones(&device, [2, 2, 4]).unwrap();
     for (result, message) in [

@@ -10,7 +10,7 @@ use highwater_tracking::module;
 use super::{Gradients, LeafCursor};
 use crate::autograd::version::PendingUpdate;
 use crate::backend::{Kernel, check};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::op::OpContext;
 use crate::op::upcast::{Temporary, allocate, run_copy};
 use crate::shape::DType;
@@ -381,7 +381,12 @@ fn check(
         return Err(Error::DTypeMismatch { op, lhs, rhs, lhs_shape, rhs_shape });
     }
     if own.shape() != values.shape() {
-        return Err(Error::ShapeMismatch { op, lhs: *own.shape(), rhs: *values.shape() });
+        return Err(Error::ShapeMismatch {
+            op,
+            lhs: *own.shape(),
+            rhs: *values.shape(),
+            rule: ShapeRule::Same,
+        });
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Errors of tensor programs, as data.
 //!
 //! [`Error`] is the one error type of the framework. Each error names the op; errors about shapes name both
-//! shapes. The other types hold the details of one area each: devices, kernels, files and data. They are
+//! shapes and say what would fit. The other types hold the details of one area each: devices, kernels, files and data. They are
 //! here, below the code that reports them, so `Error` depends on no other module.
 
 mod data;
@@ -12,6 +12,7 @@ mod gradients;
 mod mismatch;
 mod operand;
 mod profile;
+mod shapes;
 
 use std::ops::Range;
 
@@ -25,6 +26,7 @@ pub use self::gradients::{UnknownGradient, UnknownGradients};
 pub use self::mismatch::{Difference, Mismatch, Skipped};
 pub use self::operand::{OperandError, OperandFault};
 pub use self::profile::ParseProfileError;
+pub use self::shapes::ShapeRule;
 use crate::shape::{DType, MAX_RANK, Shape};
 
 /// The result of most functions of this crate.
@@ -43,7 +45,7 @@ pub enum Error {
     Dlpack(#[from] DlpackError),
     // Shapes.
     /// Two shapes are incompatible.
-    #[error("{op}: shapes {lhs} and {rhs} do not match")]
+    #[error("{op}: shapes {lhs} and {rhs} do not match: {}", rule.explain(lhs, rhs))]
     ShapeMismatch {
         /// The op.
         op: &'static str,
@@ -51,6 +53,8 @@ pub enum Error {
         lhs: Shape,
         /// The right or second shape.
         rhs: Shape,
+        /// What would fit.
+        rule: ShapeRule,
     },
     /// The op does not support tensors of this rank.
     #[error("{op}: expected {expected}, got shape {shape}")]

@@ -6,7 +6,7 @@
 mod shapes;
 
 pub use self::shapes::IntoShape;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::shape::{DType, MAX_RANK, Shape};
 
 /// A shape, the stride of each axis, and the offset of the first element. Strides and offsets count elements.
@@ -181,7 +181,12 @@ impl Layout {
     /// # Errors
     /// [`Error::ShapeMismatch`] if the shape does not broadcast to `shape`.
     pub fn broadcast_to(&self, op: &'static str, shape: &Shape) -> Result<Self> {
-        let mismatch = || Error::ShapeMismatch { op, lhs: self.shape, rhs: *shape };
+        let mismatch = || Error::ShapeMismatch {
+            op,
+            lhs: self.shape,
+            rhs: *shape,
+            rule: ShapeRule::Other("each size of the first must be that of the second or 1"),
+        };
         let Some(extra) = shape.rank().checked_sub(self.shape.rank()) else { return Err(mismatch()) };
         let mut strides = [0; MAX_RANK];
         for axis in 0..self.shape.rank() {
@@ -331,7 +336,12 @@ impl Layout {
         if part.shape() == shape {
             Ok(part)
         } else {
-            Err(Error::ShapeMismatch { op, lhs: *shape, rhs: self.shape })
+            Err(Error::ShapeMismatch {
+                op,
+                lhs: *shape,
+                rhs: self.shape,
+                rule: ShapeRule::Other("their sizes must be equal except along the axis of the copy"),
+            })
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! They are separate from [`Shape`] because they return an [`Error`], which contains shapes.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::shape::Shape;
 
 impl Shape {
@@ -40,7 +40,14 @@ impl Shape {
             let size = match (lhs[lhs.rank() - back], rhs[rhs.rank() - back]) {
                 (l, r) if l == r => l,
                 (1, other) | (other, 1) => other,
-                _ => return Err(Error::ShapeMismatch { op, lhs: *lhs, rhs: *rhs }),
+                _ => {
+                    return Err(Error::ShapeMismatch {
+                        op,
+                        lhs: *lhs,
+                        rhs: *rhs,
+                        rule: ShapeRule::Broadcast,
+                    });
+                }
             };
             out = out.with_dim(out.rank() - back, size);
         }
@@ -138,7 +145,10 @@ mod tests {
     #[test]
     fn shapes_that_do_not_broadcast_are_named_with_the_op() {
         let error = Shape::broadcast("add", &shape(&[2, 3]), &shape(&[2])).unwrap_err();
-        assert_eq!(error.to_string(), "add: shapes [2, 3] and [2] do not match");
+        assert_eq!(
+            error.to_string(),
+            "add: shapes [2, 3] and [2] do not match: axis -1 has sizes 3 and 2, which must be equal, or one of them 1"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The inputs of an op's backward pass: saved tensors, and properties of the op's inputs.
 
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
@@ -122,7 +122,12 @@ impl Saved {
                 return Err(Error::DTypeMismatch { op, lhs, rhs, lhs_shape, rhs_shape });
             }
             if *gradient.shape() != input.shape {
-                return Err(Error::ShapeMismatch { op, lhs: *gradient.shape(), rhs: input.shape });
+                return Err(Error::ShapeMismatch {
+                    op,
+                    lhs: *gradient.shape(),
+                    rhs: input.shape,
+                    rule: ShapeRule::Same,
+                });
             }
         }
         Ok(())

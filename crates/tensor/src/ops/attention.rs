@@ -18,7 +18,7 @@ use bfc_core::Category;
 use super::{if_needed, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Attention, Kernel, Workspace};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
@@ -145,6 +145,10 @@ impl Op for ScaledDotProduct {
 
 const OP: &str = "attention";
 
+const SIZES: ShapeRule = ShapeRule::Other(
+    "queries must be [.., queries, width], keys [.., keys, width], and values [.., keys, _]",
+);
+
 /// Checked queries, keys and values.
 struct AttentionInputs<'a> {
     /// The op that reports errors.
@@ -177,10 +181,10 @@ impl<'a> AttentionInputs<'a> {
             if other.dims() == [leading, &sizes].concat() {
                 return Ok(());
             }
-            Err(Error::ShapeMismatch { op, lhs: *query.shape(), rhs: *other.shape() })
+            Err(Error::ShapeMismatch { op, lhs: *query.shape(), rhs: *other.shape(), rule: SIZES })
         };
         let [.., keys, values] = *value.dims() else {
-            return Err(Error::ShapeMismatch { op, lhs: *query.shape(), rhs: *value.shape() });
+            return Err(Error::ShapeMismatch { op, lhs: *query.shape(), rhs: *value.shape(), rule: SIZES });
         };
         fits(key, [keys, *width])?;
         fits(value, [keys, values])?;

@@ -8,7 +8,7 @@ use super::axes::AxisSet;
 use super::reduce;
 use crate::autograd::apply;
 use crate::backend::Reduce;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::layout::IntoShape;
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
@@ -60,7 +60,12 @@ impl Op for SumTo {
 
 /// Returns the axes of `from` that broadcasting `to` to `from` repeats.
 fn repeated_axes(op: &'static str, from: &Shape, to: &Shape) -> Result<AxisSet> {
-    let mismatch = || Error::ShapeMismatch { op, lhs: *from, rhs: *to };
+    let mismatch = || Error::ShapeMismatch {
+        op,
+        lhs: *from,
+        rhs: *to,
+        rule: ShapeRule::Other("each size of the second must be that of the first or 1"),
+    };
     let Some(extra) = from.rank().checked_sub(to.rank()) else { return Err(mismatch()) };
     let mut axes = AxisSet::none(from.rank());
     for axis in 0..from.rank() {
@@ -145,9 +150,12 @@ mod tests {
         let x = Tensor::ones(&device, [2, 3]).unwrap();
         assert_eq!(
             x.broadcast_to([3, 2]).unwrap_err().to_string(),
-            "broadcast_to: shapes [2, 3] and [3, 2] do not match"
+            "broadcast_to: shapes [2, 3] and [3, 2] do not match: each size of the first must be that of the second or 1"
         );
-        assert_eq!(x.sum_to([2]).unwrap_err().to_string(), "sum_to: shapes [2, 3] and [2] do not match");
+        assert_eq!(
+            x.sum_to([2]).unwrap_err().to_string(),
+            "sum_to: shapes [2, 3] and [2] do not match: each size of the second must be that of the first or 1"
+        );
         assert!(matches!(
             Tensor::ones(&device, 1).unwrap().broadcast_to([1 << 40, 1 << 40]),
             Err(Error::TooManyElements { op: "broadcast_to", .. })

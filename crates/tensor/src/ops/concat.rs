@@ -6,7 +6,7 @@
 use super::{if_needed, same_dtype};
 use crate::autograd::apply;
 use crate::backend::Kernel;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
 use crate::shape::{DType, MAX_RANK};
@@ -31,7 +31,12 @@ impl Op for Concat {
             same_dtype(op, first, other)?;
             let comparable = other.rank() == first.rank();
             if !comparable || other.shape().with_dim(axis, first.dims()[axis]) != *first.shape() {
-                return Err(Error::ShapeMismatch { op, lhs: *first.shape(), rhs: *other.shape() });
+                return Err(Error::ShapeMismatch {
+                    op,
+                    lhs: *first.shape(),
+                    rhs: *other.shape(),
+                    rule: ShapeRule::Other("all sizes must be equal except along the axis"),
+                });
             }
             total = total.checked_add(other.dims()[axis]).ok_or_else(|| Error::TooManyElements {
                 op,
@@ -102,7 +107,12 @@ impl Tensor {
             return Err(Error::BadArgument { op, argument, expected, got: "none".to_owned() });
         };
         if let Some(other) = rest.iter().find(|other| other.shape() != first.shape()) {
-            return Err(Error::ShapeMismatch { op, lhs: *first.shape(), rhs: *other.shape() });
+            return Err(Error::ShapeMismatch {
+                op,
+                lhs: *first.shape(),
+                rhs: *other.shape(),
+                rule: ShapeRule::Same,
+            });
         }
         if first.rank() == MAX_RANK {
             return Err(Error::RankTooLarge { op, rank: MAX_RANK + 1 });
@@ -161,11 +171,17 @@ mod tests {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let (a, b) = (Tensor::ones(&device, [2, 3]).unwrap(), Tensor::ones(&device, [2, 4]).unwrap());
         let message = |result: Result<Tensor>| result.unwrap_err().to_string();
-        assert_eq!(message(Tensor::concat(&[&a, &b], 0)), "concat: shapes [2, 3] and [2, 4] do not match");
-        assert_eq!(message(Tensor::stack(&[&a, &b], 0)), "stack: shapes [2, 3] and [2, 4] do not match");
+        assert_eq!(
+            message(Tensor::concat(&[&a, &b], 0)),
+            "concat: shapes [2, 3] and [2, 4] do not match: all sizes must be equal except along the axis"
+        );
+        assert_eq!(
+            message(Tensor::stack(&[&a, &b], 0)),
+            "stack: shapes [2, 3] and [2, 4] do not match: they must be equal"
+        );
         assert_eq!(
             message(Tensor::concat(&[&a, &a.sum(0).unwrap()], 0)),
-            "concat: shapes [2, 3] and [3] do not match"
+            "concat: shapes [2, 3] and [3] do not match: all sizes must be equal except along the axis"
         );
         assert_eq!(message(Tensor::concat(&[], 0)), "concat: inputs must be at least one tensor, got none");
         assert_eq!(message(Tensor::stack(&[], 0)), "stack: inputs must be at least one tensor, got none");

@@ -14,7 +14,7 @@
 
 use super::{along_rows, apply_promoted, if_needed, same_dtype, supported};
 use crate::backend::{Convolution, Kernel, Window, Workspace};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::layout::Layout;
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
@@ -166,7 +166,12 @@ impl Convolve {
 
     /// Returns the shape of the output.
     fn output_shape(&self, x: &Tensor, weight: &Tensor) -> Result<Shape> {
-        let mismatch = Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *weight.shape() };
+        let rule = ShapeRule::Other(if self.transposed {
+            "the channels must be those of the weight, and a multiple of the groups"
+        } else {
+            "the channels must be groups times those of the weight, and the groups must divide its filters"
+        });
+        let mismatch = Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *weight.shape(), rule };
         let (images, filters) = (image(x.layout())?, image(weight.layout())?);
         let ([n, channels, height, width], [first, second, _, _]) =
             (images.shape().dims(), filters.shape().dims())

@@ -14,7 +14,7 @@ mod equation;
 use equation::{Equation, Labels};
 
 use super::{is_numeric, supported};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
@@ -224,7 +224,14 @@ fn check_label_sizes(operands: &[LabeledTensor], given: &[&Tensor]) -> Result<()
                 operand.labels.iter().copied().filter(|label| other.labels.contains(label)).collect();
             if operand.sizes(&shared) != other.sizes(&shared) {
                 let (lhs, rhs) = (*given[index].shape(), *given[place].shape());
-                return Err(Error::ShapeMismatch { op: OP, lhs, rhs });
+                return Err(Error::ShapeMismatch {
+                    op: OP,
+                    lhs,
+                    rhs,
+                    rule: ShapeRule::Other(
+                        "each letter must have one size, and axes under ... must broadcast",
+                    ),
+                });
             }
         }
     }

@@ -11,7 +11,7 @@
 use super::{expect_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
@@ -34,7 +34,7 @@ impl Op for Gather {
         let fits = indices.rank() == x.rank()
             && (0..x.rank()).all(|axis| axis == self.axis || indices.dims()[axis] <= x.dims()[axis]);
         if !fits {
-            return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *indices.shape() });
+            return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *indices.shape(), rule: INDICES });
         }
         let mut out = ctx.output(indices.shape(), x.dtype())?;
         ctx.compute(Kernel::Gather {
@@ -53,6 +53,10 @@ impl Op for Gather {
         Ok(vec![Some(out.finish()), None])
     }
 }
+
+/// The rule for the indices of [`Tensor::gather`] and [`Tensor::scatter_add`].
+pub(super) const INDICES: ShapeRule =
+    ShapeRule::Other("the indices must have as many axes, and at most the same sizes except along the axis");
 
 /// Adds the elements of `source` to those elements of `out` that have their index along `axis`.
 pub(super) fn scatter_add(
@@ -138,7 +142,12 @@ impl Tensor {
         let axis = self.shape().axis(op, axis)?;
         expect_dtype(op, "indices", indices, DType::I64, self)?;
         let [n] = *indices.dims() else {
-            return Err(Error::ShapeMismatch { op, lhs: *self.shape(), rhs: *indices.shape() });
+            return Err(Error::ShapeMismatch {
+                op,
+                lhs: *self.shape(),
+                rhs: *indices.shape(),
+                rule: ShapeRule::Other("the indices must have one axis"),
+            });
         };
         // Repeats the indices along the other axes, as a view.
         let lone = Shape::new(&vec![1; self.rank()])?.with_dim(axis, n);
@@ -196,12 +205,21 @@ mod tests {
         let x = Tensor::zeros(&device, [2, 3]).unwrap();
         let message = |result: Result<Tensor>| result.unwrap_err().to_string();
         let two = indices(&device, &[0, 1]);
-        assert_eq!(message(x.gather(0, &two)), "gather: shapes [2, 3] and [2] do not match");
+        assert_eq!(
+            message(x.gather(0, &two)),
+            "gather: shapes [2, 3] and [2] do not match: the indices must have as many axes, and at most the same sizes except along the axis"
+        );
         let tall = two.reshape([2, 1]).unwrap();
         let wide = tall.broadcast_to([2, 4]).unwrap();
-        assert_eq!(message(x.gather(0, &wide)), "gather: shapes [2, 3] and [2, 4] do not match");
+        assert_eq!(
+            message(x.gather(0, &wide)),
+            "gather: shapes [2, 3] and [2, 4] do not match: the indices must have as many axes, and at most the same sizes except along the axis"
+        );
         assert_eq!(x.gather(1, &wide).unwrap().dims(), [2, 4]);
-        assert_eq!(message(x.index_select(0, &tall)), "index_select: shapes [2, 3] and [2, 1] do not match");
+        assert_eq!(
+            message(x.index_select(0, &tall)),
+            "index_select: shapes [2, 3] and [2, 1] do not match: the indices must have one axis"
+        );
         assert_eq!(
             message(x.gather(0, &x)),
             "gather: indices must be of type i64, got f32 of shape [2, 3] for a tensor of shape [2, 3]"

@@ -9,7 +9,7 @@ use super::axes::AxisSet;
 use super::{if_needed, is_numeric, matmul, promoted, reduce, supported};
 use crate::autograd::apply_builtin;
 use crate::backend::{Activated, Activation, Kernel, Reduce};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Buffer, BuiltinOp, Op, OpContext};
 use crate::shape::Shape;
@@ -208,14 +208,19 @@ impl Tensor {
         let [leading @ .., inputs] = self.dims() else {
             return Err(Error::BadRank { op: OP, expected: "at least one axis", shape: *self.shape() });
         };
-        let mismatch =
-            |lhs: &Self, rhs: &Self| Error::ShapeMismatch { op: OP, lhs: *lhs.shape(), rhs: *rhs.shape() };
+        let mismatch = |lhs: &Self, rhs: &Self, rule| Error::ShapeMismatch {
+            op: OP,
+            lhs: *lhs.shape(),
+            rhs: *rhs.shape(),
+            rule,
+        };
         let outputs = weight.dims()[1];
         if *inputs != weight.dims()[0] {
-            return Err(mismatch(self, weight));
+            return Err(mismatch(self, weight, ShapeRule::Product));
         }
         if outputs != bias.dims()[0] {
-            return Err(mismatch(weight, bias));
+            let rule = ShapeRule::Other("the bias must have one element per column of the weight");
+            return Err(mismatch(weight, bias, rule));
         }
         // The number of rows without elements may overflow. Rows over several non-contiguous axes are multiplied as a
         // stack of matrices, without a copy. A bias of another type promotes the sum.
@@ -413,8 +418,14 @@ mod tests {
         let message = |x: &[usize], weight: &[usize], bias: &[usize]| {
             of(x).linear(&of(weight), &of(bias)).unwrap_err().to_string()
         };
-        assert_eq!(message(&[2, 3], &[4, 5], &[5]), "linear: shapes [2, 3] and [4, 5] do not match");
-        assert_eq!(message(&[2, 3], &[3, 5], &[4]), "linear: shapes [3, 5] and [4] do not match");
+        assert_eq!(
+            message(&[2, 3], &[4, 5], &[5]),
+            "linear: shapes [2, 3] and [4, 5] do not match: the inner sizes 3 and 4 must be equal"
+        );
+        assert_eq!(
+            message(&[2, 3], &[3, 5], &[4]),
+            "linear: shapes [3, 5] and [4] do not match: the bias must have one element per column of the weight"
+        );
         for (x, weight, bias) in
             [(&[][..], &[3, 5][..], &[5][..]), (&[2, 3], &[3], &[5]), (&[2, 3], &[3, 5], &[1, 5])]
         {

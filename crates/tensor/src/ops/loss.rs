@@ -25,12 +25,15 @@ use super::reduce::share_as;
 use super::{expect_dtype, if_needed, promoted, same_dtype, supported};
 use crate::autograd::{apply, apply_builtin};
 use crate::backend::{Binary, Kernel, Reduce, Unary};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{BuiltinOp, Op, OpContext};
 use crate::shape::{DType, Scalar, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
+
+const TARGETS: ShapeRule =
+    ShapeRule::Other("there must be one target per row of logits, and per position of [n, classes, ..]");
 
 /// Folds all elements, divided by a number, into the op's scalar output.
 fn share_of_all(ctx: &OpContext<'_>, f: (Reduce, f64), input: View<'_>, dtype: DType) -> Result<Tensor> {
@@ -44,7 +47,7 @@ fn check_classes(op: &'static str, logits: &Tensor, targets: &Tensor) -> Result<
     expect_dtype(op, "targets", targets, DType::I64, logits)?;
     match (logits.dims(), targets.dims()) {
         ([rows, _], [targeted]) if rows == targeted => Ok(()),
-        _ => Err(Error::ShapeMismatch { op, lhs: *logits.shape(), rhs: *targets.shape() }),
+        _ => Err(Error::ShapeMismatch { op, lhs: *logits.shape(), rhs: *targets.shape(), rule: TARGETS }),
     }
 }
 
@@ -100,7 +103,12 @@ impl Op for MseLoss {
         same_dtype(op, x, target)?;
         supported(op, x.dtype(), DType::is_float)?;
         if x.shape() != target.shape() {
-            return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *target.shape() });
+            return Err(Error::ShapeMismatch {
+                op,
+                lhs: *x.shape(),
+                rhs: *target.shape(),
+                rule: ShapeRule::Same,
+            });
         }
         let mut difference = ctx.temp_saved(x.shape(), x.dtype().computed_as())?;
         let (lhs, rhs) = (x.view(), target.view());
@@ -321,7 +329,10 @@ mod tests {
         let logits = Tensor::zeros(&device, [2, 3]).unwrap();
         let message =
             |targets: Result<Tensor>| logits.cross_entropy(&targets.unwrap()).unwrap_err().to_string();
-        assert_eq!(message(Tensor::arange(&device, 3)), "cross_entropy: shapes [2, 3] and [3] do not match");
+        assert_eq!(
+            message(Tensor::arange(&device, 3)),
+            "cross_entropy: shapes [2, 3] and [3] do not match: there must be one target per row of logits, and per position of [n, classes, ..]"
+        );
         assert_eq!(
             message(Tensor::zeros(&device, 2)),
             "cross_entropy: targets must be of type i64, got f32 of shape [2] for a tensor of shape [2, 3]"
@@ -336,7 +347,7 @@ mod tests {
         );
         assert_eq!(
             logits.mse_loss(&Tensor::zeros(&device, 3).unwrap(), Reduction::Mean).unwrap_err().to_string(),
-            "mse_loss: shapes [2, 3] and [3] do not match"
+            "mse_loss: shapes [2, 3] and [3] do not match: they must be equal"
         );
     }
 

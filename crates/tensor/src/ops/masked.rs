@@ -7,7 +7,7 @@ use super::create::constant_like;
 use super::expect_dtype;
 use super::unary::exact_scalar;
 use crate::autograd::apply;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
 use crate::shape::{DType, Scalar, Shape};
@@ -25,7 +25,12 @@ impl Op for MaskedFill {
         let (op, [x, mask]) = (ctx.op(), [inputs[0], inputs[1]]);
         expect_dtype(op, "mask", mask, DType::Bool, x)?;
         if Shape::broadcast(op, x.shape(), mask.shape())? != *x.shape() {
-            return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *mask.shape() });
+            return Err(Error::ShapeMismatch {
+                op,
+                lhs: *x.shape(),
+                rhs: *mask.shape(),
+                rule: ShapeRule::Other("the mask must broadcast to the tensor"),
+            });
         }
         let value = exact_scalar(op, self.0, x.dtype())?;
         let filled = mask.where_(&constant_like(x, value)?, x)?;

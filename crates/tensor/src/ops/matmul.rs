@@ -11,7 +11,7 @@
 use super::{if_needed, is_numeric, promoted, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::layout::Layout;
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
@@ -112,7 +112,8 @@ impl Plan {
             }
         }
         let (lhs_shape, rhs_shape) = (lhs.shape(), rhs.shape());
-        let mismatch = || Error::ShapeMismatch { op: OP, lhs: *lhs_shape, rhs: *rhs_shape };
+        let mismatch =
+            || Error::ShapeMismatch { op: OP, lhs: *lhs_shape, rhs: *rhs_shape, rule: ShapeRule::Product };
         let (lhs_is_row, rhs_is_column) = (lhs.rank() == 1, rhs.rank() == 1);
         let lhs = if lhs_is_row { lhs.layout().with_axis(0)? } else { *lhs.layout() };
         let rhs = if rhs_is_column { rhs.layout().with_axis(1)? } else { *rhs.layout() };
@@ -259,16 +260,17 @@ mod tests {
     #[test]
     fn shapes_that_do_not_fit_are_named_as_they_were_given() {
         let device = cpu();
-        let cases: [(&[usize], &[usize]); 5] = [
-            (&[2, 3], &[4, 5]),
-            (&[3], &[4, 3]),
-            (&[2, 3], &[2]),
-            (&[2, 2, 3], &[3, 3, 4]),
-            (&[2, 2, 3], &[4, 3]),
+        let leading = "the axes before the last two must broadcast";
+        let cases: [(&[usize], &[usize], &str); 5] = [
+            (&[2, 3], &[4, 5], "the inner sizes 3 and 4 must be equal"),
+            (&[3], &[4, 3], "the inner sizes 3 and 4 must be equal"),
+            (&[2, 3], &[2], "the inner sizes 3 and 2 must be equal"),
+            (&[2, 2, 3], &[3, 3, 4], leading),
+            (&[2, 2, 3], &[4, 3], "the inner sizes 3 and 4 must be equal"),
         ];
-        for (lhs, rhs) in cases {
+        for (lhs, rhs, rule) in cases {
             let error = Tensor::ones(&device, lhs).unwrap().matmul(&Tensor::ones(&device, rhs).unwrap());
-            let expected = format!("matmul: shapes {lhs:?} and {rhs:?} do not match");
+            let expected = format!("matmul: shapes {lhs:?} and {rhs:?} do not match: {rule}");
             assert_eq!(error.unwrap_err().to_string(), expected);
         }
         let scalar = Tensor::scalar(&device, 1.0f32).unwrap();

@@ -19,7 +19,7 @@
 use super::{if_needed, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Kernel, Normalized, Workspace};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::layout::Layout;
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
@@ -116,7 +116,12 @@ impl Op for LayerNorm {
         for parameter in &inputs[1..] {
             same_dtype(self.op, x, parameter)?;
             if *parameter.shape() != of_parameters {
-                return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *parameter.shape() });
+                return Err(Error::ShapeMismatch {
+                    op: self.op,
+                    lhs: *x.shape(),
+                    rhs: *parameter.shape(),
+                    rule: ShapeRule::Other("a parameter must have one element per element of a row"),
+                });
             }
         }
         let rows = x.elements().checked_div(width).unwrap_or(0);
@@ -240,7 +245,12 @@ impl Tensor {
             if part.dims() == [channels] {
                 part.reshape([groups, of_group, 1])
             } else {
-                Err(Error::ShapeMismatch { op, lhs: *self.shape(), rhs: *part.shape() })
+                Err(Error::ShapeMismatch {
+                    op,
+                    lhs: *self.shape(),
+                    rhs: *part.shape(),
+                    rule: ShapeRule::Other("a parameter must have one element per channel"),
+                })
             }
         };
         let normed = match affine {

@@ -199,7 +199,10 @@ mod tests {
         let small = row.mul_scalar(1.0).unwrap();
         assert_eq!(values(buffers_taken(&a, || &a + small)), (1, vec![11.0, 22.0, 13.0, 24.0]));
         let error = (&Tensor::ones(&device, 3).unwrap() + fresh()).unwrap_err().to_string();
-        assert_eq!(error, "add: shapes [3] and [2, 2] do not match");
+        assert_eq!(
+            error,
+            "add: shapes [3] and [2, 2] do not match: axis -1 has sizes 3 and 2, which must be equal, or one of them 1"
+        );
     }
 
     #[test]
@@ -274,7 +277,10 @@ mod tests {
         let wide = b.to_dtype(DType::F64).unwrap();
         assert_eq!((fresh() + &wide).unwrap().dtype(), DType::F64);
         let long = Tensor::ones(&device, 3).unwrap();
-        assert_eq!((fresh() + &long).unwrap_err().to_string(), "add: shapes [2, 2] and [3] do not match");
+        assert_eq!(
+            (fresh() + &long).unwrap_err().to_string(),
+            "add: shapes [2, 2] and [3] do not match: axis -1 has sizes 2 and 3, which must be equal, or one of them 1"
+        );
     }
 
     #[test]

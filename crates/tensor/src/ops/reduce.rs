@@ -18,7 +18,7 @@ use super::shape::restored;
 use super::{is_numeric, supported};
 use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Reduce, Workspace};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
@@ -146,6 +146,7 @@ pub(super) fn reshaped(tensor: Tensor, shape: Shape) -> Result<Tensor> {
         op: "reshape",
         lhs: *tensor.shape(),
         rhs: shape,
+        rule: ShapeRule::Other("their sizes must multiply to the same number"),
     })?;
     Ok(tensor.into_layout(layout))
 }

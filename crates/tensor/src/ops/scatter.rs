@@ -3,11 +3,11 @@
 //! y = x, then `y[.., indices[.., i, ..], ..] += source[.., i, ..]`. ∂L/∂x = ∂L/∂y; ∂L/∂source = `gather`(∂L/∂y,
 //! indices). The op allocates one output, in which it sums, and saves the indices.
 
-use super::index::scatter_add;
+use super::index::{INDICES, scatter_add};
 use super::{expect_dtype, if_needed, is_numeric, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Binary, Kernel};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
 use crate::shape::DType;
@@ -29,12 +29,17 @@ impl Op for ScatterAdd {
         same_dtype(op, x, source)?;
         supported(op, x.dtype(), is_numeric)?;
         if indices.shape() != source.shape() {
-            return Err(Error::ShapeMismatch { op, lhs: *indices.shape(), rhs: *source.shape() });
+            return Err(Error::ShapeMismatch {
+                op,
+                lhs: *indices.shape(),
+                rhs: *source.shape(),
+                rule: ShapeRule::Same,
+            });
         }
         let fits = indices.rank() == x.rank()
             && (0..x.rank()).all(|axis| axis == self.axis || indices.dims()[axis] <= x.dims()[axis]);
         if !fits {
-            return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *indices.shape() });
+            return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *indices.shape(), rule: INDICES });
         }
         let mut out = ctx.output(x.shape(), x.dtype())?;
         scatter_add(ctx, source, indices, self.axis, &mut out)?;

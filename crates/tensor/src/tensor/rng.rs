@@ -72,12 +72,6 @@ impl Rng {
         RandomKey { seed: self.seed(), sequence: self.sequence.load(Ordering::Relaxed) }
     }
 
-    /// Returns a generator that continues from a state.
-    #[must_use]
-    pub const fn from_state(state: RandomKey) -> Self {
-        Self { seed: AtomicU64::new(state.seed), sequence: AtomicU64::new(state.sequence) }
-    }
-
     /// Continues from a state. Concurrent fills of other threads may still use the old state.
     pub fn set_state(&self, state: RandomKey) {
         self.seed.store(state.seed, Ordering::Relaxed);

@@ -503,7 +503,8 @@ fn operands_that_do_not_fit_are_named() {
     let image = zeros(&[1, 4, 5, 5]);
     assert_eq!(
         message(image.conv2d(&zeros(&[2, 3, 3, 3]), plain)),
-        "conv2d: shapes [1, 4, 5, 5] and [2, 3, 3, 3] do not match"
+        "conv2d: shapes [1, 4, 5, 5] and [2, 3, 3, 3] do not match: the channels must be groups times those of the weight, \
+         and the groups must divide its filters"
     );
     assert_eq!(
         message(image.conv2d(&zeros(&[2, 4, 6, 3]), plain)),
@@ -539,7 +540,7 @@ fn operands_that_do_not_fit_are_named() {
     ));
     assert_eq!(
         message(image.layer_norm(Some((&zeros(&[4]), &zeros(&[5]))), 1e-5)),
-        "layer_norm: shapes [1, 4, 5, 5] and [4] do not match"
+        "layer_norm: shapes [1, 4, 5, 5] and [4] do not match: a parameter must have one element per element of a row"
     );
     assert_eq!(
         message(image.group_norm(3, None, 1e-5)),
@@ -548,7 +549,7 @@ fn operands_that_do_not_fit_are_named() {
     let options = AttentionOptions::default();
     assert_eq!(
         message(image.attention(&zeros(&[1, 4, 5, 6]), &image, None, options)),
-        "attention: shapes [1, 4, 5, 5] and [1, 4, 5, 6] do not match"
+        "attention: shapes [1, 4, 5, 5] and [1, 4, 5, 6] do not match: queries must be [.., queries, width], keys [.., keys, width], and values [.., keys, _]"
     );
     assert_eq!(image.conv2d(&zeros(&[2, 4, 3, 3]), plain).unwrap().dims(), [1, 2, 3, 3]);
 }

@@ -64,7 +64,6 @@ impl TargetColumns {
 /// # Ok::<(), highwater::data::DataError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct CsvOptions {
     /// The column of the label: a whole number, which may be written as a float (`1.0`). All other columns are
     /// features: finite numbers, at least one per row.
@@ -128,55 +127,6 @@ impl CsvOptions {
     #[must_use]
     pub const fn with_header(mut self, header: bool) -> Self {
         self.header = header;
-        self
-    }
-
-    /// Sets the byte between fields.
-    #[must_use]
-    pub const fn with_delimiter(mut self, delimiter: u8) -> Self {
-        self.delimiter = delimiter;
-        self
-    }
-
-    /// Sets the maximum number of data rows.
-    #[must_use]
-    pub const fn with_max_rows(mut self, max_rows: usize) -> Self {
-        self.max_rows = max_rows;
-        self
-    }
-
-    /// Sets the maximum number of columns.
-    #[must_use]
-    pub const fn with_max_columns(mut self, max_columns: usize) -> Self {
-        self.max_columns = max_columns;
-        self
-    }
-
-    /// Sets the maximum number of values.
-    #[must_use]
-    pub const fn with_max_values(mut self, max_values: usize) -> Self {
-        self.max_values = max_values;
-        self
-    }
-
-    /// Sets the maximum number of bytes of a line.
-    #[must_use]
-    pub const fn with_max_line_bytes(mut self, max_line_bytes: usize) -> Self {
-        self.max_line_bytes = max_line_bytes;
-        self
-    }
-
-    /// Sets the maximum number of lines without a row.
-    #[must_use]
-    pub const fn with_max_idle_lines(mut self, max_idle_lines: usize) -> Self {
-        self.max_idle_lines = max_idle_lines;
-        self
-    }
-
-    /// Sets the maximum number of decompressed bytes per byte of a compressed file.
-    #[must_use]
-    pub const fn with_max_ratio(mut self, max_ratio: u64) -> Self {
-        self.max_ratio = max_ratio;
         self
     }
 }

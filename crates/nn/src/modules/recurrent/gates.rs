@@ -1,6 +1,6 @@
 //! One recurrent layer in one direction: the weights of the gates, and the loop over the sequence.
 
-use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
+use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule};
 
 use super::super::init::{Fans, Init};
 
@@ -80,7 +80,14 @@ impl Gates {
         }
         let weight = self.weight_input.tensor();
         if x.dims()[2] != weight.dims()[0] {
-            return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *weight.shape() });
+            return Err(Error::ShapeMismatch {
+                op: self.op,
+                lhs: *x.shape(),
+                rhs: *weight.shape(),
+                rule: ShapeRule::Other(
+                    "the last axis of the input must have as many elements as the weight has rows",
+                ),
+            });
         }
         super::same_dtype(self.op, x, &weight)?;
         let gates = x.matmul(&weight)?.add(&self.bias_input.tensor())?;

@@ -1,6 +1,6 @@
 //! Stacked recurrent layers, in one or both directions.
 
-use highwater_tensor::{Error, Parameter, Place, Result, Rng, Tensor};
+use highwater_tensor::{Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule};
 use highwater_tracking::module;
 
 use super::super::dropout::Dropout;
@@ -98,7 +98,14 @@ impl Stack {
         let all = [self.cells.len(), one[0], one[1]];
         let shape = if self.cells.len() == 1 { &one[..] } else { &all };
         if let Some(state) = states.iter().find(|state| state.dims() != shape) {
-            return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *state.shape() });
+            return Err(Error::ShapeMismatch {
+                op: self.op,
+                lhs: *x.shape(),
+                rhs: *state.shape(),
+                rule: ShapeRule::Other(
+                    "a state must be [n, hidden], or [layers · directions, n, hidden] for several",
+                ),
+            });
         }
         states.iter().try_for_each(|state| super::same_dtype(self.op, x, state))
     }

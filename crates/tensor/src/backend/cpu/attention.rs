@@ -5,12 +5,12 @@
 //! computes a head.
 
 use self::softmax::{Rows, RunningSoftmax, row_products, softmax_grad_tile, softmax_tile};
-use super::dispatch::{float, host, host_mut, scratch};
+use super::dispatch::{contiguous, float, host, host_mut, scratch};
 use super::matmul::{Gemm, Matrix, Output, gemm};
 use super::number::Number;
 use super::parallel::Workers;
 use super::simd;
-use crate::backend::{Attention, not_host};
+use crate::backend::Attention;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::DType;
@@ -151,11 +151,6 @@ fn nth<T>(data: &[T], number: usize, len: usize) -> &[T] {
     &data[number * len..][..len]
 }
 
-/// The elements of a contiguous view.
-fn contiguous<'a, T: Gemm>(op: &'static str, view: View<'a>) -> Result<&'a [T]> {
-    view.host_contiguous::<T>().ok_or_else(|| not_host(op))
-}
-
 /// See [`Kernel::Attention`](crate::backend::Kernel::Attention).
 #[inline(never)]
 pub(super) fn forward(
@@ -174,7 +169,7 @@ pub(super) fn forward(
             log_sums.fill(T::LOWEST);
             return Ok(());
         }
-        let [query, key, value] = [of.query, of.key, of.value].map(|view| contiguous::<T>(op, view));
+        let [query, key, value] = [of.query, of.key, of.value].map(|view| contiguous::<T>(op, &view));
         let (query, key, value) = (query?, key?, value?);
         let scratch = scratch::<T>(op, workspace, sizes.slots() * TILES)?;
         let scale = T::from_f64(of.scale);
@@ -326,10 +321,10 @@ pub(super) fn backward(
             to_value.fill(T::ZERO);
             return Ok(());
         }
-        let [query, key, value] = [of.query, of.key, of.value].map(|view| contiguous::<T>(op, view));
+        let [query, key, value] = [of.query, of.key, of.value].map(|view| contiguous::<T>(op, &view));
         let (query, key, value) = (query?, key?, value?);
-        let result = contiguous::<T>(op, result)?;
-        let (log_sums, grad) = (contiguous::<T>(op, log_sums)?, contiguous::<T>(op, grad)?);
+        let result = contiguous::<T>(op, &result)?;
+        let (log_sums, grad) = (contiguous::<T>(op, &log_sums)?, contiguous::<T>(op, &grad)?);
         let scratch = scratch::<T>(op, workspace, sizes.slots() * TILES)?;
         let scale = T::from_f64(of.scale);
         let (rows, columns, wide) =

@@ -7,13 +7,13 @@
 //! gradients of slots are added in order. So results do not depend on the number of threads.
 
 use super::depthwise::Depthwise;
-use super::dispatch::{float, host_mut, scratch};
+use super::dispatch::{contiguous, float, host_mut, scratch};
 use super::im2col::{col2im, im2col};
 use super::matmul::{Gemm, Matrix, Output, gemm};
 use super::number::Number;
 use super::parallel::Workers;
 use crate::backend::grid::product;
-use crate::backend::{Convolution, Window, not_host};
+use crate::backend::{Convolution, Window};
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
@@ -285,9 +285,4 @@ pub(super) fn weight_grad(
         }
         Ok(())
     })
-}
-
-/// The elements of a contiguous view.
-fn contiguous<'a, T: Gemm>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
-    view.host_contiguous::<T>().ok_or_else(|| not_host(op))
 }

@@ -4,9 +4,9 @@
 //! 16-bit floats are computed from f32. To avoid double rounding, values are first rounded to odd in f32 (Boldo and
 //! Melquiond, "When double rounding is odd", 2005).
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::binary16;
 use super::dispatch::{host_mut, number};
 use super::number::Stored;
 use super::operands::Source;
@@ -111,11 +111,11 @@ pub(super) trait Half: Rounded {
 
 impl Half for f16 {
     fn upcast(from: &[Self], to: &mut [f32]) {
-        binary16::upcast(from, to);
+        from.convert_to_f32_slice(to);
     }
 
     fn narrow(from: &[f32], to: &mut [Self]) {
-        binary16::narrow(from, to);
+        to.convert_from_f32_slice(from);
     }
 }
 

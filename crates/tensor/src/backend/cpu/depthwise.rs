@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::conv::Sizes;
-use super::fold::{Sum, fold_zipped};
+use super::fold::sum_products;
 use super::matmul::Gemm;
 use super::simd;
 
@@ -68,7 +68,7 @@ impl<'a> Depthwise<'a> {
                 let (seen, grad) = (&channel[self.rows(&tap.from)], &inside[self.rows(&tap.to)]);
                 let len = seen.len() - column.from.start.max(column.to.start);
                 let (seen, grad) = (&seen[column.from.start..][..len], &grad[column.to.start..][..len]);
-                filter[tap.number] += fold_zipped::<T, Sum>(seen, grad, |x, grad| x * grad);
+                filter[tap.number] += sum_products(seen, grad, |x, grad| x * grad);
             }
         }
     }

@@ -91,6 +91,11 @@ pub(super) fn host<'a, T: RawElement>(op: &'static str, view: &View<'a>) -> Resu
     view.host().ok_or_else(|| inaccessible::<T>(op, view.dtype()))
 }
 
+/// The elements of a contiguous view.
+pub(super) fn contiguous<'a, T: RawElement>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
+    view.host_contiguous().ok_or_else(|| not_host(op))
+}
+
 /// The elements of an output.
 #[inline]
 pub(super) fn host_mut<'a, T: RawElement>(

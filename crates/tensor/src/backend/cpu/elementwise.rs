@@ -3,7 +3,7 @@
 use super::dispatch::{any, byte_or_number, float, host, host_mut, integer, number, unsupported};
 use super::fold::BLOCK;
 use super::number::{Float, Integer, Number};
-use super::operands::{Pair, Source, Triple};
+use super::operands::{Pair, Source};
 use super::parallel::{HEAVY, LIGHT, Workers};
 use super::power::raise_each;
 use crate::backend::{Binary, Compare};
@@ -156,8 +156,14 @@ pub(super) fn select(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     any!(out.dtype(), T => {
-        let triple = Triple::<u8, T, T>::new(op, condition, lhs, rhs)?;
-        triple.map(workers, LIGHT, host_mut::<T>(op, out)?, |c, a, b| if c != 0 { a } else { b });
+        let (lhs, others) = (Source::<T>::new(op, lhs)?, Pair::<u8, T>::new(op, condition, rhs)?);
+        workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|first, part| {
+            // Pieces that stay in the L1 cache.
+            for (start, piece) in (first..).step_by(HEAVY).zip(part.chunks_mut(HEAVY)) {
+                lhs.load(start, piece);
+                others.each(start, piece, |out, c, b| *out = if c != 0 { *out } else { b });
+            }
+        });
     });
     Ok(())
 }

@@ -7,7 +7,6 @@
 mod activation;
 mod angle;
 mod attention;
-mod binary16;
 mod clip;
 mod conv;
 mod convert;
@@ -165,10 +164,7 @@ impl Backend for CpuBackend {
             Kernel::MatMul { bias, lhs, rhs, ref mut activation, ref mut workspace, ref mut out } => {
                 let factors = [lhs, rhs];
                 match activation {
-                    None => match matmul::matmul_small(op, bias, factors, out) {
-                        Some(result) => result,
-                        None => matmul::matmul(workers, op, bias, factors, workspace, out),
-                    },
+                    None => matmul::matmul(workers, op, bias, factors, workspace, out),
                     Some(activated) => {
                         activation::matmul(workers, op, bias, factors, activated, workspace, out)
                     }

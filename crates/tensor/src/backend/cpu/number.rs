@@ -21,8 +21,6 @@ pub(super) trait Number: Stored {
     const LOWEST: Self;
     /// The largest value; ∞ for floats.
     const HIGHEST: Self;
-    /// Whether the results of reductions do not depend on their order.
-    const ORDERLESS: bool;
 
     /// The nearest value; integers truncate and saturate.
     fn from_f64(value: f64) -> Self;
@@ -117,7 +115,6 @@ macro_rules! float_number {
             const ONE: Self = 1.0;
             const LOWEST: Self = Self::NEG_INFINITY;
             const HIGHEST: Self = Self::INFINITY;
-            const ORDERLESS: bool = false;
 
             from_wide!();
 
@@ -241,7 +238,6 @@ macro_rules! integer_number {
             const ONE: Self = 1;
             const LOWEST: Self = Self::MIN;
             const HIGHEST: Self = Self::MAX;
-            const ORDERLESS: bool = true;
 
             from_wide!();
 

@@ -1,12 +1,10 @@
-//! The operands of elementwise kernels: one, two or three views of any layout, visited together.
+//! The operands of elementwise kernels: one or two views of any layout, visited together.
 //!
 //! Functions are applied only to slices, in one loop that the compiler vectorizes ([`simd`]). Contiguous elements are such
 //! slices. Broadcast, strided and reversed elements are first copied, in blocks that fit into the L1 cache. So the strided
 //! loops are compiled once per element type and not once per function.
 
 mod source;
-
-use std::ops::Range;
 
 pub(super) use self::source::Source;
 
@@ -25,16 +23,6 @@ const LONG_ROW: usize = 64;
 
 /// Receives slices of two operands and the number of their first element.
 type Visit2<'v, A, B> = dyn FnMut(usize, &[A], &[B]) + 'v;
-
-/// Receives slices of three operands and the number of their first element.
-type Visit3<'v, A, B, C> = dyn FnMut(usize, &[A], &[B], &[C]) + 'v;
-
-/// An element, or one element of each operand, that repeats `len` times.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Run<V> {
-    pub(super) len: usize,
-    pub(super) value: V,
-}
 
 /// The elements of two views of one shape.
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +48,6 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
     pub(super) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A, B) + Copy) {
         let len = out.len();
         self.pieces(start, len, &mut |first, a, b| simd::zip2(&mut out[first..first + a.len()], a, b, f));
-    }
-
-    /// The elements with numbers in `range` as runs, if both operands repeat their elements.
-    pub(super) fn runs(&self, range: Range<usize>) -> Option<impl Iterator<Item = Run<(A, B)>>> {
-        let run = |Segment { starts: [a, b], len }| Run { len, value: (self.a[a], self.b[b]) };
-        (self.nest.inner() == [0, 0]).then(|| self.nest.segments(range).map(run))
     }
 
     /// Calls `visit` with slices of `len` elements in total, starting at number `start`. Its first argument is the number of
@@ -125,88 +107,6 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
         let f = &f;
         let store = |out: &mut U, a, b| *out = f(a, b);
         workers.chunks(out, chunk, &|start, part| self.each(start, part, store));
-    }
-}
-
-/// The elements of three views of one shape.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Triple<'a, A, B, C> {
-    a: &'a [A],
-    b: &'a [B],
-    c: &'a [C],
-    nest: LoopNest<3>,
-}
-
-impl<'a, A: RawElement, B: RawElement, C: RawElement> Triple<'a, A, B, C> {
-    /// Creates a triple from three views, which must have the types `A`, `B` and `C`.
-    pub(super) fn new(op: &'static str, a: View<'a>, b: View<'a>, c: View<'a>) -> Result<Self> {
-        let nest = LoopNest::new([a.layout(), b.layout(), c.layout()]);
-        Ok(Self { a: host(op, &a)?, b: host(op, &b)?, c: host(op, &c)?, nest })
-    }
-
-    /// `out[i] = f(a[i], b[i], c[i])`.
-    pub(super) fn map<U: Send>(
-        &self,
-        workers: &Workers,
-        chunk: usize,
-        out: &mut [U],
-        f: impl Fn(A, B, C) -> U + Sync,
-    ) {
-        let f = &f;
-        workers.chunks(out, chunk, &|start, part| {
-            let len = part.len();
-            self.pieces(start, len, &mut |first, a, b, c| {
-                simd::zip3(&mut part[first..first + a.len()], a, b, c, |out, a, b, c| *out = f(a, b, c));
-            });
-        });
-    }
-
-    /// Like [`Pair::pieces`].
-    fn pieces(&self, start: usize, len: usize, visit: &mut Visit3<'_, A, B, C>) {
-        let range = start..start + len;
-        let long_rows = self.nest.inner_len() >= LONG_ROW.min(len);
-        match self.nest.inner() {
-            [1, 1, 1] if long_rows => {
-                let mut first = 0;
-                for Segment { starts: [a, b, c], len } in self.nest.segments(range) {
-                    visit(first, &self.a[a..a + len], &self.b[b..b + len], &self.c[c..c + len]);
-                    first += len;
-                }
-            }
-            [s @ (0 | 1), t @ (0 | 1), u @ (0 | 1)] if long_rows => {
-                let (mut of_a, mut of_b, mut of_c) = (Row::new(), Row::new(), Row::new());
-                let mut first = 0;
-                for Segment { starts: [a, b, c], len } in self.nest.segments(range) {
-                    for start in (0..len).step_by(PIECE) {
-                        let len = PIECE.min(len - start);
-                        let a = of_a.read(self.a, a + s * start, s, len);
-                        let b = of_b.read(self.b, b + t * start, t, len);
-                        visit(first, a, b, of_c.read(self.c, c + u * start, u, len));
-                        first += len;
-                    }
-                }
-            }
-            [0 | 1, 0 | 1, 0 | 1] => {
-                let mut a = Reader::new(Source::along(self.a, self.nest.only(0)));
-                let mut b = Reader::new(Source::along(self.b, self.nest.only(1)));
-                let mut c = Reader::new(Source::along(self.c, self.nest.only(2)));
-                for first in (0..len).step_by(PIECE) {
-                    let piece = start + first..start + len.min(first + PIECE);
-                    visit(first, a.read(piece.clone()), b.read(piece.clone()), c.read(piece));
-                }
-            }
-            [s, t, u] => {
-                let (mut of_a, mut of_b) = ([A::default(); STRIDED], [B::default(); STRIDED]);
-                let mut of_c = [C::default(); STRIDED];
-                self.nest.tiles(range, STRIDED, &mut |tile| {
-                    for (first, Segment { starts: [a, b, c], len }) in tile.rows() {
-                        let (a, b) =
-                            (gather(&mut of_a, self.a, a, s, len), gather(&mut of_b, self.b, b, t, len));
-                        visit(first, a, b, gather(&mut of_c, self.c, c, u, len));
-                    }
-                });
-            }
-        }
     }
 }
 

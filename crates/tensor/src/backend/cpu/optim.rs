@@ -56,11 +56,6 @@ pub(super) fn sgd(
         let [lr, decay, keep] = [step.lr, step.weight_decay, step.momentum].map(T::from_f64);
         let param = host_mut::<T>(op, param)?;
         let descend = |p: &mut T, g: T| *p = *p - lr * (g + decay * *p);
-        if param.len() <= LIGHT && momentum.is_none() && let Some(grad) = grad.host_contiguous::<T>() {
-            // Small parameters skip the setup of the general case.
-            simd::zip(param, grad, descend);
-            return Ok(());
-        }
         let grad = Source::<T>::new(op, grad)?;
         match momentum {
             None => workers.chunks(param, LIGHT, &|start, part| grad.each(start, part, descend)),

@@ -1,12 +1,12 @@
 //! Max and mean pools over the planes of a view.
 
-use super::dispatch::{float, host_mut};
+use super::dispatch::{contiguous, float, host_mut};
 use super::fold::{Sum, fold_slice};
 use super::number::{Float, Number};
 use super::parallel::{Workers, light_runs};
 use super::pool2x2::Pool2x2;
 use super::sliding::{Sliding, WindowMax};
-use crate::backend::{PoolAxis, PoolReduction, not_host};
+use crate::backend::{PoolAxis, PoolReduction};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -49,7 +49,7 @@ pub(super) fn forward(
     let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
     let path = Path::new(axes, from, to);
     float!(op, out.dtype(), T => {
-        let input = input.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
+        let input = contiguous::<T>(op, &input)?;
         let out = host_mut::<T>(op, out)?;
         workers.chunks(out, light_runs(of_in * 2) * of_out, &|start, part| {
             let planes = input[start / of_out * of_in..].chunks(of_in);
@@ -123,10 +123,10 @@ pub(super) fn backward(
     let path = Path::new(axes, from, to);
     float!(op, out.dtype(), T => {
         let input = match input {
-            Some(input) => input.host_contiguous::<T>().ok_or_else(|| not_host(op))?,
+            Some(input) => contiguous::<T>(op, &input)?,
             None => &[],
         };
-        let grad = grad.host_contiguous::<T>().ok_or_else(|| not_host(op))?;
+        let grad = contiguous::<T>(op, &grad)?;
         let out = host_mut::<T>(op, out)?;
         workers.chunks(out, light_runs(of_in * 2) * of_in, &|start, part| {
             let first = start / of_in;

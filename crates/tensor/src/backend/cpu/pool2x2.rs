@@ -64,7 +64,7 @@ impl<T: Float> Loop for MeanBackward<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
+    fn run(self) {
         let (Pool2x2 { from: [_, width], to: [_, wide] }, four) = (self.pool2x2, T::from_f64(4.0));
         let mut rest = self.out;
         for grad in self.grad.chunks_exact(wide) {
@@ -91,7 +91,7 @@ impl<T: Float, F: Fn([T; 4]) -> T> Loop for Forward<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
+    fn run(self) {
         let Pool2x2 { from: [_, width], to: [_, wide] } = self.pool2x2;
         for (rows, out) in self.input.chunks_exact(2 * width).zip(self.out.chunks_exact_mut(wide)) {
             let (upper, lower) = rows.split_at(width);
@@ -115,7 +115,7 @@ impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Loop for Backward<'_, T, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
+    fn run(self) {
         match self.pool2x2.to[1] {
             8.. => self.in_tiles::<8>(),
             4..8 => self.in_tiles::<4>(),

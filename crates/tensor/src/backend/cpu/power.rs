@@ -26,7 +26,7 @@ impl<T: Float> Loop for Raise<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
+    fn run(self) {
         for base in self.bases {
             *base = base.powf(self.exponent);
         }
@@ -42,7 +42,7 @@ impl<T: Float> Loop for RaiseEach<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
+    fn run(self) {
         for (base, &exponent) in self.bases.iter_mut().zip(self.exponents) {
             *base = base.powf(exponent);
         }

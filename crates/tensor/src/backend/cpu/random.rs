@@ -104,17 +104,6 @@ type Words = [[u32; LANES]; 4];
 trait Draw<const N: usize>: Sync + Sized {
     /// Draws `N` numbers from each block.
     fn draw(words: Words) -> [[f64; LANES]; N];
-
-    /// Draws from the blocks that start at number `first`. Not inlined, so that it is compiled once.
-    #[inline(never)]
-    fn draw_blocks(key: RandomKey, first: u64) -> [[f64; LANES]; N] {
-        draw_blocks::<Self, N>(key, first)
-    }
-}
-
-#[inline(always)]
-fn draw_blocks<D: Draw<N>, const N: usize>(key: RandomKey, first: u64) -> [[f64; LANES]; N] {
-    D::draw(philox::blocks::<LANES>(key, first))
 }
 
 /// `out[i] = value(draw(block i / N)[i mod N])`.
@@ -145,10 +134,9 @@ impl<T: Number, D: Draw<N>, V: Fn(f64) -> T, const N: usize> Loop for Fill<'_, T
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
+    fn run(self) {
         for (first, out) in (self.first..).step_by(LANES).zip(self.out.chunks_mut(LANES * N)) {
-            let drawn =
-                if WIDE { draw_blocks::<D, N>(self.key, first) } else { D::draw_blocks(self.key, first) };
+            let drawn = D::draw(philox::blocks::<LANES>(self.key, first));
             for (i, out) in out.chunks_mut(N).enumerate() {
                 out.iter_mut().zip(&drawn).for_each(|(out, drawn)| *out = (self.value)(drawn[i]));
             }

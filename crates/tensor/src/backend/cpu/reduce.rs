@@ -12,8 +12,8 @@ use std::ops::Range;
 
 use super::dispatch::{byte_or_number, float, host, host_mut, scratch, sums};
 use super::fold::{
-    BLOCK, BlockReducer, Cascade, FEW, Max, Min, Product, ReduceOp, Sum, SumMagnitudes, SumSquares,
-    fold_columns, fold_into, fold_rows, fold_slice,
+    BLOCK, BlockReducer, Cascade, Max, Min, Product, ReduceOp, Sum, SumMagnitudes, SumSquares, fold_into,
+    fold_rows,
 };
 use super::loop_nest::{LoopNest, Segment};
 use super::number::Number;
@@ -160,43 +160,12 @@ impl Reduced<'_> {
             out.fill(F::IDENTITY);
             return Ok(());
         }
-        if let Some(elements) = input.host_contiguous::<T>()
-            && fold_few::<T, F>(elements, (input.layout().shape(), axes), out)
-        {
-            return Ok(());
-        }
         let split = Split::new(input.layout().shape(), axes);
         let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
         let partials = scratch::<T>(op, workspace, split.workspace_elements())?;
         run::<T, F>(workers, &sequences, split, partials, out);
         Ok(())
     }
-}
-
-/// Reduces few contiguous elements to one output or over the leading axes. Returns whether it did. The order is that of the
-/// general case, without its setup.
-fn fold_few<T: Number, F: ReduceOp<T>>(
-    elements: &[T],
-    (shape, axes): (&Shape, &[bool]),
-    out: &mut [T],
-) -> bool {
-    // Few elements are one slab.
-    if elements.len() > LIGHT {
-        return false;
-    }
-    if out.len() == 1 {
-        fold_rows::<T, F>(out, elements, 0, elements.len());
-        return true;
-    }
-    // The order depends on the last axis whose size is not 1.
-    let rows_are_kept = shape.dims().last().is_some_and(|&size| size != 1) && axes.last() == Some(&false);
-    let few = elements.len() / out.len() <= FEW
-        && rows_are_kept
-        && axes.is_sorted_by(|before, after| before >= after);
-    if few {
-        fold_columns::<T, F>(out, elements);
-    }
-    few
 }
 
 fn run<T: Number, F: ReduceOp<T>>(
@@ -294,37 +263,22 @@ impl<T: Number> Sequences<'_, T> {
     fn fold_row<F: ReduceOp<T>>(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
         let reduced = &self.nests.reduced;
         let [stride] = reduced.inner();
-        let (mut folder, mut total) = (None, F::IDENTITY);
-        let (mut filled, blocks) = (0, range.len() > BLOCK);
-        let mut take = |block: &[T]| {
-            if T::ORDERLESS {
-                total = F::fold(total, fold_slice::<T, F>(block));
-            } else if blocks {
-                folder.get_or_insert_with(BlockReducer::new::<F>).push::<F>(block);
-            } else {
-                total = fold_slice::<T, F>(block);
-            }
-        };
+        let mut folder = BlockReducer::new::<F>();
+        let mut filled = 0;
         for Segment { starts: [place], len } in reduced.segments(range) {
             let (mut place, mut left) = (base + place, len);
             while left > 0 {
                 let len = left.min(BLOCK - filled);
-                let block = &mut buffer[filled..filled + len];
-                self.load(place, stride, block);
+                self.load(place, stride, &mut buffer[filled..filled + len]);
                 (place, left, filled) = (place + len * stride, left - len, filled + len);
                 if filled == BLOCK {
-                    take(buffer);
+                    folder.push::<F>(buffer);
                     filled = 0;
                 }
             }
         }
-        if filled > 0 {
-            take(&buffer[..filled]);
-        }
-        if T::ORDERLESS {
-            return total;
-        }
-        folder.map_or(total, BlockReducer::finish::<F>)
+        folder.push::<F>(&buffer[..filled]);
+        folder.finish::<F>()
     }
 
     /// Copies elements with a stride, starting at `place`.

@@ -3,8 +3,6 @@
 //! The loops are ordinary Rust, which the compiler vectorizes inside functions with `target_feature`. It never contracts a
 //! product and a sum to a fused multiply-add; a loop states that explicitly
 //! ([`Number::fused`](super::number::Number::fused)). So results are equal bit for bit for all instruction sets.
-//!
-//! x86 processors without AVX2 run a compact version that is not vectorized. Few are left, and it keeps the binary small.
 
 use std::sync::LazyLock;
 
@@ -58,9 +56,8 @@ pub(super) trait Loop {
     /// The result of the loop.
     type Output;
 
-    /// Runs the loop. Implementations are `inline(always)`. `WIDE` is false on x86 processors without
-    /// [`Instructions::V3`], for which the code should be compact.
-    fn run<const WIDE: bool>(self) -> Self::Output;
+    /// Runs the loop. Implementations are `inline(always)`.
+    fn run(self) -> Self::Output;
 }
 
 /// Runs a custom loop with the widest supported instruction set.
@@ -68,7 +65,7 @@ pub(super) fn run<L: Loop>(of: L) -> L::Output {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
     #[target_feature(enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt")]
     fn v3<L: Loop>(of: L) -> L::Output {
-        of.run::<true>()
+        of.run()
     }
 
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
@@ -76,7 +73,7 @@ pub(super) fn run<L: Loop>(of: L) -> L::Output {
         enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
     )]
     fn v4<L: Loop>(of: L) -> L::Output {
-        of.run::<true>()
+        of.run()
     }
 
     match *INSTRUCTIONS {
@@ -86,24 +83,12 @@ pub(super) fn run<L: Loop>(of: L) -> L::Output {
         // SAFETY: as above.
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
         Instructions::V4 | Instructions::V3 => unsafe { v3(of) },
-        Instructions::Baseline => run_baseline(of),
+        Instructions::Baseline => of.run(),
     }
-}
-
-/// [`run`] for a processor that lacks the instructions of [`Instructions::V3`], or is of another kind. Never inlined:
-/// where it is called, the loop would be compiled once more.
-#[inline(never)]
-pub(super) fn run_baseline<L: Loop>(of: L) -> L::Output {
-    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-    return of.run::<false>();
-    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
-    of.run::<true>()
 }
 
 /// Defines functions that run a closure over slices, compiled like [`run`]. The slices are separate arguments, so that the
 /// compiler knows that outputs do not alias inputs.
-///
-/// On x86 processors without [`Instructions::V3`] the closure is a trait object, so that each element type has one loop.
 macro_rules! loops {
     ($($(#[$doc:meta])* fn $name:ident<$($T:ident $(: $bound:path)?),+>($($arg:ident: $type:ty),+; $f:ident: Fn($($of:ty),+)) $body:block)+) => {$(
         $(#[$doc])*
@@ -118,10 +103,6 @@ macro_rules! loops {
             )]
             fn v4<$($T $(: $bound)?),+>($($arg: $type,)+ $f: impl Fn($($of),+)) $body
 
-            #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-            #[inline(never)]
-            fn baseline<$($T $(: $bound)?),+>($($arg: $type,)+ $f: &dyn Fn($($of),+)) $body
-
             match *INSTRUCTIONS {
                 // SAFETY: `Instructions::detect` found these instructions.
                 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
@@ -129,9 +110,6 @@ macro_rules! loops {
                 // SAFETY: as above.
                 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
                 Instructions::V3 => unsafe { v3($($arg,)+ $f) },
-                #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-                Instructions::Baseline => baseline($($arg,)+ &$f),
-                #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
                 Instructions::Baseline => $body,
             }
         }
@@ -164,13 +142,6 @@ loops! {
     fn zip2<U, A: Copy, B: Copy>(out: &mut [U], a: &[A], b: &[B]; f: Fn(&mut U, A, B)) {
         for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
             f(out, a, b);
-        }
-    }
-
-    /// Like [`zip`], with three inputs.
-    fn zip3<U, A: Copy, B: Copy, C: Copy>(out: &mut [U], a: &[A], b: &[B], c: &[C]; f: Fn(&mut U, A, B, C)) {
-        for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
-            f(out, a, b, c);
         }
     }
 
@@ -231,7 +202,7 @@ impl<U, A: Copy, F: Fn(&mut U, A), const TIMES: usize> Loop for Repeated<'_, U, 
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
+    fn run(self) {
         let (whole, rest) = self.out.as_chunks_mut::<TIMES>();
         if let Some(&a) = self.a.get(whole.len()) {
             rest.iter_mut().for_each(|out| (self.f)(out, a));

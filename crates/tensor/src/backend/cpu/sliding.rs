@@ -150,7 +150,7 @@ impl<T: Float> Loop for UpdateMax<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
+    fn run(self) {
         let best = self.values.iter_mut().zip(self.places).zip(self.seen);
         for (i, ((value, place), &seen)) in (0u32..).zip(best) {
             // A NaN stays the maximum. Without branches, because they would be unpredictable.

@@ -2,9 +2,8 @@
 
 mod row;
 
-use self::row::{Exponentials, LogSoftmax, LossGrad, Softmax};
+use self::row::{Exponentials, Gradient, LogSoftmax, LossGrad, Softmax};
 use super::dispatch::{float, host_mut};
-use super::fold::{BLOCK, BlockReducer, FastMax, SHORT, Sum, fold_mapped_long, fold_slice, sum_of};
 use super::index;
 use super::number::{Float, Number};
 use super::operands::Source;
@@ -25,40 +24,14 @@ pub(super) fn softmax(
     let classes = classes(out);
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, input)?;
-        let row = if log { log_softmax_row } else { softmax_row };
         rows(workers, host_mut::<T>(op, out)?, classes, source.rows_per_tile(), &|start, part| {
             source.load(start, part);
-            part.chunks_mut(classes).for_each(row);
+            for row in part.chunks_mut(classes) {
+                if log { simd::run(LogSoftmax(row)) } else { simd::run(Softmax(row)) }
+            }
         });
         Ok(())
     })
-}
-
-/// `x = eˣ / Σ eˣ`, in place.
-fn softmax_row<T: Float>(row: &mut [T]) {
-    if row.len() <= SHORT {
-        return simd::run(Softmax(row));
-    }
-    let largest = fold_slice::<T, FastMax>(row);
-    simd::each(row, move |x| *x = (*x - largest).exp());
-    let scale = T::ONE / fold_slice::<T, Sum>(row);
-    simd::each(row, |x| *x *= scale);
-}
-
-/// `x = x - ln Σ eˣ`, in place.
-fn log_softmax_row<T: Float>(row: &mut [T]) {
-    if row.len() <= SHORT {
-        return simd::run(LogSoftmax(row));
-    }
-    let [largest, sum] = exponentials_of_long(row);
-    let log_sum = sum.ln();
-    simd::each(row, |x| *x = *x - largest - log_sum);
-}
-
-/// Like [`Exponentials`], for a row of more than [`SHORT`] elements.
-fn exponentials_of_long<T: Float>(row: &[T]) -> [T; 2] {
-    let largest = fold_slice::<T, FastMax>(row);
-    [largest, fold_mapped_long::<T, Sum>(row, |x| (x - largest).exp())]
 }
 
 /// See [`Kernel::SoftmaxGrad`](crate::backend::Kernel::SoftmaxGrad).
@@ -77,15 +50,10 @@ pub(super) fn softmax_grad(
         let together = output.rows_per_tile().max(grad.rows_per_tile());
         rows(workers, host_mut::<T>(op, out)?, classes, together, &|start, part| {
             grad.load(start, part);
-            for (first, row) in (start..).step_by(classes).zip(part.chunks_mut(classes)) {
-                if log {
-                    let sum = fold_slice::<T, Sum>(row);
-                    // `s.exp()` would call the standard library.
-                    output.each(first, row, |out, s| *out -= Float::exp(s) * sum);
-                } else {
-                    let sum = output.sum_with(first, row, |s, g| s * g);
-                    output.each(first, row, move |out, s| *out = s * (*out - sum));
-                }
+            let mut copied = Vec::new();
+            for (first, grad) in (start..).step_by(classes).zip(part.chunks_mut(classes)) {
+                let output = output.part(first..first + classes, &mut copied);
+                simd::run(Gradient { output, grad, log });
             }
         });
         Ok(())
@@ -107,27 +75,16 @@ pub(super) fn cross_entropy(
     float!(op, losses.dtype(), T => {
         let logits = Source::<T>::new(op, logits)?;
         workers.chunks(host_mut::<T>(op, losses)?, heavy_rows(classes), &|first, part| {
-            for (row, loss) in (first..).zip(part) {
-                *loss = row_loss(&logits, row * classes, classes, targets.get(row) as usize);
+            let mut copied = Vec::new();
+            for (number, loss) in (first..).zip(part) {
+                let row = logits.part(number * classes..(number + 1) * classes, &mut copied);
+                let [largest, sum] = simd::run(Exponentials(row));
+                // ln Σ eˣ - x[target]
+                *loss = sum.ln() - (row[targets.get(number) as usize] - largest);
             }
         });
         Ok(())
     })
-}
-
-/// `ln Σ eˣ - x[target]` of the row that starts at element `first`.
-fn row_loss<T: Float>(logits: &Source<'_, T>, first: usize, classes: usize, target: usize) -> T {
-    let row = first..first + classes;
-    let [largest, sum] = if let Some(row) = logits.slice(row.clone()) {
-        if row.len() <= SHORT { simd::run(Exponentials(row)) } else { exponentials_of_long(row) }
-    } else {
-        let mut folder = BlockReducer::new::<FastMax>();
-        logits.blocks::<BLOCK>(row, |_, block| folder.push::<FastMax>(block));
-        let largest = folder.finish::<FastMax>();
-        let exp = |i, block: &mut [T]| logits.each(first + i, block, |out, x| *out = (x - largest).exp());
-        [largest, sum_of(classes, exp)]
-    };
-    sum.ln() - (logits.get(first + target) - largest)
 }
 
 /// See [`Kernel::CrossEntropyGrad`](crate::backend::Kernel::CrossEntropyGrad).
@@ -153,21 +110,11 @@ pub(super) fn cross_entropy_grad(
                     row.fill(T::ZERO);
                     continue;
                 }
-                loss_grad_row(row, targets.get(number) as usize, scale);
+                simd::run(LossGrad { row, target: targets.get(number) as usize, factor: scale });
             }
         });
         Ok(())
     })
-}
-
-/// `x[i] = factor · (softmax(x)[i] - (i == target))`, in place.
-fn loss_grad_row<T: Float>(row: &mut [T], target: usize, factor: T) {
-    if row.len() <= SHORT {
-        return simd::run(LossGrad { row, target, factor });
-    }
-    softmax_row(row);
-    row[target] -= T::ONE;
-    simd::each(row, |x| *x *= factor);
 }
 
 /// The size of the last axis; 1 for empty rows, which are not visited.

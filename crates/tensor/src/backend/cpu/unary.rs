@@ -116,7 +116,7 @@ impl<T: Float> Loop for AreSmall<'_, T> {
     type Output = bool;
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) -> bool {
+    fn run(self) -> bool {
         self.0.iter().fold(true, |all, angle| all & (angle.magnitude() < T::LARGE_ANGLE))
     }
 }
@@ -183,11 +183,6 @@ pub(super) fn unary_grad(
         };
         let saved_data = host::<T>(op, &saved)?;
         let Some(grad) = grad else {
-            if f == Unary::Relu && let Some(saved) = saved.host_contiguous::<T>().filter(|saved| saved.len() <= LIGHT) {
-                // Small layers skip the setup of the general case.
-                simd::zip(out, saved, rectify);
-                return Ok(());
-            }
             let source = Source::of(saved_data, saved.layout());
             derivative_in_place(workers, (f, small), &source, out);
             return Ok(());
@@ -218,7 +213,7 @@ fn derivative_in_place<T: Float>(workers: &Workers, f: (Unary, bool), saved: &So
         return;
     }
     workers.chunks(out, LIGHT, &|start, part| {
-        let (mut grads, mut values) = ([T::ZERO; BLOCK_IN_PLACE], [T::ZERO; BLOCK_IN_PLACE]);
+        let (mut grads, mut values) = ([T::ZERO; BLOCK_IN_PLACE], Vec::new());
         for (piece, out) in part.chunks_mut(BLOCK_IN_PLACE).enumerate() {
             let (first, grads) = (start + piece * BLOCK_IN_PLACE, &mut grads[..out.len()]);
             grads.copy_from_slice(out);

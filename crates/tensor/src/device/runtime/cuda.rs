@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bfc_core::{DeviceId, MemoryKind, Stream};
 use bfc_cuda::{CudaDriver, RegisterError, StreamCompute, register_stream, self_check};
 
-use super::{OpenCheck, Runtime, page_locked, plan_for, record_regions};
+use super::builder::{plan_for, record_regions};
+use super::{OpenCheck, Runtime, page_locked};
 use crate::backend::Backend;
 use crate::backend::cuda::CudaBackend;
 use crate::error::{DeviceFault, Error};

@@ -11,7 +11,7 @@
 //! size, in f32 for 16-bit floats.
 
 use super::reduction::Reduction;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
 use crate::ops::create::constant_like;
@@ -89,7 +89,12 @@ impl Op for ElementLoss {
         same_dtype(self.op, x, target)?;
         supported(self.op, x.dtype(), DType::is_float)?;
         if x.shape() != target.shape() {
-            return Err(Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *target.shape() });
+            return Err(Error::ShapeMismatch {
+                op: self.op,
+                lhs: *x.shape(),
+                rhs: *target.shape(),
+                rule: ShapeRule::Same,
+            });
         }
         let losses = self.kind.losses(&x.upcast()?, &target.upcast()?)?;
         let loss = self.reduction.fold(losses)?.to_dtype(x.dtype())?;

@@ -22,7 +22,14 @@ impl Rows {
             ([_, _], _) => return Ok(None),
             ([classes], []) => *classes,
             ([n, classes, positions @ ..], [first, rest @ ..]) if first == n && rest == positions => *classes,
-            _ => return Err(Error::ShapeMismatch { op, lhs: *logits.shape(), rhs: *targets.shape() }),
+            _ => {
+                return Err(Error::ShapeMismatch {
+                    op,
+                    lhs: *logits.shape(),
+                    rhs: *targets.shape(),
+                    rule: super::TARGETS,
+                });
+            }
         };
         let rows = targets.elements();
         let last: Vec<isize> = match given.len() as isize {

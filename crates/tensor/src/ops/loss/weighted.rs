@@ -11,7 +11,7 @@ use super::positions;
 use super::reduction::Reduction;
 use crate::autograd::apply;
 use crate::backend::Kernel;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
 use crate::ops::create::constant_like;
@@ -103,7 +103,12 @@ impl Op for WeightedCrossEntropy {
         if let Some(weights) = class_weights {
             same_dtype(OP, logits, weights)?;
             if weights.dims() != [logits.dims()[1]] {
-                return Err(Error::ShapeMismatch { op: OP, lhs: *logits.shape(), rhs: *weights.shape() });
+                return Err(Error::ShapeMismatch {
+                    op: OP,
+                    lhs: *logits.shape(),
+                    rhs: *weights.shape(),
+                    rule: ShapeRule::Other("there must be one weight per class"),
+                });
             }
         }
         let (dtype, logits) = (logits.dtype(), &logits.upcast()?);

@@ -69,7 +69,7 @@ impl<T: Gemm, S: Fn(usize) -> usize> Loop for SoftmaxTile<'_, T, S> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
+    fn run(self) {
         let Rows { scores, columns, visible } = self.rows;
         let RunningSoftmax { largest, sums, out, values } = self.running;
         let known = largest.iter_mut().zip(sums).zip(out.chunks_mut(values));
@@ -113,7 +113,7 @@ impl<T: Gemm, S: Fn(usize) -> usize> Loop for SoftmaxGradTile<'_, T, S> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
+    fn run(self) {
         let Self { rows: Rows { scores, columns, visible }, gradients, log_sums, along, scale } = self;
         let known = log_sums.iter().zip(along);
         let rows = scores.chunks_mut(columns).zip(gradients.chunks_mut(columns)).zip(known);
@@ -141,7 +141,7 @@ impl<T: Gemm> Loop for RowProducts<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
+    fn run(self) {
         let rows = self.a.chunks(self.width).zip(self.b.chunks(self.width));
         for (product, (a, b)) in self.products.iter_mut().zip(rows) {
             let mut lanes = [T::ZERO; LANES];

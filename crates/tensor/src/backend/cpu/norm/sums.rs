@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::{Statistics, width};
 use crate::backend::Normalized;
 use crate::backend::cpu::dispatch::{float, host, host_mut, scratch};
-use crate::backend::cpu::fold::{Cascade, RADIX, Sum, fold_into, fold_slice, fold_zipped};
+use crate::backend::cpu::fold::{Cascade, RADIX, Sum, fold_into, fold_slice, sum_products};
 use crate::backend::cpu::number::{Float, Number};
 use crate::backend::cpu::operands::Source;
 use crate::backend::cpu::parallel::{Workers, light_runs};
@@ -162,7 +162,7 @@ impl<T: Float> Terms<'_, T> {
 
     /// Sums all rows, for parameters with several places each, starting at parameter `first`. The bias may be empty.
     fn sum_places(&self, rows: usize, first: usize, [weight, bias]: [&mut [T]; 2]) {
-        let mut loaded = [[T::ZERO; BLOCK]; 2];
+        let mut loaded = [Vec::new(), Vec::new()];
         for (parameter, weight) in weight.iter_mut().enumerate() {
             let mut sums = [Cascade::<T, 1>::new::<Sum>(1), Cascade::new::<Sum>(1)];
             for row in 0..rows {
@@ -172,7 +172,7 @@ impl<T: Float> Terms<'_, T> {
                     let range = from..(from + BLOCK).min(start + self.places);
                     let [x, g] = &mut loaded;
                     let (x, g) = (self.x.part(range.clone(), x), self.grad.part(range, g));
-                    sums[0].push_folded::<Sum>(&[fold_zipped::<T, Sum>(x, g, |x, g| (x - mean) * scale * g)]);
+                    sums[0].push_folded::<Sum>(&[sum_products(x, g, |x, g| (x - mean) * scale * g)]);
                     if !bias.is_empty() {
                         sums[1].push_folded::<Sum>(&[fold_slice::<T, Sum>(g)]);
                     }
@@ -201,7 +201,7 @@ impl<T: Float> Loop for Rows<'_, T> {
     type Output = [[T; TILE]; 2];
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) -> [[T; TILE]; 2] {
+    fn run(self) -> [[T; TILE]; 2] {
         let mut sums = [[T::ZERO; TILE]; 2];
         let [weight, bias] = &mut sums;
         for (row, &[mean, scale]) in self.statistics.iter().enumerate() {

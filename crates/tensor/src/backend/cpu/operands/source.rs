@@ -2,11 +2,8 @@
 
 use std::ops::Range;
 
-use super::Run;
 use crate::backend::cpu::dispatch::host;
-use crate::backend::cpu::fold::{Sum, fold_zipped, sum_of};
 use crate::backend::cpu::loop_nest::{LoopNest, Segment, TILE};
-use crate::backend::cpu::number::Number;
 use crate::backend::cpu::parallel::Workers;
 use crate::backend::cpu::simd;
 use crate::error::Result;
@@ -102,21 +99,16 @@ impl<'a, A: RawElement> Source<'a, A> {
         }
     }
 
-    /// The elements with numbers in `range` as runs, if they repeat.
-    pub(in crate::backend::cpu) fn runs(
-        &self,
-        range: Range<usize>,
-    ) -> Option<impl Iterator<Item = Run<A>> + Clone> {
-        let run = |Segment { starts: [place], len }| Run { len, value: self.data[place] };
-        (self.nest.inner() == [0]).then(|| self.nest.segments(range).map(run))
-    }
-
     /// The elements with numbers in `range` as a slice, copied to `buffer` unless they are contiguous.
-    pub(in crate::backend::cpu) fn part<'b>(&'b self, range: Range<usize>, buffer: &'b mut [A]) -> &'b [A] {
+    pub(in crate::backend::cpu) fn part<'b>(
+        &'b self,
+        range: Range<usize>,
+        buffer: &'b mut Vec<A>,
+    ) -> &'b [A] {
         self.slice(range.clone()).unwrap_or_else(|| {
-            let loaded = &mut buffer[..range.len()];
-            self.load(range.start, loaded);
-            loaded
+            buffer.resize(range.len(), A::default());
+            self.load(range.start, buffer);
+            buffer
         })
     }
 
@@ -237,25 +229,6 @@ impl<'a, A: RawElement> Source<'a, A> {
         for first in (0..len).step_by(PIECE) {
             visit(first, reader.read(start + first..start + len.min(first + PIECE)));
         }
-    }
-
-    /// `Σ f(a[i], others[i])`, starting at element number `start`.
-    pub(in crate::backend::cpu) fn sum_with(
-        &self,
-        start: usize,
-        others: &[A],
-        f: impl Fn(A, A) -> A + Copy,
-    ) -> A
-    where
-        A: Number,
-    {
-        if let Some(values) = self.slice(start..start + others.len()) {
-            return fold_zipped::<A, Sum>(values, others, f);
-        }
-        sum_of(others.len(), |first, block| {
-            self.load(start + first, block);
-            simd::zip(block, &others[first..][..block.len()], |value, other| *value = f(*value, other));
-        })
     }
 
     /// `out[i] = f(a[i])`.

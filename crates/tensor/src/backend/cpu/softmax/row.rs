@@ -1,18 +1,17 @@
 //! Softmax kernels over one contiguous row, each a single function for the widest instruction set.
 //!
-//! Rows have up to [`SHORT`](crate::backend::cpu::fold::SHORT) elements. The parent module processes longer rows step
-//! by step, with equal results. If an element is NaN, all results are NaN, whichever maximum is subtracted.
+//! If an element is NaN, all results are NaN, whichever maximum is subtracted.
 
-use crate::backend::cpu::fold::{FastMax, Sum, short};
+use crate::backend::cpu::fold::{FastMax, Sum, fold};
 use crate::backend::cpu::number::Float;
 use crate::backend::cpu::simd::Loop;
 
 /// `x = exp(x - max)`, in place. Returns 1 / Σ of the results.
 #[inline(always)]
-fn exponentials<T: Float, const WIDE: bool>(row: &mut [T]) -> T {
-    let largest = short::<T, FastMax, 1, WIDE>([row], |[x]| x);
+fn exponentials<T: Float>(row: &mut [T]) -> T {
+    let largest = fold::<T, FastMax, 1>([row], |[x]| x);
     row.iter_mut().for_each(|x| *x = (*x - largest).exp());
-    T::ONE / short::<T, Sum, 1, WIDE>([row], |[x]| x)
+    T::ONE / fold::<T, Sum, 1>([row], |[x]| x)
 }
 
 /// `x = eˣ / Σ eˣ`, in place.
@@ -23,8 +22,8 @@ impl<T: Float> Loop for Softmax<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
-        let scale = exponentials::<T, WIDE>(self.0);
+    fn run(self) {
+        let scale = exponentials(self.0);
         self.0.iter_mut().for_each(|x| *x *= scale);
     }
 }
@@ -37,8 +36,8 @@ impl<T: Float> Loop for LogSoftmax<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
-        let [largest, sum] = Exponentials(self.0).run::<WIDE>();
+    fn run(self) {
+        let [largest, sum] = Exponentials(self.0).run();
         let log_sum = sum.ln();
         self.0.iter_mut().for_each(|x| *x = *x - largest - log_sum);
     }
@@ -52,9 +51,9 @@ impl<T: Float> Loop for Exponentials<'_, T> {
     type Output = [T; 2];
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) -> [T; 2] {
-        let largest = short::<T, FastMax, 1, WIDE>([self.0], |[x]| x);
-        [largest, short::<T, Sum, 1, WIDE>([self.0], |[x]| (x - largest).exp())]
+    fn run(self) -> [T; 2] {
+        let largest = fold::<T, FastMax, 1>([self.0], |[x]| x);
+        [largest, fold::<T, Sum, 1>([self.0], |[x]| (x - largest).exp())]
     }
 }
 
@@ -70,33 +69,36 @@ impl<T: Float> Loop for LossGrad<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const WIDE: bool>(self) {
+    fn run(self) {
         let Self { row, target, factor } = self;
-        let scale = exponentials::<T, WIDE>(row);
+        let scale = exponentials(row);
         let of_target = (row[target] * scale - T::ONE) * factor;
         row.iter_mut().for_each(|x| *x = *x * scale * factor);
         row[target] = of_target;
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::cpu::simd::{run, run_baseline};
+/// The gradient of a softmax, in place: `g[i] = s[i] · (g[i] - Σ s g)`, or `g[i] = g[i] - exp(s[i]) · Σ g` for its logarithm.
+pub(super) struct Gradient<'a, T> {
+    pub(super) output: &'a [T],
+    pub(super) grad: &'a mut [T],
+    pub(super) log: bool,
+}
 
-    #[test]
-    fn softmax_does_not_depend_on_the_instruction_set() {
-        for len in 1..100_usize {
-            let row: Vec<f32> = (0..len).map(|i| (i * 37 % 101) as f32 / 10.0 - 5.0).collect();
-            let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            let (mut wide, mut narrow) = (row.clone(), row.clone());
-            run(Softmax(&mut wide));
-            run_baseline(Softmax(&mut narrow));
-            assert_eq!(bits(&wide), bits(&narrow), "softmax of {len}");
-            let (mut wide, mut narrow) = (row.clone(), row);
-            run(LogSoftmax(&mut wide));
-            run_baseline(LogSoftmax(&mut narrow));
-            assert_eq!(bits(&wide), bits(&narrow), "log_softmax of {len}");
+impl<T: Float> Loop for Gradient<'_, T> {
+    const WIDEST: bool = T::EXP_VECTORIZES;
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { output, grad, log } = self;
+        if log {
+            let sum = fold::<T, Sum, 1>([grad], |[g]| g);
+            // `s.exp()` would call the standard library.
+            grad.iter_mut().zip(output).for_each(|(g, &s)| *g -= Float::exp(s) * sum);
+        } else {
+            let sum = fold::<T, Sum, 2>([output, grad], |[s, g]| s * g);
+            grad.iter_mut().zip(output).for_each(|(g, &s)| *g = s * (*g - sum));
         }
     }
 }
