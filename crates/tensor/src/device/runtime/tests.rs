@@ -1,10 +1,9 @@
-use super::limit::DEFAULT_POOL_LIMIT;
-use bfc_core::{AllocatorChoice, BfcConfig};
+use bfc_core::{AllocatorAttributes, AllocatorChoice, BfcConfig};
 use highwater_tracking::UsableMemory;
 
+use super::limit::DEFAULT_POOL_LIMIT;
 use super::*;
 use crate::device::DeviceProfile;
-use bfc_core::AllocatorAttributes;
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
     Environment::from_vars(variables.iter().copied()).unwrap()
