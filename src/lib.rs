@@ -45,7 +45,7 @@ pub use highwater_tensor::{
     Element, Error, FitFailure, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape,
     LargestFit, Layout, Norm, Op, OpContext, OpPlacement, PadMode, ParseProfileError, Part, Place,
     PlacementReason, Pool2dOptions, RawElement, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved,
-    Scalar, Shape, SmallestPool, SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions,
+    Scalar, Shape, ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions,
     UnknownGradient, UnknownGradients, View, ViewMut, apply, backend, check_gradients, checkpoint, dlpack,
     dry_run, evaluating, is_recording, is_replaying, is_training, largest_fit, no_grad, smallest_pool,
     testing, training, with_device,

@@ -41,7 +41,9 @@ pub use device::{
     Choice, Device, DeviceAllocator, DeviceProfile, DryRead, OpPlacement, Place, PlacementReason, Runtime,
     RuntimeBuilder, with_device,
 };
-pub use error::{DeviceFault, Error, ParseProfileError, Result, UnknownGradient, UnknownGradients};
+pub use error::{
+    DeviceFault, Error, ParseProfileError, Result, ShapeRule, UnknownGradient, UnknownGradients,
+};
 pub use interop::dlpack;
 pub use layout::{IntoShape, Layout};
 pub use op::{Buffer, Op, OpContext, Saved, is_recording, no_grad};

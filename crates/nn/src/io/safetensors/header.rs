@@ -9,9 +9,8 @@ use std::path::Path;
 
 use highwater_tensor::{DType, MAX_RANK, Shape};
 use highwater_tracking::FileKind;
-use serde::de::{
-    Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
-};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, json};
 
 use super::SafetensorsLimits;
@@ -112,11 +111,11 @@ impl Header {
             return Err(malformed(format!("the name {:?} is there twice", pair[0].0)));
         }
         // An empty tensor may begin at the offset of the next tensor; it then comes first.
-        placed.sort_by_key(|(_, described)| (described.begin, described.end));
+        placed.sort_by_key(|(_, described)| (described.data_offsets.begin, described.data_offsets.end));
         let (mut end, mut kept) = (0, 0_u64);
         let mut entries = Vec::with_capacity(placed.len());
         for (name, described) in placed {
-            let Described { begin, end: next, .. } = described;
+            let Offsets { begin, end: next } = described.data_offsets;
             if begin != end {
                 return Err(malformed(format!("{name:?} begins at {begin} of the data, not at {end}")));
             }
@@ -143,18 +142,50 @@ impl Header {
 }
 
 /// A tensor's description in the header.
+#[derive(Deserialize)]
+#[serde(expecting = "an object with dtype, shape and data_offsets")]
 struct Described {
     dtype: Dtype,
     shape: Dims,
-    begin: u64,
-    end: u64,
+    data_offsets: Offsets,
 }
 
 /// The name of an element type.
+#[derive(Deserialize)]
+#[serde(from = "String")]
 enum Dtype {
     Known(Kind),
     /// The beginning of an unknown name.
     Unknown(String),
+}
+
+impl From<String> for Dtype {
+    fn from(name: String) -> Self {
+        let known = KINDS.iter().find(|(_, known)| *known == name);
+        let unknown = || Self::Unknown(name.chars().take(MAX_DTYPE).collect());
+        known.map_or_else(unknown, |&(kind, _)| Self::Known(kind))
+    }
+}
+
+/// The place of a tensor's data.
+#[derive(Deserialize)]
+#[serde(try_from = "Dims")]
+struct Offsets {
+    begin: u64,
+    end: u64,
+}
+
+impl TryFrom<Dims> for Offsets {
+    type Error = &'static str;
+
+    fn try_from(offsets: Dims) -> Result<Self, &'static str> {
+        let [begin, end] = [offsets.dims[0] as u64, offsets.dims[1] as u64];
+        match offsets.axes {
+            2 if begin <= end => Ok(Self { begin, end }),
+            2 => Err("data_offsets end before they begin"),
+            _ => Err("data_offsets does not have two elements"),
+        }
+    }
 }
 
 /// The sizes of the first axes, at most as many as tensors have, and the number of all axes.
@@ -268,65 +299,6 @@ impl<'de> Visitor<'de> for &mut Texts {
             self.texts.insert(name, text);
         }
         Ok(())
-    }
-}
-
-impl<'de> Deserialize<'de> for Described {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entry;
-        impl<'de> Visitor<'de> for Entry {
-            type Value = Described;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object with dtype, shape and data_offsets")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Described, A::Error> {
-                let (mut dtype, mut shape, mut offsets) = (None, None, None);
-                while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-                    match &*key {
-                        "dtype" => dtype = Some(map.next_value()?),
-                        "shape" => shape = Some(map.next_value()?),
-                        "data_offsets" => offsets = Some(map.next_value::<Dims>()?),
-                        _ => {
-                            map.next_value::<IgnoredAny>()?;
-                        }
-                    }
-                }
-                let dtype = dtype.ok_or_else(|| A::Error::custom("no string dtype"))?;
-                let shape = shape.ok_or_else(|| A::Error::custom("no list shape"))?;
-                let offsets = offsets.ok_or_else(|| A::Error::custom("no list data_offsets"))?;
-                if offsets.axes != 2 {
-                    return Err(A::Error::custom("data_offsets does not have two elements"));
-                }
-                let [begin, end] = [offsets.dims[0] as u64, offsets.dims[1] as u64];
-                if begin > end {
-                    return Err(A::Error::custom("data_offsets end before they begin"));
-                }
-                Ok(Described { dtype, shape, begin, end })
-            }
-        }
-        deserializer.deserialize_map(Entry)
-    }
-}
-
-impl<'de> Deserialize<'de> for Dtype {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Name;
-        impl Visitor<'_> for Name {
-            type Value = Dtype;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text called dtype")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Dtype, E> {
-                let known = KINDS.iter().find(|(_, known)| *known == text);
-                let unknown = || Dtype::Unknown(text.chars().take(MAX_DTYPE).collect());
-                Ok(known.map_or_else(unknown, |&(kind, _)| Dtype::Known(kind)))
-            }
-        }
-        deserializer.deserialize_str(Name)
     }
 }
 

@@ -19,7 +19,7 @@ use super::loop_nest::LoopNest;
 use super::number::{Float, Number};
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
-use crate::error::{Error, Result, ShapeRule};
+use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
@@ -48,39 +48,10 @@ pub(super) fn matmul(
     workspace: &mut Option<ViewMut<'_>>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let refused = |view: &View<'_>| {
-        let shape = *view.layout().shape();
-        Error::BadRank { op, expected: "at least two axes", shape }
+    let (Some(a), Some(b)) = (MatrixBatch::new(lhs.layout()), MatrixBatch::new(rhs.layout())) else {
+        let shape = *lhs.layout().shape();
+        return Err(Error::BadRank { op, expected: "at least two axes", shape });
     };
-    let Some(a) = MatrixBatch::new(lhs.layout()) else { return Err(refused(&lhs)) };
-    let Some(b) = MatrixBatch::new(rhs.layout()) else { return Err(refused(&rhs)) };
-    let fits = match out.layout().shape().dims() {
-        [leading @ .., rows, cols] => {
-            a.cols == b.rows
-                && (*rows, *cols) == (a.rows, b.cols)
-                && a.leading() == b.leading()
-                && a.leading() == leading
-        }
-        _ => false,
-    };
-    if !fits {
-        return Err(Error::ShapeMismatch {
-            op,
-            lhs: *lhs.layout().shape(),
-            rhs: *rhs.layout().shape(),
-            rule: ShapeRule::Product,
-        });
-    }
-    if let Some(bias) = bias
-        && bias.layout().shape().dims() != [b.cols]
-    {
-        return Err(Error::ShapeMismatch {
-            op,
-            lhs: *rhs.layout().shape(),
-            rhs: *bias.layout().shape(),
-            rule: ShapeRule::Other("the bias must have one element per column"),
-        });
-    }
     let factors = Factors { op, bias, lhs, rhs, a, b };
     match out.dtype() {
         DType::F32 => multiply::<f32>(workers, &factors, workspace, out, gemm),
@@ -251,10 +222,6 @@ impl<'a> MatrixBatch<'a> {
     fn matrix<'d, T>(&self, data: &'d [T], start: usize) -> Matrix<'d, T> {
         let Self { rows, cols, row_stride, col_stride, .. } = *self;
         Matrix { data: &data[start..], rows, cols, row_stride, col_stride }
-    }
-
-    fn leading(&self) -> &[usize] {
-        &self.layout.shape().dims()[..self.axes]
     }
 }
 
