@@ -17,97 +17,46 @@ pub(in super::super) trait ReduceOp<T>: Sync {
     fn fold(a: T, b: T) -> T;
 }
 
-/// [`crate::backend::Reduce::Sum`]
-#[derive(Debug)]
-pub(in super::super) struct Sum;
+/// Defines operations by their neutral element, their function of two elements, and a function that maps each element.
+macro_rules! reductions {
+    ($($(#[$doc:meta])* $name:ident: $identity:ident, $fold:expr $(, each $element:expr)?;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(in super::super) struct $name;
 
-/// [`crate::backend::Reduce::Prod`]
-#[derive(Debug)]
-pub(in super::super) struct Product;
+        impl<T: Number> ReduceOp<T> for $name {
+            const IDENTITY: T = T::$identity;
 
-/// [`crate::backend::Reduce::Max`]
-#[derive(Debug)]
-pub(in super::super) struct Max;
+            $(
+                #[inline(always)]
+                fn element(element: T) -> T {
+                    let map: fn(T) -> T = $element;
+                    map(element)
+                }
+            )?
 
-/// [`crate::backend::Reduce::Min`]
-#[derive(Debug)]
-pub(in super::super) struct Min;
-
-/// The maximum with one processor instruction; may ignore NaN.
-#[derive(Debug)]
-pub(in super::super) struct FastMax;
-
-/// [`crate::backend::Reduce::SumMagnitudes`]
-#[derive(Debug)]
-pub(in super::super) struct SumMagnitudes;
-
-/// [`crate::backend::Reduce::SumSquares`]
-#[derive(Debug)]
-pub(in super::super) struct SumSquares;
-
-impl<T: Number> ReduceOp<T> for SumMagnitudes {
-    const IDENTITY: T = T::ZERO;
-
-    #[inline(always)]
-    fn element(element: T) -> T {
-        element.magnitude()
-    }
-
-    fn fold(a: T, b: T) -> T {
-        a.plus(b)
-    }
+            #[inline(always)]
+            fn fold(a: T, b: T) -> T {
+                let fold: fn(T, T) -> T = $fold;
+                fold(a, b)
+            }
+        }
+    )*};
 }
 
-impl<T: Number> ReduceOp<T> for SumSquares {
-    const IDENTITY: T = T::ZERO;
-
-    #[inline(always)]
-    fn element(element: T) -> T {
-        element.times(element)
-    }
-
-    fn fold(a: T, b: T) -> T {
-        a.plus(b)
-    }
-}
-
-impl<T: Number> ReduceOp<T> for Sum {
-    const IDENTITY: T = T::ZERO;
-
-    fn fold(a: T, b: T) -> T {
-        a.plus(b)
-    }
-}
-
-impl<T: Number> ReduceOp<T> for Product {
-    const IDENTITY: T = T::ONE;
-
-    fn fold(a: T, b: T) -> T {
-        a.times(b)
-    }
-}
-
-impl<T: Number> ReduceOp<T> for Max {
-    const IDENTITY: T = T::LOWEST;
-
-    fn fold(a: T, b: T) -> T {
-        a.larger(b)
-    }
-}
-
-impl<T: Number> ReduceOp<T> for FastMax {
-    const IDENTITY: T = T::LOWEST;
-
-    #[inline(always)]
-    fn fold(a: T, b: T) -> T {
-        if a > b { a } else { b }
-    }
-}
-
-impl<T: Number> ReduceOp<T> for Min {
-    const IDENTITY: T = T::HIGHEST;
-
-    fn fold(a: T, b: T) -> T {
-        a.smaller(b)
-    }
+reductions! {
+    /// [`crate::backend::Reduce::Sum`]
+    Sum: ZERO, T::plus;
+    /// [`crate::backend::Reduce::Prod`]
+    Product: ONE, T::times;
+    /// [`crate::backend::Reduce::Max`]
+    Max: LOWEST, T::larger;
+    /// [`crate::backend::Reduce::Min`]
+    Min: HIGHEST, T::smaller;
+    /// The maximum with one processor instruction; may ignore NaN.
+    FastMax: LOWEST, |a, b| if a > b { a } else { b };
+    /// [`crate::backend::Reduce::SumMagnitudes`]
+    SumMagnitudes: ZERO, T::plus, each T::magnitude;
+    /// [`crate::backend::Reduce::SumSquares`]
+    SumSquares: ZERO, T::plus, each |element: T| element.times(element);
 }
