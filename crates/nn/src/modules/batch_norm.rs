@@ -7,7 +7,6 @@ use highwater_tensor::{
 use super::init::{Fans, Init};
 use super::module::Module;
 use super::norm::{EPSILON, checked};
-use crate::visit_parts;
 
 const OP: &str = "batch_norm";
 

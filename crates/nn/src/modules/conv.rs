@@ -4,7 +4,6 @@ use highwater_tensor::{Conv2dOptions, DType, Error, Parameter, Place, Pool2dOpti
 
 use super::init::{Fans, Init};
 use super::module::Module;
-use crate::visit_parts;
 
 /// Checks that no window size is 0.
 fn check_size(op: &'static str, size: &[usize]) -> Result<()> {

@@ -4,7 +4,6 @@ use highwater_tensor::{Activation, DType, Error, Parameter, Place, Result, Rng, 
 
 use super::init::{Fans, Init};
 use super::module::Module;
-use crate::visit_parts;
 
 /// Linear (fully connected) layer: y = x·W + b, for x of shape `[.., inputs]`.
 ///

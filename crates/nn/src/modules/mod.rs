@@ -3,6 +3,10 @@
 //! A [`Module`] maps a tensor to a tensor and lists its [`Parameter`]s by path. The memory accounts use the same paths:
 //! the scope `fc1` holds the parameter `fc1.weight` and the ops of that layer.
 
+// First, so that the modules below see its macro.
+#[macro_use]
+mod parts;
+
 mod activation;
 mod batch_norm;
 mod checkpointed;
@@ -13,7 +17,6 @@ mod linear;
 mod module;
 mod names;
 mod norm;
-mod parts;
 mod recurrent;
 mod sequential;
 mod transformer;

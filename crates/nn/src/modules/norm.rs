@@ -4,7 +4,6 @@ use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
 
 use super::init::{Fans, Init};
 use super::module::Module;
-use crate::visit_parts;
 
 /// The default ε, which is added to variances to prevent a division by 0.
 pub(super) const EPSILON: f64 = 1e-5;

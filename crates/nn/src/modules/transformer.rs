@@ -8,7 +8,6 @@ use super::init::{Fans, Init};
 use super::linear::{Linear, LinearOptions};
 use super::module::Module;
 use super::norm::LayerNorm;
-use crate::visit_parts;
 
 /// The initial standard deviation of transformer weights, as in GPT-2.
 const SPREAD: f64 = 0.02;
