@@ -162,7 +162,7 @@ impl Module for BatchNorm {
                 op: OP,
                 lhs: *x.shape(),
                 rhs,
-                rule: ShapeRule::Other("axis 1 of the input must have one element per channel"),
+                rule: &ShapeRule::Other("axis 1 of the input must have one element per channel"),
             });
         }
         if !x.dtype().is_float() {

@@ -94,7 +94,7 @@ impl Linear {
                     op: OP,
                     lhs: matrix,
                     rhs: vector,
-                    rule: ShapeRule::Other("the bias must have one element per column of the weight"),
+                    rule: &ShapeRule::Other("the bias must have one element per column of the weight"),
                 });
             }
         }

@@ -32,7 +32,7 @@ impl GradCheck {
 pub enum GradCheckError {
     /// The function or its backward pass failed.
     #[error(transparent)]
-    Failed(Box<Error>),
+    Failed(#[from] Error),
     /// The gradients of an element differ by more than the tolerance.
     #[error(
         "gradient of input {input}, element {element}: backward computed {backward}, finite differences {numeric}"
@@ -53,12 +53,6 @@ pub enum GradCheckError {
         /// The input's element type.
         dtype: DType,
     },
-}
-
-impl From<Error> for GradCheckError {
-    fn from(error: Error) -> Self {
-        Self::Failed(Box::new(error))
-    }
 }
 
 /// Compares the gradients of `function` at `inputs` with central differences.

@@ -385,7 +385,7 @@ fn check(
             op,
             lhs: *own.shape(),
             rhs: *values.shape(),
-            rule: ShapeRule::Same,
+            rule: &ShapeRule::Same,
         });
     }
     Ok(())

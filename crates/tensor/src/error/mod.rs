@@ -54,7 +54,7 @@ pub enum Error {
         /// The right or second shape.
         rhs: Shape,
         /// What would fit.
-        rule: ShapeRule,
+        rule: &'static ShapeRule,
     },
     /// The op does not support tensors of this rank.
     #[error("{op}: expected {expected}, got shape {shape}")]

@@ -185,7 +185,7 @@ impl Layout {
             op,
             lhs: self.shape,
             rhs: *shape,
-            rule: ShapeRule::Other("each size of the first must be that of the second or 1"),
+            rule: &ShapeRule::Other("each size of the first must be that of the second or 1"),
         };
         let Some(extra) = shape.rank().checked_sub(self.shape.rank()) else { return Err(mismatch()) };
         let mut strides = [0; MAX_RANK];
@@ -340,7 +340,7 @@ impl Layout {
                 op,
                 lhs: *shape,
                 rhs: self.shape,
-                rule: ShapeRule::Other("their sizes must be equal except along the axis of the copy"),
+                rule: &ShapeRule::Other("their sizes must be equal except along the axis of the copy"),
             })
         }
     }

@@ -45,7 +45,7 @@ impl Shape {
                         op,
                         lhs: *lhs,
                         rhs: *rhs,
-                        rule: ShapeRule::Broadcast,
+                        rule: &ShapeRule::Broadcast,
                     });
                 }
             };

@@ -126,7 +126,7 @@ impl Saved {
                     op,
                     lhs: *gradient.shape(),
                     rhs: input.shape,
-                    rule: ShapeRule::Same,
+                    rule: &ShapeRule::Same,
                 });
             }
         }

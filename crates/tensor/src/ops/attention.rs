@@ -145,7 +145,7 @@ impl Op for ScaledDotProduct {
 
 const OP: &str = "attention";
 
-const SIZES: ShapeRule = ShapeRule::Other(
+const SIZES: &ShapeRule = &ShapeRule::Other(
     "queries must be [.., queries, width], keys [.., keys, width], and values [.., keys, _]",
 );
 

@@ -64,7 +64,7 @@ fn repeated_axes(op: &'static str, from: &Shape, to: &Shape) -> Result<AxisSet> 
         op,
         lhs: *from,
         rhs: *to,
-        rule: ShapeRule::Other("each size of the second must be that of the first or 1"),
+        rule: &ShapeRule::Other("each size of the second must be that of the first or 1"),
     };
     let Some(extra) = from.rank().checked_sub(to.rank()) else { return Err(mismatch()) };
     let mut axes = AxisSet::none(from.rank());

@@ -35,7 +35,7 @@ impl Op for Concat {
                     op,
                     lhs: *first.shape(),
                     rhs: *other.shape(),
-                    rule: ShapeRule::Other("all sizes must be equal except along the axis"),
+                    rule: &ShapeRule::Other("all sizes must be equal except along the axis"),
                 });
             }
             total = total.checked_add(other.dims()[axis]).ok_or_else(|| Error::TooManyElements {
@@ -111,7 +111,7 @@ impl Tensor {
                 op,
                 lhs: *first.shape(),
                 rhs: *other.shape(),
-                rule: ShapeRule::Same,
+                rule: &ShapeRule::Same,
             });
         }
         if first.rank() == MAX_RANK {

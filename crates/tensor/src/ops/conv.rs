@@ -166,11 +166,13 @@ impl Convolve {
 
     /// Returns the shape of the output.
     fn output_shape(&self, x: &Tensor, weight: &Tensor) -> Result<Shape> {
-        let rule = ShapeRule::Other(if self.transposed {
-            "the channels must be those of the weight, and a multiple of the groups"
+        let rule = if self.transposed {
+            &ShapeRule::Other("the channels must be those of the weight, and a multiple of the groups")
         } else {
-            "the channels must be groups times those of the weight, and the groups must divide its filters"
-        });
+            &ShapeRule::Other(
+                "the channels must be groups times those of the weight, and the groups must divide its filters",
+            )
+        };
         let mismatch = Error::ShapeMismatch { op: self.op, lhs: *x.shape(), rhs: *weight.shape(), rule };
         let (images, filters) = (image(x.layout())?, image(weight.layout())?);
         let ([n, channels, height, width], [first, second, _, _]) =

@@ -228,7 +228,7 @@ fn check_label_sizes(operands: &[LabeledTensor], given: &[&Tensor]) -> Result<()
                     op: OP,
                     lhs,
                     rhs,
-                    rule: ShapeRule::Other(
+                    rule: &ShapeRule::Other(
                         "each letter must have one size, and axes under ... must broadcast",
                     ),
                 });

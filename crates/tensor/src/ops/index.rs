@@ -55,8 +55,8 @@ impl Op for Gather {
 }
 
 /// The rule for the indices of [`Tensor::gather`] and [`Tensor::scatter_add`].
-pub(super) const INDICES: ShapeRule =
-    ShapeRule::Other("the indices must have as many axes, and at most the same sizes except along the axis");
+pub(super) const INDICES: &ShapeRule =
+    &ShapeRule::Other("the indices must have as many axes, and at most the same sizes except along the axis");
 
 /// Adds the elements of `source` to those elements of `out` that have their index along `axis`.
 pub(super) fn scatter_add(
@@ -146,7 +146,7 @@ impl Tensor {
                 op,
                 lhs: *self.shape(),
                 rhs: *indices.shape(),
-                rule: ShapeRule::Other("the indices must have one axis"),
+                rule: &ShapeRule::Other("the indices must have one axis"),
             });
         };
         // Repeats the indices along the other axes, as a view.

@@ -216,10 +216,10 @@ impl Tensor {
         };
         let outputs = weight.dims()[1];
         if *inputs != weight.dims()[0] {
-            return Err(mismatch(self, weight, ShapeRule::Product));
+            return Err(mismatch(self, weight, &ShapeRule::Product));
         }
         if outputs != bias.dims()[0] {
-            let rule = ShapeRule::Other("the bias must have one element per column of the weight");
+            let rule = &ShapeRule::Other("the bias must have one element per column of the weight");
             return Err(mismatch(weight, bias, rule));
         }
         // The number of rows without elements may overflow. Rows over several non-contiguous axes are multiplied as a

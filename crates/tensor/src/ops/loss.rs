@@ -32,8 +32,8 @@ use crate::shape::{DType, Scalar, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
 
-const TARGETS: ShapeRule =
-    ShapeRule::Other("there must be one target per row of logits, and per position of [n, classes, ..]");
+const TARGETS: &ShapeRule =
+    &ShapeRule::Other("there must be one target per row of logits, and per position of [n, classes, ..]");
 
 /// Folds all elements, divided by a number, into the op's scalar output.
 fn share_of_all(ctx: &OpContext<'_>, f: (Reduce, f64), input: View<'_>, dtype: DType) -> Result<Tensor> {
@@ -107,7 +107,7 @@ impl Op for MseLoss {
                 op,
                 lhs: *x.shape(),
                 rhs: *target.shape(),
-                rule: ShapeRule::Same,
+                rule: &ShapeRule::Same,
             });
         }
         let mut difference = ctx.temp_saved(x.shape(), x.dtype().computed_as())?;

@@ -29,7 +29,7 @@ impl Op for MaskedFill {
                 op,
                 lhs: *x.shape(),
                 rhs: *mask.shape(),
-                rule: ShapeRule::Other("the mask must broadcast to the tensor"),
+                rule: &ShapeRule::Other("the mask must broadcast to the tensor"),
             });
         }
         let value = exact_scalar(op, self.0, x.dtype())?;

@@ -113,7 +113,7 @@ impl Plan {
         }
         let (lhs_shape, rhs_shape) = (lhs.shape(), rhs.shape());
         let mismatch =
-            || Error::ShapeMismatch { op: OP, lhs: *lhs_shape, rhs: *rhs_shape, rule: ShapeRule::Product };
+            || Error::ShapeMismatch { op: OP, lhs: *lhs_shape, rhs: *rhs_shape, rule: &ShapeRule::Product };
         let (lhs_is_row, rhs_is_column) = (lhs.rank() == 1, rhs.rank() == 1);
         let lhs = if lhs_is_row { lhs.layout().with_axis(0)? } else { *lhs.layout() };
         let rhs = if rhs_is_column { rhs.layout().with_axis(1)? } else { *rhs.layout() };

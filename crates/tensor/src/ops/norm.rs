@@ -120,7 +120,7 @@ impl Op for LayerNorm {
                     op: self.op,
                     lhs: *x.shape(),
                     rhs: *parameter.shape(),
-                    rule: ShapeRule::Other("a parameter must have one element per element of a row"),
+                    rule: &ShapeRule::Other("a parameter must have one element per element of a row"),
                 });
             }
         }
@@ -249,7 +249,7 @@ impl Tensor {
                     op,
                     lhs: *self.shape(),
                     rhs: *part.shape(),
-                    rule: ShapeRule::Other("a parameter must have one element per channel"),
+                    rule: &ShapeRule::Other("a parameter must have one element per channel"),
                 })
             }
         };

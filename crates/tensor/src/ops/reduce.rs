@@ -146,7 +146,7 @@ pub(super) fn reshaped(tensor: Tensor, shape: Shape) -> Result<Tensor> {
         op: "reshape",
         lhs: *tensor.shape(),
         rhs: shape,
-        rule: ShapeRule::Other("their sizes must multiply to the same number"),
+        rule: &ShapeRule::Other("their sizes must multiply to the same number"),
     })?;
     Ok(tensor.into_layout(layout))
 }

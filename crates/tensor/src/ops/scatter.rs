@@ -33,7 +33,7 @@ impl Op for ScatterAdd {
                 op,
                 lhs: *indices.shape(),
                 rhs: *source.shape(),
-                rule: ShapeRule::Same,
+                rule: &ShapeRule::Same,
             });
         }
         let fits = indices.rank() == x.rank()

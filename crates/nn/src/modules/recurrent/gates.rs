@@ -84,7 +84,7 @@ impl Gates {
                 op: self.op,
                 lhs: *x.shape(),
                 rhs: *weight.shape(),
-                rule: ShapeRule::Other(
+                rule: &ShapeRule::Other(
                     "the last axis of the input must have as many elements as the weight has rows",
                 ),
             });

@@ -102,7 +102,7 @@ impl Stack {
                 op: self.op,
                 lhs: *x.shape(),
                 rhs: *state.shape(),
-                rule: ShapeRule::Other(
+                rule: &ShapeRule::Other(
                     "a state must be [n, hidden], or [layers · directions, n, hidden] for several",
                 ),
             });

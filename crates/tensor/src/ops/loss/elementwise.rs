@@ -93,7 +93,7 @@ impl Op for ElementLoss {
                 op: self.op,
                 lhs: *x.shape(),
                 rhs: *target.shape(),
-                rule: ShapeRule::Same,
+                rule: &ShapeRule::Same,
             });
         }
         let losses = self.kind.losses(&x.upcast()?, &target.upcast()?)?;

@@ -107,7 +107,7 @@ impl Op for WeightedCrossEntropy {
                     op: OP,
                     lhs: *logits.shape(),
                     rhs: *weights.shape(),
-                    rule: ShapeRule::Other("there must be one weight per class"),
+                    rule: &ShapeRule::Other("there must be one weight per class"),
                 });
             }
         }
