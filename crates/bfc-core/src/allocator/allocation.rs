@@ -68,8 +68,7 @@ impl Drop for Allocation {
 /// Announces frees from threads that have not allocated from the allocator, such as consumers of a queue.
 ///
 /// A request without memory waits for other threads to free blocks. It fails immediately if no other thread appears to
-/// hold memory, or if all such threads [wait](crate::PoolConfig::with_stalemate_after) themselves and that option is
-/// set. Neither happens while this value lives.
+/// hold memory, but not while this value lives.
 ///
 /// The guard is unnecessary in two cases:
 ///

@@ -8,7 +8,6 @@ mod allocator;
 mod cache;
 mod config;
 mod configs;
-mod dump;
 mod frontier;
 mod growth;
 mod info;

@@ -49,25 +49,25 @@ impl PoolOptions {
     /// Returns all options of a configuration, except the allocator.
     #[must_use]
     pub fn all_of(config: &BfcConfig) -> Self {
-        let split = match config.options().split {
+        let split = match config.options.split {
             SplitRule::Always => SplitChoice::Always,
             SplitRule::Twice { max_waste } => SplitChoice::Twice(max_waste.into()),
         };
-        let waits = config.retry();
+        let waits = config.retry;
         Self {
             allocator: None,
             allocator_where_possible: false,
-            limit: Some(config.limit().into()),
-            allow_growth: Some(config.allow_growth()),
-            first_region: Some(config.first_region()),
-            growth: Some(config.growth()),
-            region_merging: Some(config.region_merging()),
-            garbage_collection: Some(config.garbage_collection()),
+            limit: Some(config.limit.into()),
+            allow_growth: Some(config.allow_growth),
+            first_region: Some(config.first_region),
+            growth: Some(config.growth),
+            region_merging: Some(config.region_merging),
+            garbage_collection: Some(config.garbage_collection),
             split: Some(split),
-            cut: Some(config.options().cut),
-            join: Some(config.options().join),
-            retry_timeout: Some(if waits { config.retry_timeout() } else { Duration::ZERO }),
-            thread_cache: Some(config.thread_cache().into()),
+            cut: Some(config.options.cut),
+            join: Some(config.options.join),
+            retry_timeout: Some(if waits { config.retry_timeout } else { Duration::ZERO }),
+            thread_cache: Some(config.thread_cache.into()),
         }
     }
 
@@ -196,7 +196,7 @@ impl PoolOptions {
         }
         match self.thread_cache {
             Some(CacheChoice::On(cache)) => config.with_thread_cache(cache),
-            Some(CacheChoice::Off) => config.without_thread_cache(),
+            Some(CacheChoice::Off) => PoolConfig { thread_cache: None, ..config },
             None => config,
         }
     }

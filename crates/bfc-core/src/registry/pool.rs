@@ -117,13 +117,9 @@ impl Pool {
         let make = move |options: &PoolOptions, visitors: &Visitors| {
             let source = source.open(compute.driver())?;
             let source = Visited::new(source, index).with_visitors(visitors.clone());
-            let own = if config.retry() { config.retry_timeout() } else { Duration::ZERO };
+            let own = if config.retry { config.retry_timeout } else { Duration::ZERO };
             let pool = build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)?;
-            let mut pool = StreamAllocator::new(pool, Arc::clone(&compute));
-            // Frees that wait for a frontier do not come from the waiting threads.
-            if let Some(time) = config.stalemate_after().filter(|_| config.timing_counter().is_none()) {
-                pool = pool.with_stalemate_after(time);
-            }
+            let pool = StreamAllocator::new(pool, Arc::clone(&compute));
             Ok(Arc::new(pool.with_retry_timeout(options.retry_timeout.unwrap_or(own))) as Arc<dyn Allocator>)
         };
         Self { kind: MemoryKind::Device, defaults, factory: Box::new(make) }
@@ -175,8 +171,8 @@ fn following_a_plan() -> PoolOptions {
 /// Returns the general options of a configuration.
 fn defaults(config: &BfcConfig) -> PoolOptions {
     PoolOptions {
-        limit: Some(config.limit().into()),
-        allow_growth: Some(config.allow_growth()),
+        limit: Some(config.limit.into()),
+        allow_growth: Some(config.allow_growth),
         ..PoolOptions::default()
     }
 }

@@ -147,17 +147,6 @@ impl StreamAllocator {
         self
     }
 
-    /// Lets a request fail early if no thread is left that could free, as
-    /// [`PoolConfig::with_stalemate_after`](crate::PoolConfig::with_stalemate_after), in place of the pool's own
-    /// setting. A request that pending frees would serve waits for the streams, and does not count as waiting for
-    /// threads meanwhile. Do not use it for pools whose frees wait for a [frontier](crate::Upkeep::set_safe_frontier).
-    #[must_use]
-    pub fn with_stalemate_after(mut self, time: Duration) -> Self {
-        self.retry = AllocatorRetry::with_stalemate(Some(time));
-        self.threads = RecentThreads::default();
-        self
-    }
-
     /// Returns the stream that the memory belongs to.
     #[must_use]
     pub const fn compute(&self) -> &Arc<Stream> {

@@ -198,7 +198,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Checks all [`INVARIANTS`](crate::INVARIANTS).
     pub(super) fn check_all(&self, state: &State<P>) -> Result<(), InvariantError> {
-        let limit = (!state.over_delivered).then_some(self.config.limit);
+        let limit = (!state.over_delivered).then_some(self.config.limit.0);
         let shards = self.lock_caches();
         let MergedAccounts { sum, cached } = state.accounts_with(&shards);
         check(&state.policy, &sum, &cached, limit)?;

@@ -198,7 +198,7 @@ fn read(lines: &mut Lines<'_, impl BufRead>) -> AtLine<Plan> {
         constraints.extend(constraint);
     }
     lines.end()?;
-    let plan = Plan::from_constrained_blocks(granule, blocks, constraints).map_err(|error| {
+    let plan = Plan::from_blocks(granule, blocks, constraints).map_err(|error| {
         let line = error.block().map_or(1, |index| first_line + index as u64);
         (line, PlanTextProblem::Plan(error))
     })?;
