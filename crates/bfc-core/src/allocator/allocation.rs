@@ -20,8 +20,9 @@ pub fn failed_drops() -> u64 {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use bfc_core::{Allocation, Allocator, HostAllocator, Request};
-/// let allocator: Arc<dyn Allocator> = Arc::new(HostAllocator::new("host"));
+/// use bfc_core::{Allocation, Allocator, HostMemory, PassthroughAllocator, Request};
+/// let memory = Arc::new(HostMemory::new());
+/// let allocator: Arc<dyn Allocator> = Arc::new(PassthroughAllocator::new("host", memory));
 /// let allocation = Allocation::new(&allocator, &Request::new(100))?;
 /// assert!(allocation.block().bytes >= 100);
 /// # Ok::<(), bfc_core::AllocError>(())

@@ -7,7 +7,6 @@ mod slow_path;
 mod supply;
 mod what_if;
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::cache::Caches;
@@ -36,6 +35,7 @@ use crate::source::sub_allocator::SubAllocator;
 /// The pool calls the source under its lock. If the source or a visitor calls back into the pool, that call fails with
 /// an error. [`stats`](Allocator::stats) then returns the figures from before the call, and other queries return
 /// nothing.
+#[derive(Debug)]
 pub struct PolicyAllocator<P: ConfiguredPolicy> {
     name: String,
     source: Arc<dyn SubAllocator>,
@@ -225,14 +225,6 @@ impl<P: Policy> State<P> {
             regions: self.policy.regions().len() as u64,
             ..figures
         }
-    }
-}
-
-impl<P: ConfiguredPolicy> fmt::Debug for PolicyAllocator<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, source, config) = (&self.name, &self.source, &self.config);
-        let mut debug = f.debug_struct("PolicyAllocator");
-        debug.field("name", name).field("source", source).field("config", config).finish_non_exhaustive()
     }
 }
 

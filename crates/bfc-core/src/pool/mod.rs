@@ -21,5 +21,4 @@ pub use configs::*;
 pub use frontier::TimingCounter;
 pub use growth::GrowthRule;
 pub use info::{BinInfo, ChunkInfo};
-pub use invariants::{INVARIANTS, InvariantError};
 pub use last_resort::LastResort;

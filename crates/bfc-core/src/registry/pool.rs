@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::build::{self, PoolError};
-use super::device::DeviceSource;
+use super::device::device_source;
 use super::options::PoolOptions;
 use crate::allocator::Allocator;
 use crate::base::memory::MemoryKind;
@@ -92,7 +92,7 @@ impl Pool {
         let kind = source.memory_kind();
         let defaults = defaults(&config);
         let make = move |options: &PoolOptions, visitors: &Visitors| {
-            let source = Visited::new(Arc::clone(&source), index).with_visitors(visitors.clone());
+            let source = Visited::new(Arc::clone(&source), index, visitors.clone());
             build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)
         };
         Self { kind, defaults, factory: Box::new(make) }
@@ -105,7 +105,6 @@ impl Pool {
     pub fn streamed(
         name: impl Into<String>,
         compute: Arc<Stream>,
-        source: DeviceSource,
         index: usize,
         config: BfcConfig,
         plan: Option<Arc<Plan>>,
@@ -115,8 +114,7 @@ impl Pool {
             defaults = following_a_plan().or(defaults);
         }
         let make = move |options: &PoolOptions, visitors: &Visitors| {
-            let source = source.open(compute.driver())?;
-            let source = Visited::new(source, index).with_visitors(visitors.clone());
+            let source = Visited::new(device_source(compute.driver())?, index, visitors.clone());
             let own = if config.retry { config.retry_timeout } else { Duration::ZERO };
             let pool = build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)?;
             let pool = StreamAllocator::new(pool, Arc::clone(&compute));

@@ -4,12 +4,11 @@ use super::{PolicyAllocator, State};
 use crate::accounting::accounts::Accounts;
 use crate::allocator::error::BlockError;
 use crate::base::memory::{Block, PoolId, Span};
-use crate::base::placement::Placement;
+use crate::base::placement::{Inconsistent, Placement};
 use crate::base::units::Bytes;
 use crate::policy::Policy;
 use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::info::{BinInfo, ChunkInfo, bin_infos, chunk_infos};
-use crate::pool::invariants::InvariantError;
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Returns idle regions to the source while more than `keep` bytes stay reserved. An idle region has no live block
@@ -72,11 +71,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         bin_infos(&self.chunks()).to_vec()
     }
 
-    /// Checks all [`INVARIANTS`](crate::INVARIANTS). Takes time proportional to the number of chunks.
+    /// Checks all rules of the pool and its policy. Takes time proportional to the number of chunks.
     ///
     /// # Errors
     /// Fails with the first violated rule.
-    pub fn check_invariants(&self) -> Result<(), InvariantError> {
+    pub fn check_invariants(&self) -> Result<(), Inconsistent> {
         self.write(|state| self.check_all(state)).unwrap_or(Ok(()))
     }
 
