@@ -1,14 +1,17 @@
 //! Values that are released when events have passed.
 //!
-//! Each value has an event on each stream that uses it. The lock is never held during a wait for a device, except at the
-//! end.
+//! Any thread can push a value without waiting, through a lock-free queue and with an event on each stream that uses
+//! it. The thread that collects passed values takes the other end of the queue. If another thread is collecting, that
+//! one does the work.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, TryLockError};
+
+use crossbeam::queue::SegQueue;
 
 use super::cheapest::{Marks, cheapest_cut};
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
-use crate::base::sync::{Mutex, lock};
+use crate::base::sync::{Mutex, MutexGuard, lock};
 use crate::source::error::SourceError;
 use crate::source::stream::{Event, Stream};
 
@@ -50,7 +53,9 @@ pub(super) struct Mark {
 /// Values that each wait for their marks.
 #[derive(Debug)]
 pub(super) struct Deferred<T> {
-    /// Values that are pushed and not released, readable without the lock.
+    /// Pushed values that no thread has processed yet.
+    incoming: SegQueue<(T, Vec<Mark>)>,
+    /// Values that are pushed and not released.
     count: AtomicUsize,
     waiting: Mutex<Waiting<T>>,
     pub(super) events: EventPool,
@@ -75,7 +80,12 @@ struct Lane {
 impl<T> Deferred<T> {
     pub(super) fn new() -> Self {
         let waiting = Waiting { lanes: Vec::new(), values: BTreeMap::new(), next: 0 };
-        Self { count: AtomicUsize::new(0), waiting: Mutex::new(waiting), events: EventPool::default() }
+        Self {
+            incoming: SegQueue::new(),
+            count: AtomicUsize::new(0),
+            waiting: Mutex::new(waiting),
+            events: EventPool::default(),
+        }
     }
 
     /// Returns the number of pushed values that are not released.
@@ -91,19 +101,30 @@ impl<T> Deferred<T> {
         streams.iter().map(mark).collect()
     }
 
-    /// Pushes a value.
+    /// Pushes a value. Never waits.
     pub(super) fn push(&self, value: T, marks: Vec<Mark>) {
-        let mut waiting = lock(&self.waiting);
         self.count.fetch_add(1, Ordering::Relaxed);
-        waiting.push(value, marks);
+        self.incoming.push((value, marks));
     }
 
-    /// Returns the values whose marks have all passed.
+    /// Returns the values whose marks have all passed. Never waits: returns nothing if another thread is collecting.
     pub(super) fn passed(&self) -> Vec<T> {
         if self.len() == 0 {
             return Vec::new();
         }
-        self.take_passed(&mut lock(&self.waiting))
+        let mut waiting = match self.waiting.try_lock() {
+            Ok(waiting) => waiting,
+            // Ignores the poison, like `lock`.
+            Err(TryLockError::Poisoned(waiting)) => waiting.into_inner(),
+            Err(TryLockError::WouldBlock) => return Vec::new(),
+        };
+        waiting.take_in(&self.incoming);
+        self.take_passed(&mut waiting)
+    }
+
+    /// As `passed`, but waits for a thread that is collecting.
+    pub(super) fn passed_by_now(&self) -> Vec<T> {
+        self.take_passed(&mut self.waiting())
     }
 
     /// Waits for the smallest set of marks that suffices, which may be empty by now. Returns `false` if all marks do
@@ -113,7 +134,7 @@ impl<T> Deferred<T> {
             return Ok(false);
         }
         let events: Vec<Arc<Event>> = {
-            let waiting = lock(&self.waiting);
+            let waiting = self.waiting();
             let (values, marks) = waiting.values_and_marks();
             let suffices = |given: &[usize]| {
                 let given: Vec<&T> = given.iter().map(|&index| values[index]).collect();
@@ -138,7 +159,8 @@ impl<T> Deferred<T> {
 
     /// Returns the number of values pushed so far.
     pub(super) fn pushed(&self) -> u64 {
-        lock(&self.waiting).next
+        let waiting = &mut *self.waiting();
+        waiting.next
     }
 
     /// Calls `ask` on the waiting values among the first `count` pushed ones; returns `None` if no value waits.
@@ -146,7 +168,7 @@ impl<T> Deferred<T> {
         if self.len() == 0 {
             return None;
         }
-        let waiting = lock(&self.waiting);
+        let waiting = &mut *self.waiting();
         ask(waiting.values.range(..pushed).map(|(_, (value, _))| value).collect())
     }
 
@@ -155,14 +177,14 @@ impl<T> Deferred<T> {
         if self.len() == 0 {
             return ask(Vec::new());
         }
-        let waiting = lock(&self.waiting);
+        let waiting = self.waiting();
         ask(waiting.values.values().map(|(value, _)| value).collect())
     }
 
     /// Waits for all marks and returns the remaining values. Omits values whose marks cannot be waited for, unless the
     /// device is lost.
     pub(super) fn finish(&self) -> Vec<T> {
-        let waiting = &mut *lock(&self.waiting);
+        let waiting = &mut *self.waiting();
         // Wait for all marks, as in `wait_for`: the last pushed mark is not always the last to pass.
         for (event, _) in waiting.lanes.iter().flat_map(|lane| lane.marks.iter().rev()) {
             if event.is_complete() != Ok(true) {
@@ -175,8 +197,15 @@ impl<T> Deferred<T> {
 
     /// Leaks the remaining values.
     pub(super) fn leak(&self) {
-        let waiting = &mut *lock(&self.waiting);
+        let waiting = &mut *self.waiting();
         std::mem::forget(std::mem::take(&mut waiting.values));
+    }
+
+    /// Locks the waiting values, including those pushed until now.
+    fn waiting(&self) -> MutexGuard<'_, Waiting<T>> {
+        let mut waiting = lock(&self.waiting);
+        waiting.take_in(&self.incoming);
+        waiting
     }
 
     fn take_passed(&self, waiting: &mut Waiting<T>) -> Vec<T> {
@@ -207,15 +236,18 @@ impl<T> Deferred<T> {
 }
 
 impl<T> Waiting<T> {
-    fn push(&mut self, value: T, marks: Vec<Mark>) {
-        let number = self.next;
-        self.next += 1;
-        self.values.insert(number, (value, marks.len()));
-        for Mark { stream, event } in marks {
-            let mark = (Arc::new(event), number);
-            match self.lanes.iter_mut().find(|lane| lane.stream == stream) {
-                Some(lane) => lane.marks.push_back(mark),
-                None => self.lanes.push(Lane { stream, marks: VecDeque::from([mark]) }),
+    /// Moves the pushed values into the lanes.
+    fn take_in(&mut self, incoming: &SegQueue<(T, Vec<Mark>)>) {
+        while let Some((value, marks)) = incoming.pop() {
+            let number = self.next;
+            self.next += 1;
+            self.values.insert(number, (value, marks.len()));
+            for Mark { stream, event } in marks {
+                let mark = (Arc::new(event), number);
+                match self.lanes.iter_mut().find(|lane| lane.stream == stream) {
+                    Some(lane) => lane.marks.push_back(mark),
+                    None => self.lanes.push(Lane { stream, marks: VecDeque::from([mark]) }),
+                }
             }
         }
     }
@@ -264,7 +296,7 @@ mod tests {
     fn marks_in_any_order_are_all_waited_for() {
         let deferred = two_in_reverse();
         assert_eq!(deferred.wait_for(|values| values.len() == 2), Ok(true));
-        assert_eq!(deferred.passed(), ["later", "earlier"]);
+        assert_eq!(deferred.passed_by_now(), ["later", "earlier"]);
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl StreamAllocator {
             };
             match self.pending.wait_for(suffices) {
                 Ok(true) if fruitless < FRUITLESS_WAITS => {
-                    let passed = self.pending.passed();
+                    let passed = self.pending.passed_by_now();
                     fruitless += u32::from(passed.is_empty());
                     passed.into_iter().for_each(|block| self.free_pending(block));
                 }
