@@ -178,7 +178,7 @@ fn device_steps_compute_the_same_as_graphs_and_one_by_one() {
         assert_eq!((squares.read(2), squares.read(4)), ([half; 4], [square + 3.0; 4]), "run {run}");
     }
     let counts = squares.compute.step_counts(step);
-    if std::env::var_os("FAKE_CUDA_NO_GRAPHS").is_some() {
+    if std::env::var_os("EMULATED_NO_GRAPHS").is_some() {
         let reason = "cuGraphCreate: CUDA_ERROR_NOT_SUPPORTED";
         assert_eq!((counts.graphs, counts.refused.as_deref()), (0, Some(reason)));
         return;

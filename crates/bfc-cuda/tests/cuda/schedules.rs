@@ -41,9 +41,9 @@ struct Extent {
 }
 
 impl Extent {
-    /// Whole blocks, and delays of about 100 µs; almost nothing on the slow fake driver.
+    /// Whole blocks, and delays of about 100 µs; almost nothing on the slow emulated driver.
     fn of_device() -> Self {
-        if super::is_fake() {
+        if super::is_emulated() {
             Self { looked_at: 64, delay: 8 }
         } else {
             Self { looked_at: LARGEST, delay: 1 << 16 }
@@ -230,7 +230,7 @@ fn schedules(or: u64) -> u64 {
 #[test]
 fn device_memory_is_not_reused_before_its_last_use_ends() {
     let device = device_or_skip!();
-    let schedules = schedules(if super::is_fake() { 20 } else { 500 });
+    let schedules = schedules(if super::is_emulated() { 20 } else { 500 });
     for seed in 0..schedules {
         let intrusions = schedule::run(&device, seed, STEPS, Bug::None);
         assert!(intrusions.is_empty(), "seed {seed}: {intrusions:?}");
@@ -240,9 +240,8 @@ fn device_memory_is_not_reused_before_its_last_use_ends() {
     assert_eq!(faults.count, 0, "{faults:?}");
 }
 
-/// The fake driver executes work at once, with or without waits.
 #[test]
-fn bugs_planted_in_schedules_are_found_on_a_device() {
+fn device_schedules_find_planted_bugs() {
     let device = device_or_skip!();
     for bug in [Bug::FreeAtOnce, Bug::UseAtOnce] {
         let most = schedules(500);

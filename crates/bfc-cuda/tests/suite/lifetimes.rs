@@ -1,4 +1,4 @@
-//! Tests how long host and device memory is used, and that everything is freed, on a fake driver.
+//! Tests how long host and device memory is used, and that everything is freed, on the emulated driver.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,30 +9,10 @@ use bfc_core::{
 };
 use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Output};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, StepId, StreamCompute, self_check};
-use libloading::Library;
 
-use crate::harness::{Fake, expected};
-
-const TARGET: &str = env!("CARGO_TARGET_TMPDIR");
-
-fn open() -> (Arc<CudaDriver>, StreamCompute) {
-    let driver = CudaDriver::new(0).unwrap();
-    let stream = Stream::new(driver.clone()).unwrap();
-    (driver.clone(), StreamCompute::new(driver, stream).unwrap())
-}
-
-/// A number from the fake driver.
-fn told(name: &str) -> usize {
-    // SAFETY: the library is the fake driver, which is loaded already.
-    let driver = unsafe { Library::new("libcuda.so") }.unwrap();
-    // SAFETY: its functions of these names take nothing and give a number.
-    let function = unsafe { driver.get::<extern "C" fn() -> usize>(name.as_bytes()) }.unwrap();
-    function()
-}
-
-fn live() -> usize {
-    told("fake_cuda_live")
-}
+use crate::controls::{live_objects, peak_pinned_bytes};
+use crate::emulated_driver::{EmulatedDriver, expected};
+use crate::open;
 
 fn pinned(driver: &Arc<CudaDriver>, limit: Bytes) -> Arc<dyn Allocator> {
     let source = Arc::new(PinnedMemory::new(driver.clone()));
@@ -76,17 +56,16 @@ fn a_device_that_is_let_go_of_leaves_nothing_behind() {
             assert!(compute.step_counts(StepId(1)).graphs > 0);
             // SAFETY: it was taken above, and nothing to come uses it.
             unsafe { driver.free_device(address) };
-            assert!(live() > 10);
+            assert!(live_objects() > 10);
             drop((driver, compute));
-            assert_eq!(live(), 0);
+            assert_eq!(live_objects(), 0);
         }
         return;
     }
-    let fake = Fake::whole(TARGET, "nothing_behind");
-    fake.run("a_device_that_is_let_go_of_leaves_nothing_behind", "", &[]);
+    EmulatedDriver::new("a_device_that_is_let_go_of_leaves_nothing_behind").run("", &[]);
 }
 
-/// A copy from pinned memory ends when the device reaches it.
+/// A copy from pinned memory ends when the device reaches it, here as late as possible.
 #[test]
 fn uploaded_bytes_may_be_changed_at_once() {
     if expected().is_some() {
@@ -111,8 +90,7 @@ fn uploaded_bytes_may_be_changed_at_once() {
         unsafe { driver.free_device(address) };
         return;
     }
-    let fake = Fake::whole(TARGET, "changed_at_once");
-    fake.run("uploaded_bytes_may_be_changed_at_once", "", &[]);
+    EmulatedDriver::new("uploaded_bytes_may_be_changed_at_once").run("", &[("EMULATED_LAZY", "1")]);
 }
 
 #[test]
@@ -124,12 +102,11 @@ fn a_large_upload_keeps_little_memory_page_locked() {
         let values: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
         let address = driver.allocate_device(bytes as u64).unwrap();
         upload(&compute, &values, address);
-        assert!(told("fake_cuda_most_pinned") <= 160 * MIB as usize, "{}", told("fake_cuda_most_pinned"));
+        assert!(peak_pinned_bytes() <= 160 * MIB as usize, "{}", peak_pinned_bytes());
         assert!(download(&compute, address, bytes) == values);
         return;
     }
-    let fake = Fake::whole(TARGET, "large_upload");
-    fake.run("a_large_upload_keeps_little_memory_page_locked", "", &[]);
+    EmulatedDriver::new("a_large_upload_keeps_little_memory_page_locked").run("", &[]);
 }
 
 #[test]
@@ -170,7 +147,6 @@ fn idle_memory_of_the_pool_makes_room_for_code_and_libraries() {
         unsafe { driver.free_device(address) };
         return;
     }
-    let fake = Fake::whole(TARGET, "no_room");
-    let test = "idle_memory_of_the_pool_makes_room_for_code_and_libraries";
-    fake.run(test, "", &[("FAKE_CUDA_ROOM", "400000000")]);
+    EmulatedDriver::new("idle_memory_of_the_pool_makes_room_for_code_and_libraries")
+        .run("", &[("EMULATED_MEMORY", "1073741824"), ("EMULATED_CODE_BYTES", "400000000")]);
 }

@@ -1,4 +1,4 @@
-//! Several CUDA devices in one runtime. Each device has its own pool, stream and share of memory. The fake
+//! Several CUDA devices in one runtime. Each device has its own pool, stream and share of memory. The emulated
 //! driver runs the kernels on the host and completes work with a delay. It marks a device as lost if the
 //! device touches memory of another device.
 
@@ -6,9 +6,9 @@ use bfc_core::{Amount, Bytes, Category, DeviceId, DeviceKind, Environment, PoolO
 use highwater_nn::modules::{Linear, Module, Parameter};
 use highwater_nn::optim::{AdamW, Optimizer};
 use highwater_tensor::{DType, Device, Error, Result, Rng, Runtime, StepGraph, Tensor, no_grad};
-use libloading::Library;
 
-use crate::harness::{Fake, expected};
+use crate::controls::{lose, used_bytes};
+use crate::emulated_driver::{EmulatedDriver, expected};
 
 const fn cuda(ordinal: u32) -> DeviceId {
     DeviceId::new(DeviceKind::Cuda, ordinal)
@@ -24,40 +24,13 @@ fn devices() -> [Device; 3] {
     [runtime.device(cuda(0)).unwrap(), runtime.device(cuda(1)).unwrap(), runtime.cpu().unwrap()]
 }
 
-fn driver() -> Library {
-    // SAFETY: the library is the driver on the host, which is loaded already.
-    unsafe { Library::new("libcuda.so") }.unwrap()
-}
-
-/// Makes all later calls to a device fail, as after an illegal address.
-fn lose(ordinal: i32) {
-    let driver = driver();
-    // SAFETY: the driver's function of this name takes a number.
-    unsafe { driver.get::<extern "C" fn(i32)>(b"host_device_lose") }.unwrap()(ordinal);
-}
-
-/// Returns the allocated bytes of a device's memory.
-fn used(ordinal: i32) -> usize {
-    let driver = driver();
-    // SAFETY: the driver's function of this name takes a number and gives one.
-    unsafe { driver.get::<extern "C" fn(i32) -> usize>(b"host_device_used") }.unwrap()(ordinal)
-}
-
-/// Runs the test in a process that has two devices.
-fn on_two_devices(test: &str) {
-    match bfc_cuda::emulator::libraries() {
-        Ok(libraries) => Fake::computing(env!("CARGO_TARGET_TMPDIR"), test, libraries, 2).run(test, "", &[]),
-        Err(error) => eprintln!("skipped {test}: no C++ compiler ({error})"),
-    }
-}
-
 /// The test's name and what it does there.
 macro_rules! on_two_devices {
     ($(fn $name:ident() $body:block)*) => {$(
         #[test]
         fn $name() {
             if expected().is_none() {
-                return on_two_devices(stringify!($name));
+                return EmulatedDriver::new(stringify!($name)).run("", &[]);
             }
             $body
         }
@@ -212,7 +185,7 @@ on_two_devices! {
         lose(0);
         let is_lost = |error: &Error| {
             let text = error.to_string();
-            assert!(text.contains("cuda:0 (the host, in a GPU's place) is lost to this process"), "{text}");
+            assert!(text.contains("cuda:0 (Emulated Device) is lost to this process"), "{text}");
             matches!(error, Error::Device { .. } | Error::Allocation { .. })
         };
         assert!(is_lost(&x.to_vec::<f32>().unwrap_err()));
@@ -241,7 +214,7 @@ on_two_devices! {
             let x = Tensor::full(&first, [1000], 2.0).unwrap().requiring_grad().unwrap();
             // A graph that spans both devices.
             let y = x.to_device(&second).unwrap().mul_scalar(3.0).unwrap();
-            assert!(used(0) > 0 && used(1) > 0);
+            assert!(used_bytes(0) > 0 && used_bytes(1) > 0);
             match order {
                 0 => drop((runtime, first, second, x, y)),
                 1 => drop((y, x, second, first, runtime)),
@@ -263,7 +236,7 @@ on_two_devices! {
                 }
                 _ => std::thread::spawn(move || drop((second, x, runtime, y, first))).join().unwrap(),
             }
-            assert_eq!((used(0), used(1)), (0, 0), "{order}");
+            assert_eq!((used_bytes(0), used_bytes(1)), (0, 0), "{order}");
         }
     }
 
