@@ -4,7 +4,7 @@ typedef std::lock_guard<std::mutex> Lock;
 
 constexpr u32 SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201,
               INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, NOT_SUPPORTED = 801,
-              CAPTURE_UNSUPPORTED = 900;
+              CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901;
 constexpr int MOST_DEVICES = 4;
 
 // Attributes of a device.

@@ -11,7 +11,7 @@
 // - NO_MAPPING and NO_GRAPHS: without virtual memory management or graphs. LAZY: work runs when a caller waits for it.
 // - INIT_STATUS, CONTEXT_STATUS and RECORD_STATUS: the status of starting, of creating a context, of recording an event.
 // - CODE_BYTES: free device memory that code and cuBLAS need. CUBLAS_FAILURES: how often cuBLAS fails to start.
-// - WRONG_SUMS: sums of rows are wrong.
+// - INTERRUPTED_CAPTURES: how many captures are invalidated. WRONG_SUMS: sums of rows are wrong.
 
 #include "host.h"
 #include "../kernels/job.cuh"

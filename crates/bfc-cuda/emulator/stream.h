@@ -74,13 +74,23 @@ struct Event {
 // All streams. Destroyed ones stay in memory: they finish their work, and events refer to them.
 static std::vector<Stream*> streams;
 
-// Graphs under capture: their streams execute nothing.
-struct Graph;
-static std::map<Stream*, Graph*> captures;
+// A stream under capture executes nothing. A wait invalidates the capture.
+struct Capture {
+    struct Graph* graph;
+    bool is_valid;
+};
+static std::map<Stream*, Capture> captures;
 
-static bool is_capturing(Stream* stream) {
+// Refuses to wait for a stream, or for all streams of the device, during a capture.
+static u32 check_wait(Stream* stream = nullptr) {
     Lock lock(mutex);
-    return captures.count(stream) > 0;
+    u32 status = SUCCESS;
+    for (auto& [captured, capture] : captures) {
+        if (captured->context != current || (stream && captured != stream)) continue;
+        capture.is_valid = false;
+        status = CAPTURE_UNSUPPORTED;
+    }
+    return status;
 }
 
 // Waits for all work of the current device.
@@ -99,6 +109,7 @@ template <class T> static u32 usable(T* object) {
 
 CALL(cuCtxSynchronize) {
     if (u32 status = usable()) return status;
+    if (u32 status = check_wait()) return status;
     return wait_for_all(), SUCCESS;
 }
 
@@ -113,7 +124,7 @@ CALL(cuStreamCreate, Stream** stream, u32 flags) {
 CALL(cuStreamDestroy_v2, Stream* stream) { return ended(stream) ? SUCCESS : INVALID_HANDLE; }
 CALL(cuStreamSynchronize, Stream* stream) {
     if (u32 status = usable(stream)) return status;
-    if (is_capturing(stream)) return CAPTURE_UNSUPPORTED;
+    if (u32 status = check_wait(stream)) return status;
     return stream->wait(stream->last()), SUCCESS;
 }
 CALL(cuStreamWaitEvent, Stream* stream, Event* event, u32) {

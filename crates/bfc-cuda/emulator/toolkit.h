@@ -77,5 +77,5 @@ CALL(cublasGemmStridedBatchedEx, Cublas* handle, int lop, int rop, int rows, int
     };
     // A batch of none has its arguments checked.
     if (u32 status = multiply(0)) return status;
-    return submit(handle->stream, [=] { multiply(batch); });
+    return submit(handle->stream, [=] { multiply(batch); }) == SUCCESS ? SUCCESS : EXECUTION_FAILED;
 }

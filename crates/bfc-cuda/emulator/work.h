@@ -35,7 +35,8 @@ static u32 submit(Stream* stream, Work work) {
     std::unique_lock<std::mutex> lock(mutex);
     auto capture = captures.find(stream);
     if (capture != captures.end()) {
-        capture->second->nodes.emplace_back(new Node{nullptr, {std::move(work)}});
+        if (!capture->second.is_valid) return CAPTURE_INVALIDATED;
+        capture->second.graph->nodes.emplace_back(new Node{nullptr, {std::move(work)}});
         return SUCCESS;
     }
     lock.unlock();
@@ -131,17 +132,23 @@ CALL(cuLaunchKernel, void* function, u32 x, u32 y, u32 z, u32 threads, u32 threa
 
 CALL(cuStreamBeginCapture_v2, Stream* stream, u32 mode) {
     if (u32 status = usable(stream)) return status;
-    if (mode != RELAXED || is_capturing(stream)) return INVALID_VALUE;
+    static u64 interrupted = 0;
     Graph* graph = created(new Graph);
     Lock lock(mutex);
-    return captures[stream] = graph, SUCCESS;
+    bool is_valid = interrupted >= setting("INTERRUPTED_CAPTURES");
+    interrupted += !is_valid;
+    return mode == RELAXED && captures.insert({stream, {graph, is_valid}}).second ? SUCCESS : INVALID_VALUE;
 }
 CALL(cuStreamEndCapture, Stream* stream, Graph** graph) {
     Lock lock(mutex);
-    auto capture = captures.find(stream);
-    if (capture == captures.end()) return INVALID_VALUE;
-    *graph = capture->second;
-    return captures.erase(capture), SUCCESS;
+    auto found = captures.find(stream);
+    if (found == captures.end()) return INVALID_VALUE;
+    Capture capture = found->second;
+    captures.erase(found);
+    *graph = capture.is_valid ? capture.graph : nullptr;
+    if (capture.is_valid) return SUCCESS;
+    live<Graph>.erase(capture.graph);
+    return delete capture.graph, CAPTURE_INVALIDATED;
 }
 
 CALL(cuGraphCreate, Graph** graph, u32) {

@@ -45,12 +45,12 @@ fn say_skipped(reason: &dyn Display) {
     let _ = writeln!(std::io::stderr(), "skipped {}: {reason}", thread.name().unwrap_or("a test"));
 }
 
-/// Whether a test started this process on the emulated driver.
-fn is_emulated() -> bool {
+/// What to expect, if a test started this process on the emulated driver.
+fn expected() -> Option<String> {
     #[cfg(target_os = "linux")]
-    return emulated_driver::expected().is_some();
+    return emulated_driver::expected();
     #[cfg(not(target_os = "linux"))]
-    false
+    None
 }
 
 fn free(memory: &impl SubAllocator, region: Span) {
@@ -280,7 +280,7 @@ fn device_pools_are_registered_with_reserve_and_environment() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_lost_device_says_so_once_and_is_not_called_again() {
-    if !is_emulated() {
+    if expected().is_none() {
         return say_skipped(&"needs the emulated driver: another test runs it there");
     }
     if std::env::var_os("EMULATED_RECORD_STATUS").is_none() {
@@ -309,7 +309,7 @@ fn a_lost_device_says_so_once_and_is_not_called_again() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_refused_free_is_recorded_and_not_raised() {
-    if !is_emulated() {
+    if expected().is_none() {
         return say_skipped(&"needs the emulated driver: another test runs it there");
     }
     let driver = CudaDriver::new(0).unwrap();

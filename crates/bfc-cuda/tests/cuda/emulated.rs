@@ -13,11 +13,17 @@ fn all_tests_of_devices_pass_on_the_emulated_driver() {
     }
     let driver = EmulatedDriver::new("all_tests_of_devices_pass_on_the_emulated_driver");
     let run = |filter, variables| driver.run_matching(filter, "", variables);
+    let without_graphs = |reason, variables| driver.run_matching("device_steps_compute", reason, variables);
     let text = run("device_", &[]);
     assert!(!text.contains(" 0 passed") && !text.contains("skipped"), "{text}");
     run("probing_answers", &[]);
     run("products_come", &[]);
-    run("device_steps", &[("EMULATED_NO_GRAPHS", "1")]);
+    without_graphs("cuGraphCreate: CUDA_ERROR_NOT_SUPPORTED", &[("EMULATED_NO_GRAPHS", "1")]);
+    run("device_steps_end", &[("EMULATED_NO_GRAPHS", "1")]);
+    // A capture is tried four times.
+    run("device_steps", &[("EMULATED_INTERRUPTED_CAPTURES", "3")]);
+    let interrupted = "cuStreamEndCapture: other work of the process interrupted 4 captures";
+    without_graphs(interrupted, &[("EMULATED_INTERRUPTED_CAPTURES", "4")]);
     // The driver compiles PTX for a device that the compiler does not know.
     run("device_steps", &[("EMULATED_CAPABILITY", "100")]);
     run("a_refused_free", &[]);

@@ -43,7 +43,7 @@ struct Extent {
 impl Extent {
     /// Whole blocks, and delays of about 100 µs; almost nothing on the slow emulated driver.
     fn of_device() -> Self {
-        if super::is_emulated() {
+        if super::expected().is_some() {
             Self { looked_at: 64, delay: 8 }
         } else {
             Self { looked_at: LARGEST, delay: 1 << 16 }
@@ -230,7 +230,7 @@ fn schedules(or: u64) -> u64 {
 #[test]
 fn device_memory_is_not_reused_before_its_last_use_ends() {
     let device = device_or_skip!();
-    let schedules = schedules(if super::is_emulated() { 20 } else { 500 });
+    let schedules = schedules(if super::expected().is_some() { 20 } else { 500 });
     for seed in 0..schedules {
         let intrusions = schedule::run(&device, seed, STEPS, Bug::None);
         assert!(intrusions.is_empty(), "seed {seed}: {intrusions:?}");
