@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bfc_core::{
     Allocation, Allocator, AllocatorAttributes, BfcAllocator, BfcConfig, Bytes, DeviceId, DeviceKind,
-    DeviceMemory, Driver, Environment, Event, FreeFaults, GrowthRule, MIB, MemoryKind, PinnedBuffer,
-    PinnedMemory, Registry, Request, SourceError, Span, Stream, StreamAllocator, SubAllocator, Transfers,
+    DeviceMemory, Driver, Environment, FreeFaults, GrowthRule, MIB, MemoryKind, PinnedBuffer, PinnedMemory,
+    Registry, Request, SourceError, Span, Stream, StreamAllocator, StreamEvent, SubAllocator, Transfers,
     VirtualMemory,
 };
 use bfc_cuda::{CudaDriver, CudaUnavailable, probe, register};
@@ -222,7 +222,7 @@ fn device_copies_on_another_stream_round_trip() {
 fn device_events_order_streams_and_pass() {
     let driver = cuda_or_skip!();
     let [first, second] = [(); 2].map(|()| Stream::new(driver.clone()).unwrap());
-    let event = Event::new(&first).unwrap();
+    let event = StreamEvent::new(&first).unwrap();
     second.wait(&event).unwrap();
     event.record(&second).unwrap();
     event.synchronize().unwrap();

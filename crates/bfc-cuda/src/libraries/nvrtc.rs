@@ -82,8 +82,7 @@ impl Nvrtc {
     }
 
     fn load(candidate: &Candidate) -> Result<Self, LibraryProblem> {
-        let library =
-            dynamic::open(&candidate.path).map_err(|reason| LibraryProblem::NotLoaded { reason })?;
+        let library = dynamic::open(&candidate.path)?;
         let name = candidate.name.clone();
         let mut compiler = Self { library, name, version: (0, 0), architectures: Vec::new() };
         compiler.version = compiler.ask_version().map_err(not_started)?;
@@ -233,8 +232,7 @@ impl Nvrtc {
     }
 
     fn function<T: Copy>(&self, name: &CStr) -> Result<T, ComputeError> {
-        dynamic::function(self.library, name)
-            .map_err(|reason| self.unusable(LibraryProblem::NotLoaded { reason }))
+        dynamic::function(self.library, name).map_err(|problem| self.unusable(problem))
     }
 
     fn unusable(&self, problem: LibraryProblem) -> ComputeError {

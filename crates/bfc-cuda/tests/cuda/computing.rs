@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bfc_core::{
-    Allocator, BfcAllocator, BfcConfig, Bytes, Driver, Event, FreeFaults, MemoryCopy, PinnedMemory, Stream,
-    SubAllocator,
+    Allocator, BfcAllocator, BfcConfig, Bytes, Driver, FreeFaults, MemoryCopy, PinnedMemory, Stream,
+    StreamEvent, SubAllocator,
 };
-use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Operand, Output};
+use bfc_cuda::kernels::{ElementType, Family, Job, KernelId, Operand};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, Factor, Product, StepId, StreamCompute};
 
 use super::{free, say_skipped};
@@ -78,32 +78,17 @@ impl Squares {
     fn launch(&self, name: &'static str, job: Job) -> Result<(), ComputeError> {
         let (family, count) = (Family::Elementwise, Job { count: 4, ..job });
         // SAFETY: operands and outputs are pages of the memory that was taken.
-        unsafe { self.compute.launch(Kernel::new(family, name, ElementType::F32), 1, &count) }
+        unsafe { self.compute.launch(KernelId::new(family, name, ElementType::F32), 1, &count) }
     }
 
     fn fill(&self, place: u64, value: f64) -> Result<(), ComputeError> {
-        let constants = [value, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-        self.launch(
-            "fill",
-            Job {
-                outputs: [Output::new(self.at(place)), Output::default(), Output::default()],
-                constants,
-                ..Job::default()
-            },
-        )
+        self.launch("fill", Job::default().with_output(self.at(place)).with_constant(value))
     }
 
     /// 4 adds a constant, 5 multiplies by one.
     fn arithmetic(&self, function: u64, from: u64, value: f64, to: u64) {
-        let constants = [value, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-        let mut job = Job {
-            function,
-            outputs: [Output::new(self.at(to)), Output::default(), Output::default()],
-            constants,
-            ..Job::default()
-        };
-        job.inputs[0] = Operand::contiguous(self.at(from));
-        self.launch("arithmetic", job).unwrap();
+        let job = Job { function, ..Job::default() }.with_output(self.at(to)).with_constant(value);
+        self.launch("arithmetic", job.with_input(Operand::contiguous(self.at(from)))).unwrap();
     }
 
     /// Squares a matrix, with the library if there is one.
@@ -225,7 +210,7 @@ fn device_steps_end_before_waits_and_frees() {
         assert!(squares.compute.begin_step(step));
         squares.step(f64::from(2 * run + 1));
         // Nothing was submitted, but work of another stream that waits finds it done.
-        others.wait(&Event::new(&squares.stream).unwrap()).unwrap();
+        others.wait(&StreamEvent::new(&squares.stream).unwrap()).unwrap();
         let copy = MemoryCopy::ToHost { from: squares.at(2), to: page.address, bytes: 16 };
         // SAFETY: both buffers stay unchanged until the wait below.
         unsafe { others.copy(copy) }.unwrap();
@@ -235,10 +220,7 @@ fn device_steps_end_before_waits_and_frees() {
         assert_eq!(half, (run + 1) as f32);
         // Frees memory that held commands use: they run first.
         let more = squares.driver.allocate_device(4096).unwrap();
-        let mut job =
-            Job { outputs: [Output::new(more), Output::default(), Output::default()], ..Job::default() };
-        job.constants[0] = 1.0;
-        squares.launch("fill", job).unwrap();
+        squares.launch("fill", Job::default().with_output(more).with_constant(1.0)).unwrap();
         // SAFETY: it was taken above, and nothing to come uses it.
         unsafe { squares.driver.free_device(more) };
         squares.compute.end_step().unwrap();

@@ -7,7 +7,7 @@ use bfc_core::{
     Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, Driver, MIB, PinnedBuffer,
     PinnedMemory, Request, Stream,
 };
-use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Output};
+use bfc_cuda::kernels::{ElementType, Family, Job, KernelId};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, StepId, StreamCompute, self_check};
 
 use crate::controls::{live_objects, peak_pinned_bytes};
@@ -33,10 +33,9 @@ fn download(compute: &StreamCompute, from: u64, bytes: usize) -> Vec<u8> {
 
 /// Fills a few floats; the first call needs memory for code.
 fn fill(compute: &StreamCompute, address: u64) -> Result<(), ComputeError> {
-    let outputs = [Output::new(address), Output::default(), Output::default()];
-    let job = Job { outputs, ..Job::over(4, &[4]) };
+    let job = Job::over(4, &[4]).with_output(address);
     // SAFETY: the tests have memory there.
-    unsafe { compute.launch(Kernel::new(Family::Elementwise, "fill", ElementType::F32), 1, &job) }
+    unsafe { compute.launch(KernelId::new(Family::Elementwise, "fill", ElementType::F32), 1, &job) }
 }
 
 #[test]
