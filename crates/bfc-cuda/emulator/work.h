@@ -134,10 +134,13 @@ CALL(cuStreamBeginCapture_v2, Stream* stream, u32 mode) {
     if (u32 status = usable(stream)) return status;
     static u64 interrupted = 0;
     Graph* graph = created(new Graph);
-    Lock lock(mutex);
+    std::unique_lock<std::mutex> lock(mutex);
     bool is_valid = interrupted >= setting("INTERRUPTED_CAPTURES");
     interrupted += !is_valid;
-    return mode == RELAXED && captures.insert({stream, {graph, is_valid}}).second ? SUCCESS : INVALID_VALUE;
+    if (mode != RELAXED || !captures.insert({stream, {graph, is_valid}}).second) return INVALID_VALUE;
+    lock.unlock();
+    // Other threads have time to interrupt the capture.
+    return usleep(100), SUCCESS;
 }
 CALL(cuStreamEndCapture, Stream* stream, Graph** graph) {
     Lock lock(mutex);
