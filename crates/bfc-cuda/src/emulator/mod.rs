@@ -6,11 +6,12 @@
 
 mod compile;
 mod folder;
+mod memory;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use bfc_core::{AddressSpace, HostMemory, MemoryKind, SourceError, Span, SubAllocator};
+use bfc_core::AddressSpace;
 use libloading::Library;
 
 use crate::compute::{Compute, ComputeError, GraphCounts, Product, StepId};
@@ -19,6 +20,7 @@ use crate::kernels::{ElementType, Family, Job, KernelId};
 use crate::libraries::Cublas;
 
 use compile::{compile_error, compiled};
+pub use memory::EmulatedMemory;
 
 /// Replaces CUDA's built-in functions.
 const HOST: &str = include_str!("../../emulator/host.h");
@@ -236,48 +238,6 @@ unsafe impl Compute for Emulator {
 
     fn flush(&self) {
         self.0.flush_keeping_error();
-    }
-}
-
-/// Host memory that takes the place of device memory, which only the emulator accesses.
-#[derive(Debug)]
-pub struct EmulatedMemory {
-    memory: HostMemory,
-    /// The device that computes on it.
-    compute: Weak<dyn Compute>,
-    space: Option<AddressSpace>,
-}
-
-impl EmulatedMemory {
-    /// Creates memory for an [`Emulator`] or a wrapper of one.
-    #[must_use]
-    pub fn of(compute: &Arc<dyn Compute>) -> Self {
-        let (memory, space) = (HostMemory::default(), compute.address_space());
-        Self { memory, compute: Arc::downgrade(compute), space }
-    }
-}
-
-// SAFETY: regions come from `HostMemory`, which gives the same guarantees.
-unsafe impl SubAllocator for EmulatedMemory {
-    fn memory_kind(&self) -> MemoryKind {
-        MemoryKind::Device
-    }
-
-    fn address_space(&self) -> Option<AddressSpace> {
-        self.space
-    }
-
-    fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
-        self.memory.allocate(alignment, bytes)
-    }
-
-    unsafe fn free(&self, region: Span) {
-        // Command on it that was held back is done before.
-        if let Some(compute) = self.compute.upgrade() {
-            compute.flush();
-        }
-        // SAFETY: the region came from the same memory; the caller promises the rest.
-        unsafe { self.memory.free(region) };
     }
 }
 

@@ -28,6 +28,17 @@ pub(crate) fn has_sources() -> bool {
     crates().join("bfc-cuda/emulator").exists()
 }
 
+/// Runs the body of a test in a process that has the emulated driver and these environment variables. The function around
+/// `body` is the test.
+pub(crate) fn on_emulated_driver<F: FnOnce()>(variables: &[(&str, &str)], body: F) {
+    if expected().is_some() {
+        return body();
+    }
+    // Such as `suite::module::test::{{closure}}`.
+    let test = std::any::type_name::<F>().rsplit("::").nth(1).unwrap();
+    EmulatedDriver::new(test).run("", variables);
+}
+
 /// A folder for the library path, with the emulated driver.
 pub(crate) struct EmulatedDriver {
     /// The test that it is for, which is also the name of the folder.

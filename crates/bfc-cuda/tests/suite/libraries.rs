@@ -4,7 +4,7 @@ use bfc_cuda::{
     Compute, ComputeError, CudaDriver, CudaUnavailable, LibraryProblem, SelfCheckError, probe, self_check,
 };
 
-use crate::emulated_driver::{EmulatedDriver, expected};
+use crate::emulated_driver::{EmulatedDriver, expected, on_emulated_driver};
 use crate::open;
 
 /// The libraries that were tried, except those that the system does not find.
@@ -71,7 +71,7 @@ fn libraries_that_do_not_suit_are_told_with_the_reason_for_each() {
 
 #[test]
 fn without_a_compiler_the_error_lists_the_candidates() {
-    if expected().is_some() {
+    on_emulated_driver(&[("HIGHWATER_NVRTC", "/nowhere/libnvrtc.so")], || {
         let (driver, compute) = open();
         let Err(SelfCheckError::Compute(error @ ComputeError::NoCompiler { .. })) =
             self_check(&driver, &compute)
@@ -79,29 +79,23 @@ fn without_a_compiler_the_error_lists_the_candidates() {
             panic!("it computes")
         };
         assert!(error.to_string().contains("HIGHWATER_NVRTC=/nowhere/libnvrtc.so: cannot open"), "{error}");
-        return;
-    }
-    EmulatedDriver::new("without_a_compiler_the_error_lists_the_candidates")
-        .run("", &[("HIGHWATER_NVRTC", "/nowhere/libnvrtc.so")]);
+    });
 }
 
 #[test]
 fn without_a_library_for_products_a_kernel_multiplies() {
-    if expected().is_some() {
+    on_emulated_driver(&[("HIGHWATER_CUBLAS", "/nowhere/libcublas.so")], || {
         let (driver, compute) = open();
         assert_eq!(self_check(&driver, &compute), Ok(()));
         assert!(!compute.supports_products());
         let error = compute.products().unwrap_err();
         assert!(error.to_string().contains("HIGHWATER_CUBLAS=/nowhere/libcublas.so: cannot open"), "{error}");
-        return;
-    }
-    EmulatedDriver::new("without_a_library_for_products_a_kernel_multiplies")
-        .run("", &[("HIGHWATER_CUBLAS", "/nowhere/libcublas.so")]);
+    });
 }
 
 #[test]
 fn a_library_that_fails_to_start_is_retried_ever_more_rarely() {
-    if expected().is_some() {
+    on_emulated_driver(&[("EMULATED_CUBLAS_FAILURES", "3")], || {
         let (_, compute) = open();
         let error = compute.products().unwrap_err();
         assert!(problems(&error)[0].contains("cublasCreate: "), "{error}");
@@ -109,33 +103,25 @@ fn a_library_that_fails_to_start_is_retried_ever_more_rarely() {
         let starts: Vec<bool> = (0..12).map(|_| compute.supports_products()).collect();
         assert_eq!(starts.iter().position(|&has| has), Some(9), "{starts:?}");
         assert!(compute.products().is_ok());
-        return;
-    }
-    EmulatedDriver::new("a_library_that_fails_to_start_is_retried_ever_more_rarely")
-        .run("", &[("EMULATED_CUBLAS_FAILURES", "3")]);
+    });
 }
 
 #[test]
 fn a_driver_that_is_too_old_is_told_with_what_it_supports() {
-    if let Some(expected) = expected() {
+    on_emulated_driver(&[("EMULATED_VERSION", "11080")], || {
         let error = probe().unwrap_err();
         assert!(matches!(error, CudaUnavailable::TooOld { .. }));
+        let expected = "the CUDA driver is too old: it supports CUDA 11.8, but 12.0 is required";
         assert_eq!(error.to_string(), expected);
         assert_eq!(CudaDriver::new(0).err(), Some(error));
-        return;
-    }
-    let expected = "the CUDA driver is too old: it supports CUDA 11.8, but 12.0 is required";
-    EmulatedDriver::new("a_driver_that_is_too_old_is_told_with_what_it_supports")
-        .run(expected, &[("EMULATED_VERSION", "11080")]);
+    });
 }
 
 #[test]
 fn wrong_numbers_are_found_out() {
-    if expected().is_some() {
+    on_emulated_driver(&[("EMULATED_WRONG_SUMS", "1")], || {
         let (driver, compute) = open();
         let error = self_check(&driver, &compute).unwrap_err();
         assert!(matches!(error, SelfCheckError::WrongResult { what: "sum", .. }), "{error}");
-        return;
-    }
-    EmulatedDriver::new("wrong_numbers_are_found_out").run("", &[("EMULATED_WRONG_SUMS", "1")]);
+    });
 }

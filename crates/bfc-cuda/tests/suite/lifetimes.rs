@@ -11,7 +11,7 @@ use bfc_cuda::kernels::{ElementType, Family, Job, KernelId};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, StepId, StreamCompute, self_check};
 
 use crate::controls::{live_objects, peak_pinned_bytes};
-use crate::emulated_driver::{EmulatedDriver, expected};
+use crate::emulated_driver::on_emulated_driver;
 use crate::open;
 
 fn pinned(driver: &Arc<CudaDriver>, limit: Bytes) -> Arc<dyn Allocator> {
@@ -40,7 +40,7 @@ fn fill(compute: &StreamCompute, address: u64) -> Result<(), ComputeError> {
 
 #[test]
 fn a_device_that_is_let_go_of_leaves_nothing_behind() {
-    if expected().is_some() {
+    on_emulated_driver(&[], || {
         for _ in 0..2 {
             let (driver, compute) = open();
             let compute = compute.with_pinned(pinned(&driver, Bytes::mib(4)));
@@ -59,15 +59,13 @@ fn a_device_that_is_let_go_of_leaves_nothing_behind() {
             drop((driver, compute));
             assert_eq!(live_objects(), 0);
         }
-        return;
-    }
-    EmulatedDriver::new("a_device_that_is_let_go_of_leaves_nothing_behind").run("", &[]);
+    });
 }
 
 /// A copy from pinned memory ends when the device reaches it, here as late as possible.
 #[test]
 fn uploaded_bytes_may_be_changed_at_once() {
-    if expected().is_some() {
+    on_emulated_driver(&[("EMULATED_LAZY", "1")], || {
         let (driver, staged) = open();
         let staged = staged.with_pinned(pinned(&driver, Bytes::mib(4)));
         let stream = Stream::new(driver.clone()).unwrap();
@@ -87,14 +85,12 @@ fn uploaded_bytes_may_be_changed_at_once() {
         }
         // SAFETY: it was taken above, and all work with it has ended.
         unsafe { driver.free_device(address) };
-        return;
-    }
-    EmulatedDriver::new("uploaded_bytes_may_be_changed_at_once").run("", &[("EMULATED_LAZY", "1")]);
+    });
 }
 
 #[test]
 fn a_large_upload_keeps_little_memory_page_locked() {
-    if expected().is_some() {
+    on_emulated_driver(&[], || {
         let (driver, compute) = open();
         let compute = compute.with_pinned(pinned(&driver, Bytes::gib(1)));
         let bytes = 201 * MIB as usize + 5;
@@ -103,14 +99,12 @@ fn a_large_upload_keeps_little_memory_page_locked() {
         upload(&compute, &values, address);
         assert!(peak_pinned_bytes() <= 160 * MIB as usize, "{}", peak_pinned_bytes());
         assert!(download(&compute, address, bytes) == values);
-        return;
-    }
-    EmulatedDriver::new("a_large_upload_keeps_little_memory_page_locked").run("", &[]);
+    });
 }
 
 #[test]
 fn idle_memory_of_the_pool_makes_room_for_code_and_libraries() {
-    if expected().is_some() {
+    on_emulated_driver(&[("EMULATED_MEMORY", "1073741824"), ("EMULATED_CODE_BYTES", "400000000")], || {
         let driver = CudaDriver::new(0).unwrap();
         let source = Arc::new(DeviceMemory::new(driver.clone()));
         let pool: Arc<dyn Allocator> =
@@ -144,8 +138,5 @@ fn idle_memory_of_the_pool_makes_room_for_code_and_libraries() {
         assert_eq!(pool.stats().bytes_reserved, 0);
         // SAFETY: it was taken above, and all work with it has ended.
         unsafe { driver.free_device(address) };
-        return;
-    }
-    EmulatedDriver::new("idle_memory_of_the_pool_makes_room_for_code_and_libraries")
-        .run("", &[("EMULATED_MEMORY", "1073741824"), ("EMULATED_CODE_BYTES", "400000000")]);
+    });
 }

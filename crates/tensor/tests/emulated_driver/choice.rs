@@ -5,7 +5,7 @@ use highwater_tensor::cuda::{ComputeError, CudaUnavailable, SelfCheckError};
 use highwater_tensor::{DeviceFault, Error, Runtime, Tensor};
 
 use crate::controls::live_objects;
-use crate::emulated_driver::{EmulatedDriver, expected};
+use crate::emulated_driver::{EmulatedDriver, expected, on_emulated_driver};
 
 const CUDA: DeviceId = DeviceId::new(DeviceKind::Cuda, 0);
 
@@ -98,7 +98,7 @@ fn a_device_that_cannot_compute_is_passed_over() {
 /// An explicit request returns the error. A failure does not prevent the next attempt.
 #[test]
 fn opening_a_broken_device_repeats_the_same_error() {
-    if expected().is_some() {
+    on_emulated_driver(&[("EMULATED_MEMORY", "200")], || {
         let runtime = runtime();
         for _ in 0..2 {
             let error = runtime.device(CUDA).unwrap_err();
@@ -106,10 +106,7 @@ fn opening_a_broken_device_repeats_the_same_error() {
             assert_eq!(error, Error::NoDevice { device: "cuda:0".to_owned(), reason });
         }
         assert_eq!(live_objects(), 0);
-        return;
-    }
-    EmulatedDriver::new("opening_a_broken_device_repeats_the_same_error")
-        .run("", &[("EMULATED_MEMORY", "200")]);
+    });
 }
 
 #[test]
@@ -131,7 +128,7 @@ fn the_users_variable_chooses_before_the_automatic_choice() {
 
 #[test]
 fn a_program_may_match_on_why_a_device_did_not_compute() {
-    if expected().is_some() {
+    on_emulated_driver(&[("HIGHWATER_NVRTC", "/nowhere/nvrtc.so")], || {
         let device = runtime().device(CUDA).unwrap();
         let error = Tensor::full(&device, [4], 3.0_f32).unwrap_err();
         let Error::Device { reason: DeviceFault::Compute(ComputeError::NoCompiler { tried }), .. } = error
@@ -139,15 +136,12 @@ fn a_program_may_match_on_why_a_device_did_not_compute() {
             panic!("{error:?}")
         };
         assert_eq!(tried[0].library, "HIGHWATER_NVRTC=/nowhere/nvrtc.so");
-        return;
-    }
-    EmulatedDriver::new("a_program_may_match_on_why_a_device_did_not_compute")
-        .run("", &[("HIGHWATER_NVRTC", "/nowhere/nvrtc.so")]);
+    });
 }
 
 #[test]
 fn a_lost_device_is_a_typed_error_with_the_first_call() {
-    if expected().is_some() {
+    on_emulated_driver(&[("EMULATED_RECORD_STATUS", "700")], || {
         let device = runtime().device(CUDA).unwrap();
         let before = Tensor::full(&device, [4], 3.0_f32).unwrap();
         let uploaded = Tensor::from_slice(&device, &[1.0_f32, 2.0], [2]);
@@ -157,8 +151,5 @@ fn a_lost_device_is_a_typed_error_with_the_first_call() {
             };
             assert!(matches!(lost, SourceError::Poisoned { call: "cuEventRecord", .. }), "{lost:?}");
         }
-        return;
-    }
-    EmulatedDriver::new("a_lost_device_is_a_typed_error_with_the_first_call")
-        .run("", &[("EMULATED_RECORD_STATUS", "700")]);
+    });
 }

@@ -6,7 +6,7 @@ use highwater_nn::modules::{Linear, Module};
 use highwater_nn::optim::{AdamW, Optimizer};
 use highwater_tensor::{Device, DeviceProfile, Result, Rng, Runtime, Tensor};
 
-use crate::emulated_driver::{EmulatedDriver, expected};
+use crate::emulated_driver::on_emulated_driver;
 
 const CUDA: DeviceId = DeviceId::new(DeviceKind::Cuda, 0);
 
@@ -114,16 +114,10 @@ fn assert_foretold(program: impl Fn(&mut Watch<'_>) -> Result<()>) {
 
 #[test]
 fn uploads_take_of_page_locked_memory_what_the_dry_run_says() {
-    if expected().is_none() {
-        return EmulatedDriver::new("uploads_take_of_page_locked_memory_what_the_dry_run_says").run("", &[]);
-    }
-    assert_foretold(uploads);
+    on_emulated_driver(&[], || assert_foretold(uploads));
 }
 
 #[test]
 fn training_takes_of_both_pools_what_the_dry_run_says() {
-    if expected().is_none() {
-        return EmulatedDriver::new("training_takes_of_both_pools_what_the_dry_run_says").run("", &[]);
-    }
-    assert_foretold(training);
+    on_emulated_driver(&[], || assert_foretold(training));
 }
