@@ -29,7 +29,7 @@ CALL(nvrtcGetCUBIN, size_t, char* text) { return memcpy(text, CODE, sizeof CODE)
 
 // A handle, with the handle of the emulator's library.
 struct Cublas {
-    void* products;
+    void* inner;
     Stream* stream;
 };
 
@@ -51,15 +51,15 @@ CALL(cublasCreate_v2, Cublas** handle) {
 CALL(cublasDestroy_v2, Cublas* handle) {
     if (!ended(handle)) return NOT_INITIALIZED;
     wait_for_all();
-    u32 status = products("cublasDestroy_v2", handle->products);
+    u32 status = products("cublasDestroy_v2", handle->inner);
     return delete handle, status;
 }
 CALL(cublasSetStream_v2, Cublas* handle, Stream* stream) { return handle->stream = stream, SUCCESS; }
-CALL(cublasSetMathMode, Cublas* handle, int mode) { return products("cublasSetMathMode", handle->products, mode); }
+CALL(cublasSetMathMode, Cublas* handle, int mode) { return products("cublasSetMathMode", handle->inner, mode); }
 CALL(cublasGetVersion_v2, Cublas*, int* version) { return *version = toolkit_major() * 10000, SUCCESS; }
 CALL(cublasGetProperty, int which, int* value) { return *value = which == 0 ? toolkit_major() : 0, SUCCESS; }
 CALL(cublasSetWorkspace_v2, Cublas* handle, void* workspace, size_t bytes) {
-    return products("cublasSetWorkspace_v2", handle->products, workspace, bytes);
+    return products("cublasSetWorkspace_v2", handle->inner, workspace, bytes);
 }
 CALL(cublasGemmStridedBatchedEx, Cublas* handle, int lop, int rop, int rows, int columns, int depth, const void* alpha,
      const void* left, int ltype, int lleading, i64 lstep, const void* right, int rtype, int rleading, i64 rstep, const void* beta,
@@ -70,7 +70,7 @@ CALL(cublasGemmStridedBatchedEx, Cublas* handle, int lop, int rop, int rows, int
     double scale = 0, keep = 0;
     memcpy(&scale, alpha, compute == COMPUTE_64F ? 8 : 4);
     memcpy(&keep, beta, compute == COMPUTE_64F ? 8 : 4);
-    void* inner = handle->products;
+    void* inner = handle->inner;
     auto multiply = [=](int count) {
         return products("cublasGemmStridedBatchedEx", inner, lop, rop, rows, columns, depth, (const void*)&scale, left, ltype, lleading,
                         lstep, right, rtype, rleading, rstep, (const void*)&keep, out, type, leading, step, count, compute, algorithm);

@@ -18,7 +18,7 @@ pub(crate) fn expected() -> Option<String> {
     std::env::var(EXPECTED).ok()
 }
 
-/// The folder of this package's crates.
+/// The folder of the workspace's crates.
 fn crates() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
