@@ -88,7 +88,7 @@ KERNEL(bias_activation) {
     const T* bias = (const T*)job.also[0];
     u64 columns = job.k[0];
     handfuls<N>(job, [&](const Handful& few) {
-        T x[N], y[N];
+        T x[N];
         load<T>(job, 0, few, x);
         if (bias) {
             u64 column = few.first - quotient(few.first, columns) * columns;
@@ -101,10 +101,10 @@ KERNEL(bias_activation) {
             }
         }
         if (job.out[1].address) put<T>(job, 1, few, x);
-#pragma unroll 1
-        for (u32 n = 0; n < N; ++n) {
-            shift(y, (T)activated(job.function, (WIDE)shift(x)));
-        }
-        put<T>(job, 0, few, y);
+        in_groups(few, x, [&](T (&group)[AHEAD]) {
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; ++n) group[n] = (T)activated(job.function, (WIDE)x[n]);
+        });
+        put<T>(job, 0, few, x);
     });
 }
