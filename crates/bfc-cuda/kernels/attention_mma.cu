@@ -15,26 +15,29 @@ DEVICE u32 warp_other() { return threadIdx.x / 32 / 4 * 32; }
 typedef float Scores[4][4];
 typedef float Sums[8][4];
 
-// Copies 64 columns of all rows from `left` on to shared memory, 0 where there are none.
+// Eight neighbors of a row from a column on, 0 where there are none.
+template <typename E>
+DEVICE Pack<E, 8> load_neighbors(const Rows<E>& rows, u32 row, u64 column, bool packed) {
+    const E* from = rows.first + row * rows.width + column;
+    if (packed && row < rows.count && column < rows.width) return *(const Pack<E, 8>*)from;
+    Pack<E, 8> pack;
+#pragma unroll
+    for (u32 e = 0; e < 8; ++e) {
+        bool inside = row < rows.count && column + e < rows.width;
+        pack.of[e].bits = inside ? from[e].bits : (u16)0;
+    }
+    return pack;
+}
+
+// Copies 64 columns of all rows from `left` on to shared memory.
 template <typename E>
 DEVICE void load_tile(HalfTile& tile, const Rows<E>& rows, u64 left) {
-    const u32 N = 8;
-    bool packed = (u64)rows.first % 16 == 0 && rows.width % N == 0;
-    for (u32 n = threadIdx.x; n < TILE * TILE / N; n += BLOCK) {
-        u32 row = n / (TILE / N), column = n % (TILE / N) * N;
-        const E* from = rows.first + row * rows.width + left + column;
-        Pack<E, N> pack;
-        if (packed && row < rows.count && left + column < rows.width) {
-            pack = *(const Pack<E, N>*)from;
-        } else {
-#pragma unroll
-            for (u32 e = 0; e < N; ++e) {
-                bool inside = row < rows.count && left + column + e < rows.width;
-                pack.of[e].bits = inside ? from[e].bits : (u16)0;
-            }
-        }
-        *(Pack<E, N>*)&tile.of[row][column] = pack;
-    }
+    bool packed = (u64)rows.first % 16 == 0 && rows.width % 8 == 0;
+    u32 row = threadIdx.x / 8, column = threadIdx.x % 8 * 8;
+    Pack<E, 8> upper = load_neighbors(rows, row, left + column, packed);
+    Pack<E, 8> lower = load_neighbors(rows, row + TILE / 2, left + column, packed);
+    *(Pack<E, 8>*)&tile.of[row][column] = upper;
+    *(Pack<E, 8>*)&tile.of[row + TILE / 2][column] = lower;
 }
 
 // Adds the products of this warp's rows of one matrix with its rows of another. Loads the left tile if it is `new_left`.

@@ -24,7 +24,7 @@ KERNEL(gather) {
             u64 beside = offset_in(job.rank, job.dims, job.in[0].strides, few.first);
             T x[N];
             unpack<T>(job.in[0].address, beside + index * job.k[1], x);
-            pack<T>(job.out[0].address, few, x);
+            pack<T>(job.out[0].address, few.first, x);
         });
         return;
     }

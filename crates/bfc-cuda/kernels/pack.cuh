@@ -61,11 +61,11 @@ DEVICE void unpack(const Job& job, const Operand& from, const Handful& few, X (&
 }
 
 template <typename E, typename X, u32 N>
-DEVICE void pack(u64 address, const Handful& few, const X (&x)[N]) {
+DEVICE void pack(u64 address, u64 first, const X (&x)[N]) {
     Pack<E, N> pack;
 #pragma unroll
     for (u32 n = 0; n < N; ++n) pack.of[n] = (E)x[n];
-    *(Pack<E, N>*)((E*)address + few.first) = pack;
+    *(Pack<E, N>*)((E*)address + first) = pack;
 }
 
 // The stored elements of an operand; missing ones are 0.
@@ -113,7 +113,7 @@ DEVICE void stored(const Job& job, int output, const Handful& few, typename Comp
 template <typename E, u32 N>
 DEVICE void put(const Job& job, int output, const Handful& few, const E (&x)[N]) {
     if (few.packed) {
-        pack<E>(job.out[output].address, few, x);
+        pack<E>(job.out[output].address, few.first, x);
         return;
     }
 #pragma unroll
@@ -133,9 +133,9 @@ DEVICE void store(const Job& job, int output, const Handful& few, const typename
             if (few.has(n)) store<E>(job, output, few.at(n), x[n]);
         }
     } else if (sizeof(E) < sizeof(Wide) && to.wide) {
-        pack<Wide>(to.address, few, x);
+        pack<Wide>(to.address, few.first, x);
     } else {
-        pack<E>(to.address, few, x);
+        pack<E>(to.address, few.first, x);
     }
 }
 

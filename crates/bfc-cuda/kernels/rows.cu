@@ -161,7 +161,8 @@ BLOCK_KERNEL(cross_entropy_grad, 4) {
 }
 
 // x normalized to mean 0 (function bit 0) and mean square 1, times the weight (bit 1), plus the bias (bit 2); in = [x,
-// weight, bias], c[0] = epsilon; out[1] receives the mean and the scale of each row.
+// weight, bias], c[0] = epsilon; out[1] receives the mean and the scale of each row. Bit 3: weight and bias are the same
+// for each row, and contiguous.
 BLOCK_KERNEL(layer_norm, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
@@ -181,8 +182,9 @@ BLOCK_KERNEL(layer_norm, 4) {
         WIDE scale = (WIDE)1 / root(join(shared, own, true, team.size) / (WIDE)job.k[0] + constant(job, 0, (WIDE)0));
         each_of(team, input, [&](u64 e, WIDE x) {
             WIDE y = (x - mean) * scale;
-            if (job.function & 2) y = y * value<T>(job, 1, team.first + e);
-            if (job.function & 4) y = y + value<T>(job, 2, team.first + e);
+            u64 at = job.function & 8 ? e : team.first + e;
+            if (job.function & 2) y = y * value<T>(job, 1, at);
+            if (job.function & 4) y = y + value<T>(job, 2, at);
             store<T>(job, 0, team.first + e, y);
         });
         if (team.lane == 0 && team.end > 0) {
@@ -203,7 +205,7 @@ BLOCK_KERNEL(layer_norm_grad, 4) {
         // The normalized x, and the gradient times the weight.
         auto input = [&](u64 e) {
             WIDE h = value<T>(job, 2, team.first + e), x = value<T>(job, 0, team.first + e);
-            if (job.function & 2) h = h * value<T>(job, 1, team.first + e);
+            if (job.function & 2) h = h * value<T>(job, 1, job.function & 8 ? e : team.first + e);
             return Pair<WIDE>{(x - mean) * scale, h};
         };
         WIDE sum = (WIDE)0, along = (WIDE)0;
