@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand, Output, PACK};
+use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, KernelId, Operand, Output, PACK};
 use bfc_cuda::{Compute, ComputeError, Product};
 
 use crate::error::{Error, Result};
@@ -41,7 +41,7 @@ impl Launcher {
     pub(super) fn launch_threads(
         &self,
         op: &'static str,
-        kernel: Kernel,
+        kernel: KernelId,
         threads: u64,
         job: &Job,
     ) -> Result<()> {
@@ -53,7 +53,7 @@ impl Launcher {
     pub(super) fn launch_elementwise(
         &self,
         op: &'static str,
-        kernel: Kernel,
+        kernel: KernelId,
         elements: u64,
         job: &Job,
     ) -> Result<()> {
@@ -73,7 +73,7 @@ impl Launcher {
     pub(super) fn launch_blocks(
         &self,
         op: &'static str,
-        kernel: Kernel,
+        kernel: KernelId,
         blocks: u64,
         job: &Job,
     ) -> Result<()> {
@@ -132,7 +132,7 @@ impl Launcher {
     pub(super) fn launch_and_read(
         &self,
         op: &'static str,
-        kernel: Kernel,
+        kernel: KernelId,
         mut job: Job,
         initial: u64,
     ) -> Result<u64> {
@@ -142,7 +142,7 @@ impl Launcher {
         let mut first = Job::over(1, &[1]);
         first.outputs[0] = Output::new(scratch);
         first.integers[0] = initial.cast_signed();
-        self.launch_threads(op, Kernel::new(Family::Elementwise, "fill", ElementType::I64), 1, &first)?;
+        self.launch_threads(op, KernelId::new(Family::Elementwise, "fill", ElementType::I64), 1, &first)?;
         let threads = job.count;
         self.launch_threads(op, kernel, threads, &job)?;
         let mut answer = [0; size_of::<u64>()];
@@ -169,8 +169,8 @@ pub(super) const fn element_type(dtype: DType) -> ElementType {
     }
 }
 
-pub(super) const fn kernel(family: Family, name: &'static str, dtype: DType) -> Kernel {
-    Kernel::new(family, name, element_type(dtype))
+pub(super) const fn kernel(family: Family, name: &'static str, dtype: DType) -> KernelId {
+    KernelId::new(family, name, element_type(dtype))
 }
 
 /// The element type of the kernel for operands that may mix a 16-bit float type with f32: the 16-bit type, if any.
