@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bfc_core::{DeviceSource, Driver, SourceError};
+use bfc_core::{Driver, SourceError, device_source};
 
 use crate::compute::{Compute, ComputeError, Factor, Product};
 use crate::driver::CudaDriver;
@@ -62,7 +62,7 @@ const ALIGNMENT: u64 = 256;
 /// See [`SelfCheckError`].
 pub fn self_check(driver: &Arc<CudaDriver>, compute: &dyn Compute) -> Result<(), SelfCheckError> {
     let driver: Arc<dyn Driver> = driver.clone();
-    let source = DeviceSource::default().open(&driver).map_err(SelfCheckError::Memory)?;
+    let source = device_source(&driver).map_err(SelfCheckError::Memory)?;
     let memory = source.allocate(ALIGNMENT, WORKSPACE + WORKSPACE_BYTES).map_err(SelfCheckError::Memory)?;
     // SAFETY: the memory was just allocated with that size, and nothing else uses it.
     let checked = unsafe { check_at(compute, memory.address) };

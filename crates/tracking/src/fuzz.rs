@@ -175,7 +175,7 @@ pub fn minimalloc_gaps(data: &[u8]) {
     assert!(plan.lower_bound() <= plan.capacity());
     assert!(trace.peak_live_bytes() <= plan.capacity());
     let (blocks, constraints) = (plan.blocks().to_vec(), plan.constraints().to_vec());
-    assert_eq!(Plan::from_constrained_blocks(1, blocks, constraints).as_ref(), Ok(&plan));
+    assert_eq!(Plan::from_blocks(1, blocks, constraints).as_ref(), Ok(&plan));
 }
 
 /// A memory snapshot in JSON.

@@ -110,7 +110,7 @@ fn whole_granules(spec: PoolSpec) -> Bytes {
 }
 
 fn bfc(spec: PoolSpec, config: BfcConfig) -> Box<dyn Allocator> {
-    let rules = spec.cutting(*config.options());
+    let rules = spec.cutting(config.options);
     pool::<Bfc>(spec, config.with_policy(rules))
 }
 
@@ -129,7 +129,7 @@ fn auto_growth(spec: PoolSpec) -> Box<dyn Allocator> {
 
 fn planned(spec: PoolSpec, plan: &Arc<Plan>) -> Box<dyn Allocator> {
     let config = PlannedConfig::planned(spec.limit(), Arc::clone(plan));
-    let rules = spec.cutting(config.options().fallback);
+    let rules = spec.cutting(config.options.fallback);
     let config = config.with_policy(PlannedOptions::new(Arc::clone(plan), rules));
     // The plan needs one contiguous range, so a growing pool begins with it.
     pool::<bfc_core::Planned<Bfc>>(spec, config.with_first_region(Bytes(plan.capacity())))
@@ -138,7 +138,7 @@ fn planned(spec: PoolSpec, plan: &Arc<Plan>) -> Box<dyn Allocator> {
 /// The guard writes canaries and poison, so it needs real memory.
 fn guard(spec: PoolSpec) -> Box<dyn Allocator> {
     let config = BfcConfig::new(spec.real_limit());
-    let rules = spec.cutting(*config.options());
+    let rules = spec.cutting(config.options);
     let config = spec.configure(config).with_policy(rules);
     let pool = BfcAllocator::new("replay", Arc::new(HostMemory::new()), config);
     match GuardAllocator::new(Arc::new(pool), GuardConfig::default()) {

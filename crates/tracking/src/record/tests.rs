@@ -1,14 +1,15 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, HostAllocator,
-    Ledger, OwnerId, Request, Tag,
+    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Ledger, OwnerId,
+    Request, Tag,
 };
 use proptest::prelude::*;
 
 use super::*;
 use crate::account::Tracker;
 use crate::scope::{Phase, module, phase};
+use crate::test_pool::TestPool;
 
 fn pool(name: &str) -> Arc<dyn Allocator> {
     Arc::new(BfcAllocator::new(name, Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::gib(1))))
@@ -152,7 +153,7 @@ proptest! {
 
 #[test]
 fn blocks_without_ids_are_distinguished_by_address() {
-    let (tracker, host) = (Tracker::new(), Arc::new(HostAllocator::new("host")) as Arc<dyn Allocator>);
+    let (tracker, host) = (Tracker::new(), TestPool::not_tracking());
     tracker.start_log(Bytes::mib(1));
     let run = tracker.begin("record-host");
     let kept: Vec<Allocation> =

@@ -197,7 +197,7 @@ fn read(lines: &mut Lines<'_, impl BufRead>) -> Result<Plan, PlanTextProblem> {
         constraints.extend(constraint);
     }
     lines.end()?;
-    let plan = Plan::from_constrained_blocks(granule, blocks, constraints).inspect_err(|error| {
+    let plan = Plan::from_blocks(granule, blocks, constraints).inspect_err(|error| {
         lines.lines.number = error.block().map_or(1, |index| first_line + index as u64);
     })?;
     if plan.capacity() != stated {
