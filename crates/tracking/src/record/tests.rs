@@ -99,17 +99,6 @@ proptest! {
             }
             prop_assert_eq!(moment.bytes, moment.categories.iter().sum::<u64>());
         }
-        // One pool alone: its moments are some of those of both.
-        let mut of_one = recording.timeline_of(0).peekable();
-        let (name, mut last) = (recording.pools().first().map(|pool| pool.name.clone()), [0; Category::COUNT]);
-        for (moment, ledgers) in moments.iter().zip(&ledgers) {
-            if let Some(found) = of_one.next_if(|found| found.event == moment.event) {
-                last = found.categories;
-            }
-            let ledger = &ledgers[usize::from(name.as_deref() == Some("two"))];
-            prop_assert_eq!(last, categories(ledger));
-        }
-
         let peak = moments.iter().map(|moment| moment.bytes).max().unwrap_or(0);
         prop_assert_eq!(recording.peak().map_or(0, |peak| peak.bytes), peak);
         prop_assert_eq!(recording.live_at_peak().iter().map(|block| block.bytes).sum::<u64>(), peak);
