@@ -5,7 +5,10 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Block, Bytes, HostAllocator, Request};
+use bfc_core::{
+    AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Block, Bytes, HostMemory, PassthroughAllocator,
+    Request,
+};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 fn pool(config: BfcConfig) -> BfcAllocator {
@@ -29,7 +32,7 @@ fn pairs(c: &mut Criterion) {
         let peers: [(&str, Box<dyn Allocator>); 3] = [
             ("bfc", Box::new(pool(BfcConfig::new(Bytes::gib(16))))),
             ("bfc-tensorflow", Box::new(pool(BfcConfig::tensorflow(Bytes::gib(16))))),
-            ("system", Box::new(HostAllocator::new("system"))),
+            ("system", Box::new(PassthroughAllocator::new("system", Arc::new(HostMemory::new())))),
         ];
         for (name, allocator) in peers {
             group.bench_with_input(BenchmarkId::new(name, Bytes(bytes)), &bytes, |b, &bytes| {

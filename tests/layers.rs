@@ -38,9 +38,8 @@ const CRATES: &[(&str, &[&str])] = &[
             "report",
             "record",
             "account",
-            "export",
             "trace",
-            "training_log replay",
+            "export training_log replay",
             "page",
             "fuzz test_pool",
         ],
@@ -56,7 +55,7 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "crates/cli",
         &[
-            "exit progress sparkline",
+            "error progress sparkline",
             "files",
             "pools",
             "report top",

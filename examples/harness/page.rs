@@ -6,7 +6,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use highwater::tracking::{Recording, RecordingLimits, TrainingLog, TrainingLogLimits, write_page_with_log};
+use highwater::tracking::{Recording, RecordingLimits, TrainingLog, TrainingLogLimits, write_page};
 use tempfile::NamedTempFile;
 
 use super::output::{Output, name};
@@ -63,6 +63,6 @@ impl Page {
         let recording = recording.with_context(|| name(self.recording.path()))?;
         let log = TrainingLog::read(self.log.open()?, &TrainingLogLimits::default());
         let log = log.with_context(|| name(self.log.path()))?;
-        self.output.write(|out| write_page_with_log(&recording, &log, out))
+        self.output.write(|out| write_page(&recording, Some(&log), out))
     }
 }

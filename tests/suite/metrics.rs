@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use highwater::io::{SafetensorsLimits, read_safetensors};
-use highwater::tracking::{Recording, RecordingLimits, TrainingLog, TrainingLogLimits, write_page_with_log};
+use highwater::tracking::{Recording, RecordingLimits, TrainingLog, TrainingLogLimits, write_page};
 use serde_json::Value;
 
 /// A program whose default device is the CPU, even with a GPU.
@@ -109,7 +109,7 @@ fn a_page_shows_curves_and_memory() {
     let curves: Vec<&str> = log.curves().iter().map(|curve| curve.name.as_str()).collect();
     assert!(curves.contains(&"loss") && curves.contains(&"validation_loss"), "{curves:?}");
     let mut expected = Vec::new();
-    write_page_with_log(&recording, &log, &mut expected).unwrap();
+    write_page(&recording, Some(&log), &mut expected).unwrap();
     assert!(std::fs::read(at("beside.html")).unwrap() == expected);
     // Also without the files, and for a dry run, which has no losses.
     run("autoencoder", &[&small[..], &[&at("dry.html"), "--dry-run"]].concat());

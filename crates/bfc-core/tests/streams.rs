@@ -17,9 +17,9 @@ use std::time::Duration;
 use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation, Pace, SimDevice};
 use bfc_core::{
     Accounting, AddressSpace, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator,
-    BfcConfig, Block, BlockError, Bytes, DeviceMemory, Driver, Event, FreeFaults, Inspection, Lifetime, MIB,
+    BfcConfig, Block, BlockError, Bytes, DeviceMemory, Driver, FreeFaults, Inspection, Lifetime, MIB,
     MemoryKind, Plan, PlanOptions, PlannedAllocator, PlannedConfig, RecordError, Request, SourceError, Stats,
-    Stream, StreamAllocator, StreamOrder, ThreadCache, Upkeep, Verdict, WaitHints, failed_drops,
+    Stream, StreamAllocator, StreamEvent, StreamOrder, ThreadCache, Upkeep, Verdict, WaitHints, failed_drops,
 };
 
 /// A device with a pool of 8 MiB in one region, a compute stream and two others. Work ends when the pool
@@ -472,7 +472,7 @@ fn threads_sharing_streams_never_reuse_memory_in_use() {
 #[test]
 fn streams_and_events_of_one_device_are_none_of_another() {
     let [first, second] = [(); 2].map(|()| Stream::new(Arc::new(SimDevice::new(Bytes::mib(1)))).unwrap());
-    let event = Event::new(&first).unwrap();
+    let event = StreamEvent::new(&first).unwrap();
     assert!(matches!(event.record(&second), Err(SourceError::Driver { call: "record", .. })));
     assert!(matches!(second.wait(&event), Err(SourceError::Driver { call: "wait", .. })));
     assert_ne!(first, second);

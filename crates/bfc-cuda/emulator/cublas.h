@@ -74,17 +74,16 @@ extern "C" int cublasGemmStridedBatchedEx(Products* handle, int left_op, int rig
     if (left_leading < (left_least > 1 ? left_least : 1)) return INVALID_VALUE;
     if (right_leading < (right_least > 1 ? right_least : 1)) return INVALID_VALUE;
     if (left_type != right_type || left_type != out_type) return NOT_SUPPORTED;
-    for (int n = 0; n < batch; ++n) {
 #define AS(T, SUM)                                                                                                    \
+    for (int n = 0; n < batch; ++n)                                                                                   \
     multiply<T, SUM>(left_turned, right_turned, rows, columns, depth, *(const SUM*)alpha, (const T*)left + n * left_step, \
                      left_leading, (const T*)right + n * right_step, right_leading, *(const SUM*)beta,                \
                      (T*)out + n * step, leading)
-        if (left_type == 0 && (compute == 68 || compute == 77)) AS(float, float);
-        else if (left_type == 1 && compute == 70) AS(double, double);
-        else if (left_type == 2 && compute == 68) AS(f16, float);
-        else if (left_type == 14 && compute == 68) AS(bf16, float);
-        else return NOT_SUPPORTED;
+    if (left_type == 0 && (compute == 68 || compute == 77)) AS(float, float);
+    else if (left_type == 1 && compute == 70) AS(double, double);
+    else if (left_type == 2 && compute == 68) AS(f16, float);
+    else if (left_type == 14 && compute == 68) AS(bf16, float);
+    else return NOT_SUPPORTED;
 #undef AS
-    }
     return OK;
 }

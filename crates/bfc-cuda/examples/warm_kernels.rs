@@ -8,7 +8,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use bfc_core::Stream;
-use bfc_cuda::kernels::{ElementType, Family, Job, Kernel};
+use bfc_cuda::kernels::{ElementType, Family, Job, KernelId};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, StreamCompute};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (family, element) in units.skip(share).step_by(shares) {
         let start = Instant::now();
         for name in family.kernels() {
-            if let Err(error) = load(&compute, Kernel::new(family, name, element)) {
+            if let Err(error) = load(&compute, KernelId::new(family, name, element)) {
                 failed += 1;
                 println!("failed: {name}_{}: {error}", element.suffix());
             }
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Compiles and loads a kernel without running it: the driver refuses a launch without blocks after loading.
-fn load(compute: &StreamCompute, kernel: Kernel) -> Result<(), ComputeError> {
+fn load(compute: &StreamCompute, kernel: KernelId) -> Result<(), ComputeError> {
     // SAFETY: a launch of no blocks touches nothing.
     match unsafe { compute.launch(kernel, 0, &Job::default()) } {
         Ok(()) | Err(ComputeError::Device { call: "cuLaunchKernel", .. }) => Ok(()),

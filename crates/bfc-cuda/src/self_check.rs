@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use bfc_core::{DeviceSource, Driver, SourceError};
+use bfc_core::{Driver, SourceError, device_source};
 
 use crate::compute::{Compute, ComputeError, Factor, Product};
 use crate::driver::CudaDriver;
-use crate::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand, Output};
+use crate::kernels::{BLOCK, ElementType, Family, Job, KernelId, Operand};
 
 /// The reason why a device must not be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -62,7 +62,7 @@ const ALIGNMENT: u64 = 256;
 /// See [`SelfCheckError`].
 pub fn self_check(driver: &Arc<CudaDriver>, compute: &dyn Compute) -> Result<(), SelfCheckError> {
     let driver: Arc<dyn Driver> = driver.clone();
-    let source = DeviceSource::default().open(&driver).map_err(SelfCheckError::Memory)?;
+    let source = device_source(&driver).map_err(SelfCheckError::Memory)?;
     let memory = source.allocate(ALIGNMENT, WORKSPACE + WORKSPACE_BYTES).map_err(SelfCheckError::Memory)?;
     // SAFETY: the memory was just allocated with that size, and nothing else uses it.
     let checked = unsafe { check_at(compute, memory.address) };
@@ -83,27 +83,25 @@ unsafe fn check_at(compute: &dyn Compute, memory: u64) -> Result<(), SelfCheckEr
     unsafe { compute.upload(&bytes, memory) }?;
 
     let launch = |family, name, job: Job| {
-        let kernel = Kernel::new(family, name, ElementType::F32);
+        let kernel = KernelId::new(family, name, ElementType::F32);
         let blocks = job.count.div_ceil(BLOCK) as u32;
         // SAFETY: operands and outputs lie within the memory, as the caller says.
         unsafe { compute.launch(kernel, blocks, &job) }
     };
-    let outputs = |at: u64| [Output::new(memory + at), Output::default(), Output::default()];
-    let mut job = Job { function: 5, outputs: outputs(SCALED), ..Job::over(COUNT as u64, &[COUNT]) };
-    job.inputs[0] = Operand::contiguous(memory);
-    job.constants[0] = 3.0;
+    let job = Job { function: 5, ..Job::over(COUNT as u64, &[COUNT]) };
+    let job = job.with_input(Operand::contiguous(memory)).with_constant(3.0).with_output(memory + SCALED);
     launch(Family::Elementwise, "arithmetic", job)?;
 
-    let mut job = Job { outputs: outputs(SUM), ..Job::over(1, &[]).with_inner(&[COUNT]) };
-    job.inputs[0] = Operand::strided(memory + SCALED, &[]);
+    let job = Job::over(1, &[]).with_inner(&[COUNT]).with_output(memory + SUM);
+    let mut job = job.with_input(Operand::strided(memory + SCALED, &[]));
     job.inputs[1] = Operand::strided(0, &[1]);
     (job.counts[0], job.counts[1], job.counts[2]) = (COUNT as u64, 1, COUNT as u64);
     launch(Family::Reduce, "reduce_rows", job)?;
 
     // SAFETY: factors, product and workspace lie within the memory, as the caller says.
     if !unsafe { multiply(compute, memory) }? {
-        let mut job = Job { outputs: outputs(PRODUCT), ..Job::over(1, &[]) };
-        job.inputs[0] = Operand::strided(memory, &[]);
+        let job = Job::over(1, &[]).with_output(memory + PRODUCT);
+        let mut job = job.with_input(Operand::strided(memory, &[]));
         job.inputs[1] = Operand::strided(memory + SCALED, &[]);
         job.counts = [ROWS, COLUMNS, DEPTH, DEPTH, 1, COLUMNS].map(|size| size as u64);
         job.integers[0] = 1;

@@ -1,7 +1,7 @@
 //! Tests for every CUDA device, for machines without one, and for a failing driver.
 //!
 //! Tests named `device_…` use cuda:0, and print a line if they are skipped. On Linux they run again in another process
-//! with the driver of `fake_driver/libcuda.rs`, so that every machine tests something.
+//! with the emulated driver, so that every machine tests something.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
 
@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bfc_core::{
     Allocation, Allocator, AllocatorAttributes, BfcAllocator, BfcConfig, Bytes, DeviceId, DeviceKind,
-    DeviceMemory, Driver, Environment, Event, FreeFaults, GrowthRule, MIB, MemoryKind, PinnedBuffer,
-    PinnedMemory, Registry, Request, SourceError, Span, Stream, StreamAllocator, SubAllocator, Transfers,
+    DeviceMemory, Driver, Environment, FreeFaults, GrowthRule, MIB, MemoryKind, PinnedBuffer, PinnedMemory,
+    Registry, Request, SourceError, Span, Stream, StreamAllocator, StreamEvent, SubAllocator, Transfers,
     VirtualMemory,
 };
 use bfc_cuda::{CudaDriver, CudaUnavailable, probe, register};
@@ -31,8 +31,10 @@ macro_rules! cuda_or_skip {
 #[path = "cuda/computing.rs"]
 mod computing;
 #[cfg(target_os = "linux")]
-#[path = "cuda/fake.rs"]
-mod fake;
+#[path = "cuda/emulated.rs"]
+mod emulated;
+#[cfg(target_os = "linux")]
+mod emulated_driver;
 #[path = "cuda/schedules.rs"]
 mod schedules;
 
@@ -43,12 +45,12 @@ fn say_skipped(reason: &dyn Display) {
     let _ = writeln!(std::io::stderr(), "skipped {}: {reason}", thread.name().unwrap_or("a test"));
 }
 
-/// Whether this process runs on the fake driver.
-fn is_fake() -> bool {
+/// What to expect, if a test started this process on the emulated driver.
+fn expected() -> Option<String> {
     #[cfg(target_os = "linux")]
-    return fake::is_loaded();
+    return emulated_driver::expected();
     #[cfg(not(target_os = "linux"))]
-    false
+    None
 }
 
 fn free(memory: &impl SubAllocator, region: Span) {
@@ -220,7 +222,7 @@ fn device_copies_on_another_stream_round_trip() {
 fn device_events_order_streams_and_pass() {
     let driver = cuda_or_skip!();
     let [first, second] = [(); 2].map(|()| Stream::new(driver.clone()).unwrap());
-    let event = Event::new(&first).unwrap();
+    let event = StreamEvent::new(&first).unwrap();
     second.wait(&event).unwrap();
     event.record(&second).unwrap();
     event.synchronize().unwrap();
@@ -278,11 +280,11 @@ fn device_pools_are_registered_with_reserve_and_environment() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_lost_device_says_so_once_and_is_not_called_again() {
-    if !fake::is_loaded() {
-        return say_skipped(&"needs the fake driver: another test runs it there");
+    if expected().is_none() {
+        return say_skipped(&"needs the emulated driver: another test runs it there");
     }
-    if std::env::var_os("FAKE_CUDA_RECORD").is_none() {
-        // The other run on the fake driver has the fault.
+    if std::env::var_os("EMULATED_RECORD_STATUS").is_none() {
+        // Another run on the emulated driver has the fault.
         return;
     }
     let driver = CudaDriver::new(0).unwrap();
@@ -294,7 +296,7 @@ fn a_lost_device_says_so_once_and_is_not_called_again() {
     let error = driver.poison().unwrap();
     assert_eq!(
         error.to_string(),
-        "cuda:0 (Fake Device) is lost to this process: cuEventRecord failed with CUDA_ERROR_ILLEGAL_ADDRESS"
+        "cuda:0 (Emulated Device) is lost to this process: cuEventRecord failed with CUDA_ERROR_ILLEGAL_ADDRESS"
     );
     drop(blocks);
     assert_eq!(driver.allocate_device(1), Err(error.clone()));
@@ -307,11 +309,11 @@ fn a_lost_device_says_so_once_and_is_not_called_again() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_refused_free_is_recorded_and_not_raised() {
-    if !fake::is_loaded() {
-        return say_skipped(&"needs the fake driver: another test runs it there");
+    if expected().is_none() {
+        return say_skipped(&"needs the emulated driver: another test runs it there");
     }
     let driver = CudaDriver::new(0).unwrap();
-    // SAFETY: the fake driver looks the address up, and has nothing there.
+    // SAFETY: the emulated driver looks the address up, and has nothing there.
     unsafe { driver.free_device(64) };
     let faults = driver.free_faults();
     assert_eq!(faults.count, 1);

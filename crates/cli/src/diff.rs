@@ -1,15 +1,15 @@
 //! `highwater diff`: what changed between two recorded runs.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use highwater_tracking::table::{Table, bytes};
-use highwater_tracking::{Change, Cut, Report, ReportDiff};
+use highwater_tracking::{Change, Report, ReportDiff};
 
-use crate::exit;
-use crate::files::recording::{ReadArguments, ReadError, report_cut};
+use crate::error::CommandError;
+use crate::files::input::remark;
+use crate::files::output::print;
+use crate::files::read::{ReadArguments, cut_remark};
 
 /// The arguments of `highwater diff`.
 #[derive(Args, Clone, Debug)]
@@ -34,34 +34,18 @@ pub(crate) struct DiffArguments {
     read: ReadArguments,
 }
 
-pub(crate) fn run(arguments: &DiffArguments) -> io::Result<ExitCode> {
-    let (diff, cuts) = match compare(arguments) {
-        Ok(compared) => compared,
-        Err(error) => {
-            return exit::fail(&error, exit::BAD_FILE);
-        }
+pub(crate) fn run(arguments: &DiffArguments) -> Result<(), CommandError> {
+    // Only one recording is in memory at a time.
+    let report = |path| {
+        let run = arguments.read.recording(path)?;
+        Ok::<_, CommandError>((Report::from_recording(&run), run.cut().map(cut_remark)))
     };
-    let mut stdout = io::stdout().lock();
-    if arguments.json {
-        serde_json::to_writer_pretty(&mut stdout, &diff)?;
-        writeln!(stdout)?;
-    } else {
-        write!(stdout, "{}", text(&diff, arguments.top))?;
-    }
-    stdout.flush()?;
-    for (path, cut) in [&arguments.before, &arguments.after].into_iter().zip(&cuts) {
-        report_cut(path, cut.as_ref())?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The difference, and where each of the two files ends early. Only one recording is in memory at a time.
-fn compare(arguments: &DiffArguments) -> Result<(ReportDiff, [Option<Cut>; 2]), ReadError> {
-    let report =
-        |path| arguments.read.read(path).map(|run| (Report::from_recording(&run), run.cut().cloned()));
     let (before, before_cut) = report(&arguments.before)?;
     let (after, after_cut) = report(&arguments.after)?;
-    Ok((ReportDiff::between(&before, &after), [before_cut, after_cut]))
+    let diff = ReportDiff::between(&before, &after);
+    print(&diff, arguments.json, || text(&diff, arguments.top))?;
+    remark(&arguments.before, before_cut)?;
+    Ok(remark(&arguments.after, after_cut)?)
 }
 
 fn text(diff: &ReportDiff, top: usize) -> String {

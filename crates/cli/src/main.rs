@@ -2,7 +2,7 @@
 
 mod devices;
 mod diff;
-mod exit;
+mod error;
 mod export;
 mod files;
 mod plan;
@@ -14,10 +14,12 @@ mod sparkline;
 mod top;
 mod what_if;
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use error::CommandError;
 
 /// How to create a recording.
 const FIRST_STEPS: &str = "\
@@ -58,32 +60,27 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
-        Command::Devices { json } => print_devices(json).map(|()| ExitCode::SUCCESS),
-        Command::Replay(arguments) => replay::run(&arguments),
-        Command::WhatIf(arguments) => what_if::run(&arguments),
-        Command::Report(arguments) => report::run(&arguments),
-        Command::Diff(arguments) => diff::run(&arguments),
-        Command::Export(arguments) => export::run(&arguments),
-        Command::Plan(arguments) => plan::run(&arguments),
-        Command::Top(arguments) => top::run(&arguments),
-    };
-    match outcome {
+    match run(Arguments::parse().command) {
         Ok(code) => code,
-        // The reader of a pipe has closed it: `highwater devices | head -1`.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             // If stderr fails too, only the exit code remains.
             let _ = writeln!(io::stderr(), "highwater: {error}");
-            ExitCode::from(exit::FAILED)
+            ExitCode::from(error.code())
         }
     }
 }
 
-fn print_devices(json: bool) -> io::Result<()> {
-    let inventory = devices::Inventory::take();
-    let text = if json { serde_json::to_string_pretty(&inventory)? } else { inventory.to_string() };
-    let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{text}")?;
-    stdout.flush()
+fn run(command: Command) -> Result<ExitCode, CommandError> {
+    match command {
+        Command::Replay(arguments) => return replay::run(&arguments),
+        Command::Devices { json } => devices::run(json)?,
+        Command::WhatIf(arguments) => what_if::run(&arguments)?,
+        Command::Report(arguments) => report::run(&arguments)?,
+        Command::Diff(arguments) => diff::run(&arguments)?,
+        Command::Export(arguments) => export::run(&arguments)?,
+        Command::Plan(arguments) => plan::run(&arguments)?,
+        Command::Top(arguments) => top::run(&arguments)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }

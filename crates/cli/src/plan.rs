@@ -1,22 +1,19 @@
 //! `highwater plan`: plans the offsets of a recorded step's blocks.
 
-use std::io::{self, ErrorKind, Write};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::io::{self, Write};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Instant;
 
 use bfc_core::{Bytes, Plan, PlanOptions};
 use clap::Args;
-use highwater_tracking::{NoPlan, Step, Trace, plan_of};
+use highwater_tracking::{NoPlan, Step, Trace, plan_of, write_plan};
 use serde::Serialize;
 
-use crate::exit;
-use crate::files::input::{self, STANDARD};
-use crate::files::plan as plan_file;
-use crate::files::plan::PlanFileError;
-use crate::files::recording::report_cut;
-use crate::files::trace::{ReadArguments, ReadError, tell_skipped};
+use crate::error::{CommandError, STANDARD};
+use crate::files::input::remark;
+use crate::files::output::{OutputFile, print};
+use crate::files::read::{TraceArguments, trace_remarks};
 use crate::progress::Progress;
 use crate::replay::power_of_two;
 
@@ -48,7 +45,7 @@ pub(crate) struct PlanArguments {
     json: bool,
 
     #[command(flatten)]
-    read: ReadArguments,
+    read: TraceArguments,
 }
 
 /// A step as written on the command line.
@@ -85,19 +82,6 @@ impl FromStr for StepArgument {
     }
 }
 
-/// The reason why there is no plan.
-#[derive(Debug, thiserror::Error)]
-enum PlanError {
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error("{}: {error}", path.display())]
-    NoPlan { path: PathBuf, error: NoPlan },
-    #[error(transparent)]
-    Write(#[from] PlanFileError),
-    #[error("--json and the plan cannot both use standard output: name a file with --output")]
-    TwoOutputs,
-}
-
 /// The result; the object of `--json`. All sizes in bytes.
 #[derive(Clone, Debug, Serialize)]
 struct Summary {
@@ -114,55 +98,29 @@ struct Summary {
     seconds: f64,
 }
 
-pub(crate) fn run(arguments: &PlanArguments) -> io::Result<ExitCode> {
-    match plan(arguments) {
-        Ok((summary, trace)) => {
-            let mut stdout = io::stdout().lock();
-            if arguments.output.as_os_str() == STANDARD {
-                // Standard output contains the plan.
-                writeln!(io::stderr(), "{}", summary.sentence())?;
-            } else if arguments.json {
-                serde_json::to_writer_pretty(&mut stdout, &summary)?;
-                writeln!(stdout)?;
-            } else {
-                writeln!(stdout, "{}", summary.sentence())?;
-            }
-            stdout.flush()?;
-            tell_skipped(&arguments.trace, &trace)?;
-            report_cut(&arguments.trace, trace.cut())?;
-            Ok(ExitCode::SUCCESS)
-        }
-        // The reader of a pipe has closed it, which is not an error.
-        Err(PlanError::Write(PlanFileError::Io { error, .. })) if error.kind() == ErrorKind::BrokenPipe => {
-            Err(error)
-        }
-        Err(error) => {
-            writeln!(io::stderr(), "highwater: {error}")?;
-            let code = match error {
-                PlanError::Read(_) | PlanError::TwoOutputs => exit::BAD_FILE,
-                PlanError::NoPlan { .. } | PlanError::Write(_) => exit::FAILED,
-            };
-            Ok(ExitCode::from(code))
-        }
-    }
-}
-
-/// Computes and writes the plan.
-fn plan(arguments: &PlanArguments) -> Result<(Summary, Trace), PlanError> {
-    if arguments.json && arguments.output.as_os_str() == STANDARD {
-        return Err(PlanError::TwoOutputs);
+pub(crate) fn run(arguments: &PlanArguments) -> Result<(), CommandError> {
+    let prints_plan = arguments.output.as_os_str() == STANDARD;
+    if arguments.json && prints_plan {
+        let problem = "--json and the plan cannot both use standard output: name a file with --output";
+        return Err(CommandError::Usage(problem.to_owned()));
     }
     let progress = Progress::new(1);
     progress.say(&format!("{}: reading", arguments.trace.display()));
-    let output = plan_file::create(&arguments.output, &arguments.trace)?;
-    let trace = arguments.read.read(&arguments.trace)?;
+    let mut output = OutputFile::open(&arguments.output, &[&arguments.trace])?;
+    let trace = arguments.read.trace(&arguments.trace)?;
     let start = Instant::now();
     let plan = solve(arguments, &trace, &progress)
-        .map_err(|error| PlanError::NoPlan { path: input::name(&arguments.trace), error })?;
-    let seconds = start.elapsed().as_secs_f64();
-    plan_file::write(output, &arguments.output, &plan)?;
+        .map_err(|error| CommandError::no_result(&arguments.trace, &error))?;
+    let summary = Summary::new(arguments, &plan, start.elapsed().as_secs_f64());
+    let written = write_plan(&plan, &mut output);
+    output.finish(written)?;
     progress.clear();
-    Ok((Summary::new(&arguments.trace, &arguments.output, &plan, seconds), trace))
+    if prints_plan {
+        writeln!(io::stderr(), "{}", summary.sentence())?;
+    } else {
+        print(&summary, arguments.json, || format!("{}\n", summary.sentence()))?;
+    }
+    Ok(remark(&arguments.trace, trace_remarks(&trace))?)
 }
 
 fn solve(arguments: &PlanArguments, trace: &Trace, progress: &Progress) -> Result<Plan, NoPlan> {
@@ -178,11 +136,11 @@ fn solve(arguments: &PlanArguments, trace: &Trace, progress: &Progress) -> Resul
 }
 
 impl Summary {
-    fn new(trace: &Path, file: &Path, plan: &Plan, seconds: f64) -> Self {
+    fn new(arguments: &PlanArguments, plan: &Plan, seconds: f64) -> Self {
         let (capacity, bound) = (plan.capacity(), plan.lower_bound());
         Self {
-            trace: trace.display().to_string(),
-            plan: file.display().to_string(),
+            trace: arguments.trace.display().to_string(),
+            plan: arguments.output.display().to_string(),
             blocks: plan.blocks().len(),
             planned_blocks: plan.planned_blocks(),
             capacity_bytes: capacity,

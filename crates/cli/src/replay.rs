@@ -7,19 +7,17 @@ mod table;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use bfc_core::{DEFAULT_ALIGNMENT, Plan, PlanOptions};
+use bfc_core::{DEFAULT_ALIGNMENT, PlanOptions};
 use clap::Args;
 use highwater_tracking::Replayer;
 
-use crate::exit;
-use crate::files::input;
-use crate::files::plan::{self as plan_file, PlanFileError};
-use crate::files::recording::report_cut;
-use crate::files::trace::ReadArguments;
+use crate::error::{self, CommandError};
+use crate::files::input::remark;
+use crate::files::output::print;
+use crate::files::read::{self, TraceArguments, trace_remarks};
 use crate::pools::policies::{self, Policy};
-use crate::pools::spec::{Knob, PoolArguments, PoolSpec, PoolSpecError};
+use crate::pools::spec::{PoolArguments, PoolSpec};
 use crate::progress::Progress;
 use measure::{Measurement, measure};
 
@@ -59,7 +57,7 @@ pub(crate) struct ReplayArguments {
     pool: PoolArguments,
 
     #[command(flatten)]
-    read: ReadArguments,
+    read: TraceArguments,
 }
 
 /// Parses a number of bytes that is a power of two.
@@ -68,39 +66,20 @@ pub(crate) fn power_of_two(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "expected a power of two".to_owned())
 }
 
-/// The reason why nothing can be replayed.
-#[derive(Debug, thiserror::Error)]
-enum UsageError {
-    #[error(transparent)]
-    Pool(#[from] PoolSpecError),
-    #[error(transparent)]
-    Plan(#[from] PlanFileError),
-}
-
-fn prepare(arguments: &ReplayArguments) -> Result<(PoolSpec, Option<Arc<Plan>>), UsageError> {
-    let spec = PoolSpec::new(&arguments.pool)?;
-    let granule = arguments.granule.map(|_| Knob::Granule);
-    let knobs: Vec<Knob> = arguments.pool.knobs().into_iter().chain(granule).collect();
-    policies::check(&arguments.policy, &knobs)?;
-    let plan = arguments.plan.as_deref().map(plan_file::read).transpose()?;
-    Ok((spec, plan.map(Arc::new)))
-}
-
 /// Replays each trace through each policy. Reads one trace at a time to bound memory.
-pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
-    let (spec, plan) = match prepare(arguments) {
-        Ok(prepared) => prepared,
-        Err(error) => {
-            return exit::fail(&error, exit::BAD_FILE);
-        }
-    };
+pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, CommandError> {
+    let spec = PoolSpec::new(&arguments.pool)?;
+    let granule_option = arguments.granule.map(|_| "--granule");
+    let given: Vec<&str> = arguments.pool.given().into_iter().chain(granule_option).collect();
+    policies::check(&arguments.policy, &given)?;
+    let plan = read::plan(arguments.plan.as_deref())?;
     let progress = Progress::new(arguments.traces.len() * arguments.policy.len());
     let mut measurements: Vec<Measurement> = Vec::new();
     let granule = arguments.granule.unwrap_or(PlanOptions::default().granule);
-    let (mut unreadable, mut cuts, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut unreadable, mut remarks) = (Vec::new(), Vec::new());
     for path in &arguments.traces {
         progress.say(&format!("{}: reading", path.display()));
-        let trace = match arguments.read.read(path) {
+        let trace = match arguments.read.trace(path) {
             Ok(trace) => trace,
             Err(error) => {
                 unreadable.push(error);
@@ -108,9 +87,8 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
                 continue;
             }
         };
-        cuts.extend(trace.cut().cloned().map(|cut| (path, cut)));
+        remarks.push((path, trace_remarks(&trace).collect::<Vec<_>>()));
         let name = path.display().to_string();
-        skipped.extend(trace.skipped().iter().map(|what| (path, what.clone())));
         let mut replayer = Replayer::new(&trace);
         if let Some(granule) = arguments.granule {
             // The plan serves requests of this alignment.
@@ -119,54 +97,36 @@ pub(crate) fn run(arguments: &ReplayArguments) -> io::Result<ExitCode> {
         for policy in &arguments.policy {
             let say = |what: &str| progress.say(&format!("{name}, {}: {what}", policy.name));
             say("replaying");
-            let pool = match policy.prepare(&trace, plan.as_ref(), granule) {
-                Ok(pool) => pool,
-                Err(error) => {
-                    measurements.push(Measurement::not_begun(
-                        &name,
-                        policy.name,
-                        &replayer,
-                        error.to_string(),
-                    ));
-                    progress.done(1);
-                    continue;
+            let mut measurement = Measurement::new(&name, policy.name, &trace);
+            match policy.prepare(&trace, plan.as_ref(), granule) {
+                Ok(pool) => {
+                    measure(&mut measurement, &mut replayer, &pool, spec, arguments.repeat);
+                    if arguments.find_min {
+                        let smallest = smallest::smallest_pool(&mut replayer, &pool, spec, &say);
+                        measurement.smallest = Some(smallest);
+                    }
                 }
-            };
-            let mut measurement = measure(&name, policy.name, &mut replayer, &pool, spec, arguments.repeat);
-            if arguments.find_min {
-                measurement.smallest = Some(smallest::smallest_pool(&mut replayer, &pool, spec, &say));
+                Err(error) => measurement.fail(0, error.to_string()),
             }
             measurements.push(measurement);
             progress.done(1);
         }
     }
     progress.clear();
-    print(arguments, &measurements)?;
-    for (path, what) in &skipped {
-        writeln!(io::stderr(), "highwater: {}: skipped {what}", input::name(path).display())?;
-    }
-    for (path, cut) in &cuts {
-        report_cut(path, Some(cut))?;
+    let text = || if measurements.is_empty() { String::new() } else { table::table(&measurements) };
+    print(&measurements, arguments.json, text)?;
+    for (path, remarks) in remarks {
+        remark(path, remarks)?;
     }
     for error in &unreadable {
         writeln!(io::stderr(), "highwater: {error}")?;
     }
-    Ok(match () {
-        () if !unreadable.is_empty() => ExitCode::from(exit::BAD_FILE),
-        () if measurements.iter().any(|measurement| measurement.failed_at.is_some()) => {
-            ExitCode::from(exit::FAILED)
-        }
-        () => ExitCode::SUCCESS,
+    let has_failed = measurements.iter().any(|measurement| measurement.failed_at.is_some());
+    Ok(if !unreadable.is_empty() {
+        ExitCode::from(error::BAD_FILE)
+    } else if has_failed {
+        ExitCode::from(error::FAILED)
+    } else {
+        ExitCode::SUCCESS
     })
-}
-
-fn print(arguments: &ReplayArguments, measurements: &[Measurement]) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    if arguments.json {
-        serde_json::to_writer_pretty(&mut stdout, measurements)?;
-        writeln!(stdout)?;
-    } else if !measurements.is_empty() {
-        write!(stdout, "{}", table::table(measurements))?;
-    }
-    stdout.flush()
 }

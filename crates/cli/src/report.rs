@@ -1,17 +1,16 @@
 //! `highwater report`: shows where the memory of a recorded run went.
 
-mod log_file;
-mod page;
-
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
+use bfc_core::Bytes;
 use clap::{Args, ValueEnum};
-use highwater_tracking::{Report, TextOptions};
+use highwater_tracking::{Report, TextOptions, TrainingLog, TrainingLogLimits, write_page};
 
-use crate::exit;
-use crate::files::recording::{ReadArguments, report_cut};
+use crate::error::CommandError;
+use crate::files::input::{self, remark};
+use crate::files::output::{OutputFile, print};
+use crate::files::read::{ReadArguments, cut_remark};
 
 /// The arguments of `highwater report`.
 #[derive(Args, Clone, Debug)]
@@ -57,49 +56,25 @@ enum By {
     Place,
 }
 
-pub(crate) fn run(arguments: &ReportArguments) -> io::Result<ExitCode> {
-    let read: Vec<&Path> =
-        [Some(&arguments.run), arguments.log.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect();
-    let page = match arguments.html.as_deref().map(|path| page::create(path, &read)).transpose() {
-        Ok(page) => page,
-        Err(error) => return failed(error),
-    };
-    let log = match arguments.log.as_deref().map(log_file::read).transpose() {
-        Ok(log) => log,
-        Err(error) => {
-            return exit::fail(&error, exit::BAD_FILE);
+pub(crate) fn run(arguments: &ReportArguments) -> Result<(), CommandError> {
+    let run = arguments.run.as_path();
+    let log = arguments.log.as_deref();
+    let inputs: Vec<&Path> = [Some(run), log].into_iter().flatten().collect();
+    let page = arguments.html.as_deref().map(|path| OutputFile::open(path, &inputs)).transpose()?;
+    let read_log =
+        |path| input::read(path, |source| TrainingLog::read(source, &TrainingLogLimits::default()));
+    let log = log.map(read_log).transpose()?;
+    let recording = arguments.read.recording(run)?;
+    if let (Some(path), Some(mut page)) = (&arguments.html, page) {
+        let written = write_page(&recording, log.as_ref(), &mut page);
+        if let Some(size) = page.finish(written)? {
+            writeln!(io::stdout(), "{}: {}", path.display(), Bytes(size))?;
         }
-    };
-    let recording = match arguments.read.read(&arguments.run) {
-        Ok(recording) => recording,
-        Err(error) => {
-            return exit::fail(&error, exit::BAD_FILE);
-        }
-    };
-    if let (Some(path), Some(page)) = (&arguments.html, page) {
-        if let Err(error) = page::write(&recording, log.as_ref(), page, path) {
-            return failed(error);
-        }
-        report_cut(&arguments.run, recording.cut())?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut stdout = io::stdout().lock();
-    let report = Report::from_recording(&recording);
-    if arguments.json {
-        report.write_json(&mut stdout)?;
     } else {
-        let (top, wide) = (arguments.top, arguments.wide);
-        write!(stdout, "{}", report.text(TextOptions { top, by_place: arguments.by == By::Place, wide }))?;
+        let options =
+            TextOptions { top: arguments.top, by_place: arguments.by == By::Place, wide: arguments.wide };
+        let report = Report::from_recording(&recording);
+        print(&report, arguments.json, || report.text(options).to_string())?;
     }
-    stdout.flush()?;
-    report_cut(&arguments.run, recording.cut())?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn failed(error: page::PageError) -> io::Result<ExitCode> {
-    // The reader of a pipe has closed it, which is not an error.
-    if error.error.kind() == io::ErrorKind::BrokenPipe {
-        return Err(error.error);
-    }
-    exit::fail(&error, exit::FAILED)
+    Ok(remark(run, recording.cut().map(cut_remark))?)
 }

@@ -4,16 +4,15 @@ mod screen;
 mod view;
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use highwater_tracking::{Follower, HwmError, RecordingLimits};
+use highwater_tracking::{Follower, RecordingLimits};
 
-use crate::exit;
+use crate::error::{CommandError, STANDARD};
 use crate::files::input;
 use screen::{Key, Screen};
 use view::{Order, View};
@@ -44,35 +43,26 @@ const PRINTED_HOLDERS: usize = 20;
 /// The width of the output of --once.
 const PRINTED_WIDTH: usize = 100;
 
-pub(crate) fn run(arguments: &TopArguments) -> io::Result<ExitCode> {
-    let followed =
-        if arguments.once || !io::stdout().is_terminal() { print(arguments)? } else { watch(arguments)? };
-    match followed {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(problem) => exit::fail(&problem, exit::BAD_FILE),
-    }
+pub(crate) fn run(arguments: &TopArguments) -> Result<(), CommandError> {
+    if arguments.once || !io::stdout().is_terminal() { print(arguments) } else { watch(arguments) }
 }
 
 /// Prints the current state once.
-fn print(arguments: &TopArguments) -> io::Result<Result<(), Problem>> {
-    let opened = if arguments.once { Followed::open(&arguments.run) } else { wait(arguments)? };
-    let followed = match opened {
-        Ok(followed) => followed,
-        Err(problem) => return Ok(Err(problem)),
-    };
+fn print(arguments: &TopArguments) -> Result<(), CommandError> {
+    let followed = if arguments.once { Followed::open(&arguments.run)? } else { wait(arguments)? };
     let view = View::new(&arguments.run, &followed.follower, Order::Live, None);
     let mut stdout = io::stdout().lock();
     for line in view.lines(PRINTED_WIDTH, PRINTED_HOLDERS) {
         writeln!(stdout, "{line}")?;
     }
-    stdout.flush().map(Ok)
+    Ok(stdout.flush()?)
 }
 
 /// Opens the file as soon as it exists.
-fn wait(arguments: &TopArguments) -> io::Result<Result<Followed, Problem>> {
+fn wait(arguments: &TopArguments) -> Result<Followed, CommandError> {
     let mut tells = io::stderr().is_terminal();
     loop {
-        if let Some(opened) = Followed::open_if_exists(&arguments.run).transpose() {
+        if let Some(opened) = Followed::open_if_exists(&arguments.run)? {
             return Ok(opened);
         }
         if std::mem::take(&mut tells) {
@@ -83,11 +73,8 @@ fn wait(arguments: &TopArguments) -> io::Result<Result<Followed, Problem>> {
 }
 
 /// Shows the run until the user quits or the file becomes unreadable.
-fn watch(arguments: &TopArguments) -> io::Result<Result<(), Problem>> {
-    let mut followed = match Followed::open_if_exists(&arguments.run) {
-        Ok(followed) => followed,
-        Err(problem) => return Ok(Err(problem)),
-    };
+fn watch(arguments: &TopArguments) -> Result<(), CommandError> {
+    let mut followed = Followed::open_if_exists(&arguments.run)?;
     let mut screen = Screen::open()?;
     let mut order = Order::Live;
     let events = |followed: &Option<Followed>| followed.as_ref().map_or(0, |run| run.follower.events());
@@ -99,16 +86,13 @@ fn watch(arguments: &TopArguments) -> io::Result<Result<(), Problem>> {
             None => view::waiting_fitting(&arguments.run, columns, rows),
         })?;
         match screen.wait(Duration::from_millis(arguments.every))? {
-            Key::Quit => return Ok(Ok(())),
+            Key::Quit => return Ok(()),
             Key::Order => order = order.next(),
             Key::Redraw => {}
             Key::None => {
-                let polled = match &mut followed {
-                    Some(run) => run.poll(),
-                    None => Followed::open_if_exists(&arguments.run).map(|opened| followed = opened),
-                };
-                if let Err(problem) = polled {
-                    return Ok(Err(problem));
+                match &mut followed {
+                    Some(run) => run.poll()?,
+                    None => followed = Followed::open_if_exists(&arguments.run)?,
                 }
                 let (now, events) = (Instant::now(), events(&followed));
                 let passed = now.duration_since(before.0).as_secs_f64();
@@ -128,24 +112,14 @@ struct Followed {
     follower: Follower<File>,
 }
 
-/// The reason why a file cannot be followed.
-#[derive(Debug, thiserror::Error)]
-enum Problem {
-    #[error("standard input cannot be followed: name a file, or use `highwater report -`")]
-    Standard,
-    #[error("{}: {error}", path.display())]
-    Open { path: PathBuf, error: io::Error },
-    #[error("{}: {error}", path.display())]
-    Recording { path: PathBuf, error: HwmError },
-}
-
 impl Followed {
     /// Opens a file and reads what it contains.
-    fn open(path: &Path) -> Result<Self, Problem> {
-        if path.as_os_str() == input::STANDARD {
-            return Err(Problem::Standard);
+    fn open(path: &Path) -> Result<Self, CommandError> {
+        if path.as_os_str() == STANDARD {
+            let problem = "standard input cannot be followed: name a file, or use `highwater report -`";
+            return Err(CommandError::Usage(problem.to_owned()));
         }
-        let file = input::open_file(path).map_err(|error| Problem::Open { path: path.to_owned(), error })?;
+        let file = input::open_file(path).map_err(|error| CommandError::read(path, &error))?;
         let follower = Follower::new(file, RecordingLimits::default());
         let mut followed = Self { path: path.to_owned(), follower };
         followed.poll()?;
@@ -153,20 +127,16 @@ impl Followed {
     }
 
     /// Opens a file, unless it does not exist yet.
-    fn open_if_exists(path: &Path) -> Result<Option<Self>, Problem> {
-        match Self::open(path) {
-            Ok(followed) => Ok(Some(followed)),
-            Err(Problem::Open { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(problem) => Err(problem),
-        }
+    fn open_if_exists(path: &Path) -> Result<Option<Self>, CommandError> {
+        let is_missing = path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if is_missing && path.as_os_str() != STANDARD { Ok(None) } else { Self::open(path).map(Some) }
     }
 
     /// Reads the file's new bytes. A shorter file was restarted.
-    fn poll(&mut self) -> Result<(), Problem> {
+    fn poll(&mut self) -> Result<(), CommandError> {
         if self.follower.reader().metadata().is_ok_and(|file| file.len() < self.follower.offset()) {
             *self = Self::open(&self.path)?;
         }
-        let polled = self.follower.poll();
-        polled.map(drop).map_err(|error| Problem::Recording { path: self.path.clone(), error })
+        self.follower.poll().map(drop).map_err(|error| CommandError::read(&self.path, &error))
     }
 }

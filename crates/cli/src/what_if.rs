@@ -5,23 +5,20 @@ mod selection;
 mod table;
 mod variation;
 
-use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
-use std::sync::Arc;
 
-use bfc_core::{Bytes, CutRule, JoinRule, Plan, SplitChoice};
+use bfc_core::{Bytes, CutRule, JoinRule, SplitChoice};
 use clap::Args;
-use highwater_tracking::{Recording, TraceProblem};
 
-use crate::exit;
-use crate::files::plan::{self as plan_file, PlanFileError};
-use crate::files::recording::{ReadArguments, ReadError, report_cut};
+use crate::error::CommandError;
+use crate::files::input::remark;
+use crate::files::output::print;
+use crate::files::read::{self, ReadArguments, cut_remark};
 use crate::pools::policies::{self, Policy};
-use crate::pools::spec::{Growth, PoolSpecError};
+use crate::pools::spec::Growth;
 use crate::progress::Progress;
 use outcome::Outcome;
-use selection::{PoolSelection, UnknownPool};
+use selection::PoolSelection;
 use variation::Variation;
 
 /// The arguments of `highwater what-if`.
@@ -72,47 +69,11 @@ pub(crate) struct WhatIfArguments {
     read: ReadArguments,
 }
 
-/// The reason why there is no answer.
-#[derive(Debug, thiserror::Error)]
-enum WhatIfError {
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error(transparent)]
-    Pool(#[from] PoolSpecError),
-    #[error(transparent)]
-    Plan(#[from] PlanFileError),
-    #[error("{}: {error}", path.display())]
-    UnknownPool { path: PathBuf, error: UnknownPool },
-    #[error("{}: {problem}", path.display())]
-    Trace { path: PathBuf, problem: TraceProblem },
-}
-
-pub(crate) fn run(arguments: &WhatIfArguments) -> io::Result<ExitCode> {
-    let (recording, outcomes) = match answer(arguments) {
-        Ok(answer) => answer,
-        Err(error) => {
-            return exit::fail(&error, exit::BAD_FILE);
-        }
-    };
-    let mut stdout = io::stdout().lock();
-    if arguments.json {
-        serde_json::to_writer_pretty(&mut stdout, &outcomes)?;
-        writeln!(stdout)?;
-    } else {
-        write!(stdout, "{}{}", table::heading(&recording), table::table(&outcomes))?;
-    }
-    stdout.flush()?;
-    report_cut(&arguments.run, recording.cut())?;
-    // A variation that runs out of memory is a result, not an error.
-    Ok(ExitCode::SUCCESS)
-}
-
-fn answer(arguments: &WhatIfArguments) -> Result<(Recording, Vec<Outcome>), WhatIfError> {
-    let plan: Option<Arc<Plan>> = arguments.plan.as_deref().map(plan_file::read).transpose()?.map(Arc::new);
-    let recording = arguments.read.read(&arguments.run)?;
-    let path = || arguments.run.clone();
+pub(crate) fn run(arguments: &WhatIfArguments) -> Result<(), CommandError> {
+    let plan = read::plan(arguments.plan.as_deref())?;
+    let recording = arguments.read.recording(&arguments.run)?;
     let selection = PoolSelection::new(&recording, arguments.of.as_deref())
-        .map_err(|error| WhatIfError::UnknownPool { path: path(), error })?;
+        .map_err(|error| CommandError::read(&arguments.run, &error))?;
     let variations = Variation::requested(arguments, &recording, &selection)?;
     let progress = Progress::new(variations.len());
     let mut outcomes = Vec::new();
@@ -120,10 +81,13 @@ fn answer(arguments: &WhatIfArguments) -> Result<(Recording, Vec<Outcome>), What
         progress.say(&variation.what);
         let traces = selection
             .traces(&recording, variation.grouping)
-            .map_err(|problem| WhatIfError::Trace { path: path(), problem })?;
+            .map_err(|problem| CommandError::read(&arguments.run, &problem))?;
         outcomes.push(Outcome::of(variation, &traces, plan.as_ref(), &progress));
         progress.done(1);
     }
     progress.clear();
-    Ok((recording, outcomes))
+    let text = || format!("{}{}", table::heading(&recording), table::table(&outcomes));
+    // A variation that runs out of memory is a result, not an error.
+    print(&outcomes, arguments.json, text)?;
+    Ok(remark(&arguments.run, recording.cut().map(cut_remark))?)
 }

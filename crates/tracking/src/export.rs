@@ -27,7 +27,6 @@ mod svg;
 
 use std::fmt;
 use std::io::{self, Write};
-use std::str::FromStr;
 
 use crate::record::Recording;
 use json_writer::JsonWriter;
@@ -69,6 +68,12 @@ impl ExportFormat {
         }
     }
 
+    /// Returns the format with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+
     /// Returns whether the format is text that a terminal can show.
     #[must_use]
     pub const fn is_text(self) -> bool {
@@ -79,27 +84,6 @@ impl ExportFormat {
 impl fmt::Display for ExportFormat {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.name())
-    }
-}
-
-/// An unknown name of an [`ExportFormat`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no export format is called {name:?}: expected {}", names())]
-pub struct UnknownExportFormat {
-    /// The name.
-    pub name: String,
-}
-
-fn names() -> String {
-    ExportFormat::ALL.map(ExportFormat::name).join(", ")
-}
-
-impl FromStr for ExportFormat {
-    type Err = UnknownExportFormat;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|format| format.name() == name);
-        found.ok_or_else(|| UnknownExportFormat { name: name.to_owned() })
     }
 }
 

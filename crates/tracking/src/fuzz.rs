@@ -14,7 +14,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::export::{ExportFormat, export};
-use crate::page::{write_page, write_page_with_log};
+use crate::page::write_page;
 use crate::record::{EventKind, Follower, Recording, RecordingLimits, recording_of_events};
 use crate::replay::{PlanLimits, ReplayError, Step, parse_plan, plan_of, replay, write_plan};
 use crate::report::{Report, ReportDiff};
@@ -65,7 +65,7 @@ pub fn training_log(data: &[u8]) {
     }
     let Ok(recording) = recording_of_events(&[], &RECORDING_LIMITS) else { return };
     let mut page = Vec::new();
-    write_page_with_log(&recording, &log, &mut page).expect("a vector takes everything");
+    write_page(&recording, Some(&log), &mut page).expect("a vector takes everything");
     assert!(page.ends_with(b"</html>\n"));
 }
 
@@ -175,7 +175,7 @@ pub fn minimalloc_gaps(data: &[u8]) {
     assert!(plan.lower_bound() <= plan.capacity());
     assert!(trace.peak_live_bytes() <= plan.capacity());
     let (blocks, constraints) = (plan.blocks().to_vec(), plan.constraints().to_vec());
-    assert_eq!(Plan::from_constrained_blocks(1, blocks, constraints).as_ref(), Ok(&plan));
+    assert_eq!(Plan::from_blocks(1, blocks, constraints).as_ref(), Ok(&plan));
 }
 
 /// A memory snapshot in JSON.
@@ -296,7 +296,7 @@ const SHOWN_BYTES: usize = 16 << 20;
 
 fn show(recording: &Recording) {
     let mut page = Vec::new();
-    write_page(recording, &mut page).expect("a vector takes everything");
+    write_page(recording, None, &mut page).expect("a vector takes everything");
     assert!(page.len() < SHOWN_BYTES && page.ends_with(b"</html>\n"), "{} bytes", page.len());
     // The data cannot end its element, because it is encoded.
     let text = String::from_utf8_lossy(&page);

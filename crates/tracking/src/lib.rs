@@ -75,9 +75,9 @@ pub use account::{
     Budget, Context, ContextGuard, LimitedGuard, OpRun, OpTotals, Record, Sizes, ThreadTotals, Tracker,
     TrackingAllocator, capture,
 };
-pub use export::{ExportError, ExportFormat, UnknownExportFormat, export};
+pub use export::{ExportError, ExportFormat, export};
 pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory, gzip};
-pub use page::{oom_page, write_page, write_page_with_log};
+pub use page::{oom_page, write_page};
 pub use record::{
     BlockLife, BlockProblem, Event, EventKind, EventProblem, Execution, Failure, Follower, HwmError,
     HwmProblem, LiveBlock, Moment, Owner, Peak, PoolName, Recording, RecordingLimits, Region, Retag,

@@ -26,6 +26,7 @@ use flate2::write::ZlibEncoder;
 
 pub use oom::oom_page;
 
+use crate::files::escaped;
 use crate::record::Recording;
 use crate::training_log::TrainingLog;
 
@@ -41,47 +42,25 @@ const SCRIPTS: [&str; 7] = [
     include_str!("page/main.js"),
 ];
 
-/// Writes a recording as one self-contained HTML page.
+/// Writes a recording as one self-contained HTML page. With a `log` of the run, the page shows its curves above the
+/// memory.
 ///
 /// # Errors
 /// Errors of the writer.
 ///
 /// ```
 /// use bfc_core::Bytes;
-/// use highwater_tracking::{Tracker, write_page};
-/// let tracker = Tracker::new();
-/// tracker.start_log(Bytes::mib(1));
-/// let mut page = Vec::new();
-/// write_page(&tracker.take_log(), &mut page)?;
-/// assert!(page.starts_with(b"<!doctype html>"));
-/// # Ok::<(), std::io::Error>(())
-/// ```
-pub fn write_page(recording: &Recording, out: impl Write) -> io::Result<()> {
-    write(recording, None, out)
-}
-
-/// Writes a recording as one HTML page, with the curves of the run's log above the memory.
-///
-/// # Errors
-/// Errors of the writer.
-///
-/// ```
-/// use bfc_core::Bytes;
-/// use highwater_tracking::{Tracker, TrainingLog, TrainingLogLimits, write_page_with_log};
+/// use highwater_tracking::{Tracker, TrainingLog, TrainingLogLimits, write_page};
 /// let tracker = Tracker::new();
 /// tracker.start_log(Bytes::mib(1));
 /// let lines = "{\"step\": 0, \"seconds\": 0.5, \"loss\": 2.25}\n";
 /// let log = TrainingLog::read(lines.as_bytes(), &TrainingLogLimits::default())?;
 /// let mut page = Vec::new();
-/// write_page_with_log(&tracker.take_log(), &log, &mut page)?;
+/// write_page(&tracker.take_log(), Some(&log), &mut page)?;
 /// assert!(page.starts_with(b"<!doctype html>"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn write_page_with_log(recording: &Recording, log: &TrainingLog, out: impl Write) -> io::Result<()> {
-    write(recording, Some(log), out)
-}
-
-fn write(recording: &Recording, log: Option<&TrainingLog>, mut out: impl Write) -> io::Result<()> {
+pub fn write_page(recording: &Recording, log: Option<&TrainingLog>, mut out: impl Write) -> io::Result<()> {
     let program = &recording.facts().program;
     let title = if program.is_empty() { "a run" } else { program };
     // The template's placeholders in their order.
@@ -106,22 +85,6 @@ fn write_data(recording: &Recording, log: Option<&TrainingLog>, out: &mut impl W
     serde_json::to_writer(&mut deflate, &data::Data::of(recording, log))?;
     deflate.finish()?.finish()?;
     Ok(())
-}
-
-/// Escapes text from a file for HTML.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            control if control.is_control() => escaped.push('\u{fffd}'),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

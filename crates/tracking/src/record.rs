@@ -18,7 +18,7 @@ mod ring;
 mod summary;
 mod tally;
 mod timeline;
-mod varint;
+pub(crate) mod varint;
 mod wire;
 
 pub use builder::{BlockProblem, RecordingLimits};
@@ -40,7 +40,7 @@ pub(crate) fn recording_of_events(
     block: &[u8],
     limits: &RecordingLimits,
 ) -> Result<Recording, (usize, BlockProblem)> {
-    let mut builder = builder::Builder::new(*limits);
+    let mut builder = builder::Builder::new(*limits, crate::files::lean::HeldMemory::new(limits.held_bytes));
     builder.add(block)?;
     Ok(builder.finish())
 }

@@ -16,7 +16,6 @@ pub mod table;
 mod text;
 
 use std::collections::BTreeMap;
-use std::io;
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +26,7 @@ pub use rows::{CategoryRow, FailureRow, OpRow, PhaseRow, PoolRow, SavedRow, Scop
 pub use run::{Cut, ProcessMemory, RecordedRun, RunFacts};
 pub use text::{ReportText, TextOptions};
 
-/// The figures of a run. All sizes are bytes. Prints as tables; [`write_json`](Self::write_json) writes JSON.
+/// The figures of a run. All sizes are bytes. Prints as tables and serializes with serde.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -77,15 +76,6 @@ impl Report {
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         sum(self.ops.iter().map(|row| row.live_bytes).chain([self.unowned_bytes]))
-    }
-
-    /// Writes the report as one indented JSON object with a newline at the end.
-    ///
-    /// # Errors
-    /// Those of the writer.
-    pub fn write_json(&self, mut writer: impl io::Write) -> io::Result<()> {
-        serde_json::to_writer_pretty(&mut writer, self)?;
-        writeln!(writer)
     }
 
     /// Sets the rows by module, and derives those by op and by phase from them.

@@ -34,7 +34,7 @@ mod json;
 mod limits;
 pub(crate) mod lines;
 mod minimalloc;
-mod pickle;
+pub(crate) mod pickle;
 mod read;
 mod rmm;
 mod snapshot;
@@ -125,7 +125,7 @@ impl Trace {
     /// A [`TraceError`] for the first line that is unreadable, malformed, inconsistent with earlier ones or beyond a
     /// limit.
     pub fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Self, TraceError> {
-        text::parse(reader, limits)
+        lines::parse(reader, limits, text::parse_line)
     }
 
     /// Reads a trace of any format, plain or compressed by gzip, regardless of the file's name. Supports Highwater's

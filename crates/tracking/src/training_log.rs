@@ -29,7 +29,7 @@ use serde_json::Value;
 use crate::files::FileKind;
 use crate::files::lean;
 use crate::trace::TraceProblem;
-use crate::trace::lines::{at_end, beginning, read_line, remove_mark};
+use crate::trace::lines::{LineReader, beginning};
 
 /// Fields that a recording contains.
 const LEFT_OUT: [&str; 4] = ["step", "seconds", "bytes_in_use", "peak_bytes_in_use"];
@@ -173,38 +173,18 @@ impl TrainingLog {
     /// Reads a log.
     ///
     /// Fails with a problem and its line number if the log is invalid or exceeds the limits.
-    pub fn read(mut reader: impl BufRead, limits: &TrainingLogLimits) -> Result<Self, TrainingLogError> {
+    pub fn read(reader: impl BufRead, limits: &TrainingLogLimits) -> Result<Self, TrainingLogError> {
         let mut builder = Builder::new(*limits);
-        let mut bytes = Vec::new();
-        for line in 1.. {
-            let at = |problem| TrainingLogError { line, problem };
-            match read_line(&mut reader, &mut bytes, limits.line_bytes) {
+        let mut lines = LineReader::new(reader, limits.line_bytes);
+        loop {
+            let read = lines.read().map_err(TrainingLogProblem::Line);
+            let added = read.and_then(|more| if more { builder.add(&mut lines) } else { Ok(false) });
+            match added {
                 Ok(true) => {}
-                Ok(false) => break,
-                Err(problem) => return Err(at(TrainingLogProblem::Line(problem))),
-            }
-            if line == 1 {
-                remove_mark(&mut bytes);
-            }
-            if bytes.iter().all(u8::is_ascii_whitespace) {
-                builder.idle().map_err(at)?;
-                continue;
-            }
-            match parse(&bytes) {
-                Ok(Value::Object(fields)) => builder.line(&fields).map_err(at)?,
-                Err(error) if error.is_eof() && builder.log.lines > 0 && at_end(&mut reader) => {
-                    builder.log.cut = true;
-                }
-                _ => {
-                    if let Some(kind) = FileKind::of(&bytes).filter(|_| line == 1) {
-                        return Err(at(TrainingLogProblem::WrongFile { kind }));
-                    }
-                    let found = beginning(&String::from_utf8_lossy(&bytes));
-                    return Err(at(TrainingLogProblem::NoObject { found }));
-                }
+                Ok(false) => return Ok(builder.finished()),
+                Err(problem) => return Err(TrainingLogError { line: lines.number, problem }),
             }
         }
-        Ok(builder.finished())
     }
 
     /// Returns the curves in the order of their first points. None is empty.
@@ -257,6 +237,25 @@ impl Builder {
     fn new(limits: TrainingLogLimits) -> Self {
         let (log, places, gaps) = Default::default();
         Self { limits, log, places, gaps, points: 0, idle_lines: 0, step: 0, seconds: 0.0 }
+    }
+
+    /// Adds the last line that was read. Returns whether lines may follow.
+    fn add(&mut self, lines: &mut LineReader<impl BufRead>) -> Result<bool, TrainingLogProblem> {
+        if lines.line.iter().all(u8::is_ascii_whitespace) {
+            self.idle()?;
+            return Ok(true);
+        }
+        match parse(&lines.line) {
+            Ok(Value::Object(fields)) => self.line(&fields).map(|()| true),
+            Err(error) if error.is_eof() && self.log.lines > 0 && lines.at_end() => {
+                self.log.cut = true;
+                Ok(false)
+            }
+            _ => Err(match FileKind::of(&lines.line).filter(|_| lines.number == 1) {
+                Some(kind) => TrainingLogProblem::WrongFile { kind },
+                None => TrainingLogProblem::NoObject { found: lines.beginning() },
+            }),
+        }
     }
 
     fn line(&mut self, fields: &serde_json::Map<String, Value>) -> Result<(), TrainingLogProblem> {

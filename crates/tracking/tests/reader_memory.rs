@@ -14,7 +14,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use highwater_tracking::{
     ExportFormat, Follower, PlanLimits, ReadOptions, Recording, RecordingLimits, Report, RunFacts, Trace,
-    TrainingLog, TrainingLogLimits, export, parse_plan, write_page, write_page_with_log,
+    TrainingLog, TrainingLogLimits, export, parse_plan, write_page,
 };
 
 /// Heap bytes in use, and their peak since the last reset.
@@ -375,7 +375,7 @@ fn use_recording(recording: &Recording) {
     let report = Report::from_recording(recording);
     serde_json::to_writer(sink(), &report).unwrap();
     drop(report);
-    write_page(recording, sink()).unwrap();
+    write_page(recording, None, sink()).unwrap();
     for format in ExportFormat::ALL {
         export(recording, format, sink()).unwrap();
     }
@@ -453,7 +453,7 @@ fn training_logs_keep_the_memory_limit() {
     for (what, file) in [("wide", wide), ("long", long), ("long line", long_line)] {
         let read = || {
             let log = TrainingLog::read(&file[..], &TrainingLogLimits::default()).unwrap();
-            write_page_with_log(&Recording::default(), &log, sink()).unwrap();
+            write_page(&Recording::default(), Some(&log), sink()).unwrap();
         };
         check(what, file.len(), read);
     }

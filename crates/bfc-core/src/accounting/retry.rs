@@ -4,7 +4,7 @@ mod freeing_threads;
 mod queue;
 mod wait;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::allocator::error::AllocError;
 use crate::allocator::request::WaitKey;
@@ -38,9 +38,8 @@ pub struct Refusal {
 /// - **No lost wake-up.** Each free that a waiter could miss increments an epoch. The waiter reads the epoch *before*
 ///   its attempt, and is due if a free came later. Attempts and frees must exclude each other, as under a pool's lock.
 /// - **Early failure.** Pools report the threads that allocate, and threads that free blocks of other threads. A
-///   request fails immediately if no other thread could free. With a [stalemate
-///   time](crate::PoolConfig::with_stalemate_after), the oldest waiter fails if all such threads wait. Waiters notice
-///   immediately that a thread has ended. Another thread may own the blocks that it left, and may free them.
+///   request fails immediately if no other thread could free. Waiters notice immediately that a thread has ended.
+///   Another thread may own the blocks that it left, and may free them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -50,7 +49,7 @@ pub struct Refusal {
 /// assert_eq!(block.unwrap().bytes, 64);
 /// assert_eq!(retry.stats().waits, 0);
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct AllocatorRetry {
     /// Requests inside [`allocate`](Self::allocate). Raised before a request's first attempt: a free after that attempt
     /// sees it. A free that sees 0 has no waiter to wake.
@@ -62,8 +61,6 @@ pub struct AllocatorRetry {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// How long all potential freeing threads must wait before the oldest waiter gives up; `None` disables this.
-    stalemate: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -72,31 +69,17 @@ struct State {
     freeing: FreeingThreads,
     /// The number of live announcements of frees from unknown threads.
     expected: usize,
-    /// The time since which all potential freeing threads wait, if relevant.
-    stuck_since: Option<Instant>,
     /// Present while a request waits.
     watch: Option<ThreadEndWatch>,
     /// All figures except the wake-ups, which the queue counts.
     stats: RetryStats,
 }
 
-impl Default for AllocatorRetry {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl AllocatorRetry {
     /// Creates a retry without waiters.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_stalemate(None)
-    }
-
-    /// Creates a retry whose oldest waiter gives up after all potential freeing threads have waited for this time.
-    pub(crate) fn with_stalemate(after: Option<Duration>) -> Self {
-        let shared = Shared { state: Mutex::default(), stalemate: after };
-        Self { interested: AtomicUsize::new(0), shared: std::sync::Arc::new(shared) }
+        Self::default()
     }
 
     /// Adds a thread that is about to allocate. Call it before other threads can wait for the memory.
@@ -106,7 +89,6 @@ impl AllocatorRetry {
             // Removes ended threads, so that the list holds only live ones.
             let turn = state.note_ends();
             state.freeing.add(thread);
-            state.stuck_since = None;
             turn
         });
     }
@@ -114,9 +96,7 @@ impl AllocatorRetry {
     /// Records that a thread frees memory.
     #[cold]
     pub(crate) fn note_freeing_thread(&self, thread: u64) {
-        let state = &mut *lock(&self.shared.state);
-        state.freeing.note_free(thread);
-        state.stuck_since = None;
+        lock(&self.shared.state).freeing.note_free(thread);
     }
 
     /// Records that any thread may free memory.
@@ -135,8 +115,7 @@ impl AllocatorRetry {
         self.shared.update(|state| {
             let turn = state.note_ends();
             any = others(state);
-            let settled = any && (self.shared.stalemate.is_none() || state.freeing.is_unbounded());
-            unsure = !settled && state.freeing.may_have_orphans();
+            unsure = !any && state.freeing.may_have_orphans();
             ended = state.freeing.ended();
             turn
         });
@@ -156,10 +135,8 @@ impl AllocatorRetry {
 
     /// Begins or ends to expect frees from unknown threads.
     pub(crate) fn expect_frees(&self, begin: bool) {
-        self.shared.update(|state| {
-            state.expected = if begin { state.expected + 1 } else { state.expected.saturating_sub(1) };
-            None
-        });
+        let expected = &mut lock(&self.shared.state).expected;
+        *expected = if begin { *expected + 1 } else { expected.saturating_sub(1) };
     }
 
     /// Calls `attempt` until it returns a block, it fails without a chance to wait, or `timeout` has passed since the
@@ -239,10 +216,7 @@ impl AllocatorRetry {
     #[inline]
     pub fn notify_up_to(&self, bytes: u64) {
         if self.is_awaited() {
-            self.shared.update(|state| {
-                state.stuck_since = None;
-                state.queue.freed(bytes)
-            });
+            self.shared.update(|state| state.queue.freed(bytes));
         }
     }
 
@@ -265,12 +239,7 @@ impl Shared {
     /// Changes the state, and wakes the waiter with the new turn after it releases the lock.
     #[cold]
     fn update(&self, change: impl FnOnce(&mut State) -> Option<Arc<Condvar>>) {
-        let bell = {
-            let state = &mut *lock(&self.state);
-            let turn = change(state);
-            let stuck = if self.stalemate.is_some() { state.find_stalemate() } else { None };
-            turn.or(stuck)
-        };
+        let bell = change(&mut lock(&self.state));
         if let Some(bell) = bell {
             bell.notify_one();
         }
@@ -290,32 +259,7 @@ impl State {
         if !self.freeing.remove_ended() {
             return None;
         }
-        self.stuck_since = None;
         self.queue.freed(u64::MAX)
-    }
-
-    /// Updates whether all potential freeing threads wait. At the transition, returns the oldest waiter, which wakes to
-    /// give up in time.
-    fn find_stalemate(&mut self) -> Option<Arc<Condvar>> {
-        let Self { queue, freeing, .. } = self;
-        let nobody_else = self.expected == 0 && !freeing.is_unbounded() && !freeing.may_have_orphans();
-        let stuck = nobody_else && queue.all_wait(freeing.threads());
-        let oldest = queue.oldest().filter(|_| stuck);
-        if oldest.is_none() {
-            self.stuck_since = None;
-        } else if self.stuck_since.is_none() {
-            self.stuck_since = Some(Instant::now());
-            return oldest.map(|(_, bell)| Arc::clone(bell));
-        }
-        None
-    }
-
-    /// Returns how long this waiter sleeps before it gives up because no thread can free; `None` if it need not give
-    /// up.
-    fn gives_up_in(&self, ticket: u64, stalemate: Option<Duration>, now: Instant) -> Option<Duration> {
-        let (since, after) = (self.stuck_since?, stalemate?);
-        self.queue.oldest().filter(|(oldest, _)| *oldest == ticket)?;
-        Some(after.saturating_sub(now.saturating_duration_since(since)))
     }
 }
 

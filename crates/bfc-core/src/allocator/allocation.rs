@@ -20,8 +20,9 @@ pub fn failed_drops() -> u64 {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use bfc_core::{Allocation, Allocator, HostAllocator, Request};
-/// let allocator: Arc<dyn Allocator> = Arc::new(HostAllocator::new("host"));
+/// use bfc_core::{Allocation, Allocator, HostMemory, PassthroughAllocator, Request};
+/// let memory = Arc::new(HostMemory::new());
+/// let allocator: Arc<dyn Allocator> = Arc::new(PassthroughAllocator::new("host", memory));
 /// let allocation = Allocation::new(&allocator, &Request::new(100))?;
 /// assert!(allocation.block().bytes >= 100);
 /// # Ok::<(), bfc_core::AllocError>(())
@@ -68,8 +69,7 @@ impl Drop for Allocation {
 /// Announces frees from threads that have not allocated from the allocator, such as consumers of a queue.
 ///
 /// A request without memory waits for other threads to free blocks. It fails immediately if no other thread appears to
-/// hold memory, or if all such threads [wait](crate::PoolConfig::with_stalemate_after) themselves and that option is
-/// set. Neither happens while this value lives.
+/// hold memory, but not while this value lives.
 ///
 /// The guard is unnecessary in two cases:
 ///

@@ -16,42 +16,43 @@ use crate::allocator::error::AttributeError;
 /// assert!(AllocatorAttributes::default().is_equal_or_less_restrictive_than(&pinned));
 /// assert!(!pinned.is_equal_or_less_restrictive_than(&AllocatorAttributes::default()));
 /// ```
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AllocatorAttributes {
-    /// Bit 0 is `on_host`, bit 1 `nic_compatible`, bit 2 `gpu_compatible`. Bits 24 to 31 are device-specific.
-    value: u32,
+    on_host: bool,
+    nic_compatible: bool,
+    gpu_compatible: bool,
+    /// Bits that the device defines.
+    device_bits: u8,
     /// 0 for none. A positive id names a scoped allocator of the device.
     scope_id: i32,
 }
 
-const ON_HOST: u32 = 1 << 0;
-const NIC_COMPATIBLE: u32 = 1 << 1;
-const GPU_COMPATIBLE: u32 = 1 << 2;
-const DEVICE_SHIFT: u32 = 24;
-
 impl AllocatorAttributes {
     /// Requires host memory; `false` adds nothing.
     #[must_use]
-    pub const fn with_on_host(self, required: bool) -> Self {
-        self.with(ON_HOST, required)
+    pub const fn with_on_host(mut self, required: bool) -> Self {
+        self.on_host |= required;
+        self
     }
 
     /// Requires memory that a network card can read; `false` adds nothing.
     #[must_use]
-    pub const fn with_nic_compatible(self, required: bool) -> Self {
-        self.with(NIC_COMPATIBLE, required)
+    pub const fn with_nic_compatible(mut self, required: bool) -> Self {
+        self.nic_compatible |= required;
+        self
     }
 
     /// Requires memory that a GPU can copy from without staging; `false` adds nothing.
     #[must_use]
-    pub const fn with_gpu_compatible(self, required: bool) -> Self {
-        self.with(GPU_COMPATIBLE, required)
+    pub const fn with_gpu_compatible(mut self, required: bool) -> Self {
+        self.gpu_compatible |= required;
+        self
     }
 
     /// Adds device-specific bits. The device defines their meaning.
     #[must_use]
     pub const fn with_device_bits(mut self, bits: u8) -> Self {
-        self.value |= (bits as u32) << DEVICE_SHIFT;
+        self.device_bits |= bits;
         self
     }
 
@@ -65,25 +66,25 @@ impl AllocatorAttributes {
     /// Whether host memory is required.
     #[must_use]
     pub const fn on_host(self) -> bool {
-        self.value & ON_HOST != 0
+        self.on_host
     }
 
     /// Whether memory for a network card is required.
     #[must_use]
     pub const fn nic_compatible(self) -> bool {
-        self.value & NIC_COMPATIBLE != 0
+        self.nic_compatible
     }
 
     /// Whether memory for fast copies to and from a GPU is required.
     #[must_use]
     pub const fn gpu_compatible(self) -> bool {
-        self.value & GPU_COMPATIBLE != 0
+        self.gpu_compatible
     }
 
     /// Returns the device-specific bits.
     #[must_use]
     pub const fn device_bits(self) -> u8 {
-        (self.value >> DEVICE_SHIFT) as u8
+        self.device_bits
     }
 
     /// Returns the id of the selected scoped allocator, or 0.
@@ -102,32 +103,22 @@ impl AllocatorAttributes {
             (lhs, rhs) if lhs == rhs => lhs,
             (lhs, rhs) => return Err(AttributeError::ScopeConflict { lhs, rhs }),
         };
-        Ok(Self { value: self.value | other.value, scope_id })
+        Ok(Self {
+            on_host: self.on_host || other.on_host,
+            nic_compatible: self.nic_compatible || other.nic_compatible,
+            gpu_compatible: self.gpu_compatible || other.gpu_compatible,
+            device_bits: self.device_bits | other.device_bits,
+            scope_id,
+        })
     }
 
     /// Whether memory that satisfies `other` also satisfies these attributes. As upstream, ignores scoped allocators.
     #[must_use]
     pub const fn is_equal_or_less_restrictive_than(self, other: &Self) -> bool {
-        self.value | other.value == other.value
-    }
-
-    const fn with(mut self, bit: u32, required: bool) -> Self {
-        if required {
-            self.value |= bit;
-        }
-        self
-    }
-}
-
-impl fmt::Debug for AllocatorAttributes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AllocatorAttributes")
-            .field("on_host", &self.on_host())
-            .field("nic_compatible", &self.nic_compatible())
-            .field("gpu_compatible", &self.gpu_compatible())
-            .field("device_bits", &self.device_bits())
-            .field("scope_id", &self.scope_id)
-            .finish()
+        self.on_host <= other.on_host
+            && self.nic_compatible <= other.nic_compatible
+            && self.gpu_compatible <= other.gpu_compatible
+            && self.device_bits & !other.device_bits == 0
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::allocator::damage::Damage;
 use crate::allocator::oom::OomReport;
 use crate::base::memory::Block;
-use crate::base::placement::Inconsistent;
 use crate::source::error::SourceError;
 
 /// An error of an allocation. The allocator's state is unchanged.
@@ -45,14 +44,6 @@ pub enum AllocError {
         /// The error of the source.
         error: SourceError,
     },
-    /// The pool's records were overwritten. The pool refuses further placements.
-    #[error("{allocator}: {error}")]
-    Damaged {
-        /// The allocator's name.
-        allocator: String,
-        /// The overwritten record.
-        error: Inconsistent,
-    },
 }
 
 impl AllocError {
@@ -85,12 +76,6 @@ pub enum BlockError {
     /// The block's fields match no block that this allocator returned.
     #[error("block {:#x} of {} bytes (allocation {}) was never allocated", block.address, block.bytes, block.id)]
     Unknown {
-        /// The block that the caller passed.
-        block: Block,
-    },
-    /// The pool's record of the block was overwritten.
-    #[error("the record of block {:#x} (allocation {}) was overwritten", block.address, block.id)]
-    Damaged {
         /// The block that the caller passed.
         block: Block,
     },

@@ -25,17 +25,21 @@ pub(crate) const HOLDERS: usize = 5;
 
 /// The cause of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum Verdict {
     /// The request alone exceeds the limit of the pool.
+    #[cfg_attr(feature = "serde", serde(rename = "over the limit"))]
     OverLimit,
     /// Live memory leaves too few bytes, in any arrangement.
     Exhausted,
     /// Enough bytes are free or reservable, but not contiguous.
     Fragmented,
     /// Pending work still uses freed memory that would suffice.
+    #[cfg_attr(feature = "serde", serde(rename = "pinned by pending work"))]
     Pinned,
     /// The request would exceed the budget of its scope.
+    #[cfg_attr(feature = "serde", serde(rename = "over the budget of its scope"))]
     OverBudget,
 }
 

@@ -14,6 +14,7 @@ use crate::base::owner::OwnerId;
 
 /// The purpose of a block. Every byte has exactly one category, given by its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 #[repr(u8)]
 pub enum Category {
     /// Scratch memory that an op frees before it returns, and memory without another category.

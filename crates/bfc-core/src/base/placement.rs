@@ -11,14 +11,27 @@ pub struct Placement {
     pub slot: u32,
 }
 
-/// Inconsistent records of a policy: the policy has a bug, or its memory was overwritten.
+/// Inconsistent records of a policy or pool: it has a bug, its memory was overwritten, or a source broke its contract.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{policy}: {detail}")]
 pub struct Inconsistent {
-    /// The policy's name.
+    /// The policy's name, or `pool`.
     pub policy: &'static str,
     /// The violated rule and its position.
     pub detail: String,
+}
+
+impl Inconsistent {
+    /// Fails unless `holds`. Formats the detail only on failure.
+    #[inline]
+    pub(crate) fn unless(
+        holds: bool,
+        policy: &'static str,
+        rule: &str,
+        detail: impl FnOnce() -> String,
+    ) -> Result<(), Self> {
+        if holds { Ok(()) } else { Err(Self { policy, detail: format!("{rule} (but {})", detail()) }) }
+    }
 }
 
 /// How many allocations followed a plan.

@@ -1,137 +1,103 @@
-//! Greedy placement: each block in sequence at the lowest offset where it fits.
+//! Greedy placement of blocks with alignments or gaps: each block in sequence at the lowest offset where all of its
+//! pieces are free.
+//!
+//! A block that ended above the goal was placed too late, because other blocks took its space. All such blocks move to
+//! the front, and all blocks are placed again: squeaky wheel optimization (Joslin and Clements, 1999).
 
-use super::occupancy::Occupancy;
-use super::sections::Sections;
-use super::shapes::Shapes;
+use super::pieces::Piece;
+use super::problem::{Offsets, Order};
+use super::solve::Search;
 
-/// The blocks to place: sizes in whole granules, and lifetimes.
-#[derive(Debug)]
-pub(super) struct Problem {
-    pub(super) sizes: Vec<u64>,
-    pub(super) sections: Sections,
-    /// Alignments and gaps, if any. Only greedy placement supports them.
-    pub(super) shapes: Option<Shapes>,
-    /// A lower bound on the bytes of any placement.
-    pub(super) lower_bound: u64,
-}
+/// The placements of each initial order.
+const ROUNDS: u32 = 24;
 
-/// Offsets by block, and the capacity.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Offsets {
-    pub(super) offsets: Vec<u64>,
-    pub(super) capacity: u64,
-}
-
-impl Offsets {
-    pub(super) fn of(offsets: Vec<u64>, sizes: &[u64]) -> Self {
-        let capacity = offsets.iter().zip(sizes).map(|(offset, size)| offset + size).max().unwrap_or(0);
-        Self { offsets, capacity }
+/// Places the blocks in several orders. The first placement stacks all blocks if it would exceed the effort.
+pub(super) fn greedy(search: &mut Search<'_>, pieces: Vec<Piece>) {
+    let sizes = &search.problem.sizes;
+    let mut by_block = vec![Vec::new(); sizes.len()];
+    for piece in pieces {
+        by_block[piece.block as usize].push(piece);
     }
-}
-
-/// Places the blocks in this order. Returns whether all end at `most` or below. Stops at the first that does not, or
-/// after `most_steps` steps of the occupancy.
-pub(super) fn place(
-    problem: &Problem,
-    order: &[u32],
-    most: u64,
-    most_steps: u64,
-    occupancy: &mut Occupancy,
-    into: &mut Offsets,
-) -> bool {
-    occupancy.clear();
-    into.offsets.resize(problem.sizes.len(), 0);
-    into.capacity = 0;
-    for &block in order {
-        let (size, span) = (problem.sizes[block as usize], problem.sections.spans[block as usize]);
-        let offset = match &problem.shapes {
-            None => occupancy.lowest(span, 0, size),
-            Some(shapes) => shapes.lowest(block, most_steps, occupancy),
-        };
-        let end = offset + size;
-        if end > most || occupancy.steps() > most_steps {
-            return false;
+    for order in Order::ALL {
+        let mut order = order.of(search.problem);
+        for _ in 0..ROUNDS {
+            let mut taken = Taken { pieces: Vec::new(), steps: 0 };
+            let offsets = taken.place(&by_block, &order, search.steps_left());
+            search.steps += taken.steps;
+            let offsets = offsets.unwrap_or_else(|| stacked(&by_block));
+            let (late, others): (Vec<u32>, Vec<u32>) = order
+                .iter()
+                .partition(|&&block| offsets[block as usize] + sizes[block as usize] > search.goal);
+            order = [late, others].concat();
+            search.offer(Offsets::of(offsets, sizes));
+            search.report();
+            if search.is_over() {
+                return;
+            }
         }
-        match &problem.shapes {
-            None => occupancy.take(span, offset, end),
-            Some(shapes) => shapes.take(block, offset, occupancy),
+    }
+}
+
+/// Stacks all blocks: valid for any lifetimes.
+fn stacked(by_block: &[Vec<Piece>]) -> Vec<u64> {
+    let mut end: u64 = 0;
+    let next = |pieces: &Vec<Piece>| {
+        let Some(first) = pieces.first() else { return 0 };
+        let offset = end.next_multiple_of(first.alignment);
+        end = offset + pieces.iter().map(|piece| piece.high).max().unwrap_or(0);
+        offset
+    };
+    by_block.iter().map(next).collect()
+}
+
+/// The placed pieces.
+struct Taken {
+    /// In order of their first bytes, which are absolute offsets here.
+    pieces: Vec<Piece>,
+    /// The comparisons so far: the measure of effort.
+    steps: u64,
+}
+
+impl Taken {
+    /// Places the blocks in this order. Returns their offsets, or `None` after more than `most_steps`.
+    fn place(&mut self, by_block: &[Vec<Piece>], order: &[u32], most_steps: u64) -> Option<Vec<u64>> {
+        let mut offsets = vec![0; by_block.len()];
+        for &block in order {
+            let pieces = &by_block[block as usize];
+            let mut offset = 0;
+            // Each blocked piece moves the offset up. The search ends after a round without a move.
+            loop {
+                let before = offset;
+                for piece in pieces {
+                    offset = self.lowest(piece, offset);
+                }
+                if self.steps > most_steps {
+                    return None;
+                }
+                if offset == before {
+                    break;
+                }
+            }
+            for piece in pieces {
+                let placed = Piece { low: offset + piece.low, high: offset + piece.high, ..*piece };
+                let place = self.pieces.partition_point(|other| other.low < placed.low);
+                self.pieces.insert(place, placed);
+            }
+            offsets[block as usize] = offset;
         }
-        into.offsets[block as usize] = offset;
-        into.capacity = into.capacity.max(end);
+        Some(offsets)
     }
-    true
-}
 
-/// The sort order of the blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    /// Largest first; longest-lived among equals.
-    Size,
-    /// Longest-lived first; largest among equals.
-    Lifetime,
-    /// Largest product of size and lifetime first.
-    Area,
-    /// In order of allocation.
-    Start,
-    /// Fullest sections first, then largest.
-    Crowd,
-    /// Fullest sections first, then by area.
-    CrowdArea,
-    /// Fullest sections first, then by lifetime and size.
-    CrowdLifetime,
-}
-
-impl Order {
-    /// The orders that greedy placement tries.
-    pub(super) const ALL: [Self; 5] = [Self::Size, Self::Area, Self::Lifetime, Self::Crowd, Self::Start];
-
-    /// Returns the blocks in this order.
-    pub(super) fn of(self, problem: &Problem) -> Vec<u32> {
-        let sections = &problem.sections;
-        let by_crowd = matches!(self, Self::Crowd | Self::CrowdArea | Self::CrowdLifetime);
-        let live = if by_crowd { sections.live(&problem.sizes) } else { Vec::new() };
-        let crowd = RangeMax::new(live);
-        let mut keyed: Vec<(u128, u128, u32)> = (0..)
-            .zip(sections.spans.iter().zip(&problem.sizes))
-            .map(|(block, (&span, &size))| {
-                let (size, length) = (u128::from(size), u128::from(span.1 - span.0));
-                let (first, second) = match self {
-                    Self::Size => (size, length),
-                    Self::Lifetime => (length, size),
-                    Self::Area => (size * length, size),
-                    Self::Start => (0, 0),
-                    Self::Crowd => (u128::from(crowd.of(span)), size),
-                    Self::CrowdArea => (u128::from(crowd.of(span)), size * length),
-                    Self::CrowdLifetime => (u128::from(crowd.of(span)), (length << 64) | size),
-                };
-                (first, second, block)
-            })
-            .collect();
-        keyed.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)).then(a.2.cmp(&b.2)));
-        keyed.into_iter().map(|(_, _, block)| block).collect()
-    }
-}
-
-/// The maximum of a range of values, by a table of ranges with power-of-two lengths.
-struct RangeMax(Vec<Vec<u64>>);
-
-impl RangeMax {
-    fn new(values: Vec<u64>) -> Self {
-        let mut table = vec![values];
-        let mut half = 1;
-        while let Some(row) = table.last().filter(|row| row.len() > half) {
-            let next = row.iter().zip(&row[half..]).map(|(a, b)| *a.max(b)).collect();
-            table.push(next);
-            half *= 2;
+    /// Returns the lowest aligned offset from `least` on at which the bytes of the piece are free.
+    fn lowest(&mut self, piece: &Piece, least: u64) -> u64 {
+        self.steps += self.pieces.len() as u64;
+        let mut offset = least;
+        // A passed piece never blocks a higher offset, because the pieces are in order.
+        for other in self.pieces.iter().filter(|other| other.start < piece.end && piece.start < other.end) {
+            if other.low < offset + piece.high && offset + piece.low < other.high {
+                offset = (other.high - piece.low).next_multiple_of(piece.alignment);
+            }
         }
-        Self(table)
-    }
-
-    fn of(&self, (first, end): (u32, u32)) -> u64 {
-        let (first, end) = (first as usize, end as usize);
-        let level = (end - first).ilog2() as usize;
-        let row = self.0.get(level);
-        let at = |index: usize| row.and_then(|row| row.get(index)).copied().unwrap_or(0);
-        at(first).max(at(end - (1 << level)))
+        offset
     }
 }

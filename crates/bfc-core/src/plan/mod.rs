@@ -5,14 +5,12 @@
 //! smallest space that it finds. This is dynamic storage allocation, which is NP-hard. The live bytes at the peak are a
 //! lower bound, which most plans reach. [`Planned`] serves later steps by the plan.
 //!
-//! The planner runs these methods until it reaches the lower bound or the target, or has used the effort:
-//!
-//! 1. Placement from below, on the lowest part of the skyline (`skyline.rs`): fast for any number of blocks.
-//! 2. Greedy placement in several orders, each block at the lowest offset where it fits (`greedy.rs`).
-//! 3. For up to a thousand blocks, searches for a placement within a capacity (`search.rs`), restarted with variations
-//!    (`search/restarts.rs`): at the lower bound, then above it.
-//! 4. Improved orders: blocks that ended too high move forward (`improve.rs`).
-//! 5. Further searches with the remaining effort.
+//! 1. The first placement proceeds from below, on the lowest part of the skyline (`skyline.rs`): fast for any number of
+//!    blocks.
+//! 2. For up to a thousand blocks, searches for a placement within a capacity follow (`search.rs`), restarted with
+//!    variations (`search/restarts.rs`): at the lower bound, then above it. They end at the lower bound, at the target,
+//!    or with the effort.
+//! 3. Blocks with alignments or gaps are placed greedily instead, in several orders (`greedy.rs`).
 //!
 //! Sources: Buchsbaum, Karloff, Kenyon, Reingold, Thorup, "OPT versus LOAD in dynamic storage allocation" (STOC 2003);
 //! Sekiyama, Imai, Negishi, Kawachiya, "Profile-guided memory optimization for deep neural networks" (2018); Maas,
@@ -22,12 +20,10 @@ use crate::base::units::round_up;
 
 mod constraint;
 mod greedy;
-mod improve;
-mod occupancy;
 mod pieces;
+mod problem;
 mod search;
 mod sections;
-mod shapes;
 mod skyline;
 mod solve;
 mod verify;
@@ -178,37 +174,14 @@ impl Plan {
     /// # Errors
     /// Fails with a [`PlanError`] if the lifetimes or options are invalid. Every valid set of lifetimes has a plan.
     pub fn solve(lifetimes: &[Lifetime], options: &PlanOptions) -> Result<Self, PlanError> {
-        Self::solve_with(lifetimes, options, &mut |_| true)
+        Self::solve_constrained(lifetimes, Vec::new(), |_| true, options, &mut |_| true)
     }
 
-    /// As [`solve`](Self::solve), with progress reports. Returns the best plan so far once `progress` returns `false`.
+    /// As [`solve`](Self::solve), for blocks with alignments and gaps. Only the blocks with `planned` get an offset; the
+    /// others stay in the sequence. Reports the progress, and returns the best plan so far once `progress` returns
+    /// `false`.
     ///
-    /// # Errors
-    /// As [`solve`](Self::solve).
-    pub fn solve_with(
-        lifetimes: &[Lifetime],
-        options: &PlanOptions,
-        progress: &mut dyn FnMut(PlanProgress) -> bool,
-    ) -> Result<Self, PlanError> {
-        Self::solve_some(lifetimes, |_| true, options, progress)
-    }
-
-    /// As [`solve`](Self::solve), but only the blocks with `planned` get an offset. The others stay in the sequence.
-    ///
-    /// # Errors
-    /// As [`solve`](Self::solve).
-    pub fn solve_some(
-        lifetimes: &[Lifetime],
-        planned: impl FnMut(usize) -> bool,
-        options: &PlanOptions,
-        progress: &mut dyn FnMut(PlanProgress) -> bool,
-    ) -> Result<Self, PlanError> {
-        Self::solve_constrained(lifetimes, Vec::new(), planned, options, progress)
-    }
-
-    /// As [`solve_some`](Self::solve_some), for blocks with alignments and gaps.
-    ///
-    /// Only greedy placement supports these, so such plans are more often above the lower bound.
+    /// Only greedy placement supports constraints, so constrained plans are more often above the lower bound.
     ///
     /// # Errors
     /// As [`solve`](Self::solve); also for an invalid [`BlockConstraint`].
@@ -231,16 +204,9 @@ impl Plan {
     /// n for n blocks.
     ///
     /// # Errors
-    /// Fails with a [`PlanError`] that names the first invalid block.
-    pub fn from_blocks(granule: u64, blocks: Vec<PlanBlock>) -> Result<Self, PlanError> {
-        Self::from_constrained_blocks(granule, blocks, Vec::new())
-    }
-
-    /// As [`from_blocks`](Self::from_blocks), for blocks with alignments and gaps.
-    ///
-    /// # Errors
-    /// As [`from_blocks`](Self::from_blocks); also for a [`BlockConstraint`] that is invalid or violated.
-    pub fn from_constrained_blocks(
+    /// Fails with a [`PlanError`] that names the first invalid block, or a [`BlockConstraint`] that is invalid or
+    /// violated.
+    pub fn from_blocks(
         granule: u64,
         blocks: Vec<PlanBlock>,
         constraints: Vec<BlockConstraint>,
@@ -287,12 +253,12 @@ impl Plan {
             Some(BlockConstraint { block, ..constraint.clone() })
         };
         let constraints: Vec<BlockConstraint> = self.constraints.iter().filter_map(of_selected).collect();
-        let placement = solve::solve(&lifetimes, &constraints, options, progress);
+        let (placement, lower_bound) = solve::solve(&lifetimes, &constraints, options, progress);
         for (&index, offset) in selected.iter().zip(placement.offsets) {
             self.blocks[index].offset = Some(offset);
         }
         self.capacity = placement.capacity;
-        self.lower_bound = placement.lower_bound;
+        self.lower_bound = lower_bound;
         // Programs read and write at these offsets, so a fault of the methods must not pass unnoticed.
         let verified = verify::capacity(&self.blocks, &self.constraints, self.granule);
         assert_eq!(verified, Ok(self.capacity), "a plan holds together");

@@ -32,7 +32,7 @@ mod restarts;
 use bounds::Bounds;
 pub(super) use restarts::Restarts;
 
-use super::greedy::Problem;
+use super::problem::Problem;
 
 /// The outcome of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,6 @@ pub(super) enum Outcome {
 /// The rule that picks the next section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
-    /// The lowest; among equals one where the first block of the order can lie.
-    First,
     /// The lowest; among equals the one with the fewest candidates.
     Lowest,
     /// The fewest candidates per weight; among equals the lowest.
@@ -276,7 +274,6 @@ impl Stacking<'_> {
     fn choose(&mut self, group: &[u32], range: (u32, u32), capacity: u64) -> Option<usize> {
         let all = range.0 as usize..range.1 as usize;
         self.bounds.answers[all.clone()].fill(Some(0));
-        self.bounds.first[all.clone()].fill(u32::MAX);
         self.bounds.note_least_ends(self.problem, group, all.clone());
         for &block in group {
             let lowest = self.bounds.lowest[block as usize];
@@ -288,8 +285,6 @@ impl Stacking<'_> {
                 if self.ground.heights[section] == lowest {
                     let answers = &mut self.bounds.answers[section];
                     *answers = if clear { answers.map(|count| count + 1) } else { None };
-                    let first = &mut self.bounds.first[section];
-                    *first = self.ranks[block as usize].min(*first);
                 }
             }
         }
@@ -299,9 +294,6 @@ impl Stacking<'_> {
             Some((section, answers, self.ground.heights[section]))
         });
         let chosen = match self.choice {
-            Choice::First => {
-                open.min_by_key(|&(section, answers, height)| (height, self.bounds.first[section], answers))
-            }
             Choice::Lowest => open.min_by_key(|&(_, answers, height)| (height, answers)),
             Choice::Hardest => open.min_by(|a, b| {
                 // Compares fractions without division.

@@ -2,15 +2,14 @@
 //!
 //! The skyline is the filled height in each section. Of the blocks whose sections all lie in its lowest part, the first
 //! of an order is placed there. If there is none, that part is lost and rises to its lower neighbor. No block is
-//! compared with placed ones, so the time is roughly proportional to the number of blocks. Greedy placement compares
-//! each block with all live ones.
+//! compared with placed ones, so the time is roughly proportional to the number of blocks.
 //!
 //! Source: Burke, Kendall, Whitwell, "A new placement heuristic for the orthogonal stock-cutting problem" (2004); for
 //! memory, Sekiyama and others (2018).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::greedy::{Offsets, Problem};
+use super::problem::{Offsets, Problem};
 use super::within::Within;
 
 /// The filled heights, in parts of equal height.
@@ -64,8 +63,8 @@ impl Skyline {
     }
 }
 
-/// Places all blocks, in order where several fit. Returns the number of steps.
-pub(super) fn stack(problem: &Problem, order: &[u32], into: &mut Offsets) -> u64 {
+/// Places all blocks, in order where several fit. Returns the placement and the number of steps.
+pub(super) fn stack(problem: &Problem, order: &[u32]) -> (Offsets, u64) {
     let mut left = Within::new(&problem.sections, order);
     let mut skyline = Skyline::default();
     skyline.put((0, problem.sections.count), 0);
@@ -83,6 +82,5 @@ pub(super) fn stack(problem: &Problem, order: &[u32], into: &mut Offsets) -> u64
         }
         // A part without neighbors is the whole skyline, and no block is left to place.
     }
-    *into = Offsets::of(offsets, &problem.sizes);
-    left.steps
+    (Offsets::of(offsets, &problem.sizes), left.steps)
 }

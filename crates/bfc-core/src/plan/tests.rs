@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::greedy::Problem;
+use super::problem::Problem;
 use super::search::{Outcome, Restarts};
 use super::sections::Sections;
 use super::*;
@@ -67,7 +67,7 @@ fn problem(lifetimes: &[Lifetime]) -> Problem {
     let sizes: Vec<u64> = lifetimes.iter().map(|lifetime| lifetime.bytes).collect();
     let sections = Sections::new(lifetimes);
     let lower_bound = sections.live(&sizes).into_iter().max().unwrap_or(0);
-    Problem { sizes, sections, shapes: None, lower_bound }
+    Problem { sizes, sections, lower_bound }
 }
 
 fn lifetimes(count: std::ops::Range<usize>, bytes: u64, events: u32) -> impl Strategy<Value = Vec<Lifetime>> {
@@ -89,7 +89,7 @@ proptest! {
             let options = PlanOptions::default().with_granule(granule).with_effort(20_000);
             let plan = Plan::solve(&lifetimes, &options).unwrap();
             check(&plan);
-            prop_assert_eq!(Plan::from_blocks(granule, plan.blocks().to_vec()).unwrap(), plan);
+            prop_assert_eq!(Plan::from_blocks(granule, plan.blocks().to_vec(), Vec::new()).unwrap(), plan);
         }
     }
 
@@ -118,7 +118,7 @@ proptest! {
             prop_assert_eq!(outcome, Outcome::Found);
             let placed = lifetimes.iter().zip(offsets);
             let blocks = placed.map(|(&lifetime, offset)| PlanBlock { lifetime, offset: Some(offset) });
-            prop_assert_eq!(Plan::from_blocks(1, blocks.collect()).unwrap().capacity(), least);
+            prop_assert_eq!(Plan::from_blocks(1, blocks.collect(), Vec::new()).unwrap().capacity(), least);
             prop_assert_eq!(restarts.search(least - 1, u64::MAX).0, Outcome::Impossible);
         }
     }
@@ -126,12 +126,12 @@ proptest! {
     #[test]
     fn blocks_that_are_left_to_others_have_no_offset(lifetimes in lifetimes(1..50, 3000, 30), modulus in 2_usize..5) {
         let options = PlanOptions::default().with_effort(20_000);
-        let plan = Plan::solve_some(&lifetimes, |index| index % modulus == 0, &options, &mut |_| true).unwrap();
+        let plan = Plan::solve_constrained(&lifetimes, Vec::new(), |index| index % modulus == 0, &options, &mut |_| true).unwrap();
         check(&plan);
         for (index, block) in plan.blocks().iter().enumerate() {
             prop_assert_eq!(block.offset.is_some(), index % modulus == 0);
         }
-        prop_assert_eq!(Plan::from_blocks(256, plan.blocks().to_vec()).unwrap(), plan);
+        prop_assert_eq!(Plan::from_blocks(256, plan.blocks().to_vec(), Vec::new()).unwrap(), plan);
     }
 
     /// Any contents of a file are rejected or consistent.
@@ -151,7 +151,7 @@ proptest! {
                 && a_start < b_start + b.lifetime.bytes.next_multiple_of(256)
                 && b_start < a_start + a.lifetime.bytes.next_multiple_of(256)
         }));
-        match Plan::from_blocks(256, blocks) {
+        match Plan::from_blocks(256, blocks, Vec::new()) {
             Ok(plan) => {
                 prop_assert!(!overlaps);
                 check(&plan);
@@ -190,7 +190,11 @@ fn lifetimes_that_make_no_sense_are_refused() {
 #[test]
 fn offsets_from_elsewhere_must_be_aligned_and_within_range() {
     let from = |offset| {
-        Plan::from_blocks(256, vec![PlanBlock { lifetime: lifetime(1, 0, 1), offset: Some(offset) }])
+        Plan::from_blocks(
+            256,
+            vec![PlanBlock { lifetime: lifetime(1, 0, 1), offset: Some(offset) }],
+            Vec::new(),
+        )
     };
     assert_eq!(from(100), Err(PlanError::Misaligned { index: 0, offset: 100 }));
     assert_eq!(from(u64::MAX - 255), Err(PlanError::TooLarge { index: 0 }));
@@ -204,7 +208,7 @@ fn progress_is_told_and_can_end_the_search() {
         (0..40).map(|i| lifetime(1 + u64::from(i * 7 % 11), i, i + 2 + i * 5 % 7)).collect();
     let options = PlanOptions::default().with_granule(1);
     let mut calls = 0;
-    let plan = Plan::solve_with(&tight, &options, &mut |progress| {
+    let plan = Plan::solve_constrained(&tight, Vec::new(), |_| true, &options, &mut |progress| {
         calls += 1;
         assert!(progress.capacity >= progress.lower_bound);
         false
@@ -236,10 +240,11 @@ fn a_target_ends_the_search() {
     lifetimes.sort_by_key(|lifetime| lifetime.start);
     let calls = |options: PlanOptions| {
         let mut calls = 0;
-        let plan = Plan::solve_with(&lifetimes, &options.with_granule(1), &mut |_| {
-            calls += 1;
-            true
-        });
+        let plan =
+            Plan::solve_constrained(&lifetimes, Vec::new(), |_| true, &options.with_granule(1), &mut |_| {
+                calls += 1;
+                true
+            });
         check(&plan.unwrap());
         calls
     };
@@ -329,7 +334,7 @@ fn many_live_blocks_keep_the_effort_bounded() {
     let effort = 2_000_000;
     let mut steps = 0;
     let options = PlanOptions::default().with_effort(effort);
-    let plan = Plan::solve_with(&lifetimes, &options, &mut |progress| {
+    let plan = Plan::solve_constrained(&lifetimes, Vec::new(), |_| true, &options, &mut |progress| {
         steps = progress.steps;
         true
     });

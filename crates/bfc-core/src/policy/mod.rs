@@ -5,11 +5,10 @@
 //! offsets. A pool converts each request to a [`PlacementRequest`] and adds the lock, the accounts, growth and waiting.
 
 pub(crate) mod auto_growth;
-pub(crate) mod best_fit;
 pub(crate) mod bfc;
 pub(crate) mod buddy;
+pub(crate) mod chunk_table;
 pub(crate) mod planned;
-pub(crate) mod region_table;
 mod types;
 
 use std::fmt;
@@ -87,7 +86,7 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// a change if there is none.
     fn release(&mut self, release: Release) -> Option<Span>;
 
-    /// Returns figures that are cheap to read, and damage.
+    /// Returns figures that are cheap to read.
     fn status(&self) -> PolicyStatus;
 
     /// Returns the regions in order of address.

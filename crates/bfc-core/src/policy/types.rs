@@ -1,7 +1,6 @@
 //! The data that a pool and its policy exchange.
 
 use crate::base::memory::Span;
-use crate::base::placement::Inconsistent;
 
 /// A request for a block, without owner and waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +75,7 @@ pub struct Capabilities {
     /// If a request finds no room, an otherwise equal larger one finds none either.
     pub is_ordered_by_size: bool,
     /// The pool may keep freed blocks in [caches](crate::ThreadCache) and reuse them without the policy. Not for
-    /// policies that follow the sequence of requests, guard blocks, or release regions with their last free.
+    /// policies that follow the sequence of requests, or release regions with their last free.
     pub supports_caches: bool,
     /// Frees may carry counts.
     pub supports_counts: bool,
@@ -99,7 +98,7 @@ impl Default for Capabilities {
 }
 
 /// Figures of a policy that are cheap to read. All sizes are in bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PolicyStatus {
     /// Bytes of all regions.
@@ -109,9 +108,6 @@ pub struct PolicyStatus {
     pub tail: Option<Span>,
     /// Whether frees wait for the frontier.
     pub has_pending: bool,
-    /// Overwritten records, for policies that detect them. From then on [`Policy::place`](crate::Policy::place) returns
-    /// `None`, so that no block is placed by damaged data. A pool then reports the damage instead of growing.
-    pub damage: Option<Inconsistent>,
 }
 
 /// One chunk of a policy's space.

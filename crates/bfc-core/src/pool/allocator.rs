@@ -7,7 +7,6 @@ mod slow_path;
 mod supply;
 mod what_if;
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::cache::Caches;
@@ -36,6 +35,7 @@ use crate::source::sub_allocator::SubAllocator;
 /// The pool calls the source under its lock. If the source or a visitor calls back into the pool, that call fails with
 /// an error. [`stats`](Allocator::stats) then returns the figures from before the call, and other queries return
 /// nothing.
+#[derive(Debug)]
 pub struct PolicyAllocator<P: ConfiguredPolicy> {
     name: String,
     source: Arc<dyn SubAllocator>,
@@ -75,10 +75,6 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let timing_counter = config.timing_counter.clone().filter(|_| policy.capabilities().supports_counts);
         let cached = timing_counter.is_none() && policy.capabilities().supports_caches;
         let caches = config.thread_cache.filter(|_| cached).map(|options| Caches::new(options, pool));
-        // Any thread may raise the frontier and thereby free memory, so a stalemate of the waiting threads proves
-        // nothing.
-        let stalemate = config.stalemate.filter(|_| timing_counter.is_none());
-        let retry = AllocatorRetry::with_stalemate(stalemate);
         let state = State {
             policy,
             accounts: Accounts::new(pool),
@@ -92,7 +88,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             config,
             state: SpinMutex::new(state),
             frontier: SafeFrontier::default(),
-            retry,
+            retry: AllocatorRetry::new(),
             timing_counter,
             caches,
             reentrancy: ReentrancyGuard::default(),
@@ -167,7 +163,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Completes these figures with those of the pool and its policy.
     fn stats_with(&self, state: &State<P>, figures: Stats) -> Stats {
-        Stats { bytes_limit: Some(self.config.limit), ..state.stats(figures) }
+        Stats { bytes_limit: Some(self.config.limit.0), ..state.stats(figures) }
     }
 }
 
@@ -189,10 +185,7 @@ impl<P: Policy> State<P> {
     /// Returns the placement of a live block.
     fn live(&self, block: &Block) -> Result<Placement, BlockError> {
         self.accounts.live(block)?;
-        // A slot with an account holds a block. If the policy does not know it, its records are damaged.
-        let place = self.policy.placed(block.chunk).ok_or(BlockError::Damaged { block: *block })?;
-        let same = place.address == block.address && place.bytes == block.bytes;
-        if same { Ok(place) } else { Err(BlockError::Unknown { block: *block }) }
+        self.find_live(block).ok_or(BlockError::Unknown { block: *block })
     }
 
     /// Returns the placement without a reason for failure. Returning an error through memory would slow the success
@@ -232,14 +225,6 @@ impl<P: Policy> State<P> {
             regions: self.policy.regions().len() as u64,
             ..figures
         }
-    }
-}
-
-impl<P: ConfiguredPolicy> fmt::Debug for PolicyAllocator<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, source, config) = (&self.name, &self.source, &self.config);
-        let mut debug = f.debug_struct("PolicyAllocator");
-        debug.field("name", name).field("source", source).field("config", config).finish_non_exhaustive()
     }
 }
 
@@ -294,7 +279,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
                 self.note_free(state, thread);
             }
             let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
-            state.free(place, freed_at).map_err(|_| BlockError::Damaged { block })?;
+            state.free(place, freed_at).map_err(|_| BlockError::Unknown { block })?;
             self.release_unwanted(state, Release::Unwanted);
             self.retry.is_awaited().then(|| self.max_satisfiable_bytes_of(state))
         };

@@ -34,7 +34,7 @@ const LARGEST: u64 = 16 * MIB;
 /// use bfc_core::{BfcConfig, Bytes, ThreadCache};
 /// let cache = ThreadCache::new().with_largest_block(Bytes::kib(64)).with_bytes(Bytes::mib(4));
 /// let config = BfcConfig::new(Bytes::gib(1)).with_thread_cache(cache);
-/// assert_eq!(config.thread_cache(), Some(cache));
+/// assert_eq!(config.thread_cache, Some(cache));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadCache {

@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::cache::ThreadCache;
 use super::frontier::TimingCounter;
 use super::growth::GrowthRule;
-use crate::base::units::{Bytes, MIB};
+use crate::base::units::Bytes;
 use crate::policy::GRANULE;
 
 /// The first region of a growing pool, as upstream.
-const FIRST_REGION: u64 = 2 * MIB;
+const FIRST_REGION: Bytes = Bytes::mib(2);
 
 /// How long a request waits for frees, as upstream.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,23 +22,35 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// use std::time::Duration;
 /// use bfc_core::{BfcConfig, Bytes};
 /// let config = BfcConfig::new(Bytes::gib(1)).with_allow_growth(false).with_retry_timeout(Duration::from_millis(50));
-/// assert_eq!(config.limit(), Bytes::gib(1));
+/// assert_eq!(config.limit, Bytes::gib(1));
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PoolConfig<O> {
-    pub(super) limit: u64,
-    pub(super) limit_origin: Option<Arc<str>>,
-    pub(super) allow_growth: bool,
-    pub(super) first_region: u64,
-    pub(super) growth: GrowthRule,
-    pub(super) region_merging: bool,
-    pub(super) garbage_collection: bool,
-    pub(super) retry: bool,
-    pub(super) retry_timeout: Duration,
-    pub(super) stalemate: Option<Duration>,
-    pub(super) timing_counter: Option<Arc<TimingCounter>>,
-    pub(super) thread_cache: Option<ThreadCache>,
-    pub(crate) options: O,
+    /// The most bytes that the pool may reserve.
+    pub limit: Bytes,
+    /// The origin of the limit, if known.
+    pub limit_origin: Option<Arc<str>>,
+    /// Whether the pool grows on demand.
+    pub allow_growth: bool,
+    /// The size of a growing pool's first region.
+    pub first_region: Bytes,
+    /// The size rule for regions of a growing pool.
+    pub growth: GrowthRule,
+    /// Whether the pool returns idle regions before it takes a new one.
+    pub region_merging: bool,
+    /// Whether the pool returns idle regions to make room for a larger one.
+    pub garbage_collection: bool,
+    /// Whether requests wait for frees.
+    pub retry: bool,
+    /// How long a request waits for frees, if it does.
+    pub retry_timeout: Duration,
+    /// Counts the frees, if any.
+    pub timing_counter: Option<Arc<TimingCounter>>,
+    /// The options of thread caches, if enabled.
+    pub thread_cache: Option<ThreadCache>,
+    /// The options of the policy.
+    pub options: O,
 }
 
 impl<O> PoolConfig<O> {
@@ -47,7 +59,7 @@ impl<O> PoolConfig<O> {
     #[must_use]
     pub const fn with_options(limit: Bytes, options: O) -> Self {
         Self {
-            limit: limit.0,
+            limit,
             limit_origin: None,
             allow_growth: true,
             first_region: FIRST_REGION,
@@ -56,7 +68,6 @@ impl<O> PoolConfig<O> {
             garbage_collection: true,
             retry: true,
             retry_timeout: RETRY_TIMEOUT,
-            stalemate: None,
             timing_counter: None,
             thread_cache: None,
             options,
@@ -76,23 +87,16 @@ impl<O> PoolConfig<O> {
             garbage_collection: self.garbage_collection,
             retry: self.retry,
             retry_timeout: self.retry_timeout,
-            stalemate: self.stalemate,
             timing_counter: self.timing_counter,
             thread_cache: self.thread_cache,
             options,
         }
     }
 
-    /// Returns the options of the policy.
-    #[must_use]
-    pub const fn options(&self) -> &O {
-        &self.options
-    }
-
     /// Sets the limit and clears its [origin](Self::with_limit_origin).
     #[must_use]
     pub fn with_limit(mut self, limit: Bytes) -> Self {
-        self.limit = limit.0;
+        self.limit = limit;
         self.limit_origin = None;
         self
     }
@@ -122,7 +126,7 @@ impl<O> PoolConfig<O> {
     /// Sets the size of a growing pool's first region.
     #[must_use]
     pub const fn with_first_region(mut self, bytes: Bytes) -> Self {
-        self.first_region = if bytes.0 < GRANULE { GRANULE } else { bytes.0 };
+        self.first_region = if bytes.0 < GRANULE { Bytes(GRANULE) } else { bytes };
         self
     }
 
@@ -157,27 +161,6 @@ impl<O> PoolConfig<O> {
         self
     }
 
-    /// Lets a request fail early when no thread is left that could free. By default, and upstream, each request waits
-    /// for its full time.
-    ///
-    /// Once every living thread that allocated from the pool has waited in it for `time`, the oldest request makes its
-    /// last attempt. The others continue to wait for memory that its thread may then free.
-    ///
-    /// A thread that only frees becomes known with its first free. Until then a request that it would serve may fail
-    /// early: [announce such threads](crate::ExpectedFrees), or do not enable this. A stalemate is never assumed
-    ///
-    /// - after a thread has freed a block that it did not allocate,
-    /// - while a block of an ended thread is live, because another thread owns it,
-    /// - after more than 64 simultaneous threads,
-    /// - with a [timing counter](Self::with_timing_counter),
-    /// - below a [`StreamAllocator`](crate::StreamAllocator), which waits in the pool's place and has [the same
-    ///   setting](crate::StreamAllocator::with_stalemate_after). A registry passes this one on to it.
-    #[must_use]
-    pub const fn with_stalemate_after(mut self, time: Duration) -> Self {
-        self.stalemate = Some(time);
-        self
-    }
-
     /// Marks each free with the next count of the counter. The memory is merged and returned to the source only once
     /// [`set_safe_frontier`](crate::Upkeep::set_safe_frontier) has passed that count.
     ///
@@ -208,85 +191,6 @@ impl<O> PoolConfig<O> {
     pub const fn with_thread_cache(mut self, cache: ThreadCache) -> Self {
         self.thread_cache = Some(cache);
         self
-    }
-
-    /// Disables thread caches, which is the default.
-    #[must_use]
-    pub const fn without_thread_cache(mut self) -> Self {
-        self.thread_cache = None;
-        self
-    }
-
-    /// Returns the cache options, if enabled.
-    #[must_use]
-    pub const fn thread_cache(&self) -> Option<ThreadCache> {
-        self.thread_cache
-    }
-
-    /// Returns the most bytes that the pool may reserve.
-    #[must_use]
-    pub const fn limit(&self) -> Bytes {
-        Bytes(self.limit)
-    }
-
-    /// Returns the origin of the limit, if known.
-    #[must_use]
-    pub const fn limit_origin(&self) -> Option<&Arc<str>> {
-        self.limit_origin.as_ref()
-    }
-
-    /// Whether the pool grows on demand.
-    #[must_use]
-    pub const fn allow_growth(&self) -> bool {
-        self.allow_growth
-    }
-
-    /// Returns the size of a growing pool's first region.
-    #[must_use]
-    pub const fn first_region(&self) -> Bytes {
-        Bytes(self.first_region)
-    }
-
-    /// Returns the size rule for regions of a growing pool.
-    #[must_use]
-    pub const fn growth(&self) -> GrowthRule {
-        self.growth
-    }
-
-    /// Whether the pool returns idle regions before it takes a new one.
-    #[must_use]
-    pub const fn region_merging(&self) -> bool {
-        self.region_merging
-    }
-
-    /// Whether the pool returns idle regions to make room for a larger one.
-    #[must_use]
-    pub const fn garbage_collection(&self) -> bool {
-        self.garbage_collection
-    }
-
-    /// Whether requests wait for frees.
-    #[must_use]
-    pub const fn retry(&self) -> bool {
-        self.retry
-    }
-
-    /// Returns the timing counter, if any.
-    #[must_use]
-    pub const fn timing_counter(&self) -> Option<&Arc<TimingCounter>> {
-        self.timing_counter.as_ref()
-    }
-
-    /// Returns the time after which a request fails if no thread is left that could free.
-    #[must_use]
-    pub const fn stalemate_after(&self) -> Option<Duration> {
-        self.stalemate
-    }
-
-    /// Returns how long a request waits for frees, if it does.
-    #[must_use]
-    pub const fn retry_timeout(&self) -> Duration {
-        self.retry_timeout
     }
 }
 

@@ -87,9 +87,9 @@ impl Growth {
         let (rule, first) = if config.allow_growth {
             (config.growth, config.limit.min(config.first_region))
         } else {
-            (GrowthRule::Fixed(Bytes(config.limit)), config.limit)
+            (GrowthRule::Fixed(config.limit), config.limit)
         };
-        Self { rule, next: round_up(first, GRANULE).unwrap_or(u64::MAX).max(GRANULE) }
+        Self { rule, next: round_up(first.0, GRANULE).unwrap_or(u64::MAX).max(GRANULE) }
     }
 
     /// Returns the region to request if `needed` bytes are needed, `reserved` are held and `available` are left below

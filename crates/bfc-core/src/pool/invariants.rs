@@ -6,11 +6,11 @@ use super::cache::is_of_cache;
 use super::info::{ChunkInfo, chunk_infos};
 use crate::accounting::accounts::Accounts;
 use crate::base::ledger::{Category, Tag};
+use crate::base::placement::Inconsistent;
 use crate::policy::Policy;
 
-/// The rules that hold for every pool between calls. [`InvariantError::rule`] is an index into this list.
-pub const INVARIANTS: [&str; 10] = [
-    "the policy's own rules hold",
+/// The rules that hold for every pool between calls.
+const RULES: [&str; 9] = [
     "the chunks of each region lie in it, in order, without gap or overlap",
     "a live block has a unique issued number, and between one and all of its bytes are requested; a slot without a \
      live block has no account",
@@ -23,24 +23,10 @@ pub const INVARIANTS: [&str; 10] = [
     "the blocks of a cache are live in the policy and in no other account; each is in use or free once, by its size",
 ];
 
-/// A violated rule of [`INVARIANTS`]: a fault of the allocator, or a source that broke its contract.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("rule {rule} does not hold ({}): {detail}", INVARIANTS[*rule])]
-pub struct InvariantError {
-    /// The rule, as an index into [`INVARIANTS`].
-    pub rule: usize,
-    /// The place of the violation.
-    pub detail: String,
-}
-
 /// Fails unless `holds`. Formats the detail only on failure.
 #[inline]
-pub(super) fn ensure(
-    rule: usize,
-    holds: bool,
-    detail: impl FnOnce() -> String,
-) -> Result<(), InvariantError> {
-    if holds { Ok(()) } else { Err(InvariantError { rule, detail: detail() }) }
+pub(super) fn ensure(rule: usize, holds: bool, detail: impl FnOnce() -> String) -> Result<(), Inconsistent> {
+    Inconsistent::unless(holds, "pool", RULES[rule], detail)
 }
 
 /// Checks every rule but the last on accounts that include those of the caches. `cached` are the slots that caches keep
@@ -50,8 +36,8 @@ pub(super) fn check(
     accounts: &Accounts,
     cached: &HashSet<u32>,
     limit: Option<u64>,
-) -> Result<(), InvariantError> {
-    policy.check().map_err(|error| InvariantError { rule: 0, detail: error.to_string() })?;
+) -> Result<(), Inconsistent> {
+    policy.check()?;
     let chunks = chunk_infos(policy, accounts);
     check_cover(policy, &chunks)?;
     check_accounts(policy, accounts, cached, &chunks)?;
@@ -59,16 +45,16 @@ pub(super) fn check(
     check_ledger(accounts, &chunks)?;
     check_index(accounts, &chunks)?;
     let reserved = policy.status().reserved_bytes;
-    ensure(8, limit.is_none_or(|limit| reserved <= limit), || format!("{reserved} bytes of {limit:?}"))
+    ensure(7, limit.is_none_or(|limit| reserved <= limit), || format!("{reserved} bytes of {limit:?}"))
 }
 
-fn check_cover(policy: &dyn Policy, chunks: &[ChunkInfo]) -> Result<(), InvariantError> {
+fn check_cover(policy: &dyn Policy, chunks: &[ChunkInfo]) -> Result<(), Inconsistent> {
     let regions = policy.regions();
     let mut left = chunks.iter().peekable();
     for (index, region) in regions.iter().enumerate() {
         let mut at = region.address;
         while let Some(chunk) = left.next_if(|chunk| chunk.region == index) {
-            ensure(1, chunk.address == at, || {
+            ensure(0, chunk.address == at, || {
                 format!("a chunk starts at {:#x}, not {at:#x}", chunk.address)
             })?;
             at = at.saturating_add(chunk.bytes);
@@ -76,12 +62,12 @@ fn check_cover(policy: &dyn Policy, chunks: &[ChunkInfo]) -> Result<(), Invarian
         // A tail shorter than a granule stays unused.
         let end = region.end().unwrap_or(u64::MAX);
         let covered = at <= end && end - at < crate::policy::GRANULE;
-        ensure(1, covered, || format!("the chunks of a region end at {at:#x}, not {end:#x}"))?;
+        ensure(0, covered, || format!("the chunks of a region end at {at:#x}, not {end:#x}"))?;
     }
-    ensure(1, left.next().is_none(), || "a chunk lies in no region".to_owned())?;
+    ensure(0, left.next().is_none(), || "a chunk lies in no region".to_owned())?;
     let sum: u64 = regions.iter().map(|region| region.bytes).sum();
     let reserved = policy.status().reserved_bytes;
-    ensure(5, sum == reserved, || format!("regions hold {sum} bytes, {reserved} are accounted for"))
+    ensure(4, sum == reserved, || format!("regions hold {sum} bytes, {reserved} are accounted for"))
 }
 
 /// Checks the accounts by slot.
@@ -90,7 +76,7 @@ fn check_accounts(
     accounts: &Accounts,
     cached: &HashSet<u32>,
     chunks: &[ChunkInfo],
-) -> Result<(), InvariantError> {
+) -> Result<(), Inconsistent> {
     let mut holds_block = vec![false; accounts.by_slot.len()];
     let (mut live, mut distinct) = (0, true);
     policy.visit(&mut |piece| {
@@ -99,7 +85,7 @@ fn check_accounts(
         let held = holds_block.get_mut(slot as usize);
         distinct &= held.is_some_and(|held| !std::mem::replace(held, true));
     });
-    ensure(2, distinct, || "two live blocks have one slot, or one has no account".to_owned())?;
+    ensure(1, distinct, || "two live blocks have one slot, or one has no account".to_owned())?;
     let mut numbers = Vec::with_capacity(live);
     for (slot, (account, &holds_block)) in accounts.by_slot.iter().zip(&holds_block).enumerate() {
         let sound = if holds_block {
@@ -109,15 +95,15 @@ fn check_accounts(
         } else {
             account.allocation == 0 && account.requested == 0 && account.tag == Tag::default()
         };
-        ensure(2, sound, || format!("slot {slot}: {account:?}"))?;
+        ensure(1, sound, || format!("slot {slot}: {account:?}"))?;
     }
     numbers.sort_unstable();
     let twice = numbers.windows(2).find(|pair| pair[0] == pair[1]);
-    ensure(2, twice.is_none(), || format!("two live blocks have one number: {twice:?}"))?;
+    ensure(1, twice.is_none(), || format!("two live blocks have one number: {twice:?}"))?;
     let accounted = numbers.len();
-    ensure(2, live == accounted, || format!("{live} live blocks, {accounted} accounts"))?;
+    ensure(1, live == accounted, || format!("{live} live blocks, {accounted} accounts"))?;
     for chunk in live_chunks(chunks) {
-        ensure(2, chunk.requested <= chunk.bytes, || format!("{chunk:?}"))?;
+        ensure(1, chunk.requested <= chunk.bytes, || format!("{chunk:?}"))?;
     }
     Ok(())
 }
@@ -127,27 +113,23 @@ fn live_chunks(chunks: &[ChunkInfo]) -> impl Iterator<Item = &ChunkInfo> {
     chunks.iter().filter(|chunk| chunk.in_use())
 }
 
-fn check_figures(
-    policy: &dyn Policy,
-    accounts: &Accounts,
-    chunks: &[ChunkInfo],
-) -> Result<(), InvariantError> {
+fn check_figures(policy: &dyn Policy, accounts: &Accounts, chunks: &[ChunkInfo]) -> Result<(), Inconsistent> {
     let sums = live_chunks(chunks).fold((0, 0, 0_u64), |(bytes, requested, live), chunk| {
         (bytes + chunk.bytes, requested + chunk.requested, live + 1)
     });
     let figures = &accounts.figures;
     let said = (figures.bytes_in_use, figures.bytes_requested, figures.live_allocs);
-    ensure(3, sums == said, || format!("chunks sum to {sums:?}, the figures say {said:?}"))?;
+    ensure(2, sums == said, || format!("chunks sum to {sums:?}, the figures say {said:?}"))?;
     let (reserved, said) = (policy.status().reserved_bytes, figures.bytes_reserved);
-    ensure(5, reserved == said, || format!("{reserved} bytes reserved, the figures say {said}"))?;
+    ensure(4, reserved == said, || format!("{reserved} bytes reserved, the figures say {said}"))?;
     let peaks = figures.peak_bytes_in_use >= figures.bytes_in_use
         && figures.peak_bytes_requested <= figures.peak_bytes_in_use
         && figures.peak_bytes_reserved >= figures.bytes_reserved
         && figures.largest_alloc_bytes <= figures.peak_bytes_in_use;
-    ensure(6, peaks, || format!("{figures:?}"))
+    ensure(5, peaks, || format!("{figures:?}"))
 }
 
-fn check_ledger(accounts: &Accounts, chunks: &[ChunkInfo]) -> Result<(), InvariantError> {
+fn check_ledger(accounts: &Accounts, chunks: &[ChunkInfo]) -> Result<(), Inconsistent> {
     // Sums by the owner's index.
     let mut owners: Vec<u64> = Vec::new();
     let mut categories = [0; Category::COUNT];
@@ -159,25 +141,25 @@ fn check_ledger(accounts: &Accounts, chunks: &[ChunkInfo]) -> Result<(), Invaria
     }
     for category in Category::ALL {
         let (held, booked) = (categories[category.index()], accounts.ledger.category(category));
-        ensure(4, held == booked, || format!("{category:?} holds {held} bytes, the ledger says {booked}"))?;
+        ensure(3, held == booked, || format!("{category:?} holds {held} bytes, the ledger says {booked}"))?;
     }
     for (owner, account) in accounts.ledger.owners() {
         let held = owners.get_mut(owner.index()).map_or(0, std::mem::take);
-        ensure(4, held == account.own, || {
+        ensure(3, held == account.own, || {
             format!("{owner} holds {held} bytes, the ledger says {}", account.own)
         })?;
     }
     let unknown = owners.iter().position(|&held| held > 0);
-    ensure(4, unknown.is_none(), || format!("the ledger has no account for owner {unknown:?}"))
+    ensure(3, unknown.is_none(), || format!("the ledger has no account for owner {unknown:?}"))
 }
 
-fn check_index(accounts: &Accounts, chunks: &[ChunkInfo]) -> Result<(), InvariantError> {
+fn check_index(accounts: &Accounts, chunks: &[ChunkInfo]) -> Result<(), Inconsistent> {
     let Some(index) = &accounts.index else { return Ok(()) };
     for chunk in live_chunks(chunks) {
         let slot = index.get(&chunk.address).and_then(|&slot| accounts.by_slot.get(slot as usize));
         let found = slot.is_some_and(|account| account.allocation == chunk.id);
-        ensure(7, found, || format!("allocation {} at {:#x} is not found", chunk.id, chunk.address))?;
+        ensure(6, found, || format!("allocation {} at {:#x} is not found", chunk.id, chunk.address))?;
     }
     let (indexed, live) = (index.len(), live_chunks(chunks).count());
-    ensure(7, indexed == live, || format!("{indexed} blocks are indexed, {live} are live"))
+    ensure(6, indexed == live, || format!("{indexed} blocks are indexed, {live} are live"))
 }

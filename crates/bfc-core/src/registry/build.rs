@@ -64,15 +64,15 @@ pub(super) fn allocator(
 ) -> Result<Arc<dyn Allocator>, PoolError> {
     let config = configured(&name, &*source, config, options)?;
     let choice = options.allocator.unwrap_or_default();
-    if config.timing_counter().is_some() && !keeps_counts(choice, plan.is_some()) {
+    if config.timing_counter.is_some() && !keeps_counts(choice, plan.is_some()) {
         return Err(PoolError::NoCounts { pool: name, allocator: choice });
     }
     Ok(match (choice, plan) {
         (AllocatorChoice::Planned, Some(plan)) => {
             // The plan's range is contiguous, so a growing pool starts with it unless configured otherwise.
-            let first = config.first_region().max(Bytes(plan.capacity()));
+            let first = config.first_region.max(Bytes(plan.capacity()));
             let config = config.with_first_region(options.first_region.unwrap_or(first));
-            let options = PlannedOptions::new(Arc::clone(plan), *config.options());
+            let options = PlannedOptions::new(Arc::clone(plan), config.options);
             Arc::new(PlannedAllocator::new(name, source, config.with_policy(options)))
         }
         // Without a plan the fallback serves every request.
@@ -84,17 +84,16 @@ pub(super) fn allocator(
             Arc::new(GuardAllocator::new(pool, GuardConfig::default())?)
         }
         (AllocatorChoice::Passthrough, _) => {
-            let timeout = if config.retry() { config.retry_timeout() } else { Duration::ZERO };
-            let mut passthrough = PassthroughAllocator::new(name, source)
-                .with_limit(config.limit())
-                .with_retry_timeout(timeout);
-            if let Some(origin) = config.limit_origin() {
-                passthrough = passthrough.with_limit_origin(Arc::clone(origin));
+            let timeout = if config.retry { config.retry_timeout } else { Duration::ZERO };
+            let mut passthrough =
+                PassthroughAllocator::new(name, source).with_limit(config.limit).with_retry_timeout(timeout);
+            if let Some(origin) = config.limit_origin {
+                passthrough = passthrough.with_limit_origin(origin);
             }
             Arc::new(passthrough)
         }
         (AllocatorChoice::Buddy, _) => {
-            let options = buddy_options(source.memory_kind(), config.limit());
+            let options = buddy_options(source.memory_kind(), config.limit);
             Arc::new(BuddyAllocator::new(name, source, config.with_policy(options)))
         }
         (AllocatorChoice::AutoGrowth, _) => {
@@ -142,22 +141,22 @@ fn configured(
     let mut config = config.clone();
     if options.allocator == Some(AllocatorChoice::BfcTensorflow) {
         // Sets all rules to TensorFlow's. Individual options still override them.
-        let tensorflow = BfcConfig::tensorflow(config.limit());
+        let tensorflow = BfcConfig::tensorflow(config.limit);
         config = config
-            .with_policy(*tensorflow.options())
-            .with_growth(tensorflow.growth())
-            .with_region_merging(tensorflow.region_merging())
-            .with_garbage_collection(tensorflow.garbage_collection());
+            .with_policy(tensorflow.options)
+            .with_growth(tensorflow.growth)
+            .with_region_merging(tensorflow.region_merging)
+            .with_garbage_collection(tensorflow.garbage_collection);
     }
     if let Some(limit) = options.limit {
         let limit = limit_in_bytes(name, source, limit)?;
         // Without a chosen limit the options repeat the configuration's own, which keeps its origin.
-        if limit != config.limit() {
+        if limit != config.limit {
             config = config.with_limit(limit);
         }
     }
     let config = options.configure(config);
-    let rules = options.cutting(*config.options(), config.limit());
+    let rules = options.cutting(config.options, config.limit);
     Ok(config.with_policy(rules))
 }
 

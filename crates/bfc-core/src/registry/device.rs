@@ -20,35 +20,16 @@ use crate::source::virtual_memory::VirtualMemory;
 /// The most pinned memory of a device's pool by default, as upstream.
 const PINNED_LIMIT: Bytes = Bytes::gib(128);
 
-/// The source of a pool's device memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum DeviceSource {
-    /// [`VirtualMemory`], which grows in place, if the device supports it, else [`DeviceMemory`].
-    #[default]
-    Best,
-    /// [`DeviceMemory`]: one call of the driver for each region.
-    Plain,
-    /// [`VirtualMemory`].
-    Mapped,
-}
-
-impl DeviceSource {
-    /// Creates the source for the memory of the device behind `driver`.
-    ///
-    /// # Errors
-    /// Fails with the driver's error; [`SourceError::Unsupported`] for [`Mapped`](Self::Mapped) memory if the device
-    /// lacks it.
-    pub fn open(self, driver: &Arc<dyn Driver>) -> Result<Arc<dyn SubAllocator>, SourceError> {
-        let plain = || Arc::new(DeviceMemory::new(Arc::clone(driver)));
-        if self == Self::Plain {
-            return Ok(plain());
-        }
-        match VirtualMemory::new(Arc::clone(driver)) {
-            Ok(memory) => Ok(Arc::new(memory)),
-            Err(SourceError::Unsupported { .. }) if self == Self::Best => Ok(plain()),
-            Err(error) => Err(error),
-        }
+/// Creates the source of a pool over the memory of the device behind `driver`: [`VirtualMemory`], which grows in place, if
+/// the device supports it, else [`DeviceMemory`] with one call of the driver for each region.
+///
+/// # Errors
+/// Fails with the driver's error.
+pub fn device_source(driver: &Arc<dyn Driver>) -> Result<Arc<dyn SubAllocator>, SourceError> {
+    match VirtualMemory::new(Arc::clone(driver)) {
+        Ok(memory) => Ok(Arc::new(memory)),
+        Err(SourceError::Unsupported { .. }) => Ok(Arc::new(DeviceMemory::new(Arc::clone(driver)))),
+        Err(error) => Err(error),
     }
 }
 
@@ -103,13 +84,13 @@ impl Registry {
         options: PoolOptions,
         plan: Option<Arc<Plan>>,
     ) -> Result<(), RegistryError> {
-        let (index, source) = (id.ordinal as usize, DeviceSource::default());
+        let index = id.ordinal as usize;
         // GPU steps that run as graphs must reuse the same addresses each time.
         let config = |limit| BfcConfig::new(limit).with_join_rule(JoinRule::AtOnce);
         let limit = PoolOptions::default().with_limit(Amount::AllBut(reserve));
         // The options always contain the limit.
         let any = config(Bytes(u64::MAX));
-        let memory = Pool::streamed(id.to_string(), Arc::clone(compute), source, index, any, plan)
+        let memory = Pool::streamed(id.to_string(), Arc::clone(compute), index, any, plan)
             .with_defaults(options.or(limit));
         let source = Arc::new(PinnedMemory::new(Arc::clone(compute.driver())));
         let pinned = Pool::new(format!("{id} pinned"), source, index, config(PINNED_LIMIT));

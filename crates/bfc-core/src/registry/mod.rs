@@ -16,7 +16,6 @@ mod rules;
 mod settings;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use crate::allocator::Allocator;
@@ -29,7 +28,7 @@ use crate::source::visitors::Visitors;
 
 pub use build::PoolError;
 pub use choice::{AllocatorChoice, ParseChoiceError};
-pub use device::{DeviceSource, default_reserve};
+pub use device::{default_reserve, device_source};
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
 pub use environment::{Environment, EnvironmentError, UnknownVariable};
 pub use error::RegistryError;
@@ -76,6 +75,7 @@ struct Memory {
 }
 
 /// The state of a memory.
+#[derive(Debug)]
 enum State {
     /// Unused; these visitors will see its regions.
     Unused(Visitors),
@@ -83,16 +83,6 @@ enum State {
     Making(u64),
     /// Created, and shared by all callers.
     Made { allocator: Arc<dyn Allocator>, options: PoolOptions },
-}
-
-impl fmt::Debug for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unused(visitors) => f.debug_tuple("Unused").field(visitors).finish(),
-            Self::Making(thread) => f.debug_tuple("Making").field(thread).finish(),
-            Self::Made { allocator, .. } => f.debug_tuple("Made").field(&allocator.name()).finish(),
-        }
-    }
 }
 
 /// The allocator that matches the attributes.

@@ -49,25 +49,25 @@ impl PoolOptions {
     /// Returns all options of a configuration, except the allocator.
     #[must_use]
     pub fn all_of(config: &BfcConfig) -> Self {
-        let split = match config.options().split {
+        let split = match config.options.split {
             SplitRule::Always => SplitChoice::Always,
             SplitRule::Twice { max_waste } => SplitChoice::Twice(max_waste.into()),
         };
-        let waits = config.retry();
+        let waits = config.retry;
         Self {
             allocator: None,
             allocator_where_possible: false,
-            limit: Some(config.limit().into()),
-            allow_growth: Some(config.allow_growth()),
-            first_region: Some(config.first_region()),
-            growth: Some(config.growth()),
-            region_merging: Some(config.region_merging()),
-            garbage_collection: Some(config.garbage_collection()),
+            limit: Some(config.limit.into()),
+            allow_growth: Some(config.allow_growth),
+            first_region: Some(config.first_region),
+            growth: Some(config.growth),
+            region_merging: Some(config.region_merging),
+            garbage_collection: Some(config.garbage_collection),
             split: Some(split),
-            cut: Some(config.options().cut),
-            join: Some(config.options().join),
-            retry_timeout: Some(if waits { config.retry_timeout() } else { Duration::ZERO }),
-            thread_cache: Some(config.thread_cache().into()),
+            cut: Some(config.options.cut),
+            join: Some(config.options.join),
+            retry_timeout: Some(if waits { config.retry_timeout } else { Duration::ZERO }),
+            thread_cache: Some(config.thread_cache.into()),
         }
     }
 
@@ -76,14 +76,6 @@ impl PoolOptions {
     pub const fn with_allocator(mut self, allocator: AllocatorChoice) -> Self {
         self.allocator = Some(allocator);
         self.allocator_where_possible = false;
-        self
-    }
-
-    /// Sets the allocator for the memory that it supports.
-    #[must_use]
-    pub const fn with_allocator_where_possible(mut self, allocator: AllocatorChoice) -> Self {
-        self.allocator = Some(allocator);
-        self.allocator_where_possible = true;
         self
     }
 
@@ -137,27 +129,6 @@ impl PoolOptions {
         self
     }
 
-    /// Sets the split rule.
-    #[must_use]
-    pub const fn with_split(mut self, split: SplitChoice) -> Self {
-        self.split = Some(split);
-        self
-    }
-
-    /// Sets the cut rule.
-    #[must_use]
-    pub const fn with_cut(mut self, cut: CutRule) -> Self {
-        self.cut = Some(cut);
-        self
-    }
-
-    /// Sets the join rule.
-    #[must_use]
-    pub const fn with_join(mut self, join: JoinRule) -> Self {
-        self.join = Some(join);
-        self
-    }
-
     /// Sets how long requests wait for frees.
     #[must_use]
     pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
@@ -196,7 +167,7 @@ impl PoolOptions {
         }
         match self.thread_cache {
             Some(CacheChoice::On(cache)) => config.with_thread_cache(cache),
-            Some(CacheChoice::Off) => config.without_thread_cache(),
+            Some(CacheChoice::Off) => PoolConfig { thread_cache: None, ..config },
             None => config,
         }
     }
@@ -234,51 +205,28 @@ impl PoolOptions {
 impl fmt::Display for PoolOptions {
     /// One line: the limit and the other set options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.limit {
-            Some(limit) => write!(f, "limit {limit}")?,
-            None => write!(f, "no limit")?,
-        }
-        if let Some(allow) = self.allow_growth {
-            write!(f, ", {} growth", if allow { "with" } else { "without" })?;
-        }
-        if let Some(bytes) = self.first_region {
-            write!(f, ", first region {bytes}")?;
-        }
-        match self.growth {
-            Some(GrowthRule::Doubling { .. }) => write!(f, ", regions doubling")?,
-            Some(GrowthRule::AsRequested { .. }) => write!(f, ", regions as requested")?,
-            Some(GrowthRule::Fixed(bytes)) => write!(f, ", regions of {bytes}")?,
-            Some(GrowthRule::Proportional { parts, .. }) => write!(f, ", regions of 1/{parts} of the pool")?,
-            None => {}
-        }
-        if let Some(merge) = self.region_merging {
-            write!(f, ", {} region merging", if merge { "with" } else { "without" })?;
-        }
-        if let Some(collect) = self.garbage_collection {
-            write!(f, ", {} garbage collection", if collect { "with" } else { "without" })?;
-        }
-        if let Some(split) = self.split {
-            write!(f, ", split {split}")?;
-        }
-        match self.cut {
-            Some(CutRule::Low) => write!(f, ", cut low")?,
-            Some(CutRule::LargeHigh) => write!(f, ", cut large-high")?,
-            None => {}
-        }
-        match self.join {
-            Some(JoinRule::AtOnce) => write!(f, ", join at-once")?,
-            Some(JoinRule::Deferred) => write!(f, ", join deferred")?,
-            None => {}
-        }
-        if let Some(timeout) = self.retry_timeout {
-            write!(f, ", waits {} ms", timeout.as_millis())?;
-        }
-        match self.thread_cache {
-            Some(CacheChoice::Off) => write!(f, ", without thread caches")?,
-            Some(CacheChoice::On(_)) => write!(f, ", with thread caches")?,
-            None => {}
-        }
-        self.allocator.map_or(Ok(()), |allocator| write!(f, ", allocator {allocator}"))
+        let with = |on: bool| if on { "with" } else { "without" };
+        let growth = |rule| match rule {
+            GrowthRule::Doubling { .. } => "regions doubling".to_owned(),
+            GrowthRule::AsRequested { .. } => "regions as requested".to_owned(),
+            GrowthRule::Fixed(bytes) => format!("regions of {bytes}"),
+            GrowthRule::Proportional { parts, .. } => format!("regions of 1/{parts} of the pool"),
+        };
+        let options = [
+            Some(self.limit.map_or("no limit".to_owned(), |limit| format!("limit {limit}"))),
+            self.allow_growth.map(|allow| format!("{} growth", with(allow))),
+            self.first_region.map(|bytes| format!("first region {bytes}")),
+            self.growth.map(growth),
+            self.region_merging.map(|merge| format!("{} region merging", with(merge))),
+            self.garbage_collection.map(|collect| format!("{} garbage collection", with(collect))),
+            self.split.map(|split| format!("split {split}")),
+            self.cut.map(|cut| format!("cut {cut}")),
+            self.join.map(|join| format!("join {join}")),
+            self.retry_timeout.map(|timeout| format!("waits {} ms", timeout.as_millis())),
+            self.thread_cache.map(|cache| format!("{} thread caches", with(cache != CacheChoice::Off))),
+            self.allocator.map(|allocator| format!("allocator {allocator}")),
+        ];
+        f.write_str(&options.into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -291,16 +239,19 @@ mod tests {
     fn a_configuration_leaves_no_choice_but_the_allocator() {
         let config = BfcConfig::tensorflow(Bytes::gib(1)).with_retry(false).with_first_region(Bytes::mib(8));
         let options = PoolOptions::all_of(&config);
-        let expected = PoolOptions::default()
+        let expected = PoolOptions {
+            split: Some(SplitChoice::TENSORFLOW),
+            cut: Some(CutRule::Low),
+            join: Some(JoinRule::AtOnce),
+            ..PoolOptions::default()
+        };
+        let expected = expected
             .with_limit(Bytes::gib(1))
             .with_allow_growth(true)
             .with_first_region(Bytes::mib(8))
             .with_growth(GrowthRule::DOUBLING)
             .with_region_merging(false)
             .with_garbage_collection(false)
-            .with_split(SplitChoice::TENSORFLOW)
-            .with_cut(CutRule::Low)
-            .with_join(JoinRule::AtOnce)
             .with_retry_timeout(Duration::ZERO)
             .with_thread_cache(CacheChoice::Off);
         assert_eq!(options, expected);

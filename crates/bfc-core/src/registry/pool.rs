@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::build::{self, PoolError};
-use super::device::DeviceSource;
+use super::device::device_source;
 use super::options::PoolOptions;
 use crate::allocator::Allocator;
 use crate::base::memory::MemoryKind;
@@ -92,7 +92,7 @@ impl Pool {
         let kind = source.memory_kind();
         let defaults = defaults(&config);
         let make = move |options: &PoolOptions, visitors: &Visitors| {
-            let source = Visited::new(Arc::clone(&source), index).with_visitors(visitors.clone());
+            let source = Visited::new(Arc::clone(&source), index, visitors.clone());
             build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)
         };
         Self { kind, defaults, factory: Box::new(make) }
@@ -105,7 +105,6 @@ impl Pool {
     pub fn streamed(
         name: impl Into<String>,
         compute: Arc<Stream>,
-        source: DeviceSource,
         index: usize,
         config: BfcConfig,
         plan: Option<Arc<Plan>>,
@@ -115,15 +114,10 @@ impl Pool {
             defaults = following_a_plan().or(defaults);
         }
         let make = move |options: &PoolOptions, visitors: &Visitors| {
-            let source = source.open(compute.driver())?;
-            let source = Visited::new(source, index).with_visitors(visitors.clone());
-            let own = if config.retry() { config.retry_timeout() } else { Duration::ZERO };
+            let source = Visited::new(device_source(compute.driver())?, index, visitors.clone());
+            let own = if config.retry { config.retry_timeout } else { Duration::ZERO };
             let pool = build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)?;
-            let mut pool = StreamAllocator::new(pool, Arc::clone(&compute));
-            // Frees that wait for a frontier do not come from the waiting threads.
-            if let Some(time) = config.stalemate_after().filter(|_| config.timing_counter().is_none()) {
-                pool = pool.with_stalemate_after(time);
-            }
+            let pool = StreamAllocator::new(pool, Arc::clone(&compute));
             Ok(Arc::new(pool.with_retry_timeout(options.retry_timeout.unwrap_or(own))) as Arc<dyn Allocator>)
         };
         Self { kind: MemoryKind::Device, defaults, factory: Box::new(make) }
@@ -175,8 +169,8 @@ fn following_a_plan() -> PoolOptions {
 /// Returns the general options of a configuration.
 fn defaults(config: &BfcConfig) -> PoolOptions {
     PoolOptions {
-        limit: Some(config.limit().into()),
-        allow_growth: Some(config.allow_growth()),
+        limit: Some(config.limit.into()),
+        allow_growth: Some(config.allow_growth),
         ..PoolOptions::default()
     }
 }

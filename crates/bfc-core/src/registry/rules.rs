@@ -91,15 +91,21 @@ impl CutRule {
 }
 
 /// As text: `low` or `large-high`.
+impl fmt::Display for CutRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Low => "low",
+            Self::LargeHigh => "large-high",
+        })
+    }
+}
+
 impl FromStr for CutRule {
     type Err = ParseRuleError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "low" => Ok(Self::Low),
-            "large-high" => Ok(Self::LargeHigh),
-            _ => Err(ParseRuleError::new(text, Self::EXPECTED)),
-        }
+        let named = [Self::Low, Self::LargeHigh].into_iter().find(|rule| rule.to_string() == text);
+        named.ok_or_else(|| ParseRuleError::new(text, Self::EXPECTED))
     }
 }
 
@@ -108,15 +114,21 @@ impl JoinRule {
 }
 
 /// As text: `at-once` or `deferred`.
+impl fmt::Display for JoinRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AtOnce => "at-once",
+            Self::Deferred => "deferred",
+        })
+    }
+}
+
 impl FromStr for JoinRule {
     type Err = ParseRuleError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "at-once" => Ok(Self::AtOnce),
-            "deferred" => Ok(Self::Deferred),
-            _ => Err(ParseRuleError::new(text, Self::EXPECTED)),
-        }
+        let named = [Self::AtOnce, Self::Deferred].into_iter().find(|rule| rule.to_string() == text);
+        named.ok_or_else(|| ParseRuleError::new(text, Self::EXPECTED))
     }
 }
 

@@ -51,7 +51,7 @@ impl FreeFaults {
 /// A failure that the device does not recover from poisons it. The failing call and all later ones return
 /// [`SourceError::Poisoned`]; later ones do not reach the driver. Running out of memory does not poison a device.
 ///
-/// Methods on handles or addresses are the unsafe interface. [`Stream`](crate::Stream), [`Event`](crate::Event),
+/// Methods on handles or addresses are the unsafe interface. [`Stream`](crate::Stream), [`StreamEvent`](crate::StreamEvent),
 /// [`VirtualMemory`](crate::VirtualMemory) and the sources of this folder are the safe one.
 ///
 /// # Safety

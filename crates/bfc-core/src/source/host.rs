@@ -1,4 +1,4 @@
-//! System memory, as a source of regions for pools and as an allocator without a pool.
+//! System memory, as a source of regions.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
@@ -92,13 +92,13 @@ unsafe impl SubAllocator for HostMemory {
 }
 
 /// Returns the system's layout of an allocation, or `None` if it is invalid.
-pub(crate) fn layout(bytes: u64, alignment: u64) -> Option<Layout> {
+fn layout(bytes: u64, alignment: u64) -> Option<Layout> {
     let (bytes, alignment) = (usize::try_from(bytes).ok()?, usize::try_from(alignment).ok()?);
     Layout::from_size_align(bytes, alignment).ok().filter(|layout| layout.size() > 0)
 }
 
 /// Allocates zeroed system memory; `None` if there is none. The layout is not empty: see [`layout`].
-pub(crate) fn system_allocate(layout: Layout) -> Option<u64> {
+fn system_allocate(layout: Layout) -> Option<u64> {
     // SAFETY: no layout made in this file has size zero.
     let pointer = unsafe { alloc_zeroed(layout) };
     if pointer.is_null() { None } else { Some(pointer.expose_provenance() as u64) }
@@ -108,7 +108,7 @@ pub(crate) fn system_allocate(layout: Layout) -> Option<u64> {
 ///
 /// # Safety
 /// `address` came from [`system_allocate`] with the same layout, was not freed since, and nothing uses it.
-pub(crate) unsafe fn system_free(address: u64, layout: Layout) {
+unsafe fn system_free(address: u64, layout: Layout) {
     let pointer = with_exposed_provenance_mut(address as usize);
     // SAFETY: the caller guarantees the contract of `dealloc`. The pointer's provenance was exposed by the allocation.
     unsafe { dealloc(pointer, layout) };

@@ -17,7 +17,7 @@ pub use address_only::*;
 pub use driver::*;
 pub use error::{SourceError, VisitorError};
 pub use host::HostMemory;
-pub use stream::{Event, Stream};
+pub use stream::{Stream, StreamEvent};
 pub use sub_allocator::SubAllocator;
 pub use virtual_memory::VirtualMemory;
 pub use visitors::*;

@@ -11,12 +11,12 @@ use super::error::SourceError;
 /// ```
 /// use std::sync::Arc;
 /// use bfc_core::sim::SimDevice;
-/// use bfc_core::{Bytes, Event, Stream};
+/// use bfc_core::{Bytes, StreamEvent, Stream};
 ///
 /// let device = Arc::new(SimDevice::new(Bytes::mib(64)));
 /// let (compute, copies) = (Stream::new(device.clone())?, Stream::new(device)?);
 /// // What `compute` is given from now on comes after what `copies` was given so far.
-/// let event = Event::new(&copies)?;
+/// let event = StreamEvent::new(&copies)?;
 /// compute.wait(&event)?;
 /// event.synchronize()?;
 /// # Ok::<(), bfc_core::SourceError>(())
@@ -52,7 +52,7 @@ impl Stream {
     ///
     /// # Errors
     /// Fails with the driver's error; the stream then does not wait.
-    pub fn wait(&self, event: &Event) -> Result<(), SourceError> {
+    pub fn wait(&self, event: &StreamEvent) -> Result<(), SourceError> {
         // SAFETY: both handles live as long as their values do.
         unsafe { self.driver.wait(self.handle, event.handle) }
     }
@@ -74,7 +74,7 @@ impl Stream {
     /// # Errors
     /// Fails with the driver's error.
     pub fn synchronize(self: &Arc<Self>) -> Result<(), SourceError> {
-        Event::new(self)?.synchronize()
+        StreamEvent::new(self)?.synchronize()
     }
 }
 
@@ -101,12 +101,12 @@ impl fmt::Debug for Stream {
 }
 
 /// A point in a stream, complete when all work submitted before it has ended.
-pub struct Event {
+pub struct StreamEvent {
     driver: Arc<dyn Driver>,
     handle: EventHandle,
 }
 
-impl Event {
+impl StreamEvent {
     /// Records a new event after all work submitted to the stream so far.
     ///
     /// # Errors
@@ -150,15 +150,15 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for StreamEvent {
     fn drop(&mut self) {
         // SAFETY: this value owns the handle, and no other code uses it.
         unsafe { self.driver.destroy_event(self.handle) };
     }
 }
 
-impl fmt::Debug for Event {
+impl fmt::Debug for StreamEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Event({} of {})", self.handle.0, self.driver.name())
+        write!(f, "StreamEvent({} of {})", self.handle.0, self.driver.name())
     }
 }

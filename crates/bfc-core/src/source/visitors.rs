@@ -1,8 +1,7 @@
 //! Callbacks for every region that a pool takes from its source and returns.
 //!
 //! Use them to register memory with a network card, to fill it with a pattern, or to log. Source of the rules:
-//! TensorFlow's `SubAllocator` visitors. Upstream fixes the lists at construction; here they are fixed with the first
-//! region.
+//! TensorFlow's `SubAllocator` visitors.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +10,7 @@ use std::sync::Arc;
 
 use crate::base::memory::{AddressSpace, MemoryKind, Span};
 use crate::base::sync::{Mutex, lock};
-use crate::source::error::{SourceError, VisitorError};
+use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
 /// A callback with a region and its index: the NUMA node of host memory, or the ordinal of a device.
@@ -59,70 +58,27 @@ impl fmt::Debug for Visitors {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use bfc_core::{AddressOnlyMemory, SubAllocator, Visited};
-/// let memory = Visited::new(Arc::new(AddressOnlyMemory::new()), 0);
-/// memory.on_alloc(|region, node| println!("took {} bytes on node {node}", region.bytes))?;
-/// let region = memory.allocate(256, 4096);
-/// assert!(memory.on_alloc(|_, _| ()).is_err()); // too late: this visitor would have missed a region
-/// # Ok::<(), bfc_core::VisitorError>(())
+/// use bfc_core::{AddressOnlyMemory, SubAllocator, Visited, Visitors};
+/// let mut visitors = Visitors::new();
+/// visitors.on_alloc(|region, node| println!("took {} bytes on node {node}", region.bytes));
+/// let memory = Visited::new(Arc::new(AddressOnlyMemory::new()), 0, visitors);
+/// let region = memory.allocate(256, 4096)?;
+/// # Ok::<(), bfc_core::SourceError>(())
 /// ```
 #[derive(Debug)]
 pub struct Visited {
     source: Arc<dyn SubAllocator>,
     index: usize,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// In an `Arc`, so that visitors run without the lock.
-    visitors: Arc<Visitors>,
-    /// Whether a region was ever taken.
-    sealed: bool,
+    visitors: Visitors,
     /// Sizes of the live regions, by address.
-    regions: BTreeMap<u64, u64>,
+    regions: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl Visited {
-    /// Wraps `source` without visitors. Visitors receive `index`.
+    /// Wraps `source`. The visitors receive `index`.
     #[must_use]
-    pub fn new(source: Arc<dyn SubAllocator>, index: usize) -> Self {
-        Self { source, index, state: Mutex::new(State::default()) }
-    }
-
-    /// Replaces the visitors.
-    #[must_use]
-    pub fn with_visitors(self, visitors: Visitors) -> Self {
-        lock(&self.state).visitors = Arc::new(visitors);
-        self
-    }
-
-    /// Adds a visitor that runs right after a region is taken, after the visitors added before it.
-    ///
-    /// # Errors
-    /// [`VisitorError`] after the first region: the visitor would have missed it.
-    pub fn on_alloc(
-        &self,
-        visitor: impl Fn(Span, usize) + Send + Sync + 'static,
-    ) -> Result<(), VisitorError> {
-        self.change(|visitors| visitors.on_alloc(visitor))
-    }
-
-    /// Adds a visitor that runs right before a region is returned, before the visitors added before it.
-    ///
-    /// # Errors
-    /// [`VisitorError`] after the first region.
-    pub fn on_free(&self, visitor: impl Fn(Span, usize) + Send + Sync + 'static) -> Result<(), VisitorError> {
-        self.change(|visitors| visitors.on_free(visitor))
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Visitors)) -> Result<(), VisitorError> {
-        let mut state = lock(&self.state);
-        if state.sealed {
-            return Err(VisitorError);
-        }
-        change(Arc::make_mut(&mut state.visitors));
-        Ok(())
+    pub fn new(source: Arc<dyn SubAllocator>, index: usize, visitors: Visitors) -> Self {
+        Self { source, index, visitors, regions: Mutex::default() }
     }
 }
 
@@ -155,14 +111,9 @@ unsafe impl SubAllocator for Visited {
 
     fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
         let region = self.source.allocate(alignment, bytes)?;
-        let visitors = {
-            let mut state = lock(&self.state);
-            state.sealed = true;
-            state.regions.insert(region.address, region.bytes);
-            Arc::clone(&state.visitors)
-        };
+        lock(&self.regions).insert(region.address, region.bytes);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            for visit in &visitors.alloc {
+            for visit in &self.visitors.alloc {
                 visit(region, self.index);
             }
         }));
@@ -176,27 +127,26 @@ unsafe impl SubAllocator for Visited {
     }
 
     unsafe fn free(&self, region: Span) {
-        let (visitors, regions) = {
-            let mut state = lock(&self.state);
+        let freed = {
+            let regions = &mut *lock(&self.regions);
             let end = region.end().unwrap_or(u64::MAX);
-            let regions: Vec<Span> = state
-                .regions
+            let freed: Vec<Span> = regions
                 .range(region.address..end)
                 .map(|(&address, &bytes)| Span { address, bytes })
                 .collect();
-            for region in &regions {
-                state.regions.remove(&region.address);
+            for region in &freed {
+                regions.remove(&region.address);
             }
             // Only the end of a region goes; visitors are not called.
-            if let Some((&start, bytes)) = state.regions.range_mut(..region.address).next_back() {
+            if let Some((&start, bytes)) = regions.range_mut(..region.address).next_back() {
                 *bytes = (*bytes).min(region.address - start);
             }
-            (Arc::clone(&state.visitors), regions)
+            freed
         };
         // Frees the region also if a visitor panics: no other code knows it.
         let _free = FreeOnDrop { source: &*self.source, region };
-        for region in regions {
-            for visit in visitors.free.iter().rev() {
+        for region in freed {
+            for visit in self.visitors.free.iter().rev() {
                 visit(region, self.index);
             }
         }
@@ -211,16 +161,11 @@ unsafe impl SubAllocator for Visited {
     }
 
     fn boundary_in(&self, tail: Span) -> Option<u64> {
-        let first = {
-            let state = lock(&self.state);
-            if state.visitors.free.is_empty() {
-                None
-            } else {
-                // Visitors see regions go exactly as they came.
-                Some(*state.regions.range(tail.address..tail.end()?).next()?.0)
-            }
-        };
-        let Some(address) = first else { return self.source.boundary_in(tail) };
+        if self.visitors.free.is_empty() {
+            return self.source.boundary_in(tail);
+        }
+        // Visitors see regions go exactly as they came.
+        let address = *lock(&self.regions).range(tail.address..tail.end()?).next()?.0;
         let bytes = tail.end()? - address;
         self.source.boundary_in(Span { address, bytes }).filter(|&found| found == address)
     }

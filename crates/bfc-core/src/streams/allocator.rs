@@ -4,7 +4,6 @@ mod attempt;
 mod facets;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +56,7 @@ const FRUITLESS_WAITS: u32 = 16;
 /// assert_eq!(pool.pending_frees().bytes, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
 pub struct StreamAllocator {
     pool: Arc<dyn Allocator>,
     compute: Arc<Stream>,
@@ -68,7 +68,8 @@ pub struct StreamAllocator {
     stranded_bytes: AtomicU64,
     retry: AllocatorRetry,
     retry_timeout: Duration,
-    threads: RecentThreads,
+    /// The number of the thread that called last, which is registered with the retry.
+    latest_thread: AtomicU64,
 }
 
 /// The record of a block in use on another stream.
@@ -91,37 +92,6 @@ struct Observation {
     alone: bool,
 }
 
-/// The threads that called recently. Each thread registers with the retry once, without a lock. A thread that finds its
-/// own number here is registered, because it wrote the number itself.
-#[derive(Debug, Default)]
-struct RecentThreads {
-    latest: AtomicU64,
-    /// Indexed by the low bits of the thread numbers.
-    seen: [AtomicU64; 16],
-}
-
-impl RecentThreads {
-    /// Registers a thread by `meet`, unless it is registered.
-    #[inline]
-    fn note(&self, retry: &AllocatorRetry, register: fn(&AllocatorRetry, u64)) {
-        let thread = ThreadNumber::current().get();
-        if self.latest.load(Ordering::Relaxed) != thread {
-            self.change(thread, retry, register);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn change(&self, thread: u64, retry: &AllocatorRetry, register: fn(&AllocatorRetry, u64)) {
-        let slot = &self.seen[thread as usize % self.seen.len()];
-        if slot.load(Ordering::Relaxed) != thread {
-            register(retry, thread);
-            slot.store(thread, Ordering::Relaxed);
-        }
-        self.latest.store(thread, Ordering::Relaxed);
-    }
-}
-
 impl StreamAllocator {
     /// Creates an allocator for work on `compute`. No other code may allocate from `pool`: its blocks are free before
     /// the work on them has ended.
@@ -136,7 +106,7 @@ impl StreamAllocator {
             stranded_bytes: AtomicU64::new(0),
             retry: AllocatorRetry::new(),
             retry_timeout: RETRY_TIMEOUT,
-            threads: RecentThreads::default(),
+            latest_thread: AtomicU64::new(0),
         }
     }
 
@@ -144,17 +114,6 @@ impl StreamAllocator {
     #[must_use]
     pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
         self.retry_timeout = timeout;
-        self
-    }
-
-    /// Lets a request fail early if no thread is left that could free, as
-    /// [`PoolConfig::with_stalemate_after`](crate::PoolConfig::with_stalemate_after), in place of the pool's own
-    /// setting. A request that pending frees would serve waits for the streams, and does not count as waiting for
-    /// threads meanwhile. Do not use it for pools whose frees wait for a [frontier](crate::Upkeep::set_safe_frontier).
-    #[must_use]
-    pub fn with_stalemate_after(mut self, time: Duration) -> Self {
-        self.retry = AllocatorRetry::with_stalemate(Some(time));
-        self.threads = RecentThreads::default();
         self
     }
 
@@ -255,6 +214,17 @@ impl StreamAllocator {
         }
     }
 
+    /// Registers the calling thread with the retry, unless it called last. A thread that finds its own number here wrote
+    /// the number itself.
+    #[inline]
+    fn note_thread(&self, register: fn(&AllocatorRetry, u64)) {
+        let thread = ThreadNumber::current().get();
+        if self.latest_thread.load(Ordering::Relaxed) != thread {
+            register(&self.retry, thread);
+            self.latest_thread.store(thread, Ordering::Relaxed);
+        }
+    }
+
     fn source_error(&self, error: SourceError) -> AllocError {
         AllocError::Source { allocator: self.pool.name().to_owned(), error }
     }
@@ -279,13 +249,13 @@ unsafe impl Allocator for StreamAllocator {
         if let Some(error) = self.compute.driver().poison() {
             return Err(self.source_error(error));
         }
-        self.threads.note(&self.retry, AllocatorRetry::note_allocating_thread);
+        self.note_thread(AllocatorRetry::note_allocating_thread);
         self.poll();
         self.allocate_or_wait(request).map_err(|error| self.explain(request, error))
     }
 
     unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
-        self.threads.note(&self.retry, AllocatorRetry::note_freeing_thread);
+        self.note_thread(AllocatorRetry::note_freeing_thread);
         let streams = self.streams_of_freed(&block)?;
         if !streams.is_empty() {
             self.defer(block, &streams);
@@ -335,15 +305,5 @@ impl Drop for StreamAllocator {
         for block in self.pending.finish() {
             self.free_pending(block);
         }
-    }
-}
-
-impl fmt::Debug for StreamAllocator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (pool, compute) = (&self.pool, &self.compute);
-        f.debug_struct("StreamAllocator")
-            .field("pool", pool)
-            .field("compute", compute)
-            .finish_non_exhaustive()
     }
 }

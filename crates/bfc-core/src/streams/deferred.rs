@@ -13,29 +13,29 @@ use super::cheapest::{Marks, cheapest_cut};
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, MutexGuard, lock};
 use crate::source::error::SourceError;
-use crate::source::stream::{Event, Stream};
+use crate::source::stream::{Stream, StreamEvent};
 
 /// The most cached events. Creating an event costs more than recording one.
 const SPARE_EVENTS: usize = 64;
 
 /// Events for reuse.
 #[derive(Debug, Default)]
-pub(super) struct EventPool(Mutex<Vec<Event>>);
+pub(super) struct EventPool(Mutex<Vec<StreamEvent>>);
 
 impl EventPool {
     /// Returns an event after all work submitted to the stream so far.
-    pub(super) fn record(&self, stream: &Stream) -> Result<Event, SourceError> {
+    pub(super) fn record(&self, stream: &Stream) -> Result<StreamEvent, SourceError> {
         let spare = {
             let mut events = lock(&self.0);
             let place = events.iter().rposition(|event| event.is_of(stream));
             place.map(|place| events.swap_remove(place))
         };
-        let Some(event) = spare else { return Event::new(stream) };
+        let Some(event) = spare else { return StreamEvent::new(stream) };
         event.record(stream)?;
         Ok(event)
     }
 
-    pub(super) fn put(&self, event: Event) {
+    pub(super) fn put(&self, event: StreamEvent) {
         let mut events = lock(&self.0);
         if events.len() < SPARE_EVENTS {
             events.push(event);
@@ -47,7 +47,7 @@ impl EventPool {
 #[derive(Debug)]
 pub(super) struct Mark {
     pub(super) stream: Arc<Stream>,
-    pub(super) event: Event,
+    pub(super) event: StreamEvent,
 }
 
 /// Values that each wait for their marks.
@@ -74,7 +74,7 @@ struct Waiting<T> {
 #[derive(Debug)]
 struct Lane {
     stream: Arc<Stream>,
-    marks: VecDeque<(Arc<Event>, u64)>,
+    marks: VecDeque<(Arc<StreamEvent>, u64)>,
 }
 
 impl<T> Deferred<T> {
@@ -133,7 +133,7 @@ impl<T> Deferred<T> {
         if self.len() == 0 {
             return Ok(false);
         }
-        let events: Vec<Arc<Event>> = {
+        let events: Vec<Arc<StreamEvent>> = {
             let waiting = self.waiting();
             let (values, marks) = waiting.values_and_marks();
             let suffices = |given: &[usize]| {

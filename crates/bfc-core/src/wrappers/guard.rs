@@ -13,7 +13,6 @@ mod quarantine;
 mod upkeep;
 mod zones;
 
-use std::fmt;
 use std::sync::Arc;
 
 use slab::Slab;
@@ -31,11 +30,14 @@ use crate::base::placement::Placement;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, lock};
 
-pub use config::{Fill, GuardConfig};
+pub use config::GuardConfig;
 use pattern::Pattern;
 use quarantine::{Freed, Quarantine};
 pub use upkeep::GuardReport;
 use zones::Zones;
+
+/// The minimum number of canary bytes on each side of a block.
+const ZONE: u64 = 64;
 
 /// An error of guarding memory that the host cannot read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,7 +51,8 @@ pub struct GuardError {
 
 /// Guards the blocks of another allocator of host memory.
 ///
-/// A block has exactly the requested bytes, so the first byte beyond them is guarded too. Figures, sizes and the ledger
+/// A block has exactly the requested bytes, so the first byte beyond them is guarded too. At least 64 bytes on each side are
+/// canaries. New and freed blocks are filled with bytes of all ones (NaN). Figures, sizes and the ledger
 /// count the user's bytes. Canaries and quarantine count as reserved but not in use, and appear in the
 /// [report](Self::report).
 ///
@@ -77,6 +80,7 @@ pub struct GuardError {
 /// assert_eq!((damage.fault, damage.offset), (DamageKind::Overrun, 100));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
 pub struct GuardAllocator {
     inner: Arc<dyn Allocator>,
     config: GuardConfig,
@@ -143,12 +147,6 @@ impl GuardAllocator {
         &self.inner
     }
 
-    /// Returns the configuration.
-    #[must_use]
-    pub const fn config(&self) -> &GuardConfig {
-        &self.config
-    }
-
     /// Allocates a block of the inner allocator. Quarantined memory never makes a request fail or wait.
     fn take(&self, request: &Request<'_>) -> Result<Block, AllocError> {
         let at_once = AllocationAttributes { retry_on_failure: false, ..request.attributes };
@@ -177,7 +175,7 @@ impl GuardAllocator {
 
     /// Returns the inner request for a block with canaries; `None` if it exceeds the address space.
     fn inner_request<'a>(&self, request: &Request<'a>) -> Option<Request<'a>> {
-        let (_, bytes) = Zones::plan(request.bytes, request.alignment, self.config.zone)?;
+        let (_, bytes) = Zones::plan(request.bytes, request.alignment, ZONE)?;
         Some(Request { bytes, ..*request })
     }
 
@@ -227,15 +225,6 @@ const fn place_of(block: &Block) -> Placement {
     Placement { address: block.address, bytes: block.bytes, slot: block.chunk }
 }
 
-impl fmt::Debug for GuardAllocator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GuardAllocator")
-            .field("inner", &self.inner)
-            .field("config", &self.config)
-            .finish_non_exhaustive()
-    }
-}
-
 // SAFETY: a block lies within a block of the inner allocator, which makes the same guarantee, at a multiple of the
 // alignment from its start. Each inner block carries one guarded block until that is freed.
 unsafe impl Allocator for GuardAllocator {
@@ -259,8 +248,7 @@ unsafe impl Allocator for GuardAllocator {
         if !alignment.is_power_of_two() {
             return Err(AllocError::BadAlignment { allocator: self.inner.name().to_owned(), alignment });
         }
-        let (front, total) =
-            Zones::plan(bytes, alignment, self.config.zone).ok_or_else(|| self.too_large(request))?;
+        let (front, total) = Zones::plan(bytes, alignment, ZONE).ok_or_else(|| self.too_large(request))?;
         let inner =
             self.take(&Request { bytes: total, ..*request }).map_err(|error| self.refusal(error, request))?;
         let zones = Zones::new(inner, front, bytes);
@@ -268,10 +256,8 @@ unsafe impl Allocator for GuardAllocator {
             // SAFETY: the zones are parts of a block that this call has just allocated.
             unsafe { pattern::fill(zone, Pattern::Canary) };
         }
-        if let Fill::Byte(value) = self.config.fresh {
-            // SAFETY: as above; the user does not have it yet.
-            unsafe { pattern::fill(zones.user(), Pattern::Byte(value)) };
-        }
+        // SAFETY: as above; the user does not have it yet.
+        unsafe { pattern::fill(zones.user(), Pattern::Poison) };
         self.open(zones, tag).ok_or_else(|| {
             // SAFETY: the block is new and no other code knows it. It came from the inner allocator.
             let _ = unsafe { self.inner.deallocate(inner) };
@@ -290,7 +276,7 @@ unsafe impl Allocator for GuardAllocator {
             return Err(BlockError::OutOfBounds { damage });
         }
         // SAFETY: the user has freed the block, and this call removed it from the table.
-        unsafe { pattern::fill(freed.zones.user(), Pattern::Byte(self.config.poison)) };
+        unsafe { pattern::fill(freed.zones.user(), Pattern::Poison) };
         // Retags the inner block as freed. An allocator without tags has nothing to change.
         let _ = self.inner.retag(&freed.zones.inner, quarantine_tag());
         self.quarantine(freed);

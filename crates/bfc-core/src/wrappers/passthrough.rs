@@ -6,7 +6,6 @@
 
 mod facets;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,6 +49,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// assert_eq!(memory.live_regions(), 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
 pub struct PassthroughAllocator {
     name: String,
     source: Arc<dyn SubAllocator>,
@@ -267,16 +267,6 @@ impl State {
             Some(live) if live.user == block.span() => Ok((*live, *account)),
             _ => Err(BlockError::Unknown { block: *block }),
         }
-    }
-}
-
-impl fmt::Debug for PassthroughAllocator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PassthroughAllocator")
-            .field("name", &self.name)
-            .field("source", &self.source)
-            .field("limit", &self.limit)
-            .finish_non_exhaustive()
     }
 }
 

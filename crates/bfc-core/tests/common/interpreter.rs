@@ -120,8 +120,8 @@ impl Interpreter {
         always_splits: bool,
         counter: Option<Arc<TimingCounter>>,
     ) -> Self {
-        let large_high = config.options().cut == CutRule::LargeHigh && !config.allow_growth();
-        let cached = config.thread_cache().is_some() && counter.is_none();
+        let large_high = config.options.cut == CutRule::LargeHigh && !config.allow_growth;
+        let cached = config.thread_cache.is_some() && counter.is_none();
         let choice = if cached { Choice::AnyFit } else { Choice::BestFit { always_splits } };
         let recent = RecentFrees::of(&config, counter.is_none() && !cached);
         let mut interpreter = Self::over(config, nature, choice, counter);
@@ -140,7 +140,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         choice: Choice,
         counter: Option<Arc<TimingCounter>>,
     ) -> Self {
-        let blank = P::configured(config.options());
+        let blank = P::configured(&config.options);
         let counter = counter.filter(|_| blank.capabilities().supports_counts);
         let config = match &counter {
             Some(counter) => config.with_timing_counter(Arc::clone(counter)),

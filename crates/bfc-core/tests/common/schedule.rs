@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    Allocator, BfcAllocator, BfcConfig, Block, Bytes, DeviceMemory, Driver, Event, GrowthRule, KIB, MIB,
-    Request, SourceError, Stream, StreamAllocator, StreamOrder, SubAllocator, VirtualMemory,
+    Allocator, BfcAllocator, BfcConfig, Block, Bytes, DeviceMemory, Driver, GrowthRule, KIB, MIB, Request,
+    SourceError, Stream, StreamAllocator, StreamEvent, StreamOrder, SubAllocator, VirtualMemory,
 };
 
 use super::Random;
@@ -106,7 +106,7 @@ impl<'a, W: Watched> Schedule<'a, W> {
             10..13 => self.free(),
             13 => {
                 let (from, to) = (self.pick(self.streams.len()), self.pick(self.streams.len()));
-                let event = Event::new(&self.streams[from]).unwrap();
+                let event = StreamEvent::new(&self.streams[from]).unwrap();
                 self.streams[to].wait(&event).unwrap();
             }
             14 => {
@@ -145,7 +145,7 @@ impl<'a, W: Watched> Schedule<'a, W> {
             announced.push(stream);
             match self.bug {
                 Bug::FreeAtOnce => {
-                    let event = Event::new(&self.streams[0]).unwrap();
+                    let event = StreamEvent::new(&self.streams[0]).unwrap();
                     self.streams[stream].wait(&event).unwrap();
                 }
                 Bug::UseAtOnce => {}

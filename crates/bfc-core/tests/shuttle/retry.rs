@@ -357,74 +357,8 @@ fn no_free_is_left_in_a_cache_while_a_request_waits() {
         free(&pool, whole);
         join(users.into());
         pool.check_invariants().unwrap();
-        assert_eq!((pool.retry_stats().waiting, pool.stats().bytes_in_use), (0, 0));
+        assert_eq!((pool.stats().retry.waiting, pool.stats().bytes_in_use), (0, 0));
     };
     shuttle::check_random(scenario, SCHEDULES);
     shuttle::check_pct(scenario, SCHEDULES, 3);
-}
-
-/// Each thread holds a part of the pool and then requests as much again. In any order, one thread gives up,
-/// and the others wait for its part.
-fn one_of_them_gives_up(threads: u64, cached: bool) {
-    let scenario = move || {
-        let config = BfcConfig::new(Bytes(threads * 256)).with_allow_growth(false).with_retry_timeout(LONG);
-        let config = config.with_stalemate_after(Duration::ZERO);
-        let config = if cached { config.with_thread_cache(ThreadCache::new()) } else { config };
-        let pool = Arc::new(BfcAllocator::new("shuttle", FakeSource::new(Nature::default()), config));
-        let (holding, failed) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
-        let user = |_| {
-            let (pool, holding, failed) = (Arc::clone(&pool), Arc::clone(&holding), Arc::clone(&failed));
-            thread::spawn(move || {
-                let held = allocate(&pool, 256);
-                *lock(&holding) += 1;
-                while *lock(&holding) < threads {
-                    thread::yield_now();
-                }
-                match pool.allocate(&bfc_core::Request::new(256)) {
-                    Ok(block) => free(&pool, block),
-                    Err(AllocError::OutOfMemory(_)) => *lock(&failed) += 1,
-                    Err(other) => panic!("{other:?}"),
-                }
-                free(&pool, held);
-            })
-        };
-        join((0..threads).map(user).collect());
-        assert_eq!(*lock(&failed), 1);
-        assert_eq!((pool.retry_stats().waiting, pool.stats().bytes_in_use), (0, 0));
-        pool.check_invariants().unwrap();
-    };
-    shuttle::check_random(scenario, SCHEDULES / 2);
-    shuttle::check_pct(scenario, SCHEDULES / 2, 3);
-}
-
-#[test]
-fn of_two_that_hold_what_the_other_needs_exactly_one_fails() {
-    one_of_them_gives_up(2, false);
-    one_of_them_gives_up(2, true);
-}
-
-#[test]
-fn of_three_in_a_stalemate_exactly_one_fails() {
-    one_of_them_gives_up(3, false);
-}
-
-/// No request gives up while a known thread is not waiting.
-#[test]
-fn nobody_gives_up_beside_a_thread_that_will_free() {
-    check(|| {
-        let config = BfcConfig::new(Bytes(1024)).with_allow_growth(false).with_retry_timeout(LONG);
-        let config = config.with_stalemate_after(Duration::ZERO);
-        let pool = Arc::new(BfcAllocator::new("shuttle", FakeSource::new(Nature::default()), config));
-        let held = [allocate(&pool, 512), allocate(&pool, 512)];
-        let taker = |_| {
-            let pool = Arc::clone(&pool);
-            thread::spawn(move || {
-                let block = allocate(&pool, 1024);
-                free(&pool, block);
-            })
-        };
-        let takers = (0..2).map(taker).collect();
-        held.into_iter().for_each(|block| free(&pool, block));
-        join(takers);
-    });
 }

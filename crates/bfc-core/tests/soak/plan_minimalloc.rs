@@ -55,13 +55,17 @@ fn lifetimes(csv: &str) -> Vec<Lifetime> {
 fn solved(&(letter, blocks, peak, csv): &Set, options: &PlanOptions) -> (Plan, u64) {
     let lifetimes = lifetimes(csv);
     let mut steps = 0;
-    let plan = Plan::solve_with(&lifetimes, options, &mut |progress| {
+    let plan = Plan::solve_constrained(&lifetimes, Vec::new(), |_| true, options, &mut |progress| {
         steps = progress.steps;
         true
     });
     let plan = plan.unwrap();
     assert_eq!((lifetimes.len(), plan.lower_bound()), (blocks, peak), "set {letter}");
-    assert_eq!(Plan::from_blocks(1, plan.blocks().to_vec()).as_ref(), Ok(&plan), "set {letter}: no overlap");
+    assert_eq!(
+        Plan::from_blocks(1, plan.blocks().to_vec(), Vec::new()).as_ref(),
+        Ok(&plan),
+        "set {letter}: no overlap"
+    );
     (plan, steps)
 }
 

@@ -1,14 +1,8 @@
 //! Order of waiting when memory runs out: first streams whose work frees memory, then threads that hold
 //! memory. Without either, the request fails.
 
-use std::sync::{Arc, Barrier};
-use std::time::Duration;
-
 use bfc_core::sim::Operation;
-use bfc_core::{
-    AllocError, Allocation, BfcAllocator, BfcConfig, Bytes, DeviceMemory, MIB, OomReport, Request,
-    StreamAllocator,
-};
+use bfc_core::{AllocError, Allocation, MIB, OomReport, Request};
 
 use super::Bench;
 
@@ -83,36 +77,4 @@ fn a_request_waits_for_a_thread_and_then_a_stream() {
     });
     assert_eq!((bench.pending(), bench.waits_for_threads()), (0, 1));
     assert_eq!(bench.device.violations(), []);
-}
-
-#[test]
-fn pending_frees_that_make_no_room_keep_nobody_from_giving_up() {
-    let bench = Bench::new();
-    let config = BfcConfig::new(Bytes::mib(8)).with_allow_growth(false);
-    let pool = BfcAllocator::new("sim_0_bfc", Arc::new(DeviceMemory::new(bench.device.clone())), config);
-    let memory = StreamAllocator::new(Arc::new(pool), bench.compute.clone());
-    let memory = Arc::new(memory.with_stalemate_after(Duration::from_millis(20)));
-    let bench = Bench { allocator: memory.clone(), memory, ..bench };
-    on_a_thread(|| {
-        let block = bench.take(2 * MIB);
-        bench.use_on(0, &block);
-    });
-    let both = Barrier::new(2);
-    let run = || {
-        let _held = bench.take(3 * MIB);
-        both.wait();
-        match Allocation::new(&bench.allocator, &Request::new(3 * MIB)) {
-            Ok(_) => true,
-            Err(AllocError::OutOfMemory(_)) => false,
-            Err(other) => panic!("{other:?}"),
-        }
-    };
-    let served = std::thread::scope(|scope| {
-        let threads = [scope.spawn(run), scope.spawn(run)];
-        threads.map(|thread| thread.join().unwrap())
-    });
-    assert_ne!(served[0], served[1], "one of the two");
-    let retry = bench.allocator.stats().retry;
-    assert!(retry.timeouts == 1 && retry.waited < Duration::from_secs(10), "{retry:?}");
-    assert_eq!((bench.pending(), bench.waits_for_streams()), (2, 0));
 }

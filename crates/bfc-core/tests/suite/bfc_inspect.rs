@@ -1,10 +1,10 @@
-//! A pool's own reports: accounts, figures, pictures, logs.
+//! A pool's own reports: accounts and figures.
 
 use std::sync::Arc;
 
 use bfc_core::{
-    Accounting, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category, CutRule, GrowthRule, KIB, MIB,
-    OwnerId, Request, Tag, Upkeep, Verdict,
+    Accounting, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category, CutRule, KIB, MIB, OwnerId,
+    Request, Tag, Upkeep, Verdict,
 };
 
 use crate::common::source::{FakeSource, Nature};
@@ -151,56 +151,6 @@ fn retagging_moves_the_bytes_between_owners_and_categories() {
     assert_eq!((pool.stats().bytes_in_use, pool.stats().bytes_requested), (1024, 1000));
     assert_eq!(pool.retag(&Block::EMPTY, kept), Ok(()), "an empty tensor may be retagged like any other");
     pool.check_invariants().unwrap();
-}
-
-#[test]
-fn the_memory_map_is_drawn_to_scale() {
-    let pool = one_region(100 * 256);
-    assert_eq!(pool.render_occupancy(), "no memory held");
-    let first = allocate(&pool, 10 * 256);
-    let second = allocate(&pool, 5 * 256);
-    free(&pool, first);
-    assert_eq!(pool.render_occupancy(), ["_".repeat(10), "*".repeat(5), "_".repeat(85)].concat());
-    free(&pool, second);
-
-    let wasteful = BfcConfig::tensorflow(Bytes(100 * 256)).with_allow_growth(false);
-    let pool = self::pool(wasteful);
-    let _whole = allocate(&pool, 51 * 256);
-    assert_eq!(pool.render_occupancy(), ["*".repeat(51), "x".repeat(49)].concat());
-}
-
-#[test]
-fn the_picture_runs_over_all_regions() {
-    let config = BfcConfig::new(Bytes::kib(8)).with_first_region(Bytes::kib(4));
-    let pool = pool(config.with_growth(GrowthRule::DOUBLING).with_region_merging(false));
-    let first = allocate(&pool, 4096);
-    let _second = allocate(&pool, 4096);
-    free(&pool, first);
-    assert_eq!(pool.regions().len(), 2);
-    assert_eq!(pool.render_occupancy(), ["_".repeat(50), "*".repeat(50)].concat());
-}
-
-#[test]
-fn the_memory_log_shows_bins_regions_chunks_sizes_and_figures() {
-    let pool = one_region(MIB);
-    let owner = tag("log", Category::Gradient);
-    let hole = allocate(&pool, 1024);
-    pool.allocate(&Request::new(1000).with_tag(owner)).unwrap();
-    pool.allocate(&Request::new(1000).with_tag(owner)).unwrap();
-    free(&pool, hole);
-    let log = pool.memory_log(1280);
-    for part in [
-        "memory of test",
-        "free chunks of bin 2, which 1.25 KiB falls into:",
-        "0x10000000000  1.00 KiB, before 1.00 KiB in use",
-        "region 0 at 0x10000000000, 1.00 MiB",
-        "in use, 1000 B requested by log as gradient",
-        "2 of 1.00 KiB, together 2.00 KiB",
-        "request 1.25 KiB, free 1022.00 KiB",
-        "peak in use             3.00 KiB",
-    ] {
-        assert!(log.contains(part), "{part:?} is missing in:\n{log}");
-    }
 }
 
 #[test]

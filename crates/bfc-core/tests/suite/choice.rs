@@ -64,9 +64,14 @@ fn the_tensorflow_pool_splits_like_tensorflow() {
     // A rest of 324 KiB is less than the block and than 128 MiB.
     assert_eq!(granted(choose(AllocatorChoice::Bfc)), 700 << 10);
     assert_eq!(granted(choose(AllocatorChoice::BfcTensorflow)), 1 << 20);
+    let with_split = |allocator, split| {
+        let mut options = choose(allocator);
+        options.split = Some(split);
+        granted(options)
+    };
     let fraction = SplitChoice::Twice("10%".parse().unwrap());
-    assert_eq!(granted(choose(AllocatorChoice::BfcTensorflow).with_split(fraction)), 700 << 10);
-    assert_eq!(granted(choose(AllocatorChoice::Bfc).with_split(SplitChoice::TENSORFLOW)), 1 << 20);
+    assert_eq!(with_split(AllocatorChoice::BfcTensorflow, fraction), 700 << 10);
+    assert_eq!(with_split(AllocatorChoice::Bfc, SplitChoice::TENSORFLOW), 1 << 20);
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation, Pace, SimDevice};
 use bfc_core::{
-    Allocation, Allocator, AllocatorAttributes, Amount, Bytes, DeviceId, DeviceKind, DeviceSource, Driver,
-    Environment, GIB, Lifetime, MIB, MemoryKind, Plan, PlanOptions, PoolOptions, Registry, RegistryError,
-    Request, SourceError, Stream,
+    Allocation, Allocator, AllocatorAttributes, Amount, Bytes, DeviceId, DeviceKind, Driver, Environment,
+    GIB, Lifetime, MIB, MemoryKind, Plan, PlanOptions, PoolOptions, Registry, RegistryError, Request,
+    SourceError, Stream, device_source,
 };
 
 /// Free memory that pools leave by default.
@@ -170,11 +170,9 @@ fn a_device_whose_driver_gives_nothing_is_a_typed_error() {
 #[test]
 fn mapping_falls_back_to_plain_memory_unless_required() {
     let driver: Arc<dyn Driver> = Arc::new(SimDevice::new(Bytes::gib(1)).without_mapping());
-    assert!(!DeviceSource::Best.open(&driver).unwrap().supports_coalescing());
-    assert!(matches!(DeviceSource::Mapped.open(&driver), Err(SourceError::Unsupported { .. })));
+    assert!(!device_source(&driver).unwrap().supports_coalescing());
     let driver: Arc<dyn Driver> = Arc::new(SimDevice::new(Bytes::gib(1)));
-    assert!(DeviceSource::Best.open(&driver).unwrap().supports_coalescing());
-    assert!(!DeviceSource::Plain.open(&driver).unwrap().supports_coalescing());
+    assert!(device_source(&driver).unwrap().supports_coalescing());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bfc_core::sim::SimDevice;
 use bfc_core::{
     AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, GuardAllocator, GuardConfig,
-    HostAllocator, HostMemory, MIB, PassthroughAllocator, PinnedMemory, Request, Stream, StreamAllocator,
+    HostMemory, MIB, PassthroughAllocator, PinnedMemory, Request, Stream, StreamAllocator,
 };
 
 /// Accounting, inspection, wait hints, stream order and upkeep.
@@ -35,7 +35,6 @@ fn pools_and_passthrough_have_all_facets_but_stream_order() {
     assert_eq!(facets(&*host_pool(Bytes::mib(1))), POOL);
     let passthrough = PassthroughAllocator::new("direct", Arc::new(AddressOnlyMemory::new()));
     assert_eq!(facets(&passthrough), POOL);
-    assert_eq!(facets(&HostAllocator::new("host")), [false, false, false, false, true]);
 }
 
 #[test]

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use bfc_core::{
     Accounting, AddressOnlyMemory, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator,
-    BfcConfig, Block, BlockError, Bytes, Category, Damage, DamageKind, DeviceMemory, Fill, GuardAllocator,
-    GuardConfig, GuardError, HostAllocator, HostMemory, Inspection, MemoryKind, OwnerId, PinnedMemory,
-    Request, Tag, Upkeep, Verdict, sim::SimDevice,
+    BfcConfig, Block, BlockError, Bytes, Category, Damage, DamageKind, DeviceMemory, GuardAllocator,
+    GuardConfig, GuardError, HostMemory, Inspection, MemoryKind, OwnerId, PinnedMemory, Request, Tag, Upkeep,
+    Verdict, sim::SimDevice,
 };
 
 fn pool(limit: Bytes) -> Arc<BfcAllocator> {
@@ -124,20 +124,6 @@ fn new_and_freed_memory_reads_as_not_a_number() {
     assert!(floats(block).iter().all(|float| *float == 0.0));
     free(&guard, block).unwrap();
     assert!(floats(block).iter().all(|float| float.is_nan()));
-}
-
-#[test]
-fn the_fill_of_new_blocks_and_the_poison_are_choices() {
-    let config = GuardConfig::default().with_fresh(Fill::Byte(7)).with_poison(9);
-    let chosen = guard(config);
-    let block = allocate(&chosen, 10);
-    assert!((0..10).all(|offset| peek(block, offset) == 7));
-    free(&chosen, block).unwrap();
-    assert!((0..10).all(|offset| peek(block, offset) == 9));
-
-    // System memory starts zeroed, and the guard keeps it zeroed.
-    let kept = guard(GuardConfig::default().with_fresh(Fill::Keep));
-    assert_eq!(peek(allocate(&kept, 10), 3), 0);
 }
 
 #[test]
@@ -328,17 +314,6 @@ fn memory_that_the_host_cannot_read_cannot_be_guarded() {
     let block = allocate(&pinned, 100);
     poke(block, 100, 0);
     assert_eq!(damage_of(free(&pinned, block)).fault, DamageKind::Overrun);
-}
-
-#[test]
-fn an_allocator_without_records_can_be_guarded() {
-    let guard = GuardAllocator::new(Arc::new(HostAllocator::new("system")), GuardConfig::default()).unwrap();
-    let block = allocate(&guard, 100);
-    poke(block, -5, 0);
-    assert_eq!(damage_of(free(&guard, block)).offset, -5);
-    let block = allocate(&guard, 100);
-    free(&guard, block).unwrap();
-    assert_eq!(guard.empty_quarantine(), 1);
 }
 
 #[test]

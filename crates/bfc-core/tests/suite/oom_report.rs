@@ -147,7 +147,7 @@ proptest! {
         let first = pool(configs()[config].clone());
         let (mut live, report) = refused(&first, seed);
         let other = configs()[config].clone().with_split_rule(match config {
-            0 => BfcConfig::tensorflow(Bytes::mib(1)).options().split,
+            0 => BfcConfig::tensorflow(Bytes::mib(1)).options.split,
             _ => SplitRule::Always,
         });
         let other = pool(other);

@@ -37,7 +37,7 @@ fn retry_allocator_gives_all_threads_the_same_address() {
         users.map(|user| user.join().unwrap()).to_vec()
     });
     assert_eq!(addresses, [addresses[0]; 4]);
-    assert_eq!(pool.retry_stats().timeouts, 0);
+    assert_eq!(pool.stats().retry.timeouts, 0);
 }
 
 /// `RetryAllocatorLastAllocFailure`: the caller receives the last error of the allocator below.

@@ -77,7 +77,7 @@ fn a_request_that_cannot_be_met_gives_no_idle_region_back() {
     for collect in [true, false] {
         let config = BfcConfig::new(Bytes::mib(16)).with_first_region(Bytes(MIB));
         let pool = pool(config.with_garbage_collection(collect));
-        assert!(pool.config().region_merging());
+        assert!(pool.config().region_merging);
         let kept = allocate(&pool, 100);
         let blocks: Vec<Block> = (0..6).map(|_| allocate(&pool, MIB)).collect();
         blocks.into_iter().for_each(|block| free(&pool, block));

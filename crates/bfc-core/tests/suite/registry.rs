@@ -8,7 +8,7 @@ use std::time::Duration;
 use bfc_core::sim::{Operation, SimDevice};
 use bfc_core::{
     AddressOnlyMemory, Allocation, Allocator, AllocatorAttributes, BfcConfig, Bytes, DeviceId, DeviceKind,
-    DeviceMemory, HostAllocator, HostMemory, MemoryKind, PinnedMemory, Pool, PoolOptions, Registry,
+    DeviceMemory, HostMemory, MemoryKind, PassthroughAllocator, PinnedMemory, Pool, PoolOptions, Registry,
     RegistryError, Request, SourceError, VisitorError,
 };
 
@@ -33,8 +33,12 @@ fn counted(made: &Arc<AtomicUsize>) -> Pool {
         made.fetch_add(1, Ordering::SeqCst);
         // Long enough for every thread of a race to arrive.
         thread::sleep(Duration::from_millis(20));
-        Ok(Arc::new(HostAllocator::new("host")))
+        Ok(host())
     })
+}
+
+fn host() -> Arc<dyn Allocator> {
+    Arc::new(PassthroughAllocator::new("host", Arc::new(HostMemory::new())))
 }
 
 fn host_pool() -> Pool {
@@ -226,7 +230,7 @@ fn a_pool_that_cannot_be_made_is_an_error_and_is_tried_again() {
     let tries = AtomicUsize::new(0);
     let pool = Pool::custom(MemoryKind::Host, move |_, _| match tries.fetch_add(1, Ordering::SeqCst) {
         0 => Err(SourceError::Exhausted { bytes: 7 }),
-        _ => Ok(Arc::new(HostAllocator::new("host"))),
+        _ => Ok(host()),
     });
     registry.register(DeviceId::CPU, [pool]).unwrap();
     let error = registry.allocator(DeviceId::CPU, plain(), None).unwrap_err();
@@ -240,7 +244,7 @@ fn a_pool_that_cannot_be_made_is_an_error_and_is_tried_again() {
 #[test]
 fn an_allocator_of_another_kind_than_registered_is_refused() {
     let registry = Registry::new();
-    let pool = Pool::custom(MemoryKind::Device, |_, _| Ok(Arc::new(HostAllocator::new("host"))));
+    let pool = Pool::custom(MemoryKind::Device, |_, _| Ok(host()));
     registry.register(GPU, [pool]).unwrap();
     let error = registry.allocator(GPU, plain(), None).unwrap_err();
     let expected = RegistryError::WrongKind {
@@ -311,7 +315,7 @@ fn a_factory_that_asks_for_its_own_memory_is_told() {
         // The registry allows everything else, also for the same device.
         assert!(registry.on_alloc(DeviceId::CPU, MemoryKind::Host, |_, _| ()).is_err());
         assert_eq!((registry.trim(DeviceId::CPU), registry.devices().len()), (0, 1));
-        Ok(Arc::new(HostAllocator::new("host")))
+        Ok(host())
     });
     registry.register(DeviceId::CPU, [pool]).unwrap();
     let first = registry.allocator(DeviceId::CPU, plain(), None).unwrap().allocator;
@@ -326,7 +330,7 @@ fn a_factory_that_panics_leaves_its_memory_unmade() {
     let counted = Arc::clone(&calls);
     let pool = Pool::custom(MemoryKind::Host, move |_, _| {
         assert!(counted.fetch_add(1, Ordering::SeqCst) > 0, "as planned");
-        Ok(Arc::new(HostAllocator::new("host")))
+        Ok(host())
     });
     registry.register(DeviceId::CPU, [pool]).unwrap();
     let ask = || registry.allocator(DeviceId::CPU, plain(), None).map(drop);
@@ -348,7 +352,7 @@ fn what_a_dropped_visitor_holds_may_use_the_registry() {
     }
     let registry = Arc::new(Registry::new());
     // A factory that uses no visitors: the registry drops them after it creates the allocator.
-    let pool = Pool::custom(MemoryKind::Host, |_, _| Ok(Arc::new(HostAllocator::new("host"))));
+    let pool = Pool::custom(MemoryKind::Host, |_, _| Ok(host()));
     registry.register(DeviceId::CPU, [pool]).unwrap();
     let held = Asks(Arc::downgrade(&registry));
     registry

@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Checks that the waiters were woken, and did not just succeed at the end of their time.
 fn assert_woken(pool: &BfcAllocator) {
-    let retry = pool.retry_stats();
+    let retry = pool.stats().retry;
     assert!(retry.waits > 0 && retry.waited < LONG, "{retry:?}");
 }
 
@@ -50,7 +50,7 @@ fn beside_another<T>(pool: &BfcAllocator, work: impl FnOnce() -> T) -> T {
 /// Waits until a request waits in the pool.
 fn await_waiter(pool: &BfcAllocator) {
     let start = Instant::now();
-    while pool.retry_stats().waiting == 0 {
+    while pool.stats().retry.waiting == 0 {
         assert!(start.elapsed() < LONG, "nobody waits");
         std::thread::yield_now();
     }
@@ -72,7 +72,7 @@ fn a_request_waits_for_another_threads_free() {
     assert_eq!((retry.waits, retry.waiting, retry.timeouts), (1, 0, 0));
     assert!(retry.waited > Duration::ZERO);
     assert!(pool.clear_stats());
-    assert_eq!(pool.retry_stats(), Default::default());
+    assert_eq!(pool.stats().retry, Default::default());
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn when_the_time_is_over_the_report_says_how_long_it_was() {
     assert_eq!(report.verdict, Verdict::Exhausted);
     assert!(report.waited >= timeout);
     assert_eq!(report.holders.len(), 1, "the last attempt works out who holds the memory");
-    assert_eq!(pool.retry_stats().timeouts, 1);
+    assert_eq!(pool.stats().retry.timeouts, 1);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_request_of_the_only_thread_fails_immediately() {
     let pool = four_kib(LONG);
     let _held = allocate(&pool, 4096);
     assert!(out_of_memory(&pool, 4096).waited.is_zero());
-    assert_eq!(pool.retry_stats().waits, 0);
+    assert_eq!(pool.stats().retry.waits, 0);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_request_above_the_limit_fails_at_once() {
     let _held = allocate(&pool, 1024);
     let report = beside_another(&pool, || out_of_memory(&pool, 4097));
     assert_eq!(report.verdict, Verdict::OverLimit);
-    assert_eq!(pool.retry_stats().waits, 0);
+    assert_eq!(pool.stats().retry.waits, 0);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn where_nothing_is_live_a_request_fails_at_once() {
     let pool = BfcAllocator::new("test", source, config);
     let report = beside_another(&pool, || out_of_memory(&pool, 4096));
     assert_eq!(report.verdict, Verdict::Exhausted);
-    assert_eq!(pool.retry_stats().waits, 0);
+    assert_eq!(pool.stats().retry.waits, 0);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn requests_without_waiting_fail_immediately() {
             Err(AllocError::OutOfMemory(report)) => assert_eq!(report.holders.len(), 1),
             other => panic!("{other:?}"),
         }
-        assert_eq!(pool.retry_stats().waits, 0);
+        assert_eq!(pool.stats().retry.waits, 0);
     }
 }
 
@@ -233,7 +233,7 @@ fn a_free_wakes_only_whom_it_may_serve() {
         for &block in blocks.iter().step_by(2) {
             free(&pool, block);
         }
-        assert_eq!(pool.retry_stats().wakeups, 0);
+        assert_eq!(pool.stats().retry.wakeups, 0);
         for &block in &blocks[1..4] {
             if block != blocks[2] {
                 free(&pool, block);
@@ -242,7 +242,7 @@ fn a_free_wakes_only_whom_it_may_serve() {
         assert_eq!(waiter.join().unwrap().bytes, 1024);
     });
     assert_woken(&pool);
-    assert_eq!(pool.retry_stats().wakeups, 1);
+    assert_eq!(pool.stats().retry.wakeups, 1);
 }
 
 /// The free leaves a piece that is too small, but also an idle region that a larger region can replace.
@@ -265,7 +265,7 @@ fn an_idle_region_wakes_requests_that_collection_serves() {
 fn a_free_that_leaves_a_region_idle_wakes_whoever_else_gets_it() {
     let merging =
         BfcConfig::new(Bytes::kib(16)).with_garbage_collection(false).with_first_region(Bytes::kib(4));
-    assert!(merging.region_merging());
+    assert!(merging.region_merging);
     idle_region_serves_a_waiter::<Bfc>(merging);
     let options = AutoGrowthOptions::cpu().with_free_before_growth(true);
     let freeing = AutoGrowthConfig::with_options(Bytes::kib(16), options).with_garbage_collection(false);
@@ -281,14 +281,14 @@ fn idle_region_serves_a_waiter<P: ConfiguredPolicy>(config: PoolConfig<P::Option
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| get(11 << 10));
         let start = Instant::now();
-        while pool.retry_stats().waiting == 0 {
+        while pool.stats().retry.waiting == 0 {
             assert!(start.elapsed() < LONG, "nobody waits");
             std::thread::yield_now();
         }
         try_free(&pool, second).unwrap();
         try_free(&pool, waiter.join().unwrap()).unwrap();
     });
-    let retry = pool.retry_stats();
+    let retry = pool.stats().retry;
     assert!(retry.waits > 0 && retry.waited < LONG, "{retry:?}");
     try_free(&pool, first).unwrap();
 }
@@ -308,14 +308,14 @@ fn a_waiter_gets_a_plans_range_with_what_is_free_beside_it() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| pool.allocate(&Request::new(8192)).unwrap());
         let start = Instant::now();
-        while pool.retry_stats().waiting == 0 {
+        while pool.stats().retry.waiting == 0 {
             assert!(start.elapsed() < LONG, "nobody waits");
             std::thread::yield_now();
         }
         try_free(&pool, planned).unwrap();
         assert_eq!(waiter.join().unwrap().bytes, 8192);
     });
-    assert!(pool.retry_stats().waited < LONG);
+    assert!(pool.stats().retry.waited < LONG);
 }
 
 /// A consumer that has not called the pool yet: the pool learns of it only if the producer announces it.
@@ -346,7 +346,7 @@ fn frees_are_expected_no_longer_than_somebody_says_so() {
     let _held = allocate(&pool, 4096);
     drop([ExpectedFrees::new(&handle), ExpectedFrees::new(&handle)]);
     assert!(out_of_memory(&pool, 4096).waited.is_zero());
-    assert_eq!(pool.retry_stats().waits, 0);
+    assert_eq!(pool.stats().retry.waits, 0);
 }
 
 /// One free is enough to show that blocks change owners.
@@ -368,70 +368,4 @@ fn after_a_free_by_a_thread_that_took_nothing_requests_wait() {
         });
         assert_woken(&pool);
     }
-}
-
-/// Two threads that each hold the memory that the other needs. `first` and `second` are their results.
-fn stalemate(pool: &BfcAllocator) -> [Result<(), Duration>; 2] {
-    let both = std::sync::Barrier::new(2);
-    let run = || {
-        let held = allocate(pool, 2048);
-        both.wait();
-        let outcome = match pool.allocate(&Request::new(2048)) {
-            Ok(block) => {
-                free(pool, block);
-                Ok(())
-            }
-            Err(AllocError::OutOfMemory(report)) => Err(report.waited),
-            Err(other) => panic!("{other:?}"),
-        };
-        free(pool, held);
-        outcome
-    };
-    std::thread::scope(|scope| {
-        let other = scope.spawn(run);
-        [run(), other.join().unwrap()]
-    })
-}
-
-#[test]
-fn one_of_two_deadlocked_threads_gives_up() {
-    let time = Duration::from_millis(30);
-    for _ in 0..10 {
-        let pool = pool(BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG).with_stalemate_after(time));
-        let mut outcomes = stalemate(&pool);
-        outcomes.sort_unstable();
-        let [Ok(()), Err(waited)] = outcomes else { panic!("{outcomes:?}") };
-        assert!(time <= waited && waited < LONG, "{waited:?}");
-        assert_eq!(pool.retry_stats().timeouts, 1);
-    }
-}
-
-#[test]
-fn deadlocked_threads_time_out() {
-    let time = Duration::from_millis(100);
-    let outcomes = stalemate(&four_kib(time));
-    assert!(outcomes.iter().any(|outcome| outcome.is_err_and(|waited| waited >= time)), "{outcomes:?}");
-}
-
-/// While frees are expected from elsewhere, no request gives up because all known threads wait.
-#[test]
-fn nobody_gives_up_while_frees_are_expected() {
-    let config = BfcConfig::new(Bytes::kib(4)).with_retry_timeout(LONG);
-    let pool = pool(config.with_stalemate_after(Duration::ZERO));
-    let handle: Arc<dyn Allocator> = pool.clone();
-    let held = allocate(&pool, 4096);
-    let expected = ExpectedFrees::new(&handle);
-    std::thread::scope(|scope| {
-        let waiters = [0, 1].map(|_| scope.spawn(|| pool.allocate(&Request::new(2048))));
-        let start = Instant::now();
-        while pool.retry_stats().waiting < 2 {
-            assert!(start.elapsed() < LONG, "they do not wait");
-            std::thread::yield_now();
-        }
-        free(&pool, held);
-        for waiter in waiters {
-            assert_eq!(waiter.join().unwrap().unwrap().bytes, 2048);
-        }
-    });
-    drop(expected);
 }

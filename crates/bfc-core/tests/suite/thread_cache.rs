@@ -473,14 +473,14 @@ fn a_waiter_is_served_from_the_caches_and_frees_of_others() {
         scope.spawn(|| held[..8].iter().for_each(|block| free(&pool, *block))).join().unwrap();
         let waiter = scope.spawn(|| allocate(&pool, MIB));
         let start = Instant::now();
-        while pool.retry_stats().waiting == 0 {
+        while pool.stats().retry.waiting == 0 {
             assert!(start.elapsed() < LONG, "nobody waits");
             std::thread::yield_now();
         }
         scope.spawn(|| held[8..].iter().for_each(|block| free(&pool, *block)));
         assert_eq!(waiter.join().unwrap().bytes, MIB);
     });
-    let retry = pool.retry_stats();
+    let retry = pool.stats().retry;
     assert!(retry.waits == 1 && retry.waited < LONG, "{retry:?}");
     pool.check_invariants().unwrap();
 }

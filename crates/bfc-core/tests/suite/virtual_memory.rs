@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use bfc_core::sim::{Fault, FaultTime, Operation, SimDevice};
 use bfc_core::{
     Allocator, BfcAllocator, BfcConfig, Block, Bytes, DeviceMemory, Driver, FreeFaults, GIB, GrowthRule, MIB,
-    MemoryKind, Request, SourceError, Span, SubAllocator, VirtualMemory, Visited,
+    MemoryKind, Request, SourceError, Span, SubAllocator, VirtualMemory, Visited, Visitors,
 };
 
 use crate::common::{Random, allocate, assert_disjoint, free, out_of_memory};
@@ -281,16 +281,16 @@ fn a_tail_that_ends_within_a_piece_goes_as_far_as_whole_pieces() {
 fn visitors_see_mapped_regions_go_as_they_came() {
     let device = Arc::new(SimDevice::new(Bytes::gib(1)));
     let seen: Arc<Mutex<Vec<Span>>> = Arc::default();
-    let memory = Visited::new(Arc::new(VirtualMemory::new(device.clone()).unwrap()), 0);
+    let memory = Arc::new(VirtualMemory::new(device.clone()).unwrap());
     let (taken, given) = (Arc::clone(&seen), Arc::clone(&seen));
-    memory.on_alloc(move |region, _| taken.lock().unwrap().push(region)).unwrap();
-    memory
-        .on_free(move |region, _| {
-            let seen = &mut *given.lock().unwrap();
-            let place = seen.iter().position(|other| *other == region).unwrap();
-            seen.remove(place);
-        })
-        .unwrap();
+    let mut visitors = Visitors::new();
+    visitors.on_alloc(move |region, _| taken.lock().unwrap().push(region));
+    visitors.on_free(move |region, _| {
+        let seen = &mut *given.lock().unwrap();
+        let place = seen.iter().position(|other| *other == region).unwrap();
+        seen.remove(place);
+    });
+    let memory = Visited::new(memory, 0, visitors);
     let config = BfcConfig::new(Bytes::mib(512)).with_first_region(Bytes::mib(2)).with_retry(false);
     let pool = BfcAllocator::new("sim_0_bfc", Arc::new(memory), config);
     let (first, second) = (allocate(&pool, MIB), allocate(&pool, 70 * MIB));

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bfc_core::{AddressOnlyMemory, Bytes, Span, SubAllocator, Visited, VisitorError, Visitors};
+use bfc_core::{AddressOnlyMemory, Bytes, Span, SubAllocator, Visited, Visitors};
 
 use crate::common::source::{FakeSource, Nature};
 
@@ -27,12 +27,12 @@ fn free(memory: &impl SubAllocator, region: Span) {
 
 /// A source with two visitors of each kind, at index 3.
 fn visited(source: AddressOnlyMemory, log: &Log) -> Visited {
-    let memory = Visited::new(Arc::new(source), 3);
-    memory.on_alloc(note(log, "first taken")).unwrap();
-    memory.on_alloc(note(log, "second taken")).unwrap();
-    memory.on_free(note(log, "first freed")).unwrap();
-    memory.on_free(note(log, "second freed")).unwrap();
-    memory
+    let mut visitors = Visitors::new();
+    visitors.on_alloc(note(log, "first taken"));
+    visitors.on_alloc(note(log, "second taken"));
+    visitors.on_free(note(log, "first freed"));
+    visitors.on_free(note(log, "second freed"));
+    Visited::new(Arc::new(source), 3, visitors)
 }
 
 #[test]
@@ -46,27 +46,13 @@ fn visitors_run_once_per_region_in_the_right_order() {
 }
 
 #[test]
-fn visitors_cannot_be_added_after_the_first_region() {
-    let log = Log::default();
-    let memory = visited(AddressOnlyMemory::new(), &log);
-    let region = memory.allocate(256, 512).unwrap();
-    assert_eq!(memory.on_alloc(|_, _| ()), Err(VisitorError));
-    free(&memory, region);
-    assert_eq!(memory.on_free(|_, _| ()), Err(VisitorError));
-    taken(&log);
-    memory.allocate(256, 256).unwrap();
-    assert_eq!(taken(&log).len(), 2);
-}
-
-#[test]
-fn a_refused_region_is_not_shown_and_does_not_close_the_lists() {
+fn a_refused_region_is_not_shown() {
     let log = Log::default();
     let memory = visited(AddressOnlyMemory::new().with_limit(Bytes(1000)), &log);
     assert!(memory.allocate(256, 1001).is_err());
     assert_eq!(taken(&log), []);
-    assert_eq!(memory.on_alloc(note(&log, "third taken")), Ok(()));
     memory.allocate(256, 1000).unwrap();
-    assert_eq!(taken(&log).len(), 3);
+    assert_eq!(taken(&log).len(), 2);
 }
 
 #[test]
@@ -85,30 +71,6 @@ fn visitors_see_merged_regions_one_by_one() {
     assert_eq!(taken(&log), freed(1024));
 }
 
-#[test]
-fn visitors_may_be_given_as_one_list() {
-    let log = Log::default();
-    let mut visitors = Visitors::new();
-    visitors.on_alloc(note(&log, "taken"));
-    let memory = Visited::new(Arc::new(AddressOnlyMemory::new()), 0).with_visitors(visitors);
-    memory.allocate(256, 256).unwrap();
-    assert_eq!(taken(&log), [("taken", 256, 0)]);
-}
-
-#[test]
-fn a_visitor_may_ask_the_source_without_a_deadlock() {
-    let memory = Arc::new(Visited::new(Arc::new(AddressOnlyMemory::new()), 0));
-    let answer = Arc::new(Mutex::new(None));
-    let (inner, seen) = (Arc::downgrade(&memory), Arc::clone(&answer));
-    memory
-        .on_alloc(move |_, _| {
-            *seen.lock().unwrap() = inner.upgrade().map(|memory| memory.on_alloc(|_, _| ()));
-        })
-        .unwrap();
-    memory.allocate(256, 256).unwrap();
-    assert_eq!(*answer.lock().unwrap(), Some(Err(VisitorError)));
-}
-
 /// Only `Visited` knows the region: after a visitor's panic, it returns the region to the source.
 #[test]
 fn a_panic_of_a_visitor_loses_no_region() {
@@ -122,17 +84,19 @@ fn a_panic_of_a_visitor_loses_no_region() {
             }
         }
     };
-    let memory = Visited::new(source.clone(), 3);
-    memory.on_alloc(note(&log, "taken")).unwrap();
-    memory.on_alloc(panic_if(&panics)).unwrap();
-    memory.on_free(note(&log, "freed")).unwrap();
+    let mut visitors = Visitors::new();
+    visitors.on_alloc(note(&log, "taken"));
+    visitors.on_alloc(panic_if(&panics));
+    visitors.on_free(note(&log, "freed"));
+    let memory = Visited::new(source.clone(), 3, visitors);
     assert!(catch_unwind(AssertUnwindSafe(|| memory.allocate(256, 512))).is_err());
     assert_eq!(taken(&log), [("taken", 512, 3), ("freed", 512, 3)], "who saw it come sees it go");
     source.assert_all_returned();
 
-    let memory = Visited::new(source.clone(), 3);
     panics.store(false, Ordering::Relaxed);
-    memory.on_free(panic_if(&panics)).unwrap();
+    let mut visitors = Visitors::new();
+    visitors.on_free(panic_if(&panics));
+    let memory = Visited::new(source.clone(), 3, visitors);
     let region = memory.allocate(256, 512).unwrap();
     panics.store(true, Ordering::Relaxed);
     assert!(catch_unwind(AssertUnwindSafe(|| free(&memory, region))).is_err());

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use bfc_core::SourceError;
+use cudarc::driver::DriverError;
 
-use crate::driver::{CudaUnavailable, DriverVersion};
+use crate::driver::{CudaDriver, CudaUnavailable, DriverVersion};
 
 /// A command that a device refused or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,6 +79,15 @@ impl ComputeError {
             Self::Compile { .. } | Self::Unavailable(_) | Self::Lost(_) => false,
         }
     }
+}
+
+/// Calls the driver for a command. See [`CudaDriver::call`].
+pub(crate) fn call_device<T>(
+    driver: &CudaDriver,
+    name: &'static str,
+    call: impl FnOnce() -> Result<T, DriverError>,
+) -> Result<T, ComputeError> {
+    driver.call(name, 0, call).map_err(|error| ComputeError::of_driver(name, &error))
 }
 
 /// The device that a library must support.

@@ -11,10 +11,10 @@ use std::fmt;
 
 use bfc_core::AddressSpace;
 
-use crate::kernels::{Job, Kernel};
+use crate::kernels::{Job, KernelId};
 
-pub(crate) use error::not_newer;
 pub use error::{ComputeError, LibraryProblem, Target, TriedLibrary};
+pub(crate) use error::{call_device, not_newer};
 pub use product::{Factor, Product};
 pub use step::{GraphCounts, StepId};
 
@@ -40,7 +40,7 @@ pub unsafe trait Compute: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// See [`ComputeError`].
-    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError>;
+    unsafe fn launch(&self, kernel: KernelId, blocks: u32, job: &Job) -> Result<(), ComputeError>;
 
     /// Whether a library for matrix products is available. Default: no.
     fn supports_products(&self) -> bool {

@@ -1,6 +1,5 @@
 //! An opened CUDA device as a [`Driver`](bfc_core::Driver).
 
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -18,6 +17,7 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 use super::calls::{address, location, properties, size};
 use super::capture::wait_without_capture;
+use super::deferred::{DeferredList, DeferredWork};
 use super::error::{CudaUnavailable, call_error};
 use super::version::ComputeCapability;
 use super::{library, probe};
@@ -35,8 +35,7 @@ pub struct CudaDriver {
     name: String,
     poison: Poison,
     free_faults: Mutex<FreeFaults>,
-    /// Batchers that may hold commands back from the device.
-    deferred: Mutex<Vec<Weak<dyn DeferredWork>>>,
+    deferred: DeferredList,
 }
 
 /// The device's context. Dropping it does not leave it current on the thread.
@@ -63,29 +62,6 @@ impl Drop for Context {
     }
 }
 
-/// Commands that are held back from a device.
-pub(crate) trait DeferredWork: Send + Sync + std::fmt::Debug {
-    /// Submits all of them. A later caller gets an error of these.
-    fn flush_deferred(&self);
-}
-
-thread_local! {
-    /// Whether this thread's calls leave held commands alone.
-    static SKIP_FLUSH: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Makes calls without flushing held commands, which the calls do not depend on.
-pub(crate) fn without_flush<R>(calls: impl FnOnce() -> R) -> R {
-    struct Before(bool);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            SKIP_FLUSH.set(self.0);
-        }
-    }
-    let _before = Before(SKIP_FLUSH.replace(true));
-    calls()
-}
-
 impl CudaDriver {
     /// Opens the device with this number, as counted by [`probe`](crate::probe()).
     ///
@@ -109,27 +85,15 @@ impl CudaDriver {
         let name = context.name().map_err(|error| CudaUnavailable::from_driver("cuDeviceGetName", error))?;
         // With the number, so that errors distinguish two devices of one model.
         let name = format!("cuda:{ordinal} ({name})");
-        let (poison, free_faults, deferred) = (Poison::default(), Mutex::default(), Mutex::default());
+        let (poison, free_faults) = (Poison::default(), Mutex::default());
         let space = AddressSpace::new();
+        let deferred = DeferredList::default();
         Ok(Arc::new(Self { context, space, ordinal, name, poison, free_faults, deferred }))
     }
 
     /// Registers commands that are flushed before a caller waits for the device, orders other work or frees memory.
     pub(crate) fn register_deferred(&self, work: Weak<dyn DeferredWork>) {
-        let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
-        deferred.retain(|work| work.strong_count() > 0);
-        deferred.push(work);
-    }
-
-    /// Submits all held commands.
-    fn flush_deferred(&self) {
-        if SKIP_FLUSH.get() {
-            return;
-        }
-        let deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
-        let live: Vec<Arc<dyn DeferredWork>> = deferred.iter().filter_map(Weak::upgrade).collect();
-        drop(deferred);
-        live.iter().for_each(|work| work.flush_deferred());
+        self.deferred.register(work);
     }
 
     /// The device's number, as counted by [`probe`](crate::probe()).
@@ -214,7 +178,7 @@ unsafe impl Driver for CudaDriver {
     }
 
     unsafe fn free_device(&self, address: u64) {
-        self.flush_deferred();
+        self.deferred.flush();
         // The failure is recorded.
         // SAFETY: the caller gives back memory of `allocate_device`, once, that no work to come uses.
         let _ = self.call_free("cuMemFree", || unsafe { result::free_sync(address) });
@@ -298,7 +262,7 @@ unsafe impl Driver for CudaDriver {
     }
 
     unsafe fn unmap(&self, range: Span) -> Result<(), SourceError> {
-        self.flush_deferred();
+        self.deferred.flush();
         let size = size(range.bytes)?;
         self.call_free("cuMemUnmap", || {
             // SAFETY: the caller unmaps what was mapped at once, and no work uses it.
@@ -342,13 +306,13 @@ unsafe impl Driver for CudaDriver {
     }
 
     unsafe fn record(&self, of: EventHandle, on: StreamHandle) -> Result<(), SourceError> {
-        self.flush_deferred();
+        self.deferred.flush();
         // SAFETY: both are alive, as the caller promises.
         self.call("cuEventRecord", 0, || unsafe { result::event::record(event(of), stream(on)) })
     }
 
     unsafe fn wait(&self, waiting: StreamHandle, of: EventHandle) -> Result<(), SourceError> {
-        self.flush_deferred();
+        self.deferred.flush();
         let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         self.call("cuStreamWaitEvent", 0, || {
             // SAFETY: both are alive, as the caller promises.
@@ -373,12 +337,12 @@ unsafe impl Driver for CudaDriver {
     }
 
     fn synchronize(&self) -> Result<(), SourceError> {
-        self.flush_deferred();
+        self.deferred.flush();
         wait_without_capture(|| self.call("cuCtxSynchronize", 0, result::ctx::synchronize))
     }
 
     unsafe fn copy(&self, copy: MemoryCopy, on: StreamHandle) -> Result<(), SourceError> {
-        self.flush_deferred();
+        self.deferred.flush();
         match copy {
             MemoryCopy::ToDevice { from, to, bytes } => {
                 let (from, size): (*const c_void, usize) =

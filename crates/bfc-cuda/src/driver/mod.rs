@@ -6,6 +6,7 @@
 
 mod calls;
 mod capture;
+mod deferred;
 mod device;
 mod error;
 mod library;
@@ -13,8 +14,8 @@ mod probe;
 mod version;
 
 pub(crate) use capture::capture_exclusively;
+pub(crate) use deferred::{DeferredWork, without_flush};
 pub use device::CudaDriver;
-pub(crate) use device::{DeferredWork, without_flush};
 pub use error::CudaUnavailable;
 pub(crate) use library::{driver_version, require};
 pub use probe::{CudaDeviceInfo, probe};

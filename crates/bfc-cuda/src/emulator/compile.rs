@@ -25,13 +25,12 @@ pub(super) fn compiled(name: &str, text: &str) -> Result<PathBuf, ComputeError> 
 /// The folder of compiled libraries, chosen once per process.
 fn folder() -> Result<&'static Path, ComputeError> {
     static FOLDER: OnceLock<Result<PathBuf, ComputeError>> = OnceLock::new();
-    let folder =
-        FOLDER.get_or_init(|| super::folder::of_user().map_err(|error| compile_error(error.to_string())));
+    let folder = FOLDER.get_or_init(|| super::folder::of_user().map_err(compile_error));
     folder.as_deref().map_err(Clone::clone)
 }
 
-pub(super) fn compile_error(reason: String) -> ComputeError {
-    ComputeError::Compile { source_name: "kernels for the host".to_owned(), reason }
+pub(super) fn compile_error(reason: impl ToString) -> ComputeError {
+    ComputeError::Compile { source_name: "kernels for the host".to_owned(), reason: reason.to_string() }
 }
 
 fn compile(text: &str, to: &Path) -> Result<(), ComputeError> {
@@ -41,7 +40,7 @@ fn compile(text: &str, to: &Path) -> Result<(), ComputeError> {
         name.into()
     };
     let (source, made) = (beside("cpp"), beside("made"));
-    std::fs::write(&source, text).map_err(|error| compile_error(error.to_string()))?;
+    std::fs::write(&source, text).map_err(compile_error)?;
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
     let output = Command::new(&compiler)
         .args(["-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-o"])
@@ -49,10 +48,10 @@ fn compile(text: &str, to: &Path) -> Result<(), ComputeError> {
         .output()
         .map_err(|error| compile_error(format!("{}: {error}", compiler.to_string_lossy())))?;
     if !output.status.success() {
-        return Err(compile_error(String::from_utf8_lossy(&output.stderr).into_owned()));
+        return Err(compile_error(String::from_utf8_lossy(&output.stderr)));
     }
     // A second process replaces the file with an equal one.
-    std::fs::rename(&made, to).map_err(|error| compile_error(error.to_string()))?;
+    std::fs::rename(&made, to).map_err(compile_error)?;
     let _ = std::fs::remove_file(source);
     Ok(())
 }

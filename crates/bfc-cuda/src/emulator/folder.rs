@@ -8,11 +8,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
+use crate::libraries::user_cache;
+
 /// The user's cache folder, or a temporary one if that is not private.
 pub(super) fn of_user() -> Result<PathBuf> {
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    match cache.map(|cache| private(&cache.join("highwater").join("emulator"))) {
+    match user_cache().map(|cache| private(&cache.join("emulator"))) {
         Some(Ok(folder)) => Ok(folder),
         _ => temporary(&std::env::temp_dir()),
     }

@@ -6,19 +6,21 @@
 
 mod compile;
 mod folder;
+mod memory;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use bfc_core::{AddressSpace, HostMemory, MemoryKind, SourceError, Span, SubAllocator};
+use bfc_core::AddressSpace;
 use libloading::Library;
 
 use crate::compute::{Compute, ComputeError, GraphCounts, Product, StepId};
 use crate::graph::{Command, Executor, GraphBatcher};
-use crate::kernels::{ElementType, Family, Job, Kernel};
+use crate::kernels::{ElementType, Family, Job, KernelId};
 use crate::libraries::Cublas;
 
 use compile::{compile_error, compiled};
+pub use memory::EmulatedMemory;
 
 /// Replaces CUDA's built-in functions.
 const HOST: &str = include_str!("../../emulator/host.h");
@@ -112,11 +114,11 @@ fn translation_unit() -> String {
 fn library() -> Result<Library, ComputeError> {
     let path = compiled("kernels", &translation_unit())?;
     // SAFETY: the library was compiled from this crate's sources, which have no initializers.
-    unsafe { Library::new(&path) }.map_err(|error| compile_error(error.to_string()))
+    unsafe { Library::new(&path) }.map_err(compile_error)
 }
 
 impl HostDevice {
-    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
+    unsafe fn launch(&self, kernel: KernelId, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         type Function = unsafe extern "C" fn(u32, *const Job);
         // SAFETY: every host kernel has this type.
         let function = unsafe { self.library.get::<Function>(kernel.to_string().as_bytes()) };
@@ -186,7 +188,7 @@ unsafe impl Compute for Emulator {
         Some(self.0.device().space)
     }
 
-    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
+    unsafe fn launch(&self, kernel: KernelId, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         // SAFETY: as the caller says.
         unsafe { self.0.submit(Command::Kernel { kernel, blocks, job: *job }) }.map(drop)
     }
@@ -239,63 +241,24 @@ unsafe impl Compute for Emulator {
     }
 }
 
-/// Host memory that takes the place of device memory, which only the emulator accesses.
-#[derive(Debug)]
-pub struct EmulatedMemory {
-    memory: HostMemory,
-    /// The device that computes on it.
-    compute: Weak<dyn Compute>,
-    space: Option<AddressSpace>,
-}
-
-impl EmulatedMemory {
-    /// Creates memory for an [`Emulator`] or a wrapper of one.
-    #[must_use]
-    pub fn of(compute: &Arc<dyn Compute>) -> Self {
-        let (memory, space) = (HostMemory::default(), compute.address_space());
-        Self { memory, compute: Arc::downgrade(compute), space }
-    }
-}
-
-// SAFETY: regions come from `HostMemory`, which gives the same guarantees.
-unsafe impl SubAllocator for EmulatedMemory {
-    fn memory_kind(&self) -> MemoryKind {
-        MemoryKind::Device
-    }
-
-    fn address_space(&self) -> Option<AddressSpace> {
-        self.space
-    }
-
-    fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
-        self.memory.allocate(alignment, bytes)
-    }
-
-    unsafe fn free(&self, region: Span) {
-        // Command on it that was held back is done before.
-        if let Some(compute) = self.compute.upgrade() {
-            compute.flush();
-        }
-        // SAFETY: the region came from the same memory; the caller promises the rest.
-        unsafe { self.memory.free(region) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::{BLOCK, Operand, Output};
+    use crate::kernels::{BLOCK, Operand};
 
     #[test]
     fn every_kernel_is_there_under_its_name() {
         let emulator = Emulator::new().unwrap();
-        for kernel in Kernel::all() {
+        for kernel in KernelId::all() {
             // SAFETY: the symbol is looked up, not called.
             let symbol =
                 unsafe { emulator.0.device().library.get::<*const ()>(kernel.to_string().as_bytes()) };
             assert!(symbol.is_ok(), "{kernel}");
         }
-        assert_eq!(Kernel::all().count(), 7 * (9 + 8 + 5 + 5 + 2 + 1 + 1 + 1) + 4 * (3 + 8 + 6 + 2 + 3 + 5));
+        assert_eq!(
+            KernelId::all().count(),
+            7 * (9 + 8 + 5 + 5 + 2 + 1 + 1 + 1) + 4 * (3 + 8 + 6 + 2 + 3 + 5)
+        );
     }
 
     /// Calls the kernels' element loops without a kernel.
@@ -387,12 +350,10 @@ mod tests {
         let emulator = Emulator::new().unwrap();
         // The columns of a 2×3 matrix, plus 10.
         let (from, mut to) = ([1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], [0.0_f32; 6]);
-        let mut job = Job::over(6, &[3, 2]);
-        job.inputs[0] = Operand::strided(from.as_ptr() as u64, &[1, 3]);
-        job.outputs[0] = Output::new(to.as_mut_ptr() as u64);
-        job.function = 4;
-        job.constants[0] = 10.0;
-        let kernel = Kernel::new(Family::Elementwise, "arithmetic", ElementType::F32);
+        let job = Job { function: 4, ..Job::over(6, &[3, 2]) }.with_constant(10.0);
+        let job = job.with_input(Operand::strided(from.as_ptr() as u64, &[1, 3]));
+        let job = job.with_output(to.as_mut_ptr() as u64);
+        let kernel = KernelId::new(Family::Elementwise, "arithmetic", ElementType::F32);
         // SAFETY: operands and output are the arrays above.
         unsafe { emulator.launch(kernel, 1, &job) }.unwrap();
         assert_eq!(to, [11.0, 14.0, 12.0, 15.0, 13.0, 16.0]);

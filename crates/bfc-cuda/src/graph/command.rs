@@ -1,14 +1,14 @@
 //! One command for a device, as a value that can be held back, and the devices that execute commands.
 
 use crate::compute::{ComputeError, Product};
-use crate::kernels::{Job, Kernel};
+use crate::kernels::{Job, KernelId};
 
 /// A kernel launch or a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "most commands are kernels")]
 pub(crate) enum Command {
     /// A kernel with this number of blocks.
-    Kernel { kernel: Kernel, blocks: u32, job: Job },
+    Kernel { kernel: KernelId, blocks: u32, job: Job },
     /// A matrix product. It does nothing unless the library supports it.
     Product { product: Product, supported: bool },
 }

@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
 };
 use cudarc::driver::{DriverError, result};
 
-use crate::compute::ComputeError;
+use crate::compute::{ComputeError, call_device};
 use crate::driver::{CudaDriver, capture_exclusively, require};
 use crate::kernels::{BLOCK, Job};
 
@@ -31,15 +31,6 @@ const FUNCTIONS: [&str; 10] = [
 
 /// How often a capture is tried.
 const CAPTURE_ATTEMPTS: u32 = 4;
-
-fn call<T>(
-    driver: &CudaDriver,
-    name: &'static str,
-    call: impl FnOnce() -> Result<T, cudarc::driver::DriverError>,
-) -> Result<T, ComputeError> {
-    let outcome = driver.call(name, 0, call);
-    outcome.map_err(|error| ComputeError::of_driver(name, &error))
-}
 
 /// Describes a kernel node. The result must not outlive `parameters`.
 fn kernel_node(
@@ -84,7 +75,7 @@ impl GraphBuilder {
         require(&FUNCTIONS)?;
         let mut graph = null_mut();
         // SAFETY: the driver writes one handle.
-        call(driver, "cuGraphCreate", || unsafe { sys::cuGraphCreate(&raw mut graph, 0) }.result())?;
+        call_device(driver, "cuGraphCreate", || unsafe { sys::cuGraphCreate(&raw mut graph, 0) }.result())?;
         Ok(Self { driver: Arc::clone(driver), graph, last: null_mut() })
     }
 
@@ -117,10 +108,10 @@ impl GraphBuilder {
         // Relaxed, so that libraries may load their kernels meanwhile.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is live.
-        call(driver, "cuStreamBeginCapture", || unsafe { result::stream::begin_capture(raw, mode) })?;
+        call_device(driver, "cuStreamBeginCapture", || unsafe { result::stream::begin_capture(raw, mode) })?;
         let submitted = work();
         // End the capture even after an error.
-        let ended = call(driver, "cuStreamEndCapture", || {
+        let ended = call_device(driver, "cuStreamEndCapture", || {
             // SAFETY: the stream is live and captures.
             match unsafe { result::stream::end_capture(raw) } {
                 Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)) => Ok(None),
@@ -149,7 +140,7 @@ impl GraphBuilder {
     ) -> Result<GraphNode, ComputeError> {
         let (mut node, mut argument, (after, count)) = (null_mut(), argument(job), self.dependencies());
         let kernel = kernel_node(function, blocks, &mut argument);
-        call(&self.driver, "cuGraphAddKernelNode", || {
+        call_device(&self.driver, "cuGraphAddKernelNode", || {
             // SAFETY: this builder owns the graph and its last node; the driver copies the job and writes one handle.
             unsafe {
                 sys::cuGraphAddKernelNode_v2(&raw mut node, self.graph, after, count, &raw const kernel)
@@ -163,7 +154,7 @@ impl GraphBuilder {
     /// Adds another graph as a node.
     pub(crate) fn add_child_graph(&mut self, other: &Self) -> Result<GraphNode, ComputeError> {
         let (mut node, (after, count)) = (null_mut(), self.dependencies());
-        call(&self.driver, "cuGraphAddChildGraphNode", || {
+        call_device(&self.driver, "cuGraphAddChildGraphNode", || {
             // SAFETY: both builders own their graphs; the driver copies the other one and writes one handle.
             unsafe { sys::cuGraphAddChildGraphNode(&raw mut node, self.graph, after, count, other.graph) }
                 .result()
@@ -175,7 +166,7 @@ impl GraphBuilder {
     /// Makes the graph ready to launch.
     pub(crate) fn finish(self) -> Result<CudaGraph, ComputeError> {
         let flags = CUgraphInstantiate_flags(0);
-        let executable = call(&self.driver, "cuGraphInstantiate", || {
+        let executable = call_device(&self.driver, "cuGraphInstantiate", || {
             // SAFETY: this builder owns the graph.
             unsafe { result::graph::instantiate(self.graph, flags) }
         })?;
@@ -190,7 +181,7 @@ impl GraphBuilder {
 impl Drop for GraphBuilder {
     fn drop(&mut self) {
         // SAFETY: this builder owns the graph, which is not used again.
-        let _ = call(&self.driver, "cuGraphDestroy", || unsafe { result::graph::destroy(self.graph) });
+        let _ = call_device(&self.driver, "cuGraphDestroy", || unsafe { result::graph::destroy(self.graph) });
     }
 }
 
@@ -227,7 +218,7 @@ impl CudaGraph {
     ) -> Result<(), ComputeError> {
         let mut argument = argument(job);
         let kernel = kernel_node(function, blocks, &mut argument);
-        call(&self.driver, "cuGraphExecKernelNodeSetParams", || {
+        call_device(&self.driver, "cuGraphExecKernelNodeSetParams", || {
             let node = with_exposed_provenance_mut(node);
             // SAFETY: the graph has the node, as the caller says; the driver copies the job.
             unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.raw(), node, &raw const kernel) }.result()
@@ -241,14 +232,15 @@ impl CudaGraph {
     pub(crate) unsafe fn launch(&self, stream: &Stream) -> Result<(), ComputeError> {
         let stream = with_exposed_provenance_mut(stream.handle().0 as usize);
         // SAFETY: the graph and the stream are live; the caller vouches for the rest.
-        call(&self.driver, "cuGraphLaunch", || unsafe { result::graph::launch(self.raw(), stream) })
+        call_device(&self.driver, "cuGraphLaunch", || unsafe { result::graph::launch(self.raw(), stream) })
     }
 }
 
 impl Drop for CudaGraph {
     fn drop(&mut self) {
         // SAFETY: this value owns the graph; a launched graph continues.
-        let _ =
-            call(&self.driver, "cuGraphExecDestroy", || unsafe { result::graph::exec_destroy(self.raw()) });
+        let _ = call_device(&self.driver, "cuGraphExecDestroy", || unsafe {
+            result::graph::exec_destroy(self.raw())
+        });
     }
 }

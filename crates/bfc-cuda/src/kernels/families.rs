@@ -280,7 +280,7 @@ impl Family {
 
 /// A kernel for one element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Kernel {
+pub struct KernelId {
     /// The source file.
     pub family: Family,
     /// The name without suffix.
@@ -289,7 +289,7 @@ pub struct Kernel {
     pub element: ElementType,
 }
 
-impl Kernel {
+impl KernelId {
     /// Names a kernel.
     #[must_use]
     pub const fn new(family: Family, name: &'static str, element: ElementType) -> Self {
@@ -308,7 +308,7 @@ impl Kernel {
 }
 
 /// The name in compiled code.
-impl fmt::Display for Kernel {
+impl fmt::Display for KernelId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}_{}", self.name, self.element.suffix())
     }

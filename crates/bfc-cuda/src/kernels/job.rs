@@ -72,6 +72,27 @@ impl Job {
         job
     }
 
+    /// Returns the job with this first input.
+    #[must_use]
+    pub const fn with_input(mut self, input: Operand) -> Self {
+        self.inputs[0] = input;
+        self
+    }
+
+    /// Returns the job with this address of the first output, of the kernel's element type.
+    #[must_use]
+    pub const fn with_output(mut self, address: u64) -> Self {
+        self.outputs[0] = Output::new(address);
+        self
+    }
+
+    /// Returns the job with this first constant.
+    #[must_use]
+    pub const fn with_constant(mut self, constant: f64) -> Self {
+        self.constants[0] = constant;
+        self
+    }
+
     /// Whether both jobs are identical bit by bit: 0.0 and -0.0 differ.
     #[must_use]
     pub fn is_identical(&self, other: &Self) -> bool {

@@ -7,7 +7,7 @@
 mod families;
 mod job;
 
-pub use families::{ElementType, Family, Kernel};
+pub use families::{ElementType, Family, KernelId};
 pub use job::{Job, MAX_RANK, Operand, Output};
 
 /// The most bytes that a thread reads or writes at once, and the alignment that this needs.

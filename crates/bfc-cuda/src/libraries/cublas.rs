@@ -4,13 +4,13 @@
 //! is column-major: it computes the transposed product from the transposed factors in reverse order, which are the same
 //! bytes.
 
-use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::ffi::{OsStr, c_int, c_void};
 use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::{Mutex, PoisonError};
 
 use libloading::Library;
 
-use super::dynamic;
+use super::dynamic::{self, function};
 use super::search::{Candidate, LibraryName, candidates_in_process};
 use crate::compute::{ComputeError, Factor, LibraryProblem, Product, Target, not_newer};
 use crate::kernels::ElementType;
@@ -116,8 +116,7 @@ impl Cublas {
         type SetMode = unsafe extern "C" fn(Handle, c_int) -> c_int;
         type Version = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
         type Property = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
-        let library =
-            dynamic::open(&candidate.path).map_err(|reason| LibraryProblem::NotLoaded { reason })?;
+        let library = dynamic::open(&candidate.path)?;
         // Look up all functions before the first call, so that an error leaves nothing half started.
         let create: Create = function(library, c"cublasCreate_v2")?;
         let set_stream: SetStream = function(library, c"cublasSetStream_v2")?;
@@ -322,10 +321,6 @@ const fn suits([major, minor]: [u32; 2], target: &Target) -> Result<(), LibraryP
         return Err(LibraryProblem::UnknownDevice { major, minor, architecture: target.architecture });
     }
     not_newer(major, target)
-}
-
-fn function<T: Copy>(library: &Library, name: &CStr) -> Result<T, LibraryProblem> {
-    dynamic::function(library, name).map_err(|reason| LibraryProblem::NotLoaded { reason })
 }
 
 /// The library's text for a status.

@@ -7,12 +7,17 @@ use std::sync::{Mutex, PoisonError};
 
 use libloading::Library;
 
-/// Loads the library with this path or name, or returns the system's message.
+use crate::compute::LibraryProblem;
+
+/// Loads the library with this path or name.
 ///
 /// A loaded library stays loaded: unloading CUDA's libraries is slow, and some crash while devices are in use.
 ///
 /// The caller allows the library's initializers to run.
-pub(crate) fn open(path: &OsStr) -> Result<&'static Library, String> {
+///
+/// # Errors
+/// [`LibraryProblem::NotLoaded`] with the system's message.
+pub(crate) fn open(path: &OsStr) -> Result<&'static Library, LibraryProblem> {
     static LOADED: Mutex<Option<HashMap<OsString, &'static Library>>> = Mutex::new(None);
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let loaded = loaded.get_or_insert_default();
@@ -23,20 +28,24 @@ pub(crate) fn open(path: &OsStr) -> Result<&'static Library, String> {
     let library = unsafe { Library::new(path) }.map_err(|error| {
         let (words, path) = (words(&error), format!("{}: ", path.to_string_lossy()));
         // The caller names the library itself; the missing file may be one of its dependencies.
-        words.strip_prefix(&path).map_or_else(|| words.clone(), str::to_owned)
+        let reason = words.strip_prefix(&path).map_or_else(|| words.clone(), str::to_owned);
+        LibraryProblem::NotLoaded { reason }
     })?;
     let library: &'static Library = Box::leak(Box::new(library));
     loaded.insert(path.to_owned(), library);
     Ok(library)
 }
 
-/// Looks up a function, or returns the system's message.
+/// Looks up a function.
 ///
 /// The caller states the function's type as in the library's header.
-pub(crate) fn function<T: Copy>(library: &Library, name: &CStr) -> Result<T, String> {
+///
+/// # Errors
+/// [`LibraryProblem::NotLoaded`] with the system's message.
+pub(crate) fn function<T: Copy>(library: &Library, name: &CStr) -> Result<T, LibraryProblem> {
     // SAFETY: the function is of this type, as the caller says.
     let function = unsafe { library.get::<T>(name.to_bytes()) };
-    function.map(|function| *function).map_err(|error| words(&error))
+    function.map(|function| *function).map_err(|error| LibraryProblem::NotLoaded { reason: words(&error) })
 }
 
 /// The system's message, which the error's own text omits.

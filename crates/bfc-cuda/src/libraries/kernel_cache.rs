@@ -58,6 +58,13 @@ impl Fnv {
     }
 }
 
+/// Highwater's folder in the user's cache: `$XDG_CACHE_HOME/highwater`, else `~/.cache/highwater`.
+pub(crate) fn user_cache() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    cache.map(|cache| cache.join("highwater"))
+}
+
 /// A folder of compiled code. Without a folder nothing is cached.
 #[derive(Debug)]
 pub(crate) struct KernelCache {
@@ -65,11 +72,9 @@ pub(crate) struct KernelCache {
 }
 
 impl KernelCache {
-    /// The user's cache folder: `$XDG_CACHE_HOME/highwater`, else `~/.cache/highwater`.
+    /// The cache in the folder of the user.
     pub(crate) fn of_user() -> Self {
-        let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-        Self { folder: base.map(|base| base.join("highwater").join("kernels")) }
+        Self { folder: user_cache().map(|cache| cache.join("kernels")) }
     }
 
     #[cfg(test)]

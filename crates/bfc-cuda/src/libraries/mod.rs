@@ -10,5 +10,7 @@ mod nvrtc;
 mod search;
 
 pub use cublas::Cublas;
+#[cfg(feature = "emulator")]
+pub(crate) use kernel_cache::user_cache;
 pub(crate) use kernel_cache::{KernelCache, Key};
 pub use nvrtc::{CompiledCode, Nvrtc};

@@ -82,12 +82,11 @@ impl Nvrtc {
     }
 
     fn load(candidate: &Candidate) -> Result<Self, LibraryProblem> {
-        let library =
-            dynamic::open(&candidate.path).map_err(|reason| LibraryProblem::NotLoaded { reason })?;
+        let library = dynamic::open(&candidate.path)?;
         let name = candidate.name.clone();
         let mut compiler = Self { library, name, version: (0, 0), architectures: Vec::new() };
-        compiler.version = compiler.ask_version().map_err(not_started)?;
-        compiler.architectures = compiler.ask_architectures().map_err(not_started)?;
+        compiler.version = compiler.ask_version()?;
+        compiler.architectures = compiler.ask_architectures()?;
         Ok(compiler)
     }
 
@@ -209,37 +208,43 @@ impl Nvrtc {
         Ok(buffer)
     }
 
-    fn ask_version(&self) -> Result<(u32, u32), ComputeError> {
+    fn ask_version(&self) -> Result<(u32, u32), LibraryProblem> {
         type Function = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
-        let function = self.function::<Function>(c"nvrtcVersion")?;
+        let function: Function = dynamic::function(self.library, c"nvrtcVersion")?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the library writes two numbers.
-        self.done("nvrtcVersion", unsafe { function(&raw mut major, &raw mut minor) })?;
+        self.started("nvrtcVersion", unsafe { function(&raw mut major, &raw mut minor) })?;
         Ok((major as u32, minor as u32))
     }
 
-    fn ask_architectures(&self) -> Result<Vec<u32>, ComputeError> {
+    fn ask_architectures(&self) -> Result<Vec<u32>, LibraryProblem> {
         type Function = unsafe extern "C" fn(*mut c_int) -> c_int;
         let mut count = 0;
-        let ask = self.function::<Function>(c"nvrtcGetNumSupportedArchs")?;
+        let ask: Function = dynamic::function(self.library, c"nvrtcGetNumSupportedArchs")?;
         // SAFETY: the library writes one number.
-        self.done("nvrtcGetNumSupportedArchs", unsafe { ask(&raw mut count) })?;
+        self.started("nvrtcGetNumSupportedArchs", unsafe { ask(&raw mut count) })?;
         let mut numbers: Vec<c_int> = vec![0; count.max(0) as usize];
-        let ask = self.function::<Function>(c"nvrtcGetSupportedArchs")?;
+        let ask: Function = dynamic::function(self.library, c"nvrtcGetSupportedArchs")?;
         // SAFETY: the buffer has the count that the library reported.
-        self.done("nvrtcGetSupportedArchs", unsafe { ask(numbers.as_mut_ptr()) })?;
+        self.started("nvrtcGetSupportedArchs", unsafe { ask(numbers.as_mut_ptr()) })?;
         numbers.sort_unstable();
         Ok(numbers.into_iter().map(|number| number as u32).collect())
     }
 
     fn function<T: Copy>(&self, name: &CStr) -> Result<T, ComputeError> {
-        dynamic::function(self.library, name)
-            .map_err(|reason| self.unusable(LibraryProblem::NotLoaded { reason }))
+        dynamic::function(self.library, name).map_err(|problem| {
+            let library = self.name.clone();
+            ComputeError::NoCompiler { tried: vec![TriedLibrary { library, problem }] }
+        })
     }
 
-    fn unusable(&self, problem: LibraryProblem) -> ComputeError {
-        let library = self.name.clone();
-        ComputeError::NoCompiler { tried: vec![TriedLibrary { library, problem }] }
+    /// Checks one of the first calls.
+    fn started(&self, call: &'static str, status: c_int) -> Result<(), LibraryProblem> {
+        if status == 0 {
+            Ok(())
+        } else {
+            Err(LibraryProblem::NotStarted { call, reason: self.reason(status) })
+        }
     }
 
     fn done(&self, call: &'static str, status: c_int) -> Result<(), ComputeError> {
@@ -249,15 +254,6 @@ impl Nvrtc {
     /// The library's text for a status.
     fn reason(&self, status: c_int) -> String {
         dynamic::reason(self.library, c"nvrtcGetErrorString", status)
-    }
-}
-
-/// Converts an error of the first calls.
-fn not_started(error: ComputeError) -> LibraryProblem {
-    match error {
-        ComputeError::Device { call, reason } => LibraryProblem::NotStarted { call, reason },
-        ComputeError::NoCompiler { tried } if tried.len() == 1 => tried[0].problem.clone(),
-        error => LibraryProblem::NotLoaded { reason: error.to_string() },
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::compute::{ComputeError, Target};
+use crate::compute::{ComputeError, Target, call_device};
 use crate::driver::CudaDriver;
 use crate::libraries::Cublas;
 
@@ -54,8 +54,7 @@ impl CublasLoader {
             missing.left = missing.left.saturating_sub(1);
             return Err(false);
         }
-        let found = driver.call("cublasCreate", 0, || Ok(Cublas::find(stream, &self.target)));
-        let found = found.map_err(|error| ComputeError::of_driver("cublasCreate", &error));
+        let found = call_device(driver, "cublasCreate", || Ok(Cublas::find(stream, &self.target)));
         match found.and_then(|found| found) {
             Ok(found) => {
                 *missing = None;
@@ -95,7 +94,7 @@ impl CublasLoader {
     /// Destroys the library's handle.
     pub(super) fn close(&mut self, driver: &CudaDriver) {
         let found = self.found.take();
-        let _ = driver.call("cublasDestroy", 0, || {
+        let _ = call_device(driver, "cublasDestroy", || {
             drop(found);
             Ok(())
         });

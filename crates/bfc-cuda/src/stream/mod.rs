@@ -13,10 +13,10 @@ use bfc_core::{AddressSpace, Allocator, Driver, Stream, Transfers};
 use cudarc::driver::sys::{CUfunction, CUstream};
 use cudarc::driver::{result, sys};
 
-use crate::compute::{Compute, ComputeError, GraphCounts, Product, StepId, Target};
+use crate::compute::{Compute, ComputeError, GraphCounts, Product, StepId, Target, call_device};
 use crate::driver::{CudaDriver, DeferredWork, driver_version, require};
 use crate::graph::{Command, CudaGraph, Executor, GraphBatcher, GraphBuilder, GraphNode};
-use crate::kernels::{BLOCK, Job, Kernel};
+use crate::kernels::{BLOCK, Job, KernelId};
 use crate::libraries::{Cublas, Nvrtc};
 
 use self::cublas_loader::CublasLoader;
@@ -145,16 +145,15 @@ impl StreamDevice {
         with_exposed_provenance_mut(self.stream.handle().0 as usize)
     }
 
-    fn function(&self, kernel: Kernel) -> Result<CUfunction, ComputeError> {
+    fn function(&self, kernel: KernelId) -> Result<CUfunction, ComputeError> {
         self.modules.function(&self.driver, kernel)
     }
 
     fn synchronize(&self) -> Result<(), ComputeError> {
-        let waited = self.driver.call("cuStreamSynchronize", 0, || {
+        call_device(&self.driver, "cuStreamSynchronize", || {
             // SAFETY: the stream lives as long as `self`.
             unsafe { sys::cuStreamSynchronize(self.raw_stream()) }.result()
-        });
-        waited.map_err(|error| ComputeError::of_driver("cuStreamSynchronize", &error))
+        })
     }
 }
 
@@ -241,10 +240,10 @@ struct PreparedGraph {
 
 impl StreamDevice {
     /// See [`Compute::launch`].
-    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
+    unsafe fn launch(&self, kernel: KernelId, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         let function = self.function(kernel)?;
         let mut parameters = [std::ptr::from_ref(job).cast_mut().cast::<c_void>()];
-        let launched = self.driver.call("cuLaunchKernel", 0, || {
+        call_device(&self.driver, "cuLaunchKernel", || {
             // SAFETY: the kernel takes one job, which the driver copies; the caller vouches for what it names.
             unsafe {
                 result::launch_kernel(
@@ -256,8 +255,7 @@ impl StreamDevice {
                     &mut parameters,
                 )
             }
-        });
-        launched.map_err(|error| ComputeError::of_driver("cuLaunchKernel", &error))
+        })
     }
 
     /// See [`Compute::multiply`].
@@ -265,9 +263,7 @@ impl StreamDevice {
         let Ok(products) = self.find_products() else { return Ok(false) };
         // The driver call makes the device current on this thread.
         // SAFETY: the caller vouches for the memory; the handle uses the same stream.
-        let multiplied =
-            self.driver.call("cublasGemmStridedBatchedEx", 0, || Ok(unsafe { products.multiply(product) }));
-        multiplied.map_err(|error| ComputeError::of_driver("cublasGemmStridedBatchedEx", &error))?
+        call_device(&self.driver, "cublasGemmStridedBatchedEx", || Ok(unsafe { products.multiply(product) }))?
     }
 
     /// Captures the kernels of a product as a graph, without executing them.
@@ -306,7 +302,7 @@ unsafe impl Compute for StreamCompute {
         self.0.device().driver.address_space()
     }
 
-    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
+    unsafe fn launch(&self, kernel: KernelId, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         // SAFETY: as the caller says.
         unsafe { self.0.submit(Command::Kernel { kernel, blocks, job: *job }) }.map(drop)
     }
@@ -333,23 +329,23 @@ unsafe impl Compute for StreamCompute {
         if rest.is_empty() {
             return Ok(());
         }
-        let copied = device.driver.call("cuMemcpyHtoDAsync", 0, || {
+        let copied = call_device(&device.driver, "cuMemcpyHtoDAsync", || {
             // SAFETY: the caller vouches for the memory; the bytes stay borrowed until the wait below.
             unsafe { result::memcpy_htod_async(to + staged as u64, rest, device.raw_stream()) }
         });
         let waited = device.synchronize();
-        copied.map_err(|error| ComputeError::of_driver("cuMemcpyHtoDAsync", &error)).and(waited)
+        copied.and(waited)
     }
 
     unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), ComputeError> {
         self.0.flush()?;
         let device = self.0.device();
-        let copied = device.driver.call("cuMemcpyDtoHAsync", 0, || {
+        let copied = call_device(&device.driver, "cuMemcpyDtoHAsync", || {
             // SAFETY: the caller vouches for the memory; the bytes stay borrowed until the wait below.
             unsafe { result::memcpy_dtoh_async(bytes, from, device.raw_stream()) }
         });
         let waited = device.synchronize();
-        copied.map_err(|error| ComputeError::of_driver("cuMemcpyDtoHAsync", &error)).and(waited)
+        copied.and(waited)
     }
 
     fn release_uploads(&self) {

@@ -8,9 +8,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use cudarc::driver::result;
 use cudarc::driver::sys::CUfunction;
 
-use crate::compute::{ComputeError, Target};
+use crate::compute::{ComputeError, Target, call_device};
 use crate::driver::CudaDriver;
-use crate::kernels::{ElementType, Family, Kernel};
+use crate::kernels::{ElementType, Family, KernelId};
 use crate::libraries::{KernelCache, Key, Nvrtc};
 
 /// The loaded kernels of one device.
@@ -26,7 +26,7 @@ pub(super) struct ModuleCache {
 #[derive(Debug, Default)]
 struct Loaded {
     modules: HashMap<(Family, ElementType), usize>,
-    functions: HashMap<Kernel, usize>,
+    functions: HashMap<KernelId, usize>,
 }
 
 impl ModuleCache {
@@ -44,7 +44,7 @@ impl ModuleCache {
     }
 
     /// The driver handle of a kernel, compiled and loaded at first use.
-    pub(super) fn function(&self, driver: &CudaDriver, kernel: Kernel) -> Result<CUfunction, ComputeError> {
+    pub(super) fn function(&self, driver: &CudaDriver, kernel: KernelId) -> Result<CUfunction, ComputeError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&function) = loaded.functions.get(&kernel) {
             return Ok(with_exposed_provenance_mut(function));
@@ -63,11 +63,10 @@ impl ModuleCache {
             reason: error.to_string(),
         };
         let name = CString::new(kernel.to_string()).map_err(unnamed)?;
-        let function = driver.call("cuModuleGetFunction", 0, || {
+        let function = call_device(driver, "cuModuleGetFunction", || {
             // SAFETY: the module stays loaded until the end.
             unsafe { result::module::get_function(with_exposed_provenance_mut(module), name) }
-        });
-        let function = function.map_err(|error| ComputeError::of_driver("cuModuleGetFunction", &error))?;
+        })?;
         loaded.functions.insert(kernel, function.expose_provenance());
         Ok(function)
     }
@@ -96,7 +95,7 @@ impl ModuleCache {
         loaded.functions.clear();
         for (_, module) in loaded.modules.drain() {
             // A lost device keeps its modules.
-            let _ = driver.call("cuModuleUnload", 0, || {
+            let _ = call_device(driver, "cuModuleUnload", || {
                 // SAFETY: the module is loaded and unused, as the caller says.
                 unsafe { result::module::unload(with_exposed_provenance_mut(module)) }
             });
@@ -107,9 +106,9 @@ impl ModuleCache {
 fn load(driver: &CudaDriver, code: &[u8]) -> Result<usize, ComputeError> {
     // PTX must end with a zero; machine code ignores it.
     let code = [code, &[0]].concat();
-    let module = driver.call("cuModuleLoadData", 0, || {
+    let module = call_device(driver, "cuModuleLoadData", || {
         // SAFETY: the code is complete, and the driver copies it.
         unsafe { result::module::load_data(code.as_ptr().cast()) }
-    });
-    Ok(module.map_err(|error| ComputeError::of_driver("cuModuleLoadData", &error))?.expose_provenance())
+    })?;
+    Ok(module.expose_provenance())
 }

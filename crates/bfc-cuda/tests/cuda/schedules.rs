@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use bfc_core::{Block, Driver, MemoryCopy, Stream};
-use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Operand, Output};
+use bfc_cuda::kernels::{ElementType, Family, Job, KernelId, Operand};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, StreamCompute};
 
 use super::say_skipped;
@@ -41,9 +41,9 @@ struct Extent {
 }
 
 impl Extent {
-    /// Whole blocks, and delays of about 100 µs; almost nothing on the slow fake driver.
+    /// Whole blocks, and delays of about 100 µs; almost nothing on the slow emulated driver.
     fn of_device() -> Self {
-        if super::is_fake() {
+        if super::expected().is_some() {
             Self { looked_at: 64, delay: 8 }
         } else {
             Self { looked_at: LARGEST, delay: 1 << 16 }
@@ -119,24 +119,21 @@ impl Device {
     }
 
     fn give(&self, lane: &Lane, kernel: &'static str, blocks: u32, job: Job) -> Result<(), ComputeError> {
-        let kernel = Kernel::new(Family::Elementwise, kernel, ElementType::F32);
+        let kernel = KernelId::new(Family::Elementwise, kernel, ElementType::F32);
         // SAFETY: what the job names is the lane's own memory, or a block that is live as the schedule knows it.
         unsafe { lane.compute.launch(kernel, blocks, &job) }
     }
 
     fn fill(&self, lane: &Lane, address: u64, words: u64, number: f32) -> Result<(), ComputeError> {
-        let outputs = [Output::new(address), Output::default(), Output::default()];
-        let mut job = Job { count: words, outputs, ..Job::default() };
-        job.constants[0] = f64::from(number);
+        let job =
+            Job { count: words, ..Job::default() }.with_output(address).with_constant(f64::from(number));
         self.give(lane, "fill", 16, job)
     }
 
     /// Loops over this many elements with one block of threads. Function 4 adds a constant.
     fn delay(&self, lane: &Lane, words: u64) -> Result<(), ComputeError> {
-        let outputs = [Output::new(lane.idle), Output::default(), Output::default()];
-        let mut job = Job { count: words, function: 4, outputs, ..Job::default() };
-        job.inputs[0] = Operand::contiguous(lane.idle);
-        self.give(lane, "arithmetic", 1, job)
+        let job = Job { count: words, function: 4, ..Job::default() }.with_output(lane.idle);
+        self.give(lane, "arithmetic", 1, job.with_input(Operand::contiguous(lane.idle)))
     }
 }
 
@@ -230,7 +227,7 @@ fn schedules(or: u64) -> u64 {
 #[test]
 fn device_memory_is_not_reused_before_its_last_use_ends() {
     let device = device_or_skip!();
-    let schedules = schedules(if super::is_fake() { 20 } else { 500 });
+    let schedules = schedules(if super::expected().is_some() { 20 } else { 500 });
     for seed in 0..schedules {
         let intrusions = schedule::run(&device, seed, STEPS, Bug::None);
         assert!(intrusions.is_empty(), "seed {seed}: {intrusions:?}");
@@ -240,9 +237,8 @@ fn device_memory_is_not_reused_before_its_last_use_ends() {
     assert_eq!(faults.count, 0, "{faults:?}");
 }
 
-/// The fake driver executes work at once, with or without waits.
 #[test]
-fn bugs_planted_in_schedules_are_found_on_a_device() {
+fn device_schedules_find_planted_bugs() {
     let device = device_or_skip!();
     for bug in [Bug::FreeAtOnce, Bug::UseAtOnce] {
         let most = schedules(500);

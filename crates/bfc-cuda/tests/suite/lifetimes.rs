@@ -1,4 +1,4 @@
-//! Tests how long host and device memory is used, and that everything is freed, on a fake driver.
+//! Tests how long host and device memory is used, and that everything is freed, on the emulated driver.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,32 +7,12 @@ use bfc_core::{
     Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, Driver, MIB, PinnedBuffer,
     PinnedMemory, Request, Stream,
 };
-use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Output};
+use bfc_cuda::kernels::{ElementType, Family, Job, KernelId};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, StepId, StreamCompute, self_check};
-use libloading::Library;
 
-use crate::harness::{Fake, expected};
-
-const TARGET: &str = env!("CARGO_TARGET_TMPDIR");
-
-fn open() -> (Arc<CudaDriver>, StreamCompute) {
-    let driver = CudaDriver::new(0).unwrap();
-    let stream = Stream::new(driver.clone()).unwrap();
-    (driver.clone(), StreamCompute::new(driver, stream).unwrap())
-}
-
-/// A number from the fake driver.
-fn told(name: &str) -> usize {
-    // SAFETY: the library is the fake driver, which is loaded already.
-    let driver = unsafe { Library::new("libcuda.so") }.unwrap();
-    // SAFETY: its functions of these names take nothing and give a number.
-    let function = unsafe { driver.get::<extern "C" fn() -> usize>(name.as_bytes()) }.unwrap();
-    function()
-}
-
-fn live() -> usize {
-    told("fake_cuda_live")
-}
+use crate::controls::{live_objects, peak_pinned_bytes};
+use crate::emulated_driver::on_emulated_driver;
+use crate::open;
 
 fn pinned(driver: &Arc<CudaDriver>, limit: Bytes) -> Arc<dyn Allocator> {
     let source = Arc::new(PinnedMemory::new(driver.clone()));
@@ -53,15 +33,14 @@ fn download(compute: &StreamCompute, from: u64, bytes: usize) -> Vec<u8> {
 
 /// Fills a few floats; the first call needs memory for code.
 fn fill(compute: &StreamCompute, address: u64) -> Result<(), ComputeError> {
-    let outputs = [Output::new(address), Output::default(), Output::default()];
-    let job = Job { outputs, ..Job::over(4, &[4]) };
+    let job = Job::over(4, &[4]).with_output(address);
     // SAFETY: the tests have memory there.
-    unsafe { compute.launch(Kernel::new(Family::Elementwise, "fill", ElementType::F32), 1, &job) }
+    unsafe { compute.launch(KernelId::new(Family::Elementwise, "fill", ElementType::F32), 1, &job) }
 }
 
 #[test]
 fn a_device_that_is_let_go_of_leaves_nothing_behind() {
-    if expected().is_some() {
+    on_emulated_driver(&[], || {
         for _ in 0..2 {
             let (driver, compute) = open();
             let compute = compute.with_pinned(pinned(&driver, Bytes::mib(4)));
@@ -76,20 +55,17 @@ fn a_device_that_is_let_go_of_leaves_nothing_behind() {
             assert!(compute.step_counts(StepId(1)).graphs > 0);
             // SAFETY: it was taken above, and nothing to come uses it.
             unsafe { driver.free_device(address) };
-            assert!(live() > 10);
+            assert!(live_objects() > 10);
             drop((driver, compute));
-            assert_eq!(live(), 0);
+            assert_eq!(live_objects(), 0);
         }
-        return;
-    }
-    let fake = Fake::whole(TARGET, "nothing_behind");
-    fake.run("a_device_that_is_let_go_of_leaves_nothing_behind", "", &[]);
+    });
 }
 
-/// A copy from pinned memory ends when the device reaches it.
+/// A copy from pinned memory ends when the device reaches it, here as late as possible.
 #[test]
 fn uploaded_bytes_may_be_changed_at_once() {
-    if expected().is_some() {
+    on_emulated_driver(&[("EMULATED_LAZY", "1")], || {
         let (driver, staged) = open();
         let staged = staged.with_pinned(pinned(&driver, Bytes::mib(4)));
         let stream = Stream::new(driver.clone()).unwrap();
@@ -109,32 +85,26 @@ fn uploaded_bytes_may_be_changed_at_once() {
         }
         // SAFETY: it was taken above, and all work with it has ended.
         unsafe { driver.free_device(address) };
-        return;
-    }
-    let fake = Fake::whole(TARGET, "changed_at_once");
-    fake.run("uploaded_bytes_may_be_changed_at_once", "", &[]);
+    });
 }
 
 #[test]
 fn a_large_upload_keeps_little_memory_page_locked() {
-    if expected().is_some() {
+    on_emulated_driver(&[], || {
         let (driver, compute) = open();
         let compute = compute.with_pinned(pinned(&driver, Bytes::gib(1)));
         let bytes = 201 * MIB as usize + 5;
         let values: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
         let address = driver.allocate_device(bytes as u64).unwrap();
         upload(&compute, &values, address);
-        assert!(told("fake_cuda_most_pinned") <= 160 * MIB as usize, "{}", told("fake_cuda_most_pinned"));
+        assert!(peak_pinned_bytes() <= 160 * MIB as usize, "{}", peak_pinned_bytes());
         assert!(download(&compute, address, bytes) == values);
-        return;
-    }
-    let fake = Fake::whole(TARGET, "large_upload");
-    fake.run("a_large_upload_keeps_little_memory_page_locked", "", &[]);
+    });
 }
 
 #[test]
 fn idle_memory_of_the_pool_makes_room_for_code_and_libraries() {
-    if expected().is_some() {
+    on_emulated_driver(&[("EMULATED_MEMORY", "1073741824"), ("EMULATED_CODE_BYTES", "400000000")], || {
         let driver = CudaDriver::new(0).unwrap();
         let source = Arc::new(DeviceMemory::new(driver.clone()));
         let pool: Arc<dyn Allocator> =
@@ -168,9 +138,5 @@ fn idle_memory_of_the_pool_makes_room_for_code_and_libraries() {
         assert_eq!(pool.stats().bytes_reserved, 0);
         // SAFETY: it was taken above, and all work with it has ended.
         unsafe { driver.free_device(address) };
-        return;
-    }
-    let fake = Fake::whole(TARGET, "no_room");
-    let test = "idle_memory_of_the_pool_makes_room_for_code_and_libraries";
-    fake.run(test, "", &[("FAKE_CUDA_ROOM", "400000000")]);
+    });
 }

@@ -5,23 +5,31 @@ mod cuda;
 mod device;
 
 use std::fmt;
+use std::io;
 
 use bfc_core::{DeviceId, DeviceKind, Environment};
 use highwater_tracking::UsableMemory;
 use serde::Serialize;
 
+use crate::files::output::print;
 use device::{Device, Unavailable};
+
+/// Prints the devices of this machine.
+pub(crate) fn run(json: bool) -> io::Result<()> {
+    let inventory = Inventory::take();
+    print(&inventory, json, || format!("{inventory}\n"))
+}
 
 /// All devices, and the kinds that are unavailable.
 #[derive(Debug, Serialize)]
-pub(crate) struct Inventory {
-    pub(crate) devices: Vec<Device>,
-    pub(crate) unavailable: Vec<Unavailable>,
+struct Inventory {
+    devices: Vec<Device>,
+    unavailable: Vec<Unavailable>,
 }
 
 impl Inventory {
     /// Lists the devices of this machine.
-    pub(crate) fn take() -> Self {
+    fn take() -> Self {
         let usable = UsableMemory::of_this_process();
         let mut cpu = Device {
             id: DeviceId::CPU.to_string(),

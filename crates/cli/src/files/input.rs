@@ -1,18 +1,26 @@
 //! Inputs of commands: a file, or standard input for the path `-`.
 
+use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The path of standard input and output.
-pub(crate) const STANDARD: &str = "-";
+use crate::error::{CommandError, STANDARD, input_name};
 
 /// Whether standard input was opened: a second reader would find nothing.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Opens an input. The reader limits its size.
-pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
+/// Reads an input with `read`, which limits its size.
+pub(crate) fn read<T, E: Display>(
+    path: &Path,
+    read: impl FnOnce(BufReader<Box<dyn Read>>) -> Result<T, E>,
+) -> Result<T, CommandError> {
+    let source = open(path).map_err(|error| CommandError::read(path, &error))?;
+    read(BufReader::with_capacity(1 << 16, source)).map_err(|error| CommandError::read(path, &error))
+}
+
+fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     if path.as_os_str() == STANDARD {
         if IS_TAKEN.swap(true, Ordering::Relaxed) {
             return Err(io::Error::other("it can be read only once"));
@@ -28,7 +36,10 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_dir() { Err(ErrorKind::IsADirectory.into()) } else { Ok(file) }
 }
 
-/// The name of the input in errors.
-pub(crate) fn name(path: &Path) -> PathBuf {
-    if path.as_os_str() == STANDARD { PathBuf::from("standard input") } else { path.to_owned() }
+/// Prints remarks about an input on standard error.
+pub(crate) fn remark(path: &Path, remarks: impl IntoIterator<Item = String>) -> io::Result<()> {
+    for remark in remarks {
+        writeln!(io::stderr(), "highwater: {}: {remark}", input_name(path).display())?;
+    }
+    Ok(())
 }

@@ -5,6 +5,4 @@
 
 pub(crate) mod input;
 pub(crate) mod output;
-pub(crate) mod plan;
-pub(crate) mod recording;
-pub(crate) mod trace;
+pub(crate) mod read;

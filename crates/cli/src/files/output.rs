@@ -8,17 +8,14 @@ use std::io::{self, BufWriter, Stdout, Write};
 use std::path::{Path, PathBuf};
 
 use highwater_tracking::AtomicFile;
+use serde::Serialize;
 
-use crate::files::input::STANDARD;
+use crate::error::{CommandError, STANDARD};
 
-/// The name of the output in errors.
-pub(crate) fn name(path: &Path) -> PathBuf {
-    if path.as_os_str() == STANDARD { PathBuf::from("standard output") } else { path.to_owned() }
-}
-
-/// An output of a command. A file that is dropped without [`commit`](Self::commit) stays as it was.
+/// An output of a command. A file that is dropped without [`finish`](Self::finish) stays as it was.
 #[derive(Debug)]
 pub(crate) struct OutputFile {
+    path: PathBuf,
     target: Target,
     bytes: u64,
 }
@@ -30,27 +27,46 @@ enum Target {
 }
 
 impl OutputFile {
-    /// Opens an output. The file keeps its contents until [`commit`](Self::commit).
-    ///
-    /// # Errors
-    /// I/O errors, and a path that is one of the `inputs`.
-    pub(crate) fn open(path: &Path, inputs: &[&Path]) -> io::Result<Self> {
+    /// Opens an output. The file keeps its contents until [`finish`](Self::finish). The path must not be one of the
+    /// `inputs`.
+    pub(crate) fn open(path: &Path, inputs: &[&Path]) -> Result<Self, CommandError> {
         if path.as_os_str() == STANDARD {
-            return Ok(Self { target: Target::Standard(BufWriter::new(io::stdout())), bytes: 0 });
+            let target = Target::Standard(BufWriter::new(io::stdout()));
+            return Ok(Self { path: "standard output".into(), target, bytes: 0 });
         }
-        if path.is_file() && inputs.iter().any(|input| is_same(path, input)) {
-            return Err(io::Error::other("this is an input file"));
+        let created = if path.is_file() && inputs.iter().any(|input| is_same(path, input)) {
+            Err(io::Error::other("this is an input file"))
+        } else {
+            AtomicFile::create(path)
+        };
+        let path = path.to_owned();
+        match created {
+            Ok(file) => Ok(Self { path, target: Target::File(file), bytes: 0 }),
+            Err(error) => Err(CommandError::Write { path, error }),
         }
-        Ok(Self { target: Target::File(AtomicFile::create(path)?), bytes: 0 })
     }
 
-    /// Completes the output, and returns the length of a file.
-    pub(crate) fn commit(self) -> io::Result<Option<u64>> {
-        match self.target {
+    /// Completes the output after `written`, and returns the length of a file.
+    pub(crate) fn finish(self, written: io::Result<()>) -> Result<Option<u64>, CommandError> {
+        let (path, bytes) = (self.path, self.bytes);
+        let finished = written.and_then(|()| match self.target {
             Target::Standard(mut out) => out.flush().map(|()| None),
-            Target::File(file) => file.commit().map(|()| Some(self.bytes)),
-        }
+            Target::File(file) => file.commit().map(|()| Some(bytes)),
+        });
+        finished.map_err(|error| CommandError::Write { path, error })
     }
+}
+
+/// Prints a result on standard output, as indented JSON or as text.
+pub(crate) fn print(result: &impl Serialize, json: bool, text: impl FnOnce() -> String) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut stdout, result)?;
+        writeln!(stdout)?;
+    } else {
+        write!(stdout, "{}", text())?;
+    }
+    stdout.flush()
 }
 
 impl Write for OutputFile {
@@ -82,7 +98,7 @@ mod tests {
     use tempfile::TempDir;
 
     #[test]
-    fn a_file_keeps_its_contents_until_the_commit() {
+    fn a_file_keeps_its_contents_until_it_is_finished() {
         let directory = TempDir::new().unwrap();
         let (old, new) = (directory.path().join("old"), directory.path().join("new"));
         fs::write(&old, "before").unwrap();
@@ -98,7 +114,7 @@ mod tests {
         for path in [&old, &new] {
             let mut output = OutputFile::open(path, &[]).unwrap();
             output.write_all(b"now").unwrap();
-            assert_eq!(output.commit().unwrap(), Some(3));
+            assert_eq!(output.finish(Ok(())).unwrap(), Some(3));
             assert_eq!(fs::read_to_string(path).unwrap(), "now");
         }
     }

@@ -11,7 +11,7 @@ use bfc_core::{
 };
 use highwater_tracking::{NoPlan, Step, Trace, plan_of};
 
-use crate::pools::spec::{Knob, PoolSpec, PoolSpecError};
+use crate::pools::spec::{PoolSpec, PoolSpecError};
 
 /// All policies here place blocks at multiples of this many bytes.
 const GRANULE: u64 = 256;
@@ -32,69 +32,46 @@ pub(crate) struct Policy {
     pub(crate) name: &'static str,
     about: &'static str,
     /// The options that it supports.
-    supports: &'static [Knob],
+    supports: &'static [&'static [&'static str]],
     prepare: Prepare,
 }
 
-/// The options of pools with best fit and coalescing.
-const ALL: &[Knob] = &[
-    Knob::Growth,
-    Knob::GrowthRule,
-    Knob::FirstRegion,
-    Knob::RegionMerging,
-    Knob::GarbageCollection,
-    Knob::Split,
-    Knob::Cut,
-    Knob::Join,
-    Knob::ThreadCache,
-];
+/// The options of every policy with regions.
+const REGIONS: &[&str] = &["--growth", "--region-merging", "--garbage-collection"];
 
-/// Adds the plan's granule; omits thread caches, which would hide requests from the plan.
-const PLANNED: &[Knob] = &[
-    Knob::Growth,
-    Knob::GrowthRule,
-    Knob::FirstRegion,
-    Knob::RegionMerging,
-    Knob::GarbageCollection,
-    Knob::Split,
-    Knob::Cut,
-    Knob::Join,
-    Knob::Granule,
-];
-
-/// Paddle's policies define the region sizes and the splits.
-const PADDLE: &[Knob] = &[Knob::Growth, Knob::RegionMerging, Knob::GarbageCollection];
+/// Further options of pools with best fit and coalescing. Paddle's policies define the region sizes and the splits.
+const BEST_FIT: &[&str] = &["--growth-rule", "--first-region", "--split", "--cut", "--join"];
 
 /// All policies. A new policy is an entry here.
 pub(crate) const POLICIES: &[Policy] = &[
     Policy {
         name: "bfc",
         about: "best fit with coalescing, always splits",
-        supports: ALL,
+        supports: &[REGIONS, BEST_FIT, &["--thread-cache"]],
         prepare: |_, _, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::new(spec.limit())))),
     },
     Policy {
         name: "bfc-tensorflow",
         about: "best fit with coalescing, with TensorFlow's rules",
-        supports: ALL,
+        supports: &[REGIONS, BEST_FIT, &["--thread-cache"]],
         prepare: |_, _, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::tensorflow(spec.limit())))),
     },
     Policy {
         name: "buddy",
         about: "Paddle's buddy allocator, with a granule of 256 bytes",
-        supports: PADDLE,
+        supports: &[REGIONS],
         prepare: |_, _, _| Ok(Box::new(buddy)),
     },
     Policy {
         name: "auto-growth",
         about: "Paddle's auto-growth best fit, each region as large as its first request",
-        supports: PADDLE,
+        supports: &[REGIONS],
         prepare: |_, _, _| Ok(Box::new(auto_growth)),
     },
     Policy {
         name: "planned",
         about: "offsets planned ahead from the trace, or those of --plan",
-        supports: PLANNED,
+        supports: &[REGIONS, BEST_FIT, &["--granule"]], // A thread cache would hide requests from the plan.
         prepare: |trace, plan, granule| {
             let options = PlanOptions::default().with_granule(granule);
             let plan = match plan {
@@ -107,7 +84,7 @@ pub(crate) const POLICIES: &[Policy] = &[
     Policy {
         name: "guard",
         about: "bfc with canaries around every block, in real memory: at most 1 GiB, or --pool",
-        supports: ALL,
+        supports: &[REGIONS, BEST_FIT, &["--thread-cache"]],
         prepare: |_, _, _| Ok(Box::new(guard)),
     },
     Policy {
@@ -133,7 +110,7 @@ fn whole_granules(spec: PoolSpec) -> Bytes {
 }
 
 fn bfc(spec: PoolSpec, config: BfcConfig) -> Box<dyn Allocator> {
-    let rules = spec.cutting(*config.options());
+    let rules = spec.cutting(config.options);
     pool::<Bfc>(spec, config.with_policy(rules))
 }
 
@@ -152,7 +129,7 @@ fn auto_growth(spec: PoolSpec) -> Box<dyn Allocator> {
 
 fn planned(spec: PoolSpec, plan: &Arc<Plan>) -> Box<dyn Allocator> {
     let config = PlannedConfig::planned(spec.limit(), Arc::clone(plan));
-    let rules = spec.cutting(config.options().fallback);
+    let rules = spec.cutting(config.options.fallback);
     let config = config.with_policy(PlannedOptions::new(Arc::clone(plan), rules));
     // The plan needs one contiguous range, so a growing pool begins with it.
     pool::<bfc_core::Planned<Bfc>>(spec, config.with_first_region(Bytes(plan.capacity())))
@@ -161,7 +138,7 @@ fn planned(spec: PoolSpec, plan: &Arc<Plan>) -> Box<dyn Allocator> {
 /// The guard writes canaries and poison, so it needs real memory.
 fn guard(spec: PoolSpec) -> Box<dyn Allocator> {
     let config = BfcConfig::new(spec.real_limit());
-    let rules = spec.cutting(*config.options());
+    let rules = spec.cutting(config.options);
     let config = spec.configure(config).with_policy(rules);
     let pool = BfcAllocator::new("replay", Arc::new(HostMemory::new()), config);
     match GuardAllocator::new(Arc::new(pool), GuardConfig::default()) {
@@ -176,8 +153,8 @@ fn passthrough(spec: PoolSpec) -> Box<dyn Allocator> {
 
 impl Policy {
     /// Whether the policy supports an option.
-    pub(crate) fn supports(&self, knob: Knob) -> bool {
-        self.supports.contains(&knob)
+    pub(crate) fn supports(&self, option: &str) -> bool {
+        self.supports.concat().contains(&option)
     }
 
     /// Whether the pools use addresses without memory, and thus have any size.
@@ -197,11 +174,11 @@ impl Policy {
 }
 
 /// Refuses options that none of the policies supports. Policies ignore options that only others support.
-pub(crate) fn check(policies: &[Policy], knobs: &[Knob]) -> Result<(), PoolSpecError> {
-    let unsupported = |knob: &&Knob| !policies.iter().any(|policy| policy.supports.contains(knob));
-    knobs.iter().find(unsupported).map_or(Ok(()), |&knob| {
+pub(crate) fn check(policies: &[Policy], options: &[&'static str]) -> Result<(), PoolSpecError> {
+    let unsupported = |option: &&&str| !policies.iter().any(|policy| policy.supports(option));
+    options.iter().find(unsupported).map_or(Ok(()), |&option| {
         let policies = policies.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
-        Err(PoolSpecError::Unsupported { knob, policies })
+        Err(PoolSpecError::Unsupported { option, policies })
     })
 }
 
@@ -302,15 +279,17 @@ mod tests {
     fn options_that_no_policy_supports_are_refused() {
         let [bfc, buddy, planned, passthrough] =
             ["bfc", "buddy", "planned", "passthrough"].map(|name| name.parse::<Policy>().unwrap());
-        assert_eq!(check(&[passthrough, buddy, bfc], ALL), Ok(()));
-        assert_eq!(check(&[passthrough, buddy], PADDLE), Ok(()));
-        for (policies, knob) in [
-            (&[passthrough, buddy][..], Knob::Split),
-            (&[planned], Knob::ThreadCache),
-            (&[passthrough], Knob::Growth),
+        let all = [REGIONS, BEST_FIT, &["--thread-cache"]].concat();
+        assert_eq!(check(&[passthrough, buddy, bfc], &all), Ok(()));
+        assert_eq!(check(&[passthrough, buddy], REGIONS), Ok(()));
+        for (policies, option) in [
+            (&[passthrough, buddy][..], "--split"),
+            (&[planned], "--thread-cache"),
+            (&[passthrough], "--growth"),
         ] {
             let names = policies.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
-            assert_eq!(check(policies, &[knob]), Err(PoolSpecError::Unsupported { knob, policies: names }));
+            let error = PoolSpecError::Unsupported { option, policies: names };
+            assert_eq!(check(policies, &[option]), Err(error));
         }
     }
 }

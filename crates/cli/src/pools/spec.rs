@@ -1,11 +1,11 @@
 //! The pool to replay through, as described on the command line.
 
-use std::fmt;
-
 use bfc_core::{
     BfcOptions, Bytes, CacheChoice, CutRule, GrowthRule, JoinRule, PoolConfig, PoolOptions, SplitChoice,
 };
 use clap::{Args, ValueEnum};
+
+use crate::error::CommandError;
 
 /// How a pool grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -24,43 +24,43 @@ pub(crate) enum Growth {
 pub(crate) struct PoolArguments {
     /// The limit of the pool, such as 512MiB
     #[arg(long, value_name = "SIZE")]
-    pool: Option<Bytes>,
+    pub(crate) pool: Option<Bytes>,
 
     /// Growth: fixed, regions or extend [default: fixed with --pool, else regions]
     #[arg(long, value_name = "HOW", hide_possible_values = true)]
-    growth: Option<Growth>,
+    pub(crate) growth: Option<Growth>,
 
     /// Later regions: doubling[:CAP], as-requested, fixed:SIZE or proportional:PARTS
     #[arg(long, value_name = "RULE")]
-    growth_rule: Option<GrowthRule>,
+    pub(crate) growth_rule: Option<GrowthRule>,
 
     /// The size of the first region
     #[arg(long, value_name = "SIZE")]
-    first_region: Option<Bytes>,
+    pub(crate) first_region: Option<Bytes>,
 
     /// Merge idle regions into a new one when the pool grows: on or off
     #[arg(long, value_name = "SWITCH", value_parser = switch)]
-    region_merging: Option<bool>,
+    pub(crate) region_merging: Option<bool>,
 
     /// Free idle regions to make space for larger ones: on or off
     #[arg(long, value_name = "SWITCH", value_parser = switch)]
-    garbage_collection: Option<bool>,
+    pub(crate) garbage_collection: Option<bool>,
 
     /// When to split chunks: always, twice or twice:WASTE in bytes or % of --pool
     #[arg(long, value_name = "RULE")]
-    split: Option<SplitChoice>,
+    pub(crate) split: Option<SplitChoice>,
 
     /// Which end of a chunk a block takes: low or large-high
     #[arg(long, value_name = "RULE")]
-    cut: Option<CutRule>,
+    pub(crate) cut: Option<CutRule>,
 
     /// When to join freed blocks with free neighbors: at-once or deferred
     #[arg(long, value_name = "RULE")]
-    join: Option<JoinRule>,
+    pub(crate) join: Option<JoinRule>,
 
     /// Cache small blocks per thread: on, off or LARGEST[:KEPT]
     #[arg(long, value_name = "SIZES", num_args = 0..=1, default_missing_value = "on", require_equals = true)]
-    thread_cache: Option<CacheChoice>,
+    pub(crate) thread_cache: Option<CacheChoice>,
 }
 
 fn switch(text: &str) -> Result<bool, String> {
@@ -71,48 +71,21 @@ fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// An option of a pool that not all policies support.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Knob {
-    Growth,
-    GrowthRule,
-    FirstRegion,
-    RegionMerging,
-    GarbageCollection,
-    Split,
-    Cut,
-    Join,
-    /// The granule of a plan.
-    Granule,
-    ThreadCache,
-}
-
-impl fmt::Display for Knob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Growth => "--growth",
-            Self::GrowthRule => "--growth-rule",
-            Self::FirstRegion => "--first-region",
-            Self::RegionMerging => "--region-merging",
-            Self::GarbageCollection => "--garbage-collection",
-            Self::Split => "--split",
-            Self::Cut => "--cut",
-            Self::Join => "--join",
-            Self::Granule => "--granule",
-            Self::ThreadCache => "--thread-cache",
-        })
-    }
-}
-
 /// An invalid description of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PoolSpecError {
-    #[error("{knob} is not supported by {policies}")]
-    Unsupported { knob: Knob, policies: String },
-    #[error("{knob} has no effect on a pool of one fixed region: remove --growth fixed")]
-    NoGrowth { knob: Knob },
+    #[error("{option} is not supported by {policies}")]
+    Unsupported { option: &'static str, policies: String },
+    #[error("{option} has no effect on a pool of one fixed region: remove --growth fixed")]
+    NoGrowth { option: &'static str },
     #[error("--split {split}: a percentage needs the size of the pool: add --pool")]
     ShareOfNothing { split: SplitChoice },
+}
+
+impl From<PoolSpecError> for CommandError {
+    fn from(error: PoolSpecError) -> Self {
+        Self::Usage(error.to_string())
+    }
 }
 
 /// The limit of an unlimited pool: more than any machine has, without overflow in sums.
@@ -135,13 +108,12 @@ impl PoolSpec {
     /// The pool that the arguments describe.
     pub(crate) fn new(arguments: &PoolArguments) -> Result<Self, PoolSpecError> {
         let options = arguments.options();
-        let growing = [
-            (Knob::GrowthRule, options.growth.is_some()),
-            (Knob::FirstRegion, options.first_region.is_some()),
-        ];
-        let growing = growing.into_iter().find_map(|(knob, given)| given.then_some(knob));
+        let growing = arguments
+            .given()
+            .into_iter()
+            .find(|option| matches!(*option, "--growth-rule" | "--first-region"));
         let growth = match (arguments.growth, growing) {
-            (Some(Growth::Fixed), Some(knob)) => return Err(PoolSpecError::NoGrowth { knob }),
+            (Some(Growth::Fixed), Some(option)) => return Err(PoolSpecError::NoGrowth { option }),
             (Some(growth), _) => growth,
             (None, None) if arguments.pool.is_some() => Growth::Fixed,
             (None, _) => Growth::Regions,
@@ -190,17 +162,6 @@ impl PoolSpec {
 }
 
 impl PoolArguments {
-    /// Arguments with only these options set.
-    pub(crate) fn with(
-        pool: Option<Bytes>,
-        growth: Option<Growth>,
-        split: Option<SplitChoice>,
-        cut: Option<CutRule>,
-        join: Option<JoinRule>,
-    ) -> Self {
-        Self { pool, growth, split, cut, join, ..Self::default() }
-    }
-
     fn options(&self) -> PoolOptions {
         let mut options = PoolOptions::default();
         options.growth = self.growth_rule;
@@ -215,19 +176,38 @@ impl PoolArguments {
     }
 
     /// The options that were given, except the size.
-    pub(crate) fn knobs(&self) -> Vec<Knob> {
+    pub(crate) fn given(&self) -> Vec<&'static str> {
         let given = [
-            (Knob::Growth, self.growth.is_some()),
-            (Knob::GrowthRule, self.growth_rule.is_some()),
-            (Knob::FirstRegion, self.first_region.is_some()),
-            (Knob::RegionMerging, self.region_merging.is_some()),
-            (Knob::GarbageCollection, self.garbage_collection.is_some()),
-            (Knob::Split, self.split.is_some()),
-            (Knob::Cut, self.cut.is_some()),
-            (Knob::Join, self.join.is_some()),
-            (Knob::ThreadCache, self.thread_cache.is_some()),
+            ("--growth", self.growth.is_some()),
+            ("--growth-rule", self.growth_rule.is_some()),
+            ("--first-region", self.first_region.is_some()),
+            ("--region-merging", self.region_merging.is_some()),
+            ("--garbage-collection", self.garbage_collection.is_some()),
+            ("--split", self.split.is_some()),
+            ("--cut", self.cut.is_some()),
+            ("--join", self.join.is_some()),
+            ("--thread-cache", self.thread_cache.is_some()),
         ];
-        given.into_iter().filter_map(|(knob, given)| given.then_some(knob)).collect()
+        given.into_iter().filter_map(|(option, given)| given.then_some(option)).collect()
+    }
+
+    /// Describes the options that `what-if` changes.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let growth = self.growth.and_then(|growth| Some(growth.to_possible_value()?.get_name().to_owned()));
+        let words = [
+            self.split.map(|split| format!("split {split}")),
+            self.cut.map(|cut| match cut {
+                CutRule::Low => "cut low".to_owned(),
+                _ => "cut large-high".to_owned(),
+            }),
+            self.join.map(|join| match join {
+                JoinRule::AtOnce => "join at-once".to_owned(),
+                _ => "join deferred".to_owned(),
+            }),
+            growth.map(|growth| format!("growth {growth}")),
+            self.pool.map(|pool| format!("pool {pool}")),
+        ];
+        words.into_iter().flatten().collect()
     }
 }
 
@@ -252,7 +232,7 @@ mod tests {
     fn rules_that_mean_nothing_are_refused() {
         let rule = PoolArguments { growth_rule: Some(GrowthRule::DOUBLING), ..pool(1) };
         let fixed = PoolArguments { growth: Some(Growth::Fixed), ..rule };
-        let error = PoolSpecError::NoGrowth { knob: Knob::GrowthRule };
+        let error = PoolSpecError::NoGrowth { option: "--growth-rule" };
         assert_eq!(PoolSpec::new(&fixed), Err(error));
 
         let split: SplitChoice = "twice:5%".parse().unwrap();

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::time::{Duration, Instant};
 
 use bfc_core::Allocator;
-use highwater_tracking::{ReplayError, ReplaySummary, Replayer};
+use highwater_tracking::{ReplayError, Replayer, Trace};
 use serde::Serialize;
 
 use super::smallest::SmallestPool;
@@ -21,7 +21,7 @@ const MOST_COLD: u32 = 5;
 const SAMPLES: usize = 64;
 
 /// The result of a replay; an object of `--json`. All sizes in bytes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Measurement {
     pub(super) trace: String,
     pub(super) policy: &'static str,
@@ -48,7 +48,7 @@ pub(super) struct Measurement {
 }
 
 /// The reason why an event was refused.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Failure {
     pub(super) label: Option<String>,
     pub(super) bytes: Option<u64>,
@@ -69,69 +69,48 @@ pub(super) struct Sample {
     pub(super) fragmentation: f64,
 }
 
+impl Measurement {
+    /// Creates the measurement of a policy that has not replayed the trace yet.
+    pub(super) fn new(name: &str, policy: &'static str, trace: &Trace) -> Self {
+        Self {
+            trace: name.to_owned(),
+            policy,
+            events: trace.events().len(),
+            peak_live_bytes: trace.peak_live_bytes(),
+            ..Self::default()
+        }
+    }
+
+    /// Notes that the policy failed at an event.
+    pub(super) fn fail(&mut self, event: usize, message: String) {
+        self.failed_at = Some(event);
+        self.failure = Some(Failure { message, ..Failure::default() });
+    }
+}
+
 /// Replays a trace through new pools, `repeats` times through a warm one, and once more to sample it.
 pub(super) fn measure(
-    trace: &str,
-    policy: &'static str,
+    measurement: &mut Measurement,
     replayer: &mut Replayer<'_>,
     pool: &MakePool,
     spec: PoolSpec,
     repeats: u32,
-) -> Measurement {
-    let events = replayer.trace().events().len();
-    let times = time(replayer, pool, spec, repeats);
-    let (timeline, summary) = watch(replayer, &*pool(spec));
-    let peak_live_bytes = replayer.trace().peak_live_bytes();
-    let ratio = |bytes: u64| (peak_live_bytes > 0).then(|| bytes as f64 / peak_live_bytes as f64);
+) {
+    measurement.repeats = repeats;
+    let events = measurement.events;
     let per_event = |time: Duration| (events > 0).then(|| time.as_secs_f64() * 1e9 / events as f64);
-    let (times, error) = match times {
-        Ok(times) => (Some(times), None),
-        Err(error) => (None, Some(error)),
-    };
-    Measurement {
-        trace: trace.to_owned(),
-        policy,
-        events,
-        ns_per_event: times.and_then(|times| per_event(times.warm)),
-        cold_ns_per_event: times.and_then(|times| per_event(times.cold)),
-        repeats,
-        peak_live_bytes,
-        peak_in_use_bytes: summary.peak_in_use,
-        peak_reserved_bytes: summary.peak_reserved,
-        waste: ratio(summary.peak_reserved),
-        smallest: None,
-        failed_at: error.as_ref().map(ReplayError::event),
-        failure: error.as_ref().map(Failure::of),
-        timeline,
-    }
-}
-
-impl Measurement {
-    /// The result of a policy that could not start.
-    pub(super) fn not_begun(
-        trace: &str,
-        policy: &'static str,
-        replayer: &Replayer<'_>,
-        message: String,
-    ) -> Self {
-        let failure = Failure { label: None, bytes: None, verdict: None, message };
-        Self {
-            trace: trace.to_owned(),
-            policy,
-            events: replayer.trace().events().len(),
-            ns_per_event: None,
-            cold_ns_per_event: None,
-            repeats: 0,
-            peak_live_bytes: replayer.trace().peak_live_bytes(),
-            peak_in_use_bytes: 0,
-            peak_reserved_bytes: 0,
-            waste: None,
-            smallest: None,
-            failed_at: Some(0),
-            failure: Some(failure),
-            timeline: Vec::new(),
+    match time(replayer, pool, spec, repeats) {
+        Ok(Times { cold, warm }) => {
+            (measurement.cold_ns_per_event, measurement.ns_per_event) = (per_event(cold), per_event(warm));
+        }
+        Err(error) => {
+            measurement.failed_at = Some(error.event());
+            measurement.failure = Some(Failure::of(&error));
         }
     }
+    watch(measurement, replayer, &*pool(spec));
+    let live = measurement.peak_live_bytes;
+    measurement.waste = (live > 0).then(|| measurement.peak_reserved_bytes as f64 / live as f64);
 }
 
 #[derive(Clone, Copy)]
@@ -189,13 +168,11 @@ impl BestTime {
 }
 
 /// Replays and looks at the pool at regular intervals. The peaks of a replay that fails are those until then.
-fn watch(replayer: &mut Replayer<'_>, pool: &dyn Allocator) -> (Vec<Sample>, ReplaySummary) {
-    let interval = replayer.trace().events().len().div_ceil(SAMPLES);
-    let interval = NonZero::new(interval).unwrap_or(NonZero::<usize>::MIN);
-    let mut timeline = Vec::new();
+fn watch(measurement: &mut Measurement, replayer: &mut Replayer<'_>, pool: &dyn Allocator) {
+    let interval = NonZero::new(measurement.events.div_ceil(SAMPLES)).unwrap_or(NonZero::<usize>::MIN);
     let summary = replayer.run_watched(pool, interval, |event, pool| {
         let stats = pool.stats();
-        timeline.push(Sample {
+        measurement.timeline.push(Sample {
             event,
             in_use_bytes: stats.bytes_in_use,
             reserved_bytes: stats.bytes_reserved,
@@ -204,27 +181,17 @@ fn watch(replayer: &mut Replayer<'_>, pool: &dyn Allocator) -> (Vec<Sample>, Rep
         });
     });
     let stats = pool.stats();
-    let summary = summary.unwrap_or_else(|error| {
-        let mut until = ReplaySummary::default();
-        until.events = error.event();
-        until.peak_in_use = stats.peak_bytes_in_use;
-        until.peak_reserved = stats.peak_bytes_reserved;
-        until
-    });
-    (timeline, summary)
+    measurement.peak_in_use_bytes = summary.map_or(stats.peak_bytes_in_use, |summary| summary.peak_in_use);
+    measurement.peak_reserved_bytes = stats.peak_bytes_reserved;
 }
 
 impl Failure {
     fn of(error: &ReplayError) -> Self {
-        let message = format!("failed at {error}");
-        match error {
-            ReplayError::Alloc { label, bytes, error, .. } => Self {
-                label: Some(label.clone()),
-                bytes: Some(*bytes),
-                verdict: error.out_of_memory().map(|report| report.verdict.name()),
-                message,
-            },
-            _ => Self { label: None, bytes: None, verdict: None, message },
+        let mut failure = Self { message: format!("failed at {error}"), ..Self::default() };
+        if let ReplayError::Alloc { label, bytes, error, .. } = error {
+            (failure.label, failure.bytes) = (Some(label.clone()), Some(*bytes));
+            failure.verdict = error.out_of_memory().map(|report| report.verdict.name());
         }
+        failure
     }
 }

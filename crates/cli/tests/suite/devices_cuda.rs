@@ -1,14 +1,14 @@
-//! `highwater devices` with the devices of a fake CUDA driver.
+//! `highwater devices` with the devices of the emulated CUDA driver.
 
 #![cfg(all(target_os = "linux", feature = "cuda"))]
 
 use serde_json::Value;
 
-use crate::harness::Fake;
+use crate::emulated_driver::EmulatedDriver;
 
 /// The devices that the program lists with these libraries and variables.
-fn devices(fake: &Fake, variables: &[(&str, &str)]) -> Vec<Value> {
-    let mut command = fake.command(env!("CARGO_BIN_EXE_highwater"), variables);
+fn devices(driver: &EmulatedDriver, variables: &[(&str, &str)]) -> Vec<Value> {
+    let mut command = driver.command(env!("CARGO_BIN_EXE_highwater"), variables);
     let output = command.args(["devices", "--json"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let inventory: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -17,8 +17,8 @@ fn devices(fake: &Fake, variables: &[(&str, &str)]) -> Vec<Value> {
 
 #[test]
 fn a_device_is_listed_with_its_libraries_and_use() {
-    let fake = Fake::whole(env!("CARGO_TARGET_TMPDIR"), "devices");
-    let found = devices(&fake, &[]);
+    let driver = EmulatedDriver::new("a_device_is_listed_with_its_libraries_and_use");
+    let found = devices(&driver, &[]);
     let [cpu, first, second] = &found[..] else { panic!("{found:?}") };
     assert_eq!(first["compiler"], "NVRTC 13.0 (libnvrtc.so.13)");
     assert_eq!(first["products"], "cuBLAS 13.0.0 (libcublas.so.13)");
@@ -27,7 +27,7 @@ fn a_device_is_listed_with_its_libraries_and_use() {
     assert_eq!(second["usable_for"], "every op, on request");
 
     let missing = [("HIGHWATER_NVRTC", "/nowhere/nvrtc.so"), ("HIGHWATER_CUBLAS", "/nowhere/cublas.so")];
-    let found = devices(&fake, &missing);
+    let found = devices(&driver, &missing);
     let starts = |name: &str, words: &str| {
         let text = found[1][name].as_str().unwrap();
         assert!(text.starts_with(words), "{text}");
@@ -43,7 +43,7 @@ fn a_device_is_listed_with_its_libraries_and_use() {
         ["every op; chosen automatically", "nothing"]
     );
 
-    let found = devices(&fake, &[("FAKE_CUDA_WRONG", "1"), ("HIGHWATER_DEVICE", "cpu")]);
+    let found = devices(&driver, &[("EMULATED_WRONG_SUMS", "1"), ("HIGHWATER_DEVICE", "cpu")]);
     assert!(found[1]["problem"].as_str().unwrap().starts_with("self-check: sum 0 is "), "{found:?}");
     assert_eq!(found[0]["usable_for"], "every op; chosen by HIGHWATER_DEVICE");
 }

@@ -4,11 +4,11 @@
 
 mod devices;
 mod devices_cuda;
+#[cfg(all(target_os = "linux", feature = "cuda"))]
+#[path = "../../../bfc-cuda/tests/emulated_driver/mod.rs"]
+mod emulated_driver;
 mod errors;
 mod export;
-#[cfg(all(target_os = "linux", feature = "cuda"))]
-#[path = "../../../bfc-cuda/tests/fake_driver/harness.rs"]
-mod harness;
 mod help;
 mod plan;
 mod replay;

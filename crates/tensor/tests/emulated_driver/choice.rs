@@ -1,26 +1,16 @@
-//! The default choice of a device, on a fake driver that simulates each kind of failure.
+//! The default choice of a device, on an emulated driver that simulates each kind of failure.
 
 use bfc_core::{Bytes, DeviceId, DeviceKind, Environment, SourceError};
 use highwater_tensor::cuda::{ComputeError, CudaUnavailable, SelfCheckError};
 use highwater_tensor::{DeviceFault, Error, Runtime, Tensor};
-use libloading::Library;
 
-use crate::harness::{Fake, expected};
+use crate::controls::live_objects;
+use crate::emulated_driver::{EmulatedDriver, expected, on_emulated_driver};
 
-const TARGET: &str = env!("CARGO_TARGET_TMPDIR");
 const CUDA: DeviceId = DeviceId::new(DeviceKind::Cuda, 0);
 
 fn runtime() -> Runtime {
     Runtime::builder().threads(1).build().unwrap()
-}
-
-/// Returns the number of live objects of the fake driver.
-fn live() -> usize {
-    // SAFETY: the library is the fake driver, which is loaded already.
-    let driver = unsafe { Library::new("libcuda.so") }.unwrap();
-    // SAFETY: its function of this name takes nothing and gives a number.
-    let function = unsafe { driver.get::<extern "C" fn() -> usize>(b"fake_cuda_live") }.unwrap();
-    function()
 }
 
 #[test]
@@ -41,16 +31,15 @@ fn a_device_that_computes_is_chosen_and_the_same_each_time() {
         let recording = runtime.tracker().take_log();
         assert!(recording.regions().iter().any(|region| region.taken && region.bytes >= 16));
         drop((tensor, choice, runtime));
-        assert_eq!(live(), 0);
+        assert_eq!(live_objects(), 0);
         return;
     }
-    let fake = Fake::whole(TARGET, "chosen");
-    let test = "a_device_that_computes_is_chosen_and_the_same_each_time";
-    fake.run(test, "", &[]);
+    let driver = EmulatedDriver::new("a_device_that_computes_is_chosen_and_the_same_each_time");
+    driver.run("", &[]);
     // Without the GEMM library, a kernel multiplies, and the device reports this.
     let missing =
         "; no library for matrix products on CUDA devices (cuBLAS): HIGHWATER_CUBLAS=/nowhere/cublas.so: ";
-    fake.run(test, missing, &[("HIGHWATER_CUBLAS", "/nowhere/cublas.so")]);
+    driver.run(missing, &[("HIGHWATER_CUBLAS", "/nowhere/cublas.so")]);
 }
 
 /// Returns whether `fault` is the failure that the word `what` names.
@@ -81,7 +70,7 @@ fn a_device_that_cannot_compute_is_passed_over() {
     if let Some(expected) = expected() {
         let (what, words) = expected.split_once(": ").unwrap();
         let runtime = runtime();
-        let before = live();
+        let before = live_objects();
         for _ in 0..2 {
             let choice = runtime.choose(None).unwrap();
             assert_eq!(choice.device.id(), DeviceId::CPU);
@@ -90,41 +79,34 @@ fn a_device_that_cannot_compute_is_passed_over() {
             assert!(choice.reason.starts_with("chosen automatically; cuda:0: "), "{}", choice.reason);
             assert!(choice.reason.contains(words), "{}", choice.reason);
         }
-        assert_eq!((before, live()), (0, 0));
+        assert_eq!((before, live_objects()), (0, 0));
         assert!(!runtime.registry().devices().contains(&CUDA));
         assert_eq!(runtime.best().unwrap(), runtime.cpu().unwrap());
         return;
     }
-    let fake = Fake::whole(TARGET, "gpu_error");
-    let run = |expected, variable| {
-        let test = "a_device_that_cannot_compute_is_passed_over";
-        fake.run(test, expected, &[variable]);
-    };
+    let driver = EmulatedDriver::new("a_device_that_cannot_compute_is_passed_over");
+    let run = |expected, variable| driver.run(expected, &[variable]);
     run("no compiler: HIGHWATER_NVRTC=/nowhere/nvrtc.so: ", ("HIGHWATER_NVRTC", "/nowhere/nvrtc.so"));
-    run("not started: CUDA_ERROR_STUB_LIBRARY", ("FAKE_CUDA_INIT", "34"));
-    run("too old: it supports CUDA 11.4, but 12.0 is required", ("FAKE_CUDA_VERSION", "11040"));
-    run("no context: CUDA_ERROR_OUT_OF_MEMORY", ("FAKE_CUDA_RETAIN", "2"));
-    run("no memory: the device is out of memory", ("FAKE_CUDA_ROOM", "2000000000"));
-    run("no room: cuMemAlloc: the device is out of memory", ("FAKE_CUDA_FULL", "1"));
-    run("wrong: sum 0 is ", ("FAKE_CUDA_WRONG", "1"));
+    run("not started: CUDA_ERROR_STUB_LIBRARY", ("EMULATED_INIT_STATUS", "34"));
+    run("too old: it supports CUDA 11.4, but 12.0 is required", ("EMULATED_VERSION", "11040"));
+    run("no context: CUDA_ERROR_OUT_OF_MEMORY", ("EMULATED_CONTEXT_STATUS", "2"));
+    run("no memory: the device is out of memory", ("EMULATED_CODE_BYTES", "10000000000"));
+    run("no room: cuMemAlloc: the device is out of memory", ("EMULATED_MEMORY", "200"));
+    run("wrong: sum 0 is ", ("EMULATED_WRONG_SUMS", "1"));
 }
 
 /// An explicit request returns the error. A failure does not prevent the next attempt.
 #[test]
 fn opening_a_broken_device_repeats_the_same_error() {
-    if expected().is_some() {
+    on_emulated_driver(&[("EMULATED_MEMORY", "200")], || {
         let runtime = runtime();
         for _ in 0..2 {
             let error = runtime.device(CUDA).unwrap_err();
             let reason = DeviceFault::Compute(ComputeError::OutOfMemory { call: "cuMemAlloc" });
             assert_eq!(error, Error::NoDevice { device: "cuda:0".to_owned(), reason });
         }
-        assert_eq!(live(), 0);
-        return;
-    }
-    let fake = Fake::whole(TARGET, "asked_for");
-    let test = "opening_a_broken_device_repeats_the_same_error";
-    fake.run(test, "", &[("FAKE_CUDA_FULL", "1")]);
+        assert_eq!(live_objects(), 0);
+    });
 }
 
 #[test]
@@ -146,7 +128,7 @@ fn the_users_variable_chooses_before_the_automatic_choice() {
 
 #[test]
 fn a_program_may_match_on_why_a_device_did_not_compute() {
-    if expected().is_some() {
+    on_emulated_driver(&[("HIGHWATER_NVRTC", "/nowhere/nvrtc.so")], || {
         let device = runtime().device(CUDA).unwrap();
         let error = Tensor::full(&device, [4], 3.0_f32).unwrap_err();
         let Error::Device { reason: DeviceFault::Compute(ComputeError::NoCompiler { tried }), .. } = error
@@ -154,16 +136,12 @@ fn a_program_may_match_on_why_a_device_did_not_compute() {
             panic!("{error:?}")
         };
         assert_eq!(tried[0].library, "HIGHWATER_NVRTC=/nowhere/nvrtc.so");
-        return;
-    }
-    let fake = Fake::whole(TARGET, "matched");
-    let test = "a_program_may_match_on_why_a_device_did_not_compute";
-    fake.run(test, "", &[("HIGHWATER_NVRTC", "/nowhere/nvrtc.so")]);
+    });
 }
 
 #[test]
 fn a_lost_device_is_a_typed_error_with_the_first_call() {
-    if expected().is_some() {
+    on_emulated_driver(&[("EMULATED_RECORD_STATUS", "700")], || {
         let device = runtime().device(CUDA).unwrap();
         let before = Tensor::full(&device, [4], 3.0_f32).unwrap();
         let uploaded = Tensor::from_slice(&device, &[1.0_f32, 2.0], [2]);
@@ -173,9 +151,5 @@ fn a_lost_device_is_a_typed_error_with_the_first_call() {
             };
             assert!(matches!(lost, SourceError::Poisoned { call: "cuEventRecord", .. }), "{lost:?}");
         }
-        return;
-    }
-    let fake = Fake::whole(TARGET, "lost");
-    let test = "a_lost_device_is_a_typed_error_with_the_first_call";
-    fake.run(test, "", &[("FAKE_CUDA_RECORD", "700")]);
+    });
 }

@@ -1,12 +1,12 @@
 //! Compares a dry device with the GPU that it simulates: both make the same requests to the device pool and
-//! to the pinned pool. The fake driver runs kernels on the host and completes work with a delay.
+//! to the pinned pool. The emulated driver runs kernels on the host and completes work with a delay.
 
 use bfc_core::{AllocatorAttributes, Bytes, DeviceId, DeviceKind, Environment, MIB, Stats};
 use highwater_nn::modules::{Linear, Module};
 use highwater_nn::optim::{AdamW, Optimizer};
 use highwater_tensor::{Device, DeviceProfile, Result, Rng, Runtime, Tensor};
 
-use crate::harness::{Fake, expected};
+use crate::emulated_driver::on_emulated_driver;
 
 const CUDA: DeviceId = DeviceId::new(DeviceKind::Cuda, 0);
 
@@ -112,26 +112,12 @@ fn assert_foretold(program: impl Fn(&mut Watch<'_>) -> Result<()>) {
     assert!(pinned.num_allocs > 60 && pinned.peak_bytes_in_use <= 96 * MIB, "{pinned:?}");
 }
 
-/// Runs the test in a process on the fake driver with the emulator's kernels.
-fn on_the_host(test: &str, name: &str) {
-    match bfc_cuda::emulator::libraries() {
-        Ok(libraries) => Fake::computing(env!("CARGO_TARGET_TMPDIR"), name, libraries, 1).run(test, "", &[]),
-        Err(error) => eprintln!("skipped {test}: no C++ compiler ({error})"),
-    }
-}
-
 #[test]
 fn uploads_take_of_page_locked_memory_what_the_dry_run_says() {
-    if expected().is_none() {
-        return on_the_host("uploads_take_of_page_locked_memory_what_the_dry_run_says", "dry_uploads");
-    }
-    assert_foretold(uploads);
+    on_emulated_driver(&[], || assert_foretold(uploads));
 }
 
 #[test]
 fn training_takes_of_both_pools_what_the_dry_run_says() {
-    if expected().is_none() {
-        return on_the_host("training_takes_of_both_pools_what_the_dry_run_says", "dry_training");
-    }
-    assert_foretold(training);
+    on_emulated_driver(&[], || assert_foretold(training));
 }

@@ -1,10 +1,12 @@
-//! Tests in processes whose CUDA driver is a library on the host.
+//! Tests in processes that load the emulated CUDA driver.
 
 #![cfg(all(target_os = "linux", feature = "cuda"))]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod choice;
+#[path = "../../../bfc-cuda/tests/emulated_driver/controls.rs"]
+mod controls;
 mod dry_runs;
-#[path = "../../../bfc-cuda/tests/fake_driver/harness.rs"]
-mod harness;
+#[path = "../../../bfc-cuda/tests/emulated_driver/mod.rs"]
+mod emulated_driver;
 mod several_devices;

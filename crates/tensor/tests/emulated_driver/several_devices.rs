@@ -1,4 +1,4 @@
-//! Several CUDA devices in one runtime. Each device has its own pool, stream and share of memory. The fake
+//! Several CUDA devices in one runtime. Each device has its own pool, stream and share of memory. The emulated
 //! driver runs the kernels on the host and completes work with a delay. It marks a device as lost if the
 //! device touches memory of another device.
 
@@ -6,9 +6,9 @@ use bfc_core::{Amount, Bytes, Category, DeviceId, DeviceKind, Environment, PoolO
 use highwater_nn::modules::{Linear, Module, Parameter};
 use highwater_nn::optim::{AdamW, Optimizer};
 use highwater_tensor::{DType, Device, Error, Result, Rng, Runtime, StepGraph, Tensor, no_grad};
-use libloading::Library;
 
-use crate::harness::{Fake, expected};
+use crate::controls::{lose, used_bytes};
+use crate::emulated_driver::on_emulated_driver;
 
 const fn cuda(ordinal: u32) -> DeviceId {
     DeviceId::new(DeviceKind::Cuda, ordinal)
@@ -24,50 +24,13 @@ fn devices() -> [Device; 3] {
     [runtime.device(cuda(0)).unwrap(), runtime.device(cuda(1)).unwrap(), runtime.cpu().unwrap()]
 }
 
-fn driver() -> Library {
-    // SAFETY: the library is the driver on the host, which is loaded already.
-    unsafe { Library::new("libcuda.so") }.unwrap()
-}
-
-/// Makes all later calls to a device fail, as after an illegal address.
-fn lose(ordinal: i32) {
-    let driver = driver();
-    // SAFETY: the driver's function of this name takes a number.
-    unsafe { driver.get::<extern "C" fn(i32)>(b"host_device_lose") }.unwrap()(ordinal);
-}
-
-/// Returns the allocated bytes of a device's memory.
-fn used(ordinal: i32) -> usize {
-    let driver = driver();
-    // SAFETY: the driver's function of this name takes a number and gives one.
-    unsafe { driver.get::<extern "C" fn(i32) -> usize>(b"host_device_used") }.unwrap()(ordinal)
-}
-
-/// Runs the test in a process that has two devices.
-fn on_two_devices(test: &str) {
-    match bfc_cuda::emulator::libraries() {
-        Ok(libraries) => Fake::computing(env!("CARGO_TARGET_TMPDIR"), test, libraries, 2).run(test, "", &[]),
-        Err(error) => eprintln!("skipped {test}: no C++ compiler ({error})"),
-    }
-}
-
-/// The test's name and what it does there.
-macro_rules! on_two_devices {
-    ($(fn $name:ident() $body:block)*) => {$(
-        #[test]
-        fn $name() {
-            if expected().is_none() {
-                return on_two_devices(stringify!($name));
-            }
-            $body
-        }
-    )*};
-}
-
-on_two_devices! {
-    fn transfers_keep_values_of_all_types() {
+#[test]
+fn transfers_keep_values_of_all_types() {
+    on_emulated_driver(&[], || {
         let [first, second, host] = devices();
-        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8, DType::Bool] {
+        for dtype in
+            [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8, DType::Bool]
+        {
             let x = Tensor::arange(&host, 60).unwrap().reshape([4, 15]).unwrap().to_dtype(dtype).unwrap();
             // A view that is not contiguous: a part of the transposed tensor.
             let x = x.t().unwrap().slice(0, 3..12).unwrap();
@@ -81,10 +44,14 @@ on_two_devices! {
         }
         let empty = Tensor::zeros(&first, [0, 3]).unwrap().to_device(&second).unwrap();
         assert_eq!((empty.dims(), empty.to_vec::<f32>().unwrap().len()), (&[0, 3][..], 0));
-    }
+    });
+}
 
-    fn each_device_has_its_own_pool_stream_and_limit() {
-        let share = |percent: u8| PoolOptions::default().with_limit(format!("{percent}%").parse::<Amount>().unwrap());
+#[test]
+fn each_device_has_its_own_pool_stream_and_limit() {
+    on_emulated_driver(&[], || {
+        let share =
+            |percent: u8| PoolOptions::default().with_limit(format!("{percent}%").parse::<Amount>().unwrap());
         let runtime = Runtime::builder().threads(1).environment(Environment::default());
         let runtime = runtime.pool_options(cuda(1), share(1)).build().unwrap();
         let (first, second) = (runtime.device(cuda(0)).unwrap(), runtime.device(cuda(1)).unwrap());
@@ -116,9 +83,12 @@ on_two_devices! {
         let error = much();
         assert_eq!(error.out_of_memory().unwrap().allocator, "cuda:1");
         drop(Tensor::zeros(&first, [16 << 20]).unwrap());
-    }
+    });
+}
 
-    fn a_copy_between_devices_keeps_the_order_of_work() {
+#[test]
+fn a_copy_between_devices_keeps_the_order_of_work() {
+    on_emulated_driver(&[], || {
         let [first, second, _] = devices();
         for turn in 0..40 {
             let mut x = Tensor::full(&first, [5000], turn).unwrap();
@@ -135,9 +105,12 @@ on_two_devices! {
             assert_eq!(sum.add_scalar(1.0).unwrap().item::<f32>().unwrap(), ((turn + 8) * 10_000 + 1) as f32);
             drop(others);
         }
-    }
+    });
+}
 
-    fn training_across_two_devices_equals_training_on_one() {
+#[test]
+fn training_across_two_devices_equals_training_on_one() {
+    on_emulated_driver(&[], || {
         let [first, second, host] = devices();
         let train = |front: &Device, back: &Device| -> Result<(Vec<f32>, Vec<Vec<f32>>)> {
             let rng = Rng::new(5);
@@ -162,7 +135,9 @@ on_two_devices! {
                 let hidden = x.linear(&lower[0].tensor(), &lower[1].tensor())?.relu()?.to_device(back)?;
                 let loss = hidden.linear(&upper[0].tensor(), &upper[1].tensor())?.cross_entropy(&y)?;
                 let gradients = loss.backward()?;
-                for (parameter, device) in lower.iter().map(|of| (of, front)).chain(upper.iter().map(|of| (of, back))) {
+                for (parameter, device) in
+                    lower.iter().map(|of| (of, front)).chain(upper.iter().map(|of| (of, back)))
+                {
                     assert_eq!(gradients.get(&parameter.tensor()).unwrap().device(), device);
                 }
                 optimizer.step(gradients)?;
@@ -177,9 +152,12 @@ on_two_devices! {
         // The copy goes through the CPU, which rounds some values differently.
         let mixed = train(&second, &host).unwrap();
         assert!(mixed.0.iter().zip(&one.0).all(|(a, b)| (a - b).abs() < 1e-4), "{mixed:?}");
-    }
+    });
+}
 
-    fn operands_on_two_devices_are_an_error() {
+#[test]
+fn operands_on_two_devices_are_an_error() {
+    on_emulated_driver(&[], || {
         let [first, second, host] = devices();
         let x = Tensor::ones(&first, [3, 3]).unwrap();
         for other in [&second, &host] {
@@ -202,9 +180,12 @@ on_two_devices! {
             }
         }
         assert_eq!(x.sum_all().unwrap().item::<f32>().unwrap(), 9.0);
-    }
+    });
+}
 
-    fn a_device_that_is_lost_leaves_the_other_working() {
+#[test]
+fn a_device_that_is_lost_leaves_the_other_working() {
+    on_emulated_driver(&[], || {
         let [first, second, host] = devices();
         let x = Tensor::ones(&first, [1000]).unwrap().requiring_grad().unwrap();
         let y = x.to_device(&second).unwrap().mul_scalar(2.0).unwrap();
@@ -212,7 +193,7 @@ on_two_devices! {
         lose(0);
         let is_lost = |error: &Error| {
             let text = error.to_string();
-            assert!(text.contains("cuda:0 (the host, in a GPU's place) is lost to this process"), "{text}");
+            assert!(text.contains("cuda:0 (Emulated Device) is lost to this process"), "{text}");
             matches!(error, Error::Device { .. } | Error::Allocation { .. })
         };
         assert!(is_lost(&x.to_vec::<f32>().unwrap_err()));
@@ -232,16 +213,19 @@ on_two_devices! {
         let more = Tensor::from_slice(&second, &[1.0_f32; 100], 100).unwrap();
         assert_eq!(more.sum_all().unwrap().item::<f32>().unwrap(), 100.0);
         assert!(second.memory_allocated().unwrap() < before);
-    }
+    });
+}
 
-    fn devices_and_tensors_are_dropped_in_any_order() {
+#[test]
+fn devices_and_tensors_are_dropped_in_any_order() {
+    on_emulated_driver(&[], || {
         for order in 0..6 {
             let runtime = runtime();
             let (first, second) = (runtime.device(cuda(0)).unwrap(), runtime.device(cuda(1)).unwrap());
             let x = Tensor::full(&first, [1000], 2.0).unwrap().requiring_grad().unwrap();
             // A graph that spans both devices.
             let y = x.to_device(&second).unwrap().mul_scalar(3.0).unwrap();
-            assert!(used(0) > 0 && used(1) > 0);
+            assert!(used_bytes(0) > 0 && used_bytes(1) > 0);
             match order {
                 0 => drop((runtime, first, second, x, y)),
                 1 => drop((y, x, second, first, runtime)),
@@ -263,11 +247,14 @@ on_two_devices! {
                 }
                 _ => std::thread::spawn(move || drop((second, x, runtime, y, first))).join().unwrap(),
             }
-            assert_eq!((used(0), used(1)), (0, 0), "{order}");
+            assert_eq!((used_bytes(0), used_bytes(1)), (0, 0), "{order}");
         }
-    }
+    });
+}
 
-    fn threads_work_on_two_devices_at_once() {
+#[test]
+fn threads_work_on_two_devices_at_once() {
+    on_emulated_driver(&[], || {
         let [first, second, _] = devices();
         std::thread::scope(|scope| {
             for (from, to) in [(&first, &second), (&second, &first)] {
@@ -280,9 +267,12 @@ on_two_devices! {
                 });
             }
         });
-    }
+    });
+}
 
-    fn a_second_device_does_not_change_a_step_graph() {
+#[test]
+fn a_second_device_does_not_change_a_step_graph() {
+    on_emulated_driver(&[], || {
         let [first, second, _] = devices();
         let x = Tensor::full(&first, [50], 2.0).unwrap();
         let step = |n: i32| -> Result<Tensor> {
@@ -296,5 +286,5 @@ on_two_devices! {
             assert_eq!(value, step(n).unwrap().item::<f32>().unwrap());
         }
         assert_eq!((outer.counts().runs, inner.counts().runs), (6, 6));
-    }
+    });
 }

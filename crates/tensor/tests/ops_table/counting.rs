@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bfc_core::{AddressSpace, SubAllocator};
-use bfc_cuda::kernels::{Job, Kernel};
+use bfc_cuda::kernels::{Job, KernelId};
 use bfc_cuda::{Compute, ComputeError, GraphCounts, Product, StepId};
 
 use super::computing::Computing;
@@ -58,7 +58,7 @@ unsafe impl Compute for Counting {
         self.device.compute.address_space()
     }
 
-    unsafe fn launch(&self, kernel: Kernel, blocks: u32, job: &Job) -> Result<(), ComputeError> {
+    unsafe fn launch(&self, kernel: KernelId, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         self.launched.lock().unwrap().push(kernel.name);
         // SAFETY: as the caller says.
         unsafe { self.device.compute.launch(kernel, blocks, job) }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use bfc_core::{Allocator, BfcAllocator, BfcConfig, Bytes, HostMemory, Visited};
+use bfc_core::{Allocator, BfcAllocator, BfcConfig, Bytes, HostMemory, Visited, Visitors};
 use highwater_tensor::backend::Backend;
 use highwater_tensor::backend::dry::DryBackend;
 use highwater_tensor::{Device, Runtime, Tensor};
@@ -52,17 +52,16 @@ fn what_a_forgotten_callback_holds_may_register_callbacks() {
 
 #[test]
 fn a_visitor_of_page_locked_memory_may_upload() {
-    let source = Visited::new(Arc::new(HostMemory::new()), 0);
+    let mut visitors = Visitors::new();
     let backend = Arc::new(OnceLock::<DryBackend>::new());
     let seen = Arc::new(OnceLock::new());
     let (own, told) = (Arc::clone(&backend), Arc::clone(&seen));
-    source
-        .on_alloc(move |region, _| {
-            own.get().unwrap().simulate_upload(16);
-            own.get().unwrap().simulate_download();
-            let _ = told.set(region.bytes);
-        })
-        .unwrap();
+    visitors.on_alloc(move |region, _| {
+        own.get().unwrap().simulate_upload(16);
+        own.get().unwrap().simulate_download();
+        let _ = told.set(region.bytes);
+    });
+    let source = Visited::new(Arc::new(HostMemory::new()), 0, visitors);
     let pool: Arc<dyn Allocator> =
         Arc::new(BfcAllocator::new("pinned", Arc::new(source), BfcConfig::new(Bytes::mib(8))));
     backend.set(DryBackend::new().with_pinned(Arc::clone(&pool))).unwrap();

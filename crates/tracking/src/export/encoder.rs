@@ -1,12 +1,5 @@
 //! Writes nested plain data: the common interface of the pickle and JSON writers.
 
-/// A repeated text. A pickle writes it once and refers to it by its number later.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Word {
-    pub(super) number: u32,
-    pub(super) text: &'static str,
-}
-
 /// Writes nested dictionaries, lists, numbers and texts in order. Output goes to a buffer, so nothing can fail.
 pub(super) trait Encoder {
     /// Writes an integer.
@@ -15,12 +8,12 @@ pub(super) trait Encoder {
     fn truth(&mut self, truth: bool);
     /// Writes a text.
     fn text(&mut self, text: &str);
-    /// Writes a text that occurs often.
-    fn word(&mut self, word: Word);
+    /// Writes a text that occurs often and needs no escapes. A pickle writes it once and refers to it later.
+    fn word(&mut self, word: &'static str);
     /// Begins a dictionary.
     fn begin_dictionary(&mut self);
     /// Writes a key of the current dictionary, before its value.
-    fn key(&mut self, key: Word);
+    fn key(&mut self, key: &'static str);
     /// Ends a dictionary.
     fn end_dictionary(&mut self);
     /// Begins a list.

@@ -1,6 +1,6 @@
 //! A streaming JSON writer.
 
-use super::encoder::{Encoder, Word};
+use super::encoder::Encoder;
 
 /// Writes JSON into a buffer.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl JsonWriter {
 
 impl Encoder for JsonWriter {
     fn number(&mut self, number: u64) {
-        push_number(&mut self.buffer, number);
+        self.buffer.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 
     fn truth(&mut self, truth: bool) {
@@ -33,12 +33,13 @@ impl Encoder for JsonWriter {
     }
 
     fn text(&mut self, text: &str) {
-        push_text(&mut self.buffer, text);
+        // Writing to a vector cannot fail.
+        let _ = serde_json::to_writer(&mut self.buffer, text);
     }
 
-    fn word(&mut self, word: Word) {
+    fn word(&mut self, word: &'static str) {
         self.buffer.push(b'"');
-        self.buffer.extend_from_slice(word.text.as_bytes());
+        self.buffer.extend_from_slice(word.as_bytes());
         self.buffer.push(b'"');
     }
 
@@ -47,7 +48,7 @@ impl Encoder for JsonWriter {
         self.first = true;
     }
 
-    fn key(&mut self, key: Word) {
+    fn key(&mut self, key: &'static str) {
         self.separate();
         self.word(key);
         self.buffer.push(b':');
@@ -82,40 +83,5 @@ impl Encoder for JsonWriter {
 
     fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
-    }
-}
-
-/// Appends a number in decimal.
-pub(super) fn push_number(out: &mut Vec<u8>, number: impl itoa::Integer) {
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-}
-
-/// Appends a text in quotes.
-pub(super) fn push_text(out: &mut Vec<u8>, text: &str) {
-    out.push(b'"');
-    for byte in text.bytes() {
-        match byte {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            0..=0x1f => {
-                const HEX: &[u8; 16] = b"0123456789abcdef";
-                out.extend_from_slice(b"\\u00");
-                out.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-            }
-            _ => out.push(byte),
-        }
-    }
-    out.push(b'"');
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arbitrary_texts_read_back_unchanged() {
-        let text: String = (0..0x250).filter_map(char::from_u32).chain(['😀']).collect();
-        let mut out = Vec::new();
-        push_text(&mut out, &text);
-        assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
     }
 }

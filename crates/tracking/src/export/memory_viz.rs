@@ -10,12 +10,25 @@ use std::io::Write;
 
 use bfc_core::Category;
 
-use super::encoder::{Encoder, Word};
+use super::encoder::Encoder;
 use super::segments::{Segment, Segments, events_by_pool};
 use super::{ExportError, Output};
 use crate::record::{BlockLife, EventKind, Recording};
 
-mod word;
+/// The number under which encoders share the id of the default pool. Owners have smaller numbers.
+const DEFAULT_POOL: u32 = u32::MAX;
+
+/// The notes for blocks whose category changed, by the index of the first category.
+const ALLOCATED_AS: [&str; Category::COUNT] = [
+    "allocated as temporary",
+    "allocated as parameter",
+    "allocated as gradient",
+    "allocated as optimizer state",
+    "allocated as activation",
+    "allocated as input",
+    "allocated as output",
+    "allocated as workspace",
+];
 
 /// The most bytes of names in a stack.
 const MAX_STACK_BYTES: usize = 4096;
@@ -42,14 +55,14 @@ pub(super) fn write<W: Write>(
 ) -> Result<(), ExportError> {
     let snapshot = Snapshot::of(recording)?;
     encoder.begin_dictionary();
-    encoder.key(word::SEGMENTS);
+    encoder.key("segments");
     encoder.begin_list();
     for (number, pool) in (0..).zip(&snapshot.pools) {
         snapshot.write_map(number, pool, &mut encoder, out)?;
     }
     encoder.end_list();
 
-    encoder.key(word::DEVICE_TRACES);
+    encoder.key("device_traces");
     encoder.begin_list();
     for pool in &snapshot.pools {
         encoder.item();
@@ -105,23 +118,23 @@ impl<'a> Snapshot<'a> {
 
             encoder.item();
             encoder.begin_dictionary();
-            number(encoder, word::DEVICE, device);
-            number(encoder, word::ADDRESS, segment.start);
-            number(encoder, word::TOTAL_SIZE, segment.bytes());
+            number(encoder, "device", device);
+            number(encoder, "address", segment.start);
+            number(encoder, "total_size", segment.bytes());
             let granted = lives().map(|block| block.granted).sum();
-            number(encoder, word::ALLOCATED_SIZE, granted);
-            number(encoder, word::ACTIVE_SIZE, granted);
+            number(encoder, "allocated_size", granted);
+            number(encoder, "active_size", granted);
             let requested = lives().fold(0_u64, |sum, block| sum.saturating_add(block.requested));
-            number(encoder, word::REQUESTED_SIZE, requested);
-            number(encoder, word::STREAM, 0);
-            encoder.key(word::SEGMENT_TYPE);
-            encoder.word(word::LARGE);
-            encoder.key(word::SEGMENT_POOL_ID);
+            number(encoder, "requested_size", requested);
+            number(encoder, "stream", 0);
+            encoder.key("segment_type");
+            encoder.word("large");
+            encoder.key("segment_pool_id");
             default_pool(encoder);
-            encoder.key(word::IS_EXPANDABLE);
+            encoder.key("is_expandable");
             encoder.truth(false);
             no_frames(encoder);
-            encoder.key(word::BLOCKS);
+            encoder.key("blocks");
             encoder.begin_list();
             let mut address = segment.start;
             for block in lives() {
@@ -141,11 +154,11 @@ impl<'a> Snapshot<'a> {
     fn live_block(&self, encoder: &mut impl Encoder, block: &BlockLife) {
         encoder.item();
         encoder.begin_dictionary();
-        number(encoder, word::ADDRESS, block.address);
-        number(encoder, word::SIZE, block.granted);
-        number(encoder, word::REQUESTED_SIZE, block.requested);
-        encoder.key(word::STATE);
-        encoder.word(word::ACTIVE_ALLOCATED);
+        number(encoder, "address", block.address);
+        number(encoder, "size", block.granted);
+        number(encoder, "requested_size", block.requested);
+        encoder.key("state");
+        encoder.word("active_allocated");
         self.frames(encoder, block.last_owner);
         encoder.end_dictionary();
     }
@@ -176,10 +189,10 @@ impl<'a> Snapshot<'a> {
                     let block = self.recording.block(block);
                     live -= block.granted;
                     if block.granted > 0 {
-                        for action in [word::FREE_REQUESTED, word::FREE_COMPLETED] {
+                        for action in ["free_requested", "free_completed"] {
                             self.begin_event(encoder, action, block.requested, block.stream, event.at_ns);
-                            number(encoder, word::ADDR, block.address);
-                            self.end_event(encoder, block.last_owner, category_word(block.last_category));
+                            number(encoder, "addr", block.address);
+                            self.end_event(encoder, block.last_owner, block.last_category.name());
                         }
                     }
                 }
@@ -192,9 +205,9 @@ impl<'a> Snapshot<'a> {
                 EventKind::Failed(failure) => {
                     let failure = &self.recording.failures()[failure as usize];
                     let free = self.limit(failure.pool).map_or(0, |limit| limit.saturating_sub(live));
-                    self.begin_event(encoder, word::OOM, failure.requested, 0, event.at_ns);
-                    number(encoder, word::DEVICE_FREE, free);
-                    self.end_event(encoder, failure.owner, category_word(failure.category));
+                    self.begin_event(encoder, "oom", failure.requested, 0, event.at_ns);
+                    number(encoder, "device_free", free);
+                    self.end_event(encoder, failure.owner, failure.category.name());
                 }
                 _ => {}
             }
@@ -205,37 +218,44 @@ impl<'a> Snapshot<'a> {
     }
 
     fn alloc(&self, encoder: &mut impl Encoder, block: &BlockLife, at_ns: u64) {
-        self.begin_event(encoder, word::ALLOC, block.requested, block.stream, at_ns);
-        number(encoder, word::ADDR, block.address);
+        self.begin_event(encoder, "alloc", block.requested, block.stream, at_ns);
+        number(encoder, "addr", block.address);
         if block.category != block.last_category {
-            encoder.key(word::USER_METADATA);
-            encoder.word(word::ALLOCATED_AS[block.category.index()]);
+            encoder.key("user_metadata");
+            encoder.word(ALLOCATED_AS[block.category.index()]);
         }
-        self.end_event(encoder, block.owner, category_word(block.last_category));
+        self.end_event(encoder, block.owner, block.last_category.name());
     }
 
     fn segment_event(&self, encoder: &mut impl Encoder, segment: &Segment, taken: bool, at_ns: u64) {
-        let action = if taken { word::SEGMENT_ALLOC } else { word::SEGMENT_FREE };
+        let action = if taken { "segment_alloc" } else { "segment_free" };
         self.begin_event(encoder, action, segment.bytes(), 0, at_ns);
-        number(encoder, word::ADDR, segment.start);
-        self.end_event(encoder, 0, word::UNKNOWN);
+        number(encoder, "addr", segment.start);
+        self.end_event(encoder, 0, "unknown");
     }
 
-    fn begin_event(&self, encoder: &mut impl Encoder, action: Word, size: u64, stream: u32, at_ns: u64) {
+    fn begin_event(
+        &self,
+        encoder: &mut impl Encoder,
+        action: &'static str,
+        size: u64,
+        stream: u32,
+        at_ns: u64,
+    ) {
         encoder.item();
         encoder.begin_dictionary();
-        encoder.key(word::ACTION);
+        encoder.key("action");
         encoder.word(action);
-        number(encoder, word::SIZE, size);
-        number(encoder, word::STREAM, stream.into());
+        number(encoder, "size", size);
+        number(encoder, "stream", stream.into());
         let started = self.recording.facts().started_unix_ms.saturating_mul(1000);
-        number(encoder, word::TIME_US, started.saturating_add(at_ns / 1000));
+        number(encoder, "time_us", started.saturating_add(at_ns / 1000));
     }
 
-    fn end_event(&self, encoder: &mut impl Encoder, owner: u32, category: Word) {
-        encoder.key(word::CATEGORY);
+    fn end_event(&self, encoder: &mut impl Encoder, owner: u32, category: &'static str) {
+        encoder.key("category");
         encoder.word(category);
-        encoder.key(word::POOL_ID);
+        encoder.key("pool_id");
         default_pool(encoder);
         self.frames(encoder, owner);
         encoder.end_dictionary();
@@ -243,19 +263,19 @@ impl<'a> Snapshot<'a> {
 
     /// Returns the stack of an owner: the owner, the modules above it, and the program.
     fn frames(&self, encoder: &mut impl Encoder, owner: u32) {
-        encoder.key(word::FRAMES);
-        encoder.shared(word::COUNT + owner, |encoder| {
+        encoder.key("frames");
+        encoder.shared(owner, |encoder| {
             encoder.begin_list();
             let (mut above, mut bytes) = (owner, 0);
             // JSON repeats the stack with each event, so very long stacks lose their outer frames.
             while above != 0 && bytes < MAX_STACK_BYTES {
                 let named = self.recording.owner(above);
-                frame(encoder, if named.is_op() { word::OP } else { word::MODULE }, &named.name);
+                frame(encoder, if named.is_op() { "op" } else { "module" }, &named.name);
                 bytes += named.name.len();
                 above = named.parent;
             }
             let program = self.recording.facts().program.as_str();
-            frame(encoder, word::PROGRAM, if program.is_empty() { word::PROGRAM.text } else { program });
+            frame(encoder, "program", if program.is_empty() { "program" } else { program });
             encoder.end_list();
         });
     }
@@ -263,20 +283,20 @@ impl<'a> Snapshot<'a> {
     /// Writes the facts of the run, where viewers show an allocator's settings.
     fn write_settings(&self, encoder: &mut impl Encoder) {
         let facts = self.recording.facts();
-        encoder.key(word::ALLOCATOR_SETTINGS);
+        encoder.key("allocator_settings");
         encoder.begin_dictionary();
-        encoder.key(word::PROGRAM);
+        encoder.key("program");
         encoder.text(&facts.program);
-        encoder.key(word::VERSION);
+        encoder.key("version");
         encoder.text(&facts.version);
-        encoder.key(word::FACTS);
+        encoder.key("facts");
         encoder.begin_list();
         for (name, value) in &facts.more {
             encoder.item();
             encoder.text(&format!("{name}: {value}"));
         }
         encoder.end_list();
-        encoder.key(word::POOLS);
+        encoder.key("pools");
         encoder.begin_list();
         for pool in self.recording.pools() {
             encoder.item();
@@ -293,14 +313,14 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-fn number(encoder: &mut impl Encoder, key: Word, number: u64) {
+fn number(encoder: &mut impl Encoder, key: &'static str, number: u64) {
     encoder.key(key);
     encoder.number(number);
 }
 
 /// The id of the default pool, as opposed to PyTorch's private pools.
 fn default_pool(encoder: &mut impl Encoder) {
-    encoder.shared(word::DEFAULT_POOL, |encoder| {
+    encoder.shared(DEFAULT_POOL, |encoder| {
         encoder.begin_list();
         for _ in 0..2 {
             encoder.item();
@@ -311,7 +331,7 @@ fn default_pool(encoder: &mut impl Encoder) {
 }
 
 fn no_frames(encoder: &mut impl Encoder) {
-    encoder.key(word::FRAMES);
+    encoder.key("frames");
     encoder.begin_list();
     encoder.end_list();
 }
@@ -320,27 +340,23 @@ fn free_block(encoder: &mut impl Encoder, start: u64, end: u64) {
     if start < end {
         encoder.item();
         encoder.begin_dictionary();
-        number(encoder, word::ADDRESS, start);
-        number(encoder, word::SIZE, end - start);
-        number(encoder, word::REQUESTED_SIZE, 0);
-        encoder.key(word::STATE);
-        encoder.word(word::INACTIVE);
+        number(encoder, "address", start);
+        number(encoder, "size", end - start);
+        number(encoder, "requested_size", 0);
+        encoder.key("state");
+        encoder.word("inactive");
         no_frames(encoder);
         encoder.end_dictionary();
     }
 }
 
-fn frame(encoder: &mut impl Encoder, kind: Word, name: &str) {
+fn frame(encoder: &mut impl Encoder, kind: &'static str, name: &str) {
     encoder.item();
     encoder.begin_dictionary();
-    encoder.key(word::FILENAME);
+    encoder.key("filename");
     encoder.word(kind);
-    number(encoder, word::LINE, 0);
-    encoder.key(word::NAME);
+    number(encoder, "line", 0);
+    encoder.key("name");
     encoder.text(name);
     encoder.end_dictionary();
-}
-
-const fn category_word(category: Category) -> Word {
-    word::CATEGORIES[category.index()]
 }

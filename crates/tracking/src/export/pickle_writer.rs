@@ -5,31 +5,13 @@
 //!
 //! Source: the descriptions of opcodes in Python's `pickletools`.
 
-use super::encoder::{Encoder, Word};
+use rustc_hash::FxHashMap;
+
+use super::encoder::Encoder;
+use crate::trace::pickle::opcode;
 
 /// The number of items per piece of a list.
 const ITEMS_AT_A_TIME: u32 = 1000;
-
-mod opcode {
-    pub(super) const PROTOCOL_2: [u8; 2] = [0x80, 2];
-    pub(super) const MARK: u8 = b'(';
-    pub(super) const STOP: u8 = b'.';
-    pub(super) const BININT: u8 = b'J';
-    pub(super) const BININT1: u8 = b'K';
-    pub(super) const BININT2: u8 = b'M';
-    pub(super) const LONG1: u8 = 0x8a;
-    pub(super) const NEWTRUE: u8 = 0x88;
-    pub(super) const NEWFALSE: u8 = 0x89;
-    pub(super) const BINUNICODE: u8 = b'X';
-    pub(super) const EMPTY_LIST: u8 = b']';
-    pub(super) const APPENDS: u8 = b'e';
-    pub(super) const EMPTY_DICT: u8 = b'}';
-    pub(super) const SETITEMS: u8 = b'u';
-    pub(super) const BINGET: u8 = b'h';
-    pub(super) const LONG_BINGET: u8 = b'j';
-    pub(super) const BINPUT: u8 = b'q';
-    pub(super) const LONG_BINPUT: u8 = b'r';
-}
 
 /// Writes a pickle into a buffer.
 #[derive(Debug)]
@@ -37,16 +19,36 @@ pub(super) struct PickleWriter {
     buffer: Vec<u8>,
     /// The number of items of each open list, innermost last.
     items: Vec<u32>,
-    /// By number: whether a text was written, so that references to it are possible.
-    kept: Vec<bool>,
+    /// The number of each text and shared value that was written, so that references to it are possible.
+    kept: FxHashMap<Shared, u32>,
+}
+
+/// Data that is written once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Shared {
+    Word(&'static str),
+    Value(u32),
 }
 
 impl PickleWriter {
     pub(super) fn new() -> Self {
-        Self { buffer: opcode::PROTOCOL_2.to_vec(), items: Vec::new(), kept: Vec::new() }
+        Self { buffer: vec![opcode::PROTO, 2], items: Vec::new(), kept: FxHashMap::default() }
     }
 
-    /// Writes a reference to a stored text, with the short or the long opcode.
+    /// Writes a reference to earlier output, or the output of `write`.
+    fn once(&mut self, shared: Shared, write: impl FnOnce(&mut Self)) {
+        if let Some(&number) = self.kept.get(&shared) {
+            self.memo(opcode::BINGET, opcode::LONG_BINGET, number);
+            return;
+        }
+        write(self);
+        // There are fewer words and owners than 2^32.
+        let number = self.kept.len() as u32;
+        self.memo(opcode::BINPUT, opcode::LONG_BINPUT, number);
+        self.kept.insert(shared, number);
+    }
+
+    /// Writes the number of stored data, with the short or the long opcode.
     fn memo(&mut self, small: u8, any: u8, number: u32) {
         if let Ok(number) = u8::try_from(number) {
             self.buffer.extend_from_slice(&[small, number]);
@@ -88,15 +90,15 @@ impl Encoder for PickleWriter {
         self.buffer.extend_from_slice(text.as_bytes());
     }
 
-    fn word(&mut self, word: Word) {
-        self.shared(word.number, |pickle| pickle.text(word.text));
+    fn word(&mut self, word: &'static str) {
+        self.once(Shared::Word(word), |pickle| pickle.text(word));
     }
 
     fn begin_dictionary(&mut self) {
         self.buffer.extend_from_slice(&[opcode::EMPTY_DICT, opcode::MARK]);
     }
 
-    fn key(&mut self, key: Word) {
+    fn key(&mut self, key: &'static str) {
         self.word(key);
     }
 
@@ -128,17 +130,7 @@ impl Encoder for PickleWriter {
     }
 
     fn shared(&mut self, number: u32, write: impl FnOnce(&mut Self)) {
-        let index = number as usize;
-        if self.kept.get(index) == Some(&true) {
-            self.memo(opcode::BINGET, opcode::LONG_BINGET, number);
-            return;
-        }
-        write(self);
-        self.memo(opcode::BINPUT, opcode::LONG_BINPUT, number);
-        if self.kept.len() <= index {
-            self.kept.resize(index + 1, false);
-        }
-        self.kept[index] = true;
+        self.once(Shared::Value(number), write);
     }
 
     fn finish(&mut self) {
@@ -180,16 +172,26 @@ mod tests {
 
     #[test]
     fn shared_data_is_written_once() {
-        let word = Word { number: 300, text: "addr" };
         let bytes = pickle(|writer| {
             writer.begin_list();
             for _ in 0..2 {
                 writer.item();
-                writer.word(word);
+                writer.word("addr");
             }
             writer.end_list();
         });
-        assert_eq!(bytes, *b"\x80\x02](X\x04\0\0\0addrr\x2c\x01\0\0j\x2c\x01\0\0e.");
+        assert_eq!(bytes, *b"\x80\x02](X\x04\0\0\0addrq\0h\0e.");
+    }
+
+    #[test]
+    fn references_beyond_255_have_four_bytes() {
+        let bytes = pickle(|writer| {
+            for number in 0..=300 {
+                writer.shared(number, |writer| writer.truth(true));
+            }
+            writer.shared(300, |_| unreachable!("it was written"));
+        });
+        assert!(bytes.ends_with(b"\x88r\x2c\x01\0\0j\x2c\x01\0\0."));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::{ExportError, Output, at_peak};
-use crate::record::Recording;
+use crate::record::{Recording, varint};
 
 /// The numbers of the written fields.
 mod field {
@@ -164,12 +164,8 @@ impl Message {
     const VARINT: u32 = 0;
     const LENGTH_DELIMITED: u32 = 2;
 
-    fn varint(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.0.push(number as u8 | 0x80);
-            number >>= 7;
-        }
-        self.0.push(number as u8);
+    fn varint(&mut self, number: u64) {
+        varint::put(&mut self.0, number);
     }
 
     fn number(&mut self, field: u32, number: u64) {

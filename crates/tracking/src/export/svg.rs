@@ -10,6 +10,7 @@ use std::io::Write;
 use bfc_core::{Bytes, Category};
 
 use super::{ExportError, Output};
+use crate::files::escaped;
 use crate::record::{Moment, Recording};
 
 const WIDTH: u32 = 1000;
@@ -89,7 +90,7 @@ fn draw(recording: &Recording, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
         "<text class=\"title\" x=\"{LEFT}\" y=\"24\">{}: peak {}</text>",
-        Escaped(program),
+        escaped(program),
         Bytes(peak)
     )?;
     draw_legend(&columns, out)?;
@@ -179,24 +180,6 @@ fn seconds_text(time: f64, whole: f64) -> String {
         ..1e-3 => format!("{:.1} µs", time * 1e6),
         ..1.0 => format!("{:.1} ms", time * 1e3),
         _ => format!("{time:.2} s"),
-    }
-}
-
-/// Escapes text for XML. Omits characters that XML does not allow.
-struct Escaped<'a>(&'a str);
-
-impl std::fmt::Display for Escaped<'_> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for letter in self.0.chars() {
-            match letter {
-                '<' => formatter.write_str("&lt;")?,
-                '&' => formatter.write_str("&amp;")?,
-                '\u{fffe}' | '\u{ffff}' => {}
-                _ if letter.is_control() => {}
-                _ => formatter.write_char(letter)?,
-            }
-        }
-        Ok(())
     }
 }
 

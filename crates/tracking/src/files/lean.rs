@@ -3,10 +3,66 @@
 /// The bytes that a reader may hold per decompressed byte of a file, regardless of its limit.
 const HELD_PER_BYTE: u64 = 8;
 
-/// Returns the bytes that a reader may hold after `input_bytes` of input, with a limit of `held_bytes`.
-pub(crate) const fn held_limit(held_bytes: u64, input_bytes: u64) -> u64 {
-    let of_input = input_bytes.saturating_mul(HELD_PER_BYTE);
-    if held_bytes > of_input { held_bytes } else { of_input }
+/// The memory of a reader: the bytes charged so far, and a limit that grows with the input.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HeldMemory {
+    held: u64,
+    limit: u64,
+    input_bytes: u64,
+    /// The share of the limit for this reader, in eighths. The results that are made from its data use the rest.
+    eighths: u64,
+}
+
+/// A reader needs more than `limit` bytes of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooMuchHeld {
+    pub(crate) limit: u64,
+}
+
+impl HeldMemory {
+    /// Creates the account of a reader that may use `limit` bytes, or more for a large input.
+    pub(crate) const fn new(limit: u64) -> Self {
+        Self { held: 0, limit, input_bytes: 0, eighths: 8 }
+    }
+
+    /// Reserves a part of the limit for results that are made from the data.
+    pub(crate) const fn with_eighths(mut self, eighths: u64) -> Self {
+        self.eighths = eighths;
+        self
+    }
+
+    /// Counts decompressed bytes of the file.
+    pub(crate) const fn note_input(&mut self, bytes: u64) {
+        self.input_bytes = self.input_bytes.saturating_add(bytes);
+    }
+
+    const fn total(&self) -> u64 {
+        let of_input = self.input_bytes.saturating_mul(HELD_PER_BYTE);
+        if self.limit > of_input { self.limit } else { of_input }
+    }
+
+    /// Returns the bytes of the limit that are reserved for results.
+    pub(crate) const fn reserved(&self) -> u64 {
+        self.total() / 8 * (8 - self.eighths)
+    }
+
+    /// Returns the error of exceeding the limit.
+    pub(crate) const fn error(&self) -> TooMuchHeld {
+        TooMuchHeld { limit: self.total() }
+    }
+
+    /// Checks that so many more bytes are within the limit.
+    pub(crate) fn check(&self, more: u64) -> Result<(), TooMuchHeld> {
+        let limit = self.total() / 8 * self.eighths;
+        if self.held.saturating_add(more) > limit { Err(self.error()) } else { Ok(()) }
+    }
+
+    /// Charges for memory before it is allocated.
+    pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), TooMuchHeld> {
+        self.check(bytes)?;
+        self.held += bytes;
+        Ok(())
+    }
 }
 
 /// Appends an item. A full vector grows by a quarter, where [`Vec::push`] doubles it.
@@ -20,12 +76,4 @@ pub(crate) fn push<T>(items: &mut Vec<T>, item: T) {
 /// The bytes of an item, with its share of unused capacity.
 pub(crate) const fn cost<T>() -> u64 {
     size_of::<T>() as u64 * 5 / 4
-}
-
-/// Appends items, as [`push`] does.
-pub(crate) fn extend<T: Copy>(items: &mut Vec<T>, more: &[T]) {
-    if items.capacity() - items.len() < more.len() {
-        items.reserve_exact(more.len().max(items.len() / 4).max(16));
-    }
-    items.extend_from_slice(more);
 }

@@ -2,7 +2,8 @@
 
 use bfc_core::{Bytes, OomReport};
 
-use super::{STYLE, escaped};
+use super::STYLE;
+use crate::files::escaped;
 
 const HEAD: &str = r#"<!doctype html>
 <html lang="en">

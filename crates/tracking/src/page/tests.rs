@@ -49,7 +49,7 @@ fn record(op: &'static str, sizes: &[u64]) -> Recording {
 
 fn page_of(recording: &Recording) -> String {
     let mut page = Vec::new();
-    write_page(recording, &mut page).unwrap();
+    write_page(recording, None, &mut page).unwrap();
     String::from_utf8(page).unwrap()
 }
 
@@ -101,7 +101,7 @@ fn a_page_carries_the_curves_of_the_log() {
                  {\"step\":6,\"seconds\":2,\"loss\":1.25}\n";
     let log = TrainingLog::read(lines.as_bytes(), &TrainingLogLimits::default()).unwrap();
     let mut page = Vec::new();
-    write_page_with_log(&recording, &log, &mut page).unwrap();
+    write_page(&recording, Some(&log), &mut page).unwrap();
     let page = String::from_utf8(page).unwrap();
     assert_eq!(page.matches("</script>").count(), 2);
     let found = &data_of(&page)["log"];
@@ -122,7 +122,7 @@ fn a_page_counts_nan_and_infinity_but_not_null() {
                  {\"step\":7,\"seconds\":3,\"loss\":null,\"accuracy\":null}\n";
     let log = TrainingLog::read(lines.as_bytes(), &TrainingLogLimits::default()).unwrap();
     let mut page = Vec::new();
-    write_page_with_log(&record("page-op", &[1000]), &log, &mut page).unwrap();
+    write_page(&record("page-op", &[1000]), Some(&log), &mut page).unwrap();
     let found = &data_of(&String::from_utf8(page).unwrap())["log"];
     assert_eq!(found["non_finite"], serde_json::json!({ "count": 2, "name": "loss", "step": 5 }));
     assert_eq!(found["curves"][0]["values"], serde_json::json!([2.5]));
@@ -136,7 +136,7 @@ fn a_page_carries_where_the_lines_of_the_log_break() {
         .concat();
     let log = TrainingLog::read(lines.as_bytes(), &TrainingLogLimits::default()).unwrap();
     let mut page = Vec::new();
-    write_page_with_log(&record("page-op", &[1000]), &log, &mut page).unwrap();
+    write_page(&record("page-op", &[1000]), Some(&log), &mut page).unwrap();
     let found = &data_of(&String::from_utf8(page).unwrap())["log"];
     assert_eq!(found["curves"][0]["values"], serde_json::json!([4.0, 3.0, 2.0, 1.0]));
     assert_eq!(sums(&found["curves"][0]["breaks"]), [1, 3]);

@@ -7,8 +7,7 @@ use super::recording::{
     BlockLife, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
 };
 use super::wire::{Decoder, EventContext, EventProblem, RawEvent};
-use crate::files::lean;
-use crate::files::lean::held_limit;
+use crate::files::lean::{self, HeldMemory, TooMuchHeld};
 
 /// Limits of a recording that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +117,12 @@ pub enum BlockProblem {
     TooManyBytes,
 }
 
+impl From<TooMuchHeld> for BlockProblem {
+    fn from(TooMuchHeld { limit }: TooMuchHeld) -> Self {
+        Self::TooMuchHeld { limit }
+    }
+}
+
 /// Reads blocks and checks every event.
 #[derive(Debug)]
 pub(super) struct Builder {
@@ -127,12 +132,7 @@ pub(super) struct Builder {
     depths: Vec<(u32, u64)>,
     /// The bytes of the longest path.
     longest_path: u64,
-    /// Bytes of the file so far.
-    input_bytes: u64,
-    /// Bytes of memory charged so far.
-    held_bytes: u64,
-    /// The share of the memory limit for the recording, in eighths.
-    eighths: u64,
+    memory: HeldMemory,
     threads: HashMap<u64, u32>,
     live: HashMap<(u32, u64), u32>,
     live_bytes: u64,
@@ -144,15 +144,13 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    pub(super) fn new(limits: RecordingLimits) -> Self {
+    pub(super) fn new(limits: RecordingLimits, memory: HeldMemory) -> Self {
         Self {
             recording: Recording::default(),
             limits,
             depths: vec![(0, 0)],
             longest_path: 0,
-            input_bytes: 0,
-            held_bytes: 0,
-            eighths: 8,
+            memory,
             threads: HashMap::new(),
             live: HashMap::new(),
             live_bytes: 0,
@@ -161,25 +159,13 @@ impl Builder {
         }
     }
 
-    /// Reserves a part of the memory limit for results that are made from the recording.
-    pub(super) const fn with_eighths(mut self, eighths: u64) -> Self {
-        self.eighths = eighths;
-        self
-    }
-
     /// Reads the events of one block.
     ///
     /// # Errors
     /// The first invalid event, with its offset in the block. Earlier events stay in the recording.
     pub(super) fn add(&mut self, block: &[u8]) -> Result<(), (usize, BlockProblem)> {
-        self.input_bytes = self.input_bytes.saturating_add(block.len() as u64);
-        let mut decoder = Decoder::new(block);
-        loop {
-            let offset = decoder.position();
-            let at = |problem| (offset, problem);
-            let Some(event) = decoder.next().map_err(|problem| at(problem.into()))? else { return Ok(()) };
-            self.take(decoder.time(), decoder.context(), &event).map_err(at)?;
-        }
+        self.memory.note_input(block.len() as u64);
+        each_event(block, |time, context, event| self.take(time, context, event))
     }
 
     /// Returns the recording, without the parts that do not come from events.
@@ -199,17 +185,19 @@ impl Builder {
         self.charge((owners + failures).saturating_mul(self.longest_path))
     }
 
+    pub(super) const fn memory(&self) -> &HeldMemory {
+        &self.memory
+    }
+
     /// Charges for a block of JSON in parsed form.
     pub(super) fn charge_json(&mut self, bytes: usize) -> Result<(), BlockProblem> {
-        self.input_bytes = self.input_bytes.saturating_add(bytes as u64);
+        self.memory.note_input(bytes as u64);
         self.charge(JSON_FACTOR * bytes as u64)
     }
 
     /// Charges for memory before it is allocated.
     fn charge(&mut self, bytes: u64) -> Result<(), BlockProblem> {
-        self.held_bytes = self.held_bytes.saturating_add(bytes);
-        let limit = held_limit(self.limits.held_bytes, self.input_bytes) / 8 * self.eighths;
-        if self.held_bytes > limit { Err(BlockProblem::TooMuchHeld { limit }) } else { Ok(()) }
+        Ok(self.memory.charge(bytes)?)
     }
 
     fn take(&mut self, time: u64, context: EventContext, event: &RawEvent<'_>) -> Result<(), BlockProblem> {
@@ -258,21 +246,10 @@ impl Builder {
     }
 
     fn name_owner(&mut self, owner: u32, named: Owner) -> Result<(), BlockProblem> {
-        let count = self.recording.owners.len();
-        if let Some(known) = self.recording.owners.get_mut(owner as usize) {
-            // An event may mark an owner as an op after its name.
-            if owner != 0 && known.phase.is_none() {
-                known.phase = named.phase;
-            }
+        let Some(parent) = check_owner(&mut self.recording.owners, owner, &named, &self.limits)? else {
             return Ok(());
-        }
-        room(count, self.limits.owners, "owners")?;
-        in_turn(owner, count, "owner")?;
-        let above = *self
-            .depths
-            .get(named.parent as usize)
-            .ok_or(BlockProblem::Unnamed { what: "owner", number: named.parent })?;
-        let (above, path) = above;
+        };
+        let (above, path) = self.depths[parent];
         room(above as usize, self.limits.depth, "owners one below the other")?;
         let path = path + named.name.len() as u64 + 1;
         // Charged before any path is built.
@@ -334,7 +311,7 @@ impl Builder {
                 EventKind::Free(number)
             }),
             RawEvent::Retag { id, owner, category } => {
-                self.check_owner(owner)?;
+                check_named_owner(&self.recording.owners, owner)?;
                 self.live.get(&(context.pool, id)).map(|&block| {
                     let life = &mut self.recording.blocks[block as usize];
                     let (old_owner, old_category) = (life.last_owner, life.last_category);
@@ -344,7 +321,7 @@ impl Builder {
                 })
             }
             RawEvent::Enter { owner } => {
-                self.check_owner(owner)?;
+                check_named_owner(&self.recording.owners, owner)?;
                 let execution = Execution {
                     owner,
                     entered: index,
@@ -442,19 +419,57 @@ impl Builder {
         Ok(thread)
     }
 
-    const fn check_owner(&self, owner: u32) -> Result<(), BlockProblem> {
-        if (owner as usize) < self.recording.owners.len() {
-            Ok(())
-        } else {
-            Err(BlockProblem::Unnamed { what: "owner", number: owner })
-        }
-    }
-
     fn check_named(&self, owner: u32, pool: u32) -> Result<(), BlockProblem> {
         if pool as usize >= self.recording.pools.len() {
             return Err(BlockProblem::Unnamed { what: "pool", number: pool });
         }
-        self.check_owner(owner)
+        check_named_owner(&self.recording.owners, owner)
+    }
+}
+
+/// Decodes the events of a block with their times and contexts, and passes each to `take`.
+///
+/// # Errors
+/// The first invalid event, with its offset in the block.
+pub(super) fn each_event(
+    block: &[u8],
+    mut take: impl FnMut(u64, EventContext, &RawEvent<'_>) -> Result<(), BlockProblem>,
+) -> Result<(), (usize, BlockProblem)> {
+    let mut decoder = Decoder::new(block);
+    loop {
+        let offset = decoder.position();
+        let at = |problem| (offset, problem);
+        let Some(event) = decoder.next().map_err(|problem| at(problem.into()))? else { return Ok(()) };
+        take(decoder.time(), decoder.context(), &event).map_err(at)?;
+    }
+}
+
+/// Checks the name of a new owner. Returns the index of the owner above it. For a known owner, marks it as an op if
+/// `named` is one, and returns `None`.
+pub(super) fn check_owner(
+    owners: &mut [Owner],
+    number: u32,
+    named: &Owner,
+    limits: &RecordingLimits,
+) -> Result<Option<usize>, BlockProblem> {
+    if let Some(known) = owners.get_mut(number as usize) {
+        if number != 0 && known.phase.is_none() {
+            known.phase = named.phase;
+        }
+        return Ok(None);
+    }
+    room(owners.len(), limits.owners, "owners")?;
+    in_turn(number, owners.len(), "owner")?;
+    check_named_owner(owners, named.parent)?;
+    Ok(Some(named.parent as usize))
+}
+
+/// Checks that an owner has a name.
+pub(super) const fn check_named_owner(owners: &[Owner], number: u32) -> Result<(), BlockProblem> {
+    if (number as usize) < owners.len() {
+        Ok(())
+    } else {
+        Err(BlockProblem::Unnamed { what: "owner", number })
     }
 }
 
@@ -465,7 +480,7 @@ fn push<T>(rows: &mut Vec<T>, row: T) -> u32 {
     (rows.len() - 1) as u32
 }
 
-const fn room(count: usize, limit: u32, what: &'static str) -> Result<(), BlockProblem> {
+pub(super) const fn room(count: usize, limit: u32, what: &'static str) -> Result<(), BlockProblem> {
     if count < limit as usize { Ok(()) } else { Err(BlockProblem::TooMany { what, limit }) }
 }
 

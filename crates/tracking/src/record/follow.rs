@@ -7,13 +7,12 @@ use std::io::Read;
 
 use rustc_hash::FxHashMap;
 
-use super::builder::{BlockProblem, RecordingLimits};
+use super::builder::{BlockProblem, RecordingLimits, check_named_owner, check_owner, each_event, room};
 use super::hwm::{BlockReader, HwmError, Piece};
 use super::recording::Owner;
-use super::summary::RunSummary;
 use super::tally::{Charge, Tally};
-use super::wire::{Decoder, EventContext, RawEvent};
-use crate::files::lean::held_limit;
+use super::wire::{EventContext, RawEvent};
+use crate::files::lean::HeldMemory;
 use crate::report::{Report, RunFacts};
 
 mod history;
@@ -46,7 +45,7 @@ pub struct Follower<R> {
     blocks: BlockReader<R>,
     limits: RecordingLimits,
     facts: Option<RunFacts>,
-    summary: Option<RunSummary>,
+    has_ended: bool,
     state: State,
 }
 
@@ -54,7 +53,6 @@ pub struct Follower<R> {
 #[derive(Debug)]
 struct State {
     events: u64,
-    lost: u64,
     failures: u64,
     time: u64,
     last_mark: Option<String>,
@@ -66,10 +64,8 @@ struct State {
     regions: FxHashMap<(u32, u64), u64>,
     reserved: u64,
     history: LevelHistory,
-    /// Bytes of memory charged for owners.
-    held: u64,
-    /// The memory limit in bytes.
-    held_limit: u64,
+    /// The memory of owners. That of the maps is computed.
+    memory: HeldMemory,
 }
 
 /// Costs in bytes: an owner besides its name, and a map entry including unused capacity.
@@ -81,7 +77,6 @@ impl<R: Read> Follower<R> {
     pub fn new(reader: R, limits: RecordingLimits) -> Self {
         let state = State {
             events: 0,
-            lost: 0,
             failures: 0,
             time: 0,
             last_mark: None,
@@ -92,10 +87,9 @@ impl<R: Read> Follower<R> {
             regions: FxHashMap::default(),
             reserved: 0,
             history: LevelHistory::default(),
-            held: 0,
-            held_limit: limits.held_bytes,
+            memory: HeldMemory::new(limits.held_bytes),
         };
-        Self { blocks: BlockReader::new(reader, u64::MAX), limits, facts: None, summary: None, state }
+        Self { blocks: BlockReader::new(reader, u64::MAX), limits, facts: None, has_ended: false, state }
     }
 
     /// Reads the new blocks of the file. Leaves an incomplete block for the next call. Returns whether there was
@@ -109,10 +103,12 @@ impl<R: Read> Follower<R> {
             any = true;
             match piece {
                 Piece::Facts(json) => self.facts = Some(self.blocks.parse(&json, |_| Ok(()))?),
-                Piece::Summary(json) => self.summary = Some(self.blocks.parse(&json, |_| Ok(()))?),
+                Piece::Summary(_) => self.has_ended = true,
                 Piece::Events(block) => {
-                    self.state.held_limit = held_limit(self.limits.held_bytes, self.blocks.offset());
-                    let added = self.state.add(&block, &self.limits);
+                    self.state.memory.note_input(block.len() as u64);
+                    let added = each_event(&block, |time, context, event| {
+                        self.state.take(time, context, event, &self.limits)
+                    });
                     added.map_err(|(offset, problem)| self.blocks.error_in_last(offset, problem.into()))?;
                 }
             }
@@ -135,24 +131,14 @@ impl<R: Read> Follower<R> {
         self.facts.as_ref()
     }
 
-    /// Returns the summary of the run; `None` until the run has ended.
-    pub const fn summary(&self) -> Option<&RunSummary> {
-        self.summary.as_ref()
-    }
-
     /// Returns whether the recording has ended.
     pub const fn has_ended(&self) -> bool {
-        self.summary.is_some()
+        self.has_ended
     }
 
     /// Returns the number of events so far.
     pub const fn events(&self) -> u64 {
         self.state.events
-    }
-
-    /// Returns the number of events that the recording lost at the beginning.
-    pub const fn lost_events(&self) -> u64 {
-        self.state.lost
     }
 
     /// Returns the number of requests that ran out of memory.
@@ -194,27 +180,13 @@ impl<R: Read> Follower<R> {
 }
 
 impl State {
-    fn add(&mut self, block: &[u8], limits: &RecordingLimits) -> Result<(), (usize, BlockProblem)> {
-        let mut decoder = Decoder::new(block);
-        loop {
-            let offset = decoder.position();
-            let at = |problem| (offset, problem);
-            let Some(event) = decoder.next().map_err(|problem| at(problem.into()))? else { return Ok(()) };
-            self.take(decoder.time(), decoder.context(), &event, limits).map_err(at)?;
-        }
-    }
-
     /// Checks the memory with one more entry in each map. A full map doubles and copies its entries.
     fn check_held(&self) -> Result<(), BlockProblem> {
         let entries =
             |len: usize, capacity: usize| if len == capacity { 2 * capacity.max(4) } else { capacity };
         let live = entries(self.live.len(), self.live.capacity());
         let regions = entries(self.regions.len(), self.regions.capacity());
-        let limit = self.held_limit;
-        if self.held + ENTRY_BYTES * (live + regions) as u64 > limit {
-            return Err(BlockProblem::TooMuchHeld { limit });
-        }
-        Ok(())
+        Ok(self.memory.check(ENTRY_BYTES * (live + regions) as u64)?)
     }
 
     /// Adds an owner, or marks a known owner as an op.
@@ -224,39 +196,15 @@ impl State {
         named: Owner,
         limits: &RecordingLimits,
     ) -> Result<(), BlockProblem> {
-        if let Some(known) = self.owners.get_mut(number as usize) {
-            if number != 0 && known.phase.is_none() {
-                known.phase = named.phase;
-            }
-            return Ok(());
-        }
-        self.held += OWNER_BYTES + named.name.len() as u64;
+        let Some(parent) = check_owner(&mut self.owners, number, &named, limits)? else { return Ok(()) };
+        self.memory.charge(OWNER_BYTES + named.name.len() as u64)?;
         self.check_held()?;
-        if number as usize != self.owners.len() {
-            return Err(BlockProblem::OutOfTurn { what: "owner", number });
-        }
-        let too_many = |what, limit| Err(BlockProblem::TooMany { what, limit });
-        if number >= limits.owners {
-            return too_many("owners", limits.owners);
-        }
-        self.check_owner(named.parent)?;
-        let depth = self.depths[named.parent as usize];
-        if depth >= limits.depth {
-            return too_many("owners one below the other", limits.depth);
-        }
+        let depth = self.depths[parent];
+        room(depth as usize, limits.depth, "owners one below the other")?;
         self.depths.push(depth + 1);
         self.tally.add_owner(named.parent);
         self.owners.push(named);
         Ok(())
-    }
-
-    /// Checks that an owner has a name.
-    const fn check_owner(&self, owner: u32) -> Result<(), BlockProblem> {
-        if (owner as usize) < self.owners.len() {
-            Ok(())
-        } else {
-            Err(BlockProblem::Unnamed { what: "owner", number: owner })
-        }
     }
 
     fn take(
@@ -266,15 +214,15 @@ impl State {
         event: &RawEvent<'_>,
         limits: &RecordingLimits,
     ) -> Result<(), BlockProblem> {
-        let too_many = |what, limit| Err(BlockProblem::TooMany { what, limit });
         match *event {
-            RawEvent::Switch { .. } | RawEvent::Pool { .. } | RawEvent::Report { .. } => return Ok(()),
+            RawEvent::Switch { .. }
+            | RawEvent::Pool { .. }
+            | RawEvent::Report { .. }
+            | RawEvent::Lost { .. } => {
+                return Ok(());
+            }
             RawEvent::Owner { owner, parent, phase, name } => {
                 return self.name_owner(owner, Owner { name: name.to_owned(), parent, phase }, limits);
-            }
-            RawEvent::Lost { events } => {
-                self.lost = self.lost.saturating_add(events);
-                return Ok(());
             }
             _ => {}
         }
@@ -282,10 +230,8 @@ impl State {
         self.time = self.time.max(time);
         match *event {
             RawEvent::Alloc { id, requested, granted, owner, category, .. } => {
-                self.check_owner(owner)?;
-                if self.live.len() >= limits.events as usize {
-                    return too_many("live blocks", limits.events);
-                }
+                check_named_owner(&self.owners, owner)?;
+                room(self.live.len(), limits.events, "live blocks")?;
                 let key = (context.pool, id);
                 if !self.live.contains_key(&key) {
                     self.check_held()?;
@@ -302,26 +248,25 @@ impl State {
                 }
             }
             RawEvent::Retag { id, owner, category } => {
-                self.check_owner(owner)?;
+                check_named_owner(&self.owners, owner)?;
                 if let Some(block) = self.live.get_mut(&(context.pool, id)) {
                     self.tally.retag(block, owner, category, self.time);
                 }
             }
             RawEvent::Enter { owner } => {
-                self.check_owner(owner)?;
+                check_named_owner(&self.owners, owner)?;
                 self.tally.call(owner);
             }
             RawEvent::Failed { owner, .. } => {
-                self.check_owner(owner)?;
+                check_named_owner(&self.owners, owner)?;
                 self.failures += 1;
             }
             RawEvent::Region { address, bytes, taken } => {
                 let key = (context.pool, address);
                 if !taken {
                     self.reserved -= self.regions.remove(&key).unwrap_or(0);
-                } else if self.regions.len() >= limits.events as usize {
-                    return too_many("regions", limits.events);
                 } else {
+                    room(self.regions.len(), limits.events, "regions")?;
                     self.check_held()?;
                     let sum = self.reserved - self.regions.remove(&key).unwrap_or(0);
                     // Values beyond the range saturate, in allocations and frees alike.

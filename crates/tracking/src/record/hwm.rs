@@ -26,7 +26,7 @@
 //! | 7 | mark | time, text |
 //! | 8 | lost | events lost before this one |
 //! | 9 | switch | thread, pool, stream of the events that follow |
-//! | 9 | switch | thread, pool and stream of the following events |
+//! | 10 | owner | number, number of the owner above, phase (1 byte), name |
 //! | 11 | pool | number, kind of memory, name |
 //! | 12 | report | of the failure just before, a JSON object ([`OomReport`](bfc_core::OomReport)) |
 //!

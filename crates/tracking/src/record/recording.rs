@@ -436,13 +436,7 @@ impl Recording {
     /// Returns the live bytes by category over all pools, after each event that changes them.
     #[must_use]
     pub fn timeline(&self) -> Timeline<'_> {
-        Timeline::new(self, None)
-    }
-
-    /// Returns the live bytes by category of one pool, after each event that changes them.
-    #[must_use]
-    pub fn timeline_of(&self, pool: u32) -> Timeline<'_> {
-        Timeline::new(self, Some(pool))
+        Timeline::new(self)
     }
 
     /// Returns the peak over all pools; `None` if no memory was ever live.

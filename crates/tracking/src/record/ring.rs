@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use super::builder::{Builder, RecordingLimits};
 use super::recording::Recording;
 use super::wire::Decoder;
+use crate::files::lean::HeldMemory;
 use carried::Carried;
 
 /// Blocks of events, the oldest first.
@@ -57,11 +58,8 @@ impl Ring {
 
     /// Returns the events as a recording. `names` holds all names so far, `last` the events since the last block.
     pub(super) fn into_recording(self, names: &[u8], last: &[u8]) -> Recording {
-        let mut builder = Builder::new(RecordingLimits {
-            events: u32::MAX,
-            held_bytes: u64::MAX,
-            ..RecordingLimits::default()
-        });
+        let limits = RecordingLimits { events: u32::MAX, ..RecordingLimits::default() };
+        let mut builder = Builder::new(limits, HeldMemory::new(u64::MAX));
         let mut blocks = Vec::with_capacity(self.blocks.len() + 3);
         let carried;
         if self.lost > 0 {

@@ -1,14 +1,15 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, HostAllocator,
-    Ledger, OwnerId, Request, Tag,
+    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Ledger, OwnerId,
+    Request, Tag,
 };
 use proptest::prelude::*;
 
 use super::*;
 use crate::account::Tracker;
 use crate::scope::{Phase, module, phase};
+use crate::test_pool::TestPool;
 
 fn pool(name: &str) -> Arc<dyn Allocator> {
     Arc::new(BfcAllocator::new(name, Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::gib(1))))
@@ -98,17 +99,6 @@ proptest! {
             }
             prop_assert_eq!(moment.bytes, moment.categories.iter().sum::<u64>());
         }
-        // One pool alone: its moments are some of those of both.
-        let mut of_one = recording.timeline_of(0).peekable();
-        let (name, mut last) = (recording.pools().first().map(|pool| pool.name.clone()), [0; Category::COUNT]);
-        for (moment, ledgers) in moments.iter().zip(&ledgers) {
-            if let Some(found) = of_one.next_if(|found| found.event == moment.event) {
-                last = found.categories;
-            }
-            let ledger = &ledgers[usize::from(name.as_deref() == Some("two"))];
-            prop_assert_eq!(last, categories(ledger));
-        }
-
         let peak = moments.iter().map(|moment| moment.bytes).max().unwrap_or(0);
         prop_assert_eq!(recording.peak().map_or(0, |peak| peak.bytes), peak);
         prop_assert_eq!(recording.live_at_peak().iter().map(|block| block.bytes).sum::<u64>(), peak);
@@ -163,7 +153,7 @@ proptest! {
 
 #[test]
 fn blocks_without_ids_are_distinguished_by_address() {
-    let (tracker, host) = (Tracker::new(), Arc::new(HostAllocator::new("host")) as Arc<dyn Allocator>);
+    let (tracker, host) = (Tracker::new(), TestPool::not_tracking());
     tracker.start_log(Bytes::mib(1));
     let run = tracker.begin("record-host");
     let kept: Vec<Allocation> =

@@ -23,15 +23,14 @@ pub struct Moment {
 #[derive(Clone, Debug)]
 pub struct Timeline<'a> {
     recording: &'a Recording,
-    pool: Option<u32>,
     next: usize,
     moment: Moment,
 }
 
 impl<'a> Timeline<'a> {
-    pub(super) const fn new(recording: &'a Recording, pool: Option<u32>) -> Self {
+    pub(super) const fn new(recording: &'a Recording) -> Self {
         let moment = Moment { event: 0, at_ns: 0, categories: [0; Category::COUNT], bytes: 0, requested: 0 };
-        Self { recording, pool, next: 0, moment }
+        Self { recording, next: 0, moment }
     }
 }
 
@@ -50,9 +49,6 @@ impl Iterator for Timeline<'_> {
                 _ => continue,
             };
             let life = recording.block(block);
-            if self.pool.is_some_and(|pool| pool != life.pool) {
-                continue;
-            }
             let moment = &mut self.moment;
             (moment.event, moment.at_ns) = (index as u32, event.at_ns);
             match event.kind {

@@ -5,7 +5,7 @@ pub(super) const MAX_BYTES: usize = 10;
 
 /// Appends a number.
 #[inline]
-pub(super) fn put(bytes: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn put(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
         value >>= 7;

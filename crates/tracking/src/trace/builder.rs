@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::{Trace, TraceComment, TraceEvent, TraceLimits, TraceProblem};
-use crate::files::lean;
-use crate::files::lean::held_limit;
+use crate::files::lean::{self, HeldMemory};
 
 /// The longest generated label, in characters of up to 4 bytes. A line with it is within the default limit.
 pub(super) const MAX_LABEL: usize = 1000;
@@ -48,10 +47,7 @@ pub(super) struct Builder {
     earlier: Vec<u64>,
     earlier_bytes: u64,
     earlier_label: u32,
-    /// Decompressed bytes of the file so far.
-    input_bytes: u64,
-    /// Bytes of memory charged so far.
-    held_bytes: u64,
+    memory: HeldMemory,
     /// Bytes of generated labels.
     made_bytes: usize,
 }
@@ -75,22 +71,19 @@ impl Builder {
             earlier: Vec::new(),
             earlier_bytes: 0,
             earlier_label: 0,
-            input_bytes: 0,
-            held_bytes: 0,
+            memory: HeldMemory::new(limits.held_bytes),
             made_bytes: 0,
         }
     }
 
     /// Counts decompressed bytes of the file. The memory limit may be a multiple of them.
     pub(super) const fn note_input(&mut self, bytes: u64) {
-        self.input_bytes = self.input_bytes.saturating_add(bytes);
+        self.memory.note_input(bytes);
     }
 
     /// Charges for memory before it is allocated.
     pub(super) fn charge(&mut self, bytes: u64) -> Result<(), TraceProblem> {
-        self.held_bytes = self.held_bytes.saturating_add(bytes);
-        let limit = held_limit(self.limits.held_bytes, self.input_bytes);
-        if self.held_bytes > limit { Err(TraceProblem::TooMuchHeld { limit }) } else { Ok(()) }
+        Ok(self.memory.charge(bytes)?)
     }
 
     /// Adds an allocation by id with a label from the file. Fails beyond the limit on labels.
@@ -206,7 +199,7 @@ impl Builder {
     pub(super) fn comment(&mut self, text: &str) -> Result<(), TraceProblem> {
         let limit = self.limits.comments;
         if self.trace.comments.len() >= limit as usize {
-            return Err(TraceProblem::TooManyComments { limit });
+            return Err(TraceProblem::TooMany { what: "comments", limit });
         }
         self.charge(TEXT_BYTES + text.len() as u64)?;
         let position = self.trace.events.len();
@@ -342,7 +335,7 @@ impl Builder {
         // Each kind of block has half of the numbers, so that they never collide.
         let limit = self.limits.events.min(u32::MAX / 2);
         if self.trace.events.len() + self.earlier.len() >= limit as usize {
-            return Err(TraceProblem::TooManyEvents { limit });
+            return Err(TraceProblem::TooMany { what: "events", limit });
         }
         Ok(())
     }
@@ -360,7 +353,7 @@ impl Builder {
                 self.labels.insert(text.to_owned(), label);
                 Ok(label)
             }
-            _ => Err(TraceProblem::TooManyLabels { limit }),
+            _ => Err(TraceProblem::TooMany { what: "different labels", limit }),
         }
     }
 }

@@ -9,7 +9,8 @@ use super::pickle::PickleProblem;
 use super::snapshot::SnapshotProblem;
 use crate::files::FileKind;
 use crate::files::gzip::RatioExceeded;
-use crate::record::HwmProblem;
+use crate::files::lean::TooMuchHeld;
+use crate::record::{HwmError, HwmProblem};
 
 /// A file that is not a trace.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,12 @@ pub struct TraceError {
     pub place: TracePlace,
     /// The problem.
     pub problem: TraceProblem,
+}
+
+impl From<HwmError> for TraceError {
+    fn from(error: HwmError) -> Self {
+        TracePlace::Byte(error.offset).of(error.problem)
+    }
 }
 
 /// A place in a file.
@@ -198,27 +205,11 @@ pub enum TraceProblem {
     /// Live bytes exceed 64 bits.
     #[error("live bytes exceed 2^64")]
     TooManyBytes,
-    /// More events than the limit.
-    #[error("more than {limit} events")]
-    TooManyEvents {
-        /// The limit.
-        limit: u32,
-    },
-    /// More labels than the limit.
-    #[error("more than {limit} different labels")]
-    TooManyLabels {
-        /// The limit.
-        limit: u32,
-    },
-    /// More comments than the limit.
-    #[error("more than {limit} comments")]
-    TooManyComments {
-        /// The limit.
-        limit: u32,
-    },
-    /// More lines without an event than the limit.
-    #[error("more than {limit} lines without an event")]
-    TooManyIdleLines {
+    /// More events, labels, comments or idle lines than the limit.
+    #[error("more than {limit} {what}")]
+    TooMany {
+        /// The limited quantity.
+        what: &'static str,
         /// The limit.
         limit: u32,
     },
@@ -231,6 +222,12 @@ pub enum TraceProblem {
     /// The file is not a valid PyTorch snapshot.
     #[error(transparent)]
     Snapshot(#[from] SnapshotProblem),
+}
+
+impl From<TooMuchHeld> for TraceProblem {
+    fn from(TooMuchHeld { limit }: TooMuchHeld) -> Self {
+        Self::TooMuchHeld { limit }
+    }
 }
 
 impl From<io::Error> for TraceProblem {

@@ -1,192 +1,133 @@
-//! Converts a JSON snapshot to a pickle with the same data.
-//!
-//! One reader and one memory limit then serve both formats. Frequent texts, such as keys, are stored once and recalled
-//! by number.
+//! Reads a JSON snapshot into the objects of a pickle, so that one reader and one memory limit serve both formats.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
-use std::io::BufRead;
+use std::io::{BufRead, BufReader};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::{TraceProblem, pickle};
-use crate::files::lean;
+use super::TraceProblem;
+use super::pickle::{Heap, Value};
+use super::read::Counted;
+use crate::files::lean::HeldMemory;
 
-/// The most stored texts and their greatest length. Other texts are written each time.
+/// The most texts that are stored once, and their greatest length. They include the keys. Each other text is stored
+/// separately.
 const MAX_KEPT: usize = 4096;
 const MAX_KEPT_BYTES: usize = 64;
 
-/// The number of items in a piece of a list or a dictionary.
-const ITEMS_AT_A_TIME: usize = 1000;
-
-/// The largest pickle, in bytes.
-const MAX_BYTES: usize = u32::MAX as usize;
-
-mod opcode {
-    pub(super) const MARK: u8 = b'(';
-    pub(super) const STOP: u8 = b'.';
-    pub(super) const NONE: u8 = b'N';
-    pub(super) const BININT1: u8 = b'K';
-    pub(super) const LONG1: u8 = 0x8a;
-    pub(super) const SHORT_BINUNICODE: u8 = 0x8c;
-    pub(super) const BINUNICODE: u8 = b'X';
-    pub(super) const EMPTY_LIST: u8 = b']';
-    pub(super) const APPENDS: u8 = b'e';
-    pub(super) const EMPTY_DICT: u8 = b'}';
-    pub(super) const SETITEMS: u8 = b'u';
-    pub(super) const LONG_BINGET: u8 = b'j';
-    pub(super) const LONG_BINPUT: u8 = b'r';
-}
-
-/// The pickle of a JSON text.
-pub(super) fn to_pickle(reader: impl BufRead) -> Result<Vec<u8>, TraceProblem> {
-    let pickle = vec![pickle::MAGIC, 4];
-    let writer = RefCell::new(Writer { pickle, kept: HashMap::new(), is_full: false });
+/// Reads a JSON text. Returns its objects and its value.
+pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), TraceProblem> {
+    let bytes = Cell::new(0);
+    let reader = BufReader::new(Counted { reader, bytes: &bytes });
+    let state = State { heap: Heap::new(memory), kept: HashMap::new(), noted: 0, problem: None };
+    let node = Node { state: &RefCell::new(state), bytes: &bytes };
     let mut parser = serde_json::Deserializer::from_reader(reader);
-    let read = Node(&writer).deserialize(&mut parser).and_then(|()| parser.end());
-    let mut writer = writer.into_inner();
-    match read {
-        Ok(()) => {
-            writer.byte(opcode::STOP);
-            Ok(writer.pickle)
-        }
-        Err(_) if writer.is_full => Err(TraceProblem::TooMuchHeld { limit: MAX_BYTES as u64 }),
-        Err(error) if error.is_io() => Err(std::io::Error::from(error).into()),
-        Err(error) => Err(TraceProblem::Json { message: error.to_string() }),
+    let read = node.deserialize(&mut parser).and_then(|root| parser.end().map(|()| root));
+    let state = node.state.replace(State::default());
+    match (read, state.problem) {
+        (Ok(root), _) => Ok((state.heap, root)),
+        (Err(_), Some(problem)) => Err(problem),
+        (Err(error), None) if error.is_io() => Err(std::io::Error::from(error).into()),
+        (Err(error), None) => Err(TraceProblem::Json { message: error.to_string() }),
     }
 }
 
-struct Writer {
-    pickle: Vec<u8>,
-    /// The numbers of the stored texts.
-    kept: HashMap<String, u32>,
-    /// Whether the pickle exceeded its limit.
-    is_full: bool,
+#[derive(Default)]
+struct State {
+    heap: Heap,
+    kept: HashMap<String, Value>,
+    /// The bytes of input that the memory limit includes.
+    noted: u64,
+    /// The error of the heap, which the parser cannot return.
+    problem: Option<TraceProblem>,
 }
 
-impl Writer {
-    fn byte(&mut self, byte: u8) {
-        lean::push(&mut self.pickle, byte);
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        lean::extend(&mut self.pickle, bytes);
-    }
-
-    /// A number, little-endian, with a byte for the sign.
-    fn number(&mut self, number: u64) {
-        if let Ok(small) = u8::try_from(number) {
-            self.bytes(&[opcode::BININT1, small]);
-            return;
-        }
-        let bytes = number.to_le_bytes();
-        let used = 8 - number.leading_zeros() as usize / 8;
-        self.bytes(&[opcode::LONG1, used as u8 + 1]);
-        self.bytes(&bytes[..used]);
-        self.byte(0);
-    }
-
-    fn text<E: Error>(&mut self, text: &str) -> Result<(), E> {
-        if let Some(number) = self.kept.get(text).copied() {
-            self.byte(opcode::LONG_BINGET);
-            self.bytes(&number.to_le_bytes());
-            return Ok(());
-        }
-        let long = u32::try_from(text.len()).ok();
-        let Some(length) = long.filter(|_| self.pickle.len() + text.len() < MAX_BYTES) else {
-            self.is_full = true;
-            return Err(E::custom("too large"));
-        };
-        match u8::try_from(length) {
-            Ok(length) => self.bytes(&[opcode::SHORT_BINUNICODE, length]),
-            Err(_) => {
-                self.byte(opcode::BINUNICODE);
-                self.bytes(&length.to_le_bytes());
-            }
-        }
-        self.bytes(text.as_bytes());
-        if self.kept.len() < MAX_KEPT && text.len() <= MAX_KEPT_BYTES {
-            let number = self.kept.len() as u32;
-            self.byte(opcode::LONG_BINPUT);
-            self.bytes(&number.to_le_bytes());
-            self.kept.insert(text.to_owned(), number);
-        }
-        Ok(())
-    }
-}
-
-/// A JSON value that is written to the pickle while it is parsed.
+/// A JSON value that becomes an object while it is parsed.
 #[derive(Clone, Copy)]
-struct Node<'a>(&'a RefCell<Writer>);
+struct Node<'a> {
+    state: &'a RefCell<State>,
+    bytes: &'a Cell<u64>,
+}
+
+impl Node<'_> {
+    /// Changes the objects.
+    fn change<T, E: Error>(self, change: impl FnOnce(&mut Heap) -> Result<T, TraceProblem>) -> Result<T, E> {
+        let state = &mut *self.state.borrow_mut();
+        let bytes = self.bytes.get();
+        state.heap.account.memory.note_input(bytes - std::mem::replace(&mut state.noted, bytes));
+        change(&mut state.heap).map_err(|problem| {
+            let error = E::custom(&problem);
+            state.problem = Some(problem);
+            error
+        })
+    }
+}
 
 impl<'de> DeserializeSeed<'de> for Node<'_> {
-    type Value = ();
+    type Value = Value;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for Node<'_> {
-    type Value = ();
+    type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        self.0.borrow_mut().byte(opcode::NONE);
-        Ok(())
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::None)
     }
 
-    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
-        self.visit_unit()
+    fn visit_bool<E: Error>(self, truth: bool) -> Result<Value, E> {
+        Ok(Value::Bool(truth))
     }
 
-    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
-        self.visit_unit()
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Value, E> {
+        Ok(Value::Float)
     }
 
-    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
-        self.visit_unit()
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Value, E> {
+        Ok(Value::Integer)
     }
 
-    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
-        self.0.borrow_mut().number(number);
-        Ok(())
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
+        Ok(Value::Natural(number))
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        self.0.borrow_mut().text(text)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        self.0.borrow_mut().bytes(&[opcode::EMPTY_LIST, opcode::MARK]);
-        let mut count = 0;
-        while items.next_element_seed(self)?.is_some() {
-            count += 1;
-            if count == ITEMS_AT_A_TIME {
-                self.0.borrow_mut().bytes(&[opcode::APPENDS, opcode::MARK]);
-                count = 0;
-            }
+    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
+        if let Some(&kept) = self.state.borrow().kept.get(text) {
+            return Ok(kept);
         }
-        self.0.borrow_mut().byte(opcode::APPENDS);
-        Ok(())
+        let value = self.change(|heap| {
+            heap.account.charge(text.len() as u64)?;
+            heap.text(text.to_owned())
+        })?;
+        let kept = &mut self.state.borrow_mut().kept;
+        if kept.len() < MAX_KEPT && text.len() <= MAX_KEPT_BYTES {
+            kept.insert(text.to_owned(), value);
+        }
+        Ok(value)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        self.0.borrow_mut().bytes(&[opcode::EMPTY_DICT, opcode::MARK]);
-        let mut count = 0;
-        while entries.next_key_seed(self)?.is_some() {
-            entries.next_value_seed(self)?;
-            count += 1;
-            if count == ITEMS_AT_A_TIME {
-                self.0.borrow_mut().bytes(&[opcode::SETITEMS, opcode::MARK]);
-                count = 0;
-            }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let list = self.change(|heap| heap.list(&[]))?;
+        while let Some(item) = items.next_element_seed(self)? {
+            self.change(|heap| heap.extend(list, &[item]))?;
         }
-        self.0.borrow_mut().byte(opcode::SETITEMS);
-        Ok(())
+        Ok(list)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let dict = self.change(|heap| heap.dict(&[]))?;
+        while let Some((key, value)) = entries.next_entry_seed(self, self)? {
+            self.change(|heap| heap.set(dict, &[key, value]))?;
+        }
+        Ok(dict)
     }
 }

@@ -2,68 +2,107 @@
 
 use std::io::{BufRead, Read};
 
-use super::{TraceError, TraceLimits, TracePlace, TraceProblem};
+use super::builder::Builder;
+use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 
-/// Calls `line` with each trimmed line that is not blank, until it fails. `line` returns whether the line contained an
-/// event.
+/// Builds a trace from lines that each are complete events. `line` returns whether the line contained an event.
+pub(super) fn parse(
+    reader: impl BufRead,
+    limits: &TraceLimits,
+    mut line: impl FnMut(&str, &mut Builder) -> Result<bool, TraceProblem>,
+) -> Result<Trace, TraceError> {
+    let mut builder = Builder::new(*limits);
+    each_line(reader, limits, &mut builder, |builder, _, text| line(text, builder))?;
+    Ok(builder.finish())
+}
+
+/// Calls `line` with the number and the text of each trimmed line that is not blank, until it fails. `line` returns
+/// whether the line contained an event.
 ///
 /// # Errors
 /// Errors of `line`, of reading, and of too many lines without an event; each with its line number.
 pub(super) fn each_line(
-    mut reader: impl BufRead,
+    reader: impl BufRead,
     limits: &TraceLimits,
-    mut line: impl FnMut(u64, &str) -> Result<bool, TraceProblem>,
+    builder: &mut Builder,
+    mut line: impl FnMut(&mut Builder, u64, &str) -> Result<bool, TraceProblem>,
 ) -> Result<(), TraceError> {
-    let mut bytes = Vec::new();
-    let (mut number, mut idle) = (0, 0);
+    let mut lines = LineReader::new(reader, limits.line_bytes);
+    let mut idle = 0;
     loop {
-        number += 1;
-        let place = TracePlace::Line(number);
-        if !read_line(&mut reader, &mut bytes, limits.line_bytes).map_err(|problem| place.of(problem))? {
+        let read = lines.read();
+        let (number, place) = (lines.number, TracePlace::Line(lines.number));
+        if !read.map_err(|problem| place.of(problem))? {
             return Ok(());
         }
-        if number == 1 {
-            remove_mark(&mut bytes);
-        }
-        let text = std::str::from_utf8(&bytes).map_err(|_| place.of(TraceProblem::NotUtf8))?.trim();
-        let is_event = !text.is_empty() && line(number, text).map_err(|problem| place.of(problem))?;
+        let text = lines.text().map_err(|problem| place.of(problem))?.trim();
+        builder.note_input(text.len() as u64 + 1);
+        let is_event =
+            !text.is_empty() && line(builder, number, text).map_err(|problem| place.of(problem))?;
         idle += u32::from(!is_event);
         if idle > limits.idle_lines {
-            return Err(place.of(TraceProblem::TooManyIdleLines { limit: limits.idle_lines }));
+            let problem = TraceProblem::TooMany { what: "lines without an event", limit: limits.idle_lines };
+            return Err(place.of(problem));
         }
     }
 }
 
-/// Reads one line without its end. Returns `false` after the last one.
-pub(crate) fn read_line(
-    reader: &mut impl BufRead,
-    line: &mut Vec<u8>,
+/// Reads lines of bounded length and counts them.
+pub(crate) struct LineReader<R> {
+    reader: R,
     limit: usize,
-) -> Result<bool, TraceProblem> {
-    line.clear();
-    // Two bytes beyond the limit allow for a line end, or show that the line is too long.
-    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(2);
-    if reader.take(most).read_until(b'\n', line)? == 0 {
-        return Ok(false);
+    pub(crate) line: Vec<u8>,
+    /// The number of the last line, counted from 1.
+    pub(crate) number: u64,
+}
+
+impl<R: BufRead> LineReader<R> {
+    /// Creates a reader of lines of at most `limit` bytes.
+    pub(crate) const fn new(reader: R, limit: usize) -> Self {
+        Self { reader, limit, line: Vec::new(), number: 0 }
     }
-    let end = line.strip_suffix(b"\n").map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-    let length = end.map_or(line.len(), <[u8]>::len);
-    if length > limit {
-        return Err(TraceProblem::LineTooLong { limit });
+
+    /// Reads one line without its end, and without a byte-order mark at the beginning. Returns `false` after the last
+    /// line.
+    pub(crate) fn read(&mut self) -> Result<bool, TraceProblem> {
+        let line = &mut self.line;
+        self.number += 1;
+        line.clear();
+        // Two bytes beyond the limit allow for a line end, or show that the line is too long.
+        let most = u64::try_from(self.limit).unwrap_or(u64::MAX).saturating_add(2);
+        if (&mut self.reader).take(most).read_until(b'\n', line)? == 0 {
+            return Ok(false);
+        }
+        let end = line.strip_suffix(b"\n").map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let length = end.map_or(line.len(), <[u8]>::len);
+        if length > self.limit {
+            return Err(TraceProblem::LineTooLong { limit: self.limit });
+        }
+        line.truncate(length);
+        if self.number == 1 && line.starts_with(MARK) {
+            line.drain(..MARK.len());
+        }
+        Ok(true)
     }
-    line.truncate(length);
-    Ok(true)
+
+    /// Returns the last line.
+    pub(crate) fn text(&self) -> Result<&str, TraceProblem> {
+        std::str::from_utf8(&self.line).map_err(|_| TraceProblem::NotUtf8)
+    }
+
+    /// Returns the beginning of the last line for an error message.
+    pub(crate) fn beginning(&self) -> String {
+        beginning(&String::from_utf8_lossy(&self.line))
+    }
+
+    /// Returns whether the input has ended.
+    pub(crate) fn at_end(&mut self) -> bool {
+        self.reader.fill_buf().is_ok_and(<[u8]>::is_empty)
+    }
 }
 
 /// UTF-8's byte-order mark, which spreadsheets write.
-pub(crate) const MARK: &[u8] = b"\xef\xbb\xbf";
-
-/// Removes a byte-order mark from the first line of a text.
-pub(crate) fn remove_mark(line: &mut Vec<u8>) {
-    if line.starts_with(MARK) {
-        line.drain(..MARK.len());
-    }
-}
+pub(super) const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Parses an integer without a sign.
 pub(crate) fn number(text: &str) -> Result<u64, TraceProblem> {
@@ -103,9 +142,4 @@ pub(super) fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
         *field = parts.next()?.trim();
     }
     Some(found)
-}
-
-/// Returns whether the input has ended.
-pub(crate) fn at_end(reader: &mut impl BufRead) -> bool {
-    reader.fill_buf().is_ok_and(<[u8]>::is_empty)
 }

@@ -40,8 +40,7 @@ pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace,
     let mut builder = Builder::new(*limits);
     let mut problem = Problem::default();
     let mut header = None;
-    each_line(reader, limits, |line_number, line| {
-        builder.note_input(line.len() as u64 + 1);
+    each_line(reader, limits, &mut builder, |builder, line_number, line| {
         let Some(columns) = header else {
             let malformed = || TraceProblem::Malformed {
                 expected: "columns id, lower, upper, size",
@@ -56,9 +55,9 @@ pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace,
         };
         // Each buffer has two events, and each gap up to two.
         if problem.moments.len() >= limits.events as usize {
-            return Err(TraceProblem::TooManyEvents { limit: limits.events });
+            return Err(TraceProblem::TooMany { what: "events", limit: limits.events });
         }
-        problem.add(line, line_number, columns, &mut builder)?;
+        problem.add(line, line_number, columns, builder)?;
         Ok(true)
     })?;
     problem.play(builder)

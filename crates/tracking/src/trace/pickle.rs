@@ -12,21 +12,22 @@
 
 use std::io::BufRead;
 
-use super::{TraceError, TraceLimits};
+use super::TraceError;
+use crate::files::lean::HeldMemory;
 
 mod account;
 mod heap;
 mod input;
 mod machine;
 mod memo;
-mod opcode;
+pub(crate) mod opcode;
 
 pub(super) use heap::Heap;
 pub use heap::Value;
 use machine::run;
 
 /// The first byte of a pickle of protocol 2 or later.
-pub(super) const MAGIC: u8 = 0x80;
+pub(super) const MAGIC: u8 = opcode::PROTO;
 
 /// The reason why a pickle cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,7 +107,7 @@ impl Pickle {
     /// # Errors
     /// [`TraceError`] with the offset and the [`PickleProblem`].
     pub fn read(source: impl BufRead, held_bytes: u64) -> Result<Self, TraceError> {
-        run(source, held_bytes, true).map(|(heap, root)| Self { heap, root })
+        run(source, HeldMemory::new(held_bytes), true).map(|(heap, root)| Self { heap, root })
     }
 
     /// Returns the value of the pickle.
@@ -211,8 +212,8 @@ impl Pickle {
 }
 
 /// Reads a pickle of plain data. Returns its objects and its value.
-pub(super) fn read(reader: impl BufRead, limits: &TraceLimits) -> Result<(Heap, Value), TraceError> {
-    run(reader, limits.held_bytes, false)
+pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), TraceError> {
+    run(reader, memory, false)
 }
 
 #[cfg(test)]

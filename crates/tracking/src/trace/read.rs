@@ -1,14 +1,14 @@
 //! Reads files of any format, detected from their first bytes.
 
+use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
 use super::error::{CompressedProblem, TooMuchInput};
 use super::lines::{MARK, beginning};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
-use super::{minimalloc, pickle, rmm, snapshot, text};
+use super::{lines, minimalloc, pickle, rmm, snapshot, text};
 use crate::files::FileKind;
 use crate::files::gzip::{self, Gzip, RatioExceeded};
-use crate::files::lean::held_limit;
 use crate::record::{Recording, RecordingLimits};
 
 /// Options for reading a trace.
@@ -50,9 +50,9 @@ fn read_plain(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, Trac
             snapshot::parse_json(reader, options)
         }
         Format::Recording => recording(reader, limits),
-        Format::Rmm => rmm::parse(reader, limits),
+        Format::Rmm => lines::parse(reader, limits, rmm::parse_line),
         Format::MiniMalloc => minimalloc::parse(reader, limits),
-        Format::Text => text::parse(reader, limits),
+        Format::Text => lines::parse(reader, limits, text::parse_line),
     }
 }
 
@@ -103,9 +103,7 @@ fn recording(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceE
         held_bytes: limits.held_bytes,
         ..RecordingLimits::default()
     };
-    let (recording, bytes) = Recording::read_within(reader, &recording_limits, OF_RECORDING)
-        .map_err(|error| TracePlace::Byte(error.offset).of(TraceProblem::from(error.problem)))?;
-    let held_bytes = held_limit(limits.held_bytes, bytes) / 8 * (8 - OF_RECORDING);
+    let (recording, held_bytes) = Recording::read_within(reader, &recording_limits, OF_RECORDING)?;
     let limits = TraceLimits { held_bytes, ..*limits };
     Trace::from_recording_within(&recording, &limits).map_err(|problem| TracePlace::Recording.of(problem))
 }
@@ -131,32 +129,15 @@ impl<R: Read> Read for Decompressed<R> {
 }
 
 /// A reader that counts its bytes.
-pub(super) struct Counted<R> {
-    reader: R,
-    pub(super) bytes: u64,
+pub(super) struct Counted<'a, R> {
+    pub(super) reader: R,
+    pub(super) bytes: &'a Cell<u64>,
 }
 
-impl<R> Counted<R> {
-    pub(super) const fn new(reader: R) -> Self {
-        Self { reader, bytes: 0 }
-    }
-}
-
-impl<R: BufRead> BufRead for Counted<R> {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.reader.fill_buf()
-    }
-
-    fn consume(&mut self, amount: usize) {
-        self.bytes += amount as u64;
-        self.reader.consume(amount);
-    }
-}
-
-impl<R: BufRead> Read for Counted<R> {
+impl<R: Read> Read for Counted<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(buffer)?;
-        self.bytes += read as u64;
+        self.bytes.set(self.bytes.get() + read as u64);
         Ok(read)
     }
 }

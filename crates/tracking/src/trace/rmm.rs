@@ -4,26 +4,15 @@
 //! logged after it succeeded, or a free, logged before it happens. Therefore the pool could have served the lines in
 //! this order. The trace does not distinguish threads and streams: it is that of the one pool below.
 
-use std::io::BufRead;
-
+use super::TraceProblem;
 use super::builder::Builder;
-use super::lines::{bad_number, beginning, each_line, fields, number};
-use super::{Trace, TraceError, TraceLimits, TraceProblem};
+use super::lines::{bad_number, beginning, fields, number};
 
 const EXPECTED: &str = "`Thread,Time,Action,Pointer,Size,Stream`";
 
 /// Returns whether a file's first line belongs to such a log.
 pub(super) fn is_first_line(line: &str) -> bool {
     fields::<6>(line).is_some_and(|fields| is_header(&fields) || Action::of(fields[2]).is_some())
-}
-
-pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
-    let mut builder = Builder::new(*limits);
-    each_line(reader, limits, |_, line| {
-        builder.note_input(line.len() as u64 + 1);
-        parse_line(line, &mut builder)
-    })?;
-    Ok(builder.finish())
 }
 
 #[derive(Clone, Copy)]
@@ -45,7 +34,7 @@ impl Action {
 }
 
 /// Returns whether the line is an event of the trace.
-fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
+pub(super) fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
     let malformed = || TraceProblem::Malformed { expected: EXPECTED, found: beginning(line) };
     let fields = fields::<6>(line).ok_or_else(malformed)?;
     // Logs with several runs repeat the header.

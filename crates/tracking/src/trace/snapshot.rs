@@ -15,10 +15,8 @@ use std::io::BufRead;
 use super::builder::{Builder, MAX_LABEL};
 use super::json;
 use super::pickle::{self, Heap, Value};
-use super::read::Counted;
 use super::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
-use crate::files::lean;
-use crate::files::lean::held_limit;
+use crate::files::lean::HeldMemory;
 
 /// The most entries of a dictionary that is searched for every event, and the most frames of a stack. Real ones have
 /// about ten and fewer than a hundred. The limit bounds the cost of a long one that many events share.
@@ -62,60 +60,36 @@ fn of_device(device: Option<u32>) -> String {
     device.map_or_else(String::new, |device| format!(" for device {device}"))
 }
 
+/// The share of the memory limit for the objects of a snapshot, in eighths. The rest holds the file, and then the trace,
+/// which is much smaller than the objects.
+const OF_OBJECTS: u64 = 6;
+
 /// Reads a snapshot in a pickle.
-pub(super) fn parse(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
-    let pickle = read_whole(reader).map_err(|problem| TracePlace::Byte(0).of(problem))?;
-    let input_bytes = pickle.len() as u64;
-    trace_of(pickle, input_bytes, options)
+pub(super) fn parse(mut reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
+    let mut bytes = Vec::new();
+    let read = reader.read_to_end(&mut bytes);
+    read.map_err(|error| TracePlace::Byte(bytes.len() as u64).of(error))?;
+    let mut memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
+    memory.note_input(bytes.len() as u64);
+    let (heap, root) = pickle::read(&bytes[..], memory)?;
+    drop(bytes);
+    trace_of(&heap, root, options)
 }
 
 /// Reads a snapshot in JSON, as Highwater exports it.
 pub(super) fn parse_json(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
-    let mut reader = Counted::new(reader);
-    let pickle = json::to_pickle(&mut reader).map_err(|problem| TracePlace::Snapshot.of(problem))?;
-    trace_of(pickle, reader.bytes, options)
+    let memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
+    let (heap, root) = json::read(reader, memory).map_err(|problem| TracePlace::Snapshot.of(problem))?;
+    trace_of(&heap, root, options)
 }
 
-/// The common state of the readers.
-fn read_whole(mut reader: impl BufRead) -> Result<Vec<u8>, TraceProblem> {
-    let mut bytes = Vec::new();
-    loop {
-        let buffer = reader.fill_buf()?;
-        if buffer.is_empty() {
-            return Ok(bytes);
-        }
-        let length = buffer.len();
-        lean::extend(&mut bytes, buffer);
-        reader.consume(length);
-    }
-}
-
-/// Builds the trace of a snapshot in a pickle of `input_bytes` bytes.
-fn trace_of(pickle: Vec<u8>, input_bytes: u64, options: &ReadOptions) -> Result<Trace, TraceError> {
-    // The file, its objects and the trace share the memory limit. The file is dropped before the trace is built, which
-    // is much smaller than the objects.
-    let limit = held_limit(options.limits.held_bytes, input_bytes);
-    let objects = limit.saturating_sub(pickle.len() as u64).min(limit / 4 * 3);
-    let limits = TraceLimits { held_bytes: objects, ..options.limits };
-    let (heap, root) = pickle::read(&pickle[..], &limits).map_err(|error| match error.problem {
-        TraceProblem::TooMuchHeld { .. } => error.place.of(TraceProblem::TooMuchHeld { limit }),
-        _ => error,
-    })?;
-    drop(pickle);
-    let limits = TraceLimits { held_bytes: limit - objects, ..options.limits };
-    trace_of_objects(&heap, root, &limits, options.device)
-}
-
-fn trace_of_objects(
-    heap: &Heap,
-    root: Value,
-    limits: &TraceLimits,
-    device: Option<u32>,
-) -> Result<Trace, TraceError> {
+/// Builds the trace of a snapshot.
+fn trace_of(heap: &Heap, root: Value, options: &ReadOptions) -> Result<Trace, TraceError> {
+    let limits = TraceLimits { held_bytes: heap.account.memory.reserved(), ..options.limits };
     let snapshot = Snapshot { heap, root };
     let mut reader =
-        Reader { heap, builder: Builder::new(*limits), labels: HashMap::new(), frames: HashMap::new() };
-    let device = snapshot.device(device).map_err(|problem| TracePlace::Snapshot.of(problem))?;
+        Reader { heap, builder: Builder::new(limits), labels: HashMap::new(), frames: HashMap::new() };
+    let device = snapshot.device(options.device).map_err(|problem| TracePlace::Snapshot.of(problem))?;
     for (index, &event) in (0..).zip(device.events) {
         reader
             .event(event)
@@ -124,7 +98,7 @@ fn trace_of_objects(
     if snapshot.is_list() {
         reader.builder.skip(NO_EVENTS.to_owned());
     }
-    let most = limits.events as usize;
+    let most = limits.events;
     snapshot
         .each_live_block(device.number, most, |address, bytes| reader.builder.live_at_end(address, bytes))
         .map_err(|problem| TracePlace::Snapshot.of(problem))?;
@@ -208,7 +182,7 @@ impl<'a> Snapshot<'a> {
     fn each_live_block(
         &self,
         device: u32,
-        most: usize,
+        most: u32,
         mut show: impl FnMut(u64, u64) -> Result<(), TraceProblem>,
     ) -> Result<(), TraceProblem> {
         let Some(segments) = self.segments() else { return Ok(()) };
@@ -230,9 +204,7 @@ impl<'a> Snapshot<'a> {
             for &block in blocks {
                 seen += 1;
                 if seen > most {
-                    return Err(TraceProblem::TooManyEvents {
-                        limit: u32::try_from(most).unwrap_or(u32::MAX),
-                    });
+                    return Err(TraceProblem::TooMany { what: "events", limit: most });
                 }
                 let block = Fields::of(self.heap, block, "a block")?;
                 let size = block.number("size").unwrap_or(0);

@@ -1,22 +1,11 @@
 //! The text format of Highwater.
 
-use std::io::BufRead;
-
+use super::TraceProblem;
 use super::builder::Builder;
-use super::lines::{alignment_of, beginning, each_line, number};
-use super::{Trace, TraceError, TraceLimits, TraceProblem};
-
-pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
-    let mut builder = Builder::new(*limits);
-    each_line(reader, limits, |_, line| {
-        builder.note_input(line.len() as u64 + 1);
-        parse_line(line, &mut builder)
-    })?;
-    Ok(builder.finish())
-}
+use super::lines::{alignment_of, beginning, number};
 
 /// Returns whether the line is an event.
-fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
+pub(super) fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
     if let Some(comment) = line.strip_prefix('#') {
         builder.comment(comment.strip_prefix(' ').unwrap_or(comment))?;
         return Ok(false);

@@ -19,16 +19,6 @@ pub(crate) struct FreeingThreads {
 }
 
 impl FreeingThreads {
-    /// The living threads that allocated memory, as of the last update.
-    pub(super) fn threads(&self) -> &[u64] {
-        &self.threads
-    }
-
-    /// Whether any thread may free, known or not.
-    pub(super) const fn is_unbounded(&self) -> bool {
-        self.is_unbounded
-    }
-
     /// Any thread may free from now on.
     pub(super) const fn set_unbounded(&mut self) {
         self.is_unbounded = true;
@@ -94,7 +84,7 @@ mod tests {
         threads.note_free(1);
         assert!(!threads.has_others_than(1) && threads.has_others_than(2));
         threads.note_free(2);
-        assert!(threads.is_unbounded() && threads.has_others_than(1));
+        assert!(threads.is_unbounded && threads.has_others_than(1));
     }
 
     #[cfg(not(shuttle))]
@@ -113,7 +103,7 @@ mod tests {
         std::thread::scope(|scope| scope.spawn(other).join().unwrap());
         assert!(threads.remove_ended());
         assert!(!threads.has_others_than(me) && threads.may_have_orphans());
-        assert_eq!(threads.threads(), [me]);
+        assert_eq!(threads.threads, [me]);
         threads.set_without_orphans(threads.ended());
         assert!(!threads.remove_ended() && !threads.may_have_orphans());
         // A result from before another end does not cover that thread.
@@ -133,6 +123,6 @@ mod tests {
         for _ in 0..100 {
             std::thread::scope(|scope| scope.spawn(allocate).join().unwrap());
         }
-        assert!(crate::base::sync::lock(&retry.shared.state).freeing.threads().len() <= 1);
+        assert!(crate::base::sync::lock(&retry.shared.state).freeing.threads.len() <= 1);
     }
 }

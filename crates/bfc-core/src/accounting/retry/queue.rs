@@ -29,9 +29,6 @@ struct Waiter<B> {
     /// The ticket number, ascending from 1.
     ticket: u64,
     key: WaitKey,
-    thread: u64,
-    /// The waiter timed out or gave up: it makes its last attempt.
-    last: bool,
     /// The latest free that may serve the waiter and came after its last attempt began; 0 if none.
     due: u64,
     /// Failed turns since a waiter was last due without interruption.
@@ -66,13 +63,13 @@ impl<B: Clone> Queue<B> {
 
     /// Queues a request whose failed attempt began at `tried`. Returns its ticket and the waiter to wake: a free since
     /// then may serve it.
-    pub(super) fn enter(&mut self, key: WaitKey, tried: u64, thread: u64, bell: B) -> (u64, Option<B>) {
+    pub(super) fn enter(&mut self, key: WaitKey, tried: u64, bell: B) -> (u64, Option<B>) {
         self.last_ticket += 1;
         let due = if self.epoch > tried { self.epoch } else { 0 };
         // Starts behind all waiters, so that newcomers without failures cannot always precede a waiter with failures.
         let failures = self.waiters.iter().map(|waiter| waiter.failures).max().unwrap_or(0);
         let ticket = self.last_ticket;
-        self.waiters.push_back(Waiter { ticket, key, thread, last: false, due, failures, bell });
+        self.waiters.push_back(Waiter { ticket, key, due, failures, bell });
         (self.last_ticket, self.give_turn())
     }
 
@@ -109,24 +106,6 @@ impl<B: Clone> Queue<B> {
             self.waiters.remove(index);
         }
         self.end_turn(ticket)
-    }
-
-    /// Marks the next attempt of a waiter as its last.
-    pub(super) fn give_up(&mut self, ticket: u64) {
-        if let Ok(index) = self.position(ticket) {
-            self.waiters[index].last = true;
-        }
-    }
-
-    /// Whether all these threads wait and none has a reason to try.
-    pub(super) fn all_wait(&self, threads: &[u64]) -> bool {
-        let waits = |thread| self.waiters.iter().any(|waiter| waiter.thread == thread && !waiter.last);
-        self.turn.is_none() && threads.iter().all(|&thread| waits(thread))
-    }
-
-    /// Returns the oldest waiter and the value that wakes it.
-    pub(super) fn oldest(&self) -> Option<(u64, &B)> {
-        self.waiters.iter().find(|waiter| !waiter.last).map(|waiter| (waiter.ticket, &waiter.bell))
     }
 
     fn end_turn(&mut self, ticket: u64) -> Option<B> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::AllocatorRetry;
 use crate::allocator::request::WaitKey;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
-use crate::base::sync::{Arc, Condvar, ThreadEndListener, ThreadEndWatch, ThreadNumber, lock, wait};
+use crate::base::sync::{Arc, Condvar, ThreadEndListener, ThreadEndWatch, lock, wait};
 
 /// Counts one interested request while it lives, also if an attempt panics.
 #[derive(Debug)]
@@ -51,8 +51,7 @@ impl<'a> Wait<'a> {
                 ThreadEndWatch::new(watcher)
             });
             let turn;
-            let thread = ThreadNumber::current().get();
-            (ticket, turn) = state.queue.enter(key, tried, thread, Arc::clone(&bell));
+            (ticket, turn) = state.queue.enter(key, tried, Arc::clone(&bell));
             // Includes threads that ended between the attempt and the watch.
             turn.or(state.note_ends())
         });
@@ -65,25 +64,19 @@ impl<'a> Wait<'a> {
         self.retry.shared.update(|state| state.queue.failed(self.ticket, key, tried));
     }
 
-    /// Sleeps until this request's turn. Returns whether the next attempt is the last: after the deadline, or if no
-    /// thread is left that could free.
+    /// Sleeps until this request's turn. Returns whether the next attempt is the last: after the
+    /// deadline.
     pub(super) fn sleep(&self) -> bool {
         let mut state = lock(&self.retry.shared.state);
         loop {
-            let now = Instant::now();
-            let time = self.deadline.map(|deadline| deadline.saturating_duration_since(now));
-            let give_up = state.gives_up_in(self.ticket, self.retry.shared.stalemate, now);
-            // `None` means no limit here, so it must not count as the minimum.
-            let left = [time, give_up].into_iter().flatten().min();
-            if time != Some(Duration::ZERO) && state.queue.has_turn(self.ticket) {
-                return false;
-            }
-            if left == Some(Duration::ZERO) {
-                state.queue.give_up(self.ticket);
-                state.stuck_since = None;
+            let time = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if time == Some(Duration::ZERO) {
                 return true;
             }
-            state = wait(&self.bell, state, left);
+            if state.queue.has_turn(self.ticket) {
+                return false;
+            }
+            state = wait(&self.bell, state, time);
         }
     }
 }

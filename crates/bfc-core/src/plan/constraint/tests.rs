@@ -102,7 +102,7 @@ fn plans_that_violate_constraints_are_refused() {
     let blocks = [lifetime(4, 0, 10), lifetime(4, 2, 8)];
     let placed = |offsets: [u64; 2], constraints| {
         let block = |(lifetime, offset)| PlanBlock { lifetime, offset: Some(offset) };
-        Plan::from_constrained_blocks(1, blocks.into_iter().zip(offsets).map(block).collect(), constraints)
+        Plan::from_blocks(1, blocks.into_iter().zip(offsets).map(block).collect(), constraints)
     };
     let lent = || vec![constraint(0, 1, vec![gap(2, 8, 0..0)])];
     assert_eq!(placed([0, 2], lent()).unwrap().capacity(), 6);
@@ -236,7 +236,7 @@ proptest! {
                 prop_assert_eq!(offsets[constraint.block] % constraint.alignment.max(granule), 0);
             }
             prop_assert!(plan.lower_bound() <= plan.capacity());
-            let copy = Plan::from_constrained_blocks(granule, plan.blocks().to_vec(), plan.constraints().to_vec());
+            let copy = Plan::from_blocks(granule, plan.blocks().to_vec(), plan.constraints().to_vec());
             prop_assert_eq!(copy.unwrap(), plan);
         }
     }
@@ -259,6 +259,6 @@ proptest! {
         let placed = lifetimes.iter().zip(offsets).map(block).collect();
         let aligned = constraints.iter().all(|constraint| offsets[constraint.block] % constraint.alignment == 0);
         let sound = aligned && are_apart(&lifetimes, &constraints, offsets);
-        prop_assert_eq!(Plan::from_constrained_blocks(1, placed, constraints).is_ok(), sound);
+        prop_assert_eq!(Plan::from_blocks(1, placed, constraints).is_ok(), sound);
     }
 }

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::super::greedy::Problem;
+use super::super::problem::Problem;
 use super::{NONE, Stacking};
 
 /// The bounds of the blocks and sections in the current group.
@@ -23,8 +23,6 @@ pub(super) struct Bounds {
     pub(super) least_ends: Vec<LeastEnds>,
     /// By section: the number of blocks that can lie at its height; `None` if unknown.
     pub(super) answers: Vec<Option<u64>>,
-    /// By section: the rank of the first of these.
-    pub(super) first: Vec<u32>,
     /// Scratch, by section.
     floors: Vec<u64>,
     /// Scratch: the blocks of a group.
@@ -63,7 +61,6 @@ impl Bounds {
             to_come: vec![0; sections],
             least_ends: vec![LeastEnds::NOTHING; sections],
             answers: vec![None; sections],
-            first: vec![NONE; sections],
             floors: vec![0; sections],
             sorted: Vec::with_capacity(blocks),
         }

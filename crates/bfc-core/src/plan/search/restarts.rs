@@ -7,17 +7,11 @@
 //!
 //! Source: Gomes, Selman, Kautz, "Boosting combinatorial search through randomization" (AAAI 1998).
 
-use super::super::greedy::{Order, Problem};
+use super::super::problem::{Order, Problem};
 use super::bounds::Bounds;
 use super::{Choice, Ground, Outcome, Stacking};
 
-const ORDERS: [Order; 5] =
-    [Order::CrowdArea, Order::CrowdLifetime, Order::Lifetime, Order::Area, Order::Size];
-
-/// The variants of the first round. The first one is fast, but only where there is spare space.
-const FIRST_CHOICES: [Choice; 3] = [Choice::First, Choice::Lowest, Choice::Hardest];
-
-/// The variants of later rounds.
+/// The section rules that each order is tried with.
 const CHOICES: [Choice; 2] = [Choice::Lowest, Choice::Hardest];
 
 /// The most positions that a block moves.
@@ -27,7 +21,7 @@ const MOVES: u64 = 60;
 #[derive(Debug)]
 pub(in super::super) struct Restarts<'a> {
     problem: &'a Problem,
-    orders: [Vec<u32>; ORDERS.len()],
+    orders: [Vec<u32>; Order::ALL.len()],
     weights: Vec<u64>,
     /// The round, and the number of its finished searches.
     round: usize,
@@ -42,7 +36,7 @@ impl<'a> Restarts<'a> {
     pub(in super::super) fn new(problem: &'a Problem) -> Self {
         Self {
             problem,
-            orders: ORDERS.map(|order| order.of(problem)),
+            orders: Order::ALL.map(|order| order.of(problem)),
             weights: vec![1; problem.sections.count as usize],
             round: 0,
             searches: 0,
@@ -61,12 +55,11 @@ impl<'a> Restarts<'a> {
     /// Runs the next search for a placement below `capacity`, of at most `most_steps`. Returns its outcome, its steps,
     /// and the offsets if it found any.
     pub(in super::super) fn search(&mut self, capacity: u64, most_steps: u64) -> (Outcome, u64, Vec<u64>) {
-        let choices = if self.round == 0 { &FIRST_CHOICES[..] } else { &CHOICES };
-        let choice = choices[self.searches % choices.len()];
-        let ranks = self.ranks(self.searches / choices.len(), self.round > 0);
+        let choice = CHOICES[self.searches % CHOICES.len()];
+        let ranks = self.ranks(self.searches / CHOICES.len(), self.round > 0);
         let steps = self.most_steps.min(most_steps);
         self.searches += 1;
-        if self.searches == ORDERS.len() * choices.len() {
+        if self.searches == Order::ALL.len() * CHOICES.len() {
             (self.round, self.searches) = (self.round + 1, 0);
             self.most_steps += self.most_steps / 10;
         }

@@ -167,7 +167,6 @@ impl Policy for Bfc {
             reserved_bytes: self.reserved,
             tail: self.last_tail(),
             has_pending: self.pending.iter().any(|free| self.is_pending(free)),
-            damage: None,
         }
     }
 

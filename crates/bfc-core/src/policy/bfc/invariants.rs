@@ -25,11 +25,7 @@ const RULES: [&str; 12] = [
 /// Fails unless `holds`. Formats the detail only on failure.
 #[inline]
 fn ensure(rule: usize, holds: bool, detail: impl FnOnce() -> String) -> Result<(), Inconsistent> {
-    if holds { Ok(()) } else { Err(broken(rule, &detail())) }
-}
-
-fn broken(rule: usize, detail: &str) -> Inconsistent {
-    Inconsistent { policy: "bfc", detail: format!("{} (but {detail})", RULES[rule]) }
+    Inconsistent::unless(holds, "bfc", RULES[rule], detail)
 }
 
 /// A set of slots. A table and not a hash set, because long random tests check after every step.

@@ -161,7 +161,7 @@ fn a_block_outside_the_plan_keeps_the_step_in_place() {
         PlanBlock { lifetime: lifetime(512, 1, 9), offset: None },
         PlanBlock { lifetime: lifetime(768, 2, 9), offset: Some(256) },
     ];
-    let plan = Plan::from_blocks(256, blocks).unwrap();
+    let plan = Plan::from_blocks(256, blocks, Vec::new()).unwrap();
     let mut planned = with_room(&plan, ROOM);
     let blocks = [256, 512, 768].map(|bytes| place(&mut planned, bytes));
     assert_eq!((planned.counts().planned, planned.counts().left), (2, 1));

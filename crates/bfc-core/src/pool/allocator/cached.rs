@@ -16,11 +16,12 @@ use crate::allocator::stats::Stats;
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::Block;
 use crate::base::owner::OwnerId;
+use crate::base::placement::Inconsistent;
 use crate::base::sync::{SpinGuard, SpinMutex, ThreadNumber};
 use crate::policy::{PlacementRequest, Policy, Release};
 use crate::pool::cache::{Caches, Shard, index_of};
 use crate::pool::configs::ConfiguredPolicy;
-use crate::pool::invariants::{InvariantError, check, ensure};
+use crate::pool::invariants::{check, ensure};
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Allocates from the caches, if enabled and suitable for the request.
@@ -196,9 +197,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         blocks.iter().filter_map(slot_of).collect()
     }
 
-    /// Checks all [`INVARIANTS`](crate::INVARIANTS).
-    pub(super) fn check_all(&self, state: &State<P>) -> Result<(), InvariantError> {
-        let limit = (!state.over_delivered).then_some(self.config.limit);
+    /// Checks all rules.
+    pub(super) fn check_all(&self, state: &State<P>) -> Result<(), Inconsistent> {
+        let limit = (!state.over_delivered).then_some(self.config.limit.0);
         let shards = self.lock_caches();
         let MergedAccounts { sum, cached } = state.accounts_with(&shards);
         check(&state.policy, &sum, &cached, limit)?;
@@ -269,25 +270,25 @@ impl<P: Policy> State<P> {
     }
 
     /// Checks the rule of caches. `sum` holds the accounts of the pool and the caches.
-    fn check_caches(&self, shards: &[SpinGuard<'_, Shard>], sum: &Accounts) -> Result<(), InvariantError> {
+    fn check_caches(&self, shards: &[SpinGuard<'_, Shard>], sum: &Accounts) -> Result<(), Inconsistent> {
         let mut slots = HashSet::new();
         let (mut kept, mut leased) = (0, 0);
         for shard in shards {
             let fault = shard.fault(&self.policy);
-            ensure(9, fault.is_none(), || fault.unwrap_or_default())?;
+            ensure(8, fault.is_none(), || fault.unwrap_or_default())?;
             kept += shard.cached_bytes();
             for block in shard.leased() {
                 leased += block.place.bytes;
                 let slot = block.place.slot;
-                ensure(9, slots.insert(slot), || format!("slot {slot} is leased twice"))?;
+                ensure(8, slots.insert(slot), || format!("slot {slot} is leased twice"))?;
                 let account = self.accounts.of(block.place);
-                ensure(9, account.allocation == 0, || format!("leased slot {slot} has {account:?}"))?;
+                ensure(8, account.allocation == 0, || format!("leased slot {slot} has {account:?}"))?;
             }
         }
         let (in_use, said) = (sum.figures.bytes_in_use, self.accounts.figures.bytes_in_use);
         let own = self.accounts.ledger.total();
         let holds = in_use + kept == said && own + leased == said;
-        ensure(9, holds, || format!("{in_use} and {kept}, {own} and {leased} are {said}"))
+        ensure(8, holds, || format!("{in_use} and {kept}, {own} and {leased} are {said}"))
     }
 }
 

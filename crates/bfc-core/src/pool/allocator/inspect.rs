@@ -2,17 +2,13 @@
 
 use super::{PolicyAllocator, State};
 use crate::accounting::accounts::Accounts;
-use crate::allocator::Allocator;
 use crate::allocator::error::BlockError;
-use crate::allocator::stats::{RetryStats, Stats};
 use crate::base::memory::{Block, PoolId, Span};
-use crate::base::placement::Placement;
+use crate::base::placement::{Inconsistent, Placement};
 use crate::base::units::Bytes;
 use crate::policy::Policy;
 use crate::pool::configs::ConfiguredPolicy;
-use crate::pool::dump::PoolContents;
 use crate::pool::info::{BinInfo, ChunkInfo, bin_infos, chunk_infos};
-use crate::pool::invariants::InvariantError;
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Returns idle regions to the source while more than `keep` bytes stay reserved. An idle region has no live block
@@ -75,35 +71,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         bin_infos(&self.chunks()).to_vec()
     }
 
-    /// Returns the figures of waiting requests.
-    #[must_use]
-    pub fn retry_stats(&self) -> RetryStats {
-        self.retry.stats()
-    }
-
-    /// Draws the pool as 100 characters over all regions: `*` requested bytes, `x` rounding, `_` free bytes.
-    #[must_use]
-    pub fn render_occupancy(&self) -> String {
-        self.write(|state| inside(state, &self.accounts_of(state).sum).render_occupancy()).unwrap_or_default()
-    }
-
-    /// Describes the pool after a failed request for `rounded` bytes: bins, regions, chunks, sizes and figures.
-    #[must_use]
-    pub fn memory_log(&self, rounded: u64) -> String {
-        let retry = self.retry.stats();
-        self.write(|state| {
-            let accounts = self.accounts_of(state).sum;
-            let stats = Stats { retry, ..self.stats_with(state, accounts.figures.clone()) };
-            inside(state, &accounts).memory_log(self.name(), rounded, &stats)
-        })
-        .unwrap_or_default()
-    }
-
-    /// Checks all [`INVARIANTS`](crate::INVARIANTS). Takes time proportional to the number of chunks.
+    /// Checks all rules of the pool and its policy. Takes time proportional to the number of chunks.
     ///
     /// # Errors
     /// Fails with the first violated rule.
-    pub fn check_invariants(&self) -> Result<(), InvariantError> {
+    pub fn check_invariants(&self) -> Result<(), Inconsistent> {
         self.write(|state| self.check_all(state)).unwrap_or(Ok(()))
     }
 
@@ -136,8 +108,4 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.write(|state| state.live(block).map(|place| work(&mut state.accounts, place)))
             .unwrap_or(Err(BlockError::Reentrant))
     }
-}
-
-fn inside<P: Policy>(state: &State<P>, accounts: &Accounts) -> PoolContents {
-    PoolContents { regions: state.policy.regions(), chunks: chunk_infos(&state.policy, accounts) }
 }

@@ -109,7 +109,6 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         tag: Tag,
         last: bool,
     ) -> Result<Block, Refusal> {
-        self.refuse_damaged(state)?;
         let Some(rounded) = state.policy.rounded(placement.bytes, placement.alignment) else {
             let (allocator, bytes, alignment) = (self.name.clone(), placement.bytes, placement.alignment);
             return Err(Refusal { error: AllocError::TooLarge { allocator, bytes, alignment }, wait: false });
@@ -119,7 +118,6 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return Ok(block);
         }
         self.make_room(state, &request).or_else(|cause| {
-            self.refuse_damaged(state)?;
             // Before the last search of the caches: a thread that freed into one may have ended, and then no request
             // waits for it.
             let can_free = self.could_be_freed(state);
@@ -127,13 +125,6 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             let found = self.allocate_from_caches(state, &request);
             found.ok_or_else(|| self.refuse(state, &request, cause, can_free, last))
         })
-    }
-
-    /// Growing and waiting cannot repair a policy whose records are damaged.
-    fn refuse_damaged(&self, state: &State<P>) -> Result<(), Refusal> {
-        let Some(error) = state.policy.status().damage else { return Ok(()) };
-        let error = AllocError::Damaged { allocator: self.name.clone(), error };
-        Err(Refusal { error, wait: false })
     }
 
     /// Makes room and retries, in upstream's order: grow, merge memory that waits for the frontier, return idle regions
@@ -166,7 +157,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Whether the limit leaves enough for the request, after returning idle regions. If not, the pool keeps them for
     /// other requests.
     fn has_place_for(&self, state: &State<P>, request: &RoundedRequest) -> bool {
-        let unreserved = available(self.config.limit, state.policy.status().reserved_bytes);
+        let unreserved = available(self.config.limit.0, state.policy.status().reserved_bytes);
         request.rounded <= unreserved.saturating_add(state.policy.idle_bytes())
     }
 
@@ -215,7 +206,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return u64::MAX;
         }
         let idle = if self.replaces_idle(&state.policy) { state.policy.idle_bytes() } else { 0 };
-        let unreserved = available(self.config.limit, state.policy.status().reserved_bytes);
+        let unreserved = available(self.config.limit.0, state.policy.status().reserved_bytes);
         unreserved.saturating_add(idle).max(state.policy.largest_obtainable_bytes())
     }
 
@@ -229,7 +220,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         can_free: bool,
         last: bool,
     ) -> Refusal {
-        let wait = request.rounded <= self.config.limit && can_free;
+        let wait = request.rounded <= self.config.limit.0 && can_free;
         let error = match cause {
             Shortfall::Source(error) if !matches!(error, SourceError::Exhausted { .. }) => {
                 AllocError::Source { allocator: self.name.clone(), error }
@@ -267,7 +258,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             .with_tag(request.tag);
         OomReport {
             rounded: request.rounded,
-            limit: Some(self.config.limit),
+            limit: Some(self.config.limit.0),
             limit_origin: self.config.limit_origin.clone(),
             reserved: stats.bytes_reserved,
             in_use: stats.bytes_in_use,
@@ -290,11 +281,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     fn verdict(&self, state: &State<P>, request: &RoundedRequest, cause: &Shortfall) -> Verdict {
-        if request.rounded > self.config.limit {
+        if request.rounded > self.config.limit.0 {
             return Verdict::OverLimit;
         }
         let obtainable = match cause {
-            Shortfall::Limit => available(self.config.limit, state.policy.status().reserved_bytes),
+            Shortfall::Limit => available(self.config.limit.0, state.policy.status().reserved_bytes),
             Shortfall::Source(_) => 0,
         };
         let within_reach = (&state.policy as &dyn Policy)

@@ -32,7 +32,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let Some(tail) = tail else { return false };
         let (Some(missing), Some(end)) = (request.missing_at(tail), tail.end()) else { return false };
         let reserved = state.policy.status().reserved_bytes;
-        let available = available(self.config.limit, reserved);
+        let available = available(self.config.limit.0, reserved);
         let Some(region) = state.growth.next_region(missing, reserved, available) else { return false };
         if state.policy.region_bytes(missing, region.bytes) > region.bytes {
             // The policy requires more than the missing bytes: a plan's range.
@@ -55,7 +55,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let (mut needed, mut alignment) = (request.rounded, request.placement.alignment.max(GRANULE));
         loop {
             let reserved = state.policy.status().reserved_bytes;
-            let available = available(self.config.limit, reserved);
+            let available = available(self.config.limit.0, reserved);
             let region = state.growth.next_region(needed, reserved, available).ok_or(Shortfall::Limit)?;
             let bytes = state.policy.region_bytes(needed, region.bytes).clamp(needed, available);
             let span = match self.take_region(state, alignment, bytes, needed) {

@@ -109,7 +109,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
         let Some(rounded) = policy.rounded(request.bytes, request.alignment) else { return false };
         let idle = policy.idle_bytes();
-        let room = available(self.config.limit, policy.status().reserved_bytes).saturating_add(idle);
+        let room = available(self.config.limit.0, policy.status().reserved_bytes).saturating_add(idle);
         self.replaces_idle(policy) && idle > idle_before && rounded <= room
     }
 
@@ -187,7 +187,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         if trimmed == 0 {
             return Some(false);
         }
-        let fits = request.rounded <= available(self.config.limit, policy.status().reserved_bytes);
+        let fits = request.rounded <= available(self.config.limit.0, policy.status().reserved_bytes);
         (!(fits && short)).then_some(fits)
     }
 

@@ -118,9 +118,8 @@ impl Shard {
     #[inline]
     pub(in crate::pool) fn live(&self, block: &Block) -> Result<Placement, BlockError> {
         self.accounts.live(block)?;
-        let place = self.place(block.chunk).ok_or(BlockError::Damaged { block: *block })?;
-        let same = place.address == block.address && place.bytes == block.bytes;
-        if same { Ok(place) } else { Err(BlockError::Unknown { block: *block }) }
+        let same = |place: &Placement| place.address == block.address && place.bytes == block.bytes;
+        self.place(block.chunk).filter(same).ok_or(BlockError::Unknown { block: *block })
     }
 
     /// Returns the policy's slot of a live block.

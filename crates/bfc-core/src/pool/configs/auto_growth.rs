@@ -21,8 +21,8 @@ use crate::pool::config::PoolConfig;
 /// ```
 pub type AutoGrowthAllocator = PolicyAllocator<AutoGrowth>;
 
-// SAFETY: the blocks of a region cover it without overlap. A placement is one block with the requested alignment, and a
-// region leaves only as one free block. `auto_growth/check.rs` checks these rules after every step of the tests.
+// SAFETY: the chunks of a region cover it without overlap. A placement is one chunk with the requested alignment, and a
+// region leaves only as one free chunk. `policy/chunk_table.rs` checks these rules after every step of the tests.
 unsafe impl ConfiguredPolicy for AutoGrowth {
     type Options = AutoGrowthOptions;
 

@@ -101,7 +101,7 @@ impl BfcConfig {
     /// this name. Zero, negative numbers and NaN select upstream's default of 128 MiB.
     #[must_use]
     pub fn with_fragmentation_fraction(self, fraction: f64) -> Self {
-        let max_waste = if fraction > 0.0 { fraction_of(self.limit().0, fraction) } else { MAX_WASTE };
+        let max_waste = if fraction > 0.0 { fraction_of(self.limit.0, fraction) } else { MAX_WASTE };
         self.with_split_rule(SplitRule::Twice { max_waste: Bytes(max_waste) })
     }
 }
@@ -115,7 +115,7 @@ mod tests {
         for fraction in [0.0, -0.5, f64::NAN, f64::INFINITY] {
             assert!(BfcConfig::fraction_of(Bytes::gib(1), fraction).is_err(), "{fraction}");
         }
-        let limit = |fraction| BfcConfig::fraction_of(Bytes::gib(2), fraction).unwrap().limit();
+        let limit = |fraction| BfcConfig::fraction_of(Bytes::gib(2), fraction).unwrap().limit;
         assert_eq!(limit(0.25), Bytes::mib(512));
         assert_eq!(limit(1.5), Bytes::gib(3));
         assert_eq!(limit(f64::MAX), Bytes(u64::MAX));

@@ -22,9 +22,8 @@ use crate::pool::config::PoolConfig;
 /// ```
 pub type BuddyAllocator = PolicyAllocator<Buddy>;
 
-// SAFETY: the pieces of a region cover it without overlap. A placement is one piece with the requested alignment, and a
-// region leaves only as one free piece. `buddy/check.rs` checks these rules after every step of the tests. The policy
-// never acts on an overwritten descriptor.
+// SAFETY: the chunks of a region cover it without overlap. A placement is one chunk with the requested alignment, and a
+// region leaves only as one free chunk. `policy/chunk_table.rs` checks these rules after every step of the tests.
 unsafe impl ConfiguredPolicy for Buddy {
     type Options = BuddyOptions;
 

@@ -30,16 +30,20 @@ fn every_variable_of_the_table_chooses_its_option() {
         ("HIGHWATER_THREAD_CACHE", "64KiB:4MiB"),
     ]);
     let cache = ThreadCache::new().with_largest_block(Bytes::kib(64)).with_bytes(Bytes::mib(4));
-    let expected = PoolOptions::default()
-        .with_allocator_where_possible(AllocatorChoice::BfcTensorflow)
+    let expected = PoolOptions {
+        allocator: Some(AllocatorChoice::BfcTensorflow),
+        allocator_where_possible: true,
+        split: Some(SplitChoice::Twice("5%".parse().unwrap())),
+        cut: Some(CutRule::Low),
+        join: Some(JoinRule::AtOnce),
+        ..PoolOptions::default()
+    };
+    let expected = expected
         .with_limit("75%".parse::<crate::Amount>().unwrap())
         .with_allow_growth(false)
         .with_first_region(Bytes::mib(64))
         .with_region_merging(false)
         .with_garbage_collection(true)
-        .with_cut(CutRule::Low)
-        .with_join(JoinRule::AtOnce)
-        .with_split(SplitChoice::Twice("5%".parse().unwrap()))
         .with_retry_timeout(Duration::from_millis(250))
         .with_thread_cache(CacheChoice::On(cache));
     assert_eq!(options, expected);

@@ -82,9 +82,9 @@ impl Variable {
             Self::FirstRegion => text.parse().ok().map(|bytes| options.with_first_region(bytes)),
             Self::RegionMerging => switch(text).map(|merge| options.with_region_merging(merge)),
             Self::GarbageCollection => switch(text).map(|collect| options.with_garbage_collection(collect)),
-            Self::Split => text.parse().ok().map(|split| options.with_split(split)),
-            Self::Cut => text.parse().ok().map(|rule| options.with_cut(rule)),
-            Self::Join => text.parse().ok().map(|rule| options.with_join(rule)),
+            Self::Split => text.parse().ok().map(|split| PoolOptions { split: Some(split), ..options }),
+            Self::Cut => text.parse().ok().map(|cut| PoolOptions { cut: Some(cut), ..options }),
+            Self::Join => text.parse().ok().map(|join| PoolOptions { join: Some(join), ..options }),
             Self::RetryMs => milliseconds(text).map(|timeout| options.with_retry_timeout(timeout)),
             Self::ThreadCache => text.parse().ok().map(|cache| options.with_thread_cache(cache)),
         };

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamHandle(pub u64);
 
-/// An event handle, valid until it is destroyed. [`Event`](crate::Event) owns one.
+/// An event handle, valid until it is destroyed. [`StreamEvent`](crate::StreamEvent) owns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventHandle(pub u64);
 

@@ -4,14 +4,17 @@ use std::ptr::with_exposed_provenance_mut;
 
 use crate::base::memory::Span;
 
+/// A byte of all ones: it makes NaN in every floating-point format.
+const POISON: u8 = 0xff;
+
 /// The pattern of a span of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
     /// Every byte depends on its address, so that canaries copied from elsewhere are detected too. None is 0x00 or
     /// 0xff, the most common values of stray writes.
     Canary,
-    /// All bytes have one value.
-    Byte(u8),
+    /// New and freed bytes.
+    Poison,
 }
 
 impl Pattern {
@@ -20,7 +23,7 @@ impl Pattern {
             // The top byte of a product with the golden ratio is uniform. The code sets its highest bit and clears its
             // lowest.
             Self::Canary => (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 & 0x7e | 0x80,
-            Self::Byte(value) => value,
+            Self::Poison => POISON,
         }
     }
 }
@@ -56,7 +59,7 @@ pub(super) unsafe fn fill(span: Span, pattern: Pattern) {
     // SAFETY: guaranteed by the caller.
     let bytes = unsafe { bytes_of(span) };
     match pattern {
-        Pattern::Byte(value) => bytes.fill(value),
+        Pattern::Poison => bytes.fill(POISON),
         Pattern::Canary => {
             for (address, byte) in (span.address..).zip(bytes) {
                 *byte = pattern.at(address);
@@ -105,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_filled_span_counts_each_changed_byte() {
-        for pattern in [Pattern::Canary, Pattern::Byte(0xff)] {
+        for pattern in [Pattern::Canary, Pattern::Poison] {
             let mut memory = vec![0_u8; 1000];
             let span = span_of(&mut memory);
             // SAFETY: the vector is not used while the span is.

@@ -64,9 +64,8 @@ impl GuardAllocator {
         let found = {
             let state = &mut *lock(&self.state);
             let mut found = state.check_live();
-            let poison = Pattern::Byte(self.config.poison);
             let mut damaged = |freed: &Freed| {
-                let damage = freed.damage(poison);
+                let damage = freed.damage();
                 found.extend(damage);
                 damage.is_some()
             };
@@ -127,7 +126,7 @@ impl GuardAllocator {
     fn release(&self, next: impl Fn(&mut State) -> Option<Freed>) -> usize {
         let mut count = 0;
         while let Some(freed) = { next(&mut lock(&self.state)) } {
-            if let Some(damage) = freed.damage(Pattern::Byte(self.config.poison)) {
+            if let Some(damage) = freed.damage() {
                 self.condemn(freed, damage, false);
                 continue;
             }
@@ -180,10 +179,10 @@ impl Zones {
 
 impl Freed {
     /// Returns the damage to the poison in the block, or to the canaries around it.
-    fn damage(&self, poison: Pattern) -> Option<Damage> {
+    fn damage(&self) -> Option<Damage> {
         let zones = [
             (self.zones.before(), Pattern::Canary),
-            (self.zones.user(), poison),
+            (self.zones.user(), Pattern::Poison),
             (self.zones.after(), Pattern::Canary),
         ];
         let differences = zones.map(|(zone, pattern)| {

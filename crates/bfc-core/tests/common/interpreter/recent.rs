@@ -20,7 +20,7 @@ pub(super) struct RecentFrees {
 impl RecentFrees {
     /// Creates the model for a pool of this kind; `safe` says whether its frees are safe at once.
     pub(super) fn of(config: &BfcConfig, safe: bool) -> Self {
-        let deferred = config.options().join == JoinRule::Deferred && safe;
+        let deferred = config.options.join == JoinRule::Deferred && safe;
         Self { deferred, blocks: VecDeque::new() }
     }
 

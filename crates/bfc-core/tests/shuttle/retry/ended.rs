@@ -27,15 +27,13 @@ enum Sort {
 }
 
 impl Sort {
-    fn make(self, stalemate: Option<Duration>) -> Memory {
+    fn make(self) -> Memory {
         let config = BfcConfig::new(Bytes(ALL)).with_allow_growth(false).with_retry_timeout(LONG);
-        let with_stalemate =
-            |config: BfcConfig| stalemate.map_or(config.clone(), |after| config.with_stalemate_after(after));
         let source = || FakeSource::new(Nature::default());
         match self {
-            Self::Pool => std::sync::Arc::new(BfcAllocator::new("pool", source(), with_stalemate(config))),
+            Self::Pool => std::sync::Arc::new(BfcAllocator::new("pool", source(), config)),
             Self::Cached => {
-                let config = with_stalemate(config).with_thread_cache(ThreadCache::new());
+                let config = config.with_thread_cache(ThreadCache::new());
                 std::sync::Arc::new(BfcAllocator::new("cached", source(), config))
             }
             Self::Passthrough => {
@@ -47,11 +45,7 @@ impl Sort {
                 let source = std::sync::Arc::new(DeviceMemory::new(device.clone()));
                 let memory = std::sync::Arc::new(BfcAllocator::new("streams", source, config));
                 let memory = StreamAllocator::new(memory, Stream::new(device).unwrap());
-                let memory = memory.with_retry_timeout(LONG);
-                match stalemate {
-                    Some(after) => std::sync::Arc::new(memory.with_stalemate_after(after)),
-                    None => std::sync::Arc::new(memory),
-                }
+                std::sync::Arc::new(memory.with_retry_timeout(LONG))
             }
         }
     }
@@ -89,7 +83,7 @@ fn try_to_take(memory: &Memory, bytes: u64) -> Option<Allocation> {
 #[test]
 fn nobody_waits_for_a_thread_that_has_ended() {
     check(&SORTS, |sort| {
-        let memory = sort.make(None);
+        let memory = sort.make();
         let other = spawn(&memory, |memory| {
             drop(take(memory, ALL / 4));
             // This lets the thread end at any moment of the other's request.
@@ -107,7 +101,7 @@ fn nobody_waits_for_a_thread_that_has_ended() {
 #[test]
 fn a_request_finds_what_threads_gave_back_that_have_ended() {
     check(&SORTS, |sort| {
-        let memory = sort.make(None);
+        let memory = sort.make();
         let user = |memory: &Memory| drop([take(memory, ALL / 4), take(memory, ALL / 4)]);
         let users = [spawn(&memory, user), spawn(&memory, user)];
         let asking = spawn(&memory, |memory| drop(take(memory, ALL)));
@@ -121,7 +115,7 @@ fn a_request_finds_what_threads_gave_back_that_have_ended() {
 #[test]
 fn a_block_is_waited_for_although_who_took_it_has_ended() {
     check(&SORTS, |sort| {
-        let memory = sort.make(None);
+        let memory = sort.make();
         let sent = Arc::new(Mutex::new(None));
         let taker = {
             let sent = sent.clone();
@@ -149,7 +143,7 @@ fn a_block_is_waited_for_although_who_took_it_has_ended() {
 #[test]
 fn threads_that_share_a_cache_are_known_by_their_blocks() {
     check(&[Sort::Cached], |sort| {
-        let memory = sort.make(None);
+        let memory = sort.make();
         let mine = ThreadNumber::current().get();
         let sent = Arc::new(Mutex::new(None));
         // Every sixteenth thread shares a cache, and threads of other tests also take numbers.
@@ -181,48 +175,6 @@ fn threads_that_share_a_cache_are_known_by_their_blocks() {
         drop(take(&memory, ALL / 4));
         drop(take(&memory, ALL));
         holder.join().unwrap();
-    });
-}
-
-/// Two threads hold the memory that the other needs, and a third comes and ends at some time: one of the two
-/// still gives up.
-#[test]
-fn of_two_in_a_stalemate_one_fails_whenever_a_third_ends() {
-    check(&[Sort::Pool, Sort::Cached, Sort::Streams], |sort| {
-        let memory = sort.make(Some(Duration::ZERO));
-        let (holding, failed) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
-        let user = |_| {
-            let (holding, failed) = (Arc::clone(&holding), Arc::clone(&failed));
-            spawn(&memory, move |memory| {
-                let _held = take(memory, ALL / 2);
-                *lock(&holding) += 1;
-                while *lock(&holding) < 2 {
-                    thread::yield_now();
-                }
-                if try_to_take(memory, ALL / 2).is_none() {
-                    *lock(&failed) += 1;
-                }
-            })
-        };
-        let mut threads: Vec<_> = (0..2).map(user).collect();
-        // It may be the first to give up.
-        threads.push(spawn(&memory, |memory| drop(try_to_take(memory, ALL / 2))));
-        join(threads);
-        assert_eq!(*lock(&failed), 1);
-    });
-}
-
-/// As above, but the memory comes from a thread that received a block from an ended thread.
-#[test]
-fn nobody_gives_up_beside_what_an_ended_thread_left() {
-    check(&[Sort::Pool, Sort::Cached, Sort::Streams], |sort| {
-        let memory = sort.make(Some(Duration::ZERO));
-        let left = spawn_and_join(&memory, |memory| take(memory, ALL / 2));
-        let holder = thread::spawn(move || drop(left));
-        let asking = |_| spawn(&memory, |memory| drop(take(memory, ALL)));
-        let mut threads: Vec<_> = (0..2).map(asking).collect();
-        threads.push(holder);
-        join(threads);
     });
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, HostAllocator,
-    Request,
+    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, HostMemory,
+    PassthroughAllocator, Request,
 };
 
 use super::CpuBackend;
@@ -45,7 +45,8 @@ pub(super) fn noise(seed: u64, count: usize) -> Vec<f64> {
 impl Buffer {
     /// Creates a contiguous, uninitialized output.
     pub(super) fn output(dims: &[usize], dtype: DType) -> Self {
-        let mut buffer = Self::from(Arc::new(HostAllocator::new("test")), dims, dtype);
+        let mut buffer =
+            Self::from(Arc::new(PassthroughAllocator::new("test", Arc::new(HostMemory::new()))), dims, dtype);
         any!(dtype, T => {
             // All bits set: NaN, or a number that no test expects.
             bytemuck::cast_slice_mut::<T, u8>(buffer.out().into_host().unwrap()).fill(0xFF);

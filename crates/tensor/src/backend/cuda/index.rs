@@ -1,6 +1,6 @@
 //! Gather, scatter and one-hot. The device checks all indices before a kernel writes.
 
-use bfc_cuda::kernels::{ElementType, Family, Job, Kernel, Operand, Output};
+use bfc_cuda::kernels::{ElementType, Family, Job, KernelId, Operand, Output};
 
 use super::elementwise::fill;
 use super::launch::{
@@ -24,7 +24,7 @@ pub(super) fn check(device: &Launcher, op: &'static str, indices: &View<'_>, len
     job.inputs[0] = operand(indices);
     job.counts[0] = len as u64;
     let first =
-        device.launch_and_read(op, Kernel::new(Family::Index, "check", ElementType::I64), job, NONE)?;
+        device.launch_and_read(op, KernelId::new(Family::Index, "check", ElementType::I64), job, NONE)?;
     if first == NONE {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, Kernel, Operand, Output, PACK};
+use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, KernelId, Operand, Output, PACK};
 use bfc_cuda::{Compute, ComputeError, Product};
 
 use crate::error::{Error, Result};
@@ -41,7 +41,7 @@ impl Launcher {
     pub(super) fn launch_threads(
         &self,
         op: &'static str,
-        kernel: Kernel,
+        kernel: KernelId,
         threads: u64,
         job: &Job,
     ) -> Result<()> {
@@ -53,7 +53,7 @@ impl Launcher {
     pub(super) fn launch_elementwise(
         &self,
         op: &'static str,
-        kernel: Kernel,
+        kernel: KernelId,
         elements: u64,
         job: &Job,
     ) -> Result<()> {
@@ -73,7 +73,7 @@ impl Launcher {
     pub(super) fn launch_blocks(
         &self,
         op: &'static str,
-        kernel: Kernel,
+        kernel: KernelId,
         blocks: u64,
         job: &Job,
     ) -> Result<()> {
@@ -132,7 +132,7 @@ impl Launcher {
     pub(super) fn launch_and_read(
         &self,
         op: &'static str,
-        kernel: Kernel,
+        kernel: KernelId,
         mut job: Job,
         initial: u64,
     ) -> Result<u64> {
@@ -142,7 +142,7 @@ impl Launcher {
         let mut first = Job::over(1, &[1]);
         first.outputs[0] = Output::new(scratch);
         first.integers[0] = initial.cast_signed();
-        self.launch_threads(op, Kernel::new(Family::Elementwise, "fill", ElementType::I64), 1, &first)?;
+        self.launch_threads(op, KernelId::new(Family::Elementwise, "fill", ElementType::I64), 1, &first)?;
         let threads = job.count;
         self.launch_threads(op, kernel, threads, &job)?;
         let mut answer = [0; size_of::<u64>()];
@@ -169,8 +169,8 @@ pub(super) const fn element_type(dtype: DType) -> ElementType {
     }
 }
 
-pub(super) const fn kernel(family: Family, name: &'static str, dtype: DType) -> Kernel {
-    Kernel::new(family, name, element_type(dtype))
+pub(super) const fn kernel(family: Family, name: &'static str, dtype: DType) -> KernelId {
+    KernelId::new(family, name, element_type(dtype))
 }
 
 /// The element type of the kernel for operands that may mix a 16-bit float type with f32: the 16-bit type, if any.
@@ -195,6 +195,14 @@ const LARGEST_PACK: u64 = 16;
 fn is_vectorizable(job: &Job) -> bool {
     job.inputs.iter().filter(|operand| operand.address != 0).all(|operand| is_packed(job, operand))
         && job.outputs.iter().all(|output| output.address.is_multiple_of(PACK))
+}
+
+/// Whether rows of the first inputs and of the first output consist of whole, aligned packs.
+pub(super) fn has_packed_rows(job: &Job, inputs: usize) -> bool {
+    let mut operands = job.inputs.iter().take(inputs).filter(|operand| operand.address != 0);
+    job.counts[0].is_multiple_of(LARGEST_PACK)
+        && job.outputs[0].address.is_multiple_of(PACK)
+        && operands.all(|operand| is_packed(job, operand))
 }
 
 /// Whether an operand is contiguous and aligned, or has whole, aligned packs or equal elements along its last axis.

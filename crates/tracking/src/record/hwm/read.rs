@@ -4,6 +4,7 @@ use std::io::{self, Read};
 
 use super::{BlockReader, Piece};
 use crate::files::FileKind;
+use crate::files::lean::HeldMemory;
 use crate::record::builder::{BlockProblem, Builder, RecordingLimits};
 use crate::record::recording::Recording;
 use crate::report::RunFacts;
@@ -91,14 +92,15 @@ impl Recording {
         Self::read_within(reader, limits, 8).map(|(recording, _)| recording)
     }
 
-    /// Reads an `.hwm` file with so many eighths of the memory limit. Also returns the size of the file.
+    /// Reads an `.hwm` file with so many eighths of the memory limit. Also returns the bytes of the other eighths.
     pub(crate) fn read_within(
         reader: impl Read,
         limits: &RecordingLimits,
         eighths: u64,
     ) -> Result<(Self, u64), HwmError> {
         let mut blocks = BlockReader::new(reader, limits.input_bytes);
-        let mut builder = Builder::new(*limits).with_eighths(eighths);
+        let memory = HeldMemory::new(limits.held_bytes).with_eighths(eighths);
+        let mut builder = Builder::new(*limits, memory);
         let (mut facts, mut summary) = (RunFacts::default(), None);
         while let Some(piece) = blocks.next()? {
             match piece {
@@ -115,8 +117,9 @@ impl Recording {
         let cut = blocks.cut()?;
         let offset = blocks.offset();
         builder.check_rows().map_err(|problem| HwmError { offset, problem: problem.into() })?;
+        let reserved = builder.memory().reserved();
         let mut recording = builder.finish();
         (recording.facts, recording.summary, recording.cut) = (facts, summary, cut);
-        Ok((recording, offset))
+        Ok((recording, reserved))
     }
 }

@@ -185,7 +185,7 @@ proptest! {
         text[at] = byte;
         crate::fuzz::plan(&text);
         if let Ok(read) = parse_plan(text.as_slice(), &PlanLimits::default()) {
-            prop_assert_eq!(Plan::from_blocks(read.granule(), read.blocks().to_vec()), Ok(read));
+            prop_assert_eq!(Plan::from_blocks(read.granule(), read.blocks().to_vec(), Vec::new()), Ok(read));
         }
     }
 }

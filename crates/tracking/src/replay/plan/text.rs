@@ -28,9 +28,9 @@ use std::io::{self, BufRead, Write};
 use bfc_core::{BlockConstraint, Gap, Lifetime, Plan, PlanBlock, PlanError};
 
 use crate::files::FileKind;
-use crate::files::lean;
-use crate::files::lean::held_limit;
-use crate::trace::{TraceProblem, lines};
+use crate::files::lean::{self, HeldMemory};
+use crate::trace::TraceProblem;
+use crate::trace::lines::{self, LineReader};
 
 /// The first line: the kind of file and the version of its format.
 const TITLE: &str = "highwater-plan 1";
@@ -163,70 +163,59 @@ pub fn write_plan(plan: &Plan, mut writer: impl Write) -> io::Result<()> {
 /// A [`PlanTextError`] for the first line that is unreadable, malformed, beyond a limit, or inconsistent with other
 /// blocks.
 pub fn parse_plan(reader: impl BufRead, limits: &PlanLimits) -> Result<Plan, PlanTextError> {
-    let mut lines = Lines { reader, limits, line: Vec::new(), number: 0, comments: 0, read: 0, held: 0 };
-    read(&mut lines).map_err(|(line, problem)| PlanTextError { line, problem })
+    let memory = HeldMemory::new(limits.held_bytes);
+    let mut lines = Lines { lines: LineReader::new(reader, limits.line_bytes), limits, comments: 0, memory };
+    read(&mut lines).map_err(|problem| PlanTextError { line: lines.lines.number, problem })
 }
 
-/// A problem and its line.
-type AtLine<T> = Result<T, (u64, PlanTextProblem)>;
-
-fn read(lines: &mut Lines<'_, impl BufRead>) -> AtLine<Plan> {
+/// Reads a plan. After an error, the number of `lines` is that of the invalid line.
+fn read(lines: &mut Lines<'_, impl BufRead>) -> Result<Plan, PlanTextProblem> {
     let title = lines.next(TITLE)?;
     let constrained = title.trim_end() == CONSTRAINED_TITLE;
     if title.trim_end() != TITLE && !constrained {
-        let problem = match FileKind::of(title.as_bytes()) {
+        return Err(match FileKind::of(title.as_bytes()) {
             Some(kind) if kind != FileKind::Plan => PlanTextProblem::WrongFile { kind },
-            _ => PlanTextProblem::Unexpected { expected: TITLE, found: lines::beginning(title) },
-        };
-        return Err((lines.number, problem));
+            _ => lines.unexpected(TITLE),
+        });
     }
     let granule = lines.value("granule ", "granule BYTES")?;
     let stated = lines.value("capacity ", "capacity BYTES")?;
-    let capacity_line = lines.number;
+    let capacity_line = lines.lines.number;
     let count = lines.value("blocks ", "blocks COUNT")?;
     let limit = lines.limits.blocks;
-    if count > u64::from(limit) {
-        return Err((lines.number, PlanTextProblem::TooManyBlocks { blocks: count, limit }));
-    }
-    let first_line = lines.number + 1;
+    let count = u32::try_from(count)
+        .ok()
+        .filter(|&count| count <= limit)
+        .ok_or(PlanTextProblem::TooManyBlocks { blocks: count, limit })?;
+    let first_line = lines.lines.number + 1;
     // Memory for blocks grows with the text that was read.
     let (mut blocks, mut constraints) = (Vec::new(), Vec::new());
-    for index in 0..blocks_of(count) {
+    for index in 0..count as usize {
         let (block, constraint) = lines.block(index, constrained)?;
         lines.charge(constraint.as_ref())?;
         lean::push(&mut blocks, block);
         constraints.extend(constraint);
     }
     lines.end()?;
-    let plan = Plan::from_constrained_blocks(granule, blocks, constraints).map_err(|error| {
-        let line = error.block().map_or(1, |index| first_line + index as u64);
-        (line, PlanTextProblem::Plan(error))
+    let plan = Plan::from_blocks(granule, blocks, constraints).inspect_err(|error| {
+        lines.lines.number = error.block().map_or(1, |index| first_line + index as u64);
     })?;
     if plan.capacity() != stated {
-        return Err((capacity_line, PlanTextProblem::WrongCapacity { blocks: plan.capacity(), stated }));
+        lines.lines.number = capacity_line;
+        return Err(PlanTextProblem::WrongCapacity { blocks: plan.capacity(), stated });
     }
     Ok(plan)
 }
 
-/// A number of blocks, which was checked against a limit of 32 bits.
-fn blocks_of(count: u64) -> usize {
-    usize::try_from(count).unwrap_or(usize::MAX)
-}
-
-/// A gap: `START-END` or `START-END@FROM:TO`.
+/// A gap: `START-END` or `START-END@FROM:TO`. `None` if the text has another form.
 fn gap(text: &str) -> Option<Result<Gap, PlanTextProblem>> {
-    let (times, kept) = match text.split_once('@') {
-        Some((times, kept)) => (times, Some(kept.split_once(':')?)),
-        None => (text, None),
-    };
-    let (start, end) = times.split_once('-')?;
-    Some((|| {
-        let kept = match kept {
-            Some((from, to)) => lines::number(from)?..lines::number(to)?,
-            None => 0..0,
-        };
+    let (times, kept) = text.split_once('@').unwrap_or((text, "0:0"));
+    let ((start, end), (from, to)) = (times.split_once('-')?, kept.split_once(':')?);
+    let read = || {
+        let kept = lines::number(from)?..lines::number(to)?;
         Ok(Gap { start: time(start)?, end: time(end)?, kept })
-    })())
+    };
+    Some(read())
 }
 
 /// An event number.
@@ -236,110 +225,85 @@ fn time(text: &str) -> Result<u32, PlanTextProblem> {
 }
 
 struct Lines<'a, R> {
-    reader: R,
+    lines: LineReader<R>,
     limits: &'a PlanLimits,
-    line: Vec<u8>,
-    number: u64,
     comments: u32,
-    /// Bytes of the text so far.
-    read: u64,
-    /// Bytes of memory charged so far.
-    held: u64,
+    memory: HeldMemory,
 }
 
 impl<R: BufRead> Lines<'_, R> {
     /// Returns the next raw line, or the empty string after the last.
-    fn raw(&mut self) -> AtLine<&str> {
-        self.number += 1;
-        let number = self.number;
-        let at_line = |problem: TraceProblem| (number, problem.into());
-        if !lines::read_line(&mut self.reader, &mut self.line, self.limits.line_bytes).map_err(at_line)? {
-            return Ok("");
+    fn raw(&mut self) -> Result<&str, PlanTextProblem> {
+        if self.lines.read()? {
+            self.memory.note_input(self.lines.line.len() as u64 + 1);
         }
-        self.read += self.line.len() as u64 + 1;
-        if number == 1 {
-            lines::remove_mark(&mut self.line);
-        }
-        std::str::from_utf8(&self.line).map_err(|_| at_line(TraceProblem::NotUtf8))
+        Ok(self.lines.text()?)
     }
 
     /// Returns the next line that is not a comment.
-    fn next(&mut self, expected: &'static str) -> AtLine<&str> {
+    fn next(&mut self, expected: &'static str) -> Result<&str, PlanTextProblem> {
         while self.raw()?.starts_with('#') {
             self.comments += 1;
             let limit = self.limits.comments;
             if self.comments > limit {
-                return Err((self.number, PlanTextProblem::TooManyComments { limit }));
+                return Err(PlanTextProblem::TooManyComments { limit });
             }
         }
-        if self.line.is_empty() {
+        if self.lines.line.is_empty() {
             return Err(self.unexpected(expected));
         }
-        // Checked by `raw`.
-        Ok(std::str::from_utf8(&self.line).unwrap_or_default())
+        Ok(self.lines.text()?)
     }
 
-    fn value(&mut self, key: &str, expected: &'static str) -> AtLine<u64> {
-        let line = self.next(expected)?;
-        let value = line.trim_end().strip_prefix(key).map(lines::number);
-        match value {
-            Some(value) => value.map_err(|problem| (self.number, problem.into())),
+    fn value(&mut self, key: &str, expected: &'static str) -> Result<u64, PlanTextProblem> {
+        match self.next(expected)?.trim_end().strip_prefix(key) {
+            Some(value) => Ok(lines::number(value)?),
             None => Err(self.unexpected(expected)),
         }
     }
 
-    fn block(&mut self, index: usize, constrained: bool) -> AtLine<(PlanBlock, Option<BlockConstraint>)> {
-        const FORM: &str = "START END BYTES OFFSET";
-        const CONSTRAINED_FORM: &str = "START END BYTES OFFSET ALIGNMENT GAPS";
+    fn block(
+        &mut self,
+        index: usize,
+        constrained: bool,
+    ) -> Result<(PlanBlock, Option<BlockConstraint>), PlanTextProblem> {
+        let expected =
+            if constrained { "START END BYTES OFFSET ALIGNMENT GAPS" } else { "START END BYTES OFFSET" };
         let mut fields = self.raw()?.trim_end().split(' ').fuse();
         let (Some(start), Some(end), Some(bytes), Some(offset)) =
             (fields.next(), fields.next(), fields.next(), fields.next())
         else {
-            return Err(self.unexpected(if constrained { CONSTRAINED_FORM } else { FORM }));
+            return Err(self.unexpected(expected));
         };
         let alignment = fields.next();
         let gaps: Option<Vec<_>> = fields.map(gap).collect();
         let Some(gaps) = gaps.filter(|_| constrained || alignment.is_none()) else {
-            return Err(self.unexpected(if constrained { CONSTRAINED_FORM } else { FORM }));
+            return Err(self.unexpected(expected));
         };
-        let parsed = (|| {
-            let lifetime = Lifetime { bytes: lines::number(bytes)?, start: time(start)?, end: time(end)? };
-            let offset = if offset == "-" { None } else { Some(lines::number(offset)?) };
-            let constraint = match alignment {
-                Some(alignment) => {
-                    let (alignment, gaps) =
-                        (lines::number(alignment)?, gaps.into_iter().collect::<Result<_, _>>()?);
-                    Some(BlockConstraint { block: index, alignment, gaps })
-                }
-                None => None,
-            };
-            Ok((PlanBlock { lifetime, offset }, constraint))
-        })();
-        parsed.map_err(|problem| (self.number, problem))
+        let lifetime = Lifetime { bytes: lines::number(bytes)?, start: time(start)?, end: time(end)? };
+        let offset = if offset == "-" { None } else { Some(lines::number(offset)?) };
+        let alignment = alignment.map(lines::number).transpose()?;
+        let gaps = gaps.into_iter().collect::<Result<_, _>>()?;
+        let constraint = alignment.map(|alignment| BlockConstraint { block: index, alignment, gaps });
+        Ok((PlanBlock { lifetime, offset }, constraint))
     }
 
     /// Charges for the last block.
-    fn charge(&mut self, constraint: Option<&BlockConstraint>) -> AtLine<()> {
+    fn charge(&mut self, constraint: Option<&BlockConstraint>) -> Result<(), PlanTextProblem> {
         let gaps = constraint.map_or(0, |constraint| 1 + constraint.gaps.len() as u64);
-        self.held += BLOCK_BYTES + GAP_BYTES * gaps;
-        let limit = held_limit(self.limits.held_bytes, self.read);
-        if self.held <= limit {
-            return Ok(());
-        }
-        Err((self.number, TraceProblem::TooMuchHeld { limit }.into()))
+        let charged = self.memory.charge(BLOCK_BYTES + GAP_BYTES * gaps);
+        charged.map_err(|problem| TraceProblem::from(problem).into())
     }
 
     /// Checks that only empty lines follow.
-    fn end(&mut self) -> AtLine<()> {
-        let line = self.raw()?;
-        if line.is_empty() && lines::at_end(&mut self.reader) {
+    fn end(&mut self) -> Result<(), PlanTextProblem> {
+        if self.raw()?.is_empty() && self.lines.at_end() {
             return Ok(());
         }
         Err(self.unexpected("the end of the text"))
     }
 
-    fn unexpected(&self, expected: &'static str) -> (u64, PlanTextProblem) {
-        let found = lines::beginning(&String::from_utf8_lossy(&self.line));
-        (self.number, PlanTextProblem::Unexpected { expected, found })
+    fn unexpected(&self, expected: &'static str) -> PlanTextProblem {
+        PlanTextProblem::Unexpected { expected, found: self.lines.beginning() }
     }
 }

@@ -1,5 +1,6 @@
 //! The memory account of a pickle's objects, exact to the byte and limited.
 
+use crate::files::lean::{HeldMemory, TooMuchHeld};
 use crate::trace::TraceProblem;
 
 /// The smallest capacity of a vector that grows.
@@ -7,29 +8,19 @@ const MIN_CAPACITY: usize = 4;
 
 /// The bytes of vectors and texts, including unused capacity.
 #[derive(Debug, Default)]
-pub(super) struct Account {
-    held: u64,
-    limit: u64,
+pub(in crate::trace) struct Account {
+    pub(in crate::trace) memory: HeldMemory,
 }
 
 impl Account {
-    pub(super) const fn new(limit: u64) -> Self {
-        Self { held: 0, limit }
-    }
-
     pub(super) const fn too_much(&self) -> TraceProblem {
-        TraceProblem::TooMuchHeld { limit: self.limit }
-    }
-
-    fn check(&self, more: u64) -> Result<(), TraceProblem> {
-        if self.held.saturating_add(more) > self.limit { Err(self.too_much()) } else { Ok(()) }
+        let TooMuchHeld { limit } = self.memory.error();
+        TraceProblem::TooMuchHeld { limit }
     }
 
     /// Charges for bytes before the caller allocates them.
-    pub(super) fn charge(&mut self, bytes: u64) -> Result<(), TraceProblem> {
-        self.check(bytes)?;
-        self.held += bytes;
-        Ok(())
+    pub(in crate::trace) fn charge(&mut self, bytes: u64) -> Result<(), TraceProblem> {
+        Ok(self.memory.charge(bytes)?)
     }
 
     /// Charges for copies of values before the caller makes them.
@@ -47,10 +38,9 @@ impl Account {
         let least = if before == 0 && more > 1 { more } else { MIN_CAPACITY };
         let capacity = items.len().saturating_add(more).max(before.saturating_mul(2)).max(least);
         let bytes = |capacity: usize| (capacity as u64).saturating_mul(size_of::<T>() as u64);
-        self.check(bytes(capacity))?;
+        self.memory.check(bytes(capacity))?;
         items.try_reserve_exact(capacity - items.len()).map_err(|_| self.too_much())?;
-        self.held += bytes(items.capacity() - before);
-        Ok(())
+        self.charge(bytes(items.capacity() - before))
     }
 
     pub(super) fn push<T>(&mut self, items: &mut Vec<T>, item: T) -> Result<(), TraceProblem> {

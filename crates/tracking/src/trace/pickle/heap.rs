@@ -1,6 +1,7 @@
 //! The heap of a pickle's objects, with an account of their memory.
 
 use super::account::Account;
+use crate::files::lean::HeldMemory;
 use crate::trace::TraceProblem;
 
 /// A simple value, or the index of an object in its pickle.
@@ -40,7 +41,7 @@ pub enum Value {
 /// All texts, lists, tuples and dictionaries.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Heap {
-    pub(super) account: Account,
+    pub(in crate::trace) account: Account,
     texts: Vec<String>,
     /// Lists and tuples.
     lists: Vec<Vec<Value>>,
@@ -62,16 +63,16 @@ fn add<T>(account: &mut Account, objects: &mut Vec<T>, object: T) -> Result<u32,
 }
 
 impl Heap {
-    pub(super) fn new(limit: u64) -> Self {
-        Self { account: Account::new(limit), ..Self::default() }
+    pub(in crate::trace) fn new(memory: HeldMemory) -> Self {
+        Self { account: Account { memory }, ..Self::default() }
     }
 
     /// Adds a text, whose length was charged before.
-    pub(super) fn text(&mut self, text: String) -> Result<Value, TraceProblem> {
+    pub(in crate::trace) fn text(&mut self, text: String) -> Result<Value, TraceProblem> {
         add(&mut self.account, &mut self.texts, text).map(Value::Text)
     }
 
-    pub(super) fn list(&mut self, items: &[Value]) -> Result<Value, TraceProblem> {
+    pub(in crate::trace) fn list(&mut self, items: &[Value]) -> Result<Value, TraceProblem> {
         self.add_items(items).map(Value::List)
     }
 
@@ -85,7 +86,7 @@ impl Heap {
         add(&mut self.account, &mut self.lists, own)
     }
 
-    pub(super) fn dict(&mut self, pairs: &[Value]) -> Result<Value, TraceProblem> {
+    pub(in crate::trace) fn dict(&mut self, pairs: &[Value]) -> Result<Value, TraceProblem> {
         let mut own = Vec::new();
         self.account.extend(&mut own, pairs)?;
         add(&mut self.account, &mut self.dicts, own).map(Value::Dict)
@@ -105,14 +106,14 @@ impl Heap {
     }
 
     /// Appends to a list. Returns `false` if the value is not a list.
-    pub(super) fn extend(&mut self, list: Value, items: &[Value]) -> Result<bool, TraceProblem> {
+    pub(in crate::trace) fn extend(&mut self, list: Value, items: &[Value]) -> Result<bool, TraceProblem> {
         let Value::List(number) = list else { return Ok(false) };
         let Some(list) = self.lists.get_mut(number as usize) else { return Ok(false) };
         self.account.extend(list, items).map(|()| true)
     }
 
     /// Sets alternating keys and values of a dictionary. Returns `false` if the value is not a dictionary.
-    pub(super) fn set(&mut self, dict: Value, items: &[Value]) -> Result<bool, TraceProblem> {
+    pub(in crate::trace) fn set(&mut self, dict: Value, items: &[Value]) -> Result<bool, TraceProblem> {
         let Value::Dict(number) = dict else { return Ok(false) };
         let Some(dict) = self.dicts.get_mut(number as usize) else { return Ok(false) };
         self.account.extend(dict, items).map(|()| true)

@@ -6,7 +6,8 @@ use super::PickleProblem;
 use super::heap::{Heap, Value};
 use super::input::Input;
 use super::memo::Memo;
-use super::opcode::{self, Opcode};
+use super::opcode;
+use crate::files::lean::HeldMemory;
 use crate::trace::{TraceError, TracePlace, TraceProblem};
 
 /// The supported protocols.
@@ -15,16 +16,16 @@ const PROTOCOLS: std::ops::RangeInclusive<u8> = 2..=5;
 /// The longest name of a module, function or class.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Runs a pickle whose objects need at most `held_bytes`. Returns its objects and its value.
+/// Runs a pickle whose objects fit into `memory`. Returns its objects and its value.
 pub(super) fn run(
     reader: impl BufRead,
-    held_bytes: u64,
+    memory: HeldMemory,
     notes_calls: bool,
 ) -> Result<(Heap, Value), TraceError> {
-    let heap = Heap::new(held_bytes);
+    let heap = Heap::new(memory);
     let input = Input { reader, offset: 0 };
     let (stack, marks, memo) = (Vec::new(), Vec::new(), Memo::default());
-    let mut machine = Machine { input, heap, stack, marks, memo, notes_calls };
+    let mut machine = Machine { input, heap, stack, marks, memo, code: opcode::STOP, notes_calls };
     loop {
         let offset = machine.input.offset;
         match machine.step() {
@@ -42,6 +43,8 @@ struct Machine<R> {
     /// The height of the stack at each open mark.
     marks: Vec<usize>,
     memo: Memo,
+    /// The current opcode.
+    code: u8,
     /// Whether calls and objects become data. Otherwise they are errors.
     notes_calls: bool,
 }
@@ -49,209 +52,213 @@ struct Machine<R> {
 impl<R: BufRead> Machine<R> {
     /// Executes one opcode. Returns the value after the last one.
     fn step(&mut self) -> Result<Option<Value>, TraceProblem> {
-        let code = self.input.byte()?;
-        let opcode = Opcode::of(code)
-            .or_else(|| Opcode::of_call(code).filter(|_| self.notes_calls))
-            .ok_or_else(|| PickleProblem::Refused { opcode: code, name: opcode::name_of_refused(code) })?;
-        match opcode {
-            Opcode::Proto => self.check_protocol()?,
-            Opcode::Frame => drop(self.input.exact::<8>()?),
-            Opcode::Stop => return self.pop("STOP", "a value").map(Some),
-            Opcode::Mark => self.heap.account.push(&mut self.marks, self.stack.len())?,
-            Opcode::Pop => {
-                // At an open mark, pops the mark.
-                if self.pop("POP", "a value").is_err() {
-                    self.take_mark("POP")?;
-                }
-            }
-            Opcode::PopMark => {
-                let mark = self.take_mark("POP_MARK")?;
-                self.stack.truncate(mark);
-            }
-            Opcode::Dup => {
-                let value = self.top("DUP", "a value")?;
-                self.push(value)?;
-            }
-            Opcode::None => self.push(Value::None)?,
-            Opcode::Bool(value) => self.push(Value::Bool(value))?,
-            Opcode::Float => {
+        self.code = self.input.byte()?;
+        if self.code == opcode::STOP {
+            return self.pop("a value").map(Some);
+        }
+        if let Some(value) = self.value()? {
+            self.push(value)?;
+        } else if !(self.change()? || self.notes_calls && self.call()?) {
+            return Err(PickleProblem::Refused { opcode: self.code, name: opcode::name(self.code) }.into());
+        }
+        Ok(None)
+    }
+
+    /// Returns the value that an opcode of plain data pushes; `None` for other opcodes.
+    fn value(&mut self) -> Result<Option<Value>, TraceProblem> {
+        Ok(Some(match self.code {
+            opcode::NONE => Value::None,
+            opcode::NEWTRUE => Value::Bool(true),
+            opcode::NEWFALSE => Value::Bool(false),
+            opcode::BINFLOAT => {
                 self.input.exact::<8>()?;
-                self.push(Value::Float)?;
+                Value::Float
             }
-            Opcode::Int { bytes } => {
-                let number = self.int(bytes)?;
-                self.push(number)?;
+            opcode::BININT1 => Value::Natural(self.input.byte()?.into()),
+            opcode::BININT2 => Value::Natural(u16::from_le_bytes(self.input.exact()?).into()),
+            opcode::BININT => {
+                let number = i32::from_le_bytes(self.input.exact()?);
+                u64::try_from(number).map_or(Value::Integer, Value::Natural)
             }
-            Opcode::Long { length } => {
-                let number = self.long(length)?;
-                self.push(number)?;
-            }
-            Opcode::Text { length } => {
-                let length = self.length(length)?;
+            opcode::LONG1 | opcode::LONG4 => self.long()?,
+            opcode::SHORT_BINSTRING
+            | opcode::BINSTRING
+            | opcode::SHORT_BINUNICODE
+            | opcode::BINUNICODE
+            | opcode::BINUNICODE8 => {
+                let length = self.length()?;
                 let text = self.text(length)?;
-                let text = self.heap.text(text)?;
-                self.push(text)?;
+                self.heap.text(text)?
             }
-            Opcode::Bytes { length } => {
-                let length = self.length(length)?;
+            opcode::SHORT_BINBYTES | opcode::BINBYTES | opcode::BINBYTES8 | opcode::BYTEARRAY8 => {
+                let length = self.length()?;
                 self.input.skip(length)?;
-                self.push(Value::Bytes)?;
+                Value::Bytes
             }
-            Opcode::EmptyList => self.push_list(0)?,
-            Opcode::Tuple { items } => {
+            opcode::EMPTY_LIST => self.heap.list(&[])?,
+            opcode::EMPTY_TUPLE => self.heap.tuple(&[])?,
+            opcode::EMPTY_DICT => self.heap.dict(&[])?,
+            opcode::TUPLE1..=opcode::TUPLE3 => {
+                let items = usize::from(self.code - opcode::TUPLE1) + 1;
                 let start = self.stack.len().checked_sub(items).filter(|&start| start >= self.floor());
-                let needs = PickleProblem::Stack { opcode: "TUPLE1, 2 or 3", needs: "its items" };
-                self.push_tuple(start.ok_or(needs)?)?;
+                self.tuple_from(start.ok_or_else(|| self.needs("its items"))?)?
             }
-            Opcode::ListOfMarked => {
-                let mark = self.take_mark("LIST")?;
-                let items = self.stack.len().saturating_sub(mark);
-                self.push_list(items)?;
+            opcode::TUPLE => {
+                let mark = self.take_mark()?;
+                self.tuple_from(mark)?
             }
-            Opcode::TupleOfMarked => {
-                let mark = self.take_mark("TUPLE")?;
-                self.push_tuple(mark)?;
+            opcode::LIST => {
+                let mark = self.take_mark()?;
+                let list = self.heap.list(&self.stack[mark..])?;
+                self.stack.truncate(mark);
+                list
             }
-            Opcode::Append => {
-                self.top("APPEND", "an item")?;
-                self.append("APPEND", self.stack.len() - 1)?;
-            }
-            Opcode::Appends => {
-                let mark = self.take_mark("APPENDS")?;
-                self.append("APPENDS", mark)?;
-            }
-            Opcode::EmptyDict => self.push_dict(&[])?,
-            Opcode::DictOfMarked => {
-                let mark = self.take_mark("DICT")?;
+            opcode::DICT => {
+                let mark = self.take_mark()?;
                 if !(self.stack.len() - mark).is_multiple_of(2) {
-                    return Err(
-                        PickleProblem::Stack { opcode: "DICT", needs: "a dictionary and pairs" }.into()
-                    );
+                    return Err(self.needs("a dictionary and pairs"));
                 }
                 let dict = self.heap.dict(&self.stack[mark..])?;
                 self.stack.truncate(mark);
-                self.push(dict)?;
+                dict
             }
-            Opcode::SetItem => {
-                let value = self.pop("SETITEM", "a value")?;
-                let key = self.pop("SETITEM", "a key")?;
+            opcode::DUP => self.top("a value")?,
+            opcode::BINGET | opcode::LONG_BINGET => {
+                let index = self.index()?;
+                self.memo.get(index).ok_or(PickleProblem::Memo { index })?
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Executes an opcode that changes the stack, a value or the memo. Returns `false` for other opcodes.
+    fn change(&mut self) -> Result<bool, TraceProblem> {
+        match self.code {
+            opcode::PROTO => self.check_protocol()?,
+            opcode::FRAME => drop(self.input.exact::<8>()?),
+            opcode::MARK => self.heap.account.push(&mut self.marks, self.stack.len())?,
+            opcode::POP => {
+                // At an open mark, pops the mark.
+                if self.pop("a value").is_err() {
+                    self.take_mark()?;
+                }
+            }
+            opcode::POP_MARK => {
+                let mark = self.take_mark()?;
+                self.stack.truncate(mark);
+            }
+            opcode::APPEND => {
+                self.top("an item")?;
+                self.append(self.stack.len() - 1)?;
+            }
+            opcode::APPENDS => {
+                let mark = self.take_mark()?;
+                self.append(mark)?;
+            }
+            opcode::SETITEM => {
+                let (value, key) = (self.pop("a value")?, self.pop("a key")?);
                 let start = self.stack.len();
                 self.stack.extend([key, value]);
-                self.set_items("SETITEM", start)?;
+                self.set_items(start)?;
             }
-            Opcode::SetItems => {
-                let mark = self.take_mark("SETITEMS")?;
-                self.set_items("SETITEMS", mark)?;
+            opcode::SETITEMS => {
+                let mark = self.take_mark()?;
+                self.set_items(mark)?;
             }
-            Opcode::Recall { bytes } => {
-                let index = self.index(bytes)?;
-                let value = self.memo.get(index).ok_or(PickleProblem::Memo { index })?;
-                self.push(value)?;
-            }
-            Opcode::Keep { bytes } => {
-                let index = self.index(bytes)?;
+            opcode::BINPUT | opcode::LONG_BINPUT => {
+                let index = self.index()?;
                 self.keep(index)?;
             }
-            Opcode::Global => {
-                let (module, name) = (self.line()?, self.line()?);
-                let global = self.heap.global(module, name)?;
-                self.push(global)?;
+            opcode::MEMOIZE => {
+                // Each entry is charged, so there are never 2^32 of them.
+                let index = u32::try_from(self.memo.len()).unwrap_or(u32::MAX);
+                self.keep(index)?;
             }
-            Opcode::StackGlobal => {
-                let name = self.pop("STACK_GLOBAL", "a name")?;
-                let module = self.pop("STACK_GLOBAL", "a module")?;
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Notes a call, an object, a set or a reference. Returns `false` for other opcodes.
+    fn call(&mut self) -> Result<bool, TraceProblem> {
+        let noted = match self.code {
+            opcode::GLOBAL => {
+                let (module, name) = (self.line()?, self.line()?);
+                self.heap.global(module, name)?
+            }
+            opcode::STACK_GLOBAL => {
+                let (name, module) = (self.pop("a name")?, self.pop("a module")?);
                 let (Some(module), Some(name)) = (self.heap.as_text(module), self.heap.as_text(name)) else {
-                    return Err(PickleProblem::Stack { opcode: "STACK_GLOBAL", needs: "two texts" }.into());
+                    return Err(self.needs("two texts"));
                 };
                 if module.len().max(name.len()) > MAX_NAME_BYTES {
                     return Err(PickleProblem::LongName { most: MAX_NAME_BYTES }.into());
                 }
                 let (module, name) = (module.to_owned(), name.to_owned());
                 self.heap.account.charge((module.len() + name.len()) as u64)?;
-                let global = self.heap.global(module, name)?;
-                self.push(global)?;
+                self.heap.global(module, name)?
             }
-            Opcode::Reduce => {
-                let arguments = self.pop("REDUCE", "arguments")?;
-                let function = self.pop("REDUCE", "something to call")?;
-                self.note_call("REDUCE", function, arguments)?;
+            opcode::REDUCE | opcode::NEWOBJ | opcode::NEWOBJ_EX => {
+                if self.code == opcode::NEWOBJ_EX {
+                    self.pop("keyword arguments")?;
+                }
+                let (arguments, function) = (self.pop("arguments")?, self.pop("something to call")?);
+                self.noted_call(function, arguments)?
             }
-            Opcode::Build => {
+            opcode::BUILD => {
                 // The attributes of an object, which no reader needs.
-                self.pop("BUILD", "a state")?;
-                self.top("BUILD", "an object")?;
+                self.pop("a state")?;
+                self.top("an object")?;
+                return Ok(true);
             }
-            Opcode::NewObject => {
-                let arguments = self.pop("NEWOBJ", "arguments")?;
-                let class = self.pop("NEWOBJ", "a class")?;
-                self.note_call("NEWOBJ", class, arguments)?;
-            }
-            Opcode::NewObjectWithKeywords => {
-                self.pop("NEWOBJ_EX", "keyword arguments")?;
-                let arguments = self.pop("NEWOBJ_EX", "arguments")?;
-                let class = self.pop("NEWOBJ_EX", "a class")?;
-                self.note_call("NEWOBJ_EX", class, arguments)?;
-            }
-            Opcode::ObjectOfMarked => {
-                let mark = self.take_mark("OBJ")?;
-                let needs = PickleProblem::Stack { opcode: "OBJ", needs: "a class" };
-                let class = *self.stack.get(mark).ok_or(needs)?;
-                self.push_tuple(mark + 1)?;
-                let arguments = self.pop("OBJ", "arguments")?;
+            opcode::OBJ => {
+                let mark = self.take_mark()?;
+                let class = *self.stack.get(mark).ok_or_else(|| self.needs("a class"))?;
+                let arguments = self.tuple_from(mark + 1)?;
                 self.stack.truncate(mark);
-                self.note_call("OBJ", class, arguments)?;
+                self.noted_call(class, arguments)?
             }
-            Opcode::Instance => {
+            opcode::INST => {
                 let (module, name) = (self.line()?, self.line()?);
                 let class = self.heap.global(module, name)?;
-                let mark = self.take_mark("INST")?;
-                self.push_tuple(mark)?;
-                let arguments = self.pop("INST", "arguments")?;
-                self.note_call("INST", class, arguments)?;
+                let mark = self.take_mark()?;
+                let arguments = self.tuple_from(mark)?;
+                self.noted_call(class, arguments)?
             }
-            Opcode::EmptySet => self.push(Value::Set)?,
-            Opcode::AddItems => {
-                let mark = self.take_mark("ADDITEMS")?;
+            opcode::EMPTY_SET => Value::Set,
+            opcode::ADDITEMS => {
+                let mark = self.take_mark()?;
                 self.stack.truncate(mark);
-                self.top("ADDITEMS", "a set")?;
+                self.top("a set")?;
+                return Ok(true);
             }
-            Opcode::FrozenSet => {
-                let mark = self.take_mark("FROZENSET")?;
+            opcode::FROZENSET => {
+                let mark = self.take_mark()?;
                 self.stack.truncate(mark);
-                self.push(Value::Set)?;
+                Value::Set
             }
-            Opcode::PersistentId => {
-                let id = self.pop("BINPERSID", "a name")?;
-                let outside = self.heap.persistent(id)?;
-                self.push(outside)?;
+            opcode::BINPERSID => {
+                let id = self.pop("a name")?;
+                self.heap.persistent(id)?
             }
-            Opcode::KeepNext => {
-                // Each entry is charged, so there are never 2^32 of them.
-                let index = u32::try_from(self.memo.len()).unwrap_or(u32::MAX);
-                self.keep(index)?;
-            }
-        }
-        Ok(None)
+            _ => return Ok(false),
+        };
+        self.push(noted).map(|()| true)
     }
 
-    fn note_call(
-        &mut self,
-        opcode: &'static str,
-        function: Value,
-        arguments: Value,
-    ) -> Result<(), TraceProblem> {
+    /// Returns the value that stands for a call.
+    fn noted_call(&mut self, function: Value, arguments: Value) -> Result<Value, TraceProblem> {
         let (Value::Global(_) | Value::Call(_), Some(items)) = (function, self.heap.as_list(arguments))
         else {
-            return Err(PickleProblem::Stack { opcode, needs: "a global and a tuple" }.into());
+            return Err(self.needs("a global and a tuple"));
         };
         if let Some(("collections", "OrderedDict" | "defaultdict" | "Counter")) =
             self.heap.as_global(function)
             && let Some(dict) = self.dict_of(items.last().copied())?
         {
-            return self.push(dict);
+            return Ok(dict);
         }
-        let call = self.heap.call(function, arguments)?;
-        self.push(call)
+        self.heap.call(function, arguments)
     }
 
     /// Returns the dictionary that a class of `collections` builds from its last argument. That is nothing, a function
@@ -314,24 +321,11 @@ impl<R: BufRead> Machine<R> {
         self.heap.account.push(&mut self.stack, value)
     }
 
-    /// Replaces the last items of the stack with a list of them.
-    fn push_list(&mut self, items: usize) -> Result<(), TraceProblem> {
-        let start = self.stack.len() - items;
-        let list = self.heap.list(&self.stack[start..])?;
-        self.stack.truncate(start);
-        self.push(list)
-    }
-
-    /// Replaces the items of the stack from `start` on with a tuple of them.
-    fn push_tuple(&mut self, start: usize) -> Result<(), TraceProblem> {
+    /// Takes the items of the stack from `start` on as a tuple.
+    fn tuple_from(&mut self, start: usize) -> Result<Value, TraceProblem> {
         let tuple = self.heap.tuple(self.stack.get(start..).unwrap_or_default())?;
         self.stack.truncate(start);
-        self.push(tuple)
-    }
-
-    fn push_dict(&mut self, pairs: &[Value]) -> Result<(), TraceProblem> {
-        let dict = self.heap.dict(pairs)?;
-        self.push(dict)
+        Ok(tuple)
     }
 
     /// Returns the minimum height of the stack: that of the last open mark.
@@ -339,49 +333,54 @@ impl<R: BufRead> Machine<R> {
         self.marks.last().copied().unwrap_or(0)
     }
 
-    fn top(&self, opcode: &'static str, needs: &'static str) -> Result<Value, TraceProblem> {
-        let above = self.stack.get(self.floor()..).and_then(<[Value]>::last);
-        above.copied().ok_or_else(|| PickleProblem::Stack { opcode, needs }.into())
+    /// Returns the error of an opcode that does not find these values on the stack.
+    fn needs(&self, needs: &'static str) -> TraceProblem {
+        PickleProblem::Stack { opcode: opcode::name(self.code), needs }.into()
     }
 
-    fn pop(&mut self, opcode: &'static str, needs: &'static str) -> Result<Value, TraceProblem> {
-        let value = self.top(opcode, needs)?;
+    fn top(&self, needs: &'static str) -> Result<Value, TraceProblem> {
+        let above = self.stack.get(self.floor()..).and_then(<[Value]>::last);
+        above.copied().ok_or_else(|| self.needs(needs))
+    }
+
+    fn pop(&mut self, needs: &'static str) -> Result<Value, TraceProblem> {
+        let value = self.top(needs)?;
         self.stack.pop();
         Ok(value)
     }
 
-    fn take_mark(&mut self, opcode: &'static str) -> Result<usize, TraceProblem> {
-        self.marks.pop().ok_or_else(|| PickleProblem::Stack { opcode, needs: "a mark" }.into())
+    fn take_mark(&mut self) -> Result<usize, TraceProblem> {
+        self.marks.pop().ok_or_else(|| self.needs("a mark"))
     }
 
     /// Appends the items of the stack from `start` on to the list below them.
-    fn append(&mut self, opcode: &'static str, start: usize) -> Result<(), TraceProblem> {
-        let list = self.below(opcode, start, "a list")?;
+    fn append(&mut self, start: usize) -> Result<(), TraceProblem> {
+        let list = self.below(start, "a list")?;
         let items = self.stack.get(start..).unwrap_or_default();
         if !self.heap.extend(list, items)? && !self.is_object(list) {
-            return Err(PickleProblem::Stack { opcode, needs: "a list" }.into());
+            return Err(self.needs("a list"));
         }
         self.stack.truncate(start);
         Ok(())
     }
 
     /// Sets the alternating keys and values of the stack from `start` on in the dictionary below them.
-    fn set_items(&mut self, opcode: &'static str, start: usize) -> Result<(), TraceProblem> {
-        let dict = self.below(opcode, start, "a dictionary and pairs")?;
+    fn set_items(&mut self, start: usize) -> Result<(), TraceProblem> {
+        let dict = self.below(start, "a dictionary and pairs")?;
         let items = self.stack.get(start..).unwrap_or_default();
         let is_set = items.len().is_multiple_of(2) && (self.heap.set(dict, items)? || self.is_object(dict));
         if !is_set {
-            return Err(PickleProblem::Stack { opcode, needs: "a dictionary and pairs" }.into());
+            return Err(self.needs("a dictionary and pairs"));
         }
         self.stack.truncate(start);
         Ok(())
     }
 
     /// Returns the value below position `start` of the stack, within the last open mark.
-    fn below(&self, opcode: &'static str, start: usize, needs: &'static str) -> Result<Value, TraceProblem> {
+    fn below(&self, start: usize, needs: &'static str) -> Result<Value, TraceProblem> {
         let place = start.checked_sub(1).filter(|&place| place >= self.floor());
         let value = place.and_then(|place| self.stack.get(place));
-        value.copied().ok_or_else(|| PickleProblem::Stack { opcode, needs }.into())
+        value.copied().ok_or_else(|| self.needs(needs))
     }
 
     /// Returns whether a value is an object of a class, whose items and entries no reader needs.
@@ -390,40 +389,35 @@ impl<R: BufRead> Machine<R> {
     }
 
     fn keep(&mut self, index: u32) -> Result<(), TraceProblem> {
-        let value = self.top("a memo opcode", "a value")?;
+        let value = self.top("a value")?;
         self.memo.set(index, value, &mut self.heap)
     }
 
-    /// Reads an unsigned number of 1 or 4 bytes that names a stored object.
-    fn index(&mut self, bytes: usize) -> Result<u32, TraceProblem> {
-        if bytes == 1 { self.input.byte().map(u32::from) } else { self.input.exact().map(u32::from_le_bytes) }
-    }
-
-    /// Reads a length of 1, 4 or 8 bytes.
-    fn length(&mut self, bytes: usize) -> Result<u64, TraceProblem> {
-        match bytes {
-            1 => self.input.byte().map(u64::from),
-            4 => self.input.exact().map(|bytes| u32::from_le_bytes(bytes).into()),
-            _ => self.input.exact().map(u64::from_le_bytes),
+    /// Reads the number of a stored object.
+    fn index(&mut self) -> Result<u32, TraceProblem> {
+        match self.code {
+            opcode::BINGET | opcode::BINPUT => self.input.byte().map(u32::from),
+            _ => self.input.exact().map(u32::from_le_bytes),
         }
     }
 
-    /// Reads an unsigned number of 1 or 2 bytes, or a signed one of 4 bytes.
-    fn int(&mut self, bytes: usize) -> Result<Value, TraceProblem> {
-        Ok(match bytes {
-            1 => Value::Natural(self.input.byte()?.into()),
-            2 => Value::Natural(u16::from_le_bytes(self.input.exact()?).into()),
-            _ => {
-                let number = i32::from_le_bytes(self.input.exact()?);
-                u64::try_from(number).map_or(Value::Integer, Value::Natural)
+    /// Reads the length of the data of this opcode.
+    fn length(&mut self) -> Result<u64, TraceProblem> {
+        match self.code {
+            opcode::LONG1 | opcode::SHORT_BINSTRING | opcode::SHORT_BINUNICODE | opcode::SHORT_BINBYTES => {
+                self.input.byte().map(u64::from)
             }
-        })
+            opcode::BINUNICODE8 | opcode::BINBYTES8 | opcode::BYTEARRAY8 => {
+                self.input.exact().map(u64::from_le_bytes)
+            }
+            _ => self.input.exact().map(|bytes| u32::from_le_bytes(bytes).into()),
+        }
     }
 
     /// Reads a signed little-endian integer of any length.
-    fn long(&mut self, length: usize) -> Result<Value, TraceProblem> {
+    fn long(&mut self) -> Result<Value, TraceProblem> {
         const MOST: u64 = 1 << 10;
-        let length = self.length(length)?;
+        let length = self.length()?;
         if length > MOST {
             return Err(PickleProblem::LongNumber { bytes: length }.into());
         }

@@ -2,13 +2,9 @@ use super::*;
 use crate::trace::{TracePlace, TraceProblem};
 use bfc_core::KIB;
 
-fn limits(held_bytes: u64) -> TraceLimits {
-    TraceLimits { held_bytes, ..TraceLimits::default() }
-}
-
 /// Reads a pickle of protocol 4 with these instructions.
 fn read_with(instructions: &[u8], held_bytes: u64) -> Result<(Heap, Value), TraceError> {
-    read(&[b"\x80\x04", instructions].concat()[..], &limits(held_bytes))
+    read(&[b"\x80\x04", instructions].concat()[..], HeldMemory::new(held_bytes))
 }
 
 fn value(instructions: &[u8]) -> (Heap, Value) {
@@ -119,7 +115,7 @@ fn instructions_that_find_too_little_on_the_stack_are_refused() {
         (b"](K\x01u", "byte 6: SETITEMS needs a dictionary and pairs on the stack"),
         (b"}(K\x01u", "byte 6: SETITEMS needs a dictionary and pairs on the stack"),
         (b"](.", "byte 4: STOP needs a value on the stack"),
-        (b"\x94", "byte 2: a memo opcode needs a value on the stack"),
+        (b"\x94", "byte 2: MEMOIZE needs a value on the stack"),
     ];
     for (instructions, message) in cases {
         assert_eq!(refusal(instructions), message);
@@ -188,7 +184,7 @@ fn only_an_enabled_recording_stores_calls() {
     let (function, arguments) = pickle.call(pickle.root()).unwrap();
     assert_eq!(pickle.global(function), Some(("os", "system")));
     assert_eq!(pickle.text(pickle.items(arguments).unwrap()[0]), Some("ls"));
-    let refused = read(&bytes[..], &TraceLimits::default()).unwrap_err();
+    let refused = read(&bytes[..], HeldMemory::new(64 * KIB)).unwrap_err();
     assert!(refused.to_string().contains("GLOBAL"), "{refused}");
 
     let outside = Pickle::read(&b"\x80\x02X\x01\0\0\x000Q."[..], 1000).unwrap();

@@ -16,7 +16,7 @@ const fn unlike(bytes: u64) -> WaitKey {
 fn queue(keys: &[WaitKey]) -> Queue<usize> {
     let mut queue = Queue::default();
     for (number, &key) in keys.iter().enumerate() {
-        assert_eq!(queue.enter(key, queue.epoch(), number as u64, number), (number as u64 + 1, None));
+        assert_eq!(queue.enter(key, queue.epoch(), number), (number as u64 + 1, None));
     }
     queue
 }
@@ -48,20 +48,6 @@ fn a_served_waiter_passes_the_turn_on() {
     assert_eq!(queue.leave(1), Some(2));
     assert_eq!(queue.leave(3), None);
     assert_eq!(queue.freed(300), Some(1));
-}
-
-#[test]
-fn all_wait_without_a_turn_or_a_last_attempt() {
-    let mut queue = queue(&[like(100), like(200)]);
-    assert!(queue.all_wait(&[0, 1]) && !queue.all_wait(&[0, 1, 2]));
-    assert_eq!(queue.oldest(), Some((1, &0)));
-    assert_eq!(queue.freed(100), Some(0));
-    assert!(!queue.all_wait(&[0, 1]), "one is about to try");
-    assert_eq!(queue.failed(1, like(100), queue.epoch()), None);
-    assert!(queue.all_wait(&[0, 1]));
-    queue.give_up(1);
-    assert!(!queue.all_wait(&[0, 1]) && queue.all_wait(&[1]));
-    assert_eq!(queue.oldest(), Some((2, &1)));
 }
 
 #[test]
@@ -99,7 +85,7 @@ fn a_free_during_an_attempt_is_tried_after_it() {
 fn a_free_before_a_request_was_queued_is_tried() {
     let mut queue = Queue::default();
     assert_eq!(queue.freed(100), None);
-    assert_eq!(queue.enter(like(100), 0, 0, 0), (1, Some(0)));
+    assert_eq!(queue.enter(like(100), 0, 0), (1, Some(0)));
 }
 
 /// Fails `count` turns, each with a free during the attempt that may serve any waiter. Returns the waiters.
@@ -128,7 +114,7 @@ fn a_newcomer_does_not_precede_waiters_that_failed() {
     let keys = [unlike(1); 3];
     let mut queue = queue(&keys[..2]);
     fail_among_frees(&mut queue, &keys, 9);
-    queue.enter(keys[2], 0, 2, 2);
+    queue.enter(keys[2], 0, 2);
     let mut tried = Vec::new();
     for _ in 0..2 {
         let number = (queue.turn.unwrap() - 1) as usize;
@@ -213,7 +199,7 @@ impl Model {
                 let key = WaitKey { bytes, class };
                 let number = self.keys.len();
                 self.keys.push((key, true));
-                let (ticket, bell) = self.queue.enter(key, self.queue.epoch(), number as u64, number);
+                let (ticket, bell) = self.queue.enter(key, self.queue.epoch(), number);
                 assert_eq!(ticket, number as u64 + 1);
                 self.ring(bell);
             }

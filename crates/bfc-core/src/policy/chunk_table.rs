@@ -1,0 +1,348 @@
+//! The chunks of regions that never merge with each other, and the free chunks in the order of best fit.
+//!
+//! The chunks of a region cover it without overlap and are linked in order of address. Free chunks are in an ordered
+//! tree, where [`Bfc`](crate::Bfc) has lists by size class. The policies that use it reproduce originals with a tree,
+//! and must choose the same chunk. A node holds eleven chunks, so the few hundred free chunks of a training run are two
+//! or three nodes deep.
+
+use std::collections::BTreeSet;
+
+use crate::base::memory::Span;
+use crate::base::placement::{Inconsistent, Placement};
+use crate::policy::{NotAdded, NotLive, Piece};
+
+/// No chunk: the end of a region.
+const NONE: u32 = u32::MAX;
+
+/// The contents of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Vacant,
+    Free,
+    Live,
+}
+
+/// A chunk of a region, live or free.
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    state: State,
+    address: u64,
+    bytes: u64,
+    /// The chunk below in the same region.
+    prev: u32,
+    /// The chunk above in the same region.
+    next: u32,
+}
+
+impl Chunk {
+    /// Returns the end address. Regions are checked to lie in the address space.
+    const fn end(&self) -> u64 {
+        self.address.wrapping_add(self.bytes)
+    }
+
+    const fn as_free(&self, slot: u32) -> FreeChunk {
+        FreeChunk { bytes: self.bytes, address: self.address, slot, is_region: self.is_region() }
+    }
+
+    /// Whether it is the only chunk of its region.
+    const fn is_region(&self) -> bool {
+        self.prev == NONE && self.next == NONE
+    }
+}
+
+/// A free chunk. The order of the fields is the order of best fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FreeChunk {
+    pub(crate) bytes: u64,
+    pub(crate) address: u64,
+    pub(crate) slot: u32,
+    /// Whether it is the only chunk of its region.
+    pub(crate) is_region: bool,
+}
+
+/// A region as the source delivered it, and the slot of its lowest chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Region {
+    span: Span,
+    first: u32,
+}
+
+/// The regions of a policy and their chunks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ChunkTable {
+    /// The slots of chunks, which are reused last-in first-out.
+    slots: Vec<Chunk>,
+    vacant: Vec<u32>,
+    free: BTreeSet<FreeChunk>,
+    /// In order of address.
+    regions: Vec<Region>,
+    /// Bytes of all regions.
+    reserved: u64,
+}
+
+impl ChunkTable {
+    /// Adds a free region.
+    pub(crate) fn add_region(&mut self, span: Span) -> Result<(), NotAdded> {
+        let end = span.end().filter(|_| span.bytes > 0).ok_or(NotAdded::Bad)?;
+        let index = self.regions.partition_point(|region| region.span.address < span.address);
+        let below = index.checked_sub(1).and_then(|below| self.regions[below].span.end());
+        let overlaps_above = self.regions.get(index).is_some_and(|above| above.span.address < end);
+        if below.is_some_and(|below| below > span.address) || overlaps_above {
+            return Err(NotAdded::Bad);
+        }
+        if !self.has_room_for(1) {
+            return Err(NotAdded::Full);
+        }
+        let Span { address, bytes } = span;
+        let chunk = Chunk { state: State::Free, address, bytes, prev: NONE, next: NONE };
+        let first = self.insert(chunk);
+        self.regions.insert(index, Region { span, first });
+        self.free.insert(chunk.as_free(first));
+        self.reserved += bytes;
+        Ok(())
+    }
+
+    /// Removes the lowest idle region for which `goes` is true.
+    pub(crate) fn take_idle(&mut self, goes: impl Fn(Span) -> bool) -> Option<Span> {
+        let idle = |region: &Region| goes(region.span) && self.is_idle(region);
+        let index = self.regions.iter().position(idle)?;
+        let Region { span, first } = self.regions.remove(index);
+        self.free.remove(&self.slots[first as usize].as_free(first));
+        self.remove(first);
+        self.reserved -= span.bytes;
+        Some(span)
+    }
+
+    /// Iterates over the free chunks of at least `bytes` bytes, the best fit first.
+    pub(crate) fn free_from(&self, bytes: u64) -> impl Iterator<Item = FreeChunk> + '_ {
+        self.free.range(FreeChunk { bytes, address: 0, slot: 0, is_region: false }..).copied()
+    }
+
+    /// Whether the table has slots for `count` more chunks.
+    pub(crate) fn has_room_for(&self, count: usize) -> bool {
+        self.slots.len() - self.vacant.len() + count < NONE as usize
+    }
+
+    /// Allocates `bytes` bytes from `start` on in a free chunk. The rest stays free. The caller has checked
+    /// [`has_room_for`](Self::has_room_for) two chunks.
+    pub(crate) fn carve(&mut self, slot: u32, start: u64, bytes: u64) -> Placement {
+        let whole = self.slots[slot as usize];
+        let (before, behind) = (start - whole.address, whole.end() - start - bytes);
+        self.free.remove(&whole.as_free(slot));
+        let mut live = Chunk { state: State::Live, address: start, bytes, ..whole };
+        let mut live_slot = slot;
+        if before > 0 {
+            live.prev = slot;
+            live_slot = self.insert(live);
+            self.set_free(slot, Chunk { bytes: before, next: live_slot, ..whole });
+        }
+        if behind > 0 {
+            let rest = Chunk { address: start + bytes, bytes: behind, prev: live_slot, ..whole };
+            live.next = self.insert(rest);
+            self.set_free(live.next, rest);
+        }
+        self.slots[live_slot as usize] = live;
+        self.link_back(whole.next, if behind > 0 { live.next } else { live_slot });
+        Placement { address: start, bytes, slot: live_slot }
+    }
+
+    /// Returns the live block of a slot that the caller passed, if any.
+    pub(crate) fn live(&self, slot: u32) -> Option<Placement> {
+        let chunk = self.slots.get(slot as usize).filter(|chunk| chunk.state == State::Live)?;
+        Some(Placement { address: chunk.address, bytes: chunk.bytes, slot })
+    }
+
+    /// Frees a block and merges it with its free neighbors in the region. The lowest chunk keeps its slot. Returns the
+    /// result.
+    pub(crate) fn free(&mut self, slot: u32) -> Result<FreeChunk, NotLive> {
+        self.live(slot).ok_or(NotLive { slot })?;
+        let mut slot = slot;
+        let mut chunk = Chunk { state: State::Free, ..self.slots[slot as usize] };
+        if let Some(prev) = self.take_free(chunk.prev) {
+            self.remove(slot);
+            slot = chunk.prev;
+            chunk = Chunk { bytes: prev.bytes + chunk.bytes, next: chunk.next, ..prev };
+        }
+        if let Some(next) = self.take_free(chunk.next) {
+            self.remove(chunk.next);
+            chunk.bytes += next.bytes;
+            chunk.next = next.next;
+        }
+        self.link_back(chunk.next, slot);
+        self.set_free(slot, chunk);
+        Ok(chunk.as_free(slot))
+    }
+
+    /// Returns the bytes of idle regions.
+    pub(crate) fn idle_bytes(&self) -> u64 {
+        self.regions.iter().filter(|region| self.is_idle(region)).map(|region| region.span.bytes).sum()
+    }
+
+    /// Returns the bytes of all regions.
+    pub(crate) const fn reserved_bytes(&self) -> u64 {
+        self.reserved
+    }
+
+    /// Returns the regions in order of address.
+    pub(crate) fn regions(&self) -> Vec<Span> {
+        self.regions.iter().map(|region| region.span).collect()
+    }
+
+    /// Returns the region that contains `address`.
+    pub(crate) fn region_of(&self, address: u64) -> Option<Span> {
+        let above = self.regions.partition_point(|region| region.span.address <= address);
+        let span = self.regions[above.checked_sub(1)?].span;
+        (address - span.address < span.bytes).then_some(span)
+    }
+
+    /// Returns the size of the largest free chunk, or 0.
+    pub(crate) fn largest_free_bytes(&self) -> u64 {
+        self.free.last().map_or(0, |chunk| chunk.bytes)
+    }
+
+    /// Visits every chunk of every region, in order of address.
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(Piece)) {
+        for (index, region) in self.regions.iter().enumerate() {
+            let mut slot = region.first;
+            while slot != NONE {
+                let Chunk { state, address, bytes, next, .. } = self.slots[slot as usize];
+                visit(Piece::new(index, Span { address, bytes }, (state == State::Live).then_some(slot)));
+                slot = next;
+            }
+        }
+    }
+
+    /// Checks that chunks cover their regions and have correct neighbors, that no two free ones touch, and that the free
+    /// chunks and sums are correct.
+    pub(crate) fn check(&self, policy: &'static str) -> Result<(), Inconsistent> {
+        let wrong = |detail: String| Err(Inconsistent { policy, detail });
+        let (mut chunks, mut free, mut reserved) = (0, 0, 0);
+        for region in &self.regions {
+            let (mut slot, mut prev, mut address) = (region.first, NONE, region.span.address);
+            let mut prev_was_free = false;
+            while slot != NONE {
+                let chunk = self.slots[slot as usize];
+                let is_free = chunk.state == State::Free;
+                let linked = chunk.address == address && chunk.prev == prev && chunk.bytes > 0;
+                if !linked || chunk.state == State::Vacant || (is_free && prev_was_free) {
+                    return wrong(format!(
+                        "slot {slot} is {chunk:?} after slot {prev}, which ends at {address:#x}"
+                    ));
+                }
+                if is_free && !self.free.contains(&chunk.as_free(slot)) {
+                    return wrong(format!("slot {slot} is free and not in order: {chunk:?}"));
+                }
+                chunks += 1;
+                free += usize::from(is_free);
+                (prev, prev_was_free, address, slot) = (slot, is_free, chunk.end(), chunk.next);
+            }
+            if region.span.end() != Some(address) {
+                return wrong(format!("{:x?} is covered up to {address:#x}", region.span));
+            }
+            reserved += region.span.bytes;
+        }
+        let sums = (chunks + self.vacant.len(), free, reserved);
+        let said = (self.slots.len(), self.free.len(), self.reserved);
+        if sums == said { Ok(()) } else { wrong(format!("{sums:?} by sum, {said:?} by figure")) }
+    }
+
+    fn is_idle(&self, region: &Region) -> bool {
+        let first = &self.slots[region.first as usize];
+        first.state == State::Free && first.is_region()
+    }
+
+    /// Stores a free chunk in its slot and among the free ones.
+    fn set_free(&mut self, slot: u32, chunk: Chunk) {
+        self.slots[slot as usize] = chunk;
+        self.free.insert(chunk.as_free(slot));
+    }
+
+    /// Removes a neighbor from the free chunks, if it is free.
+    fn take_free(&mut self, slot: u32) -> Option<Chunk> {
+        let chunk = *self.slots.get(slot as usize).filter(|chunk| chunk.state == State::Free)?;
+        self.free.remove(&chunk.as_free(slot));
+        Some(chunk)
+    }
+
+    /// Sets the chunk below a neighbor, if there is one.
+    fn link_back(&mut self, slot: u32, prev: u32) {
+        if let Some(chunk) = self.slots.get_mut(slot as usize) {
+            chunk.prev = prev;
+        }
+    }
+
+    fn insert(&mut self, chunk: Chunk) -> u32 {
+        match self.vacant.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = chunk;
+                slot
+            }
+            None => {
+                self.slots.push(chunk);
+                (self.slots.len() - 1) as u32
+            }
+        }
+    }
+
+    fn remove(&mut self, slot: u32) {
+        self.slots[slot as usize].state = State::Vacant;
+        self.vacant.push(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(spans: &[(u64, u64)]) -> ChunkTable {
+        let mut table = ChunkTable::default();
+        for &(address, bytes) in spans {
+            table.add_region(Span { address, bytes }).unwrap();
+        }
+        table
+    }
+
+    #[test]
+    fn the_smallest_that_fits_comes_first_and_of_equals_the_lowest() {
+        let table = table(&[(7000, 512), (9000, 256), (3000, 512), (1000, 1024)]);
+        let from =
+            |bytes| table.free_from(bytes).map(|chunk| (chunk.bytes, chunk.address)).collect::<Vec<_>>();
+        assert_eq!(from(1), [(256, 9000), (512, 3000), (512, 7000), (1024, 1000)]);
+        assert_eq!(from(257), [(512, 3000), (512, 7000), (1024, 1000)]);
+        assert_eq!(from(1025), []);
+        assert_eq!(table.largest_free_bytes(), 1024);
+    }
+
+    #[test]
+    fn regions_stand_in_the_order_of_their_addresses() {
+        let table = table(&[(4096, 1024), (0, 512), (512, 512)]);
+        assert_eq!(table.regions().iter().map(|span| span.address).collect::<Vec<_>>(), [0, 512, 4096]);
+        assert_eq!(table.reserved_bytes(), 2048);
+        let start = |address| table.region_of(address).map(|span| span.address);
+        assert_eq!(
+            [0, 511, 512, 1023, 1024, 4095, 4096, 5120].map(start),
+            [Some(0), Some(0), Some(512), Some(512), None, None, Some(4096), None]
+        );
+    }
+
+    #[test]
+    fn an_invalid_region_is_refused() {
+        let table = table(&[(1024, 1024), (4096, 1024)]);
+        let spans = [
+            (0, 0),
+            (8192, 0),
+            (1024, 1),
+            (0, 1025),
+            (2047, 1),
+            (3000, 1097),
+            (u64::MAX, 1),
+            (5120, u64::MAX),
+        ];
+        let add = |address, bytes| table.clone().add_region(Span { address, bytes });
+        for (address, bytes) in spans {
+            assert_eq!(add(address, bytes), Err(NotAdded::Bad), "{bytes} at {address}");
+        }
+        assert_eq!(add(2048, 2048), Ok(()));
+        assert_eq!(add(5120, u64::MAX - 5120), Ok(()));
+    }
+}

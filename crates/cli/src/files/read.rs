@@ -1,0 +1,108 @@
+//! Reads recordings, traces and plans within limits.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bfc_core::{Bytes, Plan};
+use clap::Args;
+use highwater_tracking::{
+    BlockProblem, Cut, HwmProblem, PlanLimits, ReadOptions, Recording, RecordingLimits, Trace, TraceError,
+    TraceLimits, TraceProblem, parse_plan,
+};
+
+use crate::error::CommandError;
+use crate::files::input;
+
+/// Limits that protect against malformed files.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReadArguments {
+    /// Refuse files of more events than this
+    #[arg(long, value_name = "N", default_value_t = TraceLimits::default().events)]
+    max_events: u32,
+
+    /// Refuse files of more bytes than this, decompressed
+    #[arg(long, value_name = "SIZE", default_value = "2GiB")]
+    max_input: Bytes,
+
+    /// Refuse files that take more memory than this
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    max_memory: Bytes,
+}
+
+/// The part of a trace to read, and its limits.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Files")]
+pub(crate) struct TraceArguments {
+    /// The device to read from a PyTorch snapshot of several
+    #[arg(long, value_name = "N")]
+    device: Option<u32>,
+
+    #[command(flatten)]
+    limits: ReadArguments,
+
+    /// Refuse files that grow by more than this factor when decompressed
+    #[arg(long, value_name = "N", default_value_t = TraceLimits::default().ratio)]
+    max_ratio: u32,
+}
+
+/// An error with the option that raises an exceeded limit.
+fn with_advice(error: TraceError) -> String {
+    let option = match error.problem {
+        TraceProblem::TooMuchHeld { .. }
+        | TraceProblem::Recording(HwmProblem::Events(BlockProblem::TooMuchHeld { .. })) => "--max-memory",
+        TraceProblem::TooMuchInput { .. } | TraceProblem::Recording(HwmProblem::TooMuchInput { .. }) => {
+            "--max-input"
+        }
+        TraceProblem::TooMany { what: "events", .. } => "--max-events",
+        TraceProblem::TooCompressed { .. } => "--max-ratio",
+        _ => return error.to_string(),
+    };
+    format!("{error}; {option} allows more")
+}
+
+impl ReadArguments {
+    /// Reads a recording.
+    pub(crate) fn recording(&self, path: &Path) -> Result<Recording, CommandError> {
+        let limits = RecordingLimits {
+            events: self.max_events,
+            input_bytes: self.max_input.get(),
+            held_bytes: self.max_memory.get(),
+            ..RecordingLimits::default()
+        };
+        input::read(path, |source| {
+            Recording::read(source, &limits).map_err(|error| with_advice(error.into()))
+        })
+    }
+}
+
+impl TraceArguments {
+    /// Reads the trace in a file of any format, plain or compressed.
+    pub(crate) fn trace(&self, path: &Path) -> Result<Trace, CommandError> {
+        let limits = TraceLimits {
+            events: self.limits.max_events,
+            input_bytes: self.limits.max_input.get(),
+            held_bytes: self.limits.max_memory.get(),
+            ratio: self.max_ratio,
+            ..TraceLimits::default()
+        };
+        let options = ReadOptions { limits, device: self.device };
+        input::read(path, |source| Trace::read(source, &options).map_err(with_advice))
+    }
+}
+
+/// Reads the plan in a file, if there is one.
+pub(crate) fn plan(path: Option<&Path>) -> Result<Option<Arc<Plan>>, CommandError> {
+    let read = |path| input::read(path, |source| parse_plan(source, &PlanLimits::default()));
+    Ok(path.map(read).transpose()?.map(Arc::new))
+}
+
+/// Describes where a damaged file ends: the results cover only its beginning.
+pub(crate) fn cut_remark(cut: &Cut) -> String {
+    format!("read up to byte {}: {}", cut.offset, cut.reason)
+}
+
+/// Describes the contents that a trace does not cover.
+pub(crate) fn trace_remarks(trace: &Trace) -> impl Iterator<Item = String> {
+    let skipped = trace.skipped().iter().map(|what| format!("skipped {what}"));
+    skipped.chain(trace.cut().map(cut_remark))
+}
