@@ -133,8 +133,8 @@ impl<'a> OpContext<'a> {
     /// [`Error::Allocation`] if there is not enough memory for f32 temporaries. The kernel has written
     /// nothing in these cases. Otherwise as [`Backend::run`].
     pub fn compute(&self, mut kernel: Kernel<'_>) -> Result<()> {
-        let checked = check::kernel(self.device.as_ref(), self.op, &mut kernel)?;
-        if upcast::applies_to(&mut kernel) {
+        let (checked, dtype) = check::kernel(self.device.as_ref(), self.op, &mut kernel)?;
+        if dtype.is_none_or(DType::is_half) && upcast::applies_to(&mut kernel) {
             return upcast::run(self, kernel);
         }
         self.backend().run(self.op, &mut kernel, checked)
@@ -244,7 +244,7 @@ impl<'a> OpContext<'a> {
             Ok(allocation) => {
                 let storage = Storage::new(allocation, self.device.serial(), bytes, dtype, category);
                 let (layout, device) = (Layout::row_major(shape), self.device.clone());
-                Ok(Buffer(Arc::new(TensorInner::new(storage, layout, device))))
+                Ok(Buffer(TensorInner::new(storage, layout, device)))
             }
             Err(error) => Err(Error::Allocation { op: self.op, shape: *shape, dtype, error }),
         }

@@ -29,9 +29,11 @@ impl TensorInner {
     /// # Panics
     /// If the layout exceeds the buffer.
     #[inline]
-    pub(crate) fn new(storage: Storage, layout: Layout, device: Device) -> Self {
-        storage.assert_contains(&layout);
-        Self { memory: Memory::Owned(storage), layout, device }
+    pub(crate) fn new(storage: Storage, layout: Layout, device: Device) -> Arc<Self> {
+        let this = Arc::new(Self { memory: Memory::Owned(storage), layout, device });
+        // Afterwards, because the compiler then writes the parts to their place without a copy.
+        this.storage().assert_contains(&this.layout);
+        this
     }
 
     /// Returns another view of the same buffer.

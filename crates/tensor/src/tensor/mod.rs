@@ -71,7 +71,7 @@ pub struct Tensor {
 impl Tensor {
     /// Returns a tensor that owns its buffer, without a gradient edge.
     pub(crate) fn new_in(storage: Storage, layout: Layout, device: Device) -> Self {
-        Self::from_inner(Arc::new(TensorInner::new(storage, layout, device)))
+        Self::from_inner(TensorInner::new(storage, layout, device))
     }
 
     /// Returns a tensor without a gradient edge.

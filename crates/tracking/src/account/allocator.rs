@@ -208,7 +208,7 @@ impl TrackingAllocator {
     #[inline]
     fn record(&self, bytes: i64) {
         if let Some(records) = &self.records {
-            lock(records).push(Record { bytes, at: Instant::now() });
+            append_to(records, bytes);
         }
     }
 
@@ -284,6 +284,11 @@ impl TrackingAllocator {
     fn reject(&self, block: Block) -> BlockError {
         self.inner.requested_bytes(&block).err().unwrap_or(BlockError::Foreign { block })
     }
+}
+
+#[cold]
+fn append_to(records: &Mutex<Vec<Record>>, bytes: i64) {
+    lock(records).push(Record { bytes, at: Instant::now() });
 }
 
 // SAFETY: blocks come from the inner allocator, which keeps the promise. They keep their address and size. Each returns
