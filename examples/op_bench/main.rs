@@ -34,6 +34,10 @@ struct Args {
     #[arg(long)]
     small: bool,
 
+    /// Time only ops and steps whose name contains this text
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+
     /// Rounds; the median counts
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
@@ -119,7 +123,11 @@ fn main() -> anyhow::Result<()> {
     let mut table = Vec::new();
     for make in ops::TABLE {
         // A failed op fills its own row; the others are timed all the same.
-        match make(&device, sizes).and_then(|mut case| Ok((clock.time(&mut *case.call)?, case))) {
+        let made = make(&device, sizes);
+        if made.as_ref().is_ok_and(|case| !case.name.contains(&args.only)) {
+            continue;
+        }
+        match made.and_then(|mut case| Ok((clock.time(&mut *case.call)?, case))) {
             Ok((seconds, case)) => table.push(row(&case, seconds)),
             Err(error) => {
                 failed += 1;
@@ -128,8 +136,8 @@ fn main() -> anyhow::Result<()> {
             }
         }
     }
-    let overhead = overhead(&device, &clock)?;
-    let steps = steps::time(&device, sizes, &mut |call| clock.time(call))?;
+    let overhead = if args.only.is_empty() { overhead(&device, &clock)? } else { Vec::new() };
+    let steps = steps::time(&device, sizes, &args.only, &mut |call| clock.time(call))?;
 
     if let Some(path) = &args.json {
         let results = json!({

@@ -1,5 +1,7 @@
 //! Whole training steps: kernel by kernel, and as graphs.
 
+use std::fmt;
+
 use highwater::prelude::*;
 use highwater::{Result, StepGraph};
 use serde_json::{Value, json};
@@ -18,6 +20,14 @@ struct Gpt {
     dtype: DType,
 }
 
+impl fmt::Display for Gpt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { layers, width, batch: [sequences, length], dtype, .. } = self;
+        write!(f, "GPT {layers} by {width}, {sequences} of {length}, {dtype}")
+    }
+}
+
+const PERCEPTRON: &str = "perceptron 64-128-10, batch 64";
 const SMALL: Gpt = Gpt { layers: 4, width: 128, heads: 4, classes: 96, batch: [16, 64], dtype: DType::F32 };
 const LARGE: Gpt =
     Gpt { layers: 12, width: 768, heads: 12, classes: 8192, batch: [8, 512], dtype: DType::BF16 };
@@ -25,13 +35,17 @@ const LARGE: Gpt =
 /// Times a call.
 type Time<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> Result<()>) -> Result<f64>;
 
-/// Times all steps.
-pub(crate) fn time(device: &Device, sizes: Sizes, time: Time<'_>) -> Result<Vec<Value>> {
+/// Times the steps whose name contains `only`.
+pub(crate) fn time(device: &Device, sizes: Sizes, only: &str, time: Time<'_>) -> Result<Vec<Value>> {
     println!("\n{:<52}{:>12}{:>12}{:>12}", "a training step", "µs", "as graphs", "kernels");
-    let mut rows = vec![perceptron(device, time)?, transformer(device, SMALL, time)?];
-    if !sizes.small {
-        let large = transformer(device, LARGE, time);
-        rows.push(large.unwrap_or_else(|error| json!({ "error": error.to_string() })));
+    let mut rows = Vec::new();
+    if PERCEPTRON.contains(only) {
+        rows.push(perceptron(device, time)?);
+    }
+    let models: &[Gpt] = if sizes.small { &[SMALL] } else { &[SMALL, LARGE] };
+    for gpt in models.iter().filter(|gpt| gpt.to_string().contains(only)) {
+        let timed = transformer(device, *gpt, time);
+        rows.push(timed.unwrap_or_else(|error| json!({ "error": error.to_string() })));
     }
     Ok(rows)
 }
@@ -62,7 +76,7 @@ fn perceptron(device: &Device, time: Time<'_>) -> Result<Value> {
     let mut optimizer = AdamW::new(model.parameters(), 1e-3)?;
     let x = Tensor::uniform(device, [64, 64], 0.0, 1.0, &rng)?;
     let y = Tensor::from_slice(device, &[3_i64; 64], [64])?;
-    row(device, "perceptron 64-128-10, batch 64", time, &mut || {
+    row(device, PERCEPTRON, time, &mut || {
         let loss = model.forward(&x)?.cross_entropy(&y)?;
         optimizer.step(loss.backward()?)
     })
@@ -82,8 +96,7 @@ fn transformer(device: &Device, gpt: Gpt, time: Time<'_>) -> Result<Value> {
     let words: Vec<i64> = (0..(sequences * length) as i64).map(|place| place % gpt.classes as i64).collect();
     let x = Tensor::from_slice(device, &words, [sequences, length])?;
     let y = Tensor::from_slice(device, &words, [words.len()])?;
-    let name = format!("GPT {} by {}, {sequences} of {length}, {}", gpt.layers, gpt.width, gpt.dtype);
-    row(device, &name, time, &mut || {
+    row(device, &gpt.to_string(), time, &mut || {
         let loss = model.forward(&x)?.flatten(0, 1)?.cross_entropy(&y)?;
         optimizer.step(loss.backward()?)
     })

@@ -24,6 +24,28 @@ DEVICE E gelu_tanh(E x) { return (E)0.5 * x * ((E)1 + tanh_of_cube(x)); }
 template <typename E>
 DEVICE E silu(E x) { return x * logistic(x); }
 
+// Derivatives by the argument.
+template <typename E>
+DEVICE E gelu_slope(E x) {
+    E density = (E)0.39894228040143267794 * exponential((E)-0.5 * x * x);
+    return normal_cdf(x) + x * density;
+}
+
+template <typename E>
+DEVICE E gelu_tanh_slope(E x) {
+    E t = tanh_of_cube(x);
+    E inner = (E)GELU_SCALE * ((E)1 + (E)3 * (E)GELU_CUBE * x * x);
+    // Far from 0 this is 0, where the inner slope may overflow.
+    E steep = (E)0.5 * x * ((E)1 - t * t);
+    return (E)0.5 * ((E)1 + t) + (steep == (E)0 ? (E)0 : steep * inner);
+}
+
+template <typename E>
+DEVICE E silu_slope(E x) {
+    E l = logistic(x);
+    return l * ((E)1 + x * ((E)1 - l));
+}
+
 // The caller numbers the functions: crates/tensor/src/backend/cuda.
 template <typename E>
 DEVICE E activated(u64 function, E x) {

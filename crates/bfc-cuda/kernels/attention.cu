@@ -1,46 +1,14 @@
-// Scaled dot-product attention for floats: softmax(c[0] q k^T) v for each head. The score matrix is never in memory: a
-// block computes one tile of it (tile.cuh) after the other, 4 by 4 scores per thread, and keeps its sums in registers
-// (Dao et al., FlashAttention, 2022). Half-precision products are summed as 32-bit floats and rounded once.
-//
-// k = [queries, keys, width, values]; in = [q, k, v], contiguous; also[3] an optional mask, whose strides along heads,
-// queries and keys are inner_dims: booleans if bit 1 of the function is set, values added to the scores if bit 2 is.
-// Bit 0: causal, query i sees keys 0 to i. A block computes 64 rows and 64 columns of the result; for wider rows, other
-// blocks compute the same scores again. count is the number of tiles.
+// Scaled dot-product attention for floats without tensor cores: tile.cuh, 4 by 4 scores per thread. Half-precision products
+// are summed as 32-bit floats and rounded once. See attention.cuh for the job.
 
-#ifndef HIGHWATER_ATTENTION
-#define HIGHWATER_ATTENTION
+#ifndef HIGHWATER_ATTENTION_TILES
+#define HIGHWATER_ATTENTION_TILES
 
 // One depth step of both factors.
 template <typename E>
 struct Steps {
     E a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
 };
-
-// The tile of a block: the head, its first row and its first column.
-struct Turn {
-    u64 head, top, left;
-};
-
-DEVICE Turn turn_at(u64 n, u64 rows, u64 columns) {
-    u64 down = (rows + TILE - 1) / TILE, across = (columns + TILE - 1) / TILE;
-    u64 row = quotient(n, across), head = quotient(row, down);
-    return Turn{head, (row - head * down) * TILE, (n - row * across) * TILE};
-}
-
-DEVICE u32 up_to_tile(u64 size, u64 from) { return from >= size ? 0 : size - from < TILE ? (u32)(size - from) : TILE; }
-
-// A matrix of a head from a start row on, with `width` elements per row.
-template <typename E>
-struct Rows {
-    const E* first;
-    u32 count;
-    u64 width;
-};
-
-template <typename E>
-DEVICE Rows<E> rows_at(u64 address, u64 head, u64 from, u64 rows, u64 width) {
-    return Rows<E>{(const E*)address + (head * rows + from) * width, up_to_tile(rows, from), width};
-}
 
 // Adds the products of all rows of one matrix with all rows of another.
 template <typename Wide, typename E>
@@ -87,30 +55,6 @@ DEVICE E join_row(E own, bool sum) {
     return own;
 }
 
-// The score of a query and a key: scaled, masked, and -infinity for unseen keys.
-template <typename E>
-DEVICE typename Computed<E>::type score_of(const Job& job, u64 head, u64 query, u64 key, typename Computed<E>::type product) {
-    typedef typename Computed<E>::type Wide;
-    if (query >= job.k[0] || key >= job.k[1] || ((job.function & 1) && key > query)) return (Wide)-INFINITY;
-    Wide score = product * constant(job, 0, (Wide)0);
-    if (!(job.function & 6)) return score;
-    u64 at = head * job.inner_dims[0] + query * job.inner_dims[1] + key * job.inner_dims[2];
-    if (job.function & 2) return ((const u8*)job.also[3])[at] ? score : (Wide)-INFINITY;
-    return score + (Wide)((const E*)job.also[3])[at];
-}
-
-// The weight of a score: 0 if all scores are -infinity, so that the result is 0.
-template <typename E>
-DEVICE E share(E score, E log_sum) {
-    return log_sum == (E)-INFINITY ? (E)0 : exponential(score - log_sum);
-}
-
-// The end of the keys that a tile of queries sees.
-DEVICE u64 keys_seen(const Job& job, u64 top) {
-    u64 last = top + TILE;
-    return (job.function & 1) && last < job.k[1] ? last : job.k[1];
-}
-
 // Writes the threads' sums to rows of `width` elements.
 template <typename E>
 DEVICE void write_rows(const Job& job, int output, const Turn& turn, u64 rows, u64 width, const typename Computed<E>::type (*sum)[4]) {
@@ -123,6 +67,8 @@ DEVICE void write_rows(const Job& job, int output, const Turn& turn, u64 rows, u
 }
 
 #endif
+
+#ifndef USES_MMA
 
 // out[0] = the result, out[1] = the logarithm of the sum of exp of each query's scores.
 BLOCK_KERNEL(attention, TILE_BLOCKS - 1) {
@@ -260,3 +206,5 @@ BLOCK_KERNEL(attention_key_grad, TILE_BLOCKS - 1) {
         write_rows<T>(job, 2, turn, keys, values, to_value);
     }
 }
+
+#endif

@@ -38,8 +38,19 @@ KERNEL(flip) {
 
 // Strided to strided: writes the second operand.
 KERNEL(place) {
-    each(job, [&](u64 i) { return load<T>(job, 0, i); }, [&](u64 i, T x) {
-        ((T*)job.in[1].address)[place(job, job.in[1], i)] = x;
+    const u32 N = filling(sizeof(T));
+    const Operand& to = job.in[1];
+    handfuls<N>(job, [&](const Handful& few) {
+        T x[N];
+        load<T>(job, 0, few, x);
+        if (few.packed) {
+            pack<T>(to.address, place(job, to, few.first), x);
+            return;
+        }
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) {
+            if (few.has(n)) ((T*)to.address)[place(job, to, few.at(n))] = x[n];
+        }
     });
 }
 

@@ -3,6 +3,8 @@
 // The caller numbers the functions: crates/tensor/src/backend/cuda.
 KERNEL(transcendental) {
     WIDE c = constant(job, 0, (WIDE)0);
+    // A loop of its own does not choose the function for each element.
+    if (job.function == 3) return map<T>(job, [](WIDE x) { return gelu(x); });
     map<T>(job, [&](WIDE x) {
         WIDE y;
         switch (job.function) {
@@ -33,6 +35,7 @@ KERNEL(transcendental) {
 KERNEL(derivative) {
     WIDE c = constant(job, 0, (WIDE)0);
     WIDE high = constant(job, 1, (WIDE)0);
+    if (job.function == 7) return zip<T, T>(job, [](WIDE s, WIDE g) { return g * gelu_slope(s); });
     zip<T, T>(job, [&](WIDE s, WIDE g) {
         WIDE y;
         switch (job.function) {
@@ -44,11 +47,7 @@ KERNEL(derivative) {
             case 4: y = g / s; break;
             case 5: y = g / ((WIDE)2 * s); break;
             case 6: y = s <= (WIDE)0 ? (WIDE)0 : g; break;
-            case 7: {
-                WIDE slope = (WIDE)0.39894228040143267794 * exponential((WIDE)-0.5 * s * s);
-                y = g * (normal_cdf(s) + s * slope);
-                break;
-            }
+            case 7: y = g * gelu_slope(s); break;
             case 8: y = g * ((WIDE)1 - s * s); break;
             case 9: y = g * s * ((WIDE)1 - s); break;
             case 10: y = g; break;
@@ -58,20 +57,9 @@ KERNEL(derivative) {
             case 14: y = (WIDE)0; break;
             case 15: y = g * cosine(s); break;
             case 16: y = -g * sine(s); break;
-            case 17: {
-                WIDE l = logistic(s);
-                y = g * l * ((WIDE)1 + s * ((WIDE)1 - l));
-                break;
-            }
+            case 17: y = g * silu_slope(s); break;
             case 18: y = g * logistic(s); break;
-            case 19: {
-                WIDE t = tanh_of_cube(s);
-                WIDE inner = (WIDE)GELU_SCALE * ((WIDE)1 + (WIDE)3 * (WIDE)GELU_CUBE * s * s);
-                // Far from 0 this is 0, where the inner slope may overflow.
-                WIDE steep = (WIDE)0.5 * s * ((WIDE)1 - t * t);
-                y = g * ((WIDE)0.5 * ((WIDE)1 + t) + (steep == (WIDE)0 ? (WIDE)0 : steep * inner));
-                break;
-            }
+            case 19: y = g * gelu_tanh_slope(s); break;
             case 20: y = s <= (WIDE)0 ? g * c : g; break;
             case 21: y = g * c * power_of(s, c - (WIDE)1); break;
             case 22: y = s < c || s > high ? (WIDE)0 : g; break;
@@ -83,28 +71,40 @@ KERNEL(derivative) {
 
 // out = f(x + bias) by rows; x and out may be the same memory. The second output, if present, receives x + bias.
 // Functions are numbered as in activation.cuh; also[0] is the optional bias; k = [columns, stride of the bias].
-KERNEL(bias_activation) {
-    const u32 N = Packed<T>::count;
-    const T* bias = (const T*)job.also[0];
+#ifndef HIGHWATER_BIAS_ACTIVATION
+#define HIGHWATER_BIAS_ACTIVATION
+
+template <typename E, typename Activation>
+DEVICE void activate_biased(const Job& job, Activation activation) {
+    typedef typename Computed<E>::type Wide;
+    const u32 N = Packed<E>::count;
+    const E* bias = (const E*)job.also[0];
     u64 columns = job.k[0];
     handfuls<N>(job, [&](const Handful& few) {
-        T x[N], y[N];
-        load<T>(job, 0, few, x);
+        E x[N];
+        load<E>(job, 0, few, x);
         if (bias) {
             u64 column = few.first - quotient(few.first, columns) * columns;
             u64 step = few.step - quotient(few.step, columns) * columns;
 #pragma unroll
             for (u32 n = 0; n < N; ++n) {
-                x[n] = (T)((WIDE)x[n] + (WIDE)bias[column * job.k[1]]);
+                x[n] = (E)((Wide)x[n] + (Wide)bias[column * job.k[1]]);
                 column += step;
                 if (column >= columns) column -= columns;
             }
         }
-        if (job.out[1].address) put<T>(job, 1, few, x);
-#pragma unroll 1
-        for (u32 n = 0; n < N; ++n) {
-            shift(y, (T)activated(job.function, (WIDE)shift(x)));
-        }
-        put<T>(job, 0, few, y);
+        if (job.out[1].address) put<E>(job, 1, few, x);
+        in_groups(few, x, [&](E (&group)[AHEAD]) {
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; ++n) group[n] = (E)activation((Wide)x[n]);
+        });
+        put<E>(job, 0, few, x);
     });
+}
+
+#endif
+
+KERNEL(bias_activation) {
+    if (job.function == 2) return activate_biased<T>(job, [](WIDE x) { return gelu(x); });
+    activate_biased<T>(job, [&](WIDE x) { return activated(job.function, x); });
 }

@@ -50,10 +50,14 @@ struct f16 {
 struct bf16 {
     u16 bits;
     bf16() = default;
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 800
+    MEMBER explicit bf16(float x) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x)); }
+#else
     MEMBER explicit bf16(float x) {
         u32 wide = bits_of(x);
         bits = x != x ? (u16)(wide >> 16 | 0x40) : (u16)((wide + 0x7fff + (wide >> 16 & 1)) >> 16);
     }
+#endif
     MEMBER operator float() const { return float_of((u32)bits << 16); }
 };
 

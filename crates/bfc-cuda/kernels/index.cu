@@ -13,6 +13,21 @@ KERNEL(check) {
 // out[i] = input[.., index[i], ..]: the job's shape is that of the indices; operand 0 is the input, with stride 0 along
 // the indexed axis, whose real stride is k[1]; operand 1 the indices.
 KERNEL(gather) {
+    const u32 N = filling(sizeof(T));
+    // Whether neighbors have the same index and lie together, as in rows of a table.
+    bool in_rows = job.packed && !job.in[1].contiguous && job.in[1].strides[job.rank - 1] == 0 &&
+                   job.in[0].strides[job.rank - 1] == 1 && job.k[1] % N == 0;
+    if (in_rows) {
+        // Rows consist of packs, so that no elements remain.
+        handfuls<N>(job, [&](const Handful& few) {
+            u64 index = (u64)load<i64>(job, 1, few.first);
+            u64 beside = offset_in(job.rank, job.dims, job.in[0].strides, few.first);
+            T x[N];
+            unpack<T>(job.in[0].address, beside + index * job.k[1], x);
+            pack<T>(job.out[0].address, few.first, x);
+        });
+        return;
+    }
     each(job, [&](u64 i) { return (u64)load<i64>(job, 1, i); }, [&](u64 i, u64 index) {
         u64 beside = offset_in(job.rank, job.dims, job.in[0].strides, i);
         out<T>(job, 0)[i] = ((const T*)job.in[0].address)[beside + index * job.k[1]];

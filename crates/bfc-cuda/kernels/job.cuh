@@ -46,7 +46,7 @@ struct Job {
     u64 k[6];             // counts
     double c[9];          // constants
     i64 i[2];             // integer constants
-    u64 packed;           // whether all operands lie in order, from a multiple of 16 bytes on
+    u64 packed;           // whether all operands consist of aligned packs (pack.cuh)
 };
 
 #ifdef __CUDACC_RTC__

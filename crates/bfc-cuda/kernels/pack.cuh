@@ -1,5 +1,6 @@
-// How a kernel iterates over contiguous elements: a thread reads and writes packs of neighbors at once. Strided
-// operands and the last incomplete pack use single elements.
+// How a kernel iterates over elements in packs: a thread reads and writes neighbors at once. In a packed job each operand
+// is contiguous, or strided with whole packs in its rows: its last axis has stride 1, or 0 for one element in all places.
+// Other jobs and the last incomplete pack use single elements.
 
 // Neighboring elements: a multiple of 16 bytes, or fewer.
 template <typename E, u32 N>
@@ -40,25 +41,38 @@ DEVICE void handfuls(const Job& job, Body body) {
 }
 
 template <typename E, typename X, u32 N>
-DEVICE void unpack(u64 address, const Handful& few, X (&x)[N]) {
-    Pack<E, N> pack = *(const Pack<E, N>*)((const E*)address + few.first);
+DEVICE void unpack(u64 address, u64 first, X (&x)[N]) {
+    Pack<E, N> pack = *(const Pack<E, N>*)((const E*)address + first);
 #pragma unroll
     for (u32 n = 0; n < N; ++n) x[n] = (X)pack.of[n];
 }
 
+// A pack of an operand.
 template <typename E, typename X, u32 N>
-DEVICE void pack(u64 address, const Handful& few, const X (&x)[N]) {
+DEVICE void unpack(const Job& job, const Operand& from, const Handful& few, X (&x)[N]) {
+    u64 first = place(job, from, few.first);
+    if (!from.contiguous && from.strides[job.rank - 1] == 0) {
+        X same = (X)((const E*)from.address)[first];
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) x[n] = same;
+    } else {
+        unpack<E>(from.address, first, x);
+    }
+}
+
+template <typename E, typename X, u32 N>
+DEVICE void pack(u64 address, u64 first, const X (&x)[N]) {
     Pack<E, N> pack;
 #pragma unroll
     for (u32 n = 0; n < N; ++n) pack.of[n] = (E)x[n];
-    *(Pack<E, N>*)((E*)address + few.first) = pack;
+    *(Pack<E, N>*)((E*)address + first) = pack;
 }
 
 // The stored elements of an operand; missing ones are 0.
 template <typename E, u32 N>
 DEVICE void load(const Job& job, int operand, const Handful& few, E (&x)[N]) {
     if (few.packed) {
-        unpack<E>(job.in[operand].address, few, x);
+        unpack<E>(job, job.in[operand], few, x);
         return;
     }
 #pragma unroll
@@ -74,9 +88,9 @@ DEVICE void value(const Job& job, int operand, const Handful& few, typename Comp
 #pragma unroll
         for (u32 n = 0; n < N; ++n) x[n] = few.has(n) ? value<E>(job, operand, few.at(n)) : (Wide)0;
     } else if (sizeof(E) < sizeof(Wide) && from.wide) {
-        unpack<Wide>(from.address, few, x);
+        unpack<Wide>(job, from, few, x);
     } else {
-        unpack<E>(from.address, few, x);
+        unpack<E>(job, from, few, x);
     }
 }
 
@@ -89,9 +103,9 @@ DEVICE void stored(const Job& job, int output, const Handful& few, typename Comp
 #pragma unroll
         for (u32 n = 0; n < N; ++n) x[n] = few.has(n) ? stored<E>(job, output, few.at(n)) : (Wide)0;
     } else if (sizeof(E) < sizeof(Wide) && from.wide) {
-        unpack<Wide>(from.address, few, x);
+        unpack<Wide>(from.address, few.first, x);
     } else {
-        unpack<E>(from.address, few, x);
+        unpack<E>(from.address, few.first, x);
     }
 }
 
@@ -99,7 +113,7 @@ DEVICE void stored(const Job& job, int output, const Handful& few, typename Comp
 template <typename E, u32 N>
 DEVICE void put(const Job& job, int output, const Handful& few, const E (&x)[N]) {
     if (few.packed) {
-        pack<E>(job.out[output].address, few, x);
+        pack<E>(job.out[output].address, few.first, x);
         return;
     }
 #pragma unroll
@@ -119,36 +133,47 @@ DEVICE void store(const Job& job, int output, const Handful& few, const typename
             if (few.has(n)) store<E>(job, output, few.at(n), x[n]);
         }
     } else if (sizeof(E) < sizeof(Wide) && to.wide) {
-        pack<Wide>(to.address, few, x);
+        pack<Wide>(to.address, few.first, x);
     } else {
-        pack<E>(to.address, few, x);
+        pack<E>(to.address, few.first, x);
     }
 }
 
-// Shifts the elements by one: registers cannot be indexed by a loop counter.
+// Moves the first AHEAD elements out and new ones in at the end: registers cannot be indexed by a loop counter.
 template <typename X, u32 N>
-DEVICE X shift(X (&x)[N], X last = X()) {
-    X first = x[0];
+DEVICE void rotate(X (&x)[N], const X (&last)[AHEAD]) {
 #pragma unroll
-    for (u32 n = 1; n < N; ++n) x[n - 1] = x[n];
-    x[N - 1] = last;
-    return first;
+    for (u32 n = AHEAD; n < N; ++n) x[n - AHEAD] = x[n];
+#pragma unroll
+    for (u32 n = 0; n < AHEAD; ++n) x[N - AHEAD + n] = last[n];
 }
 
-// out[i] = f(x) for each element of an operand. f is compiled once.
+// compute(group) for AHEAD results at a time, which it computes from the front of its operands. The results replace those
+// at the front, or `results` is another array and `compute` rotates the operands. A function is thus compiled AHEAD times,
+// not N times, which keeps the code small. Elements that are no pack are the first AHEAD.
+template <typename X, u32 N, typename Compute>
+DEVICE void in_groups(const Handful& few, X (&results)[N], Compute compute) {
+#pragma unroll 1
+    for (u32 n = 0; n < N; n += AHEAD) {
+        X group[AHEAD] = {};
+        if (few.packed || n == 0) compute(group);
+        rotate(results, group);
+    }
+}
+
+// out[i] = f(x) for each element of an operand.
 template <typename E, typename Function>
 DEVICE void map(const Job& job, Function f) {
     typedef typename Computed<E>::type Wide;
     const u32 N = Packed<E>::count;
     handfuls<N>(job, [&](const Handful& few) {
-        Wide x[N], y[N];
+        Wide x[N];
         value<E>(job, 0, few, x);
-#pragma unroll 1
-        for (u32 n = 0; n < N; ++n) {
-            Wide next = shift(x);
-            shift(y, few.has(n) ? f(next) : (Wide)0);
-        }
-        store<E>(job, 0, few, y);
+        in_groups(few, x, [&](Wide (&group)[AHEAD]) {
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; ++n) group[n] = f(x[n]);
+        });
+        store<E>(job, 0, few, x);
     });
 }
 
@@ -163,11 +188,13 @@ DEVICE void zip(const Job& job, Function f) {
         Result y[N];
         value<E>(job, 0, few, a);
         value<E>(job, 1, few, b);
-#pragma unroll 1
-        for (u32 n = 0; n < N; ++n) {
-            Wide of_a = shift(a), of_b = shift(b);
-            shift(y, few.has(n) ? f(of_a, of_b) : (Result)0);
-        }
+        in_groups(few, y, [&](Result (&group)[AHEAD]) {
+            const Wide used[AHEAD] = {};
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; ++n) group[n] = f(a[n], b[n]);
+            rotate(a, used);
+            rotate(b, used);
+        });
         store<To>(job, 0, few, y);
     });
 }

@@ -21,6 +21,11 @@ struct Words {
     u32 w[4];
 };
 
+// A word by number: registers cannot be indexed.
+DEVICE u32 word(const Words& words, u32 n) {
+    return n < 2 ? (n == 0 ? words.w[0] : words.w[1]) : (n == 2 ? words.w[2] : words.w[3]);
+}
+
 DEVICE Words philox(u64 seed, u64 sequence, u64 block) {
     u32 c0 = (u32)block, c1 = (u32)(block >> 32), c2 = (u32)sequence, c3 = (u32)(sequence >> 32);
     u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
@@ -45,19 +50,19 @@ DEVICE Words philox(u64 seed, u64 sequence, u64 block) {
 DEVICE u64 wide(u32 low, u32 high) { return (u64)high << 32 | low; }
 
 // From 24 bits.
-DEVICE double narrow_uniform(const Words& words, u32 lane) { return (double)(words.w[lane] >> 8) / 16777216.0; }
+DEVICE double narrow_uniform(const Words& words, u32 lane) { return (double)(word(words, lane) >> 8) / 16777216.0; }
 
 // From 53 bits.
 DEVICE double wide_uniform(const Words& words, u32 lane) {
-    return (double)(wide(words.w[2 * lane], words.w[2 * lane + 1]) >> 11) / 9007199254740992.0;
+    return (double)(wide(word(words, 2 * lane), word(words, 2 * lane + 1)) >> 11) / 9007199254740992.0;
 }
 
 // Box-Muller in f32: the middle of each of 2^32 intervals is not 0, and dense near 0.
 DEVICE double narrow_normal(const Words& words, u32 lane) {
     const float step = 1.0f / 4294967296.0f;
     u32 pair = lane / 2 * 2;
-    float radius = sqrtf(-2.0f * logf((float)words.w[pair] * step + 0.5f * step));
-    float angle = ((float)words.w[pair + 1] * step + 0.5f * step) * 6.28318530717958647692f;
+    float radius = sqrtf(-2.0f * logf((float)word(words, pair) * step + 0.5f * step));
+    float angle = ((float)word(words, pair + 1) * step + 0.5f * step) * 6.28318530717958647692f;
     return (double)(radius * (lane % 2 == 0 ? cosf(angle) : sinf(angle)));
 }
 
@@ -71,31 +76,48 @@ DEVICE double wide_normal(const Words& words, u32 lane) {
 
 #endif
 
-KERNEL(random) {
-    EACH(i) {
+// The number of elements that a block of random bits gives.
 #ifdef T_IS_NARROW
-        Words words = philox(job.k[0], job.k[1], i / 4);
-        double drawn = job.function == 1 ? narrow_normal(words, i % 4) : narrow_uniform(words, i % 4);
+#define ELEMENTS_OF_WORDS 4
 #else
-        Words words = philox(job.k[0], job.k[1], i / 2);
-        double drawn = job.function == 1 ? wide_normal(words, i % 2) : wide_uniform(words, i % 2);
+#define ELEMENTS_OF_WORDS 2
 #endif
-        WIDE element;
-        if (job.function == 2) {
-            element = drawn < job.c[0] ? constant(job, 1, (WIDE)0) : (WIDE)0;
-        } else if (job.function == 1) {
-            element = (WIDE)(job.c[0] + job.c[1] * drawn);
-        } else {
+
+#undef ELEMENT
+#define ELEMENT JOIN(element_of, SUFFIX)
+
+// The element that lane `lane` of a block of random bits gives.
+DEVICE T ELEMENT(const Job& job, const Words& words, u32 lane) {
+#ifdef T_IS_NARROW
+    double drawn = job.function == 1 ? narrow_normal(words, lane) : narrow_uniform(words, lane);
+#else
+    double drawn = job.function == 1 ? wide_normal(words, lane) : wide_uniform(words, lane);
+#endif
+    if (job.function == 2) return (T)(drawn < job.c[0] ? constant(job, 1, (WIDE)0) : (WIDE)0);
+    if (job.function == 1) return (T)(WIDE)(job.c[0] + job.c[1] * drawn);
 #ifdef T_IS_FLOAT
-            element = (WIDE)(job.c[0] + drawn * (job.c[1] - job.c[0]));
-            // Rounding may reach the end, which is outside of the range.
-            element = element < (WIDE)job.c[1] ? element : (WIDE)job.c[2];
+    WIDE element = (WIDE)(job.c[0] + drawn * (job.c[1] - job.c[0]));
+    // Rounding may reach the end, which is outside of the range.
+    return (T)(element < (WIDE)job.c[1] ? element : (WIDE)job.c[2]);
 #else
-            double whole = floor(job.c[0] + drawn * (job.c[1] - job.c[0]));
-            whole = whole < job.c[2] ? whole : job.c[2];
-            element = job.function == 3 ? (WIDE)(whole != 0.0) : INTEGER(whole);
+    double whole = floor(job.c[0] + drawn * (job.c[1] - job.c[0]));
+    whole = whole < job.c[2] ? whole : job.c[2];
+    return (T)(job.function == 3 ? (WIDE)(whole != 0.0) : INTEGER(whole));
 #endif
+}
+
+KERNEL(random) {
+    const u32 N = AHEAD;
+    handfuls<N>(job, [&](const Handful& few) {
+        T x[N];
+        Words words;
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) {
+            // A pack starts at the first element of a block.
+            u32 lane = few.packed ? n % ELEMENTS_OF_WORDS : (u32)(few.at(n) % ELEMENTS_OF_WORDS);
+            if (!few.packed || lane == 0) words = philox(job.k[0], job.k[1], few.at(n) / ELEMENTS_OF_WORDS);
+            x[n] = ELEMENT(job, words, lane);
         }
-        out<T>(job, 0)[i] = (T)element;
-    }
+        put<T>(job, 0, few, x);
+    });
 }

@@ -44,20 +44,47 @@ DEVICE typename Computed<E>::type along(const Job& job, u64 first, u64 e) {
     return element_at<E>(job.in[0], first + inner(job, e));
 }
 
-// Reduces every `step`-th element of a sequence from `e` to below `to`, at least one: in runs and then over runs, so
-// that the rounding error of a sum of n elements grows with n / RUN + RUN instead of n.
+// How many elements of a sequence a thread loads before it folds the first.
+#define FOLDED_AHEAD 8
+
+// Reduces every `step`-th element of a sequence from `e` to below `to`, at least one, in order.
+template <typename E, typename Load>
+DEVICE E fold_run(u64 function, u64 e, u64 to, u64 step, Load load) {
+    E folded = (E)0;
+    for (bool first = true; e < to; first = false) {
+        bool whole = e + (FOLDED_AHEAD - 1) * step < to;
+        E x[FOLDED_AHEAD];
+#pragma unroll
+        for (u32 n = 0; n < FOLDED_AHEAD; ++n) {
+            if (whole || e + n * step < to) x[n] = load(e + n * step);
+        }
+#pragma unroll
+        for (u32 n = 0; n < FOLDED_AHEAD; ++n) {
+            if (!whole && e + n * step >= to) continue;
+            E one = element(function, x[n]);
+            folded = n == 0 && first ? one : fold(function, folded, one);
+        }
+        e += FOLDED_AHEAD * step;
+    }
+    return folded;
+}
+
+// As fold_run: in runs and then over runs, so that the rounding error of a sum of n elements grows with n / RUN + RUN
+// instead of n.
 template <typename E>
 DEVICE typename Computed<E>::type fold_steps(const Job& job, u64 first, u64 e, u64 to, u64 step) {
     typedef typename Computed<E>::type Wide;
     const u64 RUN = 256;
-    Wide whole = element(job.function, along<E>(job, first, e));
+    // One axis has the same distance between all elements.
+    bool even = job.in[1].contiguous || job.inner_rank == 1;
+    u64 distance = job.in[1].contiguous ? 1 : job.in[1].strides[0];
+    Wide whole = (Wide)0;
     for (bool is_first = true; e < to; is_first = false) {
         u64 end = to - e > RUN * step ? e + RUN * step : to;
-        Wide run = element(job.function, along<E>(job, first, e));
-        for (e += step; e < end; e += step) {
-            run = fold(job.function, run, element(job.function, along<E>(job, first, e)));
-        }
+        Wide run = even ? fold_run<Wide>(job.function, e, end, step, [&](u64 at) { return element_at<E>(job.in[0], first + at * distance); })
+                        : fold_run<Wide>(job.function, e, end, step, [&](u64 at) { return along<E>(job, first, at); });
         whole = is_first ? run : fold(job.function, whole, run);
+        e += RUN * step;
     }
     return whole;
 }

@@ -21,16 +21,30 @@ DEVICE Team team_at(const Job& job, u64 turn) {
 // The rows of this block's teams, which advance together because they share barriers.
 #define EACH_TURN(turn) \
     for (u64 turn = blockIdx.x; turn * (BLOCK / job.k[1]) < job.count; turn += gridDim.x)
-#define EACH_OF(team, e) for (u64 e = team.lane; e < team.end; e += team.size)
+
+// use(e, load(e)) for this thread's elements of a row, in order. It loads AHEAD elements before it uses the first.
+template <typename Load, typename Use>
+DEVICE void each_of(const Team& team, Load load, Use use) {
+    u64 e = team.lane;
+    for (; e + (AHEAD - 1) * (u64)team.size < team.end; e += AHEAD * (u64)team.size) {
+        decltype(load(e)) loaded[AHEAD];
+#pragma unroll
+        for (u32 n = 0; n < AHEAD; ++n) loaded[n] = load(e + n * team.size);
+#pragma unroll
+        for (u32 n = 0; n < AHEAD; ++n) use(e + n * team.size, loaded[n]);
+    }
+    for (; e < team.end; e += team.size) use(e, load(e));
+}
 
 // The maximum of a row and the sum of exp(x - maximum).
 template <typename E, typename Wide>
 DEVICE void statistics(const Job& job, Wide* shared, const Team& team, Wide* largest, Wide* sum) {
+    auto input = [&](u64 e) { return value<E>(job, 0, team.first + e); };
     Wide own = (Wide)-INFINITY;
-    EACH_OF(team, e) { own = larger(own, value<E>(job, 0, team.first + e)); }
+    each_of(team, input, [&](u64, Wide x) { own = larger(own, x); });
     *largest = join(shared, own, false, team.size);
     own = (Wide)0;
-    EACH_OF(team, e) { own += exponential(value<E>(job, 0, team.first + e) - *largest); }
+    each_of(team, input, [&](u64, Wide x) { own += exponential(x - *largest); });
     *sum = join(shared, own, true, team.size);
 }
 
@@ -52,16 +66,24 @@ DEVICE Pair<typename Computed<E>::type> normal_sums(const Job& job, u64 e, u64 t
     typedef typename Computed<E>::type Wide;
     const u64 RUN = 256;
     const Wide* statistics = (const Wide*)job.also[0];
+    auto term = [&](u64 i) {
+        u64 row = quotient(i, job.k[0]);
+        Wide g = value<E>(job, 1, i);
+        Wide y = (value<E>(job, 0, i) - statistics[2 * row]) * statistics[2 * row + 1];
+        return Pair<Wide>{y * g, g};
+    };
     Pair<Wide> whole = {};
     while (e < to) {
         u64 end = to - e > RUN * step ? e + RUN * step : to;
         Pair<Wide> run = {};
-        for (; e < end; e += step) {
-            u64 i = number(e), row = quotient(i, job.k[0]);
-            Wide g = value<E>(job, 1, i);
-            Wide y = (value<E>(job, 0, i) - statistics[2 * row]) * statistics[2 * row + 1];
-            run = sum_of(run, Pair<Wide>{y * g, g});
+        for (; e + (AHEAD - 1) * step < end; e += AHEAD * step) {
+            Pair<Wide> terms[AHEAD];
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; ++n) terms[n] = term(number(e + n * step));
+#pragma unroll
+            for (u32 n = 0; n < AHEAD; ++n) run = sum_of(run, terms[n]);
         }
+        for (; e < end; e += step) run = sum_of(run, term(number(e)));
         whole = sum_of(whole, run);
     }
     return whole;
@@ -77,10 +99,11 @@ BLOCK_KERNEL(softmax, 4) {
         WIDE largest, sum;
         statistics<T>(job, shared, team, &largest, &sum);
         WIDE log_sum = logarithm(sum);
-        EACH_OF(team, e) {
-            WIDE x = value<T>(job, 0, team.first + e) - largest;
+        auto input = [&](u64 e) { return value<T>(job, 0, team.first + e); };
+        each_of(team, input, [&](u64 e, WIDE x) {
+            x = x - largest;
             store<T>(job, 0, team.first + e, job.function ? x - log_sum : exponential(x) / sum);
-        }
+        });
     }
 }
 
@@ -89,17 +112,15 @@ BLOCK_KERNEL(softmax_grad, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
         Team team = team_at(job, turn);
+        auto input = [&](u64 e) {
+            return Pair<WIDE>{value<T>(job, 0, team.first + e), value<T>(job, 1, team.first + e)};
+        };
         WIDE own = (WIDE)0;
-        EACH_OF(team, e) {
-            WIDE g = value<T>(job, 1, team.first + e);
-            own += job.function ? g : g * value<T>(job, 0, team.first + e);
-        }
+        each_of(team, input, [&](u64, Pair<WIDE> of) { own += job.function ? of.b : of.b * of.a; });
         WIDE sum = join(shared, own, true, team.size);
-        EACH_OF(team, e) {
-            WIDE s = value<T>(job, 0, team.first + e);
-            WIDE g = value<T>(job, 1, team.first + e);
-            store<T>(job, 0, team.first + e, job.function ? g - exponential(s) * sum : s * (g - sum));
-        }
+        each_of(team, input, [&](u64 e, Pair<WIDE> of) {
+            store<T>(job, 0, team.first + e, job.function ? of.b - exponential(of.a) * sum : of.a * (of.b - sum));
+        });
     }
 }
 
@@ -131,39 +152,41 @@ BLOCK_KERNEL(cross_entropy_grad, 4) {
             target = (u64)((const i64*)job.in[1].address)[team.row * job.in[1].strides[0]];
             scale = element_at<T>(job.in[2], team.row * job.in[2].strides[0]);
         }
-        EACH_OF(team, e) {
-            WIDE p = exponential(value<T>(job, 0, team.first + e) - largest) / sum;
+        auto input = [&](u64 e) { return value<T>(job, 0, team.first + e); };
+        each_of(team, input, [&](u64 e, WIDE x) {
+            WIDE p = exponential(x - largest) / sum;
             store<T>(job, 0, team.first + e, scale == (WIDE)0 ? (WIDE)0 : (e == target ? p - (WIDE)1 : p) * scale);
-        }
+        });
     }
 }
 
 // x normalized to mean 0 (function bit 0) and mean square 1, times the weight (bit 1), plus the bias (bit 2); in = [x,
-// weight, bias], c[0] = epsilon; out[1] receives the mean and the scale of each row.
+// weight, bias], c[0] = epsilon; out[1] receives the mean and the scale of each row. Bit 3: weight and bias are the same
+// for each row, and contiguous.
 BLOCK_KERNEL(layer_norm, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
         Team team = team_at(job, turn);
+        auto input = [&](u64 e) { return value<T>(job, 0, team.first + e); };
         WIDE own = (WIDE)0;
         WIDE mean = (WIDE)0;
         if (job.function & 1) {
-            EACH_OF(team, e) {
-                own += value<T>(job, 0, team.first + e);
-            }
+            each_of(team, input, [&](u64, WIDE x) { own += x; });
             mean = join(shared, own, true, team.size) / (WIDE)job.k[0];
         }
         own = (WIDE)0;
-        EACH_OF(team, e) {
-            WIDE x = value<T>(job, 0, team.first + e) - mean;
+        each_of(team, input, [&](u64, WIDE x) {
+            x = x - mean;
             own += x * x;
-        }
+        });
         WIDE scale = (WIDE)1 / root(join(shared, own, true, team.size) / (WIDE)job.k[0] + constant(job, 0, (WIDE)0));
-        EACH_OF(team, e) {
-            WIDE y = (value<T>(job, 0, team.first + e) - mean) * scale;
-            if (job.function & 2) y = y * value<T>(job, 1, team.first + e);
-            if (job.function & 4) y = y + value<T>(job, 2, team.first + e);
+        each_of(team, input, [&](u64 e, WIDE x) {
+            WIDE y = (x - mean) * scale;
+            u64 at = job.function & 8 ? e : team.first + e;
+            if (job.function & 2) y = y * value<T>(job, 1, at);
+            if (job.function & 4) y = y + value<T>(job, 2, at);
             store<T>(job, 0, team.first + e, y);
-        }
+        });
         if (team.lane == 0 && team.end > 0) {
             store<T>(job, 1, 2 * team.row, mean);
             store<T>(job, 1, 2 * team.row + 1, scale);
@@ -179,22 +202,23 @@ BLOCK_KERNEL(layer_norm_grad, 4) {
         Team team = team_at(job, turn);
         const WIDE* statistics = (const WIDE*)job.also[0] + (team.end > 0 ? 2 * team.row : 0);
         WIDE mean = statistics[0], scale = statistics[1];
+        // The normalized x, and the gradient times the weight.
+        auto input = [&](u64 e) {
+            WIDE h = value<T>(job, 2, team.first + e), x = value<T>(job, 0, team.first + e);
+            if (job.function & 2) h = h * value<T>(job, 1, job.function & 8 ? e : team.first + e);
+            return Pair<WIDE>{(x - mean) * scale, h};
+        };
         WIDE sum = (WIDE)0, along = (WIDE)0;
-        EACH_OF(team, e) {
-            WIDE h = value<T>(job, 2, team.first + e);
-            if (job.function & 2) h = h * value<T>(job, 1, team.first + e);
-            sum += h;
-            along += h * ((value<T>(job, 0, team.first + e) - mean) * scale);
-        }
+        each_of(team, input, [&](u64, Pair<WIDE> of) {
+            sum += of.b;
+            along += of.b * of.a;
+        });
         sum = join(shared, sum, true, team.size) / (WIDE)job.k[0];
         along = join(shared, along, true, team.size) / (WIDE)job.k[0];
         WIDE shift = job.function & 1 ? sum : (WIDE)0;
-        EACH_OF(team, e) {
-            WIDE h = value<T>(job, 2, team.first + e);
-            if (job.function & 2) h = h * value<T>(job, 1, team.first + e);
-            WIDE y = (value<T>(job, 0, team.first + e) - mean) * scale;
-            store<T>(job, 0, team.first + e, scale * (h - shift - y * along));
-        }
+        each_of(team, input, [&](u64 e, Pair<WIDE> of) {
+            store<T>(job, 0, team.first + e, scale * (of.b - shift - of.a * along));
+        });
     }
 }
 

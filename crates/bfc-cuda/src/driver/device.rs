@@ -17,6 +17,7 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 use super::calls::{address, location, properties, size};
+use super::capture::wait_without_capture;
 use super::error::{CudaUnavailable, call_error};
 use super::version::ComputeCapability;
 use super::{library, probe};
@@ -373,7 +374,7 @@ unsafe impl Driver for CudaDriver {
 
     fn synchronize(&self) -> Result<(), SourceError> {
         self.flush_deferred();
-        self.call("cuCtxSynchronize", 0, result::ctx::synchronize)
+        wait_without_capture(|| self.call("cuCtxSynchronize", 0, result::ctx::synchronize))
     }
 
     unsafe fn copy(&self, copy: MemoryCopy, on: StreamHandle) -> Result<(), SourceError> {

@@ -5,12 +5,14 @@
 //! the pools.
 
 mod calls;
+mod capture;
 mod device;
 mod error;
 mod library;
 mod probe;
 mod version;
 
+pub(crate) use capture::capture_exclusively;
 pub use device::CudaDriver;
 pub(crate) use device::{DeferredWork, without_flush};
 pub use error::CudaUnavailable;

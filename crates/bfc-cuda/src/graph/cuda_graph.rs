@@ -5,14 +5,14 @@ use std::ptr::{null, null_mut, with_exposed_provenance_mut};
 use std::sync::Arc;
 
 use bfc_core::Stream;
-use cudarc::driver::result;
 use cudarc::driver::sys::{
     self, CUDA_KERNEL_NODE_PARAMS, CUfunction, CUgraph, CUgraphExec, CUgraphInstantiate_flags, CUgraphNode,
-    CUstreamCaptureMode,
+    CUresult, CUstreamCaptureMode,
 };
+use cudarc::driver::{DriverError, result};
 
 use crate::compute::ComputeError;
-use crate::driver::{CudaDriver, require};
+use crate::driver::{CudaDriver, capture_exclusively, require};
 use crate::kernels::{BLOCK, Job};
 
 /// The driver functions that graphs need; CUDA 12 has them.
@@ -28,6 +28,9 @@ const FUNCTIONS: [&str; 10] = [
     "cuStreamBeginCapture_v2",
     "cuStreamEndCapture",
 ];
+
+/// How often a capture is tried.
+const CAPTURE_ATTEMPTS: u32 = 4;
 
 fn call<T>(
     driver: &CudaDriver,
@@ -86,23 +89,47 @@ impl GraphBuilder {
     }
 
     /// Captures the work that `work` submits to this stream. `work` must not use other streams or wait. The stream
-    /// executes none of it.
+    /// executes none of it. Other code of the process may interrupt a capture, for example by a wait for the device, so
+    /// that this tries a few times.
     pub(crate) fn captured(
         driver: &Arc<CudaDriver>,
         stream: &Stream,
-        work: impl FnOnce() -> Result<(), ComputeError>,
+        work: impl Fn() -> Result<(), ComputeError>,
     ) -> Result<Self, ComputeError> {
+        for _ in 0..CAPTURE_ATTEMPTS {
+            if let Some(graph) = capture_exclusively(|| Self::capture_once(driver, stream, &work))? {
+                return Ok(graph);
+            }
+        }
+        Err(ComputeError::Device {
+            call: "cuStreamEndCapture",
+            reason: format!("other work of the process interrupted {CAPTURE_ATTEMPTS} captures"),
+        })
+    }
+
+    /// As [`captured`](Self::captured). Returns `None` if the capture was interrupted.
+    fn capture_once(
+        driver: &Arc<CudaDriver>,
+        stream: &Stream,
+        work: impl Fn() -> Result<(), ComputeError>,
+    ) -> Result<Option<Self>, ComputeError> {
         let raw = with_exposed_provenance_mut(stream.handle().0 as usize);
         // Relaxed, so that libraries may load their kernels meanwhile.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is live.
         call(driver, "cuStreamBeginCapture", || unsafe { result::stream::begin_capture(raw, mode) })?;
-        let given = work();
+        let submitted = work();
         // End the capture even after an error.
-        // SAFETY: the stream is live and captures.
-        let captured = call(driver, "cuStreamEndCapture", || unsafe { result::stream::end_capture(raw) });
-        let builder = Self { driver: Arc::clone(driver), graph: captured?, last: null_mut() };
-        given.map(|()| builder)
+        let ended = call(driver, "cuStreamEndCapture", || {
+            // SAFETY: the stream is live and captures.
+            match unsafe { result::stream::end_capture(raw) } {
+                Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)) => Ok(None),
+                ended => ended.map(Some),
+            }
+        });
+        let captured = ended?.map(|graph| Self { driver: Arc::clone(driver), graph, last: null_mut() });
+        // An interrupted capture makes the work fail too.
+        if captured.is_some() { submitted.map(|()| captured) } else { Ok(None) }
     }
 
     /// The dependency on the last node.

@@ -57,6 +57,7 @@ impl ElementType {
                 ("SUFFIX", "f16"),
                 ("T_IS_FLOAT", "1"),
                 ("T_IS_NARROW", "1"),
+                ("T_IS_HALF", "1"),
             ],
             Self::BF16 => &[
                 ("T", "bf16"),
@@ -64,6 +65,7 @@ impl ElementType {
                 ("SUFFIX", "bf16"),
                 ("T_IS_FLOAT", "1"),
                 ("T_IS_NARROW", "1"),
+                ("T_IS_HALF", "1"),
             ],
             Self::I64 => &[("T", "i64"), ("WIDE", "i64"), ("SUFFIX", "i64")],
             Self::I32 => &[("T", "i32"), ("WIDE", "i32"), ("SUFFIX", "i32"), ("T_IS_INT", "1")],
@@ -178,9 +180,13 @@ impl Family {
                 include_str!("../../kernels/conv_tiled.cu")
             ),
             Self::Pool => include_str!("../../kernels/pool.cu"),
-            Self::Attention => {
-                concat!(include_str!("../../kernels/tile.cuh"), include_str!("../../kernels/attention.cu"))
-            }
+            Self::Attention => concat!(
+                include_str!("../../kernels/tile.cuh"),
+                include_str!("../../kernels/mma.cuh"),
+                include_str!("../../kernels/attention.cuh"),
+                include_str!("../../kernels/attention.cu"),
+                include_str!("../../kernels/attention_mma.cu")
+            ),
             Self::Index => include_str!("../../kernels/index.cu"),
             Self::Random => include_str!("../../kernels/random.cu"),
             Self::Optim => include_str!("../../kernels/optim.cu"),

@@ -55,8 +55,8 @@ pub struct Job {
     pub constants: [f64; 9],
     /// Constants for integer elements.
     pub integers: [i64; 2],
-    /// Nonzero if all inputs and outputs are contiguous and aligned to [`PACK`](super::PACK) bytes, so that kernels may
-    /// access several elements at once.
+    /// Nonzero if kernels may access several elements at once: all inputs and outputs are aligned to
+    /// [`PACK`](super::PACK) bytes, and inputs are contiguous or have whole packs or equal elements in their rows.
     pub packed: u64,
 }
 

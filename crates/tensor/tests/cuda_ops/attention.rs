@@ -73,12 +73,15 @@ fn sizes_around_tile_edges_are_complete() {
 }
 
 #[test]
-fn halves_are_summed_in_floats_and_rounded_once() {
+fn halves_are_multiplied_and_summed_in_floats() {
     for (dtype, tolerance) in [(DType::F16, 2e-3), (DType::BF16, 1.6e-2)] {
-        for hidden in [Hidden::Later, Hidden::Added] {
+        for hidden in [Hidden::Later, Hidden::Some, Hidden::Added] {
             let compute = Counting::new(false);
             let device = computed_by(compute.clone());
             assert_as_on_the_cpu(&device, [66, 70, 20, 9], hidden, dtype, tolerance);
+            // Whole packs, and several tiles of columns.
+            assert_as_on_the_cpu(&device, [128, 64, 64, 64], hidden, dtype, tolerance);
+            assert_as_on_the_cpu(&device, [40, 100, 72, 130], hidden, dtype, tolerance);
             let launched = compute.launched();
             assert!(launched.contains(&"attention_key_grad"));
             // The kernel reads 16-bit queries, keys and values directly: no conversion precedes it.

@@ -48,8 +48,8 @@ impl Launcher {
         self.launch_blocks(op, kernel, threads.div_ceil(BLOCK), job)
     }
 
-    /// Launches an elementwise kernel whose threads process several elements. If all operands are contiguous and
-    /// aligned, the kernel uses vectorized loads. Otherwise threads process several elements once the grid fills a GPU.
+    /// Launches an elementwise kernel whose threads process several elements. If all operands consist of aligned packs,
+    /// the kernel uses vectorized loads. Otherwise threads process several elements once the grid fills a GPU.
     pub(super) fn launch_elementwise(
         &self,
         op: &'static str,
@@ -188,12 +188,29 @@ pub(super) fn require_float(op: &'static str, dtype: DType) -> Result<()> {
     if dtype.is_float() { Ok(()) } else { Err(Error::UnsupportedDType { op, dtype }) }
 }
 
-/// Whether all operands of a job are contiguous and aligned for vectorized loads.
+/// The most elements that a kernel reads or writes at once.
+const LARGEST_PACK: u64 = 16;
+
+/// Whether kernels can access all operands of a job in packs (`kernels/pack.cuh`).
 fn is_vectorizable(job: &Job) -> bool {
-    let inputs = job.inputs.iter().filter(|operand| operand.address != 0);
-    let outputs = job.outputs.iter().map(|output| output.address);
-    inputs.clone().all(|operand| operand.contiguous != 0)
-        && inputs.map(|operand| operand.address).chain(outputs).all(|address| address.is_multiple_of(PACK))
+    job.inputs.iter().filter(|operand| operand.address != 0).all(|operand| is_packed(job, operand))
+        && job.outputs.iter().all(|output| output.address.is_multiple_of(PACK))
+}
+
+/// Whether an operand is contiguous and aligned, or has whole, aligned packs or equal elements along its last axis.
+fn is_packed(job: &Job, operand: &Operand) -> bool {
+    let is_aligned = operand.address.is_multiple_of(PACK);
+    if operand.contiguous != 0 {
+        return is_aligned;
+    }
+    let rank = job.rank as usize;
+    let (Some(&width), Some((&stride, outer))) =
+        (job.dims[..rank].last(), operand.strides[..rank].split_last())
+    else {
+        return false;
+    };
+    let starts_at_packs = || is_aligned && outer.iter().all(|stride| stride.is_multiple_of(LARGEST_PACK));
+    width.is_multiple_of(LARGEST_PACK) && (stride == 0 || (stride == 1 && starts_at_packs()))
 }
 
 /// The address of the element at a layout's origin.
@@ -261,21 +278,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packs_require_aligned_contiguous_operands() {
-        let mut job = Job {
-            inputs: [Operand::contiguous(4096), Operand::default(), Operand::default()],
-            ..Job::default()
-        };
+    fn packs_require_alignment_and_whole_rows() {
+        let mut job = Job { inputs: [Operand::contiguous(4096); 3], ..Job::over(64, &[2, 32]) };
         job.outputs[0] = Output::new(8192);
-        assert!(is_vectorizable(&job));
-        for (input, output) in [
-            (Operand::contiguous(4096 + 4), 8192),
-            (Operand::contiguous(4096), 8192 + 8),
-            (Operand::strided(4096, &[2, 1]), 8192),
-        ] {
+        let with = |operand, output| {
             let mut other = job;
-            (other.inputs[1], other.outputs[1]) = (input, Output::new(output));
-            assert!(!is_vectorizable(&other), "{input:?} {output}");
-        }
+            (other.inputs[1], other.outputs[1]) = (operand, Output::new(output));
+            is_vectorizable(&other)
+        };
+        assert!(is_vectorizable(&job));
+        assert!(!with(Operand::contiguous(4096 + 4), 8192), "an address between packs");
+        assert!(!with(Operand::contiguous(4096), 8192 + 8), "an output between packs");
+        assert!(with(Operand::strided(4096, &[48, 1]), 8192), "rows of whole packs");
+        assert!(with(Operand::strided(4096, &[0, 1]), 8192), "one row for all");
+        assert!(with(Operand::strided(4100, &[1, 0]), 8192), "one element for each row");
+        assert!(!with(Operand::strided(4096, &[33, 1]), 8192), "rows that start between packs");
+        assert!(!with(Operand::strided(4096, &[1, 2]), 8192), "a transposed matrix");
+        job.dims[1] = 31;
+        let mut odd = job;
+        odd.inputs[1] = Operand::strided(4096, &[0, 1]);
+        assert!(!is_vectorizable(&odd), "rows that end between packs");
     }
 }

@@ -49,5 +49,5 @@ pub(super) fn random(
             job.constants[0] = p;
         }
     }
-    device.launch_threads(op, kernel(Family::Random, "random", dtype), job.count, &job)
+    device.launch_elementwise(op, kernel(Family::Random, "random", dtype), job.count, &job)
 }

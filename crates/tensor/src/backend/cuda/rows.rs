@@ -128,9 +128,27 @@ fn norm_function(centered: bool, weight: bool, bias: bool) -> u64 {
     u64::from(centered) | u64::from(weight) << 1 | u64::from(bias) << 2
 }
 
-/// The operand of an optional view.
-fn optional(view: Option<View<'_>>) -> Operand {
-    view.as_ref().map_or_else(Operand::default, operand)
+/// The operands of weight and bias, and the flag of the kernels if both are the same for each row of `width` elements, and
+/// contiguous.
+fn affine_operands(views: [Option<View<'_>>; 2], width: u64) -> ([Operand; 2], u64) {
+    if views.iter().flatten().all(|view| repeats_one_row(view.layout(), width)) {
+        let row = |view: &View<'_>| Operand::contiguous(origin(view)).of_floats(view.dtype() == DType::F32);
+        return (views.map(|view| view.as_ref().map_or_else(Operand::default, row)), 8);
+    }
+    (views.map(|view| view.as_ref().map_or_else(Operand::default, operand)), 0)
+}
+
+/// Whether the last axes are `width` contiguous elements, and all other axes have stride 0.
+fn repeats_one_row(layout: &Layout, width: u64) -> bool {
+    let mut elements = 1;
+    for (&size, &stride) in layout.shape().dims().iter().zip(layout.strides()).rev() {
+        let expected = if elements < width { elements } else { 0 };
+        if size != 1 && stride as u64 != expected {
+            return false;
+        }
+        elements = if elements < width { elements * size as u64 } else { elements };
+    }
+    elements == width
 }
 
 /// See [`Kernel::LayerNorm`](crate::backend::Kernel::LayerNorm).
@@ -144,8 +162,9 @@ pub(super) fn layer_norm(
 ) -> Result<()> {
     require_float(op, out.dtype())?;
     let mut job = job_over_normalized(out, statistics.layout());
-    job.function = norm_function(centered, weight.is_some(), bias.is_some());
-    job.inputs = [operand(&input), optional(weight), optional(bias)];
+    let ([weights, biases], rows) = affine_operands([weight, bias], job.counts[0]);
+    job.function = norm_function(centered, weight.is_some(), bias.is_some()) | rows;
+    job.inputs = [operand(&input), weights, biases];
     job.outputs[1] = output(statistics);
     job.constants[0] = epsilon;
     launch_rows(device, op, "layer_norm", kernel_dtype([out.dtype(), input.dtype()]), job)
@@ -161,8 +180,9 @@ pub(super) fn layer_norm_grad(
 ) -> Result<()> {
     require_float(op, out.dtype())?;
     let mut job = job_over_normalized(out, of.statistics.layout());
-    job.function = norm_function(of.centered, of.weight.is_some(), false);
-    job.inputs = [operand(&of.input), optional(of.weight), operand(&grad)];
+    let ([weights, _], rows) = affine_operands([of.weight, None], job.counts[0]);
+    job.function = norm_function(of.centered, of.weight.is_some(), false) | rows;
+    job.inputs = [operand(&of.input), weights, operand(&grad)];
     job.also[0] = origin(&of.statistics);
     let dtype = kernel_dtype([out.dtype(), of.input.dtype(), grad.dtype()]);
     launch_rows(device, op, "layer_norm_grad", dtype, job)
