@@ -9,6 +9,7 @@
 
 mod counts;
 mod notes;
+mod sizing;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,8 +22,8 @@ use bfc_core::{
 };
 
 use self::counts::Counts;
+use self::sizing::Sizing;
 use super::budget;
-use super::local::LocalBlocks;
 use super::state::TrackerState;
 use super::totals::Figures;
 use crate::record::Recorder;
@@ -45,31 +46,6 @@ pub struct Record {
     pub bytes: i64,
     /// The time of the event.
     pub at: Instant,
-}
-
-/// The source of block sizes.
-#[derive(Debug)]
-enum Sizing {
-    /// The inner allocator's blocks carry their true size.
-    Inner,
-    /// They carry no size, so this allocator stores each block.
-    Local(Box<Mutex<LocalBlocks>>),
-    /// Sizes are unknown: requested bytes are counted, and frees are not.
-    Untracked,
-}
-
-impl Sizing {
-    fn of(inner: &dyn Allocator, track_sizes: bool) -> Self {
-        match (inner.tracks_sizes(), track_sizes) {
-            (true, _) => Self::Inner,
-            (false, true) => Self::Local(Box::default()),
-            (false, false) => Self::Untracked,
-        }
-    }
-
-    const fn is_tracked(&self) -> bool {
-        !matches!(self, Self::Untracked)
-    }
 }
 
 /// Counts the memory that one execution of an op allocates from the wrapped allocator.
@@ -149,9 +125,7 @@ impl TrackingAllocator {
         self.owner = owner;
         self.live_before = self.inner.bytes_in_use();
         *self.counts.get_mut() = Counts::default();
-        if let Sizing::Local(blocks) = &mut self.sizing {
-            **blocks = Mutex::default();
-        }
+        self.sizing.reset();
     }
 
     /// The counts. No other code runs while they are locked.

@@ -147,7 +147,8 @@ mod tests {
             }
         });
         let mut mutex = Arc::into_inner(mutex).unwrap();
-        assert_eq!((*mutex.lock(), *mutex.get_mut()), ([20_000; 8], [20_000; 8]));
+        assert_eq!(*mutex.lock(), [20_000; 8]);
+        assert_eq!(*mutex.get_mut(), [20_000; 8]);
     }
 
     #[test]
