@@ -15,18 +15,25 @@ DEVICE u32 warp_other() { return threadIdx.x / 32 / 4 * 32; }
 typedef float Scores[4][4];
 typedef float Sums[8][4];
 
+// Eight neighbors, in words: elements in registers of their own would be packed and unpacked.
+struct alignas(16) Neighbors {
+    u32 words[4];
+};
+
 // Eight neighbors of a row from a column on, 0 where there are none.
 template <typename E>
-DEVICE Pack<E, 8> load_neighbors(const Rows<E>& rows, u32 row, u64 column, bool packed) {
+DEVICE Neighbors load_neighbors(const Rows<E>& rows, u32 row, u64 column, bool packed) {
     const E* from = rows.first + row * rows.width + column;
-    if (packed && row < rows.count && column < rows.width) return *(const Pack<E, 8>*)from;
-    Pack<E, 8> pack;
+    Neighbors x = {};
+    if (row >= rows.count || column >= rows.width) return x;
+    if (packed) return *(const Neighbors*)from;
 #pragma unroll
-    for (u32 e = 0; e < 8; ++e) {
-        bool inside = row < rows.count && column + e < rows.width;
-        pack.of[e].bits = inside ? from[e].bits : (u16)0;
+    for (u32 n = 0; n < 4; ++n) {
+        u16 low = from[2 * n < rows.width - column ? 2 * n : 0].bits;
+        u16 high = from[2 * n + 1 < rows.width - column ? 2 * n + 1 : 0].bits;
+        x.words[n] = two(2 * n < rows.width - column ? low : (u16)0, 2 * n + 1 < rows.width - column ? high : (u16)0);
     }
-    return pack;
+    return x;
 }
 
 // Copies 64 columns of all rows from `left` on to shared memory.
@@ -34,10 +41,10 @@ template <typename E>
 DEVICE void load_tile(HalfTile& tile, const Rows<E>& rows, u64 left) {
     bool packed = (u64)rows.first % 16 == 0 && rows.width % 8 == 0;
     u32 row = threadIdx.x / 8, column = threadIdx.x % 8 * 8;
-    Pack<E, 8> upper = load_neighbors(rows, row, left + column, packed);
-    Pack<E, 8> lower = load_neighbors(rows, row + TILE / 2, left + column, packed);
-    *(Pack<E, 8>*)&tile.of[row][column] = upper;
-    *(Pack<E, 8>*)&tile.of[row + TILE / 2][column] = lower;
+    Neighbors upper = load_neighbors(rows, row, left + column, packed);
+    Neighbors lower = load_neighbors(rows, row + TILE / 2, left + column, packed);
+    *(Neighbors*)&tile.of[row][column] = upper;
+    *(Neighbors*)&tile.of[row + TILE / 2][column] = lower;
 }
 
 // Adds the products of this warp's rows of one matrix with its rows of another. Loads the left tile if it is `new_left`.
@@ -70,28 +77,37 @@ DEVICE void load_columns(HalfTile& tile, const Rows<E>& rows, u64 left) {
     if (rows.width > TILE) load_tile(tile, rows, left);
 }
 
-// Adds the products of this warp's weights, rounded, with its rows of a tile.
+// Scores as left factors: 16 rows and twice 16 columns.
+typedef u32 LeftFactors[2][4];
+
 template <typename E>
-DEVICE void add_weighted_rows(const Scores& weights, const HalfTile& rows, Sums& sum) {
+DEVICE void round_scores(const Scores& scores, LeftFactors& factors) {
+#pragma unroll
+    for (u32 n = 0; n < 8; ++n) {
+        u32 tile = n / 2, first = n % 2 * 2;
+        factors[tile / 2][tile % 2 * 2 + n % 2] = two_of(scores[tile][first], scores[tile][first + 1], E());
+    }
+}
+
+// Adds the products of this warp's factors with its rows of a tile.
+template <typename E>
+DEVICE void add_weighted_rows(const LeftFactors& factors, const HalfTile& rows, Sums& sum) {
 #pragma unroll
     for (u32 k = 0; k < 2; ++k) {
-        const float(&first)[4] = weights[2 * k], (&second)[4] = weights[2 * k + 1];
-        u32 x[4] = {two_of<E>(first[0], first[1]), two_of<E>(first[2], first[3]),
-                    two_of<E>(second[0], second[1]), two_of<E>(second[2], second[3])};
 #pragma unroll
         for (u32 j = 0; j < 4; ++j) {
             u32 y[4];
             fragments_down(rows, warp_other() + 16 * k, 16 * j, y);
-            mma(sum[2 * j], x, y[0], y[1], E());
-            mma(sum[2 * j + 1], x, y[2], y[3], E());
+            mma(sum[2 * j], factors[k], y[0], y[1], E());
+            mma(sum[2 * j + 1], factors[k], y[2], y[3], E());
         }
     }
 }
 
-// Combines the values of the four threads that share rows.
-DEVICE float join_four(float own, bool sum) {
-    own = joined(own, across(own, 1), sum);
-    return joined(own, across(own, 2), sum);
+// Adds up the values of the four threads that share rows.
+DEVICE float join_four(float own) {
+    own += across(own, 1);
+    return own + across(own, 2);
 }
 
 // The sums of both halves of the warps, in the first half. `shared` has room for 64 x 64 floats.
@@ -157,11 +173,31 @@ DEVICE float dot_of_four(const E* a, const E* b, u64 width) {
     return sum;
 }
 
-// Whether all queries of a tile see all keys of another, without a mask.
-DEVICE bool sees_all(const Job& job, u64 query, u64 key) {
+#define LOG2_E 1.44269504088896340736f
+
+// Turns products into scores times LOG2_E, so that weights are powers of 2. `top` and `other` are the first row of the
+// block's tile and of the other; rows of the block's tile are queries if `of_queries`, else keys.
+template <typename E>
+DEVICE void scale_scores(const Job& job, u64 head, u64 top, u64 other, bool of_queries, Scores& scores) {
+    u64 query = of_queries ? top : other, key = of_queries ? other : top;
     bool inside = query + TILE <= job.k[0] && key + TILE <= job.k[1];
-    return inside && !(job.function & 6) && (!(job.function & 1) || key + TILE <= query + 1);
+    if (inside && !(job.function & 6) && (!(job.function & 1) || key + TILE <= query + 1)) {
+        float scale = constant(job, 0, 0.0f) * LOG2_E;
+#pragma unroll
+        for (u32 n = 0; n < 16; ++n) scores[n / 4][n % 4] *= scale;
+        return;
+    }
+#pragma unroll
+    for (u32 n = 0; n < 16; ++n) {
+        u64 row = top + warp_top() + mma_row(n % 4), column = other + warp_other() + 8 * (n / 4) + mma_column(n % 4);
+        float& score = scores[n / 4][n % 4];
+        score = score_of<E>(job, head, of_queries ? row : column, of_queries ? column : row, score) * LOG2_E;
+    }
 }
+
+// What to subtract from scores times LOG2_E, given the logarithm of the sum of a query: weights are 0 if all scores are
+// -infinity.
+DEVICE float offset_of(float log_sum) { return log_sum == (float)-INFINITY ? (float)INFINITY : log_sum * LOG2_E; }
 
 #endif
 
@@ -173,7 +209,6 @@ BLOCK_KERNEL(attention, 2) {
     SHARED float maxima[2][TILE];
     SHARED float sums[2][TILE];
     u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
-    float scale = constant(job, 0, 0.0f);
     for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
         // Without values there are still sums to write.
         Turn turn = turn_at(n, queries, values > 0 ? values : 1);
@@ -187,34 +222,32 @@ BLOCK_KERNEL(attention, 2) {
             add_scores(tiles[0], tiles[1], q, k, start == 0, weights);
             // Without columns, no barrier has followed the load.
             if (width == 0) __syncthreads();
-            bool all = sees_all(job, turn.top, start);
+            scale_scores<T>(job, turn.head, turn.top, start, true, weights);
 #pragma unroll
             for (u32 r = 0; r < 2; ++r) {
-                u64 query = turn.top + warp_top() + mma_row(2 * r);
+                // NaN is no maximum, but makes the sum NaN.
                 float best = largest[r];
 #pragma unroll
-                for (u32 c = 0; c < 8; ++c) {
-                    float& score = weights[c / 2][2 * r + c % 2];
-                    u64 key = start + warp_other() + 8 * (c / 2) + mma_column(c % 2);
-                    score = all ? score * scale : score_of<T>(job, turn.head, query, key, score);
-                    best = larger(best, score);
-                }
-                best = join_four(best, false);
-                // Before the first visible key all weights are 0, not exp(-infinity + infinity).
-                float base = best == -INFINITY ? 0.0f : best;
-                float shrink = exponential(largest[r] - base), own = 0.0f;
+                for (u32 c = 0; c < 8; ++c) best = fmaxf(best, weights[c / 2][2 * r + c % 2]);
+                best = fmaxf(best, across(best, 1));
+                best = fmaxf(best, across(best, 2));
+                // Before the first visible key all weights are 0, not 2 to the power of -infinity + infinity.
+                float base = best == (float)-INFINITY ? 0.0f : best;
+                float shrink = power_of_2(largest[r] - base), own = 0.0f;
 #pragma unroll
                 for (u32 c = 0; c < 8; ++c) {
                     float& weight = weights[c / 2][2 * r + c % 2];
-                    weight = exponential(weight - base);
+                    weight = power_of_2(weight - base);
                     own += weight;
                     result[c][2 * r] *= shrink;
                     result[c][2 * r + 1] *= shrink;
                 }
-                sum[r] = sum[r] * shrink + join_four(own, true);
+                sum[r] = sum[r] * shrink + join_four(own);
                 largest[r] = best;
             }
-            add_weighted_rows<T>(weights, tiles[2], result);
+            LeftFactors factors;
+            round_scores<T>(weights, factors);
+            add_weighted_rows<T>(factors, tiles[2], result);
             __syncthreads();
         }
         // Both halves of the warps have seen other keys.
@@ -231,10 +264,10 @@ BLOCK_KERNEL(attention, 2) {
 #pragma unroll
         for (u32 r = 0; r < 2; ++r) {
             u32 row = warp_top() + mma_row(2 * r);
-            float best = larger(maxima[0][row], maxima[1][row]);
-            float base = best == -INFINITY ? 0.0f : best;
-            float own = exponential(largest[r] - base);
-            float total = sums[0][row] * exponential(maxima[0][row] - base) + sums[1][row] * exponential(maxima[1][row] - base);
+            float best = fmaxf(maxima[0][row], maxima[1][row]);
+            float base = best == (float)-INFINITY ? 0.0f : best;
+            float own = power_of_2(largest[r] - base);
+            float total = sums[0][row] * power_of_2(maxima[0][row] - base) + sums[1][row] * power_of_2(maxima[1][row] - base);
             for (u32 j = 0; j < 8; ++j) {
                 result[j][2 * r] *= own;
                 result[j][2 * r + 1] *= own;
@@ -243,7 +276,7 @@ BLOCK_KERNEL(attention, 2) {
             factor[r] = total == 0.0f ? 0.0f : 1.0f / total;
             u64 query = turn.top + row;
             if (turn.left == 0 && half == 0 && mma_place() == 0 && query < queries) {
-                store<T>(job, 1, turn.head * queries + query, total == 0.0f ? (float)-INFINITY : best + logarithm(total));
+                store<T>(job, 1, turn.head * queries + query, total == 0.0f ? (float)-INFINITY : best / LOG2_E + logarithm(total));
             }
         }
         join_halves((float*)tiles, result);
@@ -262,14 +295,14 @@ BLOCK_KERNEL(attention_query_grad, 2) {
         Rows<T> g = rows_at<T>(job.also[2], turn.head, turn.top, queries, values);
         Rows<T> result = rows_at<T>(job.also[0], turn.head, turn.top, queries, values);
         Sums to_query = {};
-        float log_sum[2], along[2];
+        float offset[2], along[2];
 #pragma unroll
         for (u32 r = 0; r < 2; ++r) {
             u32 row = warp_top() + mma_row(2 * r);
             bool inside = row < q.count;
-            log_sum[r] = inside ? ((const float*)job.also[1])[turn.head * queries + turn.top + row] : (float)-INFINITY;
+            offset[r] = offset_of(inside ? ((const float*)job.also[1])[turn.head * queries + turn.top + row] : (float)-INFINITY);
             along[r] = inside ? dot_of_four(g.first + row * values, result.first + row * values, values) : 0.0f;
-            along[r] = join_four(along[r], true);
+            along[r] = join_four(along[r]);
         }
         for (u64 start = 0; start < keys_seen(job, turn.top); start += TILE) {
             Rows<T> k = rows_at<T>(job.in[1].address, turn.head, start, keys, width);
@@ -278,20 +311,17 @@ BLOCK_KERNEL(attention_query_grad, 2) {
             add_scores(tiles[0], tiles[1], q, k, start == 0, slopes);
             add_scores(tiles[2], tiles[3], g, v, start == 0, through);
             load_columns(tiles[1], k, turn.left);
-            bool all = sees_all(job, turn.top, start);
+            scale_scores<T>(job, turn.head, turn.top, start, true, slopes);
 #pragma unroll
-            for (u32 r = 0; r < 2; ++r) {
-                u64 query = turn.top + warp_top() + mma_row(2 * r);
-#pragma unroll
-                for (u32 c = 0; c < 8; ++c) {
-                    float& slope = slopes[c / 2][2 * r + c % 2];
-                    u64 key = start + warp_other() + 8 * (c / 2) + mma_column(c % 2);
-                    float score = all ? slope * scale : score_of<T>(job, turn.head, query, key, slope);
-                    slope = share(score, log_sum[r]) * (through[c / 2][2 * r + c % 2] - along[r]);
-                }
+            for (u32 n = 0; n < 16; ++n) {
+                u32 r = n % 4 / 2;
+                float weight = power_of_2(slopes[n / 4][n % 4] - offset[r]);
+                slopes[n / 4][n % 4] = weight * (through[n / 4][n % 4] - along[r]);
             }
+            LeftFactors factors;
+            round_scores<T>(slopes, factors);
             __syncthreads();
-            add_weighted_rows<T>(slopes, tiles[1], to_query);
+            add_weighted_rows<T>(factors, tiles[1], to_query);
             __syncthreads();
         }
         join_halves((float*)tiles, to_query);
@@ -301,9 +331,9 @@ BLOCK_KERNEL(attention_query_grad, 2) {
 
 // out[1] = the gradient of k, out[2] = the gradient of v in the same columns; `also` as above. Rows of the tile are
 // keys.
-BLOCK_KERNEL(attention_key_grad, 1) {
+BLOCK_KERNEL(attention_key_grad, 2) {
     SHARED HalfTile tiles[4];
-    SHARED float log_sums[TILE];
+    SHARED float offsets[TILE];
     SHARED float alongs[TILE];
     u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
     float scale = constant(job, 0, 0.0f);
@@ -321,33 +351,37 @@ BLOCK_KERNEL(attention_key_grad, 1) {
             // Four threads for each query.
             u32 mine = threadIdx.x / 4;
             float along = mine < q.count ? dot_of_four(g.first + mine * values, result.first + mine * values, values) : 0.0f;
-            along = join_four(along, true);
+            along = join_four(along);
             if (threadIdx.x % 4 == 0) {
                 alongs[mine] = along;
-                log_sums[mine] = mine < q.count ? ((const float*)job.also[1])[turn.head * queries + start + mine] : (float)-INFINITY;
+                offsets[mine] = offset_of(mine < q.count ? ((const float*)job.also[1])[turn.head * queries + start + mine] : (float)-INFINITY);
             }
-            Scores weights = {}, slopes = {};
+            Scores weights = {};
             add_scores(tiles[0], tiles[1], k, q, start == first, weights);
+            // Without columns, no barrier has followed the sums and offsets.
+            if (width == 0) __syncthreads();
+            scale_scores<T>(job, turn.head, turn.top, start, false, weights);
+#pragma unroll
+            for (u32 n = 0; n < 16; ++n) {
+                u32 of = warp_other() + 8 * (n / 4) + mma_column(n % 4);
+                weights[n / 4][n % 4] = power_of_2(weights[n / 4][n % 4] - offsets[of]);
+            }
+            LeftFactors rounded;
+            round_scores<T>(weights, rounded);
+            Scores slopes = {};
             add_scores(tiles[2], tiles[3], v, g, start == first, slopes);
             load_columns(tiles[1], q, turn.left);
             load_columns(tiles[3], g, turn.left);
-            bool all = sees_all(job, start, turn.top);
 #pragma unroll
-            for (u32 r = 0; r < 2; ++r) {
-                u64 key = turn.top + warp_top() + mma_row(2 * r);
-#pragma unroll
-                for (u32 c = 0; c < 8; ++c) {
-                    u32 of = warp_other() + 8 * (c / 2) + mma_column(c % 2);
-                    float& weight = weights[c / 2][2 * r + c % 2];
-                    float& slope = slopes[c / 2][2 * r + c % 2];
-                    float score = all ? weight * scale : score_of<T>(job, turn.head, start + of, key, weight);
-                    weight = share(score, log_sums[of]);
-                    slope = weight * (slope - alongs[of]);
-                }
+            for (u32 n = 0; n < 16; ++n) {
+                u32 of = warp_other() + 8 * (n / 4) + mma_column(n % 4);
+                float weight = half_of<T>(rounded[n / 8][n / 4 % 2 * 2 + n % 4 / 2], n % 2);
+                slopes[n / 4][n % 4] = weight * (slopes[n / 4][n % 4] - alongs[of]);
             }
             __syncthreads();
-            add_weighted_rows<T>(slopes, tiles[1], to_key);
-            add_weighted_rows<T>(weights, tiles[3], to_value);
+            add_weighted_rows<T>(rounded, tiles[3], to_value);
+            round_scores<T>(slopes, rounded);
+            add_weighted_rows<T>(rounded, tiles[1], to_key);
             __syncthreads();
         }
         join_halves((float*)tiles, to_key);

@@ -19,9 +19,6 @@ DEVICE u32 mma_column(u32 e) { return mma_place() * 2 + e % 2; }
 
 DEVICE u32 two(u16 low, u16 high) { return (u32)low | (u32)high << 16; }
 
-template <typename E>
-DEVICE u32 two_of(float low, float high) { return two(E(low).bits, E(high).bits); }
-
 // The fragments of four 8 x 8 matrices: at `row` and `column`, 8 rows below, 8 columns to the right, and both. As left
 // factor they are 16 x 16 elements. As right factor whose columns are the tile's rows, fragments 0 and 2 belong to the
 // first 8 columns, 1 and 3 to the next 8.
@@ -55,10 +52,22 @@ DEVICE void fragments_down(const HalfTile& tile, u32 row, u32 column, u32 (&x)[4
 #endif
 }
 
-// sum += a b for a left factor and a right factor of two fragments. All threads of a block must call this together. The
-// last argument selects the type.
+template <typename E>
+DEVICE float half_of(u32 pair, bool high) {
+    E x;
+    x.bits = (u16)(high ? pair >> 16 : pair);
+    return (float)x;
+}
+
+// two_of rounds two floats. mma: sum += a b for a left factor and a right factor of two fragments; all threads of a block
+// must call it together. The last argument selects the type.
 #ifdef __CUDACC_RTC__
 #define DEFINE_MMA(E, NAME)                                                                       \
+    DEVICE u32 two_of(float low, float high, E) {                                                 \
+        u32 both;                                                                                 \
+        asm("cvt.rn." NAME "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));              \
+        return both;                                                                              \
+    }                                                                                             \
     DEVICE void mma(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1, E) {                      \
         asm("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 "                        \
             "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                     \
@@ -69,11 +78,7 @@ DEFINE_MMA(f16, "f16")
 DEFINE_MMA(bf16, "bf16")
 #else
 template <typename E>
-DEVICE float half_of(u32 pair, bool high) {
-    E x;
-    x.bits = (u16)(high ? pair >> 16 : pair);
-    return (float)x;
-}
+DEVICE u32 two_of(float low, float high, E) { return two(E(low).bits, E(high).bits); }
 
 template <typename E>
 DEVICE void mma(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1, E) {
@@ -93,5 +98,16 @@ DEVICE void mma(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1, E) {
     __syncthreads();
 }
 #endif
+
+// 2 to the power of x, to about 22 bits; results below the smallest normal number are 0.
+DEVICE float power_of_2(float x) {
+#ifdef __CUDACC_RTC__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
 
 #endif

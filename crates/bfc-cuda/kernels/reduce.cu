@@ -50,21 +50,23 @@ DEVICE typename Computed<E>::type along(const Job& job, u64 first, u64 e) {
 // Reduces every `step`-th element of a sequence from `e` to below `to`, at least one, in order.
 template <typename E, typename Load>
 DEVICE E fold_run(u64 function, u64 e, u64 to, u64 step, Load load) {
-    E folded = (E)0;
-    for (bool first = true; e < to; first = false) {
-        bool whole = e + (FOLDED_AHEAD - 1) * step < to;
+    E folded = element(function, load(e));
+    for (e += step; e + (FOLDED_AHEAD - 1) * step < to; e += FOLDED_AHEAD * step) {
         E x[FOLDED_AHEAD];
 #pragma unroll
-        for (u32 n = 0; n < FOLDED_AHEAD; ++n) {
-            if (whole || e + n * step < to) x[n] = load(e + n * step);
-        }
+        for (u32 n = 0; n < FOLDED_AHEAD; ++n) x[n] = load(e + n * step);
 #pragma unroll
-        for (u32 n = 0; n < FOLDED_AHEAD; ++n) {
-            if (!whole && e + n * step >= to) continue;
-            E one = element(function, x[n]);
-            folded = n == 0 && first ? one : fold(function, folded, one);
-        }
-        e += FOLDED_AHEAD * step;
+        for (u32 n = 0; n < FOLDED_AHEAD; ++n) folded = fold(function, folded, element(function, x[n]));
+    }
+    // The rest, fewer than FOLDED_AHEAD.
+    E x[FOLDED_AHEAD - 1];
+#pragma unroll
+    for (u32 n = 0; n < FOLDED_AHEAD - 1; ++n) {
+        if (e + n * step < to) x[n] = load(e + n * step);
+    }
+#pragma unroll
+    for (u32 n = 0; n < FOLDED_AHEAD - 1; ++n) {
+        if (e + n * step < to) folded = fold(function, folded, element(function, x[n]));
     }
     return folded;
 }

@@ -22,30 +22,45 @@ DEVICE Team team_at(const Job& job, u64 turn) {
 #define EACH_TURN(turn) \
     for (u64 turn = blockIdx.x; turn * (BLOCK / job.k[1]) < job.count; turn += gridDim.x)
 
-// use(e, load(e)) for this thread's elements of a row, in order. It loads AHEAD elements before it uses the first.
-template <typename Load, typename Use>
-DEVICE void each_of(const Team& team, Load load, Use use) {
-    u64 e = team.lane;
-    for (; e + (AHEAD - 1) * (u64)team.size < team.end; e += AHEAD * (u64)team.size) {
-        decltype(load(e)) loaded[AHEAD];
-#pragma unroll
-        for (u32 n = 0; n < AHEAD; ++n) loaded[n] = load(e + n * team.size);
-#pragma unroll
-        for (u32 n = 0; n < AHEAD; ++n) use(e + n * team.size, loaded[n]);
+// body(few) for this thread's elements of a row: packs of neighbors if the job is packed, else up to AHEAD elements.
+template <typename E, typename Body>
+DEVICE void each_of(const Job& job, const Team& team, Body body) {
+    const u64 N = Packed<E>::count;
+    bool packed = job.packed != 0;
+    u64 end = team.first + team.end, step = packed ? 1 : team.size;
+    for (u64 e = team.lane * (packed ? N : 1); e < team.end; e += team.size * (packed ? N : (u64)AHEAD)) {
+        body(Handful{team.first + e, step, end, packed});
     }
-    for (; e < team.end; e += team.size) use(e, load(e));
+}
+
+// use(x) for this thread's elements of a row, converted for computing.
+template <typename E, typename Use>
+DEVICE void each_value(const Job& job, const Team& team, Use use) {
+    each_of<E>(job, team, [&](const Handful& few) {
+        typename Computed<E>::type x[Packed<E>::count];
+        value<E>(job, 0, few, x);
+#pragma unroll
+        for (u32 n = 0; n < Packed<E>::count; ++n) {
+            if (few.has(n)) use(x[n]);
+        }
+    });
 }
 
 // The maximum of a row and the sum of exp(x - maximum).
 template <typename E, typename Wide>
 DEVICE void statistics(const Job& job, Wide* shared, const Team& team, Wide* largest, Wide* sum) {
-    auto input = [&](u64 e) { return value<E>(job, 0, team.first + e); };
     Wide own = (Wide)-INFINITY;
-    each_of(team, input, [&](u64, Wide x) { own = larger(own, x); });
+    each_value<E>(job, team, [&](Wide x) { own = larger(own, x); });
     *largest = join(shared, own, false, team.size);
     own = (Wide)0;
-    each_of(team, input, [&](u64, Wide x) { own += exponential(x - *largest); });
+    each_value<E>(job, team, [&](Wide x) { own += exponential(x - *largest); });
     *sum = join(shared, own, true, team.size);
+}
+
+// The places of the weight and bias of elements: function bit 3 says that rows share them.
+DEVICE Handful parameters_of(const Job& job, const Team& team, const Handful& few) {
+    u64 row = job.function & 8 ? team.first : 0;
+    return Handful{few.first - row, few.step, few.end - row, few.packed};
 }
 
 // A pair of values.
@@ -99,10 +114,14 @@ BLOCK_KERNEL(softmax, 4) {
         WIDE largest, sum;
         statistics<T>(job, shared, team, &largest, &sum);
         WIDE log_sum = logarithm(sum);
-        auto input = [&](u64 e) { return value<T>(job, 0, team.first + e); };
-        each_of(team, input, [&](u64 e, WIDE x) {
-            x = x - largest;
-            store<T>(job, 0, team.first + e, job.function ? x - log_sum : exponential(x) / sum);
+        each_of<T>(job, team, [&](const Handful& few) {
+            WIDE x[Packed<T>::count];
+            value<T>(job, 0, few, x);
+#pragma unroll
+            for (u32 n = 0; n < Packed<T>::count; ++n) {
+                x[n] = job.function ? x[n] - largest - log_sum : exponential(x[n] - largest) / sum;
+            }
+            store<T>(job, 0, few, x);
         });
     }
 }
@@ -112,14 +131,26 @@ BLOCK_KERNEL(softmax_grad, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
         Team team = team_at(job, turn);
-        auto input = [&](u64 e) {
-            return Pair<WIDE>{value<T>(job, 0, team.first + e), value<T>(job, 1, team.first + e)};
-        };
         WIDE own = (WIDE)0;
-        each_of(team, input, [&](u64, Pair<WIDE> of) { own += job.function ? of.b : of.b * of.a; });
+        each_of<T>(job, team, [&](const Handful& few) {
+            WIDE s[Packed<T>::count], g[Packed<T>::count];
+            value<T>(job, 0, few, s);
+            value<T>(job, 1, few, g);
+#pragma unroll
+            for (u32 n = 0; n < Packed<T>::count; ++n) {
+                if (few.has(n)) own += job.function ? g[n] : g[n] * s[n];
+            }
+        });
         WIDE sum = join(shared, own, true, team.size);
-        each_of(team, input, [&](u64 e, Pair<WIDE> of) {
-            store<T>(job, 0, team.first + e, job.function ? of.b - exponential(of.a) * sum : of.a * (of.b - sum));
+        each_of<T>(job, team, [&](const Handful& few) {
+            WIDE s[Packed<T>::count], g[Packed<T>::count];
+            value<T>(job, 0, few, s);
+            value<T>(job, 1, few, g);
+#pragma unroll
+            for (u32 n = 0; n < Packed<T>::count; ++n) {
+                s[n] = job.function ? g[n] - exponential(s[n]) * sum : s[n] * (g[n] - sum);
+            }
+            store<T>(job, 0, few, s);
         });
     }
 }
@@ -152,10 +183,16 @@ BLOCK_KERNEL(cross_entropy_grad, 4) {
             target = (u64)((const i64*)job.in[1].address)[team.row * job.in[1].strides[0]];
             scale = element_at<T>(job.in[2], team.row * job.in[2].strides[0]);
         }
-        auto input = [&](u64 e) { return value<T>(job, 0, team.first + e); };
-        each_of(team, input, [&](u64 e, WIDE x) {
-            WIDE p = exponential(x - largest) / sum;
-            store<T>(job, 0, team.first + e, scale == (WIDE)0 ? (WIDE)0 : (e == target ? p - (WIDE)1 : p) * scale);
+        each_of<T>(job, team, [&](const Handful& few) {
+            WIDE x[Packed<T>::count];
+            value<T>(job, 0, few, x);
+#pragma unroll
+            for (u32 n = 0; n < Packed<T>::count; ++n) {
+                WIDE p = exponential(x[n] - largest) / sum;
+                if (few.at(n) == team.first + target) p = p - (WIDE)1;
+                x[n] = scale == (WIDE)0 ? (WIDE)0 : p * scale;
+            }
+            store<T>(job, 0, few, x);
         });
     }
 }
@@ -167,25 +204,35 @@ BLOCK_KERNEL(layer_norm, 4) {
     SHARED WIDE shared[BLOCK / 32];
     EACH_TURN(turn) {
         Team team = team_at(job, turn);
-        auto input = [&](u64 e) { return value<T>(job, 0, team.first + e); };
         WIDE own = (WIDE)0;
         WIDE mean = (WIDE)0;
         if (job.function & 1) {
-            each_of(team, input, [&](u64, WIDE x) { own += x; });
+            each_value<T>(job, team, [&](WIDE x) { own += x; });
             mean = join(shared, own, true, team.size) / (WIDE)job.k[0];
         }
         own = (WIDE)0;
-        each_of(team, input, [&](u64, WIDE x) {
+        each_value<T>(job, team, [&](WIDE x) {
             x = x - mean;
             own += x * x;
         });
         WIDE scale = (WIDE)1 / root(join(shared, own, true, team.size) / (WIDE)job.k[0] + constant(job, 0, (WIDE)0));
-        each_of(team, input, [&](u64 e, WIDE x) {
-            WIDE y = (x - mean) * scale;
-            u64 at = job.function & 8 ? e : team.first + e;
-            if (job.function & 2) y = y * value<T>(job, 1, at);
-            if (job.function & 4) y = y + value<T>(job, 2, at);
-            store<T>(job, 0, team.first + e, y);
+        each_of<T>(job, team, [&](const Handful& few) {
+            WIDE x[Packed<T>::count], w[Packed<T>::count];
+            value<T>(job, 0, few, x);
+#pragma unroll
+            for (u32 n = 0; n < Packed<T>::count; ++n) x[n] = (x[n] - mean) * scale;
+            Handful parameters = parameters_of(job, team, few);
+            if (job.function & 2) {
+                value<T>(job, 1, parameters, w);
+#pragma unroll
+                for (u32 n = 0; n < Packed<T>::count; ++n) x[n] = x[n] * w[n];
+            }
+            if (job.function & 4) {
+                value<T>(job, 2, parameters, w);
+#pragma unroll
+                for (u32 n = 0; n < Packed<T>::count; ++n) x[n] = x[n] + w[n];
+            }
+            store<T>(job, 0, few, x);
         });
         if (team.lane == 0 && team.end > 0) {
             store<T>(job, 1, 2 * team.row, mean);
@@ -203,21 +250,37 @@ BLOCK_KERNEL(layer_norm_grad, 4) {
         const WIDE* statistics = (const WIDE*)job.also[0] + (team.end > 0 ? 2 * team.row : 0);
         WIDE mean = statistics[0], scale = statistics[1];
         // The normalized x, and the gradient times the weight.
-        auto input = [&](u64 e) {
-            WIDE h = value<T>(job, 2, team.first + e), x = value<T>(job, 0, team.first + e);
-            if (job.function & 2) h = h * value<T>(job, 1, job.function & 8 ? e : team.first + e);
-            return Pair<WIDE>{(x - mean) * scale, h};
+        auto load_both = [&](const Handful& few, WIDE(&y)[Packed<T>::count], WIDE(&h)[Packed<T>::count]) {
+            value<T>(job, 2, few, h);
+            if (job.function & 2) {
+                value<T>(job, 1, parameters_of(job, team, few), y);
+#pragma unroll
+                for (u32 n = 0; n < Packed<T>::count; ++n) h[n] = h[n] * y[n];
+            }
+            value<T>(job, 0, few, y);
+#pragma unroll
+            for (u32 n = 0; n < Packed<T>::count; ++n) y[n] = (y[n] - mean) * scale;
         };
         WIDE sum = (WIDE)0, along = (WIDE)0;
-        each_of(team, input, [&](u64, Pair<WIDE> of) {
-            sum += of.b;
-            along += of.b * of.a;
+        each_of<T>(job, team, [&](const Handful& few) {
+            WIDE y[Packed<T>::count], h[Packed<T>::count];
+            load_both(few, y, h);
+#pragma unroll
+            for (u32 n = 0; n < Packed<T>::count; ++n) {
+                if (!few.has(n)) continue;
+                sum += h[n];
+                along += h[n] * y[n];
+            }
         });
         sum = join(shared, sum, true, team.size) / (WIDE)job.k[0];
         along = join(shared, along, true, team.size) / (WIDE)job.k[0];
         WIDE shift = job.function & 1 ? sum : (WIDE)0;
-        each_of(team, input, [&](u64 e, Pair<WIDE> of) {
-            store<T>(job, 0, team.first + e, scale * (of.b - shift - of.a * along));
+        each_of<T>(job, team, [&](const Handful& few) {
+            WIDE y[Packed<T>::count], h[Packed<T>::count];
+            load_both(few, y, h);
+#pragma unroll
+            for (u32 n = 0; n < Packed<T>::count; ++n) h[n] = scale * (h[n] - shift - y[n] * along);
+            store<T>(job, 0, few, h);
         });
     }
 }

@@ -197,6 +197,14 @@ fn is_vectorizable(job: &Job) -> bool {
         && job.outputs.iter().all(|output| output.address.is_multiple_of(PACK))
 }
 
+/// Whether rows of the first inputs and of the first output consist of whole, aligned packs.
+pub(super) fn has_packed_rows(job: &Job, inputs: usize) -> bool {
+    let mut operands = job.inputs.iter().take(inputs).filter(|operand| operand.address != 0);
+    job.counts[0].is_multiple_of(LARGEST_PACK)
+        && job.outputs[0].address.is_multiple_of(PACK)
+        && operands.all(|operand| is_packed(job, operand))
+}
+
 /// Whether an operand is contiguous and aligned, or has whole, aligned packs or equal elements along its last axis.
 fn is_packed(job: &Job, operand: &Operand) -> bool {
     let is_aligned = operand.address.is_multiple_of(PACK);

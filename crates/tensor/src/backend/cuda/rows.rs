@@ -5,8 +5,8 @@ use bfc_cuda::kernels::{BLOCK, Family, Job, Operand, Output};
 use super::elementwise::fill;
 use super::index;
 use super::launch::{
-    Launcher, job_over, kernel, kernel_dtype, operand, origin, output, require_float, required_workspace,
-    strided, workspace_operand, workspace_output,
+    Launcher, has_packed_rows, job_over, kernel, kernel_dtype, operand, origin, output, require_float,
+    required_workspace, strided, workspace_operand, workspace_output,
 };
 use super::reduce::sum_rows;
 use crate::backend::Normalized;
@@ -21,14 +21,15 @@ const fn threads_per_row(rows: u64, width: u64) -> u64 {
     if width <= 128 || (width <= 1024 && rows >= 4096) { 32 } else { BLOCK }
 }
 
-/// Launches a kernel with [`threads_per_row`] threads for each row.
+/// Launches a kernel with [`threads_per_row`] threads for each row. It accesses the first `operands` inputs by row.
 fn launch_rows(
     device: &Launcher,
     op: &'static str,
-    name: &'static str,
+    (name, operands): (&'static str, usize),
     dtype: DType,
     mut job: Job,
 ) -> Result<()> {
+    job.packed = u64::from(has_packed_rows(&job, operands));
     job.counts[1] = threads_per_row(job.count, job.counts[0]);
     let blocks = job.count.div_ceil(BLOCK / job.counts[1]);
     device.launch_blocks(op, kernel(Family::Rows, name, dtype), blocks, &job)
@@ -67,7 +68,7 @@ pub(super) fn softmax(
     let mut job = job_over_rows(out);
     job.inputs[0] = operand(&input);
     job.function = u64::from(log);
-    launch_rows(device, op, "softmax", kernel_dtype([out.dtype(), input.dtype()]), job)
+    launch_rows(device, op, ("softmax", 1), kernel_dtype([out.dtype(), input.dtype()]), job)
 }
 
 /// See [`Kernel::SoftmaxGrad`](crate::backend::Kernel::SoftmaxGrad).
@@ -84,7 +85,7 @@ pub(super) fn softmax_grad(
     job.inputs = [operand(&result), operand(&grad), Operand::default()];
     job.function = u64::from(log);
     let dtype = kernel_dtype([out.dtype(), result.dtype(), grad.dtype()]);
-    launch_rows(device, op, "softmax_grad", dtype, job)
+    launch_rows(device, op, ("softmax_grad", 2), dtype, job)
 }
 
 /// See [`Kernel::CrossEntropy`](crate::backend::Kernel::CrossEntropy).
@@ -103,7 +104,7 @@ pub(super) fn cross_entropy(
     job.inputs = [operand(&logits), strided(&targets), Operand::default()];
     job.outputs[0] = output(losses);
     let dtype = kernel_dtype([losses.dtype(), logits.dtype()]);
-    launch_rows(device, op, "cross_entropy", dtype, job)
+    launch_rows(device, op, ("cross_entropy", 1), dtype, job)
 }
 
 /// See [`Kernel::CrossEntropyGrad`](crate::backend::Kernel::CrossEntropyGrad).
@@ -120,7 +121,7 @@ pub(super) fn cross_entropy_grad(
     index::check(device, op, &targets, job.counts[0] as usize)?;
     job.inputs = [operand(&logits), strided(&targets), strided(&grad)];
     let dtype = kernel_dtype([out.dtype(), logits.dtype(), grad.dtype()]);
-    launch_rows(device, op, "cross_entropy_grad", dtype, job)
+    launch_rows(device, op, ("cross_entropy_grad", 1), dtype, job)
 }
 
 /// The flags of a normalization kernel.
@@ -167,7 +168,7 @@ pub(super) fn layer_norm(
     job.inputs = [operand(&input), weights, biases];
     job.outputs[1] = output(statistics);
     job.constants[0] = epsilon;
-    launch_rows(device, op, "layer_norm", kernel_dtype([out.dtype(), input.dtype()]), job)
+    launch_rows(device, op, ("layer_norm", 3), kernel_dtype([out.dtype(), input.dtype()]), job)
 }
 
 /// See [`Kernel::LayerNormGrad`](crate::backend::Kernel::LayerNormGrad).
@@ -185,7 +186,7 @@ pub(super) fn layer_norm_grad(
     job.inputs = [operand(&of.input), weights, operand(&grad)];
     job.also[0] = origin(&of.statistics);
     let dtype = kernel_dtype([out.dtype(), of.input.dtype(), grad.dtype()]);
-    launch_rows(device, op, "layer_norm_grad", dtype, job)
+    launch_rows(device, op, ("layer_norm_grad", 3), dtype, job)
 }
 
 /// See [`Kernel::LayerNormSums`](crate::backend::Kernel::LayerNormSums).
