@@ -4,6 +4,8 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
 
 use bfc_core::{
     AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Block, Bytes, HostMemory, PassthroughAllocator,
@@ -85,5 +87,26 @@ fn scatter(count: usize) -> Vec<usize> {
     order
 }
 
-criterion_group!(benches, pairs, scattered);
+/// One block at a time in each of several threads that share a pool.
+fn shared(c: &mut Criterion) {
+    let mut group = c.benchmark_group("shared");
+    let allocator = pool(BfcConfig::new(Bytes::gib(16)));
+    for threads in [1, 2] {
+        group.throughput(Throughput::Elements(threads));
+        group.bench_with_input(BenchmarkId::new("bfc", threads), &threads, |b, &threads| {
+            b.iter_custom(|pairs| {
+                let start = Instant::now();
+                thread::scope(|scope| {
+                    for _ in 0..threads {
+                        scope.spawn(|| (0..pairs).for_each(|_| give(&allocator, take(&allocator, 256))));
+                    }
+                });
+                start.elapsed()
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, pairs, scattered, shared);
 criterion_main!(benches);

@@ -7,9 +7,11 @@
 //!
 //! Live bytes are not stored here. Reports read them from the pools.
 
+mod accounted_pool;
 mod allocator;
 mod budget;
 mod context;
+mod execution;
 mod local;
 mod report;
 mod saved;
@@ -17,6 +19,7 @@ mod state;
 mod totals;
 mod tracker;
 
+pub use accounted_pool::AccountedPool;
 pub use allocator::{Record, Sizes, TrackingAllocator};
 pub use budget::{Budget, LimitedGuard};
 pub use context::{Context, ContextGuard, capture};

@@ -4,8 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Request};
-use highwater_tracking::{Phase, Tracker, capture, here, module, phase};
+use bfc_core::{AddressOnlyMemory, Allocation, BfcAllocator, BfcConfig, Bytes, Category, Request};
+use highwater_tracking::{AccountedPool, Phase, Tracker, capture, here, module, phase};
 
 /// The system allocator with a count of allocations per thread.
 struct Counting;
@@ -49,37 +49,40 @@ fn heap_allocations(work: impl FnOnce()) -> u64 {
 }
 
 /// One op in a module: scratch memory, a nested op, a captured context, and a result that outlives it.
-fn step(tracker: &Arc<Tracker>, pool: &Arc<dyn Allocator>) {
+fn step(tracker: &Arc<Tracker>, memory: &AccountedPool, finished: Option<&AccountedPool>) {
+    let pool = memory.pool();
     let _net = module("net");
     let _layer = module("block0.attention");
     let (result, place) = {
-        let run = tracker.begin("matmul");
+        let run = tracker.begin_over("matmul", pool, finished);
         let allocator = run.track(pool);
         let _scratch = Allocation::new(&allocator, &Request::new(5000)).expect("room");
         let context = capture();
         let _context = context.enter();
-        let nested = tracker.begin("reduce");
+        let nested = tracker.begin_over("reduce", pool, finished);
         drop(Allocation::new(&nested.track(pool), &Request::new(300)).expect("room"));
         let request = Request::new(1000).with_category(Category::Activation);
         (Allocation::new(&allocator, &request).expect("room"), here())
     };
     let _place = place.enter();
     let _phase = phase(Phase::Backward);
-    let run = tracker.begin("matmul");
+    let run = tracker.begin_over("matmul", pool, finished);
     drop(Allocation::new(&run.track(pool), &Request::new(1000)).expect("room"));
     drop(result);
 }
 
 #[test]
-fn a_warm_op_takes_its_account_from_the_heap() {
+fn a_warm_op_with_a_free_list_allocates_nothing() {
     let config = BfcConfig::new(Bytes::mib(64));
-    let pool: Arc<dyn Allocator> =
-        Arc::new(BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), config));
+    let memory =
+        AccountedPool::new(Arc::new(BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), config)));
     let tracker = Tracker::new();
-    assert!(heap_allocations(|| step(&tracker, &pool)) > 0, "the count must be able to see something");
-    step(&tracker, &pool);
-    let count = heap_allocations(|| (0..100).for_each(|_| step(&tracker, &pool)));
-    // Each of the two ops allocates an execution and a tracking allocator.
-    assert_eq!(count, 400);
-    assert_eq!(pool.stats().live_allocs, 0);
+    let count = |finished| {
+        (0..3).for_each(|_| step(&tracker, &memory, finished));
+        heap_allocations(|| (0..100).for_each(|_| step(&tracker, &memory, finished)))
+    };
+    assert_eq!(count(Some(&memory)), 0);
+    // Otherwise each of the two ops allocates an execution and a tracking allocator.
+    assert_eq!(count(None), 400);
+    assert_eq!(memory.pool().stats().live_allocs, 0);
 }

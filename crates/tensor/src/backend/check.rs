@@ -38,15 +38,21 @@ impl Checked {
     }
 }
 
-/// Checks a kernel and returns the proof for the backend.
+/// Checks a kernel and returns the proof for the backend. Also returns the type of all operands, if the fast check found
+/// it.
 ///
 /// # Errors
 /// [`Error::Operand`](crate::Error::Operand) and errors about kernel parameters.
-pub(crate) fn kernel(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> Result<Checked> {
-    if !fast::fits(device.serial, kernel) {
+pub(crate) fn kernel(
+    device: DeviceRef<'_>,
+    op: &'static str,
+    kernel: &mut Kernel<'_>,
+) -> Result<(Checked, Option<DType>)> {
+    let dtype = fast::fits(device.serial, kernel);
+    if dtype.is_none() {
         check(device, op, kernel)?;
     }
-    Ok(Checked(()))
+    Ok((Checked(()), dtype))
 }
 
 /// Checks a kernel and runs it on a device, outside of an op or as a part of an upcast kernel.
@@ -54,7 +60,7 @@ pub(crate) fn kernel(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kerne
 /// # Errors
 /// As [`kernel`], before the backend writes anything; otherwise as [`Backend::run`](super::Backend::run).
 pub(crate) fn run(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> Result<()> {
-    let checked = self::kernel(device, op, kernel)?;
+    let (checked, _) = self::kernel(device, op, kernel)?;
     device.backend.run(op, kernel, checked)
 }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bfc_core::{Allocator, AllocatorAttributes, DeviceId, MemoryKind, Registry};
-use highwater_tracking::Tracker;
+use highwater_tracking::{AccountedPool, Tracker};
 
 use crate::backend::{Backend, DeviceRef, check};
 use crate::error::{Error, Result};
@@ -51,7 +51,7 @@ struct Inner {
     placement: Arc<PlacementLog>,
     dry_values: DryValues,
     /// The allocator of outputs. The registry selects it from the default attributes.
-    default_allocator: OnceLock<Arc<dyn Allocator>>,
+    default_allocator: OnceLock<AccountedPool>,
     external: Arc<ExternalAccount>,
 }
 
@@ -281,16 +281,21 @@ impl Device {
     #[inline]
     pub fn default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
         match self.0.default_allocator.get() {
-            Some(allocator) => Ok(allocator),
+            Some(memory) => Ok(memory.pool()),
             None => self.find_default_allocator(),
         }
+    }
+
+    /// Returns the default allocator with the accounts of its finished ops, if an op has used it.
+    pub(crate) fn finished_accounts(&self) -> Option<&AccountedPool> {
+        self.0.default_allocator.get()
     }
 
     #[cold]
     fn find_default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
         let allocator = self.allocator(AllocatorAttributes::default())?.allocator;
         self.require_addressable(&allocator)?;
-        Ok(self.0.default_allocator.get_or_init(|| allocator))
+        Ok(self.0.default_allocator.get_or_init(|| AccountedPool::new(allocator)).pool())
     }
 }
 

@@ -14,6 +14,7 @@ use crate::layout::{Layout, bytes_of};
 use crate::shape::{DType, RawElement, Shape};
 use crate::storage::{Storage, View, ViewMut};
 use crate::tensor::Tensor;
+use crate::tensor::inner::TensorInner;
 
 /// The resources of a running op: memory with its account, the backend, and the tensors saved for the
 /// backward pass.
@@ -52,7 +53,7 @@ impl<'a> OpContext<'a> {
             recording,
             saved: RefCell::new(Vec::new()),
             attributes: None,
-            run: device.tracker().begin_over(op, memory),
+            run: device.tracker().begin_over(op, memory, device.finished_accounts()),
         }
     }
 
@@ -132,8 +133,8 @@ impl<'a> OpContext<'a> {
     /// [`Error::Allocation`] if there is not enough memory for f32 temporaries. The kernel has written
     /// nothing in these cases. Otherwise as [`Backend::run`].
     pub fn compute(&self, mut kernel: Kernel<'_>) -> Result<()> {
-        let checked = check::kernel(self.device.as_ref(), self.op, &mut kernel)?;
-        if upcast::applies_to(&mut kernel) {
+        let (checked, dtype) = check::kernel(self.device.as_ref(), self.op, &mut kernel)?;
+        if dtype.is_none_or(DType::is_half) && upcast::applies_to(&mut kernel) {
             return upcast::run(self, kernel);
         }
         self.backend().run(self.op, &mut kernel, checked)
@@ -240,11 +241,11 @@ impl<'a> OpContext<'a> {
         }
         request.contents = Some(Contents { extents: shape.dims(), element: dtype.name() });
         match Allocation::new(self.allocator(), &request) {
-            Ok(allocation) => Ok(Buffer {
-                storage: Storage::new(allocation, self.device.serial(), bytes, dtype, category),
-                layout: Layout::row_major(shape),
-                device: self.device.clone(),
-            }),
+            Ok(allocation) => {
+                let storage = Storage::new(allocation, self.device.serial(), bytes, dtype, category);
+                let (layout, device) = (Layout::row_major(shape), self.device.clone());
+                Ok(Buffer(TensorInner::new(storage, layout, device)))
+            }
             Err(error) => Err(Error::Allocation { op: self.op, shape: *shape, dtype, error }),
         }
     }
@@ -278,24 +279,22 @@ impl<'a> OpContext<'a> {
 }
 
 /// New memory that an op fills and then returns as a [`Tensor`]. Until then only the op can access it.
+// The only handle to the tensor's inner data. On the heap from the start, because copies of it cost as much as a small
+// kernel.
 #[derive(Debug)]
-pub struct Buffer {
-    storage: Storage,
-    layout: Layout,
-    device: Device,
-}
+pub struct Buffer(Arc<TensorInner>);
 
 impl Buffer {
     /// Returns the writable view for kernels.
     #[must_use]
-    pub const fn view_mut(&mut self) -> ViewMut<'_> {
-        ViewMut::new(&mut self.storage, &self.layout)
+    pub fn view_mut(&mut self) -> ViewMut<'_> {
+        TensorInner::new_view_mut(&mut self.0)
     }
 
     /// Returns the readable view for kernels.
     #[must_use]
-    pub const fn view(&self) -> View<'_> {
-        View::new(&self.storage, &self.layout)
+    pub fn view(&self) -> View<'_> {
+        self.0.view()
     }
 
     /// Returns the elements on the host for writing. Returns `None` if the host cannot write them, as on a
@@ -308,6 +307,6 @@ impl Buffer {
     /// Converts the buffer to a tensor.
     #[must_use]
     pub fn finish(self) -> Tensor {
-        Tensor::new_in(self.storage, self.layout, self.device)
+        Tensor::from_inner(self.0)
     }
 }

@@ -28,9 +28,12 @@ impl TensorInner {
     ///
     /// # Panics
     /// If the layout exceeds the buffer.
-    pub(crate) fn new(storage: Storage, layout: Layout, device: Device) -> Self {
-        storage.assert_contains(&layout);
-        Self { memory: Memory::Owned(storage), layout, device }
+    #[inline]
+    pub(crate) fn new(storage: Storage, layout: Layout, device: Device) -> Arc<Self> {
+        let this = Arc::new(Self { memory: Memory::Owned(storage), layout, device });
+        // Afterwards, because the compiler then writes the parts to their place without a copy.
+        this.storage().assert_contains(&this.layout);
+        this
     }
 
     /// Returns another view of the same buffer.
@@ -98,6 +101,18 @@ impl TensorInner {
             },
         };
         (!storage.is_read_only()).then(|| ViewMut::new(storage, &self.layout))
+    }
+
+    /// Returns the writable view of a new tensor, which nothing else refers to.
+    ///
+    /// # Panics
+    /// If there is another handle to the tensor, or if it is a view. Both are errors of this crate.
+    #[inline]
+    pub(crate) fn new_view_mut(this: &mut Arc<Self>) -> ViewMut<'_> {
+        match Arc::get_mut(this) {
+            Some(Self { memory: Memory::Owned(storage), layout, .. }) => ViewMut::new(storage, layout),
+            _ => unreachable!("a new tensor has one handle and its own buffer"),
+        }
     }
 
     pub(crate) fn dtype(&self) -> DType {

@@ -2,7 +2,7 @@
 
 mod display;
 pub(crate) mod edge;
-mod inner;
+pub(crate) mod inner;
 mod rng;
 pub(crate) mod tape;
 
@@ -71,7 +71,12 @@ pub struct Tensor {
 impl Tensor {
     /// Returns a tensor that owns its buffer, without a gradient edge.
     pub(crate) fn new_in(storage: Storage, layout: Layout, device: Device) -> Self {
-        Self { inner: Arc::new(TensorInner::new(storage, layout, device)), grad: None }
+        Self::from_inner(TensorInner::new(storage, layout, device))
+    }
+
+    /// Returns a tensor without a gradient edge.
+    pub(crate) const fn from_inner(inner: Arc<TensorInner>) -> Self {
+        Self { inner, grad: None }
     }
 
     /// Returns the shape.

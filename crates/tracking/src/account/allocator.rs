@@ -9,11 +9,12 @@
 
 mod counts;
 mod notes;
+mod sizing;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use bfc_core::sync::{Mutex, MutexGuard, lock};
+use bfc_core::sync::{Mutex, SpinGuard, SpinMutex, lock};
 use bfc_core::{
     Accounting, AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Category,
     Inspection, LastResort, Ledger, MemoryKind, OwnerBytes, OwnerId, Request, Stats, StreamOrder, Tag,
@@ -21,8 +22,8 @@ use bfc_core::{
 };
 
 use self::counts::Counts;
+use self::sizing::Sizing;
 use super::budget;
-use super::local::LocalBlocks;
 use super::state::TrackerState;
 use super::totals::Figures;
 use crate::record::Recorder;
@@ -45,31 +46,6 @@ pub struct Record {
     pub bytes: i64,
     /// The time of the event.
     pub at: Instant,
-}
-
-/// The source of block sizes.
-#[derive(Debug)]
-enum Sizing {
-    /// The inner allocator's blocks carry their true size.
-    Inner,
-    /// They carry no size, so this allocator stores each block.
-    Local(Box<Mutex<LocalBlocks>>),
-    /// Sizes are unknown: requested bytes are counted, and frees are not.
-    Untracked,
-}
-
-impl Sizing {
-    fn of(inner: &dyn Allocator, track_sizes: bool) -> Self {
-        match (inner.tracks_sizes(), track_sizes) {
-            (true, _) => Self::Inner,
-            (false, true) => Self::Local(Box::default()),
-            (false, false) => Self::Untracked,
-        }
-    }
-
-    const fn is_tracked(&self) -> bool {
-        !matches!(self, Self::Untracked)
-    }
 }
 
 /// Counts the memory that one execution of an op allocates from the wrapped allocator.
@@ -104,7 +80,7 @@ pub struct TrackingAllocator {
     live_before: u64,
     sizing: Sizing,
     records: Option<Mutex<Vec<Record>>>,
-    counts: Mutex<Counts>,
+    counts: SpinMutex<Counts>,
 }
 
 impl TrackingAllocator {
@@ -140,13 +116,21 @@ impl TrackingAllocator {
             tracker: None,
             owner,
             records: None,
-            counts: Mutex::default(),
+            counts: SpinMutex::default(),
         }
     }
 
+    /// Begins another execution, for `owner`. Nothing refers to the previous one.
+    pub(super) fn reopen(&mut self, owner: OwnerId) {
+        self.owner = owner;
+        self.live_before = self.inner.bytes_in_use();
+        *self.counts.get_mut() = Counts::default();
+        self.sizing.reset();
+    }
+
     /// The counts. No other code runs while they are locked.
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        lock(&self.counts)
+    fn counts(&self) -> SpinGuard<'_, Counts> {
+        self.counts.lock()
     }
 
     /// Returns the bytes counted so far.
@@ -195,9 +179,10 @@ impl TrackingAllocator {
     }
 
     /// Appends a record, if records are kept.
+    #[inline]
     fn record(&self, bytes: i64) {
         if let Some(records) = &self.records {
-            lock(records).push(Record { bytes, at: Instant::now() });
+            append_to(records, bytes);
         }
     }
 
@@ -220,9 +205,16 @@ impl TrackingAllocator {
             *block = lock(blocks).insert(*block, request.bytes);
         }
         let bytes = if self.sizing.is_tracked() { block.bytes } else { request.bytes };
-        self.counts().add(bytes, request.bytes, request.tag.category, self.sizing.is_tracked());
-        if request.tag.category == Category::Activation {
-            self.note_saved(bytes);
+        let is_saved = request.tag.category == Category::Activation;
+        {
+            let mut counts = self.counts();
+            counts.add(bytes, request.bytes, request.tag.category, self.sizing.is_tracked());
+            if is_saved && self.tracker.is_some() {
+                counts.saved += bytes;
+            }
+        }
+        if is_saved && let Some(tracker) = &self.tracker {
+            tracker.saves.add(self.owner, bytes);
         }
         self.record(i64::try_from(bytes).unwrap_or(i64::MAX));
         if let Some(recorder) = self.recorder() {
@@ -268,6 +260,11 @@ impl TrackingAllocator {
     }
 }
 
+#[cold]
+fn append_to(records: &Mutex<Vec<Record>>, bytes: i64) {
+    lock(records).push(Record { bytes, at: Instant::now() });
+}
+
 // SAFETY: blocks come from the inner allocator, which keeps the promise. They keep their address and size. Each returns
 // to the inner allocator exactly when the caller frees it.
 unsafe impl Allocator for TrackingAllocator {
@@ -284,21 +281,25 @@ unsafe impl Allocator for TrackingAllocator {
     }
 
     fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
-        let mut request = *request;
-        if request.tag.owner == OwnerId::ROOT {
-            request.tag.owner = self.owner;
-        }
-        let granted = if budget::is_any_set() {
-            budget::allocate_within(&*self.inner, &request)
+        let mut owned;
+        let request = if request.tag.owner == OwnerId::ROOT {
+            owned = *request;
+            owned.tag.owner = self.owner;
+            &owned
         } else {
-            self.inner.allocate(&request)
+            request
+        };
+        let granted = if budget::is_any_set() {
+            budget::allocate_within(&*self.inner, request)
+        } else {
+            self.inner.allocate(request)
         };
         match granted {
             Ok(mut block) => {
-                self.count(&mut block, &request);
+                self.count(&mut block, request);
                 Ok(block)
             }
-            Err(error) => self.retry_with_callbacks(error, &request),
+            Err(error) => self.retry_with_callbacks(error, request),
         }
     }
 

@@ -12,7 +12,7 @@ use std::thread_local;
 #[cfg(shuttle)]
 use shuttle::thread_local;
 
-use super::tracker::Execution;
+use super::execution::Execution;
 use crate::scope::{NotSend, ScopeGuard, ScopePath, here};
 
 /// One entry of a thread's stack of running ops.
@@ -78,11 +78,22 @@ impl FrameGuard {
 impl Drop for FrameGuard {
     fn drop(&mut self) {
         // Frames are dropped after the borrow ends: a destructor may reach code that reads the stack.
+        let top =
+            RUNNING.try_with(|stack| stack.borrow_mut().frames.pop_if(|frame| frame.ticket == self.ticket));
+        if matches!(top, Ok(None)) {
+            self.cut();
+        }
+    }
+}
+
+impl FrameGuard {
+    /// Removes its frame from below others, unless another frame's removal has done so.
+    #[cold]
+    fn cut(&self) {
         let _removed = RUNNING.try_with(|stack| {
             let frames = &mut stack.borrow_mut().frames;
             let own = frames.iter().rposition(|frame| frame.ticket == self.ticket)?;
-            let above: Vec<Frame> = frames.drain(own + 1..).collect();
-            Some((frames.pop(), above))
+            Some(frames.split_off(own))
         });
     }
 }

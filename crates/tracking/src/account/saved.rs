@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use bfc_core::OwnerId;
-use bfc_core::sync::{Mutex, lock};
+use bfc_core::sync::SpinMutex;
 
 /// Saved memory of one op, or of all ops.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,7 +61,7 @@ impl SavedBytes {
 #[derive(Debug)]
 pub(crate) struct SavedAccounts {
     started: Instant,
-    state: Mutex<SavedSnapshot>,
+    state: SpinMutex<SavedSnapshot>,
 }
 
 /// Saved memory at one moment.
@@ -82,7 +82,7 @@ impl SavedSnapshot {
 
 impl Default for SavedAccounts {
     fn default() -> Self {
-        Self { started: Instant::now(), state: Mutex::default() }
+        Self { started: Instant::now(), state: SpinMutex::default() }
     }
 }
 
@@ -97,7 +97,7 @@ impl SavedAccounts {
 
     pub(crate) fn reset(&self) {
         let now = self.elapsed_ns();
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         state.total.reset(now);
         state.by_owner.iter_mut().for_each(|saved| saved.reset(now));
     }
@@ -105,7 +105,7 @@ impl SavedAccounts {
     /// Returns all saved memory up to now.
     pub(crate) fn now(&self) -> SavedSnapshot {
         let now = self.elapsed_ns();
-        let mut saves = lock(&self.state).clone();
+        let mut saves = self.state.lock().clone();
         saves.total.advance(now);
         saves.by_owner.iter_mut().for_each(|saved| saved.advance(now));
         saves
@@ -117,7 +117,7 @@ impl SavedAccounts {
 
     fn change(&self, owner: OwnerId, change: impl Fn(&mut SavedBytes, u64)) {
         let now = self.elapsed_ns();
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         change(&mut state.total, now);
         if state.by_owner.len() <= owner.index() {
             state.by_owner.resize(owner.index() + 1, SavedBytes::default());

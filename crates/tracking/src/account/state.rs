@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bfc_core::LastResort;
-use bfc_core::sync::Mutex;
+use bfc_core::sync::SpinMutex;
 
 use super::saved::SavedAccounts;
 use super::totals::Totals;
@@ -17,5 +17,5 @@ pub(crate) struct TrackerState {
     /// Callbacks that may free memory before a request fails.
     pub(crate) last_resort: Arc<LastResort>,
     /// The sums over finished executions. Locked twice per op: at its begin and at its end.
-    pub(crate) totals: Mutex<Totals>,
+    pub(crate) totals: SpinMutex<Totals>,
 }

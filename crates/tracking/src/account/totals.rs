@@ -1,5 +1,7 @@
 //! The totals of finished op executions.
 
+use std::hash::{Hash, Hasher};
+
 use bfc_core::OwnerId;
 use rustc_hash::FxHashMap;
 
@@ -127,11 +129,26 @@ impl Figures {
     }
 }
 
+/// The key of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RowKey {
+    place: ScopePath,
+    op: &'static str,
+}
+
+impl Hash for RowKey {
+    /// Covers only the length of the op's name, because a scope contains few ops with names of one length.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let ScopePath { module, phase } = self.place;
+        state.write_usize((module.index() << 8 | self.op.len()) << 2 | phase as usize);
+    }
+}
+
 /// The totals of a tracker, by op and scope.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     rows: Vec<OpTotals>,
-    index: FxHashMap<(ScopePath, &'static str), usize>,
+    index: FxHashMap<RowKey, usize>,
     /// In ascending order of their numbers.
     threads: Vec<ThreadTotals>,
 }
@@ -139,12 +156,19 @@ pub(crate) struct Totals {
 impl Totals {
     /// Returns the row of an op in a scope, and its owner. Creates the row on first use.
     pub(crate) fn row(&mut self, place: ScopePath, op: &'static str) -> (usize, OwnerId) {
-        let row = *self.index.entry((place, op)).or_insert_with(|| {
-            let owner = OwnerId::intern(place.module, &leaf_name(op, place.phase));
-            self.rows.push(OpTotals::new(owner, place, op));
-            self.rows.len() - 1
-        });
-        (row, self.rows[row].owner)
+        match self.index.get(&RowKey { place, op }) {
+            Some(&row) => (row, self.rows[row].owner),
+            None => self.add_row(place, op),
+        }
+    }
+
+    #[cold]
+    fn add_row(&mut self, place: ScopePath, op: &'static str) -> (usize, OwnerId) {
+        let owner = OwnerId::intern(place.module, &leaf_name(op, place.phase));
+        let row = self.rows.len();
+        self.rows.push(OpTotals::new(owner, place, op));
+        self.index.insert(RowKey { place, op }, row);
+        (row, owner)
     }
 
     /// Adds a finished execution to its row and to the totals of its thread.

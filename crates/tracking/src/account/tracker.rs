@@ -4,14 +4,16 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bfc_core::sync::{Mutex, ThreadNumber, lock};
+use bfc_core::sync::ThreadNumber;
 use bfc_core::{Allocator, Bytes, LastResort, MemoryKind, OwnerId, Span};
 
+use super::accounted_pool::AccountedPool;
 use super::allocator::TrackingAllocator;
 use super::context::{FrameGuard, running_op_of};
+use super::execution::Execution;
 use super::saved::SavedAccounts;
 use super::state::TrackerState;
-use super::totals::{Figures, OpTotals, ThreadTotals};
+use super::totals::{OpTotals, ThreadTotals};
 use crate::record::{Recording, RunSummary, Written};
 use crate::report::{ProcessMemory, Report, RunFacts};
 use crate::scope::here;
@@ -82,34 +84,56 @@ impl Tracker {
     /// If this thread already runs an op of this tracker, the new run is a part of that op. It shares the account and
     /// does not count as a call.
     pub fn begin(&self, op: &'static str) -> OpRun<'_> {
-        self.begin_over(op, None)
+        self.begin_over(op, None, None)
     }
 
     /// Like [`begin`](Self::begin), and opens the op's tracking allocator over `base`. [`OpRun::allocator`] returns it.
-    pub fn begin_over<'b>(
-        &self,
+    /// Reuses an account of `finished`, if that is the free list of `base`.
+    pub fn begin_over<'t, 'b>(
+        &'t self,
         op: &'static str,
         base: impl Into<Option<&'b Arc<dyn Allocator>>>,
-    ) -> OpRun<'_> {
-        let mut run = OpRun { tracker: self, frame: None, execution: None, allocator: None, is_nested: true };
+        finished: Option<&'t AccountedPool>,
+    ) -> OpRun<'t> {
+        let mut run = OpRun {
+            tracker: self,
+            finished: None,
+            owner: OwnerId::ROOT,
+            frame: None,
+            execution: None,
+            allocator: None,
+            is_nested: true,
+        };
         if !self.is_enabled {
             return run;
         }
         let base = base.into();
         if let Some(execution) = running_op_of(self.id) {
+            run.owner = execution.owner;
             run.execution = Some(execution);
             run.allocator = base.map(|base| run.track(base));
             return run;
         }
         let place = here();
-        let (row, owner) = lock(&self.state.totals).row(place, op);
-        let account = base.map(|base| TrackingAllocator::for_op(base, owner, &self.state));
-        run.allocator = account.clone().map(|account| account as Arc<dyn Allocator>);
-        let execution = Arc::new(Execution::new(self.id, row, owner, account));
+        let (row, owner) = self.state.totals.lock().row(place, op);
+        run.finished =
+            finished.filter(|finished| base.is_some_and(|base| Arc::ptr_eq(base, finished.pool())));
+        let mut next = run.finished.and_then(AccountedPool::next);
+        let reopened = next.as_mut().and_then(|execution| execution.reopen(self.id, row, owner));
+        let (execution, account) = match (next, reopened) {
+            (Some(execution), Some(account)) => (execution, Some(account)),
+            (in_use, _) => {
+                if let (Some(finished), Some(execution)) = (run.finished, in_use) {
+                    finished.add(execution);
+                }
+                let account = base.map(|base| TrackingAllocator::for_op(base, owner, &self.state));
+                (Arc::new(Execution::new(self.id, row, owner, account.clone())), account)
+            }
+        };
         self.state.recorder.post_enter(owner, place.phase);
         run.frame = FrameGuard::enter(Arc::clone(&execution));
-        run.execution = Some(execution);
-        run.is_nested = false;
+        run.allocator = account.map(|account| account as Arc<dyn Allocator>);
+        (run.execution, run.owner, run.is_nested) = (Some(execution), owner, false);
         run
     }
 
@@ -121,7 +145,7 @@ impl Tracker {
             return OwnerId::ROOT;
         }
         let place = here();
-        let (_, owner) = lock(&self.state.totals).row(place, op);
+        let (_, owner) = self.state.totals.lock().row(place, op);
         self.state.recorder.name_op(owner, place.phase);
         owner
     }
@@ -129,18 +153,18 @@ impl Tracker {
     /// Returns the totals of all ops, in the order of their first begin.
     #[must_use]
     pub fn op_totals(&self) -> Vec<OpTotals> {
-        lock(&self.state.totals).rows().to_vec()
+        self.state.totals.lock().rows().to_vec()
     }
 
     /// Returns the totals of the threads that began ops, in the order of their numbers.
     #[must_use]
     pub fn thread_totals(&self) -> Vec<ThreadTotals> {
-        lock(&self.state.totals).threads()
+        self.state.totals.lock().threads()
     }
 
     /// Returns the totals of ops and of threads from one moment.
     pub(crate) fn totals(&self) -> (Vec<OpTotals>, Vec<ThreadTotals>) {
-        let totals = lock(&self.state.totals);
+        let totals = self.state.totals.lock();
         (totals.rows().to_vec(), totals.threads())
     }
 
@@ -151,7 +175,7 @@ impl Tracker {
 
     /// Sets all totals to zero. Running ops count when they finish.
     pub fn reset(&self) {
-        lock(&self.state.totals).reset();
+        self.state.totals.lock().reset();
         self.state.saves.reset();
     }
 
@@ -224,73 +248,14 @@ impl Tracker {
         &self.state.last_resort
     }
 
-    /// Ends an execution and adds its figures to the totals.
-    fn finish(&self, execution: &Execution) {
-        let accounts = execution.close();
-        let mut figures = Figures::default();
-        accounts.iter().for_each(|account| account.add_to(&mut figures));
-        lock(&self.state.totals).fold(execution.row, ThreadNumber::current().get(), &figures);
+    /// Ends an execution, adds its figures to the totals, and its account to the free list.
+    fn finish(&self, mut execution: Arc<Execution>, finished: Option<&AccountedPool>) {
+        let figures = execution.close();
+        self.state.totals.lock().fold(execution.row, ThreadNumber::current().get(), &figures);
         self.state.recorder.post_leave(figures.high_water, figures.outliving);
-    }
-}
-
-/// One execution of an op, shared by its thread, its nested ops and its workers.
-#[derive(Debug)]
-pub(crate) struct Execution {
-    /// The tracker's number.
-    tracker: u64,
-    /// The op's row in the totals.
-    row: usize,
-    owner: OwnerId,
-    accounts: Mutex<Accounts>,
-}
-
-/// The tracking allocators of an op, one for each allocator that it uses. Most ops use one.
-#[derive(Debug, Default)]
-struct Accounts {
-    /// Whether the op has finished, so that no further allocator joins it.
-    is_closed: bool,
-    first: Option<Arc<TrackingAllocator>>,
-    others: Vec<Arc<TrackingAllocator>>,
-}
-
-impl Accounts {
-    fn iter(&self) -> impl Iterator<Item = &Arc<TrackingAllocator>> {
-        self.first.iter().chain(&self.others)
-    }
-}
-
-impl Execution {
-    fn new(tracker: u64, row: usize, owner: OwnerId, first: Option<Arc<TrackingAllocator>>) -> Self {
-        Self { tracker, row, owner, accounts: Mutex::new(Accounts { first, ..Accounts::default() }) }
-    }
-
-    /// Whether this is an op of `tracker` that has not finished.
-    pub(crate) fn is_running_for(&self, tracker: u64) -> bool {
-        self.tracker == tracker && !lock(&self.accounts).is_closed
-    }
-
-    /// Takes the accounts out of an op that has finished.
-    fn close(&self) -> Accounts {
-        let closed = Accounts { is_closed: true, ..Accounts::default() };
-        std::mem::replace(&mut *lock(&self.accounts), closed)
-    }
-
-    /// See [`OpRun::track`].
-    fn track(&self, base: &Arc<dyn Allocator>, tracker: &Arc<TrackerState>) -> Arc<dyn Allocator> {
-        let mut accounts = lock(&self.accounts);
-        if accounts.is_closed {
-            return Arc::clone(base);
+        if let Some(finished) = finished {
+            finished.add(execution);
         }
-        if let Some(account) = accounts.iter().find(|account| account.is_for(base)) {
-            return Arc::clone(account) as Arc<dyn Allocator>;
-        }
-        let account = TrackingAllocator::for_op(base, self.owner, tracker);
-        match accounts.first {
-            None => accounts.first = Some(Arc::clone(&account)),
-            Some(_) => accounts.others.push(Arc::clone(&account)),
-        }
-        account
     }
 }
 
@@ -299,6 +264,9 @@ impl Execution {
 #[must_use = "the op ends when this is dropped"]
 pub struct OpRun<'t> {
     tracker: &'t Tracker,
+    /// The free list that the account goes to, if any.
+    finished: Option<&'t AccountedPool>,
+    owner: OwnerId,
     /// The op's frame on the thread's stack; `None` for a nested run, and on a thread that is ending.
     frame: Option<FrameGuard>,
     /// The execution that this run belongs to; `None` without accounts.
@@ -317,8 +285,8 @@ impl OpRun<'_> {
 
     /// Returns the owner of the op's allocations.
     #[must_use]
-    pub fn owner(&self) -> OwnerId {
-        self.execution.as_ref().map_or(OwnerId::ROOT, |execution| execution.owner)
+    pub const fn owner(&self) -> OwnerId {
+        self.owner
     }
 
     /// Returns the op's tracking allocator over the allocator of [`begin_over`](Tracker::begin_over). `None` for a run
@@ -348,8 +316,9 @@ impl Drop for OpRun<'_> {
     fn drop(&mut self) {
         // From here on, a new op of this thread is not a part of this one.
         drop(self.frame.take());
+        drop(self.allocator.take());
         if let Some(execution) = self.execution.take().filter(|_| !self.is_nested) {
-            self.tracker.finish(&execution);
+            self.tracker.finish(execution, self.finished);
         }
     }
 }

@@ -58,6 +58,12 @@ impl<T> SpinMutex<T> {
         SpinGuard { mutex: self, not_send: PhantomData }
     }
 
+    /// Returns the value of a mutex that no other thread refers to.
+    #[inline]
+    pub const fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
     /// Waits for the mutex and locks it.
     #[cold]
     #[inline(never)]
@@ -73,6 +79,12 @@ impl<T> SpinMutex<T> {
                 thread::sleep(SLEEP);
             }
         }
+    }
+}
+
+impl<T: Default> Default for SpinMutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
     }
 }
 
@@ -134,7 +146,9 @@ mod tests {
                 });
             }
         });
+        let mut mutex = Arc::into_inner(mutex).unwrap();
         assert_eq!(*mutex.lock(), [20_000; 8]);
+        assert_eq!(*mutex.get_mut(), [20_000; 8]);
     }
 
     #[test]

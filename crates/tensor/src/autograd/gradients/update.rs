@@ -44,7 +44,8 @@ impl Gradients {
         parameters: impl IntoIterator<Item = (&'a str, &'a Parameter)>,
     ) -> Result<Vec<Option<DType>>> {
         let parameters: Vec<_> = parameters.into_iter().collect();
-        let (mut dtypes, mut half, mut cursor) = (Vec::new(), Vec::new(), self.cursor());
+        let (mut dtypes, mut half) = (Vec::with_capacity(parameters.len()), Vec::new());
+        let mut cursor = self.cursor();
         for &(path, parameter) in &parameters {
             let ready = parameter.prepare_update(op, path, self, &mut cursor)?;
             if let Some((leaf, dtype)) = ready

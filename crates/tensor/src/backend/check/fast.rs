@@ -4,12 +4,12 @@
 //! check. Small models would spend a noticeable share of each step in the full check.
 
 use crate::backend::{Kernel, Reduce};
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
-/// Whether the kernel is a common one with simple operands that fit.
+/// Returns the type of all operands if the kernel is a common one with simple operands that fit.
 #[inline(always)]
-pub(super) fn fits(device: u32, kernel: &mut Kernel<'_>) -> bool {
+pub(super) fn fits(device: u32, kernel: &mut Kernel<'_>) -> Option<DType> {
     match kernel {
         Kernel::Fill { .. }
         | Kernel::Random { .. }
@@ -17,39 +17,42 @@ pub(super) fn fits(device: u32, kernel: &mut Kernel<'_>) -> bool {
         | Kernel::Unary { .. }
         | Kernel::UnaryGrad { .. }
         | Kernel::Binary { .. }
-        | Kernel::Accumulate { .. } => have_equal_operands(device, kernel),
-        Kernel::Sgd { step, momentum: None, .. } => {
-            step.momentum == 0.0 && have_equal_operands(device, kernel)
+        | Kernel::Accumulate { .. } => type_of_equal_operands(device, kernel),
+        Kernel::Sgd { step, momentum: None, .. } if step.momentum == 0.0 => {
+            type_of_equal_operands(device, kernel)
         }
         Kernel::Reduce { f: Reduce::Sum | Reduce::SumSquares, input, axes, workspace: None, out, .. } => {
-            is_written(out, device)
+            let fits = is_written(out, device)
                 && is_read(input, out, device)
                 && input.dtype().is_float()
-                && is_kept(input.layout().shape(), axes, out.layout().shape())
+                && is_kept(input.layout().shape(), axes, out.layout().shape());
+            fits.then(|| out.dtype())
         }
         Kernel::MatMul { bias, lhs, rhs, activation, workspace: None, out } => {
             let arguments = activation.as_ref().and_then(|activated| activated.arguments.as_ref());
-            arguments.is_none()
+            let fits = arguments.is_none()
                 && is_written(out, device)
                 && is_read(lhs, out, device)
                 && is_read(rhs, out, device)
-                && is_product([lhs, rhs], bias.as_ref(), out, device)
+                && is_product([lhs, rhs], bias.as_ref(), out, device);
+            fits.then(|| out.dtype())
         }
-        _ => false,
+        _ => None,
     }
 }
 
-/// Whether all operands are on the device and have one element type and one shape of at most two axes.
+/// Returns the element type if all operands are on the device and have one element type and one shape of at most two axes.
 #[inline(always)]
-fn have_equal_operands(device: u32, kernel: &mut Kernel<'_>) -> bool {
+fn type_of_equal_operands(device: u32, kernel: &mut Kernel<'_>) -> Option<DType> {
     let (mut first, mut alike) = (None, true);
     let _ = kernel.operands(|_, operand| {
-        let (dtype, shape) = (operand.dtype() as u8, operand.layout().shape());
+        let (dtype, shape) = (operand.dtype(), operand.layout().shape());
         let (other, other_shape) = *first.get_or_insert((dtype, shape));
-        alike &= operand.storage().device() == device && dtype == other && shape.is_same_matrix(other_shape);
+        let same_type = dtype as u8 == other as u8;
+        alike &= operand.storage().device() == device && same_type && shape.is_same_matrix(other_shape);
         Ok(())
     });
-    alike
+    first.filter(|_| alike).map(|(dtype, _)| dtype)
 }
 
 /// Whether an output is on the device. Outputs are contiguous from the start of their buffers.

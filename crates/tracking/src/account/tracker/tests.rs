@@ -137,11 +137,11 @@ fn ops_may_end_in_any_order() {
 fn an_op_begun_over_an_allocator_tracks_it() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     for _ in 0..3 {
-        let run = tracker.begin_over("op", &pool);
+        let run = tracker.begin_over("op", &pool, None);
         let allocator = run.allocator().unwrap();
         assert!(Arc::ptr_eq(allocator, &run.track(&pool)) && !run.is_nested());
         drop(take(allocator, 10, Category::Temporary));
-        let part = tracker.begin_over("part", &pool);
+        let part = tracker.begin_over("part", &pool, None);
         assert!(part.is_nested() && Arc::ptr_eq(part.allocator().unwrap(), allocator));
     }
     let row = totals(&tracker, "op");
@@ -151,7 +151,7 @@ fn an_op_begun_over_an_allocator_tracks_it() {
 #[test]
 fn a_disabled_tracker_hands_out_the_pool_itself() {
     let (tracker, pool) = (Tracker::disabled(), TestPool::tracking());
-    let run = tracker.begin_over("op", &pool);
+    let run = tracker.begin_over("op", &pool, None);
     assert!(run.allocator().is_none() && Arc::ptr_eq(&run.track(&pool), &pool) && run.is_nested());
     assert!(tracker.op_totals().is_empty());
 }
@@ -164,7 +164,7 @@ fn an_op_on_a_thread_that_ends_is_one_like_any_other() {
     impl Drop for Late {
         fn drop(&mut self) {
             let Self(tracker, pool, seen) = self;
-            let run = tracker.begin_over("tracker-late", &*pool);
+            let run = tracker.begin_over("tracker-late", &*pool, None);
             let _ = seen.send(run.frame.is_none() && !run.is_nested());
             drop(take(run.allocator().unwrap(), 64, Category::Temporary));
         }
@@ -224,14 +224,43 @@ fn a_tracking_allocator_lives_until_its_last_free() {
 #[test]
 fn executions_keep_their_figures_apart() {
     let (tracker, pool) = (Tracker::new(), TestPool::not_tracking());
+    let memory = AccountedPool::new(Arc::clone(&pool));
     for op in ["first", "second"] {
-        let run = tracker.begin(op);
+        let run = tracker.begin_over(op, &pool, Some(&memory));
         let allocation = take(&run.track(&pool), 1000, Category::Output);
         assert_eq!(allocation.block().id, 1);
         assert_eq!(pool.ledger().owner(run.owner()).own, 1000);
     }
     let (first, second) = (totals(&tracker, "first"), totals(&tracker, "second"));
     assert_eq!(second, OpTotals { owner: second.owner, op: "second", ..first });
+}
+
+#[test]
+fn an_account_is_reused_once_nothing_refers_to_it() {
+    let (ours, theirs, pool) = (Tracker::new(), Tracker::new(), TestPool::tracking());
+    let memory = AccountedPool::new(Arc::clone(&pool));
+    let run_op = |tracker: &Tracker, op, base| {
+        let run = tracker.begin_over(op, base, Some(&memory));
+        let allocator = run.allocator().unwrap();
+        drop(take(allocator, 50, Category::Temporary));
+        (Arc::as_ptr(allocator), take(allocator, 10, Category::Activation))
+    };
+    let (account, result) = run_op(&ours, "first", &pool);
+    assert_ne!(run_op(&ours, "beside its result", &pool).0, account);
+    drop(result);
+    // The list of one pool has no accounts of another one, and each tracker takes only its own.
+    let other = TestPool::tracking();
+    drop(run_op(&ours, "elsewhere", &other));
+    assert_eq!(Arc::strong_count(&other), 1);
+    assert_ne!(run_op(&theirs, "of another tracker", &pool).0, account);
+
+    let reused: Vec<_> = (0..8).map(|_| run_op(&ours, "next", &pool).0).collect();
+    assert!(reused.contains(&account));
+    let row = totals(&ours, "next");
+    assert_eq!((row.calls, row.total_bytes, row.high_water_bytes), (8, 480, 50));
+    assert_eq!((row.outliving_bytes, row.max_outliving_bytes, row.live_before_bytes), (80, 10, 0));
+    drop(memory);
+    assert_eq!((pool.stats().live_allocs, Arc::strong_count(&pool)), (0, 1));
 }
 
 #[test]
@@ -356,12 +385,12 @@ fn stolen_work_is_not_charged_to_the_current_op() {
 
 #[test]
 fn a_context_of_a_finished_op_never_comes_to_mean_another_op() {
-    let tracker = Tracker::new();
+    let (tracker, memory) = (Tracker::new(), AccountedPool::new(TestPool::tracking()));
     let context = {
-        let _run = tracker.begin("first");
+        let _run = tracker.begin_over("first", memory.pool(), Some(&memory));
         capture()
     };
-    let _second = tracker.begin("second");
+    let _second = tracker.begin_over("second", memory.pool(), Some(&memory));
     let _context = context.enter();
     assert!(!tracker.begin("third").is_nested());
 }
