@@ -20,11 +20,15 @@ pub(super) fn matmul(
     workspace: &mut Option<ViewMut<'_>>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
+    let mut product = |out: &mut ViewMut<'_>| match matmul::matmul_small(op, bias, factors, out) {
+        Some(result) => result,
+        None => matmul::matmul(workers, op, bias, factors, workspace, out),
+    };
     if let Some(sums) = arguments {
-        matmul::matmul(workers, op, bias, factors, workspace, sums)?;
+        product(sums)?;
         return unary(workers, op, function.function(), sums.as_view(), out);
     }
-    matmul::matmul(workers, op, bias, factors, workspace, out)?;
+    product(out)?;
     float!(op, out.dtype(), T => {
         apply_in_place(workers, *function, host_mut::<T>(op, out)?);
         Ok(())

@@ -95,7 +95,7 @@ impl<T: Number, const W: usize> Cascade<T, W> {
 }
 
 /// `older[i] = fold(older[i], element(newer[i]))`. Compiled once for all widths of cascades.
-fn fold_row<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
+pub(super) fn fold_row<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
     simd::zip(older, newer, |older, newer| *older = F::fold(*older, F::element(newer)));
 }
 

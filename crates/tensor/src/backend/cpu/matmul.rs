@@ -6,10 +6,11 @@
 //! The allocators do not account for the packing buffers of the `gemm` crates. Each thread keeps one buffer of the size
 //! of the L2 cache, and frees others before the call returns.
 //!
-//! Simple loops multiply very small matrices and integers ([`scalar`]). They also multiply floats on a thread that is
-//! exiting and has dropped its packing buffer.
+//! Simple loops multiply very small matrices ([`small`]) and integers ([`scalar`]). They also multiply floats on a
+//! thread that is exiting and has dropped its packing buffer.
 
 mod scalar;
+mod small;
 
 use gemm_common::Parallelism;
 use gemm_common::gemm::L2_SLAB;
@@ -38,7 +39,21 @@ const PANELS: usize = 4;
 /// transposed operand and few rows.
 const PANEL_ROWS: (usize, usize) = (32, 256);
 
-/// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul), without its activation.
+/// Multiplies matrices of few elements; `None` if the general case applies. Separate from it, because it needs less stack.
+pub(super) fn matmul_small(
+    op: &'static str,
+    bias: Option<View<'_>>,
+    factors: [View<'_>; 2],
+    out: &mut ViewMut<'_>,
+) -> Option<Result<()>> {
+    match out.dtype() {
+        DType::F32 => small::multiply::<f32>(op, bias, factors, out),
+        DType::F64 => small::multiply::<f64>(op, bias, factors, out),
+        _ => None,
+    }
+}
+
+/// The general case of [`Kernel::MatMul`](crate::backend::Kernel::MatMul), without its activation.
 #[inline(never)]
 pub(super) fn matmul(
     workers: &Workers,
@@ -288,8 +303,11 @@ pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T
     });
     let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
     assert_eq!((rhs.rows, out.len()), (k, m * n));
-    let is_small = m.saturating_mul(n).saturating_mul(k) <= UNPACKED && rhs.col_stride == 1;
-    if is_small || !has_pack_buffer() {
+    if small::is_small(&lhs, &rhs) {
+        small::product(lhs, rhs, out, target.into());
+        return;
+    }
+    if !has_pack_buffer() {
         scalar::product(lhs, rhs, out, target);
         return;
     }
@@ -306,9 +324,6 @@ pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T
 fn has_pack_buffer() -> bool {
     L2_SLAB.try_with(|_| ()).is_ok()
 }
-
-/// The largest number of multiplications for which simple loops take less time than the packing of the `gemm` crates.
-const UNPACKED: usize = 4096;
 
 /// The largest depth of one call. The operands then stay in the caches, which is a quarter faster at a depth of 512.
 const DEPTH: usize = 256;

@@ -164,7 +164,10 @@ impl Backend for CpuBackend {
             Kernel::MatMul { bias, lhs, rhs, ref mut activation, ref mut workspace, ref mut out } => {
                 let factors = [lhs, rhs];
                 match activation {
-                    None => matmul::matmul(workers, op, bias, factors, workspace, out),
+                    None => match matmul::matmul_small(op, bias, factors, out) {
+                        Some(result) => result,
+                        None => matmul::matmul(workers, op, bias, factors, workspace, out),
+                    },
                     Some(activated) => {
                         activation::matmul(workers, op, bias, factors, activated, workspace, out)
                     }

@@ -12,8 +12,8 @@ use std::ops::Range;
 
 use super::dispatch::{byte_or_number, float, host, host_mut, scratch, sums};
 use super::fold::{
-    BLOCK, BlockReducer, Cascade, Max, Min, Product, ReduceOp, Sum, SumMagnitudes, SumSquares, fold_into,
-    fold_rows,
+    BLOCK, BlockReducer, Cascade, Max, Min, Product, RADIX, ReduceOp, Sum, SumMagnitudes, SumSquares,
+    fold_into, fold_row, fold_rows,
 };
 use super::loop_nest::{LoopNest, Segment};
 use super::number::Number;
@@ -160,12 +160,44 @@ impl Reduced<'_> {
             out.fill(F::IDENTITY);
             return Ok(());
         }
+        if let Some(elements) = input.host_contiguous::<T>()
+            && fold_few::<T, F>(elements, (input.layout().shape(), axes), out)
+        {
+            return Ok(());
+        }
         let split = Split::new(input.layout().shape(), axes);
         let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
         let partials = scratch::<T>(op, workspace, split.workspace_elements())?;
         run::<T, F>(workers, &sequences, split, partials, out);
         Ok(())
     }
+}
+
+/// Reduces few contiguous elements to one output or over the leading axes. Returns whether it did. The order is that of the
+/// general case, whose setup takes longer than the additions.
+fn fold_few<T: Number, F: ReduceOp<T>>(
+    elements: &[T],
+    (shape, axes): (&Shape, &[bool]),
+    out: &mut [T],
+) -> bool {
+    // Few elements are one slab.
+    if elements.len() > LIGHT {
+        return false;
+    }
+    if out.len() == 1 {
+        fold_rows::<T, F>(out, elements, 0, elements.len());
+        return true;
+    }
+    // The order depends on the last axis whose size is not 1.
+    let rows_are_kept = shape.dims().last().is_some_and(|&size| size != 1) && axes.last() == Some(&false);
+    let few = elements.len() / out.len() < RADIX
+        && rows_are_kept
+        && axes.is_sorted_by(|before, after| before >= after);
+    if few {
+        out.fill(F::IDENTITY);
+        elements.chunks_exact(out.len()).for_each(|row| fold_row::<T, F>(out, row));
+    }
+    few
 }
 
 fn run<T: Number, F: ReduceOp<T>>(
@@ -246,12 +278,12 @@ impl<T: Number> Sequences<'_, T> {
         let Nests { outer, reduced, .. } = &self.nests;
         let [step] = outer.inner();
         let side_by_side = reduced.is_line() && reduced.inner() == [1];
-        let mut buffer = [T::ZERO; BLOCK];
         for Segment { starts: [base], len } in outer.segments(first..first + out.len()) {
             let Some(now) = out.split_off_mut(..len) else { return };
             if side_by_side {
                 fold_rows::<T, F>(now, &self.data[base + range.start..], step, range.len());
             } else {
+                let mut buffer = [T::ZERO; BLOCK];
                 for (number, out) in now.iter_mut().enumerate() {
                     *out = self.fold_row::<F>(base + number * step, range.clone(), &mut buffer);
                 }
@@ -296,6 +328,7 @@ impl<T: Number> Sequences<'_, T> {
         let Nests { outer, inner, reduced } = &self.nests;
         let [stride] = reduced.inner();
         let mut output = first;
+        let mut buffer = [T::ZERO; TILE];
         while !out.is_empty() {
             let [base] = outer.at(output / inner.len());
             let column = output % inner.len();
@@ -305,7 +338,6 @@ impl<T: Number> Sequences<'_, T> {
 
             let columns = Columns::new(inner, column, width);
             let mut cascade = Cascade::<T, TILE>::new::<F>(width);
-            let mut buffer = [T::ZERO; TILE];
             for Segment { starts: [place], len } in reduced.segments(range.clone()) {
                 for row in 0..len {
                     let row = &self.data[base + place + row * stride..];
