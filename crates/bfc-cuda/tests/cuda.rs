@@ -45,7 +45,7 @@ fn say_skipped(reason: &dyn Display) {
     let _ = writeln!(std::io::stderr(), "skipped {}: {reason}", thread.name().unwrap_or("a test"));
 }
 
-/// What to expect, if a test started this process on the emulated driver.
+/// The expected facts, if a test started this process on the emulated driver.
 fn expected() -> Option<String> {
     #[cfg(target_os = "linux")]
     return emulated_driver::expected();

@@ -53,7 +53,7 @@ pub enum Error {
         lhs: Shape,
         /// The right or second shape.
         rhs: Shape,
-        /// What would fit.
+        /// The rule that the shapes break.
         rule: &'static ShapeRule,
     },
     /// The op does not support tensors of this rank.
