@@ -153,10 +153,9 @@ impl Storage {
         }
         let address = self.allocation.block().address as *const T;
         debug_assert!(address.is_aligned());
-        // SAFETY: the allocator's contract makes the block valid and initialized. Buffers are requested with
-        // `bfc_core::DEFAULT_ALIGNMENT`, which exceeds the alignment of any element; imports are checked. `T`
-        // is plain data of a sealed set. The block lives as long as `self`, and shared storage is never
-        // written.
+        // `bfc_core::DEFAULT_ALIGNMENT` exceeds the alignment of any element, and imports are checked.
+        // SAFETY: the allocator's contract makes the block valid and initialized. `T` is plain data of a
+        // sealed set. The block lives as long as `self`, and shared storage is never written.
         Some(unsafe { std::slice::from_raw_parts(address, count) })
     }
 
