@@ -44,7 +44,7 @@ impl Saves {
 
     /// Reads the checkpoint to continue from.
     pub(crate) fn load(&self) -> Result<Option<Checkpoint>> {
-        let load = |path| Checkpoint::load(path, &SafetensorsLimits::default());
+        let load = |path| Checkpoint::load(path);
         Ok(self.begin().map(load).transpose()?)
     }
 

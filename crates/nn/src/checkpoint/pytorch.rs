@@ -63,7 +63,6 @@ impl Checkpoint {
     /// ```
     /// use highwater::{Device, Rng};
     /// use highwater::io::Checkpoint;
-    /// use highwater::io::SafetensorsLimits;
     /// use highwater::nn::{Gru, RecurrentOptions};
     /// # use highwater::nn::Module;
     /// # let folder = tempfile::tempdir()?;
@@ -80,7 +79,7 @@ impl Checkpoint {
     /// // nn.GRU(4, 8, num_layers=2, bidirectional=True, batch_first=True)
     /// let options = RecurrentOptions { layers: 2, bidirectional: true, ..Default::default() };
     /// let gru = Gru::with_options(&Device::cpu()?, 4, 8, options, &Rng::new(0))?;
-    /// let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default())?;
+    /// let checkpoint = Checkpoint::load(&path)?;
     /// checkpoint.recurrent_from_pytorch()?.restore(&gru)?;
     /// # for ((_, a), (_, b)) in made.parameters().iter().zip(gru.parameters()) {
     /// #     assert_eq!(a.tensor().to_vec::<f32>()?, b.tensor().to_vec::<f32>()?);

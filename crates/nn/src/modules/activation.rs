@@ -42,3 +42,11 @@ activation! {
     /// SiLU (swish) activation x / (1 + e⁻ˣ); see [`Tensor::silu`].
     Silu, silu, Some(Activation::Silu)
 }
+activation! {
+    /// Mish activation x tanh(ln(1 + eˣ)); see [`Tensor::mish`].
+    Mish, mish, None
+}
+activation! {
+    /// Hardswish activation x min(max(x + 3, 0), 6) / 6; see [`Tensor::hardswish`].
+    Hardswish, hardswish, None
+}

@@ -8,6 +8,7 @@
 mod parts;
 
 mod activation;
+mod activation_options;
 mod batch_norm;
 mod checkpointed;
 mod conv;
@@ -21,7 +22,8 @@ mod recurrent;
 mod sequential;
 mod transformer;
 
-pub use activation::{Gelu, Relu, Sigmoid, Silu, Tanh};
+pub use activation::{Gelu, Hardswish, Mish, Relu, Sigmoid, Silu, Tanh};
+pub use activation_options::{Elu, LeakyRelu, LogSoftmax, PRelu, Softmax};
 pub use batch_norm::BatchNorm;
 pub use checkpointed::Checkpointed;
 pub use conv::{AvgPool2d, Conv1d, Conv2d, ConvTranspose2d, Flatten, MaxPool2d};

@@ -44,7 +44,7 @@ fn load(entries: &[Entry<'_>], counters: &[&str]) -> Checkpoint {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     std::fs::write(&path, file(entries, counters)).unwrap();
-    Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap()
+    Checkpoint::load(&path).unwrap()
 }
 
 /// Computes `nn.Linear` for one row: W·x + b, with W in the layout of the file.

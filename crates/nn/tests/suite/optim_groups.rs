@@ -93,7 +93,7 @@ fn a_run_with_groups_resumes_to_the_bit() {
 
     let resumed = network(&device, 2);
     let mut optimizer = groups(&resumed);
-    let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+    let checkpoint = Checkpoint::load(&path).unwrap();
     checkpoint.restore_all(&resumed, &mut optimizer).unwrap();
     (3..6).for_each(|step| optimizer.step(backward(&resumed, step)).unwrap());
     assert_eq!(bits(&resumed), bits(&whole));

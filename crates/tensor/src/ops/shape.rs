@@ -134,11 +134,24 @@ impl Tensor {
     /// Changes the shape and keeps the logical order of the elements, as NumPy's `reshape`. Returns a view if each new
     /// axis has one stride, as for a contiguous tensor; otherwise copies.
     ///
+    /// One size may be -1: it follows from the number of elements. Use a tuple for sizes of different types.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let images = Tensor::zeros(&Device::cpu()?, [32, 8, 8])?;
+    /// let n = images.dims()[0];
+    /// assert_eq!(images.reshape([32, 64])?.dims(), [32, 64]);
+    /// assert_eq!(images.reshape([-1, 64])?.dims(), [32, 64]);
+    /// assert_eq!(images.reshape((n, -1))?.dims(), [32, 64]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::ElementCount`] if the shape has another number of elements; [`Error::Allocation`] if a copy is needed
-    /// and there is no memory.
+    /// [`Error::ElementCount`] if the shape has another number of elements; [`Error::BadArgument`] if no size fits in
+    /// place of -1, and for other negative sizes; [`Error::Allocation`] if a copy is needed and there is no memory.
+    #[doc(alias("view"))]
     pub fn reshape(&self, shape: impl IntoShape) -> Result<Self> {
-        let shape = shape.into_shape().map_err(|error| error.in_op("reshape"))?;
+        let shape = shape.into_shape_of(self.elements()).map_err(|error| error.in_op("reshape"))?;
         if shape.checked_elements() != Some(self.elements()) {
             return Err(Error::ElementCount { op: "reshape", elements: self.elements(), shape });
         }
@@ -309,7 +322,7 @@ mod tests {
     fn counting(dims: &[usize]) -> Tensor {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let elements = dims.iter().product();
-        Tensor::arange(&device, elements).unwrap().to_dtype(DType::F32).unwrap().reshape(dims).unwrap()
+        Tensor::arange(&device, 0, elements).unwrap().to_dtype(DType::F32).unwrap().reshape(dims).unwrap()
     }
 
     #[test]

@@ -92,6 +92,44 @@ impl Tensor {
         self.layout().shape().dims()
     }
 
+    /// Returns the sizes of a tensor with two axes.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let x = Tensor::zeros(&Device::cpu()?, [64, 784])?;
+    /// let (rows, columns) = x.dims2()?;
+    /// assert_eq!((rows, columns), (64, 784));
+    /// assert_eq!(x.dims3().unwrap_err().to_string(), "dims3: expected three axes, got shape [64, 784]");
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for another number of axes.
+    pub fn dims2(&self) -> Result<(usize, usize)> {
+        self.exact_dims("dims2", "two axes").map(|[a, b]| (a, b))
+    }
+
+    /// Returns the sizes of a tensor with three axes.
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for another number of axes.
+    pub fn dims3(&self) -> Result<(usize, usize, usize)> {
+        self.exact_dims("dims3", "three axes").map(|[a, b, c]| (a, b, c))
+    }
+
+    /// Returns the sizes of a tensor with four axes.
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for another number of axes.
+    pub fn dims4(&self) -> Result<(usize, usize, usize, usize)> {
+        self.exact_dims("dims4", "four axes").map(|[a, b, c, d]| (a, b, c, d))
+    }
+
+    fn exact_dims<const N: usize>(&self, op: &'static str, expected: &'static str) -> Result<[usize; N]> {
+        let shape = *self.shape();
+        self.dims().try_into().map_err(|_| Error::BadRank { op, expected, shape })
+    }
+
     /// Returns the number of axes.
     #[must_use]
     #[doc(alias("ndim", "dim"))]

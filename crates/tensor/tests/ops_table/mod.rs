@@ -464,7 +464,7 @@ pub(crate) const CASES: &[Case] = &[
                 &x[1],
                 Conv2dOptions {
                     stride: [2, 1],
-                    padding: [2, 1],
+                    padding: [2, 1].into(),
                     dilation: [1, 2],
                     groups: 2,
                     ..Default::default()
@@ -473,12 +473,12 @@ pub(crate) const CASES: &[Case] = &[
         },
     ),
     case("conv1d", &[(&[2, 2, 9], Any, Transposed), (&[3, 2, 3], Any, InOrder)], |x| {
-        x[0].conv1d(&x[1], Conv2dOptions { stride: [1, 2], padding: [0, 1], ..Default::default() })
+        x[0].conv1d(&x[1], Conv2dOptions { stride: [1, 2], padding: [0, 1].into(), ..Default::default() })
     }),
     case("conv_transpose2d", &[(&[2, 4, 3, 2], Any, Transposed), (&[4, 3, 2, 3], Any, InOrder)], |x| {
         let options = Conv2dOptions {
             stride: [2, 3],
-            padding: [1, 0],
+            padding: [1, 0].into(),
             dilation: [2, 1],
             groups: 2,
             output_padding: [1, 2],
@@ -489,17 +489,17 @@ pub(crate) const CASES: &[Case] = &[
         x[0].max_pool2d(Pool2dOptions::square(2))
     }),
     case("max_pool2d, overlapping", &[(&[2, 5, 6], Distinct(0.0), InOrder)], |x| {
-        x[0].max_pool2d(Pool2dOptions { size: [3, 2], stride: [2, 1], padding: [1, 1] })
+        x[0].max_pool2d(Pool2dOptions { size: [3, 2], stride: [2, 1], padding: [1, 1], ..Pool2dOptions::square(1) })
     }),
     case("avg_pool2d", &[(&[2, 5, 6], Any, WithGaps)], |x| {
-        x[0].avg_pool2d(Pool2dOptions { size: [3, 2], stride: [2, 1], padding: [1, 1] })
+        x[0].avg_pool2d(Pool2dOptions { size: [3, 2], stride: [2, 1], padding: [1, 1], ..Pool2dOptions::square(1) })
     }),
     case("adaptive_avg_pool2d", &[(&[2, 5, 3], Any, InOrder)], |x| x[0].adaptive_avg_pool2d([3, 5])),
     case("adaptive_max_pool2d", &[(&[2, 5, 3], Distinct(0.0), InOrder)], |x| {
         x[0].adaptive_max_pool2d([3, 5])
     }),
     case("max_pool1d", &[(&[2, 3, 7], Distinct(0.0), Transposed)], |x| {
-        x[0].max_pool1d(Pool2dOptions { size: [3, 3], stride: [1, 2], padding: [0, 1] })
+        x[0].max_pool1d(Pool2dOptions { size: [3, 3], stride: [1, 2], padding: [0, 1], ..Pool2dOptions::square(1) })
     }),
     case("avg_pool1d", &[(&[2, 3, 7], Any, WithGaps)], |x| x[0].avg_pool1d(3)),
     case("attention", HEADS, |x| x[0].attention(&x[1], &x[2], None, AttentionOptions::default())),
