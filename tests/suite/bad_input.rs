@@ -83,7 +83,7 @@ fn overflowing_element_counts_are_refused_first() {
         assert!(matches!(error, Error::TooManyElements { shape: at, .. } if at == shape(&dims)), "{error}");
     }
     let x = Tensor::zeros(&device, [1]).unwrap();
-    let error = refuse(&device, || x.broadcast_to([1 << 40, 1 << 40]));
+    let error = refuse(&device, || x.broadcast_to([1usize << 40, 1 << 40]));
     assert!(matches!(error, Error::TooManyElements { .. }), "{error}");
 }
 

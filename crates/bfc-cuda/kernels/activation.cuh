@@ -69,7 +69,7 @@ DEVICE E mish_slope(E x) {
 
 template <typename E>
 DEVICE E hardswish_slope(E x) {
-    return x < (E)-3 ? (E)0 : x > (E)3 ? (E)1 : x / (E)3 + (E)0.5;
+    return x <= (E)-3 ? (E)0 : x >= (E)3 ? (E)1 : x / (E)3 + (E)0.5;
 }
 
 template <typename E>

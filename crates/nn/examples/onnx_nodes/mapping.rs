@@ -388,7 +388,7 @@ fn range(node: &Node<'_>, start: &Tensor) -> Outcome {
 /// Batch normalization at inference, with running means.
 fn batch_norm(node: &Node<'_>, x: &Tensor) -> Outcome {
     let epsilon = node.case.float("epsilon").unwrap_or(1e-5);
-    let norm = BatchNorm::new(x.device(), x.dims()[1])?.with_epsilon(epsilon)?;
+    let norm = BatchNorm::new(x.device(), x.dims()[1])?.with_epsilon(epsilon);
     let names = ["weight", "bias", "running_mean", "running_var"];
     let mut result = Ok(());
     let mut fill = |path: &str, parameter: &Parameter| {

@@ -85,7 +85,12 @@ impl BatchNorm {
 
     /// Checks ε and the momentum.
     fn check_options(&self) -> Result<()> {
-        let bad = |argument, expected, got: f64| Error::BadArgument { op: OP, argument, expected, got: got.to_string() };
+        let bad = |argument, expected, got: f64| Error::BadArgument {
+            op: OP,
+            argument,
+            expected,
+            got: got.to_string(),
+        };
         if !(self.epsilon.is_finite() && self.epsilon >= 0.0) {
             return Err(bad("epsilon", "finite and not negative", self.epsilon));
         }

@@ -132,10 +132,7 @@ fn archives_of_another_program_are_named() {
     assert!(error.contains("this is a file of torch.save, not an .npz file"), "{error}");
     let error = read_npz(case("namespace.pt"), &NpyLimits::default()).unwrap_err().to_string();
     assert!(error.ends_with("this is a file of torch.save: `read_state_dict` reads it"), "{error}");
-    for error in [
-        state_dict("objmix.npz").unwrap_err(),
-        Checkpoint::load(case("objmix.npz")).unwrap_err(),
-    ] {
+    for error in [state_dict("objmix.npz").unwrap_err(), Checkpoint::load(case("objmix.npz")).unwrap_err()] {
         assert!(error.to_string().ends_with("this is a NumPy archive: `read_npz` reads it"), "{error}");
     }
 }

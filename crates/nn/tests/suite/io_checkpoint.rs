@@ -4,7 +4,7 @@ use std::fs::File;
 
 use half::f16;
 use highwater_nn::checkpoint::Checkpoint;
-use highwater_nn::io::{FileError, Safetensors, SafetensorsLimits, write_safetensors_to};
+use highwater_nn::io::{FileError, Safetensors, write_safetensors_to};
 use highwater_nn::modules::{Dropout, Linear, Module, Relu, Sequential};
 use highwater_nn::optim::{Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, Sgd};
 use highwater_tensor::{DType, Device, Error, Rng, Runtime, Tensor};

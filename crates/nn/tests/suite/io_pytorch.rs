@@ -1,7 +1,7 @@
 //! PyTorch's files, loaded into Highwater's networks.
 
 use highwater_nn::checkpoint::Checkpoint;
-use highwater_nn::io::{Array, SafetensorsLimits};
+use highwater_nn::io::Array;
 use highwater_nn::modules::{
     BatchNorm, Conv2d, Flatten, Gru, Linear, Lstm, Module, Nonlinearity, RecurrentOptions, Relu, Rnn,
     Sequential,

@@ -6,8 +6,8 @@ use highwater_nn::modules::{
     TransformerBlock,
 };
 use highwater_tensor::{
-    Device, Result, Rng, Tensor, checkpoint, evaluating, evaluating_guard, is_recording, is_training, no_grad,
-    no_grad_guard, training, training_guard,
+    Device, Result, Rng, Tensor, checkpoint, evaluating, evaluating_guard, is_recording, is_training,
+    no_grad, no_grad_guard, training, training_guard,
 };
 
 fn values(tensor: &Tensor) -> Vec<f32> {

@@ -2,7 +2,6 @@
 
 use bfc_core::Bytes;
 use highwater_nn::checkpoint::Checkpoint;
-use highwater_nn::io::SafetensorsLimits;
 use highwater_nn::modules::{Linear, Module, Parameter, Relu, Sequential};
 use highwater_nn::optim::{Adam, AdamW, Groups, Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Error, Gradients, Rng, Runtime, Tensor};

@@ -239,7 +239,10 @@ mod tests {
         }
         let wide = Window { padding: 1 << 61, ..Window::new((1 << 61) + 4) };
         assert_eq!(wide.taps_inside(0, 4), 1 << 61..(1 << 61) + 4);
-        assert_eq!(PoolAxis::Sliding(PoolWindow::new(wide)).window_elements(1, 4).0.collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(
+            PoolAxis::Sliding(PoolWindow::new(wide)).window_elements(1, 4).0.collect::<Vec<_>>(),
+            [0, 1, 2, 3]
+        );
     }
 
     /// [`Window::at`] in 128-bit arithmetic.
@@ -316,11 +319,12 @@ mod tests {
                 for output in 0..expected.unwrap_or(0) {
                     let start = output * stride;
                     let end = (start + size).min(len + 2 * padding);
-                    let (elements, places) = PoolAxis::Sliding(ceil).window_elements(output, len);
+                    let axis = PoolAxis::Sliding(ceil);
+                    let (elements, places) = axis.window_elements(output, len);
                     assert_eq!(places, end - start, "{ceil:?} over {len}");
-                    let inside = PoolWindow { count_include_pad: false, ..ceil };
+                    let inside = PoolAxis::Sliding(PoolWindow { count_include_pad: false, ..ceil });
                     let count = elements.count();
-                    assert_eq!(PoolAxis::Sliding(inside).window_elements(output, len).1, count);
+                    assert_eq!(inside.window_elements(output, len).1, count);
                     assert!(count > 0, "{ceil:?} over {len}");
                 }
             }

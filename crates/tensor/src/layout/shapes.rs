@@ -127,7 +127,8 @@ fn shape_of(
     }
     let shape = Shape::new(dims)?;
     let (Some(axis), Some(elements)) = (inferred, elements) else { return Ok(shape) };
-    match shape.checked_elements().and_then(|others| elements.checked_rem(others).map(|rest| (others, rest))) {
+    match shape.checked_elements().and_then(|others| elements.checked_rem(others).map(|rest| (others, rest)))
+    {
         Some((others, 0)) => Ok(shape.with_dim(axis, elements / others)),
         _ => Err(not_divisible(sizes, elements)),
     }
@@ -144,15 +145,18 @@ fn bad_sizes(sizes: impl Iterator<Item = Result<usize, i64>>, elements: Option<u
 
 #[cold]
 fn not_divisible(sizes: impl Iterator<Item = Result<usize, i64>>, elements: usize) -> Error {
-    let (expected, got) =
-        ("sizes whose product divides the number of elements", format!("{} for {elements} elements", listed(sizes)));
+    let (expected, got) = (
+        "sizes whose product divides the number of elements",
+        format!("{} for {elements} elements", listed(sizes)),
+    );
     Error::BadArgument { op: "", argument: "shape", expected, got }
 }
 
 /// Formats sizes as the caller wrote them.
 fn listed(sizes: impl Iterator<Item = Result<usize, i64>>) -> String {
-    let sizes: Vec<String> =
-        sizes.map(|size| size.map_or_else(|negative| negative.to_string(), |size| size.to_string())).collect();
+    let sizes: Vec<String> = sizes
+        .map(|size| size.map_or_else(|negative| negative.to_string(), |size| size.to_string()))
+        .collect();
     format!("[{}]", sizes.join(", "))
 }
 

@@ -441,7 +441,8 @@ mod tests {
         for (groups, padding) in [(1, 0), (1, 2), (2, 0), (2, 2)] {
             let x = Tensor::arange(&device, 0, 2 * 4 * 5).unwrap().to_dtype(DType::F32).unwrap();
             let x = x.reshape([1, 2, 4, 5]).unwrap().requiring_grad().unwrap();
-            let weight = Tensor::arange(&device, 0, 2 * (2 / groups) * 4).unwrap().to_dtype(DType::F32).unwrap();
+            let weight =
+                Tensor::arange(&device, 0, 2 * (2 / groups) * 4).unwrap().to_dtype(DType::F32).unwrap();
             let weight = weight.reshape([2, 2 / groups, 2, 2]).unwrap().requiring_grad().unwrap();
             let run = |output_padding: usize| {
                 let options = Conv2dOptions {

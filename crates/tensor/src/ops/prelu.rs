@@ -51,7 +51,12 @@ impl Op for PRelu {
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let x = saved.tensor(0)?;
         let slope_of = |f: Unary, out: &mut Buffer| {
-            ctx.compute(Kernel::UnaryGrad { f, saved: x.view(), grad: Some(grad.view()), out: out.view_mut() })
+            ctx.compute(Kernel::UnaryGrad {
+                f,
+                saved: x.view(),
+                grad: Some(grad.view()),
+                out: out.view_mut(),
+            })
         };
         let to_x = if_needed(saved, 0, || {
             let mut out = ctx.output(x.shape(), x.dtype())?;
@@ -126,6 +131,9 @@ mod tests {
         assert!(x.prelu(&Tensor::ones(&device, [3, 1]).unwrap()).is_err());
         assert!(Tensor::ones(&device, 3).unwrap().prelu(&Tensor::ones(&device, 3).unwrap()).is_err());
         let integers = Tensor::arange(&device, 0, 3).unwrap();
-        assert!(matches!(integers.prelu(&integers.select(0, 0).unwrap()), Err(Error::UnsupportedDType { .. })));
+        assert!(matches!(
+            integers.prelu(&integers.select(0, 0).unwrap()),
+            Err(Error::UnsupportedDType { .. })
+        ));
     }
 }

@@ -138,7 +138,13 @@ impl Tensor {
             let row = Layout::row_major(&Shape::row(size * size));
             let ones = one.view().layout().broadcast_to("eye", &Shape::row(size))?;
             let input = one.view().with_layout(&ones);
-            ctx.compute(Kernel::CopyInto { input, axis: 0, start: 0, step: size + 1, out: out.with_layout(&row) })
+            ctx.compute(Kernel::CopyInto {
+                input,
+                axis: 0,
+                start: 0,
+                step: size + 1,
+                out: out.with_layout(&row),
+            })
         })
     }
 }
@@ -188,15 +194,19 @@ mod tests {
             let huge = Tensor::arange(&device, -1, end);
             assert!(matches!(huge, Err(Error::TooManyElements { op: "arange", .. })), "{huge:?}");
         }
-        assert!(matches!(Tensor::arange_step(&device, f64::MAX, f64::MIN, -1e-300), Err(Error::TooManyElements { .. })));
+        assert!(matches!(
+            Tensor::arange_step(&device, f64::MAX, f64::MIN, -1e-300),
+            Err(Error::TooManyElements { .. })
+        ));
         assert!(Tensor::linspace(&device, f64::INFINITY, 0, 2).is_err());
     }
 
     #[test]
     fn spaced_values_contain_both_ends() {
         let device = cpu();
-        let spaced =
-            |start, end, count| Tensor::linspace(&device, start, end, count).unwrap().to_vec::<f32>().unwrap();
+        let spaced = |start, end, count| {
+            Tensor::linspace(&device, start, end, count).unwrap().to_vec::<f32>().unwrap()
+        };
         assert_eq!(spaced(-1.0, 1.0, 5), [-1.0, -0.5, 0.0, 0.5, 1.0]);
         assert_eq!(spaced(3.0, 4.0, 1), [3.0]);
         assert_eq!(spaced(3.0, 4.0, 0), [0.0; 0]);

@@ -321,7 +321,7 @@ mod tests {
 
     fn counting(dims: &[usize]) -> Tensor {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
-        let elements = dims.iter().product();
+        let elements = dims.iter().product::<usize>();
         Tensor::arange(&device, 0, elements).unwrap().to_dtype(DType::F32).unwrap().reshape(dims).unwrap()
     }
 
@@ -357,7 +357,7 @@ mod tests {
         let x = counting(&[0, 3]);
         assert_eq!(x.reshape([5, 0, 2]).unwrap().dims(), [5, 0, 2]);
         assert_eq!(x.flatten_from(0).unwrap().dims(), [0]);
-        let huge = x.reshape([0, 1 << 40, 1 << 40]).unwrap();
+        let huge = x.reshape([0, 1usize << 40, 1 << 40]).unwrap();
         assert!(matches!(huge.flatten_from(1), Err(Error::TooManyElements { op: "flatten_from", .. })));
         let x = counting(&[2, 3, 4, 5]);
         assert_eq!(x.flatten(1, 2).unwrap().dims(), [2, 12, 5]);

@@ -24,7 +24,7 @@
 //! | `leaky_relu` | x, c x below 0 | 1, c for x ≤ 0 | x |
 //! | `elu` | x, c (eˣ - 1) below 0 | 1, c eˣ for x ≤ 0 | x |
 //! | `mish` | x tanh(ln(1 + eˣ)) | t + x (1 - t²) σ(x) for t = tanh(ln(1 + eˣ)) | x |
-//! | `hardswish` | x min(max(x + 3, 0), 6) / 6 | 0 below -3, 1 above 3, x/3 + ½ between | x |
+//! | `hardswish` | x min(max(x + 3, 0), 6) / 6 | 0 up to -3, 1 from 3 on, x/3 + ½ between | x |
 //! | `powf` | xᶜ | c xᶜ⁻¹ | x |
 //! | `clamp` | x between two numbers | 1 there, else 0 | x |
 //! | `add_scalar`, `sub_scalar` | x ± c | 1 | |

@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn a_copy_that_exceeds_host_memory_is_an_error() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
-        for elements in [1 << 60, 1 << 62] {
+        for elements in [1usize << 60, 1 << 62] {
             let repeated = Tensor::ones(&device, 1).unwrap().broadcast_to(elements).unwrap();
             assert!(matches!(repeated.to_vec::<f32>(), Err(Error::NoHostMemory { op: "to_vec", .. })));
             assert!(repeated.to_string().contains("no data"));
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn a_huge_dry_tensor_has_no_data_and_allocates_nothing() {
         let dry = Runtime::builder().threads(1).build().unwrap().dry().unwrap();
-        let huge = Tensor::ones(&dry, 1).unwrap().broadcast_to(1 << 60).unwrap();
+        let huge = Tensor::ones(&dry, 1).unwrap().broadcast_to(1usize << 60).unwrap();
         assert!(matches!(huge.to_vec::<f32>(), Err(Error::NoData { op: "to_vec", .. })));
         assert!(huge.to_string().ends_with("no data"));
         // Errors of the real run occur in the dry run too.

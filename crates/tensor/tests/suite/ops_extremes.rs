@@ -215,8 +215,12 @@ fn pools_take_any_size_stride_and_padding() {
                 for padding in [0, 1, size / 2] {
                     let x = wave(len);
                     let leaf = rows(&device, 2, 1, &x).unwrap().requiring_grad().unwrap();
-                    let options =
-                        Pool2dOptions { size: [1, size], stride: [1, stride], padding: [0, padding], ..Pool2dOptions::square(1) };
+                    let options = Pool2dOptions {
+                        size: [1, size],
+                        stride: [1, stride],
+                        padding: [0, padding],
+                        ..Pool2dOptions::square(1)
+                    };
                     let (largest, mean) = (leaf.max_pool2d(options), leaf.avg_pool2d(options));
                     let row = leaf.max_pool1d(options);
                     let what = format!("{options:?} on {len}");

@@ -52,7 +52,8 @@ fn convolutions_are_sums_over_what_their_windows_see() {
         let (channels, filters) = (groups * inputs, groups * outputs);
         let (x, images) = random(device, numbers, &[n, channels, height, width]);
         let (w, weight) = random(device, numbers, &[filters, inputs, size[0], size[1]]);
-        let options = Conv2dOptions { stride, padding: padding.into(), dilation, groups, ..Conv2dOptions::default() };
+        let options =
+            Conv2dOptions { stride, padding: padding.into(), dilation, groups, ..Conv2dOptions::default() };
         let out = |axis: usize, len: usize| (len + 2 * padding[axis] - reach(axis)) / stride[axis] + 1;
         let (high, wide) = (out(0, height), out(1, width));
         let window = |axis: usize| [stride[axis], padding[axis], dilation[axis]];
@@ -103,7 +104,13 @@ fn depthwise_convolutions_equal_masked_dense_ones() {
         let own = own.to_dtype(DType::F64).unwrap().reshape([CHANNELS, CHANNELS, 1, 1]).unwrap();
 
         let gradients = |groups: usize| {
-            let options = Conv2dOptions { stride, padding: padding.into(), dilation, groups, ..Conv2dOptions::default() };
+            let options = Conv2dOptions {
+                stride,
+                padding: padding.into(),
+                dilation,
+                groups,
+                ..Conv2dOptions::default()
+            };
             let [x, w] = [&images, &weight].map(|of| of.detach().requiring_grad().unwrap());
             let filters = if groups == 1 { w.mul(&own).unwrap() } else { w.clone() };
             let y = x.conv2d(&filters, options).unwrap();
@@ -177,9 +184,11 @@ fn pools_are_the_largest_and_the_mean_of_their_windows() {
         assert_close(images.max_pool2d(options), &[n, high, wide], &largest);
         assert_close(images.avg_pool2d(options), &[n, high, wide], &mean);
         let rows = |pooled: highwater_tensor::Result<Tensor>| pooled.unwrap().to_vec::<f64>().unwrap();
-        let flat = Pool2dOptions { size: [1, size[1]], stride: [1, stride[1]], padding: [0, padding[1]], ..options };
+        let flat =
+            Pool2dOptions { size: [1, size[1]], stride: [1, stride[1]], padding: [0, padding[1]], ..options };
         // For 1D pools, equal values in both elements mean the same as the default in the first.
-        let both = Pool2dOptions { size: [size[1]; 2], stride: [stride[1]; 2], padding: [padding[1]; 2], ..options };
+        let both =
+            Pool2dOptions { size: [size[1]; 2], stride: [stride[1]; 2], padding: [padding[1]; 2], ..options };
         for options in [flat, both] {
             assert_eq!(rows(images.max_pool1d(options)), rows(images.max_pool2d(flat)));
             assert_eq!(rows(images.avg_pool1d(options)), rows(images.avg_pool2d(flat)));

@@ -100,7 +100,7 @@ fn erf(x: f64) -> f64 {
 #[test]
 fn functions_of_one_number_are_those_of_the_standard_library() {
     type Function = (fn(&Tensor) -> Result<Tensor>, fn(f64) -> f64);
-    let functions: [Function; 24] = [
+    let functions: [Function; 27] = [
         (Tensor::neg, |x| -x),
         (Tensor::abs, f64::abs),
         (Tensor::square, |x| x * x),
@@ -119,6 +119,9 @@ fn functions_of_one_number_are_those_of_the_standard_library() {
         (Tensor::silu, |x| x / (1.0 + (-x).exp())),
         (Tensor::softplus, |x| (1.0 + x.exp()).ln()),
         (|x| x.leaky_relu(0.01), |x| if x < 0.0 { 0.01 * x } else { x }),
+        (|x| x.elu(1.5), |x| if x > 0.0 { x } else { 1.5 * x.exp_m1() }),
+        (Tensor::mish, |x| x * x.exp().ln_1p().tanh()),
+        (Tensor::hardswish, |x| x * (x + 3.0).clamp(0.0, 6.0) / 6.0),
         (|x| x.powf(2.5), |x| x.powf(2.5)),
         (|x| x.clamp(-0.5, 1.5), |x| x.clamp(-0.5, 1.5)),
         (|x| x.add_scalar(0.3), |x| x + 0.3),

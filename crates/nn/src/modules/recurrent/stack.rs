@@ -44,7 +44,8 @@ impl Stack {
         }
         // Also for a single layer, which has no dropout.
         if !(0.0..1.0).contains(&options.dropout) {
-            let (argument, expected, got) = ("dropout", "at least 0 and below 1", options.dropout.to_string());
+            let (argument, expected, got) =
+                ("dropout", "at least 0 and below 1", options.dropout.to_string());
             return Err(Error::BadArgument { op, argument, expected, got });
         }
         let dropout = Dropout::new(options.dropout, &rng.fork(rng.state().sequence).fork(0));

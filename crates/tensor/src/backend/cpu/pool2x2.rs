@@ -187,7 +187,7 @@ mod tests {
                     .collect();
                 let grad: Vec<f32> = (1..=to[0] * to[1]).map(|i| i as f32).collect();
                 let pool2x2 = Pool2x2::new(axes, from, to).unwrap();
-                let sliding = Sliding::new(axes, from, to).unwrap();
+                let sliding = Sliding::new(PoolReduction::Mean, axes, from, to).unwrap();
                 for pool in [PoolReduction::Max, PoolReduction::Mean] {
                     let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                     let (mut out, mut right) = (vec![9.0; grad.len()], vec![9.0; grad.len()]);

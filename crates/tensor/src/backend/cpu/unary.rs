@@ -278,7 +278,9 @@ fn derivative<T: Float>(workers: &Workers, (f, small): (Unary, bool), pair: &Pai
         }
         Unary::Elu(factor) => {
             let factor = T::from_f64(factor);
-            pair.map(workers, HEAVY, out, move |x, g| g * if x > T::ZERO { T::ONE } else { factor * x.exp() });
+            pair.map(workers, HEAVY, out, move |x, g| {
+                g * if x > T::ZERO { T::ONE } else { factor * x.exp() }
+            });
         }
         Unary::Mish => pair.map(workers, HEAVY, out, |x, g| g * MishParts::of(x).slope(x)),
         Unary::Hardswish => pair.map(workers, LIGHT, out, |x, g| g * hardswish_slope(x)),
@@ -384,13 +386,13 @@ fn hardswish<T: Float>(x: T) -> T {
     x * (x + T::from_f64(3.0)).clamped(T::ZERO, six) / six
 }
 
-/// Its derivative: 0 below -3, 1 above 3, and x/3 + 1/2 between.
+/// Its derivative: 0 up to -3, 1 from 3 on, and x/3 + 1/2 between, as in PyTorch.
 #[inline(always)]
 fn hardswish_slope<T: Float>(x: T) -> T {
     let three = T::from_f64(3.0);
-    if x < -three {
+    if x <= -three {
         T::ZERO
-    } else if x > three {
+    } else if x >= three {
         T::ONE
     } else {
         x / three + T::from_f64(0.5)

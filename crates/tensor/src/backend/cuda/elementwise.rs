@@ -148,7 +148,9 @@ fn set_parameters(job: &mut Job, dtype: DType, f: Unary) {
         }
         // The exponent may exceed the range of a narrow integer type.
         Unary::Powf(value) if !dtype.is_float() => job.integers[0] = value as i64,
-        Unary::LeakyRelu(value) | Unary::Elu(value) | Unary::Powf(value) => set_constant(job, 0, dtype, Scalar::Float(value)),
+        Unary::LeakyRelu(value) | Unary::Elu(value) | Unary::Powf(value) => {
+            set_constant(job, 0, dtype, Scalar::Float(value))
+        }
         Unary::Clamp(low, high) => {
             set_constant(job, 0, dtype, low);
             set_constant(job, 1, dtype, high);

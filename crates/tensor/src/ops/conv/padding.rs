@@ -60,7 +60,9 @@ impl Conv2dOptions {
     ) -> Result<(Cow<'a, Tensor>, Self)> {
         // The op itself reports a wrong rank.
         let is_same = self.padding == Padding::Same && x.rank() == rank && weight.rank() == rank;
-        let Some(sizes) = weight.dims().get(2..).filter(|_| is_same) else { return Ok((Cow::Borrowed(x), self)) };
+        let Some(sizes) = weight.dims().get(2..).filter(|_| is_same) else {
+            return Ok((Cow::Borrowed(x), self));
+        };
         let (mut zeros, mut widths) = ([0; 2], vec![(0, 0); rank]);
         // Sequences have the second axis of the options only.
         for (place, size) in sizes.iter().enumerate() {
@@ -87,14 +89,18 @@ mod tests {
     fn same_padding_equals_explicit_zeros() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let x = Tensor::arange(&device, 0.0, 2.0 * 5.0 * 7.0).unwrap().reshape([1, 2, 5, 7]).unwrap();
-        for (size, dilation) in [([3, 3], [1, 1]), ([2, 3], [1, 2]), ([4, 2], [1, 1]), ([2, 2], [3, 3]), ([1, 6], [1, 1])] {
+        for (size, dilation) in
+            [([3, 3], [1, 1]), ([2, 3], [1, 2]), ([4, 2], [1, 1]), ([2, 2], [3, 3]), ([1, 6], [1, 1])]
+        {
             let taps = 2 * size[0] * size[1];
             let weight = Tensor::arange(&device, 1.0, 1.0 + taps as f64).unwrap();
             let weight = weight.reshape([1, 2, size[0], size[1]]).unwrap();
             let total = [0, 1].map(|axis| (size[axis] - 1) * dilation[axis]);
-            let widths = [(0, 0), (0, 0)].into_iter().chain(total.map(|total| (total / 2, total - total / 2)));
+            let widths =
+                [(0, 0), (0, 0)].into_iter().chain(total.map(|total| (total / 2, total - total / 2)));
             let explicit = x.pad(widths.collect::<Vec<_>>(), 0).unwrap();
-            let expected = explicit.conv2d(&weight, Conv2dOptions { dilation, ..Conv2dOptions::default() }).unwrap();
+            let expected =
+                explicit.conv2d(&weight, Conv2dOptions { dilation, ..Conv2dOptions::default() }).unwrap();
             let same = x.conv2d(&weight, Conv2dOptions { dilation, ..Conv2dOptions::same() }).unwrap();
             assert_eq!(same.dims(), [1, 1, 5, 7]);
             assert_eq!(same.to_vec::<f32>().unwrap(), expected.to_vec::<f32>().unwrap(), "{size:?}");

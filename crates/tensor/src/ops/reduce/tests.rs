@@ -132,7 +132,7 @@ fn narrow_integers_are_widened_piece_by_piece() {
         ([2 * piece + 1, 2], &[1]),
         ([piece + 7, 3], &[]),
     ] {
-        let elements = dims.iter().product();
+        let elements = dims.iter().product::<usize>();
         let wide = Tensor::arange(&device, 0, elements).unwrap().reshape(dims).unwrap();
         let bytes = wide.to_dtype(DType::U8).unwrap();
         let wide = bytes.to_dtype(DType::I64).unwrap();
