@@ -1,13 +1,16 @@
 //! Activations with options or parameters, and softmax along an axis.
 
 use highwater_tensor::{DType, Parameter, Place, Result, Rng, Tensor};
+use highwater_tracking::ModulePath;
 
+use super::{in_layer, in_path};
 use super::init::{Fans, Init};
 use super::module::Module;
 
 /// Leaky ReLU activation: x above 0, `slope` x below; see [`Tensor::leaky_relu`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LeakyRelu {
+    path: ModulePath,
     slope: f64,
 }
 
@@ -15,7 +18,7 @@ impl LeakyRelu {
     /// Creates an activation with this slope below 0.
     #[must_use]
     pub const fn new(slope: f64) -> Self {
-        Self { slope }
+        Self { path: ModulePath::new(), slope }
     }
 }
 
@@ -28,13 +31,16 @@ impl Default for LeakyRelu {
 
 impl Module for LeakyRelu {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.leaky_relu(self.slope)
+        in_path(&self.path, || x.leaky_relu(self.slope))
     }
+
+    visit_parts!(path);
 }
 
 /// ELU activation: x above 0, `alpha` (eˣ - 1) below; see [`Tensor::elu`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Elu {
+    path: ModulePath,
     alpha: f64,
 }
 
@@ -42,7 +48,7 @@ impl Elu {
     /// Creates an activation that approaches -`alpha` far below 0.
     #[must_use]
     pub const fn new(alpha: f64) -> Self {
-        Self { alpha }
+        Self { path: ModulePath::new(), alpha }
     }
 }
 
@@ -55,8 +61,10 @@ impl Default for Elu {
 
 impl Module for Elu {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.elu(self.alpha)
+        in_path(&self.path, || x.elu(self.alpha))
     }
+
+    visit_parts!(path);
 }
 
 /// PReLU activation: x above 0, w x below, with a trained slope w; see [`Tensor::prelu`].
@@ -72,6 +80,7 @@ impl Module for Elu {
 /// ```
 #[derive(Debug)]
 pub struct PRelu {
+    path: ModulePath,
     weight: Parameter,
 }
 
@@ -92,7 +101,7 @@ impl PRelu {
         // The values are constants.
         let (fans, unused) = (Fans { inputs: channels, outputs: channels }, Rng::new(0));
         let weight = Init::Constant(0.25).parameter(place, [channels], DType::F32, fans, &unused)?;
-        Ok(Self { weight })
+        Ok(Self { path: ModulePath::new(), weight })
     }
 
     /// Returns the slopes, of shape `[channels]`.
@@ -104,10 +113,10 @@ impl PRelu {
 
 impl Module for PRelu {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.prelu(&self.weight.tensor())
+        in_layer(&self.path, &self.weight, || x.prelu(&self.weight.tensor()))
     }
 
-    visit_parts!(weight);
+    visit_parts!(path, weight);
 }
 
 /// Softmax along an axis; see [`Tensor::softmax`]. For training, use [`Tensor::cross_entropy`] on the logits instead.
@@ -119,8 +128,9 @@ impl Module for PRelu {
 /// assert_eq!(y.to_vec::<f32>()?, [0.25; 8]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Softmax {
+    path: ModulePath,
     axis: isize,
 }
 
@@ -128,19 +138,22 @@ impl Softmax {
     /// Creates a softmax along this axis. Negative axes count from the last one, which is -1.
     #[must_use]
     pub const fn new(axis: isize) -> Self {
-        Self { axis }
+        Self { path: ModulePath::new(), axis }
     }
 }
 
 impl Module for Softmax {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.softmax(self.axis)
+        in_path(&self.path, || x.softmax(self.axis))
     }
+
+    visit_parts!(path);
 }
 
 /// Logarithm of the softmax along an axis; see [`Tensor::log_softmax`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LogSoftmax {
+    path: ModulePath,
     axis: isize,
 }
 
@@ -148,12 +161,14 @@ impl LogSoftmax {
     /// Creates a logarithm of the softmax along this axis. Negative axes count from the last one, which is -1.
     #[must_use]
     pub const fn new(axis: isize) -> Self {
-        Self { axis }
+        Self { path: ModulePath::new(), axis }
     }
 }
 
 impl Module for LogSoftmax {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.log_softmax(self.axis)
+        in_path(&self.path, || x.log_softmax(self.axis))
     }
+
+    visit_parts!(path);
 }
