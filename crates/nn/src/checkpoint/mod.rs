@@ -71,52 +71,18 @@ const NOTE: &str = "highwater.note/";
 /// # From PyTorch
 ///
 /// [`load`](Self::load) reads the files of `safetensors.torch.save_file(net.state_dict(), path)` and of
-/// `torch.save(net.state_dict(), path)`, without executing any code. Convolutions, norms, embeddings and biases have
-/// the same layout in both, and `Flatten` uses the same order. These differences remain:
+/// `torch.save(net.state_dict(), path)`, without executing any code.
+/// [`converted_from_pytorch`](Self::converted_from_pytorch) converts names and layouts:
 ///
-/// - Layer names and `num_batches_tracked`: [rename](Self::renamed) them.
-/// - `nn.Linear` stores `[outputs, inputs]`, and [`Linear`](crate::modules::Linear) stores `[inputs, outputs]`:
-///   [transpose](Self::transposed) them. A square weight fits both ways, so nothing is transposed automatically.
-/// - Recurrent layers: [`recurrent_from_pytorch`](Self::recurrent_from_pytorch) converts their names and weights in one
-///   call.
-///
-/// ```
-/// use highwater::{Conv2dOptions, Device, Rng};
-/// use highwater::io::Checkpoint;
-/// use highwater::nn::{BatchNorm, Conv2d, Flatten, Linear, Relu, Sequential};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("net.safetensors");
-/// let (device, rng) = (Device::cpu()?, Rng::new(0));
-/// // nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 10))
-/// let net = Sequential::new()
-///     .with("conv", Conv2d::new(&device, 1, 4, [3, 3], Conv2dOptions::default(), &rng)?)
-///     .with("norm", BatchNorm::new(&device, 4)?)
-///     .with("relu", Relu)
-///     .with("flatten", Flatten)
-///     .with("head", Linear::new(&device, 4 * 6 * 6, 10, &rng)?);
-/// # let numbers = |name: &str| {
-/// #     let (layer, rest) = name.split_once('.')?;
-/// #     Some(format!("{}.{rest}", match layer { "conv" => 0, "norm" => 1, _ => 4 }))
-/// # };
-/// # let is_linear = |_: &str, array: &highwater::io::Array| array.shape().rank() == 2;
-/// # Checkpoint::of(&net)?.transposed(is_linear)?.renamed(numbers)?.save(&path)?;
-/// let checkpoint = Checkpoint::load(&path)?
-///     .renamed(|name| {
-///         let (number, rest) = name.split_once('.')?;
-///         let layer = match number {
-///             "0" => "conv",
-///             "1" => "norm",
-///             _ => "head",
-///         };
-///         (rest != "num_batches_tracked").then(|| format!("{layer}.{rest}"))
-///     })?
-///     .transposed(|_name, array| array.shape().rank() == 2)?;
-/// checkpoint.restore(&net)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```no_run
+/// # use highwater::io::Checkpoint;
+/// # use highwater::nn::Sequential;
+/// # let net = Sequential::new();
+/// Checkpoint::load("net.pt")?.converted_from_pytorch(&net)?.restore(&net)?;
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
-/// A multilayer perceptron works the same way. Embeddings are matrices too; with them, select the linear layers by
-/// name, for example `name.ends_with("fc.weight")`.
+/// [`renamed`](Self::renamed) and [`transposed`](Self::transposed) convert files of other programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The file that the checkpoint was read from.

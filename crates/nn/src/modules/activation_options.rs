@@ -3,9 +3,9 @@
 use highwater_tensor::{DType, Parameter, Place, Result, Rng, Tensor};
 use highwater_tracking::ModulePath;
 
-use super::{in_layer, in_path};
 use super::init::{Fans, Init};
 use super::module::Module;
+use super::{in_layer, in_path};
 
 /// Leaky ReLU activation: x above 0, `slope` x below; see [`Tensor::leaky_relu`].
 #[derive(Clone, Debug)]

@@ -138,6 +138,13 @@ pub trait Module: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Returns the names of the module's own parameters that PyTorch stores transposed, such as the weight of a
+    /// [`Linear`](super::Linear). [`Checkpoint::converted_from_pytorch`](crate::checkpoint::Checkpoint::converted_from_pytorch)
+    /// reads it.
+    fn pytorch_transposes(&self) -> &[&str] {
+        &[]
+    }
+
     /// Shows all parts below this module with their paths, always in the same order, and tells layers and parameters
     /// their paths. Memory of parameters counts toward their modules from then on.
     ///
@@ -250,6 +257,10 @@ macro_rules! module_behind {
 
             fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
                 (**self).visit_parts(visitor);
+            }
+
+            fn pytorch_transposes(&self) -> &[&str] {
+                (**self).pytorch_transposes()
             }
 
             fn path(&self) -> Option<OwnerId> {
