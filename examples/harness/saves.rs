@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use highwater::io::{Checkpoint, SafetensorsLimits};
+use highwater::io::Checkpoint;
 use highwater::nn::Module;
 use highwater::optim::Optimizer;
 use highwater::{Device, Result};
