@@ -8,7 +8,7 @@ use highwater_tracking::{ModulePath, Walk, intern_path};
 
 use super::module::Module;
 
-/// What a walk through a module finds.
+/// A part that a walk through a module finds.
 #[derive(Clone, Copy, Debug)]
 pub enum Visited<'a> {
     /// A module inside the module. Its own parts follow.
