@@ -41,6 +41,7 @@ pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 pub use ndarray;
 
+pub use highwater_nn::{LayerSummary, Summary, summary, summary_with_step};
 pub use highwater_tensor::{
     Activation, AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
     DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions,

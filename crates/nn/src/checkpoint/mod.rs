@@ -22,7 +22,7 @@ use crate::io::{
     Array, Arrays, Loaded, Safetensors, SafetensorsLimits, mismatch, read_safetensors_from,
     read_state_dict_from, write_atomically,
 };
-use crate::modules::{Module, Parameter, Part};
+use crate::modules::{Module, Parameter, Visited};
 use crate::optim::{LossScaler, Optimizer};
 
 pub use partly::PartlyRestored;
@@ -389,7 +389,7 @@ impl Checkpoint {
             parameter.set_bytes(OP, array.bytes())?;
         }
         module.walk(&mut |path, part| {
-            if let (Part::Rng(rng), Some(&(seed, sequence))) = (part, self.rngs.get(path)) {
+            if let (Visited::Rng(rng), Some(&(seed, sequence))) = (part, self.rngs.get(path)) {
                 rng.set_state(RandomKey { seed, sequence });
             }
         });
@@ -402,7 +402,7 @@ fn rngs(op: &'static str, module: &(impl Module + ?Sized)) -> Result<BTreeMap<St
     let mut generators: BTreeMap<String, Rng> = BTreeMap::new();
     let mut result = Ok(());
     module.walk(&mut |path, part| {
-        let Part::Rng(rng) = part else { return };
+        let Visited::Rng(rng) = part else { return };
         let other = generators.insert(path.to_owned(), rng.clone());
         // A shared generator counts once.
         if other.is_some_and(|other| !other.is_same(rng)) {

@@ -12,7 +12,7 @@ use highwater_tensor::Result;
 
 use super::{Checkpoint, expected};
 use crate::io::Arrays;
-use crate::modules::{Module, Part};
+use crate::modules::{Module, Visited};
 
 /// PyTorch's counter of the batches of a norm, which Highwater does not need.
 const BATCHES: &str = "num_batches_tracked";
@@ -57,7 +57,7 @@ impl Checkpoint {
     pub fn converted_from_pytorch(self, module: &(impl Module + ?Sized)) -> Result<Self> {
         let (mut own, transposed) = (Vec::new(), transposed_weights(module));
         module.walk(&mut |path, part| {
-            if let Part::Parameter(_) | Part::Buffer(_) = part {
+            if let Visited::Parameter(_) | Visited::Buffer(_) = part {
                 own.push(path.to_owned());
             }
         });
@@ -79,7 +79,7 @@ fn transposed_weights(module: &(impl Module + ?Sized)) -> HashSet<String> {
     let mut weights: HashSet<String> =
         module.pytorch_transposes().iter().map(|name| (*name).to_owned()).collect();
     module.walk(&mut |path, part| {
-        if let Part::Module(part) = part {
+        if let Visited::Module(part) = part {
             weights.extend(part.pytorch_transposes().iter().map(|name| format!("{path}.{name}")));
         }
     });
