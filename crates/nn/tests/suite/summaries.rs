@@ -69,7 +69,7 @@ fn the_peaks_are_those_of_dry_runs() {
 #[test]
 fn a_summary_prints_as_a_table_and_as_json() {
     let block = |device: &Device| {
-        let block = TransformerBlock::new(device, 32, 4, &Rng::new(0))?;
+        let block = TransformerBlock::new(device, 32, 4, &Rng::new(0))?.causal();
         Ok((block, Tensor::zeros(device, [2, 10, 32])?))
     };
     let summary = summary(DeviceProfile::this_machine(), block).unwrap();
