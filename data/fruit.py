@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes data/fruit.csv: fruit that does not exist, with text columns and missing values. Always the same file.
 
-scripts/make_fruit.py > data/fruit.csv
+data/fruit.py > data/fruit.csv
 """
 
 import random
