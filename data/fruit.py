@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Makes data/fruit.csv: fruit that does not exist, with text columns and missing values. Always the same file.
 
-data/fruit.py > data/fruit.csv
+Run in this folder as `python3 fruit.py > fruit.csv`; needs nothing else.
 """
 
 import random
