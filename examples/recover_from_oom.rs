@@ -81,7 +81,7 @@ fn network(device: &Device, seed: u64) -> Result<Sequential> {
 }
 
 /// The largest batch of at most `most` images that fits, found by dry runs; 0 if none does.
-fn largest_batch(session: &Session, images: &Dataset, most: usize, seed: u64) -> Result<usize> {
+fn largest_batch(session: &Session, images: &ArrayDataset, most: usize, seed: u64) -> Result<usize> {
     let mut options = session.dry_run_options();
     if let Some(limit) = session.pool() {
         options = options.limit(limit);
@@ -103,7 +103,7 @@ fn step(
     device: &Device,
     network: &Sequential,
     optimizer: &mut AdamW,
-    images: &Dataset,
+    images: &ArrayDataset,
     batch_size: usize,
     (seed, step): (u64, u64),
 ) -> Result<Option<f32>> {

@@ -91,9 +91,14 @@ pub mod guide {
     #[doc = include_str!("../docs/replay.md")]
     pub mod replay {}
 
+    #[doc = include_str!("../docs/data.md")]
+    pub mod data {}
+
+    #[doc = "[data]: mod@data"]
     #[doc = include_str!("../docs/files.md")]
     pub mod files {}
 
+    #[doc = "[data]: mod@data"]
     #[doc = "[files]: mod@files"]
     #[doc = "[gpu]: mod@gpu"]
     #[doc = "[memory]: mod@memory"]
@@ -127,8 +132,8 @@ pub mod guide {
 pub mod prelude {
     pub use crate::alloc::{AllocatorAttributes, Bytes, Category};
     pub use crate::data::{
-        Augment, CsvOptions, Dataset, IdxOptions, LabelColumn, Normalize, TargetColumns, Text, read_csv,
-        read_idx,
+        ArrayDataset, Augment, Batches, CsvOptions, Dataset, IdxOptions, LabelColumn, Missing, Normalize,
+        Sample, TargetColumns, Text, read_csv, read_idx,
     };
     pub use crate::io::Checkpoint;
     pub use crate::nn::{

@@ -136,7 +136,7 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
 }
 
 /// Square pictures, with pixels from 0 to 1.
-fn pictures(args: &Args) -> anyhow::Result<Dataset> {
+fn pictures(args: &Args) -> anyhow::Result<ArrayDataset> {
     let data = match &args.idx {
         Some(folder) => idx::read(folder)?.scaled(1.0 / WHITE[1]),
         None => read_csv(&args.data, &CsvOptions::default())?.scaled(1.0 / WHITE[0]),
@@ -145,22 +145,24 @@ fn pictures(args: &Args) -> anyhow::Result<Dataset> {
     if side * side != data.width() || side == 0 {
         bail!("pictures of {} pixels are not square", data.width());
     }
-    Ok(data)
+    // The network reads rows of pixels.
+    let width = data.width();
+    Ok(data.with_shape(width)?)
 }
 
 /// Collects reconstructions of test pictures for `--picture`.
 struct Looks<'a> {
     path: Option<&'a PathBuf>,
-    originals: Dataset,
+    originals: ArrayDataset,
     drawing: Drawing,
 }
 
 impl<'a> Looks<'a> {
-    fn new(args: &'a Args, test: &Dataset) -> anyhow::Result<Self> {
+    fn new(args: &'a Args, test: &ArrayDataset) -> anyhow::Result<Self> {
         let count = test.rows().min(DRAWN);
         let features = test.features()[..count * test.width()].to_vec();
         let drawing = Drawing::new(test.width().isqrt(), &features);
-        let originals = Dataset::new(features, Vec::new(), test.width())?;
+        let originals = ArrayDataset::new(features, Vec::new(), test.width())?;
         Ok(Self { path: args.picture.as_ref(), originals, drawing })
     }
 

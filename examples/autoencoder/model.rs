@@ -31,7 +31,7 @@ pub(crate) fn loss(network: &Sequential, pictures: &Tensor) -> Result<Tensor> {
 /// The mean squared error over a data set; `None` on a device that computes nothing.
 pub(crate) fn mean_loss(
     network: &Sequential,
-    data: &Dataset,
+    data: &ArrayDataset,
     batch_size: usize,
     device: &Device,
 ) -> Result<Option<f64>> {

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use highwater::data::{Dataset, IdxOptions, read_idx};
+use highwater::data::{ArrayDataset, IdxOptions, read_idx};
 
 /// Reads the pictures and labels of a folder: the first files by name that contain `images-idx3` and `labels-idx`,
 /// plain or .gz.
-pub(crate) fn read(folder: &Path) -> anyhow::Result<Dataset> {
+pub(crate) fn read(folder: &Path) -> anyhow::Result<ArrayDataset> {
     Ok(read_idx(find(folder, "images-idx3")?, find(folder, "labels-idx")?, &IdxOptions::default())?)
 }
 

@@ -113,7 +113,7 @@ pub(crate) fn train_step(
 pub(crate) fn accuracy(
     network: &impl Module,
     numbers: Numbers,
-    images: &Dataset,
+    images: &ArrayDataset,
     batch_size: usize,
     device: &Device,
 ) -> Result<Option<f64>> {

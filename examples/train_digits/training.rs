@@ -17,8 +17,8 @@ const DRY_EPOCHS: u64 = 2;
 pub(crate) struct Training<'a> {
     pub(crate) args: &'a Args,
     pub(crate) session: &'a Session,
-    pub(crate) train: Dataset,
-    pub(crate) test: Dataset,
+    pub(crate) train: ArrayDataset,
+    pub(crate) test: ArrayDataset,
 }
 
 /// The result of training; empty on a device that computes nothing.

@@ -67,15 +67,10 @@ fn network(device: &Device, rng: &Rng) -> highwater::Result<Sequential> {
         .with("fc", Linear::new(device, 32 * 7 * 7, 10, rng)?))
 }
 
-/// Rows of pixels as images of one channel.
-fn images(rows: &Tensor) -> highwater::Result<Tensor> {
-    rows.reshape([rows.dims().first().copied().unwrap_or(0), 1, 28, 28])
-}
-
 fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let (device, seed) = (&session.device, session.seed);
     let data = idx::read(&args.folder)?.scaled(1.0 / 255.0);
-    if data.width() != 28 * 28 {
+    if data.shape().dims() != [1, 28, 28] {
         bail!("{}: images of {} pixels, not 28 by 28", args.folder.display(), data.width());
     }
     let (train, test) = data.split(TEST_FRACTION, seed)?;
@@ -93,20 +88,17 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
         let shift = Augment::images(1, 28, 28).crop(args.crop.into());
         let batches = train.batches(args.batch_size, device)?.shuffled(seed, epoch);
         let batches = batches.augmented(shift, seed, epoch)?;
-        std::thread::scope(|scope| -> anyhow::Result<()> {
-            for batch in batches.prefetched(scope, 2) {
-                let (x, y) = batch?;
-                let left = 1.0 - progress.steps() as f64 / steps as f64;
-                optimizer.set_learning_rate(args.learning_rate * left)?;
-                let loss = progress.run(|| {
-                    let loss = network.forward(&images(&x)?)?.cross_entropy(&y)?;
-                    optimizer.step(loss.backward()?)?;
-                    Ok(loss)
-                })?;
-                progress.step(&loss, json!({ "learning_rate": optimizer.learning_rate() }))?;
-            }
-            Ok(())
-        })?;
+        for batch in batches.workers(1) {
+            let (x, y) = batch?;
+            let left = 1.0 - progress.steps() as f64 / steps as f64;
+            optimizer.set_learning_rate(args.learning_rate * left)?;
+            let loss = progress.run(|| {
+                let loss = network.forward(&x)?.cross_entropy(&y)?;
+                optimizer.step(loss.backward()?)?;
+                Ok(loss)
+            })?;
+            progress.step(&loss, json!({ "learning_rate": optimizer.learning_rate() }))?;
+        }
         if args.saves.is_due(epoch + 1) {
             args.saves.save(device, &network, &optimizer, progress.steps())?;
         }
@@ -130,7 +122,7 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
 /// The fraction of images classified correctly; `None` on a device that computes nothing.
 fn accuracy(
     network: &Sequential,
-    data: &Dataset,
+    data: &ArrayDataset,
     batch_size: usize,
     device: &Device,
 ) -> highwater::Result<Option<f64>> {
@@ -138,7 +130,7 @@ fn accuracy(
     let mut right = 0.0;
     for batch in data.batches(batch_size, device)? {
         let (x, y) = batch?;
-        let digits = no_grad(|| network.forward(&images(&x)?))?.argmax(1)?;
+        let digits = no_grad(|| network.forward(&x))?.argmax(1)?;
         right += digits.eq(&y)?.to_dtype(DType::F64)?.sum_all()?.item_or(0.0)?;
     }
     Ok((!device.is_dry()).then(|| right / data.rows() as f64))

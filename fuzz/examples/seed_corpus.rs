@@ -210,6 +210,8 @@ fn texts() -> Outcome {
     let digits = gunzip(&repository("data/digits.csv.gz")?)?;
     seed(&["csv"], "digits", beginning(&digits, 10))?;
     seed(&["csv"], "numbers", b"# x, y\n1.5, -2e3,0\n\"3\",4,1\r\n")?;
+    seed(&["csv"], "names", b"a;b;c\nred;;cat\nblue;2;dog\n")?;
+    seed(&["image"], "pixels", &repository("crates/nn/tests/cases/pixels.png")?)?;
     seed(&["text"], "words", "One word, zwei W\u{f6}rter.\n".as_bytes())?;
     seed(&["golden"], "step", &repository("tests/golden/training_step.txt")?)?;
     let log = "{\"t\":1.5,\"step\":0,\"loss\":2.5}\n{\"t\":2,\"step\":1,\"loss\":0.5,\"rate\":1e-3}\n";

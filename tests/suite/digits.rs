@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use highwater::alloc::{BfcConfig, Bytes, Category, Stats, failed_drops};
-use highwater::data::Dataset;
+use highwater::data::ArrayDataset;
 use highwater::nn::Sequential;
 use highwater::prelude::*;
 use highwater::tracking::{BlockLife, Recording};
@@ -15,7 +15,7 @@ use highwater::{Result, memory_report};
 
 const BATCH: usize = 64;
 
-fn digits() -> Dataset {
+fn digits() -> ArrayDataset {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits.csv.gz");
     read_csv(path, &CsvOptions::default()).unwrap().scaled(1.0 / 16.0)
 }
@@ -29,7 +29,7 @@ fn runtime(threads: usize) -> Runtime {
 /// Trains for one pass over `train`; `after_step` sees each loss.
 fn train(
     device: &Device,
-    train: &Dataset,
+    train: &ArrayDataset,
     epochs: u64,
     mut after_step: impl FnMut(&Sequential, Tensor) -> Result<()>,
 ) -> Result<Sequential> {
@@ -108,7 +108,7 @@ fn memory_is_flat_from_the_first_step_on() {
     let rows = whole.rows() / BATCH * BATCH;
     let width = whole.width();
     let whole =
-        Dataset::new(whole.features()[..rows * width].to_vec(), whole.labels()[..rows].to_vec(), width)
+        ArrayDataset::new(whole.features()[..rows * width].to_vec(), whole.labels()[..rows].to_vec(), width)
             .unwrap();
     train(&device, &whole, 2, |_, loss| {
         drop(loss);

@@ -8,7 +8,11 @@ use std::path::Path;
 use highwater_tensor::{Device, Reduction, Result, Rng, Tensor};
 
 use crate::checkpoint::Checkpoint;
-use crate::data::{CsvOptions, IdxArray, IdxOptions, LabelColumn, TargetColumns, Text, read_csv_from};
+#[cfg(feature = "images")]
+use crate::data::{Channels, ImageOptions, decode_bytes};
+use crate::data::{
+    CsvOptions, IdxArray, IdxOptions, LabelColumn, Missing, TargetColumns, Text, read_csv_from,
+};
 use crate::io::{
     Array, Loaded, NpyLimits, SafetensorsLimits, read_npy_from, read_npz_bytes, read_safetensors_from,
     read_state_dict_from, write_npy_to, write_npz_to, write_safetensors_to,
@@ -107,11 +111,12 @@ pub fn idx(data: &[u8]) {
 /// If the reader violates its contract.
 pub fn csv(data: &[u8]) {
     for label in [LabelColumn::Last, LabelColumn::None] {
-        let options = CsvOptions { label, ..CsvOptions::default() };
+        let options = CsvOptions::default().with_label(label.clone());
         let Ok(rows) = read_csv_from(data, "fuzz", &options) else { continue };
         assert!(rows.rows() > 0 && rows.features().len() == rows.rows() * rows.width());
         assert_eq!(rows.labels().len(), if label == LabelColumn::None { 0 } else { rows.rows() });
     }
+    csv_of_text(data);
     for targets in [TargetColumns::Last(1), TargetColumns::Indices(vec![1, 0])] {
         let width = if targets == TargetColumns::Last(1) { 1 } else { 2 };
         let Ok(rows) = read_csv_from(data, "fuzz", &CsvOptions::default().with_targets(targets)) else {
@@ -120,6 +125,51 @@ pub fn csv(data: &[u8]) {
         assert!(rows.rows() > 0 && rows.features().len() == rows.rows() * rows.width());
         assert!(rows.target_width() == width && rows.targets().len() == rows.rows() * width);
         assert!(rows.features().iter().chain(rows.targets()).all(|value| value.is_finite()));
+    }
+}
+
+/// Checks the reader of CSV files with classes, one-hot columns and missing values.
+fn csv_of_text(data: &[u8]) {
+    for header in [true, false] {
+        let options = CsvOptions { max_categories: 50, max_values: 10_000, ..CsvOptions::default() }
+            .with_header(header)
+            .with_classes(LabelColumn::Last)
+            .with_one_hot([0_usize])
+            .with_missing(Missing::Mean);
+        let Ok(rows) = read_csv_from(data, "fuzz", &options) else { continue };
+        assert!(rows.rows() > 0 && rows.features().len() == rows.rows() * rows.width());
+        assert!(rows.features().len() <= 10_000 && rows.features().iter().all(|value| value.is_finite()));
+        let names = rows.class_names();
+        assert!(rows.labels().len() == rows.rows() && names.len() <= 50);
+        assert!(rows.labels().iter().all(|&label| (label as usize) < names.len()));
+        let encoding = rows.encoding().expect("a table has an encoding");
+        assert_eq!(encoding.feature_names().len(), rows.width());
+        // Column names may occur twice, and then the columns cannot be found by name.
+        if let Ok(again) = read_csv_from(data, "fuzz", &options.with_encoding_of(&rows)) {
+            assert_eq!((again.features(), again.labels()), (rows.features(), rows.labels()));
+        } else {
+            assert!(header);
+        }
+    }
+}
+
+/// Checks the decoder of images.
+///
+/// # Panics
+/// If the decoder violates its contract.
+#[cfg(feature = "images")]
+pub fn image(data: &[u8]) {
+    const LIMIT: usize = 1000;
+    for channels in [Channels::Gray, Channels::Rgb] {
+        let options = ImageOptions { channels, max_pixels: LIMIT as u64, ..ImageOptions::default() };
+        let Ok((pixels, shape)) = decode_bytes(data, &options) else { return };
+        assert_eq!(pixels.len(), shape.iter().product::<usize>());
+        assert!(
+            pixels.len() <= shape[0] * LIMIT && shape[0] == if channels == Channels::Gray { 1 } else { 3 }
+        );
+        assert!(pixels.iter().all(|pixel| (0.0..=1.0).contains(pixel)));
+        let (resized, shape) = decode_bytes(data, &options.with_size(3, 2)).expect("it was decoded before");
+        assert_eq!((resized.len(), &shape[1..]), (shape[0] * 6, &[3, 2][..]));
     }
 }
 

@@ -1,6 +1,8 @@
 //! The labels or targets of rows.
 
-use highwater_tensor::{Place, Result, Tensor};
+use highwater_tensor::Result;
+
+use crate::io::Array;
 
 /// The labels or targets of some rows, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,34 +20,36 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// Replaces the contents by those of the given rows of `all`. Reuses the allocated memory.
-    pub(super) fn select(&mut self, all: &Self, rows: &[usize]) {
-        match (&mut *self, all) {
-            (Self::Labels(to), Self::Labels(from)) => {
-                to.clear();
-                to.extend(rows.iter().filter_map(|&row| from.get(row)));
+    /// Copies the answers of the given rows.
+    pub(super) fn select(&self, rows: &[usize]) -> Self {
+        match self {
+            Self::Labels(labels) => {
+                Self::Labels(rows.iter().filter_map(|&row| labels.get(row).copied()).collect())
             }
-            (Self::Targets { values: to, .. }, Self::Targets { values: from, width }) => {
-                to.clear();
-                rows.iter().for_each(|row| to.extend_from_slice(&from[row * width..][..*width]));
-            }
-            (_, Self::Labels(_)) => {
-                *self = Self::Labels(Vec::with_capacity(rows.len()));
-                self.select(all, rows);
-            }
-            (_, Self::Targets { width, .. }) => {
-                *self = Self::Targets { values: Vec::with_capacity(rows.len() * width), width: *width };
-                self.select(all, rows);
+            Self::Targets { values, width } => {
+                let selected = rows.iter().flat_map(|row| &values[row * width..][..*width]);
+                Self::Targets { values: selected.copied().collect(), width: *width }
             }
         }
     }
 
-    /// Creates a tensor: class indices `[n]` (`i64`), or targets `[n, width]` (`f32`).
-    pub(super) fn to_tensor(&self, place: &impl Place) -> Result<Tensor> {
+    /// Returns the answer of one row: a class index of shape `[]`, or targets `[width]`.
+    pub(super) fn get(&self, row: usize) -> Result<Option<Array>> {
         match self {
-            Self::Labels(labels) => Tensor::from_slice(place, labels, [labels.len()]),
+            Self::Labels(labels) => labels.get(row).map(|&label| Array::from_slice(&[label], ())).transpose(),
             Self::Targets { values, width } => {
-                Tensor::from_slice(place, values, [values.len() / width, *width])
+                Array::from_slice(&values[row * width..][..*width], [*width]).map(Some)
+            }
+        }
+    }
+
+    /// Returns all answers: class indices `[n]` (`i64`), or targets `[n, width]` (`f32`).
+    pub(super) fn to_array(&self) -> Result<Option<Array>> {
+        match self {
+            Self::Labels(labels) if labels.is_empty() => Ok(None),
+            Self::Labels(labels) => Array::from_slice(labels, [labels.len()]).map(Some),
+            Self::Targets { values, width } => {
+                Array::from_slice(values, [values.len() / width, *width]).map(Some)
             }
         }
     }

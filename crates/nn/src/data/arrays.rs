@@ -1,9 +1,9 @@
 //! Data sets from arrays, for example from NumPy files.
 
-use highwater_tensor::{DType, Error, RawElement, Result};
+use highwater_tensor::{DType, Error, RawElement, Result, Shape};
 
 use super::answers::Answers;
-use super::dataset::Dataset;
+use super::array_dataset::ArrayDataset;
 use crate::io::Array;
 
 const OP: &str = "from_arrays";
@@ -36,14 +36,14 @@ fn each<T: RawElement, R>(array: &Array, convert: impl Fn(T) -> R) -> Result<Vec
     Ok(to)
 }
 
-impl Dataset {
+impl ArrayDataset {
     /// Creates a data set from arrays of any element type. The first axis counts the rows.
     ///
-    /// The other axes of `features` are the features of a row. One integer or boolean per row is a label. Floats are
+    /// The other axes of `features` are the shape of a row, and batches keep them. One integer or boolean per row is a label. Floats are
     /// [targets](Self::with_targets), and their other axes are the targets of a row.
     ///
     /// ```
-    /// use highwater::data::Dataset;
+    /// use highwater::data::ArrayDataset;
     /// use highwater::io::{Array, NpyLimits, read_npz, write_npz};
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("digits.npz");
@@ -52,7 +52,7 @@ impl Dataset {
     /// # write_npz(&path, &digits.into_iter().collect())?;
     /// // numpy.savez("digits.npz", images=images, labels=labels)
     /// let file = read_npz(&path, &NpyLimits::default())?.arrays;
-    /// let data = Dataset::from_arrays(&file["images"], Some(&file["labels"]))?.scaled(1.0 / 255.0);
+    /// let data = ArrayDataset::from_arrays(&file["images"], Some(&file["labels"]))?.scaled(1.0 / 255.0);
     /// assert_eq!((data.rows(), data.width(), data.labels()), (3, 64, &[7, 1, 9][..]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -71,13 +71,14 @@ impl Dataset {
         };
         // The product fits into memory, unless there are no rows.
         let count = |sizes: &[usize]| sizes.iter().fold(1, |count: usize, &size| count.saturating_mul(size));
-        let (rows, width) = (*rows, count(of_row));
-        if width == 0 {
+        let rows = *rows;
+        let shape = if of_row.is_empty() { Shape::new(&[1])? } else { Shape::new(of_row)? };
+        if shape.checked_elements().is_none_or(|width| width == 0) {
             return bad("features", "at least one for each row", features);
         }
         let values = converted!(features, f32)?;
         let Some(answers) = answers else {
-            return Ok(Self::from_rows(values, Answers::default(), rows, width));
+            return Ok(Self::from_rows(values, Answers::default(), rows, shape));
         };
         let (answered, of_answer) = match answers.shape().dims() {
             [first, rest @ ..] => (*first, count(rest)),
@@ -93,7 +94,7 @@ impl Dataset {
         } else {
             return bad("answers", "one label for each row, or floats", answers);
         };
-        Ok(Self::from_rows(values, answers, rows, width))
+        Ok(Self::from_rows(values, answers, rows, shape))
     }
 }
 
@@ -119,17 +120,20 @@ mod tests {
             array(&[1u8, 2, 3, 4], [2, 2]),
         ];
         for features in features {
-            let data = Dataset::from_arrays(&features, None).unwrap();
+            let data = ArrayDataset::from_arrays(&features, None).unwrap();
             assert_eq!((data.rows(), data.width(), data.labels()), (2, 2, &[][..]));
             assert_eq!(data.features(), [1.0, 2.0, 3.0, 4.0], "{features:?}");
         }
         let rows = array(&[0.5f32, 1.5], 2);
         for labels in [array(&[3u8, 1], 2), array(&[3i32, 1], [2, 1]), array(&[3i64, 1], 2)] {
-            assert_eq!(Dataset::from_arrays(&rows, Some(&labels)).unwrap().labels(), [3, 1]);
+            assert_eq!(ArrayDataset::from_arrays(&rows, Some(&labels)).unwrap().labels(), [3, 1]);
         }
-        assert_eq!(Dataset::from_arrays(&rows, Some(&array(&[true, false], 2))).unwrap().labels(), [1, 0]);
+        assert_eq!(
+            ArrayDataset::from_arrays(&rows, Some(&array(&[true, false], 2))).unwrap().labels(),
+            [1, 0]
+        );
         let targets = array(&[1.0f64, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]);
-        let data = Dataset::from_arrays(&rows, Some(&targets)).unwrap();
+        let data = ArrayDataset::from_arrays(&rows, Some(&targets)).unwrap();
         assert_eq!((data.target_width(), data.targets()), (3, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0][..]));
     }
 
@@ -137,7 +141,7 @@ mod tests {
     fn arrays_that_make_no_rows_are_refused() {
         let rows = array(&[0.5f32, 1.5], 2);
         let scalar = array(&[1.0f32], ());
-        assert!(matches!(Dataset::from_arrays(&scalar, None), Err(Error::BadRank { .. })));
+        assert!(matches!(ArrayDataset::from_arrays(&scalar, None), Err(Error::BadRank { .. })));
         let without = array::<f32>(&[], [2, 0]);
         for (features, answers, argument) in [
             (&without, None, "features"),
@@ -146,10 +150,11 @@ mod tests {
             (&rows, Some(array(&[1i64, 2, 3, 4], [2, 2])), "answers"),
             (&rows, Some(array::<f32>(&[], [2, 0])), "answers"),
         ] {
-            let error = Dataset::from_arrays(features, answers.as_ref()).unwrap_err();
+            let error = ArrayDataset::from_arrays(features, answers.as_ref()).unwrap_err();
             assert!(matches!(&error, Error::BadArgument { argument: a, .. } if *a == argument), "{error}");
         }
-        let none = Dataset::from_arrays(&array::<f32>(&[], [0, 3]), Some(&array::<i64>(&[], 0))).unwrap();
+        let none =
+            ArrayDataset::from_arrays(&array::<f32>(&[], [0, 3]), Some(&array::<i64>(&[], 0))).unwrap();
         assert_eq!((none.rows(), none.width()), (0, 3));
     }
 }

@@ -1,15 +1,16 @@
 //! Data augmentation: random crops and flips of images.
 
-use highwater_tensor::{Error, Result};
+use highwater_tensor::{DType, Error, Result};
 
 use super::shuffle::numbers_below;
+use crate::io::Array;
 
 /// Random crops and horizontal flips of images. A row holds an image: channel after channel, line after line.
 ///
 /// ```
-/// use highwater::data::{Augment, Dataset};
+/// use highwater::data::{ArrayDataset, Augment};
 /// use highwater::Device;
-/// let images = Dataset::new(vec![0.5; 10 * 28 * 28], vec![3; 10], 28 * 28)?;
+/// let images = ArrayDataset::new(vec![0.5; 10 * 28 * 28], vec![3; 10], 28 * 28)?;
 /// let augment = Augment::images(1, 28, 28).crop(2).flip();
 /// for batch in images.batches(5, &Device::cpu()?)?.augmented(augment, 7, 0)? {
 ///     assert_eq!(batch?.0.dims(), [5, 28 * 28]);
@@ -57,6 +58,33 @@ impl Augment {
         }
         if self.padding >= self.height.min(self.width).max(1) {
             return refused("shifts below the size of the image");
+        }
+        Ok(())
+    }
+
+    /// Augments the images of the samples `indices`: one image, or a batch.
+    pub(super) fn change_all(
+        &self,
+        images: &mut Array,
+        seed: u64,
+        epoch: u64,
+        indices: &[usize],
+    ) -> Result<()> {
+        let elements = images.shape().elements();
+        if images.dtype() != DType::F32 || indices.is_empty() || elements % indices.len() != 0 {
+            let got = format!("{} of {} for {} samples", images.shape(), images.dtype(), indices.len());
+            return Err(Error::BadArgument {
+                op: "augmented",
+                argument: "samples",
+                expected: "images of f32",
+                got,
+            });
+        }
+        let size = elements / indices.len();
+        self.check(size)?;
+        let pixels: &mut [f32] = bytemuck::cast_slice_mut(images.bytes_mut());
+        for (image, &index) in pixels.chunks_exact_mut(size).zip(indices) {
+            self.change(image, seed, epoch, index);
         }
         Ok(())
     }

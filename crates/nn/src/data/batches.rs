@@ -1,90 +1,62 @@
-//! Batches of a data set.
+//! Batches of a data set: the loader.
 
-use std::thread::Scope;
+use std::sync::Arc;
 
 use highwater_tensor::{Error, Place, Result, Tensor};
-use highwater_tracking::module;
 
-use super::answers::Answers;
 use super::augment::Augment;
 use super::dataset::Dataset;
-use super::prefetch::Prefetched;
-use super::shuffle::permutation;
+use super::loading::{OrderedPass, Pass};
+use super::sample::Sample;
+use super::workers::Workers;
 
-/// The rows of each batch and their augmentation, independent of a device.
-#[derive(Debug)]
-pub(super) struct Rows<'a> {
-    data: &'a Dataset,
-    batch_size: usize,
-    /// The rows from `next` on are still to come.
-    order: Vec<usize>,
-    next: usize,
-    /// The augmentation, the seed and the number of the pass.
-    augment: Option<(Augment, u64, u64)>,
-}
+/// Default number of finished batches per worker.
+const PREFETCH: usize = 2;
 
-/// A batch in host memory, which the next batch reuses.
-#[derive(Debug, Default)]
-pub(super) struct HostBatch {
-    features: Vec<f32>,
-    answers: Answers,
-    rows: usize,
-}
-
-impl Rows<'_> {
-    /// Copies the next batch into `batch` without advancing. Returns whether there is one.
-    fn peek(&self, batch: &mut HostBatch) -> bool {
-        let rows = &self.order[self.next..self.end()];
-        batch.rows = rows.len();
-        self.data.gather(rows, &mut batch.features, &mut batch.answers);
-        if let Some((augment, seed, epoch)) = &self.augment {
-            for (&row, features) in rows.iter().zip(batch.features.chunks_exact_mut(self.data.width())) {
-                augment.change(features, *seed, *epoch, row);
-            }
-        }
-        batch.rows > 0
-    }
-
-    /// Copies the next batch into `batch` and advances. Returns whether there was one.
-    pub(super) fn take(&mut self, batch: &mut HostBatch) -> bool {
-        let is_there = self.peek(batch);
-        self.next = self.end();
-        is_there
-    }
-
-    /// Returns the number of remaining batches.
-    pub(super) fn left(&self) -> usize {
-        (self.order.len() - self.next).div_ceil(self.batch_size)
-    }
-
-    fn end(&self) -> usize {
-        self.next.saturating_add(self.batch_size).min(self.order.len())
-    }
-}
-
-impl HostBatch {
-    /// Creates the tensors of the batch, in the scope `data`.
-    pub(super) fn to_tensors(&self, place: &impl Place, width: usize) -> Result<(Tensor, Tensor)> {
-        let _scope = module("data");
-        let x = Tensor::from_slice(place, &self.features, [self.rows, width])?;
-        Ok((x, self.answers.to_tensor(place)?))
-    }
-}
-
-/// One pass over a data set: an iterator over pairs of features `[n, width]` (`f32`) and labels `[n]` (`i64`) or
-/// targets `[n, target_width]` (`f32`). Without labels, the second tensor is empty. Created by [`Dataset::batches`].
+/// One pass over a data set: an iterator over pairs of inputs `[n, …]` and labels `[n]` (`i64`) or targets `[n, …]`.
+/// Without labels, the second tensor is empty. Created by [`Dataset::batches`] and
+/// [`ArrayDataset::batches`](super::ArrayDataset::batches).
 ///
-/// Each call of `next` creates the tensors, with the category input in the scope `data`.
+/// The methods that configure a pass may be called in any order. The batches and their order do not depend on the
+/// number of [workers](Self::workers). Each call of `next` creates the tensors in the calling thread, with the category
+/// input in the scope `data`. Workers only use ordinary host memory.
+///
+/// ```
+/// use highwater::data::ArrayDataset;
+/// use highwater::Device;
+/// let data = ArrayDataset::new((0..1000).map(|i| i as f32).collect(), vec![], 10)?;
+/// let device = Device::cpu()?;
+/// for epoch in 0..2 {
+///     for batch in data.batches(32, &device)?.shuffled(7, epoch).drop_last().workers(2) {
+///         assert_eq!(batch?.0.dims(), [32, 10]);
+///     }
+/// }
+/// # Ok::<(), highwater::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Batches<'a, P> {
-    rows: Rows<'a>,
+    pass: Pass,
+    /// The number of the first batch.
+    start: usize,
+    workers: usize,
+    prefetch: usize,
     place: &'a P,
-    /// Host memory for one batch.
-    room: HostBatch,
+    source: Option<Source>,
+    /// The next batch to take from the source.
+    next: usize,
+    /// A batch whose tensors could not be created yet.
+    waiting: Option<Sample>,
+}
+
+/// A started pass.
+#[derive(Debug)]
+enum Source {
+    Caller(OrderedPass),
+    Workers(Workers),
 }
 
 impl<'a, P: Place> Batches<'a, P> {
-    pub(super) fn new(data: &'a Dataset, batch_size: usize, place: &'a P) -> Result<Self> {
+    pub(super) fn new(data: Arc<dyn Dataset>, batch_size: usize, place: &'a P) -> Result<Self> {
         if batch_size == 0 {
             return Err(Error::BadArgument {
                 op: "batches",
@@ -93,85 +65,170 @@ impl<'a, P: Place> Batches<'a, P> {
                 got: "0".to_owned(),
             });
         }
-        let rows = Rows { data, batch_size, order: (0..data.rows()).collect(), next: 0, augment: None };
-        Ok(Self { rows, place, room: HostBatch::default() })
+        let pass = Pass { data, batch_size, drop_last: false, shuffle: None, augment: None, collate: None };
+        let (start, next, source, waiting) = (0, 0, None, None);
+        Ok(Self { pass, start, workers: 0, prefetch: PREFETCH, place, source, next, waiting })
     }
 
-    /// Shuffles the rows. The order depends only on the seed and the number of the pass.
+    /// Changes the configuration. A pass that has started begins again.
+    fn configured(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        Self { source: None, next: self.start, waiting: None, ..self }
+    }
+
+    /// Shuffles the samples. The order depends only on the seed and the number of the pass.
     #[must_use]
-    pub fn shuffled(mut self, seed: u64, epoch: u64) -> Self {
-        let mut order = permutation(self.rows.data.rows(), seed, epoch);
-        // Keeps the number of rows: `drop_last` may have removed some.
-        order.truncate(self.rows.order.len());
-        (self.rows.order, self.rows.next) = (order, 0);
-        self
+    pub fn shuffled(self, seed: u64, epoch: u64) -> Self {
+        self.configured(|batches| batches.pass.shuffle = Some((seed, epoch)))
     }
 
     /// Drops the last batch if it is smaller than the others, so that all steps have the same shapes.
     #[must_use]
-    pub fn drop_last(mut self) -> Self {
-        let order = &mut self.rows.order;
-        order.truncate(order.len() - order.len() % self.rows.batch_size);
-        self
+    pub fn drop_last(self) -> Self {
+        self.configured(|batches| batches.pass.drop_last = true)
     }
 
-    /// Augments the images with random crops and flips. They depend only on the seed, the number of the pass and the
-    /// row.
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] if the rows are not images of the stated size.
-    pub fn augmented(mut self, augment: Augment, seed: u64, epoch: u64) -> Result<Self> {
-        augment.check(self.rows.data.width())?;
-        self.rows.augment = Some((augment, seed, epoch));
-        Ok(self)
-    }
-
-    /// Prefetches up to `ahead` batches in a separate thread. The batches and their order do not change.
-    ///
-    /// The calling thread creates the tensors, so the memory accounts do not change either. Prefetched batches wait in
-    /// ordinary host memory.
-    ///
-    /// The thread ends after the last batch, or when the iterator is dropped.
+    /// Starts at this batch of the pass, from 0, without reading the earlier ones. A resumed run sees the same batches
+    /// as an uninterrupted one.
     ///
     /// ```
-    /// use highwater::data::Dataset;
+    /// use highwater::data::ArrayDataset;
     /// use highwater::Device;
-    /// let data = Dataset::new((0..1000).map(|i| i as f32).collect(), vec![], 10)?;
+    /// let data = ArrayDataset::new((0..100).map(|i| i as f32).collect(), vec![], 1)?;
     /// let device = Device::cpu()?;
-    /// let rows = std::thread::scope(|scope| {
-    ///     let batches = data.batches(32, &device)?.shuffled(7, 0).prefetched(scope, 2);
-    ///     batches.map(|batch| Ok(batch?.0.dims()[0])).sum::<highwater::Result<usize>>()
-    /// })?;
-    /// assert_eq!(rows, 100);
+    /// let pass = || data.batches(10, &device).map(|batches| batches.shuffled(7, 3));
+    /// let resumed = pass()?.start_at(4).next().unwrap()?.0;
+    /// let whole = pass()?.nth(4).unwrap()?.0;
+    /// assert_eq!(resumed.to_vec::<f32>()?, whole.to_vec::<f32>()?);
     /// # Ok::<(), highwater::Error>(())
     /// ```
     #[must_use]
-    pub fn prefetched<'scope>(self, scope: &'scope Scope<'scope, '_>, ahead: usize) -> Prefetched<'scope, P>
-    where
-        'a: 'scope,
-    {
-        let width = self.rows.data.width();
-        Prefetched::new(scope, self.rows, width, self.place, ahead)
+    pub fn start_at(self, batch: usize) -> Self {
+        self.configured(|batches| batches.start = batch)
+    }
+
+    /// Augments the images with random crops and flips. They depend only on the seed, the number of the pass and the
+    /// sample.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] if the samples are not images of the stated size. A data set without a
+    /// [`sample_shape`](Dataset::sample_shape) is checked batch by batch.
+    pub fn augmented(self, augment: Augment, seed: u64, epoch: u64) -> Result<Self> {
+        if let Some(shape) = self.pass.data.sample_shape() {
+            augment.check(shape.checked_elements().unwrap_or(usize::MAX))?;
+        }
+        Ok(self.configured(|batches| batches.pass.augment = Some((augment, seed, epoch))))
+    }
+
+    /// Makes each batch from its samples with `collate`, in place of [`Sample::stack`]. The arrays of the result become
+    /// the tensors of the batch.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use highwater::data::Sample;
+    /// use highwater::prelude::*;
+    /// use highwater::io::Array;
+    ///
+    /// /// Sequences of different lengths.
+    /// struct Sequences;
+    ///
+    /// impl Dataset for Sequences {
+    ///     fn len(&self) -> usize {
+    ///         6
+    ///     }
+    ///
+    ///     fn get(&self, index: usize) -> highwater::Result<Sample> {
+    ///         Sample::new(&vec![1i64; index + 1], [index + 1])
+    ///     }
+    /// }
+    ///
+    /// /// Pads all sequences with 0 to the longest one.
+    /// fn padded(samples: Vec<Sample>) -> highwater::Result<Sample> {
+    ///     let longest = samples.iter().map(|sample| sample.input.shape().elements()).max().unwrap_or(0);
+    ///     let mut padded = Vec::new();
+    ///     for sample in &samples {
+    ///         let mut values = sample.input.to_vec::<i64>()?;
+    ///         values.resize(longest, 0);
+    ///         padded.extend(values);
+    ///     }
+    ///     Sample::new(&padded, [samples.len(), longest])
+    /// }
+    ///
+    /// let (device, data) = (Device::cpu()?, Arc::new(Sequences));
+    /// let (x, _) = data.batches(3, &device)?.collated(padded).workers(2).next().unwrap()?;
+    /// assert_eq!((x.dims(), x.to_vec::<i64>()?), (&[3, 3][..], vec![1, 0, 0, 1, 1, 0, 1, 1, 1]));
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    #[must_use]
+    pub fn collated(self, collate: impl Fn(Vec<Sample>) -> Result<Sample> + Send + Sync + 'static) -> Self {
+        self.configured(|batches| batches.pass.collate = Some(Arc::new(collate)))
+    }
+
+    /// Reads the batches in this many threads, ahead of the caller; 0 (the default) reads in the calling thread.
+    /// The threads start with the first batch. They end after the last batch, or when the iterator is dropped.
+    #[must_use]
+    pub fn workers(self, workers: usize) -> Self {
+        self.configured(|batches| batches.workers = workers)
+    }
+
+    /// Sets how many finished batches each worker holds at most: 2 by default, at least 1. The host memory of a pass is
+    /// at most that of `workers × prefetch` batches, plus one for the caller.
+    #[must_use]
+    pub fn prefetch(self, batches: usize) -> Self {
+        self.configured(|this| this.prefetch = batches)
+    }
+
+    /// Reads the next batch.
+    fn read(&mut self) -> Result<Sample> {
+        let source = match &mut self.source {
+            Some(source) => source,
+            empty => {
+                let pass = self.pass.ordered()?;
+                empty.insert(if self.workers == 0 {
+                    Source::Caller(pass)
+                } else {
+                    let range = (self.next, self.pass.batches());
+                    Source::Workers(Workers::start(&Arc::new(pass), range, self.workers, self.prefetch)?)
+                })
+            }
+        };
+        let batch = self.next;
+        self.next += 1;
+        match source {
+            Source::Caller(pass) => pass.load(batch),
+            Source::Workers(workers) => workers.take(batch),
+        }
+    }
+
+    /// Returns the number of remaining batches.
+    fn left(&self) -> usize {
+        self.pass.batches().saturating_sub(self.next) + usize::from(self.waiting.is_some())
     }
 }
 
 impl<P: Place> Iterator for Batches<'_, P> {
     type Item = Result<(Tensor, Tensor)>;
 
-    /// If a batch fails for lack of memory, the next call retries it.
+    /// If the tensors of a batch cannot be created for lack of memory, the next call retries the batch. A batch that
+    /// cannot be read is skipped after its error.
     fn next(&mut self) -> Option<Self::Item> {
-        if !self.rows.peek(&mut self.room) {
+        if self.left() == 0 {
+            self.source = None;
             return None;
         }
-        let made = self.room.to_tensors(self.place, self.rows.data.width());
-        if made.is_ok() {
-            self.rows.next = self.rows.end();
+        let batch = match self.waiting.take().map_or_else(|| self.read(), Ok) {
+            Ok(batch) => batch,
+            Err(error) => return Some(Err(error)),
+        };
+        let made = batch.to_tensors(self.place);
+        if made.is_err() {
+            self.waiting = Some(batch);
         }
         Some(made)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.rows.left(), Some(self.rows.left()))
+        (self.left(), Some(self.left()))
     }
 }
 

@@ -11,7 +11,7 @@ use highwater_tensor::{DType, MAX_RANK, Shape, error::DataError};
 use highwater_tracking::FileKind;
 
 use super::answers::Answers;
-use super::dataset::Dataset;
+use super::array_dataset::ArrayDataset;
 use crate::file_kind;
 use crate::io::stored::{Kind, Place, Stored};
 use crate::io::{Array, FileError};
@@ -192,7 +192,8 @@ fn failed(error: &io::Error, path: &Path) -> DataError {
     }
 }
 
-/// Reads images and labels from two IDX files, for example MNIST. Each image becomes a row of pixels.
+/// Reads images and labels from two IDX files, for example MNIST. Batches of images `[n, h, w]` have the shape
+/// `[n, 1, h, w]`; other axes stay as in the file.
 ///
 /// There may be several integer labels per image, of which [`label_column`](IdxOptions::label_column) selects one:
 /// QMNIST has eight.
@@ -205,26 +206,37 @@ pub fn read_idx(
     images: impl AsRef<Path>,
     labels: impl AsRef<Path>,
     options: &IdxOptions,
-) -> Result<Dataset, DataError> {
+) -> Result<ArrayDataset, DataError> {
     let (images_path, labels_path) = (images.as_ref(), labels.as_ref());
-    let (rows, width, features) = {
+    let (rows, shape, features) = {
         let images = IdxArray::read(images_path, options)?.array;
         let &[rows, ref pixels @ ..] = images.shape().dims() else {
             let message = "no images: it has no axes".to_owned();
             return Err(DataError::NotIdx { path: images_path.to_owned(), message });
         };
         // The product of all sizes is the number of elements, unless it is 0.
-        let width = if images.shape().elements() == 0 { 0 } else { pixels.iter().product() };
-        (rows, width, numbers(&images, images_path, |value| value as f32)?)
+        let is_empty = images.shape().elements() == 0;
+        (rows, image_shape(pixels, is_empty), numbers(&images, images_path, |value| value as f32)?)
     };
     let labels = {
         let labels = IdxArray::read(labels_path, options)?.array;
         label_column(&labels, rows, labels_path, options.label_column)?
     };
-    if width == 0 {
-        return Err(DataError::Empty { path: images_path.to_owned() });
+    let shape = shape.ok_or_else(|| DataError::Empty { path: images_path.to_owned() })?;
+    Ok(ArrayDataset::from_rows(features, Answers::Labels(labels), rows, shape))
+}
+
+/// Returns the shape of an image: gray images get an axis for their channel.
+fn image_shape(pixels: &[usize], is_empty: bool) -> Option<Shape> {
+    if is_empty {
+        return None;
     }
-    Ok(Dataset::from_rows(features, Answers::Labels(labels), rows, width))
+    match *pixels {
+        // A pixel for each image.
+        [] => Shape::new(&[1]).ok(),
+        [height, width] => Shape::new(&[1, height, width]).ok(),
+        ref other => Shape::new(other).ok(),
+    }
 }
 
 /// Returns the labels of `rows` images.
@@ -366,12 +378,22 @@ mod tests {
         std::fs::write(&labels, file(&[2], &[3, 9])).unwrap();
         let data = read_idx(&images, &labels, &IdxOptions::default()).unwrap();
         assert_eq!((data.rows(), data.width(), data.labels()), (2, 2, &[3, 9][..]));
-        assert_eq!(data.features(), [0.0, 255.0, 7.0, 8.0]);
+        assert_eq!((data.features(), data.shape().dims()), (&[0.0, 255.0, 7.0, 8.0][..], &[1, 1, 2][..]));
         std::fs::write(&labels, file(&[3], &[3, 9, 1])).unwrap();
         let message = read_idx(&images, &labels, &IdxOptions::default()).unwrap_err().to_string();
         assert!(message.contains("labels of shape [3] for 2 images"), "{message}");
         std::fs::write(&images, file(&[3, 0], &[])).unwrap();
         assert!(matches!(read_idx(&images, &labels, &IdxOptions::default()), Err(DataError::Empty { .. })));
+    }
+
+    #[test]
+    fn images_have_an_axis_for_channels() {
+        let shape = |pixels: &[usize]| image_shape(pixels, false).map(|shape| shape.dims().to_vec());
+        assert_eq!(shape(&[28, 20]), Some(vec![1, 28, 20]));
+        assert_eq!(shape(&[3, 28, 20]), Some(vec![3, 28, 20]));
+        assert_eq!(shape(&[9]), Some(vec![9]));
+        assert_eq!(shape(&[]), Some(vec![1]));
+        assert_eq!(image_shape(&[28, 0], true), None);
     }
 
     #[test]

@@ -1,25 +1,44 @@
-//! Data sets: reading, splitting, augmenting and batching.
+//! Data sets: reading, splitting, augmenting and loading.
+//!
+//! A [`Dataset`] has samples by index. [`ArrayDataset`] holds all of them in memory; [`read_csv`], [`read_idx`] and
+//! [`ArrayDataset::from_arrays`] create one. `ImageFolder` (feature `images`) decodes files on request. User types
+//! implement the trait.
+//!
+//! [`Batches`] is the loader: one pass over a data set, in order or shuffled, in the calling thread or in workers. The
+//! calling thread creates all tensors, so the memory accounts do not depend on the workers.
 
 mod answers;
+mod array_dataset;
 mod arrays;
 mod augment;
 mod batches;
 mod csv;
 mod dataset;
 mod idx;
+#[cfg(feature = "images")]
+mod images;
 mod lines;
+mod loading;
 mod normalize;
-mod prefetch;
+mod sample;
 mod shuffle;
 mod text;
+mod workers;
 
+pub use array_dataset::ArrayDataset;
 pub use augment::Augment;
 pub use batches::Batches;
-pub use csv::{CsvOptions, LabelColumn, TargetColumns, read_csv, read_csv_from};
+pub use csv::{
+    ClassNames, Column, CsvOptions, Encoding, LabelColumn, Missing, TargetColumns, read_csv, read_csv_from,
+};
 pub use dataset::Dataset;
 pub use idx::{IdxArray, IdxOptions, read_idx};
+#[cfg(all(feature = "images", any(test, feature = "fuzz")))]
+pub(crate) use images::decode_bytes;
+#[cfg(feature = "images")]
+pub use images::{Channels, ImageFolder, ImageOptions};
 pub use normalize::Normalize;
-pub use prefetch::Prefetched;
+pub use sample::Sample;
 pub use text::Text;
 
 pub use highwater_tensor::error::DataError;

@@ -2,7 +2,7 @@
 
 use highwater_tensor::{Error, Result};
 
-use super::dataset::Dataset;
+use super::array_dataset::ArrayDataset;
 
 const OP: &str = "normalize";
 
@@ -11,9 +11,9 @@ const OP: &str = "normalize";
 /// A row consists of `channels` parts of equal length: the channels of an image, or the individual features.
 ///
 /// ```
-/// use highwater::data::{Dataset, Normalize};
-/// let train = Dataset::new(vec![1.0, 10.0, 3.0, 30.0], vec![], 2)?;
-/// let test = Dataset::new(vec![2.0, 20.0], vec![], 2)?;
+/// use highwater::data::{ArrayDataset, Normalize};
+/// let train = ArrayDataset::new(vec![1.0, 10.0, 3.0, 30.0], vec![], 2)?;
+/// let test = ArrayDataset::new(vec![2.0, 20.0], vec![], 2)?;
 /// let normalize = Normalize::of(&train, 2)?;
 /// assert_eq!(train.normalized(&normalize)?.features(), [-1.0, -1.0, 1.0, 1.0]);
 /// assert_eq!(test.normalized(&normalize)?.features(), [0.0, 0.0]);
@@ -45,7 +45,7 @@ impl Normalize {
     ///
     /// # Errors
     /// [`Error::BadArgument`] without rows, and unless `channels` divides the width of a row.
-    pub fn of(data: &Dataset, channels: usize) -> Result<Self> {
+    pub fn of(data: &ArrayDataset, channels: usize) -> Result<Self> {
         let places = places(data, channels)?;
         let count = (data.rows() * places) as f64;
         if data.rows() == 0 {
@@ -72,7 +72,7 @@ impl Normalize {
 }
 
 /// Returns the number of features per channel.
-fn places(data: &Dataset, channels: usize) -> Result<usize> {
+fn places(data: &ArrayDataset, channels: usize) -> Result<usize> {
     if channels > 0 && data.width() > 0 && data.width().is_multiple_of(channels) {
         return Ok(data.width() / channels);
     }
@@ -80,7 +80,7 @@ fn places(data: &Dataset, channels: usize) -> Result<usize> {
     Err(Error::BadArgument { op: OP, argument: "channels", expected: "a divisor of the width", got })
 }
 
-impl Dataset {
+impl ArrayDataset {
     /// Subtracts the mean of each channel and divides by its standard deviation.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn channels_are_parts_of_a_row() {
-        let data = Dataset::new(vec![1.0, 3.0, 5.0, 5.0, 1.0, 3.0, 5.0, 5.0], vec![], 4).unwrap();
+        let data = ArrayDataset::new(vec![1.0, 3.0, 5.0, 5.0, 1.0, 3.0, 5.0, 5.0], vec![], 4).unwrap();
         let normalize = Normalize::of(&data, 2).unwrap();
         assert_eq!(normalize, Normalize::new(vec![2.0, 5.0], vec![1.0, 1.0]).unwrap());
         let normalized = data.normalized(&normalize).unwrap();
@@ -111,19 +111,19 @@ mod tests {
 
     #[test]
     fn a_large_mean_costs_no_digits() {
-        let data = Dataset::new(vec![16_777_210.0, 16_777_212.0], vec![], 1).unwrap();
+        let data = ArrayDataset::new(vec![16_777_210.0, 16_777_212.0], vec![], 1).unwrap();
         assert_eq!(Normalize::of(&data, 1).unwrap(), Normalize::new(vec![16_777_211.0], vec![1.0]).unwrap());
     }
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let data = Dataset::new(vec![1.0; 6], vec![], 3).unwrap();
+        let data = ArrayDataset::new(vec![1.0; 6], vec![], 3).unwrap();
         for channels in [0, 2, 4] {
             assert!(matches!(Normalize::of(&data, channels), Err(Error::BadArgument { .. })));
         }
         let two = Normalize::new(vec![0.0; 2], vec![1.0; 2]).unwrap();
         assert!(matches!(data.normalized(&two), Err(Error::BadArgument { argument: "channels", .. })));
-        let none = Dataset::new(vec![], vec![], 3).unwrap();
+        let none = ArrayDataset::new(vec![], vec![], 3).unwrap();
         assert!(matches!(Normalize::of(&none, 1), Err(Error::BadArgument { argument: "data", .. })));
         for (mean, deviation) in [(vec![], vec![]), (vec![0.0], vec![0.0]), (vec![f32::NAN], vec![1.0])] {
             assert!(Normalize::new(mean, deviation).is_err());

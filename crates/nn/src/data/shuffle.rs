@@ -1,5 +1,7 @@
 //! Seeded shuffling, identical on every machine.
 
+use highwater_tensor::{Error, Result, error::DataError};
+
 /// The random generator SplitMix64 (Steele, Lea and Flood 2014): small, fast, and sufficient for shuffling.
 #[derive(Debug)]
 struct SplitMix64(u64);
@@ -31,14 +33,36 @@ pub(super) fn numbers_below(bound: usize, count: usize, seed: u64, round: u64) -
 }
 
 /// Returns a random permutation of the numbers below `count`, determined by `seed` and `round`: the Fisher-Yates
-/// shuffle.
-pub(super) fn permutation(count: usize, seed: u64, round: u64) -> Vec<usize> {
+/// shuffle. Returns `None` if host memory runs out.
+pub(super) fn permutation(count: usize, seed: u64, round: u64) -> Option<Vec<usize>> {
     let mut random = generator(seed, round);
-    let mut order: Vec<usize> = (0..count).collect();
+    let mut order: Vec<usize> = Vec::new();
+    order.try_reserve_exact(count).ok()?;
+    order.extend(0..count);
     for end in (1..count).rev() {
         order.swap(end, random.below(end + 1));
     }
-    order
+    Some(order)
+}
+
+/// Splits the numbers below `rows` at random into a training and a test part. The test part has the share
+/// `test_fraction`, rounded.
+///
+/// # Errors
+/// [`Error::BadArgument`] unless 0 < `test_fraction` < 1, and if the rounded share leaves a part empty.
+pub(super) fn split(rows: usize, test_fraction: f64, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
+    let bad = |expected, got| Error::BadArgument { op: "split", argument: "test_fraction", expected, got };
+    if !(test_fraction > 0.0 && test_fraction < 1.0) {
+        return Err(bad("above 0 and below 1", test_fraction.to_string()));
+    }
+    let test_rows = (rows as f64 * test_fraction).round() as usize;
+    if test_rows == 0 || test_rows >= rows {
+        let got = format!("{test_fraction}, which takes {test_rows} of {rows} rows");
+        return Err(bad("a share that leaves rows in both parts", got));
+    }
+    let mut test = permutation(rows, seed, 0).ok_or(DataError::NoOrder { samples: rows })?;
+    let train = test.split_off(test_rows);
+    Ok((train, test))
 }
 
 #[cfg(test)]
@@ -56,7 +80,7 @@ mod tests {
     #[test]
     fn every_number_comes_once() {
         for count in [0, 1, 2, 100] {
-            let mut order = permutation(count, 3, 1);
+            let mut order = permutation(count, 3, 1).unwrap();
             order.sort_unstable();
             assert_eq!(order, (0..count).collect::<Vec<_>>());
         }

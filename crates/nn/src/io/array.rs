@@ -134,7 +134,25 @@ impl Array {
         &bytemuck::cast_slice(&self.words)[..self.shape.elements() * self.dtype.size()]
     }
 
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+    /// Returns the elements as values.
+    ///
+    /// ```
+    /// use highwater::io::Array;
+    /// assert_eq!(Array::from_slice(&[1i64, 2], [2])?.to_vec::<i64>()?, [1, 2]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for another element type.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        if T::DTYPE != self.dtype {
+            return Err(Error::UnsupportedDType { op: "to_vec", dtype: self.dtype });
+        }
+        let elements = self.bytes().chunks_exact(self.dtype.size());
+        Ok(elements.map(|bytes| T::from_raw(bytemuck::pod_read_unaligned(bytes))).collect())
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.shape.elements() * self.dtype.size();
         &mut bytemuck::cast_slice_mut(&mut self.words)[..bytes]
     }

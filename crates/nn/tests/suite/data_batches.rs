@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use bfc_core::Category;
-use highwater_nn::data::{Augment, Dataset};
+use highwater_nn::data::{ArrayDataset, Augment, Dataset};
 use highwater_tensor::{Device, Error, Runtime};
 
 /// Row `i` has the features i and i + 0.5 and the label i.
-fn rows(count: i64) -> Dataset {
+fn rows(count: i64) -> ArrayDataset {
     let features = (0..count).flat_map(|i| [i as f32, i as f32 + 0.5]).collect();
-    Dataset::new(features, (0..count).collect(), 2).unwrap()
+    ArrayDataset::new(features, (0..count).collect(), 2).unwrap()
 }
 
 fn device() -> Device {
@@ -33,8 +33,8 @@ fn labels(
 }
 
 /// The same features with two targets for each row: i, and i negative.
-fn rows_with_targets(count: i64) -> Dataset {
-    let data = Dataset::new(rows(count).features().to_vec(), vec![], 2).unwrap();
+fn rows_with_targets(count: i64) -> ArrayDataset {
+    let data = ArrayDataset::new(rows(count).features().to_vec(), vec![], 2).unwrap();
     data.with_targets((0..count).flat_map(|i| [i as f32, -i as f32]).collect(), 2).unwrap()
 }
 
@@ -59,7 +59,7 @@ fn targets_come_with_their_rows_in_the_order_of_labels() {
     let expected = labels(classes.batches(8, &device).unwrap().shuffled(3, 1));
     let pass = || numbers.batches(8, &device).unwrap().shuffled(3, 1);
     assert_eq!(targets(pass()), expected);
-    assert_eq!(std::thread::scope(|scope| targets(pass().prefetched(scope, 2))), expected);
+    assert_eq!(targets(pass().workers(1)), expected);
     assert_eq!(targets(numbers.batches(8, &device).unwrap().drop_last()).len(), 6);
 }
 
@@ -74,7 +74,8 @@ fn a_split_takes_targets_along() {
 
 #[test]
 fn one_target_a_row_is_a_column() {
-    let data = Dataset::new(vec![1.0, 2.0], vec![7, 8], 1).unwrap().with_targets(vec![3.0, 4.0], 1).unwrap();
+    let data =
+        ArrayDataset::new(vec![1.0, 2.0], vec![7, 8], 1).unwrap().with_targets(vec![3.0, 4.0], 1).unwrap();
     assert!(data.labels().is_empty(), "targets take the labels' place");
     let device = device();
     let (_x, y) = data.scaled(2.0).batches(2, &device).unwrap().next().unwrap().unwrap();
@@ -168,11 +169,11 @@ fn a_split_with_an_empty_part_is_an_error() {
 #[test]
 fn data_that_does_not_fit_together_is_refused() {
     assert!(matches!(
-        Dataset::new(vec![0.0; 5], vec![0, 1], 2),
+        ArrayDataset::new(vec![0.0; 5], vec![0, 1], 2),
         Err(Error::BadArgument { argument: "features", .. })
     ));
     assert!(matches!(
-        Dataset::new(vec![0.0; 4], vec![0, 1, 2], 2),
+        ArrayDataset::new(vec![0.0; 4], vec![0, 1, 2], 2),
         Err(Error::BadArgument { argument: "labels", .. })
     ));
     let device = device();
@@ -180,8 +181,28 @@ fn data_that_does_not_fit_together_is_refused() {
 }
 
 #[test]
+fn a_shape_of_rows_is_the_shape_of_batches() {
+    let images = ArrayDataset::new((0..24).map(|i| i as f32).collect(), vec![], 12).unwrap();
+    let images = images.with_shape([3, 2, 2]).unwrap();
+    let device = device();
+    let (x, _y) = images.batches(2, &device).unwrap().shuffled(1, 0).next().unwrap().unwrap();
+    assert_eq!(x.dims(), [2, 3, 2, 2]);
+    assert_eq!((images.width(), images.get(1).unwrap().input.shape().dims()), (12, &[3, 2, 2][..]));
+    assert_eq!(images.split(0.5, 1).unwrap().0.shape().dims(), [3, 2, 2]);
+    assert!(matches!(images.clone().with_shape([3, 2]), Err(Error::ElementCount { elements: 12, .. })));
+    assert!(matches!(images.with_shape([1, 1, 1, 1, 1, 1, 1, 12]), Err(Error::RankTooLarge { .. })));
+}
+
+#[test]
+fn a_changed_clone_leaves_the_data_set_unchanged() {
+    let data = rows(3);
+    let clone = data.clone().scaled(2.0);
+    assert_eq!((data.features()[1], clone.features()[1]), (0.5, 1.0));
+}
+
+#[test]
 fn data_without_labels_gives_batches_without_labels() {
-    let data = Dataset::new(vec![1.0, 2.0, 3.0, 4.0], Vec::new(), 2).unwrap();
+    let data = ArrayDataset::new(vec![1.0, 2.0, 3.0, 4.0], Vec::new(), 2).unwrap();
     let device = device();
     let (x, y) = data.batches(9, &device).unwrap().shuffled(0, 0).next().unwrap().unwrap();
     assert_eq!((x.dims(), y.dims()), (&[2, 2][..], &[0][..]));
@@ -198,7 +219,7 @@ fn scaling_multiplies_every_feature_and_no_label() {
 fn a_batch_without_memory_is_an_error_and_loses_no_rows() {
     let runtime = Runtime::builder().pool(bfc_core::Bytes::mib(1)).threads(1).build().unwrap();
     let device = runtime.cpu().unwrap();
-    let data = Dataset::new(vec![0.0; 100 << 10], vec![0; 1 << 10], 100).unwrap();
+    let data = ArrayDataset::new(vec![0.0; 100 << 10], vec![0; 1 << 10], 100).unwrap();
     let hog = highwater_tensor::Tensor::zeros(&device, [200 << 10]).unwrap();
     let mut batches = data.batches(1 << 10, &device).unwrap();
     let error = batches.next().unwrap().unwrap_err();
@@ -209,76 +230,15 @@ fn a_batch_without_memory_is_an_error_and_loses_no_rows() {
 }
 
 #[test]
-fn prefetched_batches_are_those_of_the_same_pass_without() {
-    let (data, device) = (rows(50), device());
-    let pass = || data.batches(8, &device).unwrap().shuffled(3, 1);
-    let expected = labels(pass());
-    for ahead in [0, 1, 2, 100, usize::MAX] {
-        let found = std::thread::scope(|scope| {
-            let batches = pass().prefetched(scope, ahead);
-            assert_eq!(batches.len(), 7);
-            labels(batches)
-        });
-        assert_eq!(found, expected, "{ahead} ahead");
-    }
-    let none = rows(0);
-    let count = std::thread::scope(|scope| none.batches(8, &device).unwrap().prefetched(scope, 2).count());
-    assert_eq!(count, 0);
-}
-
-#[test]
-fn a_pass_that_is_left_early_ends_its_thread() {
-    let (data, device) = (rows(1000), device());
-    let first = std::thread::scope(|scope| {
-        let mut batches = data.batches(1, &device).unwrap().prefetched(scope, 2);
-        labels(batches.by_ref().take(3))
-    });
-    assert_eq!(first, [[0], [1], [2]]);
-}
-
-#[test]
-fn a_prefetched_batch_without_memory_is_retried() {
-    let device = Runtime::builder().pool(bfc_core::Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
-    let data = Dataset::new(vec![1.0; 300 << 10], (0..3).collect(), 100 << 10).unwrap();
-    std::thread::scope(|scope| {
-        let mut batches = data.batches(1, &device).unwrap().prefetched(scope, 2);
-        let held = [batches.next().unwrap().unwrap(), batches.next().unwrap().unwrap()];
-        let refused = batches.next().unwrap().unwrap_err();
-        assert!(refused.out_of_memory().is_some(), "{refused}");
-        drop(held);
-        assert_eq!(batches.next().unwrap().unwrap().1.to_vec::<i64>().unwrap(), [2]);
-        assert!(batches.next().is_none());
-    });
-}
-
-#[test]
-fn prefetching_changes_nothing_in_the_memory_accounts() {
-    let peak = |prefetched: bool| {
-        let (data, device) = (rows(100), device());
-        std::thread::scope(|scope| {
-            let batches = data.batches(8, &device).unwrap();
-            let count = if prefetched { batches.prefetched(scope, 3).count() } else { batches.count() };
-            assert_eq!(count, 13);
-        });
-        let stats = device.default_allocator().unwrap().stats();
-        (stats.num_allocs, stats.peak_bytes_in_use)
-    };
-    assert_eq!(peak(true), peak(false));
-}
-
-#[test]
 fn augmentation_depends_on_the_epoch_and_not_on_batches() {
     let device = device();
     let images =
-        Dataset::new((0..20 * 16).map(|pixel| pixel as f32).collect(), (0..20).collect(), 16).unwrap();
+        ArrayDataset::new((0..20 * 16).map(|pixel| pixel as f32).collect(), (0..20).collect(), 16).unwrap();
     let augment = Augment::images(1, 4, 4).crop(1).flip();
     let pass = |batch_size, epoch| {
         let batches = images.batches(batch_size, &device).unwrap();
         let batches = batches.augmented(augment, 5, epoch).unwrap();
-        std::thread::scope(|scope| {
-            let batches = batches.prefetched(scope, 2);
-            batches.flat_map(|batch| batch.unwrap().0.to_vec::<f32>().unwrap()).collect::<Vec<_>>()
-        })
+        batches.workers(2).flat_map(|batch| batch.unwrap().0.to_vec::<f32>().unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(pass(3, 0), pass(20, 0));
     assert_ne!(pass(3, 0), pass(3, 1));

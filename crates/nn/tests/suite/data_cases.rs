@@ -37,11 +37,15 @@ fn labels_written_as_floats_are_classes() {
 #[test]
 fn a_missing_value_is_an_error_with_row_and_column() {
     let options = CsvOptions::default().with_header(true);
-    for (text, line, row, column) in
-        [("a,b,c\n1,2,3\n\n4,,6\n", 4, 2, 2), ("a,b,c\n1,2,\n", 2, 1, 3), ("a,b,c\n \t,2,3\n", 2, 1, 1)]
-    {
+    let fill = "`CsvOptions::with_missing` fills missing features";
+    for (text, line, row, column, hint) in [
+        ("a,b,c\n1,2,3\n\n4,,6\n", 4, 2, "2 (b)", fill),
+        ("a,b,c\n1,2,\n", 2, 1, "3 (c)", "remove the row"),
+        ("a,b,c\n \t,2,3\n", 2, 1, "1 (a)", fill),
+    ] {
         let error = read_csv_from(text.as_bytes(), "x.csv", &options).unwrap_err();
-        let expected = format!("x.csv: line {line}, column {column}: the value is missing in row {row}");
+        let expected =
+            format!("x.csv: line {line}, column {column}: the value is missing in row {row}; {hint}");
         assert_eq!(error.to_string(), expected);
     }
 }

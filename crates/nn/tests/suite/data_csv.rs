@@ -6,15 +6,15 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use highwater_nn::data::{
-    CsvOptions, DataError, Dataset, LabelColumn, TargetColumns, read_csv, read_csv_from,
+    ArrayDataset, CsvOptions, DataError, LabelColumn, TargetColumns, read_csv, read_csv_from,
 };
 use proptest::prelude::*;
 
-fn parse(text: &str) -> Result<Dataset, DataError> {
+fn parse(text: &str) -> Result<ArrayDataset, DataError> {
     parse_with(text, &CsvOptions::default())
 }
 
-fn parse_with(text: &str, options: &CsvOptions) -> Result<Dataset, DataError> {
+fn parse_with(text: &str, options: &CsvOptions) -> Result<ArrayDataset, DataError> {
     read_csv_from(text.as_bytes(), "x.csv", options)
 }
 
@@ -24,7 +24,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn message(result: Result<Dataset, DataError>) -> String {
+fn message(result: Result<ArrayDataset, DataError>) -> String {
     result.unwrap_err().to_string()
 }
 
@@ -59,7 +59,7 @@ fn the_label_may_be_any_column_or_none() {
         (LabelColumn::None, vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], vec![]),
     ];
     for (label, features, labels) in columns {
-        let data = parse_with("1,2,3\n4,5,6\n", &CsvOptions::default().with_label(label)).unwrap();
+        let data = parse_with("1,2,3\n4,5,6\n", &CsvOptions::default().with_label(label.clone())).unwrap();
         assert_eq!((data.features(), data.labels()), (&features[..], &labels[..]), "{label:?}");
     }
 }
@@ -106,13 +106,13 @@ fn a_file_whose_columns_are_all_answers_is_refused_by_its_name() {
     assert_eq!(parse("1\n2\n"), refused(1));
     assert_eq!(
         message(parse("1\n")),
-        "x.csv: all 1 columns are labels or targets; leave at least one for features"
+        "x.csv: all 1 columns are labels, targets or ignored; leave at least one for features"
     );
     for (targets, columns) in [(TargetColumns::Last(2), 2), (TargetColumns::Indices(vec![1, 0, 1]), 2)] {
         assert_eq!(parse_with("1,2\n", &CsvOptions::default().with_targets(targets)), refused(columns));
     }
     // Where the delimiter is another one, the field says more.
-    assert!(message(parse("1;2;0\n")).contains("expected a whole number as the label, found \"1;2;0\""));
+    assert!(message(parse("1:2:0\n")).contains("expected a whole number as the label, found \"1:2:0\""));
     // Without a label the lone column is a feature.
     let data = parse_with("1\n2\n", &CsvOptions::default().with_label(LabelColumn::None)).unwrap();
     assert_eq!((data.width(), data.features()), (1, &[1.0, 2.0][..]));
@@ -129,8 +129,8 @@ fn targets_count_as_numbers() {
 #[test]
 fn headers_spaces_quotes_and_line_ends_are_skipped() {
     let text = "\u{feff}a;b;label\r\n\r\n 1.5 ;\"-2e1\"; 3\r\n\r\n0;0;-1";
-    let data =
-        parse_with(text, &CsvOptions { header: true, delimiter: b';', ..CsvOptions::default() }).unwrap();
+    let data = parse_with(text, &CsvOptions { header: true, delimiter: Some(b';'), ..CsvOptions::default() })
+        .unwrap();
     assert_eq!((data.features(), data.labels()), (&[1.5, -20.0, 0.0, 0.0][..], &[3, -1][..]));
 }
 
@@ -142,7 +142,10 @@ fn a_bad_field_is_named_with_file_line_and_column() {
     );
     let label = message(parse("1,2,3\n\n4,5,6.5\n"));
     assert_eq!(label, "x.csv: line 3, column 3: expected a whole number as the label, found \"6.5\"");
-    assert_eq!(message(parse("1,,3\n")), "x.csv: line 1, column 2: the value is missing in row 1");
+    assert_eq!(
+        message(parse("1,,3\n")),
+        "x.csv: line 1, column 2: the value is missing in row 1; `CsvOptions::with_missing` fills missing features"
+    );
 }
 
 #[test]

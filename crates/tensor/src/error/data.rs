@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// An error while reading a data file. Every error names the file. Errors about the contents name the
+/// An error while reading or loading data. Every error of a file names the file. Errors about the contents name the
 /// position. Lines and columns count from 1; a column is a field of the line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -39,7 +39,7 @@ pub enum DataError {
         path: PathBuf,
     },
     /// A field has no value.
-    #[error("{}: line {line}, column {column}: the value is missing in row {row}", path.display())]
+    #[error("{}: line {line}, {}: the value is missing in row {row}; {hint}", path.display(), column_name(*column, name))]
     MissingValue {
         /// The file.
         path: PathBuf,
@@ -49,9 +49,16 @@ pub enum DataError {
         row: usize,
         /// The field of the line.
         column: usize,
+        /// The name of the column; empty without a header.
+        name: String,
+        /// A suggested fix.
+        hint: &'static str,
     },
     /// A field does not parse as the expected type.
-    #[error("{}: line {line}, column {column}: expected {expected}, found {found:?}", path.display())]
+    #[error(
+        "{}: line {line}, {}: expected {expected}, found {found:?}{}",
+        path.display(), column_name(*column, name), suffix(hint)
+    )]
     BadField {
         /// The file.
         path: PathBuf,
@@ -59,10 +66,33 @@ pub enum DataError {
         line: u64,
         /// The field of the line.
         column: usize,
+        /// The name of the column; empty without a header.
+        name: String,
         /// The expected content of the field.
         expected: &'static str,
         /// The beginning of the actual content.
         found: String,
+        /// A suggested fix; may be empty.
+        hint: &'static str,
+    },
+    /// A field is none of the classes or categories that the options or another data set fix.
+    #[error(
+        "{}: line {line}, {}: {found:?} is not one of {known}; add it to the data set that fixes the names, or remove the row",
+        path.display(), column_name(*column, name)
+    )]
+    UnknownCategory {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: u64,
+        /// The field of the line.
+        column: usize,
+        /// The name of the column; empty without a header.
+        name: String,
+        /// The beginning of the actual content.
+        found: String,
+        /// The first known names.
+        known: String,
     },
     /// A line has more or fewer fields than the preceding lines.
     #[error("{}: line {line} has {found} columns, but the preceding lines have {expected}", path.display())]
@@ -76,7 +106,20 @@ pub enum DataError {
         /// The number of fields in this line.
         found: usize,
     },
-    /// The column for labels or targets does not exist.
+    /// All values of a column are missing, so that it has no mean.
+    #[error(
+        "{}: {}: all values are missing, so there is no mean to fill in; ignore the column or fill it with a constant",
+        path.display(), column_name(*column, name)
+    )]
+    NoMean {
+        /// The file.
+        path: PathBuf,
+        /// The column, counted from 1.
+        column: usize,
+        /// The name of the column; empty without a header.
+        name: String,
+    },
+    /// A column that the options name by its number does not exist.
     #[error("{}: expected {what} in column {column}, but the file has {columns} columns", path.display())]
     NoColumn {
         /// The file.
@@ -88,8 +131,45 @@ pub enum DataError {
         /// The number of columns in the file.
         columns: usize,
     },
-    /// All columns are labels or targets, so no features remain.
-    #[error("{}: all {columns} columns are labels or targets; leave at least one for features", path.display())]
+    /// The header has no column of this name.
+    #[error("{}: no column is named {name:?}; the columns are {columns}", path.display())]
+    NoNamedColumn {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        name: String,
+        /// The first names of the header.
+        columns: String,
+    },
+    /// A column cannot have the role that the options give it.
+    #[error("{}: {}: {problem}", path.display(), column_name(*column, name))]
+    BadColumn {
+        /// The file.
+        path: PathBuf,
+        /// The column, counted from 1.
+        column: usize,
+        /// The name of the column; empty without a header.
+        name: String,
+        /// The problem and a suggested fix.
+        problem: &'static str,
+    },
+    /// The file has other feature columns than the data set whose encoding it should have.
+    #[error(
+        "{}: the file has {found} feature columns, but the data set of `with_encoding_of` has {expected}; read both with \
+         the same options", path.display()
+    )]
+    OtherColumns {
+        /// The file.
+        path: PathBuf,
+        /// The number of feature columns of the other data set.
+        expected: usize,
+        /// The number of feature columns of this file.
+        found: usize,
+    },
+    /// No features remain: all columns are labels, targets or ignored.
+    #[error(
+        "{}: all {columns} columns are labels, targets or ignored; leave at least one for features", path.display()
+    )]
     NoFeatures {
         /// The file.
         path: PathBuf,
@@ -164,4 +244,82 @@ pub enum DataError {
         /// The line that did not fit.
         line: u64,
     },
+    /// A file is not a readable image.
+    #[error("{}: cannot decode the image: {message}; only PNG and JPEG files are supported", path.display())]
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// The decoder's error message.
+        message: String,
+    },
+    /// An image exceeds the limit on pixels.
+    #[error("{}: {width} x {height} pixels are more than the {limit} allowed", path.display())]
+    TooManyPixels {
+        /// The file.
+        path: PathBuf,
+        /// The width of the image.
+        width: u32,
+        /// The height of the image.
+        height: u32,
+        /// The limit on width times height.
+        limit: u64,
+    },
+    /// A folder exceeds the limit on files.
+    #[error("{}: more than the {limit} files allowed", path.display())]
+    TooManyFiles {
+        /// The folder.
+        path: PathBuf,
+        /// The limit.
+        limit: usize,
+    },
+    /// A folder has no images in folders of classes.
+    #[error("{}: no images; expected files like CLASS/NAME.png or CLASS/NAME.jpg", path.display())]
+    NoImages {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A folder is none of the classes that the options fix.
+    #[error("{}: the folder is not one of the classes {known}", path.display())]
+    UnknownClass {
+        /// The folder.
+        path: PathBuf,
+        /// The first known names.
+        known: String,
+    },
+
+    // Loading.
+    /// A data set or a collation panicked while it read a batch.
+    #[error("batch {batch}: the data set panicked: {message}")]
+    Panicked {
+        /// The number of the batch in its pass.
+        batch: usize,
+        /// The message of the panic.
+        message: String,
+    },
+    /// The system could not start a thread.
+    #[error("cannot start data worker {worker} of {count}: {message}; use fewer workers")]
+    NoWorker {
+        /// The worker, counted from 0.
+        worker: usize,
+        /// The number of workers.
+        count: usize,
+        /// The system's error message.
+        message: String,
+    },
+    /// The host has too little memory for a random order of the samples.
+    #[error("not enough host memory for a random order of {samples} samples")]
+    NoOrder {
+        /// The number of samples.
+        samples: usize,
+    },
+}
+
+/// Describes a column by its number and its name.
+fn column_name(column: usize, name: &str) -> String {
+    if name.is_empty() { format!("column {column}") } else { format!("column {column} ({name})") }
+}
+
+/// Formats a hint as the end of a message; empty without a hint.
+fn suffix(hint: &str) -> String {
+    if hint.is_empty() { String::new() } else { format!("; {hint}") }
 }
