@@ -91,7 +91,8 @@ impl Registry {
         // The options always contain the limit.
         let any = config(Bytes(u64::MAX));
         let memory = Pool::streamed(id.to_string(), Arc::clone(compute), index, any, plan)
-            .with_defaults(options.or(limit));
+            .with_options(options)
+            .with_defaults(limit);
         let source = Arc::new(PinnedMemory::new(Arc::clone(compute.driver())));
         let pinned = Pool::new(format!("{id} pinned"), source, index, config(PINNED_LIMIT));
         self.register(id, [memory, pinned])

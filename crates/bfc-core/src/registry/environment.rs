@@ -61,7 +61,7 @@ const DEVICE: &str = "HIGHWATER_DEVICE";
 const MAX_QUOTED: usize = 64;
 
 /// An invalid environment variable.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {
     /// The variable does not support the value.
@@ -83,6 +83,8 @@ pub enum EnvironmentError {
         value: String,
     },
 }
+
+debug_as_message!(EnvironmentError);
 
 /// A variable that starts with `HIGHWATER_` and has no meaning. Displays as a warning.
 ///

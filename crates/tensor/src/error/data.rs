@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// An error while reading a data file. Every error names the file. Errors about the contents name the
 /// position. Lines and columns count from 1; a column is a field of the line.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
     /// The file could not be opened or read.
@@ -165,3 +165,5 @@ pub enum DataError {
         line: u64,
     },
 }
+
+bfc_core::debug_as_message!(DataError);
