@@ -11,7 +11,7 @@ fn main() -> highwater::Result<()> {
     let mut kept = Vec::new();
     for layer in 0..8 {
         let _scope = module(&format!("layer{layer}"));
-        // Each result needs 4 MiB. The sixth tensor fills the pool.
+        // Each result needs 4 MiB, so the pool holds six.
         x = x.relu()?;
         kept.push(x.clone());
     }

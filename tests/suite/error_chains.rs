@@ -140,10 +140,10 @@ fn a_main_that_returns_the_error_prints_the_report() {
         lines[..5],
         [
             "Error: relu: cannot allocate shape [1024, 1024] of f32: cpu:0: out of memory (exhausted): 4.00 MiB \
-             requested by layer5.relu, 24.00 MiB in use of 24.00 MiB, 0 B free, largest free block 0 B",
+             requested by layer6.relu, 24.00 MiB in use of 24.00 MiB, 0 B free, largest free block 0 B",
             "",
             "out of memory in cpu:0: exhausted, 4.00 MiB more than the limit leaves",
-            "4.00 MiB (output) requested by layer5.relu for [1024, 1024] of f32",
+            "4.00 MiB (output) requested by layer6.relu for [1024, 1024] of f32",
             "  rounded              4.00 MiB",
         ],
         "{stderr}"

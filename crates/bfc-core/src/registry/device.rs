@@ -39,7 +39,8 @@ impl Registry {
     /// Allocates no memory yet.
     ///
     /// By default the device's pool grows up to all memory that is free when the pool is created, except `reserve`
-    /// bytes, and follows the plan if there is one. Pinned memory has a separate limit.
+    /// bytes, and follows the plan if there is one. With a limit in the options, the first request takes all of it
+    /// ([`PoolOptions::limit`]). Pinned memory has a separate limit.
     ///
     /// ```
     /// use std::sync::Arc;
