@@ -3,7 +3,7 @@
 use crate::ops_table::device;
 use highwater_nn::modules::{
     BatchNorm, Dropout, Gru, Linear, Lstm, Module, MultiHeadAttention, RecurrentOptions, Sequential,
-    TransformerBlock,
+    TransformerBlock, Visited,
 };
 use highwater_tensor::{
     Device, Rng, Tensor, checkpoint, evaluating, is_recording, is_training, no_grad, training,
@@ -37,7 +37,11 @@ fn dropout_in_evaluation_is_the_identity() {
     let dropout = Dropout::new(0.5, rng.fork(0)).unwrap();
     let drawn = || {
         let mut states = Vec::new();
-        dropout.visit_rngs(&mut |_, rng| states.push(rng.state()));
+        dropout.walk(&mut |_, part| {
+            if let Visited::Rng(rng) = part {
+                states.push(rng.state());
+            }
+        });
         states
     };
     let (x, before) = (input(&device, &[4, 5]), drawn());
