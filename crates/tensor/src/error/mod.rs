@@ -437,6 +437,7 @@ bfc_core::debug_as_report!(Error {
     File(error),
     Mismatch(error),
     Custom { op, message },
+    InModule { module, error },
 });
 
 /// Describes the devices of two tensors. Two runtimes may have devices of the same name.
