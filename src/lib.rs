@@ -78,6 +78,7 @@ pub mod guide {
     pub mod columns {}
 
     #[doc = "[memory]: mod@memory"]
+    #[doc = "[oom]: mod@out_of_memory"]
     #[doc = include_str!("../docs/prediction.md")]
     pub mod prediction {}
 

@@ -1,11 +1,12 @@
-//! Each cause of an error appears once: in the error's text or as `source()`, but not in both.
+//! The text of errors. Each cause appears once: in the error's text or as `source()`, but not in both. A `main` that
+//! returns an error prints its text.
 
 use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use highwater::alloc::{AllocError, BlockError, Environment, SourceError};
+use highwater::alloc::{AllocError, BlockError, Bytes, Environment, SourceError};
 use highwater::data::{CsvOptions, read_csv};
 use highwater::io::{SafetensorsLimits, read_safetensors};
 use highwater::tracking::{
@@ -85,6 +86,70 @@ fn only_transparent_errors_have_a_source() {
             assert!(!named, "{place}: {shown}");
         }
     }
+}
+
+#[test]
+fn no_error_type_derives_debug() {
+    let mut files = Vec::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // The commands print errors themselves.
+    let members = std::fs::read_dir(root.join("crates")).unwrap().map(|member| member.unwrap().path());
+    for member in members.filter(|member| !member.ends_with("cli")) {
+        sources(&member.join("src"), &mut files);
+    }
+    let mut types = 0;
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for (number, line) in (1..).zip(text.lines().map(str::trim_start)) {
+            let error = line.starts_with("#[derive(") && line.contains("thiserror::Error");
+            types += usize::from(error);
+            let place = format!("{}:{number}", file.display());
+            assert!(!(error && line.contains("Debug")), "{place}: use bfc_core::debug_as_message!");
+        }
+    }
+    assert!(types > 50, "{types} error types");
+}
+
+#[test]
+fn debug_prints_the_message_and_alternate_debug_the_fields() {
+    let error = highwater::Error::NoData { op: "item", device: "dry:0".to_owned() };
+    assert_eq!(format!("{error:?}"), error.to_string());
+    assert_eq!(format!("{error:#?}"), "NoData {\n    op: \"item\",\n    device: \"dry:0\",\n}");
+    assert_eq!(format!("{:#?}", highwater::Error::NoGraph), "NoGraph");
+    let source = SourceError::Exhausted { bytes: 1 };
+    assert_eq!(format!("{source:?}"), source.to_string());
+
+    let device = Runtime::builder().pool(Bytes::kib(1)).build().unwrap().cpu().unwrap();
+    let error = highwater::Tensor::zeros(&device, [1024]).unwrap_err();
+    let details = error.out_of_memory().unwrap().details();
+    assert_eq!(format!("{error:?}"), format!("{error}\n\n{details}"));
+    let highwater::Error::Allocation { error: inner, .. } = &error else { panic!("{error}") };
+    assert_eq!(format!("{inner:?}"), format!("{inner}\n\n{details}"));
+    let fields = format!("{error:#?}");
+    assert!(fields.starts_with("Allocation {\n    op: \"zeros\",\n"), "{fields}");
+    assert!(fields.contains("verdict: OverLimit"), "{fields}");
+}
+
+#[test]
+fn a_main_that_returns_the_error_prints_the_report() {
+    let output = Command::new(crate::built::example("out_of_memory")).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{stderr}");
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(
+        lines[..5],
+        [
+            "Error: relu: cannot allocate shape [1024, 1024] of f32: cpu:0: out of memory (exhausted): 4.00 MiB \
+             requested by layer6.relu, 24.00 MiB in use of 24.00 MiB, 0 B free, largest free block 0 B",
+            "",
+            "out of memory in cpu:0: exhausted, 4.00 MiB more than the limit leaves",
+            "4.00 MiB (output) requested by layer6.relu for [1024, 1024] of f32",
+            "  rounded              4.00 MiB",
+        ],
+        "{stderr}"
+    );
+    assert!(lines.contains(&"  held by modules") && lines.contains(&"        4.00 MiB  layer4"), "{stderr}");
+    assert!(!stderr.contains("OomReport") && !stderr.contains("Allocation {"), "{stderr}");
 }
 
 /// The parts of a message between colons.

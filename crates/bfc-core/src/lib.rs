@@ -21,9 +21,12 @@
 //! # Ok::<(), bfc_core::AllocError>(())
 //! ```
 
+// First: the other modules use its macros.
+#[macro_use]
+mod base;
+
 mod accounting;
 mod allocator;
-mod base;
 mod plan;
 mod policy;
 mod pool;

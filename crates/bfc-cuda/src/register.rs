@@ -10,7 +10,7 @@ use bfc_core::{
 use crate::driver::{CudaDriver, CudaUnavailable};
 
 /// The reason why a CUDA device was not registered.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
     /// The device cannot be used.
@@ -23,6 +23,8 @@ pub enum RegisterError {
     #[error(transparent)]
     Registry(#[from] RegistryError),
 }
+
+bfc_core::debug_as_message!(RegisterError);
 
 /// Opens a device, as numbered by [`probe`](crate::probe()), and registers it as `cuda:ordinal`: a pool of its memory,
 /// a pool of pinned memory, and a compute stream, which is returned.

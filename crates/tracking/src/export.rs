@@ -88,7 +88,7 @@ impl fmt::Display for ExportFormat {
 }
 
 /// The reason why an export failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
     /// Writing failed.
@@ -113,6 +113,8 @@ pub enum ExportError {
         bytes: u64,
     },
 }
+
+bfc_core::debug_as_message!(ExportError);
 
 /// Writes a recording for another tool, and returns the number of bytes.
 ///

@@ -27,7 +27,7 @@ pub struct ReplaySummary {
 }
 
 /// A trace that an allocator could not replay. The replay freed all blocks.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
     /// An allocation failed.
@@ -51,6 +51,8 @@ pub enum ReplayError {
         error: BlockError,
     },
 }
+
+bfc_core::debug_as_message!(ReplayError);
 
 impl ReplayError {
     /// Returns the event's index in the trace; the number of events for the frees at the end.

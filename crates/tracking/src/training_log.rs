@@ -56,7 +56,7 @@ impl Default for TrainingLogLimits {
 }
 
 /// A file that is not a log.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct TrainingLogError {
     /// The line number, counted from 1.
@@ -65,8 +65,10 @@ pub struct TrainingLogError {
     pub problem: TrainingLogProblem,
 }
 
+bfc_core::debug_as_message!(TrainingLogError);
+
 /// A problem in a line.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainingLogProblem {
     /// The line is unreadable or too long.
@@ -113,6 +115,8 @@ pub enum TrainingLogProblem {
         limit: usize,
     },
 }
+
+bfc_core::debug_as_message!(TrainingLogProblem);
 
 /// A moment of a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]

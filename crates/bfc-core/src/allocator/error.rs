@@ -6,7 +6,9 @@ use crate::base::memory::Block;
 use crate::source::error::SourceError;
 
 /// An error of an allocation. The allocator's state is unchanged.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+///
+/// `{:?}` prints the message, and the complete report if memory ran out. `{:#?}` prints the fields.
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocError {
     /// No memory, even after growing, waiting and returning idle regions. The report names the cause.
@@ -46,6 +48,14 @@ pub enum AllocError {
     },
 }
 
+debug_as_report!(AllocError {
+    OutOfMemory(report),
+    BadAlignment { allocator, alignment },
+    TooLarge { allocator, bytes, alignment },
+    Reentrant { allocator },
+    Source { allocator, error },
+});
+
 impl AllocError {
     /// Returns the out-of-memory report, if this is an out-of-memory error.
     #[must_use]
@@ -58,7 +68,7 @@ impl AllocError {
 }
 
 /// An error of a free or lookup. The allocator's state is unchanged, except after [`OutOfBounds`](Self::OutOfBounds).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockError {
     /// The block was already freed. Its memory may belong to another block by now.
@@ -100,6 +110,8 @@ pub enum BlockError {
     Untracked,
 }
 
+debug_as_message!(BlockError);
+
 impl BlockError {
     /// Whether the block is free in spite of the error.
     #[must_use]
@@ -109,7 +121,7 @@ impl BlockError {
 }
 
 /// An error of recording the use of a block on another stream.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
     /// The allocator does not order memory between streams. It could reuse the block before the other stream is done.
@@ -126,8 +138,10 @@ pub enum RecordError {
     Source(#[from] SourceError),
 }
 
+debug_as_message!(RecordError);
+
 /// Conflicting attributes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttributeError {
     /// The attributes select two different scoped allocators.
@@ -139,3 +153,5 @@ pub enum AttributeError {
         rhs: i32,
     },
 }
+
+debug_as_message!(AttributeError);

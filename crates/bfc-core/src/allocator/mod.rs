@@ -23,7 +23,8 @@ pub use damage::{Damage, DamageKind};
 pub use error::{AllocError, AttributeError, BlockError, RecordError};
 pub use facets::{Accounting, Inspection, StreamOrder, Upkeep, WaitHints};
 pub use oom::{
-    CheckpointedScope, ExceededBudget, Holding, Holdings, OomReport, PendingFrees, Subject, Verdict, WhatIf,
+    CheckpointedScope, ExceededBudget, Holding, Holdings, OomReport, PendingFrees, RegionUse, Subject,
+    Verdict, WhatIf,
 };
 pub use request::{Contents, DEFAULT_ALIGNMENT, Request, WaitKey};
 pub use stats::{RetryStats, Stats};

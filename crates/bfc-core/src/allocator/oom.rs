@@ -3,6 +3,7 @@
 mod details;
 mod holding;
 mod pending;
+mod regions;
 #[cfg(feature = "serde")]
 mod serial;
 mod what_if;
@@ -18,6 +19,7 @@ use crate::base::units::Bytes;
 
 pub use holding::{Holding, Holdings};
 pub use pending::PendingFrees;
+pub use regions::RegionUse;
 pub use what_if::{CheckpointedScope, WhatIf};
 
 /// The number of owners that a report lists as the largest holders.
@@ -131,6 +133,9 @@ pub struct OomReport {
     pub free: u64,
     /// The largest free block that the request could use.
     pub largest_free: u64,
+    /// The regions, if the pool can have several.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub regions: Option<RegionUse>,
     /// The cause.
     pub verdict: Verdict,
     /// The largest holders and their bytes, in descending order.
@@ -205,6 +210,7 @@ impl OomReport {
             in_use: 0,
             free: 0,
             largest_free: 0,
+            regions: None,
             verdict,
             holders: Vec::new(),
             holdings: Holdings::default(),

@@ -1,8 +1,11 @@
-//! Plain values and tools of every other folder: byte units, memory kinds, blocks, owners, the ledger and locks.
+//! Plain values and tools of every other folder: byte units, memory kinds, blocks, owners, the ledger, locks and `Debug` of errors.
 //!
 //! A [`Ledger`] sums live bytes by [`OwnerId`] and [`Category`]; the pools store live bytes nowhere else.
 //! [`sync`] exports the primitives of `std`, or those of the `shuttle` checker under `--cfg shuttle`.
 //! Nothing here refers to an allocator, a policy or a device.
+
+#[macro_use]
+mod error_debug;
 
 pub(crate) mod amount;
 pub(crate) mod ledger;
@@ -14,6 +17,7 @@ pub mod sync;
 pub(crate) mod units;
 
 pub use amount::{Amount, ParseAmountError, Share};
+pub use error_debug::write_error;
 pub use ledger::{Category, Ledger, OwnerBytes, Tag};
 pub use memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 pub use owner::OwnerId;

@@ -23,7 +23,7 @@ use crate::wrappers::guard::{GuardAllocator, GuardConfig, GuardError};
 use crate::wrappers::passthrough::PassthroughAllocator;
 
 /// An error of creating a pool from its options.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
     /// The source of memory failed.
@@ -53,6 +53,8 @@ pub enum PoolError {
         limit: Amount,
     },
 }
+
+debug_as_message!(PoolError);
 
 /// Creates the allocator that `options` choose; `config` supplies the other settings.
 pub(super) fn allocator(

@@ -79,12 +79,14 @@ impl fmt::Display for AllocatorChoice {
 }
 
 /// A text that names no allocator.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not an allocator: expected one of {}", AllocatorChoice::names())]
 pub struct ParseChoiceError {
     /// The text, or its start.
     pub text: String,
 }
+
+debug_as_message!(ParseChoiceError);
 
 impl FromStr for AllocatorChoice {
     type Err = ParseChoiceError;

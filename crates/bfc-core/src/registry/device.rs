@@ -39,7 +39,8 @@ impl Registry {
     /// Allocates no memory yet.
     ///
     /// By default the device's pool grows up to all memory that is free when the pool is created, except `reserve`
-    /// bytes, and follows the plan if there is one. Pinned memory has a separate limit.
+    /// bytes, and follows the plan if there is one. With a limit in the options, the first request takes all of it
+    /// ([`PoolOptions::limit`]). Pinned memory has a separate limit.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -91,7 +92,8 @@ impl Registry {
         // The options always contain the limit.
         let any = config(Bytes(u64::MAX));
         let memory = Pool::streamed(id.to_string(), Arc::clone(compute), index, any, plan)
-            .with_defaults(options.or(limit));
+            .with_options(options)
+            .with_defaults(limit);
         let source = Arc::new(PinnedMemory::new(Arc::clone(compute.driver())));
         let pinned = Pool::new(format!("{id} pinned"), source, index, config(PINNED_LIMIT));
         self.register(id, [memory, pinned])

@@ -3,7 +3,7 @@
 //! | variable | value | like |
 //! |---|---|---|
 //! | `HIGHWATER_ALLOCATOR` | a name: see [`AllocatorChoice`] | `guard` |
-//! | `HIGHWATER_POOL_LIMIT` | the limit of the pool: bytes with an optional unit, a share of the device's memory, or all free memory except a reserve | `4GiB`, `75%`, `all-1GiB` |
+//! | `HIGHWATER_POOL_LIMIT` | the limit of the pool: bytes with an optional unit, a share of the device's memory, or all free memory except a reserve. The pool is then one region, unless the next two variables ask for growth | `4GiB`, `75%`, `all-1GiB` |
 //! | `HIGHWATER_GROWTH` | whether the pool takes its limit at once (`off`) or grows on demand (`on`), and the growth rule: `doubling` or `doubling:CAP` (as TensorFlow), `as-requested`, `fixed:SIZE`, `proportional:PARTS` (`32` for a thirty-second of the pool) | `doubling:1GiB` |
 //! | `HIGHWATER_FIRST_REGION` | the size of a growing pool's first region: bytes with an optional unit | `64MiB` |
 //! | `HIGHWATER_REGION_MERGING` | whether a growing pool returns idle regions before it takes a new one: `on`, `off` | `off` |
@@ -61,7 +61,7 @@ const DEVICE: &str = "HIGHWATER_DEVICE";
 const MAX_QUOTED: usize = 64;
 
 /// An invalid environment variable.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {
     /// The variable does not support the value.
@@ -83,6 +83,8 @@ pub enum EnvironmentError {
         value: String,
     },
 }
+
+debug_as_message!(EnvironmentError);
 
 /// A variable that starts with `HIGHWATER_` and has no meaning. Displays as a warning.
 ///

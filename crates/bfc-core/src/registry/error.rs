@@ -5,7 +5,7 @@ use crate::base::memory::MemoryKind;
 use crate::source::error::{SourceError, VisitorError};
 
 /// An error of the registry.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
     /// The device is not registered.
@@ -81,6 +81,8 @@ pub enum RegistryError {
         error: PoolError,
     },
 }
+
+debug_as_message!(RegistryError);
 
 impl RegistryError {
     /// Returns the error of a device whose pool could not be created.

@@ -284,7 +284,7 @@ impl Memory {
         drop(state);
         // Ends in every case: with an allocator, or with the memory unused again.
         let making = Making { memory: self, visitors };
-        let options = asked.unwrap_or_default().or(self.pool.defaults()).settled(self.pool.kind());
+        let options = self.pool.settled(asked);
         let allocator = self
             .pool
             .make(&options, &making.visitors)

@@ -22,8 +22,13 @@ pub struct PoolOptions {
     /// [`AllocatorChoice::Bfc`]. Otherwise that is an error.
     pub allocator_where_possible: bool,
     /// The most bytes that the pool may reserve, or a share of the device's memory.
+    ///
+    /// A limit is fixed: the first request takes all of it as one region, so that no region border splits it. The
+    /// system provides pages of host memory when they are first used; other memory is reserved at once. The pool grows
+    /// up to the limit if [`allow_growth`](Self::allow_growth), [`first_region`](Self::first_region) or
+    /// [`growth`](Self::growth) ask for it.
     pub limit: Option<Amount>,
-    /// Whether the pool grows on demand, or takes the whole limit at once.
+    /// Whether the pool grows on demand, or takes the whole limit at once. Default: it grows, unless the limit is set.
     pub allow_growth: Option<bool>,
     /// The size of a growing pool's first region.
     pub first_region: Option<Bytes>,
@@ -178,6 +183,13 @@ impl PoolOptions {
         let split = self.split.map_or(rules.split, |split| split.rule(limit));
         let (cut, join) = (self.cut.unwrap_or(rules.cut), self.join.unwrap_or(rules.join));
         BfcOptions { split, cut, join, ..rules }
+    }
+
+    /// Disables growth if a limit is set and nothing asks for growth.
+    pub(super) fn fixed_by_limit(self) -> Self {
+        let grows = self.growth.is_some() || self.first_region.is_some();
+        let fixed = self.limit.is_some() && !grows;
+        Self { allow_growth: self.allow_growth.or(fixed.then_some(false)), ..self }
     }
 
     /// Returns these options, with `defaults` for unset ones.

@@ -51,6 +51,9 @@ pub type PoolFactory =
 /// The registration of one memory of a device: its kind, and the factory of its allocator.
 pub struct Pool {
     kind: MemoryKind,
+    /// The user's options.
+    options: PoolOptions,
+    /// The pool's own options, below those of the user.
     defaults: PoolOptions,
     factory: PoolFactory,
 }
@@ -95,7 +98,7 @@ impl Pool {
             let source = Visited::new(Arc::clone(&source), index, visitors.clone());
             build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)
         };
-        Self { kind, defaults, factory: Box::new(make) }
+        Self { kind, options: PoolOptions::default(), defaults, factory: Box::new(make) }
     }
 
     /// Registers an allocator over device memory that belongs to the stream `compute`, and that other streams may use:
@@ -120,7 +123,8 @@ impl Pool {
             let pool = StreamAllocator::new(pool, Arc::clone(&compute));
             Ok(Arc::new(pool.with_retry_timeout(options.retry_timeout.unwrap_or(own))) as Arc<dyn Allocator>)
         };
-        Self { kind: MemoryKind::Device, defaults, factory: Box::new(make) }
+        let options = PoolOptions::default();
+        Self { kind: MemoryKind::Device, options, defaults, factory: Box::new(make) }
     }
 
     /// Registers any allocator for memory of this kind. The factory shows its regions to the visitors, preferably
@@ -134,10 +138,18 @@ impl Pool {
         + 'static,
     ) -> Self {
         let factory = move |options: &PoolOptions, visitors: &Visitors| Ok(factory(options, visitors)?);
-        Self { kind, defaults: PoolOptions::default(), factory: Box::new(factory) }
+        let (options, defaults) = (PoolOptions::default(), PoolOptions::default());
+        Self { kind, options, defaults, factory: Box::new(factory) }
     }
 
-    /// Sets the options of the pool where the user's are unset.
+    /// Sets user options. Those of the first caller take precedence. A limit among them is fixed: see
+    /// [`PoolOptions::limit`].
+    #[must_use]
+    pub fn with_options(self, options: PoolOptions) -> Self {
+        Self { options: options.or(self.options), ..self }
+    }
+
+    /// Sets the options of the pool where the user's are unset. A limit among them bounds the growth of the pool.
     #[must_use]
     pub fn with_defaults(self, defaults: PoolOptions) -> Self {
         Self { defaults: defaults.or(self.defaults), ..self }
@@ -149,8 +161,10 @@ impl Pool {
         self.kind
     }
 
-    pub(super) const fn defaults(&self) -> PoolOptions {
-        self.defaults
+    /// Returns all options of the allocator that the first caller creates with these.
+    pub(super) fn settled(&self, asked: Option<PoolOptions>) -> PoolOptions {
+        let chosen = asked.unwrap_or_default().or(self.options);
+        chosen.fixed_by_limit().or(self.defaults).settled(self.kind)
     }
 
     pub(super) fn make(
@@ -179,6 +193,7 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
             .field("kind", &self.kind)
+            .field("options", &self.options)
             .field("defaults", &self.defaults)
             .finish_non_exhaustive()
     }

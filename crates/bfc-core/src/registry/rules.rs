@@ -15,7 +15,7 @@ const GRANULE: Bytes = Bytes::mib(2);
 const CACHED: std::ops::RangeInclusive<u64> = 256..=16 * MIB;
 
 /// A text that is not a valid rule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not valid: expected {expected}")]
 pub struct ParseRuleError {
     /// The text, or its start.
@@ -23,6 +23,8 @@ pub struct ParseRuleError {
     /// The valid texts.
     pub expected: &'static str,
 }
+
+debug_as_message!(ParseRuleError);
 
 impl ParseRuleError {
     fn new(text: &str, expected: &'static str) -> Self {

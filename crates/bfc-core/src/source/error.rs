@@ -3,7 +3,7 @@
 use crate::base::units::Bytes;
 
 /// An error of a source of memory.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
     /// The source has too little memory left.
@@ -48,6 +48,8 @@ pub enum SourceError {
     },
 }
 
+debug_as_message!(SourceError);
+
 impl SourceError {
     /// Whether the device is lost, so that no later call can succeed.
     #[must_use]
@@ -57,6 +59,8 @@ impl SourceError {
 }
 
 /// An error of registering a visitor too late.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("visitors must be registered before the first region is taken")]
 pub struct VisitorError;
+
+debug_as_message!(VisitorError);

@@ -17,7 +17,7 @@ use crate::source::error::SourceError;
 use crate::source::stream::Stream;
 
 /// An error of starting a transfer.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
     /// The allocation of the buffer failed.
@@ -50,6 +50,8 @@ pub enum TransferError {
     #[error(transparent)]
     Source(#[from] SourceError),
 }
+
+debug_as_message!(TransferError);
 
 /// Page-locked host memory, which copies use without staging.
 #[derive(Debug)]

@@ -40,7 +40,7 @@ use zones::Zones;
 const ZONE: u64 = 64;
 
 /// An error of guarding memory that the host cannot read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{allocator}: {kind} memory cannot be guarded, because the host cannot read it")]
 pub struct GuardError {
     /// The allocator's name.
@@ -48,6 +48,8 @@ pub struct GuardError {
     /// Its kind of memory.
     pub kind: MemoryKind,
 }
+
+debug_as_message!(GuardError);
 
 /// Guards the blocks of another allocator of host memory.
 ///

@@ -153,5 +153,6 @@ pub fn natures() -> Vec<Nature> {
         Nature { fails: Fails::Random { seed: 3, one_in: 2 }, ..plain },
         Nature { missing: 256, ..plain },
         Nature { offset: 64, ..plain },
+        Nature { fails: Fails::Every(3), coalescing: true, ..plain },
     ]
 }

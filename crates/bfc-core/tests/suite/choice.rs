@@ -6,8 +6,8 @@ use std::time::Duration;
 use bfc_core::sim::SimDevice;
 use bfc_core::{
     AddressOnlyMemory, Allocator, AllocatorAttributes, AllocatorChoice, Amount, AutoGrowthAllocator,
-    AutoGrowthOptions, BfcAllocator, BfcConfig, Bytes, CacheChoice, DeviceId, DeviceMemory, GuardError,
-    HostMemory, Lifetime, MemoryKind, Plan, PlanOptions, Pool, PoolError, PoolOptions, Registry,
+    AutoGrowthOptions, BfcAllocator, BfcConfig, Bytes, CacheChoice, DeviceId, DeviceMemory, GrowthRule,
+    GuardError, HostMemory, Lifetime, MemoryKind, Plan, PlanOptions, Pool, PoolError, PoolOptions, Registry,
     RegistryError, Request, SplitChoice, SubAllocator, ThreadCache,
 };
 
@@ -90,6 +90,7 @@ fn every_option_reaches_the_pool() {
     for (collect, fits) in [(true, true), (false, false)] {
         let options = PoolOptions::default()
             .with_limit(Bytes::mib(4))
+            .with_allow_growth(true)
             .with_garbage_collection(collect)
             .with_region_merging(false)
             .with_retry_timeout(Duration::ZERO);
@@ -99,6 +100,53 @@ fn every_option_reaches_the_pool() {
         unsafe { pool.deallocate(block) }.unwrap();
         assert_eq!(pool.allocate(&Request::new(4 << 20)).is_ok(), fits);
     }
+}
+
+#[test]
+fn a_chosen_limit_is_one_region_unless_growth_is_chosen() {
+    let limit = PoolOptions::default().with_limit(Bytes::mib(24));
+    let reserved = |options: PoolOptions| {
+        let pool = bare(BfcConfig::new(Bytes::gib(1)), options);
+        pool.allocate(&Request::new(1)).unwrap();
+        (pool.stats().bytes_reserved >> 20, pool.stats().regions)
+    };
+    assert_eq!(reserved(limit), (24, 1));
+    assert_eq!(reserved(limit.with_growth(GrowthRule::DOUBLING)), (2, 1));
+    assert_eq!(reserved(limit.with_first_region(Bytes::mib(8))), (8, 1));
+    assert_eq!(reserved(limit.with_allow_growth(true)), (2, 1));
+    assert_eq!(reserved(limit.with_growth(GrowthRule::DOUBLING).with_allow_growth(false)), (24, 1));
+    assert_eq!(reserved(PoolOptions::default()), (2, 1), "the limit of the configuration is no choice");
+    // The sizes of Paddle's regions are rules of the allocator.
+    assert_eq!(reserved(limit.with_allocator(AllocatorChoice::AutoGrowth)).0, 0);
+
+    // The options of a registration are user options, and its defaults are not.
+    let registered = |change: fn(Pool, PoolOptions) -> Pool| {
+        let registry = Registry::new();
+        let source = Arc::new(AddressOnlyMemory::new());
+        let pool = Pool::new("pool", source, 0, BfcConfig::new(Bytes::gib(1)));
+        registry
+            .register(DeviceId::CPU, [change(pool, PoolOptions::default().with_limit(Bytes::mib(24)))])
+            .unwrap();
+        let resolved = registry.allocator(DeviceId::CPU, AllocatorAttributes::default(), None).unwrap();
+        resolved.allocator.allocate(&Request::new(1)).unwrap();
+        let stats = resolved.allocator.stats();
+        (stats.bytes_reserved >> 20, stats.bytes_limit)
+    };
+    assert_eq!(registered(Pool::with_options), (24, Some(24 << 20)));
+    assert_eq!(registered(Pool::with_defaults), (2, Some(24 << 20)));
+}
+
+#[test]
+fn a_pool_with_a_chosen_limit_serves_all_of_it() {
+    let pool = bare(BfcConfig::new(Bytes::gib(1)), PoolOptions::default().with_limit(Bytes::mib(24)));
+    let take = |mib: u64| pool.allocate(&Request::new(mib << 20)).unwrap();
+    let blocks = [take(1), take(7), take(16)];
+    assert_eq!(pool.stats().free_bytes(), 0);
+    for block in &blocks[1..] {
+        // SAFETY: the addresses have no memory behind them.
+        unsafe { pool.deallocate(*block) }.unwrap();
+    }
+    assert_eq!(take(23).bytes, 23 << 20);
 }
 
 #[test]

@@ -118,6 +118,42 @@ fn a_pool_without_growth_takes_its_limit_at_once() {
 }
 
 #[test]
+fn a_chosen_limit_of_a_device_is_reserved_at_first_use() {
+    let machine = machine(&[("HIGHWATER_POOL_LIMIT_SIM_0", "96MiB")]);
+    let free = || machine.devices[0].memory_info().unwrap().free;
+    let memory = machine.memory(0);
+    assert_eq!(free(), 2 * GIB);
+    let block = Allocation::new(&memory, &Request::new(96 * MIB)).unwrap();
+    assert_eq!((memory.stats().bytes_reserved, memory.stats().regions), (96 * MIB, 1));
+    assert_eq!(free(), 2 * GIB - 96 * MIB);
+    drop(block);
+    drop(Allocation::new(&memory, &Request::new(1)).unwrap());
+    assert_eq!(free(), 2 * GIB - 96 * MIB);
+}
+
+/// Each call of the driver fails once while a pool takes its limit, and the next request succeeds.
+#[test]
+fn no_failed_call_breaks_a_pool_that_takes_its_limit() {
+    let limit = 96 * MIB;
+    for operation in [Operation::Create, Operation::Map, Operation::SetAccess] {
+        for call in 1..=4 {
+            let machine = machine(&[("HIGHWATER_POOL_LIMIT_SIM_0", "96MiB")]);
+            let (memory, device) = (machine.memory(0), &machine.devices[0]);
+            device.inject(Fault::new(operation, FaultTime::Call(call)));
+            let first = Allocation::new(&memory, &Request::new(MIB));
+            let used = || {
+                let info = device.memory_info().unwrap();
+                info.total - info.free
+            };
+            assert_eq!(memory.stats().bytes_reserved, used(), "{operation:?}, call {call}");
+            drop(first);
+            drop(Allocation::new(&memory, &Request::new(limit)).unwrap());
+            assert_eq!((memory.stats().bytes_reserved, used()), (limit, limit), "{operation:?}, call {call}");
+        }
+    }
+}
+
+#[test]
 fn the_free_end_of_a_devices_memory_goes_back_on_demand() {
     let machine = machine(&[]);
     let memory = machine.memory(0);
@@ -209,7 +245,7 @@ fn a_planned_device_supports_deferred_frees() {
     let lifetime = |bytes, start| Lifetime { bytes, start, end: 9 };
     let step = [lifetime(3 * MIB, 0), lifetime(5 * MIB, 1)];
     let plan = Arc::new(Plan::solve(&step, &PlanOptions::default()).unwrap());
-    let options = PoolOptions::default().with_limit(Bytes::mib(24));
+    let options = PoolOptions::default().with_limit(Bytes::mib(24)).with_allow_growth(true);
     registry.register_device(sim(0), device.clone(), RESERVE, options, Some(plan)).unwrap();
     let memory = registry.allocator(sim(0), AllocatorAttributes::default(), None).unwrap().allocator;
     let take = |bytes| Allocation::new(&memory, &Request::new(bytes)).unwrap();

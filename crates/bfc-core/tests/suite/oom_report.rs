@@ -107,6 +107,21 @@ proptest! {
         let expected = if report.rounded > MIB { Verdict::OverLimit }
             else if report.rounded > room { Verdict::Exhausted } else { Verdict::Fragmented };
         prop_assert_eq!(report.verdict, expected);
+        let regions = report.regions.map(|use_| (use_.regions, use_.unreserved, use_.tail));
+        let unreserved = MIB.saturating_sub(report.reserved);
+        let several = report.reserved > 0 && (pool.regions().len() > 1 || unreserved > 0);
+        prop_assert_eq!(regions, several.then_some((pool.regions().len() as u64, unreserved, None)));
+    }
+
+    /// In a pool without growth the request fits if and only if the report predicted it.
+    #[test]
+    fn what_one_region_would_give_it_gives(seed: u64, config in 0_usize..4) {
+        let (mut live, report) = refused(&pool(configs()[config].clone()), seed);
+        let whole = pool(configs()[config].clone().with_allow_growth(false));
+        live.sort_by_key(|live| live.block.id);
+        let all = live.iter().all(|live| whole.allocate(&Request::new(live.requested)).is_ok());
+        let fits = all && fits(&whole, report.requested);
+        prop_assert_eq!(report.what_if.one_region, report.regions.map(|_| fits));
     }
 
     /// After a trim the request fits if and only if the report predicted it.
@@ -162,6 +177,29 @@ proptest! {
         let all = live.iter().all(|live| again.allocate(&Request::new(live.block.bytes)).is_ok());
         prop_assert_eq!(Some(all && fits(&again, report.requested)), report.what_if.compacted);
     }
+}
+
+#[test]
+fn bytes_that_growth_left_unused_are_told() {
+    let config = BfcConfig::new(Bytes::mib(24)).with_growth(GrowthRule::DOUBLING);
+    let [separate, adjacent] = [false, true].map(|coalescing| {
+        let source = Arc::new(AddressOnlyMemory::new().with_coalescing(coalescing));
+        let pool = BfcAllocator::new("pool", source, config.clone().with_retry(false));
+        for mib in [2, 4, 8] {
+            pool.allocate(&Request::new(mib * MIB)).unwrap();
+        }
+        out_of_memory(&pool, 11 * MIB)
+    });
+    let regions = separate.regions.unwrap();
+    assert_eq!((regions.regions, regions.unreserved, regions.tail), (3, 10 * MIB, None));
+    assert_eq!(separate.what_if.one_region, Some(false), "10 MiB are no 11");
+    let details = separate.details();
+    let line = "  regions                     3  cover 14.00 MiB of the limit of 24.00 MiB; the remaining 10.00 MiB \
+                would be a separate region, too small for 11.00 MiB\n";
+    assert!(details.contains(line), "{details}");
+    assert!(details.contains("no  in one region of the whole limit (HIGHWATER_GROWTH=off)"), "{details}");
+    let regions = adjacent.regions.unwrap();
+    assert_eq!((regions.regions, regions.unreserved, regions.tail), (1, 10 * MIB, Some(0)));
 }
 
 #[test]

@@ -12,7 +12,32 @@ use bfc_core::{
 use crate::common::source::{Fails, FakeSource, Nature};
 use crate::common::{Random, assert_disjoint, try_free};
 
-/// A pool that calls its source at almost every request: regions of a few granules, trimmed all the time.
+/// How a pool takes memory from its source.
+#[derive(Clone, Copy, Debug)]
+enum Regions {
+    /// Separate regions of a few granules.
+    Separate,
+    /// Regions of a few granules that the pool merges.
+    Merged,
+    /// One region of the whole limit. What a failure leaves out follows as separate regions.
+    One,
+    /// One region of the whole limit, which what a failure leaves out extends.
+    OneExtended,
+}
+
+impl Regions {
+    const ALL: [Self; 4] = [Self::Separate, Self::Merged, Self::One, Self::OneExtended];
+
+    const fn coalescing(self) -> bool {
+        matches!(self, Self::Merged | Self::OneExtended)
+    }
+
+    const fn grow(self) -> bool {
+        matches!(self, Self::Separate | Self::Merged)
+    }
+}
+
+/// A pool that calls its source at almost every request, because it is trimmed all the time.
 struct Workload<P: ConfiguredPolicy> {
     pool: PolicyAllocator<P>,
     source: Arc<FakeSource>,
@@ -25,18 +50,20 @@ struct Workload<P: ConfiguredPolicy> {
 }
 
 impl<P: ConfiguredPolicy> Workload<P> {
-    fn new(options: &P::Options, fails: Fails, broken: bool, coalescing: bool) -> Self {
+    fn new(options: &P::Options, fails: Fails, broken: bool, regions: Regions) -> Self {
+        let coalescing = regions.coalescing();
         let source = FakeSource::new(Nature { fails, broken, coalescing, ..Nature::default() });
         let exact = GrowthRule::AsRequested { granule: Bytes(256) };
         let config = PoolConfig::with_options(Bytes::kib(16), options.clone()).with_region_merging(true);
         let config = config.with_first_region(Bytes(256)).with_growth(exact);
+        let config = config.with_allow_growth(regions.grow());
         let pool = PolicyAllocator::new("failing", source.clone(), config.with_retry(false));
         Self {
             pool,
             source,
             random: Random(3),
             live: Vec::new(),
-            kept: if coalescing { 0 } else { 2 },
+            kept: if matches!(regions, Regions::Separate) { 2 } else { 0 },
             refused: 0,
         }
     }
@@ -80,8 +107,8 @@ impl<P: ConfiguredPolicy> Workload<P> {
 }
 
 /// Runs up to the failing call and some steps beyond, and checks everything after the failure.
-fn fail_at<P: ConfiguredPolicy>(options: &P::Options, call: u64, broken: bool, coalescing: bool) {
-    let mut workload = Workload::<P>::new(options, Fails::Only(call), broken, coalescing);
+fn fail_at<P: ConfiguredPolicy>(options: &P::Options, call: u64, broken: bool, regions: Regions) {
+    let mut workload = Workload::<P>::new(options, Fails::Only(call), broken, regions);
     while workload.source.calls() < call {
         workload.step();
     }
@@ -96,15 +123,17 @@ fn fail_at<P: ConfiguredPolicy>(options: &P::Options, call: u64, broken: bool, c
 /// Fails every call at the start, then every 997th; the test of all ten thousand covers the rest.
 fn some_calls_fail<P: ConfiguredPolicy>(options: &P::Options) {
     for call in (1..100).chain((100..10_000).step_by(997)) {
-        for (broken, coalescing) in [(false, false), (true, false), (false, true), (true, true)] {
-            fail_at::<P>(options, call, broken, coalescing);
+        for regions in Regions::ALL {
+            fail_at::<P>(options, call, false, regions);
+            fail_at::<P>(options, call, true, regions);
         }
     }
 }
 
 fn all_calls_fail<P: ConfiguredPolicy>(options: &P::Options) {
     for call in 1..=10_000 {
-        fail_at::<P>(options, call, call % 2 == 0, call % 4 < 2);
+        let regions = Regions::ALL[(call / 2 % 4) as usize];
+        fail_at::<P>(options, call, call % 2 == 0, regions);
     }
 }
 
@@ -113,7 +142,8 @@ fn calls_fail_by_chance<P: ConfiguredPolicy>(options: &P::Options) {
     for seed in 0..200 {
         let one_in = 2 + seed % 5;
         let fails = Fails::Random { seed, one_in };
-        let mut workload = Workload::<P>::new(options, fails, seed % 3 == 0, seed % 2 == 0);
+        let regions = Regions::ALL[(seed % 4) as usize];
+        let mut workload = Workload::<P>::new(options, fails, seed % 3 == 0, regions);
         for _ in 0..60 {
             workload.step();
             workload.check();

@@ -8,7 +8,7 @@ use cudarc::driver::DriverError;
 use crate::driver::{CudaDriver, CudaUnavailable, DriverVersion};
 
 /// A command that a device refused or did not finish.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ComputeError {
     /// No compiler supports this device.
@@ -52,6 +52,8 @@ pub enum ComputeError {
         reason: String,
     },
 }
+
+bfc_core::debug_as_message!(ComputeError);
 
 impl ComputeError {
     /// Converts a failed driver call.
@@ -115,7 +117,7 @@ impl fmt::Display for TriedLibrary {
 }
 
 /// The reason why a library was not used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LibraryProblem {
     /// It does not exist, does not load, or is another library.
@@ -151,6 +153,8 @@ pub enum LibraryProblem {
         reason: String,
     },
 }
+
+bfc_core::debug_as_message!(LibraryProblem);
 
 /// The tried libraries as one line.
 fn listed(tried: &[TriedLibrary]) -> String {

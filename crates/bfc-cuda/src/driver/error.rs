@@ -7,7 +7,7 @@ use cudarc::driver::sys::CUresult;
 use super::version::DriverVersion;
 
 /// The reason why a CUDA device cannot be used. Normal on many machines.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaUnavailable {
     /// The driver library is not installed or not on the library path.
@@ -57,6 +57,8 @@ pub enum CudaUnavailable {
         visible: Option<String>,
     },
 }
+
+bfc_core::debug_as_message!(CudaUnavailable);
 
 impl CudaUnavailable {
     pub(crate) fn no_device() -> Self {

@@ -27,7 +27,7 @@ impl GradCheck {
 }
 
 /// The result of a failed gradient check.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GradCheckError {
     /// The function or its backward pass failed.
@@ -54,6 +54,8 @@ pub enum GradCheckError {
         dtype: DType,
     },
 }
+
+bfc_core::debug_as_message!(GradCheckError);
 
 /// Compares the gradients of `function` at `inputs` with central differences.
 ///

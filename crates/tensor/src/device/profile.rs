@@ -110,7 +110,8 @@ impl DeviceProfile {
         Self { memory: Some(memory), memory_bound: None, is_this_machine: false, ..self }
     }
 
-    /// Limits the pool to a number of bytes, a share of the memory, or all but a reserve.
+    /// Limits the pool to a number of bytes, a share of the memory, or all but a reserve. The pool is then one
+    /// region, as with [`RuntimeBuilder::pool`](crate::RuntimeBuilder::pool).
     #[must_use]
     pub fn with_limit(self, limit: impl Into<Amount>) -> Self {
         Self { limit: Some(limit.into()), ..self }

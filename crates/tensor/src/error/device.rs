@@ -12,7 +12,7 @@ use bfc_core::{RegistryError, SourceError};
 /// assert!(matches!(error, Error::NoDevice { reason: DeviceFault::NoSuchDevice, .. }));
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceFault {
     /// No device has this kind and number.
@@ -52,3 +52,5 @@ pub enum DeviceFault {
     #[error("{0}")]
     Other(String),
 }
+
+bfc_core::debug_as_message!(DeviceFault);

@@ -3,7 +3,7 @@
 use crate::shape::{DType, MAX_RANK};
 
 /// The reason why a DLPack import or export fails.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DlpackError {
     /// The imported elements are not in host memory.
@@ -70,3 +70,5 @@ pub enum DlpackError {
         value: u8,
     },
 }
+
+bfc_core::debug_as_message!(DlpackError);

@@ -8,7 +8,7 @@ use crate::shape::{DType, Shape};
 const LISTED: usize = 8;
 
 /// The given arrays differ from the expected arrays. Loading changed nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Mismatch {
     /// The kind of the loaded arrays: "parameters", "sources of randomness", or the optimizer's name.
     pub what: &'static str,
@@ -97,5 +97,7 @@ fn list(f: &mut fmt::Formatter<'_>, kind: &str, names: &[String]) -> fmt::Result
         _ => Ok(()),
     }
 }
+
+bfc_core::debug_as_message!(Mismatch);
 
 impl std::error::Error for Mismatch {}

@@ -38,7 +38,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The message of an error includes its cause, so `source()` does not return that cause again.
 ///
 /// [`out_of_memory`](Self::out_of_memory) returns the report of an out-of-memory error.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+///
+/// A `main` that returns an error prints it with `{:?}`: the message, and the complete report if memory ran out.
+/// `{:#?}` prints the fields.
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A tensor that DLPack cannot exchange.
@@ -393,6 +396,49 @@ pub enum Error {
         message: String,
     },
 }
+
+bfc_core::debug_as_report!(Error {
+    Dlpack(error),
+    ShapeMismatch { op, lhs, rhs, rule },
+    BadRank { op, expected, shape },
+    RankTooLarge { op, rank },
+    TooManyElements { op, shape, dtype },
+    ElementCount { op, elements, shape },
+    AxisOutOfRange { op, axis, shape },
+    BadPermutation { op, axes, shape },
+    RangeOutOfBounds { op, range, step, axis, shape },
+    BadEquation { op, equation, position, reason },
+    IndexOutOfRange { op, index, len },
+    EmptyReduction { op, shape },
+    Operand(error),
+    DTypeMismatch { op, lhs, rhs, lhs_shape, rhs_shape },
+    UnsupportedDType { op, dtype },
+    Allocation { op, shape, dtype, error },
+    NoHostMemory { op, shape, dtype },
+    DeviceMismatch { op, lhs, rhs },
+    WrongMemory { device, kind, allocator },
+    NoData { op, device },
+    Device { op, device, reason },
+    NoDevice { device, reason },
+    Registry(error),
+    Profile(error),
+    Environment(error),
+    NotScalar { shape },
+    NoGraph,
+    GraphSpent { op },
+    StaleBackward { op, module, shape },
+    StaleGradient { op, parameter, shape, is, given },
+    UnknownParameters { op, gradients },
+    ReplayDiffers { what },
+    NotFinite { op, norm },
+    NotDifferentiable { op },
+    BadArgument { op, argument, expected, got },
+    Data(error),
+    File(error),
+    Mismatch(error),
+    Custom { op, message },
+    InModule { module, error },
+});
 
 /// Describes the devices of two tensors. Two runtimes may have devices of the same name.
 fn two_devices(lhs: &str, rhs: &str) -> String {

@@ -3,7 +3,7 @@
 use crate::shape::{DType, Shape};
 
 /// A kernel's operand that does not match the other operands or the device. The kernel did not run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{op}: operand `{operand}` of shape {shape} {fault}")]
 pub struct OperandError {
     /// The op.
@@ -16,8 +16,10 @@ pub struct OperandError {
     pub fault: OperandFault,
 }
 
+bfc_core::debug_as_message!(OperandError);
+
 /// The rule that a kernel's operand violates.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperandFault {
     /// The shape does not match the shape of another operand.
@@ -62,3 +64,5 @@ pub enum OperandFault {
         required: usize,
     },
 }
+
+bfc_core::debug_as_message!(OperandFault);

@@ -1,7 +1,7 @@
 //! Errors of parsing a device profile.
 
 /// A text that does not describe a device profile.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseProfileError {
     /// No profile has this name.
@@ -35,3 +35,5 @@ pub enum ParseProfileError {
         name: &'static str,
     },
 }
+
+bfc_core::debug_as_message!(ParseProfileError);

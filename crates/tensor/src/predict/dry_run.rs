@@ -76,7 +76,8 @@ impl DryRunOptions {
         Self { pool: options.or(self.pool), ..self }
     }
 
-    /// Limits the pool.
+    /// Limits the pool, as [`RuntimeBuilder::pool`](crate::RuntimeBuilder::pool): the pool is one region, unless
+    /// options ask for growth.
     #[must_use]
     pub fn limit(self, limit: Bytes) -> Self {
         self.pool_options(PoolOptions::default().with_limit(limit))

@@ -76,7 +76,7 @@ pub fn check_flat_after(
 }
 
 /// A step that failed or changed the bytes in use.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotFlat {
     /// The step changed the bytes in use.
@@ -105,6 +105,8 @@ pub enum NotFlat {
         error: Box<Error>,
     },
 }
+
+bfc_core::debug_as_message!(NotFlat);
 
 impl NotFlat {
     fn failed(step: usize, error: Error) -> Self {

@@ -115,7 +115,7 @@ pub fn check_golden(report: &Report, path: impl AsRef<Path>, update: Update) -> 
 }
 
 /// The figures differ from the file, or the file is inaccessible.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GoldenError {
     /// The figures differ.
@@ -135,6 +135,8 @@ pub enum GoldenError {
         message: String,
     },
 }
+
+bfc_core::debug_as_message!(GoldenError);
 
 /// Formats the figures as in the file.
 fn text(report: &Report) -> String {

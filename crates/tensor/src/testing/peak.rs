@@ -114,7 +114,7 @@ impl<R> MeasuredPeak<R> {
 }
 
 /// The peak exceeds the limit.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} in use at the peak, {} more than {limit}, raised by {}; {} in use before\n\n{growth}",
     Bytes(*peak), Bytes(peak.saturating_sub(limit.get())), named(raised_by), Bytes(*before)
@@ -132,6 +132,8 @@ pub struct PeakExceeded {
     /// The largest growth of each op, not necessarily at the same moment.
     pub growth: Growth,
 }
+
+bfc_core::debug_as_message!(PeakExceeded);
 
 fn named(path: &str) -> &str {
     if path.is_empty() { "no op" } else { path }

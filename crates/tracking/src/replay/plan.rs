@@ -53,7 +53,7 @@ pub enum Step {
 }
 
 /// The reason why a trace has no plan.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoPlan {
     /// The range goes beyond the trace's events.
@@ -77,6 +77,8 @@ pub enum NoPlan {
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
+
+bfc_core::debug_as_message!(NoPlan);
 
 /// Plans the blocks of a trace, or of one step of it. Skips allocations of 0 bytes, which need no memory.
 ///

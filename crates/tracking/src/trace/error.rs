@@ -13,7 +13,7 @@ use crate::files::lean::TooMuchHeld;
 use crate::record::{HwmError, HwmProblem};
 
 /// A file that is not a trace.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct TraceError {
     /// The place of the problem.
@@ -21,6 +21,8 @@ pub struct TraceError {
     /// The problem.
     pub problem: TraceProblem,
 }
+
+bfc_core::debug_as_message!(TraceError);
 
 impl From<HwmError> for TraceError {
     fn from(error: HwmError) -> Self {
@@ -69,7 +71,7 @@ impl TracePlace {
 }
 
 /// A problem with an event, a line or a file.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceProblem {
     /// The file could not be read or decompressed.
@@ -224,6 +226,8 @@ pub enum TraceProblem {
     Snapshot(#[from] SnapshotProblem),
 }
 
+bfc_core::debug_as_message!(TraceProblem);
+
 impl From<TooMuchHeld> for TraceProblem {
     fn from(TooMuchHeld { limit }: TooMuchHeld) -> Self {
         Self::TooMuchHeld { limit }
@@ -246,7 +250,7 @@ impl From<io::Error> for TraceProblem {
 }
 
 /// A problem with compressed data.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompressedProblem {
     /// The data ends too early.
@@ -259,6 +263,8 @@ pub enum CompressedProblem {
         message: String,
     },
 }
+
+bfc_core::debug_as_message!(CompressedProblem);
 
 impl CompressedProblem {
     /// Extracts the problem from an [`io::Error`] of the decompressor. Other read errors stay.
@@ -275,8 +281,10 @@ impl CompressedProblem {
 }
 
 /// Passes the limit through [`io::Error`], the only error that a reader can return.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[derive(Clone, Copy, thiserror::Error)]
 #[error("more than {limit} bytes")]
 pub(super) struct TooMuchInput {
     pub(super) limit: u64,
 }
+
+bfc_core::debug_as_message!(TooMuchInput);

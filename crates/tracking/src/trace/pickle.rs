@@ -30,7 +30,7 @@ use machine::run;
 pub(super) const MAGIC: u8 = opcode::PROTO;
 
 /// The reason why a pickle cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PickleProblem {
     /// The pickle is of an unknown protocol.
@@ -77,6 +77,8 @@ pub enum PickleProblem {
         bytes: u64,
     },
 }
+
+bfc_core::debug_as_message!(PickleProblem);
 
 /// A pickle of plain data, calls and objects. Calls and objects become data: their names and arguments. Nothing is
 /// called or created. The dictionaries of Python's `collections` become dictionaries.

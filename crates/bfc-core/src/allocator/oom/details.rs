@@ -71,6 +71,9 @@ impl OomReport {
             add("stranded", bytes(self.pending.stranded_bytes), none());
         }
         add("reserved", bytes(self.reserved), none());
+        if let Some((regions, note)) = self.region_figure() {
+            add("regions", regions, note);
+        }
         if let Some(limit) = self.limit {
             add("limit", bytes(limit), self.limit_origin.as_deref().unwrap_or("").to_owned());
         }

@@ -14,6 +14,10 @@ use crate::base::owner::OwnerId;
 pub struct WhatIf {
     /// With all live blocks compacted within the pool's regions, the largest first.
     pub compacted: Option<bool>,
+    /// In one region of the whole limit (`HIGHWATER_GROWTH=off`), with the live blocks placed in the order of their
+    /// allocation. Only if the pool can have several regions.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub one_region: Option<bool>,
     /// With idle regions returned to their source ([`trim`](crate::Upkeep::trim)) and new ones in their place.
     pub trimmed: Option<bool>,
     /// With pending work done and its blocks free.
@@ -44,6 +48,7 @@ impl WhatIf {
         let mut answers = Vec::new();
         let mut add = |what: String, fits: Option<bool>| answers.extend(fits.map(|fits| (what, fits)));
         add("with live blocks moved together".to_owned(), self.compacted);
+        add("in one region of the whole limit (HIGHWATER_GROWTH=off)".to_owned(), self.one_region);
         add("with idle regions returned".to_owned(), self.trimmed);
         add("after pending work".to_owned(), self.pending_done);
         for (rule, fits) in &self.split {

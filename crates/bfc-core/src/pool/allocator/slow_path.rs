@@ -5,7 +5,7 @@ use super::{PolicyAllocator, State, placement_request};
 use crate::accounting::retry::Refusal;
 use crate::allocator::Request;
 use crate::allocator::error::AllocError;
-use crate::allocator::oom::{OomReport, Verdict};
+use crate::allocator::oom::{OomReport, RegionUse, Verdict};
 use crate::allocator::request::WaitKey;
 use crate::allocator::stats::Stats;
 use crate::base::ledger::Tag;
@@ -256,6 +256,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let original = Request::new(request.placement.bytes)
             .with_alignment(request.placement.alignment)
             .with_tag(request.tag);
+        let status = state.policy.status();
+        let tail = status.tail.filter(|_| self.source.supports_coalescing()).map(|tail| tail.bytes);
+        let unreserved = available(self.config.limit.0, status.reserved_bytes);
         OomReport {
             rounded: request.rounded,
             limit: Some(self.config.limit.0),
@@ -264,6 +267,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             in_use: stats.bytes_in_use,
             free: stats.free_bytes(),
             largest_free: state.policy.largest_free_bytes(),
+            regions: RegionUse::new(stats.regions, unreserved, tail),
             ..OomReport::new(self.name.clone(), &original, verdict)
         }
     }

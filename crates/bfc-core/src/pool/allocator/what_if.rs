@@ -11,7 +11,7 @@ use crate::allocator::Request;
 use crate::allocator::oom::{CheckpointedScope, HOLDERS, Holdings, OomReport, Verdict, WhatIf};
 use crate::base::ledger::Category;
 use crate::base::memory::{Block, Span};
-use crate::policy::{PlacementRequest, Policy, Release};
+use crate::policy::{GRANULE, PlacementRequest, Policy, Release};
 use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::growth::available;
 use crate::pool::info::{ChunkInfo, chunk_infos};
@@ -72,6 +72,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let placement = &request.placement;
         WhatIf {
             compacted: self.fits_compacted(state, placement, live),
+            one_region: self.fits_in_one_region(state, placement, short, live),
             trimmed: self.fits_trimmed(state, cached, request, short),
             pending_done: state
                 .policy
@@ -129,7 +130,26 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     ) -> Option<bool> {
         let requests =
             largest_first(live).into_iter().map(|(bytes, request)| PlacementRequest { bytes, ..request });
-        self.fits_replaced(&self.config.options, &state.policy, request, requests)
+        self.fits_replaced(self.fresh(&self.config.options), &state.policy.regions(), request, requests)
+    }
+
+    /// `None` if one region covers the limit already, if the policy sizes its regions by its own rule, or if the source
+    /// has no more memory.
+    fn fits_in_one_region(
+        &self,
+        state: &State<P>,
+        request: &PlacementRequest,
+        short: bool,
+        live: &[&ChunkInfo],
+    ) -> Option<bool> {
+        let (regions, whole) = (state.policy.regions(), available(self.config.limit.0, 0));
+        let first = regions.first().filter(|first| first.bytes < whole && !short)?;
+        if state.policy.region_bytes(GRANULE, whole) != whole {
+            return None;
+        }
+        let region = Span { address: first.address, bytes: whole };
+        let requests = by_age(live).into_iter().map(of_chunk);
+        self.fits_replaced(P::configured(&self.config.options), &[region], request, requests)
     }
 
     fn fits_with_other_splits(
@@ -141,26 +161,30 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let by_age = by_age(live);
         let answer = |(name, options)| {
             let requests = by_age.iter().map(|chunk| of_chunk(chunk));
-            Some((Cow::Borrowed(name), self.fits_replaced(&options, &state.policy, request, requests)?))
+            let (fresh, regions) = (self.fresh(&options), state.policy.regions());
+            Some((Cow::Borrowed(name), self.fits_replaced(fresh, &regions, request, requests)?))
         };
         P::other_splits(&self.config.options).into_iter().filter_map(answer).collect()
     }
 
-    /// Whether a request fits in a new policy over the same regions, after the requests of the live blocks. `None` for
+    /// Returns a policy without regions, as this pool would create it from these options.
+    fn fresh(&self, options: &P::Options) -> P {
+        if self.config.allow_growth { P::configured_to_grow(options) } else { P::configured(options) }
+    }
+
+    /// Whether a request fits in a new policy over these regions, after the requests of the live blocks. `None` for
     /// policies whose placements depend on more than the requests.
     fn fits_replaced(
         &self,
-        options: &P::Options,
-        policy: &P,
+        mut fresh: P,
+        regions: &[Span],
         request: &PlacementRequest,
         live: impl Iterator<Item = PlacementRequest>,
     ) -> Option<bool> {
-        if policy.capabilities().follows_plan {
+        if fresh.capabilities().follows_plan {
             return None;
         }
-        let configured = if self.config.allow_growth { P::configured_to_grow } else { P::configured };
-        let mut fresh = configured(options);
-        for region in policy.regions() {
+        for &region in regions {
             fresh.add_region(region, self.source.supports_coalescing()).ok()?;
         }
         for request in live {

@@ -112,6 +112,11 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         assert_eq!(report.free, stats.free_bytes());
         assert_eq!(report.largest_free, free.map(|chunk| chunk.bytes).max().unwrap_or(0));
         let limit = report.limit.unwrap();
+        let regions = self.pool.regions().len() as u64;
+        let unreserved = limit.saturating_sub(stats.bytes_reserved) / 256 * 256;
+        let several = regions > 1 || (regions == 1 && unreserved > 0);
+        let told = report.regions.map(|told| (told.regions, told.unreserved));
+        assert_eq!(told, several.then_some((regions, unreserved)));
         match report.verdict {
             Verdict::OverLimit => assert!(rounded > limit),
             Verdict::Exhausted => assert!(rounded <= limit),

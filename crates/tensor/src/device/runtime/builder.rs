@@ -59,7 +59,9 @@ struct CustomDevice {
 }
 
 impl RuntimeBuilder {
-    /// Limits each device's pool. A limit reserves nothing: pools start small and grow as needed.
+    /// Limits each device's pool. The first request takes the whole limit as one region. That costs host
+    /// memory only where it is used, but reserves the memory of a GPU at once. With
+    /// [`PoolOptions::with_allow_growth`] the pool starts small and grows up to the limit.
     ///
     /// Default for host memory: all memory available to this process, less a small reserve
     /// ([`UsableMemory`]); 64 GiB if the system does not report it. Out-of-memory reports name the origin of
@@ -269,7 +271,7 @@ impl RuntimeBuilder {
                 Some(plan) => Pool::planned(name, source, index, config, plan),
                 None => Pool::new(name, source, index, config),
             }
-            .with_defaults(options)
+            .with_options(options)
         };
         let host = match &usable {
             Some(usable) => HostMemory::new().with_total(usable.bytes),

@@ -68,6 +68,29 @@ fn a_report_is_the_same_after_json() {
 }
 
 #[test]
+fn regions_are_in_the_json_and_on_the_page() {
+    let config = BfcConfig::new(Bytes::mib(1)).with_first_region(Bytes::kib(600)).with_retry(false);
+    let pool: Arc<dyn Allocator> =
+        Arc::new(BfcAllocator::new("cpu:0", Arc::new(AddressOnlyMemory::new()), config));
+    let _held = Allocation::new(&pool, &Request::new(600 * KIB)).unwrap();
+    let error = Allocation::new(&pool, &Request::new(500 * KIB)).unwrap_err();
+    let report = error.out_of_memory().unwrap();
+    let note = "the remaining 424.00 KiB would be a separate region, too small for 500.00 KiB";
+    assert!(oom_page(report).contains(note));
+
+    let json = serde_json::to_value(report).unwrap();
+    assert_eq!(json["regions"], serde_json::json!({ "regions": 1, "unreserved": 424 * KIB, "tail": null }));
+    assert_eq!(json["what_if"]["one_region"], false);
+    assert_eq!(&serde_json::from_value::<OomReport>(json.clone()).unwrap(), report);
+    // Both figures are optional.
+    let mut older = json;
+    older.as_object_mut().unwrap().remove("regions");
+    older["what_if"].as_object_mut().unwrap().remove("one_region");
+    let older: OomReport = serde_json::from_value(older).unwrap();
+    assert_eq!((older.regions, older.what_if.one_region), (None, None));
+}
+
+#[test]
 fn the_page_stands_alone_and_no_name_can_end_an_element() {
     let mut report = OomReport::new("</p><script>", &Request::new(1), Verdict::Exhausted);
     let owner = OwnerId::intern(OwnerId::ROOT, "<b>\"&");

@@ -10,7 +10,7 @@ use crate::record::recording::Recording;
 use crate::report::RunFacts;
 
 /// A file that is not a recording.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("byte {offset}: {problem}")]
 pub struct HwmError {
     /// The offset of the problem in bytes.
@@ -19,8 +19,10 @@ pub struct HwmError {
     pub problem: HwmProblem,
 }
 
+bfc_core::debug_as_message!(HwmError);
+
 /// A problem in a file.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum HwmProblem {
     /// The file could not be read.
@@ -73,6 +75,8 @@ pub enum HwmProblem {
     #[error(transparent)]
     Events(#[from] BlockProblem),
 }
+
+bfc_core::debug_as_message!(HwmProblem);
 
 impl Recording {
     /// Reads an `.hwm` file. If the file ends early, for example because its program was killed, reads up to the end.

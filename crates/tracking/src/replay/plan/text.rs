@@ -62,7 +62,7 @@ impl Default for PlanLimits {
 }
 
 /// Text that is not a plan.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct PlanTextError {
     /// The line's number, from 1 upward.
@@ -71,8 +71,10 @@ pub struct PlanTextError {
     pub problem: PlanTextProblem,
 }
 
+bfc_core::debug_as_message!(PlanTextError);
+
 /// A problem in a line of a plan, or in the plan.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanTextProblem {
     /// The line is unreadable, too long, not text, or has an invalid number.
@@ -124,6 +126,8 @@ pub enum PlanTextProblem {
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
+
+bfc_core::debug_as_message!(PlanTextProblem);
 
 /// Writes a plan as text.
 ///
