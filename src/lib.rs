@@ -77,13 +77,14 @@ pub mod guide {
     #[doc = include_str!("../docs/memory.md")]
     pub mod memory {}
 
-    // The image of the page exists in the repository only, so this documentation contains the drawing itself.
-    #[doc = include_str!("../docs/columns.svg")]
-    #[doc = "\n[drawing]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
+    // The image of the page exists in the repository only. An empty image replaces it, and the drawing follows the page.
+    #[doc = "[drawing]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
     #[doc = "[interop]: mod@interop"]
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[replay]: mod@replay"]
     #[doc = include_str!("../docs/columns.md")]
+    #[doc = ""]
+    #[doc = include_str!("../docs/columns.svg")]
     pub mod columns {}
 
     #[doc = "[memory]: mod@memory"]
