@@ -47,6 +47,7 @@ pub use highwater_nn::{data, modules as nn, optim, visit_parts};
 pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 
+pub use highwater_nn::{LayerSummary, Summary, summary, summary_with_step};
 pub use highwater_tensor::{
     Activation, AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
     DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions,

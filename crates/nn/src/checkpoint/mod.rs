@@ -22,7 +22,7 @@ use crate::io::{
     Array, Arrays, Loaded, Safetensors, SafetensorsLimits, mismatch, read_safetensors_from,
     read_state_dict_from, write_atomically,
 };
-use crate::modules::{Module, Parameter, Part};
+use crate::modules::{Module, Parameter, Visited};
 use crate::optim::{LossScaler, Optimizer};
 
 pub use partly::PartlyRestored;
@@ -417,7 +417,7 @@ impl Checkpoint {
             parameter.set_bytes(OP, array.bytes())?;
         }
         module.walk(&mut |path, part| {
-            if let (Part::Rng(rng), Some(&(seed, sequence))) = (part, self.rngs.get(path)) {
+            if let (Visited::Rng(rng), Some(&(seed, sequence))) = (part, self.rngs.get(path)) {
                 rng.set_state(RandomKey { seed, sequence });
             }
         });
@@ -430,7 +430,7 @@ fn rngs(op: &'static str, module: &(impl Module + ?Sized)) -> Result<BTreeMap<St
     let mut states = BTreeMap::new();
     let mut result = Ok(());
     module.walk(&mut |path, part| {
-        let Part::Rng(rng) = part else { return };
+        let Visited::Rng(rng) = part else { return };
         let RandomKey { seed, sequence } = rng.state();
         // A shared generator counts once.
         let place = std::ptr::from_ref(rng).addr();

@@ -5,10 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use bfc_core::OwnerId;
-use highwater_tensor::{Activation, DType, Error, Parameter, Result, Tensor};
+use highwater_tensor::{Activation, DType, Parameter, Result, Tensor};
 use highwater_tracking::{ModuleGuard, Scope, enter_path};
 
-use super::parts::{Part, PartVisitor};
+use super::outputs::output;
+use super::parts::{PartVisitor, Visited};
 
 /// A module: a function of a tensor with parameters, such as a layer or a network.
 ///
@@ -74,7 +75,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// See [`forward`](Self::forward).
     fn call(&self, x: &Tensor) -> Result<Tensor> {
         let _scope = self.enter();
-        self.forward(x).map_err(Error::in_module)
+        output(self.forward(x))
     }
 
     /// Enters the module's path until the guard is dropped, for methods other than [`call`](Self::call), for example
@@ -117,6 +118,11 @@ pub trait Module: fmt::Debug + Send + Sync {
         let _ = visitor;
     }
 
+    /// Returns the name of the module's type for summaries: `Linear`.
+    fn kind(&self) -> String {
+        short_name(std::any::type_name::<Self>())
+    }
+
     /// Returns the module's path in its model, if a [walk](Self::walk) has told it to a part of the module.
     /// [`visit_parts!`](crate::visit_parts) defines it.
     fn path(&self) -> Option<OwnerId> {
@@ -143,7 +149,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     ///
     /// [`parameters`](Self::parameters) and [`buffers`](Self::buffers) are walks too, so creating an optimizer or loading
     /// a checkpoint names all layers.
-    fn walk(&self, found: &mut dyn FnMut(&str, Part<'_>)) {
+    fn walk(&self, found: &mut dyn FnMut(&str, Visited<'_>)) {
         self.visit_parts(&mut PartVisitor::new(found));
     }
 
@@ -204,7 +210,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     fn parameters(&self) -> Vec<(String, Parameter)> {
         let mut parameters = Vec::new();
         self.walk(&mut |path, part| {
-            if let Part::Parameter(parameter) = part {
+            if let Visited::Parameter(parameter) = part {
                 parameters.push((path.to_owned(), parameter.clone()));
             }
         });
@@ -215,7 +221,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     fn buffers(&self) -> Vec<(String, Parameter)> {
         let mut buffers = Vec::new();
         self.walk(&mut |path, part| {
-            if let Part::Buffer(buffer) = part {
+            if let Visited::Buffer(buffer) = part {
                 buffers.push((path.to_owned(), buffer.clone()));
             }
         });
@@ -229,6 +235,15 @@ pub trait Module: fmt::Debug + Send + Sync {
             parameters.iter().map(|(_, parameter)| (parameter.address(), parameter)).collect();
         unique.values().map(|parameter| parameter.tensor().elements()).sum()
     }
+}
+
+/// Removes the paths from a type's name: `a::Checkpointed<b::Block>` becomes `Checkpointed<Block>`.
+fn short_name(name: &str) -> String {
+    let mut short = String::new();
+    for part in name.split_inclusive(['<', '>', ',', ' ', '(', ')', '[', ']', '&', ';']) {
+        short.push_str(part.rsplit("::").next().unwrap_or(part));
+    }
+    short
 }
 
 /// Forwards all methods to the module behind the pointer.
@@ -250,6 +265,10 @@ macro_rules! module_behind {
 
             fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
                 (**self).visit_parts(visitor);
+            }
+
+            fn kind(&self) -> String {
+                (**self).kind()
             }
 
             fn path(&self) -> Option<OwnerId> {

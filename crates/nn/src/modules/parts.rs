@@ -10,7 +10,7 @@ use super::module::Module;
 
 /// What a walk through a module finds.
 #[derive(Clone, Copy, Debug)]
-pub enum Part<'a> {
+pub enum Visited<'a> {
     /// A module inside the module. Its own parts follow.
     Module(&'a dyn Module),
     /// A trained parameter.
@@ -32,11 +32,11 @@ pub struct PartVisitor<'a> {
     walk: Walk,
     /// Whether parameters are buffers of their module.
     in_buffers: bool,
-    found: &'a mut dyn FnMut(&str, Part<'_>),
+    found: &'a mut dyn FnMut(&str, Visited<'_>),
 }
 
 impl<'a> PartVisitor<'a> {
-    pub(super) fn new(found: &'a mut dyn FnMut(&str, Part<'_>)) -> Self {
+    pub(super) fn new(found: &'a mut dyn FnMut(&str, Visited<'_>)) -> Self {
         Self { path: String::new(), module: (OwnerId::ROOT, 0), walk: Walk::new(), in_buffers: false, found }
     }
 
@@ -68,7 +68,7 @@ impl<'a> PartVisitor<'a> {
 
     /// Visits a module at the current path, and its parts.
     fn module(&mut self, module: &dyn Module) {
-        (self.found)(&self.path, Part::Module(module));
+        (self.found)(&self.path, Visited::Module(module));
         let before = self.module;
         self.module = (self.owner(self.path.len()), self.path.len());
         module.visit_parts(self);
@@ -87,7 +87,7 @@ impl<'a> PartVisitor<'a> {
             let _scope = parameter.module().enter();
             parameter.charge_memory();
         }
-        let part = if self.in_buffers { Part::Buffer(parameter) } else { Part::Parameter(parameter) };
+        let part = if self.in_buffers { Visited::Buffer(parameter) } else { Visited::Parameter(parameter) };
         (self.found)(&self.path, part);
     }
 }
@@ -132,7 +132,7 @@ impl ModulePart for Parameter {
 
 impl ModulePart for Rng {
     fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
-        (visitor.found)(&visitor.path, Part::Rng(self));
+        (visitor.found)(&visitor.path, Visited::Rng(self));
     }
 
     fn owner_path(&self) -> Option<OwnerId> {
@@ -327,7 +327,7 @@ mod tests {
     fn rngs(module: &dyn Module) -> Vec<String> {
         let mut paths = Vec::new();
         module.walk(&mut |path, part| {
-            if let Part::Rng(_) = part {
+            if let Visited::Rng(_) = part {
                 paths.push(path.to_owned());
             }
         });

@@ -9,6 +9,7 @@ use super::init::{Fans, Init};
 use super::linear::{Linear, LinearOptions};
 use super::module::Module;
 use super::norm::LayerNorm;
+use super::outputs::output;
 
 /// The initial standard deviation of transformer weights, as in GPT-2.
 const SPREAD: f64 = 0.02;
@@ -127,7 +128,7 @@ impl MultiHeadAttention {
     /// See [`Module::forward`], and [`Tensor::attention`] for a mask of another type or shape.
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let _scope = self.enter();
-        self.attend(x, Some(mask)).map_err(Error::in_module)
+        output(self.attend(x, Some(mask)))
     }
 
     fn attend(&self, x: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
@@ -162,7 +163,7 @@ fn options() -> LinearOptions {
 impl Module for MultiHeadAttention {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let _scope = self.enter();
-        self.attend(x, None).map_err(Error::in_module)
+        output(self.attend(x, None))
     }
 
     visit_parts!(path, project, output, dropout);
@@ -263,11 +264,11 @@ impl TransformerBlock {
     /// # Errors
     /// See [`MultiHeadAttention::forward_masked`].
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        self.with_attention(x, |x| self.attention.forward_masked(x, mask))
+        let _scope = self.enter();
+        output(self.with_attention(x, |x| self.attention.forward_masked(x, mask)))
     }
 
     fn with_attention(&self, x: &Tensor, attention: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-        let _scope = self.enter();
         let dropped = |added: Tensor| match &self.dropout {
             Some(dropout) => dropout.forward(&added),
             None => Ok(added),
@@ -281,7 +282,8 @@ impl TransformerBlock {
 
 impl Module for TransformerBlock {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.with_attention(x, |x| self.attention.forward(x))
+        let _scope = self.enter();
+        output(self.with_attention(x, |x| self.attention.forward(x)))
     }
 
     visit_parts!(path, norm1, attention, norm2, up, down, dropout);

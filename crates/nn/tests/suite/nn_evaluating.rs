@@ -2,8 +2,8 @@
 
 use crate::ops_table::device;
 use highwater_nn::modules::{
-    BatchNorm, Dropout, Gru, Linear, Lstm, Module, MultiHeadAttention, Part, RecurrentOptions, Sequential,
-    TransformerBlock,
+    BatchNorm, Dropout, Gru, Linear, Lstm, Module, MultiHeadAttention, RecurrentOptions, Sequential,
+    TransformerBlock, Visited,
 };
 use highwater_tensor::{
     Device, Rng, Tensor, checkpoint, evaluating, is_recording, is_training, no_grad, training,
@@ -38,7 +38,7 @@ fn dropout_in_evaluation_is_the_identity() {
     let drawn = || {
         let mut states = Vec::new();
         dropout.walk(&mut |_, part| {
-            if let Part::Rng(rng) = part {
+            if let Visited::Rng(rng) = part {
                 states.push(rng.state());
             }
         });
