@@ -9,6 +9,7 @@
 mod parts;
 
 mod activation;
+mod activation_options;
 mod batch_norm;
 mod checkpointed;
 mod conv;
@@ -23,7 +24,8 @@ mod recurrent;
 mod sequential;
 mod transformer;
 
-pub use activation::{Flatten, Gelu, Relu, Sigmoid, Silu, Tanh};
+pub use activation::{Flatten, Gelu, Hardswish, Mish, Relu, Sigmoid, Silu, Tanh};
+pub use activation_options::{Elu, LeakyRelu, LogSoftmax, PRelu, Softmax};
 pub use batch_norm::BatchNorm;
 pub use checkpointed::Checkpointed;
 pub use conv::{AvgPool2d, Conv1d, Conv2d, ConvTranspose2d, MaxPool2d};

@@ -8,7 +8,7 @@ use highwater_tracking::{ModulePath, Walk, intern_path};
 
 use super::module::Module;
 
-/// What a walk through a module finds.
+/// A part that a walk through a module finds.
 #[derive(Clone, Copy, Debug)]
 pub enum Visited<'a> {
     /// A module inside the module. Its own parts follow.
@@ -317,7 +317,7 @@ mod tests {
     }
 
     fn inner(device: &Device) -> Result<Inner> {
-        Ok(Inner { norm: BatchNorm::new(device, 3)?, dropout: Dropout::new(0.5, Rng::new(0))? })
+        Ok(Inner { norm: BatchNorm::new(device, 3)?, dropout: Dropout::new(0.5, &Rng::new(0)) })
     }
 
     fn paths<T>(parts: Vec<(String, T)>) -> Vec<String> {
