@@ -44,8 +44,7 @@ impl Saves {
 
     /// Reads the checkpoint to continue from.
     pub(crate) fn load(&self) -> Result<Option<Checkpoint>> {
-        let load = |path| Checkpoint::load(path);
-        Ok(self.begin().map(load).transpose()?)
+        Ok(self.begin().map(Checkpoint::load).transpose()?)
     }
 
     /// Restores a model and its optimizer from the checkpoint. Returns its number of steps, if there is a checkpoint.

@@ -22,7 +22,7 @@ use crate::io::{
     Array, Arrays, Loaded, Safetensors, SafetensorsLimits, mismatch, read_safetensors_from,
     read_state_dict_from, write_atomically,
 };
-use crate::modules::{Module, Parameter, Visited};
+use crate::modules::{Module, Parameter};
 use crate::optim::{LossScaler, Optimizer};
 
 pub use partly::PartlyRestored;
@@ -388,11 +388,11 @@ impl Checkpoint {
             let Some(array) = self.parameters.get(path) else { continue };
             parameter.set_bytes(OP, array.bytes())?;
         }
-        module.walk(&mut |path, part| {
-            if let (Visited::Rng(rng), Some(&(seed, sequence))) = (part, self.rngs.get(path)) {
+        for (path, rng) in module.rngs() {
+            if let Some(&(seed, sequence)) = self.rngs.get(&path) {
                 rng.set_state(RandomKey { seed, sequence });
             }
-        });
+        }
         Ok(())
     }
 }
@@ -400,17 +400,14 @@ impl Checkpoint {
 /// Returns the states of a module's random generators by path.
 fn rngs(op: &'static str, module: &(impl Module + ?Sized)) -> Result<BTreeMap<String, (u64, u64)>> {
     let mut generators: BTreeMap<String, Rng> = BTreeMap::new();
-    let mut result = Ok(());
-    module.walk(&mut |path, part| {
-        let Visited::Rng(rng) = part else { return };
-        let other = generators.insert(path.to_owned(), rng.clone());
+    for (path, rng) in module.rngs() {
         // A shared generator counts once.
-        if other.is_some_and(|other| !other.is_same(rng)) {
-            result = Err(duplicate_path(op, "one whose random generators have unique paths", path));
+        if generators.insert(path.clone(), rng.clone()).is_some_and(|other| !other.is_same(&rng)) {
+            return Err(duplicate_path(op, "one whose random generators have unique paths", &path));
         }
-    });
+    }
     let state = |(path, rng): (String, Rng)| (path, (rng.state().seed, rng.state().sequence));
-    result.map(|()| generators.into_iter().map(state).collect())
+    Ok(generators.into_iter().map(state).collect())
 }
 
 /// The error for two items with the same path.

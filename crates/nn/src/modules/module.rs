@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bfc_core::OwnerId;
-use highwater_tensor::{Activation, DType, Parameter, Result, Tensor};
+use highwater_tensor::{Activation, DType, Parameter, Result, Rng, Tensor};
 use highwater_tracking::{ModuleGuard, Scope, enter_path};
 
 use super::outputs::output;
@@ -155,8 +155,8 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// Shows all parts below this module with their paths, always in the same order, and tells layers and parameters
     /// their paths. Memory of parameters counts toward their modules from then on.
     ///
-    /// [`parameters`](Self::parameters) and [`buffers`](Self::buffers) are walks too, so creating an optimizer or loading
-    /// a checkpoint names all layers.
+    /// [`parameters`](Self::parameters), [`buffers`](Self::buffers) and [`rngs`](Self::rngs) are walks too, so creating
+    /// an optimizer or loading a checkpoint names all layers.
     fn walk(&self, found: &mut dyn FnMut(&str, Visited<'_>)) {
         self.visit_parts(&mut PartVisitor::new(found));
     }
@@ -234,6 +234,17 @@ pub trait Module: fmt::Debug + Send + Sync {
             }
         });
         buffers
+    }
+
+    /// Returns all random generators with their paths. A clone draws from the same sequence.
+    fn rngs(&self) -> Vec<(String, Rng)> {
+        let mut rngs = Vec::new();
+        self.walk(&mut |path, part| {
+            if let Visited::Rng(rng) = part {
+                rngs.push((path.to_owned(), rng.clone()));
+            }
+        });
+        rngs
     }
 
     /// Returns the number of trainable values. A shared parameter counts once.

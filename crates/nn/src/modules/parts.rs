@@ -253,7 +253,7 @@ impl<P: ModulePart> ModulePart for Vec<P> {
 ///     visit_parts!(scale, noise; buffers: largest);
 /// }
 ///
-/// let one = |device: &Device| Parameter::new(Tensor::ones(device, [])?);
+/// let one = |device: &Device| Parameter::new(Tensor::ones(device, ())?);
 /// let device = Device::cpu()?;
 /// let level = Level { scale: one(&device)?, largest: one(&device)?, noise: Rng::new(0) };
 /// level.forward(&Tensor::full(&device, [3], -5.0)?)?;
@@ -325,13 +325,7 @@ mod tests {
     }
 
     fn rngs(module: &dyn Module) -> Vec<String> {
-        let mut paths = Vec::new();
-        module.walk(&mut |path, part| {
-            if let Visited::Rng(_) = part {
-                paths.push(path.to_owned());
-            }
-        });
-        paths
+        paths(module.rngs())
     }
 
     #[test]

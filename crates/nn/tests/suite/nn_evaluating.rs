@@ -3,7 +3,7 @@
 use crate::ops_table::device;
 use highwater_nn::modules::{
     BatchNorm, Dropout, Gru, Linear, Lstm, Module, MultiHeadAttention, RecurrentOptions, Sequential,
-    TransformerBlock, Visited,
+    TransformerBlock,
 };
 use highwater_tensor::{
     Device, Result, Rng, Tensor, checkpoint, evaluating, evaluating_guard, is_recording, is_training,
@@ -37,13 +37,7 @@ fn dropout_in_evaluation_is_the_identity() {
     let (device, rng) = (device(), Rng::new(1));
     let dropout = Dropout::new(0.5, &rng.fork(0));
     let drawn = || {
-        let mut states = Vec::new();
-        dropout.walk(&mut |_, part| {
-            if let Visited::Rng(rng) = part {
-                states.push(rng.state());
-            }
-        });
-        states
+        dropout.rngs().into_iter().map(|(_, rng)| rng.state()).collect::<Vec<_>>()
     };
     let (x, before) = (input(&device, &[4, 5]), drawn());
     let y = evaluating(|| dropout.forward(&x)).unwrap();

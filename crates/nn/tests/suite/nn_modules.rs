@@ -4,13 +4,13 @@ use crate::ops_table::{device, runtime};
 use crate::walks::rng_paths;
 use bfc_core::{Bytes, Category};
 use highwater_nn::modules::{
-    BatchNorm, Conv1d, Conv2d, ConvTranspose2d, Dropout, Embedding, Fans, Gelu, GroupNorm, Init, LayerNorm,
-    Linear, LinearOptions, Module, MultiHeadAttention, Parameter, Relu, RmsNorm, Sequential, Sigmoid, Tanh,
-    TransformerBlock,
+    BatchNorm, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu, Embedding, Fans, Gelu, GroupNorm, Hardswish,
+    Init, LayerNorm, LeakyRelu, Linear, LinearOptions, LogSoftmax, Mish, Module, MultiHeadAttention, PRelu,
+    Parameter, Relu, RmsNorm, Sequential, Sigmoid, Softmax, Tanh, TransformerBlock,
 };
 use highwater_tensor::{
-    AttentionOptions, Conv2dOptions, DType, Device, Error, GradCheck, Gradients, Rng, Runtime, Tensor,
-    check_gradients, no_grad,
+    AttentionOptions, Conv2dOptions, DType, Device, Error, GradCheck, Gradients, Result, Rng, Runtime,
+    Tensor, check_gradients, no_grad,
 };
 use highwater_tracking::{Report, module};
 
@@ -114,6 +114,43 @@ fn dropout_restarts_its_sequence_with_its_seed() {
     };
     assert_eq!(twice(), twice());
     assert_ne!(twice()[0], twice()[1]);
+}
+
+#[test]
+fn layers_share_the_sequence_of_their_generator() {
+    let (device, rng) = (device(), Rng::new(3));
+    let x = Tensor::ones(&device, [100]).unwrap();
+    let values = |dropout: &Dropout| dropout.forward(&x).unwrap().to_vec::<f32>().unwrap();
+    let (first, second) = (Dropout::new(0.5, &rng), Dropout::new(0.5, &rng));
+    let independent = Dropout::new(0.5, &rng.fork(0));
+    let alone = values(&Dropout::new(0.5, &Rng::new(3).fork(0)));
+    assert_ne!(values(&first), values(&second), "both advance one sequence");
+    assert_eq!(rng.state().sequence, 2);
+    assert_eq!(values(&independent), alone, "the others do not advance a fork");
+    assert_eq!(rng.state().sequence, 2);
+}
+
+#[test]
+fn activations_with_options_are_those_of_tensors() {
+    let device = device();
+    let x = tensor(&device, &[-2.0, -0.5, 0.0, 3.0], &[2, 2]).requiring_grad().unwrap();
+    let same = |module: &dyn Module, expected: Result<Tensor>| {
+        let values = |y: Tensor| y.to_vec::<f32>().unwrap();
+        assert_eq!(values(module.forward(&x).unwrap()), values(expected.unwrap()), "{module:?}");
+    };
+    same(&LeakyRelu::default(), x.leaky_relu(0.01));
+    same(&LeakyRelu::new(0.2), x.leaky_relu(0.2));
+    same(&Elu::default(), x.elu(1.0));
+    same(&Elu::new(0.5), x.elu(0.5));
+    same(&Mish::default(), x.mish());
+    same(&Hardswish::default(), x.hardswish());
+    same(&Softmax::new(0), x.softmax(0));
+    same(&LogSoftmax::new(-1), x.log_softmax(-1));
+    let prelu = PRelu::per_channel(&device, 2).unwrap();
+    same(&prelu, x.leaky_relu(0.25));
+    let loss = prelu.forward(&x).unwrap().sum_all().unwrap();
+    let gradients = loss.backward().unwrap();
+    assert_eq!(gradients.get(&prelu.weight().tensor()).unwrap().to_vec::<f32>().unwrap(), [-2.0, -0.5]);
 }
 
 #[test]
@@ -479,8 +516,8 @@ fn a_block_drops_what_it_adds_only_while_gradients_are_recorded() {
         first.iter().zip(x.to_vec::<f32>().unwrap()).filter(|(after, before)| *after == before).count();
     assert!((5..30).contains(&kept), "{kept} of 60");
     assert_eq!(rng_paths(&dropping), ["dropout.rng"]);
-    let refused = make().with_dropout(1.0, &Rng::new(0)).forward(&x);
-    assert!(matches!(refused, Err(Error::BadArgument { .. })));
+    let refused = make().with_dropout(1.0, &Rng::new(0)).forward(&x).unwrap_err().to_string();
+    assert!(refused.ends_with("dropout: p must be at least 0 and below 1, got 1"), "{refused}");
 }
 
 #[test]

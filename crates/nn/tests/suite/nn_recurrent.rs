@@ -258,7 +258,7 @@ fn what_does_not_fit_is_named() {
     assert_eq!(error(options(0, false)), "gru: layers must be above 0, got 0");
     for p in [-0.1, 1.0, f64::NAN] {
         let error = make(RecurrentOptions { dropout: p, ..options(1, false) }).unwrap_err();
-        assert!(matches!(error, Error::BadArgument { argument: "p", .. }), "{error}");
+        assert!(matches!(error, Error::BadArgument { argument: "dropout", .. }), "{error}");
     }
     let whole = make(RecurrentOptions { dtype: DType::I64, ..options(1, false) }).unwrap_err();
     assert!(matches!(whole, Error::UnsupportedDType { dtype: DType::I64, .. }), "{whole}");

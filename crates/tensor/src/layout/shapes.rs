@@ -59,6 +59,8 @@ impl Shape {
 ///
 /// Sizes are of type `usize`, `isize`, `i32` or `i64`. A tuple can mix them: `(batch, -1)`. Only
 /// [`Tensor::reshape`](crate::Tensor::reshape) infers a size of -1.
+///
+/// A literal without another type is an `i32`. Write shifts beyond its range with a type: `[1usize << 40]`.
 pub trait IntoShape: Sized {
     /// Converts the argument to a shape.
     ///

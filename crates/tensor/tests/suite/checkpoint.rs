@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::ops_table::{device, dry_device, runtime};
 use bfc_core::{Bytes, Category};
-use highwater_nn::modules::{Checkpointed, Dropout, Gelu, Linear, Module, Parameter, Sequential, Visited};
+use highwater_nn::modules::{Checkpointed, Dropout, Gelu, Linear, Module, Parameter, Sequential};
 use highwater_nn::optim::{Optimizer, Sgd};
 use highwater_tensor::{
     Device, Error, GradCheck, Rng, Runtime, Tensor, check_gradients, checkpoint, no_grad,
@@ -51,12 +51,7 @@ fn training_with_checkpoints_is_training_without_to_the_bit() {
         }
         let values =
             |(path, parameter): (String, Parameter)| (path, parameter.tensor().to_vec::<f32>().unwrap());
-        let mut rngs = Vec::new();
-        net.walk(&mut |path, part| {
-            if let Visited::Rng(rng) = part {
-                rngs.push((path.to_owned(), rng.state()));
-            }
-        });
+        let rngs: Vec<_> = net.rngs().into_iter().map(|(path, rng)| (path, rng.state())).collect();
         (net.parameters().into_iter().map(values).collect::<Vec<_>>(), rngs)
     };
     assert_eq!(run(true), run(false));
@@ -160,13 +155,7 @@ fn layers_that_act_in_training_alone_act_in_both_runs() {
     // ones · mask is the mask, and so is the gradient.
     assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), values);
     assert!(values.contains(&0.0) && values.contains(&4.0));
-    let mut state = None;
-    dropout.walk(&mut |_, part| {
-        if let Visited::Rng(rng) = part {
-            state = Some(rng.state().sequence);
-        }
-    });
-    assert_eq!(state, Some(3));
+    assert_eq!(dropout.rngs()[0].1.state().sequence, 3);
 }
 
 #[test]
