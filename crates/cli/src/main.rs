@@ -21,15 +21,20 @@ use clap::{Parser, Subcommand};
 
 use error::CommandError;
 
-/// How to create a recording.
-const FIRST_STEPS: &str = "\
+/// How to create a recording, and the exit codes: see [`error`].
+const AFTER_HELP: &str = "\
 A recording is made by a program with `Tracker::start_recording`, or by an example:
   cargo run --release --example train_digits -- --record run.hwm
-  highwater report run.hwm";
+  highwater report run.hwm
+
+Exit codes:
+  0  success, also if the reader of the output has closed it
+  1  a replay failed, the input has no such result, or an output cannot be written
+  2  the command line is invalid, or an input cannot be read";
 
 /// Highwater: a tensor runtime that accounts for every byte.
 #[derive(Debug, Parser)]
-#[command(name = "highwater", version, arg_required_else_help = true, after_help = FIRST_STEPS)]
+#[command(name = "highwater", version, arg_required_else_help = true, after_help = AFTER_HELP)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
