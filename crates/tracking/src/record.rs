@@ -15,6 +15,7 @@ mod recording;
 mod regions;
 mod report;
 mod ring;
+mod steps;
 mod summary;
 mod tally;
 mod timeline;

@@ -26,8 +26,9 @@ pub(super) fn heading(recording: &Recording) -> String {
 }
 
 /// One row per outcome, with its change against the first, then the failures.
-pub(super) fn table(outcomes: &[Outcome]) -> String {
-    let mut table = Table::new(&["what if", "in use", "reserved", "change", "smallest pool", "change"]);
+pub(super) fn table(outcomes: &[Outcome], wide: bool) -> String {
+    let mut table =
+        Table::new(&["what if", "in use", "reserved", "change", "smallest pool", "change"]).wide(wide);
     let base = outcomes.first();
     for outcome in outcomes {
         let column = |figure: fn(&Outcome) -> Option<u64>| {
@@ -38,10 +39,7 @@ pub(super) fn table(outcomes: &[Outcome]) -> String {
         let [reserved, reserved_change] = column(|outcome| outcome.peak_reserved_bytes);
         let [smallest, smallest_change] = column(|outcome| outcome.smallest_pool_bytes);
         let in_use = if outcome.failure.is_some() { "fails".to_owned() } else { in_use };
-        table.line_with_full_name(
-            &outcome.what,
-            [in_use, reserved, reserved_change, smallest, smallest_change],
-        );
+        table.line(&outcome.what, [in_use, reserved, reserved_change, smallest, smallest_change]);
     }
     let least = match base.map_or(0, |base| base.peak_live_bytes) {
         0 => "the run used no memory".to_owned(),

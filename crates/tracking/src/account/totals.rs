@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use bfc_core::OwnerId;
 use rustc_hash::FxHashMap;
 
+use super::steps::StepCount;
 pub(crate) use crate::report::Class;
 use crate::scope::{Phase, ScopePath};
 
@@ -21,6 +22,8 @@ pub struct OpTotals {
     pub phase: Phase,
     /// The number of finished executions.
     pub calls: u64,
+    /// The time that the host spent in them, in nanoseconds, including nested ops. 0 on a dry device.
+    pub time_ns: u64,
     /// Bytes requested by all executions.
     pub requested_bytes: u64,
     /// Bytes allocated by all executions.
@@ -49,6 +52,7 @@ impl OpTotals {
             op,
             phase: place.phase,
             calls: 0,
+            time_ns: 0,
             requested_bytes: 0,
             total_bytes: 0,
             high_water_bytes: 0,
@@ -65,6 +69,7 @@ impl OpTotals {
     fn fold(&mut self, figures: &Figures) {
         let [temporary, output, persistent] = figures.classes;
         self.calls += 1;
+        self.time_ns = self.time_ns.saturating_add(figures.time_ns);
         self.requested_bytes = self.requested_bytes.saturating_add(figures.requested());
         self.total_bytes = self.total_bytes.saturating_add(figures.total());
         self.high_water_bytes = self.high_water_bytes.max(figures.high_water);
@@ -84,6 +89,8 @@ pub struct ThreadTotals {
     pub thread: u64,
     /// The number of finished executions.
     pub calls: u64,
+    /// The time that the host spent in them, in nanoseconds, including nested ops. 0 on a dry device.
+    pub time_ns: u64,
     /// Bytes requested by all executions.
     pub requested_bytes: u64,
     /// Bytes allocated by all executions.
@@ -98,6 +105,7 @@ impl ThreadTotals {
     /// Adds one finished execution.
     fn fold(&mut self, figures: &Figures) {
         self.calls += 1;
+        self.time_ns = self.time_ns.saturating_add(figures.time_ns);
         self.requested_bytes = self.requested_bytes.saturating_add(figures.requested());
         self.total_bytes = self.total_bytes.saturating_add(figures.total());
         self.high_water_bytes = self.high_water_bytes.max(figures.high_water);
@@ -111,6 +119,7 @@ impl ThreadTotals {
 /// several, because their marks may come from different moments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Figures {
+    pub(crate) time_ns: u64,
     pub(crate) high_water: u64,
     pub(crate) outliving: u64,
     pub(crate) live_before: u64,
@@ -151,6 +160,7 @@ pub(crate) struct Totals {
     index: FxHashMap<RowKey, usize>,
     /// In ascending order of their numbers.
     threads: Vec<ThreadTotals>,
+    pub(super) steps: StepCount,
 }
 
 impl Totals {

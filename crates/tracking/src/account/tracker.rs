@@ -13,7 +13,8 @@ use super::context::{FrameGuard, running_op_of};
 use super::execution::Execution;
 use super::saved::SavedAccounts;
 use super::state::TrackerState;
-use super::totals::{OpTotals, ThreadTotals};
+use super::steps::StepLog;
+use super::totals::{Figures, OpTotals, ThreadTotals};
 use crate::record::{Recording, RunSummary, Written};
 use crate::report::{ProcessMemory, Report, RunFacts};
 use crate::scope::here;
@@ -102,6 +103,7 @@ impl Tracker {
             frame: None,
             execution: None,
             allocator: None,
+            started: UNTIMED,
             is_nested: true,
         };
         if !self.is_enabled {
@@ -115,7 +117,13 @@ impl Tracker {
             return run;
         }
         let place = here();
-        let (row, owner) = self.state.totals.lock().row(place, op);
+        let (row, owner) = {
+            let totals = &mut *self.state.totals.lock();
+            if let Some(step) = totals.steps.begin_op(place.phase) {
+                self.state.steps.begin(step);
+            }
+            totals.row(place, op)
+        };
         run.finished =
             finished.filter(|finished| base.is_some_and(|base| Arc::ptr_eq(base, finished.pool())));
         let mut next = run.finished.and_then(AccountedPool::next);
@@ -134,6 +142,9 @@ impl Tracker {
         run.frame = FrameGuard::enter(Arc::clone(&execution));
         run.allocator = account.map(|account| account as Arc<dyn Allocator>);
         (run.execution, run.owner, run.is_nested) = (Some(execution), owner, false);
+        if finished.is_none_or(AccountedPool::is_timed) {
+            run.started = self.state.clock.raw();
+        }
         run
     }
 
@@ -166,6 +177,17 @@ impl Tracker {
     pub(crate) fn totals(&self) -> (Vec<OpTotals>, Vec<ThreadTotals>) {
         let totals = self.state.totals.lock();
         (totals.rows().to_vec(), totals.threads())
+    }
+
+    /// Returns the number of completed steps: runs of ops in the optimizer phase, on the first thread that runs them.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.state.totals.lock().steps.completed()
+    }
+
+    /// Returns the first allocations of the last steps.
+    pub(crate) fn step_log(&self) -> &StepLog {
+        &self.state.steps
     }
 
     /// Returns the memory saved for backward passes.
@@ -249,8 +271,8 @@ impl Tracker {
     }
 
     /// Ends an execution, adds its figures to the totals, and its account to the free list.
-    fn finish(&self, mut execution: Arc<Execution>, finished: Option<&AccountedPool>) {
-        let figures = execution.close();
+    fn finish(&self, mut execution: Arc<Execution>, finished: Option<&AccountedPool>, time_ns: u64) {
+        let figures = Figures { time_ns, ..execution.close() };
         self.state.totals.lock().fold(execution.row, ThreadNumber::current().get(), &figures);
         self.state.recorder.post_leave(figures.high_water, figures.outliving);
         if let Some(finished) = finished {
@@ -273,8 +295,13 @@ pub struct OpRun<'t> {
     execution: Option<Arc<Execution>>,
     /// The op's tracking allocator over the allocator that the run began with.
     allocator: Option<Arc<dyn Allocator>>,
+    /// The reading of the tracker's clock when the op's code began, or [`UNTIMED`].
+    started: u64,
     is_nested: bool,
 }
+
+/// The reading for a run whose time does not count.
+const UNTIMED: u64 = u64::MAX;
 
 impl OpRun<'_> {
     /// Returns whether this run is a part of an outer op. Always true for a [disabled](Tracker::disabled) tracker.
@@ -314,11 +341,14 @@ impl OpRun<'_> {
 
 impl Drop for OpRun<'_> {
     fn drop(&mut self) {
+        let clock = &self.tracker.state.clock;
+        let time_ns =
+            if self.started == UNTIMED { 0 } else { clock.delta_as_nanos(self.started, clock.raw()) };
         // From here on, a new op of this thread is not a part of this one.
         drop(self.frame.take());
         drop(self.allocator.take());
         if let Some(execution) = self.execution.take().filter(|_| !self.is_nested) {
-            self.tracker.finish(execution, self.finished);
+            self.tracker.finish(execution, self.finished, time_ns);
         }
     }
 }
