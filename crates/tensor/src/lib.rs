@@ -48,8 +48,8 @@ pub use interop::dlpack;
 pub use layout::{IntoShape, Layout};
 pub use op::{Buffer, Op, OpContext, Saved, is_recording, no_grad};
 pub use ops::{
-    AttentionOptions, Axes, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm, PadMode, Part,
-    Pool2dOptions, Reduction, SortOrder, TensorOptions,
+    AttentionOptions, Axes, BatchStatistics, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm,
+    PadMode, Part, Pool2dOptions, Reduction, RunningStatistics, SortOrder, TensorOptions,
 };
 pub use predict::{
     DryPeak, DryRun, DryRunOptions, FitFailure, LargestFit, SmallestPool, dry_run, largest_fit, smallest_pool,

@@ -71,7 +71,7 @@ pub struct Report {
     pub failures: Vec<FailureRow>,
     /// Live bytes that no op holds.
     pub unowned_bytes: u64,
-    /// Completed steps: runs of ops in the optimizer phase, or else repeated marks of a recording.
+    /// Completed steps: runs of optimizer ops after a backward op, or else repeated marks of a recording.
     pub steps: u64,
     /// What is live at the end by op, module and category, the most bytes first.
     pub live: Vec<LiveRow>,

@@ -1,5 +1,6 @@
 //! Activation checkpointing of modules.
 
+use std::fmt;
 use std::sync::Arc;
 
 use highwater_tensor::{Parameter, Result, Rng, Tensor, checkpoint};
@@ -24,7 +25,6 @@ use super::module::Module;
 /// assert_eq!(loss.backward()?.len(), blocks.parameters().len());
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Checkpointed<M> {
     // The graph also holds the module until backward has finished.
     module: Arc<M>,
@@ -60,5 +60,11 @@ impl<M: Module + 'static> Module for Checkpointed<M> {
 
     fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
         self.module.visit_rngs(visitor);
+    }
+}
+
+impl<M: fmt::Debug> fmt::Debug for Checkpointed<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Checkpointed").field(&self.module).finish()
     }
 }

@@ -1,7 +1,10 @@
 //! Convolution and pooling layers.
 
+use std::fmt;
+
 use highwater_tensor::{Conv2dOptions, DType, Error, Parameter, Place, Pool2dOptions, Result, Rng, Tensor};
 
+use super::debug::{convolution, pooling};
 use super::init::{Fans, Init};
 use super::module::Module;
 
@@ -62,7 +65,6 @@ macro_rules! conv_layer {
         |$inputs:ident, $outputs:ident, $groups:ident, $size:ident| $shape:expr
     ) => {
         $(#[$doc])*
-        #[derive(Debug)]
         pub struct $name {
             weight: Parameter,
             bias: Option<Parameter>,
@@ -119,6 +121,12 @@ macro_rules! conv_layer {
             }
 
             visit_parts!(weight, bias);
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                convolution(f, stringify!($name), &self.weight, self.bias.is_some(), &self.options)
+            }
         }
     };
 }
@@ -186,8 +194,14 @@ conv_layer! {
 macro_rules! pool_layer {
     ($(#[$doc:meta])* $name:ident, $method:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug)]
+        #[derive(Clone, Copy)]
         pub struct $name(Pool2dOptions);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                pooling(f, stringify!($name), &self.0)
+            }
+        }
 
         impl $name {
             /// Creates a layer with the windows of `options`. A number is the size of square windows without overlap.

@@ -1,7 +1,10 @@
 //! Inverted dropout (Srivastava et al. 2014).
 
+use std::fmt;
+
 use highwater_tensor::{Error, Result, Rng, Tensor, is_training};
 
+use super::debug::layer;
 use super::module::Module;
 use super::unchanged;
 
@@ -21,7 +24,6 @@ use super::unchanged;
 /// assert_eq!(no_grad(|| dropout.forward(&x))?.to_vec::<f32>()?, [1.0; 100]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Dropout {
     p: f64,
     rng: Rng,
@@ -60,5 +62,18 @@ impl Module for Dropout {
 
     fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
         visitor("rng", &self.rng);
+    }
+}
+
+impl fmt::Debug for Dropout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        layer(f, "Dropout", [Some(self.p.to_string())])
+    }
+}
+
+impl Dropout {
+    /// The part of a layer's `Debug` form for its dropout.
+    pub(super) fn debug_part(&self) -> String {
+        format!("dropout {}", self.p)
     }
 }

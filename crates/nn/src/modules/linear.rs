@@ -1,7 +1,10 @@
 //! The linear layer.
 
+use std::fmt;
+
 use highwater_tensor::{Activation, DType, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule};
 
+use super::debug::{dtype, layer, mapping, size, when};
 use super::init::{Fans, Init};
 use super::module::Module;
 
@@ -19,7 +22,6 @@ use super::module::Module;
 /// assert_eq!(layer.parameter_count(), 64 * 10 + 10);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Linear {
     weight: Parameter,
     bias: Option<Parameter>,
@@ -152,4 +154,13 @@ impl Module for Linear {
     }
 
     visit_parts!(weight, bias);
+}
+
+impl fmt::Debug for Linear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let activation = self.activation.map(|activation| activation.name().to_owned());
+        let (inputs, outputs) = (size(&self.weight, 0), size(&self.weight, 1));
+        let bias = when(self.bias.is_none(), "no bias");
+        layer(f, "Linear", [mapping(inputs, outputs), activation, bias, dtype(&self.weight)])
+    }
 }

@@ -11,6 +11,7 @@ mod activation;
 mod batch_norm;
 mod checkpointed;
 mod conv;
+mod debug;
 mod dropout;
 mod init;
 mod linear;

@@ -135,7 +135,11 @@ impl Module for Sequential {
 
 impl fmt::Debug for Sequential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sequential").field("layers", &self.layers).finish()
+        let mut parts = f.debug_struct("Sequential");
+        for (name, layer) in &self.layers {
+            parts.field(name.as_str(), layer);
+        }
+        parts.finish()
     }
 }
 

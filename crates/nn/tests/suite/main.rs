@@ -23,3 +23,4 @@ mod ops_table;
 mod optim_groups;
 mod optim_steps;
 mod optim_unknown;
+mod reports;

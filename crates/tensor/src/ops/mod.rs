@@ -13,6 +13,7 @@ mod random;
 mod transfer;
 
 // Elements
+mod batch_norm;
 mod binary;
 mod broadcast;
 mod compare;
@@ -63,6 +64,7 @@ mod softmax;
 
 pub use attention::AttentionOptions;
 pub use axes::Axes;
+pub use batch_norm::{BatchStatistics, RunningStatistics};
 pub use conv::Conv2dOptions;
 pub use create::TensorOptions;
 pub use loss::{CrossEntropyOptions, Reduction};

@@ -1,12 +1,13 @@
 //! The steps of a training loop, as far as the phases of ops show them, and the age of live memory in steps.
 //!
-//! A step ends with the last optimizer op in a row. The pool numbers its allocations, so the number of the first
+//! A step ends with the last optimizer op in a row after a backward op. The pool numbers its allocations, so the number of the first
 //! allocation of each step yields the step of every block. A block stores no time.
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
 use bfc_core::sync::{SpinMutex, ThreadNumber};
 use bfc_core::{Block, PoolId};
 
+use crate::record::StepPart;
 use crate::scope::Phase;
 
 /// The most steps whose first allocation is known. Beyond it, every second one of the older steps is forgotten.
@@ -17,8 +18,8 @@ const MAX_STEPS: usize = 1024;
 pub(crate) struct StepCount {
     /// Steps after which another op has begun.
     ended: u64,
-    is_in_optimizer: bool,
-    /// The first thread that ran an optimizer op. Others may run ops of other steps at the same time.
+    part: StepPart,
+    /// The first thread that ran a backward op. Others may run ops of other steps at the same time.
     thread: Option<u64>,
 }
 
@@ -26,21 +27,22 @@ impl StepCount {
     /// Notes that an op begins. Returns the number of steps before it if it begins another step.
     #[inline]
     pub(super) fn begin_op(&mut self, phase: Phase) -> Option<u64> {
-        // Most ops neither begin nor end the optimizer's work.
-        if (phase == Phase::Optimizer) == self.is_in_optimizer {
+        let next = self.part.followed_by(phase);
+        // Most ops belong to the same part as the op before.
+        if next == self.part {
             return None;
         }
         let thread = ThreadNumber::current().get();
         if thread != *self.thread.get_or_insert(thread) {
             return None;
         }
-        self.is_in_optimizer = !self.is_in_optimizer;
-        self.ended += u64::from(!self.is_in_optimizer);
-        (!self.is_in_optimizer).then_some(self.ended)
+        let has_ended = std::mem::replace(&mut self.part, next) == StepPart::Optimizer;
+        self.ended += u64::from(has_ended);
+        has_ended.then_some(self.ended)
     }
 
     pub(super) fn completed(&self) -> u64 {
-        self.ended + u64::from(self.is_in_optimizer)
+        self.ended + u64::from(self.part == StepPart::Optimizer)
     }
 }
 
@@ -127,14 +129,18 @@ mod tests {
     fn steps_end_with_the_last_optimizer_op_in_a_row() {
         use Phase::{Backward, Forward, Optimizer};
         let mut steps = StepCount::default();
-        let phases = [Forward, Backward, Optimizer, Optimizer, Forward, Optimizer, Backward, Optimizer];
+        // The optimizer allocates its state first. An op of the forward phase runs between backward ops.
+        let phases = [
+            Optimizer, Forward, Backward, Forward, Backward, Optimizer, Optimizer, Forward, Backward,
+            Optimizer,
+        ];
         let begun = phases.map(|phase| (steps.begin_op(phase), steps.completed()));
-        let expected = [0, 0, 1, 1, 1, 2, 2, 3];
-        assert_eq!(begun.map(|(_, completed)| completed), expected);
-        assert_eq!(begun.map(|(begun, _)| begun), [None, None, None, None, Some(1), None, Some(2), None]);
+        assert_eq!(begun.map(|(_, completed)| completed), [0, 0, 0, 0, 0, 1, 1, 1, 1, 2]);
+        assert_eq!(begun.iter().filter_map(|(begun, _)| *begun).collect::<Vec<_>>(), [1]);
+        assert_eq!(begun[7].0, Some(1));
         // Ops of other threads begin no step.
         std::thread::scope(|scope| scope.spawn(|| assert_eq!(steps.begin_op(Forward), None)).join().unwrap());
-        assert_eq!(steps.begin_op(Forward), Some(3));
+        assert_eq!(steps.begin_op(Forward), Some(2));
     }
 
     #[test]

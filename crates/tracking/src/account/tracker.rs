@@ -103,7 +103,8 @@ impl Tracker {
             frame: None,
             execution: None,
             allocator: None,
-            started: UNTIMED,
+            started: 0,
+            timed_calls: 0,
             is_nested: true,
         };
         if !self.is_enabled {
@@ -117,12 +118,13 @@ impl Tracker {
             return run;
         }
         let place = here();
-        let (row, owner) = {
+        let ((row, owner), timed_calls) = {
             let totals = &mut *self.state.totals.lock();
             if let Some(step) = totals.steps.begin_op(place.phase) {
                 self.state.steps.begin(step);
             }
-            totals.row(place, op)
+            let (row, owner) = totals.row(place, op);
+            ((row, owner), totals.begin_call(row))
         };
         run.finished =
             finished.filter(|finished| base.is_some_and(|base| Arc::ptr_eq(base, finished.pool())));
@@ -142,8 +144,8 @@ impl Tracker {
         run.frame = FrameGuard::enter(Arc::clone(&execution));
         run.allocator = account.map(|account| account as Arc<dyn Allocator>);
         (run.execution, run.owner, run.is_nested) = (Some(execution), owner, false);
-        if finished.is_none_or(AccountedPool::is_timed) {
-            run.started = self.state.clock.raw();
+        if timed_calls > 0 && finished.is_none_or(AccountedPool::is_timed) {
+            (run.started, run.timed_calls) = (self.state.clock.raw(), timed_calls);
         }
         run
     }
@@ -179,7 +181,7 @@ impl Tracker {
         (totals.rows().to_vec(), totals.threads())
     }
 
-    /// Returns the number of completed steps: runs of ops in the optimizer phase, on the first thread that runs them.
+    /// Returns the number of completed steps: runs of optimizer ops after a backward op, on the first thread that runs them.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.state.totals.lock().steps.completed()
@@ -295,13 +297,12 @@ pub struct OpRun<'t> {
     execution: Option<Arc<Execution>>,
     /// The op's tracking allocator over the allocator that the run began with.
     allocator: Option<Arc<dyn Allocator>>,
-    /// The reading of the tracker's clock when the op's code began, or [`UNTIMED`].
+    /// The reading of the tracker's clock when the op's code began, if it is timed.
     started: u64,
+    /// The number of calls that this call's time stands for; 0 if it is not timed.
+    timed_calls: u64,
     is_nested: bool,
 }
-
-/// The reading for a run whose time does not count.
-const UNTIMED: u64 = u64::MAX;
 
 impl OpRun<'_> {
     /// Returns whether this run is a part of an outer op. Always true for a [disabled](Tracker::disabled) tracker.
@@ -341,9 +342,13 @@ impl OpRun<'_> {
 
 impl Drop for OpRun<'_> {
     fn drop(&mut self) {
-        let clock = &self.tracker.state.clock;
-        let time_ns =
-            if self.started == UNTIMED { 0 } else { clock.delta_as_nanos(self.started, clock.raw()) };
+        let time_ns = match self.timed_calls {
+            0 => 0,
+            calls => {
+                let clock = &self.tracker.state.clock;
+                clock.delta_as_nanos(self.started, clock.raw()).saturating_mul(calls)
+            }
+        };
         // From here on, a new op of this thread is not a part of this one.
         drop(self.frame.take());
         drop(self.allocator.take());

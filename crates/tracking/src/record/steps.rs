@@ -1,6 +1,6 @@
 //! The steps of a recorded run, the age of its live memory, and the memory that grows from step to step.
 //!
-//! A step ends with the last op in a row of ops in the optimizer phase. A run without optimizer ends a step at each
+//! A step ends with the last optimizer op in a row after a backward op. A run without such steps ends a step at each
 //! mark that repeats, such as `step 1`, `step 2`. Memory grows if the least bytes that an owner holds after a step rise
 //! in each quarter of the run after its first steps. So neither memory of the first steps, such as the state of an
 //! optimizer, nor a cache that fills, nor memory that a loop frees from time to time counts as growth.
@@ -20,10 +20,37 @@ const QUARTERS: usize = 4;
 /// The share of steps at the beginning in which memory may grow: one of this many.
 const WARM_UP_SHARE: usize = 8;
 
+/// A part of a step. An optimizer that allocates its state before the first backward pass begins no part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum StepPart {
+    /// Before the backward pass.
+    #[default]
+    Forward,
+    /// From the first backward op on.
+    Backward,
+    /// From the first optimizer op after a backward op on.
+    Optimizer,
+}
+
+impl StepPart {
+    /// Returns the part that an op of this phase belongs to, after an op of `self`. A step ends where `Optimizer` is
+    /// followed by another part.
+    #[inline]
+    pub(crate) const fn followed_by(self, phase: Phase) -> Self {
+        match (self, phase) {
+            (Self::Backward | Self::Optimizer, Phase::Optimizer) => Self::Optimizer,
+            (Self::Forward | Self::Optimizer, Phase::Forward) | (Self::Forward, Phase::Optimizer) => {
+                Self::Forward
+            }
+            (_, Phase::Backward) | (Self::Backward, Phase::Forward) => Self::Backward,
+        }
+    }
+}
+
 impl Recording {
     /// Returns the last event of each completed step.
     ///
-    /// A step ends with the last optimizer op in a row, on the first thread that runs one. A run with fewer than two
+    /// A step ends with the last optimizer op in a row after a backward op, on the first thread that runs one. A run with fewer than two
     /// such steps ends its steps before the marks whose text differs only in digits from the first mark.
     #[must_use]
     pub fn steps(&self) -> Vec<u32> {
@@ -33,12 +60,13 @@ impl Recording {
 
     fn optimizer_steps(&self) -> Vec<u32> {
         let thread = |entered: u32| self.events[entered as usize].thread;
-        let of_optimizer = |owner: u32| self.owner(owner).phase == Some(Phase::Optimizer);
-        let first = self.executions.iter().find(|execution| of_optimizer(execution.owner));
+        let phase = |owner: u32| self.owner(owner).phase.unwrap_or_default();
+        let first = self.executions.iter().find(|execution| phase(execution.owner) == Phase::Backward);
         let Some(first) = first.map(|execution| thread(execution.entered)) else { return Vec::new() };
-        let (mut steps, mut last) = (Vec::new(), None);
+        let (mut steps, mut last, mut part) = (Vec::new(), None, StepPart::default());
         for execution in self.executions.iter().filter(|execution| thread(execution.entered) == first) {
-            if !of_optimizer(execution.owner) {
+            part = part.followed_by(phase(execution.owner));
+            if part != StepPart::Optimizer {
                 steps.extend(last.take());
             } else if let Some(left) = execution.left {
                 last = Some(left);

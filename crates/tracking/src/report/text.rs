@@ -358,15 +358,12 @@ fn scope_name(row: &ScopeRow) -> String {
 
 /// The tables of pools: one, or several that fit [`WIDTH`].
 fn pool_tables(pools: &[PoolRow], wide: bool) -> Vec<Table> {
-    if wide {
-        return vec![pool_table(pools)];
-    }
     let tables = |size: usize| pools.chunks(size).map(pool_table).collect::<Vec<_>>();
-    let fitting = (1..=POOLS_PER_TABLE).rev().map(tables);
-    fitting
-        .into_iter()
-        .find(|tables| tables.iter().all(|table| table.width() <= WIDTH))
-        .unwrap_or_else(|| tables(1))
+    if wide {
+        return tables(pools.len().max(1));
+    }
+    let fits = |tables: &Vec<Table>| tables.iter().all(|table| table.width() <= WIDTH);
+    (2..=POOLS_PER_TABLE).rev().map(tables).find(fits).unwrap_or_else(|| tables(1))
 }
 
 /// The most pools of a table that fits [`WIDTH`].

@@ -321,6 +321,9 @@ fn live_memory_has_its_age_in_steps() {
     for step in 0..6 {
         let result = run(&tracker, &pool, "report-age", "loss", [1, 256]);
         kept.extend((step % 2 == 0).then_some(result));
+        let backward = phase(Phase::Backward);
+        drop(run(&tracker, &pool, "report-age", "loss", [1, 1]));
+        drop(backward);
         let _phase = phase(Phase::Optimizer);
         drop(run(&tracker, &pool, "report-age", "sgd", [1, 1]));
     }

@@ -36,10 +36,14 @@ impl Run {
 
     /// Runs steps, each with a forward pass and an optimizer, and returns the growth.
     fn train(&self, steps: usize, mut forward: impl FnMut(usize)) -> Recording {
-        let mut state = None;
+        // The optimizer allocates a part of its state before the first step.
+        let mut state = Some(self.optimizer(8));
         for step in 0..steps {
             forward(step);
-            drop(self.op("relu", 16, Category::Output));
+            {
+                let _phase = phase(Phase::Backward);
+                drop(self.op("relu", 16, Category::Gradient));
+            }
             let updated = self.optimizer(8);
             // The state of the first step stays.
             state.get_or_insert(updated);
