@@ -25,10 +25,15 @@ pub(super) fn heading(recording: &Recording) -> String {
     format!("{text}\n")
 }
 
+/// The length of names that are complete. Longer ones have many rules.
+const LONGEST_NAME: usize = 64;
+
 /// One row per outcome, with its change against the first, then the failures.
 pub(super) fn table(outcomes: &[Outcome], wide: bool) -> String {
+    let heading = ["what if", "in use", "reserved", "change", "smallest pool", "change"];
+    // The names differ in the middle.
     let mut table =
-        Table::new(&["what if", "in use", "reserved", "change", "smallest pool", "change"]).wide(wide);
+        Table::new(&heading).omitting(&["change", "change"]).keeping_names(LONGEST_NAME).wide(wide);
     let base = outcomes.first();
     for outcome in outcomes {
         let column = |figure: fn(&Outcome) -> Option<u64>| {

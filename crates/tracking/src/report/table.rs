@@ -13,7 +13,7 @@ pub const WIDTH: usize = 100;
 /// The length of the longest heading, and of the longest name that is not in a first column.
 const MAX_NAME: usize = 28;
 
-/// The length to which the names of a first column are abbreviated before the table keeps another column.
+/// The length of names that a table keeps at the cost of columns, unless it sets another one.
 const MIN_FIRST_NAME: usize = 36;
 
 /// One line of a table.
@@ -36,6 +36,8 @@ pub struct Table {
     lines: Vec<Line>,
     /// Headings of columns that a narrow table may omit, the first one first.
     omitted_first: Vec<&'static str>,
+    /// The length to which names are abbreviated before the table keeps such a column.
+    name_length: usize,
     width: usize,
 }
 
@@ -44,13 +46,25 @@ impl Table {
     #[must_use]
     pub fn new(heading: &[&str]) -> Self {
         let cells = heading.iter().map(|&cell| shorten(cell)).collect();
-        Self { lines: vec![Line::Cells(cells), Line::Rule], omitted_first: Vec::new(), width: WIDTH }
+        Self {
+            lines: vec![Line::Cells(cells), Line::Rule],
+            omitted_first: Vec::new(),
+            name_length: MIN_FIRST_NAME,
+            width: WIDTH,
+        }
     }
 
     /// Names the columns to omit, in this order, while the table is too wide.
     #[must_use]
     pub fn omitting(mut self, headings: &[&'static str]) -> Self {
         self.omitted_first = headings.to_vec();
+        self
+    }
+
+    /// Omits columns before it abbreviates names to fewer than `length` characters.
+    #[must_use]
+    pub const fn keeping_names(mut self, length: usize) -> Self {
+        self.name_length = length;
         self
     }
 
@@ -135,7 +149,7 @@ impl Table {
     fn fit(&mut self) {
         for heading in std::mem::take(&mut self.omitted_first) {
             let widths = self.widths();
-            let name = widths.first().map_or(0, |&width| width.min(MIN_FIRST_NAME));
+            let name = widths.first().map_or(0, |&width| width.min(self.name_length));
             if name + figures_width(&widths) <= self.width {
                 break;
             }
@@ -144,7 +158,7 @@ impl Table {
                 self.retain_columns(|column| column != omitted);
             }
         }
-        let most = self.width.saturating_sub(figures_width(&self.widths())).max(MAX_NAME);
+        let most = self.width.saturating_sub(figures_width(&self.widths())).max(MAX_NAME.min(self.width));
         for line in &mut self.lines {
             let Line::Cells(cells) = line else { continue };
             if let Some(name) = cells.first_mut() {
