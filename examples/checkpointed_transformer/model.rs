@@ -31,7 +31,7 @@ impl Transformer {
         let rng = Rng::new(seed);
         let mut blocks = Sequential::new();
         for layer in 0..args.layers {
-            let block = TransformerBlock::new(device, args.width, args.heads, true, &rng)?;
+            let block = TransformerBlock::new(device, args.width, args.heads, &rng)?.causal();
             let name = format!("block{layer}");
             // Checkpointing needs nothing else. Parameters, results and gradients are the same.
             blocks = if checkpointed {
@@ -42,10 +42,10 @@ impl Transformer {
         }
         Ok(Self {
             seed,
-            tokens: Embedding::new(device, TOKENS, args.width, &rng)?.named("tokens"),
-            positions: Embedding::new(device, args.context, args.width, &rng)?.named("positions"),
-            blocks: blocks.named("blocks"),
-            head: Linear::new(device, args.width, TOKENS, &rng)?.named("head"),
+            tokens: Embedding::new(device, TOKENS, args.width, &rng)?,
+            positions: Embedding::new(device, args.context, args.width, &rng)?,
+            blocks,
+            head: Linear::new(device, args.width, TOKENS, &rng)?,
         })
     }
 
@@ -93,10 +93,10 @@ impl Transformer {
 
 impl Module for Transformer {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let places = Tensor::arange(x.device(), x.dims().last().copied().unwrap_or(0))?;
-        let rows = self.tokens.forward_as("tokens", x)?;
-        let rows = rows.add(&self.positions.forward_as("positions", &places)?)?;
-        self.head.forward_as("head", &self.blocks.forward_as("blocks", &rows)?)
+        let places = Tensor::arange(x.device(), 0, x.dims().last().copied().unwrap_or(0))?;
+        let rows = self.tokens.forward(x)?;
+        let rows = rows.add(&self.positions.forward(&places)?)?;
+        self.head.forward(&self.blocks.forward(&rows)?)
     }
 
     visit_parts!(tokens, positions, blocks, head);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use highwater::io::{Checkpoint, SafetensorsLimits};
+use highwater::io::Checkpoint;
 use highwater::nn::Module;
 use highwater::optim::Optimizer;
 use highwater::{Device, Result};
@@ -44,7 +44,7 @@ impl Saves {
 
     /// Reads the checkpoint to continue from.
     pub(crate) fn load(&self) -> Result<Option<Checkpoint>> {
-        let load = |path| Checkpoint::load(path, &SafetensorsLimits::default());
+        let load = |path| Checkpoint::load(path);
         Ok(self.begin().map(load).transpose()?)
     }
 

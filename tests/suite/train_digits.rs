@@ -197,7 +197,10 @@ fn what_cannot_be_used_is_named() {
         (["--trace", "no/such/folder/x.trace"], "error: no/such/folder/x.trace: "),
         (["--record", "no/such/folder/x.hwm"], "error: no/such/folder/x.hwm: "),
         (["--data", few.to_str().unwrap()], "error: "),
-        (["--data", wide.to_str().unwrap()], "error: linear: shapes [8, 2] and [64, 256] do not match"),
+        (
+            ["--data", wide.to_str().unwrap()],
+            "error: in fc1: linear: shapes [8, 2] and [64, 256] do not match",
+        ),
         (["--batch-size", "0"], "error: batches: batch_size must be at least 1, got 0"),
         (["--learning-rate", "NaN"], "error: adamw: lr must be finite and not negative, got NaN"),
         (["--device", "cuda:99"], "error: device cuda:99 cannot be used: "),

@@ -13,9 +13,12 @@ pub mod fuzz;
 pub mod io;
 pub mod modules;
 pub mod optim;
+mod summary;
+
+pub use summary::{LayerSummary, Output, Summary, summary, summary_with_step};
 
 /// Names that the macros of this crate use.
 #[doc(hidden)]
 pub mod macros {
-    pub use highwater_tensor::Rng;
+    pub use bfc_core::OwnerId;
 }

@@ -19,6 +19,7 @@ mod state;
 mod steps;
 mod totals;
 mod tracker;
+mod unlisted;
 
 pub use accounted_pool::AccountedPool;
 pub use allocator::{Record, Sizes, TrackingAllocator};

@@ -5,11 +5,13 @@ use std::fmt;
 use highwater_tensor::{
     BatchStatistics, DType, Error, Parameter, Place, Result, Rng, RunningStatistics, Tensor, is_training,
 };
+use highwater_tracking::ModulePath;
 
 use super::debug::when;
+use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
-use super::norm::{EPSILON, checked, norm};
+use super::norm::{EPSILON, norm};
 
 const OP: &str = "batch_norm";
 
@@ -44,6 +46,7 @@ const MOMENTUM: f64 = 0.1;
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub struct BatchNorm {
+    path: ModulePath,
     weight: Parameter,
     bias: Parameter,
     running_mean: Parameter,
@@ -62,6 +65,7 @@ impl BatchNorm {
         let (fans, unused) = (Fans { inputs: channels, outputs: channels }, Rng::new(0));
         let constant = |value| Init::Constant(value).parameter(place, [channels], DType::F32, fans, &unused);
         Ok(Self {
+            path: ModulePath::new(),
             weight: constant(1.0)?,
             bias: constant(0.0)?,
             running_mean: constant(0.0)?,
@@ -73,23 +77,35 @@ impl BatchNorm {
 
     /// Sets ε, which is added to variances; 10⁻⁵ by default.
     ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless it is finite and not negative.
-    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
-        Ok(Self { epsilon: checked(OP, epsilon)?, ..self })
+    /// Forward fails with [`Error::BadArgument`] unless it is finite and not negative.
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
     }
 
     /// Sets the momentum: the share by which running means move towards those of each batch; 0.1 by default.
     ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless it is between 0 and 1.
-    pub fn with_momentum(mut self, momentum: f64) -> Result<Self> {
-        if !(0.0..=1.0).contains(&momentum) {
-            let (argument, expected, got) = ("momentum", "between 0 and 1", momentum.to_string());
-            return Err(Error::BadArgument { op: OP, argument, expected, got });
+    /// Forward fails with [`Error::BadArgument`] unless it is between 0 and 1.
+    #[must_use]
+    pub fn with_momentum(self, momentum: f64) -> Self {
+        Self { momentum, ..self }
+    }
+
+    /// Checks ε and the momentum.
+    fn check_options(&self) -> Result<()> {
+        let bad = |argument, expected, got: f64| Error::BadArgument {
+            op: OP,
+            argument,
+            expected,
+            got: got.to_string(),
+        };
+        if !(self.epsilon.is_finite() && self.epsilon >= 0.0) {
+            return Err(bad("epsilon", "finite and not negative", self.epsilon));
         }
-        self.momentum = momentum;
-        Ok(self)
+        if !(0.0..=1.0).contains(&self.momentum) {
+            return Err(bad("momentum", "between 0 and 1", self.momentum));
+        }
+        Ok(())
     }
 
     /// Returns the running mean and the running variance, each of shape `[channels]`.
@@ -101,6 +117,15 @@ impl BatchNorm {
 
 impl Module for BatchNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        in_layer(&self.path, &self.weight, || self.normalize(x))
+    }
+
+    visit_parts!(path, weight, bias; buffers: running_mean, running_var);
+}
+
+impl BatchNorm {
+    fn normalize(&self, x: &Tensor) -> Result<Tensor> {
+        self.check_options()?;
         let (weight, bias) = (self.weight.tensor(), self.bias.tensor());
         if is_training() {
             let running = RunningStatistics {
@@ -108,20 +133,14 @@ impl Module for BatchNorm {
                 variance: self.running_var.clone(),
                 momentum: self.momentum,
             };
-            return x.batch_norm(
-                &weight,
-                &bias,
-                BatchStatistics::Batch { running: Some(&running) },
-                self.epsilon,
-            );
+            let statistics = BatchStatistics::Batch { running: Some(&running) };
+            return x.batch_norm(&weight, &bias, statistics, self.epsilon);
         }
         // A repeated forward uses the running means of the first.
         let [mean, variance] = [&self.running_mean, &self.running_var].map(Parameter::replayed_value);
         let fixed = BatchStatistics::Fixed { mean: &mean, variance: &variance };
         x.batch_norm(&weight, &bias, fixed, self.epsilon)
     }
-
-    visit_parts!(weight, bias; buffers: running_mean, running_var);
 }
 
 impl fmt::Debug for BatchNorm {

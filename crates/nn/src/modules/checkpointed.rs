@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use highwater_tensor::{Parameter, Result, Rng, Tensor, checkpoint};
+use bfc_core::OwnerId;
+use highwater_tensor::{Result, Tensor, checkpoint};
 
 use super::module::Module;
+use super::parts::PartVisitor;
 
 /// Activation checkpointing: runs the module again in the backward pass instead of storing its activations. See
 /// [`checkpoint`].
@@ -18,7 +20,7 @@ use super::module::Module;
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
 /// let mut blocks = Sequential::new();
 /// for layer in 0..4 {
-///     let block = TransformerBlock::new(&device, 32, 4, true, &rng)?;
+///     let block = TransformerBlock::new(&device, 32, 4, &rng)?.causal();
 ///     blocks = blocks.with(&format!("block{layer}"), Checkpointed::new(block));
 /// }
 /// let loss = blocks.forward(&Tensor::ones(&device, [2, 10, 32])?)?.square()?.mean_all()?;
@@ -47,19 +49,15 @@ impl<M: Module + 'static> Checkpointed<M> {
 impl<M: Module + 'static> Module for Checkpointed<M> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let module = Arc::clone(&self.module);
-        checkpoint(x, move |x| module.forward(x))
+        checkpoint(x, move |x| module.call(x))
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.module.visit(visitor);
+    fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
+        self.module.visit_parts(visitor);
     }
 
-    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.module.visit_buffers(visitor);
-    }
-
-    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        self.module.visit_rngs(visitor);
+    fn path(&self) -> Option<OwnerId> {
+        self.module.path()
     }
 }
 

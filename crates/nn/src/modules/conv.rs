@@ -3,10 +3,12 @@
 use std::fmt;
 
 use highwater_tensor::{Conv2dOptions, DType, Error, Parameter, Place, Pool2dOptions, Result, Rng, Tensor};
+use highwater_tracking::ModulePath;
 
 use super::debug::{convolution, pooling};
 use super::init::{Fans, Init};
 use super::module::Module;
+use super::{in_layer, in_path};
 
 /// Checks that no window size is 0.
 fn check_size(op: &'static str, size: &[usize]) -> Result<()> {
@@ -66,6 +68,7 @@ macro_rules! conv_layer {
     ) => {
         $(#[$doc])*
         pub struct $name {
+            path: ModulePath,
             weight: Parameter,
             bias: Option<Parameter>,
             options: Conv2dOptions,
@@ -93,7 +96,7 @@ macro_rules! conv_layer {
                 check_size(OP, &shape[2..])?;
                 options.$check(OP)?;
                 let (weight, bias) = parameters(place, &shape, [inputs, outputs], options.groups, rng)?;
-                Ok(Self { weight, bias: Some(bias), options })
+                Ok(Self { path: ModulePath::new(), weight, bias: Some(bias), options })
             }
 
             /// Returns the layer without a bias. A norm after the layer would cancel it.
@@ -117,10 +120,12 @@ macro_rules! conv_layer {
 
         impl Module for $name {
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
-                with_bias(x.$method(&self.weight.tensor(), self.options)?, self.bias.as_ref(), $axes)
+                in_layer(&self.path, &self.weight, || {
+                    with_bias(x.$method(&self.weight.tensor(), self.options)?, self.bias.as_ref(), $axes)
+                })
             }
 
-            visit_parts!(weight, bias);
+            visit_parts!(path, weight, bias);
         }
 
         impl fmt::Debug for $name {
@@ -138,11 +143,11 @@ conv_layer! {
     /// use highwater::{Conv2dOptions, Device, Rng, Tensor};
     /// use highwater::nn::{Conv2d, Flatten, MaxPool2d, Module, Relu, Sequential};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
-    /// let same = Conv2dOptions::padded(1);
+    /// let same = Conv2dOptions::same();
     /// let network = Sequential::new()
     ///     .with("conv", Conv2d::new(&device, 1, 16, [3, 3], same, &rng)?)
     ///     .with("relu", Relu)
-    ///     .with("pool", MaxPool2d::new(2)?)
+    ///     .with("pool", MaxPool2d::new(2))
     ///     .with("flat", Flatten);
     /// assert_eq!(network.forward(&Tensor::zeros(&device, [8, 1, 28, 28])?)?.dims(), [8, 16 * 14 * 14]);
     /// # Ok::<(), highwater::Error>(())
@@ -161,7 +166,7 @@ conv_layer! {
     /// use highwater::{Conv2dOptions, Device, Rng, Tensor};
     /// use highwater::nn::{Conv1d, Module};
     /// let device = Device::cpu()?;
-    /// let options = Conv2dOptions { padding: [0, 2], stride: [1, 2], ..Conv2dOptions::default() };
+    /// let options = Conv2dOptions { padding: [0, 2].into(), stride: [1, 2], ..Conv2dOptions::default() };
     /// let layer = Conv1d::new(&device, 3, 8, 5, options, &Rng::new(0))?;
     /// assert_eq!(layer.forward(&Tensor::zeros(&device, [4, 3, 100])?)?.dims(), [4, 8, 50]);
     /// # Ok::<(), highwater::Error>(())
@@ -194,31 +199,35 @@ conv_layer! {
 macro_rules! pool_layer {
     ($(#[$doc:meta])* $name:ident, $method:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy)]
-        pub struct $name(Pool2dOptions);
+        #[derive(Clone)]
+        pub struct $name {
+            path: ModulePath,
+            options: Pool2dOptions,
+        }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                pooling(f, stringify!($name), &self.0)
+                pooling(f, stringify!($name), &self.options)
             }
         }
 
         impl $name {
             /// Creates a layer with the windows of `options`. A number is the size of square windows without overlap.
             ///
-            /// # Errors
-            /// [`Error::BadArgument`] for sizes and strides of 0, and for padding of more than half the size.
-            pub fn new(options: impl Into<Pool2dOptions>) -> Result<Self> {
-                let options = options.into();
-                options.axes(stringify!($method))?;
-                Ok(Self(options))
+            /// Forward fails with [`Error::BadArgument`] for sizes and strides of 0, and for padding of more than half
+            /// the size.
+            #[must_use]
+            pub fn new(options: impl Into<Pool2dOptions>) -> Self {
+                Self { path: ModulePath::new(), options: options.into() }
             }
         }
 
         impl Module for $name {
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
-                x.$method(self.0)
+                in_path(&self.path, || x.$method(self.options))
             }
+
+            visit_parts!(path);
         }
     };
 }
@@ -229,9 +238,8 @@ pool_layer! {
     /// ```
     /// use highwater::{Device, Tensor};
     /// use highwater::nn::{MaxPool2d, Module};
-    /// let halves = MaxPool2d::new(2)?;
-    /// assert_eq!(halves.forward(&Tensor::zeros(&Device::cpu()?, [8, 16, 28, 28])?)?.dims(), [8, 16, 14, 14]);
-    /// assert!(MaxPool2d::new(0).is_err());
+    /// let pool = MaxPool2d::new(2);
+    /// assert_eq!(pool.forward(&Tensor::zeros(&Device::cpu()?, [8, 16, 28, 28])?)?.dims(), [8, 16, 14, 14]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
     MaxPool2d, max_pool2d
@@ -240,14 +248,4 @@ pool_layer! {
 pool_layer! {
     /// 2D average pooling layer; see [`Tensor::avg_pool2d`].
     AvgPool2d, avg_pool2d
-}
-
-/// Flattens all axes but the first into one: from images to the input of a linear layer.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Flatten;
-
-impl Module for Flatten {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.flatten_from(1)
-    }
 }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use highwater_tensor::{Conv2dOptions, DType, Parameter, Pool2dOptions};
+use highwater_tensor::{Conv2dOptions, DType, Padding, Parameter, Pool2dOptions};
 
 /// Writes a layer as `name(parts)`. Omits absent parts.
 pub(super) fn layer(
@@ -73,7 +73,10 @@ pub(super) fn convolution(
             mapping(inputs, outputs),
             Some(window(sizes)),
             option("stride", options.stride, 1),
-            option("padding", options.padding, 0),
+            match options.padding {
+                Padding::Zeros(zeros) => option("padding", zeros, 0),
+                Padding::Same => Some("padding same".to_owned()),
+            },
             option("dilation", options.dilation, 1),
             option("output padding", options.output_padding, 0),
             when(options.groups != 1, format!("groups {}", options.groups)),
@@ -85,15 +88,21 @@ pub(super) fn convolution(
 
 /// Writes a pooling layer.
 pub(super) fn pooling(f: &mut fmt::Formatter<'_>, name: &str, options: &Pool2dOptions) -> fmt::Result {
-    let stride = pair("stride", options.stride, 2, options.size);
-    layer(f, name, [Some(window(&options.size)), stride, pair("padding", options.padding, 2, [0, 0])])
+    let parts = [
+        Some(window(&options.size)),
+        pair("stride", options.stride, 2, options.size),
+        pair("padding", options.padding, 2, [0, 0]),
+        when(options.ceil_mode, "ceil mode"),
+        when(!options.count_include_pad, "without padding in counts"),
+    ];
+    layer(f, name, parts)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::*;
     use super::*;
-    use highwater_tensor::{Activation, Result, Rng, Runtime};
+    use highwater_tensor::{Activation, Padding, Result, Rng, Runtime};
 
     /// A user's module.
     #[derive(Debug)]
@@ -113,12 +122,14 @@ mod tests {
         let half = linear(2, 3).without_bias();
         half.convert(DType::BF16).unwrap();
         let strided = Conv2dOptions { stride: [2, 1], groups: 2, ..Conv2dOptions::padded(1) };
-        let sequence = Conv2dOptions { stride: [1, 2], padding: [0, 3], ..Conv2dOptions::default() };
+        let sequence =
+            Conv2dOptions { stride: [1, 2], padding: Padding::Zeros([0, 3]), ..Conv2dOptions::default() };
         let larger = Conv2dOptions { stride: [2, 2], output_padding: [1, 1], ..Conv2dOptions::default() };
-        let pool = Pool2dOptions { stride: [1, 1], padding: [1, 1], ..Pool2dOptions::square(3) };
+        let pool =
+            Pool2dOptions { stride: [1, 1], padding: [1, 1], ceil_mode: true, ..Pool2dOptions::square(3) };
         let deep = RecurrentOptions { layers: 3, bidirectional: true, dropout: 0.5, ..Default::default() };
-        let attention = MultiHeadAttention::new(&device, 8, 2, true, &rng).unwrap();
-        let printed: [(&dyn fmt::Debug, &str); 19] = [
+        let attention = MultiHeadAttention::new(&device, 8, 2, &rng).unwrap().causal();
+        let printed: [(&dyn fmt::Debug, &str); 21] = [
             (&linear(784, 256), "Linear(784 -> 256)"),
             (&linear(4, 4).with_activation(Activation::Relu), "Linear(4 -> 4, relu)"),
             (&half, "Linear(2 -> 3, no bias, bf16)"),
@@ -132,24 +143,23 @@ mod tests {
                 &ConvTranspose2d::new(&device, 16, 1, [2, 2], larger, &rng).unwrap(),
                 "ConvTranspose2d(16 -> 1, 2x2, stride 2, output padding 1)",
             ),
-            (&MaxPool2d::new(2).unwrap(), "MaxPool2d(2x2)"),
-            (&AvgPool2d::new(pool).unwrap(), "AvgPool2d(3x3, stride 1, padding 1)"),
+            (&MaxPool2d::new(2), "MaxPool2d(2x2)"),
+            (&AvgPool2d::new(pool), "AvgPool2d(3x3, stride 1, padding 1, ceil mode)"),
             (&LayerNorm::new(&device, 8).unwrap(), "LayerNorm(8)"),
-            (&RmsNorm::new(&device, 8).unwrap().with_epsilon(0.5).unwrap(), "RmsNorm(8, epsilon 0.5)"),
+            (&RmsNorm::new(&device, 8).unwrap().with_epsilon(0.5), "RmsNorm(8, epsilon 0.5)"),
             (&GroupNorm::new(&device, 2, 8).unwrap(), "GroupNorm(8, groups 2)"),
-            (&BatchNorm::new(&device, 8).unwrap().with_momentum(0.5).unwrap(), "BatchNorm(8, momentum 0.5)"),
+            (&BatchNorm::new(&device, 8).unwrap().with_momentum(0.5), "BatchNorm(8, momentum 0.5)"),
             (&Embedding::new(&device, 100, 8, &rng).unwrap(), "Embedding(100 -> 8)"),
-            (&Dropout::new(0.1, Rng::new(1)).unwrap(), "Dropout(0.1)"),
+            (&Dropout::new(0.1, &rng), "Dropout(0.1)"),
+            (&Elu::default(), "Elu(1)"),
+            (&Softmax::new(-1), "Softmax(axis -1)"),
             (&Gru::new(&device, 4, 8, &rng).unwrap(), "Gru(4 -> 8)"),
             (
                 &Lstm::with_options(&device, 4, 8, deep, &rng).unwrap(),
                 "Lstm(4 -> 8, layers 3, bidirectional, dropout 0.5)",
             ),
             (&Rnn::new(&device, 4, 8, &rng).unwrap(), "Rnn(4 -> 8)"),
-            (
-                &attention.with_dropout(0.5, Rng::new(1)).unwrap(),
-                "MultiHeadAttention(8, heads 2, causal, dropout 0.5)",
-            ),
+            (&attention.with_dropout(0.5, &rng), "MultiHeadAttention(8, heads 2, causal, dropout 0.5)"),
         ];
         for (layer, expected) in printed {
             assert_eq!(format!("{layer:?}"), expected);
@@ -181,7 +191,7 @@ Classifier {
     ),
 }";
         assert_eq!(format!("{net:#?}"), expected);
-        let block = TransformerBlock::new(&device, 8, 2, true, &rng)?;
+        let block = TransformerBlock::new(&device, 8, 2, &rng)?.causal();
         assert_eq!(
             format!("{:?}", Checkpointed::new(block)),
             "Checkpointed(TransformerBlock { norm1: LayerNorm(8), \

@@ -3,25 +3,15 @@
 use std::fmt;
 
 use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
+use highwater_tracking::ModulePath;
 
 use super::debug::{dtype, layer, size, when};
+use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
 
 /// The default ε, which is added to variances to prevent a division by 0.
 pub(super) const EPSILON: f64 = 1e-5;
-
-/// Returns ε if it is valid.
-///
-/// # Errors
-/// [`Error::BadArgument`] unless it is finite and not negative.
-pub(super) fn checked(op: &'static str, epsilon: f64) -> Result<f64> {
-    if epsilon.is_finite() && epsilon >= 0.0 {
-        return Ok(epsilon);
-    }
-    let (argument, expected, got) = ("epsilon", "finite and not negative", epsilon.to_string());
-    Err(Error::BadArgument { op, argument, expected, got })
-}
 
 /// Creates a parameter with one value everywhere.
 fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
@@ -42,6 +32,7 @@ fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub struct LayerNorm {
+    path: ModulePath,
     weight: Parameter,
     bias: Parameter,
     epsilon: f64,
@@ -54,28 +45,31 @@ impl LayerNorm {
     /// [`Error::Allocation`] if there is no memory.
     pub fn new(place: &impl Place, width: usize) -> Result<Self> {
         let (weight, bias) = (constant(place, width, 1.0)?, constant(place, width, 0.0)?);
-        Ok(Self { weight, bias, epsilon: EPSILON })
+        Ok(Self { path: ModulePath::new(), weight, bias, epsilon: EPSILON })
     }
 
     /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
     ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless it is finite and not negative.
-    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
-        Ok(Self { epsilon: checked("layer_norm", epsilon)?, ..self })
+    /// Forward fails with [`Error::BadArgument`] unless it is finite and not negative.
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
     }
 }
 
 impl Module for LayerNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.layer_norm(Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
+        in_layer(&self.path, &self.weight, || {
+            x.layer_norm(Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
+        })
     }
 
-    visit_parts!(weight, bias);
+    visit_parts!(path, weight, bias);
 }
 
 /// RMS normalization over the last axis; see [`Tensor::rms_norm`].
 pub struct RmsNorm {
+    path: ModulePath,
     weight: Parameter,
     epsilon: f64,
 }
@@ -86,28 +80,30 @@ impl RmsNorm {
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
     pub fn new(place: &impl Place, width: usize) -> Result<Self> {
-        Ok(Self { weight: constant(place, width, 1.0)?, epsilon: EPSILON })
+        let weight = constant(place, width, 1.0)?;
+        Ok(Self { path: ModulePath::new(), weight, epsilon: EPSILON })
     }
 
     /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
     ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless it is finite and not negative.
-    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
-        Ok(Self { epsilon: checked("rms_norm", epsilon)?, ..self })
+    /// Forward fails with [`Error::BadArgument`] unless it is finite and not negative.
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
     }
 }
 
 impl Module for RmsNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.rms_norm(Some(&self.weight.tensor()), self.epsilon)
+        in_layer(&self.path, &self.weight, || x.rms_norm(Some(&self.weight.tensor()), self.epsilon))
     }
 
-    visit_parts!(weight);
+    visit_parts!(path, weight);
 }
 
 /// Group normalization of the channels; see [`Tensor::group_norm`].
 pub struct GroupNorm {
+    path: ModulePath,
     groups: usize,
     weight: Parameter,
     bias: Parameter,
@@ -122,24 +118,26 @@ impl GroupNorm {
     pub fn new(place: &impl Place, groups: usize, channels: usize) -> Result<Self> {
         check_groups("group_norm", groups, channels)?;
         let (weight, bias) = (constant(place, channels, 1.0)?, constant(place, channels, 0.0)?);
-        Ok(Self { groups, weight, bias, epsilon: EPSILON })
+        Ok(Self { path: ModulePath::new(), groups, weight, bias, epsilon: EPSILON })
     }
 
     /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
     ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless it is finite and not negative.
-    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
-        Ok(Self { epsilon: checked("group_norm", epsilon)?, ..self })
+    /// Forward fails with [`Error::BadArgument`] unless it is finite and not negative.
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
     }
 }
 
 impl Module for GroupNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.group_norm(self.groups, Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
+        in_layer(&self.path, &self.weight, || {
+            x.group_norm(self.groups, Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
+        })
     }
 
-    visit_parts!(weight, bias);
+    visit_parts!(path, weight, bias);
 }
 
 /// Checks that `channels` can be divided into groups of equal size.

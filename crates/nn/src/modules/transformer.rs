@@ -3,14 +3,16 @@
 use std::fmt;
 
 use highwater_tensor::{Activation, AttentionOptions, DType, Error, Parameter, Place, Result, Rng, Tensor};
-use highwater_tracking::module;
+use highwater_tracking::ModulePath;
 
 use super::debug::{dtype, layer, mapping, size, when};
 use super::dropout::Dropout;
+use super::in_layer;
 use super::init::{Fans, Init};
 use super::linear::{Linear, LinearOptions};
 use super::module::Module;
 use super::norm::LayerNorm;
+use super::outputs::output;
 
 /// The initial standard deviation of transformer weights, as in GPT-2.
 const SPREAD: f64 = 0.02;
@@ -27,6 +29,7 @@ const SPREAD: f64 = 0.02;
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub struct Embedding {
+    path: ModulePath,
     weight: Parameter,
 }
 
@@ -38,7 +41,8 @@ impl Embedding {
     /// [`Error::Allocation`] if there is no memory.
     pub fn new(place: &impl Place, tokens: usize, width: usize, rng: &Rng) -> Result<Self> {
         let (init, fans) = (Init::Normal { mean: 0.0, std: SPREAD }, Fans { inputs: tokens, outputs: width });
-        Ok(Self { weight: init.parameter(place, [tokens, width], DType::F32, fans, rng)? })
+        let weight = init.parameter(place, [tokens, width], DType::F32, fans, rng)?;
+        Ok(Self { path: ModulePath::new(), weight })
     }
 
     /// Returns the table, of shape `[tokens, width]`.
@@ -51,14 +55,15 @@ impl Embedding {
 impl Module for Embedding {
     /// Looks up tokens (`i64`, any shape); the rows are a new last axis.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.weight.tensor().embedding(x)
+        in_layer(&self.path, &self.weight, || self.weight.tensor().embedding(x))
     }
 
-    visit_parts!(weight);
+    visit_parts!(path, weight);
 }
 
 /// Multi-head self-attention layer: `[n, len, width]` to `[n, len, width]`.
 pub struct MultiHeadAttention {
+    path: ModulePath,
     heads: usize,
     options: AttentionOptions,
     /// Projects to queries, keys and values of all heads.
@@ -69,11 +74,12 @@ pub struct MultiHeadAttention {
 }
 
 impl MultiHeadAttention {
-    /// Creates a layer with `heads` heads, which divide the width among them. `causal` hides later positions.
+    /// Creates a layer with `heads` heads, which divide the width among them. Each position attends to all positions,
+    /// unless the layer is [`causal`](Self::causal).
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless the heads divide the width, [`Error::Allocation`] if there is no memory.
-    pub fn new(place: &impl Place, width: usize, heads: usize, causal: bool, rng: &Rng) -> Result<Self> {
+    pub fn new(place: &impl Place, width: usize, heads: usize, rng: &Rng) -> Result<Self> {
         if !width.is_multiple_of(heads) || heads == 0 {
             return Err(Error::BadArgument {
                 op: "multi_head_attention",
@@ -82,19 +88,24 @@ impl MultiHeadAttention {
                 got: format!("{heads} for a width of {width}"),
             });
         }
-        let project =
-            Linear::with_options(place, width, width.saturating_mul(3), options(), rng)?.named("project");
-        let output = Linear::with_options(place, width, width, options(), rng)?.named("output");
-        Ok(Self { heads, options: AttentionOptions { causal, scale: None }, project, output, dropout: None })
+        let project = Linear::with_options(place, width, width.saturating_mul(3), options(), rng)?;
+        let output = Linear::with_options(place, width, width, options(), rng)?;
+        let (path, options) = (ModulePath::new(), AttentionOptions::default());
+        Ok(Self { path, heads, options, project, output, dropout: None })
+    }
+
+    /// Hides later positions from each position, as in language models.
+    #[must_use]
+    pub fn causal(self) -> Self {
+        Self { options: AttentionOptions { causal: true, ..self.options }, ..self }
     }
 
     /// Returns the layer with dropout on the attention weights, with probability `p` [in
-    /// training](highwater_tensor::is_training). See [`Tensor::attention_with_dropout`] for its memory use.
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
-    pub fn with_dropout(self, p: f64, rng: Rng) -> Result<Self> {
-        Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
+    /// training](highwater_tensor::is_training). See [`Tensor::attention_with_dropout`] for its memory use, and
+    /// [`Dropout::new`] for `p` and `rng`.
+    #[must_use]
+    pub fn with_dropout(self, p: f64, rng: &Rng) -> Self {
+        Self { dropout: Some(Dropout::new(p, rng)), ..self }
     }
 
     /// Removes the biases.
@@ -113,9 +124,9 @@ impl MultiHeadAttention {
     /// use highwater::{Device, Rng, Tensor};
     /// use highwater::nn::MultiHeadAttention;
     /// let device = Device::cpu()?;
-    /// let heads = MultiHeadAttention::new(&device, 8, 2, false, &Rng::new(0))?;
+    /// let heads = MultiHeadAttention::new(&device, 8, 2, &Rng::new(0))?;
     /// let lengths = Tensor::from_slice(&device, &[3i64, 5], [2, 1, 1, 1])?;
-    /// let mask = Tensor::arange(&device, 5)?.lt(&lengths)?;
+    /// let mask = Tensor::arange(&device, 0, 5)?.lt(&lengths)?;
     /// assert_eq!(heads.forward_masked(&Tensor::ones(&device, [2, 5, 8])?, &mask)?.dims(), [2, 5, 8]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
@@ -123,15 +134,16 @@ impl MultiHeadAttention {
     /// # Errors
     /// See [`Module::forward`], and [`Tensor::attention`] for a mask of another type or shape.
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        self.attend(x, Some(mask))
+        let _scope = self.enter();
+        output(self.attend(x, Some(mask)))
     }
 
     fn attend(&self, x: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
         let [n, len, width] = axes(x)?;
-        let parts = self.project.forward_as("project", x)?;
+        let parts = self.project.forward(x)?;
         let dropped = self.dropout.as_ref().and_then(Dropout::acting);
         if mask.is_none() && dropped.is_none() {
-            return self.output.forward_as("output", &parts.self_attention(self.heads, self.options)?);
+            return self.output.forward(&parts.self_attention(self.heads, self.options)?);
         }
         let by_head = parts.reshape([n, len, 3, self.heads, width / self.heads])?.permute([2, 0, 3, 1, 4])?;
         let [query, key, value] = [by_head.at(0)?, by_head.at(1)?, by_head.at(2)?];
@@ -139,7 +151,7 @@ impl MultiHeadAttention {
             Some((p, rng)) => query.attention_with_dropout(&key, &value, mask, self.options, p, rng)?,
             None => query.attention(&key, &value, mask, self.options)?,
         };
-        self.output.forward_as("output", &mixed.permute([0, 2, 1, 3])?.reshape([n, len, width])?)
+        self.output.forward(&mixed.permute([0, 2, 1, 3])?.reshape([n, len, width])?)
     }
 }
 
@@ -157,10 +169,11 @@ fn options() -> LinearOptions {
 
 impl Module for MultiHeadAttention {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.attend(x, None)
+        let _scope = self.enter();
+        output(self.attend(x, None))
     }
 
-    visit_parts!(project, output, dropout);
+    visit_parts!(path, project, output, dropout);
 }
 
 /// Transformer block: x + attention(norm(x)), then x + mlp(norm(x)). The MLP has four times the width and GELU.
@@ -169,11 +182,12 @@ impl Module for MultiHeadAttention {
 /// use highwater::{Device, Rng, Tensor};
 /// use highwater::nn::{Module, TransformerBlock};
 /// let device = Device::cpu()?;
-/// let block = TransformerBlock::new(&device, 32, 4, true, &Rng::new(0))?;
+/// let block = TransformerBlock::new(&device, 32, 4, &Rng::new(0))?.causal();
 /// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub struct TransformerBlock {
+    path: ModulePath,
     norm1: LayerNorm,
     attention: MultiHeadAttention,
     norm2: LayerNorm,
@@ -184,47 +198,50 @@ pub struct TransformerBlock {
 }
 
 impl TransformerBlock {
-    /// Creates a block for sequences of rows of `width` values (`f32`).
+    /// Creates a block for sequences of rows of `width` values (`f32`), with `heads` attention heads.
     ///
     /// # Errors
     /// See [`MultiHeadAttention::new`].
-    pub fn new(place: &impl Place, width: usize, heads: usize, causal: bool, rng: &Rng) -> Result<Self> {
+    pub fn new(place: &impl Place, width: usize, heads: usize, rng: &Rng) -> Result<Self> {
         let inside = width.saturating_mul(4);
         let up = Linear::with_options(place, width, inside, options(), rng)?;
         Ok(Self {
-            norm1: LayerNorm::new(place, width)?.named("norm1"),
-            attention: MultiHeadAttention::new(place, width, heads, causal, rng)?.named("attention"),
-            norm2: LayerNorm::new(place, width)?.named("norm2"),
-            up: up.with_activation(Activation::GeluTanh).named("up"),
-            down: Linear::with_options(place, inside, width, options(), rng)?.named("down"),
+            path: ModulePath::new(),
+            norm1: LayerNorm::new(place, width)?,
+            attention: MultiHeadAttention::new(place, width, heads, rng)?,
+            norm2: LayerNorm::new(place, width)?,
+            up: up.with_activation(Activation::GeluTanh),
+            down: Linear::with_options(place, inside, width, options(), rng)?,
             dropout: None,
         })
     }
 
+    /// Hides later positions from each position: see [`MultiHeadAttention::causal`].
+    #[must_use]
+    pub fn causal(self) -> Self {
+        Self { attention: self.attention.causal(), ..self }
+    }
+
     /// Returns the block with dropout on the outputs of attention and MLP before they are added to x, with probability
-    /// `p` [in training](highwater_tensor::is_training).
+    /// `p` [in training](highwater_tensor::is_training). See [`Dropout::new`] for `p` and `rng`.
     ///
     /// ```
     /// use highwater::{Device, Rng, Tensor};
     /// use highwater::nn::{Module, TransformerBlock};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
-    /// let block = TransformerBlock::new(&device, 32, 4, true, &rng)?.with_dropout(0.1, rng.fork(1))?;
+    /// let block = TransformerBlock::new(&device, 32, 4, &rng)?.causal().with_dropout(0.1, &rng.fork(1));
     /// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
-    pub fn with_dropout(self, p: f64, rng: Rng) -> Result<Self> {
-        Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
+    #[must_use]
+    pub fn with_dropout(self, p: f64, rng: &Rng) -> Self {
+        Self { dropout: Some(Dropout::new(p, rng)), ..self }
     }
 
     /// Returns the block with dropout on the attention weights: see [`MultiHeadAttention::with_dropout`].
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
-    pub fn with_attention_dropout(self, p: f64, rng: Rng) -> Result<Self> {
-        Ok(Self { attention: self.attention.with_dropout(p, rng)?, ..self })
+    #[must_use]
+    pub fn with_attention_dropout(self, p: f64, rng: &Rng) -> Self {
+        Self { attention: self.attention.with_dropout(p, rng), ..self }
     }
 
     /// Removes the biases of all linear layers, including those of the attention. The norms keep theirs.
@@ -238,16 +255,10 @@ impl TransformerBlock {
         }
     }
 
-    /// Sets ε of the norms; 10⁻⁵ by default.
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless it is finite and not negative.
-    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
-        Ok(Self {
-            norm1: self.norm1.with_epsilon(epsilon)?,
-            norm2: self.norm2.with_epsilon(epsilon)?,
-            ..self
-        })
+    /// Sets ε of the norms: see [`LayerNorm::with_epsilon`].
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { norm1: self.norm1.with_epsilon(epsilon), norm2: self.norm2.with_epsilon(epsilon), ..self }
     }
 
     /// Computes the block with an attention mask: see [`MultiHeadAttention::forward_masked`].
@@ -255,30 +266,29 @@ impl TransformerBlock {
     /// # Errors
     /// See [`MultiHeadAttention::forward_masked`].
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        self.with_attention(x, |x| {
-            let _scope = module("attention");
-            self.attention.forward_masked(x, mask)
-        })
+        let _scope = self.enter();
+        output(self.with_attention(x, |x| self.attention.forward_masked(x, mask)))
     }
 
     fn with_attention(&self, x: &Tensor, attention: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         let dropped = |added: Tensor| match &self.dropout {
-            Some(dropout) => dropout.forward_as("dropout", &added),
+            Some(dropout) => dropout.forward(&added),
             None => Ok(added),
         };
         // The sum reuses the buffer of the branch.
-        let x = (dropped(attention(&self.norm1.forward_as("norm1", x)?)?)? + x)?;
-        let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?;
-        dropped(self.down.forward_as("down", &inside)?)? + &x
+        let x = (dropped(attention(&self.norm1.forward(x)?)?)? + x)?;
+        let inside = self.up.forward(&self.norm2.forward(&x)?)?;
+        dropped(self.down.forward(&inside)?)? + &x
     }
 }
 
 impl Module for TransformerBlock {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.with_attention(x, |x| self.attention.forward_as("attention", x))
+        let _scope = self.enter();
+        output(self.with_attention(x, |x| self.attention.forward(x)))
     }
 
-    visit_parts!(norm1, attention, norm2, up, down, dropout);
+    visit_parts!(path, norm1, attention, norm2, up, down, dropout);
 }
 
 impl fmt::Debug for Embedding {

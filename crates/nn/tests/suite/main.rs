@@ -17,6 +17,7 @@ mod nn_frozen;
 mod nn_layers;
 mod nn_modules;
 mod nn_parameter;
+mod nn_paths;
 mod nn_recurrent;
 #[path = "../../../tensor/tests/ops_table/mod.rs"]
 mod ops_table;
@@ -24,3 +25,5 @@ mod optim_groups;
 mod optim_steps;
 mod optim_unknown;
 mod reports;
+mod summaries;
+mod walks;

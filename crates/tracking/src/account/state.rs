@@ -9,6 +9,7 @@ use quanta::Clock;
 use super::saved::SavedAccounts;
 use super::steps::StepLog;
 use super::totals::Totals;
+use super::unlisted::UnlistedLayers;
 use crate::record::Recorder;
 
 /// The shared state of a tracker's ops. Each part has its own lock, and no code holds two of them.
@@ -18,6 +19,7 @@ pub(crate) struct TrackerState {
     pub(crate) clock: Clock,
     pub(crate) recorder: Recorder,
     pub(crate) saves: SavedAccounts,
+    pub(crate) unlisted: UnlistedLayers,
     /// Callbacks that may free memory before a request fails.
     pub(crate) last_resort: Arc<LastResort>,
     /// The first allocations of the last steps.
