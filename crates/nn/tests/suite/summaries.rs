@@ -10,7 +10,7 @@ fn network(device: &Device) -> Result<(Sequential, Tensor)> {
     let net = Sequential::new()
         .with("conv", Conv2d::new(device, 1, 8, [3, 3], Conv2dOptions::padded(1), &rng)?)
         .with("relu", Relu)
-        .with("pool", MaxPool2d::new(2)?)
+        .with("pool", MaxPool2d::new(2))
         .with("flat", Flatten)
         .with("fc", Linear::new(device, 8 * 14 * 14, 10, &rng)?);
     Ok((net, Tensor::zeros(device, [16, 1, 28, 28])?))
@@ -69,7 +69,7 @@ fn the_peaks_are_those_of_dry_runs() {
 #[test]
 fn a_summary_prints_as_a_table_and_as_json() {
     let block = |device: &Device| {
-        let block = TransformerBlock::new(device, 32, 4, true, &Rng::new(0))?;
+        let block = TransformerBlock::new(device, 32, 4, &Rng::new(0))?.causal();
         Ok((block, Tensor::zeros(device, [2, 10, 32])?))
     };
     let summary = summary(DeviceProfile::this_machine(), block).unwrap();
