@@ -26,6 +26,10 @@ pub(crate) struct DiffArguments {
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
 
+    /// Show complete names, however wide the table
+    #[arg(long)]
+    wide: bool,
+
     /// Write JSON
     #[arg(long)]
     json: bool,
@@ -43,12 +47,12 @@ pub(crate) fn run(arguments: &DiffArguments) -> Result<(), CommandError> {
     let (before, before_cut) = report(&arguments.before)?;
     let (after, after_cut) = report(&arguments.after)?;
     let diff = ReportDiff::between(&before, &after);
-    print(&diff, arguments.json, || text(&diff, arguments.top))?;
+    print(&diff, arguments.json, || text(&diff, arguments.top, arguments.wide))?;
     remark(&arguments.before, before_cut)?;
     Ok(remark(&arguments.after, after_cut)?)
 }
 
-fn text(diff: &ReportDiff, top: usize) -> String {
+fn text(diff: &ReportDiff, top: usize, wide: bool) -> String {
     if diff.is_empty() {
         return "the runs have the same figures\n".to_owned();
     }
@@ -57,7 +61,7 @@ fn text(diff: &ReportDiff, top: usize) -> String {
         format!("peak: {} before, {} after, {}\n", bytes(peak.before), bytes(peak.after), growth(peak));
     if !diff.categories.is_empty() {
         let heading = ["category", "at peak before", "after", "change", "high water before", "after"];
-        let mut table = Table::new(&heading);
+        let mut table = Table::new(&heading).wide(wide);
         for row in &diff.categories {
             let (peak, mark) = (row.of(|row| row.peak_bytes), row.of(|row| row.high_water_bytes));
             let figures =
@@ -68,7 +72,7 @@ fn text(diff: &ReportDiff, top: usize) -> String {
     }
     if !diff.places.is_empty() {
         let heading = ["op", "at peak before", "after", "change", "high water", "total"];
-        let mut table = Table::new(&heading);
+        let mut table = Table::new(&heading).wide(wide);
         for row in diff.places.iter().take(top) {
             let peak = row.of(|row| row.peak_bytes);
             let [mark, total] =
@@ -107,6 +111,6 @@ mod tests {
 
     #[test]
     fn runs_that_are_alike_say_so() {
-        assert_eq!(text(&ReportDiff::default(), 5), "the runs have the same figures\n");
+        assert_eq!(text(&ReportDiff::default(), 5, false), "the runs have the same figures\n");
     }
 }

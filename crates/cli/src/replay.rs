@@ -49,6 +49,10 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     repeat: u32,
 
+    /// Show every column, however wide the table
+    #[arg(long)]
+    wide: bool,
+
     /// Write JSON
     #[arg(long)]
     json: bool,
@@ -113,7 +117,8 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, CommandError>
         }
     }
     progress.clear();
-    let text = || if measurements.is_empty() { String::new() } else { table::table(&measurements) };
+    let text =
+        || if measurements.is_empty() { String::new() } else { table::table(&measurements, arguments.wide) };
     print(&measurements, arguments.json, text)?;
     for (path, remarks) in remarks {
         remark(path, remarks)?;

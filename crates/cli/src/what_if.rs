@@ -61,6 +61,10 @@ pub(crate) struct WhatIfArguments {
     #[arg(long, value_name = "NAME")]
     of: Option<String>,
 
+    /// Show complete names, however wide the table
+    #[arg(long)]
+    wide: bool,
+
     /// Write JSON
     #[arg(long)]
     json: bool,
@@ -86,7 +90,7 @@ pub(crate) fn run(arguments: &WhatIfArguments) -> Result<(), CommandError> {
         progress.done(1);
     }
     progress.clear();
-    let text = || format!("{}{}", table::heading(&recording), table::table(&outcomes));
+    let text = || format!("{}{}", table::heading(&recording), table::table(&outcomes, arguments.wide));
     // A variation that runs out of memory is a result, not an error.
     print(&outcomes, arguments.json, text)?;
     Ok(remark(&arguments.run, recording.cut().map(cut_remark))?)

@@ -48,8 +48,9 @@ pub use interop::dlpack;
 pub use layout::{AxisSize, IntoShape, Layout};
 pub use op::{Buffer, Op, OpContext, RecordingGuard, Saved, is_recording, no_grad, no_grad_guard};
 pub use ops::{
-    AttentionOptions, Axes, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm, PadMode, Padding,
-    Part, Pool2dOptions, Reduction, SortOrder, TensorOptions, TensorOrScalar,
+    AttentionOptions, Axes, BatchStatistics, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm,
+    PadMode, Padding, Part, Pool2dOptions, Reduction, RunningStatistics, SortOrder, TensorOptions,
+    TensorOrScalar,
 };
 pub use predict::{
     DryPeak, DryRun, DryRunOptions, FitFailure, LargestFit, SmallestPool, dry_run, largest_fit, smallest_pool,

@@ -16,6 +16,7 @@ mod local;
 mod report;
 mod saved;
 mod state;
+mod steps;
 mod totals;
 mod tracker;
 mod unlisted;

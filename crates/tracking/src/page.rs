@@ -1,5 +1,5 @@
 //! A recording as an HTML page. It shows the timeline by category, the pool map, the table of ops, the parts
-//! of the peak, and failed requests. With the run's log, it also shows the loss and other curves over the
+//! of the peak, live memory with its age, growth from step to step, and failed requests. With the run's log, it also shows the loss and other curves over the
 //! same time.
 //!
 //! The page needs no network. Its data is one JSON object, deflated and in base64, so that no name in it can end its

@@ -15,6 +15,7 @@ mod recording;
 mod regions;
 mod report;
 mod ring;
+mod steps;
 mod summary;
 mod tally;
 mod timeline;
@@ -30,6 +31,7 @@ pub(crate) use recorder::Recorder;
 pub use recording::{
     BlockLife, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
 };
+pub(crate) use steps::StepPart;
 pub use summary::RunSummary;
 pub use timeline::{Moment, Timeline};
 pub use wire::EventProblem;

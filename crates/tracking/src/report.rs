@@ -9,6 +9,7 @@
 
 mod class;
 mod diff;
+mod live;
 mod peak;
 mod rows;
 mod run;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use class::Class;
 pub use diff::{Change, ReportDiff};
+pub use live::{GrowthRow, LiveRow};
 pub use peak::{PeakPart, PeakParts, PeakRow};
 pub use rows::{CategoryRow, FailureRow, OpRow, PhaseRow, PoolRow, SavedRow, ScopeRow, StreamRow, ThreadRow};
 pub use run::{Cut, ProcessMemory, RecordedRun, RunFacts};
@@ -69,6 +71,14 @@ pub struct Report {
     pub failures: Vec<FailureRow>,
     /// Live bytes that no op holds.
     pub unowned_bytes: u64,
+    /// Completed steps: runs of optimizer ops after a backward op, or else repeated marks of a recording.
+    pub steps: u64,
+    /// What is live at the end by op, module and category, the most bytes first.
+    pub live: Vec<LiveRow>,
+    /// Ops whose live bytes rise from step to step, the largest growth first. Only recordings of at least five steps
+    /// know them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub growth: Vec<GrowthRow>,
     /// Layers that ran without a path, because no `visit_parts!` lists them. Only trackers know them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unlisted_layers: Vec<String>,

@@ -9,6 +9,7 @@ use std::hint::cold_path;
 
 use super::account::Account;
 use super::number;
+use crate::allocator::LiveAllocation;
 use crate::allocator::error::BlockError;
 use crate::allocator::stats::Stats;
 use crate::base::ledger::{Ledger, Tag};
@@ -192,6 +193,13 @@ impl Accounts {
         if let Some(index) = &mut self.index {
             index.insert(place.address, place.slot);
         }
+    }
+
+    /// Returns the live allocation in a slot, whose block has `bytes` bytes.
+    pub(crate) fn live_allocation(&self, slot: u32, bytes: u64) -> Option<LiveAllocation> {
+        let account = self.by_slot.get(slot as usize).filter(|account| account.allocation != 0)?;
+        let (id, tag) = (account.allocation, account.tag);
+        Some(LiveAllocation { pool: self.pool, serial: Block { id, ..Block::EMPTY }.serial(), bytes, tag })
     }
 
     /// Charges the live block at `place` to another tag.

@@ -3,6 +3,17 @@
 //! Each allocation increments the serial. The other fields are above it and change only with the thread, so they cost
 //! allocations nothing. Accounts that one thread uses number from 1 on.
 
+use crate::base::memory::Block;
+
+impl Block {
+    /// The position among all allocations of its pool, from 1 on. `None` for a block of a thread cache, an empty block,
+    /// and a block of an allocator that does not number them.
+    #[must_use]
+    pub const fn serial(&self) -> Option<u64> {
+        if self.id == 0 || accounts(self.id) != 0 { None } else { Some(serial(self.id)) }
+    }
+}
+
 /// Bits of the serial: enough for an allocation every twenty nanoseconds in five years.
 const SERIAL_BITS: u32 = 53;
 
@@ -54,5 +65,7 @@ mod tests {
         assert_eq!((serial(other), thread_index(other), accounts(other)), (8, 1, 16));
         assert_eq!(with_thread_index(other, 0), before(16) + 8);
         assert_eq!((thread_index(1), accounts(1)), (0, 0));
+        let serial_of = |id| Block { id, ..Block::EMPTY }.serial();
+        assert_eq!([with_thread_index(9, 5), number, 0].map(serial_of), [Some(9), None, None]);
     }
 }

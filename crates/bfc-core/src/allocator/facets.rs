@@ -11,7 +11,7 @@ use super::{
     Allocator, AllocatorSnapshot, BlockError, Damage, OomReport, RecordError, Request, Verdict, WaitKey,
 };
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
-use crate::base::memory::{Block, Span};
+use crate::base::memory::{Block, PoolId, Span};
 use crate::base::owner::OwnerId;
 use crate::base::placement::PlanCounts;
 use crate::base::units::Bytes;
@@ -68,10 +68,27 @@ pub trait Accounting {
     }
 }
 
+/// A live allocation of an [`Inspection`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LiveAllocation {
+    /// The pool (see [`Block::pool`]).
+    pub pool: PoolId,
+    /// See [`Block::serial`].
+    pub serial: Option<u64>,
+    /// The granted bytes.
+    pub bytes: u64,
+    /// The owner and category that the block is charged to.
+    pub tag: Tag,
+}
+
 /// Queries about an allocator's memory.
 pub trait Inspection {
     /// The regions held from the source, in the order of addresses.
     fn regions(&self) -> Vec<Span>;
+
+    /// The live allocations, in no particular order.
+    fn live_allocations(&self) -> Vec<LiveAllocation>;
 
     /// Whether the request would succeed if these live blocks were free. `None` if the allocator cannot tell. More blocks
     /// never turn a yes into a no.
@@ -204,6 +221,12 @@ impl dyn Allocator + '_ {
     #[must_use]
     pub fn regions(&self) -> Vec<Span> {
         self.as_inspection().map_or_else(Vec::new, Inspection::regions)
+    }
+
+    /// See [`Inspection::live_allocations`]; empty without inspection.
+    #[must_use]
+    pub fn live_allocations(&self) -> Vec<LiveAllocation> {
+        self.as_inspection().map_or_else(Vec::new, Inspection::live_allocations)
     }
 
     /// See [`Inspection::would_fit`]; `None` without inspection.

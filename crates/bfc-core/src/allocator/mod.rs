@@ -21,7 +21,7 @@ pub use allocation::{Allocation, ExpectedFrees, failed_drops};
 pub use attributes::{AllocationAttributes, AllocatorAttributes};
 pub use damage::{Damage, DamageKind};
 pub use error::{AllocError, AttributeError, BlockError, RecordError};
-pub use facets::{Accounting, Inspection, StreamOrder, Upkeep, WaitHints};
+pub use facets::{Accounting, Inspection, LiveAllocation, StreamOrder, Upkeep, WaitHints};
 pub use oom::{
     CheckpointedScope, ExceededBudget, Holding, Holdings, OomReport, PendingFrees, RegionUse, Subject,
     Verdict, WhatIf,

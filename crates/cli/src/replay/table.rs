@@ -11,14 +11,15 @@ use crate::sparkline::sparkline;
 const SPARKLINE: usize = 24;
 
 /// One row per trace and policy, then the failures.
-pub(super) fn table(measurements: &[Measurement]) -> String {
+pub(super) fn table(measurements: &[Measurement], wide: bool) -> String {
     let with_smallest = measurements.iter().any(|measurement| measurement.smallest.is_some());
     let mut heading = vec!["trace, policy", "events", "ns/event", "cold", "peak live", "reserved", "waste"];
     if with_smallest {
         heading.extend(["smallest pool", "waste"]);
     }
     heading.push("fragmentation over time");
-    let mut table = Table::new(&heading);
+    let mut table =
+        Table::new(&heading).omitting(&["fragmentation over time", "cold", "events", "waste"]).wide(wide);
     let mut trace = None;
     for measurement in measurements {
         if trace != Some(&measurement.trace) {

@@ -94,7 +94,7 @@ impl<'a, R: std::io::Read> View<'a, R> {
         let tables = [report.category_table(), self.holders(report, holders)];
         for table in tables {
             lines.push(String::new());
-            lines.extend(table.to_string().lines().map(str::to_owned));
+            lines.extend(table.within(width).to_string().lines().map(str::to_owned));
         }
         lines
     }
@@ -129,7 +129,8 @@ impl<'a, R: std::io::Read> View<'a, R> {
         if self.order == Order::Peak {
             rows.sort_by_key(|row| std::cmp::Reverse((row.peak_bytes, row.live_bytes)));
         }
-        let mut table = Table::new(&["op", "calls", "live", "self peak", "at peak", "share"]);
+        let heading = ["op", "calls", "live", "self peak", "at peak", "share"];
+        let mut table = Table::new(&heading).omitting(&["calls", "self peak", "share"]);
         for row in rows.iter().take(most) {
             let path = row.path();
             let name = if path.is_empty() { "(outside of ops)" } else { &path };

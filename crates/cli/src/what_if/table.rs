@@ -25,9 +25,15 @@ pub(super) fn heading(recording: &Recording) -> String {
     format!("{text}\n")
 }
 
+/// The length of names that are complete. Longer ones have many rules.
+const LONGEST_NAME: usize = 64;
+
 /// One row per outcome, with its change against the first, then the failures.
-pub(super) fn table(outcomes: &[Outcome]) -> String {
-    let mut table = Table::new(&["what if", "in use", "reserved", "change", "smallest pool", "change"]);
+pub(super) fn table(outcomes: &[Outcome], wide: bool) -> String {
+    let heading = ["what if", "in use", "reserved", "change", "smallest pool", "change"];
+    // The names differ in the middle.
+    let mut table =
+        Table::new(&heading).omitting(&["change", "change"]).keeping_names(LONGEST_NAME).wide(wide);
     let base = outcomes.first();
     for outcome in outcomes {
         let column = |figure: fn(&Outcome) -> Option<u64>| {
@@ -38,10 +44,7 @@ pub(super) fn table(outcomes: &[Outcome]) -> String {
         let [reserved, reserved_change] = column(|outcome| outcome.peak_reserved_bytes);
         let [smallest, smallest_change] = column(|outcome| outcome.smallest_pool_bytes);
         let in_use = if outcome.failure.is_some() { "fails".to_owned() } else { in_use };
-        table.line_with_full_name(
-            &outcome.what,
-            [in_use, reserved, reserved_change, smallest, smallest_change],
-        );
+        table.line(&outcome.what, [in_use, reserved, reserved_change, smallest, smallest_change]);
     }
     let least = match base.map_or(0, |base| base.peak_live_bytes) {
         0 => "the run used no memory".to_owned(),

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Request};
-use highwater_tracking::{RunFacts, Tracker, module};
+use highwater_tracking::{Phase, RunFacts, Tracker, module, phase};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -221,4 +221,74 @@ fn a_report_shows_failed_requests_and_remedies() {
     let json: Value = serde_json::from_str(&stdout(&highwater(&["report", "--json"], &[&path]))).unwrap();
     assert_eq!(json["failures"][0]["report"]["in_use"], 700 << 10);
     assert_eq!(json["failures"][0]["report"]["verdict"], "exhausted");
+}
+
+/// Records ten steps of a deep network that keeps `bytes` of each step.
+fn record_leak(directory: &TempDir, name: &str, bytes: u64) -> PathBuf {
+    let path = directory.path().join(name);
+    let config = BfcConfig::new(Bytes::mib(64));
+    let source = Arc::new(AddressOnlyMemory::new());
+    let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("cpu:0", source, config));
+    let tracker = Tracker::new();
+    tracker.start_recording(File::create(&path).unwrap(), &RunFacts::new("sample")).unwrap();
+    let _scope = module("encoder.blocks.11.attention.query_projection_of_the_decoder");
+    let take = |op, bytes| {
+        let run = tracker.begin(op);
+        Allocation::new(&run.track(&pool), &Request::new(bytes)).unwrap()
+    };
+    let mut kept = Vec::new();
+    for _ in 0..10 {
+        kept.push(take("linear_gelu_tanh", bytes));
+        let backward = phase(Phase::Backward);
+        drop(take("linear_gelu_tanh", 512));
+        drop(backward);
+        let _phase = phase(Phase::Optimizer);
+        drop(take("adamw", 1 << 20));
+    }
+    tracker.finish_recording(&[Arc::clone(&pool)]).unwrap().unwrap();
+    path
+}
+
+#[test]
+fn a_report_names_a_leak_and_its_age() {
+    let directory = TempDir::new().unwrap();
+    let run = record_leak(&directory, "run.hwm", 2048);
+    let text = stdout(&highwater(&["report"], &[&run]));
+    let (_, leak) = text.split_once("memory that grows over 10 steps").unwrap();
+    let line = leak.lines().find(|line| line.contains("linear_gelu_tanh")).unwrap();
+    let cells: Vec<&str> = line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect();
+    assert_eq!(cells[1..], ["2.00 KiB", "1", "20.0 KiB"], "{line}");
+    assert!(text.contains("1 to 10 steps"), "{text}");
+    let json: Value = serde_json::from_str(&stdout(&highwater(&["report", "--json"], &[&run]))).unwrap();
+    assert_eq!(json["growth"][0]["bytes_per_step"], 2048);
+    assert_eq!(json["live"][0]["age_steps"], serde_json::json!([1, 10]));
+    assert!(json["ops"][0]["time_ns"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn tables_fit_100_columns_unless_wide() {
+    let directory = TempDir::new().unwrap();
+    let (run, other) =
+        (record_leak(&directory, "run.hwm", 1 << 20), record_leak(&directory, "b.hwm", 3 << 20));
+    let commands: [(&[&str], &[&Path]); 5] = [
+        (&["report", "--by", "place"], &[&run]),
+        (&["diff"], &[&run, &other]),
+        (&["what-if"], &[&run]),
+        (&["replay", "--find-min", "--policy", "bfc,bfc-tensorflow,buddy,planned"], &[&run]),
+        (&["top", "--once"], &[&run]),
+    ];
+    for (command, files) in commands {
+        let output = highwater(command, files);
+        assert!(output.status.success(), "{command:?}: {output:?}");
+        // The file's path is as long as the system's temporary folder.
+        let text = stdout(&output).replace(&directory.path().display().to_string(), "");
+        let is_table = |line: &&str| !["peak: ", "live "].iter().any(|head| line.starts_with(head));
+        for line in text.lines().filter(is_table) {
+            assert!(line.chars().count() <= 100, "{command:?}: {line}");
+        }
+        if command[0] != "top" {
+            let wide = stdout(&highwater(&[command, &["--wide"]].concat(), files));
+            assert!(wide.lines().any(|line| line.chars().count() > 100) || command[0] == "what-if", "{wide}");
+        }
+    }
 }

@@ -1,14 +1,17 @@
 //! Activations with options or parameters, and softmax along an axis.
 
+use std::fmt;
+
 use highwater_tensor::{DType, Parameter, Place, Result, Rng, Tensor};
 use highwater_tracking::ModulePath;
 
+use super::debug::{dtype, layer, size};
 use super::init::{Fans, Init};
 use super::module::Module;
 use super::{in_layer, in_path};
 
 /// Leaky ReLU activation: x above 0, `slope` x below; see [`Tensor::leaky_relu`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LeakyRelu {
     path: ModulePath,
     slope: f64,
@@ -38,7 +41,7 @@ impl Module for LeakyRelu {
 }
 
 /// ELU activation: x above 0, `alpha` (eˣ - 1) below; see [`Tensor::elu`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Elu {
     path: ModulePath,
     alpha: f64,
@@ -78,7 +81,6 @@ impl Module for Elu {
 /// assert_eq!(PRelu::per_channel(&device, 8)?.parameter_count(), 8);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct PRelu {
     path: ModulePath,
     weight: Parameter,
@@ -128,7 +130,7 @@ impl Module for PRelu {
 /// assert_eq!(y.to_vec::<f32>()?, [0.25; 8]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Softmax {
     path: ModulePath,
     axis: isize,
@@ -151,7 +153,7 @@ impl Module for Softmax {
 }
 
 /// Logarithm of the softmax along an axis; see [`Tensor::log_softmax`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LogSoftmax {
     path: ModulePath,
     axis: isize,
@@ -171,4 +173,34 @@ impl Module for LogSoftmax {
     }
 
     visit_parts!(path);
+}
+
+impl fmt::Debug for LeakyRelu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        layer(f, "LeakyRelu", [Some(self.slope.to_string())])
+    }
+}
+
+impl fmt::Debug for Elu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        layer(f, "Elu", [Some(self.alpha.to_string())])
+    }
+}
+
+impl fmt::Debug for PRelu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        layer(f, "PRelu", [Some(size(&self.weight, 0).to_string()), dtype(&self.weight)])
+    }
+}
+
+impl fmt::Debug for Softmax {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        layer(f, "Softmax", [Some(format!("axis {}", self.axis))])
+    }
+}
+
+impl fmt::Debug for LogSoftmax {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        layer(f, "LogSoftmax", [Some(format!("axis {}", self.axis))])
+    }
 }

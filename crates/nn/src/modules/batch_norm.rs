@@ -1,16 +1,21 @@
 //! Batch normalization (Ioffe and Szegedy 2015).
 
+use std::fmt;
+
 use highwater_tensor::{
-    DType, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule, is_replaying, is_training, no_grad,
+    BatchStatistics, DType, Error, Parameter, Place, Result, Rng, RunningStatistics, Tensor, is_training,
 };
 use highwater_tracking::ModulePath;
 
+use super::debug::when;
 use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
-use super::norm::EPSILON;
+use super::norm::{EPSILON, norm};
 
 const OP: &str = "batch_norm";
+
+const MOMENTUM: f64 = 0.1;
 
 /// Batch normalization of rows `[n, channels]`, sequences `[n, channels, len]`, images `[n, channels, h, w]` and
 /// tensors with more axes. Brings each channel to mean 0 and variance 1, then scales and shifts it.
@@ -40,7 +45,6 @@ const OP: &str = "batch_norm";
 /// assert!((used[0] - 0.8 / 1.1f32.sqrt()).abs() < 1e-4);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct BatchNorm {
     path: ModulePath,
     weight: Parameter,
@@ -66,7 +70,7 @@ impl BatchNorm {
             bias: constant(0.0)?,
             running_mean: constant(0.0)?,
             running_var: constant(1.0)?,
-            momentum: 0.1,
+            momentum: MOMENTUM,
             epsilon: EPSILON,
         })
     }
@@ -109,60 +113,6 @@ impl BatchNorm {
     pub fn running(&self) -> [Tensor; 2] {
         [self.running_mean.value(), self.running_var.value()]
     }
-
-    /// Normalizes by the batch's mean and variance, and updates the running means.
-    fn normalize_by_batch(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
-        let count = x.elements() / shape[1].max(1);
-        if count < 2 {
-            return Err(Error::BadArgument {
-                op: OP,
-                argument: "x",
-                expected: "at least two values per channel in training",
-                got: format!("shape {}", x.shape()),
-            });
-        }
-        let axes: Vec<isize> = (0..x.rank() as isize).filter(|&axis| axis != 1).collect();
-        let (dtype, x) = (x.dtype(), x.to_dtype(x.dtype().computed_as())?);
-        let mean = x.mean_keepdim(&axes[..])?;
-        let centered = x.sub(&mean)?;
-        let variance = centered.square()?.mean_keepdim(&axes[..])?;
-        let scale = variance.add_scalar(self.epsilon)?.rsqrt()?;
-        let scale = scale.mul(&self.weight.tensor().reshape(shape)?)?;
-        let result = centered.mul(&scale)?.add(&self.bias.tensor().reshape(shape)?)?.to_dtype(dtype)?;
-        // A repeated forward of the same batch, in the backward pass, does not count again.
-        if !is_replaying() {
-            let unbiased = count as f64 / (count - 1) as f64;
-            no_grad(|| self.update_running(&mean.detach(), &variance.detach(), unbiased))?;
-        }
-        Ok(result)
-    }
-
-    /// Moves both running means towards the batch's mean and its variance times `unbiased`. Allocates all memory before
-    /// the first moves.
-    fn update_running(&self, mean: &Tensor, variance: &Tensor, unbiased: f64) -> Result<()> {
-        let running = [&self.running_mean, &self.running_var];
-        let moved =
-            [self.moved_towards(running[0], mean, 1.0)?, self.moved_towards(running[1], variance, unbiased)?];
-        running.iter().try_for_each(|running| running.make_unique())?;
-        running.iter().zip(&moved).try_for_each(|(running, moved)| running.set(moved))
-    }
-
-    /// Returns a running mean after its move towards `factor` times the batch's value.
-    fn moved_towards(&self, running: &Parameter, of_batch: &Tensor, factor: f64) -> Result<Tensor> {
-        let before = running.value();
-        let part = of_batch.reshape([of_batch.elements()])?.mul_scalar(self.momentum * factor)?;
-        before.mul_scalar(1.0 - self.momentum)?.add(&part)?.to_dtype(before.dtype())
-    }
-
-    /// Normalizes by the running means.
-    fn normalize_by_running(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor> {
-        // A repeated forward uses the running means of the first.
-        let [mean, variance] =
-            [&self.running_mean, &self.running_var].map(|running| running.replayed_value());
-        let scale = variance.add_scalar(self.epsilon)?.rsqrt()?.mul(&self.weight.tensor())?;
-        let shift = self.bias.tensor().sub(&mean.mul(&scale)?)?;
-        x.mul(&scale.reshape(shape)?)?.add(&shift.reshape(shape)?)?.to_dtype(x.dtype())
-    }
 }
 
 impl Module for BatchNorm {
@@ -176,25 +126,26 @@ impl Module for BatchNorm {
 impl BatchNorm {
     fn normalize(&self, x: &Tensor) -> Result<Tensor> {
         self.check_options()?;
-        let channels = self.weight.value().elements();
-        if x.rank() < 2 {
-            let expected = "at least two axes: batch, channels, positions";
-            return Err(Error::BadRank { op: OP, expected, shape: *x.shape() });
+        let (weight, bias) = (self.weight.tensor(), self.bias.tensor());
+        if is_training() {
+            let running = RunningStatistics {
+                mean: self.running_mean.clone(),
+                variance: self.running_var.clone(),
+                momentum: self.momentum,
+            };
+            let statistics = BatchStatistics::Batch { running: Some(&running) };
+            return x.batch_norm(&weight, &bias, statistics, self.epsilon);
         }
-        if x.dims()[1] != channels {
-            let rhs = *self.weight.value().shape();
-            return Err(Error::ShapeMismatch {
-                op: OP,
-                lhs: *x.shape(),
-                rhs,
-                rule: &ShapeRule::Other("axis 1 of the input must have one element per channel"),
-            });
-        }
-        if !x.dtype().is_float() {
-            return Err(Error::UnsupportedDType { op: OP, dtype: x.dtype() });
-        }
-        let mut shape = vec![1; x.rank()];
-        shape[1] = channels;
-        if is_training() { self.normalize_by_batch(x, &shape) } else { self.normalize_by_running(x, &shape) }
+        // A repeated forward uses the running means of the first.
+        let [mean, variance] = [&self.running_mean, &self.running_var].map(Parameter::replayed_value);
+        let fixed = BatchStatistics::Fixed { mean: &mean, variance: &variance };
+        x.batch_norm(&weight, &bias, fixed, self.epsilon)
+    }
+}
+
+impl fmt::Debug for BatchNorm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let momentum = when(self.momentum != MOMENTUM, format!("momentum {}", self.momentum));
+        norm(f, "BatchNorm", &self.weight, momentum, self.epsilon)
     }
 }

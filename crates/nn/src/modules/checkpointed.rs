@@ -1,5 +1,6 @@
 //! Activation checkpointing of modules.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bfc_core::OwnerId;
@@ -26,7 +27,6 @@ use super::parts::PartVisitor;
 /// assert_eq!(loss.backward()?.len(), blocks.parameters().len());
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Checkpointed<M> {
     // The graph also holds the module until backward has finished.
     module: Arc<M>,
@@ -58,5 +58,11 @@ impl<M: Module + 'static> Module for Checkpointed<M> {
 
     fn path(&self) -> Option<OwnerId> {
         self.module.path()
+    }
+}
+
+impl<M: fmt::Debug> fmt::Debug for Checkpointed<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Checkpointed").field(&self.module).finish()
     }
 }

@@ -1,8 +1,11 @@
 //! Convolution and pooling layers.
 
+use std::fmt;
+
 use highwater_tensor::{Conv2dOptions, DType, Error, Parameter, Place, Pool2dOptions, Result, Rng, Tensor};
 use highwater_tracking::ModulePath;
 
+use super::debug::{convolution, pooling};
 use super::init::{Fans, Init};
 use super::module::Module;
 use super::{in_layer, in_path};
@@ -64,7 +67,6 @@ macro_rules! conv_layer {
         |$inputs:ident, $outputs:ident, $groups:ident, $size:ident| $shape:expr
     ) => {
         $(#[$doc])*
-        #[derive(Debug)]
         pub struct $name {
             path: ModulePath,
             weight: Parameter,
@@ -124,6 +126,12 @@ macro_rules! conv_layer {
             }
 
             visit_parts!(path, weight, bias);
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                convolution(f, stringify!($name), &self.weight, self.bias.is_some(), &self.options)
+            }
         }
     };
 }
@@ -191,10 +199,16 @@ conv_layer! {
 macro_rules! pool_layer {
     ($(#[$doc:meta])* $name:ident, $method:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Debug)]
+        #[derive(Clone)]
         pub struct $name {
             path: ModulePath,
             options: Pool2dOptions,
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                pooling(f, stringify!($name), &self.options)
+            }
         }
 
         impl $name {

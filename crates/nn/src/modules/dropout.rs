@@ -1,8 +1,11 @@
 //! Inverted dropout (Srivastava et al. 2014).
 
+use std::fmt;
+
 use highwater_tensor::{Result, Rng, Tensor, is_training};
 use highwater_tracking::ModulePath;
 
+use super::debug::layer;
 use super::module::Module;
 use super::{in_path, unchanged};
 
@@ -22,7 +25,6 @@ use super::{in_path, unchanged};
 /// assert_eq!(no_grad(|| dropout.forward(&x))?.to_vec::<f32>()?, [1.0; 100]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Dropout {
     path: ModulePath,
     p: f64,
@@ -54,4 +56,17 @@ impl Module for Dropout {
     }
 
     visit_parts!(path, rng);
+}
+
+impl fmt::Debug for Dropout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        layer(f, "Dropout", [Some(self.p.to_string())])
+    }
+}
+
+impl Dropout {
+    /// The part of a layer's `Debug` form for its dropout.
+    pub(super) fn debug_part(&self) -> String {
+        format!("dropout {}", self.p)
+    }
 }

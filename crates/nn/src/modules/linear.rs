@@ -1,8 +1,11 @@
 //! The linear layer.
 
+use std::fmt;
+
 use highwater_tensor::{Activation, DType, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule};
 use highwater_tracking::ModulePath;
 
+use super::debug::{dtype, layer, mapping, size, when};
 use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
@@ -21,7 +24,6 @@ use super::module::Module;
 /// assert_eq!(layer.parameter_count(), 64 * 10 + 10);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Linear {
     path: ModulePath,
     weight: Parameter,
@@ -163,4 +165,13 @@ impl Module for Linear {
     }
 
     visit_parts!(path, weight, bias);
+}
+
+impl fmt::Debug for Linear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let activation = self.activation.map(|activation| activation.name().to_owned());
+        let (inputs, outputs) = (size(&self.weight, 0), size(&self.weight, 1));
+        let bias = when(self.bias.is_none(), "no bias");
+        layer(f, "Linear", [mapping(inputs, outputs), activation, bias, dtype(&self.weight)])
+    }
 }

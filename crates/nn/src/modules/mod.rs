@@ -13,6 +13,7 @@ mod activation_options;
 mod batch_norm;
 mod checkpointed;
 mod conv;
+mod debug;
 mod dropout;
 mod init;
 mod linear;

@@ -1,8 +1,11 @@
 //! Normalization layers.
 
+use std::fmt;
+
 use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
 use highwater_tracking::ModulePath;
 
+use super::debug::{dtype, layer, size, when};
 use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
@@ -28,7 +31,6 @@ fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
 /// assert!((norm.forward(&x)?.to_vec::<f32>()?[1] - 1.0).abs() < 1e-4);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct LayerNorm {
     path: ModulePath,
     weight: Parameter,
@@ -66,7 +68,6 @@ impl Module for LayerNorm {
 }
 
 /// RMS normalization over the last axis; see [`Tensor::rms_norm`].
-#[derive(Debug)]
 pub struct RmsNorm {
     path: ModulePath,
     weight: Parameter,
@@ -101,7 +102,6 @@ impl Module for RmsNorm {
 }
 
 /// Group normalization of the channels; see [`Tensor::group_norm`].
-#[derive(Debug)]
 pub struct GroupNorm {
     path: ModulePath,
     groups: usize,
@@ -147,4 +147,34 @@ fn check_groups(op: &'static str, groups: usize, channels: usize) -> Result<()> 
     }
     let (argument, expected) = ("groups", "a divisor of the number of channels");
     Err(Error::BadArgument { op, argument, expected, got: format!("{groups} for {channels} channels") })
+}
+
+impl fmt::Debug for LayerNorm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        norm(f, "LayerNorm", &self.weight, None, self.epsilon)
+    }
+}
+
+impl fmt::Debug for RmsNorm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        norm(f, "RmsNorm", &self.weight, None, self.epsilon)
+    }
+}
+
+impl fmt::Debug for GroupNorm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        norm(f, "GroupNorm", &self.weight, Some(format!("groups {}", self.groups)), self.epsilon)
+    }
+}
+
+/// Writes a norm with its width and options.
+pub(super) fn norm(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    weight: &Parameter,
+    option: Option<String>,
+    epsilon: f64,
+) -> fmt::Result {
+    let epsilon = when(epsilon != EPSILON, format!("epsilon {epsilon:?}"));
+    layer(f, name, [Some(size(weight, 0).to_string()), option, epsilon, dtype(weight)])
 }

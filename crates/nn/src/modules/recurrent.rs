@@ -88,6 +88,12 @@ macro_rules! recurrent_layer {
                 self.stack.path()
             }
         }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.stack.print(f, stringify!($name))
+            }
+        }
     };
 }
 
@@ -122,7 +128,6 @@ use recurrent_layer;
 /// assert_eq!((y.dims(), state.dims()), (&[2, 10, 16][..], &[6, 2, 8][..]));
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Gru {
     stack: Stack,
     reset_after: bool,
@@ -214,7 +219,6 @@ fn mix(z: &Tensor, n: &Tensor, h: &Tensor) -> Result<[Tensor; 1]> {
 /// assert_eq!((state.dims(), cell.dims()), (&[2, 8][..], &[2, 8][..]));
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Lstm {
     stack: Stack,
 }

@@ -1,8 +1,11 @@
 //! Transformer layers (Vaswani et al. 2017) in the pre-norm variant (Xiong et al. 2020).
 
+use std::fmt;
+
 use highwater_tensor::{Activation, AttentionOptions, DType, Error, Parameter, Place, Result, Rng, Tensor};
 use highwater_tracking::ModulePath;
 
+use super::debug::{dtype, layer, mapping, size, when};
 use super::dropout::Dropout;
 use super::in_layer;
 use super::init::{Fans, Init};
@@ -25,7 +28,6 @@ const SPREAD: f64 = 0.02;
 /// assert_eq!(table.forward(&tokens)?.dims(), [2, 2, 16]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Embedding {
     path: ModulePath,
     weight: Parameter,
@@ -60,7 +62,6 @@ impl Module for Embedding {
 }
 
 /// Multi-head self-attention layer: `[n, len, width]` to `[n, len, width]`.
-#[derive(Debug)]
 pub struct MultiHeadAttention {
     path: ModulePath,
     heads: usize,
@@ -185,7 +186,6 @@ impl Module for MultiHeadAttention {
 /// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct TransformerBlock {
     path: ModulePath,
     norm1: LayerNorm,
@@ -289,4 +289,38 @@ impl Module for TransformerBlock {
     }
 
     visit_parts!(path, norm1, attention, norm2, up, down, dropout);
+}
+
+impl fmt::Debug for Embedding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tokens, width) = (size(&self.weight, 0), size(&self.weight, 1));
+        layer(f, "Embedding", [mapping(tokens, width), dtype(&self.weight)])
+    }
+}
+
+impl fmt::Debug for MultiHeadAttention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let weight = self.output.weight();
+        let parts = [
+            Some(size(weight, 1).to_string()),
+            Some(format!("heads {}", self.heads)),
+            when(self.options.causal, "causal"),
+            self.dropout.as_ref().map(Dropout::debug_part),
+            when(self.output.bias().is_none(), "no bias"),
+            dtype(weight),
+        ];
+        layer(f, "MultiHeadAttention", parts)
+    }
+}
+
+impl fmt::Debug for TransformerBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = f.debug_struct("TransformerBlock");
+        parts.field("norm1", &self.norm1).field("attention", &self.attention).field("norm2", &self.norm2);
+        parts.field("up", &self.up).field("down", &self.down);
+        if let Some(dropout) = &self.dropout {
+            parts.field("dropout", dropout);
+        }
+        parts.finish()
+    }
 }

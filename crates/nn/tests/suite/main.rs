@@ -27,5 +27,6 @@ mod ops_table;
 mod optim_groups;
 mod optim_steps;
 mod optim_unknown;
+mod reports;
 mod summaries;
 mod walks;

@@ -585,7 +585,7 @@ fn norms_add_the_epsilon_that_was_set_to_variances() {
         }
     }
     let block = TransformerBlock::new(&device, 4, 2, &Rng::new(0)).unwrap().with_epsilon(1e-12);
-    assert_eq!(format!("{block:?}").matches("epsilon: 1e-12").count(), 2);
+    assert_eq!(format!("{block:?}").matches("epsilon 1e-12").count(), 2);
 }
 
 #[test]

@@ -172,6 +172,12 @@ impl Activation {
             Self::Silu => Unary::Silu,
         }
     }
+
+    /// Returns the function's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.function().name()
+    }
 }
 
 /// An elementwise function of two arguments. Integer arithmetic wraps; integer division by 0 returns 0.

@@ -295,7 +295,11 @@ impl Device {
     fn find_default_allocator(&self) -> Result<&Arc<dyn Allocator>> {
         let allocator = self.allocator(AllocatorAttributes::default())?.allocator;
         self.require_addressable(&allocator)?;
-        Ok(self.0.default_allocator.get_or_init(|| AccountedPool::new(allocator)).pool())
+        let accounted = || match (AccountedPool::new(allocator), self.is_dry()) {
+            (pool, true) => pool.without_time(),
+            (pool, false) => pool,
+        };
+        Ok(self.0.default_allocator.get_or_init(accounted).pool())
     }
 }
 

@@ -14,6 +14,7 @@ mod range;
 mod transfer;
 
 // Elements
+mod batch_norm;
 mod binary;
 mod broadcast;
 mod compare;
@@ -65,6 +66,7 @@ mod softmax;
 
 pub use attention::AttentionOptions;
 pub use axes::Axes;
+pub use batch_norm::{BatchStatistics, RunningStatistics};
 pub use compare::TensorOrScalar;
 pub use conv::{Conv2dOptions, Padding};
 pub use create::TensorOptions;

@@ -10,8 +10,9 @@ pub(crate) mod counting;
 pub(crate) mod surrounded;
 
 use highwater_tensor::{
-    Activation, AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceProfile, IntoPart,
-    Norm, PadMode, Pool2dOptions, Reduction, Result, Rng, Runtime, RuntimeBuilder, SortOrder, Tensor,
+    Activation, AttentionOptions, BatchStatistics, Conv2dOptions, CrossEntropyOptions, DType, Device,
+    DeviceProfile, IntoPart, Norm, PadMode, Pool2dOptions, Reduction, Result, Rng, Runtime, RuntimeBuilder,
+    SortOrder, Tensor,
 };
 
 use surrounded::{beside, floats_beside};
@@ -457,6 +458,14 @@ pub(crate) const CASES: &[Case] = &[
     }),
     case("group_norm", &[(&[2, 4, 3], Any, Transposed), (&[4], Any, InOrder), (&[4], Any, InOrder)], |x| {
         x[0].group_norm(2, Some((&x[1], &x[2])), 1e-5)
+    }),
+    case("batch_norm", &[(&[3, 4, 2], Any, Transposed), (&[4], Any, InOrder), (&[4], Any, WithGaps)], |x| {
+        x[0].batch_norm(&x[1], &x[2], BatchStatistics::Batch { running: None }, 1e-5)
+    }),
+    case("batch_norm, fixed", &[(&[3, 4], Any, InOrder), (&[4], Any, InOrder), (&[4], Any, InOrder)], |x| {
+        let of_channels = |values: [f32; 4]| Tensor::from_slice(x[0].device(), &values, 4);
+        let (mean, variance) = (of_channels([0.0, 0.1, -0.2, 0.3])?, of_channels([0.5, 1.0, 1.5, 2.0])?);
+        x[0].batch_norm(&x[1], &x[2], BatchStatistics::Fixed { mean: &mean, variance: &variance }, 1e-1)
     }),
     case("conv2d", &[(&[2, 3, 5, 4], Any, InOrder), (&[4, 3, 3, 2], Any, InOrder)], |x| {
         x[0].conv2d(&x[1], Conv2dOptions::default())

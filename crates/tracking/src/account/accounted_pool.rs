@@ -41,6 +41,8 @@ const CAPACITY: usize = 64;
 #[derive(Debug)]
 pub struct AccountedPool {
     pool: Arc<dyn Allocator>,
+    /// Whether the time of ops counts.
+    is_timed: bool,
     finished: SpinMutex<VecDeque<Arc<Execution>>>,
 }
 
@@ -48,7 +50,17 @@ impl AccountedPool {
     /// Returns the pool with an empty list.
     #[must_use]
     pub fn new(pool: Arc<dyn Allocator>) -> Self {
-        Self { pool, finished: SpinMutex::default() }
+        Self { pool, is_timed: true, finished: SpinMutex::default() }
+    }
+
+    /// Reports no time for ops that begin over this pool, because they compute nothing.
+    #[must_use]
+    pub fn without_time(self) -> Self {
+        Self { is_timed: false, ..self }
+    }
+
+    pub(super) const fn is_timed(&self) -> bool {
+        self.is_timed
     }
 
     /// Returns the pool.

@@ -204,6 +204,9 @@ impl TrackingAllocator {
         if let Sizing::Local(blocks) = &self.sizing {
             *block = lock(blocks).insert(*block, request.bytes);
         }
+        if let Some(tracker) = &self.tracker {
+            tracker.steps.note(block);
+        }
         let bytes = if self.sizing.is_tracked() { block.bytes } else { request.bytes };
         let is_saved = request.tag.category == Category::Activation;
         {

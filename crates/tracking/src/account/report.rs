@@ -6,11 +6,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use bfc_core::{Allocator, AllocatorSnapshot, Category, Ledger, OwnerId, Stats, Stream};
+use bfc_core::{Allocator, AllocatorSnapshot, Category, Ledger, OwnerId, Stats, Stream, Tag};
 
 use super::saved::SavedBytes;
 use super::{OpTotals, ThreadTotals, Tracker};
-use crate::report::{CategoryRow, OpRow, PeakRow, PoolRow, Report, SavedRow, ScopeRow, ThreadRow, sum};
+use crate::report::{
+    CategoryRow, LiveRow, OpRow, PeakRow, PoolRow, Report, SavedRow, ScopeRow, ThreadRow, sum,
+};
 
 impl Report {
     /// Reports the ops of `tracker` and the pools that they allocate from. Live bytes that the pools charge to other
@@ -31,6 +33,7 @@ impl Report {
         // Read after the pools: each op that held memory then has its row.
         let (totals, threads) = tracker.totals();
         let saves = tracker.saves().now();
+        let live = live_rows(pools, &totals, tracker);
 
         let mut own = own_bytes(&ledgers);
         let by_owner: HashMap<OwnerId, &OpTotals> = totals.iter().map(|row| (row.owner, row)).collect();
@@ -59,12 +62,41 @@ impl Report {
             peak: peak_row(pools, &stats, &by_owner),
             pools: pool_rows(pools, &stats),
             categories: category_rows(&ledgers, &at_peak),
+            steps: tracker.steps(),
+            live,
             unowned_bytes: sum(own.into_values().chain(unledgered)),
             ..Self::default()
         };
         report.set_places(places);
         report
     }
+}
+
+/// What is live by op, module and category, the most bytes first.
+fn live_rows(pools: &[Arc<dyn Allocator>], totals: &[OpTotals], tracker: &Tracker) -> Vec<LiveRow> {
+    let (completed, firsts) = (tracker.steps(), tracker.step_log().firsts());
+    let mut rows: HashMap<Tag, LiveRow> = HashMap::new();
+    for live in pools.iter().flat_map(|pool| pool.live_allocations()) {
+        let before = live.serial.and_then(|serial| firsts.steps_before(live.pool, serial));
+        let age = before.map(|before| completed.saturating_sub(before));
+        rows.entry(live.tag).or_default().add(live.bytes, age, None);
+    }
+    let by_owner: HashMap<OwnerId, &OpTotals> = totals.iter().map(|row| (row.owner, row)).collect();
+    let named = |(tag, row): (Tag, LiveRow)| {
+        let category = tag.category.name().to_owned();
+        match by_owner.get(&tag.owner) {
+            Some(totals) => {
+                let (scope, op) = (totals.module.path(), totals.op.to_owned());
+                LiveRow { scope, op, phase: totals.phase, category, ..row }
+            }
+            None => LiveRow { scope: tag.owner.path(), category, ..row },
+        }
+    };
+    let mut rows: Vec<LiveRow> = rows.into_iter().map(named).collect();
+    rows.sort_by(|a, b| {
+        (b.bytes, &a.scope, &a.op, &a.category).cmp(&(a.bytes, &b.scope, &b.op, &b.category))
+    });
+    rows
 }
 
 fn op_row(
@@ -80,6 +112,7 @@ fn op_row(
         op: totals.op.to_owned(),
         phase: totals.phase,
         calls: totals.calls,
+        time_ns: totals.time_ns,
         requested_bytes: totals.requested_bytes,
         total_bytes: totals.total_bytes,
         high_water_bytes: totals.high_water_bytes,
@@ -102,6 +135,7 @@ fn thread_row(totals: &ThreadTotals) -> ThreadRow {
     ThreadRow {
         thread: totals.thread,
         calls: totals.calls,
+        time_ns: totals.time_ns,
         requested_bytes: totals.requested_bytes,
         total_bytes: totals.total_bytes,
         high_water_bytes: totals.high_water_bytes,
@@ -216,15 +250,16 @@ fn scope_rows(
     at_peak: &AtPeak<'_>,
 ) -> Vec<ScopeRow> {
     let held_at_peak = at_peak.inclusive();
-    let mut executed: HashMap<OwnerId, [u64; 3]> = HashMap::new();
+    let mut executed: HashMap<OwnerId, [u64; 4]> = HashMap::new();
     let mut modules = BTreeSet::from([Vec::new()]);
     let holds = |owner: &OwnerId| at_peak.own(*owner) > 0 || own.get(owner).is_some_and(|bytes| *bytes > 0);
     let shown = totals.iter().filter(|row| row.calls > 0 || holds(&row.owner));
     for row in shown {
         for module in lineage(row.module) {
-            let [calls, requested, bytes] =
+            let [calls, time, requested, bytes] =
                 executed.entry(*module.last().unwrap_or(&OwnerId::ROOT)).or_default();
             *calls += row.calls;
+            *time = time.saturating_add(row.time_ns);
             *requested = requested.saturating_add(row.requested_bytes);
             *bytes = bytes.saturating_add(row.total_bytes);
             modules.insert(module);
@@ -236,12 +271,14 @@ fn scope_rows(
 
     let row = |lineage: &Vec<OwnerId>| {
         let module = *lineage.last().unwrap_or(&OwnerId::ROOT);
-        let [calls, requested_bytes, total_bytes] = executed.get(&module).copied().unwrap_or_default();
+        let [calls, time_ns, requested_bytes, total_bytes] =
+            executed.get(&module).copied().unwrap_or_default();
         let peak_bytes = held_at_peak.get(&module).copied().unwrap_or(0);
         let accounts = || ledgers.iter().map(|ledger| ledger.owner(module));
         ScopeRow {
             scope: module.path(),
             calls,
+            time_ns,
             requested_bytes,
             total_bytes,
             high_water_bytes: sum(accounts().map(|account| account.peak)),

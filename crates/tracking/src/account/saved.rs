@@ -3,10 +3,9 @@
 //! A block counts from the moment it gets the category "activation". No time is stored per block: the product of bytes
 //! and time grows with every change, so the mean is exact and costs no memory.
 
-use std::time::Instant;
-
 use bfc_core::OwnerId;
 use bfc_core::sync::SpinMutex;
+use quanta::Clock;
 
 /// Saved memory of one op, or of all ops.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,7 +59,8 @@ impl SavedBytes {
 /// Saved memory of all ops of a tracker.
 #[derive(Debug)]
 pub(crate) struct SavedAccounts {
-    started: Instant,
+    clock: Clock,
+    started: u64,
     state: SpinMutex<SavedSnapshot>,
 }
 
@@ -82,7 +82,8 @@ impl SavedSnapshot {
 
 impl Default for SavedAccounts {
     fn default() -> Self {
-        Self { started: Instant::now(), state: SpinMutex::default() }
+        let clock = Clock::new();
+        Self { started: clock.raw(), clock, state: SpinMutex::default() }
     }
 }
 
@@ -112,7 +113,7 @@ impl SavedAccounts {
     }
 
     fn elapsed_ns(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.clock.delta_as_nanos(self.started, self.clock.raw())
     }
 
     fn change(&self, owner: OwnerId, change: impl Fn(&mut SavedBytes, u64)) {

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use bfc_core::LastResort;
 use bfc_core::sync::SpinMutex;
+use quanta::Clock;
 
 use super::saved::SavedAccounts;
+use super::steps::StepLog;
 use super::totals::Totals;
 use super::unlisted::UnlistedLayers;
 use crate::record::Recorder;
@@ -13,11 +15,15 @@ use crate::record::Recorder;
 /// The shared state of a tracker's ops. Each part has its own lock, and no code holds two of them.
 #[derive(Debug, Default)]
 pub(crate) struct TrackerState {
+    /// Reads the cycle counter of the processor, because an op takes two readings.
+    pub(crate) clock: Clock,
     pub(crate) recorder: Recorder,
     pub(crate) saves: SavedAccounts,
     pub(crate) unlisted: UnlistedLayers,
     /// Callbacks that may free memory before a request fails.
     pub(crate) last_resort: Arc<LastResort>,
+    /// The first allocations of the last steps.
+    pub(crate) steps: StepLog,
     /// The sums over finished executions. Locked twice per op: at its begin and at its end.
     pub(crate) totals: SpinMutex<Totals>,
 }

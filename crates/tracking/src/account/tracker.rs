@@ -13,7 +13,8 @@ use super::context::{FrameGuard, running_op_of};
 use super::execution::Execution;
 use super::saved::SavedAccounts;
 use super::state::TrackerState;
-use super::totals::{OpTotals, ThreadTotals};
+use super::steps::StepLog;
+use super::totals::{Figures, OpTotals, ThreadTotals};
 use crate::record::{Recording, RunSummary, Written};
 use crate::report::{ProcessMemory, Report, RunFacts};
 use crate::scope::here;
@@ -102,6 +103,8 @@ impl Tracker {
             frame: None,
             execution: None,
             allocator: None,
+            started: 0,
+            timed_calls: 0,
             is_nested: true,
         };
         if !self.is_enabled {
@@ -115,7 +118,14 @@ impl Tracker {
             return run;
         }
         let place = here();
-        let (row, owner) = self.state.totals.lock().row(place, op);
+        let ((row, owner), timed_calls) = {
+            let totals = &mut *self.state.totals.lock();
+            if let Some(step) = totals.steps.begin_op(place.phase) {
+                self.state.steps.begin(step);
+            }
+            let (row, owner) = totals.row(place, op);
+            ((row, owner), totals.begin_call(row))
+        };
         run.finished =
             finished.filter(|finished| base.is_some_and(|base| Arc::ptr_eq(base, finished.pool())));
         let mut next = run.finished.and_then(AccountedPool::next);
@@ -134,6 +144,9 @@ impl Tracker {
         run.frame = FrameGuard::enter(Arc::clone(&execution));
         run.allocator = account.map(|account| account as Arc<dyn Allocator>);
         (run.execution, run.owner, run.is_nested) = (Some(execution), owner, false);
+        if timed_calls > 0 && finished.is_none_or(AccountedPool::is_timed) {
+            (run.started, run.timed_calls) = (self.state.clock.raw(), timed_calls);
+        }
         run
     }
 
@@ -185,6 +198,17 @@ impl Tracker {
     pub(crate) fn totals(&self) -> (Vec<OpTotals>, Vec<ThreadTotals>) {
         let totals = self.state.totals.lock();
         (totals.rows().to_vec(), totals.threads())
+    }
+
+    /// Returns the number of completed steps: runs of optimizer ops after a backward op, on the first thread that runs them.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.state.totals.lock().steps.completed()
+    }
+
+    /// Returns the first allocations of the last steps.
+    pub(crate) fn step_log(&self) -> &StepLog {
+        &self.state.steps
     }
 
     /// Returns the memory saved for backward passes.
@@ -268,8 +292,8 @@ impl Tracker {
     }
 
     /// Ends an execution, adds its figures to the totals, and its account to the free list.
-    fn finish(&self, mut execution: Arc<Execution>, finished: Option<&AccountedPool>) {
-        let figures = execution.close();
+    fn finish(&self, mut execution: Arc<Execution>, finished: Option<&AccountedPool>, time_ns: u64) {
+        let figures = Figures { time_ns, ..execution.close() };
         self.state.totals.lock().fold(execution.row, ThreadNumber::current().get(), &figures);
         self.state.recorder.post_leave(figures.high_water, figures.outliving);
         if let Some(finished) = finished {
@@ -292,6 +316,10 @@ pub struct OpRun<'t> {
     execution: Option<Arc<Execution>>,
     /// The op's tracking allocator over the allocator that the run began with.
     allocator: Option<Arc<dyn Allocator>>,
+    /// The reading of the tracker's clock when the op's code began, if it is timed.
+    started: u64,
+    /// The number of calls that this call's time stands for; 0 if it is not timed.
+    timed_calls: u64,
     is_nested: bool,
 }
 
@@ -333,11 +361,18 @@ impl OpRun<'_> {
 
 impl Drop for OpRun<'_> {
     fn drop(&mut self) {
+        let time_ns = match self.timed_calls {
+            0 => 0,
+            calls => {
+                let clock = &self.tracker.state.clock;
+                clock.delta_as_nanos(self.started, clock.raw()).saturating_mul(calls)
+            }
+        };
         // From here on, a new op of this thread is not a part of this one.
         drop(self.frame.take());
         drop(self.allocator.take());
         if let Some(execution) = self.execution.take().filter(|_| !self.is_nested) {
-            self.tracker.finish(execution, self.finished);
+            self.tracker.finish(execution, self.finished, time_ns);
         }
     }
 }

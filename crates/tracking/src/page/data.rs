@@ -104,6 +104,8 @@ fn shortened(mut report: Report) -> Report {
         rows.truncate(MAX_LINES);
     }
     report.scopes.truncate(MAX_LINES);
+    report.live.truncate(MAX_LINES);
+    report.growth.truncate(MAX_LINES);
     report.threads.truncate(MAX_LINES);
     if let Some(parts) = &mut report.peak_parts {
         parts.places.truncate(MAX_LINES);

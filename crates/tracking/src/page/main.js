@@ -47,6 +47,8 @@ async function main() {
   timeline(data);
   map(data);
   parts_table(data);
+  growth_table(data);
+  live_table(data);
   ops_table(data);
   failures(data);
   element("controls").addEventListener("click", event => { if (event.target.dataset.do) act(event.target.dataset.do); });

@@ -83,14 +83,47 @@ function parts_table(data) {
   ], show_rows);
 }
 
+/** The path of an op in its module, with its phase unless that is forward. */
+const op_path = row => (row.scope && row.op ? row.scope + "." : row.scope || "") + row.op + (row.phase === "forward" ? "" : ":" + row.phase);
+
+/** What is live at the end, by op, module, category and age. */
+function live_table(data) {
+  const rows = data.report.live || [], { steps } = data.report;
+  element("live-section").hidden = rows.length === 0;
+  const range = (ages, text) => !ages ? "–" : text(ages[0]) === text(ages[1]) ? text(ages[1]) : text(ages[0]) + " to " + text(ages[1]);
+  const in_steps = ["steps", row => row.age_steps ? row.age_steps[1] : -1, row => range(row.age_steps, count)];
+  sortable(element("live"), [
+    ["op", row => op_path(row), row => op_path(row) || "(outside of ops)"],
+    ["category", row => row.category, row => worded(row.category), "name"],
+    ["blocks", row => row.blocks, row => count(row.blocks)],
+    ["live, MiB", row => row.bytes, row => mib(row.bytes)],
+    ...(steps > 0 ? [in_steps] : []),
+    ["age", row => row.age_ns ? row.age_ns[1] : -1, row => range(row.age_ns, time)],
+  ], 3)(rows);
+}
+
+/** Ops whose live bytes rise from step to step. */
+function growth_table(data) {
+  const rows = data.report.growth || [];
+  element("growth-section").hidden = rows.length === 0;
+  element("growth-note").textContent = "Bytes that these ops hold at the end of each of " + count(data.report.steps) +
+    " steps rise steadily: the program keeps results that it no longer needs, or fills a cache.";
+  sortable(element("growth"), [
+    ["op", row => op_path(row), row => op_path(row) || "(outside of ops)"],
+    ["per step", row => row.bytes_per_step, row => bytes(row.bytes_per_step)],
+    ["since step", row => row.since_step, row => count(row.since_step)],
+    ["live, MiB", row => row.live_bytes, row => mib(row.live_bytes)],
+  ], 1)(rows);
+}
+
 function ops_table(data) {
-  const name = row => (row.scope ? row.scope + "." : "") + row.op + (row.phase === "forward" ? "" : ":" + row.phase);
   const figure = (heading, key) => [heading, row => row[key], row => mib(row[key])];
   const show_rows = sortable(element("ops"), [
-    ["op", name, name],
+    ["op", op_path, op_path],
     figure("at peak, MiB", "peak_bytes"),
     ["share", row => row.peak_share, row => share(row.peak_share)],
     ["calls", row => row.calls, row => count(row.calls)],
+    ["time", row => row.time_ns, row => row.time_ns ? time(row.time_ns) : "–"],
     figure("high water", "high_water_bytes"),
     figure("self peak", "self_peak_bytes"),
     figure("outliving", "outliving_bytes"),
@@ -101,7 +134,7 @@ function ops_table(data) {
   let rows = [];
   const filter = () => {
     const wanted = element("filter").value.toLowerCase();
-    const found = rows.filter(row => name(row).toLowerCase().includes(wanted));
+    const found = rows.filter(row => op_path(row).toLowerCase().includes(wanted));
     show_rows(found);
     element("ops-count").textContent = found.length + " of " + rows.length + ", in MiB";
   };

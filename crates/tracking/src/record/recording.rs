@@ -14,6 +14,9 @@ use super::timeline::Timeline;
 use crate::report::{Cut, RunFacts};
 use crate::scope::Phase;
 
+/// The begin of the names of a dry device's pools.
+const DRY: &str = "dry";
+
 /// A recorded run. [`Recording::read`] reads it from a file; [`Tracker::take_log`](crate::Tracker::take_log) returns it
 /// from memory.
 ///
@@ -320,6 +323,13 @@ impl Recording {
     #[must_use]
     pub fn pools(&self) -> &[PoolName] {
         &self.pools
+    }
+
+    /// Returns whether all pools belong to a dry device. Its ops compute nothing, so their time says nothing.
+    #[must_use]
+    pub fn is_dry(&self) -> bool {
+        let is_dry = |pool: &PoolName| pool.name.split(':').next() == Some(DRY);
+        !self.pools.is_empty() && self.pools.iter().all(is_dry)
     }
 
     /// Returns the threads' numbers in the process.

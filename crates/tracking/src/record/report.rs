@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bfc_core::{Category, OomReport};
 
 use super::parts;
-use super::recording::{BlockLife, EventKind, Recording};
+use super::recording::{BlockLife, EventKind, Execution, Recording};
 use super::tally::{Charge, Level, Tally};
 use crate::report::{FailureRow, RecordedRun, Report, StreamRow, ThreadRow};
 
@@ -29,7 +29,10 @@ impl Report {
         let mut count = Count::new(recording);
         recording.events().iter().for_each(|event| count.take(event));
         let mut report = count.finish();
-        let summary = recording.summary();
+        let (summary, steps) = (recording.summary(), recording.steps());
+        report.steps = steps.len() as u64;
+        report.live = recording.live_since(&steps);
+        report.growth = recording.growth_over(&steps);
         report.peak_parts = parts::peak_parts(recording);
         report.pools = summary.map(|summary| summary.report.pools.clone()).unwrap_or_default();
         report.failures = failures(recording);
@@ -50,6 +53,8 @@ impl Report {
 
 struct Count<'a> {
     recording: &'a Recording,
+    /// Whether the ops of the run computed something.
+    is_timed: bool,
     tally: Tally,
     /// By block: when it became an activation; `u64::MAX` if it never was one.
     saved_at: Vec<u64>,
@@ -64,6 +69,7 @@ impl<'a> Count<'a> {
         let thread = |&thread: &u64| ThreadRow { thread, ..ThreadRow::default() };
         Self {
             recording,
+            is_timed: !recording.is_dry(),
             tally,
             saved_at: vec![u64::MAX; recording.blocks().len()],
             threads: recording.threads().iter().map(thread).collect(),
@@ -102,8 +108,10 @@ impl<'a> Count<'a> {
             EventKind::Enter(number) => {
                 let execution = self.recording.executions()[number as usize];
                 self.tally.call(execution.owner);
-                self.tally.execution(&execution);
+                let time_ns = if self.is_timed { recorded_ns(self.recording, &execution) } else { 0 };
+                self.tally.execution(&execution, time_ns);
                 thread.calls += 1;
+                thread.time_ns = thread.time_ns.saturating_add(time_ns);
                 thread.high_water_bytes = thread.high_water_bytes.max(execution.high_water);
                 thread.outliving_bytes = thread.outliving_bytes.saturating_add(execution.outliving);
             }
@@ -135,6 +143,12 @@ impl<'a> Count<'a> {
         report.threads = self.threads;
         report
     }
+}
+
+/// The time from an op's begin to its end, or to the end of the recording.
+fn recorded_ns(recording: &Recording, execution: &Execution) -> u64 {
+    let end = recording.time_of(execution.left.unwrap_or(u32::MAX));
+    end.saturating_sub(recording.time_of(execution.entered))
 }
 
 /// The rows by pool and stream, in the order of their first blocks.

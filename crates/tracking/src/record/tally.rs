@@ -58,6 +58,7 @@ impl Level {
 struct Account {
     parent: u32,
     calls: u64,
+    time_ns: u64,
     allocations: u64,
     requested: u64,
     classes: [u64; Class::COUNT],
@@ -174,9 +175,10 @@ impl Tally {
         self.accounts[owner as usize].calls += 1;
     }
 
-    /// Counts the marks of a complete execution.
-    pub(super) fn execution(&mut self, execution: &Execution) {
+    /// Counts the time and the marks of a complete execution.
+    pub(super) fn execution(&mut self, execution: &Execution, time_ns: u64) {
         let account = &mut self.accounts[execution.owner as usize];
+        account.time_ns = account.time_ns.saturating_add(time_ns);
         account.high_water = account.high_water.max(execution.high_water);
         account.outliving = account.outliving.saturating_add(execution.outliving);
         account.live_before = account.live_before.max(execution.live_before);
@@ -318,6 +320,7 @@ impl Tally {
             op: if owner.is_op() { owner.op_name().to_owned() } else { String::new() },
             phase: owner.phase.unwrap_or_default(),
             calls: account.calls,
+            time_ns: account.time_ns,
             allocations: account.allocations,
             requested_bytes: account.requested,
             total_bytes: account.total(),
@@ -339,8 +342,11 @@ impl Tally {
     /// Modules in the order of a tree whose siblings are in the order of their first use.
     fn scopes(&self, owners: &[Owner]) -> Vec<ScopeRow> {
         // Owners stand behind their parents, so going backwards each sum is complete.
-        let mut sums: Vec<[u64; 3]> =
-            self.accounts.iter().map(|account| [account.calls, account.requested, account.total()]).collect();
+        let mut sums: Vec<[u64; 4]> = self
+            .accounts
+            .iter()
+            .map(|account| [account.calls, account.time_ns, account.requested, account.total()])
+            .collect();
         let mut children: Vec<Vec<u32>> = vec![Vec::new(); sums.len()];
         for number in (1..sums.len()).rev() {
             let parent = self.accounts[number].parent as usize;
@@ -355,12 +361,13 @@ impl Tally {
         let (mut scopes, mut ahead) = (Vec::new(), vec![0_u32]);
         while let Some(number) = ahead.pop() {
             let level = &self.accounts[number as usize].inclusive;
-            let [calls, requested_bytes, total_bytes] = sums[number as usize];
+            let [calls, time_ns, requested_bytes, total_bytes] = sums[number as usize];
             let peak_bytes = level.at_peak(self.peaks);
             if number == 0 || calls > 0 || level.now.max(peak_bytes) > 0 {
                 scopes.push(ScopeRow {
                     scope: path(owners, number),
                     calls,
+                    time_ns,
                     requested_bytes,
                     total_bytes,
                     high_water_bytes: level.most,

@@ -21,6 +21,8 @@ pub struct OpRow {
     pub phase: Phase,
     /// Executions: finished ones of a live tracker, begun ones of a recording.
     pub calls: u64,
+    /// The time that the host spent in them, in nanoseconds, including nested ops. 0 on a dry device.
+    pub time_ns: u64,
     /// Blocks allocated. Only recordings count them.
     pub allocations: u64,
     /// Bytes requested by all executions.
@@ -63,8 +65,9 @@ impl OpRow {
 
     /// Adds the figures of another row: sums, and the higher of two marks.
     pub(super) fn add(&mut self, other: &Self) {
-        let sums: [(&mut u64, u64); 11] = [
+        let sums: [(&mut u64, u64); 12] = [
             (&mut self.calls, other.calls),
+            (&mut self.time_ns, other.time_ns),
             (&mut self.allocations, other.allocations),
             (&mut self.requested_bytes, other.requested_bytes),
             (&mut self.total_bytes, other.total_bytes),
@@ -113,6 +116,8 @@ pub struct ScopeRow {
     pub scope: String,
     /// Executions of ops.
     pub calls: u64,
+    /// The time that the host spent in them, in nanoseconds, including nested ops. 0 on a dry device.
+    pub time_ns: u64,
     /// Bytes requested by them.
     pub requested_bytes: u64,
     /// Bytes allocated by them.
@@ -136,6 +141,8 @@ pub struct PhaseRow {
     pub phase: Phase,
     /// Executions of ops.
     pub calls: u64,
+    /// The time that the host spent in them, in nanoseconds, including nested ops. 0 on a dry device.
+    pub time_ns: u64,
     /// Bytes requested by them.
     pub requested_bytes: u64,
     /// Bytes allocated by them.
@@ -155,6 +162,7 @@ pub struct PhaseRow {
 impl PhaseRow {
     pub(super) fn add(&mut self, row: &OpRow) {
         self.calls = self.calls.saturating_add(row.calls);
+        self.time_ns = self.time_ns.saturating_add(row.time_ns);
         self.requested_bytes = self.requested_bytes.saturating_add(row.requested_bytes);
         self.total_bytes = self.total_bytes.saturating_add(row.total_bytes);
         self.live_bytes = self.live_bytes.saturating_add(row.live_bytes);
@@ -194,6 +202,8 @@ pub struct ThreadRow {
     pub thread: u64,
     /// Executions of ops that it began.
     pub calls: u64,
+    /// The time that the host spent in them, in nanoseconds, including nested ops. 0 on a dry device.
+    pub time_ns: u64,
     /// Blocks that it allocated. Only recordings count them.
     pub allocations: u64,
     /// Blocks that it freed. Only recordings count them.

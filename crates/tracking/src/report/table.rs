@@ -1,11 +1,20 @@
 //! Text tables with a left-aligned name and right-aligned figures. Columns are as wide as their contents.
+//!
+//! A table fits [`WIDTH`] columns unless it is [wide](Table::wide). A table that is too wide omits the columns that it
+//! may [omit](Table::omitting), then abbreviates the names in its first column.
 
 use std::fmt;
 
 use bfc_core::KIB;
 
-/// The length of the longest name in a first column or a heading. Longer names lose their middle, as paths differ at both ends.
+/// The most columns of a table that is not wide.
+pub const WIDTH: usize = 100;
+
+/// The length of the longest heading, and of the longest name that is not in a first column.
 const MAX_NAME: usize = 28;
+
+/// The length of names that a table keeps at the cost of columns, unless it sets another one.
+const MIN_FIRST_NAME: usize = 36;
 
 /// One line of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +34,11 @@ enum Line {
 #[derive(Clone, Debug)]
 pub struct Table {
     lines: Vec<Line>,
+    /// Headings of columns that a narrow table may omit, the first one first.
+    omitted_first: Vec<&'static str>,
+    /// The length to which names are abbreviated before the table keeps such a column.
+    name_length: usize,
+    width: usize,
 }
 
 impl Table {
@@ -32,17 +46,43 @@ impl Table {
     #[must_use]
     pub fn new(heading: &[&str]) -> Self {
         let cells = heading.iter().map(|&cell| shorten(cell)).collect();
-        Self { lines: vec![Line::Cells(cells), Line::Rule] }
+        Self {
+            lines: vec![Line::Cells(cells), Line::Rule],
+            omitted_first: Vec::new(),
+            name_length: MIN_FIRST_NAME,
+            width: WIDTH,
+        }
     }
 
-    /// Adds a line: a name, shortened if it is long, and its figures.
+    /// Names the columns to omit, in this order, while the table is too wide.
+    #[must_use]
+    pub fn omitting(mut self, headings: &[&'static str]) -> Self {
+        self.omitted_first = headings.to_vec();
+        self
+    }
+
+    /// Omits columns before it abbreviates names to fewer than `length` characters.
+    #[must_use]
+    pub const fn keeping_names(mut self, length: usize) -> Self {
+        self.name_length = length;
+        self
+    }
+
+    /// Prints all columns and complete names, however wide the table becomes, if `is_wide` is true.
+    #[must_use]
+    pub const fn wide(self, is_wide: bool) -> Self {
+        self.within(if is_wide { usize::MAX } else { WIDTH })
+    }
+
+    /// Sets the number of columns that the table fits.
+    #[must_use]
+    pub const fn within(mut self, width: usize) -> Self {
+        self.width = width;
+        self
+    }
+
+    /// Adds a line: a name and its figures.
     pub fn line(&mut self, name: &str, figures: impl IntoIterator<Item = String>) {
-        let cells = std::iter::once(shorten(name)).chain(figures).collect();
-        self.lines.push(Line::Cells(cells));
-    }
-
-    /// Adds a line with the complete name, for names that differ in the middle.
-    pub fn line_with_full_name(&mut self, name: &str, figures: impl IntoIterator<Item = String>) {
         let cells = std::iter::once(plain(name)).chain(figures).collect();
         self.lines.push(Line::Cells(cells));
     }
@@ -71,20 +111,23 @@ impl Table {
                 *used |= !matches!(cell.as_str(), "-" | "");
             }
         }
+        self.retain_columns(|column| column == 0 || used.get(column).copied().unwrap_or(false));
+        self
+    }
+
+    fn retain_columns(&mut self, keep: impl Fn(usize) -> bool) {
         for line in &mut self.lines {
             let Line::Cells(cells) = line else { continue };
             let mut column = 0;
             cells.retain(|_| {
                 column += 1;
-                column == 1 || used.get(column - 1).copied().unwrap_or(false)
+                keep(column - 1)
             });
         }
-        self
     }
-}
 
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Returns the width of each column.
+    fn widths(&self) -> Vec<usize> {
         let mut widths: Vec<usize> = Vec::new();
         for line in &self.lines {
             let Line::Cells(cells) = line else { continue };
@@ -93,7 +136,51 @@ impl fmt::Display for Table {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        let total = widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1);
+        widths
+    }
+
+    /// Returns the number of columns of the complete table.
+    pub(super) fn width(&self) -> usize {
+        let widths = self.widths();
+        widths.first().map_or(0, |name| name + figures_width(&widths))
+    }
+
+    /// Omits columns and abbreviates names until the table fits, as far as possible.
+    fn fit(&mut self) {
+        for heading in std::mem::take(&mut self.omitted_first) {
+            let widths = self.widths();
+            let name = widths.first().map_or(0, |&width| width.min(self.name_length));
+            if name + figures_width(&widths) <= self.width {
+                break;
+            }
+            let Some(Line::Cells(headings)) = self.lines.first() else { return };
+            if let Some(omitted) = headings.iter().position(|cell| cell == heading) {
+                self.retain_columns(|column| column != omitted);
+            }
+        }
+        let most = self.width.saturating_sub(figures_width(&self.widths())).max(MAX_NAME.min(self.width));
+        for line in &mut self.lines {
+            let Line::Cells(cells) = line else { continue };
+            if let Some(name) = cells.first_mut() {
+                *name = abbreviate(name, most);
+            }
+        }
+    }
+}
+
+/// The width of all columns but the first, with their gaps.
+fn figures_width(widths: &[usize]) -> usize {
+    widths.iter().skip(1).map(|width| width + GAP.len()).sum()
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.width() > self.width {
+            let mut fitting = self.clone();
+            fitting.fit();
+            return fitting.wide(true).fmt(f);
+        }
+        let (widths, total) = (self.widths(), self.width());
         for line in &self.lines {
             match line {
                 Line::Rule => writeln!(f, "{}", "-".repeat(total))?,
@@ -172,16 +259,37 @@ pub fn count(count: u64) -> String {
     if count == 0 { "-".to_owned() } else { count.to_string() }
 }
 
-/// Formats a name as a cell: without control characters, and without its middle if it is long.
+/// Formats a name as a cell: without control characters, and abbreviated if it is long.
 #[must_use]
 pub fn shorten(name: &str) -> String {
-    let name = plain(name);
-    let length = name.chars().count();
-    if length <= MAX_NAME {
+    abbreviate(&plain(name), MAX_NAME)
+}
+
+/// Abbreviates a name to at most `most` characters. A path first loses all but the initials of its inner names, from
+/// the left, so that rows stay distinct: `encoder.b.11.a.query.matmul`. A name that is still too long loses its middle.
+#[must_use]
+pub fn abbreviate(name: &str, most: usize) -> String {
+    let mut length = name.chars().count();
+    if length <= most {
+        return name.to_owned();
+    }
+    let mut parts: Vec<&str> = name.split('.').collect();
+    let inner = 1..parts.len().saturating_sub(2).max(1);
+    for part in &mut parts[inner] {
+        // Numbers distinguish the layers of a list.
+        if length > most && !part.bytes().all(|byte| byte.is_ascii_digit()) {
+            let initial = part.chars().next().map_or(0, char::len_utf8);
+            length -= part.chars().count().saturating_sub(1);
+            *part = &part[..initial];
+        }
+    }
+    let name = parts.join(".");
+    if length <= most {
         return name;
     }
-    let head = (MAX_NAME - 1) / 2;
-    let tail = MAX_NAME - 1 - head;
+    // The end of a path says more than its begin.
+    let head = most.saturating_sub(1) / 3;
+    let tail = most.saturating_sub(1) - head;
     name.chars().take(head).chain(['…']).chain(name.chars().skip(length - tail)).collect()
 }
 
@@ -257,5 +365,31 @@ matmul       12   1 B
         assert_eq!(short.chars().count(), MAX_NAME);
         assert!(short.starts_with("first") && short.ends_with("last") && short.contains('…'));
         assert_eq!(shorten("short"), "short");
+    }
+
+    #[test]
+    fn paths_keep_their_ends_and_numbers() {
+        let path = "encoder.blocks.11.attention.query.matmul:backward";
+        assert_eq!(abbreviate(path, 49), path);
+        assert_eq!(abbreviate(path, 48), "encoder.b.11.attention.query.matmul:backward");
+        assert_eq!(abbreviate(path, 36), "encoder.b.11.a.query.matmul:backward");
+        assert_eq!(abbreviate(path, 20), "encode…tmul:backward");
+        // Names from a file may be empty or begin with any character.
+        assert_eq!(abbreviate("aa..äöü.bb.cc", 11), "aa..ä.bb.cc");
+        assert_eq!(abbreviate("abc", 0), "…");
+    }
+
+    #[test]
+    fn a_table_fits_unless_it_is_wide() {
+        let figures: [&str; 9] = std::array::from_fn(|index| &"ABCDEFGHI"[index..=index]);
+        let mut table = Table::new(&[&["op"][..], &figures].concat()).omitting(&["C", "none", "A", "B"]);
+        let name = "encoder.blocks.11.attention.query.matmul:backward";
+        table.line(name, figures.map(|_| "1000 KiB".to_owned()));
+        let text = table.to_string();
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert_eq!(text.split_whitespace().take(7).collect::<String>(), "opDEFGHI");
+        assert!(text.contains("\nencoder.b.11.a.query.matmul:backward "), "{text}");
+        let text = table.wide(true).to_string();
+        assert!(text.contains(name) && text.starts_with("op  ") && text.contains(" A "), "{text}");
     }
 }

@@ -1,11 +1,13 @@
 //! A report as tables of at most 100 columns, unless all figures are requested.
 //!
-//! Every table leaves out columns without figures. Names may come from a file and are printed without control
+//! Every table leaves out columns without figures. A table that is too wide also leaves out its least important columns,
+//! then abbreviates names. Names may come from a file and are printed without control
 //! characters.
 
 use std::fmt::{self, Write as _};
 
-use super::table::{Table, bytes, count, duration, plain, share, shorten};
+use super::live::{growth_table, live_table};
+use super::table::{Table, WIDTH, bytes, count, duration, plain, share, shorten};
 use super::{OpRow, PeakPart, PoolRow, ProcessMemory, Report, ScopeRow};
 
 /// How many failed requests are printed in full.
@@ -18,7 +20,7 @@ pub struct TextOptions {
     pub top: usize,
     /// Whether ops are listed by module.
     pub by_place: bool,
-    /// Whether every figure of an op is printed, however wide its table becomes.
+    /// Whether every figure and every complete name is printed, however wide the tables become.
     pub wide: bool,
 }
 
@@ -64,25 +66,30 @@ impl Report {
     }
 }
 
-/// The default text: see [`Report::text`].
+/// The default text, which fits 100 columns: see [`Report::text`]. `{:#}` prints all columns and all rows.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.text(TextOptions::default()).fmt(f)
+        let options = match f.alternate() {
+            true => TextOptions { top: usize::MAX, by_place: false, wide: true },
+            false => TextOptions::default(),
+        };
+        self.text(options).fmt(f)
     }
 }
 
 impl fmt::Display for ReportText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { threads, streams, pools, .. } = self.report;
+        let (Report { threads, streams, pools, .. }, wide) = (self.report, self.options.wide);
         self.head(f)?;
         let mut tables = vec![self.ops(), self.phases(), self.scopes()];
         tables.push(self.report.category_table());
         tables.extend((threads.len() > 1).then(|| self.threads()));
         tables.extend((streams.len() > 1).then(|| self.streams()));
-        tables.extend((!pools.is_empty()).then(|| pool_table(pools)));
-        for table in tables.iter().filter(|table| !table.is_empty()) {
-            write!(f, "\n{table}")?;
+        tables.extend(pool_tables(pools, wide));
+        for table in tables.into_iter().filter(|table| !table.is_empty()) {
+            write!(f, "\n{}", table.wide(wide))?;
         }
+        self.live(f)?;
         self.peak_parts(f)?;
         self.saved(f)?;
         self.unlisted(f)?;
@@ -127,7 +134,7 @@ impl ReportText<'_> {
         let columns: Vec<&OpColumn> =
             OP_COLUMNS.iter().filter(|column| self.options.wide || column.1).collect();
         let heading: Vec<&str> = ["op"].into_iter().chain(columns.iter().map(|column| column.0)).collect();
-        let mut table = Table::new(&heading);
+        let mut table = Table::new(&heading).omitting(&["outliving", "live", "high water", "total"]);
         let cells = |row: &OpRow| columns.iter().map(|column| (column.2)(row)).collect::<Vec<_>>();
         for row in rows.iter().take(self.options.top) {
             table.line(&row.path(), cells(row));
@@ -145,23 +152,28 @@ impl ReportText<'_> {
     }
 
     fn phases(&self) -> Table {
-        let heading = ["phase", "calls", "total", "high water", "live", "live peak", "at peak", "share"];
+        let heading =
+            ["phase", "calls", "time", "total", "high water", "live", "live peak", "at peak", "share"];
         let mut table = Table::new(&heading);
         for row in &self.report.phases {
             let figures =
                 [row.total_bytes, row.high_water_bytes, row.live_bytes, row.live_peak_bytes, row.peak_bytes];
-            table.line(row.phase.name(), figure_cells(row.calls, figures, Some(row.peak_share)));
+            table.line(
+                row.phase.name(),
+                figure_cells(row.calls, Some(row.time_ns), figures, Some(row.peak_share)),
+            );
         }
         table.without_empty_columns()
     }
 
     /// The tree of modules: each name is indented by its depth.
     fn scopes(&self) -> Table {
-        let heading = ["module", "calls", "total", "high water", "live", "at peak", "share"];
-        let mut table = Table::new(&heading);
+        let heading = ["module", "calls", "time", "total", "high water", "live", "at peak", "share"];
+        let mut table = Table::new(&heading).omitting(&["total", "live"]);
         for row in self.report.scopes.iter().take(self.options.top) {
             let figures = [row.total_bytes, row.high_water_bytes, row.live_bytes, row.peak_bytes];
-            table.line(&scope_name(row), figure_cells(row.calls, figures, Some(row.peak_share)));
+            let cells = figure_cells(row.calls, Some(row.time_ns), figures, Some(row.peak_share));
+            table.line(&scope_name(row), cells);
         }
         self.rest(&mut table, self.report.scopes.len());
         table.without_empty_columns()
@@ -169,13 +181,25 @@ impl ReportText<'_> {
 
     /// Only printed for several threads: the figures of one thread are those of the whole run.
     fn threads(&self) -> Table {
-        let heading =
-            ["thread", "calls", "requested", "total", "high water", "outliving", "blocks", "freed blocks"];
+        let heading = [
+            "thread",
+            "calls",
+            "time",
+            "requested",
+            "total",
+            "high water",
+            "outliving",
+            "blocks",
+            "freed blocks",
+        ];
         let mut table = Table::new(&heading);
         for row in self.report.threads.iter().take(self.options.top) {
             let figures = [row.requested_bytes, row.total_bytes, row.high_water_bytes, row.outliving_bytes];
             let counts = [count(row.allocations), count(row.frees)];
-            table.line(&row.thread.to_string(), figure_cells(row.calls, figures, None).chain(counts));
+            table.line(
+                &row.thread.to_string(),
+                figure_cells(row.calls, Some(row.time_ns), figures, None).chain(counts),
+            );
         }
         self.rest(&mut table, self.report.threads.len());
         table.without_empty_columns()
@@ -188,23 +212,42 @@ impl ReportText<'_> {
             let stream = if row.stream == 0 { String::new() } else { format!(", {}", row.stream) };
             let figures =
                 [row.requested_bytes, row.total_bytes, row.high_water_bytes, row.live_bytes, row.peak_bytes];
-            table.line(&format!("{}{stream}", row.pool), figure_cells(row.allocations, figures, None));
+            table.line(&format!("{}{stream}", row.pool), figure_cells(row.allocations, None, figures, None));
         }
         self.rest(&mut table, self.report.streams.len());
         table.without_empty_columns()
     }
 
+    /// What is live at the end, and what grows from step to step.
+    fn live(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Report { live, growth, steps, .. }, TextOptions { top, wide, .. }) = (self.report, self.options);
+        if !live.is_empty() {
+            let mut table = live_table(live, top, wide);
+            self.rest(&mut table, live.len());
+            write!(f, "\n{}", table.without_empty_columns())?;
+        }
+        if !growth.is_empty() {
+            let mut table = growth_table(growth, top, wide);
+            self.rest(&mut table, growth.len());
+            write!(f, "\nmemory that grows over {steps} steps\n\n{table}")?;
+        }
+        Ok(())
+    }
+
     /// The holders of the peak: categories, then ops in modules.
     fn peak_parts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(parts) = &self.report.peak_parts else { return Ok(()) };
-        let mut table = Table::new(&["without", "at peak", "peak falls by", "next peak", "reached by"]);
+        let (wide, heading) =
+            (self.options.wide, ["without", "at peak", "peak falls by", "next peak", "reached by"]);
+        let mut table = Table::new(&heading).omitting(&["next peak"]).wide(wide);
         let mut lines = |parts: &[PeakPart], words: bool| {
             for part in parts.iter().take(self.options.top) {
                 let name = if words { part.name.replace('_', " ") } else { part.name.clone() };
                 let name = if name.is_empty() { "(outside of ops)" } else { &name };
                 let figures = [part.bytes, part.falls, part.next_peak].map(bytes);
                 let next = if part.next_owner.is_empty() { "-" } else { &part.next_owner };
-                table.line(name, figures.into_iter().chain([shorten(next)]));
+                let next = if wide { plain(next) } else { shorten(next) };
+                table.line(name, figures.into_iter().chain([next]));
             }
         };
         lines(&parts.categories, true);
@@ -279,8 +322,9 @@ impl ReportText<'_> {
 /// A column of the op table: its heading, whether it is part of the narrow table, and its cell.
 type OpColumn = (&'static str, bool, fn(&OpRow) -> String);
 
-const OP_COLUMNS: [OpColumn; 16] = [
+const OP_COLUMNS: [OpColumn; 17] = [
     ("calls", true, |row| count(row.calls)),
+    ("time", true, |row| time(row.time_ns)),
     ("blocks", false, |row| count(row.allocations)),
     ("requested", false, |row| bytes(row.requested_bytes)),
     ("total", true, |row| bytes(row.total_bytes)),
@@ -298,13 +342,20 @@ const OP_COLUMNS: [OpColumn; 16] = [
     ("share", true, |row| share(row.peak_share)),
 ];
 
-/// A count, sizes, and a share of the peak as cells.
+/// A count, a time, sizes, and a share of the peak as cells.
 fn figure_cells<const N: usize>(
     calls: u64,
+    time_ns: Option<u64>,
     figures: [u64; N],
     peak_share: Option<f64>,
 ) -> impl Iterator<Item = String> {
-    [count(calls)].into_iter().chain(figures.map(bytes)).chain(peak_share.map(share))
+    let first = [count(calls)].into_iter().chain(time_ns.map(time));
+    first.chain(figures.map(bytes)).chain(peak_share.map(share))
+}
+
+/// A time as a cell. Zero is a dash.
+fn time(ns: u64) -> String {
+    if ns == 0 { "-".to_owned() } else { duration(ns) }
 }
 
 /// The last name of a module's path, indented by its depth.
@@ -316,6 +367,19 @@ fn scope_name(row: &ScopeRow) -> String {
         _ => "(top)".to_owned(),
     }
 }
+
+/// The tables of pools: one, or several that fit [`WIDTH`].
+fn pool_tables(pools: &[PoolRow], wide: bool) -> Vec<Table> {
+    let tables = |size: usize| pools.chunks(size).map(pool_table).collect::<Vec<_>>();
+    if wide {
+        return tables(pools.len().max(1));
+    }
+    let fits = |tables: &Vec<Table>| tables.iter().all(|table| table.width() <= WIDTH);
+    (2..=POOLS_PER_TABLE).rev().map(tables).find(fits).unwrap_or_else(|| tables(1))
+}
+
+/// The most pools of a table that fits [`WIDTH`].
+const POOLS_PER_TABLE: usize = 6;
 
 /// A column for each pool: there are few of them, with many figures.
 fn pool_table(pools: &[PoolRow]) -> Table {

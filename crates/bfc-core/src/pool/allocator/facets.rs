@@ -5,7 +5,9 @@ use crate::allocator::damage::Damage;
 use crate::allocator::error::BlockError;
 use crate::allocator::oom::{OomReport, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::{Accounting, AllocatorSnapshot, Inspection, Request, Upkeep, WaitHints, WaitKey};
+use crate::allocator::{
+    Accounting, AllocatorSnapshot, Inspection, LiveAllocation, Request, Upkeep, WaitHints, WaitKey,
+};
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
@@ -65,6 +67,10 @@ impl<P: ConfiguredPolicy> Inspection for PolicyAllocator<P> {
     fn regions(&self) -> Vec<Span> {
         // Calls the pool's own method of the same name.
         Self::regions(self)
+    }
+
+    fn live_allocations(&self) -> Vec<LiveAllocation> {
+        self.write(|state| self.live_allocations_of(state)).unwrap_or_default()
     }
 
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {

@@ -2,6 +2,7 @@
 
 use super::{PolicyAllocator, State};
 use crate::accounting::accounts::Accounts;
+use crate::allocator::LiveAllocation;
 use crate::allocator::error::BlockError;
 use crate::base::memory::{Block, PoolId, Span};
 use crate::base::placement::{Inconsistent, Placement};
@@ -63,6 +64,16 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     #[must_use]
     pub fn chunks(&self) -> Vec<ChunkInfo> {
         self.write(|state| chunk_infos(&state.policy, &self.accounts_of(state).sum)).unwrap_or_default()
+    }
+
+    /// Returns the live allocations by region and address.
+    pub(super) fn live_allocations_of(&self, state: &mut State<P>) -> Vec<LiveAllocation> {
+        let accounts = self.accounts_of(state).sum;
+        let mut live = Vec::with_capacity(accounts.figures.live_allocs as usize);
+        state.policy.visit(&mut |piece| {
+            live.extend(piece.slot.and_then(|slot| accounts.live_allocation(slot, piece.span.bytes)));
+        });
+        live
     }
 
     /// Returns the 21 size classes in ascending order.

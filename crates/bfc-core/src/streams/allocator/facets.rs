@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{StreamAllocator, Used};
 use crate::allocator::{
-    Accounting, AllocatorSnapshot, BlockError, Damage, Inspection, OomReport, RecordError, Request, Stats,
-    StreamOrder, Upkeep, Verdict, WaitHints, WaitKey,
+    Accounting, AllocatorSnapshot, BlockError, Damage, Inspection, LiveAllocation, OomReport, RecordError,
+    Request, Stats, StreamOrder, Upkeep, Verdict, WaitHints, WaitKey,
 };
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
@@ -60,6 +60,10 @@ impl Accounting for StreamAllocator {
 impl Inspection for StreamAllocator {
     fn regions(&self) -> Vec<Span> {
         self.pool.regions()
+    }
+
+    fn live_allocations(&self) -> Vec<LiveAllocation> {
+        self.pool.live_allocations()
     }
 
     fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {

@@ -2,8 +2,8 @@
 
 use super::{GuardAllocator, Live, State, place_of, with_source_figures};
 use crate::allocator::{
-    Accounting, AllocatorSnapshot, BlockError, Damage, Inspection, OomReport, Request, Upkeep, Verdict,
-    WaitHints, WaitKey,
+    Accounting, AllocatorSnapshot, BlockError, Damage, Inspection, LiveAllocation, OomReport, Request,
+    Upkeep, Verdict, WaitHints, WaitKey,
 };
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
@@ -67,6 +67,13 @@ impl Accounting for GuardAllocator {
 impl Inspection for GuardAllocator {
     fn regions(&self) -> Vec<Span> {
         self.inner.regions()
+    }
+
+    fn live_allocations(&self) -> Vec<LiveAllocation> {
+        let State { accounts, live, .. } = &*lock(&self.state);
+        live.iter()
+            .filter_map(|(slot, live)| accounts.live_allocation(slot as u32, live.zones.user().bytes))
+            .collect()
     }
 
     /// Asks the inner allocator with the canaries included and the whole quarantine free.

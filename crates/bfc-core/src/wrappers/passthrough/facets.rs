@@ -2,8 +2,8 @@
 
 use super::{PassthroughAllocator, State, place_of};
 use crate::allocator::{
-    Accounting, AllocatorSnapshot, BlockError, Damage, Inspection, OomReport, Request, Stats, Upkeep,
-    Verdict, WaitHints, WaitKey,
+    Accounting, AllocatorSnapshot, BlockError, Damage, Inspection, LiveAllocation, OomReport, Request, Stats,
+    Upkeep, Verdict, WaitHints, WaitKey,
 };
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
@@ -58,6 +58,16 @@ impl Inspection for PassthroughAllocator {
         let mut regions: Vec<Span> = self.with_state(regions).unwrap_or_default();
         regions.sort_by_key(|region| region.address);
         regions
+    }
+
+    fn live_allocations(&self) -> Vec<LiveAllocation> {
+        let live = |state: &mut State| {
+            let State { accounts, live, .. } = state;
+            live.iter()
+                .filter_map(|(slot, live)| accounts.live_allocation(slot as u32, live.user.bytes))
+                .collect()
+        };
+        self.with_state(live).unwrap_or_default()
     }
 
     fn would_fit(&self, _request: &Request<'_>, _freed: &[Block]) -> Option<bool> {

@@ -24,6 +24,11 @@ pub(super) type StateWeights = [(Tensor, Tensor)];
 pub(super) type Products = [usize];
 
 impl Gates {
+    /// The weight of the inputs, of shape `[inputs, gates · hidden]`.
+    pub(super) const fn weight_input(&self) -> &Parameter {
+        &self.weight_input
+    }
+
     pub(super) fn new(
         op: &'static str,
         place: &impl Place,

@@ -34,7 +34,6 @@ pub enum Nonlinearity {
 /// assert_eq!(rnn.forward(&x)?.dims(), [2, 10, 8]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Rnn {
     stack: Stack,
     nonlinearity: Nonlinearity,

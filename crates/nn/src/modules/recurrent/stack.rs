@@ -1,9 +1,12 @@
 //! Stacked recurrent layers, in one or both directions.
 
+use std::fmt;
+
 use bfc_core::OwnerId;
 use highwater_tensor::{Error, Place, Result, Rng, Tensor, error::ShapeRule};
 use highwater_tracking::{ModulePath, module};
 
+use super::super::debug::{dtype, layer, mapping, size, when};
 use super::super::dropout::Dropout;
 use super::super::module::Module;
 use super::super::parts::PartVisitor;
@@ -162,4 +165,20 @@ fn all<const N: usize>(results: [Result<Tensor>; N]) -> Result<[Tensor; N]> {
     let values = results.into_iter().collect::<Result<Vec<_>>>()?;
     Ok(<[Tensor; N]>::try_from(values)
         .unwrap_or_else(|_| unreachable!("there are as many values as results")))
+}
+
+impl Stack {
+    /// Writes the layer of this name: its sizes and the options that are not the default.
+    pub(super) fn print(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        let weight = self.cells.first().map(|cell| cell.gates.weight_input());
+        let layers = self.cells.len() / self.directions.max(1);
+        let parts = [
+            mapping(weight.map_or(0, |weight| size(weight, 0)), self.hidden),
+            when(layers > 1, format!("layers {layers}")),
+            when(self.directions > 1, "bidirectional"),
+            self.dropout.as_ref().map(Dropout::debug_part),
+            weight.and_then(dtype),
+        ];
+        layer(f, name, parts)
+    }
 }

@@ -124,7 +124,7 @@ fn threads_have_rows_of_the_ops_that_they_began() {
     let mut threads: Vec<_> = report.threads.iter().map(|row| (row.calls, row.total_bytes)).collect();
     threads.sort_unstable();
     assert_eq!(threads, [(1, 30), (2, 6)]);
-    assert!(report.to_string().contains("\nthread  calls  requested"), "{report}");
+    assert!(report.to_string().contains("\nthread  calls "), "{report}");
     tracker.reset();
     assert!(Report::new(&tracker, &[]).threads.is_empty());
 }
@@ -229,23 +229,26 @@ fn json_has_the_figures_of_each_op_by_name() {
 #[test]
 fn the_text_has_aligned_tables_with_totals() {
     let (tracker, pool, _live) = sample("report-text");
-    let report = Report::new(&tracker, &[pool]);
+    let mut report = Report::new(&tracker, &[pool]);
+    report.ops.iter_mut().chain(&mut report.places).for_each(|row| row.time_ns = 2_000);
+    report.phases.iter_mut().for_each(|row| row.time_ns = 3_000_000);
+    report.scopes.iter_mut().for_each(|row| row.time_ns = 0);
     let expected = "\
 peak: 287 B in use in test, reached by report-text.fc2.inner.matmul
 
-op                calls  total  high water  live  outliving  at peak   share
-----------------------------------------------------------------------------
-matmul                2  350 B       220 B  50 B       50 B    250 B  87.1 %
-relu                  1   31 B        31 B  30 B       30 B     30 B  10.5 %
-matmul:backward       1   60 B        60 B     -       10 B        -       -
-----------------------------------------------------------------------------
-(outside of ops)      -      -           -   7 B          -        -       -
-total                 4  441 B       220 B  87 B       90 B    280 B  97.6 %
+op                calls    time  total  high water  live  outliving  at peak   share
+------------------------------------------------------------------------------------
+matmul                2  2.0 µs  350 B       220 B  50 B       50 B    250 B  87.1 %
+relu                  1  2.0 µs   31 B        31 B  30 B       30 B     30 B  10.5 %
+matmul:backward       1  2.0 µs   60 B        60 B     -       10 B        -       -
+------------------------------------------------------------------------------------
+(outside of ops)      -       -      -           -   7 B          -        -       -
+total                 4  6.0 µs  441 B       220 B  87 B       90 B    280 B  97.6 %
 
-phase     calls  total  high water  live  at peak   share
----------------------------------------------------------
-forward       3  381 B       220 B  80 B    280 B  97.6 %
-backward      1   60 B        60 B     -        -       -
+phase     calls    time  total  high water  live  at peak   share
+-----------------------------------------------------------------
+forward       3  3.0 ms  381 B       220 B  80 B    280 B  97.6 %
+backward      1  3.0 ms   60 B        60 B     -        -       -
 
 module         calls  total  high water  live  at peak    share
 ---------------------------------------------------------------
@@ -266,8 +269,9 @@ category    high water  live  at peak   share
     let wide = report.text(TextOptions { wide: true, by_place: true, top: 1 }).to_string();
     let line = wide.lines().nth(4).unwrap();
     let cells: Vec<&str> = line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect();
-    let figures = ["1", "220 B", "220 B", "220 B", "220 B", "20 B", "20 B", "67 B", "20 B", "200 B", "20 B"];
-    assert_eq!(cells[1..12], figures, "{wide}");
+    let figures =
+        ["1", "2.0 µs", "220 B", "220 B", "220 B", "220 B", "20 B", "20 B", "67 B", "20 B", "200 B", "20 B"];
+    assert_eq!(cells[1..13], figures, "{wide}");
     assert!(wide.lines().next().is_some_and(|head| head.starts_with("peak: ")));
     assert!(wide.contains("\n(3 more)\n"), "{wide}");
 }
@@ -276,16 +280,60 @@ category    high water  live  at peak   share
 fn the_tables_fit_in_100_columns() {
     let (tracker, pool) = (Tracker::new(), TestPool::tracking());
     let op = "an_op_with_a_name_that_is_longer_than_any_op_should_have";
+    let _scope = module("encoder.blocks.11.attention.query");
     for category in [Category::Parameter, Category::Output, Category::Workspace] {
-        let run = tracker.begin(op);
-        let request = Request::new(1023 << 20).with_category(category);
-        drop(Allocation::new(&run.track(&pool), &request).unwrap());
+        for op in [op, "matmul"] {
+            let run = tracker.begin(op);
+            let request = Request::new(1023 << 20).with_category(category);
+            drop(Allocation::new(&run.track(&pool), &request).unwrap());
+        }
     }
-    let text = Report::new(&tracker, &[pool]).to_string();
+    let mut report = Report::new(&tracker, &[pool]);
+    report.ops.iter_mut().chain(&mut report.places).for_each(|row| row.time_ns = 999_900_000);
+    let name = "a pool with a name of thirty characters".to_owned();
+    report.pools = vec![PoolRow { name, ..report.pools[0].clone() }; 9];
+    let text = report.text(TextOptions { by_place: true, ..TextOptions::default() }).to_string();
     for line in text.lines().filter(|line| !line.starts_with("peak: ")) {
         assert!(line.chars().count() <= 100, "{line}");
     }
-    assert!(text.contains("an_op_with_a"), "{text}");
+    assert!(text.contains("\nencoder.blocks.11.attention.query.matmul "), "{text}");
+    assert!(text.contains("\nencoder.b.11.…nger_than_any_op_should_have "), "{text}");
+    let wide = format!("{report:#}");
+    assert!(
+        wide.contains(op) && wide.contains("self peak") && wide.matches("fragmentation").count() == 1,
+        "{wide}"
+    );
+}
+
+#[test]
+fn live_memory_has_its_age_in_steps() {
+    let config = bfc_core::BfcConfig::new(bfc_core::Bytes::mib(1));
+    let source = Arc::new(bfc_core::AddressOnlyMemory::new());
+    let pool: Arc<dyn Allocator> = Arc::new(bfc_core::BfcAllocator::new("bfc", source, config));
+    let tracker = Tracker::new();
+    let mut kept = vec![run(&tracker, &pool, "report-age", "init", [1, 2000])];
+    let ages = |tracker: &Tracker| {
+        let report = Report::new(tracker, std::slice::from_ref(&pool));
+        let row = |row: &LiveRow| (row.path(), row.blocks, row.bytes, row.age_steps);
+        (report.steps, report.live.iter().map(row).collect::<Vec<_>>())
+    };
+    assert_eq!(ages(&tracker), (0, vec![("report-age.init".to_owned(), 1, 2048, None)]));
+    for step in 0..6 {
+        let result = run(&tracker, &pool, "report-age", "loss", [1, 256]);
+        kept.extend((step % 2 == 0).then_some(result));
+        let backward = phase(Phase::Backward);
+        drop(run(&tracker, &pool, "report-age", "loss", [1, 1]));
+        drop(backward);
+        let _phase = phase(Phase::Optimizer);
+        drop(run(&tracker, &pool, "report-age", "sgd", [1, 1]));
+    }
+    let of_loss = |ages| ("report-age.loss".to_owned(), 3, 768, Some(ages));
+    let of_init = |age| ("report-age.init".to_owned(), 1, 2048, Some((age, age)));
+    assert_eq!(ages(&tracker), (6, vec![of_init(6), of_loss((2, 6))]));
+    drop(run(&tracker, &pool, "report-age", "relu", [1, 1]));
+    assert_eq!(ages(&tracker), (6, vec![of_init(6), of_loss((2, 6))]));
+    let text = Report::new(&tracker, &[Arc::clone(&pool)]).to_string();
+    assert!(text.contains("2 to 6 steps"), "{text}");
 }
 
 #[test]
