@@ -71,7 +71,7 @@ impl Augment {
         indices: &[usize],
     ) -> Result<()> {
         let elements = images.shape().elements();
-        if images.dtype() != DType::F32 || indices.is_empty() || elements % indices.len() != 0 {
+        if images.dtype() != DType::F32 || indices.is_empty() || !elements.is_multiple_of(indices.len()) {
             let got = format!("{} of {} for {} samples", images.shape(), images.dtype(), indices.len());
             return Err(Error::BadArgument {
                 op: "augmented",

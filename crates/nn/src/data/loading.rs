@@ -51,9 +51,9 @@ impl Pass {
     /// Fixes the order of the samples.
     pub(super) fn ordered(&self) -> Result<OrderedPass> {
         let len = self.data.len();
-        let order = self.shuffle.map(|(seed, epoch)| {
-            permutation(len, seed, epoch).ok_or_else(|| DataError::NoOrder { samples: len })
-        });
+        let order = self
+            .shuffle
+            .map(|(seed, epoch)| permutation(len, seed, epoch).ok_or(DataError::NoOrder { samples: len }));
         Ok(OrderedPass { pass: self.clone(), len, order: order.transpose()? })
     }
 }

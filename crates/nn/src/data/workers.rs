@@ -57,12 +57,12 @@ impl Workers {
 }
 
 /// Reads and sends batches until all are sent or the receiver is dropped.
-fn send_all(
-    pass: &OrderedPass,
-    mut batches: impl Iterator<Item = usize>,
-    sender: &SyncSender<Result<Sample>>,
-) {
-    let _ = batches.try_for_each(|batch| sender.send(pass.load(batch)));
+fn send_all(pass: &OrderedPass, batches: impl Iterator<Item = usize>, sender: &SyncSender<Result<Sample>>) {
+    for batch in batches {
+        if sender.send(pass.load(batch)).is_err() {
+            break;
+        }
+    }
 }
 
 impl Drop for Workers {
