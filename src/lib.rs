@@ -38,6 +38,8 @@ pub use bfc_core as alloc;
 pub use highwater_nn::{data, modules as nn, optim, visit_parts};
 pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
+#[cfg(feature = "train")]
+pub use highwater_train as train;
 
 pub use highwater_tensor::{
     Activation, AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
