@@ -9,9 +9,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use highwater::{Error, Result};
 use highwater::prelude::*;
 use highwater::train::{Options, Run};
+use highwater::{Error, Result};
 use serde_json::json;
 
 /// The mean of the data, and its standard deviation, along both axes.

@@ -27,6 +27,7 @@
 //! |---|---|
 //! | [`Tensor`] | arrays, ops and gradients |
 //! | [`nn`], [`optim`], [`data`], [`io`] | networks, optimizers, data and files |
+//! | `train`, with the feature `train` | a training loop, metrics, logs and options |
 //! | [`Runtime`], [`Device`] | where programs compute, and how large their pools are |
 //! | [`memory_report`], [`dry_run`], [`largest_fit`], [`testing`] | what a program needs, now and in advance |
 //! | [`alloc`], [`tracking`] | the pools and the accounts, without tensors |
@@ -92,12 +93,18 @@ pub mod guide {
     #[doc = include_str!("../docs/files.md")]
     pub mod files {}
 
+    #[doc = "[memory]: mod@memory"]
+    #[doc = "[prediction]: mod@prediction"]
+    #[doc = include_str!("../docs/training.md")]
+    pub mod training {}
+
     #[doc = "[files]: mod@files"]
     #[doc = "[gpu]: mod@gpu"]
     #[doc = "[memory]: mod@memory"]
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[prediction]: mod@prediction"]
     #[doc = "[replay]: mod@replay"]
+    #[doc = "[training]: mod@training"]
     #[doc = include_str!("../docs/features.md")]
     pub mod features {}
 

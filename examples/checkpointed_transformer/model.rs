@@ -49,13 +49,7 @@ impl Transformer {
     }
 
     /// Trains for this number of steps.
-    pub(crate) fn train(
-        &self,
-        args: &Args,
-        steps: u64,
-        saves: Saves,
-        output: Output<'_>,
-    ) -> Result<Outcome> {
+    pub(crate) fn train(&self, args: &Args, steps: u64, saves: Saves, output: Output<'_>) -> Result<Outcome> {
         let device = self.head.weight().tensor().device().clone();
         let mut optimizer = AdamW::new(self.parameters(), args.learning_rate)?;
         Trainer::new(self, &mut optimizer)

@@ -152,7 +152,8 @@ impl Training<'_> {
     fn fit_batch(&self, run: &Run, memory: Bytes) -> anyhow::Result<()> {
         let options = run.dry_run_options().limit(memory);
         let images = self.train.rows() as u64;
-        let found = largest_fit(options, 1..=images, |device, batch_size| self.dry(device, batch_size as usize))?;
+        let found =
+            largest_fit(options, 1..=images, |device, batch_size| self.dry(device, batch_size as usize))?;
         let failure = found.failure.as_ref().map(|failure| failure.number);
         let results = json!({
             "fit_batch_bytes": memory.get(),

@@ -60,9 +60,7 @@ mod trainer;
 pub use cli::{Options, Run, RunError, SaveOptions, output_path};
 pub use figures::Figures;
 pub use metrics::{Accuracy, F1, Loss, Mean, MeanAbsoluteError, Metric, Perplexity, TopK, evaluate};
-pub use output::{
-    JsonLog, Observer, Output, ProgressBar, RunPlan, StepRecord, TensorBoard, write_run_page,
-};
+pub use output::{JsonLog, Observer, Output, ProgressBar, RunPlan, StepRecord, TensorBoard, write_run_page};
 pub use position::{Every, Position};
 pub use saves::Saves;
 pub use stop::{Direction, EarlyStopping, StopSignal};

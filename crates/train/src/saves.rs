@@ -126,10 +126,8 @@ impl Parts<'_> {
             Some(scaler) => checkpoint.with_scaler(scaler),
             None => checkpoint,
         };
-        let checkpoint = self
-            .notes
-            .iter()
-            .fold(checkpoint, |checkpoint, (name, text)| checkpoint.with_note(name, text));
+        let checkpoint =
+            self.notes.iter().fold(checkpoint, |checkpoint, (name, text)| checkpoint.with_note(name, text));
         // A state of numbers always has a JSON form.
         let text = serde_json::to_string(&state).unwrap_or_default();
         Ok(checkpoint.with_note(NOTE, &text).save(path)?)

@@ -27,7 +27,10 @@ impl OutputFile {
         path.map(open).transpose()
     }
 
-    pub(super) fn write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), FileError> {
+    pub(super) fn write(
+        &self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), FileError> {
         let Some(mut file) = self.file.take() else { return Ok(()) };
         let written = if self.path.extension().is_some_and(|extension| extension == "gz") {
             let mut encoder = GzEncoder::new(&mut file, Compression::best());

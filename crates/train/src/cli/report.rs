@@ -13,7 +13,7 @@ use highwater_tracking::{Report, TextOptions, oom_page};
 use super::run::RunError;
 
 /// The rows of a table, and the tables, of the short report.
-const TOP: usize = 6;
+const TOP: usize = 10;
 const TABLES: [&str; 3] = ["peak: ", "op ", "module "];
 
 /// Prints to standard output. A closed pipe, as in `... | head`, is not an error.
@@ -30,13 +30,15 @@ pub(super) fn say(text: &str) -> Result<(), FileError> {
 /// The tables of a report: all rows and columns, or the first ones of the most important tables and a hint.
 pub(super) fn tables(report: &Report, full: bool) -> String {
     if full {
-        return report.text(TextOptions { top: usize::MAX, wide: true, ..TextOptions::default() }).to_string();
+        return report
+            .text(TextOptions { top: usize::MAX, wide: true, ..TextOptions::default() })
+            .to_string();
     }
     let text = report.text(TextOptions { top: TOP, ..TextOptions::default() }).to_string();
     let parts = text.split("\n\n").filter(|part| TABLES.iter().any(|table| part.starts_with(table)));
     let mut short = String::new();
     parts.for_each(|part| short += &format!("{}\n\n", part.trim_end()));
-    short + "--full prints all tables and rows; --html FILE draws them over time.\n"
+    short + "Use --full for all tables and rows, or --html FILE.html for a page.\n"
 }
 
 /// The counts of a step as graphs.

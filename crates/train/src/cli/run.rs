@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use bfc_core::{
-    AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, Plan, RegistryError,
-};
+use bfc_core::{AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, Plan, RegistryError};
 use highwater_tensor::error::FileError;
 use highwater_tensor::{Device, DeviceProfile, DryRun, DryRunOptions, Error, Runtime, StepGraph};
 use highwater_tracking::{
@@ -212,7 +210,9 @@ impl Run {
         let plural = if threads == 1 { "" } else { "s" };
         let tables = tables(report, self.options.full);
         let name = self.name;
-        say(&format!("{name} on {place} with {threads} thread{plural}, {seconds:.1} s: {summary}\n\n{tables}"))?;
+        say(&format!(
+            "{name} on {place} with {threads} thread{plural}, {seconds:.1} s: {summary}\n\n{tables}"
+        ))?;
         if let Some(counts) = self.device.default_allocator()?.plan_counts() {
             say(&format!(
                 "\nplanned allocations: {} in {} steps; by best fit {}, unexpected {}, refused {}\n",
@@ -234,9 +234,7 @@ impl Run {
         self.write_recording()?;
         let damage = self.device.default_allocator()?.find_damage();
         match damage.first() {
-            Some(first) => {
-                Err(RunError::Damaged { count: damage.len(), first: Box::new(first.clone()) })
-            }
+            Some(first) => Err(RunError::Damaged { count: damage.len(), first: Box::new(first.clone()) }),
             None => Ok(()),
         }
     }

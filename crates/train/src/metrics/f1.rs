@@ -1,6 +1,6 @@
 //! The F1 score.
 
-use highwater_tensor::{DType, Result, Tensor};
+use highwater_tensor::{DType, Error, Result, Tensor};
 
 use super::Metric;
 
@@ -24,14 +24,15 @@ impl Metric for F1 {
         let classes = output.dims().last().copied().unwrap_or(0);
         let one_hot = |indices: &Tensor| indices.flatten(0, -1)?.one_hot(classes);
         let (predicted, actual) = (one_hot(&output.argmax(-1)?)?, one_hot(target)?);
-        let sums = [&predicted.mul(&actual)?, &predicted, &actual].map(|hot| hot.sum(0)?.to_dtype(DType::F64));
+        let sums =
+            [&predicted.mul(&actual)?, &predicted, &actual].map(|hot| hot.sum(0)?.to_dtype(DType::F64));
         for (counts, sum) in self.counts.iter_mut().zip(sums) {
             let sum = sum?;
-            if sum.device().is_dry() {
-                self.is_dry = true;
-                continue;
-            }
-            let sum = sum.to_vec::<f64>()?;
+            self.is_dry |= sum.device().is_dry();
+            let sum = match sum.to_vec::<f64>() {
+                Err(Error::NoData { .. }) => continue,
+                read => read?,
+            };
             counts.resize(counts.len().max(sum.len()), 0.0);
             counts.iter_mut().zip(sum).for_each(|(count, more)| *count += more);
         }

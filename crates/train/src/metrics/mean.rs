@@ -1,6 +1,6 @@
 //! A weighted mean of values on a device.
 
-use highwater_tensor::{DType, Result, Tensor};
+use highwater_tensor::{DType, Error, Result, Tensor};
 
 /// A mean of values on a device, weighted by the number of samples that each stands for.
 ///
@@ -53,13 +53,17 @@ impl Mean {
 }
 
 /// Returns the value of a tensor with one element; `None` on a dry device.
+///
+/// A dry device is read too: a read also decides when its uploads are freed.
 pub(crate) fn read(value: &Tensor) -> Result<Option<f64>> {
-    if value.device().is_dry() {
-        return Ok(None);
-    }
-    match value.dtype() {
-        DType::F32 => Ok(Some(f64::from(value.item::<f32>()?))),
-        DType::F64 => Ok(Some(value.item()?)),
-        _ => Ok(Some(value.to_dtype(DType::F64)?.item()?)),
+    let read = match value.dtype() {
+        DType::F32 => value.item::<f32>().map(f64::from),
+        DType::F64 => value.item(),
+        _ => value.to_dtype(DType::F64)?.item(),
+    };
+    match read {
+        Ok(read) => Ok((!value.device().is_dry()).then_some(read)),
+        Err(Error::NoData { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }

@@ -29,7 +29,8 @@ pub fn write_run_page(recording: &Path, log: Option<&Path>, page: &Path) -> Resu
 pub(crate) fn read_run(recording: &Path, log: Option<&Path>) -> Result<(Recording, Option<TrainingLog>)> {
     // The program wrote the file itself.
     let limits = RecordingLimits { held_bytes: u64::MAX, ..RecordingLimits::default() };
-    let recorded = Recording::read(open(recording)?, &limits).map_err(|error| malformed(recording, &error))?;
+    let recorded =
+        Recording::read(open(recording)?, &limits).map_err(|error| malformed(recording, &error))?;
     let read = |path: &Path| {
         TrainingLog::read(open(path)?, &TrainingLogLimits::default()).map_err(|error| malformed(path, &error))
     };

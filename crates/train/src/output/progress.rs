@@ -36,9 +36,9 @@ impl ProgressBar {
 impl Observer for ProgressBar {
     fn begin(&mut self, plan: &RunPlan) -> Result<()> {
         let template = if plan.total.is_some() {
-            "{bar:20.cyan/dim} {percent:>3} %  {msg}"
+            "{bar:20.cyan/dim} {percent:>3} %  {wide_msg}"
         } else {
-            "{spinner} step {pos}  {msg}"
+            "{spinner} step {pos}  {wide_msg}"
         };
         let style = ProgressStyle::with_template(template);
         self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─"));

@@ -206,7 +206,9 @@ mod tests {
         // An event begins with the key and the value of its time: 9 bytes.
         assert!(read.iter().all(|event| event[0] == 0x09));
         assert_eq!(read[0][9..], *b"\x10\x00\x1a\x0dbrain.Event:2");
-        let scalar = |tag: &str, value: f32| nested(1, &[&nested(1, tag.as_bytes()), &[0x15][..], &value.to_le_bytes()].concat());
+        let scalar = |tag: &str, value: f32| {
+            nested(1, &[&nested(1, tag.as_bytes()), &[0x15][..], &value.to_le_bytes()].concat())
+        };
         let scalars = [
             scalar("loss", 0.5),
             scalar("learning_rate", 0.25),

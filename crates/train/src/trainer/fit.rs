@@ -39,7 +39,8 @@ impl<'a> Fit<'a> {
     /// Prepares a run until one of the limits, and restores the checkpoint to continue from.
     pub(super) fn begin(trainer: Trainer<'a>, epochs: u64, steps: u64) -> Result<Self> {
         if trainer.saves.best_path().is_some() && trainer.early_stopping.is_none() {
-            let (argument, expected) = ("best", "used with early stopping, which defines the best evaluation");
+            let (argument, expected) =
+                ("best", "used with early stopping, which defines the best evaluation");
             let got = "no early stopping".to_owned();
             return Err(Error::BadArgument { op: "train", argument, expected, got });
         }

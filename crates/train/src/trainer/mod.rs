@@ -229,11 +229,12 @@ impl<'a> Trainer<'a> {
     /// batch.
     ///
     /// # Errors
-    /// The errors of both closures, of the evaluation, the optimizer and the observers;
-    /// [`Error::File`](highwater_tensor::Error::File) if a checkpoint cannot be read or written;
-    /// [`Error::Mismatch`](highwater_tensor::Error::Mismatch) for a checkpoint of another model;
-    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) for early stopping on a figure that the evaluation does
-    /// not return, and for [`Saves::best`] without early stopping.
+    /// The errors of both closures, of the evaluation, the optimizer and the observers, and:
+    ///
+    /// - [`Error::File`](highwater_tensor::Error::File) if a checkpoint cannot be read or written.
+    /// - [`Error::Mismatch`](highwater_tensor::Error::Mismatch) for a checkpoint of another model.
+    /// - [`Error::BadArgument`](highwater_tensor::Error::BadArgument) for early stopping on a figure that the evaluation does
+    ///   not return, and for [`Saves::best`] without early stopping.
     pub fn fit<B, I: IntoIterator<Item = Result<B>>>(
         self,
         mut batches: impl FnMut(u64) -> Result<I>,

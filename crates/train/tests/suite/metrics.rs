@@ -49,7 +49,8 @@ fn equal_scores_have_the_number_of_classes_as_perplexity() {
 fn a_metric_without_batches_or_after_a_reset_has_no_value() {
     let mut error = MeanAbsoluteError::default();
     assert_eq!(error.value(), None);
-    let tensor = |values: &[f32]| Tensor::from_slice(&cpu(), values, values.len()).unwrap();
+    let device = cpu();
+    let tensor = |values: &[f32]| Tensor::from_slice(&device, values, values.len()).unwrap();
     error.update(&tensor(&[1.0, 5.0]), &tensor(&[2.0, 2.0])).unwrap();
     error.update(&tensor(&[0.0]), &tensor(&[2.0])).unwrap();
     assert_eq!(error.value(), Some(2.0));

@@ -119,9 +119,11 @@ fn evaluations_are_logged_with_the_step_before() {
         .evaluate(|| measure(&model, &data, &device))
         .evaluate_every(Every::Steps(2))
         .observe(Seen(Some(&records), Some(&plan)))
-        .fit_steps(5, |step| data.batches(BATCH, &device)?.shuffled(0, step).next().unwrap(), |(x, y)| {
-            model.forward(x)?.cross_entropy(y)
-        })
+        .fit_steps(
+            5,
+            |step| data.batches(BATCH, &device)?.shuffled(0, step).next().unwrap(),
+            |(x, y)| model.forward(x)?.cross_entropy(y),
+        )
         .unwrap();
     assert_eq!(measured(&records.borrow()), [false, true, false, true, true]);
     assert_eq!(plan.borrow().total, Some(5));
