@@ -150,8 +150,8 @@ struct Gpt {
 
 impl Module for Gpt {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = self.blocks.forward_as("blocks", &self.tokens.forward_as("tokens", x)?)?;
-        let logits = self.head.forward_as("head", &self.norm.forward_as("norm", &x)?)?;
+        let x = self.blocks.forward(&self.tokens.forward(x)?)?;
+        let logits = self.head.forward(&self.norm.forward(&x)?)?;
         logits.reshape([4 * 32, 65])
     }
 

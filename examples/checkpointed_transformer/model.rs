@@ -41,10 +41,10 @@ impl Transformer {
         }
         Ok(Self {
             seed,
-            tokens: Embedding::new(device, TOKENS, args.width, &rng)?.named("tokens"),
-            positions: Embedding::new(device, args.context, args.width, &rng)?.named("positions"),
-            blocks: blocks.named("blocks"),
-            head: Linear::new(device, args.width, TOKENS, &rng)?.named("head"),
+            tokens: Embedding::new(device, TOKENS, args.width, &rng)?,
+            positions: Embedding::new(device, args.context, args.width, &rng)?,
+            blocks: blocks,
+            head: Linear::new(device, args.width, TOKENS, &rng)?,
         })
     }
 
@@ -70,9 +70,9 @@ impl Transformer {
 impl Module for Transformer {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let places = Tensor::arange(x.device(), x.dims().last().copied().unwrap_or(0))?;
-        let rows = self.tokens.forward_as("tokens", x)?;
-        let rows = rows.add(&self.positions.forward_as("positions", &places)?)?;
-        self.head.forward_as("head", &self.blocks.forward_as("blocks", &rows)?)
+        let rows = self.tokens.forward(x)?;
+        let rows = rows.add(&self.positions.forward(&places)?)?;
+        self.head.forward(&self.blocks.forward(&rows)?)
     }
 
     visit_parts!(tokens, positions, blocks, head);

@@ -32,11 +32,11 @@ impl CharGpt {
         }
         let options = LinearOptions { bias: None, ..LinearOptions::default() };
         Ok(Self {
-            tokens: Embedding::new(device, classes, args.width, rng)?.named("tokens"),
-            positions: Embedding::new(device, args.context, args.width, rng)?.named("positions"),
-            blocks: blocks.named("blocks"),
-            norm: LayerNorm::new(device, args.width)?.named("norm"),
-            head: Linear::with_options(device, args.width, classes, options, rng)?.named("head"),
+            tokens: Embedding::new(device, classes, args.width, rng)?,
+            positions: Embedding::new(device, args.context, args.width, rng)?,
+            blocks: blocks,
+            norm: LayerNorm::new(device, args.width)?,
+            head: Linear::with_options(device, args.width, classes, options, rng)?,
         })
     }
 
@@ -81,10 +81,10 @@ impl Module for CharGpt {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let len = x.dims().last().copied().unwrap_or(0);
         let places = Tensor::arange(x.device(), len)?;
-        let tokens = self.tokens.forward_as("tokens", x)?;
-        let mixed = tokens.add(&self.positions.forward_as("positions", &places)?)?;
-        let mixed = self.blocks.forward_as("blocks", &mixed)?;
-        self.head.forward_as("head", &self.norm.forward_as("norm", &mixed)?)
+        let tokens = self.tokens.forward(x)?;
+        let mixed = tokens.add(&self.positions.forward(&places)?)?;
+        let mixed = self.blocks.forward(&mixed)?;
+        self.head.forward(&self.norm.forward(&mixed)?)
     }
 
     visit_parts!(tokens, positions, blocks, norm, head);

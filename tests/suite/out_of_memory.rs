@@ -136,8 +136,8 @@ impl Network {
 
     fn scores(&self, device: &Device, batch: u64) -> Result<()> {
         let x = Tensor::zeros(device, [batch as usize, 1, 28, 28])?;
-        let x = self.conv.forward_as("conv", &x)?.relu()?.max_pool2d(2)?;
-        self.head.forward_as("head", &x.flatten(1, -1)?).map(drop)
+        let x = self.conv.forward(&x)?.relu()?.max_pool2d(2)?;
+        self.head.forward(&x.flatten(1, -1)?).map(drop)
     }
 }
 

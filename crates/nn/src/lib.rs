@@ -17,5 +17,5 @@ pub mod optim;
 /// Names that the macros of this crate use.
 #[doc(hidden)]
 pub mod macros {
-    pub use highwater_tensor::Rng;
+    pub use bfc_core::OwnerId;
 }

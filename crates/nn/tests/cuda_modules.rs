@@ -15,3 +15,5 @@ mod nn_recurrent;
 mod ops_table;
 #[path = "suite/optim_steps.rs"]
 mod optim_steps;
+#[path = "suite/walks.rs"]
+mod walks;

@@ -18,6 +18,7 @@ mod saved;
 mod state;
 mod totals;
 mod tracker;
+mod unlisted;
 
 pub use accounted_pool::AccountedPool;
 pub use allocator::{Record, Sizes, TrackingAllocator};

@@ -92,7 +92,10 @@ pub use report::{
     ProcessMemory, RecordedRun, Report, ReportDiff, ReportText, RunFacts, SavedRow, ScopeRow, StreamRow,
     TextOptions, ThreadRow, table,
 };
-pub use scope::{ModuleGuard, ModuleName, Phase, PhaseGuard, ScopeGuard, ScopePath, here, module, phase};
+pub use scope::{
+    ModuleGuard, ModulePath, Phase, PhaseGuard, Scope, ScopeGuard, ScopePath, Walk, enter_path, here,
+    intern_path, module, phase,
+};
 /// A reader of Python pickles that calls no code from them.
 pub mod pickle {
     pub use crate::trace::{Pickle, PickleProblem, PickleValue as Value};

@@ -69,6 +69,9 @@ pub struct Report {
     pub failures: Vec<FailureRow>,
     /// Live bytes that no op holds.
     pub unowned_bytes: u64,
+    /// Layers that ran without a path, because no `visit_parts!` lists them. Only trackers know them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unlisted_layers: Vec<String>,
 }
 
 impl Report {

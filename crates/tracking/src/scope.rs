@@ -3,9 +3,12 @@
 //! [`module`] and [`phase`] enter a scope below the current one. The guard that they return restores the previous
 //! scope, also during unwinding and when guards drop out of order. Other threads do not inherit a scope;
 //! [`capture`](crate::capture) transfers it.
+//!
+//! A layer of a model knows its path in the model instead ([`ModulePath`]). It enters that path below the *base*: the
+//! innermost [`module`] outside of the model. So a layer has one row in reports, wherever the model calls it.
 
-mod name;
 mod now;
+mod path;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -20,8 +23,8 @@ use serde::{Deserialize, Serialize};
 #[cfg(shuttle)]
 use shuttle::thread_local;
 
-pub use name::ModuleName;
 use now::{Entry, now};
+pub use path::{ModulePath, Walk};
 
 /// Keeps a guard on its thread, whose state it restores. Other threads may still hold references to it.
 pub(crate) type NotSend = PhantomData<MutexGuard<'static, ()>>;
@@ -98,7 +101,42 @@ impl ScopePath {
     /// Enters this scope on the current thread until the guard is dropped.
     #[inline]
     pub fn enter(self) -> ScopeGuard {
-        ScopeGuard { entry: Entry::new(self), module: self.module, _not_send: PhantomData }
+        Scope { place: self, ..now().scope }.enter()
+    }
+}
+
+/// The whole scope of a thread: its module and phase, and the base of the model that runs.
+///
+/// Take it with [`Scope::now`] to run a part of a model later: in the second run of a checkpoint, or on another thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// The module and the phase.
+    pub place: ScopePath,
+    /// The module that the paths of layers start at.
+    base: OwnerId,
+    /// 1 inside a layer, whose inner scopes do not move the base, else 0. As wide as the base, so that there is no
+    /// padding.
+    in_model: u32,
+}
+
+impl Scope {
+    /// Returns the scope of the current thread.
+    #[must_use]
+    #[inline]
+    pub fn now() -> Self {
+        now().scope
+    }
+
+    /// Whether a layer or module of a model runs.
+    #[must_use]
+    pub const fn is_in_model(self) -> bool {
+        self.in_model != 0
+    }
+
+    /// Enters this scope on the current thread until the guard is dropped.
+    #[inline]
+    pub fn enter(self) -> ScopeGuard {
+        ScopeGuard { entry: Entry::new(self), module: self.place.module, _not_send: PhantomData }
     }
 }
 
@@ -110,7 +148,7 @@ thread_local! {
 #[must_use]
 #[inline]
 pub fn here() -> ScopePath {
-    now().place
+    now().scope.place
 }
 
 /// Enters the module `name` below the current one until the guard is dropped. A name with dots means several nested
@@ -123,10 +161,46 @@ pub fn here() -> ScopePath {
 /// assert_eq!(here().module.path(), "block0.attention.query");
 /// ```
 pub fn module(name: &str) -> ModuleGuard {
-    let here = here();
-    let known = MODULES.try_with(|modules| modules.borrow_mut().find(here.module, name));
-    let module = known.unwrap_or_else(|_| intern_path(here.module, name));
-    ScopePath { module, ..here }.enter()
+    let scope = Scope::now();
+    let parent = scope.place.module;
+    let known = MODULES.try_with(|modules| modules.borrow_mut().find(parent, name));
+    let module = known.unwrap_or_else(|_| intern_path(parent, name));
+    let base = if scope.in_model == 0 { module } else { scope.base };
+    Scope { place: ScopePath { module, ..scope.place }, base, ..scope }.enter()
+}
+
+/// Enters the module with this path in the model that runs: below the base, whatever the current module is.
+///
+/// ```
+/// use highwater_tracking::{enter_path, here, intern_path, module};
+/// use bfc_core::OwnerId;
+/// let path = intern_path(OwnerId::ROOT, "encoder.fc1");
+/// let _base = module("student");
+/// let _outer = enter_path(intern_path(OwnerId::ROOT, "encoder"));
+/// let _scope = enter_path(path);
+/// assert_eq!(here().module.path(), "student.encoder.fc1");
+/// ```
+#[inline]
+pub fn enter_path(path: OwnerId) -> ModuleGuard {
+    let scope = Scope::now();
+    let module = if scope.base == OwnerId::ROOT { path } else { below_base(scope.base, path) };
+    Scope { place: ScopePath { module, ..scope.place }, in_model: 1, ..scope }.enter()
+}
+
+/// Returns the module with the path `path` below `base`.
+#[inline(never)]
+fn below_base(base: OwnerId, path: OwnerId) -> OwnerId {
+    if path == OwnerId::ROOT {
+        return base;
+    }
+    let known = MODULES.try_with(|modules| {
+        *modules.borrow_mut().below_base.entry((base, path)).or_insert_with(|| join(base, path))
+    });
+    known.unwrap_or_else(|_| join(base, path))
+}
+
+fn join(base: OwnerId, path: OwnerId) -> OwnerId {
+    if path == OwnerId::ROOT { base } else { OwnerId::intern(join(base, path.parent()), &path.name()) }
 }
 
 /// Enters a phase in the current module until the guard is dropped.
@@ -162,6 +236,8 @@ impl Drop for ScopeGuard {
 struct ModuleCache {
     by_parent: FxHashMap<OwnerId, FxHashMap<Box<str>, OwnerId>>,
     count: usize,
+    /// The modules of models that run below a base, by base and path.
+    below_base: FxHashMap<(OwnerId, OwnerId), OwnerId>,
     /// A cache by the address of the name, because a model enters its modules by the same few strings.
     recent: [Option<CachedModule>; CACHE_SLOTS],
 }
@@ -213,7 +289,9 @@ impl ModuleCache {
     }
 }
 
-pub(crate) fn intern_path(parent: OwnerId, name: &str) -> OwnerId {
+/// Returns the module `name` below `parent`. A name with dots means several nested modules.
+#[must_use]
+pub fn intern_path(parent: OwnerId, name: &str) -> OwnerId {
     name.split('.').filter(|part| !part.is_empty()).fold(parent, OwnerId::intern)
 }
 

@@ -121,9 +121,9 @@ impl CharGpt {
         let mut blocks = Sequential::new();
         for layer in 0..layers {
             let block = Block {
-                norm1: LayerNorm::new(device, width)?.named("norm1"),
+                norm1: LayerNorm::new(device, width)?,
                 attention: MultiHeadAttention::new(device, width, heads, true, rng)?,
-                norm2: LayerNorm::new(device, width)?.named("norm2"),
+                norm2: LayerNorm::new(device, width)?,
                 up: Linear::new(device, width, 4 * width, rng)?,
                 down: Linear::new(device, 4 * width, width, rng)?,
             };
@@ -144,18 +144,12 @@ impl Module for CharGpt {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let places = Tensor::arange(x.device(), GPT.context)?;
         let mixed =
-            self.tokens.forward_as("tokens", x)?.add(&self.positions.forward_as("positions", &places)?)?;
-        let mixed = self.blocks.forward_as("blocks", &mixed)?;
-        self.head.forward_as("head", &self.norm.forward_as("norm", &mixed)?)
+            self.tokens.forward(x)?.add(&self.positions.forward(&places)?)?;
+        let mixed = self.blocks.forward(&mixed)?;
+        self.head.forward(&self.norm.forward(&mixed)?)
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.tokens.visit_as("tokens", visitor);
-        self.positions.visit_as("positions", visitor);
-        self.blocks.visit_as("blocks", visitor);
-        self.norm.visit_as("norm", visitor);
-        self.head.visit_as("head", visitor);
-    }
+    visit_parts!(tokens, positions, blocks, norm, head);
 }
 
 #[derive(Debug)]
@@ -169,16 +163,10 @@ struct Block {
 
 impl Module for Block {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = x.add(&self.attention.forward_as("attention", &self.norm1.forward_as("norm1", x)?)?)?;
-        let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?.gelu()?;
-        x.add(&self.down.forward_as("down", &inside)?)
+        let x = x.add(&self.attention.forward(&self.norm1.forward(x)?)?)?;
+        let inside = self.up.forward(&self.norm2.forward(&x)?)?.gelu()?;
+        x.add(&self.down.forward(&inside)?)
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.norm1.visit_as("norm1", visitor);
-        self.attention.visit_as("attention", visitor);
-        self.norm2.visit_as("norm2", visitor);
-        self.up.visit_as("up", visitor);
-        self.down.visit_as("down", visitor);
-    }
+    visit_parts!(norm1, attention, norm2, up, down);
 }

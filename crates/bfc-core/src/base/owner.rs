@@ -121,7 +121,7 @@ impl OwnerId {
 
     /// Returns the owner of a table index, for tables that [`OwnerId::index`] indexes.
     #[inline]
-    pub(crate) const fn from_index(index: usize) -> Self {
+    pub const fn from_index(index: usize) -> Self {
         if index < MAX_OWNERS { Self(index as u32) } else { Self::ROOT }
     }
 }

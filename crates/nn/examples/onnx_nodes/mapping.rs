@@ -1,6 +1,6 @@
 //! Maps ONNX nodes to Highwater's ops and their options.
 
-use highwater_nn::modules::{BatchNorm, Dropout, Module, Parameter};
+use highwater_nn::modules::{BatchNorm, Dropout, Module};
 use highwater_tensor::{
     AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Norm, PadMode, Pool2dOptions,
     Reduction, Rng, Scalar, SortOrder, Tensor, evaluating,
@@ -389,17 +389,10 @@ fn batch_norm(node: &Node<'_>, x: &Tensor) -> Outcome {
     let epsilon = node.case.float("epsilon").unwrap_or(1e-5);
     let norm = BatchNorm::new(x.device(), x.dims()[1])?.with_epsilon(epsilon)?;
     let names = ["weight", "bias", "running_mean", "running_var"];
-    let mut result = Ok(());
-    let mut fill = |path: &str, parameter: &Parameter| {
+    for (path, parameter) in norm.parameters().into_iter().chain(norm.buffers()) {
         let number = names.iter().position(|name| *name == path).unwrap_or(0);
-        let filled = || parameter.set(node.input(number + 1)?).map_err(NotAsked::from);
-        if result.is_ok() {
-            result = filled();
-        }
-    };
-    norm.visit(&mut fill);
-    norm.visit_buffers(&mut fill);
-    result?;
+        parameter.set(node.input(number + 1)?)?;
+    }
     Ok(evaluating(|| norm.forward(x))?)
 }
 

@@ -22,7 +22,7 @@ use crate::io::{
     Array, Arrays, Loaded, Safetensors, SafetensorsLimits, mismatch, read_safetensors_from,
     read_state_dict_from, write_atomically,
 };
-use crate::modules::{Module, Parameter};
+use crate::modules::{Module, Parameter, Part};
 use crate::optim::{LossScaler, Optimizer};
 
 pub use partly::PartlyRestored;
@@ -416,8 +416,8 @@ impl Checkpoint {
             let Some(array) = self.parameters.get(path) else { continue };
             parameter.set_bytes(OP, array.bytes())?;
         }
-        module.visit_rngs(&mut |path, rng| {
-            if let Some(&(seed, sequence)) = self.rngs.get(path) {
+        module.walk(&mut |path, part| {
+            if let (Part::Rng(rng), Some(&(seed, sequence))) = (part, self.rngs.get(path)) {
                 rng.set_state(RandomKey { seed, sequence });
             }
         });
@@ -429,7 +429,8 @@ impl Checkpoint {
 fn rngs(op: &'static str, module: &(impl Module + ?Sized)) -> Result<BTreeMap<String, (u64, u64)>> {
     let mut states = BTreeMap::new();
     let mut result = Ok(());
-    module.visit_rngs(&mut |path, rng| {
+    module.walk(&mut |path, part| {
+        let Part::Rng(rng) = part else { return };
         let RandomKey { seed, sequence } = rng.state();
         // A shared generator counts once.
         let place = std::ptr::from_ref(rng).addr();

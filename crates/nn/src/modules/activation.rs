@@ -1,44 +1,68 @@
-//! Activations as modules, for use in a [`Sequential`](super::Sequential).
+//! Layers without parameters and options, for use in a [`Sequential`](super::Sequential).
+
+use std::fmt;
 
 use highwater_tensor::{Activation, Result, Tensor};
+use highwater_tracking::ModulePath;
 
+use super::in_path;
 use super::module::Module;
 
-macro_rules! activation {
-    ($(#[$doc:meta])* $name:ident, $method:ident, $activation:expr) => {
+/// Defines a layer without options. `$activation` is the activation that a preceding layer may fuse.
+macro_rules! plain_layer {
+    ($(#[$doc:meta])* $name:ident, |$x:ident| $forward:expr, $activation:expr) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default)]
-        pub struct $name;
+        #[derive(Clone, Default)]
+        pub struct $name {
+            path: ModulePath,
+        }
+
+        /// The layer as a value. Each use of the constant is another layer.
+        #[expect(non_upper_case_globals, reason = "it has the name of its type, as a struct without fields does")]
+        #[expect(clippy::declare_interior_mutable_const, reason = "each use needs a path of its own")]
+        pub const $name: $name = $name { path: ModulePath::new() };
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(stringify!($name))
+            }
+        }
 
         impl Module for $name {
-            fn forward(&self, x: &Tensor) -> Result<Tensor> {
-                x.$method()
+            fn forward(&self, $x: &Tensor) -> Result<Tensor> {
+                in_path(&self.path, || $forward)
             }
 
             fn as_activation(&self) -> Option<Activation> {
                 $activation
             }
+
+            visit_parts!(path);
         }
     };
 }
 
-activation! {
+plain_layer! {
     /// ReLU activation max(x, 0); see [`Tensor::relu`].
-    Relu, relu, Some(Activation::Relu)
+    Relu, |x| x.relu(), Some(Activation::Relu)
 }
-activation! {
+plain_layer! {
     /// GELU activation x Φ(x); see [`Tensor::gelu`].
-    Gelu, gelu, Some(Activation::Gelu)
+    Gelu, |x| x.gelu(), Some(Activation::Gelu)
 }
-activation! {
+plain_layer! {
     /// Hyperbolic tangent; see [`Tensor::tanh`].
-    Tanh, tanh, None
+    Tanh, |x| x.tanh(), None
 }
-activation! {
+plain_layer! {
     /// Sigmoid 1 / (1 + e⁻ˣ); see [`Tensor::sigmoid`].
-    Sigmoid, sigmoid, None
+    Sigmoid, |x| x.sigmoid(), None
 }
-activation! {
+plain_layer! {
     /// SiLU (swish) activation x / (1 + e⁻ˣ); see [`Tensor::silu`].
-    Silu, silu, Some(Activation::Silu)
+    Silu, |x| x.silu(), Some(Activation::Silu)
+}
+plain_layer! {
+    /// Flattens all axes but the first into one: from images to the input of a linear layer.
+    Flatten, |x| x.flatten_from(1), None
 }

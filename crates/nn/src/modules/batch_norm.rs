@@ -3,7 +3,9 @@
 use highwater_tensor::{
     DType, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule, is_replaying, is_training, no_grad,
 };
+use highwater_tracking::ModulePath;
 
+use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
 use super::norm::{EPSILON, checked};
@@ -40,6 +42,7 @@ const OP: &str = "batch_norm";
 /// ```
 #[derive(Debug)]
 pub struct BatchNorm {
+    path: ModulePath,
     weight: Parameter,
     bias: Parameter,
     running_mean: Parameter,
@@ -58,6 +61,7 @@ impl BatchNorm {
         let (fans, unused) = (Fans { inputs: channels, outputs: channels }, Rng::new(0));
         let constant = |value| Init::Constant(value).parameter(place, [channels], DType::F32, fans, &unused);
         Ok(Self {
+            path: ModulePath::new(),
             weight: constant(1.0)?,
             bias: constant(0.0)?,
             running_mean: constant(0.0)?,
@@ -151,6 +155,14 @@ impl BatchNorm {
 
 impl Module for BatchNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        in_layer(&self.path, &self.weight, || self.normalize(x))
+    }
+
+    visit_parts!(path, weight, bias; buffers: running_mean, running_var);
+}
+
+impl BatchNorm {
+    fn normalize(&self, x: &Tensor) -> Result<Tensor> {
         let channels = self.weight.value().elements();
         if x.rank() < 2 {
             let expected = "at least two axes: batch, channels, positions";
@@ -172,6 +184,4 @@ impl Module for BatchNorm {
         shape[1] = channels;
         if is_training() { self.normalize_by_batch(x, &shape) } else { self.normalize_by_running(x, &shape) }
     }
-
-    visit_parts!(weight, bias; buffers: running_mean, running_var);
 }

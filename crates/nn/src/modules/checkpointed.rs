@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use highwater_tensor::{Parameter, Result, Rng, Tensor, checkpoint};
+use bfc_core::OwnerId;
+use highwater_tensor::{Result, Tensor, checkpoint};
 
 use super::module::Module;
+use super::parts::PartVisitor;
 
 /// Activation checkpointing: runs the module again in the backward pass instead of storing its activations. See
 /// [`checkpoint`].
@@ -47,18 +49,14 @@ impl<M: Module + 'static> Checkpointed<M> {
 impl<M: Module + 'static> Module for Checkpointed<M> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let module = Arc::clone(&self.module);
-        checkpoint(x, move |x| module.forward(x))
+        checkpoint(x, move |x| module.call(x))
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.module.visit(visitor);
+    fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
+        self.module.visit_parts(visitor);
     }
 
-    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.module.visit_buffers(visitor);
-    }
-
-    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        self.module.visit_rngs(visitor);
+    fn path(&self) -> Option<OwnerId> {
+        self.module.path()
     }
 }

@@ -1,9 +1,11 @@
 //! Convolution and pooling layers.
 
 use highwater_tensor::{Conv2dOptions, DType, Error, Parameter, Place, Pool2dOptions, Result, Rng, Tensor};
+use highwater_tracking::ModulePath;
 
 use super::init::{Fans, Init};
 use super::module::Module;
+use super::{in_layer, in_path};
 
 /// Checks that no window size is 0.
 fn check_size(op: &'static str, size: &[usize]) -> Result<()> {
@@ -64,6 +66,7 @@ macro_rules! conv_layer {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name {
+            path: ModulePath,
             weight: Parameter,
             bias: Option<Parameter>,
             options: Conv2dOptions,
@@ -91,7 +94,7 @@ macro_rules! conv_layer {
                 check_size(OP, &shape[2..])?;
                 options.$check(OP)?;
                 let (weight, bias) = parameters(place, &shape, [inputs, outputs], options.groups, rng)?;
-                Ok(Self { weight, bias: Some(bias), options })
+                Ok(Self { path: ModulePath::new(), weight, bias: Some(bias), options })
             }
 
             /// Returns the layer without a bias. A norm after the layer would cancel it.
@@ -115,10 +118,12 @@ macro_rules! conv_layer {
 
         impl Module for $name {
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
-                with_bias(x.$method(&self.weight.tensor(), self.options)?, self.bias.as_ref(), $axes)
+                in_layer(&self.path, &self.weight, || {
+                    with_bias(x.$method(&self.weight.tensor(), self.options)?, self.bias.as_ref(), $axes)
+                })
             }
 
-            visit_parts!(weight, bias);
+            visit_parts!(path, weight, bias);
         }
     };
 }
@@ -186,8 +191,11 @@ conv_layer! {
 macro_rules! pool_layer {
     ($(#[$doc:meta])* $name:ident, $method:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug)]
-        pub struct $name(Pool2dOptions);
+        #[derive(Clone, Debug)]
+        pub struct $name {
+            path: ModulePath,
+            options: Pool2dOptions,
+        }
 
         impl $name {
             /// Creates a layer with the windows of `options`. A number is the size of square windows without overlap.
@@ -197,14 +205,16 @@ macro_rules! pool_layer {
             pub fn new(options: impl Into<Pool2dOptions>) -> Result<Self> {
                 let options = options.into();
                 options.axes(stringify!($method))?;
-                Ok(Self(options))
+                Ok(Self { path: ModulePath::new(), options })
             }
         }
 
         impl Module for $name {
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
-                x.$method(self.0)
+                in_path(&self.path, || x.$method(self.options))
             }
+
+            visit_parts!(path);
         }
     };
 }
@@ -226,14 +236,4 @@ pool_layer! {
 pool_layer! {
     /// 2D average pooling layer; see [`Tensor::avg_pool2d`].
     AvgPool2d, avg_pool2d
-}
-
-/// Flattens all axes but the first into one: from images to the input of a linear layer.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Flatten;
-
-impl Module for Flatten {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.flatten_from(1)
-    }
 }

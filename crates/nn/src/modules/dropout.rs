@@ -1,9 +1,10 @@
 //! Inverted dropout (Srivastava et al. 2014).
 
 use highwater_tensor::{Error, Result, Rng, Tensor, is_training};
+use highwater_tracking::ModulePath;
 
 use super::module::Module;
-use super::unchanged;
+use super::{in_path, unchanged};
 
 /// Dropout layer: sets each element to zero with probability `p` and divides the others by `1 - p`, which preserves the
 /// mean.
@@ -23,6 +24,7 @@ use super::unchanged;
 /// ```
 #[derive(Debug)]
 pub struct Dropout {
+    path: ModulePath,
     p: f64,
     rng: Rng,
 }
@@ -41,7 +43,7 @@ impl Dropout {
                 got: p.to_string(),
             });
         }
-        Ok(Self { p, rng })
+        Ok(Self { path: ModulePath::new(), p, rng })
     }
 
     /// Returns the probability and the generator; `None` if the layer currently drops nothing.
@@ -52,13 +54,11 @@ impl Dropout {
 
 impl Module for Dropout {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match self.acting() {
+        in_path(&self.path, || match self.acting() {
             Some((p, rng)) => x.dropout(p, rng),
             None => Ok(unchanged(x)),
-        }
+        })
     }
 
-    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        visitor("rng", &self.rng);
-    }
+    visit_parts!(path, rng);
 }

@@ -1,7 +1,9 @@
 //! The linear layer.
 
 use highwater_tensor::{Activation, DType, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule};
+use highwater_tracking::ModulePath;
 
+use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
 
@@ -21,6 +23,7 @@ use super::module::Module;
 /// ```
 #[derive(Debug)]
 pub struct Linear {
+    path: ModulePath,
     weight: Parameter,
     bias: Option<Parameter>,
     activation: Option<Activation>,
@@ -70,7 +73,7 @@ impl Linear {
             .bias
             .map(|init| init.parameter(place, [outputs], options.dtype, fans, rng))
             .transpose()?;
-        Ok(Self { weight, bias, activation: None })
+        Ok(Self { path: ModulePath::new(), weight, bias, activation: None })
     }
 
     /// Creates a layer from existing parameters, for example to share them between two layers.
@@ -98,7 +101,7 @@ impl Linear {
                 });
             }
         }
-        Ok(Self { weight, bias, activation: None })
+        Ok(Self { path: ModulePath::new(), weight, bias, activation: None })
     }
 
     /// Fuses an activation into the layer: y = f(x·W + b), as [`Tensor::linear_activation`] computes it. This saves the
@@ -138,18 +141,22 @@ impl Linear {
 
 impl Module for Linear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let weight = self.weight.tensor();
-        match (self.bias.as_ref().map(Parameter::tensor), self.activation) {
-            (Some(bias), Some(activation)) => x.linear_activation(&weight, &bias, activation),
-            (Some(bias), None) => x.linear(&weight, &bias),
-            (None, activation) => x.matmul(&weight)?.activated(activation),
-        }
+        in_layer(&self.path, &self.weight, || {
+            let weight = self.weight.tensor();
+            match (self.bias.as_ref().map(Parameter::tensor), self.activation) {
+                (Some(bias), Some(activation)) => x.linear_activation(&weight, &bias, activation),
+                (Some(bias), None) => x.linear(&weight, &bias),
+                (None, activation) => x.matmul(&weight)?.activated(activation),
+            }
+        })
     }
 
     fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
         let bias = self.bias.as_ref().filter(|_| self.activation.is_none())?;
-        Some(x.linear_activation(&self.weight.tensor(), &bias.tensor(), activation))
+        Some(in_layer(&self.path, &self.weight, || {
+            x.linear_activation(&self.weight.tensor(), &bias.tensor(), activation)
+        }))
     }
 
-    visit_parts!(weight, bias);
+    visit_parts!(path, weight, bias);
 }

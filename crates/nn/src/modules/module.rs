@@ -2,19 +2,22 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
-use highwater_tensor::{Activation, DType, Parameter, Result, Rng, Tensor};
-use highwater_tracking::module;
+use bfc_core::OwnerId;
+use highwater_tensor::{Activation, DType, Error, Parameter, Result, Tensor};
+use highwater_tracking::{ModuleGuard, Scope, enter_path};
+
+use super::parts::{Part, PartVisitor};
 
 /// A module: a function of a tensor with parameters, such as a layer or a network.
 ///
-/// A module of modules gives each child a name in three calls: [`named`](Self::named) when it is built,
-/// [`forward_as`](Self::forward_as) to call it, and [`visit_as`](Self::visit_as) to list its parameters. Parameters and
-/// memory accounts then have the same paths. [`Sequential`](super::Sequential) does this automatically.
-/// [`visit_parts!`](crate::visit_parts) lists all children, with their buffers and random generators, in one line.
+/// A module of modules lists its fields once, with [`visit_parts!`](crate::visit_parts). That gives each part a path, such
+/// as `block.layer.weight`, which optimizers, checkpoints, reports and errors use. Call modules of your own with
+/// [`call`](Self::call), so that the ops in their `forward` also count toward their paths.
 ///
 /// ```
-/// use highwater::{Device, Result, Rng, Tensor};
+/// use highwater::{Device, Result, Rng, Tensor, memory_report};
 /// use highwater::nn::{Linear, Module};
 /// use highwater::visit_parts;
 ///
@@ -26,25 +29,99 @@ use highwater_tracking::module;
 ///
 /// impl Module for Residual {
 ///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-///         x.add(&self.layer.forward_as("layer", x)?)
+///         x.add(&self.layer.forward(x)?)
 ///     }
 ///
 ///     visit_parts!(layer);
 /// }
 ///
-/// let device = Device::cpu()?;
-/// let net = Residual { layer: Linear::new(&device, 3, 3, &Rng::new(0))?.named("layer") };
-/// assert_eq!(net.forward(&Tensor::ones(&device, [5, 3])?)?.dims(), [5, 3]);
-/// assert_eq!(net.parameters()[0].0, "layer.weight");
-/// assert_eq!(net.parameter_count(), 12);
+/// #[derive(Debug)]
+/// struct Network {
+///     blocks: Vec<Residual>,
+/// }
+///
+/// impl Module for Network {
+///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+///         self.blocks.iter().try_fold(x.clone(), |x, block| block.call(&x))
+///     }
+///
+///     visit_parts!(blocks);
+/// }
+///
+/// let (device, rng) = (Device::cpu()?, Rng::new(0));
+/// let block = || Ok(Residual { layer: Linear::new(&device, 3, 3, &rng)? });
+/// let net = Network { blocks: vec![block()?, block()?] };
+/// assert_eq!(net.parameters()[0].0, "blocks.0.layer.weight");
+/// assert_eq!(net.parameter_count(), 24);
+/// assert_eq!(net.call(&Tensor::ones(&device, [5, 3])?)?.dims(), [5, 3]);
+/// let ops = memory_report(&device)?.ops;
+/// assert!(ops.iter().any(|row| row.module == "blocks.0.layer" && row.op == "linear"));
+/// assert!(ops.iter().any(|row| row.module == "blocks.1" && row.op == "add"));
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub trait Module: fmt::Debug + Send + Sync {
-    /// Computes the module's output for `x`.
+    /// Computes the module's output for `x`. Callers use [`call`](Self::call), except for layers of this crate, which
+    /// enter their paths themselves.
     ///
     /// # Errors
     /// The errors of the ops inside, for example for a shape that does not match.
     fn forward(&self, x: &Tensor) -> Result<Tensor>;
+
+    /// Computes [`forward`](Self::forward) in the module's path, so that its ops and their memory have the module's
+    /// name in reports, recordings and errors.
+    ///
+    /// # Errors
+    /// See [`forward`](Self::forward).
+    fn call(&self, x: &Tensor) -> Result<Tensor> {
+        let _scope = self.enter();
+        self.forward(x).map_err(Error::in_module)
+    }
+
+    /// Enters the module's path until the guard is dropped, for methods other than [`call`](Self::call), for example
+    /// with several inputs.
+    fn enter(&self) -> ModuleGuard {
+        if !Scope::now().is_in_model() && self.path().is_none() {
+            // The outermost module, before an optimizer or a checkpoint has listed its parameters.
+            self.walk(&mut |_, _| {});
+        }
+        self.path().map_or_else(|| Scope::now().enter(), enter_path)
+    }
+
+    /// Visits the parts of the module, always in the same order. [`visit_parts!`](crate::visit_parts) defines it. Write
+    /// it by hand if the names of parts are no fields.
+    ///
+    /// ```
+    /// use highwater::{Device, Result, Tensor};
+    /// use highwater::nn::{Linear, Module, PartVisitor};
+    ///
+    /// #[derive(Debug)]
+    /// struct Pair([Linear; 2]);
+    ///
+    /// impl Module for Pair {
+    ///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    ///         self.0[1].forward(&self.0[0].forward(x)?)
+    ///     }
+    ///
+    ///     fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
+    ///         visitor.part("first", &self.0[0]);
+    ///         visitor.part("second", &self.0[1]);
+    ///     }
+    /// }
+    ///
+    /// let (device, rng) = (Device::cpu()?, Rng::new(0));
+    /// let pair = Pair([Linear::new(&device, 2, 3, &rng)?, Linear::new(&device, 3, 1, &rng)?]);
+    /// assert_eq!(pair.parameters()[2].0, "second.weight");
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
+        let _ = visitor;
+    }
+
+    /// Returns the module's path in its model, if a [walk](Self::walk) has told it to a part of the module.
+    /// [`visit_parts!`](crate::visit_parts) defines it.
+    fn path(&self) -> Option<OwnerId> {
+        None
+    }
 
     /// Returns the activation that this module consists of, if any. The preceding module may then fuse it.
     fn as_activation(&self) -> Option<Activation> {
@@ -61,20 +138,13 @@ pub trait Module: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Visits each parameter with its path in this module, always in the same order.
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        let _ = visitor;
-    }
-
-    /// Visits each buffer with its path: tensors that training changes without gradients, such as running means.
-    /// Checkpoints store them with the parameters.
-    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        let _ = visitor;
-    }
-
-    /// Visits each random generator of the forward pass with its path. Checkpoints store their states.
-    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        let _ = visitor;
+    /// Shows all parts below this module with their paths, always in the same order, and tells layers and parameters
+    /// their paths. Memory of parameters counts toward their modules from then on.
+    ///
+    /// [`parameters`](Self::parameters) and [`buffers`](Self::buffers) are walks too, so creating an optimizer or loading
+    /// a checkpoint names all layers.
+    fn walk(&self, found: &mut dyn FnMut(&str, Part<'_>)) {
+        self.visit_parts(&mut PartVisitor::new(found));
     }
 
     /// Converts all parameters to another float type. Convert before you create an optimizer, because its state depends
@@ -93,14 +163,10 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// # Errors
     /// See [`Parameter::convert`]. The parameters before the failed one are converted.
     fn convert(&self, dtype: DType) -> Result<()> {
-        let mut result = Ok(());
-        self.visit(&mut |path, parameter| {
-            let _scope = module(path.rsplit_once('.').map_or("", |(layer, _)| layer));
-            if result.is_ok() {
-                result = parameter.convert(dtype);
-            }
-        });
-        result
+        self.parameters().iter().try_for_each(|(_, parameter)| {
+            let _scope = parameter.module().enter();
+            parameter.convert(dtype)
+        })
     }
 
     /// [Freezes](Parameter::freeze) all parameters: training does not change them, and the backward pass computes no
@@ -126,124 +192,78 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// # Ok::<(), highwater::Error>(())
     /// ```
     fn freeze(&self) {
-        self.visit(&mut |_, parameter| parameter.freeze());
+        self.parameters().iter().for_each(|(_, parameter)| parameter.freeze());
     }
 
     /// Unfreezes all parameters: the opposite of [`freeze`](Self::freeze).
     fn unfreeze(&self) {
-        self.visit(&mut |_, parameter| parameter.unfreeze());
-    }
-
-    /// Calls [`forward`](Self::forward) inside the scope `name`, for the children of a module.
-    ///
-    /// # Errors
-    /// See [`forward`](Self::forward).
-    fn forward_as(&self, name: &str, x: &Tensor) -> Result<Tensor> {
-        let _scope = module(name);
-        self.forward(x)
-    }
-
-    /// Calls [`visit`](Self::visit) with `name` before each path, for the children of a module.
-    fn visit_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.visit(&mut |path, parameter| visitor(&format!("{name}.{path}"), parameter));
-    }
-
-    /// Calls [`visit_buffers`](Self::visit_buffers) with `name` before each path, for the children of a module.
-    fn visit_buffers_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.visit_buffers(&mut |path, buffer| visitor(&format!("{name}.{path}"), buffer));
-    }
-
-    /// Calls [`visit_rngs`](Self::visit_rngs) with `name` before each path, for the children of a module.
-    fn visit_rngs_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
-        self.visit_rngs(&mut |path, rng| visitor(&format!("{name}.{path}"), rng));
-    }
-
-    /// Charges the memory of the module's parameters to the scope `name`, in which [`forward_as`](Self::forward_as)
-    /// runs its ops. For the children of a module, when it is built.
-    #[must_use]
-    fn named(self, name: &str) -> Self
-    where
-        Self: Sized,
-    {
-        let _scope = module(name);
-        self.charge_memory();
-        self
-    }
-
-    /// Charges the memory of the parameters and buffers to this thread's current scope, and to scopes below it for
-    /// their paths. [`named`](Self::named) calls this inside the scope of a name.
-    fn charge_memory(&self) {
-        let mut charge = |path: &str, parameter: &Parameter| {
-            let _scope = module(path.rsplit_once('.').map_or("", |(layer, _)| layer));
-            parameter.charge_memory();
-        };
-        self.visit(&mut charge);
-        self.visit_buffers(&mut charge);
-    }
-
-    /// Returns all buffers with their paths.
-    fn buffers(&self) -> Vec<(String, Parameter)> {
-        let mut buffers = Vec::new();
-        self.visit_buffers(&mut |path, buffer| buffers.push((path.to_owned(), buffer.clone())));
-        buffers
+        self.parameters().iter().for_each(|(_, parameter)| parameter.unfreeze());
     }
 
     /// Returns all parameters with their paths. A shared parameter occurs once per use.
     fn parameters(&self) -> Vec<(String, Parameter)> {
         let mut parameters = Vec::new();
-        self.visit(&mut |path, parameter| parameters.push((path.to_owned(), parameter.clone())));
+        self.walk(&mut |path, part| {
+            if let Part::Parameter(parameter) = part {
+                parameters.push((path.to_owned(), parameter.clone()));
+            }
+        });
         parameters
+    }
+
+    /// Returns all buffers with their paths.
+    fn buffers(&self) -> Vec<(String, Parameter)> {
+        let mut buffers = Vec::new();
+        self.walk(&mut |path, part| {
+            if let Part::Buffer(buffer) = part {
+                buffers.push((path.to_owned(), buffer.clone()));
+            }
+        });
+        buffers
     }
 
     /// Returns the number of trainable values. A shared parameter counts once.
     fn parameter_count(&self) -> usize {
-        let mut seen: HashMap<usize, Parameter> = HashMap::new();
-        self.visit(&mut |_, parameter| {
-            seen.entry(parameter.address()).or_insert_with(|| parameter.clone());
-        });
-        seen.values().map(|parameter| parameter.tensor().elements()).sum()
+        let parameters = self.parameters();
+        let unique: HashMap<usize, &Parameter> =
+            parameters.iter().map(|(_, parameter)| (parameter.address(), parameter)).collect();
+        unique.values().map(|parameter| parameter.tensor().elements()).sum()
     }
 }
 
-/// Forwards to the boxed module, so that fields may have the type `Box<dyn Module>`.
-impl<M: Module + ?Sized> Module for Box<M> {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        (**self).forward(x)
-    }
+/// Forwards all methods to the module behind the pointer.
+macro_rules! module_behind {
+    ($(#[$doc:meta])* $pointer:ident) => {
+        $(#[$doc])*
+        impl<M: Module + ?Sized> Module for $pointer<M> {
+            fn forward(&self, x: &Tensor) -> Result<Tensor> {
+                (**self).forward(x)
+            }
 
-    fn as_activation(&self) -> Option<Activation> {
-        (**self).as_activation()
-    }
+            fn as_activation(&self) -> Option<Activation> {
+                (**self).as_activation()
+            }
 
-    fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
-        (**self).forward_activated(x, activation)
-    }
+            fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
+                (**self).forward_activated(x, activation)
+            }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        (**self).visit(visitor);
-    }
+            fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
+                (**self).visit_parts(visitor);
+            }
 
-    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        (**self).visit_buffers(visitor);
-    }
+            fn path(&self) -> Option<OwnerId> {
+                (**self).path()
+            }
+        }
+    };
+}
 
-    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        (**self).visit_rngs(visitor);
-    }
-
-    fn visit_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        (**self).visit_as(name, visitor);
-    }
-
-    fn visit_buffers_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        (**self).visit_buffers_as(name, visitor);
-    }
-
-    fn visit_rngs_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
-        (**self).visit_rngs_as(name, visitor);
-    }
-
-    fn charge_memory(&self) {
-        (**self).charge_memory();
-    }
+module_behind! {
+    /// A boxed module, so that fields may have the type `Box<dyn Module>`.
+    Box
+}
+module_behind! {
+    /// A shared module. It reports under the first path that a walk finds.
+    Arc
 }

@@ -5,12 +5,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use highwater_tracking::ModuleName;
-
 use super::module::Module;
-
-/// The layers of a sequence, with their names.
-type Layers = [(ModuleName, Box<dyn Module>)];
+use super::parts::Part;
+use super::sequential::Layer;
 
 /// The used names of a sequence.
 #[derive(Debug, Default)]
@@ -31,7 +28,7 @@ struct UsedName {
 
 impl Names {
     /// Reserves a name for the next layer: the given name, or the first unused one with a number appended.
-    pub(super) fn take(&mut self, name: &str, module: &dyn Module, layers: &Layers) -> String {
+    pub(super) fn take(&mut self, name: &str, module: &dyn Module, layers: &[Layer]) -> String {
         // Scopes and paths omit empty parts.
         let parts: Vec<&str> = name.split('.').filter(|part| !part.is_empty()).collect();
         let name = if parts.is_empty() { "layer".to_owned() } else { parts.join(".") };
@@ -44,7 +41,7 @@ impl Names {
     }
 
     /// Returns the name itself, or the first unused one with a number appended.
-    fn free(&mut self, name: String, module: &dyn Module, layers: &Layers) -> String {
+    fn free(&mut self, name: String, module: &dyn Module, layers: &[Layer]) -> String {
         if self.is_free(&name, module, layers) {
             return name;
         }
@@ -65,7 +62,7 @@ impl Names {
     }
 
     /// Whether no layer has this name, and all paths below it are new.
-    fn is_free(&self, name: &str, module: &dyn Module, layers: &Layers) -> bool {
+    fn is_free(&self, name: &str, module: &dyn Module, layers: &[Layer]) -> bool {
         if self.taken.contains_key(name) {
             return false;
         }
@@ -73,15 +70,15 @@ impl Names {
         let mut related: Vec<usize> = above.map(|taken| taken.layer).collect();
         if self.prefixes.contains(name) {
             let is_below = |other: &str| other.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
-            let below = layers.iter().enumerate().filter(|(_, (other, _))| is_below(other.as_str()));
+            let below = layers.iter().enumerate().filter(|(_, other)| is_below(&other.name));
             related.extend(below.map(|(layer, _)| layer));
         }
         if related.is_empty() {
             return true;
         }
         let mut paths = HashSet::new();
-        for (name, layer) in related.into_iter().map(|layer| &layers[layer]) {
-            visit_paths(&**layer, name.as_str(), &mut |path| {
+        for Layer { name, module, .. } in related.into_iter().map(|layer| &layers[layer]) {
+            visit_paths(module, name, &mut |path| {
                 paths.insert(path.to_owned());
             });
         }
@@ -93,7 +90,8 @@ impl Names {
 
 /// Visits the paths of all parameters, buffers and random generators of a layer with this name.
 fn visit_paths(module: &dyn Module, name: &str, show: &mut dyn FnMut(&str)) {
-    module.visit_as(name, &mut |path, _| show(path));
-    module.visit_buffers_as(name, &mut |path, _| show(path));
-    module.visit_rngs_as(name, &mut |path, _| show(path));
+    module.walk(&mut |path, part| match part {
+        Part::Module(_) => {}
+        Part::Parameter(_) | Part::Buffer(_) | Part::Rng(_) => show(&format!("{name}.{path}")),
+    });
 }

@@ -1,7 +1,9 @@
 //! Normalization layers.
 
 use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
+use highwater_tracking::ModulePath;
 
+use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
 
@@ -40,6 +42,7 @@ fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
 /// ```
 #[derive(Debug)]
 pub struct LayerNorm {
+    path: ModulePath,
     weight: Parameter,
     bias: Parameter,
     epsilon: f64,
@@ -52,7 +55,7 @@ impl LayerNorm {
     /// [`Error::Allocation`] if there is no memory.
     pub fn new(place: &impl Place, width: usize) -> Result<Self> {
         let (weight, bias) = (constant(place, width, 1.0)?, constant(place, width, 0.0)?);
-        Ok(Self { weight, bias, epsilon: EPSILON })
+        Ok(Self { path: ModulePath::new(), weight, bias, epsilon: EPSILON })
     }
 
     /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
@@ -66,15 +69,18 @@ impl LayerNorm {
 
 impl Module for LayerNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.layer_norm(Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
+        in_layer(&self.path, &self.weight, || {
+            x.layer_norm(Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
+        })
     }
 
-    visit_parts!(weight, bias);
+    visit_parts!(path, weight, bias);
 }
 
 /// RMS normalization over the last axis; see [`Tensor::rms_norm`].
 #[derive(Debug)]
 pub struct RmsNorm {
+    path: ModulePath,
     weight: Parameter,
     epsilon: f64,
 }
@@ -85,7 +91,8 @@ impl RmsNorm {
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
     pub fn new(place: &impl Place, width: usize) -> Result<Self> {
-        Ok(Self { weight: constant(place, width, 1.0)?, epsilon: EPSILON })
+        let weight = constant(place, width, 1.0)?;
+        Ok(Self { path: ModulePath::new(), weight, epsilon: EPSILON })
     }
 
     /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
@@ -99,15 +106,16 @@ impl RmsNorm {
 
 impl Module for RmsNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.rms_norm(Some(&self.weight.tensor()), self.epsilon)
+        in_layer(&self.path, &self.weight, || x.rms_norm(Some(&self.weight.tensor()), self.epsilon))
     }
 
-    visit_parts!(weight);
+    visit_parts!(path, weight);
 }
 
 /// Group normalization of the channels; see [`Tensor::group_norm`].
 #[derive(Debug)]
 pub struct GroupNorm {
+    path: ModulePath,
     groups: usize,
     weight: Parameter,
     bias: Parameter,
@@ -122,7 +130,7 @@ impl GroupNorm {
     pub fn new(place: &impl Place, groups: usize, channels: usize) -> Result<Self> {
         check_groups("group_norm", groups, channels)?;
         let (weight, bias) = (constant(place, channels, 1.0)?, constant(place, channels, 0.0)?);
-        Ok(Self { groups, weight, bias, epsilon: EPSILON })
+        Ok(Self { path: ModulePath::new(), groups, weight, bias, epsilon: EPSILON })
     }
 
     /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
@@ -136,10 +144,12 @@ impl GroupNorm {
 
 impl Module for GroupNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.group_norm(self.groups, Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
+        in_layer(&self.path, &self.weight, || {
+            x.group_norm(self.groups, Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
+        })
     }
 
-    visit_parts!(weight, bias);
+    visit_parts!(path, weight, bias);
 }
 
 /// Checks that `channels` can be divided into groups of equal size.

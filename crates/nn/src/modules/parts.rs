@@ -1,98 +1,186 @@
-//! The parts of a module, listed once: all three visits follow from the list.
+//! The parts of a module, listed once: parameters, buffers, random generators, checkpoints and paths follow from the list.
 
+use std::fmt;
+
+use bfc_core::OwnerId;
 use highwater_tensor::{Parameter, Rng};
+use highwater_tracking::{ModulePath, Walk, intern_path};
 
 use super::module::Module;
 
-/// A part of a [`Module`]: a module, a parameter or a random generator, and `Option`s or `Vec`s of them. See
-/// [`visit_parts!`](crate::visit_parts).
+/// What a walk through a module finds.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// A module inside the module. Its own parts follow.
+    Module(&'a dyn Module),
+    /// A trained parameter.
+    Parameter(&'a Parameter),
+    /// A tensor that training changes without gradients, such as a running mean. Checkpoints store it.
+    Buffer(&'a Parameter),
+    /// A random generator of the forward pass. Checkpoints store its state.
+    Rng(&'a Rng),
+}
+
+/// Walks through a module, and tells each layer and parameter its path.
+///
+/// [`Module::visit_parts`] receives it. [`Module::walk`] starts a walk.
+pub struct PartVisitor<'a> {
+    /// The path of the current part.
+    path: String,
+    /// The module that contains the current part, and the length of its path.
+    module: (OwnerId, usize),
+    walk: Walk,
+    /// Whether parameters are buffers of their module.
+    in_buffers: bool,
+    found: &'a mut dyn FnMut(&str, Part<'_>),
+}
+
+impl<'a> PartVisitor<'a> {
+    pub(super) fn new(found: &'a mut dyn FnMut(&str, Part<'_>)) -> Self {
+        Self { path: String::new(), module: (OwnerId::ROOT, 0), walk: Walk::new(), in_buffers: false, found }
+    }
+
+    /// Visits a part with this name: the field's name, usually. A part without a name is its owner in another type, as
+    /// the module in a wrapper.
+    pub fn part(&mut self, name: &str, part: &(impl ModulePart + ?Sized)) {
+        let len = self.path.len();
+        if !name.is_empty() {
+            if len > 0 {
+                self.path.push('.');
+            }
+            self.path.push_str(name);
+        }
+        part.visit_part(self);
+        self.path.truncate(len);
+    }
+
+    /// Visits a part whose parameters are buffers.
+    pub fn buffer(&mut self, name: &str, part: &(impl ModulePart + ?Sized)) {
+        let before = std::mem::replace(&mut self.in_buffers, true);
+        self.part(name, part);
+        self.in_buffers = before;
+    }
+
+    /// Tells the current path to a layer that another module holds for it.
+    pub(super) fn tell(&self, path: &ModulePath) {
+        path.set(self.owner(self.path.len()), self.walk);
+    }
+
+    /// Visits a module at the current path, and its parts.
+    fn module(&mut self, module: &dyn Module) {
+        (self.found)(&self.path, Part::Module(module));
+        let before = self.module;
+        self.module = (self.owner(self.path.len()), self.path.len());
+        module.visit_parts(self);
+        self.module = before;
+    }
+
+    /// Returns the module with the first `len` bytes of the current path.
+    fn owner(&self, len: usize) -> OwnerId {
+        let (module, begin) = self.module;
+        intern_path(module, self.path.get(begin..len).unwrap_or(""))
+    }
+
+    fn parameter(&mut self, parameter: &Parameter) {
+        let holder = self.owner(self.path.rfind('.').unwrap_or(0));
+        if parameter.module().set(holder, self.walk) {
+            let _scope = parameter.module().enter();
+            parameter.charge_memory();
+        }
+        let part = if self.in_buffers { Part::Buffer(parameter) } else { Part::Parameter(parameter) };
+        (self.found)(&self.path, part);
+    }
+}
+
+impl fmt::Debug for PartVisitor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartVisitor").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// A part of a [`Module`]: a module, a parameter or a random generator, and `Option`s, `Vec`s and shared pointers of them.
+/// See [`visit_parts!`](crate::visit_parts).
 ///
 /// The members of a `Vec` have their index as a name: `blocks.0.weight` is in the first of `blocks`.
 pub trait ModulePart {
-    /// Visits each parameter, with `name` before its path.
-    fn visit_part(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter));
+    /// Visits the part at the current path of the visitor.
+    fn visit_part(&self, visitor: &mut PartVisitor<'_>);
 
-    /// Visits each buffer, with `name` before its path.
-    fn visit_part_buffers(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter));
-
-    /// Visits each random generator, with `name` before its path.
-    fn visit_part_rngs(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng));
+    /// Returns the path of the module that has this part as a field, if a walk has told the part its path.
+    fn owner_path(&self) -> Option<OwnerId>;
 }
 
 impl<M: Module> ModulePart for M {
-    fn visit_part(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.visit_as(name, visitor);
+    fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
+        visitor.module(self);
     }
 
-    fn visit_part_buffers(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.visit_buffers_as(name, visitor);
-    }
-
-    fn visit_part_rngs(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
-        self.visit_rngs_as(name, visitor);
+    fn owner_path(&self) -> Option<OwnerId> {
+        self.path().map(OwnerId::parent)
     }
 }
 
 impl ModulePart for Parameter {
-    fn visit_part(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        visitor(name, self);
+    fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
+        visitor.parameter(self);
     }
 
-    fn visit_part_buffers(&self, _name: &str, _visitor: &mut dyn FnMut(&str, &Parameter)) {}
-
-    fn visit_part_rngs(&self, _name: &str, _visitor: &mut dyn FnMut(&str, &Rng)) {}
+    fn owner_path(&self) -> Option<OwnerId> {
+        self.module().get()
+    }
 }
 
 impl ModulePart for Rng {
-    fn visit_part(&self, _name: &str, _visitor: &mut dyn FnMut(&str, &Parameter)) {}
+    fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
+        (visitor.found)(&visitor.path, Part::Rng(self));
+    }
 
-    fn visit_part_buffers(&self, _name: &str, _visitor: &mut dyn FnMut(&str, &Parameter)) {}
+    fn owner_path(&self) -> Option<OwnerId> {
+        None
+    }
+}
 
-    fn visit_part_rngs(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
-        visitor(name, self);
+/// The path of the layer that has this field. A layer with the field enters it in its forward pass.
+impl ModulePart for ModulePath {
+    fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
+        self.set(visitor.module.0, visitor.walk);
+    }
+
+    fn owner_path(&self) -> Option<OwnerId> {
+        self.get()
     }
 }
 
 impl<P: ModulePart> ModulePart for Option<P> {
-    fn visit_part(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.iter().for_each(|part| part.visit_part(name, visitor));
+    fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
+        self.iter().for_each(|part| part.visit_part(visitor));
     }
 
-    fn visit_part_buffers(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        self.iter().for_each(|part| part.visit_part_buffers(name, visitor));
-    }
-
-    fn visit_part_rngs(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
-        self.iter().for_each(|part| part.visit_part_rngs(name, visitor));
+    fn owner_path(&self) -> Option<OwnerId> {
+        self.as_ref()?.owner_path()
     }
 }
 
 impl<P: ModulePart> ModulePart for Vec<P> {
-    fn visit_part(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
+    fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
         for (number, part) in self.iter().enumerate() {
-            part.visit_part(&format!("{name}.{number}"), visitor);
+            visitor.part(&number.to_string(), part);
         }
     }
 
-    fn visit_part_buffers(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        for (number, part) in self.iter().enumerate() {
-            part.visit_part_buffers(&format!("{name}.{number}"), visitor);
-        }
-    }
-
-    fn visit_part_rngs(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
-        for (number, part) in self.iter().enumerate() {
-            part.visit_part_rngs(&format!("{name}.{number}"), visitor);
-        }
+    fn owner_path(&self) -> Option<OwnerId> {
+        self.first()?.owner_path().map(OwnerId::parent)
     }
 }
 
-/// Implements the visits of a [`Module`](crate::modules::Module) inside its `impl`, from a list of fields. The fields
-/// are [`ModulePart`](crate::modules::ModulePart)s, in the order of the visits. After `; buffers:` follow parameters that are not
-/// trained, such as running means.
+/// Lists the fields of a [`Module`](crate::modules::Module) inside its `impl`: modules, parameters and random generators, in
+/// the order of visits. After `; buffers:` follow parameters that are not trained, such as running means.
 ///
-/// It defines `visit`, `visit_buffers` and `visit_rngs`, so a checkpoint cannot miss running means or random
-/// generators.
+/// The list names each part by its field. Optimizers, checkpoints, reports and errors use these names. Layers of the
+/// library know their paths from it. [`Module::call`](crate::modules::Module::call) enters the path of a module with
+/// ops of its own.
+///
+/// It defines `visit_parts` and `path`.
 ///
 /// ```
 /// use highwater::{Device, Result, Rng, Tensor};
@@ -109,11 +197,11 @@ impl<P: ModulePart> ModulePart for Vec<P> {
 /// impl Module for Network {
 ///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
 ///         let mut x = x.clone();
-///         for (number, layer) in self.layers.iter().enumerate() {
-///             x = layer.forward_as(&format!("layers.{number}"), &x)?.relu()?;
+///         for layer in &self.layers {
+///             x = layer.forward(&x)?.relu()?;
 ///         }
 ///         if let Some(norm) = &self.norm {
-///             x = norm.forward_as("norm", &x)?;
+///             x = norm.forward(&x)?;
 ///         }
 ///         x.mul(&self.scale.tensor())
 ///     }
@@ -126,8 +214,7 @@ impl<P: ModulePart> ModulePart for Vec<P> {
 ///     layers: vec![Linear::new(&device, 4, 8, &rng)?, Linear::new(&device, 8, 2, &rng)?],
 ///     norm: Some(BatchNorm::new(&device, 2)?),
 ///     scale: Parameter::new(Tensor::ones(&device, [1])?)?,
-/// }
-/// .named(""); // parameters are charged to `layers.0` and so on, where their ops run
+/// };
 /// let paths: Vec<String> = network.parameters().into_iter().map(|(path, _)| path).collect();
 /// assert_eq!(paths[..2], ["layers.0.weight", "layers.0.bias"]);
 /// assert_eq!(paths[4..], ["norm.weight", "norm.bias", "scale"]);
@@ -180,20 +267,15 @@ macro_rules! visit_parts {
         $crate::visit_parts!($($part),+; buffers: );
     };
     ($($part:ident),* $(,)?; buffers: $($buffer:ident),* $(,)?) => {
-        fn visit(&self, visitor: &mut dyn FnMut(&str, &$crate::modules::Parameter)) {
+        fn visit_parts(&self, visitor: &mut $crate::modules::PartVisitor<'_>) {
             let _ = &visitor;
-            $($crate::modules::ModulePart::visit_part(&self.$part, stringify!($part), visitor);)*
+            $(visitor.part(stringify!($part), &self.$part);)*
+            $(visitor.buffer(stringify!($buffer), &self.$buffer);)*
         }
 
-        fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &$crate::modules::Parameter)) {
-            let _ = &visitor;
-            $($crate::modules::ModulePart::visit_part_buffers(&self.$part, stringify!($part), visitor);)*
-            $($crate::modules::ModulePart::visit_part(&self.$buffer, stringify!($buffer), visitor);)*
-        }
-
-        fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &$crate::macros::Rng)) {
-            let _ = &visitor;
-            $($crate::modules::ModulePart::visit_part_rngs(&self.$part, stringify!($part), visitor);)*
+        fn path(&self) -> Option<$crate::macros::OwnerId> {
+            None$(.or_else(|| $crate::modules::ModulePart::owner_path(&self.$part)))*
+                $(.or_else(|| $crate::modules::ModulePart::owner_path(&self.$buffer)))*
         }
     };
 }
@@ -238,8 +320,18 @@ mod tests {
         Ok(Inner { norm: BatchNorm::new(device, 3)?, dropout: Dropout::new(0.5, Rng::new(0))? })
     }
 
-    fn paths(parameters: Vec<(String, Parameter)>) -> Vec<String> {
-        parameters.into_iter().map(|(path, _)| path).collect()
+    fn paths<T>(parts: Vec<(String, T)>) -> Vec<String> {
+        parts.into_iter().map(|(path, _)| path).collect()
+    }
+
+    fn rngs(module: &dyn Module) -> Vec<String> {
+        let mut paths = Vec::new();
+        module.walk(&mut |path, part| {
+            if let Part::Rng(_) = part {
+                paths.push(path.to_owned());
+            }
+        });
+        paths
     }
 
     #[test]
@@ -255,10 +347,8 @@ mod tests {
             .map(|norm| [format!("{norm}.weight"), format!("{norm}.bias")]);
         assert_eq!(paths(network.parameters()), [expected.as_flattened(), &["own".to_owned()]].concat());
         assert_eq!(paths(network.buffers()).len(), 3 * 2);
-        let mut rngs = Vec::new();
-        network.visit_rngs(&mut |path, _| rngs.push(path.to_owned()));
-        assert_eq!(rngs.len(), 3, "{rngs:?}");
-        assert!(rngs[1].starts_with("blocks.0.dropout"), "{rngs:?}");
+        let dropouts = ["inner.dropout.rng", "blocks.0.dropout.rng", "blocks.1.dropout.rng"];
+        assert_eq!(rngs(&network), dropouts);
         Ok(())
     }
 
@@ -287,30 +377,7 @@ mod tests {
         assert_eq!(paths(own.parameters()), ["learnt", "inside.norm.weight", "inside.norm.bias"]);
         let means = ["inside.norm.running_mean", "inside.norm.running_var"];
         assert_eq!(paths(own.buffers()), [&means[..], &["kept.0", "kept.1"]].concat());
-        let mut rngs = Vec::new();
-        own.visit_rngs(&mut |path, _| rngs.push(path.to_owned()));
-        assert_eq!(rngs, ["drawn", "inside.dropout.rng"]);
-        Ok(())
-    }
-
-    #[test]
-    fn an_unnamed_whole_charges_each_parameter_where_its_ops_run() -> Result<()> {
-        let device = highwater_tensor::Runtime::builder().build()?.cpu()?;
-        let network = Network {
-            inner: Box::new(inner(&device)?),
-            blocks: vec![inner(&device)?],
-            none: None,
-            own: Parameter::new(Tensor::ones(&device, [2])?)?,
-        }
-        .named("");
-        let pools = [std::sync::Arc::clone(device.default_allocator()?)];
-        let report = highwater_tracking::Report::new(device.tracker(), &pools);
-        let held: Vec<&str> =
-            report.scopes.iter().filter(|row| row.live_bytes > 0).map(|row| row.scope.as_str()).collect();
-        for scope in ["inner.norm", "blocks.0.norm"] {
-            assert!(held.contains(&scope), "{scope} is not in {held:?}");
-        }
-        drop(network);
+        assert_eq!(rngs(&own), ["drawn", "inside.dropout.rng"]);
         Ok(())
     }
 }

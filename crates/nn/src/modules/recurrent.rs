@@ -5,7 +5,7 @@ mod rnn;
 mod stack;
 
 use gates::{Gates, StateWeights};
-use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
+use highwater_tensor::{DType, Error, Place, Result, Rng, Tensor};
 pub use rnn::{Nonlinearity, Rnn};
 use stack::Stack;
 
@@ -79,12 +79,12 @@ macro_rules! recurrent_layer {
                 Ok(self.run(x, None)?.0)
             }
 
-            fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-                self.stack.visit(visitor);
+            fn visit_parts(&self, visitor: &mut $crate::modules::PartVisitor<'_>) {
+                self.stack.visit_parts(visitor);
             }
 
-            fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-                self.stack.visit_rngs(visitor);
+            fn path(&self) -> Option<$crate::macros::OwnerId> {
+                self.stack.path()
             }
         }
     };
@@ -149,6 +149,7 @@ impl Gru {
     /// [`Error::DTypeMismatch`](highwater_tensor::Error::DTypeMismatch) if a type differs from that of the parameters,
     /// [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory.
     pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+        let _scope = self.enter();
         let state = state.map(|h| [h]);
         let (states, [last]) = if self.reset_after {
             self.stack.run(x, state, &[3], reset_after_step)?
@@ -224,6 +225,7 @@ impl Lstm {
     /// # Errors
     /// See [`Gru::run`].
     pub fn run(&self, x: &Tensor, state: Option<(&Tensor, &Tensor)>) -> Result<(Tensor, Tensor, Tensor)> {
+        let _scope = self.enter();
         let (states, [last, cell]) = self.stack.run(x, state.map(|(h, c)| [h, c]), &[4], lstm_step)?;
         Ok((states, last, cell))
     }

@@ -2,14 +2,16 @@
 
 use std::fmt;
 
-use highwater_tensor::{Parameter, Result, Rng, Tensor};
-use highwater_tracking::ModuleName;
+use bfc_core::OwnerId;
+use highwater_tensor::{Error, Result, Tensor};
+use highwater_tracking::ModulePath;
 
 use super::module::Module;
 use super::names::Names;
+use super::parts::{ModulePart, PartVisitor};
 use super::unchanged;
 
-/// Applies modules in sequence, each in a scope of its name.
+/// Applies modules in sequence. Each module has its name in paths.
 ///
 /// `Sequential` fuses an activation into a preceding [`Linear`](super::Linear): one op computes both, with
 /// bit-identical results. Reports then show `linear_relu` in `fc1`, and no separate `relu`. To keep two ops, put a
@@ -30,8 +32,16 @@ use super::unchanged;
 /// ```
 #[derive(Default)]
 pub struct Sequential {
-    layers: Vec<(ModuleName, Box<dyn Module>)>,
+    path: ModulePath,
+    layers: Vec<Layer>,
     names: Names,
+}
+
+/// A module of the sequence.
+pub(super) struct Layer {
+    pub(super) name: String,
+    path: ModulePath,
+    pub(super) module: Box<dyn Module>,
 }
 
 impl Sequential {
@@ -46,8 +56,7 @@ impl Sequential {
     #[must_use]
     pub fn with(mut self, name: &str, module: impl Module + 'static) -> Self {
         let name = self.names.take(name, &module, &self.layers);
-        let module = Box::new(module.named(&name));
-        self.layers.push((ModuleName::new(name), module));
+        self.layers.push(Layer { name, path: ModulePath::new(), module: Box::new(module) });
         self
     }
 
@@ -62,23 +71,22 @@ impl Sequential {
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
     }
-}
 
-impl Module for Sequential {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// Applies the modules, each in its path.
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let mut layers = self.layers.iter().peekable();
         let mut result = None;
-        while let Some((name, layer)) = layers.next() {
+        while let Some(Layer { path, module, .. }) = layers.next() {
             let x = result.as_ref().unwrap_or(x);
-            let next = layers.peek().and_then(|(_, next)| next.as_activation());
+            let next = layers.peek().and_then(|next| next.module.as_activation());
             let y = {
-                let _scope = name.enter();
-                match next.and_then(|activation| layer.forward_activated(x, activation)) {
+                let _scope = path.enter();
+                match next.and_then(|activation| module.forward_activated(x, activation)) {
                     Some(y) => {
                         layers.next();
                         y?
                     }
-                    None => layer.forward(x)?,
+                    None => module.forward(x).map_err(Error::in_module)?,
                 }
             };
             // Drops each result as soon as the next one exists, unless backward needs it.
@@ -86,56 +94,44 @@ impl Module for Sequential {
         }
         Ok(result.unwrap_or_else(|| unchanged(x)))
     }
+}
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        for (name, layer) in &self.layers {
-            layer.visit_as(name.as_str(), visitor);
+impl Module for Sequential {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _scope = self.enter();
+        self.apply(x)
+    }
+
+    fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
+        visitor.part("", &self.path);
+        for layer in &self.layers {
+            visitor.part(&layer.name, layer);
         }
     }
 
-    fn visit_buffers(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        for (name, layer) in &self.layers {
-            layer.visit_buffers_as(name.as_str(), visitor);
-        }
+    fn path(&self) -> Option<OwnerId> {
+        self.path.get()
+    }
+}
+
+impl ModulePart for Layer {
+    fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
+        visitor.tell(&self.path);
+        self.module.visit_part(visitor);
     }
 
-    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        for (name, layer) in &self.layers {
-            layer.visit_rngs_as(name.as_str(), visitor);
-        }
-    }
-
-    // Builds each layer's path once and passes it down. In deep nesting, paths built from the inside would be copied at
-    // every level.
-    fn visit_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        for (own, layer) in &self.layers {
-            layer.visit_as(&format!("{name}.{}", own.as_str()), visitor);
-        }
-    }
-
-    fn visit_buffers_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        for (own, layer) in &self.layers {
-            layer.visit_buffers_as(&format!("{name}.{}", own.as_str()), visitor);
-        }
-    }
-
-    fn visit_rngs_as(&self, name: &str, visitor: &mut dyn FnMut(&str, &Rng)) {
-        for (own, layer) in &self.layers {
-            layer.visit_rngs_as(&format!("{name}.{}", own.as_str()), visitor);
-        }
-    }
-
-    fn charge_memory(&self) {
-        for (name, layer) in &self.layers {
-            let _scope = name.enter();
-            layer.charge_memory();
-        }
+    fn owner_path(&self) -> Option<OwnerId> {
+        self.path.get().map(OwnerId::parent)
     }
 }
 
 impl fmt::Debug for Sequential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sequential").field("layers", &self.layers).finish()
+        let mut fields = f.debug_struct("Sequential");
+        for layer in &self.layers {
+            fields.field(&layer.name, &layer.module);
+        }
+        fields.finish()
     }
 }
 
@@ -143,7 +139,7 @@ impl fmt::Debug for Sequential {
 mod tests {
     use super::*;
     use crate::modules::{Gelu, Linear, LinearOptions, Relu, Silu, Tanh};
-    use highwater_tensor::{Activation, DType, Runtime};
+    use highwater_tensor::{Activation, DType, Parameter, Rng, Runtime};
 
     #[test]
     fn a_fused_activation_is_bit_identical() {

@@ -1,9 +1,10 @@
 //! Transformer layers (Vaswani et al. 2017) in the pre-norm variant (Xiong et al. 2020).
 
 use highwater_tensor::{Activation, AttentionOptions, DType, Error, Parameter, Place, Result, Rng, Tensor};
-use highwater_tracking::module;
+use highwater_tracking::ModulePath;
 
 use super::dropout::Dropout;
+use super::in_layer;
 use super::init::{Fans, Init};
 use super::linear::{Linear, LinearOptions};
 use super::module::Module;
@@ -25,6 +26,7 @@ const SPREAD: f64 = 0.02;
 /// ```
 #[derive(Debug)]
 pub struct Embedding {
+    path: ModulePath,
     weight: Parameter,
 }
 
@@ -36,7 +38,8 @@ impl Embedding {
     /// [`Error::Allocation`] if there is no memory.
     pub fn new(place: &impl Place, tokens: usize, width: usize, rng: &Rng) -> Result<Self> {
         let (init, fans) = (Init::Normal { mean: 0.0, std: SPREAD }, Fans { inputs: tokens, outputs: width });
-        Ok(Self { weight: init.parameter(place, [tokens, width], DType::F32, fans, rng)? })
+        let weight = init.parameter(place, [tokens, width], DType::F32, fans, rng)?;
+        Ok(Self { path: ModulePath::new(), weight })
     }
 
     /// Returns the table, of shape `[tokens, width]`.
@@ -49,15 +52,16 @@ impl Embedding {
 impl Module for Embedding {
     /// Looks up tokens (`i64`, any shape); the rows are a new last axis.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.weight.tensor().embedding(x)
+        in_layer(&self.path, &self.weight, || self.weight.tensor().embedding(x))
     }
 
-    visit_parts!(weight);
+    visit_parts!(path, weight);
 }
 
 /// Multi-head self-attention layer: `[n, len, width]` to `[n, len, width]`.
 #[derive(Debug)]
 pub struct MultiHeadAttention {
+    path: ModulePath,
     heads: usize,
     options: AttentionOptions,
     /// Projects to queries, keys and values of all heads.
@@ -81,10 +85,10 @@ impl MultiHeadAttention {
                 got: format!("{heads} for a width of {width}"),
             });
         }
-        let project =
-            Linear::with_options(place, width, width.saturating_mul(3), options(), rng)?.named("project");
-        let output = Linear::with_options(place, width, width, options(), rng)?.named("output");
-        Ok(Self { heads, options: AttentionOptions { causal, scale: None }, project, output, dropout: None })
+        let project = Linear::with_options(place, width, width.saturating_mul(3), options(), rng)?;
+        let output = Linear::with_options(place, width, width, options(), rng)?;
+        let (path, options) = (ModulePath::new(), AttentionOptions { causal, scale: None });
+        Ok(Self { path, heads, options, project, output, dropout: None })
     }
 
     /// Returns the layer with dropout on the attention weights, with probability `p` [in
@@ -122,15 +126,16 @@ impl MultiHeadAttention {
     /// # Errors
     /// See [`Module::forward`], and [`Tensor::attention`] for a mask of another type or shape.
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        self.attend(x, Some(mask))
+        let _scope = self.enter();
+        self.attend(x, Some(mask)).map_err(Error::in_module)
     }
 
     fn attend(&self, x: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
         let [n, len, width] = axes(x)?;
-        let parts = self.project.forward_as("project", x)?;
+        let parts = self.project.forward(x)?;
         let dropped = self.dropout.as_ref().and_then(Dropout::acting);
         if mask.is_none() && dropped.is_none() {
-            return self.output.forward_as("output", &parts.self_attention(self.heads, self.options)?);
+            return self.output.forward(&parts.self_attention(self.heads, self.options)?);
         }
         let by_head = parts.reshape([n, len, 3, self.heads, width / self.heads])?.permute([2, 0, 3, 1, 4])?;
         let [query, key, value] = [by_head.at(0)?, by_head.at(1)?, by_head.at(2)?];
@@ -138,7 +143,7 @@ impl MultiHeadAttention {
             Some((p, rng)) => query.attention_with_dropout(&key, &value, mask, self.options, p, rng)?,
             None => query.attention(&key, &value, mask, self.options)?,
         };
-        self.output.forward_as("output", &mixed.permute([0, 2, 1, 3])?.reshape([n, len, width])?)
+        self.output.forward(&mixed.permute([0, 2, 1, 3])?.reshape([n, len, width])?)
     }
 }
 
@@ -156,10 +161,11 @@ fn options() -> LinearOptions {
 
 impl Module for MultiHeadAttention {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.attend(x, None)
+        let _scope = self.enter();
+        self.attend(x, None).map_err(Error::in_module)
     }
 
-    visit_parts!(project, output, dropout);
+    visit_parts!(path, project, output, dropout);
 }
 
 /// Transformer block: x + attention(norm(x)), then x + mlp(norm(x)). The MLP has four times the width and GELU.
@@ -174,6 +180,7 @@ impl Module for MultiHeadAttention {
 /// ```
 #[derive(Debug)]
 pub struct TransformerBlock {
+    path: ModulePath,
     norm1: LayerNorm,
     attention: MultiHeadAttention,
     norm2: LayerNorm,
@@ -192,11 +199,12 @@ impl TransformerBlock {
         let inside = width.saturating_mul(4);
         let up = Linear::with_options(place, width, inside, options(), rng)?;
         Ok(Self {
-            norm1: LayerNorm::new(place, width)?.named("norm1"),
-            attention: MultiHeadAttention::new(place, width, heads, causal, rng)?.named("attention"),
-            norm2: LayerNorm::new(place, width)?.named("norm2"),
-            up: up.with_activation(Activation::GeluTanh).named("up"),
-            down: Linear::with_options(place, inside, width, options(), rng)?.named("down"),
+            path: ModulePath::new(),
+            norm1: LayerNorm::new(place, width)?,
+            attention: MultiHeadAttention::new(place, width, heads, causal, rng)?,
+            norm2: LayerNorm::new(place, width)?,
+            up: up.with_activation(Activation::GeluTanh),
+            down: Linear::with_options(place, inside, width, options(), rng)?,
             dropout: None,
         })
     }
@@ -255,28 +263,26 @@ impl TransformerBlock {
     /// # Errors
     /// See [`MultiHeadAttention::forward_masked`].
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        self.with_attention(x, |x| {
-            let _scope = module("attention");
-            self.attention.forward_masked(x, mask)
-        })
+        self.with_attention(x, |x| self.attention.forward_masked(x, mask))
     }
 
     fn with_attention(&self, x: &Tensor, attention: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let _scope = self.enter();
         let dropped = |added: Tensor| match &self.dropout {
-            Some(dropout) => dropout.forward_as("dropout", &added),
+            Some(dropout) => dropout.forward(&added),
             None => Ok(added),
         };
         // The sum reuses the buffer of the branch.
-        let x = (dropped(attention(&self.norm1.forward_as("norm1", x)?)?)? + x)?;
-        let inside = self.up.forward_as("up", &self.norm2.forward_as("norm2", &x)?)?;
-        dropped(self.down.forward_as("down", &inside)?)? + &x
+        let x = (dropped(attention(&self.norm1.forward(x)?)?)? + x)?;
+        let inside = self.up.forward(&self.norm2.forward(&x)?)?;
+        dropped(self.down.forward(&inside)?)? + &x
     }
 }
 
 impl Module for TransformerBlock {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.with_attention(x, |x| self.attention.forward_as("attention", x))
+        self.with_attention(x, |x| self.attention.forward(x))
     }
 
-    visit_parts!(norm1, attention, norm2, up, down, dropout);
+    visit_parts!(path, norm1, attention, norm2, up, down, dropout);
 }

@@ -6,12 +6,12 @@
 use std::cell::Cell;
 use std::collections::HashSet;
 
-use bfc_core::Category;
+use bfc_core::{Category, OwnerId};
 use highwater_tensor::{
     Buffer, DType, Device, Error, Gradients, OpContext, Parameter, PlacementReason, Result, Scalar, Tensor,
     View, ViewMut, backend::Kernel,
 };
-use highwater_tracking::{ModuleName, Phase, phase};
+use highwater_tracking::{Phase, enter_path, intern_path, phase};
 
 /// The optimizer state of one parameter.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(super) struct Slot<const N: usize> {
 #[derive(Debug)]
 struct Layer<const N: usize> {
     /// The module that owns the memory.
-    module: ModuleName,
+    module: OwnerId,
     device: Device,
     slots: Vec<Slot<N>>,
 }
@@ -93,17 +93,16 @@ impl<const N: usize> ParameterSet<N> {
             if !seen.insert(parameter.address()) {
                 continue;
             }
-            let module = path.rsplit_once('.').map_or("", |(layer, _)| layer);
+            let module = intern_path(OwnerId::ROOT, path.rsplit_once('.').map_or("", |(layer, _)| layer));
             let tensor = parameter.tensor();
             let device = tensor.device();
-            let known =
-                set.layers.last().filter(|last| last.module.as_str() == module && last.device == *device);
+            let known = set.layers.last().filter(|last| last.module == module && last.device == *device);
             if known.is_none() {
-                let (module, device) = (ModuleName::new(module), device.clone());
+                let device = device.clone();
                 set.layers.push(Layer { module, device, slots: Vec::new() });
             }
             let Some(layer) = set.layers.last_mut() else { continue };
-            let _scope = layer.module.enter();
+            let _scope = enter_path(layer.module);
             let ctx = OpContext::create(op, device, device.default_allocator()?, Category::OptimizerState);
             let mut tensors = [const { None }; N];
             for (tensor_of, (_, is_kept)) in tensors.iter_mut().zip(state) {
@@ -127,7 +126,7 @@ impl<const N: usize> ParameterSet<N> {
     pub(super) fn keep(&mut self, tensor: usize, is_kept: bool) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         for Layer { module, device, slots } in &mut self.layers {
-            let _scope = module.enter();
+            let _scope = enter_path(*module);
             for slot in slots {
                 let tensor = &mut slot.state.tensors[tensor];
                 if !is_kept {
@@ -171,7 +170,7 @@ impl<const N: usize> ParameterSet<N> {
             if slots.iter().all(|slot| !slot.is_updated) {
                 continue;
             }
-            let _scope = module.enter();
+            let _scope = enter_path(*module);
             device.log_placement(self.op, PlacementReason::Inputs);
             let ctx = OpContext::create(self.op, device, device.default_allocator()?, Category::Parameter);
             for Slot { parameter, state, is_updated, .. } in slots {

@@ -2,10 +2,11 @@
 
 use std::fs::File;
 
+use crate::walks::rng_paths;
 use half::f16;
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_nn::io::{FileError, Safetensors, SafetensorsLimits, write_safetensors_to};
-use highwater_nn::modules::{Dropout, Linear, Module, Relu, Sequential};
+use highwater_nn::modules::{Dropout, Linear, Module, PartVisitor, Relu, Sequential};
 use highwater_nn::optim::{Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, Sgd};
 use highwater_tensor::{DType, Device, Error, Rng, Runtime, Tensor};
 
@@ -68,9 +69,9 @@ impl Module for Both {
         self.1.forward(&self.0.forward(x)?)
     }
 
-    fn visit(&self, visitor: &mut dyn FnMut(&str, &highwater_tensor::Parameter)) {
-        self.0.visit(visitor);
-        self.1.visit(visitor);
+    fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
+        self.0.visit_parts(visitor);
+        self.1.visit_parts(visitor);
     }
 }
 
@@ -105,8 +106,8 @@ impl Module for Dropouts {
         self.0[1].forward(&self.0[0].forward(x)?)
     }
 
-    fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        self.0.iter().for_each(|dropout| dropout.visit_rngs(visitor));
+    fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
+        self.0.iter().for_each(|dropout| dropout.visit_parts(visitor));
     }
 }
 
@@ -124,9 +125,7 @@ fn random_generators_with_equal_paths_are_refused() {
     let dropout = || Dropout::new(0.5, Rng::new(1)).unwrap();
     let inside = Sequential::new().with("b", dropout());
     let net = Sequential::new().with("a", inside).with("a.b", dropout());
-    let mut paths = Vec::new();
-    net.visit_rngs(&mut |path, _| paths.push(path.to_owned()));
-    assert_eq!(paths, ["a.b.rng", "a.b2.rng"]);
+    assert_eq!(rng_paths(&net), ["a.b.rng", "a.b2.rng"]);
     Checkpoint::of(&net).unwrap();
 }
 

@@ -17,9 +17,11 @@ mod nn_frozen;
 mod nn_layers;
 mod nn_modules;
 mod nn_parameter;
+mod nn_paths;
 mod nn_recurrent;
 #[path = "../../../tensor/tests/ops_table/mod.rs"]
 mod ops_table;
 mod optim_groups;
 mod optim_steps;
 mod optim_unknown;
+mod walks;

@@ -2,7 +2,7 @@
 
 use crate::ops_table::device;
 use highwater_nn::modules::{
-    BatchNorm, Dropout, Gru, Linear, Lstm, Module, MultiHeadAttention, RecurrentOptions, Sequential,
+    BatchNorm, Dropout, Gru, Linear, Lstm, Module, MultiHeadAttention, Part, RecurrentOptions, Sequential,
     TransformerBlock,
 };
 use highwater_tensor::{
@@ -37,7 +37,11 @@ fn dropout_in_evaluation_is_the_identity() {
     let dropout = Dropout::new(0.5, rng.fork(0)).unwrap();
     let drawn = || {
         let mut states = Vec::new();
-        dropout.visit_rngs(&mut |_, rng| states.push(rng.state()));
+        dropout.walk(&mut |_, part| {
+            if let Part::Rng(rng) = part {
+                states.push(rng.state());
+            }
+        });
         states
     };
     let (x, before) = (input(&device, &[4, 5]), drawn());

@@ -1,6 +1,7 @@
 //! Modules: their values, their parameters' paths, and the scopes they run in.
 
 use crate::ops_table::{device, runtime};
+use crate::walks::rng_paths;
 use bfc_core::{Bytes, Category};
 use highwater_nn::modules::{
     BatchNorm, Conv1d, Conv2d, ConvTranspose2d, Dropout, Embedding, Fans, Gelu, GroupNorm, Init, LayerNorm,
@@ -85,10 +86,10 @@ fn activations_are_their_ops() {
         assert_eq!(computed, expected.to_vec::<f32>().unwrap(), "{module:?}");
         assert_eq!(module.parameter_count(), 0);
     };
-    same(&Relu, x.relu().unwrap());
-    same(&Gelu, x.gelu().unwrap());
-    same(&Tanh, x.tanh().unwrap());
-    same(&Sigmoid, x.sigmoid().unwrap());
+    same(&Relu::default(), x.relu().unwrap());
+    same(&Gelu::default(), x.gelu().unwrap());
+    same(&Tanh::default(), x.tanh().unwrap());
+    same(&Sigmoid::default(), x.sigmoid().unwrap());
 }
 
 #[test]
@@ -206,7 +207,10 @@ fn parameters_are_held_in_the_scope_of_their_path() {
     let block = Sequential::new().with("fc", Linear::new(&device, 64, 64, &rng).unwrap());
     let net = {
         let _scope = module("net");
-        Sequential::new().with("block", block).with("head", Linear::new(&device, 64, 1, &rng).unwrap())
+        let head = Linear::new(&device, 64, 1, &rng).unwrap();
+        let net = Sequential::new().with("block", block).with("head", head);
+        assert_eq!(net.parameters().len(), 4);
+        net
     };
     let pool = device.default_allocator().unwrap().clone();
     let report = Report::new(runtime.tracker(), &[pool]);
@@ -406,9 +410,7 @@ fn attention_drops_weights_only_while_gradients_are_recorded() {
     let bias = parameters.iter().find(|(path, _)| path == "output.bias").unwrap().1.tensor();
     assert_eq!(hidden, bias.broadcast_to([2, 5, 6]).unwrap().to_vec::<f32>().unwrap());
 
-    let mut rngs = Vec::new();
-    dropping.visit_rngs(&mut |path, _| rngs.push(path.to_owned()));
-    assert_eq!(rngs, ["dropout.rng"]);
+    assert_eq!(rng_paths(&dropping), ["dropout.rng"]);
     assert_eq!(dropping.parameters().len(), plain.parameters().len());
     for p in [1.0, -0.5] {
         assert!(matches!(make().with_dropout(p, Rng::new(0)), Err(Error::BadArgument { .. })));
@@ -473,9 +475,7 @@ fn a_block_drops_what_it_adds_only_while_gradients_are_recorded() {
     let kept =
         first.iter().zip(x.to_vec::<f32>().unwrap()).filter(|(after, before)| *after == before).count();
     assert!((5..30).contains(&kept), "{kept} of 60");
-    let mut rngs = Vec::new();
-    dropping.visit_rngs(&mut |path, _| rngs.push(path.to_owned()));
-    assert_eq!(rngs, ["dropout.rng"]);
+    assert_eq!(rng_paths(&dropping), ["dropout.rng"]);
     assert!(matches!(make().with_dropout(1.0, Rng::new(0)), Err(Error::BadArgument { .. })));
 }
 
@@ -558,9 +558,7 @@ fn a_block_drops_weights_of_its_attention_in_training_alone() {
     let (some, none) = (block(0.5), block(0.0));
     assert_ne!(values(&some), values(&none));
     assert_eq!(no_grad(|| values(&some)), no_grad(|| values(&none)));
-    let mut paths = Vec::new();
-    some.visit_rngs(&mut |path, _| paths.push(path.to_owned()));
-    assert_eq!(paths, ["attention.dropout.rng"]);
+    assert_eq!(rng_paths(&some), ["attention.dropout.rng"]);
 }
 
 #[test]

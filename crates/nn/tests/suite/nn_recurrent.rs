@@ -1,7 +1,8 @@
 //! Recurrent layers over each other and in both directions, against values of PyTorch: `reference/make_recurrent.py` wrote them.
 
 use crate::ops_table::device;
-use highwater_nn::modules::{Gru, Lstm, Module, Nonlinearity, RecurrentOptions, Rnn};
+use crate::walks::rng_paths;
+use highwater_nn::modules::{Gru, Lstm, Module, Nonlinearity, RecurrentOptions, Rnn, Sequential};
 use highwater_tensor::{
     DType, Device, Error, GradCheck, Result, Rng, Tensor, check_gradients, checkpoint, no_grad,
 };
@@ -159,9 +160,10 @@ fn paths_tell_layer_and_direction_and_are_as_they_were_for_one() {
 #[test]
 fn each_cell_is_charged_where_its_parameters_are() {
     let device = device();
-    let gru = Gru::with_options(&device, 3, 4, options(2, true), &Rng::new(0)).unwrap().named("encoder");
+    let gru = Gru::with_options(&device, 3, 4, options(2, true), &Rng::new(0)).unwrap();
+    let net = Sequential::new().with("encoder", gru);
     device.tracker().start_log(bfc_core::Bytes::mib(1));
-    gru.forward_as("encoder", &Tensor::ones_of(&device, [2, 5, 3], DType::F64).unwrap()).unwrap();
+    net.forward(&Tensor::ones_of(&device, [2, 5, 3], DType::F64).unwrap()).unwrap();
     let log = device.tracker().take_log();
     let blocks = log.blocks().iter().map(|block| log.owner_path(block.owner));
     let owners: std::collections::BTreeSet<String> = blocks.collect();
@@ -213,11 +215,7 @@ fn recurrent_dropout_applies_between_layers_in_training() {
             Layer::new(&device, kind, 3, 8, options)
         };
         let forward = |layer: &Layer| layer.module().forward(&x).unwrap().to_vec::<f64>().unwrap();
-        let rngs = |layer: &Layer| {
-            let mut paths = Vec::new();
-            layer.module().visit_rngs(&mut |path, _| paths.push(path.to_owned()));
-            paths
-        };
+        let rngs = |layer: &Layer| rng_paths(layer.module());
         // Behind the only layer there is none.
         assert_eq!(forward(&made(1, 0.5)), forward(&made(1, 0.0)));
         assert!(rngs(&made(1, 0.5)).is_empty());

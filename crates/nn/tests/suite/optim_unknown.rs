@@ -4,6 +4,7 @@ use highwater_nn::modules::{Linear, Module, Parameter, Relu, Sequential};
 use highwater_nn::optim::{Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, ScaledStep, Sgd};
 use highwater_nn::visit_parts;
 use highwater_tensor::{DType, Device, Error, Result, Rng, Runtime, Tensor};
+use highwater_tracking::module;
 
 type Named = Vec<(String, Parameter)>;
 type Make = fn(Named) -> Result<Box<dyn Optimizer>>;
@@ -44,7 +45,9 @@ fn network(device: &Device, seed: u64) -> Sequential {
 fn loss(first: &Sequential, second: &Sequential) -> Tensor {
     let device = first.parameters()[0].1.tensor().device().clone();
     let x = Tensor::normal(&device, [8, 3], 0.0, 1.0, &Rng::new(9)).unwrap();
-    let y = second.forward_as("critic", &first.forward(&x).unwrap()).unwrap();
+    let y = first.forward(&x).unwrap();
+    let _scope = module("critic");
+    let y = second.forward(&y).unwrap();
     y.square().unwrap().mean_all().unwrap()
 }
 
@@ -124,7 +127,7 @@ struct Forgetful {
 
 impl Module for Forgetful {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.second.forward_as("second", &self.first.forward_as("first", x)?)
+        self.second.forward(&self.first.forward(x)?)
     }
 
     visit_parts!(first);
@@ -139,7 +142,10 @@ fn a_field_missing_from_visit_parts_is_found_by_the_first_step() {
     let y = net.forward(&Tensor::ones(&device, [1, 2]).unwrap()).unwrap();
     let error = optimizer.step(y.sum_all().unwrap().backward().unwrap()).unwrap_err();
     let Error::UnknownParameters { gradients, .. } = &error else { panic!("{error}") };
-    assert!(gradients.unknown.iter().all(|gradient| gradient.module == "second"), "{gradients}");
+    // The missing field has no path.
+    let shapes: Vec<_> = gradients.unknown.iter().map(|gradient| gradient.shape.dims().to_vec()).collect();
+    assert_eq!(shapes, [vec![2, 2], vec![2]], "{gradients}");
+    assert!(gradients.unknown.iter().all(|gradient| gradient.module.is_empty()), "{gradients}");
 }
 
 #[test]

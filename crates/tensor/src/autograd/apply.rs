@@ -37,7 +37,7 @@ fn run(op: &dyn Op, inputs: &[&Tensor]) -> Result<(Tensor, Option<Vec<Tensor>>)>
     let mut ctx = OpContext::forward(name, device, device.default_allocator()?, recording);
     let output = {
         let _paused = pause();
-        op.forward(&ctx, inputs).map_err(|error| error.in_op(name))?
+        op.forward(&ctx, inputs).map_err(|error| error.in_op(name).in_module())?
     };
     // An op may return one of its inputs, whose gradient edge is not the result's.
     let output = output.with_grad_edge(None);

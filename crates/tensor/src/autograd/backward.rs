@@ -150,7 +150,7 @@ fn step(
             saved.deliver(found, |edge, grad| deliver(edge, grad, pending, gradients))
         }
         BackwardStep::Replay(replay, edge) => {
-            if let Some(edge) = replay.run(scope, edge, &grad)? {
+            if let Some(edge) = replay.run(edge, &grad)? {
                 // The edge may lead to other graphs that the replayed program captured.
                 check(&edge)?;
                 deliver(edge, grad, pending, gradients)?;

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use highwater_tracking::ScopePath;
+use highwater_tracking::Scope;
 
 use super::node::record_replay;
 use super::training_mode::TrainingMode;
@@ -72,7 +72,7 @@ pub fn checkpoint(
     let input = x.detach();
     input.storage().keep_for_backward();
     Ok(record_replay(
-        Replay { input, program: Box::new(program), tape, mode: TrainingMode::now() },
+        Replay { input, program: Box::new(program), tape, mode: TrainingMode::now(), scope: Scope::now() },
         x,
         output,
     ))
@@ -84,19 +84,16 @@ pub(super) struct Replay {
     program: Program,
     tape: Tape,
     mode: TrainingMode,
+    /// The scope of the first run.
+    scope: Scope,
 }
 
 impl Replay {
     /// Runs the program again, with recording, and returns the edge for the gradient `grad` of its result.
-    /// `scope` is the scope of the first run and `edge` the input's gradient edge. The new nodes have the
-    /// highest numbers, so the pass visits them next. They lead back to the input's edge.
-    pub(super) fn run(
-        self,
-        scope: ScopePath,
-        edge: Option<GradEdge>,
-        grad: &Tensor,
-    ) -> Result<Option<GradEdge>> {
-        let Self { input, program, tape, mode } = self;
+    /// `edge` is the input's gradient edge. The new nodes have the highest numbers, so the pass visits them
+    /// next. They lead back to the input's edge.
+    pub(super) fn run(self, edge: Option<GradEdge>, grad: &Tensor) -> Result<Option<GradEdge>> {
+        let Self { input, program, tape, mode, scope } = self;
         let x = input.with_grad_edge(edge);
         // The scope and purpose of the first run, so that results and activations have the same owners.
         let _scope = scope.enter();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bfc_core::sync::{self, Mutex, MutexGuard};
 use bfc_core::{Category, Tag};
-use highwater_tracking::module;
+use highwater_tracking::{ModulePath, module};
 
 use super::{Gradients, LeafCursor};
 use crate::autograd::version::PendingUpdate;
@@ -43,10 +43,16 @@ const INIT: &str = "init";
 /// ```
 #[derive(Clone)]
 pub struct Parameter {
-    cell: Arc<Mutex<Cell>>,
+    shared: Arc<Shared>,
 }
 
 /// The state that all handles to a parameter share.
+struct Shared {
+    cell: Mutex<Cell>,
+    /// The path of the module that holds the parameter.
+    module: ModulePath,
+}
+
 struct Cell {
     /// The current values, as a leaf, even while the parameter is frozen.
     tensor: Tensor,
@@ -83,7 +89,7 @@ impl Parameter {
     pub fn new(tensor: Tensor) -> Result<Self> {
         let leaf = tensor.detach().requiring_grad_as_parameter()?.with_category(Category::Parameter);
         let cell = Cell { tensor: leaf, frozen: false, next_update: PendingUpdate::default() };
-        Ok(Self { cell: Arc::new(Mutex::new(cell)) })
+        Ok(Self { shared: Arc::new(Shared { cell: Mutex::new(cell), module: ModulePath::new() }) })
     }
 
     /// Returns the current values as a leaf of the graph, or without a gradient edge while the parameter is
@@ -156,7 +162,7 @@ impl Parameter {
     /// Returns whether both are handles to one parameter, for instance in layers with shared weights.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.cell, &other.cell)
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Returns the values without a gradient edge. The second run of a [`checkpoint`](crate::checkpoint())
@@ -179,7 +185,7 @@ impl Parameter {
     /// Returns a number that is unique among all existing parameters.
     #[must_use]
     pub fn address(&self) -> usize {
-        Arc::as_ptr(&self.cell).addr()
+        Arc::as_ptr(&self.shared).addr()
     }
 
     /// Returns the leaf's identifier, also while the parameter is frozen.
@@ -187,11 +193,19 @@ impl Parameter {
         self.lock().tensor.leaf()
     }
 
-    /// Attributes the buffer to the [module scope](highwater_tracking::module) of this thread.
+    /// Returns the path of the module that holds the parameter. A walk through the model sets it.
+    #[must_use]
+    pub fn module(&self) -> &ModulePath {
+        &self.shared.module
+    }
+
+    /// Attributes the buffer to the current [module](highwater_tracking::module) of this thread.
     pub fn charge_memory(&self) {
         // Without the lock, as third-party allocators may call back.
         let tensor = self.value();
-        let owner = tensor.device().tracker().owner_here(INIT);
+        let tracker = tensor.device().tracker();
+        tracker.layer_listed(self.address());
+        let owner = tracker.owner_here(INIT);
         let allocation = tensor.storage().allocation();
         let (allocator, block) = (allocation.allocator(), allocation.block());
         if let Ok(tag) = allocator.tag(&block) {
@@ -354,7 +368,7 @@ impl Parameter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Cell> {
-        sync::lock(&self.cell)
+        sync::lock(&self.shared.cell)
     }
 }
 

@@ -16,7 +16,8 @@ mod shapes;
 
 use std::ops::Range;
 
-use bfc_core::{AllocError, EnvironmentError, MemoryKind, RegistryError};
+use bfc_core::{AllocError, EnvironmentError, MemoryKind, OwnerId, RegistryError};
+use highwater_tracking::here;
 
 pub use self::data::DataError;
 pub use self::device::DeviceFault;
@@ -354,6 +355,14 @@ pub enum Error {
     },
 
     // Everything else.
+    /// An op failed in a module of a model.
+    #[error("in {module}: {error}")]
+    InModule {
+        /// The module's path.
+        module: String,
+        /// The error of the op; see [`root`](Error::root).
+        error: Box<Self>,
+    },
     /// An argument is out of range.
     #[error("{op}: {argument} must be {expected}, got {got}")]
     BadArgument {
@@ -411,6 +420,40 @@ impl Error {
         }
     }
 
+    /// Adds the current module's path to an error about tensors or arguments. Errors about memory and devices have
+    /// their own reports, which name the module.
+    #[must_use]
+    pub fn in_module(self) -> Self {
+        let module = here().module;
+        let has_its_own = matches!(
+            self,
+            Self::InModule { .. } | Self::Allocation { .. } | Self::NoHostMemory { .. } | Self::Device { .. }
+        );
+        if has_its_own || module == OwnerId::ROOT {
+            return self;
+        }
+        Self::InModule { module: module.path(), error: Box::new(self) }
+    }
+
+    /// Returns the error of the op, without the module that the op ran in.
+    ///
+    /// ```
+    /// use highwater::{Device, Error, Tensor, module};
+    /// let x = Tensor::ones(&Device::cpu()?, [5, 7])?;
+    /// let _scope = module("encoder");
+    /// let error = x.matmul(&x).unwrap_err();
+    /// assert!(error.to_string().starts_with("in encoder: matmul: shapes [5, 7] and [5, 7] do not match"));
+    /// assert!(matches!(error.root(), Error::ShapeMismatch { op: "matmul", .. }));
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    #[must_use]
+    pub fn root(&self) -> &Self {
+        match self {
+            Self::InModule { error, .. } => error.root(),
+            root => root,
+        }
+    }
+
     /// Returns the out-of-memory report, if memory ran out. The report serializes with serde;
     /// [`highwater_tracking::oom_page`] formats it as HTML.
     ///
@@ -426,7 +469,7 @@ impl Error {
     /// ```
     #[must_use]
     pub fn out_of_memory(&self) -> Option<&bfc_core::OomReport> {
-        match self {
+        match self.root() {
             Self::Allocation { error, .. } => error.out_of_memory(),
             _ => None,
         }

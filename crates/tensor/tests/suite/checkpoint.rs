@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::ops_table::{device, dry_device, runtime};
 use bfc_core::{Bytes, Category};
-use highwater_nn::modules::{Checkpointed, Dropout, Gelu, Linear, Module, Parameter, Sequential};
+use highwater_nn::modules::{Checkpointed, Dropout, Gelu, Linear, Module, Parameter, Part, Sequential};
 use highwater_nn::optim::{Optimizer, Sgd};
 use highwater_tensor::{
     Device, Error, GradCheck, Rng, Runtime, Tensor, check_gradients, checkpoint, no_grad,
@@ -52,7 +52,11 @@ fn training_with_checkpoints_is_training_without_to_the_bit() {
         let values =
             |(path, parameter): (String, Parameter)| (path, parameter.tensor().to_vec::<f32>().unwrap());
         let mut rngs = Vec::new();
-        net.visit_rngs(&mut |path, rng| rngs.push((path.to_owned(), rng.state())));
+        net.walk(&mut |path, part| {
+            if let Part::Rng(rng) = part {
+                rngs.push((path.to_owned(), rng.state()));
+            }
+        });
         (net.parameters().into_iter().map(values).collect::<Vec<_>>(), rngs)
     };
     assert_eq!(run(true), run(false));
@@ -157,7 +161,11 @@ fn layers_that_act_in_training_alone_act_in_both_runs() {
     assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), values);
     assert!(values.contains(&0.0) && values.contains(&4.0));
     let mut state = None;
-    dropout.visit_rngs(&mut |_, rng| state = Some(rng.state().sequence));
+    dropout.walk(&mut |_, part| {
+        if let Part::Rng(rng) = part {
+            state = Some(rng.state().sequence);
+        }
+    });
     assert_eq!(state, Some(3));
 }
 

@@ -4,6 +4,7 @@ use highwater_nn::checkpoint::Checkpoint;
 use highwater_nn::modules::{Linear, Module, Parameter};
 use highwater_nn::optim::{Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Error, Gradients, Result, Rng, Runtime, Tensor, checkpoint};
+use highwater_tracking::module;
 
 fn device() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
@@ -36,7 +37,8 @@ fn a_backward_after_a_step_is_refused_before_anything_is_done() {
     let layer = Linear::new(&device, 2, 3, &Rng::new(0)).unwrap();
     let mut sgd = Sgd::new(layer.parameters(), 0.1).unwrap();
     let x = Tensor::ones(&device, [4, 2]).unwrap().requiring_grad().unwrap();
-    let loss = || sum_of_squares(&layer.forward_as("layer", &x).unwrap());
+    let _scope = module("layer");
+    let loss = || sum_of_squares(&layer.forward(&x).unwrap());
     let (first, late) = (loss(), loss());
     sgd.step(first.backward().unwrap()).unwrap();
     let memory = device.default_allocator().unwrap();

@@ -13,7 +13,7 @@ use std::thread_local;
 use shuttle::thread_local;
 
 use super::execution::Execution;
-use crate::scope::{NotSend, ScopeGuard, ScopePath, here};
+use crate::scope::{NotSend, Scope, ScopeGuard, ScopePath};
 
 /// One entry of a thread's stack of running ops.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl FrameGuard {
 /// The scope and the running op of a thread. [`capture`] makes it, and worker threads enter it.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
-    place: ScopePath,
+    scope: Scope,
     execution: Option<Arc<Execution>>,
 }
 
@@ -125,21 +125,21 @@ pub struct Context {
 pub fn capture() -> Context {
     let top =
         RUNNING.try_with(|stack| stack.borrow().frames.last().and_then(|frame| frame.execution.clone()));
-    Context { place: here(), execution: top.ok().flatten() }
+    Context { scope: Scope::now(), execution: top.ok().flatten() }
 }
 
 impl Context {
     /// Returns the captured scope.
     #[must_use]
     pub const fn place(&self) -> ScopePath {
-        self.place
+        self.scope.place
     }
 
     /// Makes the current thread work for the captured op in the captured scope until the guard is dropped. Does not
     /// join an op that has finished.
     pub fn enter(&self) -> ContextGuard {
         let frame = FrameGuard::push(self.execution.clone(), true);
-        ContextGuard { _frame: frame, _place: self.place.enter() }
+        ContextGuard { _frame: frame, _scope: self.scope.enter() }
     }
 }
 
@@ -148,5 +148,5 @@ impl Context {
 #[must_use = "the context is left when the guard is dropped"]
 pub struct ContextGuard {
     _frame: Option<FrameGuard>,
-    _place: ScopeGuard,
+    _scope: ScopeGuard,
 }

@@ -55,6 +55,7 @@ impl Report {
             scopes,
             threads: threads.iter().map(thread_row).collect(),
             saved: saved_row(&saves.total),
+            unlisted_layers: tracker.unlisted_layers(),
             peak: peak_row(pools, &stats, &by_owner),
             pools: pool_rows(pools, &stats),
             categories: category_rows(&ledgers, &at_peak),

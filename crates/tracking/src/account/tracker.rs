@@ -150,6 +150,25 @@ impl Tracker {
         owner
     }
 
+    /// Notes that a layer with this weight runs in `module` without a path: no walk through the model found the layer.
+    /// [`Report`](crate::Report) warns about it. Does nothing until a walk has [listed](Self::layer_listed) any layer.
+    pub fn note_unlisted(&self, weight: usize, module: OwnerId, describe: impl FnOnce() -> String) {
+        if self.is_enabled {
+            self.state.unlisted.note(weight, module, describe);
+        }
+    }
+
+    /// Notes that a walk through a model found the layer with this weight.
+    pub fn layer_listed(&self, weight: usize) {
+        self.state.unlisted.listed(weight);
+    }
+
+    /// Returns descriptions of the layers that run but that no walk found.
+    #[must_use]
+    pub fn unlisted_layers(&self) -> Vec<String> {
+        self.state.unlisted.all()
+    }
+
     /// Returns the totals of all ops, in the order of their first begin.
     #[must_use]
     pub fn op_totals(&self) -> Vec<OpTotals> {

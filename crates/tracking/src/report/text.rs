@@ -85,6 +85,7 @@ impl fmt::Display for ReportText<'_> {
         }
         self.peak_parts(f)?;
         self.saved(f)?;
+        self.unlisted(f)?;
         self.process(f)?;
         self.failures(f)
     }
@@ -227,6 +228,17 @@ impl ReportText<'_> {
     }
 
     /// The memory of the process, which includes pools of host memory.
+    /// Warns about layers without a path.
+    fn unlisted(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for layer in &self.report.unlisted_layers {
+            writeln!(
+                f,
+                "warning: {layer} ran without a path; add its field to visit_parts! or call its module"
+            )?;
+        }
+        Ok(())
+    }
+
     fn process(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(run) = &self.report.run else { return Ok(()) };
         let (ProcessMemory { resident: Some(start), .. }, ProcessMemory { peak_resident: Some(most), .. }) =

@@ -12,12 +12,12 @@ use bfc_core::OwnerId;
 #[cfg(shuttle)]
 use shuttle::thread_local;
 
-use super::{Phase, ScopePath};
+use super::{Phase, Scope, ScopePath};
 
 /// The scope state of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScopeState {
-    pub(super) place: ScopePath,
+    pub(super) scope: Scope,
     /// The nesting depth. Wide, so that there is no padding.
     depth: u64,
     /// The number of the top entry; 0 outside of all scopes.
@@ -40,8 +40,15 @@ pub(super) struct Entry {
 
 impl ScopeState {
     /// The initial state of every thread.
-    const OUTSIDE: Self =
-        Self { place: ScopePath { module: OwnerId::ROOT, phase: Phase::Forward }, depth: 0, number: 0 };
+    const OUTSIDE: Self = Self {
+        scope: Scope {
+            place: ScopePath { module: OwnerId::ROOT, phase: Phase::Forward },
+            base: OwnerId::ROOT,
+            in_model: 0,
+        },
+        depth: 0,
+        number: 0,
+    };
 }
 
 thread_local! {
@@ -65,10 +72,10 @@ fn set(now: ScopeState) {
 
 impl Entry {
     #[inline]
-    pub(super) fn new(place: ScopePath) -> Self {
+    pub(super) fn new(scope: Scope) -> Self {
         let before = now();
         let number = ENTRIES.try_with(|entries| entries.replace(entries.get() + 1)).unwrap_or(0) + 1;
-        set(ScopeState { place, depth: before.depth + 1, number });
+        set(ScopeState { scope, depth: before.depth + 1, number });
         Self { before, number }
     }
 
@@ -110,10 +117,10 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) as usize % bound
         };
-        let places: Vec<ScopePath> = (0..40)
-            .map(|number| ScopePath {
-                module: OwnerId::intern(OwnerId::ROOT, &format!("scope-now-{number}")),
-                phase: Phase::Backward,
+        let places: Vec<Scope> = (0..40)
+            .map(|number| {
+                let module = OwnerId::intern(OwnerId::ROOT, &format!("scope-now-{number}"));
+                Scope { place: ScopePath { module, phase: Phase::Backward }, ..Scope::default() }
             })
             .collect();
         for _ in 0..2000 {
@@ -125,7 +132,7 @@ mod tests {
             };
             let check = |stack: &[usize]| {
                 let top = stack.last().map(|&number| places[number]);
-                assert_eq!((now().place, now().depth as usize), (top.unwrap_or_default(), stack.len()));
+                assert_eq!((now().scope, now().depth as usize), (top.unwrap_or_default(), stack.len()));
             };
             for (number, &place) in places.iter().enumerate() {
                 if held.is_empty() || below(5) < 3 {

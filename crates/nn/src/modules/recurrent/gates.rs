@@ -1,8 +1,10 @@
 //! One recurrent layer in one direction: the weights of the gates, and the loop over the sequence.
 
+use bfc_core::OwnerId;
 use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule};
 
 use super::super::init::{Fans, Init};
+use super::super::parts::{ModulePart, PartVisitor};
 
 /// The weights of the gates, side by side along the last axis, common to all recurrent layers.
 #[derive(Debug)]
@@ -114,12 +116,18 @@ impl Gates {
     pub(super) fn part(&self, gates: &Tensor, index: usize) -> Result<Tensor> {
         gates.narrow(-1, index * self.hidden, self.hidden)
     }
+}
 
-    pub(super) fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
-        visitor("weight_input", &self.weight_input);
-        visitor("weight_hidden", &self.weight_hidden);
-        visitor("bias_input", &self.bias_input);
-        visitor("bias_hidden", &self.bias_hidden);
+impl ModulePart for Gates {
+    fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
+        visitor.part("weight_input", &self.weight_input);
+        visitor.part("weight_hidden", &self.weight_hidden);
+        visitor.part("bias_input", &self.bias_input);
+        visitor.part("bias_hidden", &self.bias_hidden);
+    }
+
+    fn owner_path(&self) -> Option<OwnerId> {
+        None
     }
 }
 

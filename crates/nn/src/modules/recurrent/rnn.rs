@@ -1,6 +1,6 @@
 //! The recurrent layer without gates.
 
-use highwater_tensor::{Parameter, Place, Result, Rng, Tensor};
+use highwater_tensor::{Place, Result, Rng, Tensor};
 
 use super::super::module::Module;
 use super::gates::{Gates, StateWeights};
@@ -54,6 +54,7 @@ impl Rnn {
     /// # Errors
     /// See [`Gru::run`](super::Gru::run).
     pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+        let _scope = self.enter();
         let step = |_: &Gates, step: &Tensor, of_state: &StateWeights, [h]: [Tensor; 1]| {
             let (weight, bias) = &of_state[0];
             let sum = step.add(&h.matmul(weight)?)?.add(bias)?;

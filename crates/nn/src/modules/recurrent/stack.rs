@@ -1,10 +1,12 @@
 //! Stacked recurrent layers, in one or both directions.
 
-use highwater_tensor::{Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule};
-use highwater_tracking::module;
+use bfc_core::OwnerId;
+use highwater_tensor::{Error, Place, Result, Rng, Tensor, error::ShapeRule};
+use highwater_tracking::{ModulePath, module};
 
 use super::super::dropout::Dropout;
 use super::super::module::Module;
+use super::super::parts::PartVisitor;
 use super::RecurrentOptions;
 use super::gates::{Gates, Products, StateWeights};
 
@@ -19,6 +21,7 @@ struct Cell {
 /// All layers of a recurrent module.
 #[derive(Debug)]
 pub(super) struct Stack {
+    path: ModulePath,
     op: &'static str,
     hidden: usize,
     /// Number of cells that read the same input: one or two.
@@ -56,7 +59,8 @@ impl Stack {
             }
         }
         let drops = options.dropout > 0.0 && options.layers > 1;
-        Ok(Self { op, hidden, directions, cells, dropout: drops.then_some(dropout) })
+        let (path, dropout) = (ModulePath::new(), drops.then_some(dropout));
+        Ok(Self { path, op, hidden, directions, cells, dropout })
     }
 
     /// Returns the states of the last layer after each step, and the final values of all layers.
@@ -74,7 +78,7 @@ impl Stack {
             if layer > 0
                 && let Some(dropout) = &self.dropout
             {
-                x = dropout.forward_as("dropout", &x)?;
+                x = dropout.forward(&x)?;
             }
             let mut sides = Vec::with_capacity(self.directions);
             for (direction, cell) in cells.iter().enumerate() {
@@ -135,22 +139,16 @@ impl Stack {
         all(std::array::from_fn(state))
     }
 
-    pub(super) fn visit(&self, visitor: &mut dyn FnMut(&str, &Parameter)) {
+    pub(super) fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
+        visitor.part("", &self.path);
         for Cell { path, gates } in &self.cells {
-            gates.visit(&mut |name, parameter| {
-                if path.is_empty() {
-                    visitor(name, parameter);
-                } else {
-                    visitor(&format!("{path}.{name}"), parameter);
-                }
-            });
+            visitor.part(path, gates);
         }
+        visitor.part("dropout", &self.dropout);
     }
 
-    pub(super) fn visit_rngs(&self, visitor: &mut dyn FnMut(&str, &Rng)) {
-        if let Some(dropout) = &self.dropout {
-            dropout.visit_rngs_as("dropout", visitor);
-        }
+    pub(super) fn path(&self) -> Option<OwnerId> {
+        self.path.get()
     }
 }
 
