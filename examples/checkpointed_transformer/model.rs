@@ -43,7 +43,7 @@ impl Transformer {
             seed,
             tokens: Embedding::new(device, TOKENS, args.width, &rng)?,
             positions: Embedding::new(device, args.context, args.width, &rng)?,
-            blocks: blocks,
+            blocks,
             head: Linear::new(device, args.width, TOKENS, &rng)?,
         })
     }

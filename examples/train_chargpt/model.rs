@@ -34,7 +34,7 @@ impl CharGpt {
         Ok(Self {
             tokens: Embedding::new(device, classes, args.width, rng)?,
             positions: Embedding::new(device, args.context, args.width, rng)?,
-            blocks: blocks,
+            blocks,
             norm: LayerNorm::new(device, args.width)?,
             head: Linear::with_options(device, args.width, classes, options, rng)?,
         })

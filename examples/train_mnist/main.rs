@@ -101,6 +101,7 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
                 |(x, y)| network.forward(&images(x)?)?.cross_entropy(y),
             )
     })?;
+    let _scope = module("test");
     let mut accuracy = Accuracy::default();
     let test_batches = test.batches(args.batch_size, device)?;
     evaluate(test_batches, |x| network.forward(&images(x)?), &mut [&mut accuracy])?;

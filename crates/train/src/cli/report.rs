@@ -12,9 +12,9 @@ use highwater_tracking::{Report, TextOptions, oom_page};
 
 use super::run::RunError;
 
-/// The rows of a table, and the tables, of the short report.
+/// The rows of a table in the short report, and the tables that it omits.
 const TOP: usize = 10;
-const TABLES: [&str; 3] = ["peak: ", "op ", "module "];
+const OMITTED: [&str; 4] = ["phase ", "category ", "pool", "thread "];
 
 /// Prints to standard output. A closed pipe, as in `... | head`, is not an error.
 pub(super) fn say(text: &str) -> Result<(), FileError> {
@@ -27,7 +27,7 @@ pub(super) fn say(text: &str) -> Result<(), FileError> {
     }
 }
 
-/// The tables of a report: all rows and columns, or the first ones of the most important tables and a hint.
+/// The tables of a report: all rows and columns, or the first rows of the most important tables and a hint.
 pub(super) fn tables(report: &Report, full: bool) -> String {
     if full {
         return report
@@ -35,7 +35,7 @@ pub(super) fn tables(report: &Report, full: bool) -> String {
             .to_string();
     }
     let text = report.text(TextOptions { top: TOP, ..TextOptions::default() }).to_string();
-    let parts = text.split("\n\n").filter(|part| TABLES.iter().any(|table| part.starts_with(table)));
+    let parts = text.split("\n\n").filter(|part| !OMITTED.iter().any(|table| part.starts_with(table)));
     let mut short = String::new();
     parts.for_each(|part| short += &format!("{}\n\n", part.trim_end()));
     short + "Use --full for all tables and rows, or --html FILE.html for a page.\n"

@@ -35,8 +35,22 @@ pub struct EarlyStopping {
 /// The part of early stopping that a checkpoint contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct EarlyState {
+    #[serde(with = "bits")]
     best: Option<f64>,
     since_best: u64,
+}
+
+/// Writes a float as its bits: JSON readers may round.
+mod bits {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(value: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
+        value.map(f64::to_bits).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+        Ok(Option::<u64>::deserialize(from)?.map(f64::from_bits))
+    }
 }
 
 impl EarlyStopping {

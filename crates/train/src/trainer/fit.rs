@@ -95,8 +95,9 @@ impl<'a> Fit<'a> {
                 let total = self.total(batches.size_hint().1);
                 self.trainer.output.begin(self.position.step, total)?;
             }
-            for _ in 0..skipped {
-                batches.next().transpose()?;
+            // Ends with the batches: the file may state any number.
+            for batch in batches.by_ref().take(usize::try_from(skipped).unwrap_or(usize::MAX)) {
+                drop(batch?);
             }
             ended = self.epoch(batches, &mut loss)?;
         }

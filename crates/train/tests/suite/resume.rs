@@ -92,3 +92,15 @@ fn a_file_without_a_position_is_refused() {
     damaged.save(&path).unwrap();
     assert!(refusal(&path).contains("the note \"train\""));
 }
+
+#[test]
+fn a_position_beyond_the_batches_ends_the_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    let _ = train(1, Saves::to(&path), 0).0.unwrap();
+    let position = format!("{{\"position\":{{\"step\":3,\"epoch\":1,\"batch\":{}}}}}", u64::MAX);
+    let saved = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+    saved.with_note("train", &position).save(&path).unwrap();
+    let outcome = train(3, Saves::default().resume(&path), 0).0.unwrap();
+    assert_eq!((outcome.first_step, outcome.steps, outcome.epochs), (3, 6, 3));
+}
