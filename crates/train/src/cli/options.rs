@@ -94,7 +94,9 @@ pub struct Options {
 impl Options {
     /// Opens a run, calls the program, and prints its error: an out-of-memory error with its report, also to the file of
     /// `--oom-report`. Returns the exit code: 0, or 1 after an error.
-    pub fn run<E: Into<Box<dyn std::error::Error + Send + Sync>> + From<RunError>>(
+    ///
+    /// The program's errors are [`RunError`], `Box<dyn std::error::Error>` or those of `anyhow` and `eyre`.
+    pub fn run<E: AsRef<dyn std::error::Error + 'static> + From<RunError>>(
         &self,
         name: &'static str,
         program: impl FnOnce(&Run) -> Result<(), E>,
@@ -103,7 +105,7 @@ impl Options {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 // There is no way left to report an error here.
-                let _ = complain(error.into().as_ref(), self.oom_report.as_deref());
+                let _ = complain(error.as_ref(), self.oom_report.as_deref());
                 ExitCode::FAILURE
             }
         }

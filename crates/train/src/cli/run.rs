@@ -56,6 +56,12 @@ pub enum RunError {
     },
 }
 
+impl AsRef<dyn std::error::Error + 'static> for RunError {
+    fn as_ref(&self) -> &(dyn std::error::Error + 'static) {
+        self
+    }
+}
+
 impl From<FileError> for RunError {
     fn from(error: FileError) -> Self {
         Self::Highwater(error.into())
