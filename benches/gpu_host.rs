@@ -60,7 +60,7 @@ fn transformer_of(c: &mut Criterion, dtype: DType) {
     let (device, rng) = (device(), Rng::new(0));
     let mut model = Sequential::new().with("tokens", Embedding::new(&device, 96, 128, &rng).expect("memory"));
     for n in 0..4 {
-        let block = TransformerBlock::new(&device, 128, 4, true, &rng).expect("memory");
+        let block = TransformerBlock::new(&device, 128, 4, &rng).expect("memory").causal();
         model = model.with(&format!("block{n}"), block);
     }
     model = model.with("head", Linear::new(&device, 128, 96, &rng).expect("memory"));

@@ -120,16 +120,16 @@ fn cnn() -> anyhow::Result<Program> {
     training(
         |device, rng| {
             let conv = |inputs, outputs| {
-                let options = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+                let options = Conv2dOptions { padding: [1, 1].into(), ..Conv2dOptions::default() };
                 Conv2d::new(device, inputs, outputs, [3, 3], options, rng)
             };
             Ok(Sequential::new()
                 .with("conv1", conv(1, 16)?)
                 .with("relu1", Relu)
-                .with("pool1", MaxPool2d::new(2)?)
+                .with("pool1", MaxPool2d::new(2))
                 .with("conv2", conv(16, 32)?)
                 .with("relu2", Relu)
-                .with("pool2", MaxPool2d::new(2)?)
+                .with("pool2", MaxPool2d::new(2))
                 .with("flatten", Flatten)
                 .with("fc", Linear::new(device, 32 * 49, 10, rng)?))
         },
@@ -164,8 +164,8 @@ fn gpt() -> anyhow::Result<Program> {
             Ok(Gpt {
                 tokens: Embedding::new(device, 65, 64, rng)?,
                 blocks: Sequential::new()
-                    .with("block0", TransformerBlock::new(device, 64, 4, true, rng)?)
-                    .with("block1", TransformerBlock::new(device, 64, 4, true, rng)?),
+                    .with("block0", TransformerBlock::new(device, 64, 4, rng)?.causal())
+                    .with("block1", TransformerBlock::new(device, 64, 4, rng)?.causal()),
                 norm: LayerNorm::new(device, 64)?,
                 head: Linear::new(device, 64, 65, rng)?,
             })

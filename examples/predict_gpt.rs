@@ -25,7 +25,7 @@ impl Gpt {
         let rng = Rng::new(0);
         let mut blocks = Sequential::new();
         for layer in 0..layers {
-            let block = TransformerBlock::new(device, width, heads, true, &rng)?;
+            let block = TransformerBlock::new(device, width, heads, &rng)?.causal();
             blocks = blocks.with(&layer.to_string(), block);
         }
         Ok(Self {
@@ -39,7 +39,7 @@ impl Gpt {
 
 impl Module for Gpt {
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
-        let positions = self.positions.forward(&Tensor::arange(tokens.device(), tokens.dims()[1])?)?;
+        let positions = self.positions.forward(&Tensor::arange(tokens.device(), 0, tokens.dims()[1])?)?;
         let x = self.blocks.forward(&self.tokens.forward(tokens)?.add(&positions)?)?;
         self.norm.forward(&x)?.matmul(&self.tokens.weight().tensor().t()?)
     }

@@ -36,22 +36,26 @@
 use std::sync::Arc;
 
 pub use bfc_core as alloc;
+pub use half;
 pub use highwater_nn::{data, modules as nn, optim, visit_parts};
 pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 #[cfg(feature = "train")]
 pub use highwater_train as train;
+pub use ndarray;
 
+pub use highwater_nn::{LayerSummary, Summary, summary, summary_with_step};
 pub use highwater_tensor::{
     Activation, AttentionOptions, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions, DType, Device,
     DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions,
     Element, Error, FitFailure, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape,
-    LargestFit, Layout, Norm, Op, OpContext, OpPlacement, PadMode, ParseProfileError, Part, Place,
-    PlacementReason, Pool2dOptions, RawElement, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved,
-    Scalar, Shape, ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions,
-    UnknownGradient, UnknownGradients, View, ViewMut, apply, backend, check_gradients, checkpoint, dlpack,
-    dry_run, evaluating, is_recording, is_replaying, is_training, largest_fit, no_grad, smallest_pool,
-    testing, training, with_device,
+    LargestFit, Layout, Norm, Op, OpContext, OpPlacement, PadMode, Padding, ParseProfileError, Part, Place,
+    PlacementReason, Pool2dOptions, RawElement, RecordingGuard, Reduction, Result, Rng, Runtime,
+    RuntimeBuilder, Saved, Scalar, Shape, ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph, Storage,
+    Tensor, TensorOptions, TensorOrScalar, TrainingGuard, UnknownGradient, UnknownGradients, View, ViewMut,
+    apply, backend, check_gradients, checkpoint, dlpack, dry_run, evaluating, evaluating_guard, is_recording,
+    is_replaying, is_training, largest_fit, no_grad, no_grad_guard, smallest_pool, testing, training,
+    training_guard, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
@@ -135,20 +139,21 @@ pub mod prelude {
         Augment, CsvOptions, Dataset, IdxOptions, LabelColumn, Normalize, TargetColumns, Text, read_csv,
         read_idx,
     };
-    pub use crate::io::{Checkpoint, SafetensorsLimits};
+    pub use crate::io::Checkpoint;
     pub use crate::nn::{
-        AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Embedding, Fans,
-        Flatten, Gelu, GroupNorm, Gru, Init, LayerNorm, Linear, LinearOptions, Lstm, MaxPool2d, Module,
-        MultiHeadAttention, Parameter, RecurrentOptions, Relu, RmsNorm, Rnn, Sequential, Sigmoid, Silu, Tanh,
-        TransformerBlock,
+        AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu, Embedding, Fans,
+        Flatten, Gelu, GroupNorm, Gru, Hardswish, Init, LayerNorm, LeakyRelu, Linear, LinearOptions,
+        LogSoftmax, Lstm, MaxPool2d, Mish, Module, MultiHeadAttention, PRelu, Parameter, RecurrentOptions,
+        Relu, RmsNorm, Rnn, Sequential, Sigmoid, Silu, Softmax, Tanh, TransformerBlock,
     };
     pub use crate::optim::{
         Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, ScaledStep, Schedule, Sgd,
     };
     pub use crate::{
         Activation, AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceProfile,
-        Gradients, IntoPart, Norm, PadMode, Pool2dOptions, Reduction, Rng, Runtime, SortOrder, StepGraph,
-        Tensor, checkpoint, evaluating, memory_report, module, no_grad, visit_parts,
+        Error, Gradients, IntoPart, Norm, PadMode, Padding, Pool2dOptions, Reduction, Result, Rng, Runtime,
+        SortOrder, StepGraph, Tensor, checkpoint, evaluating, evaluating_guard, memory_report, module,
+        no_grad, no_grad_guard, visit_parts,
     };
 }
 

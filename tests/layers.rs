@@ -51,7 +51,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "step", "predict", "testing", "interop", "fuzz",
         ],
     ),
-    ("crates/nn", &["file_kind", "io", "data", "modules", "optim", "checkpoint", "fuzz"]),
+    ("crates/nn", &["file_kind", "io", "data", "modules", "summary", "optim", "checkpoint", "fuzz"]),
     ("crates/train", &["figures position", "metrics stop", "output", "saves", "trainer", "cli"]),
     (
         "crates/cli",

@@ -30,7 +30,7 @@ impl Transformer {
         let rng = Rng::new(seed);
         let mut blocks = Sequential::new();
         for layer in 0..args.layers {
-            let block = TransformerBlock::new(device, args.width, args.heads, true, &rng)?;
+            let block = TransformerBlock::new(device, args.width, args.heads, &rng)?.causal();
             let name = format!("block{layer}");
             // Checkpointing needs nothing else. Parameters, results and gradients are the same.
             blocks = if checkpointed {
@@ -69,7 +69,7 @@ impl Transformer {
 
 impl Module for Transformer {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let places = Tensor::arange(x.device(), x.dims().last().copied().unwrap_or(0))?;
+        let places = Tensor::arange(x.device(), 0, x.dims().last().copied().unwrap_or(0))?;
         let rows = self.tokens.forward(x)?;
         let rows = rows.add(&self.positions.forward(&places)?)?;
         self.head.forward(&self.blocks.forward(&rows)?)

@@ -86,7 +86,7 @@ fn transformer(device: &Device, gpt: Gpt, time: Time<'_>) -> Result<Value> {
     let rng = Rng::new(0);
     let mut model = Sequential::new().with("tokens", Embedding::new(device, gpt.classes, gpt.width, &rng)?);
     for layer in 0..gpt.layers {
-        let block = TransformerBlock::new(device, gpt.width, gpt.heads, true, &rng)?;
+        let block = TransformerBlock::new(device, gpt.width, gpt.heads, &rng)?.causal();
         model = model.with(&format!("block{layer}"), block);
     }
     model = model.with("head", Linear::new(device, gpt.width, gpt.classes, &rng)?);

@@ -27,7 +27,7 @@ impl CharGpt {
     pub(crate) fn new(device: &Device, classes: usize, args: &Args, rng: &Rng) -> Result<Self> {
         let mut blocks = Sequential::new();
         for layer in 0..args.layers {
-            let block = TransformerBlock::new(device, args.width, args.heads, true, rng)?;
+            let block = TransformerBlock::new(device, args.width, args.heads, rng)?.causal();
             blocks = blocks.with(&format!("block{layer}"), block);
         }
         let options = LinearOptions { bias: None, ..LinearOptions::default() };
@@ -80,7 +80,7 @@ impl Module for CharGpt {
     /// Maps characters (`[n, len]`) to scores of the next ones (`[n, len, classes]`).
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let len = x.dims().last().copied().unwrap_or(0);
-        let places = Tensor::arange(x.device(), len)?;
+        let places = Tensor::arange(x.device(), 0, len)?;
         let tokens = self.tokens.forward(x)?;
         let mixed = tokens.add(&self.positions.forward(&places)?)?;
         let mixed = self.blocks.forward(&mixed)?;

@@ -60,12 +60,12 @@ fn network(device: &Device, rng: &Rng) -> highwater::Result<Sequential> {
     Ok(Sequential::new()
         .with("conv1", Conv2d::new(device, 1, 16, [3, 3], same, rng)?)
         .with("relu1", Relu)
-        .with("pool1", MaxPool2d::new(2)?)
+        .with("pool1", MaxPool2d::new(2))
         .with("conv2", Conv2d::new(device, 16, 32, [3, 3], same, rng)?)
         .with("relu2", Relu)
-        .with("pool2", MaxPool2d::new(2)?)
+        .with("pool2", MaxPool2d::new(2))
         .with("flat", Flatten)
-        .with("dropout", Dropout::new(0.2, rng.fork(0))?)
+        .with("dropout", Dropout::new(0.2, &rng.fork(0)))
         .with("fc", Linear::new(device, 32 * 7 * 7, 10, rng)?))
 }
 

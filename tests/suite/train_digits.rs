@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use highwater::io::{Checkpoint, SafetensorsLimits};
+use highwater::io::Checkpoint;
 use highwater::tracking::{Trace, TraceLimits};
 use serde_json::Value;
 
@@ -201,7 +201,10 @@ fn what_cannot_be_used_is_named() {
         (["--trace", "no/such/folder/x.trace"], "error: no/such/folder/x.trace: "),
         (["--record", "no/such/folder/x.hwm"], "error: no/such/folder/x.hwm: "),
         (["--data", few.to_str().unwrap()], "error: "),
-        (["--data", wide.to_str().unwrap()], "error: linear: shapes [8, 2] and [64, 256] do not match"),
+        (
+            ["--data", wide.to_str().unwrap()],
+            "error: in fc1: linear: shapes [8, 2] and [64, 256] do not match",
+        ),
         (["--batch-size", "0"], "error: batches: batch_size must be at least 1, got 0"),
         (["--learning-rate", "NaN"], "error: adamw: lr must be finite and not negative, got NaN"),
         (["--device", "cuda:99"], "error: device cuda:99 cannot be used: "),
@@ -249,7 +252,7 @@ fn a_signal_saves_and_the_run_continues_from_there() {
     assert!(output.status.success(), "{output:?}");
     assert!(stdout(&output).contains(" steps, interrupted by a signal\n"), "{}", stdout(&output));
 
-    let saved = Checkpoint::load(at("saved"), &SafetensorsLimits::default()).unwrap();
+    let saved = Checkpoint::load(at("saved")).unwrap();
     let epochs = (saved.step().unwrap() / 8 + 2).to_string();
     let results = |more: &[&str]| -> Value {
         let stop = ["--stop-after", &epochs, "--json", &at("json")];

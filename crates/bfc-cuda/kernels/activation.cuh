@@ -24,7 +24,54 @@ DEVICE E gelu_tanh(E x) { return (E)0.5 * x * ((E)1 + tanh_of_cube(x)); }
 template <typename E>
 DEVICE E silu(E x) { return x * logistic(x); }
 
+// e^x - 1 for x <= 0, accurate for small x.
+template <typename E>
+DEVICE E exponential_m1(E x) {
+    E t = hyperbolic((E)0.5 * x);
+    return (t + t) / ((E)1 - t);
+}
+
+// The fraction tanh(log(1 + e^x)) = top / (top + rest), by n = e^-|x|, which does not overflow.
+template <typename E>
+struct MishParts {
+    E n, top, rest;
+};
+
+template <typename E>
+DEVICE MishParts<E> mish_parts(E x) {
+    E n = exponential(-magnitude(x));
+    E top = x < (E)0 ? n * (n + (E)2) : (E)1 + (E)2 * n;
+    return MishParts<E>{n, top, x < (E)0 ? (E)2 : (E)2 * n * n};
+}
+
+template <typename E>
+DEVICE E mish(E x) {
+    MishParts<E> parts = mish_parts(x);
+    return x * (parts.top / (parts.top + parts.rest));
+}
+
+template <typename E>
+DEVICE E hardswish(E x) {
+    E sum = x + (E)3;
+    return x * (sum < (E)0 ? (E)0 : sum > (E)6 ? (E)6 : sum) / (E)6;
+}
+
 // Derivatives by the argument.
+template <typename E>
+DEVICE E mish_slope(E x) {
+    MishParts<E> parts = mish_parts(x);
+    E l = (x < (E)0 ? parts.n : (E)1) / ((E)1 + parts.n);
+    E bottom = parts.top + parts.rest;
+    E steep = parts.rest * (bottom + parts.top) / (bottom * bottom) * l;
+    // Far from 0 this is 0, where x may be infinite.
+    return parts.top / bottom + (steep == (E)0 ? (E)0 : x * steep);
+}
+
+template <typename E>
+DEVICE E hardswish_slope(E x) {
+    return x <= (E)-3 ? (E)0 : x >= (E)3 ? (E)1 : x / (E)3 + (E)0.5;
+}
+
 template <typename E>
 DEVICE E gelu_slope(E x) {
     E density = (E)0.39894228040143267794 * exponential((E)-0.5 * x * x);

@@ -25,6 +25,9 @@ KERNEL(transcendental) {
             case 15: y = rounded_down(x); break;
             case 16: y = rounded_up(x); break;
             case 17: y = rounded(x); break;
+            case 18: y = x > (WIDE)0 ? x : c * exponential_m1(x); break;
+            case 19: y = mish(x); break;
+            case 20: y = hardswish(x); break;
             default: y = power_of(x, c); break;
         }
         return y;
@@ -63,6 +66,9 @@ KERNEL(derivative) {
             case 20: y = s <= (WIDE)0 ? g * c : g; break;
             case 21: y = g * c * power_of(s, c - (WIDE)1); break;
             case 22: y = s < c || s > high ? (WIDE)0 : g; break;
+            case 24: y = s > (WIDE)0 ? g : g * c * exponential(s); break;
+            case 25: y = g * mish_slope(s); break;
+            case 26: y = g * hardswish_slope(s); break;
             default: y = g / c; break;
         }
         return y;

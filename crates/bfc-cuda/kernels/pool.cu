@@ -1,37 +1,41 @@
 // Pooling over the last two axes, for floats. All operands are contiguous; in = [images], or [images, gradient].
 //
-// k = [h, w, oh, ow, window sizes]; inner_dims = [strides, paddings, adaptive], each of height and width. Adaptive
-// windows partition the axis; others slide, with padding of at most half their size. function 0: max, 1: mean.
+// k = [h, w, oh, ow, window sizes]; inner_dims = [strides, paddings, kinds], each of height and width. Windows of
+// kind 1 are adaptive: they partition the axis. Others slide, with padding of at most half their size; means over
+// windows of kind 2 do not count the padding. function 0: max, 1: mean.
 
 #ifndef HIGHWATER_POOL
 #define HIGHWATER_POOL
 
 // The window of an output along an axis: positions from `start` to below `end`. A mean divides by `count`, which
-// includes padding.
+// may include padding, but nothing past it.
 struct Window {
     u64 start, end, count;
 };
 
 DEVICE Window window(const Job& job, int axis, u64 output) {
     u64 len = job.k[axis], outputs = job.k[2 + axis], size = job.k[4 + axis];
-    if (job.inner_dims[4 + axis]) {
+    if (job.inner_dims[4 + axis] == 1) {
         u64 start = quotient(output * len, outputs), end = quotient((output + 1) * len + outputs - 1, outputs);
         return Window{start, end, end - start};
     }
     u64 first = output * job.inner_dims[axis], padding = job.inner_dims[2 + axis], end = first + size - padding;
-    return Window{first < padding ? 0 : first - padding, end < len ? end : len, size};
+    u64 start = first < padding ? 0 : first - padding;
+    if (end > len) end = len;
+    u64 rest = len + 2 * padding - first;
+    return Window{start, end, job.inner_dims[4 + axis] == 2 ? end - start : rest < size ? rest : size};
 }
 
 // The first output whose window may contain a position, and the end of these outputs.
 DEVICE u64 first_output(const Job& job, int axis, u64 place) {
-    if (job.inner_dims[4 + axis]) return quotient(place * job.k[2 + axis], job.k[axis]);
+    if (job.inner_dims[4 + axis] == 1) return quotient(place * job.k[2 + axis], job.k[axis]);
     u64 ahead = place + job.inner_dims[2 + axis] + 1, stride = job.inner_dims[axis];
     return ahead > job.k[4 + axis] ? quotient(ahead - job.k[4 + axis] - 1, stride) + 1 : 0;
 }
 
 DEVICE u64 last_output(const Job& job, int axis, u64 place) {
     u64 outputs = job.k[2 + axis], len = job.k[axis];
-    u64 last = job.inner_dims[4 + axis] ? quotient((place + 1) * outputs + len - 1, len)
+    u64 last = job.inner_dims[4 + axis] == 1 ? quotient((place + 1) * outputs + len - 1, len)
                                         : quotient(place + job.inner_dims[2 + axis], job.inner_dims[axis]) + 1;
     return last < outputs ? last : outputs;
 }

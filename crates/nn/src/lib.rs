@@ -13,6 +13,9 @@ pub mod fuzz;
 pub mod io;
 pub mod modules;
 pub mod optim;
+mod summary;
+
+pub use summary::{LayerSummary, Output, Summary, summary, summary_with_step};
 
 /// Names that the macros of this crate use.
 #[doc(hidden)]

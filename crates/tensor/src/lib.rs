@@ -25,8 +25,8 @@ mod tensor;
 pub mod testing;
 
 pub use autograd::{
-    GradCheck, GradCheckError, Gradients, Parameter, apply, check_gradients, checkpoint, evaluating,
-    is_training, training,
+    GradCheck, GradCheckError, Gradients, Parameter, TrainingGuard, apply, check_gradients, checkpoint,
+    evaluating, evaluating_guard, is_training, training, training_guard,
 };
 /// Errors and properties of CUDA devices.
 #[cfg(feature = "cuda")]
@@ -45,11 +45,11 @@ pub use error::{
     DeviceFault, Error, ParseProfileError, Result, ShapeRule, UnknownGradient, UnknownGradients,
 };
 pub use interop::dlpack;
-pub use layout::{IntoShape, Layout};
-pub use op::{Buffer, Op, OpContext, Saved, is_recording, no_grad};
+pub use layout::{AxisSize, IntoShape, Layout};
+pub use op::{Buffer, Op, OpContext, RecordingGuard, Saved, is_recording, no_grad, no_grad_guard};
 pub use ops::{
-    AttentionOptions, Axes, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm, PadMode, Part,
-    Pool2dOptions, Reduction, SortOrder, TensorOptions,
+    AttentionOptions, Axes, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm, PadMode, Padding,
+    Part, Pool2dOptions, Reduction, SortOrder, TensorOptions, TensorOrScalar,
 };
 pub use predict::{
     DryPeak, DryRun, DryRunOptions, FitFailure, LargestFit, SmallestPool, dry_run, largest_fit, smallest_pool,

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use highwater_nn::checkpoint::Checkpoint;
-use highwater_nn::io::SafetensorsLimits;
 use highwater_nn::modules::Module;
 use highwater_nn::optim::{LossScaler, Optimizer};
 use highwater_tensor::Result;
@@ -82,8 +81,7 @@ impl Saves {
     /// # Errors
     /// See [`Checkpoint::load`].
     pub fn load(&self) -> Result<Option<Checkpoint>, FileError> {
-        let load = |path: &PathBuf| Checkpoint::load(path, &SafetensorsLimits::default());
-        self.resume.as_ref().map(load).transpose()
+        self.resume.as_ref().map(Checkpoint::load).transpose()
     }
 
     /// Returns the file to save to.

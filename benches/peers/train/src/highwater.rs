@@ -48,17 +48,17 @@ pub fn start(
         ),
         Workload::Cnn => {
             let conv = |inputs, outputs| {
-                let options = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+                let options = Conv2dOptions { padding: [1, 1].into(), ..Conv2dOptions::default() };
                 Conv2d::new(&device, inputs, outputs, [3, 3], options, &rng)
             };
             Box::new(
                 Sequential::new()
                     .with("conv1", conv(1, 16)?)
                     .with("relu1", Relu)
-                    .with("pool1", MaxPool2d::new(2)?)
+                    .with("pool1", MaxPool2d::new(2))
                     .with("conv2", conv(16, 32)?)
                     .with("relu2", Relu)
-                    .with("pool2", MaxPool2d::new(2)?)
+                    .with("pool2", MaxPool2d::new(2))
                     .with("flatten", Flatten)
                     .with("fc", linear(32 * 49, 10)?),
             )
@@ -122,7 +122,7 @@ impl CharGpt {
         for layer in 0..layers {
             let block = Block {
                 norm1: LayerNorm::new(device, width)?,
-                attention: MultiHeadAttention::new(device, width, heads, true, rng)?,
+                attention: MultiHeadAttention::new(device, width, heads, rng)?.causal(),
                 norm2: LayerNorm::new(device, width)?,
                 up: Linear::new(device, width, 4 * width, rng)?,
                 down: Linear::new(device, 4 * width, width, rng)?,
@@ -142,7 +142,7 @@ impl CharGpt {
 
 impl Module for CharGpt {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let places = Tensor::arange(x.device(), GPT.context)?;
+        let places = Tensor::arange(x.device(), 0, GPT.context)?;
         let mixed =
             self.tokens.forward(x)?.add(&self.positions.forward(&places)?)?;
         let mixed = self.blocks.forward(&mixed)?;

@@ -144,6 +144,7 @@ impl<'a> Node<'a> {
             size: self.pair("kernel_shape", 1)?,
             stride: self.pair("strides", 1)?,
             padding: self.padding()?,
+            ..Pool2dOptions::square(1)
         })
     }
 
@@ -153,7 +154,7 @@ impl<'a> Node<'a> {
         }
         Ok(Conv2dOptions {
             stride: self.pair("strides", 1)?,
-            padding: self.padding()?,
+            padding: self.padding()?.into(),
             dilation: self.pair("dilations", 1)?,
             groups: self.case.whole("group", 1) as usize,
             output_padding: self.pair("output_padding", 0)?,
@@ -369,7 +370,7 @@ fn dropout(node: &Node<'_>, x: &Tensor) -> Outcome<Vec<Tensor>> {
     if node.case.given_number(2).unwrap_or(0.0) != 0.0 {
         return Err(because("random"));
     }
-    let layer = Dropout::new(node.case.given_number(1).unwrap_or(0.5), Rng::new(0))?;
+    let layer = Dropout::new(node.case.given_number(1).unwrap_or(0.5), &Rng::new(0));
     let kept = evaluating(|| layer.forward(x))?;
     let all = x.eq(x)?;
     Ok([kept, all].into_iter().take(node.case.outputs.len()).collect())
@@ -380,14 +381,14 @@ fn range(node: &Node<'_>, start: &Tensor) -> Outcome {
     let [start, end, step] = [start?.item::<f64>()?, end?.item::<f64>()?, step?.item::<f64>()?];
     let count = ((end - start) / step).ceil().max(0.0) as usize;
     let x = node.input(0)?;
-    let places = Tensor::arange(x.device(), count)?.to_dtype(DType::F64)?;
+    let places = Tensor::arange(x.device(), 0, count)?.to_dtype(DType::F64)?;
     Ok(places.mul_scalar(step)?.add_scalar(start)?.to_dtype(x.dtype())?)
 }
 
 /// Batch normalization at inference, with running means.
 fn batch_norm(node: &Node<'_>, x: &Tensor) -> Outcome {
     let epsilon = node.case.float("epsilon").unwrap_or(1e-5);
-    let norm = BatchNorm::new(x.device(), x.dims()[1])?.with_epsilon(epsilon)?;
+    let norm = BatchNorm::new(x.device(), x.dims()[1])?.with_epsilon(epsilon);
     let names = ["weight", "bias", "running_mean", "running_var"];
     for (path, parameter) in norm.parameters().into_iter().chain(norm.buffers()) {
         let number = names.iter().position(|name| *name == path).unwrap_or(0);

@@ -10,7 +10,7 @@ use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use highwater_tensor::{
-    DType, Error, Result, Shape,
+    DType, Error, Result, Rng, Shape,
     backend::RandomKey,
     error::{FileError, Mismatch, Skipped},
 };
@@ -22,7 +22,7 @@ use crate::io::{
     Array, Arrays, Loaded, Safetensors, SafetensorsLimits, mismatch, read_safetensors_from,
     read_state_dict_from, write_atomically,
 };
-use crate::modules::{Module, Parameter, Part};
+use crate::modules::{Module, Parameter};
 use crate::optim::{LossScaler, Optimizer};
 
 pub use partly::PartlyRestored;
@@ -50,7 +50,6 @@ const NOTE: &str = "highwater.note/";
 /// ```
 /// use highwater::{Device, Rng};
 /// use highwater::io::Checkpoint;
-/// use highwater::io::SafetensorsLimits;
 /// use highwater::nn::{Linear, Module};
 /// use highwater::optim::Adam;
 /// # let folder = tempfile::tempdir()?;
@@ -62,7 +61,7 @@ const NOTE: &str = "highwater.note/";
 ///
 /// let other = Linear::new(&device, 8, 2, &rng)?;
 /// let mut adam = Adam::new(other.parameters(), 1e-3)?;
-/// let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default())?;
+/// let checkpoint = Checkpoint::load(&path)?;
 /// checkpoint.restore_all(&other, &mut adam)?;
 /// assert_eq!(checkpoint.step(), Some(100));
 /// assert_eq!(other.weight().tensor().to_vec::<f32>()?, layer.weight().tensor().to_vec::<f32>()?);
@@ -72,53 +71,18 @@ const NOTE: &str = "highwater.note/";
 /// # From PyTorch
 ///
 /// [`load`](Self::load) reads the files of `safetensors.torch.save_file(net.state_dict(), path)` and of
-/// `torch.save(net.state_dict(), path)`, without executing any code. Convolutions, norms, embeddings and biases have
-/// the same layout in both, and `Flatten` uses the same order. These differences remain:
+/// `torch.save(net.state_dict(), path)`, without executing any code.
+/// [`converted_from_pytorch`](Self::converted_from_pytorch) converts names and layouts:
 ///
-/// - Layer names and `num_batches_tracked`: [rename](Self::renamed) them.
-/// - `nn.Linear` stores `[outputs, inputs]`, and [`Linear`](crate::modules::Linear) stores `[inputs, outputs]`:
-///   [transpose](Self::transposed) them. A square weight fits both ways, so nothing is transposed automatically.
-/// - Recurrent layers: [`recurrent_from_pytorch`](Self::recurrent_from_pytorch) converts their names and weights in one
-///   call.
-///
-/// ```
-/// use highwater::{Conv2dOptions, Device, Rng};
-/// use highwater::io::Checkpoint;
-/// use highwater::io::SafetensorsLimits;
-/// use highwater::nn::{BatchNorm, Conv2d, Flatten, Linear, Relu, Sequential};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("net.safetensors");
-/// let (device, rng) = (Device::cpu()?, Rng::new(0));
-/// // nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 10))
-/// let net = Sequential::new()
-///     .with("conv", Conv2d::new(&device, 1, 4, [3, 3], Conv2dOptions::default(), &rng)?)
-///     .with("norm", BatchNorm::new(&device, 4)?)
-///     .with("relu", Relu)
-///     .with("flatten", Flatten)
-///     .with("head", Linear::new(&device, 4 * 6 * 6, 10, &rng)?);
-/// # let numbers = |name: &str| {
-/// #     let (layer, rest) = name.split_once('.')?;
-/// #     Some(format!("{}.{rest}", match layer { "conv" => 0, "norm" => 1, _ => 4 }))
-/// # };
-/// # let is_linear = |_: &str, array: &highwater::io::Array| array.shape().rank() == 2;
-/// # Checkpoint::of(&net)?.transposed(is_linear)?.renamed(numbers)?.save(&path)?;
-/// let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default())?
-///     .renamed(|name| {
-///         let (number, rest) = name.split_once('.')?;
-///         let layer = match number {
-///             "0" => "conv",
-///             "1" => "norm",
-///             _ => "head",
-///         };
-///         (rest != "num_batches_tracked").then(|| format!("{layer}.{rest}"))
-///     })?
-///     .transposed(|_name, array| array.shape().rank() == 2)?;
-/// checkpoint.restore(&net)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```no_run
+/// # use highwater::io::Checkpoint;
+/// # use highwater::nn::Sequential;
+/// # let net = Sequential::new();
+/// Checkpoint::load("net.pt")?.converted_from_pytorch(&net)?.restore(&net)?;
+/// # Ok::<(), highwater::Error>(())
 /// ```
 ///
-/// A multilayer perceptron works the same way. Embeddings are matrices too; with them, select the linear layers by
-/// name, for example `name.ends_with("fc.weight")`.
+/// [`renamed`](Self::renamed) and [`transposed`](Self::transposed) convert files of other programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The file that the checkpoint was read from.
@@ -316,7 +280,15 @@ impl Checkpoint {
     /// # Errors
     /// See [`read_safetensors`](crate::io::read_safetensors) and [`read_state_dict`](crate::io::read_state_dict);
     /// [`FileError::Malformed`] for an invalid step, random generator or loss scaler.
-    pub fn load(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Self, FileError> {
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, FileError> {
+        Self::load_with(path, &SafetensorsLimits::default())
+    }
+
+    /// Loads a checkpoint with other limits of its size: see [`load`](Self::load).
+    ///
+    /// # Errors
+    /// See [`load`](Self::load).
+    pub fn load_with(path: impl AsRef<Path>, limits: &SafetensorsLimits) -> Result<Self, FileError> {
         let path = path.as_ref();
         let mut file = File::open(path).map_err(|error| FileError::io(path, &error))?;
         let mut start = Vec::new();
@@ -416,30 +388,26 @@ impl Checkpoint {
             let Some(array) = self.parameters.get(path) else { continue };
             parameter.set_bytes(OP, array.bytes())?;
         }
-        module.walk(&mut |path, part| {
-            if let (Part::Rng(rng), Some(&(seed, sequence))) = (part, self.rngs.get(path)) {
+        for (path, rng) in module.rngs() {
+            if let Some(&(seed, sequence)) = self.rngs.get(&path) {
                 rng.set_state(RandomKey { seed, sequence });
             }
-        });
+        }
         Ok(())
     }
 }
 
 /// Returns the states of a module's random generators by path.
 fn rngs(op: &'static str, module: &(impl Module + ?Sized)) -> Result<BTreeMap<String, (u64, u64)>> {
-    let mut states = BTreeMap::new();
-    let mut result = Ok(());
-    module.walk(&mut |path, part| {
-        let Part::Rng(rng) = part else { return };
-        let RandomKey { seed, sequence } = rng.state();
+    let mut generators: BTreeMap<String, Rng> = BTreeMap::new();
+    for (path, rng) in module.rngs() {
         // A shared generator counts once.
-        let place = std::ptr::from_ref(rng).addr();
-        let other = states.insert(path.to_owned(), (place, (seed, sequence)));
-        if other.is_some_and(|(other, _)| other != place) {
-            result = Err(duplicate_path(op, "one whose random generators have unique paths", path));
+        if generators.insert(path.clone(), rng.clone()).is_some_and(|other| !other.is_same(&rng)) {
+            return Err(duplicate_path(op, "one whose random generators have unique paths", &path));
         }
-    });
-    result.map(|()| states.into_iter().map(|(path, (_, state))| (path, state)).collect())
+    }
+    let state = |(path, rng): (String, Rng)| (path, (rng.state().seed, rng.state().sequence));
+    Ok(generators.into_iter().map(state).collect())
 }
 
 /// The error for two items with the same path.

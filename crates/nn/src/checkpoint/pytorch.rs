@@ -1,130 +1,136 @@
-//! Conversion of PyTorch's recurrent layers: names and matrices.
+//! Conversion of PyTorch's state dicts to the names and layouts of a module.
+//!
+//! ```text
+//! recurrent layers: names and matrices -> names of modules, level by level -> transposes of linear layers
+//! ```
 
-use std::collections::BTreeMap;
+mod recurrent;
 
-use highwater_tensor::{IntoShape, Result};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::Checkpoint;
-use crate::io::{Array, Arrays};
-use crate::modules::RecurrentOptions;
+use highwater_tensor::Result;
 
-/// PyTorch's parameter names of a layer in one direction, and the names in this crate.
-const PARTS: [(&str, &str); 4] = [
-    ("weight_ih", "weight_input"),
-    ("weight_hh", "weight_hidden"),
-    ("bias_ih", "bias_input"),
-    ("bias_hh", "bias_hidden"),
-];
+use super::{Checkpoint, expected};
+use crate::io::Arrays;
+use crate::modules::{Module, Visited};
 
-/// A parsed PyTorch name: `encoder.weight_ih_l1_reverse`.
-struct Name<'a> {
-    /// The path of the module: empty, or up to and including a dot.
-    module: &'a str,
-    /// The name in this crate.
-    part: &'static str,
-    layer: usize,
-    backward: bool,
-}
-
-impl<'a> Name<'a> {
-    fn parse(name: &'a str) -> Option<Self> {
-        let (module, last) = name.split_at(name.rfind('.').map_or(0, |dot| dot + 1));
-        let forward = last.strip_suffix("_reverse");
-        let (part, number) = forward.unwrap_or(last).rsplit_once("_l")?;
-        let (_, part) = *PARTS.iter().find(|(theirs, _)| *theirs == part)?;
-        // Accepts the number as PyTorch writes it: without a sign and without leading zeros.
-        let layer = number.parse().ok().filter(|layer: &usize| layer.to_string() == number)?;
-        Some(Self { module, part, layer, backward: forward.is_some() })
-    }
-
-    fn is_weight(&self) -> bool {
-        self.part.starts_with("weight")
-    }
-}
-
-/// The structure of a module, derived from its names.
-#[derive(Default)]
-struct Found {
-    options: RecurrentOptions,
-    has_bias: bool,
-}
+/// PyTorch's counter of the batches of a norm, which Highwater does not need.
+const BATCHES: &str = "num_batches_tracked";
 
 impl Checkpoint {
-    /// Converts the parameters of PyTorch's `nn.GRU`, `nn.LSTM` and `nn.RNN` to those of [`Gru`](crate::modules::Gru),
-    /// [`Lstm`](crate::modules::Lstm) and [`Rnn`](crate::modules::Rnn), which then compute the same results.
+    /// Converts a PyTorch state dict to the names and layouts of a module with the same layers.
     ///
-    /// Supports any number of layers, in one direction or both. `encoder.weight_ih_l0` becomes `encoder.weight_input`,
-    /// or `encoder.layers.0.forward.weight_input` with several layers or directions. Weights are transposed; the order
-    /// of the gates is the same. Biases that `bias=False` omits become zeros. All other parameters stay unchanged.
+    /// - Names: parts with equal names match. The numbers of an `nn.Sequential` match the other parts in their order, so
+    ///   `0.weight` and `2.weight` become `hidden.weight` and `out.weight`. Other names stay unchanged:
+    ///   [rename](Self::renamed) them before.
+    /// - Layouts: the weights of linear layers are [transposed](Self::transposed). The module knows its linear layers, so a
+    ///   square weight is transposed too, and an embedding is not.
+    /// - Recurrent layers: see [`recurrent_from_pytorch`](Self::recurrent_from_pytorch).
+    /// - `num_batches_tracked` is dropped.
     ///
-    /// The batch is the first axis, as with `batch_first=True`. Projections (`proj_size`) are not supported:
-    /// [`restore`](Self::restore) reports their weights as unexpected.
+    /// [`restore`](Self::restore) then names each parameter that is missing or has another shape.
     ///
     /// ```
-    /// use highwater::{Device, Rng};
+    /// use highwater::nn::{Linear, Module, Relu, Sequential};
     /// use highwater::io::Checkpoint;
-    /// use highwater::io::SafetensorsLimits;
-    /// use highwater::nn::{Gru, RecurrentOptions};
-    /// # use highwater::nn::Module;
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("gru.safetensors");
-    /// # let options = RecurrentOptions { layers: 2, bidirectional: true, ..Default::default() };
-    /// # let theirs = |name: &str| {
-    /// #     let [layer, direction, part] = name.strip_prefix("layers.")?.split('.').collect::<Vec<_>>()[..] else { return None };
-    /// #     let part = part.replace("input", "ih").replace("hidden", "hh");
-    /// #     Some(format!("{part}_l{layer}{}", if direction == "backward" { "_reverse" } else { "" }))
-    /// # };
-    /// # let is_matrix = |_: &str, array: &highwater::io::Array| array.shape().rank() == 2;
-    /// # let made = Gru::with_options(&Device::cpu()?, 4, 8, options, &Rng::new(1))?;
-    /// # Checkpoint::of(&made)?.transposed(is_matrix)?.renamed(theirs)?.save(&path)?;
-    /// // nn.GRU(4, 8, num_layers=2, bidirectional=True, batch_first=True)
-    /// let options = RecurrentOptions { layers: 2, bidirectional: true, ..Default::default() };
-    /// let gru = Gru::with_options(&Device::cpu()?, 4, 8, options, &Rng::new(0))?;
-    /// let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default())?;
-    /// checkpoint.recurrent_from_pytorch()?.restore(&gru)?;
-    /// # for ((_, a), (_, b)) in made.parameters().iter().zip(gru.parameters()) {
-    /// #     assert_eq!(a.tensor().to_vec::<f32>()?, b.tensor().to_vec::<f32>()?);
-    /// # }
+    /// use highwater::{Device, Rng, Tensor};
+    /// let (device, rng) = (Device::cpu()?, Rng::new(0));
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/iris.pt");
+    /// // torch.save(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)).state_dict(), path)
+    /// let net = Sequential::new()
+    ///     .with("hidden", Linear::new(&device, 4, 16, &rng)?)
+    ///     .with("relu", Relu)
+    ///     .with("out", Linear::new(&device, 16, 3, &rng)?);
+    /// Checkpoint::load(path)?.converted_from_pytorch(&net)?.restore(&net)?;
+    ///
+    /// let flower = Tensor::from_slice(&device, &[5.1f32, 3.5, 1.4, 0.2], [1, 4])?;
+    /// let scores = net.forward(&flower)?.to_vec::<f32>()?;
+    /// for (score, in_pytorch) in scores.iter().zip([13.138228, 4.632444, -16.635180]) {
+    ///     assert!((score - in_pytorch).abs() < 1e-5);
+    /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`](highwater_tensor::Error::BadRank) for a recurrent weight that is no matrix,
-    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) if a new name already exists,
-    /// [`Error::NoHostMemory`](highwater_tensor::Error::NoHostMemory) if host memory runs out.
-    pub fn recurrent_from_pytorch(self) -> Result<Self> {
-        let mut modules = BTreeMap::<String, Found>::new();
-        for name in self.parameters.keys().filter_map(|name| Name::parse(name)) {
-            let found = modules.entry(name.module.to_owned()).or_default();
-            found.options.layers = found.options.layers.max(name.layer.saturating_add(1));
-            found.options.bidirectional |= name.backward;
-            found.has_bias |= !name.is_weight();
-        }
-        let is_weight = |name: &str, _: &Array| Name::parse(name).is_some_and(|name| name.is_weight());
-        let path = |name: &str| {
-            let Some(Name { module, part, layer, backward }) = Name::parse(name) else {
-                return name.to_owned();
-            };
-            let cell = modules[module].options.path(layer, backward);
-            format!("{module}{cell}{}{part}", if cell.is_empty() { "" } else { "." })
-        };
-        self.with_biases(&modules)?.transposed(is_weight)?.renamed(|name| Some(path(name)))
+    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) if two parameters get the same name; otherwise see
+    /// [`recurrent_from_pytorch`](Self::recurrent_from_pytorch).
+    pub fn converted_from_pytorch(self, module: &(impl Module + ?Sized)) -> Result<Self> {
+        let (mut own, transposed) = (Vec::new(), transposed_weights(module));
+        module.walk(&mut |path, part| {
+            if let Visited::Parameter(_) | Visited::Buffer(_) = part {
+                own.push(path.to_owned());
+            }
+        });
+        let known = expected(module);
+        let checkpoint = self.recurrent_from_pytorch()?;
+        let mut names = BTreeMap::new();
+        Names { file: &checkpoint.parameters, own: &own }.pair("", "", &mut names);
+        checkpoint
+            .renamed(|name| {
+                let is_counter = name.rsplit('.').next() == Some(BATCHES) && !known.contains_key(name);
+                (!is_counter).then(|| names.get(name).map_or(name, String::as_str).to_owned())
+            })?
+            .transposed(|name, array| transposed.contains(name) && array.shape().rank() == 2)
     }
+}
 
-    /// Adds biases of zeros to modules without biases, one element per row of a weight. Skips weights without elements,
-    /// which could claim any number of rows.
-    fn with_biases(mut self, modules: &BTreeMap<String, Found>) -> Result<Self> {
-        let mut biases = Arrays::new();
-        for (name, weight) in &self.parameters {
-            if let Some(Name { module, .. }) = Name::parse(name).filter(|name| !modules[name.module].has_bias)
-                && weight.shape().elements() > 0
-                && let Some(&rows) = weight.shape().dims().first()
-            {
-                let bias = format!("{module}{}", name[module.len()..].replacen("weight", "bias", 1));
-                biases.insert(bias, Array::zeros("load", weight.dtype(), [rows].into_shape()?)?);
+/// Returns the paths of all parameters that PyTorch stores transposed.
+fn transposed_weights(module: &(impl Module + ?Sized)) -> HashSet<String> {
+    let mut weights: HashSet<String> =
+        module.pytorch_transposes().iter().map(|name| (*name).to_owned()).collect();
+    module.walk(&mut |path, part| {
+        if let Visited::Module(part) = part {
+            weights.extend(part.pytorch_transposes().iter().map(|name| format!("{path}.{name}")));
+        }
+    });
+    weights
+}
+
+/// The names of a file and of a module. A level is the part of a name up to and including a dot.
+struct Names<'a> {
+    file: &'a Arrays,
+    /// In the order of visits.
+    own: &'a [String],
+}
+
+impl Names<'_> {
+    /// Pairs the parameters of two modules, and of the modules inside. Follows the module, whose depth is bounded, and not
+    /// the file.
+    fn pair(&self, theirs: &str, own: &str, names: &mut BTreeMap<String, String>) {
+        let (mut parts, mut seen) = (Vec::new(), HashSet::new());
+        for path in self.own.iter().filter_map(|path| path.strip_prefix(own)) {
+            match path.split_once('.') {
+                Some((part, _)) if seen.insert(part) => parts.push(part),
+                Some(_) => {}
+                None => {
+                    names.insert(format!("{theirs}{path}"), format!("{own}{path}"));
+                }
             }
         }
-        self.parameters.append(&mut biases);
-        Ok(self)
+        let mut found = self.parts_of_file(theirs);
+        let (equal, others): (Vec<&str>, Vec<&str>) = parts.into_iter().partition(|part| found.remove(part));
+        let mut pairs: Vec<(&str, &str)> = equal.into_iter().map(|part| (part, part)).collect();
+        if let Some(numbered) = numbered(&found)
+            && numbered.len() == others.len()
+        {
+            pairs.extend(numbered.into_iter().zip(others));
+        }
+        for (their_part, part) in pairs {
+            self.pair(&format!("{theirs}{their_part}."), &format!("{own}{part}."), names);
+        }
     }
+
+    /// Returns the names of the modules at a level of the file.
+    fn parts_of_file(&self, level: &str) -> BTreeSet<&str> {
+        let names = self.file.range(level.to_owned()..).map_while(|(name, _)| name.strip_prefix(level));
+        names.filter_map(|name| Some(name.split_once('.')?.0)).collect()
+    }
+}
+
+/// Returns the parts in the order of their numbers; `None` unless all are numbers.
+fn numbered<'a>(parts: &BTreeSet<&'a str>) -> Option<Vec<&'a str>> {
+    let numbers = parts.iter().map(|part| Some((part.parse::<u64>().ok()?, *part)));
+    let mut numbers = numbers.collect::<Option<Vec<_>>>()?;
+    numbers.sort_unstable();
+    Some(numbers.into_iter().map(|(_, part)| part).collect())
 }

@@ -66,3 +66,11 @@ plain_layer! {
     /// Flattens all axes but the first into one: from images to the input of a linear layer.
     Flatten, |x| x.flatten_from(1), None
 }
+plain_layer! {
+    /// Mish activation x tanh(ln(1 + eˣ)); see [`Tensor::mish`].
+    Mish, |x| x.mish(), None
+}
+plain_layer! {
+    /// Hardswish activation x min(max(x + 3, 0), 6) / 6; see [`Tensor::hardswish`].
+    Hardswish, |x| x.hardswish(), None
+}

@@ -8,7 +8,7 @@ use highwater_tracking::ModulePath;
 use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
-use super::norm::{EPSILON, checked};
+use super::norm::EPSILON;
 
 const OP: &str = "batch_norm";
 
@@ -73,23 +73,35 @@ impl BatchNorm {
 
     /// Sets ε, which is added to variances; 10⁻⁵ by default.
     ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless it is finite and not negative.
-    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
-        Ok(Self { epsilon: checked(OP, epsilon)?, ..self })
+    /// Forward fails with [`Error::BadArgument`] unless it is finite and not negative.
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
     }
 
     /// Sets the momentum: the share by which running means move towards those of each batch; 0.1 by default.
     ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless it is between 0 and 1.
-    pub fn with_momentum(mut self, momentum: f64) -> Result<Self> {
-        if !(0.0..=1.0).contains(&momentum) {
-            let (argument, expected, got) = ("momentum", "between 0 and 1", momentum.to_string());
-            return Err(Error::BadArgument { op: OP, argument, expected, got });
+    /// Forward fails with [`Error::BadArgument`] unless it is between 0 and 1.
+    #[must_use]
+    pub fn with_momentum(self, momentum: f64) -> Self {
+        Self { momentum, ..self }
+    }
+
+    /// Checks ε and the momentum.
+    fn check_options(&self) -> Result<()> {
+        let bad = |argument, expected, got: f64| Error::BadArgument {
+            op: OP,
+            argument,
+            expected,
+            got: got.to_string(),
+        };
+        if !(self.epsilon.is_finite() && self.epsilon >= 0.0) {
+            return Err(bad("epsilon", "finite and not negative", self.epsilon));
         }
-        self.momentum = momentum;
-        Ok(self)
+        if !(0.0..=1.0).contains(&self.momentum) {
+            return Err(bad("momentum", "between 0 and 1", self.momentum));
+        }
+        Ok(())
     }
 
     /// Returns the running mean and the running variance, each of shape `[channels]`.
@@ -163,6 +175,7 @@ impl Module for BatchNorm {
 
 impl BatchNorm {
     fn normalize(&self, x: &Tensor) -> Result<Tensor> {
+        self.check_options()?;
         let channels = self.weight.value().elements();
         if x.rank() < 2 {
             let expected = "at least two axes: batch, channels, positions";

@@ -19,7 +19,7 @@ use super::parts::PartVisitor;
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
 /// let mut blocks = Sequential::new();
 /// for layer in 0..4 {
-///     let block = TransformerBlock::new(&device, 32, 4, true, &rng)?;
+///     let block = TransformerBlock::new(&device, 32, 4, &rng)?.causal();
 ///     blocks = blocks.with(&format!("block{layer}"), Checkpointed::new(block));
 /// }
 /// let loss = blocks.forward(&Tensor::ones(&device, [2, 10, 32])?)?.square()?.mean_all()?;

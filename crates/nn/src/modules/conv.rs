@@ -135,11 +135,11 @@ conv_layer! {
     /// use highwater::{Conv2dOptions, Device, Rng, Tensor};
     /// use highwater::nn::{Conv2d, Flatten, MaxPool2d, Module, Relu, Sequential};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
-    /// let same = Conv2dOptions::padded(1);
+    /// let same = Conv2dOptions::same();
     /// let network = Sequential::new()
     ///     .with("conv", Conv2d::new(&device, 1, 16, [3, 3], same, &rng)?)
     ///     .with("relu", Relu)
-    ///     .with("pool", MaxPool2d::new(2)?)
+    ///     .with("pool", MaxPool2d::new(2))
     ///     .with("flat", Flatten);
     /// assert_eq!(network.forward(&Tensor::zeros(&device, [8, 1, 28, 28])?)?.dims(), [8, 16 * 14 * 14]);
     /// # Ok::<(), highwater::Error>(())
@@ -158,7 +158,7 @@ conv_layer! {
     /// use highwater::{Conv2dOptions, Device, Rng, Tensor};
     /// use highwater::nn::{Conv1d, Module};
     /// let device = Device::cpu()?;
-    /// let options = Conv2dOptions { padding: [0, 2], stride: [1, 2], ..Conv2dOptions::default() };
+    /// let options = Conv2dOptions { padding: [0, 2].into(), stride: [1, 2], ..Conv2dOptions::default() };
     /// let layer = Conv1d::new(&device, 3, 8, 5, options, &Rng::new(0))?;
     /// assert_eq!(layer.forward(&Tensor::zeros(&device, [4, 3, 100])?)?.dims(), [4, 8, 50]);
     /// # Ok::<(), highwater::Error>(())
@@ -200,12 +200,11 @@ macro_rules! pool_layer {
         impl $name {
             /// Creates a layer with the windows of `options`. A number is the size of square windows without overlap.
             ///
-            /// # Errors
-            /// [`Error::BadArgument`] for sizes and strides of 0, and for padding of more than half the size.
-            pub fn new(options: impl Into<Pool2dOptions>) -> Result<Self> {
-                let options = options.into();
-                options.axes(stringify!($method))?;
-                Ok(Self { path: ModulePath::new(), options })
+            /// Forward fails with [`Error::BadArgument`] for sizes and strides of 0, and for padding of more than half
+            /// the size.
+            #[must_use]
+            pub fn new(options: impl Into<Pool2dOptions>) -> Self {
+                Self { path: ModulePath::new(), options: options.into() }
             }
         }
 
@@ -225,9 +224,8 @@ pool_layer! {
     /// ```
     /// use highwater::{Device, Tensor};
     /// use highwater::nn::{MaxPool2d, Module};
-    /// let halves = MaxPool2d::new(2)?;
-    /// assert_eq!(halves.forward(&Tensor::zeros(&Device::cpu()?, [8, 16, 28, 28])?)?.dims(), [8, 16, 14, 14]);
-    /// assert!(MaxPool2d::new(0).is_err());
+    /// let pool = MaxPool2d::new(2);
+    /// assert_eq!(pool.forward(&Tensor::zeros(&Device::cpu()?, [8, 16, 28, 28])?)?.dims(), [8, 16, 14, 14]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
     MaxPool2d, max_pool2d

@@ -158,5 +158,9 @@ impl Module for Linear {
         }))
     }
 
+    fn pytorch_transposes(&self) -> &[&str] {
+        &["weight"]
+    }
+
     visit_parts!(path, weight, bias);
 }

@@ -9,6 +9,7 @@
 mod parts;
 
 mod activation;
+mod activation_options;
 mod batch_norm;
 mod checkpointed;
 mod conv;
@@ -18,11 +19,13 @@ mod linear;
 mod module;
 mod names;
 mod norm;
+pub(crate) mod outputs;
 mod recurrent;
 mod sequential;
 mod transformer;
 
-pub use activation::{Flatten, Gelu, Relu, Sigmoid, Silu, Tanh};
+pub use activation::{Flatten, Gelu, Hardswish, Mish, Relu, Sigmoid, Silu, Tanh};
+pub use activation_options::{Elu, LeakyRelu, LogSoftmax, PRelu, Softmax};
 pub use batch_norm::BatchNorm;
 pub use checkpointed::Checkpointed;
 pub use conv::{AvgPool2d, Conv1d, Conv2d, ConvTranspose2d, MaxPool2d};
@@ -31,20 +34,21 @@ pub use init::{Fans, Init};
 pub use linear::{Linear, LinearOptions};
 pub use module::Module;
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
-pub use parts::{ModulePart, Part, PartVisitor};
+pub use parts::{ModulePart, PartVisitor, Visited};
 pub use recurrent::{Gru, Lstm, Nonlinearity, RecurrentOptions, Rnn};
 pub use sequential::Sequential;
 pub use transformer::{Embedding, MultiHeadAttention, TransformerBlock};
 
 pub use highwater_tensor::Parameter;
-use highwater_tensor::{Error, Result, Tensor, is_recording};
+use highwater_tensor::{Result, Tensor, is_recording};
 use highwater_tracking::{ModuleGuard, ModulePath, Scope, enter_path};
+use outputs::output;
 
 /// Computes the forward pass of a layer in its path, and adds the path to errors.
 #[inline]
 fn in_path(path: &ModulePath, forward: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
     let _scope = path.enter();
-    forward().map_err(Error::in_module)
+    output(forward())
 }
 
 /// As [`in_path`], for a layer with this weight. Notes a layer without a path, so that reports warn about it.
@@ -58,7 +62,7 @@ fn in_layer(
         Some(path) => enter_path(path),
         None => enter_unlisted(weight),
     };
-    forward().map_err(Error::in_module)
+    output(forward())
 }
 
 #[cold]

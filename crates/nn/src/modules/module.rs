@@ -5,10 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use bfc_core::OwnerId;
-use highwater_tensor::{Activation, DType, Error, Parameter, Result, Tensor};
+use highwater_tensor::{Activation, DType, Parameter, Result, Rng, Tensor};
 use highwater_tracking::{ModuleGuard, Scope, enter_path};
 
-use super::parts::{Part, PartVisitor};
+use super::outputs::output;
+use super::parts::{PartVisitor, Visited};
 
 /// A module: a function of a tensor with parameters, such as a layer or a network.
 ///
@@ -49,14 +50,15 @@ use super::parts::{Part, PartVisitor};
 /// }
 ///
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
-/// let block = || Ok(Residual { layer: Linear::new(&device, 3, 3, &rng)? });
-/// let net = Network { blocks: vec![block()?, block()?] };
+/// let layer = || Linear::new(&device, 3, 3, &rng);
+/// let net = Network { blocks: vec![Residual { layer: layer()? }, Residual { layer: layer()? }] };
 /// assert_eq!(net.parameters()[0].0, "blocks.0.layer.weight");
 /// assert_eq!(net.parameter_count(), 24);
 /// assert_eq!(net.call(&Tensor::ones(&device, [5, 3])?)?.dims(), [5, 3]);
-/// let ops = memory_report(&device)?.ops;
-/// assert!(ops.iter().any(|row| row.module == "blocks.0.layer" && row.op == "linear"));
-/// assert!(ops.iter().any(|row| row.module == "blocks.1" && row.op == "add"));
+/// let report = memory_report(&device)?;
+/// let paths: Vec<String> = report.places.iter().map(|row| row.path()).collect();
+/// assert!(paths.contains(&"blocks.0.layer.linear".to_owned()));
+/// assert!(paths.contains(&"blocks.1.add".to_owned()));
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub trait Module: fmt::Debug + Send + Sync {
@@ -74,7 +76,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// See [`forward`](Self::forward).
     fn call(&self, x: &Tensor) -> Result<Tensor> {
         let _scope = self.enter();
-        self.forward(x).map_err(Error::in_module)
+        output(self.forward(x))
     }
 
     /// Enters the module's path until the guard is dropped, for methods other than [`call`](Self::call), for example
@@ -91,7 +93,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// it by hand if the names of parts are no fields.
     ///
     /// ```
-    /// use highwater::{Device, Result, Tensor};
+    /// use highwater::{Device, Result, Rng, Tensor};
     /// use highwater::nn::{Linear, Module, PartVisitor};
     ///
     /// #[derive(Debug)]
@@ -117,6 +119,11 @@ pub trait Module: fmt::Debug + Send + Sync {
         let _ = visitor;
     }
 
+    /// Returns the name of the module's type for summaries: `Linear`.
+    fn kind(&self) -> String {
+        short_name(std::any::type_name::<Self>())
+    }
+
     /// Returns the module's path in its model, if a [walk](Self::walk) has told it to a part of the module.
     /// [`visit_parts!`](crate::visit_parts) defines it.
     fn path(&self) -> Option<OwnerId> {
@@ -138,12 +145,19 @@ pub trait Module: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Returns the names of the module's own parameters that PyTorch stores transposed, such as the weight of a
+    /// [`Linear`](super::Linear). [`Checkpoint::converted_from_pytorch`](crate::checkpoint::Checkpoint::converted_from_pytorch)
+    /// reads it.
+    fn pytorch_transposes(&self) -> &[&str] {
+        &[]
+    }
+
     /// Shows all parts below this module with their paths, always in the same order, and tells layers and parameters
     /// their paths. Memory of parameters counts toward their modules from then on.
     ///
-    /// [`parameters`](Self::parameters) and [`buffers`](Self::buffers) are walks too, so creating an optimizer or loading
-    /// a checkpoint names all layers.
-    fn walk(&self, found: &mut dyn FnMut(&str, Part<'_>)) {
+    /// [`parameters`](Self::parameters), [`buffers`](Self::buffers) and [`rngs`](Self::rngs) are walks too, so creating
+    /// an optimizer or loading a checkpoint names all layers.
+    fn walk(&self, found: &mut dyn FnMut(&str, Visited<'_>)) {
         self.visit_parts(&mut PartVisitor::new(found));
     }
 
@@ -204,7 +218,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     fn parameters(&self) -> Vec<(String, Parameter)> {
         let mut parameters = Vec::new();
         self.walk(&mut |path, part| {
-            if let Part::Parameter(parameter) = part {
+            if let Visited::Parameter(parameter) = part {
                 parameters.push((path.to_owned(), parameter.clone()));
             }
         });
@@ -215,11 +229,22 @@ pub trait Module: fmt::Debug + Send + Sync {
     fn buffers(&self) -> Vec<(String, Parameter)> {
         let mut buffers = Vec::new();
         self.walk(&mut |path, part| {
-            if let Part::Buffer(buffer) = part {
+            if let Visited::Buffer(buffer) = part {
                 buffers.push((path.to_owned(), buffer.clone()));
             }
         });
         buffers
+    }
+
+    /// Returns all random generators with their paths. A clone draws from the same sequence.
+    fn rngs(&self) -> Vec<(String, Rng)> {
+        let mut rngs = Vec::new();
+        self.walk(&mut |path, part| {
+            if let Visited::Rng(rng) = part {
+                rngs.push((path.to_owned(), rng.clone()));
+            }
+        });
+        rngs
     }
 
     /// Returns the number of trainable values. A shared parameter counts once.
@@ -229,6 +254,15 @@ pub trait Module: fmt::Debug + Send + Sync {
             parameters.iter().map(|(_, parameter)| (parameter.address(), parameter)).collect();
         unique.values().map(|parameter| parameter.tensor().elements()).sum()
     }
+}
+
+/// Removes the paths from a type's name: `a::Checkpointed<b::Block>` becomes `Checkpointed<Block>`.
+fn short_name(name: &str) -> String {
+    let mut short = String::new();
+    for part in name.split_inclusive(['<', '>', ',', ' ', '(', ')', '[', ']', '&', ';']) {
+        short.push_str(part.rsplit("::").next().unwrap_or(part));
+    }
+    short
 }
 
 /// Forwards all methods to the module behind the pointer.
@@ -250,6 +284,14 @@ macro_rules! module_behind {
 
             fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
                 (**self).visit_parts(visitor);
+            }
+
+            fn kind(&self) -> String {
+                (**self).kind()
+            }
+
+            fn pytorch_transposes(&self) -> &[&str] {
+                (**self).pytorch_transposes()
             }
 
             fn path(&self) -> Option<OwnerId> {

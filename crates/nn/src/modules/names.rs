@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::module::Module;
-use super::parts::Part;
+use super::parts::Visited;
 use super::sequential::Layer;
 
 /// The used names of a sequence.
@@ -91,7 +91,7 @@ impl Names {
 /// Visits the paths of all parameters, buffers and random generators of a layer with this name.
 fn visit_paths(module: &dyn Module, name: &str, show: &mut dyn FnMut(&str)) {
     module.walk(&mut |path, part| match part {
-        Part::Module(_) => {}
-        Part::Parameter(_) | Part::Buffer(_) | Part::Rng(_) => show(&format!("{name}.{path}")),
+        Visited::Module(_) => {}
+        Visited::Parameter(_) | Visited::Buffer(_) | Visited::Rng(_) => show(&format!("{name}.{path}")),
     });
 }

@@ -10,18 +10,6 @@ use super::module::Module;
 /// The default ε, which is added to variances to prevent a division by 0.
 pub(super) const EPSILON: f64 = 1e-5;
 
-/// Returns ε if it is valid.
-///
-/// # Errors
-/// [`Error::BadArgument`] unless it is finite and not negative.
-pub(super) fn checked(op: &'static str, epsilon: f64) -> Result<f64> {
-    if epsilon.is_finite() && epsilon >= 0.0 {
-        return Ok(epsilon);
-    }
-    let (argument, expected, got) = ("epsilon", "finite and not negative", epsilon.to_string());
-    Err(Error::BadArgument { op, argument, expected, got })
-}
-
 /// Creates a parameter with one value everywhere.
 fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
     // The value is a constant.
@@ -60,10 +48,10 @@ impl LayerNorm {
 
     /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
     ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless it is finite and not negative.
-    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
-        Ok(Self { epsilon: checked("layer_norm", epsilon)?, ..self })
+    /// Forward fails with [`Error::BadArgument`] unless it is finite and not negative.
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
     }
 }
 
@@ -97,10 +85,10 @@ impl RmsNorm {
 
     /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
     ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless it is finite and not negative.
-    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
-        Ok(Self { epsilon: checked("rms_norm", epsilon)?, ..self })
+    /// Forward fails with [`Error::BadArgument`] unless it is finite and not negative.
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
     }
 }
 
@@ -135,10 +123,10 @@ impl GroupNorm {
 
     /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
     ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless it is finite and not negative.
-    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
-        Ok(Self { epsilon: checked("group_norm", epsilon)?, ..self })
+    /// Forward fails with [`Error::BadArgument`] unless it is finite and not negative.
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
     }
 }
 

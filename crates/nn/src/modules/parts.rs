@@ -8,9 +8,9 @@ use highwater_tracking::{ModulePath, Walk, intern_path};
 
 use super::module::Module;
 
-/// What a walk through a module finds.
+/// A part that a walk through a module finds.
 #[derive(Clone, Copy, Debug)]
-pub enum Part<'a> {
+pub enum Visited<'a> {
     /// A module inside the module. Its own parts follow.
     Module(&'a dyn Module),
     /// A trained parameter.
@@ -32,11 +32,11 @@ pub struct PartVisitor<'a> {
     walk: Walk,
     /// Whether parameters are buffers of their module.
     in_buffers: bool,
-    found: &'a mut dyn FnMut(&str, Part<'_>),
+    found: &'a mut dyn FnMut(&str, Visited<'_>),
 }
 
 impl<'a> PartVisitor<'a> {
-    pub(super) fn new(found: &'a mut dyn FnMut(&str, Part<'_>)) -> Self {
+    pub(super) fn new(found: &'a mut dyn FnMut(&str, Visited<'_>)) -> Self {
         Self { path: String::new(), module: (OwnerId::ROOT, 0), walk: Walk::new(), in_buffers: false, found }
     }
 
@@ -68,7 +68,7 @@ impl<'a> PartVisitor<'a> {
 
     /// Visits a module at the current path, and its parts.
     fn module(&mut self, module: &dyn Module) {
-        (self.found)(&self.path, Part::Module(module));
+        (self.found)(&self.path, Visited::Module(module));
         let before = self.module;
         self.module = (self.owner(self.path.len()), self.path.len());
         module.visit_parts(self);
@@ -87,7 +87,7 @@ impl<'a> PartVisitor<'a> {
             let _scope = parameter.module().enter();
             parameter.charge_memory();
         }
-        let part = if self.in_buffers { Part::Buffer(parameter) } else { Part::Parameter(parameter) };
+        let part = if self.in_buffers { Visited::Buffer(parameter) } else { Visited::Parameter(parameter) };
         (self.found)(&self.path, part);
     }
 }
@@ -132,7 +132,7 @@ impl ModulePart for Parameter {
 
 impl ModulePart for Rng {
     fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
-        (visitor.found)(&visitor.path, Part::Rng(self));
+        (visitor.found)(&visitor.path, Visited::Rng(self));
     }
 
     fn owner_path(&self) -> Option<OwnerId> {
@@ -253,7 +253,7 @@ impl<P: ModulePart> ModulePart for Vec<P> {
 ///     visit_parts!(scale, noise; buffers: largest);
 /// }
 ///
-/// let one = |device: &Device| Parameter::new(Tensor::ones(device, [])?);
+/// let one = |device: &Device| Parameter::new(Tensor::ones(device, ())?);
 /// let device = Device::cpu()?;
 /// let level = Level { scale: one(&device)?, largest: one(&device)?, noise: Rng::new(0) };
 /// level.forward(&Tensor::full(&device, [3], -5.0)?)?;
@@ -317,7 +317,7 @@ mod tests {
     }
 
     fn inner(device: &Device) -> Result<Inner> {
-        Ok(Inner { norm: BatchNorm::new(device, 3)?, dropout: Dropout::new(0.5, Rng::new(0))? })
+        Ok(Inner { norm: BatchNorm::new(device, 3)?, dropout: Dropout::new(0.5, &Rng::new(0)) })
     }
 
     fn paths<T>(parts: Vec<(String, T)>) -> Vec<String> {
@@ -325,13 +325,7 @@ mod tests {
     }
 
     fn rngs(module: &dyn Module) -> Vec<String> {
-        let mut paths = Vec::new();
-        module.walk(&mut |path, part| {
-            if let Part::Rng(_) = part {
-                paths.push(path.to_owned());
-            }
-        });
-        paths
+        paths(module.rngs())
     }
 
     #[test]

@@ -76,7 +76,8 @@ macro_rules! recurrent_layer {
 
         impl Module for $name {
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
-                Ok(self.run(x, None)?.0)
+                let _scope = self.enter();
+                $crate::modules::outputs::output(self.run(x, None).map(|run| run.0))
             }
 
             fn visit_parts(&self, visitor: &mut $crate::modules::PartVisitor<'_>) {

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use bfc_core::OwnerId;
-use highwater_tensor::{Error, Result, Tensor};
+use highwater_tensor::{Result, Tensor};
 use highwater_tracking::ModulePath;
 
 use super::module::Module;
 use super::names::Names;
+use super::outputs::output;
 use super::parts::{ModulePart, PartVisitor};
 use super::unchanged;
 
@@ -84,9 +85,9 @@ impl Sequential {
                 match next.and_then(|activation| module.forward_activated(x, activation)) {
                     Some(y) => {
                         layers.next();
-                        y?
+                        output(y)?
                     }
-                    None => module.forward(x).map_err(Error::in_module)?,
+                    None => output(module.forward(x))?,
                 }
             };
             // Drops each result as soon as the next one exists, unless backward needs it.
@@ -99,7 +100,7 @@ impl Sequential {
 impl Module for Sequential {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let _scope = self.enter();
-        self.apply(x)
+        output(self.apply(x))
     }
 
     fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {

@@ -9,6 +9,7 @@ use super::init::{Fans, Init};
 use super::linear::{Linear, LinearOptions};
 use super::module::Module;
 use super::norm::LayerNorm;
+use super::outputs::output;
 
 /// The initial standard deviation of transformer weights, as in GPT-2.
 const SPREAD: f64 = 0.02;
@@ -72,11 +73,12 @@ pub struct MultiHeadAttention {
 }
 
 impl MultiHeadAttention {
-    /// Creates a layer with `heads` heads, which divide the width among them. `causal` hides later positions.
+    /// Creates a layer with `heads` heads, which divide the width among them. Each position attends to all positions,
+    /// unless the layer is [`causal`](Self::causal).
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless the heads divide the width, [`Error::Allocation`] if there is no memory.
-    pub fn new(place: &impl Place, width: usize, heads: usize, causal: bool, rng: &Rng) -> Result<Self> {
+    pub fn new(place: &impl Place, width: usize, heads: usize, rng: &Rng) -> Result<Self> {
         if !width.is_multiple_of(heads) || heads == 0 {
             return Err(Error::BadArgument {
                 op: "multi_head_attention",
@@ -87,17 +89,22 @@ impl MultiHeadAttention {
         }
         let project = Linear::with_options(place, width, width.saturating_mul(3), options(), rng)?;
         let output = Linear::with_options(place, width, width, options(), rng)?;
-        let (path, options) = (ModulePath::new(), AttentionOptions { causal, scale: None });
+        let (path, options) = (ModulePath::new(), AttentionOptions::default());
         Ok(Self { path, heads, options, project, output, dropout: None })
     }
 
+    /// Hides later positions from each position, as in language models.
+    #[must_use]
+    pub fn causal(self) -> Self {
+        Self { options: AttentionOptions { causal: true, ..self.options }, ..self }
+    }
+
     /// Returns the layer with dropout on the attention weights, with probability `p` [in
-    /// training](highwater_tensor::is_training). See [`Tensor::attention_with_dropout`] for its memory use.
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
-    pub fn with_dropout(self, p: f64, rng: Rng) -> Result<Self> {
-        Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
+    /// training](highwater_tensor::is_training). See [`Tensor::attention_with_dropout`] for its memory use, and
+    /// [`Dropout::new`] for `p` and `rng`.
+    #[must_use]
+    pub fn with_dropout(self, p: f64, rng: &Rng) -> Self {
+        Self { dropout: Some(Dropout::new(p, rng)), ..self }
     }
 
     /// Removes the biases.
@@ -116,9 +123,9 @@ impl MultiHeadAttention {
     /// use highwater::{Device, Rng, Tensor};
     /// use highwater::nn::MultiHeadAttention;
     /// let device = Device::cpu()?;
-    /// let heads = MultiHeadAttention::new(&device, 8, 2, false, &Rng::new(0))?;
+    /// let heads = MultiHeadAttention::new(&device, 8, 2, &Rng::new(0))?;
     /// let lengths = Tensor::from_slice(&device, &[3i64, 5], [2, 1, 1, 1])?;
-    /// let mask = Tensor::arange(&device, 5)?.lt(&lengths)?;
+    /// let mask = Tensor::arange(&device, 0, 5)?.lt(&lengths)?;
     /// assert_eq!(heads.forward_masked(&Tensor::ones(&device, [2, 5, 8])?, &mask)?.dims(), [2, 5, 8]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
@@ -127,7 +134,7 @@ impl MultiHeadAttention {
     /// See [`Module::forward`], and [`Tensor::attention`] for a mask of another type or shape.
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let _scope = self.enter();
-        self.attend(x, Some(mask)).map_err(Error::in_module)
+        output(self.attend(x, Some(mask)))
     }
 
     fn attend(&self, x: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
@@ -162,7 +169,7 @@ fn options() -> LinearOptions {
 impl Module for MultiHeadAttention {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let _scope = self.enter();
-        self.attend(x, None).map_err(Error::in_module)
+        output(self.attend(x, None))
     }
 
     visit_parts!(path, project, output, dropout);
@@ -174,7 +181,7 @@ impl Module for MultiHeadAttention {
 /// use highwater::{Device, Rng, Tensor};
 /// use highwater::nn::{Module, TransformerBlock};
 /// let device = Device::cpu()?;
-/// let block = TransformerBlock::new(&device, 32, 4, true, &Rng::new(0))?;
+/// let block = TransformerBlock::new(&device, 32, 4, &Rng::new(0))?.causal();
 /// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
@@ -191,17 +198,17 @@ pub struct TransformerBlock {
 }
 
 impl TransformerBlock {
-    /// Creates a block for sequences of rows of `width` values (`f32`).
+    /// Creates a block for sequences of rows of `width` values (`f32`), with `heads` attention heads.
     ///
     /// # Errors
     /// See [`MultiHeadAttention::new`].
-    pub fn new(place: &impl Place, width: usize, heads: usize, causal: bool, rng: &Rng) -> Result<Self> {
+    pub fn new(place: &impl Place, width: usize, heads: usize, rng: &Rng) -> Result<Self> {
         let inside = width.saturating_mul(4);
         let up = Linear::with_options(place, width, inside, options(), rng)?;
         Ok(Self {
             path: ModulePath::new(),
             norm1: LayerNorm::new(place, width)?,
-            attention: MultiHeadAttention::new(place, width, heads, causal, rng)?,
+            attention: MultiHeadAttention::new(place, width, heads, rng)?,
             norm2: LayerNorm::new(place, width)?,
             up: up.with_activation(Activation::GeluTanh),
             down: Linear::with_options(place, inside, width, options(), rng)?,
@@ -209,30 +216,32 @@ impl TransformerBlock {
         })
     }
 
+    /// Hides later positions from each position: see [`MultiHeadAttention::causal`].
+    #[must_use]
+    pub fn causal(self) -> Self {
+        Self { attention: self.attention.causal(), ..self }
+    }
+
     /// Returns the block with dropout on the outputs of attention and MLP before they are added to x, with probability
-    /// `p` [in training](highwater_tensor::is_training).
+    /// `p` [in training](highwater_tensor::is_training). See [`Dropout::new`] for `p` and `rng`.
     ///
     /// ```
     /// use highwater::{Device, Rng, Tensor};
     /// use highwater::nn::{Module, TransformerBlock};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
-    /// let block = TransformerBlock::new(&device, 32, 4, true, &rng)?.with_dropout(0.1, rng.fork(1))?;
+    /// let block = TransformerBlock::new(&device, 32, 4, &rng)?.causal().with_dropout(0.1, &rng.fork(1));
     /// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
-    pub fn with_dropout(self, p: f64, rng: Rng) -> Result<Self> {
-        Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
+    #[must_use]
+    pub fn with_dropout(self, p: f64, rng: &Rng) -> Self {
+        Self { dropout: Some(Dropout::new(p, rng)), ..self }
     }
 
     /// Returns the block with dropout on the attention weights: see [`MultiHeadAttention::with_dropout`].
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
-    pub fn with_attention_dropout(self, p: f64, rng: Rng) -> Result<Self> {
-        Ok(Self { attention: self.attention.with_dropout(p, rng)?, ..self })
+    #[must_use]
+    pub fn with_attention_dropout(self, p: f64, rng: &Rng) -> Self {
+        Self { attention: self.attention.with_dropout(p, rng), ..self }
     }
 
     /// Removes the biases of all linear layers, including those of the attention. The norms keep theirs.
@@ -246,16 +255,10 @@ impl TransformerBlock {
         }
     }
 
-    /// Sets ε of the norms; 10⁻⁵ by default.
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] unless it is finite and not negative.
-    pub fn with_epsilon(self, epsilon: f64) -> Result<Self> {
-        Ok(Self {
-            norm1: self.norm1.with_epsilon(epsilon)?,
-            norm2: self.norm2.with_epsilon(epsilon)?,
-            ..self
-        })
+    /// Sets ε of the norms: see [`LayerNorm::with_epsilon`].
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { norm1: self.norm1.with_epsilon(epsilon), norm2: self.norm2.with_epsilon(epsilon), ..self }
     }
 
     /// Computes the block with an attention mask: see [`MultiHeadAttention::forward_masked`].
@@ -263,11 +266,11 @@ impl TransformerBlock {
     /// # Errors
     /// See [`MultiHeadAttention::forward_masked`].
     pub fn forward_masked(&self, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
-        self.with_attention(x, |x| self.attention.forward_masked(x, mask))
+        let _scope = self.enter();
+        output(self.with_attention(x, |x| self.attention.forward_masked(x, mask)))
     }
 
     fn with_attention(&self, x: &Tensor, attention: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-        let _scope = self.enter();
         let dropped = |added: Tensor| match &self.dropout {
             Some(dropout) => dropout.forward(&added),
             None => Ok(added),
@@ -281,7 +284,8 @@ impl TransformerBlock {
 
 impl Module for TransformerBlock {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.with_attention(x, |x| self.attention.forward(x))
+        let _scope = self.enter();
+        output(self.with_attention(x, |x| self.attention.forward(x)))
     }
 
     visit_parts!(path, norm1, attention, norm2, up, down, dropout);

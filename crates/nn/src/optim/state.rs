@@ -121,7 +121,7 @@ mod tests {
         let mut adam = Adam::new(layer.parameters(), 0.1).unwrap();
         let mut state = adam.state().unwrap();
         let name = state.keys().find(|name| name.ends_with("steps")).unwrap().clone();
-        let negative = Tensor::from_slice(&device, &[-1i64], []).unwrap();
+        let negative = Tensor::from_slice(&device, &[-1i64], ()).unwrap();
         state.insert(name.clone(), Array::of(&negative).unwrap());
         let refused = adam.load_state(&state).unwrap_err();
         assert!(matches!(&refused, Error::BadArgument { argument: "steps", got, .. } if got.contains(&name)));

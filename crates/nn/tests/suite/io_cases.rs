@@ -39,7 +39,7 @@ fn skipped(loaded: &Loaded) -> Vec<(&str, &str)> {
 fn legacy_state_dicts_are_read() {
     let loaded = state_dict("legacy.pt").unwrap();
     assert_eq!((loaded.arrays, loaded.skipped), (tensors(""), vec![]));
-    let checkpoint = Checkpoint::load(case("legacy.pt"), &SafetensorsLimits::default()).unwrap();
+    let checkpoint = Checkpoint::load(case("legacy.pt")).unwrap();
     assert_eq!(checkpoint.parameters(), &tensors(""));
 }
 
@@ -56,7 +56,7 @@ fn objects_beside_a_state_dict_are_listed() {
     let loaded = state_dict("npscalar.pt").unwrap();
     assert_eq!(loaded.arrays, tensors("model."));
     assert_eq!(skipped(&loaded), [("best", "numpy._core.multiarray.scalar")]);
-    let checkpoint = Checkpoint::load(case("namespace.pt"), &SafetensorsLimits::default()).unwrap();
+    let checkpoint = Checkpoint::load(case("namespace.pt")).unwrap();
     assert_eq!(checkpoint.skipped()[0].to_string(), "args (argparse.Namespace): only tensors are read");
 }
 
@@ -74,7 +74,7 @@ fn unsigned_tensors_are_read_where_their_values_fit() {
 
 #[test]
 fn a_missing_parameter_that_was_skipped_is_explained() {
-    let checkpoint = Checkpoint::load(case("unsigned.pt"), &SafetensorsLimits::default()).unwrap();
+    let checkpoint = Checkpoint::load(case("unsigned.pt")).unwrap();
     let layer = Linear::new(&Device::cpu().unwrap(), 2, 2, &Rng::new(0)).unwrap();
     let message = checkpoint.restore(&layer).unwrap_err().to_string();
     assert!(message.ends_with("; skipped in the file: u64 (u64)"), "{message}");
@@ -108,7 +108,7 @@ fn a_git_lfs_pointer_is_named_by_every_reader() {
     let errors = [
         read_state_dict(&path, &limits.0).unwrap_err(),
         read_safetensors(&path, &limits.0).unwrap_err(),
-        Checkpoint::load(&path, &limits.0).unwrap_err(),
+        Checkpoint::load_with(&path, &limits.0).unwrap_err(),
         read_npz(&path, &limits.1).unwrap_err(),
         read_npy(&path, &limits.1).unwrap_err(),
     ];
@@ -121,7 +121,7 @@ fn a_git_lfs_pointer_is_named_by_every_reader() {
 
 #[test]
 fn a_table_that_is_loaded_as_a_checkpoint_is_named() {
-    let error = Checkpoint::load(case("floatlabel.csv"), &SafetensorsLimits::default()).unwrap_err();
+    let error = Checkpoint::load(case("floatlabel.csv")).unwrap_err();
     let expected = "this is a text file that begins with \"1.0,2.0,0.0\", not a safetensors file: `read_csv` reads tables of numbers";
     assert!(error.to_string().ends_with(expected), "{error}");
 }
@@ -132,10 +132,7 @@ fn archives_of_another_program_are_named() {
     assert!(error.contains("this is a file of torch.save, not an .npz file"), "{error}");
     let error = read_npz(case("namespace.pt"), &NpyLimits::default()).unwrap_err().to_string();
     assert!(error.ends_with("this is a file of torch.save: `read_state_dict` reads it"), "{error}");
-    for error in [
-        state_dict("objmix.npz").unwrap_err(),
-        Checkpoint::load(case("objmix.npz"), &SafetensorsLimits::default()).unwrap_err(),
-    ] {
+    for error in [state_dict("objmix.npz").unwrap_err(), Checkpoint::load(case("objmix.npz")).unwrap_err()] {
         assert!(error.to_string().ends_with("this is a NumPy archive: `read_npz` reads it"), "{error}");
     }
 }

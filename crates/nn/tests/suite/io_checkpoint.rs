@@ -5,7 +5,7 @@ use std::fs::File;
 use crate::walks::rng_paths;
 use half::f16;
 use highwater_nn::checkpoint::Checkpoint;
-use highwater_nn::io::{FileError, Safetensors, SafetensorsLimits, write_safetensors_to};
+use highwater_nn::io::{FileError, Safetensors, write_safetensors_to};
 use highwater_nn::modules::{Dropout, Linear, Module, PartVisitor, Relu, Sequential};
 use highwater_nn::optim::{Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, Sgd};
 use highwater_tensor::{DType, Device, Error, Rng, Runtime, Tensor};
@@ -19,7 +19,7 @@ fn net(device: &Device, seed: u64, hidden: usize) -> Sequential {
     Sequential::new()
         .with("fc1", Linear::new(device, 4, hidden, &rng).unwrap())
         .with("relu", Relu)
-        .with("dropout", Dropout::new(0.3, rng.fork(1)).unwrap())
+        .with("dropout", Dropout::new(0.3, &rng.fork(1)))
         .with("fc2", Linear::new(device, hidden, 3, &rng).unwrap())
 }
 
@@ -51,7 +51,7 @@ fn resumes_to_the_bit<O: Optimizer>(make: impl Fn(&Sequential) -> O) {
 
     let resumed = net(&device, 99, 5);
     let mut optimizer = make(&resumed);
-    let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+    let checkpoint = Checkpoint::load(&path).unwrap();
     checkpoint.restore_all(&resumed, &mut optimizer).unwrap();
     assert_eq!(bits(&resumed), at_seven);
     assert_eq!(optimizer.learning_rate(), 0.004);
@@ -113,7 +113,7 @@ impl Module for Dropouts {
 
 #[test]
 fn random_generators_with_equal_paths_are_refused() {
-    let both = Dropouts([1, 2].map(|seed| Dropout::new(0.5, Rng::new(seed)).unwrap()));
+    let both = Dropouts([1, 2].map(|seed| Dropout::new(0.5, &Rng::new(seed))));
     let message = Checkpoint::of(&both).unwrap_err().to_string();
     assert!(message.ends_with("random generators have unique paths, got rng twice"), "{message}");
     let single = Checkpoint::of(&both.0[0]).unwrap();
@@ -122,7 +122,7 @@ fn random_generators_with_equal_paths_are_refused() {
     let message = single.restore_all(&both, &mut adam).unwrap_err().to_string();
     assert!(message.contains("rng twice"), "{message}");
     // `Sequential` renames the second dropout if names with dots lead to the same path.
-    let dropout = || Dropout::new(0.5, Rng::new(1)).unwrap();
+    let dropout = || Dropout::new(0.5, &Rng::new(1));
     let inside = Sequential::new().with("b", dropout());
     let net = Sequential::new().with("a", inside).with("a.b", dropout());
     assert_eq!(rng_paths(&net), ["a.b.rng", "a.b2.rng"]);
@@ -184,7 +184,7 @@ fn boxed_networks_and_optimizers_are_saved_and_restored() {
 
         let resumed = net(&device, 9, 5);
         let mut optimizer = choose(name, &resumed);
-        let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+        let checkpoint = Checkpoint::load(&path).unwrap();
         checkpoint.restore_all(&resumed as &dyn Module, &mut *optimizer).unwrap();
         train(&resumed, &mut optimizer, 3, 6);
         assert_eq!(bits(&resumed), bits(&whole));
@@ -235,7 +235,7 @@ fn a_resumed_run_with_a_loss_scaler_is_bit_identical() {
     assert!((1..20).contains(&taken), "{taken}");
 
     let (resumed, mut adam, fresh) = start();
-    let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+    let checkpoint = Checkpoint::load(&path).unwrap();
     checkpoint.restore_all(&resumed, &mut adam).unwrap();
     let mut again = checkpoint.scaler().unwrap().clone();
     assert_eq!(again, at_nine);
@@ -256,7 +256,7 @@ fn notes_are_read_back_by_name() {
     let layer = Linear::new(&device(), 2, 2, &Rng::new(0)).unwrap();
     let checkpoint = Checkpoint::of(&layer).unwrap().with_note("alphabet", "\n\"ä").with_note("", "x");
     checkpoint.save(&path).unwrap();
-    let loaded = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+    let loaded = Checkpoint::load(&path).unwrap();
     assert_eq!(
         [loaded.note("alphabet"), loaded.note(""), loaded.note("a")],
         [Some("\n\"ä"), Some("x"), None]
@@ -270,7 +270,7 @@ fn a_damaged_state_of_a_loss_scaler_is_refused() {
     let metadata = [("highwater.loss_scaler".to_owned(), "many 2000 0".to_owned())].into_iter().collect();
     let contents = Safetensors { metadata, ..Safetensors::default() };
     write_safetensors_to(File::create(&path).unwrap(), &contents).unwrap();
-    let error = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap_err().to_string();
+    let error = Checkpoint::load(&path).unwrap_err().to_string();
     assert!(error.contains("highwater.loss_scaler is \"many 2000 0\""), "{error}");
 }
 
@@ -323,7 +323,7 @@ fn optimizer_states_are_distinguished_by_kind() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
     of_adamw.save(&path).unwrap();
-    let loaded = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+    let loaded = Checkpoint::load(&path).unwrap();
     assert_eq!(loaded.parameters(), of_adamw.parameters());
     for checkpoint in [&of_adamw, &loaded] {
         let message = checkpoint.restore_all(&net, &mut adam).unwrap_err().to_string();

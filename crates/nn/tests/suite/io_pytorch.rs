@@ -1,12 +1,14 @@
 //! PyTorch's files, loaded into Highwater's networks.
 
 use highwater_nn::checkpoint::Checkpoint;
-use highwater_nn::io::{Array, SafetensorsLimits};
+use highwater_nn::io::Array;
 use highwater_nn::modules::{
-    BatchNorm, Conv2d, Flatten, Gru, Linear, Lstm, Module, Nonlinearity, RecurrentOptions, Relu, Rnn,
-    Sequential,
+    AvgPool2d, BatchNorm, Conv2d, Elu, Embedding, Flatten, Gru, Hardswish, Linear, Lstm, MaxPool2d, Mish,
+    Module, Nonlinearity, PRelu, RecurrentOptions, Relu, Rnn, Sequential, Softmax,
 };
-use highwater_tensor::{Conv2dOptions, Device, Error, Rng, Runtime, Tensor, no_grad};
+use highwater_nn::visit_parts;
+use highwater_tensor::{Conv2dOptions, Device, Error, Pool2dOptions, Result, Rng, Runtime, Tensor, no_grad};
+use serde_json::Value;
 
 fn device() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
@@ -44,7 +46,7 @@ fn load(entries: &[Entry<'_>], counters: &[&str]) -> Checkpoint {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     std::fs::write(&path, file(entries, counters)).unwrap();
-    Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap()
+    Checkpoint::load(&path).unwrap()
 }
 
 /// Computes `nn.Linear` for one row: W·x + b, with W in the layout of the file.
@@ -299,4 +301,127 @@ fn recurrent_layers_that_contradict_themselves_are_refused() {
     let none: Entry<'_> = ("weight_hh_l0", &[1 << 44, 0], vec![]);
     let checkpoint = load(&[none], &[]).recurrent_from_pytorch().unwrap();
     assert_eq!(checkpoint.parameters().keys().collect::<Vec<_>>(), ["weight_hidden"]);
+}
+
+/// Loads the weights of `reference/make_networks.py` into a module. Compares its outputs with PyTorch's.
+fn assert_as_in_pytorch(name: &str, net: &impl Module, input: impl Fn(&[f64]) -> Tensor) {
+    let path = |file: &str| format!("{}/tests/reference/{file}", env!("CARGO_MANIFEST_DIR"));
+    let cases: Value = serde_json::from_slice(&std::fs::read(path("networks.json")).unwrap()).unwrap();
+    let numbers = |part: &str| -> Vec<f64> {
+        cases[name][part].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+    };
+    let checkpoint = Checkpoint::load(path(&format!("{name}.pt"))).unwrap();
+    checkpoint.converted_from_pytorch(net).unwrap().restore(net).unwrap();
+    let y = no_grad(|| net.forward(&input(&numbers("x")))).unwrap().to_vec::<f32>().unwrap();
+    let expected: Vec<f32> = numbers("y").into_iter().map(|value| value as f32).collect();
+    assert_near(&y, &expected);
+}
+
+#[derive(Debug)]
+struct Convolutional {
+    features: Sequential,
+    head: Linear,
+}
+
+impl Module for Convolutional {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Softmax::new(-1).forward(&self.head.forward(&self.features.forward(x)?)?)
+    }
+
+    visit_parts!(features, head);
+}
+
+/// The parts of the sequence have other names than in PyTorch, where they have the numbers up to 11.
+#[test]
+fn a_network_of_pytorch_is_loaded_by_the_order_of_its_layers() {
+    let (device, rng) = (device(), Rng::new(0));
+    let conv = |inputs, outputs, size| {
+        Conv2d::new(&device, inputs, outputs, [size, size], Conv2dOptions::same(), &rng).unwrap()
+    };
+    let linear = |outputs| Linear::new(&device, 36, outputs, &rng).unwrap();
+    let pool = Pool2dOptions {
+        stride: [2, 2],
+        padding: [1, 1],
+        ceil_mode: true,
+        count_include_pad: false,
+        ..Pool2dOptions::square(3)
+    };
+    let features = Sequential::new()
+        .with("conv1", conv(1, 3, 3))
+        .with("norm1", BatchNorm::new(&device, 3).unwrap())
+        .with("prelu", PRelu::per_channel(&device, 3).unwrap())
+        .with("pool1", AvgPool2d::new(pool))
+        .with("conv2", conv(3, 4, 2))
+        .with("norm2", BatchNorm::new(&device, 4).unwrap())
+        .with("mish", Mish)
+        .with("pool2", MaxPool2d::new(Pool2dOptions { ceil_mode: true, ..Pool2dOptions::square(2) }))
+        .with("flatten", Flatten)
+        .with("fc1", linear(36))
+        .with("hardswish", Hardswish)
+        .with("fc2", linear(36))
+        .with("elu", Elu::default());
+    let net = Convolutional { features, head: linear(5) };
+    assert_as_in_pytorch("convolutional", &net, |x| {
+        let x: Vec<f32> = x.iter().map(|&x| x as f32).collect();
+        Tensor::from_slice(&device, &x, [4, 1, 9, 10]).unwrap()
+    });
+}
+
+#[derive(Debug)]
+struct Recurrent {
+    table: Embedding,
+    encoder: Gru,
+    head: Linear,
+}
+
+impl Module for Recurrent {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.head.forward(&self.encoder.forward(&self.table.forward(x)?)?)
+    }
+
+    visit_parts!(table, encoder, head);
+}
+
+/// A square embedding keeps its layout, a square linear layer does not.
+#[test]
+fn a_recurrent_network_of_pytorch_is_loaded_by_its_names() {
+    let (device, rng) = (device(), Rng::new(0));
+    let options = RecurrentOptions { layers: 2, ..RecurrentOptions::default() };
+    let net = Recurrent {
+        table: Embedding::new(&device, 8, 8, &rng).unwrap(),
+        encoder: Gru::with_options(&device, 8, 6, options, &rng).unwrap(),
+        head: Linear::new(&device, 6, 6, &rng).unwrap(),
+    };
+    assert_as_in_pytorch("recurrent", &net, |x| {
+        let tokens: Vec<i64> = x.iter().map(|&x| x as i64).collect();
+        Tensor::from_slice(&device, &tokens, [2, 5]).unwrap()
+    });
+}
+
+#[test]
+fn names_that_match_no_part_are_reported_by_restore() {
+    let (device, rng) = (device(), Rng::new(0));
+    let net = Sequential::new().with("fc", Linear::new(&device, 2, 2, &rng).unwrap()).with("relu", Relu);
+    let weights = |name: &'static str| -> Entry<'static> { (name, &[2, 2], numbers(4, 0)) };
+    let converted = |entries: &[Entry<'_>]| load(entries, &[]).converted_from_pytorch(&net).unwrap();
+    for entries in [
+        vec![weights("0.weight"), weights("2.weight")],
+        vec![weights("first.weight")],
+        vec![weights("0.inside.weight")],
+        vec![weights("weight")],
+    ] {
+        let error = converted(&entries).restore(&net).unwrap_err().to_string();
+        assert!(
+            error.contains("missing: fc.bias, fc.weight") || error.contains("missing: fc.weight"),
+            "{error}"
+        );
+        assert!(error.contains("unexpected: "), "{error}");
+    }
+    // A module that is a linear layer itself, and a boxed one.
+    let layer = Linear::new(&device, 3, 2, &rng).unwrap();
+    let entries: [Entry<'_>; 2] = [("weight", &[2, 3], numbers(6, 1)), ("bias", &[2], numbers(2, 0))];
+    load(&entries, &[]).converted_from_pytorch(&layer).unwrap().restore(&layer).unwrap();
+    let boxed: Box<dyn Module> = Box::new(layer);
+    load(&entries, &[]).converted_from_pytorch(&*boxed).unwrap().restore(&*boxed).unwrap();
+    load(&entries, &[]).converted_from_pytorch(&boxed).unwrap().restore(&boxed).unwrap();
 }

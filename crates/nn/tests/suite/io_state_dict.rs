@@ -58,7 +58,7 @@ fn a_renamed_and_transposed_state_dict_is_restored() {
         .with("first", Linear::new(&device, 2, 3, &rng).unwrap())
         .with("norm", BatchNorm::new(&device, 3).unwrap())
         .with("last", Linear::new(&device, 3, 1, &rng).unwrap());
-    let checkpoint = Checkpoint::load(file("training.pt"), &SafetensorsLimits::default()).unwrap();
+    let checkpoint = Checkpoint::load(file("training.pt")).unwrap();
     assert_eq!(checkpoint.parameters().len(), 9);
     let checkpoint = checkpoint.renamed(|name| {
         let (number, rest) = name.strip_prefix("model.")?.split_once('.')?;

@@ -24,4 +24,5 @@ mod ops_table;
 mod optim_groups;
 mod optim_steps;
 mod optim_unknown;
+mod summaries;
 mod walks;

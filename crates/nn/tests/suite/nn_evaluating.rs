@@ -2,11 +2,12 @@
 
 use crate::ops_table::device;
 use highwater_nn::modules::{
-    BatchNorm, Dropout, Gru, Linear, Lstm, Module, MultiHeadAttention, Part, RecurrentOptions, Sequential,
+    BatchNorm, Dropout, Gru, Linear, Lstm, Module, MultiHeadAttention, RecurrentOptions, Sequential,
     TransformerBlock,
 };
 use highwater_tensor::{
-    Device, Rng, Tensor, checkpoint, evaluating, is_recording, is_training, no_grad, training,
+    Device, Result, Rng, Tensor, checkpoint, evaluating, evaluating_guard, is_recording, is_training,
+    no_grad, no_grad_guard, training, training_guard,
 };
 
 fn values(tensor: &Tensor) -> Vec<f32> {
@@ -34,15 +35,9 @@ fn assert_near(found: &[f32], expected: &[f32]) {
 #[test]
 fn dropout_in_evaluation_is_the_identity() {
     let (device, rng) = (device(), Rng::new(1));
-    let dropout = Dropout::new(0.5, rng.fork(0)).unwrap();
+    let dropout = Dropout::new(0.5, &rng.fork(0));
     let drawn = || {
-        let mut states = Vec::new();
-        dropout.walk(&mut |_, part| {
-            if let Part::Rng(rng) = part {
-                states.push(rng.state());
-            }
-        });
-        states
+        dropout.rngs().into_iter().map(|(_, rng)| rng.state()).collect::<Vec<_>>()
     };
     let (x, before) = (input(&device, &[4, 5]), drawn());
     let y = evaluating(|| dropout.forward(&x)).unwrap();
@@ -91,8 +86,8 @@ fn obeys(device: &Device, shape: &[usize], with_dropout: impl Fn(f64) -> Box<dyn
 fn attention_obeys() {
     let device = device();
     obeys(&device, &[2, 5, 8], |p| {
-        let heads = MultiHeadAttention::new(&device, 8, 2, true, &Rng::new(0)).unwrap();
-        Box::new(heads.with_dropout(p, Rng::new(1)).unwrap())
+        let heads = MultiHeadAttention::new(&device, 8, 2, &Rng::new(0)).unwrap().causal();
+        Box::new(heads.with_dropout(p, &Rng::new(1)))
     });
 }
 
@@ -100,8 +95,8 @@ fn attention_obeys() {
 fn transformer_blocks_obey() {
     let device = device();
     obeys(&device, &[2, 5, 8], |p| {
-        let block = TransformerBlock::new(&device, 8, 2, true, &Rng::new(0)).unwrap();
-        Box::new(block.with_dropout(p, Rng::new(1)).unwrap())
+        let block = TransformerBlock::new(&device, 8, 2, &Rng::new(0)).unwrap().causal();
+        Box::new(block.with_dropout(p, &Rng::new(1)))
     });
 }
 
@@ -119,19 +114,44 @@ fn recurrent_layers_obey() {
 
 #[test]
 fn the_innermost_scope_counts_and_ends_also_by_a_panic() {
-    let state = || (is_training(), is_recording());
-    assert_eq!(state(), (true, true));
+    let state = || -> Result<(bool, bool)> { Ok((is_training(), is_recording())) };
+    assert_eq!(state(), Ok((true, true)));
     evaluating(|| {
+        assert_eq!(state(), Ok((false, true)));
+        assert_eq!(no_grad(state), Ok((false, false)));
+        assert_eq!(training(state), Ok((true, true)));
+        assert_eq!(std::thread::spawn(state).join().unwrap(), Ok((true, true)), "a scope is of its thread");
+        assert!(std::panic::catch_unwind(|| training::<()>(|| panic!("on purpose"))).is_err());
+        assert_eq!(state(), Ok((false, true)));
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(no_grad(state), Ok((false, false)));
+    assert_eq!(no_grad(|| training(state)), Ok((true, false)));
+    assert_eq!(training(|| no_grad(state)), Ok((true, false)));
+    assert_eq!(state(), Ok((true, true)));
+}
+
+#[test]
+fn guards_restore_the_mode_at_the_end_of_their_block() {
+    let state = || (is_training(), is_recording());
+    {
+        let _evaluating = evaluating_guard();
         assert_eq!(state(), (false, true));
-        assert_eq!(no_grad(state), (false, false));
-        assert_eq!(training(state), (true, true));
-        assert_eq!(std::thread::spawn(state).join().unwrap(), (true, true), "a scope is of its thread");
-        assert!(std::panic::catch_unwind(|| training(|| panic!("on purpose"))).is_err());
+        {
+            let _no_grad = no_grad_guard();
+            assert_eq!(state(), (false, false));
+            let _training = training_guard();
+            assert_eq!(state(), (true, false));
+        }
         assert_eq!(state(), (false, true));
-    });
-    assert_eq!(no_grad(state), (false, false));
-    assert_eq!(no_grad(|| training(state)), (true, false));
-    assert_eq!(training(|| no_grad(state)), (true, false));
+        let panics = || {
+            let _no_grad = no_grad_guard();
+            panic!("on purpose")
+        };
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(state(), (false, true));
+    }
     assert_eq!(state(), (true, true));
 }
 
@@ -153,7 +173,7 @@ fn a_checkpoint_reruns_with_its_mode_and_running_means() {
         Sequential::new()
             .with("fc", Linear::new(&device, 3, 2, &Rng::new(3)).unwrap())
             .with("norm", BatchNorm::new(&device, 2).unwrap())
-            .with("dropout", Dropout::new(0.5, rng.fork(0)).unwrap())
+            .with("dropout", Dropout::new(0.5, &rng.fork(0)))
     };
     let x = input(&device, &[6, 3]);
     let plain = net();
@@ -175,6 +195,6 @@ fn a_checkpoint_reruns_with_its_mode_and_running_means() {
     let trained = gradient(&x, &inside.forward(&x).unwrap());
     let y = checkpoint(&x, move |x| program.forward(x)).unwrap();
     let once = values(&norm.tensor());
-    assert_eq!(evaluating(|| gradient(&x, &y)), trained);
+    assert_eq!(evaluating(|| Ok(gradient(&x, &y))).unwrap(), trained);
     assert_eq!(values(&norm.tensor()), once);
 }

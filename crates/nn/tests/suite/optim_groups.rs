@@ -2,7 +2,6 @@
 
 use bfc_core::Bytes;
 use highwater_nn::checkpoint::Checkpoint;
-use highwater_nn::io::SafetensorsLimits;
 use highwater_nn::modules::{Linear, Module, Parameter, Relu, Sequential};
 use highwater_nn::optim::{Adam, AdamW, Groups, Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Error, Gradients, Rng, Runtime, Tensor};
@@ -93,7 +92,7 @@ fn a_run_with_groups_resumes_to_the_bit() {
 
     let resumed = network(&device, 2);
     let mut optimizer = groups(&resumed);
-    let checkpoint = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+    let checkpoint = Checkpoint::load(&path).unwrap();
     checkpoint.restore_all(&resumed, &mut optimizer).unwrap();
     (3..6).for_each(|step| optimizer.step(backward(&resumed, step)).unwrap());
     assert_eq!(bits(&resumed), bits(&whole));

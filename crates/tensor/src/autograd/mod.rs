@@ -22,4 +22,4 @@ pub use gradients::Gradients;
 pub(crate) use gradients::LeafCursor;
 pub(crate) use node::record;
 pub use parameter::Parameter;
-pub use training_mode::{evaluating, is_training, training};
+pub use training_mode::{TrainingGuard, evaluating, evaluating_guard, is_training, training, training_guard};

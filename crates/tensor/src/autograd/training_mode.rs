@@ -2,7 +2,9 @@
 //! are recorded.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 
+use crate::error::Result;
 use crate::op::mode::is_recording;
 
 /// The mode of networks on this thread.
@@ -18,12 +20,19 @@ thread_local! {
     static MODE: Cell<TrainingMode> = const { Cell::new(TrainingMode::Automatic) };
 }
 
-/// Restores the previous mode when it is dropped, also after a panic.
-struct ModeGuard(TrainingMode);
+/// Restores the previous training mode of this thread when it is dropped, also after a panic. See
+/// [`evaluating_guard`] and [`training_guard`].
+#[must_use = "dropping the guard restores the mode"]
+#[derive(Debug)]
+pub struct TrainingGuard {
+    before: TrainingMode,
+    /// The mode belongs to one thread, so the guard must not move to another.
+    of_thread: PhantomData<*const ()>,
+}
 
-impl Drop for ModeGuard {
+impl Drop for TrainingGuard {
     fn drop(&mut self) {
-        MODE.set(self.0);
+        MODE.set(self.before);
     }
 }
 
@@ -32,9 +41,14 @@ impl TrainingMode {
         MODE.get()
     }
 
+    /// Sets this mode until the guard is dropped.
+    fn guard(self) -> TrainingGuard {
+        TrainingGuard { before: MODE.replace(self), of_thread: PhantomData }
+    }
+
     /// Runs `program` in this mode.
     pub(super) fn within<R>(self, program: impl FnOnce() -> R) -> R {
-        let _guard = ModeGuard(MODE.replace(self));
+        let _guard = self.guard();
         program()
     }
 }
@@ -50,15 +64,24 @@ impl TrainingMode {
 /// ```
 /// use highwater::{Device, Rng, Tensor, evaluating};
 /// use highwater::nn::{Dropout, Module};
-/// let dropout = Dropout::new(0.5, Rng::new(0))?;
+/// let dropout = Dropout::new(0.5, &Rng::new(0));
 /// let x = Tensor::ones(&Device::cpu()?, [100])?.requiring_grad()?;
 /// let y = evaluating(|| dropout.forward(&x))?;
 /// let gradients = y.sum_all()?.backward()?;
 /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [1.0; 100]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-pub fn evaluating<R>(program: impl FnOnce() -> R) -> R {
+///
+/// # Errors
+/// As `program`.
+pub fn evaluating<R>(program: impl FnOnce() -> Result<R>) -> Result<R> {
     TrainingMode::Evaluation.within(program)
+}
+
+/// Sets evaluation mode on this thread until the guard is dropped: see [`evaluating`]. Drop nested guards in reverse
+/// order.
+pub fn evaluating_guard() -> TrainingGuard {
+    TrainingMode::Evaluation.guard()
 }
 
 /// Runs `program` with networks in training mode, even if ops are not recorded. Uses: Monte Carlo dropout,
@@ -67,14 +90,22 @@ pub fn evaluating<R>(program: impl FnOnce() -> R) -> R {
 /// ```
 /// use highwater::{Device, Rng, Tensor, no_grad, training};
 /// use highwater::nn::{Dropout, Module};
-/// let dropout = Dropout::new(0.5, Rng::new(0))?;
+/// let dropout = Dropout::new(0.5, &Rng::new(0));
 /// let x = Tensor::ones(&Device::cpu()?, [100])?;
 /// let y = no_grad(|| training(|| dropout.forward(&x)))?;
 /// assert!(y.to_vec::<f32>()?.contains(&0.0));
 /// # Ok::<(), highwater::Error>(())
 /// ```
-pub fn training<R>(program: impl FnOnce() -> R) -> R {
+///
+/// # Errors
+/// As `program`.
+pub fn training<R>(program: impl FnOnce() -> Result<R>) -> Result<R> {
     TrainingMode::Training.within(program)
+}
+
+/// Sets training mode on this thread until the guard is dropped: see [`training`]. Drop nested guards in reverse order.
+pub fn training_guard() -> TrainingGuard {
+    TrainingMode::Training.guard()
 }
 
 /// Returns whether networks on this thread are in training mode. True inside [`training`], false inside

@@ -50,6 +50,12 @@ pub enum Unary {
     GeluTanh,
     /// x for x ≥ 0, c x for x < 0
     LeakyRelu(f64),
+    /// x for x > 0, c (eˣ - 1) for x ≤ 0
+    Elu(f64),
+    /// x tanh(ln(1 + eˣ))
+    Mish,
+    /// x min(max(x + 3, 0), 6) / 6
+    Hardswish,
     /// xᶜ; for integers, c is an integer ≥ 0
     Powf(f64),
     /// min(max(x, low), high)
@@ -98,6 +104,9 @@ impl Unary {
             Self::Softplus => "softplus",
             Self::GeluTanh => "gelu_tanh",
             Self::LeakyRelu(_) => "leaky_relu",
+            Self::Elu(_) => "elu",
+            Self::Mish => "mish",
+            Self::Hardswish => "hardswish",
             Self::Powf(_) => "powf",
             Self::Clamp(..) => "clamp",
             Self::AddScalar(_) => "add_scalar",

@@ -36,7 +36,7 @@ pub use self::function::{
 pub use self::kernel::{Activated, Attention, Kernel, Normalized};
 pub use self::rules::DeviceRules;
 pub use self::step_graphs::{StepCounts, StepGraphs};
-pub use self::window::{Convolution, PoolAxis, PoolReduction, Window};
+pub use self::window::{Convolution, PoolAxis, PoolReduction, PoolWindow, Window};
 pub use self::workspace::Workspace;
 use crate::error::{Error, Result};
 pub use crate::error::{OperandError, OperandFault};

@@ -80,15 +80,64 @@ pub struct Convolution {
 pub enum PoolReduction {
     /// The largest element; NaN if any element is NaN.
     Max,
-    /// The sum of the elements divided by the size of the window, padding included.
+    /// The sum of the elements divided by the number of places in the window.
     Mean,
+}
+
+/// The sliding window of a pool, without dilation and with padding of at most half its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PoolWindow {
+    /// The window.
+    pub window: Window,
+    /// Whether a last window may reach past the padding at the end. It starts at an element or in the padding at the start.
+    pub ceil_mode: bool,
+    /// Whether a mean counts the padding as places. Places past the padding never count.
+    pub count_include_pad: bool,
+}
+
+impl PoolWindow {
+    /// Creates a window that fits into the padded axis; means count the padding.
+    #[must_use]
+    pub const fn new(window: Window) -> Self {
+        Self { window, ceil_mode: false, count_include_pad: true }
+    }
+
+    /// The number of outputs along an axis of `len` elements; `None` without outputs.
+    #[must_use]
+    pub fn outputs(&self, len: usize) -> Option<usize> {
+        let Window { size, stride, padding, .. } = self.window;
+        if !self.ceil_mode || stride == 0 {
+            return self.window.outputs(len);
+        }
+        // As many steps as lead to a window that starts in front of the padding at the end.
+        let padded = len.checked_add(padding.checked_mul(2)?)?;
+        let reachable = padded.checked_add(stride - 1)?.checked_sub(size.max(1))? / stride;
+        let last = reachable.min(len.checked_add(padding)?.checked_sub(1)? / stride);
+        (size > 0).then_some(last + 1)
+    }
+
+    /// Whether means divide by the size of the window everywhere.
+    #[must_use]
+    pub const fn counts_all_places(&self) -> bool {
+        !self.ceil_mode && (self.count_include_pad || self.window.padding == 0)
+    }
+
+    /// The number of places in the window of an output by which a mean divides.
+    fn places(&self, output: usize, len: usize) -> usize {
+        let Window { size, stride, padding, .. } = self.window;
+        if !self.count_include_pad {
+            return self.window.taps_inside(output, len).len();
+        }
+        let padded = len.saturating_add(padding.saturating_mul(2));
+        size.min(padded.saturating_sub(output.saturating_mul(stride)))
+    }
 }
 
 /// The windows of a pool along one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PoolAxis {
-    /// A sliding window without dilation, with padding of at most half its size.
-    Sliding(Window),
+    /// A sliding window.
+    Sliding(PoolWindow),
     /// An adaptive pool with a fixed number of outputs. Output i of m reads the elements ⌊i·n/m⌋ to ⌈(i+1)·n/m⌉ - 1 of n.
     Adaptive {
         /// The number of outputs.
@@ -117,10 +166,10 @@ impl PoolAxis {
         len: usize,
     ) -> (impl Iterator<Item = usize> + Clone, usize) {
         let (first, step, taps, count) = match *self {
-            Self::Sliding(window) => {
-                let taps = window.taps_inside(output, len);
-                let first = window.at(output, taps.start, len).unwrap_or(0);
-                (first, window.dilation, taps.len(), window.size)
+            Self::Sliding(pool) => {
+                let taps = pool.window.taps_inside(output, len);
+                let first = pool.window.at(output, taps.start, len).unwrap_or(0);
+                (first, pool.window.dilation, taps.len(), pool.places(output, len))
             }
             Self::Adaptive { outputs } => {
                 let (start, end) = (output * len / outputs, ((output + 1) * len).div_ceil(outputs));
@@ -190,7 +239,10 @@ mod tests {
         }
         let wide = Window { padding: 1 << 61, ..Window::new((1 << 61) + 4) };
         assert_eq!(wide.taps_inside(0, 4), 1 << 61..(1 << 61) + 4);
-        assert_eq!(PoolAxis::Sliding(wide).window_elements(1, 4).0.collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(
+            PoolAxis::Sliding(PoolWindow::new(wide)).window_elements(1, 4).0.collect::<Vec<_>>(),
+            [0, 1, 2, 3]
+        );
     }
 
     /// [`Window::at`] in 128-bit arithmetic.
@@ -251,5 +303,35 @@ mod tests {
             seen.dedup();
             assert_eq!(seen, (0..len).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn windows_of_pools_in_ceil_mode_start_before_the_padding_at_the_end() {
+        for (size, stride, padding) in [(2, 2, 0), (3, 2, 1), (2, 3, 1), (3, 5, 1), (4, 1, 2), (1, 3, 0)] {
+            let window = Window { size, stride, padding, dilation: 1 };
+            let ceil = PoolWindow { ceil_mode: true, ..PoolWindow::new(window) };
+            for len in 1..15 {
+                // PyTorch's formula.
+                let steps = (len + 2 * padding + stride - 1).checked_sub(size).map(|rest| rest / stride);
+                let expected =
+                    steps.map(|steps| if steps * stride >= len + padding { steps } else { steps + 1 });
+                assert_eq!(ceil.outputs(len), expected, "{ceil:?} over {len}");
+                for output in 0..expected.unwrap_or(0) {
+                    let start = output * stride;
+                    let end = (start + size).min(len + 2 * padding);
+                    let axis = PoolAxis::Sliding(ceil);
+                    let (elements, places) = axis.window_elements(output, len);
+                    assert_eq!(places, end - start, "{ceil:?} over {len}");
+                    let inside = PoolAxis::Sliding(PoolWindow { count_include_pad: false, ..ceil });
+                    let count = elements.count();
+                    assert_eq!(inside.window_elements(output, len).1, count);
+                    assert!(count > 0, "{ceil:?} over {len}");
+                }
+            }
+        }
+        let overflowing = Window { padding: usize::MAX / 2, stride: usize::MAX, ..Window::new(usize::MAX) };
+        let ceil = PoolWindow { ceil_mode: true, ..PoolWindow::new(overflowing) };
+        assert_eq!(ceil.outputs(usize::MAX), None);
+        assert_eq!(PoolWindow { window: Window { stride: 0, ..Window::new(2) }, ..ceil }.outputs(5), None);
     }
 }

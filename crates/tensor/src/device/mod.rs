@@ -152,7 +152,7 @@ impl Device {
     /// ```
     /// use highwater::{Device, DeviceProfile, Tensor};
     /// let card = Device::dry_as(DeviceProfile::gpu("t4").expect("a known GPU"))?;
-    /// let x = Tensor::zeros(&card, [2 << 30])?;
+    /// let x = Tensor::zeros(&card, [2usize << 30])?;
     /// assert!(x.add(&x).is_err(), "8 GiB more do not fit");
     /// # Ok::<(), highwater::Error>(())
     /// ```

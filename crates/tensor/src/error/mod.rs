@@ -416,6 +416,9 @@ impl Error {
     pub fn in_op(self, name: &'static str) -> Self {
         match self {
             Self::RankTooLarge { op: "", rank } => Self::RankTooLarge { op: name, rank },
+            Self::BadArgument { op: "", argument, expected, got } => {
+                Self::BadArgument { op: name, argument, expected, got }
+            }
             named => named,
         }
     }

@@ -5,7 +5,7 @@
 
 mod shapes;
 
-pub use self::shapes::IntoShape;
+pub use self::shapes::{AxisSize, IntoShape};
 use crate::error::{Error, Result, ShapeRule};
 use crate::shape::{DType, MAX_RANK, Shape};
 

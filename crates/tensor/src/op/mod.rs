@@ -12,7 +12,7 @@ pub(crate) mod upcast;
 use std::fmt;
 
 pub use self::context::{Buffer, OpContext};
-pub use self::mode::{is_recording, no_grad};
+pub use self::mode::{RecordingGuard, is_recording, no_grad, no_grad_guard};
 pub use self::saved::Saved;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;

@@ -1,7 +1,9 @@
 //! The recording mode of this thread.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 
+use crate::error::Result;
 use crate::tensor::Tensor;
 
 /// How this thread handles ops.
@@ -22,37 +24,67 @@ thread_local! {
     static WOULD_RECORD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Restores the previous mode when it is dropped, also after a panic.
+/// Restores the previous recording mode of this thread when it is dropped, also after a panic. See
+/// [`no_grad_guard`].
 #[must_use = "dropping the guard restores the mode"]
-pub(crate) struct ModeGuard(Mode);
+#[derive(Debug)]
+pub struct RecordingGuard {
+    before: Mode,
+    /// The mode belongs to one thread, so the guard must not move to another.
+    of_thread: PhantomData<*const ()>,
+}
 
-impl Drop for ModeGuard {
-    fn drop(&mut self) {
-        MODE.set(self.0);
+impl RecordingGuard {
+    fn new(mode: Mode) -> Self {
+        Self { before: MODE.replace(mode), of_thread: PhantomData }
     }
 }
 
-/// Pauses recording until the guard is dropped.
-pub(crate) fn pause() -> ModeGuard {
-    ModeGuard(MODE.replace(Mode::Paused))
+impl Drop for RecordingGuard {
+    fn drop(&mut self) {
+        MODE.set(self.before);
+    }
+}
+
+/// Pauses recording on this thread until the guard is dropped. Use it where [`no_grad`] does not fit: with other error
+/// types, and for the rest of a function. Drop nested guards in reverse order.
+///
+/// ```
+/// use highwater::{Device, Tensor, no_grad_guard};
+/// let x = Tensor::ones(&Device::cpu()?, [2])?.requiring_grad()?;
+/// let guard = no_grad_guard();
+/// assert!(!x.mul_scalar(2.0)?.requires_grad());
+/// drop(guard);
+/// assert!(x.mul_scalar(2.0)?.requires_grad());
+/// # Ok::<(), highwater::Error>(())
+/// ```
+pub fn no_grad_guard() -> RecordingGuard {
+    RecordingGuard::new(Mode::Paused)
 }
 
 fn with_mode<R>(mode: Mode, program: impl FnOnce() -> R) -> R {
-    let _guard = ModeGuard(MODE.replace(mode));
+    let _guard = RecordingGuard::new(mode);
     program()
 }
 
 /// Runs `program` without recording. The results require no gradient, and ops save nothing for a backward
 /// pass.
 ///
+/// The closure returns a [`Result`] of this crate, so `?` needs no annotation. For other return types, see
+/// [`no_grad_guard`].
+///
 /// ```
 /// use highwater::{Device, Tensor, no_grad};
 /// let x = Tensor::ones(&Device::cpu()?, [2])?.requiring_grad()?;
 /// assert!(x.mul_scalar(2.0)?.requires_grad());
-/// assert!(!no_grad(|| x.mul_scalar(2.0))?.requires_grad());
+/// let mean = no_grad(|| x.mul_scalar(2.0)?.mean_all()?.item::<f32>())?;
+/// assert_eq!(mean, 2.0);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-pub fn no_grad<R>(program: impl FnOnce() -> R) -> R {
+///
+/// # Errors
+/// As `program`.
+pub fn no_grad<R>(program: impl FnOnce() -> Result<R>) -> Result<R> {
     with_mode(Mode::Paused, program)
 }
 

@@ -157,7 +157,7 @@ mod tests {
             "sum_to: shapes [2, 3] and [2] do not match: each size of the second must be that of the first or 1"
         );
         assert!(matches!(
-            Tensor::ones(&device, 1).unwrap().broadcast_to([1 << 40, 1 << 40]),
+            Tensor::ones(&device, 1).unwrap().broadcast_to([1usize << 40, 1 << 40]),
             Err(Error::TooManyElements { op: "broadcast_to", .. })
         ));
     }

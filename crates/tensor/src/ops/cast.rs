@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn every_type_converts_to_every_other() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
-        let zero_one = Tensor::arange(&device, 2).unwrap();
+        let zero_one = Tensor::arange(&device, 0, 2).unwrap();
         for from in DType::ALL {
             for to in DType::ALL {
                 let converted = zero_one.to_dtype(from).unwrap().to_dtype(to).unwrap();

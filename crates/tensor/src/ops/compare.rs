@@ -1,19 +1,74 @@
 //! Elementwise comparisons, and the selection between two tensors by a condition.
 //!
-//! - `eq`, `ne`, `lt`, `le`, `gt`, `ge`: operands broadcast as in NumPy and are promoted to one element type. The
-//!   result is boolean. No gradient flows.
+//! - `eq`, `ne`, `lt`, `le`, `gt`, `ge`: the second operand is a tensor or a number. Tensors broadcast as in NumPy and are
+//!   promoted to one element type. The result is boolean. No gradient flows. A number needs a temporary of one element.
 //! - `where_`: y = condition ? a : b. ∂y/∂a is 1 where the condition holds, ∂y/∂b where it does not; saves the condition.
 
 use bfc_core::Category;
+use half::{bf16, f16};
 
+use super::unary::exact_scalar;
 use super::{apply_promoted, broadcast_pair, expect_dtype, if_needed, same_dtype};
 use crate::autograd::apply;
 use crate::backend::{Compare, Kernel};
 use crate::error::Result;
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
-use crate::shape::{DType, Shape};
+use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
+
+/// The second operand of a comparison: a tensor or a number. Made from `&Tensor` and from numbers.
+#[derive(Clone, Copy, Debug)]
+pub enum TensorOrScalar<'a> {
+    /// A tensor.
+    Tensor(&'a Tensor),
+    /// A number.
+    Scalar(Scalar),
+}
+
+impl<'a> From<&'a Tensor> for TensorOrScalar<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        Self::Tensor(tensor)
+    }
+}
+
+macro_rules! operand_from {
+    ($($number:ty),*) => {$(
+        impl From<$number> for TensorOrScalar<'_> {
+            fn from(number: $number) -> Self {
+                Self::Scalar(number.into())
+            }
+        }
+    )*};
+}
+
+operand_from!(Scalar, f32, f64, f16, bf16, i64, i32, u8, usize, bool);
+
+/// Compares each element with a number.
+#[derive(Debug)]
+struct CompareScalar {
+    f: Compare,
+    scalar: Scalar,
+}
+
+impl Op for CompareScalar {
+    fn name(&self) -> &'static str {
+        self.f.name()
+    }
+
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        let value = exact_scalar(self.name(), self.scalar, x.dtype())?;
+        let mut number = ctx.temp(&Shape::SCALAR, x.dtype())?;
+        ctx.compute(Kernel::Fill { value, out: number.view_mut() })?;
+        broadcast_pair(ctx, [x, &number.finish()], DType::Bool, |[lhs, rhs], out| Kernel::Compare {
+            f: self.f,
+            lhs,
+            rhs,
+            out,
+        })
+    }
+}
 
 #[derive(Debug)]
 struct CompareOp(Compare);
@@ -74,14 +129,20 @@ impl Op for Where {
 macro_rules! compare_methods {
     ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
         /// # Comparisons
+        ///
+        /// The second operand is a tensor or a number: `x.gt(&y)`, `x.gt(0.5)`.
         impl Tensor {$(
             $(#[$doc])*
             ///
             /// # Errors
             /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
-            /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
-            pub fn $name(&self, rhs: &Self) -> Result<Self> {
-                apply_promoted(CompareOp(Compare::$f), self, rhs)
+            /// [`Error::BadArgument`](crate::Error::BadArgument) for integer elements and a number that their type
+            /// cannot represent, [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
+            pub fn $name<'a>(&self, rhs: impl Into<TensorOrScalar<'a>>) -> Result<Self> {
+                match rhs.into() {
+                    TensorOrScalar::Tensor(rhs) => apply_promoted(CompareOp(Compare::$f), self, rhs),
+                    TensorOrScalar::Scalar(scalar) => apply(CompareScalar { f: Compare::$f, scalar }, &[self]),
+                }
             }
         )*}
     };
@@ -148,8 +209,7 @@ impl Tensor {
     /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[-1.0f32, 2.0], [2])?;
-    /// let zero = Tensor::scalar(&device, 0.0f32)?;
-    /// let clipped = x.gt(&zero)?.where_(&x, &zero)?;
+    /// let clipped = x.gt(0.0)?.where_(&x, &Tensor::scalar(&device, 0.0f32)?)?;
     /// assert_eq!(clipped.to_vec::<f32>()?, [0.0, 2.0]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
@@ -198,5 +258,41 @@ mod tests {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let x = Tensor::ones(&device, 2).unwrap().requiring_grad().unwrap();
         assert!(!x.eq(&x).unwrap().requires_grad());
+    }
+
+    #[test]
+    fn elements_are_compared_with_numbers() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let truths = |result: Result<Tensor>| result.unwrap().to_vec::<bool>().unwrap();
+        let x = Tensor::from_slice(&device, &[0.25f32, 0.5, f32::NAN], 3).unwrap();
+        assert_eq!(truths(x.gt(0.25)), [false, true, false]);
+        assert_eq!(truths(x.ge(0.5f32)), [false, true, false]);
+        assert_eq!(truths(x.lt(1)), [true, true, false]);
+        assert_eq!(truths(x.ne(f64::NAN)), [true; 3]);
+        // As in f32, the type of the elements.
+        let tenth = Tensor::from_slice(&device, &[0.1f32], 1).unwrap();
+        assert_eq!(truths(tenth.eq(0.1)), [true]);
+        let labels = Tensor::from_slice(&device, &[0i64, 1, 2], 3).unwrap();
+        assert_eq!(truths(labels.eq(1)), [false, true, false]);
+        assert_eq!(truths(labels.le(1.0)), [true, true, false]);
+        let flags = Tensor::from_slice(&device, &[true, false], 2).unwrap();
+        assert_eq!(truths(flags.eq(false)), [false, true]);
+        assert_eq!(
+            labels.gt(0.5).unwrap_err().to_string(),
+            "gt: scalar must be a whole number for a tensor of integers, got 0.5 for a tensor of i64"
+        );
+        let bytes = Tensor::from_slice(&device, &[7u8], 1).unwrap();
+        assert!(bytes.lt(300).is_err());
+    }
+
+    #[test]
+    fn a_comparison_with_a_number_is_one_op() {
+        let runtime = Runtime::builder().threads(1).build().unwrap();
+        let x = Tensor::ones(&runtime.cpu().unwrap(), 1000).unwrap();
+        runtime.tracker().reset();
+        let _mask = x.gt(0.5).unwrap();
+        let totals = runtime.tracker().op_totals();
+        let ops: Vec<_> = totals.iter().filter(|row| row.calls > 0).map(|row| row.op).collect();
+        assert_eq!(ops, ["gt"]);
     }
 }

@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn parts_of_any_layout_and_of_no_elements_follow_one_another() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
-        let x = Tensor::arange(&device, 6).unwrap().reshape([2, 3]).unwrap();
+        let x = Tensor::arange(&device, 0, 6).unwrap().reshape([2, 3]).unwrap();
         let none = Tensor::zeros_of(&device, [0, 2], DType::I64).unwrap();
         let rows = Tensor::concat(&[&x.t().unwrap(), &none, &x.slice(1, 1..).unwrap()], 0).unwrap();
         assert_eq!(rows.dims(), [5, 2]);

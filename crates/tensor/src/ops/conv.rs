@@ -9,9 +9,14 @@
 //! With stride s, padding p and dilation d, oh = ⌊(h + 2p - d (kh - 1) - 1) / s⌋ + 1. Transposed, oh = (h - 1) s - 2p +
 //! d (kh - 1) + 1 + output padding. Both ops are linear, and each is the gradient of the other.
 //!
+//! [`Padding::Same`] becomes a number of zeros before the op runs. If the zeros are uneven, a `pad` appends one to x.
+//!
 //! The op allocates one output, and a workspace while it computes. It saves x for the gradient of w, and w for the
 //! gradient of x, if these are required. Operands that are not contiguous are copied.
 
+mod padding;
+
+pub use self::padding::Padding;
 use super::{along_rows, apply_promoted, if_needed, same_dtype, supported};
 use crate::backend::{Convolution, Kernel, Window, Workspace};
 use crate::error::{Error, Result, ShapeRule};
@@ -26,14 +31,15 @@ use crate::tensor::Tensor;
 /// ```
 /// use highwater::Conv2dOptions;
 /// let options = Conv2dOptions { stride: [2, 2], ..Conv2dOptions::padded(1) };
-/// assert_eq!((options.padding, options.groups), ([1, 1], 1));
+/// assert_eq!((options.padding, options.groups), ([1, 1].into(), 1));
+/// let same = Conv2dOptions { dilation: [2, 2], ..Conv2dOptions::same() };
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2dOptions {
     /// Distance from one window to the next.
     pub stride: [usize; 2],
     /// Zeros before the first element and after the last.
-    pub padding: [usize; 2],
+    pub padding: Padding,
     /// Distance between neighboring elements of a window.
     pub dilation: [usize; 2],
     /// Number of groups that the channels are divided into.
@@ -54,15 +60,32 @@ impl Conv2dOptions {
     /// Stride 1 with `padding` zeros on each side. Windows of size 2 · `padding` + 1 keep the image size.
     #[must_use]
     pub const fn padded(padding: usize) -> Self {
-        Self { stride: [1, 1], padding: [padding; 2], dilation: [1, 1], groups: 1, output_padding: [0, 0] }
+        Self {
+            stride: [1, 1],
+            padding: Padding::Zeros([padding; 2]),
+            dilation: [1, 1],
+            groups: 1,
+            output_padding: [0, 0],
+        }
+    }
+
+    /// Stride 1 with as many zeros as keep the image size: see [`Padding::Same`].
+    #[must_use]
+    pub const fn same() -> Self {
+        Self { padding: Padding::Same, ..Self::padded(0) }
     }
 
     /// Checks the options of [`Tensor::conv2d`].
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for strides, dilations or groups of 0, and for options of transposed convolutions.
+    /// [`Error::BadArgument`] for strides, dilations or groups of 0, for options of transposed convolutions, and for
+    /// [`Padding::Same`] with strides above 1.
     pub fn for_conv2d(self, op: &'static str) -> Result<Self> {
         self.check(op)?;
+        if self.padding == Padding::Same && self.stride != [1, 1] {
+            let (argument, expected) = ("stride", "1, as Padding::Same keeps the size");
+            return Err(Error::BadArgument { op, argument, expected, got: format!("{:?}", self.stride) });
+        }
         if self.output_padding == [0, 0] {
             return Ok(self);
         }
@@ -77,7 +100,10 @@ impl Conv2dOptions {
     pub fn for_conv1d(self, op: &'static str) -> Result<Self> {
         let options = Self {
             stride: along_rows(op, "stride", self.stride, 1)?,
-            padding: along_rows(op, "padding", self.padding, 0)?,
+            padding: match self.padding {
+                Padding::Zeros(zeros) => Padding::Zeros(along_rows(op, "padding", zeros, 0)?),
+                Padding::Same => Padding::Same,
+            },
             dilation: along_rows(op, "dilation", self.dilation, 1)?,
             ..self
         };
@@ -87,10 +113,14 @@ impl Conv2dOptions {
     /// Checks the options of [`Tensor::conv_transpose2d`].
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for strides, dilations or groups of 0, and for output padding that is neither below the
-    /// stride nor below the dilation.
+    /// [`Error::BadArgument`] for strides, dilations or groups of 0, for output padding that is neither below the
+    /// stride nor below the dilation, and for [`Padding::Same`].
     pub fn for_conv_transpose2d(self, op: &'static str) -> Result<Self> {
         self.check(op)?;
+        if self.padding == Padding::Same {
+            let (argument, expected) = ("padding", "numbers of zeros, as the convolution is transposed");
+            return Err(Error::BadArgument { op, argument, expected, got: "Padding::Same".to_owned() });
+        }
         let Self { output_padding, stride, dilation, .. } = self;
         if (0..2).all(|axis| output_padding[axis] < stride[axis].max(dilation[axis])) {
             return Ok(self);
@@ -101,10 +131,11 @@ impl Conv2dOptions {
     }
 
     fn convolution(&self, weight: &Shape) -> Convolution {
+        let zeros = self.padding.zeros();
         let window = |axis: usize| Window {
             size: weight[2 + axis],
             stride: self.stride[axis],
-            padding: self.padding[axis],
+            padding: zeros[axis],
             dilation: self.dilation[axis],
         };
         Convolution { windows: [window(0), window(1)], groups: self.groups }
@@ -203,7 +234,8 @@ impl Convolve {
     /// Returns the error for windows that do not fit, in terms of the caller's axes.
     fn no_place(&self, x: &Tensor, weight: &Tensor) -> Error {
         let axes = 4 - self.rank;
-        let Conv2dOptions { padding, dilation, stride, .. } = self.options;
+        let Conv2dOptions { dilation, stride, .. } = self.options;
+        let padding = self.options.padding.zeros();
         let [size, image] = [weight, x].map(|operand| &operand.dims()[2..]);
         let mut got = format!("a window of {size:?} on {image:?} with padding {:?}", &padding[axes..]);
         if dilation != [1, 1] {
@@ -338,11 +370,8 @@ impl Tensor {
     /// - [`Error::Allocation`] if there is no memory
     pub fn conv2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv2d";
-        apply_promoted(
-            Convolve { op, options: options.for_conv2d(op)?, transposed: false, rank: 4 },
-            self,
-            weight,
-        )
+        let (x, options) = options.for_conv2d(op)?.padded_for(self, weight, 4)?;
+        apply_promoted(Convolve { op, options, transposed: false, rank: 4 }, &x, weight)
     }
 
     /// Transposed 2D convolution (deconvolution), as PyTorch's `conv_transpose2d`. The output is larger than the input.
@@ -370,11 +399,8 @@ impl Tensor {
     /// See [`Tensor::conv2d`], with three axes; also [`Error::BadArgument`] for options of the first axis.
     pub fn conv1d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv1d";
-        apply_promoted(
-            Convolve { op, options: options.for_conv1d(op)?, transposed: false, rank: 3 },
-            self,
-            weight,
-        )
+        let (x, options) = options.for_conv1d(op)?.padded_for(self, weight, 3)?;
+        apply_promoted(Convolve { op, options, transposed: false, rank: 3 }, &x, weight)
     }
 }
 
@@ -413,9 +439,10 @@ mod tests {
         let device = cpu();
         // With windows of all and of single channels.
         for (groups, padding) in [(1, 0), (1, 2), (2, 0), (2, 2)] {
-            let x = Tensor::arange(&device, 2 * 4 * 5).unwrap().to_dtype(DType::F32).unwrap();
+            let x = Tensor::arange(&device, 0, 2 * 4 * 5).unwrap().to_dtype(DType::F32).unwrap();
             let x = x.reshape([1, 2, 4, 5]).unwrap().requiring_grad().unwrap();
-            let weight = Tensor::arange(&device, 2 * (2 / groups) * 4).unwrap().to_dtype(DType::F32).unwrap();
+            let weight =
+                Tensor::arange(&device, 0, 2 * (2 / groups) * 4).unwrap().to_dtype(DType::F32).unwrap();
             let weight = weight.reshape([2, 2 / groups, 2, 2]).unwrap().requiring_grad().unwrap();
             let run = |output_padding: usize| {
                 let options = Conv2dOptions {

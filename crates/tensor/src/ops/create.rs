@@ -1,4 +1,4 @@
-//! Creation of tensors: constants, host values, ranges.
+//! Creation of tensors: constants and host values.
 
 use bfc_core::{AllocationAttributes, Category};
 
@@ -241,18 +241,6 @@ impl Tensor {
     pub fn from_slice<T: Element>(place: &impl Place, values: &[T], shape: impl IntoShape) -> Result<Self> {
         uploaded("from_slice", place, shape, values, Category::Input)
     }
-
-    /// Creates the range 0, 1, …, n - 1 as `i64`.
-    ///
-    /// # Errors
-    /// [`Error::Allocation`] if there is no memory; [`Error::TooManyElements`] for counts that cannot be addressed.
-    #[doc(alias("range"))]
-    pub fn arange(place: &impl Place, n: usize) -> Result<Self> {
-        let options = TensorOptions { dtype: DType::I64, ..TensorOptions::default() };
-        create("arange", place, n, options, |ctx, out| {
-            ctx.compute(Kernel::Arange { start: Scalar::Int(0), step: Scalar::Int(1), out })
-        })
-    }
 }
 
 #[cfg(test)]
@@ -278,7 +266,6 @@ mod tests {
         );
         let large = i64::MAX - 1;
         assert_eq!(Tensor::full_of(&device, 1, large, DType::I64).unwrap().to_vec::<i64>().unwrap(), [large]);
-        assert_eq!(Tensor::arange(&device, 4).unwrap().to_vec::<i64>().unwrap(), [0, 1, 2, 3]);
         assert_eq!(Tensor::scalar(&device, 2.5f64).unwrap().item::<f64>().unwrap(), 2.5);
         let x = Tensor::from_slice(&device, &[true, false], 2).unwrap();
         assert_eq!(x.to_vec::<bool>().unwrap(), [true, false]);
@@ -310,7 +297,6 @@ mod tests {
         let device = cpu();
         assert_eq!(Tensor::zeros(&device, [0, 3]).unwrap().to_vec::<f32>().unwrap(), [0.0; 0]);
         assert_eq!(Tensor::from_slice::<i64>(&device, &[], [2, 0]).unwrap().dims(), [2, 0]);
-        assert_eq!(Tensor::arange(&device, 0).unwrap().elements(), 0);
     }
 
     #[test]

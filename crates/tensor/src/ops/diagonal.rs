@@ -62,7 +62,7 @@ impl Tensor {
     ///
     /// ```
     /// use highwater::{Device, Tensor};
-    /// let x = Tensor::arange(&Device::cpu()?, 6)?.reshape([2, 3])?;
+    /// let x = Tensor::arange(&Device::cpu()?, 0, 6)?.reshape([2, 3])?;
     /// assert_eq!(x.diagonal(0, 0, 1)?.to_vec::<i64>()?, [0, 4]);
     /// assert_eq!(x.diagonal(1, 0, 1)?.to_vec::<i64>()?, [1, 5]);
     /// assert_eq!(x.diagonal(-1, 0, 1)?.to_vec::<i64>()?, [3]);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_diagonal_is_a_view_and_one_beyond_the_corner_is_empty() {
-        let x = Tensor::arange(&Device::cpu().unwrap(), 24).unwrap().reshape([2, 3, 4]).unwrap();
+        let x = Tensor::arange(&Device::cpu().unwrap(), 0, 24).unwrap().reshape([2, 3, 4]).unwrap();
         let diagonal = x.diagonal(0, 2, 0).unwrap();
         assert!(diagonal.shares_buffer_with(&x));
         assert_eq!(diagonal.dims(), [3, 2]);

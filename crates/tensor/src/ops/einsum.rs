@@ -248,7 +248,7 @@ mod tests {
     fn operands_in_another_order_are_multiplied_where_they_lie() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let counting = |dims: &[usize]| {
-            let numbers = Tensor::arange(&device, dims.iter().product()).unwrap();
+            let numbers = Tensor::arange(&device, 0, dims.iter().product::<usize>()).unwrap();
             numbers.to_dtype(DType::F32).unwrap().reshape(dims).unwrap()
         };
         let taken = |equation: &str, a: &Tensor, b: &Tensor| {

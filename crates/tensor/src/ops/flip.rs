@@ -73,7 +73,7 @@ impl Tensor {
     ///
     /// ```
     /// use highwater::{Device, Tensor};
-    /// let x = Tensor::arange(&Device::cpu()?, 4)?.reshape([2, 2])?;
+    /// let x = Tensor::arange(&Device::cpu()?, 0, 4)?.reshape([2, 2])?;
     /// assert_eq!(x.flip(1)?.to_vec::<i64>()?, [1, 0, 3, 2]);
     /// assert_eq!(x.flip([0, 1])?.to_vec::<i64>()?, [3, 2, 1, 0]);
     /// # Ok::<(), highwater::Error>(())
@@ -93,7 +93,7 @@ impl Tensor {
     ///
     /// ```
     /// use highwater::{Device, Tensor};
-    /// let x = Tensor::arange(&Device::cpu()?, 5)?;
+    /// let x = Tensor::arange(&Device::cpu()?, 0, 5)?;
     /// assert_eq!(x.roll(2, 0)?.to_vec::<i64>()?, [3, 4, 0, 1, 2]);
     /// assert_eq!(x.roll(-1, 0)?.to_vec::<i64>()?, [1, 2, 3, 4, 0]);
     /// # Ok::<(), highwater::Error>(())

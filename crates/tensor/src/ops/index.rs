@@ -122,7 +122,7 @@ impl Tensor {
     /// [`Error::ShapeMismatch`] unless `indices` has one axis; otherwise see [`Tensor::gather`].
     #[doc(alias("take"))]
     pub fn index_select(&self, axis: isize, indices: &Self) -> Result<Self> {
-        self.select("index_select", axis, indices)
+        self.slices("index_select", axis, indices)
     }
 
     /// Looks up rows of this embedding table, as PyTorch's `functional.embedding`. The rows are a new last axis.
@@ -135,10 +135,11 @@ impl Tensor {
             return Err(Error::BadRank { op: OP, expected: "a table of rows", shape: *self.shape() });
         };
         let shape = Shape::new(&[indices.dims(), row].concat()).map_err(|error| error.in_op(OP))?;
-        self.select(OP, 0, &indices.reshape([indices.elements()])?)?.reshape(shape)
+        self.slices(OP, 0, &indices.reshape([indices.elements()])?)?.reshape(shape)
     }
 
-    fn select(&self, op: &'static str, axis: isize, indices: &Self) -> Result<Self> {
+    /// Selects slices along `axis` on behalf of an op.
+    fn slices(&self, op: &'static str, axis: isize, indices: &Self) -> Result<Self> {
         let axis = self.shape().axis(op, axis)?;
         expect_dtype(op, "indices", indices, DType::I64, self)?;
         let [n] = *indices.dims() else {

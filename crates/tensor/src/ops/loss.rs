@@ -330,7 +330,7 @@ mod tests {
         let message =
             |targets: Result<Tensor>| logits.cross_entropy(&targets.unwrap()).unwrap_err().to_string();
         assert_eq!(
-            message(Tensor::arange(&device, 3)),
+            message(Tensor::arange(&device, 0, 3)),
             "cross_entropy: shapes [2, 3] and [3] do not match: there must be one target per row of logits, and per position of [n, classes, ..]"
         );
         assert_eq!(

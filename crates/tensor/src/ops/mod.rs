@@ -10,6 +10,7 @@
 mod cast;
 pub(crate) mod create;
 mod random;
+mod range;
 mod transfer;
 
 // Elements
@@ -58,12 +59,14 @@ mod dropout;
 mod loss;
 mod norm;
 mod pool;
+mod prelu;
 mod self_attention;
 mod softmax;
 
 pub use attention::AttentionOptions;
 pub use axes::Axes;
-pub use conv::Conv2dOptions;
+pub use compare::TensorOrScalar;
+pub use conv::{Conv2dOptions, Padding};
 pub use create::TensorOptions;
 pub use loss::{CrossEntropyOptions, Reduction};
 pub use pad::PadMode;

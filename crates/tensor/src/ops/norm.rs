@@ -16,6 +16,7 @@
 //!
 //! Saves x and two values per row, in f32 for 16-bit floats. One pass computes the gradients of w and b.
 
+use super::random::check;
 use super::{if_needed, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Kernel, Normalized, Workspace};
@@ -112,6 +113,9 @@ impl Op for LayerNorm {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         supported(self.op, x.dtype(), DType::is_float)?;
+        check(self.op, "epsilon", "finite and not negative", self.epsilon, |epsilon| {
+            epsilon.is_finite() && epsilon >= 0.0
+        })?;
         let (width, of_parameters) = self.of_rows(x)?;
         for parameter in &inputs[1..] {
             same_dtype(self.op, x, parameter)?;
@@ -198,8 +202,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::BadRank`] for a scalar, [`Error::ShapeMismatch`] for parameters of another size,
-    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] unless the elements are floats, [`Error::Allocation`] if there is no
-    /// memory.
+    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] unless the elements are floats, [`Error::BadArgument`] unless
+    /// `epsilon` is finite and not negative, [`Error::Allocation`] if there is no memory.
     #[doc(alias("layernorm"))]
     pub fn layer_norm(&self, affine: Option<(&Self, &Self)>, epsilon: f64) -> Result<Self> {
         let op = LayerNorm { op: "layer_norm", row: Row::LastAxis, centered: true, epsilon };

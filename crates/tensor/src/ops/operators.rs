@@ -161,7 +161,7 @@ mod tests {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         for dtype in [DType::F32, DType::I64] {
             let ones = Tensor::ones_of(&device, [2, 3], dtype).unwrap();
-            let row = Tensor::arange(&device, 3).unwrap().to_dtype(dtype).unwrap();
+            let row = Tensor::arange(&device, 0, 3).unwrap().to_dtype(dtype).unwrap();
             let fresh = || ones.add(&ones).unwrap();
             type Operator = fn(Tensor, &Tensor) -> Result<Tensor>;
             let results: [(Tensor, Operator, Tensor); 4] = [

@@ -31,7 +31,7 @@ pub trait IntoPart {
     ///
     /// ```
     /// use highwater::{Device, IntoPart, Tensor};
-    /// let x = Tensor::arange(&Device::cpu()?, 10)?;
+    /// let x = Tensor::arange(&Device::cpu()?, 0, 10)?;
     /// assert_eq!(x.at((1..8).every(3))?.to_vec::<i64>()?, [1, 4, 7]);
     /// assert_eq!(x.at((..).every(4))?.to_vec::<i64>()?, [0, 4, 8]);
     /// # Ok::<(), highwater::Error>(())
@@ -51,7 +51,7 @@ pub trait IntoPart {
     ///
     /// ```
     /// use highwater::{Device, IntoPart, Tensor};
-    /// let x = Tensor::arange(&Device::cpu()?, 5)?;
+    /// let x = Tensor::arange(&Device::cpu()?, 0, 5)?;
     /// assert_eq!(x.at((1..).before(-1))?.to_vec::<i64>()?, [1, 2, 3]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
@@ -181,9 +181,9 @@ tuple_of_parts!(A B C D E F G);
 tuple_of_parts!(A B C D E F G H);
 
 /// Converts an index that may count from the back to one from the front.
-fn from_front(number: isize, size: usize) -> Result<usize> {
+fn from_front(op: &'static str, number: isize, size: usize) -> Result<usize> {
     let counted = usize::try_from(number).ok().or_else(|| size.checked_sub(number.unsigned_abs()));
-    counted.ok_or(Error::IndexOutOfRange { op: OP, index: number as i64, len: size })
+    counted.ok_or(Error::IndexOutOfRange { op, index: number as i64, len: size })
 }
 
 /// # Index by integers and ranges
@@ -197,7 +197,7 @@ impl Tensor {
     ///
     /// ```
     /// use highwater::{Device, IntoPart, Tensor};
-    /// let x = Tensor::arange(&Device::cpu()?, 12)?.reshape([3, 4])?;
+    /// let x = Tensor::arange(&Device::cpu()?, 0, 12)?.reshape([3, 4])?;
     /// assert_eq!(x.at(1)?.to_vec::<i64>()?, [4, 5, 6, 7]);
     /// assert_eq!(x.at((.., -1))?.to_vec::<i64>()?, [3, 7, 11]);
     /// assert_eq!(x.at((1.., ..=1))?.to_vec::<i64>()?, [4, 5, 8, 9]);
@@ -226,17 +226,41 @@ impl Tensor {
             match kind {
                 Kind::Range { start: 0, end: None, step: 1 } => Ok(part),
                 Kind::Range { start, end, step } => {
-                    let end = end.map_or(Ok(size), |end| from_front(end, size))?;
-                    part.sliced(OP, axis, from_front(start, size)?..end, step)
+                    let end = end.map_or(Ok(size), |end| from_front(OP, end, size))?;
+                    part.sliced(OP, axis, from_front(OP, start, size)?..end, step)
                 }
-                Kind::Index(index) => {
-                    let place = from_front(index, size)?;
-                    if place >= size {
-                        return Err(Error::IndexOutOfRange { op: OP, index: index as i64, len: size });
-                    }
-                    part.sliced(OP, axis, place..place + 1, 1)?.squeeze(axis as isize)
-                }
+                Kind::Index(index) => part.one(OP, axis, index),
             }
         })
+    }
+
+    /// Selects one index along an axis, which vanishes, as PyTorch's `select`. Negative numbers count from the back.
+    /// Returns a view.
+    ///
+    /// [`Tensor::at`] selects along several axes; [`Tensor::index_select`] selects by a tensor of indices.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let x = Tensor::arange(&Device::cpu()?, 0, 6)?.reshape([2, 3])?;
+    /// assert_eq!(x.select(0, 1)?.to_vec::<i64>()?, [3, 4, 5]);
+    /// assert_eq!(x.select(1, -1)?.to_vec::<i64>()?, [2, 5]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`] and [`Error::IndexOutOfRange`].
+    pub fn select(&self, axis: isize, index: isize) -> Result<Self> {
+        const OP: &str = "select";
+        self.one(OP, self.shape().axis(OP, axis)?, index)
+    }
+
+    /// Selects one index along an axis that the tensor has.
+    fn one(&self, op: &'static str, axis: usize, index: isize) -> Result<Self> {
+        let size = self.dims()[axis];
+        let place = from_front(op, index, size)?;
+        if place >= size {
+            return Err(Error::IndexOutOfRange { op, index: index as i64, len: size });
+        }
+        self.sliced(op, axis, place..place + 1, 1)?.squeeze(axis as isize)
     }
 }

@@ -3,7 +3,7 @@
 //! | op | y | ∂L/∂x |
 //! |---|---|---|
 //! | `max_pool2d` | the largest in each window | to the first of the largest |
-//! | `avg_pool2d` | the sum of each window by its size, padding counted as 0 | in equal parts |
+//! | `avg_pool2d` | the sum of each window by its number of places | in equal parts |
 //! | `adaptive_max_pool2d`, `adaptive_avg_pool2d` | the same with a given number of windows, which cover the image | as
 //! above |
 //! | `max_pool1d`, `avg_pool1d` | the same along the last axis | as above |
@@ -13,7 +13,7 @@
 
 use super::{along_rows, supported};
 use crate::autograd::apply;
-use crate::backend::{Kernel, PoolAxis, PoolReduction, Window};
+use crate::backend::{Kernel, PoolAxis, PoolReduction, PoolWindow, Window};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::Saved;
@@ -22,6 +22,14 @@ use crate::shape::{DType, MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 /// Window options of pooling. Each pair is for height and width.
+///
+/// ```
+/// use highwater::{Device, Pool2dOptions, Tensor};
+/// let options = Pool2dOptions { ceil_mode: true, count_include_pad: false, ..Pool2dOptions::square(2) };
+/// let x = Tensor::ones(&Device::cpu()?, [1, 1, 5, 5])?;
+/// assert_eq!(x.avg_pool2d(options)?.dims(), [1, 1, 3, 3]);
+/// # Ok::<(), highwater::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pool2dOptions {
     /// Size of a window.
@@ -30,6 +38,12 @@ pub struct Pool2dOptions {
     pub stride: [usize; 2],
     /// Positions before the first element and after the last; at most half of the size.
     pub padding: [usize; 2],
+    /// Whether the number of windows is rounded up instead of down, as PyTorch's `ceil_mode`; false by default. The last
+    /// window may then reach past the padding, but starts before it.
+    pub ceil_mode: bool,
+    /// Whether average pooling counts the padding as zeros, as PyTorch's `count_include_pad`; true by default. Otherwise
+    /// it divides by the number of elements in the window. Max pooling ignores the option.
+    pub count_include_pad: bool,
 }
 
 impl Pool2dOptions {
@@ -41,7 +55,13 @@ impl Pool2dOptions {
     /// ```
     #[must_use]
     pub const fn square(size: usize) -> Self {
-        Self { size: [size; 2], stride: [size; 2], padding: [0; 2] }
+        Self {
+            size: [size; 2],
+            stride: [size; 2],
+            padding: [0; 2],
+            ceil_mode: false,
+            count_include_pad: true,
+        }
     }
 
     /// Returns the windows along both axes.
@@ -59,7 +79,9 @@ impl Pool2dOptions {
                     got: format!("size {size}, stride {stride}, padding {padding}"),
                 });
             }
-            Ok(PoolAxis::Sliding(Window { size, stride, padding, dilation: 1 }))
+            let Self { ceil_mode, count_include_pad, .. } = *self;
+            let window = Window { size, stride, padding, dilation: 1 };
+            Ok(PoolAxis::Sliding(PoolWindow { window, ceil_mode, count_include_pad }))
         };
         Ok([axis(0)?, axis(1)?])
     }
@@ -101,7 +123,7 @@ impl Pool2d {
     /// Describes the windows for an error.
     fn windows(&self) -> String {
         let [high, wide] = self.axes.map(|axis| match axis {
-            PoolAxis::Sliding(Window { size, stride, padding, .. }) => {
+            PoolAxis::Sliding(PoolWindow { window: Window { size, stride, padding, .. }, .. }) => {
                 format!("size {size}, stride {stride}, padding {padding}")
             }
             PoolAxis::Adaptive { outputs } => format!("{outputs} outputs"),
@@ -202,7 +224,8 @@ impl Tensor {
         )
     }
 
-    /// 2D average pooling over the last two axes. Padding counts as 0, and every sum is divided by the window size.
+    /// 2D average pooling over the last two axes. Padding counts as zeros, unless
+    /// [`count_include_pad`](Pool2dOptions::count_include_pad) is false.
     ///
     /// # Errors
     /// See [`Tensor::max_pool2d`].
@@ -265,6 +288,7 @@ impl Tensor {
             size: along_rows(op, "size", options.size, 1)?,
             stride: along_rows(op, "stride", options.stride, 1)?,
             padding: along_rows(op, "padding", options.padding, 0)?,
+            ..options
         };
         apply(Pool2d { op, pool, axes: options.axes(op)?, of_rows: true }, &[self])
     }

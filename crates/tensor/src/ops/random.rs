@@ -78,11 +78,25 @@ impl Tensor {
         drawn(OP, place, shape, Distribution::Uniform { low, high }, rng, dtype)
     }
 
-    /// Creates a tensor of normally distributed random values (`f32`), as PyTorch's `randn`.
+    /// Creates a tensor of random values with mean 0 and standard deviation 1 (`f32`), as PyTorch's `randn`.
+    ///
+    /// ```
+    /// use highwater::{Device, Rng, Tensor};
+    /// let x = Tensor::randn(&Device::cpu()?, [64, 784], &Rng::new(0))?;
+    /// assert!(x.mean_all()?.item::<f32>()?.abs() < 0.02);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Tensor::new`].
+    pub fn randn(place: &impl Place, shape: impl IntoShape, rng: &Rng) -> Result<Self> {
+        drawn("randn", place, shape, Distribution::Normal { mean: 0.0, std: 1.0 }, rng, DType::F32)
+    }
+
+    /// Creates a tensor of normally distributed random values (`f32`). [`randn`](Self::randn) has mean 0 and deviation 1.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless both arguments are finite and `std` is not negative; otherwise see [`Tensor::new`].
-    #[doc(alias("randn"))]
     pub fn normal(place: &impl Place, shape: impl IntoShape, mean: f64, std: f64, rng: &Rng) -> Result<Self> {
         Self::normal_of(place, shape, mean, std, rng, DType::F32)
     }

@@ -134,11 +134,24 @@ impl Tensor {
     /// Changes the shape and keeps the logical order of the elements, as NumPy's `reshape`. Returns a view if each new
     /// axis has one stride, as for a contiguous tensor; otherwise copies.
     ///
+    /// One size may be -1: it follows from the number of elements. Use a tuple for sizes of different types.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let images = Tensor::zeros(&Device::cpu()?, [32, 8, 8])?;
+    /// let n = images.dims()[0];
+    /// assert_eq!(images.reshape([32, 64])?.dims(), [32, 64]);
+    /// assert_eq!(images.reshape([-1, 64])?.dims(), [32, 64]);
+    /// assert_eq!(images.reshape((n, -1))?.dims(), [32, 64]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::ElementCount`] if the shape has another number of elements; [`Error::Allocation`] if a copy is needed
-    /// and there is no memory.
+    /// [`Error::ElementCount`] if the shape has another number of elements; [`Error::BadArgument`] if no size fits in
+    /// place of -1, and for other negative sizes; [`Error::Allocation`] if a copy is needed and there is no memory.
+    #[doc(alias("view"))]
     pub fn reshape(&self, shape: impl IntoShape) -> Result<Self> {
-        let shape = shape.into_shape().map_err(|error| error.in_op("reshape"))?;
+        let shape = shape.into_shape_of(self.elements()).map_err(|error| error.in_op("reshape"))?;
         if shape.checked_elements() != Some(self.elements()) {
             return Err(Error::ElementCount { op: "reshape", elements: self.elements(), shape });
         }
@@ -308,8 +321,8 @@ mod tests {
 
     fn counting(dims: &[usize]) -> Tensor {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
-        let elements = dims.iter().product();
-        Tensor::arange(&device, elements).unwrap().to_dtype(DType::F32).unwrap().reshape(dims).unwrap()
+        let elements = dims.iter().product::<usize>();
+        Tensor::arange(&device, 0, elements).unwrap().to_dtype(DType::F32).unwrap().reshape(dims).unwrap()
     }
 
     #[test]
@@ -344,7 +357,7 @@ mod tests {
         let x = counting(&[0, 3]);
         assert_eq!(x.reshape([5, 0, 2]).unwrap().dims(), [5, 0, 2]);
         assert_eq!(x.flatten_from(0).unwrap().dims(), [0]);
-        let huge = x.reshape([0, 1 << 40, 1 << 40]).unwrap();
+        let huge = x.reshape([0, 1usize << 40, 1 << 40]).unwrap();
         assert!(matches!(huge.flatten_from(1), Err(Error::TooManyElements { op: "flatten_from", .. })));
         let x = counting(&[2, 3, 4, 5]);
         assert_eq!(x.flatten(1, 2).unwrap().dims(), [2, 12, 5]);

@@ -105,7 +105,7 @@ impl Tensor {
     ///
     /// ```
     /// use highwater::{Device, Tensor};
-    /// let x = Tensor::arange(&Device::cpu()?, 10)?;
+    /// let x = Tensor::arange(&Device::cpu()?, 0, 10)?;
     /// assert_eq!(x.slice_step(0, 1.., 4)?.to_vec::<i64>()?, [1, 5, 9]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
@@ -173,7 +173,7 @@ mod tests {
 
     fn counting(n: usize) -> Tensor {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
-        Tensor::arange(&device, n).unwrap().to_dtype(DType::F32).unwrap()
+        Tensor::arange(&device, 0, n).unwrap().to_dtype(DType::F32).unwrap()
     }
 
     #[test]

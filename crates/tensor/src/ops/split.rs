@@ -10,7 +10,7 @@ impl Tensor {
     ///
     /// ```
     /// use highwater::{Device, Tensor};
-    /// let parts = Tensor::arange(&Device::cpu()?, 5)?.split(0, 2)?;
+    /// let parts = Tensor::arange(&Device::cpu()?, 0, 5)?.split(0, 2)?;
     /// assert_eq!(parts[1].to_vec::<i64>()?, [2, 3]);
     /// assert_eq!(parts[2].to_vec::<i64>()?, [4]);
     /// # Ok::<(), highwater::Error>(())

@@ -22,6 +22,9 @@
 //! | `softplus` | ln(1 + eˣ) | σ(x) | x |
 //! | `gelu_tanh` | x Φ(x), approximately | of the approximation | x |
 //! | `leaky_relu` | x, c x below 0 | 1, c for x ≤ 0 | x |
+//! | `elu` | x, c (eˣ - 1) below 0 | 1, c eˣ for x ≤ 0 | x |
+//! | `mish` | x tanh(ln(1 + eˣ)) | t + x (1 - t²) σ(x) for t = tanh(ln(1 + eˣ)) | x |
+//! | `hardswish` | x min(max(x + 3, 0), 6) / 6 | 0 up to -3, 1 from 3 on, x/3 + ½ between | x |
 //! | `powf` | xᶜ | c xᶜ⁻¹ | x |
 //! | `clamp` | x between two numbers | 1 there, else 0 | x |
 //! | `add_scalar`, `sub_scalar` | x ± c | 1 | |
@@ -310,6 +313,16 @@ unary_methods! {
     /// # Errors
     /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     gelu_tanh = GeluTanh;
+    /// Mish activation x tanh(ln(1 + eˣ)).
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
+    mish = Mish;
+    /// Hardswish activation x min(max(x + 3, 0), 6) / 6, as in MobileNetV3.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
+    hardswish = Hardswish;
 }
 
 /// # Arithmetic with a number
@@ -349,6 +362,14 @@ impl Tensor {
     #[doc(alias("LeakyReLU"))]
     pub fn leaky_relu(&self, slope: f64) -> Result<Self> {
         apply(UnaryOp { op: "leaky_relu", f: Unary::LeakyRelu(slope) }, &[self])
+    }
+
+    /// ELU activation: x above 0, `alpha` (eˣ - 1) below. The derivative at 0 is `alpha`.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
+    pub fn elu(&self, alpha: f64) -> Result<Self> {
+        apply(UnaryOp { op: "elu", f: Unary::Elu(alpha) }, &[self])
     }
 
     /// Raises each element to a power. [`pow`](Self::pow) takes a tensor of exponents.
@@ -425,12 +446,12 @@ mod tests {
 
     #[test]
     fn a_fraction_is_not_cut_silently_for_integers() {
-        let error = Tensor::arange(&cpu(), 3).unwrap().mul_scalar(0.5).unwrap_err();
+        let error = Tensor::arange(&cpu(), 0, 3).unwrap().mul_scalar(0.5).unwrap_err();
         assert_eq!(
             error.to_string(),
             "mul_scalar: scalar must be a whole number for a tensor of integers, got 0.5 for a tensor of i64"
         );
-        assert!(Tensor::arange(&cpu(), 3).unwrap().add_scalar(f64::NAN).is_err());
+        assert!(Tensor::arange(&cpu(), 0, 3).unwrap().add_scalar(f64::NAN).is_err());
     }
 
     #[test]

@@ -285,6 +285,13 @@ macro_rules! scalar_from {
 scalar_from!(Float(f64): f32, f64, f16, bf16);
 scalar_from!(Int(i64): i64, i32, u8, bool);
 
+impl From<usize> for Scalar {
+    /// Converts to an integer; beyond `i64::MAX` to a float, which no integer type represents.
+    fn from(value: usize) -> Self {
+        i64::try_from(value).map_or(Self::Float(value as f64), Self::Int)
+    }
+}
+
 impl fmt::Display for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -92,6 +92,44 @@ impl Tensor {
         self.layout().shape().dims()
     }
 
+    /// Returns the sizes of a tensor with two axes.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let x = Tensor::zeros(&Device::cpu()?, [64, 784])?;
+    /// let (rows, columns) = x.dims2()?;
+    /// assert_eq!((rows, columns), (64, 784));
+    /// assert_eq!(x.dims3().unwrap_err().to_string(), "dims3: expected three axes, got shape [64, 784]");
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for another number of axes.
+    pub fn dims2(&self) -> Result<(usize, usize)> {
+        self.exact_dims("dims2", "two axes").map(|[a, b]| (a, b))
+    }
+
+    /// Returns the sizes of a tensor with three axes.
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for another number of axes.
+    pub fn dims3(&self) -> Result<(usize, usize, usize)> {
+        self.exact_dims("dims3", "three axes").map(|[a, b, c]| (a, b, c))
+    }
+
+    /// Returns the sizes of a tensor with four axes.
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] for another number of axes.
+    pub fn dims4(&self) -> Result<(usize, usize, usize, usize)> {
+        self.exact_dims("dims4", "four axes").map(|[a, b, c, d]| (a, b, c, d))
+    }
+
+    fn exact_dims<const N: usize>(&self, op: &'static str, expected: &'static str) -> Result<[usize; N]> {
+        let shape = *self.shape();
+        self.dims().try_into().map_err(|_| Error::BadRank { op, expected, shape })
+    }
+
     /// Returns the number of axes.
     #[must_use]
     #[doc(alias("ndim", "dim"))]
@@ -299,7 +337,7 @@ mod tests {
     #[test]
     fn a_copy_that_exceeds_host_memory_is_an_error() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
-        for elements in [1 << 60, 1 << 62] {
+        for elements in [1usize << 60, 1 << 62] {
             let repeated = Tensor::ones(&device, 1).unwrap().broadcast_to(elements).unwrap();
             assert!(matches!(repeated.to_vec::<f32>(), Err(Error::NoHostMemory { op: "to_vec", .. })));
             assert!(repeated.to_string().contains("no data"));
@@ -309,7 +347,7 @@ mod tests {
     #[test]
     fn a_huge_dry_tensor_has_no_data_and_allocates_nothing() {
         let dry = Runtime::builder().threads(1).build().unwrap().dry().unwrap();
-        let huge = Tensor::ones(&dry, 1).unwrap().broadcast_to(1 << 60).unwrap();
+        let huge = Tensor::ones(&dry, 1).unwrap().broadcast_to(1usize << 60).unwrap();
         assert!(matches!(huge.to_vec::<f32>(), Err(Error::NoData { op: "to_vec", .. })));
         assert!(huge.to_string().ends_with("no data"));
         // Errors of the real run occur in the dry run too.

@@ -108,7 +108,8 @@ fn a_score_that_is_no_number_spoils_its_query_and_no_other() {
     numbers[66 * 3] = f32::NAN;
     let q = Tensor::from_slice(&device, &numbers, [1, 70, 3]).unwrap();
     let k = Tensor::ones(&device, [1, 70, 3]).unwrap();
-    let v = Tensor::arange(&device, 70).unwrap().to_dtype(DType::F32).unwrap().reshape([1, 70, 1]).unwrap();
+    let v =
+        Tensor::arange(&device, 0, 70).unwrap().to_dtype(DType::F32).unwrap().reshape([1, 70, 1]).unwrap();
     let y = q.attention(&k, &v, None, AttentionOptions::default()).unwrap().to_vec::<f32>().unwrap();
     for (query, y) in y.into_iter().enumerate() {
         assert!(if query == 66 { y.is_nan() } else { (y - 34.5).abs() < 1e-3 }, "{query}: {y}");

@@ -86,8 +86,8 @@ fn tiled_and_scalar_convolution_kernels_agree() {
 #[test]
 fn convolutions_of_all_options_equal_those_of_the_cpu() {
     let device = device();
-    let window = |size: [usize; 2], stride, padding, dilation| {
-        let options = Conv2dOptions { stride, padding, dilation, ..PLAIN };
+    let window = |size: [usize; 2], stride, padding: [usize; 2], dilation| {
+        let options = Conv2dOptions { stride, padding: padding.into(), dilation, ..PLAIN };
         case([16, 17, 13, 11], [18, 17, size[0], size[1]], options)
     };
     for case in [
@@ -122,7 +122,7 @@ fn convolutions_of_any_sizes_are_those_of_the_cpu() {
         let size = pair(1, 4, &mut some);
         let options = Conv2dOptions {
             stride: pair(1, 5, &mut some),
-            padding: pair(0, 4, &mut some),
+            padding: pair(0, 4, &mut some).into(),
             dilation: pair(1, 4, &mut some),
             groups,
             ..PLAIN

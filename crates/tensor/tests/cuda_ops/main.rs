@@ -35,6 +35,8 @@ mod ops_layers;
 mod ops_lifetimes;
 #[path = "../suite/ops_offsets.rs"]
 mod ops_offsets;
+#[path = "../suite/ops_pytorch.rs"]
+mod ops_pytorch;
 #[path = "../suite/ops_reference.rs"]
 mod ops_reference;
 #[path = "../ops_table/mod.rs"]

@@ -21,7 +21,7 @@ impl Training {
         let model = Sequential::new()
             .with("first", Linear::new(device, 6, 16, &rng).unwrap())
             .with("relu", Relu)
-            .with("dropout", Dropout::new(0.3, rng.fork(1)).unwrap())
+            .with("dropout", Dropout::new(0.3, &rng.fork(1)))
             .with("second", Linear::new(device, 16, 4, &rng).unwrap());
         let optimizer = AdamW::new(model.parameters(), 0.02).unwrap();
         Self { device: device.clone(), model, optimizer, data: Rng::new(2) }
@@ -224,7 +224,7 @@ fn a_step_within_a_step_is_part_of_it() {
 fn transformer(device: &Device, steps: u64, reads: bool, graphs: bool) -> (Vec<f32>, u64, StepCounts) {
     let rng = Rng::new(3);
     let tokens = Embedding::new(device, 11, 8, &rng).unwrap();
-    let block = TransformerBlock::new(device, 8, 2, true, &rng).unwrap();
+    let block = TransformerBlock::new(device, 8, 2, &rng).unwrap().causal();
     let head = Linear::new(device, 8, 11, &rng).unwrap();
     let model = Sequential::new().with("tokens", tokens).with("block", block).with("head", head);
     let mut optimizer = AdamW::new(model.parameters(), 0.01).unwrap();

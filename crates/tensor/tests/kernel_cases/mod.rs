@@ -2,7 +2,7 @@
 
 use highwater_tensor::backend::{
     Activated, AdamStep, Attention, Binary, Compare, Convolution, Distribution, Kernel, LionStep, Normalized,
-    PoolAxis, PoolReduction, RandomKey, Reduce, RmsPropStep, SgdStep, Unary, Window, Workspace,
+    PoolAxis, PoolReduction, PoolWindow, RandomKey, Reduce, RmsPropStep, SgdStep, Unary, Window, Workspace,
 };
 use highwater_tensor::{Activation, Buffer, DType, OpContext, Result, Scalar, View, ViewMut};
 
@@ -85,7 +85,7 @@ const CONVOLUTION: Convolution = Convolution {
 };
 
 const POOL: [PoolAxis; 2] = [
-    PoolAxis::Sliding(Window { size: 2, stride: 2, padding: 1, dilation: 1 }),
+    PoolAxis::Sliding(PoolWindow::new(Window { size: 2, stride: 2, padding: 1, dilation: 1 })),
     PoolAxis::Adaptive { outputs: 3 },
 ];
 

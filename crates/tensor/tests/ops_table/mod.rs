@@ -254,6 +254,11 @@ pub(crate) const CASES: &[Case] = &[
     case("softplus", STRIDED, |x| x[0].softplus()),
     case("gelu_tanh", STRIDED, |x| x[0].gelu_tanh()),
     case("leaky_relu", KINKED, |x| x[0].leaky_relu(0.125)),
+    case("elu", KINKED, |x| x[0].elu(0.75)),
+    case("mish", STRIDED, |x| x[0].mish()),
+    case("hardswish", STRIDED, |x| x[0].hardswish()),
+    case("prelu", &[(&[3, 4], NotZero, Transposed), (&[4], Any, WithGaps)], |x| x[0].prelu(&x[1])),
+    case("prelu, one slope", &[(&[2, 3, 4], NotZero, WithGaps), (&[1], Any, InOrder)], |x| x[0].prelu(&x[1])),
     case("powf", UPWARD, |x| x[0].powf(-1.5)),
     case("powf, of negative numbers", STRIDED, |x| x[0].powf(3.0)),
     case("clamp", RANKED, |x| x[0].clamp(-0.55, 0.75)),
@@ -464,7 +469,7 @@ pub(crate) const CASES: &[Case] = &[
                 &x[1],
                 Conv2dOptions {
                     stride: [2, 1],
-                    padding: [2, 1],
+                    padding: [2, 1].into(),
                     dilation: [1, 2],
                     groups: 2,
                     ..Default::default()
@@ -472,13 +477,16 @@ pub(crate) const CASES: &[Case] = &[
             )
         },
     ),
+    case("conv2d, same", &[(&[2, 3, 5, 4], Any, Transposed), (&[4, 3, 4, 3], Any, WithGaps)], |x| {
+        x[0].conv2d(&x[1], Conv2dOptions::same())
+    }),
     case("conv1d", &[(&[2, 2, 9], Any, Transposed), (&[3, 2, 3], Any, InOrder)], |x| {
-        x[0].conv1d(&x[1], Conv2dOptions { stride: [1, 2], padding: [0, 1], ..Default::default() })
+        x[0].conv1d(&x[1], Conv2dOptions { stride: [1, 2], padding: [0, 1].into(), ..Default::default() })
     }),
     case("conv_transpose2d", &[(&[2, 4, 3, 2], Any, Transposed), (&[4, 3, 2, 3], Any, InOrder)], |x| {
         let options = Conv2dOptions {
             stride: [2, 3],
-            padding: [1, 0],
+            padding: [1, 0].into(),
             dilation: [2, 1],
             groups: 2,
             output_padding: [1, 2],
@@ -489,17 +497,45 @@ pub(crate) const CASES: &[Case] = &[
         x[0].max_pool2d(Pool2dOptions::square(2))
     }),
     case("max_pool2d, overlapping", &[(&[2, 5, 6], Distinct(0.0), InOrder)], |x| {
-        x[0].max_pool2d(Pool2dOptions { size: [3, 2], stride: [2, 1], padding: [1, 1] })
+        x[0].max_pool2d(Pool2dOptions {
+            size: [3, 2],
+            stride: [2, 1],
+            padding: [1, 1],
+            ..Pool2dOptions::square(1)
+        })
+    }),
+    case("max_pool2d, ceil", &[(&[2, 6, 7], Distinct(0.0), Transposed)], |x| {
+        x[0].max_pool2d(Pool2dOptions { stride: [2, 3], ceil_mode: true, ..Pool2dOptions::square(3) })
+    }),
+    case("avg_pool2d, ceil", &[(&[2, 6, 7], Any, Transposed)], |x| {
+        let options = Pool2dOptions { padding: [1, 0], ceil_mode: true, ..Pool2dOptions::square(3) };
+        x[0].avg_pool2d(options)
+    }),
+    case("avg_pool2d, without padding", &[(&[2, 5, 6], Any, InOrder)], |x| {
+        let options = Pool2dOptions { stride: [2, 1], padding: [1, 1], ..Pool2dOptions::square(3) };
+        x[0].avg_pool2d(Pool2dOptions { ceil_mode: true, count_include_pad: false, ..options })
     }),
     case("avg_pool2d", &[(&[2, 5, 6], Any, WithGaps)], |x| {
-        x[0].avg_pool2d(Pool2dOptions { size: [3, 2], stride: [2, 1], padding: [1, 1] })
+        x[0].avg_pool2d(Pool2dOptions {
+            size: [3, 2],
+            stride: [2, 1],
+            padding: [1, 1],
+            ..Pool2dOptions::square(1)
+        })
     }),
     case("adaptive_avg_pool2d", &[(&[2, 5, 3], Any, InOrder)], |x| x[0].adaptive_avg_pool2d([3, 5])),
     case("adaptive_max_pool2d", &[(&[2, 5, 3], Distinct(0.0), InOrder)], |x| {
         x[0].adaptive_max_pool2d([3, 5])
     }),
+    case("select", STRIDED_CUBE, |x| x[0].select(1, -1)),
+    case("reshape, inferred", STRIDED, |x| x[0].reshape((2, -1))),
     case("max_pool1d", &[(&[2, 3, 7], Distinct(0.0), Transposed)], |x| {
-        x[0].max_pool1d(Pool2dOptions { size: [3, 3], stride: [1, 2], padding: [0, 1] })
+        x[0].max_pool1d(Pool2dOptions {
+            size: [3, 3],
+            stride: [1, 2],
+            padding: [0, 1],
+            ..Pool2dOptions::square(1)
+        })
     }),
     case("avg_pool1d", &[(&[2, 3, 7], Any, WithGaps)], |x| x[0].avg_pool1d(3)),
     case("attention", HEADS, |x| x[0].attention(&x[1], &x[2], None, AttentionOptions::default())),

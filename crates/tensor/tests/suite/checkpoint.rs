@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::ops_table::{device, dry_device, runtime};
 use bfc_core::{Bytes, Category};
-use highwater_nn::modules::{Checkpointed, Dropout, Gelu, Linear, Module, Parameter, Part, Sequential};
+use highwater_nn::modules::{Checkpointed, Dropout, Gelu, Linear, Module, Parameter, Sequential};
 use highwater_nn::optim::{Optimizer, Sgd};
 use highwater_tensor::{
     Device, Error, GradCheck, Rng, Runtime, Tensor, check_gradients, checkpoint, no_grad,
@@ -19,7 +19,7 @@ fn block(device: &Device, rng: &Rng) -> Sequential {
     Sequential::new()
         .with("up", Linear::new(device, WIDTH, 8 * WIDTH, rng).unwrap())
         .with("gelu", Gelu)
-        .with("dropout", Dropout::new(0.25, rng.fork(9)).unwrap())
+        .with("dropout", Dropout::new(0.25, &rng.fork(9)))
         .with("down", Linear::new(device, 8 * WIDTH, WIDTH, rng).unwrap())
 }
 
@@ -51,12 +51,7 @@ fn training_with_checkpoints_is_training_without_to_the_bit() {
         }
         let values =
             |(path, parameter): (String, Parameter)| (path, parameter.tensor().to_vec::<f32>().unwrap());
-        let mut rngs = Vec::new();
-        net.walk(&mut |path, part| {
-            if let Part::Rng(rng) = part {
-                rngs.push((path.to_owned(), rng.state()));
-            }
-        });
+        let rngs: Vec<_> = net.rngs().into_iter().map(|(path, rng)| (path, rng.state())).collect();
         (net.parameters().into_iter().map(values).collect::<Vec<_>>(), rngs)
     };
     assert_eq!(run(true), run(false));
@@ -149,7 +144,7 @@ fn a_program_runs_once_without_gradients_and_twice_with() {
 #[test]
 fn layers_that_act_in_training_alone_act_in_both_runs() {
     let device = device();
-    let dropout = Arc::new(Dropout::new(0.5, Rng::new(4)).unwrap());
+    let dropout = Arc::new(Dropout::new(0.5, &Rng::new(4)));
     let x = Tensor::ones(&device, 1000).unwrap().requiring_grad().unwrap();
     let inside = Arc::clone(&dropout);
     let y = checkpoint(&x, move |x| inside.forward(&inside.forward(x)?)).unwrap();
@@ -160,13 +155,7 @@ fn layers_that_act_in_training_alone_act_in_both_runs() {
     // ones · mask is the mask, and so is the gradient.
     assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), values);
     assert!(values.contains(&0.0) && values.contains(&4.0));
-    let mut state = None;
-    dropout.walk(&mut |_, part| {
-        if let Part::Rng(rng) = part {
-            state = Some(rng.state().sequence);
-        }
-    });
-    assert_eq!(state, Some(3));
+    assert_eq!(dropout.rngs()[0].1.state().sequence, 3);
 }
 
 #[test]
@@ -226,10 +215,10 @@ fn a_checkpoint_rerun_without_memory_leaks_nothing() {
 #[test]
 fn nested_checkpoints_are_dropped_without_recursion() {
     let device = device();
-    let mut y = Tensor::ones(&device, []).unwrap().requiring_grad().unwrap();
+    let mut y = Tensor::ones(&device, ()).unwrap().requiring_grad().unwrap();
     for _ in 0..50_000 {
         let captured = y.clone();
-        let x = Tensor::ones(&device, []).unwrap();
+        let x = Tensor::ones(&device, ()).unwrap();
         y = checkpoint(&x, move |x| x.add(&captured)).unwrap();
     }
     drop(y);

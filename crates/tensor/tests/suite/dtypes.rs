@@ -157,7 +157,7 @@ fn halves_become_each_other_by_rounding_once() {
 #[test]
 fn strided_and_broadcast_tensors_convert_in_logical_order() {
     let device = device();
-    let x = Tensor::arange(&device, 6).unwrap().reshape([2, 3]).unwrap().t().unwrap();
+    let x = Tensor::arange(&device, 0, 6).unwrap().reshape([2, 3]).unwrap().t().unwrap();
     for dtype in [DType::F16, DType::BF16, DType::I32] {
         let converted = x.to_dtype(dtype).unwrap();
         assert_eq!(
@@ -184,7 +184,7 @@ fn fills_and_ranges_and_choices_are_of_every_type() {
         [true, true, true, false, false, false]
     );
     let rows = Tensor::from_slice(&device, &[2i64, 0], 2).unwrap();
-    let table = Tensor::arange(&device, 6).unwrap().reshape([3, 2]).unwrap();
+    let table = Tensor::arange(&device, 0, 6).unwrap().reshape([3, 2]).unwrap();
     for dtype in DType::ALL {
         let chosen = table.to_dtype(dtype).unwrap().index_select(0, &rows).unwrap();
         let expected = if dtype == DType::Bool { [1, 1, 0, 1] } else { [4, 5, 0, 1] };

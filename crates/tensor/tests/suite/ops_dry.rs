@@ -83,13 +83,19 @@ fn ops_without_gradients_make_the_same_requests() {
         Tensor::normal_of(device, [7], 0.0, 1.0, &rng, DType::F64)?;
         Tensor::bernoulli(device, [70, 70], 0.5, &rng)?;
         Tensor::from_ndarray(device, &ndarray::array![[1u8, 2], [3, 4]])?;
+        Tensor::randn(device, [3, 5], &rng)?;
+        Tensor::arange_step(device, 0, 1, 0.01)?;
+        Tensor::linspace(device, 0, 1, 70)?;
+        Tensor::eye(device, 30)?;
         Tensor::scalar(device, 1.0f64).map(drop)
     });
     assert_same("comparisons and indices", |device| {
-        let x = Tensor::arange(device, 60)?.reshape([3, 20])?;
-        let y = x.to_dtype(DType::F32)?;
+        let x = Tensor::arange(device, 0, 60)?.reshape([3, 20])?;
+        let (y, first) = (x.to_dtype(DType::F32)?, x.slice(0, ..1)?);
+        x.gt(7)?;
+        y.le(0.5)?;
         for compare in [Tensor::eq, Tensor::ne, Tensor::lt, Tensor::le, Tensor::gt, Tensor::ge] {
-            compare(&x, &x.slice(0, ..1)?)?;
+            compare(&x, &first)?;
         }
         y.argmax(0)?;
         y.argmin(-1)?.one_hot(20)?;

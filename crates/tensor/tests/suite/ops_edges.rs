@@ -237,7 +237,7 @@ fn gradients_of_what_was_sorted_go_back_to_where_it_stood() {
 
 #[test]
 fn parts_are_views_of_the_same_buffer() {
-    let x = Tensor::arange(&device(), 24).unwrap().reshape([2, 3, 4]).unwrap();
+    let x = Tensor::arange(&device(), 0, 24).unwrap().reshape([2, 3, 4]).unwrap();
     let parts: Vec<usize> = vec![1, 2];
     let row = x.at([parts[0], parts[1]]).unwrap();
     assert_eq!(row.to_vec::<i64>().unwrap(), [20, 21, 22, 23]);
@@ -332,6 +332,7 @@ fn pooling_time_depends_only_on_elements_in_bounds() {
             size: [(1 << high) + 1, (1 << wide) + 1],
             padding: [(1 << high) / 2, (1 << wide) / 2],
             stride: [1, 1],
+            ..Pool2dOptions::square(1)
         };
         let largest = x.max_pool2d(options).unwrap();
         let values = largest.to_vec::<f32>().unwrap();
@@ -362,7 +363,7 @@ fn rounding_goes_to_whole_numbers_and_no_gradient_through_it() {
             let wide = rounded(&short.to_dtype(dtype).unwrap()).unwrap().to_dtype(DType::F32);
             assert_eq!(values(wide), values(rounded(&short)), "{dtype}");
         }
-        assert!(rounded(&Tensor::arange(&device, 3).unwrap()).is_err());
+        assert!(rounded(&Tensor::arange(&device, 0, 3).unwrap()).is_err());
     }
 }
 
@@ -376,7 +377,7 @@ fn what_is_no_number_or_infinite_is_found_in_every_type() {
         assert_eq!(truths(x.is_nan()), [false, true, false, false, false], "{dtype}");
         assert_eq!(truths(x.is_finite()), [true, false, false, false, true], "{dtype}");
     }
-    let whole = Tensor::arange(&device, 2).unwrap();
+    let whole = Tensor::arange(&device, 0, 2).unwrap();
     for whole in [whole.to_dtype(DType::Bool).unwrap(), whole] {
         assert_eq!((truths(whole.is_nan()), truths(whole.is_finite())), (vec![false; 2], vec![true; 2]));
     }
@@ -395,7 +396,7 @@ fn the_slope_of_gelu_is_that_of_a_line_far_from_0() {
 #[test]
 fn an_equation_of_one_operand_takes_every_type() {
     let device = device();
-    let counted = Tensor::arange(&device, 6).unwrap().reshape([2, 3]).unwrap();
+    let counted = Tensor::arange(&device, 0, 6).unwrap().reshape([2, 3]).unwrap();
     for dtype in DType::ALL {
         let x = counted.to_dtype(dtype).unwrap();
         let as_i64 = |y: Tensor| y.to_dtype(DType::I64).unwrap().to_vec::<i64>().unwrap();

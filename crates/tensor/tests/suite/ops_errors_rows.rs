@@ -18,7 +18,7 @@ fn oom_errors_of_ops_along_an_axis_name_the_given_axes() {
         assert_eq!(error.out_of_memory().unwrap().subject.as_ref().unwrap().extents, dims);
     };
     told(
-        x.conv1d(&filters, Conv2dOptions { padding: [0, 1], ..Default::default() }),
+        x.conv1d(&filters, Conv2dOptions { padding: [0, 1].into(), ..Default::default() }),
         "conv1d",
         &[2, 32, 8192],
     );
@@ -74,7 +74,7 @@ fn errors_of_ops_along_an_axis_name_the_given_shapes() {
         message(conv(stride([2, 1]))),
         "conv1d: stride must be equal in both elements, or the default in the first, got [2, 1]"
     );
-    let padding = Conv2dOptions { padding: [usize::MAX, 0], ..Conv2dOptions::default() };
+    let padding = Conv2dOptions { padding: [usize::MAX, 0].into(), ..Conv2dOptions::default() };
     assert!(message(conv(padding)).starts_with("conv1d: padding must be equal in both elements"));
     for (options, lost) in [
         (Pool2dOptions { size: [3, 2], ..Pool2dOptions::square(2) }, "size"),

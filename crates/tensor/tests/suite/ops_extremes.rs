@@ -85,7 +85,7 @@ fn convolutions_take_any_stride_padding_and_dilation() {
                         );
                         let options = Conv2dOptions {
                             stride: [1, stride],
-                            padding: [0, padding],
+                            padding: [0, padding].into(),
                             dilation: [1, dilation],
                             ..Conv2dOptions::default()
                         };
@@ -152,7 +152,7 @@ fn transposed_convolutions_take_any_options() {
                     for output_padding in [0, 1, MAX - 1] {
                         let options = Conv2dOptions {
                             stride: [1, stride],
-                            padding: [0, padding],
+                            padding: [0, padding].into(),
                             dilation: [1, dilation],
                             output_padding: [0, output_padding],
                             groups: 1,
@@ -215,8 +215,12 @@ fn pools_take_any_size_stride_and_padding() {
                 for padding in [0, 1, size / 2] {
                     let x = wave(len);
                     let leaf = rows(&device, 2, 1, &x).unwrap().requiring_grad().unwrap();
-                    let options =
-                        Pool2dOptions { size: [1, size], stride: [1, stride], padding: [0, padding] };
+                    let options = Pool2dOptions {
+                        size: [1, size],
+                        stride: [1, stride],
+                        padding: [0, padding],
+                        ..Pool2dOptions::square(1)
+                    };
                     let (largest, mean) = (leaf.max_pool2d(options), leaf.avg_pool2d(options));
                     let row = leaf.max_pool1d(options);
                     let what = format!("{options:?} on {len}");
@@ -300,7 +304,7 @@ fn windows_over_no_images_may_be_of_any_size() {
     let (channels, rows) = (1 << 13, 1 << 52);
     let x = Tensor::zeros(&device, [1, channels, rows, 0]).unwrap().requiring_grad().unwrap();
     let w = Tensor::ones(&device, [1, channels, 1, 1]).unwrap().requiring_grad().unwrap();
-    let options = Conv2dOptions { padding: [0, 1], stride: [rows / 2, 1], ..Conv2dOptions::default() };
+    let options = Conv2dOptions { padding: [0, 1].into(), stride: [rows / 2, 1], ..Conv2dOptions::default() };
     let y = x.conv2d(&w, options).unwrap();
     assert_eq!(y.to_vec::<f32>().unwrap(), [0.0; 4]);
     let gradients = y.sum_all().unwrap().backward().unwrap();
@@ -361,7 +365,7 @@ fn sizes_that_cannot_be_counted_are_errors() {
     assert_eq!(none.tile([1, MAX / 3]).unwrap().dims(), [0, MAX]);
     let wide = none.tile([1, MAX / 3]).unwrap();
     assert!(matches!(Tensor::concat(&[&wide, &none], 1), Err(Error::TooManyElements { .. })));
-    assert!(Tensor::arange(&device, MAX).is_err());
+    assert!(Tensor::arange(&device, 0, MAX).is_err());
     assert!(
         matches!(wide.broadcast_to([HUGE, 0, MAX]).map(|x| x.dims().to_vec()), Ok(dims) if dims == [HUGE, 0, MAX])
     );
@@ -386,7 +390,7 @@ fn ranges_that_cannot_be_counted_leave_the_axis() {
         assert_eq!(x.roll(isize::MIN, 1).unwrap().dims(), x.dims());
         assert!(x.split_sizes(1, [MAX, MAX]).is_err());
     }
-    let row = Tensor::arange(&device, 5).unwrap();
+    let row = Tensor::arange(&device, 0, 5).unwrap();
     assert_eq!(row.slice_step(0, 1.., MAX).unwrap().to_vec::<i64>().unwrap(), [1]);
     assert_eq!(
         row.roll(isize::MIN, 0).unwrap().to_vec::<i64>().unwrap(),

@@ -52,7 +52,8 @@ fn convolutions_are_sums_over_what_their_windows_see() {
         let (channels, filters) = (groups * inputs, groups * outputs);
         let (x, images) = random(device, numbers, &[n, channels, height, width]);
         let (w, weight) = random(device, numbers, &[filters, inputs, size[0], size[1]]);
-        let options = Conv2dOptions { stride, padding, dilation, groups, ..Conv2dOptions::default() };
+        let options =
+            Conv2dOptions { stride, padding: padding.into(), dilation, groups, ..Conv2dOptions::default() };
         let out = |axis: usize, len: usize| (len + 2 * padding[axis] - reach(axis)) / stride[axis] + 1;
         let (high, wide) = (out(0, height), out(1, width));
         let window = |axis: usize| [stride[axis], padding[axis], dilation[axis]];
@@ -99,16 +100,22 @@ fn depthwise_convolutions_equal_masked_dense_ones() {
         let [height, width] = [reach.saturating_sub(2 * padding[0]).max(1) + some(7) - 1, some(9) + 1];
         let (_, images) = random(device, numbers, &[2, CHANNELS, height, width]);
         let (_, weight) = random(device, numbers, &[CHANNELS, 1, size[0], size[1]]);
-        let own = Tensor::arange(device, CHANNELS).unwrap().one_hot(CHANNELS).unwrap();
+        let own = Tensor::arange(device, 0, CHANNELS).unwrap().one_hot(CHANNELS).unwrap();
         let own = own.to_dtype(DType::F64).unwrap().reshape([CHANNELS, CHANNELS, 1, 1]).unwrap();
 
         let gradients = |groups: usize| {
-            let options = Conv2dOptions { stride, padding, dilation, groups, ..Conv2dOptions::default() };
+            let options = Conv2dOptions {
+                stride,
+                padding: padding.into(),
+                dilation,
+                groups,
+                ..Conv2dOptions::default()
+            };
             let [x, w] = [&images, &weight].map(|of| of.detach().requiring_grad().unwrap());
             let filters = if groups == 1 { w.mul(&own).unwrap() } else { w.clone() };
             let y = x.conv2d(&filters, options).unwrap();
             // Each position has another weight.
-            let shares = Tensor::arange(device, y.elements()).unwrap().reshape(y.dims()).unwrap();
+            let shares = Tensor::arange(device, 0, y.elements()).unwrap().reshape(y.dims()).unwrap();
             let gradients = y.mul(&shares.to_dtype(DType::F64).unwrap().sin().unwrap()).unwrap();
             let gradients = gradients.sum_all().unwrap().backward().unwrap();
             [y, gradients.get(&x).unwrap().clone(), gradients.get(&w).unwrap().clone()]
@@ -134,7 +141,7 @@ fn pointwise_convolutions_equal_zero_padded_wider_ones() {
             let [x, w] = [&images, &weight].map(|of| of.detach().requiring_grad().unwrap());
             let window = w.pad([(0, 0), (0, 0), (padding, padding), (padding, padding)], 0.0).unwrap();
             let y = x.conv2d(&window, options).unwrap();
-            let shares = Tensor::arange(device, y.elements()).unwrap().reshape(y.dims()).unwrap();
+            let shares = Tensor::arange(device, 0, y.elements()).unwrap().reshape(y.dims()).unwrap();
             let loss =
                 y.mul(&shares.to_dtype(DType::F64).unwrap().sin().unwrap()).unwrap().sum_all().unwrap();
             let gradients = loss.backward().unwrap();
@@ -173,13 +180,15 @@ fn pools_are_the_largest_and_the_mean_of_their_windows() {
             largest.push(seen.iter().copied().fold(f64::NEG_INFINITY, f64::max));
             mean.push(seen.iter().sum::<f64>() / (size[0] * size[1]) as f64);
         }
-        let options = Pool2dOptions { size, stride, padding };
+        let options = Pool2dOptions { size, stride, padding, ..Pool2dOptions::square(1) };
         assert_close(images.max_pool2d(options), &[n, high, wide], &largest);
         assert_close(images.avg_pool2d(options), &[n, high, wide], &mean);
         let rows = |pooled: highwater_tensor::Result<Tensor>| pooled.unwrap().to_vec::<f64>().unwrap();
-        let flat = Pool2dOptions { size: [1, size[1]], stride: [1, stride[1]], padding: [0, padding[1]] };
+        let flat =
+            Pool2dOptions { size: [1, size[1]], stride: [1, stride[1]], padding: [0, padding[1]], ..options };
         // For 1D pools, equal values in both elements mean the same as the default in the first.
-        let both = Pool2dOptions { size: [size[1]; 2], stride: [stride[1]; 2], padding: [padding[1]; 2] };
+        let both =
+            Pool2dOptions { size: [size[1]; 2], stride: [stride[1]; 2], padding: [padding[1]; 2], ..options };
         for options in [flat, both] {
             assert_eq!(rows(images.max_pool1d(options)), rows(images.max_pool2d(flat)));
             assert_eq!(rows(images.avg_pool1d(options)), rows(images.avg_pool2d(flat)));
@@ -404,7 +413,7 @@ fn weights_of_attention_are_dropped_or_scaled() {
     let (_, query) = random(&device, numbers, &[20, 30, 4]);
     let (_, key) = random(&device, numbers, &[20, 40, 4]);
     // With these values the results are the weights.
-    let value = Tensor::arange(&device, 40).unwrap().one_hot(40).unwrap().to_dtype(DType::F64).unwrap();
+    let value = Tensor::arange(&device, 0, 40).unwrap().one_hot(40).unwrap().to_dtype(DType::F64).unwrap();
     let value = value.broadcast_to([20, 40, 40]).unwrap();
     let (options, rng) = (AttentionOptions { causal: true, scale: None }, Rng::new(1));
     let weights = query.attention(&key, &value, None, options).unwrap().to_vec::<f64>().unwrap();

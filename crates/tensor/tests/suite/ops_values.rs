@@ -100,7 +100,7 @@ fn erf(x: f64) -> f64 {
 #[test]
 fn functions_of_one_number_are_those_of_the_standard_library() {
     type Function = (fn(&Tensor) -> Result<Tensor>, fn(f64) -> f64);
-    let functions: [Function; 24] = [
+    let functions: [Function; 27] = [
         (Tensor::neg, |x| -x),
         (Tensor::abs, f64::abs),
         (Tensor::square, |x| x * x),
@@ -119,6 +119,9 @@ fn functions_of_one_number_are_those_of_the_standard_library() {
         (Tensor::silu, |x| x / (1.0 + (-x).exp())),
         (Tensor::softplus, |x| (1.0 + x.exp()).ln()),
         (|x| x.leaky_relu(0.01), |x| if x < 0.0 { 0.01 * x } else { x }),
+        (|x| x.elu(1.5), |x| if x > 0.0 { x } else { 1.5 * x.exp_m1() }),
+        (Tensor::mish, |x| x * x.exp().ln_1p().tanh()),
+        (Tensor::hardswish, |x| x * (x + 3.0).clamp(0.0, 6.0) / 6.0),
         (|x| x.powf(2.5), |x| x.powf(2.5)),
         (|x| x.clamp(-0.5, 1.5), |x| x.clamp(-0.5, 1.5)),
         (|x| x.add_scalar(0.3), |x| x + 0.3),
@@ -149,12 +152,12 @@ fn arithmetic_and_comparisons_broadcast_as_in_numpy() {
     ];
     type Comparison = (fn(&Tensor, &Tensor) -> Result<Tensor>, fn(&f64, &f64) -> bool);
     let comparisons: [Comparison; 6] = [
-        (Tensor::eq, PartialEq::eq),
-        (Tensor::ne, PartialEq::ne),
-        (Tensor::lt, PartialOrd::lt),
-        (Tensor::le, PartialOrd::le),
-        (Tensor::gt, PartialOrd::gt),
-        (Tensor::ge, PartialOrd::ge),
+        (|a, b| a.eq(b), PartialEq::eq),
+        (|a, b| a.ne(b), PartialEq::ne),
+        (|a, b| a.lt(b), PartialOrd::lt),
+        (|a, b| a.le(b), PartialOrd::le),
+        (|a, b| a.gt(b), PartialOrd::gt),
+        (|a, b| a.ge(b), PartialOrd::ge),
     ];
     for_each_round(|device, numbers| {
         let shape = dims(numbers, 4);

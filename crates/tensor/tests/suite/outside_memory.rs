@@ -198,7 +198,7 @@ fn a_tensor_that_went_out_lives_until_others_let_it_go() {
     let device = device();
     for dtype in DType::ALL {
         let before = device.memory_allocated().unwrap();
-        let ours = Tensor::arange(&device, 6).unwrap().to_dtype(dtype).unwrap().reshape([2, 3]).unwrap();
+        let ours = Tensor::arange(&device, 0, 6).unwrap().to_dtype(dtype).unwrap().reshape([2, 3]).unwrap();
         let (columns, expected) = (ours.t().unwrap(), ours.t().unwrap().contiguous().unwrap());
         let pointer = columns.slice(0, 1..).unwrap().to_dlpack().unwrap().into_raw();
         let address = ours.storage().address();

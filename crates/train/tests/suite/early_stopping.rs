@@ -39,7 +39,7 @@ fn a_run_ends_after_its_patience_and_restores_the_best() {
     assert_eq!(restored, after[3]);
     // The file of the best evaluation, and the file to continue from.
     for (path, expected) in [(best, &after[3]), (last, &after[5])] {
-        let saved = Checkpoint::load(&path, &SafetensorsLimits::default()).unwrap();
+        let saved = Checkpoint::load(&path).unwrap();
         let model = Linear::new(&cpu(), 2, 1, &Rng::new(1)).unwrap();
         saved.restore(&model).unwrap();
         assert_eq!(&values(&model), expected);

@@ -45,8 +45,13 @@ impl Stack {
                 return Err(Error::BadArgument { op, argument, expected: "above 0", got: "0".to_owned() });
             }
         }
-        // Rejects an invalid probability, even with a single layer.
-        let dropout = Dropout::new(options.dropout, rng.fork(rng.state().sequence).fork(0))?;
+        // Also for a single layer, which has no dropout.
+        if !(0.0..1.0).contains(&options.dropout) {
+            let (argument, expected, got) =
+                ("dropout", "at least 0 and below 1", options.dropout.to_string());
+            return Err(Error::BadArgument { op, argument, expected, got });
+        }
+        let dropout = Dropout::new(options.dropout, &rng.fork(rng.state().sequence).fork(0));
         let directions = if options.bidirectional { 2 } else { 1 };
         let mut cells = Vec::new();
         for layer in 0..options.layers {

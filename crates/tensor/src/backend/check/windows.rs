@@ -1,7 +1,7 @@
 //! Checks of convolutions and pools.
 
 use super::operand::{CheckedOperand, CheckedOperands, Rules};
-use crate::backend::{Convolution, PoolAxis, PoolReduction};
+use crate::backend::{Convolution, PoolAxis, PoolReduction, PoolWindow};
 use crate::error::{Error, OperandFault, Result};
 
 const IMAGES: &str =
@@ -73,7 +73,7 @@ pub(super) fn pool2d(
 
 /// Checks that a window has no dilation and never covers only padding.
 fn slides(rules: Rules<'_>, axis: &PoolAxis) -> Result<()> {
-    let PoolAxis::Sliding(window) = axis else { return Ok(()) };
+    let PoolAxis::Sliding(PoolWindow { window, .. }) = axis else { return Ok(()) };
     if window.dilation == 1 && window.padding <= window.size / 2 {
         return Ok(());
     }

@@ -20,14 +20,14 @@ fn plane(dims: &[usize]) -> [usize; 2] {
 enum Path {
     Pool2x2(Pool2x2),
     Sliding(Sliding),
-    /// One window at a time, for adaptive pools.
+    /// One window at a time, for adaptive pools, and for means of windows with different numbers of places.
     Generic,
 }
 
 impl Path {
-    fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Self {
+    fn new(pool: PoolReduction, axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Self {
         let pool2x2 = || Pool2x2::new(axes, from, to).map(Self::Pool2x2);
-        let sliding = || Sliding::new(axes, from, to).map(Self::Sliding);
+        let sliding = || Sliding::new(pool, axes, from, to).map(Self::Sliding);
         pool2x2().or_else(sliding).unwrap_or(Self::Generic)
     }
 }
@@ -47,7 +47,7 @@ pub(super) fn forward(
     }
     let (from, to) = (plane(input.layout().shape().dims()), plane(out.layout().shape().dims()));
     let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
-    let path = Path::new(axes, from, to);
+    let path = Path::new(pool, axes, from, to);
     float!(op, out.dtype(), T => {
         let input = contiguous::<T>(op, &input)?;
         let out = host_mut::<T>(op, out)?;
@@ -120,7 +120,7 @@ pub(super) fn backward(
     }
     let (from, to) = (plane(out.layout().shape().dims()), plane(grad.layout().shape().dims()));
     let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
-    let path = Path::new(axes, from, to);
+    let path = Path::new(pool, axes, from, to);
     float!(op, out.dtype(), T => {
         let input = match input {
             Some(input) => contiguous::<T>(op, &input)?,

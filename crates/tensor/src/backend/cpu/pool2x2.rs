@@ -3,7 +3,7 @@
 
 use super::number::Float;
 use super::simd::{self, Loop};
-use crate::backend::{PoolAxis, PoolReduction, Window};
+use crate::backend::{PoolAxis, PoolReduction, PoolWindow, Window};
 
 /// The 2 × 2 windows of a plane.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Pool2x2 {
 impl Pool2x2 {
     /// Returns `None` for other windows.
     pub(super) fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Option<Self> {
-        let pairs = PoolAxis::Sliding(Window { stride: 2, ..Window::new(2) });
+        let pairs = PoolAxis::Sliding(PoolWindow::new(Window { stride: 2, ..Window::new(2) }));
         (axes == [pairs; 2] && to[1] > 0).then_some(Self { from, to })
     }
 
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn two_by_two_pools_match_sliding_windows() {
-        let axes = [PoolAxis::Sliding(Window { stride: 2, ..Window::new(2) }); 2];
+        let axes = [PoolAxis::Sliding(PoolWindow::new(Window { stride: 2, ..Window::new(2) })); 2];
         for height in 2..6 {
             for width in 2..40 {
                 let (from, to) = ([height, width], [height / 2, width / 2]);
@@ -187,7 +187,7 @@ mod tests {
                     .collect();
                 let grad: Vec<f32> = (1..=to[0] * to[1]).map(|i| i as f32).collect();
                 let pool2x2 = Pool2x2::new(axes, from, to).unwrap();
-                let sliding = Sliding::new(axes, from, to).unwrap();
+                let sliding = Sliding::new(PoolReduction::Mean, axes, from, to).unwrap();
                 for pool in [PoolReduction::Max, PoolReduction::Mean] {
                     let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                     let (mut out, mut right) = (vec![9.0; grad.len()], vec![9.0; grad.len()]);
@@ -207,7 +207,7 @@ mod tests {
     fn other_windows_are_not_two_by_two_pools() {
         let two = Window { stride: 2, ..Window::new(2) };
         for other in [Window::new(2), Window { padding: 1, ..two }, Window { size: 3, ..two }] {
-            let axes = [PoolAxis::Sliding(two), PoolAxis::Sliding(other)];
+            let axes = [two, other].map(|window| PoolAxis::Sliding(PoolWindow::new(window)));
             assert!(Pool2x2::new(axes, [4, 4], [2, 2]).is_none());
         }
         assert!(Pool2x2::new([PoolAxis::Adaptive { outputs: 2 }; 2], [4, 4], [2, 2]).is_none());

@@ -39,9 +39,19 @@ impl<T> Default for WindowMax<T> {
 const NO_POSITION: u32 = u32::MAX;
 
 impl Sliding {
-    /// Returns `None` if the windows do not slide, or if indices into the plane exceed 32 bits.
-    pub(super) fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Option<Self> {
-        let [PoolAxis::Sliding(vertical), PoolAxis::Sliding(horizontal)] = axes else { return None };
+    /// Returns `None` if the windows do not slide, if means divide by different numbers, or if indices into the plane
+    /// exceed 32 bits.
+    pub(super) fn new(
+        pool: PoolReduction,
+        axes: [PoolAxis; 2],
+        from: [usize; 2],
+        to: [usize; 2],
+    ) -> Option<Self> {
+        let [PoolAxis::Sliding(down), PoolAxis::Sliding(across)] = axes else { return None };
+        if pool == PoolReduction::Mean && !(down.counts_all_places() && across.counts_all_places()) {
+            return None;
+        }
+        let (vertical, horizontal) = (down.window, across.window);
         let elements = from[0].checked_mul(from[1])?;
         u32::try_from(elements).ok().filter(|&elements| elements < NO_POSITION)?;
         let tap = |tap| {

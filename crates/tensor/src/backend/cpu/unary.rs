@@ -146,6 +146,12 @@ fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>,
             let slope = T::from_f64(slope);
             source.map(workers, LIGHT, out, move |x| x * if x < T::ZERO { slope } else { T::ONE });
         }
+        Unary::Elu(factor) => {
+            let factor = T::from_f64(factor);
+            source.map(workers, HEAVY, out, move |x| if x > T::ZERO { x } else { factor * exp_m1(x) });
+        }
+        Unary::Mish => source.map(workers, HEAVY, out, |x| x * MishParts::of(x).tanh()),
+        Unary::Hardswish => source.map(workers, LIGHT, out, hardswish),
         Unary::Powf(exponent) => power!(T, exponent,
             power => source.map(workers, LIGHT, out, power),
             else workers.chunks(out, HEAVY, &|start, part| {
@@ -270,6 +276,14 @@ fn derivative<T: Float>(workers: &Workers, (f, small): (Unary, bool), pair: &Pai
             let slope = T::from_f64(slope);
             pair.map(workers, LIGHT, out, move |x, g| g * if x <= T::ZERO { slope } else { T::ONE });
         }
+        Unary::Elu(factor) => {
+            let factor = T::from_f64(factor);
+            pair.map(workers, HEAVY, out, move |x, g| {
+                g * if x > T::ZERO { T::ONE } else { factor * x.exp() }
+            });
+        }
+        Unary::Mish => pair.map(workers, HEAVY, out, |x, g| g * MishParts::of(x).slope(x)),
+        Unary::Hardswish => pair.map(workers, LIGHT, out, |x, g| g * hardswish_slope(x)),
         Unary::Powf(exponent) => {
             let factor = T::from_f64(exponent);
             if exponent == 0.0 {
@@ -324,6 +338,65 @@ pub(super) fn silu<T: Float>(x: T) -> T {
 #[inline(always)]
 fn softplus<T: Float>(x: T) -> T {
     x.rectified() + (-x.magnitude()).exp().ln_1p()
+}
+
+/// eˣ - 1 for x ≤ 0, as 2t / (1 - t) with t = tanh(x/2): accurate for small x.
+#[inline(always)]
+fn exp_m1<T: Float>(x: T) -> T {
+    let t = (T::from_f64(0.5) * x).tanh();
+    (t + t) / (T::ONE - t)
+}
+
+/// The fraction tanh(ln(1 + eˣ)) = `top` / (`top` + `rest`), by n = e^-|x|, which does not overflow.
+struct MishParts<T> {
+    n: T,
+    top: T,
+    rest: T,
+}
+
+impl<T: Float> MishParts<T> {
+    #[inline(always)]
+    fn of(x: T) -> Self {
+        let (n, two) = ((-x.magnitude()).exp(), T::ONE + T::ONE);
+        let (top, rest) = if x < T::ZERO { (n * (n + two), two) } else { (T::ONE + two * n, two * n * n) };
+        Self { n, top, rest }
+    }
+
+    #[inline(always)]
+    fn tanh(&self) -> T {
+        self.top / (self.top + self.rest)
+    }
+
+    /// The derivative of mish: t + x (1 - t²) σ(x) with t = tanh(ln(1 + eˣ)).
+    #[inline(always)]
+    fn slope(&self, x: T) -> T {
+        let Self { n, top, rest } = *self;
+        let bottom = top + rest;
+        let logistic = if x < T::ZERO { n } else { T::ONE } / (T::ONE + n);
+        let steep = rest * (bottom + top) / (bottom * bottom) * logistic;
+        // Far from 0 that is 0, where x may be infinite.
+        self.tanh() + if steep == T::ZERO { T::ZERO } else { x * steep }
+    }
+}
+
+/// x min(max(x + 3, 0), 6) / 6
+#[inline(always)]
+fn hardswish<T: Float>(x: T) -> T {
+    let six = T::from_f64(6.0);
+    x * (x + T::from_f64(3.0)).clamped(T::ZERO, six) / six
+}
+
+/// Its derivative: 0 up to -3, 1 from 3 on, and x/3 + 1/2 between, as in PyTorch.
+#[inline(always)]
+fn hardswish_slope<T: Float>(x: T) -> T {
+    let three = T::from_f64(3.0);
+    if x <= -three {
+        T::ZERO
+    } else if x >= three {
+        T::ONE
+    } else {
+        x / three + T::from_f64(0.5)
+    }
 }
 
 /// √(2/π), and the weight of the cube, in the approximation of Φ by tanh.

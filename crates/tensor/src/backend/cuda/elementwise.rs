@@ -128,6 +128,9 @@ pub(super) fn unary(
         Unary::Floor => (Family::Float, "transcendental", 15),
         Unary::Ceil => (Family::Float, "transcendental", 16),
         Unary::Round => (Family::Float, "transcendental", 17),
+        Unary::Elu(_) => (Family::Float, "transcendental", 18),
+        Unary::Mish => (Family::Float, "transcendental", 19),
+        Unary::Hardswish => (Family::Float, "transcendental", 20),
         Unary::Sign => (Family::Elementwise, "arithmetic", 6),
         Unary::Clamp(..) => (Family::Elementwise, "arithmetic", 7),
         Unary::DivScalar(_) => (Family::Elementwise, "arithmetic", 8),
@@ -145,7 +148,9 @@ fn set_parameters(job: &mut Job, dtype: DType, f: Unary) {
         }
         // The exponent may exceed the range of a narrow integer type.
         Unary::Powf(value) if !dtype.is_float() => job.integers[0] = value as i64,
-        Unary::LeakyRelu(value) | Unary::Powf(value) => set_constant(job, 0, dtype, Scalar::Float(value)),
+        Unary::LeakyRelu(value) | Unary::Elu(value) | Unary::Powf(value) => {
+            set_constant(job, 0, dtype, Scalar::Float(value))
+        }
         Unary::Clamp(low, high) => {
             set_constant(job, 0, dtype, low);
             set_constant(job, 1, dtype, high);
@@ -197,6 +202,9 @@ pub(super) fn unary_grad(
         Unary::Powf(_) => 21,
         Unary::Clamp(..) => 22,
         Unary::DivScalar(_) => 23,
+        Unary::Elu(_) => 24,
+        Unary::Mish => 25,
+        Unary::Hardswish => 26,
     };
     set_parameters(&mut job, dtype, f);
     device.launch_elementwise(op, kernel(Family::Float, "derivative", dtype), job.count, &job)

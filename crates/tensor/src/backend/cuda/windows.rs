@@ -8,7 +8,7 @@ use super::launch::{
 };
 use super::reduce::sum_rows;
 use crate::backend::grid::ConvGemm;
-use crate::backend::{Convolution, PoolAxis, PoolReduction, Window};
+use crate::backend::{Convolution, PoolAxis, PoolReduction, PoolWindow, Window};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
@@ -125,17 +125,22 @@ fn pool(pool: PoolReduction, axes: [PoolAxis; 2], large: &Layout, small: &Layout
         [2, 1].map(|back| dims.len().checked_sub(back).map_or(1, |axis| dims[axis]))
     };
     let windows = axes.map(|axis| match axis {
-        PoolAxis::Sliding(window) => window,
+        PoolAxis::Sliding(PoolWindow { window, .. }) => window,
         PoolAxis::Adaptive { .. } => Window::new(1),
     });
-    let adaptive = axes.map(|axis| usize::from(matches!(axis, PoolAxis::Adaptive { .. })));
+    // Numbered as in the kernel.
+    let kinds = axes.map(|axis| match axis {
+        PoolAxis::Sliding(PoolWindow { count_include_pad: true, .. }) => 0,
+        PoolAxis::Adaptive { .. } => 1,
+        PoolAxis::Sliding(_) => 2,
+    });
     let mut job = Job::default().with_inner(&[
         windows[0].stride,
         windows[1].stride,
         windows[0].padding,
         windows[1].padding,
-        adaptive[0],
-        adaptive[1],
+        kinds[0],
+        kinds[1],
     ]);
     let (from, to) = (plane(large), plane(small));
     job.counts = [from[0], from[1], to[0], to[1], windows[0].size, windows[1].size].map(|count| count as u64);

@@ -54,7 +54,7 @@ impl AttentionInputs<'_> {
         }
         if self.causal {
             let [queries, keys] =
-                [self.queries, self.keys].map(|count| Tensor::arange(scores.device(), count));
+                [self.queries, self.keys].map(|count| Tensor::arange(scores.device(), 0, count));
             scores = scores.masked_fill(&keys?.gt(&queries?.unsqueeze(1)?)?, HIDDEN)?;
         }
         let weights = if mask.is_some() && self.keys > 0 {

@@ -185,7 +185,7 @@ impl Tensor {
     ///
     /// ```
     /// use highwater::{Device, PadMode, Tensor};
-    /// let x = Tensor::arange(&Device::cpu()?, 4)?;
+    /// let x = Tensor::arange(&Device::cpu()?, 0, 4)?;
     /// let padded = |mode| x.pad_with([(2, 3)], mode)?.to_vec::<i64>();
     /// assert_eq!(padded(PadMode::Reflect)?, [2, 1, 0, 1, 2, 3, 2, 1, 0]);
     /// assert_eq!(padded(PadMode::Replicate)?, [0, 0, 0, 1, 2, 3, 3, 3, 3]);

@@ -95,7 +95,7 @@ fn narrow_integers_are_summed_as_i64_and_integers_have_no_mean() {
     let bytes = Tensor::ones_of(&cpu(), 300, DType::U8).unwrap();
     assert_eq!(bytes.sum_all().unwrap().item::<i64>().unwrap(), 300);
     assert_eq!(bytes.max_all().unwrap().item::<u8>().unwrap(), 1);
-    let ints = Tensor::arange(&cpu(), 3).unwrap();
+    let ints = Tensor::arange(&cpu(), 0, 3).unwrap();
     assert_eq!(ints.mean_all().unwrap_err(), Error::UnsupportedDType { op: "mean", dtype: DType::I64 });
 }
 
@@ -132,8 +132,8 @@ fn narrow_integers_are_widened_piece_by_piece() {
         ([2 * piece + 1, 2], &[1]),
         ([piece + 7, 3], &[]),
     ] {
-        let elements = dims.iter().product();
-        let wide = Tensor::arange(&device, elements).unwrap().reshape(dims).unwrap();
+        let elements = dims.iter().product::<usize>();
+        let wide = Tensor::arange(&device, 0, elements).unwrap().reshape(dims).unwrap();
         let bytes = wide.to_dtype(DType::U8).unwrap();
         let wide = bytes.to_dtype(DType::I64).unwrap();
         let truths = bytes.gt(&Tensor::full_of(&device, 1, 100, DType::U8).unwrap()).unwrap();

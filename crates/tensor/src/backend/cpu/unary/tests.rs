@@ -37,6 +37,9 @@ fn functions() -> Vec<(Unary, Formula)> {
             0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
         }),
         (Unary::LeakyRelu(0.125), |x| if x < 0.0 { 0.125 * x } else { x }),
+        (Unary::Elu(1.5), |x| if x > 0.0 { x } else { 1.5 * x.exp_m1() }),
+        (Unary::Mish, |x| x * x.exp().ln_1p().tanh()),
+        (Unary::Hardswish, |x| x * (x + 3.0).clamp(0.0, 6.0) / 6.0),
         (Unary::Powf(1.5), |x| x.powf(1.5)),
         (Unary::Powf(1.0), |x| x),
         (Unary::Powf(2.0), |x| x * x),
@@ -192,6 +195,30 @@ fn gelu_of_large_negative_arguments_is_zero() {
     let backend = CpuBackend::new(1).unwrap();
     let x = Buffer::of(&[3], &[-10.0_f32, -1e4, -1e30]);
     assert_eq!(apply::<f32>(&backend, Unary::Gelu, x.view()), [0.0; 3]);
+}
+
+#[test]
+fn elu_and_mish_keep_their_precision_near_zero_and_far_from_it() {
+    let backend = CpuBackend::new(1).unwrap();
+    let x = [-1e-6_f32, -1e-3, -30.0, -90.0, 1e-6, 30.0, 90.0, f32::MAX];
+    let elu = apply::<f32>(&backend, Unary::Elu(1.0), Buffer::of(&[8], &x).view());
+    let mish = apply::<f32>(&backend, Unary::Mish, Buffer::of(&[8], &x).view());
+    for (index, x) in x.into_iter().map(f64::from).enumerate() {
+        let expected = if x > 0.0 { x } else { x.exp_m1() };
+        assert!(
+            (f64::from(elu[index]) - expected).abs() <= 2e-7 * expected.abs(),
+            "elu of {x}: {}",
+            elu[index]
+        );
+        let expected = x * if x > 80.0 { 1.0 } else { x.exp().ln_1p().tanh() };
+        let error = (f64::from(mish[index]) - expected).abs();
+        assert!(error <= 3e-7 * expected.abs() + 1e-37, "mish of {x}: {}", mish[index]);
+    }
+    let one = Buffer::of(&[4], &[1.0_f64; 4]);
+    let ends = Buffer::of(&[4], &[-1e300, f64::MAX, -800.0, 800.0]);
+    for f in [Unary::Elu(1.0), Unary::Mish, Unary::Hardswish] {
+        assert_eq!(slope(&backend, f, ends.view(), one.view()), [0.0, 1.0, 0.0, 1.0], "{}", f.name());
+    }
 }
 
 #[test]

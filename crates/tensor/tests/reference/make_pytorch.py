@@ -1,0 +1,59 @@
+"""Writes pytorch.json: what ops return in PyTorch (2.15). Run as `python3 make_pytorch.py > pytorch.json`; needs torch.
+
+A case is [name, options, inputs, outputs]: the outputs are the result, and the gradient of each input by the sum of the
+result times its index. A tensor is [shape, values]. ops_pytorch.rs knows what each name means.
+"""
+
+import json
+
+import torch
+import torch.nn.functional as F
+
+torch.manual_seed(7)
+cases = []
+
+
+def tensor(x):
+    return [list(x.shape), x.detach().flatten().tolist()]
+
+
+def case(name, options, function, *inputs):
+    leaves = [x.double().requires_grad_() for x in inputs]
+    y = function(*leaves)
+    factors = torch.arange(y.numel(), dtype=torch.float64).reshape(y.shape)
+    gradients = torch.autograd.grad((y * factors).sum(), leaves)
+    cases.append([name, options, [tensor(x) for x in leaves], [tensor(x) for x in [y, *gradients]]])
+
+
+def values(*shape):
+    return torch.round(torch.randn(*shape) * 2, decimals=3)
+
+
+special = torch.tensor([-800.0, -30.0, -3.0, -1.0, -1e-3, 0.0, 1e-3, 1.0, 3.0, 30.0, 800.0])
+for x in [special, values(3, 4)]:
+    case("elu", [1.0], F.elu, x)
+    case("elu", [0.3], lambda x: F.elu(x, 0.3), x)
+    case("mish", [], F.mish, x)
+    case("hardswish", [], F.hardswish, x)
+    case("softmax", [-1], lambda x: F.softmax(x, -1), x)
+    case("log softmax", [0], lambda x: F.log_softmax(x, 0), x)
+case("prelu", [], F.prelu, special, torch.tensor([0.25]))
+case("prelu", [], F.prelu, values(2, 3, 4), torch.tensor([0.25, -0.5, 2.0]))
+case("prelu", [], F.prelu, values(2, 3), torch.tensor([0.1]))
+
+# Size, stride and padding of a window, the ceiling mode, and whether padding counts.
+for size, stride, padding in [(2, 2, 0), (3, 2, 1), (2, 3, 1), (3, 1, 1), (4, 3, 2)]:
+    for ceil in [False, True]:
+        x = values(1, 2, 6, 7)
+        case("max pool", [size, stride, padding, ceil, True],
+             lambda x: F.max_pool2d(x, size, stride, padding, ceil_mode=ceil), x)
+        for counts in [False, True]:
+            case("avg pool", [size, stride, padding, ceil, counts],
+                 lambda x: F.avg_pool2d(x, size, stride, padding, ceil_mode=ceil, count_include_pad=counts), x)
+
+# The dilation.
+for size, dilation in [((3, 3), 1), ((2, 4), 1), ((3, 2), 2), ((1, 5), 3)]:
+    case("conv same", [dilation], lambda x, w: F.conv2d(x, w, padding="same", dilation=dilation),
+         values(1, 2, 5, 6), values(3, 2, *size))
+
+print("[" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "]")

@@ -1,0 +1,75 @@
+//! Compares ops and their gradients with PyTorch, whose results `reference/make_pytorch.py` wrote.
+
+use crate::ops_table::device;
+use highwater_tensor::{Conv2dOptions, Device, Pool2dOptions, Result, Tensor};
+use serde_json::Value;
+
+const CASES: &str = include_str!("../reference/pytorch.json");
+
+fn numbers(json: &Value) -> Vec<f64> {
+    json.as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+}
+
+fn tensor(device: &Device, json: &Value) -> Tensor {
+    let shape: Vec<usize> = numbers(&json[0]).into_iter().map(|size| size as usize).collect();
+    Tensor::from_slice(device, &numbers(&json[1]), shape).unwrap()
+}
+
+fn pool(options: &Value) -> Pool2dOptions {
+    let pair = |index: usize| [options[index].as_u64().unwrap() as usize; 2];
+    let flag = |index: usize| options[index].as_bool().unwrap();
+    Pool2dOptions {
+        size: pair(0),
+        stride: pair(1),
+        padding: pair(2),
+        ceil_mode: flag(3),
+        count_include_pad: flag(4),
+    }
+}
+
+fn computed(name: &str, options: &Value, x: &[Tensor]) -> Result<Tensor> {
+    let number = || options[0].as_f64().unwrap();
+    match name {
+        "elu" => x[0].elu(number()),
+        "mish" => x[0].mish(),
+        "hardswish" => x[0].hardswish(),
+        "softmax" => x[0].softmax(number() as isize),
+        "log softmax" => x[0].log_softmax(number() as isize),
+        "prelu" => x[0].prelu(&x[1]),
+        "max pool" => x[0].max_pool2d(pool(options)),
+        "avg pool" => x[0].avg_pool2d(pool(options)),
+        "conv same" => {
+            x[0].conv2d(&x[1], Conv2dOptions { dilation: [number() as usize; 2], ..Conv2dOptions::same() })
+        }
+        other => panic!("no op for {other}"),
+    }
+}
+
+#[test]
+fn values_and_gradients_are_those_of_pytorch() {
+    let device = device();
+    let cases: Value = serde_json::from_str(CASES).unwrap();
+    for case in cases.as_array().unwrap() {
+        let (name, options) = (case[0].as_str().unwrap(), &case[1]);
+        let inputs: Vec<Tensor> = case[2]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|input| tensor(&device, input).requiring_grad().unwrap())
+            .collect();
+        let y = computed(name, options, &inputs).unwrap();
+        let factors =
+            Tensor::from_slice(&device, &(0..y.elements()).map(|i| i as f64).collect::<Vec<_>>(), y.dims());
+        let gradients = y.mul(&factors.unwrap()).unwrap().sum_all().unwrap().backward().unwrap();
+        let found = [&y].into_iter().chain(inputs.iter().map(|input| gradients.get(input).unwrap()));
+        for (found, expected) in found.zip(case[3].as_array().unwrap()) {
+            let expected = tensor(&device, expected);
+            assert_eq!(found.dims(), expected.dims(), "{name} {options}");
+            let values = found.to_vec::<f64>().unwrap().into_iter().zip(expected.to_vec::<f64>().unwrap());
+            for (found, expected) in values {
+                let apart = (found - expected).abs();
+                assert!(apart <= 1e-12 * (1.0 + expected.abs()), "{name} {options}: {found}, not {expected}");
+            }
+        }
+    }
+}
