@@ -114,7 +114,7 @@ impl Training<'_> {
         Trainer::new(&network, &mut optimizer)
             .epochs(args.stop_after.unwrap_or(epochs).min(epochs))
             .schedule_by(|at| args.learning_rate * (1.0 - at.epoch as f64 / epochs as f64))
-            .scaler(numbers.scaler())
+            .scaler((numbers == model::Numbers::F16).then(LossScaler::dynamic))
             .allow_nan(args.allow_nan)
             .evaluate(|| model::accuracy(&network, numbers, &self.test, batch_size, device))
             .saves(args.saves.saves(Every::Epochs))

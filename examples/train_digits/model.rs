@@ -34,11 +34,6 @@ impl Numbers {
             Self::F16 => DType::F16,
         }
     }
-
-    /// Scales losses so that f16 gradients do not underflow, if necessary.
-    pub(crate) fn scaler(self) -> Option<LossScaler> {
-        (self == Self::F16).then(LossScaler::dynamic)
-    }
 }
 
 /// Maps 64 pixels to scores of ten digits.

@@ -36,9 +36,7 @@ fn assert_near(found: &[f32], expected: &[f32]) {
 fn dropout_in_evaluation_is_the_identity() {
     let (device, rng) = (device(), Rng::new(1));
     let dropout = Dropout::new(0.5, &rng.fork(0));
-    let drawn = || {
-        dropout.rngs().into_iter().map(|(_, rng)| rng.state()).collect::<Vec<_>>()
-    };
+    let drawn = || dropout.rngs().into_iter().map(|(_, rng)| rng.state()).collect::<Vec<_>>();
     let (x, before) = (input(&device, &[4, 5]), drawn());
     let y = evaluating(|| dropout.forward(&x)).unwrap();
     assert_eq!((values(&y), gradient(&x, &y)), (values(&x), gradient(&x, &x.mul_scalar(1.0).unwrap())));

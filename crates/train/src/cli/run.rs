@@ -240,7 +240,7 @@ impl Run {
         self.write_recording()?;
         let damage = self.device.default_allocator()?.find_damage();
         match damage.first() {
-            Some(first) => Err(RunError::Damaged { count: damage.len(), first: Box::new(first.clone()) }),
+            Some(first) => Err(RunError::Damaged { count: damage.len(), first: Box::new(*first) }),
             None => Ok(()),
         }
     }

@@ -187,8 +187,10 @@ impl<'a> Output<'a> {
     /// # Errors
     /// The first error of an observer. All observers finish.
     pub fn finish(&mut self) -> Result<()> {
-        let finished = self.observers.drain(..).map(|mut observer| observer.finish());
-        finished.fold(Ok(()), |first, next| first.and(next))
+        // All of them, before the first error ends the iteration.
+        let finished: Vec<Result<()>> =
+            self.observers.drain(..).map(|mut observer| observer.finish()).collect();
+        finished.into_iter().collect()
     }
 }
 
