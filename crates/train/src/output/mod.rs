@@ -92,7 +92,7 @@ pub trait Observer {
 /// let mut output = Output::default().with(ProgressBar::new());
 /// output.begin(0, Some(10))?;
 /// while output.steps() < 10 {
-///     let loss = Tensor::ones(&device, [])?; // the step
+///     let loss = Tensor::ones(&device, ())?; // the step
 ///     output.step(&loss, [("learning_rate", 0.1)])?;
 /// }
 /// output.finish()?;
