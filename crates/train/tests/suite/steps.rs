@@ -142,7 +142,7 @@ fn an_epoch_of_unknown_length_is_evaluated_once_at_its_end() {
             Ok([("evaluations", evaluations)].into())
         })
         .observe(Seen(Some(&records), None))
-        .fit(|_| Ok(batches.iter().cloned().filter(|_| true).map(Ok)), |batch| squares(&model, batch))
+        .fit(|_| Ok(batches.iter().filter(|_| true).cloned().map(Ok)), |batch| squares(&model, batch))
         .unwrap();
     let found: Vec<_> = records.borrow().iter().map(|record| record.figures.get("evaluations")).collect();
     assert_eq!(found, [None, None, None, Some(1.0), None, None, None, Some(2.0)]);
