@@ -100,7 +100,7 @@ fn digits_step(device: &Device) -> Result<Step> {
     let mut optimizer = AdamW::new(network.parameters(), 1e-3)?;
     let x = Tensor::uniform(device, [64, 64], 0.0, 1.0, &rng)?;
     let y = Tensor::from_slice(device, &[3i64; 64], [64])?;
-    Ok(Box::new(move || digits::train_step(&network, &mut optimizer, None, &x, &y).map(drop)))
+    Ok(Box::new(move || optimizer.step(digits::loss(&network, &x, &y)?.backward()?)))
 }
 
 /// Two convolutions with pooling and a linear layer on images of 28×28.

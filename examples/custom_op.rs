@@ -2,12 +2,10 @@
 //!
 //! cargo run --example custom_op -- --help
 
-mod harness;
-
 use std::process::ExitCode;
 
 use clap::Parser;
-use harness::Session;
+use highwater::train::{Options, Run};
 use highwater::{
     DType, Device, Error, GradCheck, Op, OpContext, Result, Rng, Saved, Tensor, apply, check_gradients,
 };
@@ -57,24 +55,27 @@ impl Op for Silu {
 
 /// Use a custom op.
 #[derive(Debug, Parser)]
-struct Args {}
-
-fn main() -> ExitCode {
-    harness::main("custom_op", run)
+struct Args {
+    #[command(flatten)]
+    options: Options,
 }
 
-fn run(_args: &Args, session: &Session) -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    Args::parse().options.run("custom_op", compute)
+}
+
+fn compute(run: &Run) -> anyhow::Result<()> {
     // Checks the gradient by finite differences. That needs values, so it runs on a CPU device of its own.
-    let rng = Rng::new(session.seed);
+    let rng = Rng::new(run.seed());
     let few = Tensor::normal_of(&Device::cpu()?, [20], 0.0, 2.0, &rng, DType::F64)?;
     check_gradients(|inputs| apply(Silu, &[&inputs[0]]), &[few], GradCheck::for_dtype(DType::F64))?;
 
     // From here on it behaves like a built-in op: recorded, accounted for, named in the report.
-    let x = Tensor::normal_of(&session.device, [1000], 0.0, 2.0, &rng, DType::F64)?.requiring_grad()?;
+    let x = Tensor::normal_of(run.device(), [1000], 0.0, 2.0, &rng, DType::F64)?.requiring_grad()?;
     let sum = apply(Silu, &[&x])?.sum_all()?;
     let gradients = sum.backward()?;
     let gradient = gradients.get(&x).ok_or(Error::NoGraph)?;
-    let sum = if session.device.is_dry() { None } else { Some(sum.item::<f64>()?) };
+    let sum = if run.device().is_dry() { None } else { Some(sum.item::<f64>()?) };
     let summary = format!("the gradient of silu agrees with differences: {gradient:.3}");
-    session.finish(&summary, json!({ "sum": sum }))
+    Ok(run.finish(&summary, json!({ "sum": sum }))?)
 }

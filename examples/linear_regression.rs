@@ -2,19 +2,17 @@
 //!
 //! cargo run --example linear_regression -- --help
 
-mod harness;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use harness::Session;
 use highwater::data::{CsvOptions, TargetColumns, read_csv};
 use highwater::io::{
     Array, Safetensors, SafetensorsLimits, read_safetensors, write_atomically, write_safetensors_to,
 };
-use highwater::{Device, Reduction, Rng, Tensor, no_grad};
+use highwater::train::{Every, Options, Run, SaveOptions, StopSignal};
+use highwater::{Device, Error, Reduction, Rng, Tensor, no_grad};
 use serde_json::json;
 
 /// The learning rate.
@@ -32,30 +30,35 @@ struct Args {
     points: Option<PathBuf>,
 
     #[command(flatten)]
-    saves: harness::Saves,
+    saves: SaveOptions,
+
+    #[command(flatten)]
+    options: Options,
 }
 
 fn main() -> ExitCode {
-    harness::main("linear_regression", fit)
+    let args = Args::parse();
+    args.options.run("linear_regression", |run| fit(&args, run))
 }
 
-fn fit(args: &Args, session: &Session) -> anyhow::Result<()> {
-    let device = &session.device;
+fn fit(args: &Args, run: &Run) -> anyhow::Result<()> {
+    let (device, saves) = (run.device(), args.saves.saves(Every::Steps));
     let (x, y) = match &args.points {
         Some(file) => read(file, device)?,
-        None => make_up(device, session.seed)?,
+        None => make_up(device, run.seed())?,
     };
 
     // A tensor that requires gradients is a leaf: ops on it are recorded.
-    let (mut slope, mut offset, first) = match args.saves.begin() {
+    let (mut slope, mut offset, first) = match saves.resume_path() {
         Some(path) => load(path, device)?,
         None => (Tensor::zeros(device, [1, 1])?, Tensor::zeros(device, [1])?, 0),
     };
     (slope, offset) = (slope.requiring_grad()?, offset.requiring_grad()?);
-    let mut progress = session.progress(args.steps);
-    progress.resume(first);
-    while progress.steps() < args.steps {
-        let loss = progress.run(|| {
+    let (mut output, stop) = (run.output(), StopSignal::listen());
+    output.begin(first, Some(args.steps))?;
+    let path = saves.path().filter(|_| !device.is_dry());
+    while output.steps() < args.steps && !stop.is_requested() {
+        let loss = output.run(|| {
             let loss = x.matmul(&slope)?.add(&offset)?.mse_loss(&y, Reduction::Mean)?;
             let gradients = loss.backward()?;
             // The update must not be recorded. The old tensors are dropped, and their memory is reused.
@@ -64,18 +67,16 @@ fn fit(args: &Args, session: &Session) -> anyhow::Result<()> {
                 None => Ok(leaf.clone()),
             };
             (slope, offset) = (descend(&slope)?, descend(&offset)?);
-            Ok(loss)
+            Ok::<_, Error>(loss)
         })?;
-        progress.step(&loss, json!({ "learning_rate": RATE }))?;
-        let done = progress.steps();
-        if let Some(path) = args.saves.end(device).filter(|_| args.saves.is_due(done)) {
-            save(path, &slope, &offset, done)?;
+        output.step(&loss, [("learning_rate", RATE)])?;
+        if let Some(path) = path.filter(|_| saves.is_due_after_steps(output.steps())) {
+            save(path, &slope, &offset, output.steps())?;
         }
     }
-    let steps = progress.steps();
-    drop(progress);
-    if let Some(path) = args.saves.end(device) {
-        save(path, &slope, &offset, steps)?;
+    output.finish()?;
+    if let Some(path) = path {
+        save(path, &slope, &offset, output.steps())?;
     }
 
     // A dry run has no values, only memory figures.
@@ -85,7 +86,7 @@ fn fit(args: &Args, session: &Session) -> anyhow::Result<()> {
         (Some(slope), Some(offset)) => format!("y = {slope:.3} x + {offset:.3}"),
         _ => "dry run".to_owned(),
     };
-    session.finish(&summary, json!({ "slope": slope, "offset": offset }))
+    Ok(run.finish(&summary, json!({ "slope": slope, "offset": offset }))?)
 }
 
 /// Points around the line y = 3x + 0.5. One seed gives the same points on every machine.

@@ -3,15 +3,12 @@
 //!
 //! cargo run --release --example recover_from_oom
 
-#[path = "harness/mod.rs"]
-mod harness;
-
 use std::process::ExitCode;
 
 use clap::Parser;
-use harness::Session;
 use highwater::prelude::*;
 use highwater::tracking::Budget;
+use highwater::train::{Options, Run};
 use highwater::{Result, largest_fit};
 use serde_json::json;
 
@@ -30,16 +27,20 @@ struct Args {
     /// Images per step at the start
     #[arg(long, value_name = "N", default_value_t = 1024)]
     batch_size: usize,
+
+    #[command(flatten)]
+    options: Options,
 }
 
 fn main() -> ExitCode {
-    harness::main("recover_from_oom", run)
+    let args = Args::parse();
+    args.options.run("recover_from_oom", |run| train(&args, run))
 }
 
-fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
-    let (device, seed) = (session.device.clone(), session.seed);
+fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
+    let (device, seed) = (run.device().clone(), run.seed());
     // A budget on the outermost module covers everything.
-    let _budget = session.pool().is_none().then(|| Budget::new("", BUDGET));
+    let _budget = run.pool().is_none().then(|| Budget::new("", BUDGET));
     let images = read_csv(DIGITS, &CsvOptions::default())?.scaled(1.0 / 16.0);
     let network = network(&device, seed)?;
     let mut optimizer = AdamW::new(network.parameters(), 0.01)?;
@@ -56,7 +57,7 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
         };
         // The failed step has freed all its memory, and the parameters are unchanged.
         let Some(report) = error.out_of_memory() else { return Err(error.into()) };
-        let smaller = largest_batch(session, &images, batch_size.saturating_sub(1), seed)?;
+        let smaller = largest_batch(run, &images, batch_size.saturating_sub(1), seed)?;
         eprintln!("at step {steps}, batch size {batch_size}: {report}; continuing with {smaller}");
         if smaller == 0 {
             return Err(error.into());
@@ -69,7 +70,7 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let loss_text = loss.map_or_else(|| "dry run".to_owned(), |loss| format!("loss {loss:.3}"));
     let summary =
         format!("{steps} steps, {loss_text}; {failures} times out of memory, batch size {batch_size}");
-    session.finish(&summary, json!({ "steps": steps, "failures": failures, "batch_size": batch_size }))
+    Ok(run.finish(&summary, json!({ "steps": steps, "failures": failures, "batch_size": batch_size }))?)
 }
 
 fn network(device: &Device, seed: u64) -> Result<Sequential> {
@@ -81,9 +82,9 @@ fn network(device: &Device, seed: u64) -> Result<Sequential> {
 }
 
 /// The largest batch of at most `most` images that fits, found by dry runs; 0 if none does.
-fn largest_batch(session: &Session, images: &ArrayDataset, most: usize, seed: u64) -> Result<usize> {
-    let mut options = session.dry_run_options();
-    if let Some(limit) = session.pool() {
+fn largest_batch(run: &Run, images: &ArrayDataset, most: usize, seed: u64) -> Result<usize> {
+    let mut options = run.dry_run_options();
+    if let Some(limit) = run.pool() {
         options = options.limit(limit);
     }
     let found = largest_fit(options, 1..=most as u64, |device, batch_size| {

@@ -6,14 +6,12 @@
 //!
 //! cargo run --release --example train_gan
 
-mod harness;
-
 use std::process::ExitCode;
 
 use clap::Parser;
-use harness::Session;
-use highwater::Result;
 use highwater::prelude::*;
+use highwater::train::{Options, Run};
+use highwater::{Error, Result};
 use serde_json::json;
 
 /// The mean of the data, and its standard deviation, along both axes.
@@ -41,14 +39,18 @@ struct Args {
     /// The learning rate at the start; it falls to zero by the end
     #[arg(long, value_name = "RATE", default_value_t = 0.004)]
     learning_rate: f64,
+
+    #[command(flatten)]
+    options: Options,
 }
 
 fn main() -> ExitCode {
-    harness::main("train_gan", train)
+    let args = Args::parse();
+    args.options.run("train_gan", |run| train(&args, run))
 }
 
-fn train(args: &Args, session: &Session) -> anyhow::Result<()> {
-    let (device, rng) = (&session.device, Rng::new(session.seed));
+fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
+    let (device, rng) = (run.device(), Rng::new(run.seed()));
     let generator = Sequential::new().with("generator", network(device, NOISE, 2, &rng)?);
     let critic = Sequential::new().with("critic", network(device, 2, 1, &rng)?);
     let adam = |network: &Sequential| -> Result<Adam> {
@@ -64,12 +66,13 @@ fn train(args: &Args, session: &Session) -> anyhow::Result<()> {
         |points: &Tensor, as_what: &Tensor| critic.forward(points)?.bce_with_logits(as_what, Reduction::Mean);
 
     let rate = Schedule::Cosine { start: args.learning_rate, end: 0.0, steps: args.steps };
-    let mut progress = session.progress(args.steps);
-    while progress.steps() < args.steps {
+    let mut output = run.output();
+    output.begin(0, Some(args.steps))?;
+    while output.steps() < args.steps {
         for optimizer in [&mut makes, &mut judges] {
-            optimizer.set_learning_rate(rate.learning_rate(progress.steps()))?;
+            optimizer.set_learning_rate(rate.learning_rate(output.steps()))?;
         }
-        let loss = progress.run(|| {
+        let loss = output.run(|| {
             // The critic's step. Its points are constants: no gradient reaches the generator.
             let made = no_grad(|| make(points))?;
             let loss = judged(&data(device, points, &rng)?, &is_data)?.add(&judged(&made, &is_made)?)?;
@@ -78,17 +81,17 @@ fn train(args: &Args, session: &Session) -> anyhow::Result<()> {
             // The generator's step goes through the critic, which stays unchanged.
             let loss = judged(&make(points)?, &is_data)?;
             makes.step_partial(loss.backward()?)?;
-            Ok(loss)
+            Ok::<_, Error>(loss)
         })?;
-        progress.step(&loss, json!({ "learning_rate": makes.learning_rate() }))?;
+        output.step(&loss, [("learning_rate", makes.learning_rate())])?;
     }
-    let steps = progress.steps();
-    drop(progress);
+    output.finish()?;
+    let steps = output.steps();
 
     let made = no_grad(|| make(MEASURED))?;
     let (mean, deviation) = (made.mean(0)?, made.std(0, 1)?);
     if device.is_dry() {
-        return session.finish("dry run", json!({ "steps": steps }));
+        return Ok(run.finish("dry run", json!({ "steps": steps }))?);
     }
     let (mean, deviation) = (mean.to_vec::<f32>()?, deviation.to_vec::<f32>()?);
     let apart = |found: &[f32], expected: [f64; 2]| {
@@ -100,10 +103,8 @@ fn train(args: &Args, session: &Session) -> anyhow::Result<()> {
     let summary = format!(
         "made points have mean {mean:.2?} and deviation {deviation:.2?} after {steps} steps; the data has {MEAN:?} and {DEVIATION:?}"
     );
-    session.finish(
-        &summary,
-        json!({ "steps": steps, "mean_error": mean_error, "deviation_error": deviation_error }),
-    )
+    let results = json!({ "steps": steps, "mean_error": mean_error, "deviation_error": deviation_error });
+    Ok(run.finish(&summary, results)?)
 }
 
 /// A perceptron with two hidden layers.

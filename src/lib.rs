@@ -35,6 +35,7 @@
 //! |---|---|
 //! | [`Tensor`] | arrays, ops and gradients |
 //! | [`nn`], [`optim`], [`data`], [`io`] | networks, optimizers, data and files |
+//! | `train`, with the feature `train` | a training loop, metrics, logs and options |
 //! | [`Runtime`], [`Device`] | where programs compute, and how large their pools are |
 //! | [`memory_report`], [`dry_run`], [`largest_fit`], [`testing`] | what a program needs, now and in advance |
 //! | [`alloc`], [`tracking`] | the pools and the accounts, without tensors |
@@ -47,6 +48,8 @@ pub use half;
 pub use highwater_nn::{data, modules as nn, optim, visit_parts};
 pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
+#[cfg(feature = "train")]
+pub use highwater_train as train;
 pub use ndarray;
 
 pub use highwater_nn::{LayerSummary, Summary, summary, summary_with_step};
@@ -113,6 +116,11 @@ pub mod guide {
     #[doc = include_str!("../docs/files.md")]
     pub mod files {}
 
+    #[doc = "[memory]: mod@memory"]
+    #[doc = "[prediction]: mod@prediction"]
+    #[doc = include_str!("../docs/training.md")]
+    pub mod training {}
+
     #[doc = "[data]: mod@data"]
     #[doc = "[files]: mod@files"]
     #[doc = include_str!("../docs/interop.md")]
@@ -134,6 +142,7 @@ pub mod guide {
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[prediction]: mod@prediction"]
     #[doc = "[replay]: mod@replay"]
+    #[doc = "[training]: mod@training"]
     #[doc = include_str!("../docs/features.md")]
     pub mod features {}
 

@@ -2,8 +2,8 @@
 //!
 //! cargo run --release --example autoencoder -- --picture digits.png
 
-#[path = "../harness/mod.rs"]
-mod harness;
+#[path = "../train_mnist/idx.rs"]
+mod idx;
 mod model;
 mod picture;
 
@@ -12,8 +12,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use harness::{Session, idx, number};
 use highwater::prelude::*;
+use highwater::train::{Every, Options, Run, SaveOptions, Trainer, output_path};
 use picture::Drawing;
 use serde_json::json;
 
@@ -39,7 +39,7 @@ struct Args {
 
     /// Draw test pictures to this PNG file: the originals on top, then reconstructions before training and after 1, 2,
     /// 4, 8 epochs and so on
-    #[arg(long, value_name = "FILE.png", value_parser = harness::file_to_write())]
+    #[arg(long, value_name = "FILE.png", value_parser = output_path())]
     picture: Option<PathBuf>,
 
     /// The size of the code
@@ -67,15 +67,19 @@ struct Args {
     learning_rate: f64,
 
     #[command(flatten)]
-    saves: harness::Saves,
+    saves: SaveOptions,
+
+    #[command(flatten)]
+    options: Options,
 }
 
 fn main() -> ExitCode {
-    harness::main("autoencoder", run)
+    let args = Args::parse();
+    args.options.run("autoencoder", |run| train(&args, run))
 }
 
-fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
-    let (device, seed) = (&session.device, session.seed);
+fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
+    let (device, seed) = (run.device(), run.seed());
     let data = pictures(args)?;
     let (train, test) = data.split(TEST_FRACTION, seed).context("too few pictures for a test set")?;
     let sizes = [data.width(), args.hidden.into(), args.code.into()];
@@ -83,56 +87,41 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
     let mut looks = Looks::new(args, &test)?;
 
-    let per_epoch = train.batches(args.batch_size, device)?.len() as u64;
-    let steps = args.epochs.saturating_mul(per_epoch);
-    let rate = Schedule::Cosine { start: args.learning_rate, end: 0.0, steps };
-    let mut progress = session.progress(steps);
-    progress.resume(args.saves.resume(&network, &mut optimizer)?);
-    let mut unseen_loss = None;
-    // Only whole epochs are saved.
-    let first = progress.steps() / per_epoch.max(1);
-    for epoch in first..args.stop_after.unwrap_or(args.epochs).min(args.epochs) {
-        if epoch == first || epoch.is_power_of_two() {
-            looks.take(&network, device)?;
-        }
-        for batch in train.batches(args.batch_size, device)?.shuffled(seed, epoch) {
-            let (x, _) = batch?;
-            optimizer.set_learning_rate(rate.learning_rate(progress.steps()))?;
-            let loss = progress.run(|| {
-                let loss = model::loss(&network, &x)?;
-                optimizer.step(loss.backward()?)?;
-                Ok(loss)
-            })?;
-            let validation = if (progress.steps() + 1).is_multiple_of(per_epoch) {
-                model::mean_loss(&network, &test, args.batch_size, device)?
-            } else {
-                None
-            };
-            unseen_loss = validation.or(unseen_loss);
-            let rate = optimizer.learning_rate();
-            progress
-                .step(&loss, json!({ "validation_loss": validation.map(number), "learning_rate": rate }))?;
-        }
-        if args.saves.is_due(epoch + 1) {
-            args.saves.save(device, &network, &optimizer, progress.steps())?;
-        }
-    }
-    let (steps, last_loss) = (progress.steps(), progress.loss());
-    drop(progress);
+    let steps = args.epochs.saturating_mul(train.batches(args.batch_size, device)?.len() as u64);
+    let mut first = None;
+    let outcome = Trainer::new(&network, &mut optimizer)
+        .epochs(args.stop_after.unwrap_or(args.epochs).min(args.epochs))
+        .schedule(Schedule::Cosine { start: args.learning_rate, end: 0.0, steps })
+        .evaluate(|| model::mean_loss(&network, &test, args.batch_size, device))
+        .saves(args.saves.saves(Every::Epochs))
+        .output(run.output())
+        .fit(
+            |epoch| {
+                if epoch == *first.get_or_insert(epoch) || epoch.is_power_of_two() {
+                    looks.take(&network, device)?;
+                }
+                Ok(train.batches(args.batch_size, device)?.shuffled(seed, epoch))
+            },
+            |(x, _)| model::loss(&network, x),
+        )?;
     looks.take(&network, device)?;
     looks.finish(device)?;
-    args.saves.save(device, &network, &optimizer, steps)?;
-    let summary = match unseen_loss {
+    let validation_loss = outcome.figures.get("validation_loss");
+    let summary = match validation_loss {
         Some(loss) => format!(
-            "{} pixels to a code of {}: mean squared error {loss:.4} on {} test pictures after {steps} steps",
+            "{} pixels to a code of {}: mean squared error {loss:.4} on {} test pictures after {outcome}",
             data.width(),
             args.code,
             test.rows()
         ),
-        None => format!("{steps} steps, dry run"),
+        None => outcome.to_string(),
     };
-    session
-        .finish(&summary, json!({ "validation_loss": unseen_loss, "final_loss": last_loss, "steps": steps }))
+    let results = json!({
+        "validation_loss": validation_loss,
+        "final_loss": outcome.loss,
+        "steps": outcome.steps,
+    });
+    Ok(run.finish(&summary, results)?)
 }
 
 /// Square pictures, with pixels from 0 to 1.
@@ -166,7 +155,7 @@ impl<'a> Looks<'a> {
         Ok(Self { path: args.picture.as_ref(), originals, drawing })
     }
 
-    fn take(&mut self, network: &Sequential, device: &Device) -> anyhow::Result<()> {
+    fn take(&mut self, network: &Sequential, device: &Device) -> highwater::Result<()> {
         if self.path.is_none() {
             return Ok(());
         }

@@ -2,6 +2,7 @@
 
 use highwater::Result;
 use highwater::prelude::*;
+use highwater::train::{Figures, Mean};
 
 /// Encodes pictures of `pixels` pixels to `code` values and decodes them, with `hidden` units on both sides.
 pub(crate) fn autoencoder(
@@ -28,19 +29,17 @@ pub(crate) fn loss(network: &Sequential, pictures: &Tensor) -> Result<Tensor> {
     back.mse_loss(pictures, Reduction::Mean)
 }
 
-/// The mean squared error over a data set; `None` on a device that computes nothing.
+/// The mean squared error over a data set, as `validation_loss`.
 pub(crate) fn mean_loss(
     network: &Sequential,
     data: &ArrayDataset,
     batch_size: usize,
     device: &Device,
-) -> Result<Option<f64>> {
-    let _scope = module("validation");
-    let mut sum = 0.0;
+) -> Result<Figures> {
+    let mut mean = Mean::default();
     for batch in data.batches(batch_size, device)? {
         let (pictures, _) = batch?;
-        let mean = no_grad(|| loss(network, &pictures))?.item_or(0.0_f32)?;
-        sum += f64::from(mean) * pictures.dims().first().copied().unwrap_or(0) as f64;
+        mean.add(&loss(network, &pictures)?, pictures.dims().first().copied().unwrap_or(0))?;
     }
-    Ok((!device.is_dry()).then(|| sum / data.rows() as f64))
+    Ok([("validation_loss", mean.value())].into())
 }

@@ -3,17 +3,15 @@
 //!
 //! cargo run --release --example checkpointed_transformer -- --help
 
-#[path = "../harness/mod.rs"]
-mod harness;
 mod model;
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use harness::{Progress, Session};
+use highwater::DryRun;
 use highwater::prelude::*;
-use highwater::{DryRun, Result};
+use highwater::train::{Every, Options, Output, Run, SaveOptions, Saves};
 use serde_json::json;
 
 use model::Transformer;
@@ -58,60 +56,55 @@ struct Args {
     learning_rate: f64,
 
     #[command(flatten)]
-    saves: harness::Saves,
+    saves: SaveOptions,
+
+    #[command(flatten)]
+    options: Options,
 }
 
 fn main() -> ExitCode {
-    harness::main("checkpointed_transformer", run)
+    let args = Args::parse();
+    args.options.run("checkpointed_transformer", |run| train(&args, run))
 }
 
-fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
+fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     // Predicts the memory of both variants before computing anything.
-    let [with, without] = [true, false].map(|checkpointed| dry_run(args, session, checkpointed));
+    let [with, without] = [true, false].map(|checkpointed| dry_run(args, run, checkpointed));
     let (with, without) = (with?, without?);
 
-    let device = &session.device;
-    let model = Transformer::new(device, args, session.seed, !args.plain)?;
-    let mut optimizer = AdamW::new(model.parameters(), args.learning_rate)?;
-    let mut progress = session.progress(args.steps);
-    progress.resume(args.saves.resume(&model, &mut optimizer)?);
-    let (first, started) = (progress.steps(), Instant::now());
-    model.train(&mut optimizer, args, args.steps, &mut progress)?;
-    let (steps, loss) = (progress.steps(), progress.loss());
-    drop(progress);
-    let milliseconds = started.elapsed().as_secs_f64() * 1e3 / (steps - first).max(1) as f64;
-    args.saves.save(device, &model, &optimizer, steps)?;
+    let model = Transformer::new(run.device(), args, run.seed(), !args.plain)?;
+    let started = Instant::now();
+    let outcome = model.train(args, args.steps, args.saves.saves(Every::Steps), run.output())?;
+    let steps = (outcome.steps - outcome.first_step).max(1) as f64;
+    let milliseconds = started.elapsed().as_secs_f64() * 1e3 / steps;
 
     let peaks = [&with, &without].map(|run| run.peak.in_use);
     let now = if args.plain { "all activations kept" } else { "checkpointed" };
-    let outcome = match loss {
-        Some(loss) => {
-            format!("{now}, loss {loss:.4} after {steps} steps of {milliseconds:.1} ms")
-        }
-        None => format!("{now}, {steps} steps, dry run"),
+    let result = match outcome.loss {
+        Some(loss) => format!("{now}, loss {loss:.4} after {outcome} of {milliseconds:.1} ms"),
+        None => format!("{now}, {outcome}"),
     };
     let summary = format!(
-        "{outcome}\npeak with checkpoints {}, without {}: {:.1} times as much",
+        "{result}\npeak with checkpoints {}, without {}: {:.1} times as much",
         Bytes(peaks[0]),
         Bytes(peaks[1]),
         peaks[1] as f64 / peaks[0] as f64,
     );
     let results = json!({
-        "final_loss": loss,
-        "steps": steps,
+        "final_loss": outcome.loss,
+        "steps": outcome.steps,
         "parameters": model.parameter_count(),
         "checkpointed": !args.plain,
         "predicted_peak_checkpointed": peaks[0],
         "predicted_peak_plain": peaks[1],
     });
-    session.finish(&summary, results)
+    Ok(run.finish(&summary, results)?)
 }
 
 /// The memory of training on this machine, with or without checkpoints, from a dry run. All steps are alike.
-fn dry_run(args: &Args, session: &Session, checkpointed: bool) -> Result<DryRun<()>> {
-    session.dry_run_options().run(|device| {
-        let model = Transformer::new(device, args, session.seed, checkpointed)?;
-        let mut optimizer = AdamW::new(model.parameters(), args.learning_rate)?;
-        model.train(&mut optimizer, args, 2, &mut Progress::hidden(device))
+fn dry_run(args: &Args, run: &Run, checkpointed: bool) -> highwater::Result<DryRun<()>> {
+    run.dry_run_options().run(|device| {
+        let model = Transformer::new(device, args, run.seed(), checkpointed)?;
+        model.train(args, 2, Saves::default(), Output::default()).map(drop)
     })
 }

@@ -1,11 +1,10 @@
 //! A small transformer that learns to continue repeating sequences.
 
+use highwater::Result;
 use highwater::prelude::*;
-use highwater::{Gradients, Result};
-use serde_json::json;
+use highwater::train::{Outcome, Output, Saves, Trainer};
 
 use super::Args;
-use super::harness::Progress;
 
 /// The number of distinct tokens.
 const TOKENS: usize = 16;
@@ -50,38 +49,15 @@ impl Transformer {
     }
 
     /// Trains for this number of steps.
-    pub(crate) fn train(
-        &self,
-        optimizer: &mut AdamW,
-        args: &Args,
-        steps: u64,
-        progress: &mut Progress,
-    ) -> Result<()> {
+    pub(crate) fn train(&self, args: &Args, steps: u64, saves: Saves, output: Output<'_>) -> Result<Outcome> {
         let device = self.head.weight().tensor().device().clone();
-        while progress.steps() < steps {
-            // Gradient accumulation: activations of one batch at a time.
-            let (mut gradients, mut sum) = (Gradients::default(), 0.0);
-            for part in 0..args.parts {
-                let (x, y) = batch(&device, args, self.seed, progress.steps() * args.parts + part)?;
-                let loss = progress.run(|| {
-                    let loss = self.loss(&x, &y)?;
-                    gradients.accumulate(&mut loss.backward()?)?;
-                    Ok(loss)
-                })?;
-                sum += loss.item_or(0.0f32)?;
-            }
-            progress.run(|| {
-                gradients.scale(1.0 / args.parts as f64)?;
-                gradients.clip_norm(LONGEST_GRADIENT)?;
-                optimizer.step(gradients)
-            })?;
-            let loss = (!device.is_dry()).then_some(sum / args.parts as f32);
-            progress.step_with(loss, json!({ "learning_rate": args.learning_rate }))?;
-            if args.saves.is_due(progress.steps()) {
-                args.saves.save(&device, self, optimizer, progress.steps())?;
-            }
-        }
-        Ok(())
+        let mut optimizer = AdamW::new(self.parameters(), args.learning_rate)?;
+        Trainer::new(self, &mut optimizer)
+            .accumulate(args.parts)
+            .clip_norm(LONGEST_GRADIENT)
+            .saves(saves)
+            .output(output)
+            .fit_steps(steps, |number| batch(&device, args, self.seed, number), |(x, y)| self.loss(x, y))
     }
 
     fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {

@@ -2,8 +2,6 @@
 //!
 //! cargo run --release --example train_chargpt -- --help
 
-#[path = "../harness/mod.rs"]
-mod harness;
 mod model;
 mod sources;
 
@@ -12,8 +10,8 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use clap::Parser;
-use harness::{Session, number};
 use highwater::prelude::*;
+use highwater::train::{Every, Options, Run, SaveOptions, Trainer};
 use serde_json::json;
 
 use model::CharGpt;
@@ -30,20 +28,6 @@ const ALPHABET: &str = "alphabet";
 /// The characters of the tokens; none for bytes.
 fn alphabet(text: &Text) -> String {
     text.alphabet().unwrap_or_default()
-}
-
-/// Writes a checkpoint with the characters, if requested.
-fn save(
-    args: &Args,
-    device: &Device,
-    model: &CharGpt,
-    optimizer: &AdamW,
-    text: &Text,
-    steps: u64,
-) -> anyhow::Result<()> {
-    let Some(path) = args.saves.end(device) else { return Ok(()) };
-    let checkpoint = Checkpoint::of(model)?.with_optimizer(optimizer)?.with_step(steps);
-    Ok(checkpoint.with_note(ALPHABET, &alphabet(text)).save(path)?)
 }
 
 /// The kind of token.
@@ -105,15 +89,19 @@ struct Args {
     sample: usize,
 
     #[command(flatten)]
-    saves: harness::Saves,
+    saves: SaveOptions,
+
+    #[command(flatten)]
+    options: Options,
 }
 
 fn main() -> ExitCode {
-    harness::main("train_chargpt", run)
+    let args = Args::parse();
+    args.options.run("train_chargpt", |run| train(&args, run))
 }
 
-fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
-    let (device, seed) = (&session.device, session.seed);
+fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
+    let (device, seed) = (run.device(), run.seed());
     let text = match (&args.text, args.tokens) {
         (Some(path), Tokens::Characters) => Text::read(path, LONGEST)?,
         (Some(path), Tokens::Bytes) => Text::read_bytes(path, LONGEST)?,
@@ -127,55 +115,40 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let (start, warm) = (args.learning_rate, (args.steps / 20).max(1));
     let rate = Schedule::Cosine { start, end: 0.1 * start, steps: args.steps.saturating_sub(warm) }
         .after_warm_up(warm);
-    let mut progress = session.progress(args.steps);
-    if let Some(checkpoint) = args.saves.load()? {
+    let saves = args.saves.saves(Every::Steps);
+    if let Some(checkpoint) = saves.load()? {
         // The same number of other characters would fit the shapes but map to wrong rows.
         let (learnt, given) = (checkpoint.note(ALPHABET), alphabet(&train));
         ensure!(
             learnt.is_none_or(|learnt| learnt == given),
             "--resume: that model has learnt other characters: give the text and --tokens it was trained with"
         );
-        checkpoint.restore_all(&model, &mut optimizer)?;
-        progress.resume(checkpoint.step().unwrap_or(0));
     }
-    let (first, end) = (progress.steps(), args.stop_at.unwrap_or(args.steps).min(args.steps));
-    // The checkpoint has finished all steps.
-    let mut test_loss = if first >= end { model.mean_loss(&test, args, seed)? } else { None };
-    for step in first..end {
-        optimizer.set_learning_rate(rate.learning_rate(step))?;
-        let (x, y) = train.windows(device, args.batch_size, args.context, seed, step)?;
-        let loss = progress.run(|| {
-            let loss = model.loss(&x, &y)?;
-            optimizer.step(loss.backward()?)?;
-            Ok(loss)
-        })?;
-        let validates = (step + 1).is_multiple_of(args.validate_every) || step + 1 == end;
-        let validation = if validates { model.mean_loss(&test, args, seed)? } else { None };
-        if let Some(loss) = validation {
-            test_loss = validation;
-            progress.note(format!("test loss {loss:.4}"));
-        }
-        let rate = optimizer.learning_rate();
-        progress.step(&loss, json!({ "validation_loss": validation.map(number), "learning_rate": rate }))?;
-        if args.saves.is_due(step + 1) {
-            save(args, device, &model, &optimizer, &train, step + 1)?;
-        }
-    }
-    let (steps, last_loss) = (progress.steps(), progress.loss());
-    drop(progress);
-    save(args, device, &model, &optimizer, &train, steps)?;
+    let outcome = Trainer::new(&model, &mut optimizer)
+        .schedule(rate)
+        .evaluate(|| model.mean_loss(&test, args, seed))
+        .evaluate_every(Every::Steps(args.validate_every))
+        .saves(saves)
+        .note(ALPHABET, &alphabet(&train))
+        .output(run.output())
+        .fit_steps(
+            args.stop_at.unwrap_or(args.steps).min(args.steps),
+            |step| train.windows(device, args.batch_size, args.context, seed, step),
+            |(x, y)| model.loss(x, y),
+        )?;
 
+    let test_loss = outcome.figures.get("validation_loss");
     let summary = match (test_loss, model.write(&train, args, seed)?) {
         (Some(loss), Some(sample)) => {
-            format!("test loss {loss:.3} after {steps} steps; generated text:\n\n{sample}")
+            format!("test loss {loss:.3} after {outcome}; generated text:\n\n{sample}")
         }
-        _ => format!("{steps} steps, dry run"),
+        _ => outcome.to_string(),
     };
     let results = json!({
         "test_loss": test_loss,
-        "final_loss": last_loss,
-        "steps": steps,
+        "final_loss": outcome.loss,
+        "steps": outcome.steps,
         "parameters": model.parameter_count(),
     });
-    session.finish(&summary, results)
+    Ok(run.finish(&summary, results)?)
 }

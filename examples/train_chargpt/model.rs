@@ -3,6 +3,7 @@
 use highwater::Result;
 use highwater::nn::LinearOptions;
 use highwater::prelude::*;
+use highwater::train::{Figures, Mean};
 
 use super::Args;
 
@@ -46,16 +47,14 @@ impl CharGpt {
         scores.flatten(0, 1)?.cross_entropy(&y.flatten(0, 1)?)
     }
 
-    /// The mean test loss; `None` on a device that computes nothing.
-    pub(crate) fn mean_loss(&self, text: &Text, args: &Args, seed: u64) -> Result<Option<f64>> {
-        let _scope = module("test");
-        let (device, mut sum) = (self.head.weight().tensor().device().clone(), 0.0);
-        let rounds = TEST_WINDOWS.div_ceil(args.batch_size.max(1));
-        for round in 0..rounds as u64 {
+    /// The mean test loss, as `validation_loss`.
+    pub(crate) fn mean_loss(&self, text: &Text, args: &Args, seed: u64) -> Result<Figures> {
+        let (device, mut mean) = (self.head.weight().tensor().device().clone(), Mean::default());
+        for round in 0..TEST_WINDOWS.div_ceil(args.batch_size.max(1)) as u64 {
             let (x, y) = text.windows(&device, args.batch_size, args.context, seed, round)?;
-            sum += f64::from(no_grad(|| self.loss(&x, &y))?.item_or(0.0f32)?);
+            mean.add(&self.loss(&x, &y)?, args.batch_size)?;
         }
-        Ok((!device.is_dry()).then_some(sum / rounds as f64))
+        Ok([("validation_loss", mean.value())].into())
     }
 
     /// Generates text; `None` on a device that computes nothing.

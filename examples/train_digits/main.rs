@@ -2,27 +2,26 @@
 //!
 //! cargo run --release --example train_digits -- --help
 
-#[path = "../harness/mod.rs"]
-mod harness;
 mod model;
-mod training;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use harness::Session;
 use highwater::prelude::*;
+use highwater::train::{Ended, Every, Options, Outcome, Output, Run, SaveOptions, Trainer};
+use highwater::{largest_fit, smallest_pool};
 use serde_json::json;
-
-use training::{Diverged, Outcome, Training};
 
 /// The fraction of images held out for testing.
 const TEST_FRACTION: f64 = 0.2;
 
 /// The brightness of a white pixel in the data.
 const WHITE: f32 = 16.0;
+
+/// The epochs of a dry run: later ones repeat the second.
+const DRY_EPOCHS: u64 = 2;
 
 /// Train a small network on handwritten digits, and report where every byte went.
 #[derive(Debug, Parser)]
@@ -68,64 +67,111 @@ struct Args {
     allow_nan: bool,
 
     #[command(flatten)]
-    saves: harness::Saves,
+    saves: SaveOptions,
+
+    #[command(flatten)]
+    options: Options,
 }
 
 fn main() -> ExitCode {
-    harness::main("train_digits", run)
+    let args = Args::parse();
+    args.options.run("train_digits", |run| train(&args, run))
 }
 
-fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
+fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let images = read_csv(&args.data, &CsvOptions::default())?.scaled(1.0 / WHITE);
     let too_few = || format!("{}: too few images for a test set", args.data.display());
-    let (train, test) = images.split(TEST_FRACTION, session.seed).with_context(too_few)?;
-    let training = Training { args, session, train, test };
+    let (train, test) = images.split(TEST_FRACTION, run.seed()).with_context(too_few)?;
+    let training = Training { args, seed: run.seed(), train, test };
     match args.fit_batch {
-        Some(mib) => fit(&training, Bytes::mib(mib)),
-        None if args.find_pool => find_pool(&training),
-        None => train_once(&training),
+        Some(mib) => training.fit_batch(run, Bytes::mib(mib)),
+        None if args.find_pool => training.find_pool(run),
+        None => training.train_once(run),
     }
 }
 
-fn train_once(training: &Training<'_>) -> anyhow::Result<()> {
-    let (args, session) = (training.args, training.session);
-    let steps = args.epochs.saturating_mul(training.steps_per_epoch(args.batch_size, &session.device)?);
-    let mut progress = session.progress(steps);
-    let outcome = training.run(&session.device, args.batch_size, args.epochs, &mut progress)?;
-    let (steps, final_loss) = (progress.steps(), progress.loss());
-    drop(progress);
-    let Outcome { test_accuracy, diverged } = outcome;
-    if let Some(Diverged { loss, epoch }) = diverged {
-        bail!("the loss is {loss} at step {steps}, epoch {epoch}; use --allow-nan to continue");
+/// The data and the options of a training run.
+struct Training<'a> {
+    args: &'a Args,
+    seed: u64,
+    train: ArrayDataset,
+    test: ArrayDataset,
+}
+
+impl Training<'_> {
+    /// Trains a new network with any batch size on any device.
+    fn run(
+        &self,
+        device: &Device,
+        batch_size: usize,
+        epochs: u64,
+        output: Output<'_>,
+    ) -> highwater::Result<Outcome> {
+        let (args, seed, numbers) = (self.args, self.seed, self.args.dtype);
+        let network = model::network(args.network, device, &Rng::new(seed))?;
+        network.convert(numbers.dtype())?;
+        let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
+        Trainer::new(&network, &mut optimizer)
+            .epochs(args.stop_after.unwrap_or(epochs).min(epochs))
+            .schedule_by(|at| args.learning_rate * (1.0 - at.epoch as f64 / epochs as f64))
+            .scaler((numbers == model::Numbers::F16).then(LossScaler::dynamic))
+            .allow_nan(args.allow_nan)
+            .evaluate(|| model::accuracy(&network, numbers, &self.test, batch_size, device))
+            .saves(args.saves.saves(Every::Epochs))
+            .output(output)
+            .fit(
+                |epoch| Ok(self.train.batches(batch_size, device)?.shuffled(seed, epoch)),
+                |(x, y)| model::loss(&network, &x.to_dtype(numbers.dtype())?, y),
+            )
     }
-    let summary = match test_accuracy {
-        Some(share) => {
-            let unseen = training.test.rows();
-            format!("{:.1} % of {unseen} test images classified correctly after {steps} steps", share * 100.0)
+
+    /// A dry run of the epochs that differ.
+    fn dry(&self, device: &Device, batch_size: usize) -> highwater::Result<()> {
+        self.run(device, batch_size, self.args.epochs.min(DRY_EPOCHS), Output::default()).map(drop)
+    }
+
+    fn train_once(&self, run: &Run) -> anyhow::Result<()> {
+        let args = self.args;
+        let outcome = self.run(run.device(), args.batch_size, args.epochs, run.output())?;
+        if let Ended::Diverged { .. } = outcome.ended {
+            bail!("{}; use --allow-nan to continue", outcome.ended);
         }
-        None => format!("{steps} steps, dry run"),
-    };
-    let results = json!({ "test_accuracy": test_accuracy, "final_loss": final_loss, "steps": steps });
-    session.finish(&summary, results)
-}
-
-/// Prints the largest batch that trains in a pool of this size, found by dry runs.
-fn fit(training: &Training<'_>, memory: Bytes) -> anyhow::Result<()> {
-    let found = training.largest_batch(training.session.dry_run_options().limit(memory))?;
-    let failure = found.failure.as_ref().map(|failure| failure.number);
-    let results =
-        json!({ "fit_batch_bytes": memory.get(), "largest_batch": found.largest, "refused_batch": failure });
-    let summary = format!("in {memory}, by {} dry runs, of batches\n{found}", found.runs);
-    match &found.run {
-        Some(run) => training.session.finish_dry(&summary, run, results),
-        None => bail!("{summary}"),
+        let (steps, unseen) = (outcome.steps, self.test.rows());
+        let accuracy = outcome.figures.get("test_accuracy");
+        let summary = match accuracy {
+            Some(share) => {
+                format!("{:.1} % of {unseen} test images classified correctly after {outcome}", share * 100.0)
+            }
+            None => outcome.to_string(),
+        };
+        let results = json!({ "test_accuracy": accuracy, "final_loss": outcome.loss, "steps": steps });
+        Ok(run.finish(&summary, results)?)
     }
-}
 
-/// Prints the smallest pool in which the network trains, found by dry runs.
-fn find_pool(training: &Training<'_>) -> anyhow::Result<()> {
-    let found = training.smallest_pool(training.session.dry_run_options())?;
-    let failure = found.failure.as_ref().map(|failure| failure.number);
-    let results = json!({ "smallest_pool_bytes": found.smallest.get(), "refused_pool_bytes": failure });
-    training.session.finish_dry(&format!("by {} dry runs\n{found}", found.runs), &found.run, results)
+    /// Prints the largest batch that trains in a pool of this size, found by dry runs.
+    fn fit_batch(&self, run: &Run, memory: Bytes) -> anyhow::Result<()> {
+        let options = run.dry_run_options().limit(memory);
+        let images = self.train.rows() as u64;
+        let found =
+            largest_fit(options, 1..=images, |device, batch_size| self.dry(device, batch_size as usize))?;
+        let failure = found.failure.as_ref().map(|failure| failure.number);
+        let results = json!({
+            "fit_batch_bytes": memory.get(),
+            "largest_batch": found.largest,
+            "refused_batch": failure,
+        });
+        let summary = format!("in {memory}, by {} dry runs, of batches\n{found}", found.runs);
+        match &found.run {
+            Some(dry) => Ok(run.finish_dry(&summary, dry, results)?),
+            None => bail!("{summary}"),
+        }
+    }
+
+    /// Prints the smallest pool in which the network trains, found by dry runs.
+    fn find_pool(&self, run: &Run) -> anyhow::Result<()> {
+        let found = smallest_pool(run.dry_run_options(), |device| self.dry(device, self.args.batch_size))?;
+        let failure = found.failure.as_ref().map(|failure| failure.number);
+        let results = json!({ "smallest_pool_bytes": found.smallest.get(), "refused_pool_bytes": failure });
+        Ok(run.finish_dry(&format!("by {} dry runs\n{found}", found.runs), &found.run, results)?)
+    }
 }

@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use highwater::Result;
 use highwater::prelude::*;
+use highwater::train::{Accuracy, Figures, Metric, evaluate};
 
 /// The kind of network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -32,11 +33,6 @@ impl Numbers {
             Self::Bf16 => DType::BF16,
             Self::F16 => DType::F16,
         }
-    }
-
-    /// Scales losses so that f16 gradients do not underflow, if necessary.
-    pub(crate) fn scaler(self) -> Option<LossScaler> {
-        (self == Self::F16).then(LossScaler::dynamic)
     }
 }
 
@@ -84,45 +80,23 @@ fn perceptron(device: &Device, rng: &Rng) -> Result<Sequential> {
         .with("fc3", Linear::new(device, 256, 10, rng)?))
 }
 
-/// One step on a batch of images `x` and digits `y`; returns the loss.
-pub(crate) fn train_step(
-    network: &impl Module,
-    optimizer: &mut impl Optimizer,
-    scaler: Option<&mut LossScaler>,
-    x: &Tensor,
-    y: &Tensor,
-) -> Result<Tensor> {
+/// The loss of a batch of images `x` and digits `y`.
+pub(crate) fn loss(network: &impl Module, x: &Tensor, y: &Tensor) -> Result<Tensor> {
     let scores = network.forward(x)?;
-    let loss = {
-        let _scope = module("loss");
-        // In f32, so that the scaled loss may exceed f16.
-        scores.to_dtype(DType::F32)?.cross_entropy(y)?
-    };
-    match scaler {
-        None => optimizer.step(loss.backward()?)?,
-        Some(scaler) => {
-            let gradients = scaler.scale(&loss)?.backward()?;
-            // The scaler skips a step with infinite gradients and lowers its scale.
-            let _ = scaler.step(optimizer, gradients)?;
-        }
-    }
-    Ok(loss.detach())
+    let _scope = module("loss");
+    // In f32, so that the scaled loss may exceed f16.
+    scores.to_dtype(DType::F32)?.cross_entropy(y)
 }
 
-/// The fraction of images classified correctly; `None` on a device that computes nothing.
+/// The fraction of images classified correctly, as `test_accuracy`.
 pub(crate) fn accuracy(
     network: &impl Module,
     numbers: Numbers,
     images: &ArrayDataset,
     batch_size: usize,
     device: &Device,
-) -> Result<Option<f64>> {
-    let _scope = module("test");
-    let mut right = 0.0;
-    for batch in images.batches(batch_size, device)? {
-        let (x, y) = batch?;
-        let digits = no_grad(|| network.forward(&x.to_dtype(numbers.dtype())?))?.argmax(1)?;
-        right += digits.eq(&y)?.to_dtype(DType::F64)?.sum_all()?.item_or(0.0)?;
-    }
-    Ok((!device.is_dry()).then(|| right / images.rows() as f64))
+) -> Result<Figures> {
+    let (mut accuracy, batches) = (Accuracy::default(), images.batches(batch_size, device)?);
+    evaluate(batches, |x| network.forward(&x.to_dtype(numbers.dtype())?), &mut [&mut accuracy])?;
+    Ok([("test_accuracy", accuracy.value())].into())
 }

@@ -2,17 +2,15 @@
 //!
 //! cargo run --release --example train_mnist -- FOLDER
 
-#[path = "../harness/mod.rs"]
-mod harness;
+mod idx;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Parser;
-use harness::{Session, idx};
-use highwater::data::Augment;
 use highwater::prelude::*;
+use highwater::train::{Accuracy, Every, Metric, Options, Run, SaveOptions, Trainer, evaluate};
 use serde_json::json;
 
 /// The fraction of images held out for testing.
@@ -45,11 +43,15 @@ struct Args {
     crop: u8,
 
     #[command(flatten)]
-    saves: harness::Saves,
+    saves: SaveOptions,
+
+    #[command(flatten)]
+    options: Options,
 }
 
 fn main() -> ExitCode {
-    harness::main("train_mnist", run)
+    let args = Args::parse();
+    args.options.run("train_mnist", |run| train(&args, run))
 }
 
 /// Two convolutions with pooling, and a linear layer that scores each digit.
@@ -67,8 +69,8 @@ fn network(device: &Device, rng: &Rng) -> highwater::Result<Sequential> {
         .with("fc", Linear::new(device, 32 * 7 * 7, 10, rng)?))
 }
 
-fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
-    let (device, seed) = (&session.device, session.seed);
+fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
+    let (device, seed) = (run.device(), run.seed());
     let data = idx::read(&args.folder)?.scaled(1.0 / 255.0);
     if data.shape().dims() != [1, 28, 28] {
         bail!("{}: images of {} pixels, not 28 by 28", args.folder.display(), data.width());
@@ -77,61 +79,33 @@ fn run(args: &Args, session: &Session) -> anyhow::Result<()> {
     let network = network(device, &Rng::new(seed))?;
     let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
 
-    let per_epoch = train.batches(args.batch_size, device)?.len() as u64;
-    let steps = args.epochs.saturating_mul(per_epoch);
-    let mut progress = session.progress(steps);
-    progress.resume(args.saves.resume(&network, &mut optimizer)?);
-    // Only whole epochs are saved.
-    let first = progress.steps() / per_epoch.max(1);
-    for epoch in first..args.stop_after.unwrap_or(args.epochs).min(args.epochs) {
-        // Another thread prepares shifted batches while the network trains.
-        let shift = Augment::images(1, 28, 28).crop(args.crop.into());
-        let batches = train.batches(args.batch_size, device)?.shuffled(seed, epoch);
-        let batches = batches.augmented(shift, seed, epoch)?;
-        for batch in batches.workers(1) {
-            let (x, y) = batch?;
-            let left = 1.0 - progress.steps() as f64 / steps as f64;
-            optimizer.set_learning_rate(args.learning_rate * left)?;
-            let loss = progress.run(|| {
-                let loss = network.forward(&x)?.cross_entropy(&y)?;
-                optimizer.step(loss.backward()?)?;
-                Ok(loss)
-            })?;
-            progress.step(&loss, json!({ "learning_rate": optimizer.learning_rate() }))?;
-        }
-        if args.saves.is_due(epoch + 1) {
-            args.saves.save(device, &network, &optimizer, progress.steps())?;
-        }
-    }
-    let (steps, last_loss) = (progress.steps(), progress.loss());
-    drop(progress);
-    args.saves.save(device, &network, &optimizer, steps)?;
-
-    let accuracy = accuracy(&network, &test, args.batch_size, device)?;
-    let summary = match accuracy {
+    let steps = args.epochs.saturating_mul(train.batches(args.batch_size, device)?.len() as u64);
+    let outcome = Trainer::new(&network, &mut optimizer)
+        .epochs(args.stop_after.unwrap_or(args.epochs).min(args.epochs))
+        .schedule_by(|at| args.learning_rate * (1.0 - at.step as f64 / steps as f64))
+        .saves(args.saves.saves(Every::Epochs))
+        .output(run.output())
+        .fit(
+            |epoch| {
+                // Another thread prepares shifted batches while the network trains.
+                let shift = Augment::images(1, 28, 28).crop(args.crop.into());
+                let batches = train.batches(args.batch_size, device)?.shuffled(seed, epoch);
+                Ok(batches.augmented(shift, seed, epoch)?.workers(1))
+            },
+            |(x, y)| network.forward(x)?.cross_entropy(y),
+        )?;
+    let _scope = module("test");
+    let mut accuracy = Accuracy::default();
+    let test_batches = test.batches(args.batch_size, device)?;
+    evaluate(test_batches, |x| network.forward(x), &mut [&mut accuracy])?;
+    let summary = match accuracy.value() {
         Some(share) => {
             let unseen = test.rows();
-            format!("{:.1} % of {unseen} test images classified correctly after {steps} steps", share * 100.0)
+            format!("{:.1} % of {unseen} test images classified correctly after {outcome}", share * 100.0)
         }
-        None => format!("{steps} steps, dry run"),
+        None => outcome.to_string(),
     };
-    let results = json!({ "test_accuracy": accuracy, "final_loss": last_loss, "steps": steps });
-    session.finish(&summary, results)
-}
-
-/// The fraction of images classified correctly; `None` on a device that computes nothing.
-fn accuracy(
-    network: &Sequential,
-    data: &ArrayDataset,
-    batch_size: usize,
-    device: &Device,
-) -> highwater::Result<Option<f64>> {
-    let _scope = module("test");
-    let mut right = 0.0;
-    for batch in data.batches(batch_size, device)? {
-        let (x, y) = batch?;
-        let digits = no_grad(|| network.forward(&x))?.argmax(1)?;
-        right += digits.eq(&y)?.to_dtype(DType::F64)?.sum_all()?.item_or(0.0)?;
-    }
-    Ok((!device.is_dry()).then(|| right / data.rows() as f64))
+    let results =
+        json!({ "test_accuracy": accuracy.value(), "final_loss": outcome.loss, "steps": outcome.steps });
+    Ok(run.finish(&summary, results)?)
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use highwater::io::Checkpoint;
 use highwater::tracking::{Trace, TraceLimits};
 use serde_json::Value;
 
@@ -38,7 +39,10 @@ fn failure(output: &Output) -> &str {
 
 #[test]
 fn it_prints_only_the_tables_without_a_terminal() {
-    let output = run(&["--epochs", "1", "--threads", "1"]);
+    let short = run(&["--epochs", "1", "--threads", "1"]);
+    let (short, output) = (stdout(&short), run(&["--epochs", "1", "--threads", "1", "--full"]));
+    assert!(short.lines().count() <= 40 && short.contains("--full"), "{short}");
+    assert!(short.contains("\nop  ") && short.contains("\nmodule  "), "{short}");
     assert!(output.status.success());
     assert_eq!(stderr(&output), "");
     let text = stdout(&output);
@@ -227,4 +231,36 @@ fn options_that_make_no_sense_are_refused_with_a_hint() {
         assert!(stderr(&output).contains("--help"), "{}", stderr(&output));
     }
     assert!(stdout(&run(&["--help"])).contains("--pool <MIB>"));
+}
+
+/// The first signal saves within an epoch, and the run that continues ends as one without interruption.
+#[cfg(unix)]
+#[test]
+fn a_signal_saves_and_the_run_continues_from_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let fixed = ["--epochs", "100000", "--batch-size", "200", "--threads", "1"];
+    let mut endless = Command::new(example());
+    endless.args(fixed).args(["--save", &at("saved"), "--save-every", "1"]).env("HIGHWATER_DEVICE", "cpu");
+    let endless = endless.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let begun = std::time::Instant::now();
+    while !Path::new(&at("saved")).exists() && begun.elapsed().as_secs() < 60 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(Command::new("kill").args(["-TERM", &endless.id().to_string()]).status().unwrap().success());
+    let output = endless.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(stdout(&output).contains(" steps, interrupted by a signal\n"), "{}", stdout(&output));
+
+    let saved = Checkpoint::load(at("saved")).unwrap();
+    let epochs = (saved.step().unwrap() / 8 + 2).to_string();
+    let results = |more: &[&str]| -> Value {
+        let stop = ["--stop-after", &epochs, "--json", &at("json")];
+        assert!(run(&[&fixed[..], &stop, more].concat()).status.success());
+        serde_json::from_slice(&std::fs::read(at("json")).unwrap()).unwrap()
+    };
+    let (whole, resumed) = (results(&[]), results(&["--resume", &at("saved")]));
+    for key in ["steps", "final_loss", "test_accuracy"] {
+        assert_eq!(whole[key], resumed[key], "{key}");
+    }
 }

@@ -60,7 +60,7 @@ impl Workers {
 fn send_all(pass: &OrderedPass, batches: impl Iterator<Item = usize>, sender: &SyncSender<Result<Sample>>) {
     for batch in batches {
         if sender.send(pass.load(batch)).is_err() {
-            return;
+            break;
         }
     }
 }

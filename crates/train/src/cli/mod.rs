@@ -1,0 +1,11 @@
+//! Command-line options for programs that train, and what they do: the device, dry runs, logs, recordings and the report.
+//!
+//! [`Options`] and [`SaveOptions`] are `clap` arguments to flatten into those of a program.
+
+mod files;
+mod options;
+mod report;
+mod run;
+
+pub use options::{Options, SaveOptions, output_path};
+pub use run::{Run, RunError};

@@ -1,0 +1,183 @@
+//! The options.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bfc_core::{AllocatorChoice, Bytes, DeviceId, MIB, PoolOptions};
+use clap::Args;
+use clap::builder::{PathBufValueParser, TypedValueParser};
+use highwater_tensor::{DeviceProfile, DryRunOptions};
+
+use super::report::complain;
+use super::run::{Run, RunError};
+use crate::position::Every;
+use crate::saves::Saves;
+
+// The types have no doc comments: clap would print them above the program's help.
+
+#[allow(missing_docs, reason = "clap would print the text")]
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Run options")]
+pub struct Options {
+    /// The device: auto, cpu, dry, or cuda:N
+    #[arg(long, default_value = "auto", value_parser = parse_device)]
+    pub(super) device: WantedDevice,
+
+    /// Predict the memory without computing, for this machine or another device, such as a100-80g, rtx-4090,limit=90%
+    /// or cpu,memory=8GiB
+    #[arg(long, value_name = "PROFILE", num_args = 0..=1, require_equals = true, default_missing_value = "this")]
+    #[arg(conflicts_with = "device")]
+    pub(super) dry_run: Option<DeviceProfile>,
+
+    /// The pool limit, in MiB or with a unit, such as 1536KiB or 1610496B
+    #[arg(long, value_name = "MIB", value_parser = parse_pool)]
+    pub(super) pool: Option<Bytes>,
+
+    /// The allocator: bfc, bfc-tensorflow, buddy, auto-growth, planned, guard or passthrough [default: bfc, or as set
+    /// in the environment]
+    #[arg(long, value_name = "NAME")]
+    pub(super) allocator: Option<AllocatorChoice>,
+
+    /// Submit each training step to a GPU as graphs; the results do not change
+    #[arg(long)]
+    pub(super) graphs: bool,
+
+    /// Use the plan in this file, made by `highwater plan` from a trace of this program
+    #[arg(long, value_name = "FILE")]
+    pub(super) plan: Option<PathBuf>,
+
+    /// Compute threads; the results do not depend on it [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(super) threads: Option<u16>,
+
+    /// The random seed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) seed: u64,
+
+    /// Print all rows and columns of the memory report
+    #[arg(long)]
+    pub(super) full: bool,
+
+    /// Write the results and the memory report as JSON to this file
+    #[arg(long, value_name = "FILE", value_parser = output_path())]
+    pub(super) json: Option<PathBuf>,
+
+    /// Write an HTML page to this file: the training curves and the memory report
+    #[arg(long, value_name = "FILE.html", value_parser = output_path(), conflicts_with = "trace")]
+    pub(super) html: Option<PathBuf>,
+
+    /// Write one JSON line per training step to this file: loss, time and memory
+    #[arg(long, value_name = "FILE.jsonl", value_parser = output_path())]
+    pub(super) log: Option<PathBuf>,
+
+    /// Write the training curves for TensorBoard to a new file in this folder
+    #[arg(long, value_name = "FOLDER", value_parser = output_path())]
+    pub(super) tensorboard: Option<PathBuf>,
+
+    /// Record every allocation, free and op to this file, for `highwater report`
+    #[arg(long, value_name = "FILE.hwm", value_parser = output_path(), conflicts_with = "trace")]
+    pub(super) record: Option<PathBuf>,
+
+    /// Write every allocation and free to this text file, one per line
+    #[arg(long, value_name = "FILE", value_parser = output_path())]
+    pub(super) trace: Option<PathBuf>,
+
+    /// If memory runs out, write the report to this file: JSON, or HTML if it ends in .html
+    #[arg(long, value_name = "FILE", value_parser = output_path())]
+    pub(super) oom_report: Option<PathBuf>,
+
+    /// Print which device each op runs on, and why
+    #[arg(long)]
+    pub(super) log_placement: bool,
+}
+
+impl Options {
+    /// Opens a run, calls the program, and prints its error: an out-of-memory error with its report, also to the file of
+    /// `--oom-report`. Returns the exit code: 0, or 1 after an error.
+    ///
+    /// The program's errors are [`RunError`], `Box<dyn std::error::Error>` or those of `anyhow` and `eyre`.
+    pub fn run<E: AsRef<dyn std::error::Error + 'static> + From<RunError>>(
+        &self,
+        name: &'static str,
+        program: impl FnOnce(&Run) -> Result<(), E>,
+    ) -> ExitCode {
+        match Run::open(name, self).map_err(E::from).and_then(|run| program(&run)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                // There is no way left to report an error here.
+                let _ = complain(error.as_ref(), self.oom_report.as_deref());
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    /// Options for dry runs: the device of `--dry-run`, else this machine.
+    pub(super) fn dry_run_options(&self) -> DryRunOptions {
+        let options = DryRunOptions::new(self.dry_run.clone().unwrap_or_default());
+        match self.allocator {
+            Some(allocator) => options.pool_options(PoolOptions::default().with_allocator(allocator)),
+            None => options,
+        }
+    }
+}
+
+#[allow(missing_docs, reason = "clap would print the text")]
+#[derive(Args, Clone, Debug)]
+pub struct SaveOptions {
+    /// Write a checkpoint of the model and the optimizer to this file at the end, and on Ctrl-C
+    #[arg(long, value_name = "FILE", value_parser = output_path())]
+    save: Option<PathBuf>,
+
+    /// Write the checkpoint after every N epochs, or steps if there are no epochs
+    #[arg(long, value_name = "N", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
+    save_every: Option<u64>,
+
+    /// Continue from a file written by --save, with the same other options
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+}
+
+impl SaveOptions {
+    /// Returns the options for a [`Trainer`](crate::Trainer). `unit` is the unit of the interval: [`Every::Epochs`] or
+    /// [`Every::Steps`].
+    #[must_use]
+    pub fn saves(&self, unit: fn(u64) -> Every) -> Saves {
+        let saves = self.save.as_ref().map_or_else(Saves::default, Saves::to);
+        let saves = self.save_every.map(unit).map_or(saves.clone(), |every| saves.every(every));
+        match &self.resume {
+            Some(path) => saves.resume(path),
+            None => saves,
+        }
+    }
+}
+
+/// A plain number means MiB.
+fn parse_pool(text: &str) -> Result<Bytes, String> {
+    let bytes = match text.parse::<u64>() {
+        Ok(mib) => mib.checked_mul(MIB).map(Bytes),
+        Err(_) => text.parse().ok(),
+    };
+    bytes
+        .filter(|bytes| bytes.get() > 0)
+        .ok_or_else(|| "expected MiB, as in 64, or a size, as in 1750KiB".into())
+}
+
+/// Returns a parser of paths of output files. It refuses `-`: standard output is reserved for the results.
+#[must_use]
+pub fn output_path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.to_str() {
+        Some("-") => Err("standard output is reserved for the results; use ./- for a file of this name"),
+        _ => Ok(path),
+    })
+}
+
+/// The requested device; `None` lets the runtime choose.
+pub(super) type WantedDevice = Option<DeviceId>;
+
+fn parse_device(text: &str) -> Result<WantedDevice, String> {
+    if text == "auto" {
+        Ok(None)
+    } else {
+        text.parse().map(Some).map_err(|_| "expected auto, cpu, dry or cuda:N".into())
+    }
+}

@@ -1,0 +1,328 @@
+//! A run with the options of the command line.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use bfc_core::{AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, Plan, RegistryError};
+use highwater_tensor::error::FileError;
+use highwater_tensor::{Device, DeviceProfile, DryRun, DryRunOptions, Error, Runtime, StepGraph};
+use highwater_tracking::{
+    PlanLimits, PlanTextError, Report, RunFacts, Trace, TraceProblem, parse_plan, write_page,
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::files::{OutputFile, Source};
+use super::options::Options;
+use super::report::{graphs, say, tables};
+use crate::output::{JsonLog, Output, ProgressBar, TensorBoard, read_run};
+
+/// The memory limit for the events of `--trace`; each takes about seven bytes.
+const TRACE_MEMORY: Bytes = Bytes::mib(256);
+
+/// An error of a run's files, devices or memory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// An error of the library.
+    #[error(transparent)]
+    Highwater(#[from] Error),
+    /// The pool cannot be created.
+    #[error(transparent)]
+    Pool(#[from] RegistryError),
+    /// The plan is invalid.
+    #[error("{}: {error}", path.display())]
+    Plan {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        error: PlanTextError,
+    },
+    /// The recording cannot be written as a trace.
+    #[error(transparent)]
+    Trace(#[from] TraceProblem),
+    /// A program wrote outside of its blocks.
+    #[error("memory was corrupted {count} times; the first: {first}")]
+    Damaged {
+        /// The number of damaged blocks.
+        count: usize,
+        /// The first one.
+        first: Box<Damage>,
+    },
+}
+
+impl AsRef<dyn std::error::Error + 'static> for RunError {
+    fn as_ref(&self) -> &(dyn std::error::Error + 'static) {
+        self
+    }
+}
+
+impl From<FileError> for RunError {
+    fn from(error: FileError) -> Self {
+        Self::Highwater(error.into())
+    }
+}
+
+/// A run with the options of the command line: its device, its output, and the report at its end.
+#[derive(Debug)]
+pub struct Run {
+    name: &'static str,
+    device: Device,
+    /// The device's display name.
+    place: String,
+    options: Options,
+    runtime: Runtime,
+    /// The training step as a graph, if requested.
+    graph: Option<Arc<StepGraph>>,
+    /// The logs, until the first output takes them.
+    logs: RefCell<Option<(Option<JsonLog>, Option<TensorBoard>)>>,
+    json: Option<OutputFile>,
+    trace: Option<OutputFile>,
+    page: Option<OutputFile>,
+    recording: Option<Source>,
+    log: Option<Source>,
+    started: Instant,
+}
+
+impl Run {
+    /// Opens the device and all output files: a run should not start if its results cannot be written.
+    ///
+    /// # Errors
+    /// [`RunError`] if the device is missing, or a file cannot be opened.
+    pub fn open(name: &'static str, options: &Options) -> Result<Self, RunError> {
+        let runtime = runtime(options)?;
+        let dry = DeviceId::new(DeviceKind::Dry, 0);
+        let choice = runtime.choose(if options.dry_run.is_some() { Some(dry) } else { options.device })?;
+        if options.log_placement {
+            log_placement(&runtime, &format!("device {}: {}", choice.device, choice.reason));
+        }
+        let device = choice.device;
+        let [json, trace, page] =
+            [&options.json, &options.trace, &options.html].map(|path| OutputFile::open(path.as_deref()));
+        let (json, trace, page) = (json?, trace?, page?);
+        let recording = Source::new(options.record.as_deref(), page.is_some())?;
+        let log = Source::new(options.log.as_deref(), page.is_some())?;
+        if trace.is_some() {
+            runtime.tracker().start_log(TRACE_MEMORY);
+        }
+        let place = options.dry_run.as_ref().map_or_else(|| device.to_string(), dry_name);
+        if let Some(source) = &recording {
+            let pool = runtime.registry().allocator(device.id(), AllocatorAttributes::default(), None)?;
+            let facts = RunFacts::new(name)
+                .with("device", &place)
+                .with("allocator", pool.options.allocator.unwrap_or_default())
+                .with("pool", pool.options)
+                .with("threads", runtime.threads())
+                .with("seed", options.seed);
+            let file = |path: &Path| runtime.tracker().start_recording(File::create(path)?, &facts);
+            file(source.path()).map_err(|error| FileError::io(source.path(), &error))?;
+        }
+        // After the recording starts, so that both share one time axis.
+        let jsonl = log.as_ref().map(|log| JsonLog::create(log.path())).transpose()?;
+        let board = options.tensorboard.as_ref().map(TensorBoard::create).transpose()?;
+        Ok(Self {
+            name,
+            place,
+            options: options.clone(),
+            graph: options.graphs.then(|| Arc::new(StepGraph::new(&device))),
+            device,
+            runtime,
+            logs: RefCell::new(Some((jsonl, board))),
+            json,
+            trace,
+            page,
+            recording,
+            log,
+            started: Instant::now(),
+        })
+    }
+
+    /// Returns the device to compute on.
+    #[must_use]
+    pub const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Returns the random seed.
+    #[must_use]
+    pub const fn seed(&self) -> u64 {
+        self.options.seed
+    }
+
+    /// Returns the pool limit, if given.
+    #[must_use]
+    pub const fn pool(&self) -> Option<Bytes> {
+        self.options.pool
+    }
+
+    /// Returns options for dry runs: the device of `--dry-run`, else this machine.
+    #[must_use]
+    pub fn dry_run_options(&self) -> DryRunOptions {
+        self.options.dry_run_options()
+    }
+
+    /// Returns the output of a training loop: a progress bar, and the requested logs. The first call takes the logs.
+    #[must_use]
+    pub fn output(&self) -> Output<'static> {
+        let mut output = Output::default().with(ProgressBar::new());
+        if let Some((json, board)) = self.logs.borrow_mut().take() {
+            output = json.into_iter().fold(output, Output::with);
+            output = board.into_iter().fold(output, Output::with);
+        }
+        self.graph.iter().fold(output, |output, graph| output.with_graph(Arc::clone(graph)))
+    }
+
+    /// Prints the result and the memory report, and writes the requested files. `results` are further fields of the JSON
+    /// object: a struct, a map or the macro `json!`.
+    ///
+    /// # Errors
+    /// [`RunError`] if a file cannot be written, and if a guard finds damaged memory.
+    pub fn finish(&self, summary: &str, results: impl Serialize) -> Result<(), RunError> {
+        let mut pools = vec![Arc::clone(self.device.default_allocator()?)];
+        if self.device.external_memory().num_allocs > 0 {
+            pools.push(self.device.external_allocator());
+        }
+        let report = Report::new(self.device.tracker(), &pools);
+        self.finish_with(summary, &report, &self.device.to_string(), &self.place, results)
+    }
+
+    /// Like [`finish`](Self::finish), for a dry run that the program made itself.
+    ///
+    /// # Errors
+    /// See [`finish`](Self::finish).
+    pub fn finish_dry<T>(
+        &self,
+        summary: &str,
+        run: &DryRun<T>,
+        results: impl Serialize,
+    ) -> Result<(), RunError> {
+        self.finish_with(summary, &run.report, "dry:0", &dry_name(&run.profile), results)
+    }
+
+    fn finish_with(
+        &self,
+        summary: &str,
+        report: &Report,
+        device: &str,
+        place: &str,
+        results: impl Serialize,
+    ) -> Result<(), RunError> {
+        let (seconds, threads) = (self.started.elapsed().as_secs_f64(), self.runtime.threads());
+        let plural = if threads == 1 { "" } else { "s" };
+        let tables = tables(report, self.options.full);
+        let name = self.name;
+        say(&format!(
+            "{name} on {place} with {threads} thread{plural}, {seconds:.1} s: {summary}\n\n{tables}"
+        ))?;
+        if let Some(counts) = self.device.default_allocator()?.plan_counts() {
+            say(&format!(
+                "\nplanned allocations: {} in {} steps; by best fit {}, unexpected {}, refused {}\n",
+                counts.planned, counts.steps, counts.left, counts.unexpected, counts.refused
+            ))?;
+        }
+        if let Some(graph) = &self.graph {
+            say(&graphs(&graph.counts(), device))?;
+        }
+        let fields = json!({
+            "example": name,
+            "device": device,
+            "seed": self.options.seed,
+            "worker_threads": threads,
+            "seconds": seconds,
+        });
+        self.write_json(fields, results, report)?;
+        self.write_trace()?;
+        self.write_recording()?;
+        let damage = self.device.default_allocator()?.find_damage();
+        match damage.first() {
+            Some(first) => Err(RunError::Damaged { count: damage.len(), first: Box::new(*first) }),
+            None => Ok(()),
+        }
+    }
+
+    fn write_json(&self, fields: Value, results: impl Serialize, report: &Report) -> Result<(), FileError> {
+        let Some(output) = &self.json else { return Ok(()) };
+        output.write(|file| {
+            let mut all = serde_json::Map::new();
+            for part in [fields, serde_json::to_value(results)?, serde_json::to_value(report)?] {
+                if let Value::Object(part) = part {
+                    all.extend(part);
+                }
+            }
+            serde_json::to_writer_pretty(&mut *file, &all)?;
+            writeln!(file)
+        })
+    }
+
+    fn write_trace(&self) -> Result<(), RunError> {
+        let Some(output) = &self.trace else { return Ok(()) };
+        let log = self.runtime.tracker().take_log();
+        let mut trace = Trace::from_recording(&log)?;
+        trace.add_header(&format!("trace: {} on {}, seed {}", self.name, self.device, self.options.seed));
+        trace.add_header(&format!("events: {}", trace.events().len()));
+        trace.add_header(&format!("peak_live_bytes: {}", trace.peak_live_bytes()));
+        if log.overflowed() {
+            trace.add_header(&format!("events lost at the beginning: {}", log.lost_events()));
+        }
+        Ok(output.write(|file| trace.write(file))?)
+    }
+
+    /// Completes the recording, and writes the page from it.
+    fn write_recording(&self) -> Result<(), RunError> {
+        let Some(recording) = &self.recording else { return Ok(()) };
+        let pools = [Arc::clone(self.device.default_allocator()?)];
+        let finished = self.runtime.tracker().finish_recording(&pools);
+        finished.map_err(|error| FileError::io(recording.path(), &error))?;
+        let Some(page) = &self.page else { return Ok(()) };
+        let (recording, log) = read_run(recording.path(), self.log.as_ref().map(Source::path))?;
+        Ok(page.write(|out| write_page(&recording, log.as_ref(), out))?)
+    }
+}
+
+/// The display name of a dry device.
+fn dry_name(profile: &DeviceProfile) -> String {
+    format!("dry:0 ({profile})")
+}
+
+fn runtime(options: &Options) -> Result<Runtime, RunError> {
+    let mut builder = Runtime::builder();
+    if let Some(profile) = &options.dry_run {
+        builder = builder.dry_profile(profile.clone());
+    }
+    if let Some(limit) = options.pool {
+        builder = builder.pool(limit);
+    }
+    if let Some(path) = &options.plan {
+        builder = builder.plan(DeviceScope::All, Arc::new(read_plan(path)?));
+    }
+    if let Some(allocator) = options.allocator {
+        builder = builder.allocator(DeviceScope::All, allocator);
+    }
+    if let Some(threads) = options.threads {
+        builder = builder.threads(threads.into());
+    }
+    Ok(builder.build()?)
+}
+
+fn read_plan(path: &Path) -> Result<Plan, RunError> {
+    let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
+    let plan = parse_plan(BufReader::new(file), &PlanLimits::default());
+    plan.map_err(|error| RunError::Plan { path: path.to_owned(), error })
+}
+
+/// Prints each distinct placement once: training steps repeat.
+fn log_placement(runtime: &Runtime, choice: &str) {
+    let told = Mutex::new(HashSet::new());
+    let tell = move |line: String| {
+        if told.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    };
+    tell(choice.to_owned());
+    runtime.on_placement(move |placement| tell(placement.to_string()));
+}

@@ -1,0 +1,261 @@
+//! The order of events in a run.
+
+use std::path::Path;
+
+use highwater_nn::checkpoint::Checkpoint;
+use highwater_tensor::{Error, Result, Tensor, no_grad};
+use highwater_tracking::module;
+
+use super::step::Step;
+use super::{Ended, Outcome, Trainer};
+use crate::figures::Figures;
+use crate::output::StepRecord;
+use crate::position::Position;
+use crate::saves::{LoopState, Parts};
+use crate::stop::StopSignal;
+
+/// The epochs or steps of a short dry run.
+const DRY: u64 = 2;
+
+/// A run in progress.
+pub(super) struct Fit<'a> {
+    trainer: Trainer<'a>,
+    first_step: u64,
+    position: Position,
+    epochs: u64,
+    steps: u64,
+    is_dry: bool,
+    signal: Option<StopSignal>,
+    /// The record of the last step, until its evaluation is known.
+    pending: Option<StepRecord>,
+    /// The figures of the last evaluation, and the step after which it took place.
+    figures: Figures,
+    evaluated: Option<u64>,
+    /// The parameters of the best evaluation.
+    best: Option<Checkpoint>,
+}
+
+impl<'a> Fit<'a> {
+    /// Prepares a run until one of the limits, and restores the checkpoint to continue from.
+    pub(super) fn begin(trainer: Trainer<'a>, epochs: u64, steps: u64) -> Result<Self> {
+        if trainer.saves.best_path().is_some() && trainer.early_stopping.is_none() {
+            let (argument, expected) =
+                ("best", "used with early stopping, which defines the best evaluation");
+            let got = "no early stopping".to_owned();
+            return Err(Error::BadArgument { op: "train", argument, expected, got });
+        }
+        let parameters = trainer.stepper.optimizer.parameters();
+        let is_dry = parameters.iter().any(|(_, parameter)| parameter.tensor().device().is_dry());
+        let limit = if is_dry && trainer.short_dry_runs { DRY } else { u64::MAX };
+        let mut fit = Self {
+            signal: trainer.listens.then(StopSignal::listen),
+            trainer,
+            first_step: 0,
+            position: Position::default(),
+            epochs: epochs.min(limit),
+            steps: if steps == u64::MAX { steps } else { steps.min(limit) },
+            is_dry,
+            pending: None,
+            figures: Figures::default(),
+            evaluated: None,
+            best: None,
+        };
+        fit.resume()?;
+        Ok(fit)
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        let trainer = &mut self.trainer;
+        let Some(checkpoint) = trainer.saves.load()? else { return Ok(()) };
+        let state = LoopState::of(&checkpoint, trainer.saves.resume_path().unwrap_or(Path::new("")))?;
+        checkpoint.restore_all(trainer.model, trainer.stepper.optimizer)?;
+        if let (Some(scaler), Some(saved)) = (&mut trainer.stepper.scaler, checkpoint.scaler()) {
+            scaler.clone_from(saved);
+        }
+        if let (Some(stopping), Some(saved)) = (&mut trainer.early_stopping, state.early_stopping) {
+            stopping.resume(saved);
+        }
+        self.position = state.position;
+        self.first_step = state.position.step;
+        Ok(())
+    }
+
+    /// Runs until an end. `source` returns the batches of an epoch, and how many of them to skip.
+    pub(super) fn run<B, I: Iterator<Item = Result<B>>>(
+        mut self,
+        mut source: impl FnMut(Position) -> Result<(I, u64)>,
+        mut loss: impl FnMut(&B) -> Result<Tensor>,
+    ) -> Result<Outcome> {
+        let stopping = self.trainer.early_stopping.as_ref();
+        let mut ended = stopping.filter(|stopping| stopping.is_over()).map(|_| Ended::StoppedEarly);
+        let mut has_begun = false;
+        while ended.is_none() && self.position.epoch < self.epochs && self.position.step < self.steps {
+            let (mut batches, skipped) = source(self.position)?;
+            if !std::mem::replace(&mut has_begun, true) {
+                let total = self.total(batches.size_hint().1);
+                self.trainer.output.begin(self.position.step, total)?;
+            }
+            // Ends with the batches: the file may state any number.
+            for batch in batches.by_ref().take(usize::try_from(skipped).unwrap_or(usize::MAX)) {
+                drop(batch?);
+            }
+            ended = self.epoch(batches, &mut loss)?;
+        }
+        self.finish(ended.unwrap_or(Ended::Completed))
+    }
+
+    /// The number of steps of the run, if it is known.
+    fn total(&self, batches: Option<usize>) -> Option<u64> {
+        if self.steps < u64::MAX {
+            return Some(self.steps);
+        }
+        let steps = (batches? as u64).div_ceil(self.trainer.stepper.accumulate);
+        self.epochs.checked_mul(steps)
+    }
+
+    /// Runs an epoch. Returns the reason to end after it, if there is one.
+    fn epoch<B>(
+        &mut self,
+        mut batches: impl Iterator<Item = Result<B>>,
+        loss: &mut impl FnMut(&B) -> Result<Tensor>,
+    ) -> Result<Option<Ended>> {
+        let start = self.position.step;
+        while self.position.step < self.steps {
+            let batch = batches.next();
+            if batch.is_some() {
+                self.flush()?;
+            }
+            let Some(batch) = batch else { break };
+            let ended = self.step(&batch?, &mut batches, &mut *loss)?;
+            // The record of the last step waits for the evaluation at the end of the epoch.
+            if ended.is_none() && self.position.step < self.steps && batches.size_hint().0 > 0 {
+                self.flush()?;
+            }
+            if ended.is_some() {
+                return Ok(ended);
+            }
+        }
+        if self.position.step >= self.steps {
+            return Ok(None);
+        }
+        // Without batches, an endless run would not end.
+        if self.position.step == start && self.position.batch == 0 {
+            self.position.epoch = self.epochs;
+            return Ok(None);
+        }
+        (self.position.epoch, self.position.batch) = (self.position.epoch + 1, 0);
+        let is_due = self.trainer.evaluate_every.is_due_after_epochs(self.position.epoch);
+        let ended = if is_due { self.evaluate()? } else { None };
+        self.flush()?;
+        if self.trainer.saves.is_due_after_epochs(self.position.epoch) {
+            self.save()?;
+        }
+        Ok(ended)
+    }
+
+    /// Runs a step and what follows it.
+    fn step<B>(
+        &mut self,
+        batch: &B,
+        batches: &mut impl Iterator<Item = Result<B>>,
+        loss: impl FnMut(&B) -> Result<Tensor>,
+    ) -> Result<Option<Ended>> {
+        let Trainer { stepper, schedule, output, .. } = &mut self.trainer;
+        if let Some(schedule) = schedule {
+            stepper.optimizer.set_learning_rate(schedule(self.position))?;
+        }
+        let Step { device, loss, gradient_norm, batches } = stepper.step(output, batch, batches, loss)?;
+        let mut figures = Figures::from([("learning_rate", stepper.optimizer.learning_rate())]);
+        if stepper.clip_norm.is_some() {
+            figures.set("gradient_norm", gradient_norm);
+        }
+        self.pending = Some(output.record(&device, loss, figures)?);
+        self.position.step += 1;
+        self.position.batch += batches;
+        let step = self.position.step;
+        if let Some(loss) = loss.filter(|loss| !loss.is_finite() && !self.trainer.allows_nan) {
+            return Ok(Some(Ended::Diverged { loss, step, epoch: self.position.epoch + 1 }));
+        }
+        let is_due = self.trainer.evaluate_every.is_due_after_steps(step);
+        let ended = if is_due { self.evaluate()? } else { None };
+        if self.trainer.saves.is_due_after_steps(step) {
+            self.save()?;
+        }
+        let stops = self.signal.as_ref().is_some_and(StopSignal::is_requested);
+        Ok(ended.or_else(|| stops.then_some(Ended::Interrupted)))
+    }
+
+    /// Evaluates the model, unless this has happened after the last step. Returns whether early stopping ends the run.
+    fn evaluate(&mut self) -> Result<Option<Ended>> {
+        let Some(evaluation) = self.trainer.evaluation.as_mut() else { return Ok(None) };
+        if self.evaluated == Some(self.position.step) {
+            return Ok(None);
+        }
+        self.figures = no_grad(|| {
+            let _scope = module("validation");
+            evaluation()
+        })?;
+        self.evaluated = Some(self.position.step);
+        if let Some(record) = &mut self.pending {
+            record.figures.extend(&self.figures);
+        }
+        let Some(stopping) = &mut self.trainer.early_stopping else { return Ok(None) };
+        let figure = stopping.figure();
+        if !self.figures.contains(figure) {
+            let got = format!("{figure:?}");
+            let (argument, expected) = ("figure", "a figure that the evaluation returns");
+            return Err(Error::BadArgument { op: "early_stopping", argument, expected, got });
+        }
+        // A dry run has no value.
+        let Some(value) = self.figures.get(figure) else { return Ok(None) };
+        let (improves, is_over) = (stopping.update(value), stopping.is_over());
+        if improves && stopping.restores_best() {
+            self.best = Some(Checkpoint::of(self.trainer.model)?);
+        }
+        if let Some(path) = self.trainer.saves.best_path().filter(|_| improves) {
+            self.parts().save(path, self.position)?;
+        }
+        Ok(is_over.then_some(Ended::StoppedEarly))
+    }
+
+    fn parts(&self) -> Parts<'_> {
+        Parts {
+            model: self.trainer.model,
+            optimizer: self.trainer.stepper.optimizer,
+            scaler: self.trainer.stepper.scaler.as_ref(),
+            early_stopping: self.trainer.early_stopping.as_ref(),
+            notes: &self.trainer.notes,
+        }
+    }
+
+    fn save(&self) -> Result<()> {
+        match self.trainer.saves.path().filter(|_| !self.is_dry) {
+            Some(path) => self.parts().save(path, self.position),
+            None => Ok(()),
+        }
+    }
+
+    /// Passes the record of the last step to the observers.
+    fn flush(&mut self) -> Result<()> {
+        self.pending.take().map_or(Ok(()), |record| self.trainer.output.emit(&record))
+    }
+
+    fn finish(mut self, mut ended: Ended) -> Result<Outcome> {
+        if ended == Ended::Completed && self.evaluate()?.is_some() {
+            ended = Ended::StoppedEarly;
+        }
+        self.flush()?;
+        if !matches!(ended, Ended::Diverged { .. }) {
+            self.save()?;
+        }
+        if let Some(best) = self.best.filter(|_| ended != Ended::Interrupted) {
+            best.restore(self.trainer.model)?;
+        }
+        self.trainer.output.finish()?;
+        let Position { step, epoch, .. } = self.position;
+        let best = self.trainer.early_stopping.as_ref().and_then(|stopping| stopping.best());
+        let (loss, figures) = (self.trainer.output.loss(), self.figures);
+        let (first_step, is_dry) = (self.first_step, self.is_dry);
+        Ok(Outcome { ended, first_step, steps: step, epochs: epoch, loss, figures, best, is_dry })
+    }
+}

@@ -1,0 +1,271 @@
+//! The training loop.
+//!
+//! ```text
+//! epoch ─ step: batches → loss → backward → update      step.rs: the only place that runs a step
+//!       ├ evaluation, early stopping, save              fit.rs: the order of events
+//!       └ output: progress bar, logs, observers
+//! ```
+
+mod fit;
+mod outcome;
+mod step;
+
+pub use outcome::{Ended, Outcome};
+
+use std::fmt;
+
+use highwater_nn::modules::Module;
+use highwater_nn::optim::{LossScaler, Optimizer, Schedule};
+use highwater_tensor::{Result, Tensor};
+
+use crate::figures::Figures;
+use crate::output::{Observer, Output};
+use crate::position::{Every, Position};
+use crate::saves::Saves;
+use crate::stop::EarlyStopping;
+use fit::Fit;
+use step::Stepper;
+
+/// Trains a model: epochs, gradient accumulation, clipping, schedules, evaluation, early stopping and checkpoints.
+///
+/// The loss is a closure from a batch to a tensor with one element. The batches are any iterator, for example that of a
+/// data set. All options have defaults: one epoch, no output, no files.
+///
+/// ```
+/// use highwater::prelude::*;
+/// use highwater::train::{Accuracy, Direction, EarlyStopping, Ended, Every, Saves, Trainer, evaluate};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("run.safetensors");
+/// let (device, rng) = (Device::cpu()?, Rng::new(0));
+/// let data = ArrayDataset::new(vec![0.0, 0.1, 0.9, 1.0], vec![0, 0, 1, 1], 1)?;
+/// let model = Linear::new(&device, 1, 2, &rng)?;
+/// let mut optimizer = AdamW::new(model.parameters(), 0.1)?;
+/// let outcome = Trainer::new(&model, &mut optimizer)
+///     .epochs(100)
+///     .schedule(Schedule::Cosine { start: 0.1, end: 0.0, steps: 200 })
+///     .clip_norm(1.0)
+///     .evaluate(|| evaluate(data.batches(4, &device)?, |x| model.forward(x), &mut [&mut Accuracy::default()]))
+///     .early_stopping(EarlyStopping::new("accuracy").direction(Direction::Maximize).patience(5))
+///     .saves(Saves::to(&path).every(Every::Epochs(10)))
+///     .fit(
+///         |epoch| Ok(data.batches(2, &device)?.shuffled(0, epoch)),
+///         |(x, y)| model.forward(x)?.cross_entropy(y),
+///     )?;
+/// assert_eq!(outcome.ended, Ended::StoppedEarly);
+/// assert!(path.exists() && outcome.steps < 200);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Resuming
+///
+/// A run that [continues](Saves::resume) from a checkpoint gives the same values, bit for bit, as a run without
+/// interruption: parameters, optimizer state, loss scale, random generators of modules, position and early stopping are
+/// restored. This requires batches that depend only on the epoch, such as `shuffled(seed, epoch)`. A checkpoint may also lie
+/// within an epoch, for example after a signal. The loop then skips the batches that are done, which costs their preparation;
+/// a step-indexed source ([`fit_steps`](Self::fit_steps)) skips nothing.
+///
+/// # Dry runs
+///
+/// On a dry device the loop makes the same requests as on a real one. There are no losses and figures, so early stopping
+/// never ends a run, and nothing is saved. [`short_dry_runs`](Self::short_dry_runs) leaves out epochs that repeat the second.
+///
+/// # Signals
+///
+/// After the first SIGINT (Ctrl-C) or SIGTERM the loop completes the step, saves and returns [`Ended::Interrupted`]. A second
+/// signal ends the process.
+pub struct Trainer<'a> {
+    model: &'a dyn Module,
+    stepper: Stepper<'a>,
+    epochs: Option<u64>,
+    schedule: Option<Box<dyn FnMut(Position) -> f64 + 'a>>,
+    evaluation: Option<Box<dyn FnMut() -> Result<Figures> + 'a>>,
+    evaluate_every: Every,
+    early_stopping: Option<EarlyStopping>,
+    saves: Saves,
+    notes: Vec<(String, String)>,
+    output: Output<'a>,
+    listens: bool,
+    allows_nan: bool,
+    short_dry_runs: bool,
+}
+
+impl<'a> Trainer<'a> {
+    /// Creates a loop that trains this model's parameters with this optimizer.
+    #[must_use]
+    pub fn new(model: &'a dyn Module, optimizer: &'a mut dyn Optimizer) -> Self {
+        Self {
+            model,
+            stepper: Stepper::new(optimizer),
+            epochs: None,
+            schedule: None,
+            evaluation: None,
+            evaluate_every: Every::Epochs(1),
+            early_stopping: None,
+            saves: Saves::default(),
+            notes: Vec::new(),
+            output: Output::default(),
+            listens: true,
+            allows_nan: false,
+            short_dry_runs: false,
+        }
+    }
+
+    /// Sets the number of epochs of [`fit`](Self::fit). A resumed run counts the epochs of earlier runs.
+    #[must_use]
+    pub const fn epochs(mut self, epochs: u64) -> Self {
+        self.epochs = Some(epochs);
+        self
+    }
+
+    /// Sets the learning rate of each step by a schedule.
+    #[must_use]
+    pub fn schedule(self, schedule: Schedule) -> Self {
+        self.schedule_by(move |at| schedule.learning_rate(at.step))
+    }
+
+    /// Sets the learning rate of each step by a function, for example of the epoch.
+    #[must_use]
+    pub fn schedule_by(mut self, learning_rate: impl FnMut(Position) -> f64 + 'a) -> Self {
+        self.schedule = Some(Box::new(learning_rate));
+        self
+    }
+
+    /// Accumulates the gradients of this number of batches per step (at least 1) and steps along their mean. The last step
+    /// of an epoch may have fewer.
+    #[must_use]
+    pub fn accumulate(mut self, batches: u64) -> Self {
+        self.stepper.accumulate = batches.max(1);
+        self
+    }
+
+    /// Limits the norm of the gradients of each step, and logs it as `gradient_norm`.
+    #[must_use]
+    pub const fn clip_norm(mut self, max: f64) -> Self {
+        self.stepper.clip_norm = Some(max);
+        self
+    }
+
+    /// Scales losses so that 16-bit gradients do not underflow. The scaler skips steps with gradients that are not finite.
+    #[must_use]
+    pub fn scaler(mut self, scaler: impl Into<Option<LossScaler>>) -> Self {
+        self.stepper.scaler = scaler.into();
+        self
+    }
+
+    /// Evaluates the model after every epoch and at the end. The closure runs under `no_grad`, so networks are in evaluation
+    /// mode, and in the module scope `validation`. The figures are logged with the step before.
+    #[must_use]
+    pub fn evaluate(mut self, evaluation: impl FnMut() -> Result<Figures> + 'a) -> Self {
+        self.evaluation = Some(Box::new(evaluation));
+        self
+    }
+
+    /// Changes the interval of evaluations.
+    #[must_use]
+    pub const fn evaluate_every(mut self, every: Every) -> Self {
+        self.evaluate_every = every;
+        self
+    }
+
+    /// Ends training once a figure of the evaluation no longer improves.
+    #[must_use]
+    pub fn early_stopping(mut self, stopping: EarlyStopping) -> Self {
+        self.early_stopping = Some(stopping);
+        self
+    }
+
+    /// Sets where the run saves, and the checkpoint that it continues from.
+    #[must_use]
+    pub fn saves(mut self, saves: Saves) -> Self {
+        self.saves = saves;
+        self
+    }
+
+    /// Adds a [note](highwater_nn::checkpoint::Checkpoint::with_note) to every checkpoint.
+    #[must_use]
+    pub fn note(mut self, name: &str, text: &str) -> Self {
+        self.notes.push((name.to_owned(), text.to_owned()));
+        self
+    }
+
+    /// Adds an observer of the steps, such as a [`ProgressBar`](crate::ProgressBar) or a [`JsonLog`](crate::JsonLog).
+    #[must_use]
+    pub fn observe(mut self, observer: impl Observer + 'a) -> Self {
+        self.output = self.output.with(observer);
+        self
+    }
+
+    /// Sets the output of the run, which replaces all observers.
+    #[must_use]
+    pub fn output(mut self, output: Output<'a>) -> Self {
+        self.output = output;
+        self
+    }
+
+    /// Ignores signals, for programs that handle them themselves.
+    #[must_use]
+    pub const fn ignore_signals(mut self) -> Self {
+        self.listens = false;
+        self
+    }
+
+    /// Continues after a loss that is NaN or infinite. Otherwise such a loss ends the run.
+    #[must_use]
+    pub const fn allow_nan(mut self, allow: bool) -> Self {
+        self.allows_nan = allow;
+        self
+    }
+
+    /// Limits dry runs to two epochs, or two steps of [`fit_steps`](Self::fit_steps). The second one includes the optimizer's
+    /// state and has the peak of all later ones, if batches keep their sizes.
+    #[must_use]
+    pub const fn short_dry_runs(mut self) -> Self {
+        self.short_dry_runs = true;
+        self
+    }
+
+    /// Trains for a number of [epochs](Self::epochs). `batches` returns the batches of an epoch, and `loss` the loss of a
+    /// batch.
+    ///
+    /// # Errors
+    /// The errors of both closures, of the evaluation, the optimizer and the observers, and:
+    ///
+    /// - [`Error::File`](highwater_tensor::Error::File) if a checkpoint cannot be read or written.
+    /// - [`Error::Mismatch`](highwater_tensor::Error::Mismatch) for a checkpoint of another model.
+    /// - [`Error::BadArgument`](highwater_tensor::Error::BadArgument) for early stopping on a figure that the evaluation does
+    ///   not return, and for [`Saves::best`] without early stopping.
+    pub fn fit<B, I: IntoIterator<Item = Result<B>>>(
+        self,
+        mut batches: impl FnMut(u64) -> Result<I>,
+        loss: impl FnMut(&B) -> Result<Tensor>,
+    ) -> Result<Outcome> {
+        let epochs = self.epochs.unwrap_or(1);
+        let fit = Fit::begin(self, epochs, u64::MAX)?;
+        fit.run(|at| Ok((batches(at.epoch)?.into_iter(), at.batch)), loss)
+    }
+
+    /// Trains for a number of steps on batches by number, without epochs. `batch` returns the batch of a number. With
+    /// [accumulation](Self::accumulate), a step uses several.
+    ///
+    /// # Errors
+    /// See [`fit`](Self::fit).
+    pub fn fit_steps<B>(
+        self,
+        steps: u64,
+        batch: impl Fn(u64) -> Result<B>,
+        loss: impl FnMut(&B) -> Result<Tensor>,
+    ) -> Result<Outcome> {
+        let (fit, batch) = (Fit::begin(self, u64::MAX, steps)?, &batch);
+        fit.run(|at| Ok(((at.batch..u64::MAX).map(batch), 0)), loss)
+    }
+}
+
+impl fmt::Debug for Trainer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut trainer = f.debug_struct("Trainer");
+        trainer.field("epochs", &self.epochs).field("evaluate_every", &self.evaluate_every);
+        trainer.field("early_stopping", &self.early_stopping).field("saves", &self.saves);
+        trainer.finish_non_exhaustive()
+    }
+}

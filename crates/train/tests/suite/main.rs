@@ -1,0 +1,10 @@
+//! Tests of the training loop and its parts.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod dry_runs;
+mod early_stopping;
+mod metrics;
+mod resume;
+mod steps;
+mod support;
