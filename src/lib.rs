@@ -126,8 +126,10 @@ pub mod guide {
     #[doc = include_str!("../docs/interop.md")]
     pub mod interop {}
 
+    #[doc = "[data]: mod@data"]
     #[doc = "[files]: mod@files"]
     #[doc = "[interop]: mod@interop"]
+    #[doc = "[training]: mod@training"]
     #[doc = include_str!("../docs/coming-from.md")]
     pub mod coming_from {}
 
