@@ -55,6 +55,25 @@ impl Saves {
         Self { path: Some(path.into()), ..Self::default() }
     }
 
+    /// Saves to this file like [`to`](Self::to), and continues from it if it exists: a program that runs again goes on where
+    /// it stopped.
+    ///
+    /// ```
+    /// use highwater::train::Saves;
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("run.safetensors");
+    /// assert_eq!(Saves::resumable(&path), Saves::to(&path));
+    /// std::fs::write(&path, "")?;
+    /// assert_eq!(Saves::resumable(&path), Saves::to(&path).resume(&path));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn resumable(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        let resume = path.exists().then(|| path.clone());
+        Self { resume, ..Self::to(path) }
+    }
+
     /// Also saves at this interval.
     #[must_use]
     pub const fn every(mut self, every: Every) -> Self {
