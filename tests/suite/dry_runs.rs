@@ -29,12 +29,25 @@ fn figures(name: &str, args: &[&str], more: &[&str]) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Removes the names of the pool, which contain the device.
+/// Removes times, which a dry run does not have.
+pub(crate) fn without_times(figures: &mut Value) {
+    match figures {
+        Value::Array(values) => values.iter_mut().for_each(without_times),
+        Value::Object(fields) => {
+            fields.remove("time_ns");
+            fields.values_mut().for_each(without_times);
+        }
+        _ => {}
+    }
+}
+
+/// Removes times and the names of the pool, which contain the device.
 fn without_names(mut figures: Value) -> Value {
     for pool in figures["pools"].as_array_mut().unwrap() {
         pool.as_object_mut().unwrap().retain(|key, _| key != "name" && key != "memory");
     }
     figures["peak"].as_object_mut().unwrap().remove("pool");
+    without_times(&mut figures);
     figures
 }
 

@@ -72,7 +72,7 @@ pub struct Report {
     /// Live bytes that no op holds.
     pub unowned_bytes: u64,
     /// Completed steps: runs of optimizer ops after a backward op, or else repeated marks of a recording.
-    pub steps: u64,
+    pub completed_steps: u64,
     /// What is live at the end by op, module and category, the most bytes first.
     pub live: Vec<LiveRow>,
     /// Ops whose live bytes rise from step to step, the largest growth first. Only recordings of at least five steps

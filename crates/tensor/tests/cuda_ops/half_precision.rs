@@ -94,8 +94,10 @@ fn gradients_of_halves_are_those_of_the_cpu() {
     let (here, there) = (runtime().cpu().unwrap(), device());
     for dtype in HALVES {
         let tolerance = if dtype == DType::F16 { 4e-3 } else { 3e-2 };
-        // Gradients of a sum of attention results cancel out almost completely: `attention` compares others.
-        for case in CASES.iter().filter(|case| !case.name.contains("attention")) {
+        // Gradients of a sum of these results cancel out almost completely, which leaves rounding errors. Other tests
+        // compare gradients of weighted sums.
+        let cancels = |name: &str| name.contains("attention") || name.contains("batch_norm");
+        for case in CASES.iter().filter(|case| !cancels(case.name)) {
             let on = |device: &Device| -> Option<Vec<Tensor>> {
                 let leaves: Vec<Tensor> = (case.inputs.iter().enumerate())
                     .map(|(seed, (dims, ..))| {

@@ -62,7 +62,7 @@ impl Report {
             peak: peak_row(pools, &stats, &by_owner),
             pools: pool_rows(pools, &stats),
             categories: category_rows(&ledgers, &at_peak),
-            steps: tracker.steps(),
+            completed_steps: tracker.steps(),
             live,
             unowned_bytes: sum(own.into_values().chain(unledgered)),
             ..Self::default()

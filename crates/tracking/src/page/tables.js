@@ -88,7 +88,7 @@ const op_path = row => (row.scope && row.op ? row.scope + "." : row.scope || "")
 
 /** What is live at the end, by op, module, category and age. */
 function live_table(data) {
-  const rows = data.report.live || [], { steps } = data.report;
+  const rows = data.report.live || [], { completed_steps: steps } = data.report;
   element("live-section").hidden = rows.length === 0;
   const range = (ages, text) => !ages ? "–" : text(ages[0]) === text(ages[1]) ? text(ages[1]) : text(ages[0]) + " to " + text(ages[1]);
   const in_steps = ["steps", row => row.age_steps ? row.age_steps[1] : -1, row => range(row.age_steps, count)];
@@ -106,7 +106,7 @@ function live_table(data) {
 function growth_table(data) {
   const rows = data.report.growth || [];
   element("growth-section").hidden = rows.length === 0;
-  element("growth-note").textContent = "Bytes that these ops hold at the end of each of " + count(data.report.steps) +
+  element("growth-note").textContent = "Bytes that these ops hold at the end of each of " + count(data.report.completed_steps) +
     " steps rise steadily: the program keeps results that it no longer needs, or fills a cache.";
   sortable(element("growth"), [
     ["op", row => op_path(row), row => op_path(row) || "(outside of ops)"],

@@ -30,7 +30,7 @@ impl Report {
         recording.events().iter().for_each(|event| count.take(event));
         let mut report = count.finish();
         let (summary, steps) = (recording.summary(), recording.steps());
-        report.steps = steps.len() as u64;
+        report.completed_steps = steps.len() as u64;
         report.live = recording.live_since(&steps);
         report.growth = recording.growth_over(&steps);
         report.peak_parts = parts::peak_parts(recording);

@@ -220,7 +220,8 @@ impl ReportText<'_> {
 
     /// What is live at the end, and what grows from step to step.
     fn live(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Report { live, growth, steps, .. }, TextOptions { top, wide, .. }) = (self.report, self.options);
+        let (Report { live, growth, completed_steps, .. }, TextOptions { top, wide, .. }) =
+            (self.report, self.options);
         if !live.is_empty() {
             let mut table = live_table(live, top, wide);
             self.rest(&mut table, live.len());
@@ -229,7 +230,7 @@ impl ReportText<'_> {
         if !growth.is_empty() {
             let mut table = growth_table(growth, top, wide);
             self.rest(&mut table, growth.len());
-            write!(f, "\nmemory that grows over {steps} steps\n\n{table}")?;
+            write!(f, "\nmemory that grows over {completed_steps} steps\n\n{table}")?;
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ use crate::output::{JsonLog, Output, ProgressBar, TensorBoard, read_run};
 const TRACE_MEMORY: Bytes = Bytes::mib(256);
 
 /// An error of a run's files, devices or memory.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
     /// An error of the library.
@@ -55,6 +55,8 @@ pub enum RunError {
         first: Box<Damage>,
     },
 }
+
+bfc_core::debug_as_message!(RunError);
 
 impl AsRef<dyn std::error::Error + 'static> for RunError {
     fn as_ref(&self) -> &(dyn std::error::Error + 'static) {

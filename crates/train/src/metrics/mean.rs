@@ -10,7 +10,7 @@ use highwater_tensor::{DType, Error, Result, Tensor};
 /// let device = Device::cpu()?;
 /// let mut mean = Mean::default();
 /// mean.add(&Tensor::full(&device, (), 1.0)?, 3)?;
-/// mean.add(&Tensor::full(&device, [], 5.0)?, 1)?;
+/// mean.add(&Tensor::full(&device, (), 5.0)?, 1)?;
 /// assert_eq!(mean.value(), Some(2.0));
 /// # Ok::<(), highwater::Error>(())
 /// ```

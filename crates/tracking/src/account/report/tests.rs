@@ -315,7 +315,7 @@ fn live_memory_has_its_age_in_steps() {
     let ages = |tracker: &Tracker| {
         let report = Report::new(tracker, std::slice::from_ref(&pool));
         let row = |row: &LiveRow| (row.path(), row.blocks, row.bytes, row.age_steps);
-        (report.steps, report.live.iter().map(row).collect::<Vec<_>>())
+        (report.completed_steps, report.live.iter().map(row).collect::<Vec<_>>())
     };
     assert_eq!(ages(&tracker), (0, vec![("report-age.init".to_owned(), 1, 2048, None)]));
     for step in 0..6 {

@@ -162,7 +162,7 @@ fn live_memory_has_its_age() {
     assert!(youngest < oldest && oldest < live[0].age_ns.unwrap().0);
 
     let report = Report::from_recording(&recording);
-    assert_eq!((report.steps, &report.live), (5, &live));
+    assert_eq!((report.completed_steps, &report.live), (5, &live));
     let text = report.to_string();
     let line = |text: &str| text.lines().find(|line| line.contains("2 to 4 steps")).unwrap().to_owned();
     assert_eq!(
