@@ -73,7 +73,7 @@ pub struct Report {
     pub unowned_bytes: u64,
     /// Completed steps: runs of optimizer ops after a backward op, or else repeated marks of a recording.
     pub completed_steps: u64,
-    /// What is live at the end by op, module and category, the most bytes first.
+    /// Live memory at the end by op, module and category, the most bytes first.
     pub live: Vec<LiveRow>,
     /// Ops whose live bytes rise from step to step, the largest growth first. Only recordings of at least five steps
     /// know them.

@@ -19,7 +19,7 @@ enum Regions {
     Separate,
     /// Regions of a few granules that the pool merges.
     Merged,
-    /// One region of the whole limit. What a failure leaves out follows as separate regions.
+    /// One region of the whole limit. After a failure, separate regions cover the rest.
     One,
     /// One region of the whole limit, which what a failure leaves out extends.
     OneExtended,

@@ -72,7 +72,7 @@ impl Report {
     }
 }
 
-/// What is live by op, module and category, the most bytes first.
+/// Live memory by op, module and category, the most bytes first.
 fn live_rows(pools: &[Arc<dyn Allocator>], totals: &[OpTotals], tracker: &Tracker) -> Vec<LiveRow> {
     let (completed, firsts) = (tracker.steps(), tracker.step_log().firsts());
     let mut rows: HashMap<Tag, LiveRow> = HashMap::new();

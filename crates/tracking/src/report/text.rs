@@ -218,7 +218,7 @@ impl ReportText<'_> {
         table.without_empty_columns()
     }
 
-    /// What is live at the end, and what grows from step to step.
+    /// Live memory at the end, and memory that grows from step to step.
     fn live(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Report { live, growth, completed_steps, .. }, TextOptions { top, wide, .. }) =
             (self.report, self.options);

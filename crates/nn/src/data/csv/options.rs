@@ -204,8 +204,10 @@ pub struct CsvOptions {
 }
 
 impl Default for CsvOptions {
-    /// A number as the label in the last column, no header, the most frequent delimiter, no missing values; at most 2²⁸
-    /// values (1 GiB), 65,536 columns, 65,536 classes, 1 MiB per line, 2²⁰ lines without a row, and a ratio of 256.
+    /// A number as the label in the last column, no header, the most frequent delimiter, no missing values.
+    ///
+    /// Limits: 2²⁸ values (1 GiB), 65,536 columns, 65,536 classes, 1 MiB per line, 2²⁰ lines without a row, and a
+    /// compression ratio of 256.
     fn default() -> Self {
         Self {
             label: LabelColumn::Last,
