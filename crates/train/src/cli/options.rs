@@ -13,11 +13,14 @@ use super::run::{Run, RunError};
 use crate::position::Every;
 use crate::saves::Saves;
 
+/// The end of every program's help.
+const EXIT_CODES: &str = "Exit codes: 0 after success, 1 after an error, 2 for wrong options";
+
 // The types have no doc comments: clap would print them above the program's help.
 
 #[allow(missing_docs, reason = "clap would print the text")]
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Run options")]
+#[command(next_help_heading = "Run options", after_help = EXIT_CODES)]
 pub struct Options {
     /// The device: auto, cpu, dry, or cuda:N
     #[arg(long, default_value = "auto", value_parser = parse_device)]
