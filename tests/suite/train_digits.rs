@@ -234,7 +234,8 @@ fn options_that_make_no_sense_are_refused_with_a_hint() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(stderr(&output).contains("--help"), "{}", stderr(&output));
     }
-    let help = stdout(&run(&["--help"]));
+    let output = run(&["--help"]);
+    let help = stdout(&output);
     assert!(help.contains("--pool <MIB>") && help.contains("Exit codes: 0 after success"), "{help}");
 }
 
