@@ -182,7 +182,7 @@ fn arrays() -> Outcome {
     seed(&["safetensors"], "run", &fs::read(file)?)?;
     let mut arrays = Arrays::new();
     arrays.insert("weight".to_owned(), Array::from_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?);
-    arrays.insert("count".to_owned(), Array::from_slice(&[7_i64], [])?);
+    arrays.insert("count".to_owned(), Array::from_slice(&[7_i64], ())?);
     arrays.insert("mask".to_owned(), Array::from_slice(&[true, false, true], [3])?);
     arrays.insert("none".to_owned(), Array::from_slice::<f64>(&[], [0, 4])?);
     for (name, array) in &arrays {

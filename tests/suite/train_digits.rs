@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use highwater::io::Checkpoint;
 use highwater::tracking::{Trace, TraceLimits};
 use serde_json::Value;
 
@@ -243,6 +242,8 @@ fn options_that_make_no_sense_are_refused_with_a_hint() {
 #[cfg(unix)]
 #[test]
 fn a_signal_saves_and_the_run_continues_from_there() {
+    use highwater::io::Checkpoint;
+
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let fixed = ["--epochs", "100000", "--batch-size", "200", "--threads", "1"];
