@@ -11,6 +11,8 @@ mod nn_layers;
 mod nn_modules;
 #[path = "suite/nn_recurrent.rs"]
 mod nn_recurrent;
+#[path = "suite/nn_transformer.rs"]
+mod nn_transformer;
 #[path = "../../tensor/tests/ops_table/mod.rs"]
 mod ops_table;
 #[path = "suite/optim_steps.rs"]

@@ -22,6 +22,7 @@ mod nn_modules;
 mod nn_parameter;
 mod nn_paths;
 mod nn_recurrent;
+mod nn_transformer;
 #[path = "../../../tensor/tests/ops_table/mod.rs"]
 mod ops_table;
 mod optim_groups;

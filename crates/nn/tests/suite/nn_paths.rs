@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::ops_table::device;
+use crate::optim_unknown::Forgetful;
 use highwater_nn::modules::{Checkpointed, Dropout, LayerNorm, Linear, Module, Relu, Sequential};
 use highwater_nn::optim::{Optimizer, Sgd};
 use highwater_nn::visit_parts;
@@ -197,21 +198,6 @@ fn a_shared_layer_has_the_first_of_its_paths() {
     let linear: Vec<_> = report.places.iter().filter(|row| row.op == "linear").collect();
     assert_eq!((linear.len(), linear[0].calls), (1, 2));
     assert_eq!(linear[0].scope.as_deref(), Some("encoder"));
-}
-
-/// A network whose list misses a layer.
-#[derive(Debug)]
-struct Forgetful {
-    first: Linear,
-    second: Linear,
-}
-
-impl Module for Forgetful {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.second.forward(&self.first.forward(x)?)
-    }
-
-    visit_parts!(first);
 }
 
 #[test]

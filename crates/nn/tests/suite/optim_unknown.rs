@@ -120,9 +120,9 @@ fn gradients_of_plain_tensors_are_no_error() {
 
 /// Two layers, of which the second is missing from the visit.
 #[derive(Debug)]
-struct Forgetful {
-    first: Linear,
-    second: Linear,
+pub(crate) struct Forgetful {
+    pub(crate) first: Linear,
+    pub(crate) second: Linear,
 }
 
 impl Module for Forgetful {
