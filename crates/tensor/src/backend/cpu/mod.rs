@@ -17,6 +17,7 @@ mod elementwise;
 mod erf;
 mod exp;
 mod fold;
+mod gemm;
 mod im2col;
 mod index;
 mod loop_nest;
