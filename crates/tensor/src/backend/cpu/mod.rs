@@ -82,11 +82,12 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
     match of {
         Workspace::Reduce { shape, axes, dtype } => reduce::workspace(shape, axes, dtype),
         Workspace::ArgSort { shape } => sort::workspace(shape),
-        Workspace::MatMul { lhs, rhs, dtype } => matmul::workspace(lhs, rhs, dtype),
-        Workspace::Conv2d { conv, input, out, dtype } => {
+        Workspace::MatMul { lhs, rhs, dtype, .. } => matmul::workspace(lhs, rhs, dtype),
+        Workspace::Conv2d { conv, input, out, dtype, .. }
+        | Workspace::Conv2dInputGrad { conv, input, out, dtype, .. } => {
             conv::workspace(conv, input.dims(), out.dims(), dtype)
         }
-        Workspace::Conv2dWeightGrad { conv, input, out, dtype } => {
+        Workspace::Conv2dWeightGrad { conv, input, out, dtype, .. } => {
             conv::weight_grad_workspace(conv, input.dims(), out.dims(), dtype)
         }
         Workspace::LayerNormSums { sizes, sums, dtype } => norm::workspace(sizes, sums, dtype),
@@ -123,6 +124,10 @@ impl Backend for CpuBackend {
 
     fn chunk_elements(&self) -> usize {
         rules::chunk_elements(DeviceRules::Cpu)
+    }
+
+    fn rounds_operands(&self) -> bool {
+        rules::rounds_operands(DeviceRules::Cpu)
     }
 
     // Long kernels are `inline(never)`: otherwise this function would take very long to compile.
@@ -162,7 +167,7 @@ impl Backend for CpuBackend {
             Kernel::RunningSum { axis, reverse, ref mut out } => {
                 scan::running_sum(workers, op, axis, reverse, out)
             }
-            Kernel::MatMul { bias, lhs, rhs, ref mut activation, ref mut workspace, ref mut out } => {
+            Kernel::MatMul { bias, lhs, rhs, ref mut activation, ref mut workspace, ref mut out, .. } => {
                 let factors = [lhs, rhs];
                 match activation {
                     None => match matmul::matmul_small(op, bias, factors, out) {
@@ -192,13 +197,13 @@ impl Backend for CpuBackend {
                 ref mut weight,
                 ref mut bias,
             } => norm::layer_norm_sums(workers, op, of, (grad, places), workspace, (weight, bias)),
-            Kernel::Conv2d { conv, input, weight, ref mut workspace, ref mut out } => {
+            Kernel::Conv2d { conv, input, weight, ref mut workspace, ref mut out, .. } => {
                 conv::forward(workers, op, &conv, [input, weight], workspace, out)
             }
-            Kernel::Conv2dInputGrad { conv, weight, grad, ref mut workspace, ref mut out } => {
+            Kernel::Conv2dInputGrad { conv, weight, grad, ref mut workspace, ref mut out, .. } => {
                 conv::input_grad(workers, op, &conv, [weight, grad], workspace, out)
             }
-            Kernel::Conv2dWeightGrad { conv, input, grad, ref mut workspace, ref mut out } => {
+            Kernel::Conv2dWeightGrad { conv, input, grad, ref mut workspace, ref mut out, .. } => {
                 conv::weight_grad(workers, op, &conv, [input, grad], workspace, out)
             }
             Kernel::Pool2d { pool, axes, input, ref mut out } => {
@@ -265,7 +270,8 @@ mod tests {
     use super::*;
     use crate::backend::dry::DryBackend;
     use crate::backend::{
-        AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep, Unary,
+        AdamStep, Binary, Compare, Distribution, LionStep, Precision, RandomKey, Reduce, RmsPropStep,
+        SgdStep, Unary,
     };
     use crate::error::Error;
     use crate::shape::{DType, Scalar};
@@ -323,7 +329,18 @@ mod tests {
         );
         run("running_sum", Kernel::RunningSum { axis: 0, reverse: false, out: y.out() });
         let (bias, lhs, rhs, activation) = (None, x, x, None);
-        run("matmul", Kernel::MatMul { bias, lhs, rhs, activation, workspace: None, out: y.out() });
+        run(
+            "matmul",
+            Kernel::MatMul {
+                precision: Precision::Full,
+                bias,
+                lhs,
+                rhs,
+                activation,
+                workspace: None,
+                out: y.out(),
+            },
+        );
         run("softmax", Kernel::Softmax { log: false, input: x, out: y.out() });
         run("softmax_grad", Kernel::SoftmaxGrad { log: false, output: x, grad: x, out: y.out() });
         run("cross_entropy", Kernel::CrossEntropy { logits: x, targets: target, losses: losses.out() });

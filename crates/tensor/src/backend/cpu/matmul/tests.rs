@@ -5,19 +5,34 @@ use ndarray::{Array2, ArrayView2};
 use super::*;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
-use crate::backend::{Backend, Kernel, Workspace};
+use crate::backend::{Backend, Kernel, Precision, Workspace};
 use crate::shape::{DType, Element};
 
 fn product<T: Element>(backend: &CpuBackend, lhs: View<'_>, rhs: View<'_>) -> Vec<T> {
     let (a, b) = (lhs.layout().shape(), rhs.layout().shape());
     let dims = a.with_dim(a.rank() - 1, b[b.rank() - 1]);
     let mut out = Buffer::output(dims.dims(), T::DTYPE);
-    let bytes =
-        backend.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: T::DTYPE });
+    let bytes = backend.workspace(Workspace::MatMul {
+        lhs: lhs.layout(),
+        rhs: rhs.layout(),
+        dtype: T::DTYPE,
+        precision: Precision::Full,
+    });
     let mut room = (bytes > 0).then(|| Buffer::output(&[bytes], DType::U8));
     let workspace = room.as_mut().map(Buffer::out);
     backend
-        .run("matmul", Kernel::MatMul { bias: None, lhs, rhs, activation: None, workspace, out: out.out() })
+        .run(
+            "matmul",
+            Kernel::MatMul {
+                precision: Precision::Full,
+                bias: None,
+                lhs,
+                rhs,
+                activation: None,
+                workspace,
+                out: out.out(),
+            },
+        )
         .unwrap();
     out.values()
 }
@@ -62,7 +77,15 @@ fn products_add_a_bias_of_any_layout() {
             backend
                 .run(
                     "linear",
-                    Kernel::MatMul { bias, lhs, rhs, activation: None, workspace: None, out: out.out() },
+                    Kernel::MatMul {
+                        precision: Precision::Full,
+                        bias,
+                        lhs,
+                        rhs,
+                        activation: None,
+                        workspace: None,
+                        out: out.out(),
+                    },
                 )
                 .unwrap();
             assert_close(&out.values::<f64>(), &expected, 1e-12, "matmul with a bias");
@@ -78,7 +101,12 @@ fn strided_right_operands_are_packed_for_many_panels() {
     let lhs = Buffer::of(&[m, k], &a);
     for rhs in Buffer::arrangements(&[k, n], &b) {
         let (lhs, rhs) = (lhs.view(), rhs.view());
-        let of = Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: DType::F64 };
+        let of = Workspace::MatMul {
+            lhs: lhs.layout(),
+            rhs: rhs.layout(),
+            dtype: DType::F64,
+            precision: Precision::Full,
+        };
         let bytes = backend.workspace(of);
         assert_eq!(bytes, if rhs.layout().strides()[1] == 1 { 0 } else { k * n * size_of::<f64>() });
         assert_close(&product::<f64>(&backend, lhs, rhs), &reference([m, k, n], &a, &b), 1e-12, "matmul");
@@ -86,11 +114,24 @@ fn strided_right_operands_are_packed_for_many_panels() {
     // A single panel and batches need no packing.
     let small = Buffer::of(&[64, 64], &noise(1, 64 * 64));
     let transposed = small.view().layout().permuted("transpose", &[1, 0]).unwrap();
-    let of = Workspace::MatMul { lhs: &transposed, rhs: &transposed, dtype: DType::F32 };
+    let of = Workspace::MatMul {
+        lhs: &transposed,
+        rhs: &transposed,
+        dtype: DType::F32,
+        precision: Precision::Full,
+    };
     assert_eq!(backend.workspace(of), 0);
     let stack = Layout::contiguous("test", crate::Shape::new(&[2, 512, 512]).unwrap(), DType::F32).unwrap();
     let turned = stack.permuted("transpose", &[0, 2, 1]).unwrap();
-    assert_eq!(backend.workspace(Workspace::MatMul { lhs: &stack, rhs: &turned, dtype: DType::F32 }), 0);
+    assert_eq!(
+        backend.workspace(Workspace::MatMul {
+            lhs: &stack,
+            rhs: &turned,
+            dtype: DType::F32,
+            precision: Precision::Full
+        }),
+        0
+    );
 }
 
 const SHAPES: [[usize; 3]; 15] = [
