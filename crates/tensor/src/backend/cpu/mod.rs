@@ -18,7 +18,6 @@ mod erf;
 mod exp;
 mod fold;
 mod gemm;
-mod im2col;
 mod index;
 mod loop_nest;
 mod matmul;
@@ -44,7 +43,7 @@ mod testing;
 mod unary;
 
 #[cfg(test)]
-pub(crate) use self::matmul::GEMM_CALL;
+pub(crate) use self::gemm::GEMM_CALL;
 pub(crate) use self::scalar::element_bytes;
 
 use bfc_core::{AddressSpace, MemoryKind};
@@ -64,9 +63,11 @@ impl CpuBackend {
     /// Creates a backend with `threads` threads, one of which is the calling thread.
     ///
     /// # Errors
-    /// [`Error::BadArgument`](crate::Error::BadArgument) for 0 threads; [`Error::NoDevice`](crate::Error::NoDevice) if the
+    /// [`Error::BadArgument`](crate::Error::BadArgument) for 0 threads, or an invalid environment variable
+    /// `HIGHWATER_CPU_INSTRUCTIONS`; [`Error::NoDevice`](crate::Error::NoDevice) if the
     /// system cannot start the threads.
     pub fn new(threads: usize) -> Result<Self> {
+        simd::limit()?;
         Ok(Self { workers: Workers::new(threads)? })
     }
 
@@ -82,13 +83,15 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
     match of {
         Workspace::Reduce { shape, axes, dtype } => reduce::workspace(shape, axes, dtype),
         Workspace::ArgSort { shape } => sort::workspace(shape),
-        Workspace::MatMul { lhs, rhs, dtype, .. } => matmul::workspace(lhs, rhs, dtype),
-        Workspace::Conv2d { conv, input, out, dtype, .. }
-        | Workspace::Conv2dInputGrad { conv, input, out, dtype, .. } => {
-            conv::workspace(conv, input.dims(), out.dims(), dtype)
+        Workspace::MatMul { lhs, rhs, dtype, precision } => matmul::workspace(lhs, rhs, dtype, precision),
+        Workspace::Conv2d { conv, input, out, dtype, precision } => {
+            conv::workspace(conv, input.dims(), out.dims(), (dtype, precision))
         }
-        Workspace::Conv2dWeightGrad { conv, input, out, dtype, .. } => {
-            conv::weight_grad_workspace(conv, input.dims(), out.dims(), dtype)
+        Workspace::Conv2dInputGrad { conv, input, out, dtype, precision } => {
+            conv::input_grad_workspace(conv, input.dims(), out.dims(), (dtype, precision))
+        }
+        Workspace::Conv2dWeightGrad { conv, input, out, dtype, precision } => {
+            conv::weight_grad_workspace(conv, input.dims(), out.dims(), (dtype, precision))
         }
         Workspace::LayerNormSums { sizes, sums, dtype } => norm::workspace(sizes, sums, dtype),
         Workspace::Attention { query, value, dtype } => {
@@ -167,15 +170,23 @@ impl Backend for CpuBackend {
             Kernel::RunningSum { axis, reverse, ref mut out } => {
                 scan::running_sum(workers, op, axis, reverse, out)
             }
-            Kernel::MatMul { bias, lhs, rhs, ref mut activation, ref mut workspace, ref mut out, .. } => {
+            Kernel::MatMul {
+                precision,
+                bias,
+                lhs,
+                rhs,
+                ref mut activation,
+                ref mut workspace,
+                ref mut out,
+            } => {
                 let factors = [lhs, rhs];
                 match activation {
-                    None => match matmul::matmul_small(op, bias, factors, out) {
+                    None => match matmul::matmul_small(op, precision, bias, factors, out) {
                         Some(result) => result,
-                        None => matmul::matmul(workers, op, bias, factors, workspace, out),
+                        None => matmul::matmul(workers, op, precision, bias, factors, workspace, out),
                     },
                     Some(activated) => {
-                        activation::matmul(workers, op, bias, factors, activated, workspace, out)
+                        activation::matmul(workers, op, precision, bias, factors, activated, workspace, out)
                     }
                 }
             }
@@ -197,14 +208,14 @@ impl Backend for CpuBackend {
                 ref mut weight,
                 ref mut bias,
             } => norm::layer_norm_sums(workers, op, of, (grad, places), workspace, (weight, bias)),
-            Kernel::Conv2d { conv, input, weight, ref mut workspace, ref mut out, .. } => {
-                conv::forward(workers, op, &conv, [input, weight], workspace, out)
+            Kernel::Conv2d { precision, conv, input, weight, ref mut workspace, ref mut out } => {
+                conv::forward(workers, (op, precision), &conv, [input, weight], workspace, out)
             }
-            Kernel::Conv2dInputGrad { conv, weight, grad, ref mut workspace, ref mut out, .. } => {
-                conv::input_grad(workers, op, &conv, [weight, grad], workspace, out)
+            Kernel::Conv2dInputGrad { precision, conv, weight, grad, ref mut workspace, ref mut out } => {
+                conv::input_grad(workers, (op, precision), &conv, [weight, grad], workspace, out)
             }
-            Kernel::Conv2dWeightGrad { conv, input, grad, ref mut workspace, ref mut out, .. } => {
-                conv::weight_grad(workers, op, &conv, [input, grad], workspace, out)
+            Kernel::Conv2dWeightGrad { precision, conv, input, grad, ref mut workspace, ref mut out } => {
+                conv::weight_grad(workers, (op, precision), &conv, [input, grad], workspace, out)
             }
             Kernel::Pool2d { pool, axes, input, ref mut out } => {
                 pool::forward(workers, op, (pool, axes), input, out)

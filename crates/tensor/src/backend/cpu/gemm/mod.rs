@@ -22,8 +22,8 @@ use std::ops::Range;
 use self::blocks::pieces;
 
 pub(super) use blocks::Block;
-pub(super) use kernel::{COLUMNS, Packed, Pair, ROWS, Rounded, Tile};
-pub(super) use pack::{Depth, Operand, PackInto, Strided};
+pub(super) use kernel::{COLUMNS, Pair, ROWS, Rounded, Tile};
+pub(super) use pack::{Depth, GROUP, Operand, PackInto, RUN, Strided, interleave, to_bf16};
 
 use super::number::Float;
 
@@ -49,6 +49,9 @@ pub(super) enum Output {
 pub(super) trait Destination<T> {
     /// Stores or adds the upper left part of a tile. The ranges are the rows and columns of the product.
     fn put(&mut self, rows: Range<usize>, columns: Range<usize>, tile: &Tile<T>, output: Output);
+
+    /// Follows the last tile of these rows and columns.
+    fn finish(&mut self, _rows: Range<usize>, _columns: Range<usize>) {}
 }
 
 impl<T: Float> Destination<T> for Block<'_, T> {
@@ -88,6 +91,12 @@ pub(super) fn product<P: Depth>(
     out: &mut impl Destination<P::Sum>,
     output: Output,
 ) {
+    #[cfg(test)]
+    GEMM_CALL.with_borrow_mut(|call| {
+        if call.is_some() {
+            *call = Some(std::backtrace::Backtrace::force_capture());
+        }
+    });
     let [left, right] = panels::<P>([rows.len(), columns.len(), depth]);
     let (left, right) = scratch[..left + right].split_at_mut(left);
     let mut tile = Tile::ZERO;
@@ -102,7 +111,10 @@ pub(super) fn product<P: Depth>(
                 for (wide, right) in pieces(&wide, COLUMNS).zip(right.chunks(panel_rows)) {
                     for (high, left) in pieces(&high, ROWS).zip(left.chunks(panel_rows)) {
                         P::multiply(left, right, high.len(), &mut tile);
-                        out.put(high, wide.clone(), &tile, output);
+                        out.put(high.clone(), wide.clone(), &tile, output);
+                        if deep.end == depth {
+                            out.finish(high, wide.clone());
+                        }
                     }
                 }
             }
@@ -124,4 +136,11 @@ fn pack<'a, P: Depth, const W: usize>(
         operand.pack(lanes.start, depth.clone(), panel);
     }
     panels
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The stack of the latest call to [`product`] on this thread, once a test has set it.
+    pub(crate) static GEMM_CALL: std::cell::RefCell<Option<std::backtrace::Backtrace>> =
+        const { std::cell::RefCell::new(None) };
 }

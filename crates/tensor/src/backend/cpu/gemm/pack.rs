@@ -77,6 +77,13 @@ impl PackInto<Rounded> for f32 {
     }
 }
 
+impl PackInto<Rounded> for bf16 {
+    #[inline(always)]
+    fn pack(self, _: Self) -> Rounded {
+        Rounded(f32::from_bits(u32::from(self.to_bits()) << 16))
+    }
+}
+
 impl PackInto<Pair> for bf16 {
     #[inline(always)]
     fn pack(self, next: Self) -> Pair {
@@ -89,6 +96,12 @@ impl PackInto<Pair> for f32 {
     fn pack(self, next: Self) -> Pair {
         Pair(rounded_to_bf16(self) >> 16 | rounded_to_bf16(next) & 0xffff_0000)
     }
+}
+
+/// The nearest bf16; ties go to even. For loops that vectorize.
+#[inline(always)]
+pub(in super::super) fn to_bf16(value: f32) -> bf16 {
+    bf16::from_bits((rounded_to_bf16(value) >> 16) as u16)
 }
 
 /// The bits of the nearest bf16 in the upper half; ties go to even. NaN stays NaN.
@@ -191,11 +204,12 @@ const fn converts<S, P: Depth>() -> bool {
     size_of::<S>() != size_of::<P>() || P::PER_ROW > 1
 }
 
-/// The number of packed elements of a lane that [`transpose`] converts at a time.
-const RUN: usize = 32;
+/// The number of packed elements of a lane that are interleaved at a time. The compiler unrolls shorter loops and then does
+/// not vectorize them.
+pub(in super::super) const RUN: usize = 32;
 
-/// The number of lanes that [`transpose`] interleaves at a time. Divides the width of each panel.
-const GROUP: usize = 4;
+/// The number of lanes that are interleaved at a time. Divides the width of each panel.
+pub(in super::super) const GROUP: usize = 4;
 
 /// Packs lanes whose elements are contiguous, four lanes at a time.
 #[inline(always)]
@@ -205,35 +219,48 @@ fn transpose<S: PackInto<P>, P: Depth, const W: usize>(
     depth: Range<usize>,
     panel: &mut [[P; W]],
 ) {
-    let zero = S::default().pack(S::default());
+    let mut staged = [[S::default(); 2 * RUN]; GROUP];
     for (run, rows) in panel.chunks_mut(RUN).enumerate() {
         let start = depth.start + run * RUN * P::PER_ROW;
         let len = (depth.end - start).min(RUN * P::PER_ROW);
         for group in (0..W).step_by(GROUP) {
-            let mut packed = [[zero; RUN]; GROUP];
-            for (lane, packed) in packed.iter_mut().enumerate().take(lanes.saturating_sub(group)) {
-                let from = &part.data[(group + lane) * part.lane_stride + start..][..len];
-                if len == RUN * P::PER_ROW {
-                    let from = &from[..RUN * P::PER_ROW];
-                    for (index, to) in packed.iter_mut().enumerate() {
-                        *to = from[index * P::PER_ROW].pack(from[index * P::PER_ROW + P::PER_ROW - 1]);
-                    }
+            for (lane, staged) in (group..).zip(&mut staged) {
+                let from =
+                    if lane < lanes { &part.data[lane * part.lane_stride + start..][..len] } else { &[] };
+                if from.len() == RUN * P::PER_ROW {
+                    // A copy of constant size.
+                    staged[..RUN * P::PER_ROW].copy_from_slice(&from[..RUN * P::PER_ROW]);
                 } else {
-                    for (to, from) in packed.iter_mut().zip(from.chunks(P::PER_ROW)) {
-                        let next = if P::PER_ROW == 1 { from.first() } else { from.get(1) };
-                        *to = from[0].pack(next.copied().unwrap_or_default());
-                    }
+                    staged[..from.len()].copy_from_slice(from);
+                    staged[from.len()..].fill(S::default());
                 }
             }
-            // A separate array, so that the compiler interleaves registers.
-            let mut interleaved = [[zero; GROUP]; RUN];
-            for (index, to) in interleaved.iter_mut().enumerate() {
-                *to = [packed[0][index], packed[1][index], packed[2][index], packed[3][index]];
-            }
-            for (row, from) in rows.iter_mut().zip(&interleaved) {
-                row[group..group + GROUP].copy_from_slice(from);
-            }
+            interleave(&staged, group, rows);
         }
+    }
+}
+
+/// Packs the elements of [`GROUP`] lanes into at most [`RUN`] rows of a panel, from lane `first` on.
+#[inline(always)]
+pub(in super::super) fn interleave<S: PackInto<P>, P: Depth, const W: usize>(
+    lanes: &[[S; 2 * RUN]; GROUP],
+    first: usize,
+    rows: &mut [[P; W]],
+) {
+    let zero = S::default().pack(S::default());
+    let mut packed = [[zero; RUN]; GROUP];
+    for (lane, packed) in lanes.iter().zip(&mut packed) {
+        for (index, to) in packed.iter_mut().enumerate() {
+            *to = lane[index * P::PER_ROW].pack(lane[index * P::PER_ROW + P::PER_ROW - 1]);
+        }
+    }
+    // A separate array, so that the compiler interleaves registers.
+    let mut interleaved = [[zero; GROUP]; RUN];
+    for (index, to) in interleaved.iter_mut().enumerate() {
+        *to = [packed[0][index], packed[1][index], packed[2][index], packed[3][index]];
+    }
+    for (row, from) in rows.iter_mut().zip(&interleaved) {
+        row[first..first + GROUP].copy_from_slice(from);
     }
 }
 
