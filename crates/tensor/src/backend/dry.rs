@@ -149,6 +149,10 @@ impl Backend for DryBackend {
         rules::supports_half(self.rules)
     }
 
+    fn multiplies_half(&self, kernel: &Kernel<'_>) -> bool {
+        rules::multiplies_half(self.rules, kernel)
+    }
+
     fn rounds_operands(&self) -> bool {
         rules::rounds_operands(self.rules)
     }

@@ -105,6 +105,11 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether this kernel accepts 16-bit floats although [most do not](Self::supports_half).
+    fn multiplies_half(&self, _kernel: &Kernel<'_>) -> bool {
+        self.supports_half()
+    }
+
     /// Whether kernels with [`Precision::BF16`] round their operands. Otherwise the runtime rounds copies before the kernel.
     fn rounds_operands(&self) -> bool {
         false

@@ -4,7 +4,7 @@
 //! requests as the real run, to the byte.
 
 use super::grid::{ConvGemm, sorts_indices, split_reduction, split_rows};
-use super::{Workspace, cpu};
+use super::{Kernel, Workspace, cpu};
 use crate::layout::Layout;
 
 /// The kind of device that a dry device imitates. It decides how the pool grows and how large workspaces are.
@@ -48,7 +48,7 @@ pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
         (DeviceRules::Cuda { .. }, Workspace::Conv2dWeightGrad { conv, input, out, dtype, .. }) => {
             ConvGemm::of_weight_grad(conv, input.dims(), out.dims())
                 .partial_elements()
-                .saturating_mul(dtype.size())
+                .saturating_mul(dtype.computed_as().size())
         }
         // These kernels pack their tiles into shared memory.
         (
@@ -77,10 +77,17 @@ pub(super) const fn supports_half(rules: DeviceRules) -> bool {
     matches!(rules, DeviceRules::Cuda { .. })
 }
 
+/// Whether this kernel accepts 16-bit floats without an upcast.
+pub(super) fn multiplies_half(rules: DeviceRules, kernel: &Kernel<'_>) -> bool {
+    match rules {
+        DeviceRules::Cpu => cpu::multiplies_half(kernel),
+        DeviceRules::Cuda { .. } => true,
+    }
+}
+
 /// Whether kernels with [`Precision::BF16`](super::Precision::BF16) round their operands.
 pub(super) const fn rounds_operands(rules: DeviceRules) -> bool {
-    let _ = rules;
-    false
+    matches!(rules, DeviceRules::Cpu)
 }
 
 /// The chunk length, in elements, of operations that allocate temporaries.
@@ -131,14 +138,14 @@ mod tests {
                 Workspace::MatMul { lhs: &lhs, rhs: &rhs, dtype: DType::F32, precision: Precision::Full };
             [DryBackend::new(), DryBackend::of(GPU)].map(|backend| backend.workspace(of))
         };
-        assert_eq!(taken(512), [512 * 512 * 4, 2 * 512 * 512 * 4]);
+        assert_eq!(taken(512), [8 * 256 * (192 + 512) * 4, 2 * 512 * 512 * 4]);
         assert_eq!([taken(100)[1], taken(3)[1]], [16 << 10; 2]);
         assert_eq!(taken(5000)[1], 4 << 20);
         assert_eq!(taken(0), [0, 0]);
     }
 
     #[test]
-    fn pointwise_convolutions_need_no_columns_on_the_cpu() {
+    fn only_padded_images_are_staged_on_the_cpu() {
         let shape = |channels| Shape::new(&[2, channels, 5, 5]).unwrap();
         let taken = |window: Window, channels: usize| {
             let (input, out, dtype) = (&shape(channels), &shape(channels), DType::F32);
@@ -149,10 +156,11 @@ mod tests {
             ];
             all.map(|of| DryBackend::new().workspace(of))
         };
-        // Columns of 9 · 25 for each of 4 channels and 2 images, and a weight of 16 · 9 for each image.
+        // Two images of 4 planes of 7 · 7, and panels of 12 and 64 lanes.
         let three = Window { padding: 1, ..Window::new(3) };
-        assert_eq!(taken(three, 4), [4 * 2 * 4 * 9 * 25, 4 * 2 * (4 * 9 * 25 + 16 * 9)]);
-        assert_eq!(taken(Window::new(1), 4), [0, 4 * 2 * 16]);
+        let staged = 2 * 4 * 7 * 7;
+        assert_eq!(taken(three, 4), [4 * (staged + 36 * (12 + 64)), 4 * (staged + 50 * (12 + 64))]);
+        assert_eq!(taken(Window::new(1), 4), [4 * 4 * (12 + 64), 4 * 50 * (12 + 32)]);
     }
 
     #[test]

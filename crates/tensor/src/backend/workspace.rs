@@ -101,17 +101,20 @@ pub enum Workspace<'a> {
 }
 
 impl Workspace<'_> {
-    /// Replaces the element type with the type in which the kernel computes.
+    /// Replaces the element type with the type in which the kernel computes, unless the kernel may read 16-bit floats.
     pub(crate) const fn of_computed(mut self) -> Self {
         match &mut self {
             Self::Reduce { dtype, .. }
-            | Self::MatMul { dtype, .. }
-            | Self::Conv2d { dtype, .. }
-            | Self::Conv2dInputGrad { dtype, .. }
-            | Self::Conv2dWeightGrad { dtype, .. }
             | Self::LayerNormSums { dtype, .. }
-            | Self::Attention { dtype, .. } => *dtype = dtype.computed_as(),
-            Self::ArgSort { .. } | Self::ScatterAdd { .. } => {}
+            | Self::Attention { dtype, .. } => {
+                *dtype = dtype.computed_as();
+            }
+            Self::MatMul { .. }
+            | Self::Conv2d { .. }
+            | Self::Conv2dInputGrad { .. }
+            | Self::Conv2dWeightGrad { .. }
+            | Self::ArgSort { .. }
+            | Self::ScatterAdd { .. } => {}
         }
         self
     }

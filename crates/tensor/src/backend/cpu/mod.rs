@@ -38,6 +38,7 @@ mod simd;
 mod sliding;
 mod softmax;
 mod sort;
+mod sums;
 #[cfg(test)]
 mod testing;
 mod unary;
@@ -85,13 +86,13 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
         Workspace::ArgSort { shape } => sort::workspace(shape),
         Workspace::MatMul { lhs, rhs, dtype, precision } => matmul::workspace(lhs, rhs, dtype, precision),
         Workspace::Conv2d { conv, input, out, dtype, precision } => {
-            conv::workspace(conv, input.dims(), out.dims(), (dtype, precision))
+            conv::workspace(conv, [input.dims(), out.dims()], (dtype, precision))
         }
         Workspace::Conv2dInputGrad { conv, input, out, dtype, precision } => {
-            conv::input_grad_workspace(conv, input.dims(), out.dims(), (dtype, precision))
+            conv::input_grad_workspace(conv, [input.dims(), out.dims()], (dtype, precision))
         }
         Workspace::Conv2dWeightGrad { conv, input, out, dtype, precision } => {
-            conv::weight_grad_workspace(conv, input.dims(), out.dims(), (dtype, precision))
+            conv::weight_grad_workspace(conv, [input.dims(), out.dims()], (dtype, precision))
         }
         Workspace::LayerNormSums { sizes, sums, dtype } => norm::workspace(sizes, sums, dtype),
         Workspace::Attention { query, value, dtype } => {
@@ -99,6 +100,23 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
         }
         // One thread adds the elements directly to the output.
         Workspace::ScatterAdd { .. } => 0,
+    }
+}
+
+/// Whether a kernel accepts 16-bit floats: products that are packed.
+pub(super) fn multiplies_half(kernel: &Kernel<'_>) -> bool {
+    match kernel {
+        Kernel::MatMul { activation: None, workspace: Some(_), .. } => true,
+        Kernel::Conv2d { conv, input: large, out: small, workspace: Some(_), .. } => {
+            conv::multiplies_half(conv, [large.layout(), small.layout()])
+        }
+        Kernel::Conv2dInputGrad { conv, out: large, grad: small, workspace: Some(_), .. } => {
+            conv::multiplies_half(conv, [large.layout(), small.layout()])
+        }
+        Kernel::Conv2dWeightGrad { conv, input: large, grad: small, workspace: Some(_), .. } => {
+            conv::multiplies_half(conv, [large.layout(), small.layout()])
+        }
+        _ => false,
     }
 }
 
@@ -127,6 +145,10 @@ impl Backend for CpuBackend {
 
     fn chunk_elements(&self) -> usize {
         rules::chunk_elements(DeviceRules::Cpu)
+    }
+
+    fn multiplies_half(&self, kernel: &Kernel<'_>) -> bool {
+        multiplies_half(kernel)
     }
 
     fn rounds_operands(&self) -> bool {
