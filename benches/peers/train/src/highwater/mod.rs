@@ -88,8 +88,7 @@ fn perceptron(sizes: &[usize], device: &Device, rng: &Rng) -> Result<Sequential>
 }
 
 fn cnn(device: &Device, rng: &Rng) -> Result<Sequential> {
-    let conv =
-        |inputs, outputs| Conv2d::new(device, inputs, outputs, [3, 3], Conv2dOptions::padded(1), rng);
+    let conv = |inputs, outputs| Conv2d::new(device, inputs, outputs, [3, 3], Conv2dOptions::padded(1), rng);
     Ok(Sequential::new()
         .with("conv1", conv(1, 16)?)
         .with("relu1", Relu)
@@ -139,10 +138,7 @@ fn fill(model: &dyn Module, weights: Vec<(Vec<usize>, Vec<f32>)>) -> anyhow::Res
     Ok(())
 }
 
-fn optimizer(
-    kind: workload::Optimizer,
-    parameters: Vec<(String, Parameter)>,
-) -> Result<Box<dyn Optimizer>> {
+fn optimizer(kind: workload::Optimizer, parameters: Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>> {
     Ok(match kind {
         workload::Optimizer::Sgd { rate, momentum: 0.0 } => Box::new(Sgd::new(parameters, rate)?),
         workload::Optimizer::Sgd { rate, momentum } => {
