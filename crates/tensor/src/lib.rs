@@ -46,7 +46,10 @@ pub use error::{
 };
 pub use interop::dlpack;
 pub use layout::{AxisSize, IntoShape, Layout};
-pub use op::{Buffer, Op, OpContext, RecordingGuard, Saved, is_recording, no_grad, no_grad_guard};
+pub use op::{
+    AutocastGuard, Buffer, Op, OpContext, RecordingGuard, Saved, autocast, is_recording, no_grad,
+    no_grad_guard,
+};
 pub use ops::{
     AttentionOptions, Axes, BatchStatistics, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm,
     PadMode, Padding, Part, Pool2dOptions, Reduction, RunningStatistics, SortOrder, TensorOptions,

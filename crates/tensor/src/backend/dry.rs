@@ -149,6 +149,10 @@ impl Backend for DryBackend {
         rules::supports_half(self.rules)
     }
 
+    fn rounds_operands(&self) -> bool {
+        rules::rounds_operands(self.rules)
+    }
+
     fn run(&self, _: &'static str, _: &mut Kernel<'_>, _: Checked) -> Result<()> {
         Ok(())
     }

@@ -4,6 +4,7 @@ use super::function::{
     Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
     Unary,
 };
+use super::precision::Precision;
 use super::window::{Convolution, PoolAxis, PoolReduction};
 use crate::shape::Scalar;
 use crate::storage::{View, ViewMut};
@@ -222,6 +223,8 @@ pub enum Kernel<'a> {
     /// `out[.., i, j] = f(bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j])`; f requires floats. The factors have the leading
     /// axes of the output.
     MatMul {
+        /// The precision of the products. [`Precision::BF16`] requires f32 operands.
+        precision: Precision,
         /// The bias, of shape `[j]`.
         bias: Option<View<'a>>,
         /// The left matrices.
@@ -305,6 +308,8 @@ pub enum Kernel<'a> {
     /// `out[n, o, y, x] = Σ weight[o, c, ky, kx] · input[n, group of o + c, y·stride + ky·dilation - padding, x…]`
     /// (PyTorch's `conv2d`). The padding is 0. Inputs are contiguous.
     Conv2d {
+        /// The precision of the products. [`Precision::BF16`] requires f32 operands.
+        precision: Precision,
         /// The windows and groups.
         conv: Convolution,
         /// Shape `[n, channels, h, w]`.
@@ -318,19 +323,24 @@ pub enum Kernel<'a> {
     },
     /// The input gradient of [`Conv2d`](Self::Conv2d); also PyTorch's `conv_transpose2d`. Inputs are contiguous.
     Conv2dInputGrad {
+        /// The precision of the products. [`Precision::BF16`] requires f32 operands.
+        precision: Precision,
         /// The windows and groups.
         conv: Convolution,
         /// The weight.
         weight: View<'a>,
         /// The gradient of the output.
         grad: View<'a>,
-        /// At least as many bytes as [`Workspace::Conv2d`](super::Workspace::Conv2d) requires; `None` if it requires none.
+        /// At least as many bytes as [`Workspace::Conv2dInputGrad`](super::Workspace::Conv2dInputGrad) requires;
+        /// `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
         /// The gradient of the input.
         out: ViewMut<'a>,
     },
     /// The weight gradient of [`Conv2d`](Self::Conv2d). Inputs are contiguous.
     Conv2dWeightGrad {
+        /// The precision of the products. [`Precision::BF16`] requires f32 operands.
+        precision: Precision,
         /// The windows and groups.
         conv: Convolution,
         /// The input.

@@ -19,6 +19,7 @@ mod function;
 mod grid;
 mod kernel;
 pub(crate) mod operands;
+mod precision;
 mod rules;
 mod step_graphs;
 mod window;
@@ -34,6 +35,7 @@ pub use self::function::{
     Unary,
 };
 pub use self::kernel::{Activated, Attention, Kernel, Normalized};
+pub use self::precision::Precision;
 pub use self::rules::DeviceRules;
 pub use self::step_graphs::{StepCounts, StepGraphs};
 pub use self::window::{Convolution, PoolAxis, PoolReduction, PoolWindow, Window};
@@ -100,6 +102,11 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     /// Whether kernels accept 16-bit floats, also mixed with f32 operands, and compute in f32. Otherwise the runtime
     /// upcasts operands to f32 before the kernel.
     fn supports_half(&self) -> bool {
+        false
+    }
+
+    /// Whether kernels with [`Precision::BF16`] round their operands. Otherwise the runtime rounds copies before the kernel.
+    fn rounds_operands(&self) -> bool {
         false
     }
 

@@ -45,13 +45,16 @@ pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
         // cuBLAS multiplies floats only.
         (DeviceRules::Cuda { .. }, Workspace::MatMul { dtype, .. }) if !dtype.is_float() => 0,
         (DeviceRules::Cuda { .. }, Workspace::MatMul { lhs, rhs, .. }) => matmul_workspace(lhs, rhs),
-        (DeviceRules::Cuda { .. }, Workspace::Conv2dWeightGrad { conv, input, out, dtype }) => {
+        (DeviceRules::Cuda { .. }, Workspace::Conv2dWeightGrad { conv, input, out, dtype, .. }) => {
             ConvGemm::of_weight_grad(conv, input.dims(), out.dims())
                 .partial_elements()
                 .saturating_mul(dtype.size())
         }
         // These kernels pack their tiles into shared memory.
-        (DeviceRules::Cuda { .. }, Workspace::Conv2d { .. } | Workspace::Attention { .. }) => 0,
+        (
+            DeviceRules::Cuda { .. },
+            Workspace::Conv2d { .. } | Workspace::Conv2dInputGrad { .. } | Workspace::Attention { .. },
+        ) => 0,
     }
 }
 
@@ -74,6 +77,12 @@ pub(super) const fn supports_half(rules: DeviceRules) -> bool {
     matches!(rules, DeviceRules::Cuda { .. })
 }
 
+/// Whether kernels with [`Precision::BF16`](super::Precision::BF16) round their operands.
+pub(super) const fn rounds_operands(rules: DeviceRules) -> bool {
+    let _ = rules;
+    false
+}
+
 /// The chunk length, in elements, of operations that allocate temporaries.
 pub(super) const fn chunk_elements(rules: DeviceRules) -> usize {
     match rules {
@@ -89,7 +98,7 @@ mod tests {
     use super::*;
     use crate::backend::cpu::CpuBackend;
     use crate::backend::dry::DryBackend;
-    use crate::backend::{Backend, Convolution, Window};
+    use crate::backend::{Backend, Convolution, Precision, Window};
     use crate::shape::{DType, Shape};
 
     const GPU: DeviceRules = DeviceRules::Cuda { compute_capability: (9, 0) };
@@ -118,7 +127,8 @@ mod tests {
         let taken = |size: usize| {
             let lhs = Layout::contiguous("matmul", Shape::new(&[size, size]).unwrap(), DType::F32).unwrap();
             let rhs = lhs.permuted("matmul", &[1, 0]).unwrap();
-            let of = Workspace::MatMul { lhs: &lhs, rhs: &rhs, dtype: DType::F32 };
+            let of =
+                Workspace::MatMul { lhs: &lhs, rhs: &rhs, dtype: DType::F32, precision: Precision::Full };
             [DryBackend::new(), DryBackend::of(GPU)].map(|backend| backend.workspace(of))
         };
         assert_eq!(taken(512), [512 * 512 * 4, 2 * 512 * 512 * 4]);
@@ -134,8 +144,8 @@ mod tests {
             let (input, out, dtype) = (&shape(channels), &shape(channels), DType::F32);
             let conv = &Convolution { windows: [window; 2], groups: 1 };
             let all = [
-                Workspace::Conv2d { conv, input, out, dtype },
-                Workspace::Conv2dWeightGrad { conv, input, out, dtype },
+                Workspace::Conv2d { conv, input, out, dtype, precision: Precision::Full },
+                Workspace::Conv2dWeightGrad { conv, input, out, dtype, precision: Precision::Full },
             ];
             all.map(|of| DryBackend::new().workspace(of))
         };
@@ -172,8 +182,8 @@ mod tests {
             let (input, out, dtype) = (shape(side), shape(side), DType::F32);
             let (conv, input, out) = (&conv, &input, &out);
             let all = [
-                Workspace::Conv2d { conv, input, out, dtype },
-                Workspace::Conv2dWeightGrad { conv, input, out, dtype },
+                Workspace::Conv2d { conv, input, out, dtype, precision: Precision::Full },
+                Workspace::Conv2dWeightGrad { conv, input, out, dtype, precision: Precision::Full },
             ];
             all.map(|of| DryBackend::of(GPU).workspace(of))
         };

@@ -1,5 +1,6 @@
 //! Workspace requests as data: each variant holds the values that the size of a kernel's workspace depends on.
 
+use super::precision::Precision;
 use super::window::Convolution;
 use crate::layout::Layout;
 use crate::shape::{DType, Shape};
@@ -30,9 +31,10 @@ pub enum Workspace<'a> {
         rhs: &'a Layout,
         /// The element type.
         dtype: DType,
+        /// The precision of the products.
+        precision: Precision,
     },
-    /// The workspace of [`Kernel::Conv2d`](super::Kernel::Conv2d) and
-    /// [`Kernel::Conv2dInputGrad`](super::Kernel::Conv2dInputGrad).
+    /// The workspace of [`Kernel::Conv2d`](super::Kernel::Conv2d).
     Conv2d {
         /// The windows and groups.
         conv: &'a Convolution,
@@ -42,6 +44,21 @@ pub enum Workspace<'a> {
         out: &'a Shape,
         /// The element type.
         dtype: DType,
+        /// The precision of the products.
+        precision: Precision,
+    },
+    /// The workspace of [`Kernel::Conv2dInputGrad`](super::Kernel::Conv2dInputGrad).
+    Conv2dInputGrad {
+        /// The windows and groups.
+        conv: &'a Convolution,
+        /// The input's shape.
+        input: &'a Shape,
+        /// The output's shape.
+        out: &'a Shape,
+        /// The element type.
+        dtype: DType,
+        /// The precision of the products.
+        precision: Precision,
     },
     /// The workspace of [`Kernel::Conv2dWeightGrad`](super::Kernel::Conv2dWeightGrad).
     Conv2dWeightGrad {
@@ -53,6 +70,8 @@ pub enum Workspace<'a> {
         out: &'a Shape,
         /// The element type.
         dtype: DType,
+        /// The precision of the products.
+        precision: Precision,
     },
     /// The workspace of [`Kernel::LayerNormSums`](super::Kernel::LayerNormSums).
     LayerNormSums {
@@ -88,6 +107,7 @@ impl Workspace<'_> {
             Self::Reduce { dtype, .. }
             | Self::MatMul { dtype, .. }
             | Self::Conv2d { dtype, .. }
+            | Self::Conv2dInputGrad { dtype, .. }
             | Self::Conv2dWeightGrad { dtype, .. }
             | Self::LayerNormSums { dtype, .. }
             | Self::Attention { dtype, .. } => *dtype = dtype.computed_as(),

@@ -61,14 +61,15 @@ pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
 /// Runs a kernel on a backend that does not support 16-bit floats.
 fn upcast(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
     match kernel {
-        Kernel::MatMul { bias, lhs, rhs, activation: Some(activated), workspace, out } => {
+        Kernel::MatMul { precision, bias, lhs, rhs, activation: Some(activated), workspace, out } => {
             // The activation applies to the rounded product.
             let Activated { function, arguments } = activated;
             let own = || ctx.buffer(out.layout().shape(), out.dtype(), Category::Workspace);
             let mut own = arguments.is_none().then(own).transpose()?;
             let Some(mut sums) = arguments.or(own.as_mut().map(Buffer::view_mut)) else { return Ok(()) };
             let (activation, product) = (None, sums.reborrow());
-            upcast(ctx, Kernel::MatMul { bias, lhs, rhs, activation, workspace, out: product })?;
+            let product = Kernel::MatMul { precision, bias, lhs, rhs, activation, workspace, out: product };
+            upcast(ctx, product)?;
             upcast(ctx, Kernel::Unary { f: function.function(), input: sums.as_view(), out })
         }
         Kernel::Unary { f, input, out } => {

@@ -4,7 +4,7 @@ use highwater_tensor::backend::{
     Activated, AdamStep, Attention, Binary, Compare, Convolution, Distribution, Kernel, LionStep, Normalized,
     PoolAxis, PoolReduction, PoolWindow, RandomKey, Reduce, RmsPropStep, SgdStep, Unary, Window, Workspace,
 };
-use highwater_tensor::{Activation, Buffer, DType, OpContext, Result, Scalar, View, ViewMut};
+use highwater_tensor::{Activation, Buffer, OpContext, Result, Scalar, View, ViewMut};
 
 /// An operand's element type, where F stands for the float type under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,14 +296,15 @@ fn mat_mul(
     to: Vec<ViewMut<'_>>,
 ) -> Result<()> {
     let (lhs, rhs) = (from[0], from[1]);
+    let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
     let mut room =
-        ctx.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype() })?;
+        ctx.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision })?;
     let mut to = to.into_iter();
     let (out, arguments) = (to.next().unwrap(), to.next());
     let activation =
         arguments.map(|arguments| Activated { function: Activation::Gelu, arguments: Some(arguments) });
     let workspace = room.as_mut().map(Buffer::view_mut);
-    ctx.compute(Kernel::MatMul { bias, lhs, rhs, activation, workspace, out })
+    ctx.compute(Kernel::MatMul { precision, bias, lhs, rhs, activation, workspace, out })
 }
 
 fn heads<'a>(from: &[View<'a>]) -> Attention<'a> {
@@ -388,35 +389,41 @@ fn windows() -> Vec<Case> {
     let (large, filters, small) = (&[2, 4, 5, 6], &[6, 2, 3, 2], &[2, 6, 5, 3]);
     vec![
         new("conv2d", |ctx, from, to| {
-            let (conv, input, weight, out) = (CONVOLUTION, from[0], from[1], outputs(to).next());
-            let shapes = (input.layout().shape(), out.layout().shape());
-            let mut room = convolution_room(ctx, shapes, input.dtype())?;
-            let workspace = room.as_mut().map(Buffer::view_mut);
-            ctx.compute(Kernel::Conv2d { conv, input, weight, workspace, out })
+            let (conv, input, weight, out) = (&CONVOLUTION, from[0], from[1], outputs(to).next());
+            let (dtype, precision) = (input.dtype(), ctx.precision(input.dtype()));
+            let (from, to) = (input.layout().shape(), out.layout().shape());
+            let mut room =
+                ctx.workspace(Workspace::Conv2d { conv, input: from, out: to, dtype, precision })?;
+            let (conv, workspace) = (CONVOLUTION, room.as_mut().map(Buffer::view_mut));
+            ctx.compute(Kernel::Conv2d { precision, conv, input, weight, workspace, out })
         })
         .reads("input", large)
         .reads("weight", filters)
         .writes("out", small),
         new("conv2d_input_grad", |ctx, from, to| {
-            let (conv, weight, grad, out) = (CONVOLUTION, from[0], from[1], outputs(to).next());
-            let shapes = (out.layout().shape(), grad.layout().shape());
-            let mut room = convolution_room(ctx, shapes, grad.dtype())?;
-            let workspace = room.as_mut().map(Buffer::view_mut);
-            ctx.compute(Kernel::Conv2dInputGrad { conv, weight, grad, workspace, out })
+            let (conv, weight, grad, out) = (&CONVOLUTION, from[0], from[1], outputs(to).next());
+            let (dtype, precision) = (grad.dtype(), ctx.precision(grad.dtype()));
+            let (from, to) = (out.layout().shape(), grad.layout().shape());
+            let mut room =
+                ctx.workspace(Workspace::Conv2dInputGrad { conv, input: from, out: to, dtype, precision })?;
+            let (conv, workspace) = (CONVOLUTION, room.as_mut().map(Buffer::view_mut));
+            ctx.compute(Kernel::Conv2dInputGrad { precision, conv, weight, grad, workspace, out })
         })
         .reads("weight", filters)
         .reads("grad", small)
         .writes("out", large),
         new("conv2d_weight_grad", |ctx, from, to| {
             let (conv, input, grad, out) = (CONVOLUTION, from[0], from[1], outputs(to).next());
+            let precision = ctx.precision(input.dtype());
             let mut room = ctx.workspace(Workspace::Conv2dWeightGrad {
                 conv: &conv,
                 input: input.layout().shape(),
                 out: grad.layout().shape(),
                 dtype: input.dtype(),
+                precision,
             })?;
             let workspace = room.as_mut().map(Buffer::view_mut);
-            ctx.compute(Kernel::Conv2dWeightGrad { conv, input, grad, workspace, out })
+            ctx.compute(Kernel::Conv2dWeightGrad { precision, conv, input, grad, workspace, out })
         })
         .reads("input", large)
         .reads("grad", small)
@@ -435,14 +442,6 @@ fn windows() -> Vec<Case> {
         .reads("grad", &[2, 3, 3])
         .writes("out", &[2, 4, 5]),
     ]
-}
-
-fn convolution_room(
-    ctx: &OpContext<'_>,
-    (input, out): (&highwater_tensor::Shape, &highwater_tensor::Shape),
-    dtype: DType,
-) -> Result<Option<Buffer>> {
-    ctx.workspace(Workspace::Conv2d { conv: &CONVOLUTION, input, out, dtype })
 }
 
 fn chosen() -> Vec<Case> {

@@ -89,6 +89,10 @@ impl Backend for CudaBackend {
         rules::supports_half(RULES)
     }
 
+    fn rounds_operands(&self) -> bool {
+        rules::rounds_operands(RULES)
+    }
+
     fn step_graphs(&self) -> Option<&dyn StepGraphs> {
         Some(&self.device)
     }
@@ -125,7 +129,7 @@ impl Backend for CudaBackend {
             Kernel::RunningSum { axis, reverse, ref out } => {
                 scan::running_sum(device, op, axis, reverse, out)
             }
-            Kernel::MatMul { bias, lhs, rhs, ref activation, ref workspace, ref out } => {
+            Kernel::MatMul { bias, lhs, rhs, ref activation, ref workspace, ref out, .. } => {
                 let epilogue = Epilogue { bias, activation: activation.as_ref() };
                 matmul::matmul(device, op, epilogue, [lhs, rhs], workspace.as_ref(), out)
             }
@@ -150,7 +154,7 @@ impl Backend for CudaBackend {
             Kernel::Conv2dInputGrad { conv, weight, grad, ref out, .. } => {
                 windows::conv2d_input_grad(device, op, &conv, [weight, grad], out)
             }
-            Kernel::Conv2dWeightGrad { conv, input, grad, ref workspace, ref out } => {
+            Kernel::Conv2dWeightGrad { conv, input, grad, ref workspace, ref out, .. } => {
                 windows::conv2d_weight_grad(device, op, &conv, [input, grad], workspace.as_ref(), out)
             }
             Kernel::Pool2d { pool, axes, input, ref out } => {
