@@ -194,7 +194,7 @@ fn gpt() -> anyhow::Result<Program> {
     )
 }
 
-/// A residual block that halves the image, with batch norms, and a linear layer on the mean of each channel.
+/// A residual block with stride 2 and batch norms, and a linear layer on the mean of each channel.
 #[derive(Debug)]
 struct ResidualBlock {
     conv1: Conv2d,

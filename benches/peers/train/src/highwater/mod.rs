@@ -20,6 +20,9 @@ pub struct Options {
     /// Element type of Highwater's parameters and activations: f32, bf16 or f16.
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     dtype: Floats,
+    /// Computes products and convolutions in bf16, with f32 parameters and activations.
+    #[arg(long)]
+    autocast: bool,
     /// Prints Highwater's memory report, with the time of each op.
     #[arg(long)]
     pub report: bool,
@@ -52,6 +55,7 @@ pub fn start(workload: Workload, threads: usize, options: Options) -> anyhow::Re
         let batch = &batches[step % batches.len()];
         let x = tensor(&of_step, &batch.input)?;
         let x = if x.dtype() == DType::F32 { x.to_dtype(dtype)? } else { x };
+        let _guard = options.autocast.then(|| autocast(DType::BF16)).transpose()?;
         let (y, target) = (model.forward(&x)?.to_dtype(DType::F32)?, tensor(&of_step, &batch.target)?);
         let loss = match batch.target {
             Data::Floats { .. } => y.mse_loss(&target, Reduction::Mean)?,
