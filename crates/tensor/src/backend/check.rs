@@ -160,6 +160,8 @@ pub(crate) fn check(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel
         Kernel::LayerNorm { .. } => rows::layer_norm(rules, operands),
         Kernel::LayerNormGrad { .. } => rows::layer_norm_grad(rules, operands),
         Kernel::LayerNormSums { places, .. } => rows::layer_norm_sums(rules, operands, *places),
+        Kernel::BatchNorm { .. } => rows::batch_norm(rules, operands),
+        Kernel::BatchNormGrad { .. } => rows::batch_norm_grad(rules, operands),
         &mut Kernel::Conv2d { ref conv, precision, .. } => {
             let ([input, weight], out) = (operands.first(), operands.last());
             windows::conv2d(rules, conv, [input, weight, out])?;

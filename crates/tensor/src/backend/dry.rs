@@ -157,6 +157,10 @@ impl Backend for DryBackend {
         rules::rounds_operands(self.rules)
     }
 
+    fn fuses_batch_norm(&self) -> bool {
+        rules::fuses_batch_norm(self.rules)
+    }
+
     fn run(&self, _: &'static str, _: &mut Kernel<'_>, _: Checked) -> Result<()> {
         Ok(())
     }

@@ -305,6 +305,38 @@ pub enum Kernel<'a> {
         /// The bias's gradient, if there is a bias.
         bias: Option<ViewMut<'a>>,
     },
+    /// `out = (input - μ) · s · weight + bias` for each channel of the batch (PyTorch's `batch_norm` in training).
+    ///
+    /// μ and σ² are the mean and the variance of a channel, and s = 1/√(σ² + epsilon). Only for backends that
+    /// [fuse it](super::Backend::fuses_batch_norm).
+    BatchNorm {
+        /// Added to the variance.
+        epsilon: f64,
+        /// Contiguous, of shape `[n, channels, ..]`.
+        input: View<'a>,
+        /// Weight and bias, each of shape `[channels]`.
+        affine: [View<'a>; 2],
+        /// The output.
+        out: ViewMut<'a>,
+        /// Shape `[channels, 2]`: μ and s.
+        statistics: ViewMut<'a>,
+        /// Shape `[channels]`: σ².
+        variance: ViewMut<'a>,
+    },
+    /// The gradients of [`BatchNorm`](Self::BatchNorm), with x̂ = (input - μ) · s:
+    /// `out = s · weight · (grad - mean(grad) - x̂ · mean(x̂ · grad))`, `weight = Σ x̂ · grad` and `bias = Σ grad`.
+    BatchNormGrad {
+        /// The normalization, with the weight and the statistics of the forward pass. The input is contiguous.
+        of: Normalized<'a>,
+        /// The gradient of the output. Contiguous.
+        grad: View<'a>,
+        /// The gradient of the input, if required.
+        out: Option<ViewMut<'a>>,
+        /// The weight's gradient, of shape `[channels]`.
+        weight: ViewMut<'a>,
+        /// The bias's gradient, of shape `[channels]`.
+        bias: ViewMut<'a>,
+    },
     /// `out[n, o, y, x] = Σ weight[o, c, ky, kx] · input[n, group of o + c, y·stride + ky·dilation - padding, x…]`
     /// (PyTorch's `conv2d`). The padding is 0. Inputs are contiguous.
     Conv2d {

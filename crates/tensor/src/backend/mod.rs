@@ -115,6 +115,11 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether the backend has [`Kernel::BatchNorm`] and its gradient. Otherwise the op consists of other kernels.
+    fn fuses_batch_norm(&self) -> bool {
+        false
+    }
+
     /// Runs a kernel, or enqueues it on the device.
     ///
     /// # Errors

@@ -196,6 +196,25 @@ impl<'a> Kernel<'a> {
                 visit("weight", Write(weight))?;
                 optional(visit, "bias", bias)
             }
+            Self::BatchNorm { input, affine: [weight, bias], out, statistics, variance, .. } => {
+                visit("input", ReadContiguous(input))?;
+                visit("affine.0", ReadContiguous(weight))?;
+                visit("affine.1", ReadContiguous(bias))?;
+                visit("out", Write(out))?;
+                visit("statistics", Write(statistics))?;
+                visit("variance", Write(variance))
+            }
+            Self::BatchNormGrad { of, grad, out, weight, bias } => {
+                visit("input", ReadContiguous(&mut of.input))?;
+                if let Some(weight) = &mut of.weight {
+                    visit("of.weight", ReadContiguous(weight))?;
+                }
+                visit("statistics", ReadContiguous(&mut of.statistics))?;
+                visit("grad", ReadContiguous(grad))?;
+                optional(visit, "out", out)?;
+                visit("weight", Write(weight))?;
+                visit("bias", Write(bias))
+            }
             Self::Conv2d { input, weight: other, workspace, out, .. } => {
                 visit("input", ReadContiguous(input))?;
                 visit("weight", ReadContiguous(other))?;

@@ -90,6 +90,11 @@ pub(super) const fn rounds_operands(rules: DeviceRules) -> bool {
     matches!(rules, DeviceRules::Cpu)
 }
 
+/// Whether batch normalization is one kernel.
+pub(super) const fn fuses_batch_norm(rules: DeviceRules) -> bool {
+    matches!(rules, DeviceRules::Cpu)
+}
+
 /// The chunk length, in elements, of operations that allocate temporaries.
 pub(super) const fn chunk_elements(rules: DeviceRules) -> usize {
     match rules {

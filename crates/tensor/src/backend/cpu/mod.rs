@@ -7,6 +7,7 @@
 mod activation;
 mod angle;
 mod attention;
+mod batch_norm;
 mod clip;
 mod conv;
 mod convert;
@@ -155,6 +156,10 @@ impl Backend for CpuBackend {
         rules::rounds_operands(DeviceRules::Cpu)
     }
 
+    fn fuses_batch_norm(&self) -> bool {
+        rules::fuses_batch_norm(DeviceRules::Cpu)
+    }
+
     // Long kernels are `inline(never)`: otherwise this function would take very long to compile.
     fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {
         let workers = &self.workers;
@@ -230,6 +235,17 @@ impl Backend for CpuBackend {
                 ref mut weight,
                 ref mut bias,
             } => norm::layer_norm_sums(workers, op, of, (grad, places), workspace, (weight, bias)),
+            Kernel::BatchNorm {
+                epsilon,
+                input,
+                affine,
+                ref mut out,
+                ref mut statistics,
+                ref mut variance,
+            } => batch_norm::forward(workers, op, epsilon, (input, affine), [out, statistics, variance]),
+            Kernel::BatchNormGrad { ref of, grad, ref mut out, ref mut weight, ref mut bias } => {
+                batch_norm::backward(workers, op, (of, grad), out, [weight, bias])
+            }
             Kernel::Conv2d { precision, conv, input, weight, ref mut workspace, ref mut out } => {
                 conv::forward(workers, (op, precision), &conv, [input, weight], workspace, out)
             }

@@ -4,6 +4,8 @@
 //! product and a sum to a fused multiply-add; a loop states that explicitly
 //! ([`Number::fused`](super::number::Number::fused)). So results are equal bit for bit for all instruction sets.
 
+pub(super) mod f16c;
+
 use std::sync::LazyLock;
 
 use crate::error::{Error, Result};

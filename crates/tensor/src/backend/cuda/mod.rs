@@ -31,7 +31,7 @@ use bfc_core::{AddressSpace, MemoryKind};
 use bfc_cuda::Compute;
 
 use crate::backend::{Backend, Checked, DeviceRules, Kernel, StepGraphs, Workspace, rules, sealed};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
 use self::launch::Launcher;
@@ -148,6 +148,13 @@ impl Backend for CudaBackend {
                 let outs = (weight, bias.as_ref());
                 rows::layer_norm_sums(device, op, of, (grad, places), workspace.as_ref(), outs)
             }
+            // The op consists of other kernels on a GPU.
+            Kernel::BatchNorm { .. } | Kernel::BatchNormGrad { .. } => Err(Error::BadArgument {
+                op,
+                argument: "kernel",
+                expected: "one that the backend supports",
+                got: "a fused batch normalization".to_owned(),
+            }),
             Kernel::Conv2d { conv, input, weight, ref out, .. } => {
                 windows::conv2d(device, op, &conv, [input, weight], out)
             }
