@@ -58,7 +58,7 @@ pub use highwater_tensor::{
     DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun, DryRunOptions,
     Element, Error, FitFailure, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts, IntoShape,
     LargestFit, Layout, Norm, Op, OpContext, OpPlacement, PadMode, Padding, ParseProfileError, Part, Place,
-    PlacementReason, Pool2dOptions, RawElement, RecordingGuard, Reduction, Result, Rng, Runtime,
+    PlacementReason, Pool2dOptions, RawElement, RecordingGuard, RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime,
     RuntimeBuilder, Saved, Scalar, Shape, ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph, Storage,
     Tensor, TensorOptions, TensorOrScalar, TrainingGuard, UnknownGradient, UnknownGradients, View, ViewMut,
     apply, backend, check_gradients, checkpoint, dlpack, dry_run, evaluating, evaluating_guard, is_recording,

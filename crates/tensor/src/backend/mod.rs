@@ -19,6 +19,7 @@ mod function;
 mod grid;
 mod kernel;
 pub(crate) mod operands;
+mod recurrent;
 mod rules;
 mod step_graphs;
 mod window;
@@ -34,6 +35,7 @@ pub use self::function::{
     Unary,
 };
 pub use self::kernel::{Activated, Attention, Kernel, Normalized};
+pub use self::recurrent::{Recurrence, RecurrentCell};
 pub use self::rules::DeviceRules;
 pub use self::step_graphs::{StepCounts, StepGraphs};
 pub use self::window::{Convolution, PoolAxis, PoolReduction, PoolWindow, Window};
