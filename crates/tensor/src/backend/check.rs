@@ -16,6 +16,7 @@ mod elements;
 mod fast;
 mod operand;
 mod products;
+mod recurrent;
 mod rows;
 mod windows;
 
@@ -187,6 +188,9 @@ pub(crate) fn check(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel
         Kernel::Pool2dGrad { pool, axes, .. } => windows::pool2d_grad(rules, operands, (*pool, axes)),
         Kernel::Attention { .. } => products::attention(rules, operands),
         Kernel::AttentionGrad { .. } => products::attention_grad(rules, operands),
+        Kernel::Recurrent { of, .. } | Kernel::RecurrentGrad { of, .. } => {
+            recurrent::recurrent(rules, operands, (of.cell, of.len))
+        }
         Kernel::CrossEntropy { .. } => rows::cross_entropy(rules, operands),
         Kernel::CrossEntropyGrad { .. } => rows::cross_entropy_grad(rules, operands),
         Kernel::Gather { axis, .. } => elements::gather(rules, operands, *axis),

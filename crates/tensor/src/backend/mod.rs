@@ -20,6 +20,7 @@ mod grid;
 mod kernel;
 pub(crate) mod operands;
 mod precision;
+mod recurrent;
 mod rules;
 mod step_graphs;
 mod window;
@@ -36,6 +37,7 @@ pub use self::function::{
 };
 pub use self::kernel::{Activated, Attention, Kernel, Normalized};
 pub use self::precision::Precision;
+pub use self::recurrent::{Recurrence, RecurrentCell};
 pub use self::rules::DeviceRules;
 pub use self::step_graphs::{StepCounts, StepGraphs};
 pub use self::window::{Convolution, PoolAxis, PoolReduction, PoolWindow, Window};

@@ -4,6 +4,7 @@
 //! requests as the real run, to the byte.
 
 use super::grid::{ConvGemm, sorts_indices, split_reduction, split_rows};
+use super::recurrent::RecurrentCell;
 use super::{Kernel, Workspace, cpu};
 use crate::layout::Layout;
 
@@ -33,6 +34,9 @@ pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
             let slabs = split_rows(sizes).0;
             if slabs == 1 { 0 } else { slabs.saturating_mul(sizes[1]).saturating_mul(sums * dtype.size()) }
         }
+        (DeviceRules::Cuda { .. }, Workspace::Recurrent { cell, sizes, dtype }) => {
+            recurrent_workspace(cell, sizes).saturating_mul(dtype.size())
+        }
         // The sorted order of the indices, and the buffer of the merge sort.
         (DeviceRules::Cuda { .. }, Workspace::ScatterAdd { indices, axis })
             if sorts_indices(indices, axis) =>
@@ -56,6 +60,13 @@ pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
             Workspace::Conv2d { .. } | Workspace::Conv2dInputGrad { .. } | Workspace::Attention { .. },
         ) => 0,
     }
+}
+
+/// The elements of the workspace of a recurrent layer on a GPU: for each sequence the gates' product or gradient, the
+/// state's gradient, and what a step passes to the next.
+pub(super) fn recurrent_workspace(cell: RecurrentCell, [sequences, len, hidden]: [usize; 3]) -> usize {
+    let width = hidden.saturating_mul(cell.gates() + 2);
+    if len == 0 { 0 } else { sequences.saturating_mul(width) }
 }
 
 /// The workspace of a matrix product on a GPU, whether or not cuBLAS is installed.

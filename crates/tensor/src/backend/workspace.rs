@@ -1,6 +1,7 @@
 //! Workspace requests as data: each variant holds the values that the size of a kernel's workspace depends on.
 
 use super::precision::Precision;
+use super::recurrent::RecurrentCell;
 use super::window::Convolution;
 use crate::layout::Layout;
 use crate::shape::{DType, Shape};
@@ -89,6 +90,15 @@ pub enum Workspace<'a> {
         /// The axis of the output that the indices address.
         axis: usize,
     },
+    /// The workspace of [`Kernel::Recurrent`](super::Kernel::Recurrent) and its gradient.
+    Recurrent {
+        /// The cell.
+        cell: RecurrentCell,
+        /// The numbers of sequences, of their steps, and of the elements of a state.
+        sizes: [usize; 3],
+        /// The element type.
+        dtype: DType,
+    },
     /// The workspace of [`Kernel::Attention`](super::Kernel::Attention) and its gradient.
     Attention {
         /// The query's shape.
@@ -106,6 +116,7 @@ impl Workspace<'_> {
         match &mut self {
             Self::Reduce { dtype, .. }
             | Self::LayerNormSums { dtype, .. }
+            | Self::Recurrent { dtype, .. }
             | Self::Attention { dtype, .. } => {
                 *dtype = dtype.computed_as();
             }

@@ -32,6 +32,7 @@ mod pool;
 mod pool2x2;
 mod power;
 mod random;
+mod recurrent;
 pub(super) mod reduce;
 mod scalar;
 mod scan;
@@ -99,6 +100,7 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
         Workspace::Attention { query, value, dtype } => {
             attention::workspace(query.dims(), value.dims(), dtype)
         }
+        Workspace::Recurrent { cell, sizes, dtype } => recurrent::workspace(cell, sizes, dtype),
         // One thread adds the elements directly to the output.
         Workspace::ScatterAdd { .. } => 0,
     }
@@ -271,6 +273,27 @@ impl Backend for CpuBackend {
                 ref mut workspace,
                 out: [ref mut q, ref mut k, ref mut v],
             } => attention::backward(workers, op, of, (results, grad), workspace, [q, k, v]),
+            Kernel::Recurrent {
+                ref of,
+                bias,
+                ref mut workspace,
+                ref mut gates,
+                ref mut extra,
+                ref mut out,
+            } => recurrent::forward(workers, op, of, bias, workspace, (gates, extra, out)),
+            Kernel::RecurrentGrad {
+                ref of,
+                states,
+                grad,
+                cell_grad,
+                ref mut workspace,
+                ref mut gates,
+                ref mut extra,
+                ref mut initial_grads,
+            } => {
+                let inputs = (states, grad, cell_grad);
+                recurrent::backward(workers, op, of, inputs, workspace, (gates, extra, initial_grads))
+            }
             Kernel::CrossEntropy { logits, targets, ref mut losses } => {
                 softmax::cross_entropy(workers, op, logits, targets, losses)
             }

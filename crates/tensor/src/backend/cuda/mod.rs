@@ -17,6 +17,7 @@ mod launch;
 mod matmul;
 mod optim;
 mod random;
+mod recurrent;
 mod reduce;
 mod rows;
 mod scan;
@@ -175,6 +176,23 @@ impl Backend for CudaBackend {
             }
             Kernel::AttentionGrad { ref of, ref results, grad, ref out, .. } => {
                 attention::backward(device, op, of, (results, grad), out)
+            }
+            Kernel::Recurrent { ref of, bias, ref workspace, ref gates, ref extra, ref out } => {
+                let outputs = (gates, extra.as_ref(), out);
+                recurrent::forward(device, op, of, bias, workspace.as_ref(), outputs)
+            }
+            Kernel::RecurrentGrad {
+                ref of,
+                states,
+                grad,
+                cell_grad,
+                ref workspace,
+                ref gates,
+                ref extra,
+                ref initial_grads,
+            } => {
+                let (inputs, outputs) = ((states, grad, cell_grad), (gates, extra.as_ref(), initial_grads));
+                recurrent::backward(device, op, of, inputs, workspace.as_ref(), outputs)
             }
             Kernel::CrossEntropy { logits, targets, ref losses } => {
                 rows::cross_entropy(device, op, logits, targets, losses)
