@@ -5,7 +5,7 @@ use highwater_tensor::backend::{
     PoolAxis, PoolReduction, PoolWindow, RandomKey, Recurrence, Reduce, RmsPropStep, SgdStep, Unary, Window,
     Workspace,
 };
-use highwater_tensor::{Activation, Buffer, DType, OpContext, RecurrentCell, Result, Scalar, View, ViewMut};
+use highwater_tensor::{Activation, Buffer, OpContext, RecurrentCell, Result, Scalar, View, ViewMut};
 
 /// An operand's element type, where F stands for the float type under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
