@@ -58,12 +58,12 @@ pub use highwater_tensor::{
     DType, Device, DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun,
     DryRunOptions, Element, Error, FitFailure, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts,
     IntoShape, LargestFit, Layout, Norm, Op, OpContext, OpPlacement, PadMode, Padding, ParseProfileError,
-    Part, Place, PlacementReason, Pool2dOptions, RawElement, RecordingGuard, Reduction, Result, Rng, Runtime,
-    RuntimeBuilder, Saved, Scalar, Shape, ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph, Storage,
-    Tensor, TensorOptions, TensorOrScalar, TrainingGuard, UnknownGradient, UnknownGradients, View, ViewMut,
-    apply, autocast, backend, check_gradients, checkpoint, dlpack, dry_run, evaluating, evaluating_guard,
-    is_recording, is_replaying, is_training, largest_fit, no_grad, no_grad_guard, smallest_pool, testing,
-    training, training_guard, with_device,
+    Part, Place, PlacementReason, Pool2dOptions, RawElement, RecordingGuard, RecurrentCell, RecurrentWeights,
+    Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, ShapeRule, SmallestPool,
+    SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions, TensorOrScalar, TrainingGuard,
+    UnknownGradient, UnknownGradients, View, ViewMut, apply, autocast, backend, check_gradients, checkpoint,
+    dlpack, dry_run, evaluating, evaluating_guard, is_recording, is_replaying, is_training, largest_fit,
+    no_grad, no_grad_guard, smallest_pool, testing, training, training_guard, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
@@ -89,6 +89,7 @@ pub mod guide {
     #[doc = "[interop]: mod@interop"]
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[replay]: mod@replay"]
+    #[doc = "[bf16]: mod@bf16"]
     #[doc = include_str!("../docs/columns.md")]
     #[doc = ""]
     #[doc = include_str!("../docs/columns.svg")]
@@ -121,6 +122,13 @@ pub mod guide {
     #[doc = include_str!("../docs/training.md")]
     pub mod training {}
 
+    #[doc = "[benchmarks]: mod@benchmarks"]
+    #[doc = "[memory]: mod@memory"]
+    #[doc = "[prediction]: mod@prediction"]
+    #[doc = "[training]: mod@training"]
+    #[doc = include_str!("../docs/bf16.md")]
+    pub mod bf16 {}
+
     #[doc = "[data]: mod@data"]
     #[doc = "[files]: mod@files"]
     #[doc = include_str!("../docs/interop.md")]
@@ -130,6 +138,7 @@ pub mod guide {
     #[doc = "[files]: mod@files"]
     #[doc = "[interop]: mod@interop"]
     #[doc = "[training]: mod@training"]
+    #[doc = "[bf16]: mod@bf16"]
     #[doc = include_str!("../docs/coming-from.md")]
     pub mod coming_from {}
 
@@ -145,10 +154,12 @@ pub mod guide {
     #[doc = "[prediction]: mod@prediction"]
     #[doc = "[replay]: mod@replay"]
     #[doc = "[training]: mod@training"]
+    #[doc = "[bf16]: mod@bf16"]
     #[doc = include_str!("../docs/features.md")]
     pub mod features {}
 
     #[doc = "[prediction]: mod@prediction"]
+    #[doc = "[bf16]: mod@bf16"]
     #[doc = include_str!("../docs/gpu.md")]
     pub mod gpu {}
 

@@ -79,6 +79,21 @@ fn it_learns_in_halves_as_well() {
 }
 
 #[test]
+fn it_learns_under_autocast() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.json");
+    let args = ["--epochs", "4", "--autocast", "bf16", "--threads", "1", "--json", path.to_str().unwrap()];
+    let output = run(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert!(json["test_accuracy"].as_f64().unwrap() > 0.9);
+    let workspace = json["categories"].as_array().unwrap().iter().find(|row| row["category"] == "workspace");
+    assert!(workspace.unwrap()["total_bytes"].as_u64().unwrap() > 0);
+    let refused = run(&["--autocast", "f16"]);
+    assert!(!refused.status.success() && stderr(&refused).contains("[possible values: bf16]"));
+}
+
+#[test]
 fn json_has_the_results_and_the_figures_of_each_op() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.json");

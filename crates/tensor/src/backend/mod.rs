@@ -20,6 +20,7 @@ mod grid;
 mod kernel;
 pub(crate) mod operands;
 mod precision;
+mod recurrent;
 mod rules;
 mod step_graphs;
 mod window;
@@ -36,6 +37,7 @@ pub use self::function::{
 };
 pub use self::kernel::{Activated, Attention, Kernel, Normalized};
 pub use self::precision::Precision;
+pub use self::recurrent::{Recurrence, RecurrentCell};
 pub use self::rules::DeviceRules;
 pub use self::step_graphs::{StepCounts, StepGraphs};
 pub use self::window::{Convolution, PoolAxis, PoolReduction, PoolWindow, Window};
@@ -105,8 +107,13 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
         false
     }
 
-    /// Whether kernels with [`Precision::BF16`] round their operands. Otherwise the runtime rounds copies before the kernel.
-    fn rounds_operands(&self) -> bool {
+    /// Whether this kernel accepts 16-bit floats although [most do not](Self::supports_half).
+    fn multiplies_half(&self, _kernel: &Kernel<'_>) -> bool {
+        self.supports_half()
+    }
+
+    /// Whether the backend has [`Kernel::BatchNorm`] and its gradient. Otherwise the op consists of other kernels.
+    fn fuses_batch_norm(&self) -> bool {
         false
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
     if let Kernel::Random { distribution, out, .. } = &mut kernel {
         *distribution = rounding_below(*distribution, out.dtype());
     }
-    if !ctx.backend().supports_half() {
+    if !ctx.backend().supports_half() && !ctx.backend().multiplies_half(&kernel) {
         return upcast(ctx, kernel);
     }
     match kernel {

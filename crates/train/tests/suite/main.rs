@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
+mod autocast;
 mod dry_runs;
 mod early_stopping;
 mod metrics;

@@ -80,7 +80,7 @@ impl Factor {
     fn bf16_copy(device: &Launcher, op: &'static str, view: View<'_>, to: u64) -> Result<Self> {
         let (once, start) = (view.layout().distinct(), view.layout().offset());
         let (elements, from) = (once.shape().elements(), origin(&view));
-        let span = once.reach().map_or(usize::MAX, |reach| reach - start);
+        let span = once.reach().map_or(usize::MAX, |reach| reach.saturating_sub(start));
         // A transposed matrix is copied in the order of its memory and stays transposed.
         let is_dense = span <= elements;
         let (mut job, layout) = if is_dense {
