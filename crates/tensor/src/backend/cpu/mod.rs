@@ -18,6 +18,7 @@ mod elementwise;
 mod erf;
 mod exp;
 mod fold;
+mod halves;
 mod im2col;
 mod index;
 mod loop_nest;
