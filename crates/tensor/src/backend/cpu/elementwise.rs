@@ -29,7 +29,7 @@ pub(super) fn binary(
     if dtype == DType::Bool && !closed_over_bool {
         return Err(unsupported(op, dtype));
     }
-    if dtype.is_half() {
+    if halves::any_of([dtype, lhs.dtype(), rhs.dtype()]) {
         let chunk = if f == Binary::Pow { HEAVY } else { LIGHT };
         return halves::map(workers, op, chunk, [lhs, rhs], out, &|[lhs, rhs], out| {
             let row = Layout::of_row(lhs.len());
@@ -89,7 +89,7 @@ pub(super) fn accumulate(
     acc: &mut ViewMut<'_>,
 ) -> Result<()> {
     let dtype = acc.dtype();
-    if dtype.is_half() {
+    if halves::any_of([dtype, input.dtype()]) {
         return halves::update(workers, op, LIGHT, [input], [acc], &|[input], [acc]| {
             if f == Binary::Pow {
                 raise_each(acc, input);

@@ -18,6 +18,11 @@ const BLOCK: usize = 2048;
 /// A function of a block of each input, which writes or updates a block of each output.
 type OfBlocks<'f, const N: usize, const M: usize> = dyn Fn([&[f32]; N], [&mut [f32]; M]) + Sync + 'f;
 
+/// Whether any operand is a 16-bit float. The others are then f32.
+pub(super) fn any_of<const N: usize>(dtypes: [DType; N]) -> bool {
+    dtypes.iter().any(|dtype| dtype.is_half())
+}
+
 /// Computes an output from inputs of the same shape, in chunks of `chunk` elements.
 pub(super) fn map<const N: usize>(
     workers: &Workers,

@@ -9,6 +9,7 @@ use super::simd;
 use crate::backend::{AdamStep, LionStep, RmsPropStep, SgdStep};
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// The number of elements of a strided gradient that are copied at a time.
@@ -54,7 +55,8 @@ pub(super) fn sgd(
     momentum: &mut Option<ViewMut<'_>>,
     param: &mut ViewMut<'_>,
 ) -> Result<()> {
-    if [param.dtype(), grad.dtype()].iter().any(|dtype| dtype.is_half()) {
+    let of_momentum = momentum.as_ref().map_or(DType::F32, |momentum| momentum.dtype());
+    if halves::any_of([param.dtype(), grad.dtype(), of_momentum]) {
         return match momentum {
             None => halves::update(workers, op, LIGHT, [grad], [param], &|[grad], [param]| {
                 sgd_step(workers, step, &row(grad), param, None);
@@ -107,7 +109,7 @@ pub(super) fn adam(
     grad: View<'_>,
     [mean, variance, param]: [&mut ViewMut<'_>; 3],
 ) -> Result<()> {
-    if [param.dtype(), grad.dtype()].iter().any(|dtype| dtype.is_half()) {
+    if halves::any_of([param.dtype(), grad.dtype(), mean.dtype(), variance.dtype()]) {
         return halves::update(workers, op, LIGHT, [grad], [param, mean, variance], &|[grad], state| {
             adam_step(workers, step, &row(grad), state);
         });
@@ -149,7 +151,8 @@ pub(super) fn rms_prop(
     [variance, param]: [&mut ViewMut<'_>; 2],
     momentum: &mut Option<ViewMut<'_>>,
 ) -> Result<()> {
-    if [param.dtype(), grad.dtype()].iter().any(|dtype| dtype.is_half()) {
+    let of_momentum = momentum.as_ref().map_or(DType::F32, |momentum| momentum.dtype());
+    if halves::any_of([param.dtype(), grad.dtype(), variance.dtype(), of_momentum]) {
         return match momentum {
             None => halves::update(workers, op, LIGHT, [grad], [param, variance], &|[grad], state| {
                 rms_prop_step(workers, step, &row(grad), state, None);
@@ -205,7 +208,7 @@ pub(super) fn lion(
     grad: View<'_>,
     [mean, param]: [&mut ViewMut<'_>; 2],
 ) -> Result<()> {
-    if [param.dtype(), grad.dtype()].iter().any(|dtype| dtype.is_half()) {
+    if halves::any_of([param.dtype(), grad.dtype(), mean.dtype()]) {
         return halves::update(workers, op, LIGHT, [grad], [param, mean], &|[grad], state| {
             lion_step(workers, step, &row(grad), state);
         });

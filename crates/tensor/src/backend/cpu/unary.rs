@@ -33,7 +33,7 @@ pub(super) fn unary(
             Ok(())
         });
     }
-    if dtype.is_half() {
+    if halves::any_of([dtype, input.dtype()]) {
         let chunk = if f.is_arithmetic() { LIGHT } else { HEAVY };
         return halves::map(workers, op, chunk, [input], out, &|[x], out| {
             transcendental(workers, f, &Source::of(x, &Layout::of_row(x.len())), out);
@@ -188,7 +188,7 @@ pub(super) fn unary_grad(
     grad: Option<View<'_>>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    if out.dtype().is_half() {
+    if halves::any_of([out.dtype(), saved.dtype(), grad.map_or(out.dtype(), |grad| grad.dtype())]) {
         return unary_grad_of_halves(workers, op, f, (saved, grad), out);
     }
     float!(op, out.dtype(), T => {
