@@ -36,7 +36,7 @@ pub mod cuda {
     };
 }
 
-pub use backend::{Activation, DeviceRules, StepCounts};
+pub use backend::{Activation, DeviceRules, RecurrentCell, StepCounts};
 pub use device::{
     Choice, Device, DeviceAllocator, DeviceProfile, DryRead, OpPlacement, Place, PlacementReason, Runtime,
     RuntimeBuilder, with_device,
@@ -46,11 +46,14 @@ pub use error::{
 };
 pub use interop::dlpack;
 pub use layout::{AxisSize, IntoShape, Layout};
-pub use op::{Buffer, Op, OpContext, RecordingGuard, Saved, is_recording, no_grad, no_grad_guard};
+pub use op::{
+    AutocastGuard, Buffer, Op, OpContext, RecordingGuard, Saved, autocast, is_recording, no_grad,
+    no_grad_guard,
+};
 pub use ops::{
     AttentionOptions, Axes, BatchStatistics, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm,
-    PadMode, Padding, Part, Pool2dOptions, Reduction, RunningStatistics, SortOrder, TensorOptions,
-    TensorOrScalar,
+    PadMode, Padding, Part, Pool2dOptions, RecurrentWeights, Reduction, RunningStatistics, SortOrder,
+    TensorOptions, TensorOrScalar,
 };
 pub use predict::{
     DryPeak, DryRun, DryRunOptions, FitFailure, LargestFit, SmallestPool, dry_run, largest_fit, smallest_pool,

@@ -6,7 +6,7 @@ use dfdx::optim::{Sgd, SgdConfig};
 use dfdx::prelude::*;
 
 use crate::Step;
-use crate::workload::{Batches, DISTINCT, Workload};
+use crate::workload::{Data, Workload};
 
 type Perceptron<const A: usize, const B: usize, const C: usize, const D: usize> =
     ((Linear<A, B>, ReLU), (Linear<B, C>, ReLU), Linear<C, D>);
@@ -16,7 +16,7 @@ pub fn start(workload: Workload) -> Result<Step> {
     match workload {
         Workload::Mlp => mlp(),
         Workload::Tiny => tiny(),
-        Workload::Cnn | Workload::Gpt => bail!("dfdx has the perceptrons alone"),
+        _ => bail!("dfdx has the small perceptrons alone"),
     }
 }
 
@@ -33,6 +33,13 @@ fn fill<const I: usize, const O: usize>(
     Ok(())
 }
 
+fn floats(data: &Data) -> Result<Vec<f32>> {
+    match data {
+        Data::Floats { values, .. } => Ok(values.clone()),
+        Data::Indices { .. } => bail!("the values are indices"),
+    }
+}
+
 fn tiny() -> Result<Step> {
     const BATCH: usize = 4;
     let dev = Cpu::default();
@@ -43,11 +50,12 @@ fn tiny() -> Result<Step> {
     fill(&mut net.2, &mut weights)?;
     let mut sgd = Sgd::new(&net, SgdConfig { lr: 0.05, momentum: None, weight_decay: None });
     let mut kept = Some(net.alloc_grads());
-    let batches = Batches::new(Workload::Tiny);
+    let batches = Workload::Tiny.batches();
     Ok(Box::new(move |step| {
-        let at = step % DISTINCT;
-        let x: Tensor<Rank2<BATCH, 2>, f32, Cpu> = dev.tensor_from_vec(batches.inputs[at].clone(), (Const, Const));
-        let y: Tensor<Rank2<BATCH, 1>, f32, Cpu> = dev.tensor_from_vec(batches.values[at].clone(), (Const, Const));
+        let batch = &batches[step % batches.len()];
+        let x: Tensor<Rank2<BATCH, 2>, f32, Cpu> = dev.tensor_from_vec(floats(&batch.input)?, (Const, Const));
+        let y: Tensor<Rank2<BATCH, 1>, f32, Cpu> =
+            dev.tensor_from_vec(floats(&batch.target)?, (Const, Const));
         let gradients = kept.take().unwrap_or_else(|| net.alloc_grads());
         let loss = mse_loss(net.forward_mut(x.trace(gradients)), y);
         let value = loss.array();
@@ -69,13 +77,14 @@ fn mlp() -> Result<Step> {
     fill(&mut net.2, &mut weights)?;
     let mut sgd = Sgd::new(&net, SgdConfig { lr: 0.1, momentum: None, weight_decay: None });
     let mut kept = Some(net.alloc_grads());
-    let batches = Batches::new(Workload::Mlp);
+    let batches = Workload::Mlp.batches();
     Ok(Box::new(move |step| {
-        let at = step % DISTINCT;
+        let batch = &batches[step % batches.len()];
         let x: Tensor<Rank2<BATCH, 784>, f32, Cpu> =
-            dev.tensor_from_vec(batches.inputs[at].clone(), (Const, Const));
+            dev.tensor_from_vec(floats(&batch.input)?, (Const, Const));
+        let Data::Indices { values: classes, .. } = &batch.target else { bail!("classes are indices") };
         let mut targets = vec![0.0; BATCH * 10];
-        batches.classes[at].iter().enumerate().for_each(|(row, class)| targets[row * 10 + *class as usize] = 1.0);
+        classes.iter().enumerate().for_each(|(row, class)| targets[row * 10 + *class as usize] = 1.0);
         let y: Tensor<Rank2<BATCH, 10>, f32, Cpu> = dev.tensor_from_vec(targets, (Const, Const));
         let gradients = kept.take().unwrap_or_else(|| net.alloc_grads());
         let loss = cross_entropy_with_logits_loss(net.forward_mut(x.trace(gradients)), y);

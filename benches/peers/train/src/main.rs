@@ -1,10 +1,12 @@
-//! Measures steps per second of small training loops, and prints the losses to show that all peers learn the same.
+//! Measures steps per second of training loops, and prints the losses to show that all peers learn the same.
 //!
 //! ```text
 //! cargo run --release -- mlp cnn gpt tiny
+//! cargo run --release -- --threads 2 --blocks 5 resnet18 lstm gru gpt512 mlp4096
 //! RAYON_NUM_THREADS=1 cargo run --release --features candle,burn -- --peer highwater,candle,burn mlp cnn gpt tiny
 //! RAYON_NUM_THREADS=1 cargo run --release --features dfdx -- --peer highwater,dfdx mlp tiny
 //! python3 torch_peer.py mlp cnn gpt tiny
+//! python3 compare.py target/release/peers-train resnet18 lstm gpt512 mlp4096
 //! ```
 
 #[cfg(feature = "burn")]
@@ -18,12 +20,26 @@ mod workload;
 
 use std::time::Instant;
 
+use ::highwater::{Device, memory_report};
 use clap::{Parser, ValueEnum};
 
 use self::workload::Workload;
 
 /// One training step: the number of the step in, the loss out.
 pub type Step = Box<dyn FnMut(usize) -> anyhow::Result<f32>>;
+
+/// A prepared workload.
+pub struct Program {
+    pub step: Step,
+    /// The device that accounts for the memory, if there is one.
+    pub device: Option<Device>,
+}
+
+impl From<Step> for Program {
+    fn from(step: Step) -> Self {
+        Self { step, device: None }
+    }
+}
 
 /// Times training loops.
 #[derive(Debug, Parser)]
@@ -57,7 +73,7 @@ enum Peer {
 }
 
 impl Peer {
-    fn start(self, workload: Workload, threads: usize, ours: highwater::Options) -> anyhow::Result<Step> {
+    fn start(self, workload: Workload, threads: usize, ours: highwater::Options) -> anyhow::Result<Program> {
         if self != Self::Highwater {
             let set = std::env::var("RAYON_NUM_THREADS").ok().and_then(|text| text.parse().ok());
             anyhow::ensure!(
@@ -68,11 +84,11 @@ impl Peer {
         match self {
             Self::Highwater => highwater::start(workload, threads, ours),
             #[cfg(feature = "candle")]
-            Self::Candle => candle::start(workload),
+            Self::Candle => candle::start(workload).map(Program::from),
             #[cfg(feature = "burn")]
-            Self::Burn => burn::start(workload),
+            Self::Burn => burn::start(workload).map(Program::from),
             #[cfg(feature = "dfdx")]
-            Self::Dfdx => dfdx::start(workload),
+            Self::Dfdx => dfdx::start(workload).map(Program::from),
         }
     }
 }
@@ -89,13 +105,12 @@ fn main() -> anyhow::Result<()> {
 
 /// Runs one program and prints a line.
 fn measure(peer: Peer, workload: Workload, args: &Args) -> anyhow::Result<()> {
-    let mut step = peer.start(workload, args.threads, args.ours)?;
-    let (mut losses, mut number, mut times) = (Vec::new(), 0, Vec::new());
+    let mut program = peer.start(workload, args.threads, args.ours)?;
+    let (mut losses, mut times) = (Vec::new(), Vec::new());
     for block in 0..=args.blocks {
         let start = Instant::now();
         for _ in 0..workload.steps_per_block() {
-            losses.push(step(number)?);
-            number += 1;
+            losses.push((program.step)(losses.len())?);
         }
         if block > 0 {
             times.push(start.elapsed().as_secs_f64() / workload.steps_per_block() as f64);
@@ -103,9 +118,9 @@ fn measure(peer: Peer, workload: Workload, args: &Args) -> anyhow::Result<()> {
     }
     times.sort_by(f64::total_cmp);
     let median = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
-    let loss = |step: usize| losses.get(step - 1).copied().unwrap_or(f32::NAN);
-    println!(
-        "{:9} {:4} threads {}: {:9.1} steps/s, {:8.3} ms (best {:8.3}); loss at step 1, 10, 100: {:.5} {:.5} {:.5}",
+    let loss = |step: usize| losses.get(step - 1).map_or_else(|| "-".to_owned(), |loss| format!("{loss:.5}"));
+    print!(
+        "{:9} {:8} threads {}: {:9.1} steps/s, {:8.3} ms (best {:8.3}); loss at step 1, 10, 100: {} {} {}",
         format!("{peer:?}").to_lowercase(),
         format!("{workload:?}").to_lowercase(),
         args.threads,
@@ -116,5 +131,13 @@ fn measure(peer: Peer, workload: Workload, args: &Args) -> anyhow::Result<()> {
         loss(10),
         loss(100),
     );
+    let report = program.device.as_ref().map(memory_report).transpose()?;
+    if let Some(peak) = report.as_ref().and_then(|report| report.peak.as_ref()) {
+        print!("; peak {:.1} MiB", peak.bytes as f64 / f64::from(1 << 20));
+    }
+    println!();
+    if let Some(report) = report.filter(|_| args.ours.report) {
+        println!("{report}");
+    }
     Ok(())
 }

@@ -1,13 +1,16 @@
-//! Recurrent layers: GRU and LSTM.
+//! Recurrent layers: GRU, LSTM and RNN.
+//!
+//! One op computes all steps of a layer in one direction ([`Tensor::recurrent`]). `stack` runs several layers and both
+//! directions.
 
 mod gates;
+mod reset_before;
 mod rnn;
 mod stack;
 
-use gates::{Gates, StateWeights};
-use highwater_tensor::{DType, Error, Place, Result, Rng, Tensor};
+use highwater_tensor::{DType, Error, Place, RecurrentCell, Result, Rng, Tensor};
 pub use rnn::{Nonlinearity, Rnn};
-use stack::Stack;
+use stack::{Kind, Stack};
 
 use super::module::Module;
 
@@ -77,7 +80,7 @@ macro_rules! recurrent_layer {
         impl Module for $name {
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
                 let _scope = self.enter();
-                $crate::modules::outputs::output(self.run(x, None).map(|run| run.0))
+                $crate::modules::outputs::output(self.stack.forward(self.kind(), x))
             }
 
             fn visit_parts(&self, visitor: &mut $crate::modules::PartVisitor<'_>) {
@@ -156,50 +159,16 @@ impl Gru {
     /// [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory.
     pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
         let _scope = self.enter();
-        let state = state.map(|h| [h]);
-        let (states, [last]) = if self.reset_after {
-            self.stack.run(x, state, &[3], reset_after_step)?
-        } else {
-            self.stack.run(x, state, &[2, 1], reset_before_step)?
-        };
+        let (states, [last]) = self.stack.run(self.kind(), x, state.map(|h| [h]))?;
         Ok((states, last))
+    }
+
+    const fn kind(&self) -> Kind {
+        if self.reset_after { Kind::Fused(RecurrentCell::Gru) } else { Kind::ResetBefore }
     }
 }
 
 recurrent_layer!(Gru: "gru", 3 gates, reset_after: true);
-
-fn reset_after_step(
-    gates: &Gates,
-    step: &Tensor,
-    of_state: &StateWeights,
-    [h]: [Tensor; 1],
-) -> Result<[Tensor; 1]> {
-    let (weight, bias) = &of_state[0];
-    let inside = h.matmul(weight)?.add(bias)?;
-    let both = |index| gates.part(step, index)?.add(&gates.part(&inside, index)?)?.sigmoid();
-    let (r, z) = (both(0)?, both(1)?);
-    let n = gates.part(step, 2)?.add(&r.mul(&gates.part(&inside, 2)?)?)?.tanh()?;
-    mix(&z, &n, &h)
-}
-
-fn reset_before_step(
-    gates: &Gates,
-    step: &Tensor,
-    of_state: &StateWeights,
-    [h]: [Tensor; 1],
-) -> Result<[Tensor; 1]> {
-    let [(weight, bias), (weight_new, bias_new)] = of_state else { unreachable!("there are two products") };
-    let inside = h.matmul(weight)?.add(bias)?;
-    let both = |index| gates.part(step, index)?.add(&gates.part(&inside, index)?)?.sigmoid();
-    let (r, z) = (both(0)?, both(1)?);
-    let n = gates.part(step, 2)?.add(&r.mul(&h)?.matmul(weight_new)?.add(bias_new)?)?.tanh()?;
-    mix(&z, &n, &h)
-}
-
-/// (1 - z)·n + z·h
-fn mix(z: &Tensor, n: &Tensor, h: &Tensor) -> Result<[Tensor; 1]> {
-    Ok([n.add(&z.mul(&h.sub(n)?)?)?])
-}
 
 /// LSTM: long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000). Maps
 /// sequences `[n, len, inputs]` to the states after each step, `[n, len, hidden]`.
@@ -231,26 +200,18 @@ impl Lstm {
     /// See [`Gru::run`].
     pub fn run(&self, x: &Tensor, state: Option<(&Tensor, &Tensor)>) -> Result<(Tensor, Tensor, Tensor)> {
         let _scope = self.enter();
-        let (states, [last, cell]) = self.stack.run(x, state.map(|(h, c)| [h, c]), &[4], lstm_step)?;
+        let state = state.map(|(h, c)| [h, c]);
+        let (states, [last, cell]) = self.stack.run(self.kind(), x, state)?;
         Ok((states, last, cell))
+    }
+
+    #[expect(clippy::unused_self, reason = "as in layers with several kinds")]
+    const fn kind(&self) -> Kind {
+        Kind::Fused(RecurrentCell::Lstm)
     }
 }
 
 recurrent_layer!(Lstm: "lstm", 4 gates,);
-
-fn lstm_step(
-    gates: &Gates,
-    step: &Tensor,
-    of_state: &StateWeights,
-    [h, c]: [Tensor; 2],
-) -> Result<[Tensor; 2]> {
-    let (weight, bias) = &of_state[0];
-    let all = step.add(&h.matmul(weight)?)?.add(bias)?;
-    let [i, f, o] = [0, 1, 3].map(|index| gates.part(&all, index)?.sigmoid());
-    let g = gates.part(&all, 2)?.tanh()?;
-    let c = f?.mul(&c)?.add(&i?.mul(&g)?)?;
-    Ok([o?.mul(&c.tanh()?)?, c])
-}
 
 /// Fails if two operands have different element types.
 fn same_dtype(op: &'static str, lhs: &Tensor, rhs: &Tensor) -> Result<()> {

@@ -12,6 +12,7 @@ use super::version;
 use crate::backend::{Binary, Kernel};
 use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
+use crate::op::autocast;
 use crate::op::mode::no_grad;
 use crate::op::{OpContext, RecordedOp, Saved};
 use crate::tensor::Tensor;
@@ -136,6 +137,7 @@ fn step(
     // All allocations of the node, including sums of gradients, count toward the module of its forward pass.
     let scope = node.scope;
     let _scope = scope.with_phase(Phase::Backward).enter();
+    let _precision = autocast::within(node.precision);
     match node.take_step()? {
         BackwardStep::Op(op, mut saved) => {
             if let Some(input) = saved.only_edge()

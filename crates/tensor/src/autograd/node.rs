@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use highwater_tracking::{ScopePath, here};
 
 use super::checkpoint::{self, Replay};
+use crate::backend::Precision;
 use crate::error::{Error, Result};
 use crate::op::RecordedOp;
+use crate::op::autocast::precision;
 use crate::op::saved::{Input, Saved};
 use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
@@ -29,6 +31,8 @@ pub(crate) struct Node {
     kind: NodeKind,
     /// The scope of the forward pass. The backward pass counts toward the same module.
     pub(crate) scope: ScopePath,
+    /// The precision of products in the forward pass. The backward pass uses the same.
+    pub(super) precision: Precision,
 }
 
 /// The kind of a node. The first backward pass takes the contents, so that it frees memory as it proceeds.
@@ -168,7 +172,8 @@ pub(crate) fn record(op: RecordedOp, inputs: &[&Tensor], tensors: Vec<Tensor>, o
     });
     let saved = Saved { inputs: facts.collect(), tensors, device: device.cloned(), total: None };
     let kind = NodeKind::Op { op, saved: Mutex::new(Some(saved)) };
-    output.with_grad_edge(Some(GradEdge::Node(Arc::new(Node { number, since, kind, scope }))))
+    let node = Node { number, since, kind, scope, precision: precision() };
+    output.with_grad_edge(Some(GradEdge::Node(Arc::new(node))))
 }
 
 /// Adds a node for the output of a checkpointed part to the graph.
@@ -177,7 +182,7 @@ pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> T
     let number = next_number();
     let since = edge.as_ref().map_or(number, |edge| edge.since().min(number));
     let kind = NodeKind::Replay(Mutex::new(Some((Box::new(replay), edge))));
-    let node = Arc::new(Node { number, since, kind, scope: here() });
+    let node = Arc::new(Node { number, since, kind, scope: here(), precision: precision() });
     output.with_grad_edge(Some(GradEdge::Node(node)))
 }
 

@@ -16,6 +16,7 @@ mod elements;
 mod fast;
 mod operand;
 mod products;
+mod recurrent;
 mod rows;
 mod windows;
 
@@ -156,34 +157,40 @@ pub(crate) fn check(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel
         Kernel::ArgReduce { axis, .. } => elements::arg_reduce(rules, operands, *axis),
         Kernel::ArgSort { .. } => elements::arg_sort(rules, operands),
         Kernel::RunningSum { axis, .. } => rules.axis(*axis, operands.last()),
-        Kernel::MatMul { .. } => products::mat_mul(rules, operands),
+        Kernel::MatMul { precision, .. } => products::mat_mul(rules, operands, *precision),
         Kernel::LayerNorm { .. } => rows::layer_norm(rules, operands),
         Kernel::LayerNormGrad { .. } => rows::layer_norm_grad(rules, operands),
         Kernel::LayerNormSums { places, .. } => rows::layer_norm_sums(rules, operands, *places),
         Kernel::BatchNorm { .. } => rows::batch_norm(rules, operands),
         Kernel::BatchNormGrad { .. } => rows::batch_norm_grad(rules, operands),
-        Kernel::Conv2d { conv, .. } => {
+        &mut Kernel::Conv2d { ref conv, precision, .. } => {
             let ([input, weight], out) = (operands.first(), operands.last());
             windows::conv2d(rules, conv, [input, weight, out])?;
+            rules.precise(precision, out)?;
             let (input, out, dtype) = (input.shape(), out.shape(), out.dtype());
-            rules.workspace(operands, Workspace::Conv2d { conv, input, out, dtype })
+            rules.workspace(operands, Workspace::Conv2d { conv, input, out, dtype, precision })
         }
-        Kernel::Conv2dInputGrad { conv, .. } => {
+        &mut Kernel::Conv2dInputGrad { ref conv, precision, .. } => {
             let ([weight, grad], out) = (operands.first(), operands.last());
             windows::conv2d(rules, conv, [out, weight, grad])?;
+            rules.precise(precision, out)?;
             let (input, out, dtype) = (out.shape(), grad.shape(), out.dtype());
-            rules.workspace(operands, Workspace::Conv2d { conv, input, out, dtype })
+            rules.workspace(operands, Workspace::Conv2dInputGrad { conv, input, out, dtype, precision })
         }
-        Kernel::Conv2dWeightGrad { conv, .. } => {
+        &mut Kernel::Conv2dWeightGrad { ref conv, precision, .. } => {
             let ([input, grad], weight) = (operands.first(), operands.last());
             windows::conv2d(rules, conv, [input, weight, grad])?;
+            rules.precise(precision, weight)?;
             let (input, out, dtype) = (input.shape(), grad.shape(), weight.dtype());
-            rules.workspace(operands, Workspace::Conv2dWeightGrad { conv, input, out, dtype })
+            rules.workspace(operands, Workspace::Conv2dWeightGrad { conv, input, out, dtype, precision })
         }
         Kernel::Pool2d { axes, .. } => windows::pool2d(rules, axes, operands.first()),
         Kernel::Pool2dGrad { pool, axes, .. } => windows::pool2d_grad(rules, operands, (*pool, axes)),
         Kernel::Attention { .. } => products::attention(rules, operands),
         Kernel::AttentionGrad { .. } => products::attention_grad(rules, operands),
+        Kernel::Recurrent { of, .. } | Kernel::RecurrentGrad { of, .. } => {
+            recurrent::recurrent(rules, operands, (of.cell, of.len))
+        }
         Kernel::CrossEntropy { .. } => rows::cross_entropy(rules, operands),
         Kernel::CrossEntropyGrad { .. } => rows::cross_entropy_grad(rules, operands),
         Kernel::Gather { axis, .. } => elements::gather(rules, operands, *axis),

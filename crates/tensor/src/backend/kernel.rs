@@ -4,6 +4,8 @@ use super::function::{
     Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
     Unary,
 };
+use super::precision::Precision;
+use super::recurrent::Recurrence;
 use super::window::{Convolution, PoolAxis, PoolReduction};
 use crate::shape::Scalar;
 use crate::storage::{View, ViewMut};
@@ -222,6 +224,8 @@ pub enum Kernel<'a> {
     /// `out[.., i, j] = f(bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j])`; f requires floats. The factors have the leading
     /// axes of the output.
     MatMul {
+        /// The precision of the products. [`Precision::BF16`] requires f32 operands.
+        precision: Precision,
         /// The bias, of shape `[j]`.
         bias: Option<View<'a>>,
         /// The left matrices.
@@ -337,6 +341,8 @@ pub enum Kernel<'a> {
     /// `out[n, o, y, x] = Σ weight[o, c, ky, kx] · input[n, group of o + c, y·stride + ky·dilation - padding, x…]`
     /// (PyTorch's `conv2d`). The padding is 0. Inputs are contiguous.
     Conv2d {
+        /// The precision of the products. [`Precision::BF16`] requires f32 operands.
+        precision: Precision,
         /// The windows and groups.
         conv: Convolution,
         /// Shape `[n, channels, h, w]`.
@@ -350,19 +356,24 @@ pub enum Kernel<'a> {
     },
     /// The input gradient of [`Conv2d`](Self::Conv2d); also PyTorch's `conv_transpose2d`. Inputs are contiguous.
     Conv2dInputGrad {
+        /// The precision of the products. [`Precision::BF16`] requires f32 operands.
+        precision: Precision,
         /// The windows and groups.
         conv: Convolution,
         /// The weight.
         weight: View<'a>,
         /// The gradient of the output.
         grad: View<'a>,
-        /// At least as many bytes as [`Workspace::Conv2d`](super::Workspace::Conv2d) requires; `None` if it requires none.
+        /// At least as many bytes as [`Workspace::Conv2dInputGrad`](super::Workspace::Conv2dInputGrad) requires;
+        /// `None` if it requires none.
         workspace: Option<ViewMut<'a>>,
         /// The gradient of the input.
         out: ViewMut<'a>,
     },
     /// The weight gradient of [`Conv2d`](Self::Conv2d). Inputs are contiguous.
     Conv2dWeightGrad {
+        /// The precision of the products. [`Precision::BF16`] requires f32 operands.
+        precision: Precision,
         /// The windows and groups.
         conv: Convolution,
         /// The input.
@@ -426,6 +437,43 @@ pub enum Kernel<'a> {
         workspace: Option<ViewMut<'a>>,
         /// The gradients of query, key and value.
         out: [ViewMut<'a>; 3],
+    },
+    /// All steps of a recurrent layer in one direction (PyTorch's `nn.LSTM`, `nn.GRU` and `nn.RNN`).
+    /// [`RecurrentCell`](super::RecurrentCell) has the formulas.
+    Recurrent {
+        /// The cell and the operands that the backward pass shares.
+        of: Recurrence<'a>,
+        /// The bias of the previous state's product, of shape `[gates · hidden]`.
+        bias: View<'a>,
+        /// At least as many bytes as [`Workspace::Recurrent`](super::Workspace::Recurrent) requires; `None` if it
+        /// requires none.
+        workspace: Option<ViewMut<'a>>,
+        /// Shape `[sequences · len, gates · hidden]`: the inputs' shares of the gates, which their values replace.
+        gates: ViewMut<'a>,
+        /// Required if and only if [`RecurrentCell::has_extra`](super::RecurrentCell::has_extra). Shape
+        /// `[sequences · len, hidden]`.
+        extra: Option<ViewMut<'a>>,
+        /// Shape `[sequences · len, hidden]`: the state after each step.
+        out: ViewMut<'a>,
+    },
+    /// The gradients of [`Recurrent`](Self::Recurrent).
+    RecurrentGrad {
+        /// As in the forward pass.
+        of: Recurrence<'a>,
+        /// The output `out` of the forward kernel.
+        states: View<'a>,
+        /// The gradient of `out`.
+        grad: View<'a>,
+        /// The gradient of the cell after the last step of an LSTM, of shape `[sequences, hidden]`.
+        cell_grad: Option<View<'a>>,
+        /// As in the forward pass.
+        workspace: Option<ViewMut<'a>>,
+        /// The output `gates` of the forward kernel, which the gradients of the inputs' shares replace.
+        gates: ViewMut<'a>,
+        /// The output `extra` of the forward kernel. The gradient of `u` replaces it in a GRU.
+        extra: Option<ViewMut<'a>>,
+        /// The gradients of the initial state and the initial cell, each of shape `[sequences, hidden]`, if required.
+        initial_grads: [Option<ViewMut<'a>>; 2],
     },
     /// `losses[i] = -log softmax(logits[i])[targets[i]]` (PyTorch's `cross_entropy` without reduction). A target outside the
     /// classes is [`Error::IndexOutOfRange`](crate::Error::IndexOutOfRange), before the kernel writes anything.

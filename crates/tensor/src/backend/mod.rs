@@ -19,6 +19,8 @@ mod function;
 mod grid;
 mod kernel;
 pub(crate) mod operands;
+mod precision;
+mod recurrent;
 mod rules;
 mod step_graphs;
 mod window;
@@ -34,6 +36,8 @@ pub use self::function::{
     Unary,
 };
 pub use self::kernel::{Activated, Attention, Kernel, Normalized};
+pub use self::precision::Precision;
+pub use self::recurrent::{Recurrence, RecurrentCell};
 pub use self::rules::DeviceRules;
 pub use self::step_graphs::{StepCounts, StepGraphs};
 pub use self::window::{Convolution, PoolAxis, PoolReduction, PoolWindow, Window};
@@ -99,6 +103,16 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     /// Whether all kernels accept 16-bit floats, also mixed with f32 operands, and compute in f32. Otherwise only
     /// elementwise kernels do, and the runtime upcasts operands to f32 before all others.
     fn supports_half(&self) -> bool {
+        false
+    }
+
+    /// Whether this kernel accepts 16-bit floats although [most do not](Self::supports_half).
+    fn multiplies_half(&self, _kernel: &Kernel<'_>) -> bool {
+        self.supports_half()
+    }
+
+    /// Whether kernels with [`Precision::BF16`] round their operands. Otherwise the runtime rounds copies before the kernel.
+    fn rounds_operands(&self) -> bool {
         false
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
 
-use super::upcast;
-use crate::backend::{Backend, Kernel, Workspace, check};
+use super::{autocast, rounding, upcast};
+use crate::backend::{Backend, Kernel, Precision, Workspace, check};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, bytes_of};
@@ -123,8 +123,15 @@ impl<'a> OpContext<'a> {
         self.device.backend()
     }
 
+    /// Returns the precision for kernels that multiply matrices of this element type: that of
+    /// [`autocast`](crate::autocast()) for f32.
+    #[must_use]
+    pub fn precision(&self, dtype: DType) -> Precision {
+        if dtype == DType::F32 { autocast::precision() } else { Precision::Full }
+    }
+
     /// Runs a kernel on memory that the op has already allocated. A kernel on 16-bit floats may allocate f32
-    /// temporaries as workspace for its duration.
+    /// temporaries as workspace for its duration, and so may a kernel with bf16 products.
     ///
     /// # Errors
     /// [`Error::Operand`] if shapes, element types or devices of the operands do not match;
@@ -136,6 +143,9 @@ impl<'a> OpContext<'a> {
         let (checked, dtype) = check::kernel(self.device.as_ref(), self.op, &mut kernel)?;
         if dtype.is_none_or(DType::is_half) && upcast::applies_to(&mut kernel) {
             return upcast::run(self, kernel);
+        }
+        if dtype.is_none() && rounding::applies_to(self, &kernel) {
+            return rounding::run(self, kernel);
         }
         self.backend().run(self.op, &mut kernel, checked)
     }

@@ -40,7 +40,7 @@ pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
     if let Kernel::Random { distribution, out, .. } = &mut kernel {
         *distribution = rounding_below(*distribution, out.dtype());
     }
-    if !ctx.backend().supports_half() {
+    if !ctx.backend().supports_half() && !ctx.backend().multiplies_half(&kernel) {
         return upcast(ctx, kernel);
     }
     match kernel {
@@ -55,14 +55,15 @@ pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
 /// Runs a kernel on a backend that does not support 16-bit floats.
 fn upcast(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
     match kernel {
-        Kernel::MatMul { bias, lhs, rhs, activation: Some(activated), workspace, out } => {
+        Kernel::MatMul { precision, bias, lhs, rhs, activation: Some(activated), workspace, out } => {
             // The activation applies to the rounded product.
             let Activated { function, arguments } = activated;
             let own = || ctx.buffer(out.layout().shape(), out.dtype(), Category::Workspace);
             let mut own = arguments.is_none().then(own).transpose()?;
             let Some(mut sums) = arguments.or(own.as_mut().map(Buffer::view_mut)) else { return Ok(()) };
             let (activation, product) = (None, sums.reborrow());
-            upcast(ctx, Kernel::MatMul { bias, lhs, rhs, activation, workspace, out: product })?;
+            let product = Kernel::MatMul { precision, bias, lhs, rhs, activation, workspace, out: product };
+            upcast(ctx, product)?;
             run_checked(ctx, Kernel::Unary { f: function.function(), input: sums.as_view(), out })
         }
         kernel => upcast_operands(ctx, kernel, |_| true),
@@ -70,7 +71,7 @@ fn upcast(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
 }
 
 /// The f32 copy of an operand.
-struct Temporary {
+pub(super) struct Temporary {
     values: Buffer,
     /// The layout that repeats the values as the operand does.
     layout: Layout,
@@ -89,7 +90,7 @@ impl Temporary {
     }
 
     /// Copies the values of a view. Elements that the view repeats are copied once.
-    fn read(ctx: &OpContext<'_>, view: View<'_>) -> Result<Self> {
+    pub(super) fn read(ctx: &OpContext<'_>, view: View<'_>) -> Result<Self> {
         let once = view.layout().distinct();
         let mut copy = Self::uninitialized(ctx, once.shape())?;
         run_checked(ctx, Kernel::Copy { input: view.with_layout(&once), out: copy.values.view_mut() })?;
@@ -104,7 +105,7 @@ impl Temporary {
         Ok(Self { values, layout })
     }
 
-    fn view(&self) -> View<'_> {
+    pub(super) fn view(&self) -> View<'_> {
         self.values.view().with_layout(&self.layout)
     }
 }
@@ -154,7 +155,7 @@ fn allocate(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
 }
 
 /// Runs a kernel that supports its operands.
-fn run_checked(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
+pub(super) fn run_checked(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
     check::run(ctx.device().as_ref(), ctx.op(), &mut kernel)
 }
 

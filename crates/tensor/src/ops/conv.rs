@@ -277,16 +277,20 @@ impl Convolve {
         let conv = self.options.convolution(filters.shape());
         let (small, large) =
             if adjoint { (images.shape(), results.shape()) } else { (results.shape(), images.shape()) };
-        let mut workspace =
-            ctx.workspace(Workspace::Conv2d { conv: &conv, input: large, out: small, dtype: x.dtype() })?;
+        let (dtype, precision) = (x.dtype(), ctx.precision(x.dtype()));
+        let mut workspace = ctx.workspace(if adjoint {
+            Workspace::Conv2dInputGrad { conv: &conv, input: large, out: small, dtype, precision }
+        } else {
+            Workspace::Conv2d { conv: &conv, input: large, out: small, dtype, precision }
+        })?;
         let (x, weight) = (x.view().with_layout(&images), weight.view().with_layout(&filters));
         let workspace = workspace.as_mut().map(Buffer::view_mut);
         let (mut y, grad) = (out.view_mut(), x);
         let y = y.with_layout(&results);
         ctx.compute(if adjoint {
-            Kernel::Conv2dInputGrad { conv, weight, grad, workspace, out: y }
+            Kernel::Conv2dInputGrad { precision, conv, weight, grad, workspace, out: y }
         } else {
-            Kernel::Conv2d { conv, input: x, weight, workspace, out: y }
+            Kernel::Conv2d { precision, conv, input: x, weight, workspace, out: y }
         })?;
         Ok(out.finish())
     }
@@ -325,13 +329,16 @@ impl Op for Convolve {
             let (larger, smaller, filters) =
                 (image(large.layout())?, image(small.layout())?, image(out.view().layout())?);
             let conv = self.options.convolution(filters.shape());
+            let precision = ctx.precision(x.dtype());
             let mut workspace = ctx.workspace(Workspace::Conv2dWeightGrad {
                 conv: &conv,
                 input: larger.shape(),
                 out: smaller.shape(),
                 dtype: x.dtype(),
+                precision,
             })?;
             ctx.compute(Kernel::Conv2dWeightGrad {
+                precision,
                 conv,
                 input: large.view().with_layout(&larger),
                 grad: small.view().with_layout(&smaller),

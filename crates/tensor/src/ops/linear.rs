@@ -47,6 +47,7 @@ impl Op for Linear {
         let activation = self.activation.map(|function| Activated { function, arguments });
         let mut workspace = matmul::workspace(ctx, x.view(), weight.view())?;
         ctx.compute(Kernel::MatMul {
+            precision: ctx.precision(x.dtype()),
             bias: Some(bias.view()),
             lhs: x.view(),
             rhs: weight.view(),
@@ -118,9 +119,15 @@ impl Linear {
             let shape = Shape::matrix(lhs.layout().shape()[0], rhs.layout().shape()[1]);
             let mut out = ctx.output(&shape, grad.dtype())?;
             let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
-            let workspace = workspace.as_mut().map(Buffer::view_mut);
-            let out_view = out.view_mut();
-            ctx.compute(Kernel::MatMul { bias: None, lhs, rhs, activation: None, workspace, out: out_view })?;
+            ctx.compute(Kernel::MatMul {
+                precision: ctx.precision(grad.dtype()),
+                bias: None,
+                lhs,
+                rhs,
+                activation: None,
+                workspace: workspace.as_mut().map(Buffer::view_mut),
+                out: out.view_mut(),
+            })?;
             Ok(out.finish())
         };
         let to_x = if_needed(saved, 0, || {

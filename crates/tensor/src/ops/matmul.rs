@@ -26,7 +26,8 @@ struct MatMul;
 
 /// Allocates the workspace of a product's kernel, if it needs one.
 pub(super) fn workspace(ctx: &OpContext<'_>, lhs: View<'_>, rhs: View<'_>) -> Result<Option<Buffer>> {
-    ctx.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype() })
+    let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
+    ctx.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision })
 }
 
 impl Op for MatMul {
@@ -43,6 +44,7 @@ impl Op for MatMul {
         let (lhs_view, rhs_view) = (lhs.view().with_layout(&left), rhs.view().with_layout(&right));
         let mut workspace = workspace(ctx, lhs_view, rhs_view)?;
         ctx.compute(Kernel::MatMul {
+            precision: ctx.precision(lhs.dtype()),
             bias: None,
             lhs: lhs_view,
             rhs: rhs_view,

@@ -2,9 +2,10 @@
 
 use highwater_tensor::backend::{
     Activated, AdamStep, Attention, Binary, Compare, Convolution, Distribution, Kernel, LionStep, Normalized,
-    PoolAxis, PoolReduction, PoolWindow, RandomKey, Reduce, RmsPropStep, SgdStep, Unary, Window, Workspace,
+    PoolAxis, PoolReduction, PoolWindow, RandomKey, Recurrence, Reduce, RmsPropStep, SgdStep, Unary, Window,
+    Workspace,
 };
-use highwater_tensor::{Activation, Buffer, DType, OpContext, Result, Scalar, View, ViewMut};
+use highwater_tensor::{Activation, Buffer, OpContext, RecurrentCell, Result, Scalar, View, ViewMut};
 
 /// An operand's element type, where F stands for the float type under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,14 +297,91 @@ fn mat_mul(
     to: Vec<ViewMut<'_>>,
 ) -> Result<()> {
     let (lhs, rhs) = (from[0], from[1]);
+    let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
     let mut room =
-        ctx.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype() })?;
+        ctx.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision })?;
     let mut to = to.into_iter();
     let (out, arguments) = (to.next().unwrap(), to.next());
     let activation =
         arguments.map(|arguments| Activated { function: Activation::Gelu, arguments: Some(arguments) });
     let workspace = room.as_mut().map(Buffer::view_mut);
-    ctx.compute(Kernel::MatMul { bias, lhs, rhs, activation, workspace, out })
+    ctx.compute(Kernel::MatMul { precision, bias, lhs, rhs, activation, workspace, out })
+}
+
+/// Both kernels of an LSTM and of a GRU.
+fn recurrent() -> Vec<Case> {
+    vec![
+        new("lstm", |ctx, from, to| {
+            let of = recurrence(RecurrentCell::Lstm, from[0], [Some(from[2]), Some(from[3])]);
+            let mut room = ctx.workspace(recurrent_room(&of))?;
+            let workspace = room.as_mut().map(Buffer::view_mut);
+            let mut to = outputs(to);
+            let (gates, extra, out) = (to.next(), Some(to.next()), to.next());
+            ctx.compute(Kernel::Recurrent { of, bias: from[1], workspace, gates, extra, out })
+        })
+        .reads("weight", &[3, 12])
+        .reads("bias", &[12])
+        .reads("initial.0", &[2, 3])
+        .reads("initial.1", &[2, 3])
+        .writes("gates", &[4, 12])
+        .writes("extra", &[4, 3])
+        .writes("out", &[4, 3]),
+        new("lstm_grad", |ctx, from, to| {
+            let of = recurrence(RecurrentCell::Lstm, from[0], [Some(from[1]), Some(from[2])]);
+            let mut room = ctx.workspace(recurrent_room(&of))?;
+            let mut to = outputs(to);
+            ctx.compute(Kernel::RecurrentGrad {
+                of,
+                states: from[3],
+                grad: from[4],
+                cell_grad: Some(from[5]),
+                workspace: room.as_mut().map(Buffer::view_mut),
+                gates: to.next(),
+                extra: Some(to.next()),
+                initial_grads: [Some(to.next()), Some(to.next())],
+            })
+        })
+        .reads("weight", &[3, 12])
+        .reads("initial.0", &[2, 3])
+        .reads("initial.1", &[2, 3])
+        .reads("states", &[4, 3])
+        .reads("grad", &[4, 3])
+        .reads("cell_grad", &[2, 3])
+        .writes("gates", &[4, 12])
+        .writes("extra", &[4, 3])
+        .writes("initial_grads.0", &[2, 3])
+        .writes("initial_grads.1", &[2, 3]),
+        new("gru_grad", |ctx, from, to| {
+            let of = recurrence(RecurrentCell::Gru, from[0], [Some(from[1]), None]);
+            let mut room = ctx.workspace(recurrent_room(&of))?;
+            let mut to = outputs(to);
+            ctx.compute(Kernel::RecurrentGrad {
+                of,
+                states: from[2],
+                grad: from[3],
+                cell_grad: None,
+                workspace: room.as_mut().map(Buffer::view_mut),
+                gates: to.next(),
+                extra: Some(to.next()),
+                initial_grads: [Some(to.next()), None],
+            })
+        })
+        .reads("weight", &[3, 9])
+        .reads("initial.0", &[2, 3])
+        .reads("states", &[4, 3])
+        .reads("grad", &[4, 3])
+        .writes("gates", &[4, 9])
+        .writes("extra", &[4, 3])
+        .writes("initial_grads.0", &[2, 3]),
+    ]
+}
+
+fn recurrence<'a>(cell: RecurrentCell, weight: View<'a>, initial: [Option<View<'a>>; 2]) -> Recurrence<'a> {
+    Recurrence { cell, reverse: false, len: 2, weight, initial }
+}
+
+fn recurrent_room(of: &Recurrence<'_>) -> Workspace<'static> {
+    Workspace::Recurrent { cell: of.cell, sizes: [2, of.len, 3], dtype: of.weight.dtype() }
 }
 
 fn heads<'a>(from: &[View<'a>]) -> Attention<'a> {
@@ -413,35 +491,41 @@ fn windows() -> Vec<Case> {
     let (large, filters, small) = (&[2, 4, 5, 6], &[6, 2, 3, 2], &[2, 6, 5, 3]);
     vec![
         new("conv2d", |ctx, from, to| {
-            let (conv, input, weight, out) = (CONVOLUTION, from[0], from[1], outputs(to).next());
-            let shapes = (input.layout().shape(), out.layout().shape());
-            let mut room = convolution_room(ctx, shapes, input.dtype())?;
-            let workspace = room.as_mut().map(Buffer::view_mut);
-            ctx.compute(Kernel::Conv2d { conv, input, weight, workspace, out })
+            let (conv, input, weight, out) = (&CONVOLUTION, from[0], from[1], outputs(to).next());
+            let (dtype, precision) = (input.dtype(), ctx.precision(input.dtype()));
+            let (from, to) = (input.layout().shape(), out.layout().shape());
+            let mut room =
+                ctx.workspace(Workspace::Conv2d { conv, input: from, out: to, dtype, precision })?;
+            let (conv, workspace) = (CONVOLUTION, room.as_mut().map(Buffer::view_mut));
+            ctx.compute(Kernel::Conv2d { precision, conv, input, weight, workspace, out })
         })
         .reads("input", large)
         .reads("weight", filters)
         .writes("out", small),
         new("conv2d_input_grad", |ctx, from, to| {
-            let (conv, weight, grad, out) = (CONVOLUTION, from[0], from[1], outputs(to).next());
-            let shapes = (out.layout().shape(), grad.layout().shape());
-            let mut room = convolution_room(ctx, shapes, grad.dtype())?;
-            let workspace = room.as_mut().map(Buffer::view_mut);
-            ctx.compute(Kernel::Conv2dInputGrad { conv, weight, grad, workspace, out })
+            let (conv, weight, grad, out) = (&CONVOLUTION, from[0], from[1], outputs(to).next());
+            let (dtype, precision) = (grad.dtype(), ctx.precision(grad.dtype()));
+            let (from, to) = (out.layout().shape(), grad.layout().shape());
+            let mut room =
+                ctx.workspace(Workspace::Conv2dInputGrad { conv, input: from, out: to, dtype, precision })?;
+            let (conv, workspace) = (CONVOLUTION, room.as_mut().map(Buffer::view_mut));
+            ctx.compute(Kernel::Conv2dInputGrad { precision, conv, weight, grad, workspace, out })
         })
         .reads("weight", filters)
         .reads("grad", small)
         .writes("out", large),
         new("conv2d_weight_grad", |ctx, from, to| {
             let (conv, input, grad, out) = (CONVOLUTION, from[0], from[1], outputs(to).next());
+            let precision = ctx.precision(input.dtype());
             let mut room = ctx.workspace(Workspace::Conv2dWeightGrad {
                 conv: &conv,
                 input: input.layout().shape(),
                 out: grad.layout().shape(),
                 dtype: input.dtype(),
+                precision,
             })?;
             let workspace = room.as_mut().map(Buffer::view_mut);
-            ctx.compute(Kernel::Conv2dWeightGrad { conv, input, grad, workspace, out })
+            ctx.compute(Kernel::Conv2dWeightGrad { precision, conv, input, grad, workspace, out })
         })
         .reads("input", large)
         .reads("grad", small)
@@ -460,14 +544,6 @@ fn windows() -> Vec<Case> {
         .reads("grad", &[2, 3, 3])
         .writes("out", &[2, 4, 5]),
     ]
-}
-
-fn convolution_room(
-    ctx: &OpContext<'_>,
-    (input, out): (&highwater_tensor::Shape, &highwater_tensor::Shape),
-    dtype: DType,
-) -> Result<Option<Buffer>> {
-    ctx.workspace(Workspace::Conv2d { conv: &CONVOLUTION, input, out, dtype })
 }
 
 fn chosen() -> Vec<Case> {
@@ -538,5 +614,5 @@ fn steps() -> Vec<Case> {
 
 /// A call of every kernel.
 pub(crate) fn all() -> Vec<Case> {
-    [moved(), of_elements(), folded(), products(), rows(), windows(), chosen(), steps()].concat()
+    [moved(), of_elements(), folded(), products(), recurrent(), rows(), windows(), chosen(), steps()].concat()
 }

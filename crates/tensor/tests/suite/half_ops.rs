@@ -2,7 +2,6 @@
 //! types.
 
 use crate::ops_table::{CASES, device, inputs, runtime};
-use bfc_core::Bytes;
 use half::{bf16, f16};
 use highwater_nn::optim::{Adam, LossScaler, Optimizer, Sgd};
 use highwater_tensor::Parameter;

@@ -3,7 +3,7 @@
 //! A kernel that passes it also passes the full [`check`](super::check). A kernel that fails it may still pass the full
 //! check. Small models would spend a noticeable share of each step in the full check.
 
-use crate::backend::{Kernel, Reduce};
+use crate::backend::{Kernel, Precision, Reduce};
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
@@ -28,7 +28,7 @@ pub(super) fn fits(device: u32, kernel: &mut Kernel<'_>) -> Option<DType> {
                 && is_kept(input.layout().shape(), axes, out.layout().shape());
             fits.then(|| out.dtype())
         }
-        Kernel::MatMul { bias, lhs, rhs, activation, workspace: None, out } => {
+        Kernel::MatMul { precision: Precision::Full, bias, lhs, rhs, activation, workspace: None, out } => {
             let arguments = activation.as_ref().and_then(|activated| activated.arguments.as_ref());
             let fits = arguments.is_none()
                 && is_written(out, device)

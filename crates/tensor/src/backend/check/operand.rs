@@ -1,7 +1,7 @@
 //! Checked operands, and the rules that several kernels share.
 
 use crate::backend::operands::{MAX_OPERANDS, Operand};
-use crate::backend::{DeviceRef, Workspace};
+use crate::backend::{DeviceRef, Precision, Workspace};
 use crate::error::{Error, OperandError, OperandFault, Result};
 use crate::layout::Layout;
 use crate::shape::{DType, Shape};
@@ -156,6 +156,14 @@ impl<'d> Rules<'d> {
     /// Checks that an operand has this element type.
     pub(super) fn typed(&self, operand: CheckedOperand<'_>, expected: DType) -> Result<()> {
         if operand.dtype == expected { Ok(()) } else { Err(self.mistyped(&operand, expected)) }
+    }
+
+    /// Checks that the products of a kernel with this output support the precision.
+    pub(super) fn precise(&self, precision: Precision, out: CheckedOperand<'_>) -> Result<()> {
+        match precision {
+            Precision::Full => Ok(()),
+            Precision::BF16 => self.typed(out, DType::F32),
+        }
     }
 
     /// Checks that operands have one element type, or mix one 16-bit float type with f32, the type of its computation.

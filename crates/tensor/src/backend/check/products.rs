@@ -1,17 +1,18 @@
 //! Checks of matrix products and attention.
 
 use super::operand::{CheckedOperand, CheckedOperands, Rules};
-use crate::backend::Workspace;
+use crate::backend::{Precision, Workspace};
 use crate::error::Result;
 use crate::shape::DType;
 
 const FACTORS: &str = "the factors must be [.., i, k] and [.., k, j]";
 const PRODUCT: &str = "the product of [.., i, k] and [.., k, j] must be [.., i, j]";
 
-pub(super) fn mat_mul(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
+pub(super) fn mat_mul(rules: Rules<'_>, operands: &CheckedOperands<'_>, precision: Precision) -> Result<()> {
     let ([lhs, rhs], out) = (operands.first(), operands.last());
     rules.same_type(lhs, out)?;
     rules.same_type(rhs, out)?;
+    rules.precise(precision, out)?;
     batched(rules, [lhs, rhs, out])?;
     if let Some(bias) = operands.named("bias") {
         rules.same_type(bias, out)?;
@@ -24,11 +25,11 @@ pub(super) fn mat_mul(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Resul
         rules.same_shape(arguments, out)?;
         rules.same_type(arguments, out)?;
     }
-    // A product without a workspace is valid on every backend.
-    if operands.named("workspace").is_none() {
+    // A product of full precision without a workspace is valid on every backend.
+    if precision == Precision::Full && operands.named("workspace").is_none() {
         return Ok(());
     }
-    let of = Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype() };
+    let of = Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype(), precision };
     rules.workspace(operands, of)
 }
 

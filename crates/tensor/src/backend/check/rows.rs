@@ -93,7 +93,11 @@ pub(super) fn layer_norm_sums(rules: Rules<'_>, operands: &CheckedOperands<'_>, 
 }
 
 /// Checks that the input has channels, and that each operand has the input's computed type and one row per channel.
-fn channels(rules: Rules<'_>, input: CheckedOperand<'_>, of_channels: &[CheckedOperand<'_>]) -> Result<usize> {
+fn channels(
+    rules: Rules<'_>,
+    input: CheckedOperand<'_>,
+    of_channels: &[CheckedOperand<'_>],
+) -> Result<usize> {
     let &[_, channels, ..] = input.dims() else {
         let expected = "at least two axes: batch, channels, positions";
         return Err(Error::BadRank { op: rules.op, expected, shape: *input.shape() });

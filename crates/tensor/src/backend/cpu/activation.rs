@@ -6,7 +6,7 @@ use super::number::Float;
 use super::parallel::{HEAVY, LIGHT, Workers};
 use super::simd;
 use super::unary::{gelu, gelu_tanh, silu, unary};
-use crate::backend::{Activated, Activation};
+use crate::backend::{Activated, Activation, Precision};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -14,15 +14,16 @@ use crate::storage::{View, ViewMut};
 pub(super) fn matmul(
     workers: &Workers,
     op: &'static str,
+    precision: Precision,
     bias: Option<View<'_>>,
     factors: [View<'_>; 2],
     Activated { function, arguments }: &mut Activated<'_>,
     workspace: &mut Option<ViewMut<'_>>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let mut product = |out: &mut ViewMut<'_>| match matmul::matmul_small(op, bias, factors, out) {
+    let mut product = |out: &mut ViewMut<'_>| match matmul::matmul_small(op, precision, bias, factors, out) {
         Some(result) => result,
-        None => matmul::matmul(workers, op, bias, factors, workspace, out),
+        None => matmul::matmul(workers, op, precision, bias, factors, workspace, out),
     };
     if let Some(sums) = arguments {
         product(sums)?;

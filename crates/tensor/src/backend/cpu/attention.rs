@@ -6,7 +6,8 @@
 
 use self::softmax::{Rows, RunningSoftmax, row_products, softmax_grad_tile, softmax_tile};
 use super::dispatch::{contiguous, float, host, host_mut, scratch};
-use super::matmul::{Gemm, Matrix, Output, gemm};
+use super::gemm::{Output, scratch_elements};
+use super::matmul::{Gemm, Matrix, multiply};
 use super::number::Number;
 use super::parallel::Workers;
 use super::simd;
@@ -21,7 +22,7 @@ mod softmax;
 /// The number of queries, and of keys, in a tile.
 const TILE: usize = 64;
 
-/// The number of workspace elements for one head: two tiles of scores.
+/// The elements of two tiles of scores.
 const TILES: usize = 2 * TILE * TILE;
 
 /// The largest number of heads that are computed at a time. Each has its own tiles in the workspace.
@@ -58,6 +59,12 @@ impl Sizes {
         self.heads.div_ceil(self.per_slot())
     }
 
+    /// The number of workspace elements for one head: two tiles of scores, and the panels of a product.
+    fn scratch(&self) -> usize {
+        let wide = TILE.max(self.width).max(self.values);
+        TILES + scratch_elements([TILE, wide, wide])
+    }
+
     fn is_empty(&self) -> bool {
         self.heads == 0 || self.queries == 0 || self.keys == 0 || self.width == 0 || self.values == 0
     }
@@ -66,7 +73,7 @@ impl Sizes {
 /// See [`Workspace::Attention`](crate::backend::Workspace::Attention).
 pub(super) fn workspace(query: &[usize], value: &[usize], dtype: DType) -> usize {
     let sizes = Sizes::new(query, value);
-    sizes.slots().saturating_mul(TILES * dtype.size())
+    sizes.slots().saturating_mul(sizes.scratch() * dtype.size())
 }
 
 /// The causal mask and the optional mask tensor.
@@ -171,10 +178,10 @@ pub(super) fn forward(
         }
         let [query, key, value] = [of.query, of.key, of.value].map(|view| contiguous::<T>(op, &view));
         let (query, key, value) = (query?, key?, value?);
-        let scratch = scratch::<T>(op, workspace, sizes.slots() * TILES)?;
+        let scratch = scratch::<T>(op, workspace, sizes.slots() * sizes.scratch())?;
         let scale = T::from_f64(of.scale);
         let of = |len: usize| sizes.per_slot() * len;
-        let chunks = [of(sizes.queries * sizes.values), of(sizes.queries), TILES];
+        let chunks = [of(sizes.queries * sizes.values), of(sizes.queries), sizes.scratch()];
         workers.zipped([out, log_sums, scratch], chunks, &|slot, [out, log_sums, scratch]| {
             let outs = out.chunks_mut(sizes.queries * sizes.values);
             for (number, (out, log_sums)) in outs.zip(log_sums.chunks_mut(sizes.queries)).enumerate() {
@@ -208,12 +215,18 @@ struct Head<'a, T> {
 
 impl<T: Gemm> Head<'_, T> {
     /// Computes the masked scores of a tile of queries and keys. Returns them and the number of keys.
-    fn scores<'s>(&self, scores: &'s mut [T], query: usize, [key, end]: [usize; 2]) -> (&'s mut [T], usize) {
+    fn scores<'s>(
+        &self,
+        scores: &'s mut [T],
+        query: usize,
+        [key, end]: [usize; 2],
+        panels: &mut [T],
+    ) -> (&'s mut [T], usize) {
         let queries = tile(self.query, self.sizes.width, query, self.sizes.queries);
         let keys = tile(self.key, self.sizes.width, key, end);
         let (rows, columns) = (queries.row_count(), keys.row_count());
         let scores = &mut scores[..rows * columns];
-        gemm(queries, keys.transposed(), scores, Output::Overwrite);
+        multiply(queries, keys.transposed(), scores, Output::Overwrite, panels);
         simd::each(scores, |score| *score *= self.scale);
         self.mask.apply(scores, self.number, [query, key], columns);
         (scores, columns)
@@ -221,6 +234,7 @@ impl<T: Gemm> Head<'_, T> {
 
     fn forward(&self, out: &mut [T], log_sums: &mut [T], scratch: &mut [T]) {
         let values = self.sizes.values;
+        let (scratch, panels) = scratch.split_at_mut(TILES);
         let tiles = out.chunks_mut(TILE * values).zip(log_sums.chunks_mut(TILE)).enumerate();
         for (number, (out, log_sums)) in tiles {
             let query = number * TILE;
@@ -228,7 +242,7 @@ impl<T: Gemm> Head<'_, T> {
             let (mut largest, mut sums) = ([T::LOWEST; TILE], [T::ZERO; TILE]);
             let end = self.mask.visible(query + rows, self.sizes.keys);
             for key in (0..end).step_by(TILE) {
-                let (scores, columns) = self.scores(scratch, query, [key, end]);
+                let (scores, columns) = self.scores(scratch, query, [key, end], panels);
                 let visible = |row: usize| self.mask.visible_in_tile(query + row, key, columns);
                 let (largest, sums) = (&mut largest[..rows], &mut sums[..rows]);
                 softmax_tile(
@@ -236,7 +250,7 @@ impl<T: Gemm> Head<'_, T> {
                     RunningSoftmax { largest, sums, out, values },
                 );
                 let weights = Matrix::rows(&*scores, rows, columns);
-                gemm(weights, tile(self.value, values, key, end), out, output_mode(key == 0));
+                multiply(weights, tile(self.value, values, key, end), out, output_mode(key == 0), panels);
             }
             for (row, out) in out.chunks_mut(values).enumerate() {
                 // A query that attends to no key returns 0.
@@ -259,7 +273,8 @@ impl<T: Gemm> Head<'_, T> {
         scratch: &mut [T],
     ) {
         let (width, values) = (self.sizes.width, self.sizes.values);
-        let (first, second) = scratch.split_at_mut(TILE * TILE);
+        let (first, scratch) = scratch.split_at_mut(TILE * TILE);
+        let (second, panels) = scratch.split_at_mut(TILE * TILE);
         let visible = self.mask.visible(self.sizes.queries, self.sizes.keys);
         to_key[visible * width..].fill(T::ZERO);
         to_value[visible * values..].fill(T::ZERO);
@@ -271,10 +286,10 @@ impl<T: Gemm> Head<'_, T> {
             row_products(&mut along[..rows], [&out[here.clone()], &grad[here]], values);
             let end = self.mask.visible(query + rows, self.sizes.keys);
             for key in (0..end).step_by(TILE) {
-                let (scores, columns) = self.scores(first, query, [key, end]);
+                let (scores, columns) = self.scores(first, query, [key, end], panels);
                 let to_scores = &mut second[..rows * columns];
                 let values_here = tile(self.value, values, key, end);
-                gemm(grads, values_here.transposed(), to_scores, Output::Overwrite);
+                multiply(grads, values_here.transposed(), to_scores, Output::Overwrite, panels);
                 let visible = |row: usize| self.mask.visible_in_tile(query + row, key, columns);
                 let known = [&log_sums[query..query + rows], &along[..rows]];
                 softmax_grad_tile(Rows { scores, columns, visible }, to_scores, known, self.scale);
@@ -283,12 +298,12 @@ impl<T: Gemm> Head<'_, T> {
                 // The first tile of queries that attends to these keys overwrites their gradients.
                 let first_here = output_mode(query == if self.mask.causal { key } else { 0 });
                 let part = &mut to_value[key * values..][..columns * values];
-                gemm(weights.transposed(), grads, part, first_here);
+                multiply(weights.transposed(), grads, part, first_here, panels);
                 let part = &mut to_query[query * width..][..rows * width];
-                gemm(to_scores, tile(self.key, width, key, end), part, output_mode(key == 0));
+                multiply(to_scores, tile(self.key, width, key, end), part, output_mode(key == 0), panels);
                 let queries = tile(self.query, width, query, self.sizes.queries);
                 let part = &mut to_key[key * width..][..columns * width];
-                gemm(to_scores.transposed(), queries, part, first_here);
+                multiply(to_scores.transposed(), queries, part, first_here, panels);
             }
         }
     }
@@ -325,13 +340,13 @@ pub(super) fn backward(
         let (query, key, value) = (query?, key?, value?);
         let result = contiguous::<T>(op, &result)?;
         let (log_sums, grad) = (contiguous::<T>(op, &log_sums)?, contiguous::<T>(op, &grad)?);
-        let scratch = scratch::<T>(op, workspace, sizes.slots() * TILES)?;
+        let scratch = scratch::<T>(op, workspace, sizes.slots() * sizes.scratch())?;
         let scale = T::from_f64(of.scale);
         let (rows, columns, wide) =
             (sizes.queries * sizes.width, sizes.keys * sizes.width, sizes.keys * sizes.values);
         let outs = sizes.queries * sizes.values;
         let per_slot = sizes.per_slot();
-        let chunks = [per_slot * rows, per_slot * columns, per_slot * wide, TILES];
+        let chunks = [per_slot * rows, per_slot * columns, per_slot * wide, sizes.scratch()];
         workers.zipped([to_query, to_key, to_value, scratch], chunks, &|slot, [to_query, to_key, to_value, scratch]| {
             let gradients = to_query.chunks_mut(rows).zip(to_key.chunks_mut(columns)).zip(to_value.chunks_mut(wide));
             for (number, ((to_query, to_key), to_value)) in gradients.enumerate() {

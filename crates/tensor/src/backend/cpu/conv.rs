@@ -1,35 +1,59 @@
-//! Convolutions as im2col and matrix product.
+//! Convolutions as products of filters and [patches] of the images, which are packed without an im2col matrix.
 //!
-//! [Depthwise](super::depthwise) convolutions use another algorithm, because their products have one row. Pointwise
-//! convolutions multiply the image directly, which already is the matrix of columns.
+//! | | rows | columns | depth |
+//! |---|---|---|---|
+//! | forward | output channels | places of the output | input channels × taps |
+//! | gradient of the input | input channels | places of the input | taps × output channels |
+//! | gradient of the weight | output channels | input channels × taps | places of the output |
 //!
-//! Batches are split into slots by the number of images. Each slot has its own columns in the workspace, and the weight
-//! gradients of slots are added in order. So results do not depend on the number of threads.
+//! With a stride, the places of the input that see the same taps are a product of their own.
+//!
+//! Work is split into tasks by images and rows, and for the gradient of the weight by rows and columns. Depth is never split
+//! between threads, so results do not depend on their number. Each task [stages](stage) a few images at a time.
+//! [Depthwise](super::depthwise) convolutions use another algorithm, because their products have one row.
 
-use super::depthwise::Depthwise;
-use super::dispatch::{contiguous, float, host_mut, scratch};
-use super::im2col::{col2im, im2col};
-use super::matmul::{Gemm, Matrix, Output, gemm};
-use super::number::Number;
+mod output;
+mod patches;
+mod run;
+mod stage;
+mod tasks;
+
+use half::{bf16, f16};
+
+use self::run::Run;
+use self::stage::{Axis, Planes};
+use super::copy;
+use super::depthwise::{self, Depthwise};
+use super::dispatch::{contiguous, unsupported};
+use super::gemm::{self, Pair, Rounded};
 use super::parallel::Workers;
+use super::sums;
 use crate::backend::grid::product;
-use crate::backend::{Convolution, Window};
+use crate::backend::{Convolution, Precision};
 use crate::error::Result;
-use crate::shape::DType;
+use crate::layout::Layout;
+use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
-/// The largest number of slots of a batch, and so of threads that share it.
+/// The largest number of tasks that run at a time. Each has its own part of the workspace.
 const SLOTS: usize = 8;
+
+/// The number of places from which packing the filters again for each task takes little time.
+const PLACES: usize = 512;
+
+/// The largest number of multiplications that one thread computes alone.
+const SMALL: usize = 8 << 20;
 
 /// The sizes of a convolution, from its checked shapes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) conv: Convolution,
-    images: usize,
-    groups: usize,
+    pub(super) images: usize,
+    pub(super) groups: usize,
     /// Input channels of one group.
-    inputs: usize,
-    outputs: usize,
+    pub(super) inputs: usize,
+    /// Output channels of one group.
+    pub(super) outputs: usize,
     /// Height and width of the input.
     pub(super) from: [usize; 2],
     pub(super) to: [usize; 2],
@@ -61,40 +85,31 @@ impl Sizes {
     }
 
     /// The number of columns of the im2col matrix: the places of the output.
-    fn places(&self) -> usize {
+    pub(super) fn places(&self) -> usize {
         product(&self.to)
     }
 
-    fn image_in(&self) -> usize {
+    pub(super) fn image_in(&self) -> usize {
         product(&[self.groups, self.inputs, self.from[0], self.from[1]])
     }
 
-    fn image_out(&self) -> usize {
+    pub(super) fn image_out(&self) -> usize {
         product(&[self.groups, self.outputs, self.places()])
     }
 
-    fn weights(&self) -> usize {
+    pub(super) fn weights(&self) -> usize {
         product(&[self.groups, self.outputs, self.depth()])
     }
 
-    fn images_per_slot(&self) -> usize {
-        self.images.div_ceil(SLOTS).max(1)
+    /// The number of images that are staged at a time.
+    fn staged_images(&self) -> usize {
+        PLACES.div_ceil(self.places().max(1)).min(self.images)
     }
 
+    /// The number of tasks that run at a time.
     fn slots(&self) -> usize {
-        self.images.div_ceil(self.images_per_slot())
-    }
-
-    /// The number of elements of the im2col matrix; 0 if none is needed.
-    fn columns(&self) -> usize {
-        if self.is_pointwise() { 0 } else { self.depth().saturating_mul(self.places()) }
-    }
-
-    /// Whether the convolution is pointwise, so that the channels of a group are the im2col matrix.
-    fn is_pointwise(&self) -> bool {
-        let sees_one = |window: &Window| window.size == 1 && window.stride == 1 && window.padding == 0;
-        // The depthwise algorithm is faster for single channels.
-        self.conv.windows.iter().all(sees_one) && !self.is_single()
+        let multiplications = product(&[self.images, self.groups, self.outputs, self.depth(), self.places()]);
+        if multiplications <= SMALL { 1 } else { SLOTS }
     }
 
     /// Whether each group has one input and one output channel.
@@ -102,94 +117,203 @@ impl Sizes {
         self.inputs == 1 && self.outputs == 1
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.images == 0 || self.weights() == 0 || self.places() == 0 || self.image_in() == 0
     }
 
     /// The part of an image that belongs to one group.
-    fn group<'a, T>(&self, image: &'a [T], group: usize) -> &'a [T] {
+    pub(super) fn group<'a, T>(&self, image: &'a [T], group: usize) -> &'a [T] {
         let len = image.len() / self.groups;
         &image[group * len..][..len]
     }
 
-    fn group_mut<'a, T>(&self, image: &'a mut [T], group: usize) -> &'a mut [T] {
+    pub(super) fn group_mut<'a, T>(&self, image: &'a mut [T], group: usize) -> &'a mut [T] {
         let len = image.len() / self.groups;
         &mut image[group * len..][..len]
     }
 }
 
 /// See [`Workspace::Conv2d`](crate::backend::Workspace::Conv2d).
-pub(super) fn workspace(conv: &Convolution, input: &[usize], out: &[usize], dtype: DType) -> usize {
-    bytes(&Sizes::new(conv, input, out), Sizes::columns, dtype)
+pub(super) fn workspace(
+    conv: &Convolution,
+    [input, out]: [&[usize]; 2],
+    (dtype, precision): (DType, Precision),
+) -> usize {
+    let sizes = Sizes::new(conv, input, out);
+    sizes.workspace(dtype, out, depthwise::workspace, |sizes| sizes.forward_elements(precision))
+}
+
+/// See [`Workspace::Conv2dInputGrad`](crate::backend::Workspace::Conv2dInputGrad).
+pub(super) fn input_grad_workspace(
+    conv: &Convolution,
+    [input, out]: [&[usize]; 2],
+    (dtype, precision): (DType, Precision),
+) -> usize {
+    let sizes = Sizes::new(conv, input, out);
+    sizes.workspace(dtype, input, depthwise::workspace, |sizes| sizes.input_grad_elements(precision))
 }
 
 /// See [`Workspace::Conv2dWeightGrad`](crate::backend::Workspace::Conv2dWeightGrad).
 pub(super) fn weight_grad_workspace(
     conv: &Convolution,
-    input: &[usize],
-    out: &[usize],
-    dtype: DType,
+    [input, out]: [&[usize]; 2],
+    (dtype, precision): (DType, Precision),
 ) -> usize {
-    bytes(&Sizes::new(conv, input, out), |sizes| sizes.columns().saturating_add(sizes.weights()), dtype)
+    let sizes = Sizes::new(conv, input, out);
+    let weights = [sizes.weights()];
+    sizes.workspace(dtype, &weights, depthwise::weight_grad_workspace, |sizes| {
+        sizes.weight_grad_elements(precision)
+    })
 }
 
-/// The bytes of `per_slot` elements for each slot.
-fn bytes(sizes: &Sizes, per_slot: impl FnOnce(&Sizes) -> usize, dtype: DType) -> usize {
-    if sizes.is_empty() {
-        return 0;
+/// Whether a convolution of these layouts reads and writes 16-bit floats.
+pub(super) fn multiplies_half(conv: &Convolution, [input, out]: [&Layout; 2]) -> bool {
+    let sizes = Sizes::new(conv, input.shape().dims(), out.shape().dims());
+    !sizes.is_empty() && Depthwise::new(&sizes).is_none()
+}
+
+impl Sizes {
+    /// The bytes of a workspace: for a depthwise convolution, or for a product and the sums of its output.
+    fn workspace(
+        &self,
+        dtype: DType,
+        out: &[usize],
+        depthwise: fn(&Self) -> usize,
+        of_product: impl FnOnce(&Self) -> usize,
+    ) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let elements = match Depthwise::new(self) {
+            Some(_) => depthwise(self),
+            None => of_product(self).saturating_add(sums::elements(dtype, product(out))),
+        };
+        elements.saturating_mul(dtype.computed_as().size())
     }
-    per_slot(sizes).saturating_mul(sizes.slots()).saturating_mul(dtype.size())
+
+    fn forward_axes(&self) -> [Axis; 2] {
+        [0, 1].map(|axis| Axis::of_convolution(&self.conv.windows[axis], self.to[axis]))
+    }
+
+    fn input_grad_axes(&self) -> [Vec<Axis>; 2] {
+        [0, 1].map(|axis| Axis::of_input_grad(&self.conv.windows[axis], self.from[axis], self.to[axis]))
+    }
+
+    /// The elements that the forward product needs in the workspace.
+    fn forward_elements(&self, precision: Precision) -> usize {
+        Slot::of_forward(self, &self.forward_axes(), precision).elements().saturating_mul(self.slots())
+    }
+
+    /// Those of the input gradient: also a copy of the filters.
+    fn input_grad_elements(&self, precision: Precision) -> usize {
+        let slot = Slot::of_input_grad(self, &self.input_grad_axes(), precision);
+        slot.elements().saturating_mul(self.slots()).saturating_add(self.weights())
+    }
+
+    /// Those of the weight gradient.
+    fn weight_grad_elements(&self, precision: Precision) -> usize {
+        Slot::of_weight_grad(self, &self.forward_axes(), precision).elements().saturating_mul(self.slots())
+    }
 }
 
-/// The im2col matrix of a group's channels, written to `columns` unless the convolution is pointwise.
-fn im2col_matrix<'a, T: Gemm>(sizes: &Sizes, channels: &'a [T], columns: &'a mut [T]) -> Matrix<'a, T> {
-    let columns: &[T] = if sizes.is_pointwise() {
-        channels
-    } else {
-        im2col(sizes, channels, columns);
-        columns
-    };
-    Matrix::rows(columns, sizes.depth(), sizes.places())
+/// The elements that a task needs in the workspace.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// Staged planes of a few images.
+    staged: usize,
+    /// Packed panels.
+    panels: usize,
+}
+
+impl Slot {
+    fn of_forward(sizes: &Sizes, axes: &[Axis; 2], precision: Precision) -> Self {
+        let planes = Planes::new(sizes.from, axes.each_ref());
+        let places = sizes.staged_images() * sizes.places();
+        Self::new(sizes, (planes, sizes.inputs), precision, [sizes.outputs, places, sizes.depth()])
+    }
+
+    fn of_input_grad(sizes: &Sizes, axes: &[Vec<Axis>; 2], precision: Precision) -> Self {
+        let [rows, columns] = axes;
+        let (Some(row), Some(column)) = (rows.first(), columns.first()) else {
+            return Self { staged: 0, panels: 0 };
+        };
+        let planes = Planes::new(sizes.to, [row, column]);
+        let taps = |axes: &[Axis]| axes.iter().map(|axis| axis.taps.len()).max().unwrap_or(0);
+        let depth = product(&[taps(rows), taps(columns), sizes.outputs]);
+        let places = product(&[sizes.staged_images(), row.places, column.places]);
+        Self::new(sizes, (planes, sizes.outputs), precision, [sizes.inputs, places, depth])
+    }
+
+    fn of_weight_grad(sizes: &Sizes, axes: &[Axis; 2], precision: Precision) -> Self {
+        let planes = Planes::new(sizes.from, axes.each_ref());
+        let places = sizes.staged_images() * sizes.places();
+        Self::new(sizes, (planes, sizes.inputs), precision, [sizes.outputs, sizes.depth(), places])
+    }
+
+    fn new(
+        sizes: &Sizes,
+        (planes, channels): (Planes, usize),
+        precision: Precision,
+        product_sizes: [usize; 3],
+    ) -> Self {
+        let unchanged = planes.are_equal() && precision == Precision::Full;
+        let staged = if unchanged { 0 } else { product(&[planes.size(), channels, sizes.staged_images()]) };
+        Self { staged, panels: gemm::scratch_elements(product_sizes) }
+    }
+
+    const fn elements(&self) -> usize {
+        self.staged.saturating_add(self.panels)
+    }
+}
+
+/// Calls a method with the packed, the staged and the stored element type of a convolution.
+macro_rules! by_elements {
+    ($op:expr, $dtype:expr, $precision:expr, [$P:ident, $S:ident, $I:ident] => $body:expr) => {{
+        macro_rules! with {
+            ($packed:ty, $staged:ty, $stored:ty) => {{
+                type $P = $packed;
+                type $S = $staged;
+                type $I = $stored;
+                $body
+            }};
+        }
+        match ($dtype, $precision) {
+            (DType::F32, Precision::Full) => with!(f32, f32, f32),
+            (DType::F64, _) => with!(f64, f64, f64),
+            (DType::F32, Precision::BF16) if Pair::is_supported() => with!(Pair, bf16, f32),
+            (DType::F32, Precision::BF16) => with!(Rounded, bf16, f32),
+            (DType::BF16, _) if Pair::is_supported() => with!(Pair, bf16, bf16),
+            (DType::BF16, _) => with!(f32, bf16, bf16),
+            (DType::F16, _) => with!(f32, f16, f16),
+            (dtype, _) => Err(unsupported($op, dtype)),
+        }
+    }};
 }
 
 /// See [`Kernel::Conv2d`](crate::backend::Kernel::Conv2d).
 #[inline(never)]
 pub(super) fn forward(
     workers: &Workers,
-    op: &'static str,
+    (op, precision): (&'static str, Precision),
     conv: &Convolution,
     [input, weight]: [View<'_>; 2],
     workspace: &mut Option<ViewMut<'_>>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let sizes = Sizes::new(conv, input.layout().shape().dims(), out.layout().shape().dims());
-    float!(op, out.dtype(), T => {
-        let out = host_mut::<T>(op, out)?;
-        if sizes.is_empty() {
-            out.fill(T::ZERO);
-            return Ok(());
-        }
-        let (input, weight) = (contiguous::<T>(op, &input)?, contiguous::<T>(op, &weight)?);
-        let depthwise = Depthwise::new(&sizes);
-        let columns = scratch::<T>(op, workspace, sizes.slots() * sizes.columns())?;
-        let per_slot = sizes.images_per_slot();
-        let chunks = [per_slot * sizes.image_out(), sizes.columns()];
-        workers.zipped([out, columns], chunks, &|slot, [out, columns]| {
-            let images = input[slot * per_slot * sizes.image_in()..].chunks(sizes.image_in());
-            for (image, out) in images.zip(out.chunks_mut(sizes.image_out())) {
-                for group in 0..sizes.groups {
-                    let (channels, filters) = (sizes.group(image, group), sizes.group(weight, group));
-                    let out = sizes.group_mut(out, group);
-                    if let Some(depthwise) = depthwise {
-                        depthwise.forward(channels, filters, columns, out);
-                        continue;
-                    }
-                    let filters = Matrix::rows(filters, sizes.outputs, sizes.depth());
-                    gemm(filters, im2col_matrix(&sizes, channels, columns), out, Output::Overwrite);
-                }
-            }
-        });
-        Ok(())
+    if sizes.is_empty() {
+        return copy::fill(workers, op, Scalar::Int(0), out);
+    }
+    if Depthwise::new(&sizes).is_some() {
+        return depthwise::forward(workers, op, &sizes, [input, weight], workspace, out);
+    }
+    let elements = sizes.forward_elements(precision);
+    let run = Run { workers, sizes, precision };
+    by_elements!(op, out.dtype(), precision, [P, S, I] => {
+        let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &weight)?];
+        sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
+            run.forward::<P, S, I>(factors, out, workspace);
+        })
     })
 }
 
@@ -197,46 +321,26 @@ pub(super) fn forward(
 #[inline(never)]
 pub(super) fn input_grad(
     workers: &Workers,
-    op: &'static str,
+    (op, precision): (&'static str, Precision),
     conv: &Convolution,
     [weight, grad]: [View<'_>; 2],
     workspace: &mut Option<ViewMut<'_>>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let sizes = Sizes::new(conv, out.layout().shape().dims(), grad.layout().shape().dims());
-    float!(op, out.dtype(), T => {
-        let out = host_mut::<T>(op, out)?;
-        out.fill(T::ZERO);
-        if sizes.is_empty() {
-            return Ok(());
-        }
-        let (weight, grad) = (contiguous::<T>(op, &weight)?, contiguous::<T>(op, &grad)?);
-        let depthwise = Depthwise::new(&sizes);
-        let columns = scratch::<T>(op, workspace, sizes.slots() * sizes.columns())?;
-        let per_slot = sizes.images_per_slot();
-        let chunks = [per_slot * sizes.image_in(), sizes.columns()];
-        workers.zipped([out, columns], chunks, &|slot, [out, columns]| {
-            let grads = grad[slot * per_slot * sizes.image_out()..].chunks(sizes.image_out());
-            for (grad, out) in grads.zip(out.chunks_mut(sizes.image_in())) {
-                for group in 0..sizes.groups {
-                    let (grad, filters) = (sizes.group(grad, group), sizes.group(weight, group));
-                    let out = sizes.group_mut(out, group);
-                    if let Some(depthwise) = depthwise {
-                        depthwise.input_grad(grad, filters, columns, out);
-                        continue;
-                    }
-                    let filters = Matrix::rows(filters, sizes.outputs, sizes.depth());
-                    let grad = Matrix::rows(grad, sizes.outputs, sizes.places());
-                    if sizes.is_pointwise() {
-                        gemm(filters.transposed(), grad, out, Output::Overwrite);
-                        continue;
-                    }
-                    gemm(filters.transposed(), grad, columns, Output::Overwrite);
-                    col2im(&sizes, columns, out);
-                }
-            }
-        });
-        Ok(())
+    if sizes.is_empty() {
+        return copy::fill(workers, op, Scalar::Int(0), out);
+    }
+    if Depthwise::new(&sizes).is_some() {
+        return depthwise::input_grad(workers, op, &sizes, [weight, grad], workspace, out);
+    }
+    let elements = sizes.input_grad_elements(precision);
+    let run = Run { workers, sizes, precision };
+    by_elements!(op, out.dtype(), precision, [P, S, I] => {
+        let factors = [contiguous::<I>(op, &weight)?, contiguous::<I>(op, &grad)?];
+        sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
+            run.input_grad::<P, S, I>(factors, out, workspace);
+        })
     })
 }
 
@@ -244,45 +348,25 @@ pub(super) fn input_grad(
 #[inline(never)]
 pub(super) fn weight_grad(
     workers: &Workers,
-    op: &'static str,
+    (op, precision): (&'static str, Precision),
     conv: &Convolution,
     [input, grad]: [View<'_>; 2],
     workspace: &mut Option<ViewMut<'_>>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let sizes = Sizes::new(conv, input.layout().shape().dims(), grad.layout().shape().dims());
-    float!(op, out.dtype(), T => {
-        let out = host_mut::<T>(op, out)?;
-        out.fill(T::ZERO);
-        if sizes.is_empty() {
-            return Ok(());
-        }
-        let (input, grad) = (contiguous::<T>(op, &input)?, contiguous::<T>(op, &grad)?);
-        let depthwise = Depthwise::new(&sizes);
-        let (slots, weights) = (sizes.slots(), sizes.weights());
-        let both = scratch::<T>(op, workspace, slots * (sizes.columns() + weights))?;
-        let (columns, sums) = both.split_at_mut(slots * sizes.columns());
-        let per_slot = sizes.images_per_slot();
-        workers.zipped([&mut *sums, columns], [weights, sizes.columns()], &|slot, [sum, columns]| {
-            sum.fill(T::ZERO);
-            let images = input[slot * per_slot * sizes.image_in()..].chunks(sizes.image_in());
-            let grads = grad[slot * per_slot * sizes.image_out()..].chunks(sizes.image_out());
-            for (image, grad) in images.zip(grads).take(per_slot) {
-                for group in 0..sizes.groups {
-                    let (channels, grad) = (sizes.group(image, group), sizes.group(grad, group));
-                    let sum = sizes.group_mut(sum, group);
-                    if let Some(depthwise) = depthwise {
-                        depthwise.weight_grad(channels, grad, columns, sum);
-                        continue;
-                    }
-                    let grad = Matrix::rows(grad, sizes.outputs, sizes.places());
-                    gemm(grad, im2col_matrix(&sizes, channels, columns).transposed(), sum, Output::Accumulate);
-                }
-            }
-        });
-        for sum in sums.chunks(weights) {
-            out.iter_mut().zip(sum).for_each(|(out, &sum)| *out += sum);
-        }
-        Ok(())
+    if sizes.is_empty() {
+        return copy::fill(workers, op, Scalar::Int(0), out);
+    }
+    if Depthwise::new(&sizes).is_some() {
+        return depthwise::weight_grad(workers, op, &sizes, [input, grad], workspace, out);
+    }
+    let elements = sizes.weight_grad_elements(precision);
+    let run = Run { workers, sizes, precision };
+    by_elements!(op, out.dtype(), precision, [P, S, I] => {
+        let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &grad)?];
+        sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
+            run.weight_grad::<P, S, I>(factors, out, workspace);
+        })
     })
 }

@@ -5,8 +5,11 @@
 //! are summed first, shifted by whole rows, in loops over the whole plane. Their sum is then shifted sideways, without
 //! the columns that would wrap into the neighboring row.
 
+mod run;
+
 use std::ops::Range;
 
+pub(super) use self::run::{forward, input_grad, weight_grad, weight_grad_workspace, workspace};
 use super::conv::Sizes;
 use super::fold::sum_products;
 use super::matmul::Gemm;

@@ -107,7 +107,7 @@ pub(super) fn host_mut<'a, T: RawElement>(
 }
 
 /// The first `elements` elements of a workspace, which holds bytes. `None` is valid for no elements only.
-pub(super) fn scratch<'a, T: RawElement>(
+pub(super) fn scratch<'a, T: bytemuck::Pod>(
     op: &'static str,
     workspace: &'a mut Option<ViewMut<'_>>,
     elements: usize,

@@ -1,63 +1,63 @@
-//! Matrix products with the `gemm` crates.
+//! Matrix products: batches, biases, and the split of the work between threads.
 //!
-//! The crates support operands with any strides. The output is split into panels of rows, and each panel is one call on one
-//! thread. The panels depend only on the shape, so results do not depend on the number of threads.
+//! [`gemm`](super::gemm) multiplies floats. The output is split into blocks of rows and columns, and one thread computes a
+//! block over the whole depth. So results do not depend on the number of threads, although the blocks do.
 //!
-//! The allocators do not account for the packing buffers of the `gemm` crates. Each thread keeps one buffer of the size
-//! of the L2 cache, and frees others before the call returns.
-//!
-//! Simple loops multiply very small matrices ([`small`]) and integers ([`scalar`]). They also multiply floats on a
-//! thread that is exiting and has dropped its packing buffer.
+//! Simple loops multiply very small matrices ([`small`]) and integers ([`scalar`]).
 
 mod scalar;
 mod small;
 
-use gemm_common::Parallelism;
-use gemm_common::gemm::L2_SLAB;
+use std::cmp::Reverse;
+use std::ops::Range;
 
-use super::dispatch::{host, host_mut, scratch, unsupported};
+use half::{bf16, f16};
+
+use super::dispatch::{host, host_mut, unsupported};
+use super::gemm::{
+    self, Block, COLUMNS, Depth, Destination, Output, PackInto, Pair, ROWS, Rounded, Strided, Tile,
+};
 use super::loop_nest::LoopNest;
 use super::number::{Float, Number};
-use super::operands::Source;
-use super::parallel::{LIGHT, Workers};
+use super::parallel::Workers;
+use super::sums;
+use crate::backend::Precision;
+use crate::backend::grid::product;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::shape::DType;
+use crate::shape::{DType, RawElement};
 use crate::storage::{View, ViewMut};
 
-/// The largest number of multiplications that one thread computes alone, in about a third of a millisecond. On virtual
+/// The largest number of multiplications that one thread computes alone, in about a tenth of a millisecond. On virtual
 /// machines it takes 70 µs to wake another thread.
-const SMALL: usize = 16 << 20;
+const SMALL: usize = 8 << 20;
 
-/// The target number of multiplications of a panel.
-const PANEL: usize = 1 << 20;
-
-/// The target number of panels of a matrix.
-const PANELS: usize = 4;
-
-/// The minimum and maximum number of rows of a panel. Each panel packs the right operand again, which is expensive for a
-/// transposed operand and few rows.
-const PANEL_ROWS: (usize, usize) = (32, 256);
+/// The largest number of blocks that are computed at a time. Each has its own panels in the workspace.
+const SLOTS: usize = 8;
 
 /// Multiplies matrices of few elements; `None` if the general case applies. Separate from it, because it needs less stack.
 pub(super) fn matmul_small(
     op: &'static str,
+    precision: Precision,
     bias: Option<View<'_>>,
     factors: [View<'_>; 2],
     out: &mut ViewMut<'_>,
 ) -> Option<Result<()>> {
-    match out.dtype() {
-        DType::F32 => small::multiply::<f32>(op, bias, factors, out),
-        DType::F64 => small::multiply::<f64>(op, bias, factors, out),
+    match (out.dtype(), precision) {
+        (DType::F32, Precision::Full) => small::multiply::<f32>(op, bias, factors, out),
+        (DType::F64, _) => small::multiply::<f64>(op, bias, factors, out),
         _ => None,
     }
 }
 
 /// The general case of [`Kernel::MatMul`](crate::backend::Kernel::MatMul), without its activation.
+///
+/// Supports 16-bit floats if the product has a workspace.
 #[inline(never)]
 pub(super) fn matmul(
     workers: &Workers,
     op: &'static str,
+    precision: Precision,
     bias: Option<View<'_>>,
     [lhs, rhs]: [View<'_>; 2],
     workspace: &mut Option<ViewMut<'_>>,
@@ -68,45 +68,61 @@ pub(super) fn matmul(
         return Err(Error::BadRank { op, expected: "at least two axes", shape });
     };
     let factors = Factors { op, bias, lhs, rhs, a, b };
-    match out.dtype() {
-        DType::F32 => multiply::<f32>(workers, &factors, workspace, out, gemm),
-        DType::F64 => multiply::<f64>(workers, &factors, workspace, out, gemm),
-        DType::I64 => multiply::<i64>(workers, &factors, workspace, out, scalar::product),
-        DType::I32 => multiply::<i32>(workers, &factors, workspace, out, scalar::product),
-        DType::U8 => multiply::<u8>(workers, &factors, workspace, out, scalar::product),
-        dtype => Err(unsupported(op, dtype)),
+    let in_loops = uses_loops(factors.a.multiplications(&factors.b), precision);
+    match (out.dtype(), precision) {
+        (DType::F32, _) if in_loops => factors.multiply_in_loops::<f32>(workers, out),
+        (DType::F64, _) if in_loops => factors.multiply_in_loops::<f64>(workers, out),
+        (DType::F32, Precision::Full) => factors.multiply::<f32, f32>(workers, workspace, out),
+        (DType::F32, Precision::BF16) if Pair::is_supported() => {
+            factors.multiply::<Pair, f32>(workers, workspace, out)
+        }
+        (DType::F32, Precision::BF16) => factors.multiply::<Rounded, f32>(workers, workspace, out),
+        (DType::F64, _) => factors.multiply::<f64, f64>(workers, workspace, out),
+        (DType::BF16, _) if Pair::is_supported() => factors.multiply::<Pair, bf16>(workers, workspace, out),
+        (DType::BF16, _) => factors.multiply::<f32, bf16>(workers, workspace, out),
+        (DType::F16, _) => factors.multiply::<f32, f16>(workers, workspace, out),
+        (DType::I64, _) => factors.multiply_in_loops::<i64>(workers, out),
+        (DType::I32, _) => factors.multiply_in_loops::<i32>(workers, out),
+        (DType::U8, _) => factors.multiply_in_loops::<u8>(workers, out),
+        (dtype, _) => Err(unsupported(op, dtype)),
     }
 }
 
 /// See [`Workspace::MatMul`](crate::backend::Workspace::MatMul).
-pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType) -> usize {
-    // The rows of the right operand usually are contiguous.
-    if rhs.strides().last() == Some(&1) {
+pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType, precision: Precision) -> usize {
+    let (Some(a), Some(b)) = (MatrixBatch::new(lhs), MatrixBatch::new(rhs)) else { return 0 };
+    let multiplications = a.multiplications(&b);
+    if !dtype.is_float() || uses_loops(multiplications, precision) {
         return 0;
     }
-    match (MatrixBatch::new(lhs), MatrixBatch::new(rhs)) {
-        (Some(a), Some(b)) if is_packed(&a, &b) => b.rows.saturating_mul(b.cols).saturating_mul(dtype.size()),
-        _ => 0,
-    }
+    let matrices: usize = a.layout.shape().dims()[..a.axes].iter().product();
+    let panels = gemm::scratch_elements([a.rows, b.cols, a.cols]) * slots(multiplications, matrices);
+    let sums = sums::elements(dtype, product(&[matrices, a.rows, b.cols]));
+    panels.saturating_add(sums).saturating_mul(dtype.computed_as().size())
 }
 
-/// Whether the right operand is first copied to row-major order. Otherwise each panel would transpose it again, which
-/// takes a quarter of the time of a 512 × 512 product, and more for fewer rows.
-fn is_packed(a: &MatrixBatch<'_>, b: &MatrixBatch<'_>) -> bool {
-    a.axes == 0 && b.col_stride != 1 && panel_rows(a.rows, a.multiplications(b)) < a.rows
+/// Whether simple loops compute a product of floats.
+const fn uses_loops(multiplications: usize, precision: Precision) -> bool {
+    multiplications == 0 || matches!(precision, Precision::Full) && small::has_few(multiplications)
 }
 
-/// Broadcasts a vector to the rows of `out`.
-#[inline]
-fn broadcast_rows<T: Copy>(vector: &[T], layout: &Layout, out: &mut [T]) {
-    let (&[columns], &[stride]) = (layout.shape().dims(), layout.strides()) else { return };
-    if columns == 0 || out.is_empty() {
-        return;
-    }
-    let (first, others) = out.split_at_mut(columns);
-    let from = &vector[layout.offset()..];
-    first.iter_mut().enumerate().for_each(|(column, to)| *to = from[column * stride]);
-    others.chunks_exact_mut(columns).for_each(|row| row.copy_from_slice(first));
+/// The number of blocks that are computed at a time, for this many matrices.
+const fn slots(multiplications: usize, matrices: usize) -> usize {
+    if multiplications.saturating_mul(matrices) <= SMALL { 1 } else { SLOTS }
+}
+
+/// The rows and columns of the blocks of a matrix of `[m, n]` elements that is split into about `parts` blocks.
+pub(super) fn block_sizes([m, n]: [usize; 2], parts: usize) -> [usize; 2] {
+    let sizes = |down: usize| {
+        let across = parts.div_ceil(down);
+        [m.div_ceil(down).next_multiple_of(ROWS), n.div_ceil(across).next_multiple_of(COLUMNS)]
+    };
+    // Each block packs its rows of the left operand and its columns of the right one.
+    let cost = |&[rows, columns]: &[usize; 2]| {
+        let (down, across) = (m.div_ceil(rows), n.div_ceil(columns));
+        (Reverse(parts.min(down * across)), down * n + across * m)
+    };
+    (1..=parts).map(sizes).min_by_key(cost).unwrap_or([m, n])
 }
 
 /// The factors of a product and its bias.
@@ -121,78 +137,133 @@ struct Factors<'a> {
     b: MatrixBatch<'a>,
 }
 
-/// Computes a batched product, with one call of `product` per panel.
-fn multiply<T: Number>(
-    workers: &Workers,
-    factors: &Factors<'_>,
-    workspace: &mut Option<ViewMut<'_>>,
-    out: &mut ViewMut<'_>,
-    product: impl Fn(Matrix<'_, T>, Matrix<'_, T>, &mut [T], Output) + Sync,
-) -> Result<()> {
-    let Factors { op, bias, lhs, rhs, a, b } = factors;
-    let op = *op;
-    let (left, right) = (host::<T>(op, lhs)?, host::<T>(op, rhs)?);
-    let out = host_mut::<T>(op, out)?;
-    // Fails for a missing workspace before it writes the bias.
-    let packed = if is_packed(a, b) { b.rows * b.cols } else { 0 };
-    let rows = scratch::<T>(op, workspace, packed)?;
-    let target = match bias {
-        Some(bias) => {
-            broadcast_rows(host::<T>(op, bias)?, bias.layout(), out);
-            Output::Accumulate
-        }
-        None => Output::Overwrite,
-    };
-    let (m, n, k) = (a.rows, b.cols, a.cols);
-    // Without an output, m·n may overflow.
-    if out.is_empty() || k == 0 {
-        if target == Output::Overwrite {
-            out.fill(T::ZERO);
-        }
-        return Ok(());
+impl Factors<'_> {
+    /// The loop over the leading axes, with the offsets of both matrices.
+    fn stack(&self) -> LoopNest<2> {
+        let (a, b) = (&self.a, &self.b);
+        let leading = a.layout.shape().dims()[..a.axes].iter().enumerate();
+        LoopNest::from_axes(
+            leading.map(|(axis, &size)| (size, [a.layout.strides()[axis], b.layout.strides()[axis]])),
+            [a.layout.offset(), b.layout.offset()],
+        )
     }
-    let row_major = Layout::contiguous(op, *rhs.layout().shape(), rhs.dtype())?;
-    let copied = MatrixBatch::new(&row_major);
-    let (b, right) = match &copied {
-        Some(copied) if packed > 0 => {
-            let source = Source::<T>::new(op, *rhs)?;
-            workers.chunks(rows, LIGHT, &|start, part| source.load(start, part));
-            (copied, &*rows)
-        }
-        _ => (b, right),
-    };
-    let leading = a.layout.shape().dims()[..a.axes].iter().enumerate();
-    let stack = LoopNest::from_axes(
-        leading.map(|(axis, &size)| (size, [a.layout.strides()[axis], b.layout.strides()[axis]])),
-        [a.layout.offset(), b.layout.offset()],
-    );
-    let panel = |number: usize, start: usize, part: &mut [T]| {
-        let [from_a, from_b] = stack.at(number);
-        let first = start / n;
-        let lhs = Matrix { rows: part.len() / n, ..a.matrix(left, from_a + first * a.row_stride) };
-        product(lhs, b.matrix(right, from_b), part, target);
-    };
-    let multiplications = a.multiplications(b);
-    if multiplications.saturating_mul(stack.len()) > SMALL {
-        workers.parts(out, [m * n, panel_rows(m, multiplications) * n], &panel);
-    } else {
-        out.chunks_mut(m * n).enumerate().for_each(|(number, matrix)| panel(number, 0, matrix));
+
+    /// The bias as a vector.
+    fn bias<T: RawElement>(&self) -> Result<Option<Bias<'_, T>>> {
+        let Some(bias) = &self.bias else { return Ok(None) };
+        let values = &host::<T>(self.op, bias)?[bias.layout().offset()..];
+        Ok(Some(Bias { values, stride: bias.layout().strides().first().copied().unwrap_or(0) }))
     }
-    Ok(())
+
+    /// Multiplies packed panels of the factors, whose elements are of type `S`.
+    fn multiply<P, S>(
+        &self,
+        workers: &Workers,
+        workspace: &mut Option<ViewMut<'_>>,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()>
+    where
+        P: Depth<Sum: RawElement + Depth>,
+        S: PackInto<P> + PackInto<P::Sum> + RawElement,
+    {
+        let Self { op, a, b, .. } = self;
+        let (left, right) = (host::<S>(op, &self.lhs)?, host::<S>(op, &self.rhs)?);
+        let bias = self.bias::<S>()?;
+        if out.layout().shape().elements() == 0 {
+            return Ok(());
+        }
+        let ([m, n, k], stack) = ([a.rows, b.cols, a.cols], self.stack());
+        let (matrices, slots) = (stack.len(), slots(a.multiplications(b), stack.len()));
+        let per_slot = gemm::scratch_elements([m, n, k]);
+        let threads = workers.threads().min(slots);
+        let parts = if threads == 1 { 1 } else { SLOTS.min((2 * threads).div_ceil(matrices)) };
+        let size = if parts == 1 { [m, n] } else { block_sizes([m, n], parts) };
+        let multiply = |(number, block): (usize, Block<'_, P::Sum>), panels: &mut [P::Sum]| {
+            let [from_a, from_b] = stack.at(number);
+            let (lhs, rhs) = (a.matrix(left, from_a).lhs(), b.matrix(right, from_b).rhs());
+            let ranges = [block.rows(), block.columns()];
+            let panels = bytemuck::cast_slice_mut(panels);
+            let mut out = Biased { block, bias };
+            gemm::product::<P>(&lhs, &rhs, ranges, k, panels, &mut out, Output::Overwrite);
+        };
+        sums::with_sums::<P::Sum>(workers, op, workspace, slots * per_slot, out, |out, panels| {
+            let blocks = out.chunks_mut(m * n).enumerate().flat_map(|(number, matrix)| {
+                Block::new(matrix, n).split(size).map(move |block| (number, block))
+            });
+            if slots == 1 {
+                blocks.for_each(|block| multiply(block, panels));
+            } else {
+                workers.share_with_scratch(blocks.collect(), slots, panels, per_slot, &multiply);
+            }
+        })
+    }
+
+    /// Multiplies in simple loops.
+    fn multiply_in_loops<T: Number>(&self, workers: &Workers, out: &mut ViewMut<'_>) -> Result<()> {
+        let Self { op, a, b, .. } = self;
+        let (left, right) = (host::<T>(op, &self.lhs)?, host::<T>(op, &self.rhs)?);
+        let (bias, out) = (self.bias::<T>()?, host_mut::<T>(op, out)?);
+        let (m, n) = (a.rows, b.cols);
+        out.chunks_mut(n.max(1)).for_each(|row| fill(row, bias));
+        if out.is_empty() || a.cols == 0 {
+            return Ok(());
+        }
+        let stack = self.stack();
+        let rows = SMALL.div_ceil(a.multiplications(b).div_ceil(m));
+        let multiply = |number: usize, start: usize, part: &mut [T]| {
+            let [from_a, from_b] = stack.at(number);
+            let lhs = Matrix { rows: part.len() / n, ..a.matrix(left, from_a + start / n * a.row_stride) };
+            scalar::product(lhs, b.matrix(right, from_b), part, Output::Accumulate);
+        };
+        if a.multiplications(b).saturating_mul(stack.len()) > SMALL {
+            workers.parts(out, [m * n, rows.min(m) * n], &multiply);
+        } else {
+            out.chunks_mut(m * n).enumerate().for_each(|(number, matrix)| multiply(number, 0, matrix));
+        }
+        Ok(())
+    }
 }
 
-/// The number of rows of a panel, for a product of `m` rows.
-const fn panel_rows(m: usize, multiplications: usize) -> usize {
-    if multiplications <= SMALL {
-        return m;
+/// A vector that is added to each row of a product.
+#[derive(Clone, Copy)]
+struct Bias<'a, T> {
+    values: &'a [T],
+    /// Elements from one column to the next.
+    stride: usize,
+}
+
+/// Fills a row with the bias, or with 0.
+fn fill<T: Number>(row: &mut [T], bias: Option<Bias<'_, T>>) {
+    match bias {
+        None => row.fill(T::ZERO),
+        Some(Bias { values, stride }) => {
+            row.iter_mut().enumerate().for_each(|(column, out)| *out = values[column * stride]);
+        }
     }
-    let (least, most) = PANEL_ROWS;
-    let balanced = m.div_ceil(PANELS);
-    let balanced = if balanced > most { most } else { balanced };
-    let worthwhile = PANEL.div_ceil(multiplications.div_ceil(m));
-    let rows = if balanced > worthwhile { balanced } else { worthwhile };
-    let rows = if rows > least { rows } else { least };
-    rows.next_multiple_of(8)
+}
+
+/// A block of a product that is added to a bias.
+struct Biased<'a, T, S> {
+    block: Block<'a, T>,
+    bias: Option<Bias<'a, S>>,
+}
+
+impl<T: Float + Depth, S: PackInto<T>> Destination<T> for Biased<'_, T, S> {
+    fn put(&mut self, rows: Range<usize>, columns: Range<usize>, tile: &Tile<T>, output: Output) {
+        self.block.put(rows, columns, tile, output);
+    }
+
+    fn finish(&mut self, rows: Range<usize>, columns: Range<usize>) {
+        let Some(Bias { values, stride }) = self.bias else { return };
+        let mut bias = [T::ZERO; COLUMNS];
+        bias.iter_mut()
+            .zip(columns.clone())
+            .for_each(|(bias, column)| *bias = values[column * stride].pack(S::default()));
+        for row in rows {
+            let out = self.block.row(row, columns.clone());
+            out.iter_mut().zip(&bias).for_each(|(out, &bias)| *out += bias);
+        }
+    }
 }
 
 /// A batch of matrices: the last two axes of a layout, for each index of the leading axes.
@@ -250,15 +321,6 @@ pub(super) struct Matrix<'a, T> {
     col_stride: usize,
 }
 
-/// Whether a product overwrites its output or adds to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Output {
-    /// `out = lhs · rhs`.
-    Overwrite,
-    /// `out += lhs · rhs`.
-    Accumulate,
-}
-
 impl<'a, T> Matrix<'a, T> {
     /// Creates a contiguous row-major matrix.
     pub(super) const fn rows(data: &'a [T], rows: usize, cols: usize) -> Self {
@@ -281,144 +343,39 @@ impl<'a, T> Matrix<'a, T> {
         }
     }
 
-    /// `cols` columns, starting at column `first`.
-    fn columns(&self, first: usize, cols: usize) -> Self {
-        Self { data: &self.data[first * self.col_stride..], cols, ..*self }
+    /// The matrix as a left operand, whose lanes are its rows.
+    const fn lhs(self) -> Strided<'a, T> {
+        let Self { data, rows, row_stride, col_stride, .. } = self;
+        Strided { data, lanes: rows, lane_stride: row_stride, depth_stride: col_stride }
     }
 
-    /// The data up to the last element. Panics if the strides exceed the data.
-    fn extent(&self) -> &'a [T] {
-        let last = (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride;
-        &self.data[..=last]
-    }
-}
-
-/// `out = lhs · rhs` or `out += lhs · rhs` for a contiguous `out`. No size may be 0.
-pub(super) fn gemm<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Output) {
-    #[cfg(test)]
-    GEMM_CALL.with_borrow_mut(|call| {
-        if call.is_some() {
-            *call = Some(std::backtrace::Backtrace::force_capture());
-        }
-    });
-    let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
-    assert_eq!((rhs.rows, out.len()), (k, m * n));
-    if small::is_small(&lhs, &rhs) {
-        small::product(lhs, rhs, out, target.into());
-        return;
-    }
-    if !has_pack_buffer() {
-        scalar::product(lhs, rhs, out, target);
-        return;
-    }
-    let piece = k.div_ceil(k.div_ceil(DEPTH));
-    for start in (0..k).step_by(piece) {
-        let depth = piece.min(k - start);
-        let (lhs, rhs) = (lhs.columns(start, depth), rhs.transposed().columns(start, depth).transposed());
-        gemm_block(lhs, rhs, out, if start == 0 { target } else { Output::Accumulate });
+    /// The matrix as a right operand, whose lanes are its columns.
+    const fn rhs(self) -> Strided<'a, T> {
+        self.transposed().lhs()
     }
 }
 
-/// Whether this thread has a packing buffer of the `gemm` crates. An exiting thread may have dropped it before the
-/// destructors of other thread-local values run. The crates would panic then, and abort the process.
-fn has_pack_buffer() -> bool {
-    L2_SLAB.try_with(|_| ()).is_ok()
-}
-
-/// The largest depth of one call. The operands then stay in the caches, which is a quarter faster at a depth of 512.
-const DEPTH: usize = 256;
-
-/// Like [`gemm`], with one call of the `gemm` crates.
-fn gemm_block<T: Gemm>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Output) {
-    let (m, n, k) = (lhs.rows, rhs.cols, lhs.cols);
-    // The safety of the call depends on these sizes.
-    assert_eq!((rhs.rows, out.len()), (k, m * n));
-    let (left, right) = (lhs.extent(), rhs.extent());
-    // The kernels expect contiguous columns of the output, so they compute the transposed product outᵀ = rhsᵀ lhsᵀ.
-    let kernel = T::kernel();
-    // `T::kernel` selects a kernel that this processor supports. It reads element (i, j) of an operand at offset
-    // `i * row_stride + j * col_stride`, and writes the n × m elements of outᵀ at offsets `i + j * n`.
-    // SAFETY: `extent` has checked that all offsets read are within its slices. The assertion checks that all offsets
-    // written are within `out`, which is borrowed exclusively and therefore overlaps neither operand.
-    unsafe {
-        kernel(
-            n,
-            m,
-            k,
-            out.as_mut_ptr(),
-            n as isize,
-            1,
-            target == Output::Accumulate,
-            right.as_ptr(),
-            rhs.row_stride as isize,
-            rhs.col_stride as isize,
-            left.as_ptr(),
-            lhs.row_stride as isize,
-            lhs.col_stride as isize,
-            if target == Output::Accumulate { T::ONE } else { T::ZERO },
-            T::ONE,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
+/// `out = lhs · rhs` or `out += lhs · rhs` for a contiguous `out`, on this thread. No size may be 0. `scratch` has at least
+/// [`gemm::scratch_elements`].
+pub(super) fn multiply<T: Gemm>(
+    lhs: Matrix<'_, T>,
+    rhs: Matrix<'_, T>,
+    out: &mut [T],
+    output: Output,
+    scratch: &mut [T],
+) {
+    if small::has_few(lhs.rows.saturating_mul(rhs.cols).saturating_mul(lhs.cols)) {
+        return scalar::product(lhs, rhs, out, output);
     }
+    let ranges = [0..lhs.rows, 0..rhs.cols];
+    let mut block = Block::new(out, rhs.cols);
+    gemm::product::<T>(&lhs.lhs(), &rhs.rhs(), ranges, lhs.cols, scratch, &mut block, output);
 }
 
-/// A kernel for dst = alpha·dst + beta·lhs·rhs. The arguments are:
-///
-/// - the sizes m, n and k,
-/// - dst with its column and row stride, and whether to read it,
-/// - lhs and rhs, each with column and row stride,
-/// - alpha and beta,
-/// - whether to conjugate dst, lhs and rhs,
-/// - the number of threads.
-pub(super) type Product<T> = unsafe fn(
-    usize,
-    usize,
-    usize,
-    *mut T,
-    isize,
-    isize,
-    bool,
-    *const T,
-    isize,
-    isize,
-    *const T,
-    isize,
-    isize,
-    T,
-    T,
-    bool,
-    bool,
-    bool,
-    Parallelism,
-);
+/// A float type whose packed elements and sums have that type.
+pub(super) trait Gemm: Float + Depth<Sum = Self> + PackInto<Self> {}
 
-/// A float type that a `gemm` crate supports.
-pub(super) trait Gemm: Float {
-    /// The fastest kernel for this processor, selected at the first call.
-    fn kernel() -> Product<Self>;
-}
-
-impl Gemm for f32 {
-    fn kernel() -> Product<Self> {
-        gemm_f32::gemm::f32::get_gemm_fn()
-    }
-}
-
-impl Gemm for f64 {
-    fn kernel() -> Product<Self> {
-        gemm_f64::gemm::f64::get_gemm_fn()
-    }
-}
-
-#[cfg(test)]
-thread_local! {
-    /// The stack of the latest call to [`gemm`] on this thread, once a test has set it.
-    pub(crate) static GEMM_CALL: std::cell::RefCell<Option<std::backtrace::Backtrace>> =
-        const { std::cell::RefCell::new(None) };
-}
+impl<T: Float + Depth<Sum = Self> + PackInto<Self>> Gemm for T {}
 
 #[cfg(test)]
 mod tests;

@@ -18,8 +18,8 @@ mod elementwise;
 mod erf;
 mod exp;
 mod fold;
+mod gemm;
 mod halves;
-mod im2col;
 mod index;
 mod loop_nest;
 mod matmul;
@@ -33,6 +33,7 @@ mod pool;
 mod pool2x2;
 mod power;
 mod random;
+mod recurrent;
 pub(super) mod reduce;
 mod scalar;
 mod scan;
@@ -40,12 +41,13 @@ mod simd;
 mod sliding;
 mod softmax;
 mod sort;
+mod sums;
 #[cfg(test)]
 mod testing;
 mod unary;
 
 #[cfg(test)]
-pub(crate) use self::matmul::GEMM_CALL;
+pub(crate) use self::gemm::GEMM_CALL;
 pub(crate) use self::scalar::element_bytes;
 
 use bfc_core::{AddressSpace, MemoryKind};
@@ -65,9 +67,11 @@ impl CpuBackend {
     /// Creates a backend with `threads` threads, one of which is the calling thread.
     ///
     /// # Errors
-    /// [`Error::BadArgument`](crate::Error::BadArgument) for 0 threads; [`Error::NoDevice`](crate::Error::NoDevice) if the
+    /// [`Error::BadArgument`](crate::Error::BadArgument) for 0 threads, or an invalid environment variable
+    /// `HIGHWATER_CPU_INSTRUCTIONS`; [`Error::NoDevice`](crate::Error::NoDevice) if the
     /// system cannot start the threads.
     pub fn new(threads: usize) -> Result<Self> {
+        simd::limit()?;
         Ok(Self { workers: Workers::new(threads)? })
     }
 
@@ -83,19 +87,40 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
     match of {
         Workspace::Reduce { shape, axes, dtype } => reduce::workspace(shape, axes, dtype),
         Workspace::ArgSort { shape } => sort::workspace(shape),
-        Workspace::MatMul { lhs, rhs, dtype } => matmul::workspace(lhs, rhs, dtype),
-        Workspace::Conv2d { conv, input, out, dtype } => {
-            conv::workspace(conv, input.dims(), out.dims(), dtype)
+        Workspace::MatMul { lhs, rhs, dtype, precision } => matmul::workspace(lhs, rhs, dtype, precision),
+        Workspace::Conv2d { conv, input, out, dtype, precision } => {
+            conv::workspace(conv, [input.dims(), out.dims()], (dtype, precision))
         }
-        Workspace::Conv2dWeightGrad { conv, input, out, dtype } => {
-            conv::weight_grad_workspace(conv, input.dims(), out.dims(), dtype)
+        Workspace::Conv2dInputGrad { conv, input, out, dtype, precision } => {
+            conv::input_grad_workspace(conv, [input.dims(), out.dims()], (dtype, precision))
+        }
+        Workspace::Conv2dWeightGrad { conv, input, out, dtype, precision } => {
+            conv::weight_grad_workspace(conv, [input.dims(), out.dims()], (dtype, precision))
         }
         Workspace::LayerNormSums { sizes, sums, dtype } => norm::workspace(sizes, sums, dtype),
         Workspace::Attention { query, value, dtype } => {
             attention::workspace(query.dims(), value.dims(), dtype)
         }
+        Workspace::Recurrent { cell, sizes, dtype } => recurrent::workspace(cell, sizes, dtype),
         // One thread adds the elements directly to the output.
         Workspace::ScatterAdd { .. } => 0,
+    }
+}
+
+/// Whether a kernel accepts 16-bit floats: products that are packed.
+pub(super) fn multiplies_half(kernel: &Kernel<'_>) -> bool {
+    match kernel {
+        Kernel::MatMul { activation: None, workspace: Some(_), .. } => true,
+        Kernel::Conv2d { conv, input: large, out: small, workspace: Some(_), .. } => {
+            conv::multiplies_half(conv, [large.layout(), small.layout()])
+        }
+        Kernel::Conv2dInputGrad { conv, out: large, grad: small, workspace: Some(_), .. } => {
+            conv::multiplies_half(conv, [large.layout(), small.layout()])
+        }
+        Kernel::Conv2dWeightGrad { conv, input: large, grad: small, workspace: Some(_), .. } => {
+            conv::multiplies_half(conv, [large.layout(), small.layout()])
+        }
+        _ => false,
     }
 }
 
@@ -124,6 +149,14 @@ impl Backend for CpuBackend {
 
     fn chunk_elements(&self) -> usize {
         rules::chunk_elements(DeviceRules::Cpu)
+    }
+
+    fn multiplies_half(&self, kernel: &Kernel<'_>) -> bool {
+        multiplies_half(kernel)
+    }
+
+    fn rounds_operands(&self) -> bool {
+        rules::rounds_operands(DeviceRules::Cpu)
     }
 
     fn fuses_batch_norm(&self) -> bool {
@@ -167,15 +200,23 @@ impl Backend for CpuBackend {
             Kernel::RunningSum { axis, reverse, ref mut out } => {
                 scan::running_sum(workers, op, axis, reverse, out)
             }
-            Kernel::MatMul { bias, lhs, rhs, ref mut activation, ref mut workspace, ref mut out } => {
+            Kernel::MatMul {
+                precision,
+                bias,
+                lhs,
+                rhs,
+                ref mut activation,
+                ref mut workspace,
+                ref mut out,
+            } => {
                 let factors = [lhs, rhs];
                 match activation {
-                    None => match matmul::matmul_small(op, bias, factors, out) {
+                    None => match matmul::matmul_small(op, precision, bias, factors, out) {
                         Some(result) => result,
-                        None => matmul::matmul(workers, op, bias, factors, workspace, out),
+                        None => matmul::matmul(workers, op, precision, bias, factors, workspace, out),
                     },
                     Some(activated) => {
-                        activation::matmul(workers, op, bias, factors, activated, workspace, out)
+                        activation::matmul(workers, op, precision, bias, factors, activated, workspace, out)
                     }
                 }
             }
@@ -208,14 +249,14 @@ impl Backend for CpuBackend {
             Kernel::BatchNormGrad { ref of, grad, ref mut out, ref mut weight, ref mut bias } => {
                 batch_norm::backward(workers, op, (of, grad), out, [weight, bias])
             }
-            Kernel::Conv2d { conv, input, weight, ref mut workspace, ref mut out } => {
-                conv::forward(workers, op, &conv, [input, weight], workspace, out)
+            Kernel::Conv2d { precision, conv, input, weight, ref mut workspace, ref mut out } => {
+                conv::forward(workers, (op, precision), &conv, [input, weight], workspace, out)
             }
-            Kernel::Conv2dInputGrad { conv, weight, grad, ref mut workspace, ref mut out } => {
-                conv::input_grad(workers, op, &conv, [weight, grad], workspace, out)
+            Kernel::Conv2dInputGrad { precision, conv, weight, grad, ref mut workspace, ref mut out } => {
+                conv::input_grad(workers, (op, precision), &conv, [weight, grad], workspace, out)
             }
-            Kernel::Conv2dWeightGrad { conv, input, grad, ref mut workspace, ref mut out } => {
-                conv::weight_grad(workers, op, &conv, [input, grad], workspace, out)
+            Kernel::Conv2dWeightGrad { precision, conv, input, grad, ref mut workspace, ref mut out } => {
+                conv::weight_grad(workers, (op, precision), &conv, [input, grad], workspace, out)
             }
             Kernel::Pool2d { pool, axes, input, ref mut out } => {
                 pool::forward(workers, op, (pool, axes), input, out)
@@ -233,6 +274,27 @@ impl Backend for CpuBackend {
                 ref mut workspace,
                 out: [ref mut q, ref mut k, ref mut v],
             } => attention::backward(workers, op, of, (results, grad), workspace, [q, k, v]),
+            Kernel::Recurrent {
+                ref of,
+                bias,
+                ref mut workspace,
+                ref mut gates,
+                ref mut extra,
+                ref mut out,
+            } => recurrent::forward(workers, op, of, bias, workspace, (gates, extra, out)),
+            Kernel::RecurrentGrad {
+                ref of,
+                states,
+                grad,
+                cell_grad,
+                ref mut workspace,
+                ref mut gates,
+                ref mut extra,
+                ref mut initial_grads,
+            } => {
+                let inputs = (states, grad, cell_grad);
+                recurrent::backward(workers, op, of, inputs, workspace, (gates, extra, initial_grads))
+            }
             Kernel::CrossEntropy { logits, targets, ref mut losses } => {
                 softmax::cross_entropy(workers, op, logits, targets, losses)
             }
@@ -281,7 +343,8 @@ mod tests {
     use super::*;
     use crate::backend::dry::DryBackend;
     use crate::backend::{
-        AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep, Unary,
+        AdamStep, Binary, Compare, Distribution, LionStep, Precision, RandomKey, Reduce, RmsPropStep,
+        SgdStep, Unary,
     };
     use crate::error::Error;
     use crate::shape::{DType, Scalar};
@@ -339,7 +402,18 @@ mod tests {
         );
         run("running_sum", Kernel::RunningSum { axis: 0, reverse: false, out: y.out() });
         let (bias, lhs, rhs, activation) = (None, x, x, None);
-        run("matmul", Kernel::MatMul { bias, lhs, rhs, activation, workspace: None, out: y.out() });
+        run(
+            "matmul",
+            Kernel::MatMul {
+                precision: Precision::Full,
+                bias,
+                lhs,
+                rhs,
+                activation,
+                workspace: None,
+                out: y.out(),
+            },
+        );
         run("softmax", Kernel::Softmax { log: false, input: x, out: y.out() });
         run("softmax_grad", Kernel::SoftmaxGrad { log: false, output: x, grad: x, out: y.out() });
         run("cross_entropy", Kernel::CrossEntropy { logits: x, targets: target, losses: losses.out() });

@@ -91,7 +91,7 @@ impl Workers {
 
     /// Calls `work` with each of `count` pieces, in parallel. With fewer than `least` pieces, the calling thread works
     /// alone.
-    fn share<P: Send>(
+    pub(super) fn share<P: Send>(
         &self,
         count: usize,
         least: usize,
@@ -105,6 +105,27 @@ impl Workers {
         let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
         let take_all = || std::iter::from_fn(next).for_each(work);
         fork_join::fork_join(pool, self.threads.min(count) - 1, &take_all);
+    }
+
+    /// Calls `work` with each task and scratch memory of `per_task` elements, of which `scratch` has `slots`. So at most this
+    /// many tasks run at a time.
+    pub(super) fn share_with_scratch<P: Send, T: Send>(
+        &self,
+        mut tasks: Vec<P>,
+        slots: usize,
+        scratch: &mut [T],
+        per_task: usize,
+        work: &(dyn Fn(P, &mut [T]) + Sync),
+    ) {
+        let per_job = tasks.len().div_ceil(slots.max(1)).max(1);
+        let jobs = tasks.len().div_ceil(per_job);
+        let mut scratch = scratch;
+        let pieces = std::iter::from_fn(|| {
+            let part = scratch.split_off_mut(..per_task)?;
+            let job = tasks.split_off(tasks.len().saturating_sub(per_job));
+            (!job.is_empty()).then_some((job, part))
+        });
+        self.share(jobs, 2, pieces, &|(job, scratch)| job.into_iter().for_each(|task| work(task, scratch)));
     }
 
     /// Calls `work` with each chunk of `out` and the index of its first element.

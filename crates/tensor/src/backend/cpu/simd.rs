@@ -8,9 +8,11 @@ pub(super) mod f16c;
 
 use std::sync::LazyLock;
 
+use crate::error::{Error, Result};
+
 /// The instruction sets for which loops are compiled.
 #[derive(Clone, Copy, Debug)]
-enum Instructions {
+pub(super) enum Instructions {
     /// The instructions that every processor of the target supports.
     Baseline,
     /// x86-64-v3: AVX2, FMA and BMI.
@@ -18,11 +20,42 @@ enum Instructions {
     V3,
     /// x86-64-v4: also AVX-512.
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-    V4,
+    V4 {
+        /// Whether the processor also multiplies pairs of bf16 elements (AVX512-BF16).
+        bf16: bool,
+    },
 }
 
 /// The instruction set of this processor, cached because detection takes longer than a short loop.
 static INSTRUCTIONS: LazyLock<Instructions> = LazyLock::new(Instructions::detect);
+
+/// The instruction set of this processor.
+#[inline]
+pub(super) fn instructions() -> Instructions {
+    *INSTRUCTIONS
+}
+
+/// The environment variable that limits the instruction set, for measurements and for tests.
+const VARIABLE: &str = "HIGHWATER_CPU_INSTRUCTIONS";
+
+/// The values of [`VARIABLE`], in ascending order. The last one is the default.
+const LIMITS: [&str; 4] = ["baseline", "avx2", "avx512", "avx512-bf16"];
+
+/// The position in [`LIMITS`] of the largest permitted instruction set.
+///
+/// # Errors
+/// [`Error::BadArgument`] for an unknown name.
+pub(super) fn limit() -> Result<usize> {
+    let Some(value) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else {
+        return Ok(LIMITS.len() - 1);
+    };
+    LIMITS.iter().position(|&name| value == name).ok_or_else(|| Error::BadArgument {
+        op: "cpu",
+        argument: VARIABLE,
+        expected: "baseline, avx2, avx512 or avx512-bf16",
+        got: value.to_string_lossy().into_owned(),
+    })
+}
 
 impl Instructions {
     fn detect() -> Self {
@@ -32,14 +65,26 @@ impl Instructions {
             macro_rules! all {
                 ($($feature:tt)+) => { true $(&& std::arch::is_x86_feature_detected!($feature))+ };
             }
-            if all!("fxsr" "popcnt" "avx" "avx2" "bmi1" "bmi2" "fma" "lzcnt") {
-                return match all!("avx512f" "avx512bw" "avx512cd" "avx512dq" "avx512vl") {
-                    true => Self::V4,
-                    false => Self::V3,
-                };
+            // `CpuBackend::new` reports an invalid limit.
+            let limit = limit().unwrap_or(LIMITS.len() - 1);
+            if limit >= 1 && all!("fxsr" "popcnt" "avx" "avx2" "bmi1" "bmi2" "fma" "lzcnt") {
+                if limit >= 2 && all!("avx512f" "avx512bw" "avx512cd" "avx512dq" "avx512vl") {
+                    return Self::V4 { bf16: limit >= 3 && all!("avx512bf16") };
+                }
+                return Self::V3;
             }
         }
         Self::Baseline
+    }
+}
+
+/// Whether the processor has the 32 vector registers of AVX-512. Loops that keep many sums in registers may then use
+/// larger tiles.
+pub(super) fn has_avx512() -> bool {
+    match *INSTRUCTIONS {
+        #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+        Instructions::V4 { .. } => true,
+        _ => false,
     }
 }
 
@@ -81,10 +126,10 @@ pub(super) fn run<L: Loop>(of: L) -> L::Output {
     match *INSTRUCTIONS {
         // SAFETY: `Instructions::detect` found these instructions.
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-        Instructions::V4 if L::WIDEST => unsafe { v4(of) },
+        Instructions::V4 { .. } if L::WIDEST => unsafe { v4(of) },
         // SAFETY: as above.
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-        Instructions::V4 | Instructions::V3 => unsafe { v3(of) },
+        Instructions::V4 { .. } | Instructions::V3 => unsafe { v3(of) },
         Instructions::Baseline => of.run(),
     }
 }
@@ -108,7 +153,7 @@ macro_rules! loops {
             match *INSTRUCTIONS {
                 // SAFETY: `Instructions::detect` found these instructions.
                 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-                Instructions::V4 => unsafe { v4($($arg,)+ $f) },
+                Instructions::V4 { .. } => unsafe { v4($($arg,)+ $f) },
                 // SAFETY: as above.
                 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
                 Instructions::V3 => unsafe { v3($($arg,)+ $f) },

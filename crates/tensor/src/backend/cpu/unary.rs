@@ -356,7 +356,7 @@ fn normal_cdf<T: Float>(x: T) -> T {
 
 /// σ(x) = 1 / (1 + e⁻ˣ)
 #[inline(always)]
-fn logistic<T: Float>(x: T) -> T {
+pub(super) fn logistic<T: Float>(x: T) -> T {
     T::ONE / (T::ONE + (-x).exp())
 }
 

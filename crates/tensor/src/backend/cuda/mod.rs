@@ -17,6 +17,7 @@ mod launch;
 mod matmul;
 mod optim;
 mod random;
+mod recurrent;
 mod reduce;
 mod rows;
 mod scan;
@@ -89,6 +90,10 @@ impl Backend for CudaBackend {
         rules::supports_half(RULES)
     }
 
+    fn rounds_operands(&self) -> bool {
+        rules::rounds_operands(RULES)
+    }
+
     fn step_graphs(&self) -> Option<&dyn StepGraphs> {
         Some(&self.device)
     }
@@ -125,7 +130,7 @@ impl Backend for CudaBackend {
             Kernel::RunningSum { axis, reverse, ref out } => {
                 scan::running_sum(device, op, axis, reverse, out)
             }
-            Kernel::MatMul { bias, lhs, rhs, ref activation, ref workspace, ref out } => {
+            Kernel::MatMul { bias, lhs, rhs, ref activation, ref workspace, ref out, .. } => {
                 let epilogue = Epilogue { bias, activation: activation.as_ref() };
                 matmul::matmul(device, op, epilogue, [lhs, rhs], workspace.as_ref(), out)
             }
@@ -157,7 +162,7 @@ impl Backend for CudaBackend {
             Kernel::Conv2dInputGrad { conv, weight, grad, ref out, .. } => {
                 windows::conv2d_input_grad(device, op, &conv, [weight, grad], out)
             }
-            Kernel::Conv2dWeightGrad { conv, input, grad, ref workspace, ref out } => {
+            Kernel::Conv2dWeightGrad { conv, input, grad, ref workspace, ref out, .. } => {
                 windows::conv2d_weight_grad(device, op, &conv, [input, grad], workspace.as_ref(), out)
             }
             Kernel::Pool2d { pool, axes, input, ref out } => {
@@ -171,6 +176,23 @@ impl Backend for CudaBackend {
             }
             Kernel::AttentionGrad { ref of, ref results, grad, ref out, .. } => {
                 attention::backward(device, op, of, (results, grad), out)
+            }
+            Kernel::Recurrent { ref of, bias, ref workspace, ref gates, ref extra, ref out } => {
+                let outputs = (gates, extra.as_ref(), out);
+                recurrent::forward(device, op, of, bias, workspace.as_ref(), outputs)
+            }
+            Kernel::RecurrentGrad {
+                ref of,
+                states,
+                grad,
+                cell_grad,
+                ref workspace,
+                ref gates,
+                ref extra,
+                ref initial_grads,
+            } => {
+                let (inputs, outputs) = ((states, grad, cell_grad), (gates, extra.as_ref(), initial_grads));
+                recurrent::backward(device, op, of, inputs, workspace.as_ref(), outputs)
             }
             Kernel::CrossEntropy { logits, targets, ref losses } => {
                 rows::cross_entropy(device, op, logits, targets, losses)

@@ -8,8 +8,9 @@ use super::super::create::constant_like;
 use super::super::dropout::dropped;
 use super::super::random::check;
 use super::{AttentionInputs, AttentionOptions, ScaledDotProduct};
-use crate::backend::RandomKey;
+use crate::backend::{Precision, RandomKey};
 use crate::error::Result;
+use crate::op::autocast::within;
 use crate::shape::{DType, Scalar};
 use crate::tensor::{Rng, Tensor};
 
@@ -25,6 +26,8 @@ impl ScaledDotProduct {
         [output, log_sums]: [&Tensor; 2],
         grad: &Tensor,
     ) -> Result<Tensor> {
+        // The scores must equal those of the forward pass, which has no autocast.
+        let _precision = within(Precision::Full);
         let computed = |tensor: &Tensor| tensor.to_dtype(log_sums.dtype());
         let [query, key, value] = operands.map(computed);
         let (added, output, grad) = (computed(mask)?, computed(output)?, computed(grad)?);
@@ -44,6 +47,8 @@ impl ScaledDotProduct {
 impl AttentionInputs<'_> {
     /// Computes attention with dropout on the weights, for p > 0 and a checked mask.
     fn dropping(&self, mask: Option<&Tensor>, p: f64, key: RandomKey) -> Result<Tensor> {
+        // As in attention without dropout.
+        let _precision = within(Precision::Full);
         let mut scores = self.query.mul_scalar(self.scale)?.matmul(&self.key.transpose(-2, -1)?)?;
         match mask {
             Some(mask) if mask.dtype() == DType::Bool => {

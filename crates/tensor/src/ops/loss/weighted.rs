@@ -10,9 +10,10 @@
 use super::positions;
 use super::reduction::Reduction;
 use crate::autograd::apply;
-use crate::backend::Kernel;
+use crate::backend::{Kernel, Precision};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
+use crate::op::autocast::within;
 use crate::op::{Op, OpContext};
 use crate::ops::create::constant_like;
 use crate::ops::same_dtype;
@@ -125,7 +126,10 @@ impl Op for WeightedCrossEntropy {
         if self.smoothing > 0.0 {
             let logarithms = logits.log_softmax(1)?;
             let sums = match &class_weights {
-                Some(weights) => logarithms.matmul(weights)?,
+                Some(weights) => {
+                    let _precision = within(Precision::Full);
+                    logarithms.matmul(weights)?
+                }
                 None => logarithms.sum(1)?,
             };
             losses = losses.sub(&sums.mul_scalar(self.smoothing_of_each(logits))?)?;

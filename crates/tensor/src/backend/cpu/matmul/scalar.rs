@@ -1,4 +1,4 @@
-//! Matrix products with simple loops: for integers, which wrap, and for floats if the `gemm` crates cannot run.
+//! Matrix products with simple loops: for integers, which wrap, and for few elements.
 
 use super::super::number::Number;
 use super::super::simd::{self, Loop};

@@ -1,4 +1,4 @@
-//! Products of small matrices, for which `gemm` spends more time packing operands than multiplying.
+//! Products of small matrices, for which packing operands takes longer than multiplying them.
 
 use super::super::dispatch::host;
 use super::super::number::Number;
@@ -27,16 +27,15 @@ impl<T> From<Output> for Start<'_, T> {
     }
 }
 
-/// The largest number of multiplications. For 4 × 16 × 16, `gemm` needs about four times as many instructions.
+/// The largest number of multiplications. For 4 × 16 × 16, packing needs several times as many instructions.
 const MAX_MULTIPLICATIONS: usize = 4096;
 
 /// The largest right operand, in elements, that is copied because its rows are not slices.
 const COPIED: usize = 512;
 
-/// Whether a product is small. Depends only on shapes and strides.
-pub(super) fn is_small<T>(lhs: &Matrix<'_, T>, rhs: &Matrix<'_, T>) -> bool {
-    let (m, k, n) = (lhs.rows, rhs.rows, rhs.cols);
-    m.saturating_mul(k).saturating_mul(n) <= MAX_MULTIPLICATIONS && accepts(rhs)
+/// Whether simple loops are faster than packing for this number of multiplications.
+pub(super) const fn has_few(multiplications: usize) -> bool {
+    multiplications <= MAX_MULTIPLICATIONS
 }
 
 /// Whether [`product`] supports a right operand of any size: its rows are slices, or it is small enough to copy.

@@ -5,19 +5,34 @@ use ndarray::{Array2, ArrayView2};
 use super::*;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
-use crate::backend::{Backend, Kernel, Workspace};
+use crate::backend::{Backend, Kernel, Precision, Workspace};
 use crate::shape::{DType, Element};
 
 fn product<T: Element>(backend: &CpuBackend, lhs: View<'_>, rhs: View<'_>) -> Vec<T> {
     let (a, b) = (lhs.layout().shape(), rhs.layout().shape());
     let dims = a.with_dim(a.rank() - 1, b[b.rank() - 1]);
     let mut out = Buffer::output(dims.dims(), T::DTYPE);
-    let bytes =
-        backend.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: T::DTYPE });
+    let bytes = backend.workspace(Workspace::MatMul {
+        lhs: lhs.layout(),
+        rhs: rhs.layout(),
+        dtype: T::DTYPE,
+        precision: Precision::Full,
+    });
     let mut room = (bytes > 0).then(|| Buffer::output(&[bytes], DType::U8));
     let workspace = room.as_mut().map(Buffer::out);
     backend
-        .run("matmul", Kernel::MatMul { bias: None, lhs, rhs, activation: None, workspace, out: out.out() })
+        .run(
+            "matmul",
+            Kernel::MatMul {
+                precision: Precision::Full,
+                bias: None,
+                lhs,
+                rhs,
+                activation: None,
+                workspace,
+                out: out.out(),
+            },
+        )
         .unwrap();
     out.values()
 }
@@ -59,10 +74,20 @@ fn products_add_a_bias_of_any_layout() {
         for bias in Buffer::arrangements(&[n], &bias) {
             let mut out = Buffer::output(&[stack, &[m, n]].concat(), DType::F64);
             let (bias, lhs, rhs) = (Some(bias.view()), lhs.view(), rhs.view());
+            let bytes = workspace(lhs.layout(), rhs.layout(), DType::F64, Precision::Full);
+            let mut room = (bytes > 0).then(|| Buffer::output(&[bytes], DType::U8));
             backend
                 .run(
                     "linear",
-                    Kernel::MatMul { bias, lhs, rhs, activation: None, workspace: None, out: out.out() },
+                    Kernel::MatMul {
+                        precision: Precision::Full,
+                        bias,
+                        lhs,
+                        rhs,
+                        activation: None,
+                        workspace: room.as_mut().map(Buffer::out),
+                        out: out.out(),
+                    },
                 )
                 .unwrap();
             assert_close(&out.values::<f64>(), &expected, 1e-12, "matmul with a bias");
@@ -71,26 +96,23 @@ fn products_add_a_bias_of_any_layout() {
 }
 
 #[test]
-fn strided_right_operands_are_packed_for_many_panels() {
-    let backend = CpuBackend::new(2).unwrap();
-    let (m, k, n) = (600, 300, 120);
-    let (a, b) = (noise(1, m * k), noise(2, k * n));
-    let lhs = Buffer::of(&[m, k], &a);
-    for rhs in Buffer::arrangements(&[k, n], &b) {
-        let (lhs, rhs) = (lhs.view(), rhs.view());
-        let of = Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype: DType::F64 };
-        let bytes = backend.workspace(of);
-        assert_eq!(bytes, if rhs.layout().strides()[1] == 1 { 0 } else { k * n * size_of::<f64>() });
-        assert_close(&product::<f64>(&backend, lhs, rhs), &reference([m, k, n], &a, &b), 1e-12, "matmul");
-    }
-    // A single panel and batches need no packing.
-    let small = Buffer::of(&[64, 64], &noise(1, 64 * 64));
-    let transposed = small.view().layout().permuted("transpose", &[1, 0]).unwrap();
-    let of = Workspace::MatMul { lhs: &transposed, rhs: &transposed, dtype: DType::F32 };
-    assert_eq!(backend.workspace(of), 0);
-    let stack = Layout::contiguous("test", crate::Shape::new(&[2, 512, 512]).unwrap(), DType::F32).unwrap();
-    let turned = stack.permuted("transpose", &[0, 2, 1]).unwrap();
-    assert_eq!(backend.workspace(Workspace::MatMul { lhs: &stack, rhs: &turned, dtype: DType::F32 }), 0);
+fn workspaces_hold_the_panels_of_each_block() {
+    let bytes = |dims: [&[usize]; 2], dtype, precision| {
+        let [lhs, rhs] =
+            dims.map(|dims| Layout::contiguous("test", crate::Shape::new(dims).unwrap(), dtype).unwrap());
+        workspace(&lhs, &rhs, dtype, precision)
+    };
+    // Simple loops multiply few elements, unless they are rounded first, and integers.
+    let few: [&[usize]; 2] = [&[4, 16], &[16, 16]];
+    assert_eq!(bytes(few, DType::F32, Precision::Full), 0);
+    assert_eq!(bytes(few, DType::F32, Precision::BF16), 16 * (12 + 32) * 4);
+    assert_eq!(bytes([&[600, 300], &[300, 600]], DType::I64, Precision::Full), 0);
+    // One block of few elements; eight blocks of the largest panels.
+    assert_eq!(bytes([&[64, 100], &[100, 40]], DType::F64, Precision::Full), 100 * (72 + 64) * 8);
+    let large: [&[usize]; 2] = [&[4096, 4096], &[4096, 4096]];
+    assert_eq!(bytes(large, DType::F32, Precision::Full), 8 * 256 * (192 + 512) * 4);
+    assert_eq!(bytes(large, DType::F32, Precision::BF16), bytes(large, DType::F32, Precision::Full));
+    assert_eq!(bytes([&[0, 4, 3], &[0, 3, 4]], DType::F32, Precision::Full), 0);
 }
 
 const SHAPES: [[usize; 3]; 15] = [
@@ -238,12 +260,15 @@ fn nan_spreads_only_to_its_row_and_column() {
 }
 
 #[test]
-fn panels_have_enough_rows_and_small_products_have_one() {
-    assert_eq!(panel_rows(1000, SMALL), 1000);
-    for shape in LARGE.into_iter().chain([[100_000, 64, 64], [4096, 4096, 4096]]) {
-        let [m, k, n] = shape;
-        let rows = panel_rows(m, m * k * n);
-        assert!(rows >= PANEL_ROWS.0 && rows * k * n >= PANEL.min(m * k * n) / 2, "{shape:?}: {rows}");
+fn blocks_cover_the_output_and_share_the_work() {
+    for [m, n] in [[1, 1], [12, 32], [1024, 512], [256, 4096], [64, 576], [5999, 3]] {
+        for parts in 1..=SLOTS {
+            let [rows, columns] = block_sizes([m, n], parts);
+            let count = m.div_ceil(rows) * n.div_ceil(columns);
+            // As many blocks as tiles allow.
+            let most = m.div_ceil(ROWS) * n.div_ceil(COLUMNS);
+            assert!(count >= parts.min(most) / 2 && count <= 2 * parts, "{m} {n} {parts}: {count}");
+        }
     }
-    assert_eq!(panel_rows(4096, 4096 * 4096 * 4096), PANEL_ROWS.1);
+    assert_eq!(block_sizes([256, 4096], 4), [264, 1024]);
 }

@@ -328,12 +328,19 @@ impl<A: RawElement> TileRows<A> {
     }
 
     /// Starts a new tile.
-    pub(super) fn load<const N: usize>(&mut self, data: &[A], tile: &Tile<'_, N>, operand: usize, stride: usize) {
+    pub(super) fn load<const N: usize>(
+        &mut self,
+        data: &[A],
+        tile: &Tile<'_, N>,
+        operand: usize,
+        stride: usize,
+    ) {
         let columns = tile.columns(operand).filter(|_| stride > 1 && (stride as isize) > 0);
         self.transposed = columns.is_some();
         let Some((start, count)) = columns else { return };
         for first in (0..tile.width).step_by(TILE_ROWS) {
-            let columns = data[start + first * stride..].chunks(stride).take(TILE_ROWS.min(tile.width - first));
+            let columns =
+                data[start + first * stride..].chunks(stride).take(TILE_ROWS.min(tile.width - first));
             transpose(columns, count, &mut self.rows.as_flattened_mut()[first..], STRIDED);
         }
     }

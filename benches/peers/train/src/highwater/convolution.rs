@@ -1,0 +1,93 @@
+//! ResNet-18 in Highwater.
+
+use highwater::prelude::*;
+
+use crate::workload::convolution::{CLASSES, STAGES, blocks};
+
+/// A 3×3 stem, four stages of two blocks, and a linear layer on the mean of each channel.
+#[derive(Debug)]
+pub struct ResNet {
+    stem: ConvNorm,
+    blocks: Sequential,
+    fc: Linear,
+}
+
+pub fn resnet18(device: &Device, rng: &Rng) -> Result<ResNet> {
+    let mut layers = Sequential::new();
+    for (index, (inputs, outputs, stride)) in blocks().enumerate() {
+        let block = BasicBlock {
+            first: ConvNorm::new(device, [inputs, outputs], 3, stride, rng)?,
+            second: ConvNorm::new(device, [outputs, outputs], 3, 1, rng)?,
+            shortcut: match stride {
+                1 => None,
+                _ => Some(ConvNorm::new(device, [inputs, outputs], 1, stride, rng)?),
+            },
+        };
+        layers = layers.with(&format!("block{index}"), block);
+    }
+    Ok(ResNet {
+        stem: ConvNorm::new(device, [3, STAGES[0]], 3, 1, rng)?,
+        blocks: layers,
+        fc: Linear::new(device, STAGES[3], CLASSES, rng)?,
+    })
+}
+
+impl Module for ResNet {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.stem.forward(x)?.relu()?;
+        self.fc.forward(&self.blocks.forward(&x)?.mean([2, 3])?)
+    }
+
+    visit_parts!(stem, blocks, fc);
+}
+
+/// Two 3×3 convolutions beside a shortcut.
+#[derive(Debug)]
+struct BasicBlock {
+    first: ConvNorm,
+    second: ConvNorm,
+    shortcut: Option<ConvNorm>,
+}
+
+impl Module for BasicBlock {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let y = self.second.forward(&self.first.forward(x)?.relu()?)?;
+        match &self.shortcut {
+            Some(shortcut) => y.add(&shortcut.forward(x)?)?.relu(),
+            None => y.add(x)?.relu(),
+        }
+    }
+
+    visit_parts!(first, second, shortcut);
+}
+
+/// A convolution without a bias, and a batch norm.
+#[derive(Debug)]
+struct ConvNorm {
+    conv: Conv2d,
+    norm: BatchNorm,
+}
+
+impl ConvNorm {
+    fn new(
+        device: &Device,
+        [inputs, outputs]: [usize; 2],
+        size: usize,
+        stride: usize,
+        rng: &Rng,
+    ) -> Result<Self> {
+        let options = Conv2dOptions { stride: [stride; 2], ..Conv2dOptions::padded(size / 2) };
+        Ok(Self {
+            conv: Conv2d::new(device, inputs, outputs, [size; 2], options, rng)?.without_bias(),
+            norm: BatchNorm::new(device, outputs)?,
+        })
+    }
+}
+
+impl Module for ConvNorm {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.norm.forward(&self.conv.forward(x)?)
+    }
+
+    visit_parts!(conv, norm);
+}

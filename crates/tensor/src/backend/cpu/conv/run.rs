@@ -1,0 +1,233 @@
+//! The three products of a convolution.
+
+use super::super::gemm::{self, Block, Depth, Output, PackInto, Strided};
+use super::super::matmul::block_sizes;
+use super::super::number::Number;
+use super::super::parallel::Workers;
+use super::output::Pixels;
+use super::patches::{ByPlace, ByTap, Patches, Places, Taps};
+use super::stage::{Axis, Planes, StageAs, stage};
+use super::tasks::{Scratch, image_tasks};
+use super::{SLOTS, Sizes, Slot};
+use crate::backend::Precision;
+
+/// One run of a convolution. The methods name the element types of packed panels, staged images and stored images.
+pub(super) struct Run<'a> {
+    pub(super) workers: &'a Workers,
+    pub(super) sizes: Sizes,
+    pub(super) precision: Precision,
+}
+
+impl Run<'_> {
+    pub(super) fn forward<P, S, I>(
+        &self,
+        [input, weight]: [&[I]; 2],
+        out: &mut [P::Sum],
+        workspace: &mut [P::Sum],
+    ) where
+        P: Depth,
+        S: PackInto<P> + bytemuck::Pod,
+        I: PackInto<P> + StageAs<S>,
+    {
+        let sizes = &self.sizes;
+        let axes = sizes.forward_axes();
+        let slot = Slot::of_forward(sizes, &axes, self.precision);
+        let planes = Planes::new(sizes.from, axes.each_ref());
+        let (depth, places) = (sizes.depth(), sizes.places());
+        let tasks = image_tasks(sizes, self.workers, out, [sizes.outputs, places]);
+        self.workers.share_with_scratch(
+            tasks,
+            sizes.slots(),
+            workspace,
+            slot.elements(),
+            &|task, scratch| {
+                let Scratch { staged, panels } = slot.split::<_, S, P>(scratch);
+                let channels = task.group * sizes.inputs..(task.group + 1) * sizes.inputs;
+                let images =
+                    stage(input, sizes.groups * sizes.inputs, [task.images, channels], planes, staged);
+                let patches = images.patches(axes.each_ref());
+                let data = sizes.group(weight, task.group);
+                let filters = Strided { data, lanes: sizes.outputs, lane_stride: depth, depth_stride: 1 };
+                let ranges = [task.rows.clone(), 0..patches.places.len()];
+                let pixels = Places::new([1, sizes.to[0], sizes.to[1]], [0, sizes.to[1], 1]);
+                let mut out =
+                    Pixels { images: task.out, first_row: task.rows.start, plane: places, pixels, first: 0 };
+                gemm::product(
+                    &filters,
+                    &ByPlace(&patches),
+                    ranges,
+                    depth,
+                    panels,
+                    &mut out,
+                    Output::Overwrite,
+                );
+            },
+        );
+    }
+
+    pub(super) fn input_grad<P, S, I>(
+        &self,
+        [weight, grad]: [&[I]; 2],
+        out: &mut [P::Sum],
+        workspace: &mut [P::Sum],
+    ) where
+        P: Depth,
+        S: PackInto<P> + bytemuck::Pod,
+        I: PackInto<P> + StageAs<S>,
+    {
+        let sizes = &self.sizes;
+        let axes = sizes.input_grad_axes();
+        // No tap reads some elements if the stride exceeds the window.
+        if axes.iter().flatten().any(|axis| axis.taps.is_empty()) {
+            out.fill(P::Sum::ZERO);
+        }
+        let slot = Slot::of_input_grad(sizes, &axes, self.precision);
+        let (filters, workspace) = workspace.split_at_mut(sizes.weights());
+        let filters: &mut [S] = &mut bytemuck::cast_slice_mut(filters)[..sizes.weights()];
+        self.filters_by_tap(weight, filters);
+        let filters = &*filters;
+        let [rows, columns] = &axes;
+        let planes = Planes::new(sizes.to, [&rows[0], &columns[0]]);
+        let ([height, width], [down, across]) = (sizes.from, sizes.conv.windows.map(|window| window.stride));
+        let tasks = image_tasks(sizes, self.workers, out, [sizes.inputs, height * width]);
+        self.workers.share_with_scratch(
+            tasks,
+            sizes.slots(),
+            workspace,
+            slot.elements(),
+            &|mut task, scratch| {
+                let Scratch { staged, panels } = slot.split::<_, S, P>(scratch);
+                let channels = task.group * sizes.outputs..(task.group + 1) * sizes.outputs;
+                let range = [task.images, channels];
+                let images = stage(grad, sizes.groups * sizes.outputs, range, planes, staged);
+                let filters = sizes.group(filters, task.group);
+                for (top, row) in rows.iter().enumerate() {
+                    for (left, column) in columns.iter().enumerate() {
+                        let patches = images.patches([row, column]).with_outer_taps();
+                        let filters = self.filters_of(filters, [row, column]);
+                        let depth = patches.taps.len();
+                        let ranges = [task.rows.clone(), 0..patches.places.len()];
+                        let mut out = Pixels {
+                            images: task.out.iter_mut().map(|out| &mut **out).collect(),
+                            first_row: task.rows.start,
+                            plane: height * width,
+                            pixels: Places::new([1, row.places, column.places], [0, down * width, across]),
+                            first: top * width + left,
+                        };
+                        let (lhs, rhs) = (ByPlace(&filters), ByPlace(&patches));
+                        gemm::product(&lhs, &rhs, ranges, depth, panels, &mut out, Output::Overwrite);
+                    }
+                }
+            },
+        );
+    }
+
+    /// Copies filters of shape `[groups, outputs, inputs, taps]` to the order `[groups, taps, outputs, inputs]`.
+    fn filters_by_tap<I: StageAs<S>, S: Copy + Send>(&self, weight: &[I], filters: &mut [S]) {
+        let Self { workers, sizes, .. } = self;
+        let (taps, channels) = (sizes.taps(), sizes.outputs * sizes.inputs);
+        let blocks: Vec<_> = filters
+            .chunks_mut(taps * channels)
+            .enumerate()
+            .flat_map(|(group, filters)| {
+                Block::new(filters, channels).split([taps, 4096]).map(move |it| (group, it))
+            })
+            .collect();
+        workers.share(blocks.len(), 4, blocks.into_iter(), &|(group, mut block)| {
+            let weight = sizes.group(weight, group);
+            let columns = block.columns();
+            for tap in block.rows() {
+                let from = weight[columns.start * taps + tap..].iter().step_by(taps);
+                let to = block.row(tap, columns.clone());
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = from.staged());
+            }
+        });
+    }
+
+    /// The filters at the taps of two axes, with the input channels as places.
+    fn filters_of<'f, S>(&self, filters: &'f [S], [rows, columns]: [&Axis; 2]) -> Patches<'f, S> {
+        let Sizes { inputs, outputs, .. } = self.sizes;
+        let across = self.sizes.conv.windows[1].size;
+        let taps = rows
+            .taps
+            .iter()
+            .flat_map(|(row, _)| columns.taps.iter().map(move |(column, _)| row * across + column));
+        let outer = taps.map(|tap| tap * outputs * inputs).collect();
+        let inner = (0..outputs).map(|output| output * inputs).collect();
+        Patches {
+            data: filters,
+            taps: Taps { outer, inner },
+            places: Places::new([1, 1, inputs], [0, inputs, 1]),
+        }
+    }
+
+    pub(super) fn weight_grad<P, S, I>(
+        &self,
+        [input, grad]: [&[I]; 2],
+        out: &mut [P::Sum],
+        workspace: &mut [P::Sum],
+    ) where
+        P: Depth,
+        S: PackInto<P> + bytemuck::Pod,
+        I: PackInto<P> + StageAs<S>,
+    {
+        let Self { sizes, workers, .. } = self;
+        let axes = sizes.forward_axes();
+        let slot = Slot::of_weight_grad(sizes, &axes, self.precision);
+        let planes = Planes::new(sizes.from, axes.each_ref());
+        let (depth, taps) = (sizes.depth(), sizes.taps());
+        let threads = workers.threads().min(sizes.slots());
+        let parts = if threads == 1 { 1 } else { SLOTS.min((2 * threads).div_ceil(sizes.groups)) };
+        let size =
+            if parts == 1 { [sizes.outputs, depth] } else { block_sizes([sizes.outputs, depth], parts) };
+        let groups = out.chunks_mut(sizes.outputs * depth).enumerate();
+        let blocks = groups
+            .flat_map(|(group, filters)| {
+                Block::new(filters, depth).split(size).map(move |block| (group, block))
+            })
+            .collect();
+        workers.share_with_scratch(
+            blocks,
+            sizes.slots(),
+            workspace,
+            slot.elements(),
+            &|(group, mut block), scratch| {
+                let Scratch { staged, panels } = slot.split::<_, S, P>(scratch);
+                // The input channels that the columns of the block belong to.
+                let channels = block.columns().start / taps..block.columns().end.div_ceil(taps);
+                let first = group * sizes.inputs;
+                for start in (0..sizes.images).step_by(sizes.staged_images()) {
+                    let images = start..sizes.images.min(start + sizes.staged_images());
+                    let range = [images.clone(), first + channels.start..first + channels.end];
+                    let mut patches = stage(input, sizes.groups * sizes.inputs, range, planes, staged)
+                        .patches(axes.each_ref());
+                    // Columns count from the first channel of the group.
+                    patches.taps.outer.splice(0..0, std::iter::repeat_n(0, channels.start));
+                    let grads = self.grads(grad, group, images);
+                    let ranges = [block.rows(), block.columns()];
+                    let output = if start == 0 { Output::Overwrite } else { Output::Accumulate };
+                    let places = grads.places.len();
+                    gemm::product(
+                        &ByTap(&grads),
+                        &ByTap(&patches),
+                        ranges,
+                        places,
+                        panels,
+                        &mut block,
+                        output,
+                    );
+                }
+            },
+        );
+    }
+
+    /// The gradients of the outputs of a group, with the output channels as taps.
+    fn grads<'g, I>(&self, grad: &'g [I], group: usize, images: std::ops::Range<usize>) -> Patches<'g, I> {
+        let sizes = &self.sizes;
+        let (image, places) = (sizes.image_out(), sizes.places());
+        let data = &grad[images.start * image + group * sizes.outputs * places..];
+        let outer = (0..sizes.outputs).map(|output| output * places).collect();
+        let places = Places::new([images.len(), 1, places], [image, places, 1]);
+        Patches { data, taps: Taps { outer, inner: vec![0] }, places }
+    }
+}

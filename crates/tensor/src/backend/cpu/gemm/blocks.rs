@@ -1,0 +1,75 @@
+//! Disjoint rectangular blocks of a row-major matrix, for threads that each write one.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// A rectangular block of a matrix that is borrowed exclusively. Other blocks of the same matrix do not overlap with it.
+#[derive(Debug)]
+pub(in super::super) struct Block<'a, T> {
+    /// The first element of the matrix.
+    matrix: *mut T,
+    /// Elements from one row of the matrix to the next.
+    stride: usize,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    borrow: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: a block is an exclusive borrow of its elements.
+unsafe impl<T: Send> Send for Block<'_, T> {}
+
+impl<'a, T> Block<'a, T> {
+    /// The block that is a whole matrix with rows of `columns` elements.
+    pub(in super::super) fn new(matrix: &'a mut [T], columns: usize) -> Self {
+        let rows = matrix.len().checked_div(columns).unwrap_or(0);
+        Self {
+            matrix: matrix.as_mut_ptr(),
+            stride: columns,
+            rows: 0..rows,
+            columns: 0..columns,
+            borrow: PhantomData,
+        }
+    }
+
+    /// The rows of the matrix in this block.
+    pub(in super::super) fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    /// The columns of the matrix in this block.
+    pub(in super::super) fn columns(&self) -> Range<usize> {
+        self.columns.clone()
+    }
+
+    /// The elements of a row in a range of columns.
+    #[inline]
+    pub(in super::super) fn row(&mut self, row: usize, columns: Range<usize>) -> &mut [T] {
+        let inside = self.columns.start <= columns.start && columns.end <= self.columns.end;
+        assert!(self.rows.contains(&row) && inside && columns.start <= columns.end);
+        // SAFETY: the assertion checks that the elements are in the block, which `self` borrows exclusively.
+        unsafe {
+            let first = self.matrix.add(row * self.stride + columns.start);
+            std::slice::from_raw_parts_mut(first, columns.len())
+        }
+    }
+
+    /// Splits the block into blocks of at most `rows` × `columns` elements.
+    pub(in super::super) fn split(self, [rows, columns]: [usize; 2]) -> impl Iterator<Item = Self> {
+        pieces(&self.rows, rows).flat_map(move |rows| {
+            pieces(&self.columns, columns).map(move |columns| Self {
+                matrix: self.matrix,
+                stride: self.stride,
+                rows: rows.clone(),
+                columns,
+                // `self` is consumed, and each iteration selects other elements.
+                borrow: PhantomData,
+            })
+        })
+    }
+}
+
+/// Splits a range into pieces of `size` elements and a rest.
+pub(super) fn pieces(range: &Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    let end = range.end;
+    range.clone().step_by(size).map(move |start| start..end.min(start + size))
+}

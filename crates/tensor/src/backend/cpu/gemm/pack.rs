@@ -1,0 +1,284 @@
+//! Packing: copies parts of an operand to panels, in the order in which the micro-kernel reads them.
+//!
+//! A lane is a row of the left operand or a column of the right one. A panel holds `W` lanes: its row number k holds the
+//! elements at depth k of all lanes (for [`Pair`], at depths 2k and 2k + 1). Elements outside of the operand are 0.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::super::simd::{self, Loop};
+use super::kernel::{Packed, Pair, Rounded};
+
+/// An operand that is packed before it is multiplied.
+pub(in super::super) trait Operand<P>: Sync {
+    /// Fills a panel with the lanes from `lane` on, at the depths in `depth`. The panel has one row per [packed
+    /// element](Depth::PER_ROW) of that range.
+    fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]);
+}
+
+/// The depth of a row of a panel.
+pub(in super::super) trait Depth: Packed {
+    /// The number of depths that one packed element covers.
+    const PER_ROW: usize;
+
+    /// The number of rows of a panel for this depth.
+    fn rows(depth: usize) -> usize {
+        depth.div_ceil(Self::PER_ROW)
+    }
+}
+
+impl Depth for f32 {
+    const PER_ROW: usize = 1;
+}
+
+impl Depth for f64 {
+    const PER_ROW: usize = 1;
+}
+
+impl Depth for Rounded {
+    const PER_ROW: usize = 1;
+}
+
+impl Depth for Pair {
+    const PER_ROW: usize = 2;
+}
+
+/// A stored element that is converted to packed elements.
+pub(in super::super) trait PackInto<P: Depth>: Copy + Default + Send + Sync {
+    /// Packs the elements at [`PER_ROW`](Depth::PER_ROW) consecutive depths. The second one is ignored if there is one.
+    fn pack(self, next: Self) -> P;
+}
+
+/// Implements [`PackInto`] for packed elements that hold one element.
+macro_rules! pack_single {
+    ($($from:ty => $to:ty: $convert:expr;)+) => {$(
+        impl PackInto<$to> for $from {
+            #[inline(always)]
+            fn pack(self, _: Self) -> $to {
+                let convert: fn($from) -> $to = $convert;
+                convert(self)
+            }
+        }
+    )+};
+}
+
+pack_single! {
+    f32 => f32: |value| value;
+    f64 => f64: |value| value;
+    bf16 => f32: |value| f32::from_bits(u32::from(value.to_bits()) << 16);
+    f16 => f32: f16_to_f32;
+}
+
+impl PackInto<Rounded> for f32 {
+    #[inline(always)]
+    fn pack(self, _: Self) -> Rounded {
+        Rounded(Self::from_bits(rounded_to_bf16(self) & 0xffff_0000))
+    }
+}
+
+impl PackInto<Rounded> for bf16 {
+    #[inline(always)]
+    fn pack(self, _: Self) -> Rounded {
+        Rounded(f32::from_bits(u32::from(self.to_bits()) << 16))
+    }
+}
+
+impl PackInto<Pair> for bf16 {
+    #[inline(always)]
+    fn pack(self, next: Self) -> Pair {
+        Pair(u32::from(self.to_bits()) | u32::from(next.to_bits()) << 16)
+    }
+}
+
+impl PackInto<Pair> for f32 {
+    #[inline(always)]
+    fn pack(self, next: Self) -> Pair {
+        Pair(rounded_to_bf16(self) >> 16 | rounded_to_bf16(next) & 0xffff_0000)
+    }
+}
+
+/// The nearest bf16; ties go to even. For loops that vectorize.
+#[inline(always)]
+pub(in super::super) fn to_bf16(value: f32) -> bf16 {
+    bf16::from_bits((rounded_to_bf16(value) >> 16) as u16)
+}
+
+/// The bits of the nearest bf16 in the upper half; ties go to even. NaN stays NaN.
+#[inline(always)]
+fn rounded_to_bf16(value: f32) -> u32 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    if value.is_nan() { bits | 0x0040_0000 } else { rounded }
+}
+
+/// Exact, and without branches, so that the loop vectorizes.
+#[inline(always)]
+fn f16_to_f32(value: f16) -> f32 {
+    let bits = u32::from(value.to_bits());
+    // The exponent and fraction at the place where f32 has them; the factor corrects the bias, also of subnormal values.
+    let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits(0x7780_0000);
+    let special = f32::from_bits((bits & 0x7fff) << 13 | 0x7f80_0000);
+    let magnitude = if bits & 0x7c00 == 0x7c00 { special } else { magnitude };
+    f32::from_bits(magnitude.to_bits() | (bits & 0x8000) << 16)
+}
+
+/// A matrix with any strides, as an operand.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Strided<'a, S> {
+    /// Starts with the first element.
+    pub(in super::super) data: &'a [S],
+    pub(in super::super) lanes: usize,
+    /// Elements from one lane to the next.
+    pub(in super::super) lane_stride: usize,
+    /// Elements from one depth to the next.
+    pub(in super::super) depth_stride: usize,
+}
+
+impl<P: Depth, S: PackInto<P>> Operand<P> for Strided<'_, S> {
+    fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]) {
+        let part = Self { data: &self.data[lane * self.lane_stride..], lanes: self.lanes - lane, ..*self };
+        simd::run(PackPanel { part, depth, panel });
+    }
+}
+
+/// Fills one panel from the first lanes of a matrix.
+struct PackPanel<'a, S, P, const W: usize> {
+    part: Strided<'a, S>,
+    depth: Range<usize>,
+    panel: &'a mut [[P; W]],
+}
+
+impl<P: Depth, S: PackInto<P>, const W: usize> Loop for PackPanel<'_, S, P, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { part, depth, panel } = self;
+        let lanes = part.lanes.min(W);
+        if part.lane_stride == 1 {
+            copy_rows(&part, lanes, depth, panel);
+        } else if part.depth_stride == 1 {
+            transpose(&part, lanes, depth, panel);
+        } else {
+            gather(&part, lanes, depth, panel);
+        }
+    }
+}
+
+/// Packs lanes that are side by side.
+#[inline(always)]
+fn copy_rows<S: PackInto<P>, P: Depth, const W: usize>(
+    part: &Strided<'_, S>,
+    lanes: usize,
+    depth: Range<usize>,
+    panel: &mut [[P; W]],
+) {
+    let zeros = [S::default(); W];
+    for (number, row) in panel.iter_mut().enumerate() {
+        let first = depth.start + number * P::PER_ROW;
+        let at = |depth_here: usize| match depth_here < depth.end {
+            true => &part.data[depth_here * part.depth_stride..][..lanes],
+            false => &zeros[..lanes],
+        };
+        let (from, next) = (at(first), if P::PER_ROW == 1 { at(first) } else { at(first + 1) });
+        match (<&[S; W]>::try_from(from), <&[S; W]>::try_from(next)) {
+            // The compiler vectorizes a loop that converts whole registers, but calls a function for one that copies.
+            (Ok(from), Ok(next)) if W.is_multiple_of(16) && converts::<S, P>() => {
+                for (lane, to) in row.iter_mut().enumerate() {
+                    *to = from[lane].pack(next[lane]);
+                }
+            }
+            (Ok(from), Ok(next)) => *row = std::array::from_fn(|lane| from[lane].pack(next[lane])),
+            _ => {
+                *row = [S::default().pack(S::default()); W];
+                let pairs = row.iter_mut().zip(from).zip(next);
+                pairs.for_each(|((to, from), &next)| *to = from.pack(next));
+            }
+        }
+    }
+}
+
+/// Whether packing changes the size of elements.
+const fn converts<S, P: Depth>() -> bool {
+    size_of::<S>() != size_of::<P>() || P::PER_ROW > 1
+}
+
+/// The number of packed elements of a lane that are interleaved at a time. The compiler unrolls shorter loops and then does
+/// not vectorize them.
+pub(in super::super) const RUN: usize = 32;
+
+/// The number of lanes that are interleaved at a time. Divides the width of each panel.
+pub(in super::super) const GROUP: usize = 4;
+
+/// Packs lanes whose elements are contiguous, four lanes at a time.
+#[inline(always)]
+fn transpose<S: PackInto<P>, P: Depth, const W: usize>(
+    part: &Strided<'_, S>,
+    lanes: usize,
+    depth: Range<usize>,
+    panel: &mut [[P; W]],
+) {
+    let mut staged = [[S::default(); 2 * RUN]; GROUP];
+    for (run, rows) in panel.chunks_mut(RUN).enumerate() {
+        let start = depth.start + run * RUN * P::PER_ROW;
+        let len = (depth.end - start).min(RUN * P::PER_ROW);
+        for group in (0..W).step_by(GROUP) {
+            for (lane, staged) in (group..).zip(&mut staged) {
+                let from =
+                    if lane < lanes { &part.data[lane * part.lane_stride + start..][..len] } else { &[] };
+                if from.len() == RUN * P::PER_ROW {
+                    // A copy of constant size.
+                    staged[..RUN * P::PER_ROW].copy_from_slice(&from[..RUN * P::PER_ROW]);
+                } else {
+                    staged[..from.len()].copy_from_slice(from);
+                    staged[from.len()..].fill(S::default());
+                }
+            }
+            interleave(&staged, group, rows);
+        }
+    }
+}
+
+/// Packs the elements of [`GROUP`] lanes into at most [`RUN`] rows of a panel, from lane `first` on.
+#[inline(always)]
+pub(in super::super) fn interleave<S: PackInto<P>, P: Depth, const W: usize>(
+    lanes: &[[S; 2 * RUN]; GROUP],
+    first: usize,
+    rows: &mut [[P; W]],
+) {
+    let zero = S::default().pack(S::default());
+    let mut packed = [[zero; RUN]; GROUP];
+    for (lane, packed) in lanes.iter().zip(&mut packed) {
+        for (index, to) in packed.iter_mut().enumerate() {
+            *to = lane[index * P::PER_ROW].pack(lane[index * P::PER_ROW + P::PER_ROW - 1]);
+        }
+    }
+    // A separate array, so that the compiler interleaves registers.
+    let mut interleaved = [[zero; GROUP]; RUN];
+    for (index, to) in interleaved.iter_mut().enumerate() {
+        *to = [packed[0][index], packed[1][index], packed[2][index], packed[3][index]];
+    }
+    for (row, from) in rows.iter_mut().zip(&interleaved) {
+        row[first..first + GROUP].copy_from_slice(from);
+    }
+}
+
+/// Packs lanes of a matrix whose strides both exceed 1.
+#[inline(always)]
+fn gather<S: PackInto<P>, P: Depth, const W: usize>(
+    part: &Strided<'_, S>,
+    lanes: usize,
+    depth: Range<usize>,
+    panel: &mut [[P; W]],
+) {
+    for (number, row) in panel.iter_mut().enumerate() {
+        let first = depth.start + number * P::PER_ROW;
+        *row = [S::default().pack(S::default()); W];
+        for (lane, to) in row.iter_mut().enumerate().take(lanes) {
+            let at = |depth: usize| part.data[lane * part.lane_stride + depth * part.depth_stride];
+            let next = if first + 1 < depth.end { at(first + 1) } else { S::default() };
+            *to = at(first).pack(next);
+        }
+    }
+}
