@@ -302,7 +302,7 @@ fn an_output_of_another_device_is_an_error() {
 fn recurrent_operands_of_other_cells_are_errors() {
     let run = |device: &Device, cell: RecurrentCell, [has_cell, has_extra]: [bool; 2]| {
         custom(device, move |ctx| {
-            let mut buffer = |dims: &[usize]| ctx.output(&Shape::new(dims)?, DType::F32);
+            let buffer = |dims: &[usize]| ctx.output(&Shape::new(dims)?, DType::F32);
             let width = 3 * cell.gates();
             let [weight, bias, initial] = [buffer(&[3, width])?, buffer(&[width])?, buffer(&[2, 3])?];
             let [mut gates, mut extra, mut out] = [buffer(&[4, width])?, buffer(&[4, 3])?, buffer(&[4, 3])?];

@@ -210,7 +210,6 @@ impl Lstm {
         Ok((states, last, cell))
     }
 
-    #[expect(clippy::unused_self, reason = "as in layers with several kinds")]
     const fn kind(&self) -> Kind {
         Kind::Fused(RecurrentCell::Lstm)
     }
