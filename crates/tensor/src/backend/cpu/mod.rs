@@ -19,6 +19,7 @@ mod erf;
 mod exp;
 mod fold;
 mod gemm;
+mod halves;
 mod index;
 mod loop_nest;
 mod matmul;
