@@ -168,7 +168,11 @@ impl Tensor {
         [sequences, len, _]: [usize; 3],
     ) -> Result<Self> {
         let Some(rows) = sequences.checked_mul(len) else {
-            return Err(Error::TooManyElements { op: op.cell.name(), shape: *self.shape(), dtype: self.dtype() });
+            return Err(Error::TooManyElements {
+                op: op.cell.name(),
+                shape: *self.shape(),
+                dtype: self.dtype(),
+            });
         };
         let x = self.reshape([rows, self.dims()[2]])?;
         let RecurrentWeights { input, hidden, input_bias, hidden_bias } = weights;

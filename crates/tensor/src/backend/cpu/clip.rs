@@ -51,5 +51,13 @@ pub(super) fn clip(
 
 fn clip_values<T: Float>(values: &mut [T], [low, high]: [T; 2]) {
     // For NaN both comparisons are false, so NaN stays.
-    simd::each(values, |x| *x = if *x < low { low } else if *x > high { high } else { *x });
+    simd::each(values, |x| {
+        *x = if *x < low {
+            low
+        } else if *x > high {
+            high
+        } else {
+            *x
+        }
+    });
 }

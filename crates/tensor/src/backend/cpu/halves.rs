@@ -79,7 +79,10 @@ fn run<const N: usize, const M: usize>(
                     upcast(dtype, &part[start * dtype.size()..], &mut block[..count]);
                 }
             }
-            f(read.each_ref().map(|block| &block[..count]), written.each_mut().map(|block| &mut block[..count]));
+            f(
+                read.each_ref().map(|block| &block[..count]),
+                written.each_mut().map(|block| &mut block[..count]),
+            );
             for ((part, dtype), block) in parts.iter_mut().zip(dtypes).zip(&written) {
                 round(dtype, &block[..count], &mut part[start * dtype.size()..]);
             }

@@ -7,16 +7,8 @@ use crate::shape::DType;
 const EPSILON: f64 = 1e-3;
 
 /// Shapes `[images, channels, places]`: one place, few, odd numbers, one image, tiles of several and of parts of channels.
-const DIMS: [[usize; 3]; 8] = [
-    [7, 5, 1],
-    [2, 3, 4],
-    [5, 70, 16],
-    [3, 2, 49],
-    [1, 4, 600],
-    [9, 3, 1025],
-    [33, 130, 9],
-    [2, 1, 20_000],
-];
+const DIMS: [[usize; 3]; 8] =
+    [[7, 5, 1], [2, 3, 4], [5, 70, 16], [3, 2, 49], [1, 4, 600], [9, 3, 1025], [33, 130, 9], [2, 1, 20_000]];
 
 /// The mean and the variance of each channel.
 fn moments([images, channels, places]: [usize; 3], x: &[f64]) -> Vec<[f64; 2]> {
@@ -74,7 +66,8 @@ fn channels_are_normalized_for_any_number_of_threads() {
             assert_close(&out, &expected, 5e-5, "batch_norm");
             let variances: Vec<f64> = moments.iter().map(|[_, variance]| *variance).collect();
             assert_close(&variance.values::<f32>(), &variances, 1e-5, "variance");
-            let scales = moments.iter().flat_map(|[mean, variance]| [*mean, 1.0 / (variance + EPSILON).sqrt()]);
+            let scales =
+                moments.iter().flat_map(|[mean, variance]| [*mean, 1.0 / (variance + EPSILON).sqrt()]);
             assert_close(&statistics.values::<f32>(), &scales.collect::<Vec<_>>(), 2e-5, "statistics");
             assert_eq!(first.get_or_insert_with(|| out.clone()), &out);
         }
@@ -109,7 +102,8 @@ fn gradients_agree_with_their_formulas() {
             .flat_map(|[mean, variance]| [*mean, 1.0 / (variance + EPSILON).sqrt()])
             .collect();
         let [input, grad] = [&x, &grad].map(|values| Buffer::of(&dims, values));
-        let (weight, statistics) = (Buffer::of(&[channels], &weight), Buffer::of(&[channels, 2], &statistics));
+        let (weight, statistics) =
+            (Buffer::of(&[channels], &weight), Buffer::of(&[channels, 2], &statistics));
         for backend in backends() {
             for with_input in [true, false] {
                 let mut out = Buffer::output(&dims, DType::F64);
