@@ -13,9 +13,10 @@ mod kernel_cases;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use highwater_tensor::backend::{Kernel, OperandError, OperandFault, Workspace};
+use highwater_tensor::backend::{Kernel, OperandError, OperandFault, Recurrence, Workspace};
 use highwater_tensor::{
-    Buffer, DType, Device, Error, Op, OpContext, Result, Runtime, Shape, Tensor, View, ViewMut, apply,
+    Buffer, DType, Device, Error, Op, OpContext, RecurrentCell, Result, Runtime, Shape, Tensor, View,
+    ViewMut, apply,
 };
 use kernel_cases::{Case, Operand, Type};
 
@@ -304,6 +305,45 @@ fn an_output_of_another_device_is_an_error() {
         });
         let Err(Error::Operand(error)) = result else { panic!("{result:?}") };
         assert!(matches!(error.fault, OperandFault::Device { .. }), "{error}");
+    }
+}
+
+#[test]
+fn recurrent_operands_of_other_cells_are_errors() {
+    let run = |device: &Device, cell: RecurrentCell, [has_cell, has_extra]: [bool; 2]| {
+        custom(device, move |ctx| {
+            let buffer = |dims: &[usize]| ctx.output(&Shape::new(dims)?, DType::F32);
+            let width = 3 * cell.gates();
+            let [weight, bias, initial] = [buffer(&[3, width])?, buffer(&[width])?, buffer(&[2, 3])?];
+            let [mut gates, mut extra, mut out] = [buffer(&[4, width])?, buffer(&[4, 3])?, buffer(&[4, 3])?];
+            let mut room =
+                ctx.workspace(Workspace::Recurrent { cell, sizes: [2, 2, 3], dtype: DType::F32 })?;
+            let initial = [Some(initial.view()), has_cell.then(|| initial.view())];
+            ctx.compute(Kernel::Recurrent {
+                of: Recurrence { cell, reverse: false, len: 2, weight: weight.view(), initial },
+                bias: bias.view(),
+                workspace: room.as_mut().map(Buffer::view_mut),
+                gates: gates.view_mut(),
+                extra: has_extra.then(|| extra.view_mut()),
+                out: out.view_mut(),
+            })
+        })
+    };
+    for device in devices() {
+        for (cell, given, expected) in [
+            (RecurrentCell::Lstm, [true, false], Some(("extra", true))),
+            (RecurrentCell::Gru, [true, true], Some(("initial.1", false))),
+            (RecurrentCell::Tanh, [false, true], Some(("extra", false))),
+            (RecurrentCell::Gru, [false, true], None),
+        ] {
+            match (run(&device, cell, given), expected) {
+                (Ok(()), None) => {}
+                (Err(Error::Operand(error)), Some((operand, required))) => {
+                    assert_eq!((error.operand, error.fault), (operand, OperandFault::Presence { required }));
+                }
+                (result, _) => panic!("{cell:?} with {given:?} on {device}: {result:?}"),
+            }
+        }
     }
 }
 

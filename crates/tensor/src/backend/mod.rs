@@ -111,11 +111,6 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
         self.supports_half()
     }
 
-    /// Whether kernels with [`Precision::BF16`] round their operands. Otherwise the runtime rounds copies before the kernel.
-    fn rounds_operands(&self) -> bool {
-        false
-    }
-
     /// Whether the backend has [`Kernel::BatchNorm`] and its gradient. Otherwise the op consists of other kernels.
     fn fuses_batch_norm(&self) -> bool {
         false

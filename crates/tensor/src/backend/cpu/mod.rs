@@ -155,10 +155,6 @@ impl Backend for CpuBackend {
         multiplies_half(kernel)
     }
 
-    fn rounds_operands(&self) -> bool {
-        rules::rounds_operands(DeviceRules::Cpu)
-    }
-
     fn fuses_batch_norm(&self) -> bool {
         rules::fuses_batch_norm(DeviceRules::Cpu)
     }

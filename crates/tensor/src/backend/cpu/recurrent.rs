@@ -78,7 +78,7 @@ pub(super) fn workspace(cell: RecurrentCell, [sequences, len, hidden]: [usize; 3
     sizes.packed().saturating_add(groups).saturating_mul(dtype.size())
 }
 
-/// What all groups share.
+/// The values that all groups share.
 struct Layer<'a, T> {
     sizes: Sizes,
     reverse: bool,
@@ -89,7 +89,7 @@ struct Layer<'a, T> {
     has_avx512: bool,
 }
 
-/// Packs the weight into the workspace. Returns what all groups share, and the rest of the workspace.
+/// Packs the weight into the workspace. Returns the layer and the rest of the workspace.
 fn prepare<'a, T: Float>(
     workers: &Workers,
     op: &'static str,
