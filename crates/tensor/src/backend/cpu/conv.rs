@@ -10,7 +10,8 @@
 //!
 //! Work is split into tasks by images and rows, and for the gradient of the weight by rows and columns. Depth is never split
 //! between threads, so results do not depend on their number. Each task [stages](stage) a few images at a time.
-//! [Depthwise](super::depthwise) convolutions use another algorithm, because their products have one row.
+//! [Depthwise](super::depthwise) convolutions use another algorithm, because their products have one row. Convolutions with
+//! windows of 3 × 3 and many channels use [Winograd's](super::winograd), which multiplies less.
 
 mod output;
 mod patches;
@@ -25,6 +26,7 @@ use self::stage::{Axis, Planes};
 use super::depthwise::{self, Depthwise};
 use super::dispatch::unsupported;
 use super::gemm::{self, Pair, Rounded};
+use super::winograd::Winograd;
 use crate::backend::grid::product;
 use crate::backend::{Convolution, Precision};
 use crate::error::Result;
@@ -142,6 +144,9 @@ pub(super) fn workspace(
     if sizes.is_empty() {
         return 0;
     }
+    if let Some(winograd) = Winograd::forward(&sizes, dtype, precision) {
+        return winograd.workspace().saturating_mul(dtype.size());
+    }
     let elements = match Depthwise::new(&sizes) {
         Some(_) => depthwise::workspace(&sizes),
         None => Slot::of_forward(&sizes, &sizes.forward_axes(), precision).elements() * sizes.slots(),
@@ -159,6 +164,9 @@ pub(super) fn input_grad_workspace(
     let sizes = Sizes::new(conv, input, out);
     if sizes.is_empty() {
         return 0;
+    }
+    if let Some(winograd) = Winograd::input_grad(&sizes, dtype, precision) {
+        return winograd.workspace().saturating_mul(dtype.size());
     }
     let elements = match Depthwise::new(&sizes) {
         Some(_) => depthwise::workspace(&sizes),
@@ -181,6 +189,9 @@ pub(super) fn weight_grad_workspace(
     let sizes = Sizes::new(conv, input, out);
     if sizes.is_empty() {
         return 0;
+    }
+    if let Some(winograd) = Winograd::forward(&sizes, dtype, precision) {
+        return winograd.weight_grad_workspace().saturating_mul(dtype.size());
     }
     let elements = match Depthwise::new(&sizes) {
         Some(_) => depthwise::weight_grad_workspace(&sizes),
@@ -287,6 +298,9 @@ pub(super) fn forward(
     if !sizes.is_empty() && Depthwise::new(&sizes).is_some() {
         return depthwise::forward(workers, op, &sizes, [input, weight], workspace, out);
     }
+    if let Some(winograd) = Winograd::forward(&sizes, input.dtype(), precision) {
+        return winograd.convolve(workers, op, [&input, &weight], workspace, out);
+    }
     let run = Run { workers, op, sizes, precision };
     by_elements!(op, input.dtype(), precision, [P, S, I] => {
         run.forward::<P, S, I>([&input, &weight], workspace, out)
@@ -307,6 +321,9 @@ pub(super) fn input_grad(
     if !sizes.is_empty() && Depthwise::new(&sizes).is_some() {
         return depthwise::input_grad(workers, op, &sizes, [weight, grad], workspace, out);
     }
+    if let Some(winograd) = Winograd::input_grad(&sizes, grad.dtype(), precision) {
+        return winograd.convolve(workers, op, [&grad, &weight], workspace, out);
+    }
     let run = Run { workers, op, sizes, precision };
     by_elements!(op, grad.dtype(), precision, [P, S, I] => {
         run.input_grad::<P, S, I>([&weight, &grad], workspace, out)
@@ -326,6 +343,9 @@ pub(super) fn weight_grad(
     let sizes = Sizes::new(conv, input.layout().shape().dims(), grad.layout().shape().dims());
     if !sizes.is_empty() && Depthwise::new(&sizes).is_some() {
         return depthwise::weight_grad(workers, op, &sizes, [input, grad], workspace, out);
+    }
+    if let Some(winograd) = Winograd::forward(&sizes, input.dtype(), precision) {
+        return winograd.weight_grad(workers, op, [&input, &grad], workspace, out);
     }
     let run = Run { workers, op, sizes, precision };
     by_elements!(op, input.dtype(), precision, [P, S, I] => {

@@ -41,6 +41,7 @@ mod sort;
 #[cfg(test)]
 mod testing;
 mod unary;
+mod winograd;
 
 #[cfg(test)]
 pub(crate) use self::gemm::GEMM_CALL;
