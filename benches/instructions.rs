@@ -23,8 +23,15 @@ type Program = Box<dyn FnMut() -> anyhow::Result<()>>;
 type Start = fn() -> anyhow::Result<Program>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Start); 5] =
-    [("replay", replay), ("tiny", tiny), ("mlp", mlp), ("cnn", cnn), ("gpt", gpt)];
+const PROGRAMS: [(&str, Start); 7] = [
+    ("replay", replay),
+    ("tiny", tiny),
+    ("mlp", mlp),
+    ("cnn", cnn),
+    ("gpt", gpt),
+    ("resnet_block", resnet_block),
+    ("lstm", lstm),
+];
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
@@ -182,6 +189,84 @@ fn gpt() -> anyhow::Result<Program> {
             let tokens: Vec<i64> = (0..4 * 32).map(|place| place * 37 % 65).collect();
             Tensor::from_slice(device, &tokens, [4, 32])
         },
+        classes,
+        |parameters| Ok(Box::new(AdamW::new(parameters, 3e-4)?.with_weight_decay(0.01)?)),
+    )
+}
+
+/// A residual block with stride 2 and batch norms, and a linear layer on the mean of each channel.
+#[derive(Debug)]
+struct ResidualBlock {
+    conv1: Conv2d,
+    norm1: BatchNorm,
+    conv2: Conv2d,
+    norm2: BatchNorm,
+    shortcut: Conv2d,
+    norm3: BatchNorm,
+    head: Linear,
+}
+
+impl Module for ResidualBlock {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let y = self.norm1.forward(&self.conv1.forward(x)?)?.relu()?;
+        let y = self.norm2.forward(&self.conv2.forward(&y)?)?;
+        let shortcut = self.norm3.forward(&self.shortcut.forward(x)?)?;
+        self.head.forward(&y.add(&shortcut)?.relu()?.mean([2, 3])?)
+    }
+
+    visit_parts!(conv1, norm1, conv2, norm2, shortcut, norm3, head);
+}
+
+/// 16 to 32 channels, batches of 8 images of 16×16, with momentum.
+fn resnet_block() -> anyhow::Result<Program> {
+    training(
+        |device, rng| {
+            let conv = |inputs, size: usize, stride| -> Result<Conv2d> {
+                let options = Conv2dOptions { stride: [stride; 2], ..Conv2dOptions::padded(size / 2) };
+                Ok(Conv2d::new(device, inputs, 32, [size; 2], options, rng)?.without_bias())
+            };
+            Ok(ResidualBlock {
+                conv1: conv(16, 3, 2)?,
+                norm1: BatchNorm::new(device, 32)?,
+                conv2: conv(32, 3, 1)?,
+                norm2: BatchNorm::new(device, 32)?,
+                shortcut: conv(16, 1, 2)?,
+                norm3: BatchNorm::new(device, 32)?,
+                head: Linear::new(device, 32, 10, rng)?,
+            })
+        },
+        |device, rng| Tensor::uniform(device, [8, 16, 16, 16], 0.0, 1.0, rng),
+        classes,
+        |parameters| Ok(Box::new(Sgd::new(parameters, 0.01)?.with_momentum(0.9)?)),
+    )
+}
+
+/// Two LSTM layers of 64, and a linear layer on the last state.
+#[derive(Debug)]
+struct Recurrent {
+    layers: Lstm,
+    head: Linear,
+}
+
+impl Module for Recurrent {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.head.forward(&self.layers.forward(x)?.select(1, -1)?)
+    }
+
+    visit_parts!(layers, head);
+}
+
+/// 8 sequences of 16 steps, with AdamW.
+fn lstm() -> anyhow::Result<Program> {
+    training(
+        |device, rng| {
+            let options = RecurrentOptions { layers: 2, ..RecurrentOptions::default() };
+            Ok(Recurrent {
+                layers: Lstm::with_options(device, 32, 64, options, rng)?,
+                head: Linear::new(device, 64, 10, rng)?,
+            })
+        },
+        |device, rng| Tensor::uniform(device, [8, 16, 32], -1.0, 1.0, rng),
         classes,
         |parameters| Ok(Box::new(AdamW::new(parameters, 3e-4)?.with_weight_decay(0.01)?)),
     )

@@ -1,8 +1,10 @@
 //! Trains a convolutional network on MNIST, or data in its format, and reports where every byte went.
 //!
 //! cargo run --release --example train_mnist -- FOLDER
+//! cargo run --release --example train_mnist -- FOLDER --network resnet
 
 mod idx;
+mod model;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,6 +23,9 @@ const TEST_FRACTION: f64 = 0.2;
 struct Args {
     /// The folder with one file whose name contains `images-idx3` and one with `labels-idx1`, plain or .gz
     folder: PathBuf,
+
+    #[arg(long, value_enum, default_value_t = model::Network::Cnn)]
+    network: model::Network,
 
     /// Passes over the training images
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
@@ -54,21 +59,6 @@ fn main() -> ExitCode {
     args.options.run("train_mnist", |run| train(&args, run))
 }
 
-/// Two convolutions with pooling, and a linear layer that scores each digit.
-fn network(device: &Device, rng: &Rng) -> highwater::Result<Sequential> {
-    let same = Conv2dOptions::padded(1);
-    Ok(Sequential::new()
-        .with("conv1", Conv2d::new(device, 1, 16, [3, 3], same, rng)?)
-        .with("relu1", Relu)
-        .with("pool1", MaxPool2d::new(2))
-        .with("conv2", Conv2d::new(device, 16, 32, [3, 3], same, rng)?)
-        .with("relu2", Relu)
-        .with("pool2", MaxPool2d::new(2))
-        .with("flat", Flatten)
-        .with("dropout", Dropout::new(0.2, &rng.fork(0)))
-        .with("fc", Linear::new(device, 32 * 7 * 7, 10, rng)?))
-}
-
 fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let (device, seed) = (run.device(), run.seed());
     let data = idx::read(&args.folder)?.scaled(1.0 / 255.0);
@@ -76,7 +66,7 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
         bail!("{}: images of {} pixels, not 28 by 28", args.folder.display(), data.width());
     }
     let (train, test) = data.split(TEST_FRACTION, seed)?;
-    let network = network(device, &Rng::new(seed))?;
+    let network = model::network(args.network, device, &Rng::new(seed))?;
     let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
 
     let steps = args.epochs.saturating_mul(train.batches(args.batch_size, device)?.len() as u64);

@@ -328,18 +328,19 @@ fn write_images(folder: &Path) {
     write("t-labels-idx1-ubyte", [head(&[rows]), digits].concat());
 }
 
+/// The losses of two epochs of `train_mnist` on the images in a folder.
+fn mnist_losses(folder: &Path, args: &[&str]) -> Vec<Value> {
+    let fixed = [folder.to_str().unwrap(), "--epochs", "2", "--batch-size", "8"];
+    let lines = logged("train_mnist", &[&fixed, args].concat());
+    lines.into_iter().map(|mut line| line["loss"].take()).collect()
+}
+
 #[test]
 fn cropped_prefetched_images_train_reproducibly() {
     let folder = tempfile::tempdir().unwrap();
     write_images(folder.path());
     let saved = folder.path().join("saved");
-    let losses = |args: &[&str]| -> Vec<Value> {
-        let fixed = [folder.path().to_str().unwrap(), "--epochs", "2", "--batch-size", "8"];
-        logged("train_mnist", &[&fixed, args].concat())
-            .into_iter()
-            .map(|mut line| line["loss"].take())
-            .collect()
-    };
+    let losses = |args: &[&str]| mnist_losses(folder.path(), args);
     let (plain, cropped) = (losses(&[]), losses(&["--crop", "2"]));
     assert_eq!(plain.len(), 6);
     assert_ne!(plain, cropped);
@@ -347,4 +348,21 @@ fn cropped_prefetched_images_train_reproducibly() {
     let first = losses(&["--crop", "2", "--stop-after", "1", "--save", saved]);
     let rest = losses(&["--crop", "2", "--resume", saved]);
     assert_eq!(cropped, [first, rest].concat());
+}
+
+#[test]
+fn a_resnet_learns_and_resumes() {
+    let folder = tempfile::tempdir().unwrap();
+    write_images(folder.path());
+    let saved = folder.path().join("saved");
+    let saved = saved.to_str().unwrap();
+    let resnet = |args: &[&str]| {
+        mnist_losses(folder.path(), &[&["--network", "resnet", "--learning-rate", "0.01"], args].concat())
+    };
+    let whole = resnet(&[]);
+    assert_eq!(whole.len(), 6);
+    assert!(whole[5].as_f64() < whole[0].as_f64(), "{whole:?}");
+    let first = resnet(&["--stop-after", "1", "--save", saved]);
+    let rest = resnet(&["--resume", saved]);
+    assert_eq!(whole, [first, rest].concat());
 }

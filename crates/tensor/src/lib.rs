@@ -36,7 +36,7 @@ pub mod cuda {
     };
 }
 
-pub use backend::{Activation, DeviceRules, StepCounts};
+pub use backend::{Activation, DeviceRules, RecurrentCell, StepCounts};
 pub use device::{
     Choice, Device, DeviceAllocator, DeviceProfile, DryRead, OpPlacement, Place, PlacementReason, Runtime,
     RuntimeBuilder, with_device,
@@ -52,8 +52,8 @@ pub use op::{
 };
 pub use ops::{
     AttentionOptions, Axes, BatchStatistics, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm,
-    PadMode, Padding, Part, Pool2dOptions, Reduction, RunningStatistics, SortOrder, TensorOptions,
-    TensorOrScalar,
+    PadMode, Padding, Part, Pool2dOptions, RecurrentWeights, Reduction, RunningStatistics, SortOrder,
+    TensorOptions, TensorOrScalar,
 };
 pub use predict::{
     DryPeak, DryRun, DryRunOptions, FitFailure, LargestFit, SmallestPool, dry_run, largest_fit, smallest_pool,

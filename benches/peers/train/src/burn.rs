@@ -1,65 +1,82 @@
 //! The programs in burn, on its CPU backend `flex`.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use burn::module::{Module, Param};
 use burn::nn::loss::{CrossEntropyLossConfig, MseLoss, Reduction};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
-use burn::tensor::module::{attention, conv2d, layer_norm, linear, max_pool2d};
+use burn::tensor::module::{attention, batch_norm_train, conv2d, layer_norm, linear, max_pool2d};
 use burn::tensor::ops::{AttentionModuleOptions, ConvOptions, MaxPoolOptions};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 
 use crate::Step;
-use crate::workload::{Batches, DISTINCT, GPT, Gpt, Workload};
+use crate::workload::gpt::Gpt;
+use crate::workload::{self, Data, Network, Workload, convolution};
 
 /// A step of the workload. Its threads are rayon's.
 pub fn start(workload: Workload) -> Result<Step> {
     let plain = Device::flex();
     let device = plain.clone().autodiff();
-    let (mut optimizer, rate): (ModuleOptimizer, f64) = match workload {
-        Workload::Mlp => (SgdConfig::new().init(), 0.1),
-        Workload::Tiny => (SgdConfig::new().init(), 0.05),
-        Workload::Cnn => {
-            let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
-            (SgdConfig::new().with_momentum(Some(momentum)).init(), 0.01)
-        }
-        Workload::Gpt => (AdamWConfig::new().with_weight_decay(0.01).with_epsilon(1e-8).init(), 3e-4),
-    };
+    let (mut optimizer, rate) = optimizer(workload.optimizer());
     let mut model = Some(Weights::new(workload, &device));
-    let batches = Batches::new(workload);
-    let n = workload.batch();
+    let (batches, network) = (workload.batches(), workload.network());
     let cross_entropy = CrossEntropyLossConfig::new().init(&device);
     Ok(Box::new(move |step| {
-        let at = step % DISTINCT;
+        let batch = &batches[step % batches.len()];
         let of = model.take().context("an earlier step failed")?;
         let mut weights = Use { of: &of, vectors: 0, matrices: 0, kernels: 0 };
-        let indices =
-            |of: &[i64]| Tensor::<1, Int>::from_data(TensorData::new(of.to_vec(), [of.len()]), &device);
-        let loss = match workload {
-            Workload::Tiny => {
-                let x = Tensor::<2>::from_data(TensorData::new(batches.inputs[at].clone(), [n, 2]), &device);
-                let y = Tensor::<2>::from_data(TensorData::new(batches.values[at].clone(), [n, 1]), &device);
-                MseLoss::new().forward(weights.perceptron(x), y, Reduction::Mean)
+        let input = &batch.input;
+        let y = match network {
+            Network::Perceptron(_) => weights.perceptron(floats(input, &device)?),
+            Network::Cnn => weights.cnn(floats(input, &device)?),
+            Network::ResNet18 => weights.resnet(floats(input, &device)?),
+            Network::Gpt(sizes) => weights.gpt(indices(input, &device)?, sizes),
+            Network::Recurrent(_) => bail!("burn trains no recurrent networks here"),
+        };
+        let loss = match batch.target {
+            Data::Floats { .. } => {
+                MseLoss::new().forward(y, floats(&batch.target, &device)?, Reduction::Mean)
             }
-            Workload::Gpt => {
-                let tokens = indices(&batches.tokens[at]);
-                cross_entropy.forward(weights.gpt(tokens, n), indices(&batches.classes[at]))
-            }
-            Workload::Mlp | Workload::Cnn => {
-                let images = batches.inputs[at].clone();
-                let logits = if workload == Workload::Mlp {
-                    weights.perceptron(Tensor::from_data(TensorData::new(images, [n, 784]), &device))
-                } else {
-                    weights.cnn(Tensor::from_data(TensorData::new(images, [n, 1, 28, 28]), &device))
-                };
-                cross_entropy.forward(logits, indices(&batches.classes[at]))
-            }
+            Data::Indices { .. } => cross_entropy.forward(y, indices(&batch.target, &device)?),
         };
         let value = loss.clone().into_scalar::<f32>();
         let gradients = GradientsParams::from_grads(loss.backward(), &of);
         model = Some(optimizer.step(rate, of, gradients));
         Ok(value)
     }))
+}
+
+/// The optimizer and the learning rate.
+fn optimizer(kind: workload::Optimizer) -> (ModuleOptimizer, f64) {
+    match kind {
+        workload::Optimizer::Sgd { rate, momentum: 0.0 } => (SgdConfig::new().init(), rate),
+        workload::Optimizer::Sgd { rate, momentum } => {
+            let momentum = MomentumConfig::new().with_momentum(momentum).with_dampening(0.0);
+            (SgdConfig::new().with_momentum(Some(momentum)).init(), rate)
+        }
+        workload::Optimizer::AdamW { rate } => {
+            (AdamWConfig::new().with_weight_decay(0.01).with_epsilon(1e-8).init(), rate)
+        }
+    }
+}
+
+fn floats<const D: usize>(data: &Data, device: &Device) -> Result<Tensor<D>> {
+    match data {
+        Data::Floats { shape, values } => {
+            Ok(Tensor::from_data(TensorData::new(values.clone(), shape.clone()), device))
+        }
+        Data::Indices { .. } => bail!("the values are indices"),
+    }
+}
+
+/// Indices, flattened.
+fn indices(data: &Data, device: &Device) -> Result<Tensor<1, Int>> {
+    match data {
+        Data::Indices { values, .. } => {
+            Ok(Tensor::from_data(TensorData::new(values.clone(), [values.len()]), device))
+        }
+        Data::Floats { .. } => bail!("the values are no indices"),
+    }
 }
 
 /// The parameters by rank, in the order of their use.
@@ -132,8 +149,30 @@ impl Use<'_> {
         self.linear(x.flatten::<2>(1, 3))
     }
 
-    fn gpt(&mut self, tokens: Tensor<1, Int>, n: usize) -> Tensor<2> {
-        let Gpt { layers, width, heads, context, .. } = GPT;
+    /// A convolution without a bias, and a batch norm with the statistics of the batch.
+    fn conv_norm(&mut self, x: Tensor<4>, stride: usize) -> Tensor<4> {
+        self.kernels += 1;
+        let kernel = self.of.kernels[self.kernels - 1].val();
+        let padding = kernel.dims()[2] / 2;
+        let y = conv2d(x, kernel, None, ConvOptions::new([stride; 2], [padding; 2], [1, 1], 1));
+        let (weight, bias) = (self.vector(), self.vector());
+        batch_norm_train(y, weight, bias, 1e-5).output
+    }
+
+    fn resnet(&mut self, x: Tensor<4>) -> Tensor<2> {
+        let mut x = activation::relu(self.conv_norm(x, 1));
+        for (_, _, stride) in convolution::blocks() {
+            let inside = activation::relu(self.conv_norm(x.clone(), stride));
+            let inside = self.conv_norm(inside, 1);
+            let shortcut = if stride > 1 { self.conv_norm(x, stride) } else { x };
+            x = activation::relu(inside + shortcut);
+        }
+        self.linear(x.mean_dim(2).mean_dim(3).flatten::<2>(1, 3))
+    }
+
+    fn gpt(&mut self, tokens: Tensor<1, Int>, sizes: Gpt) -> Tensor<2> {
+        let Gpt { layers, width, heads, context, .. } = sizes;
+        let n = tokens.dims()[0] / context;
         let (table, places) = (self.matrix(), self.matrix());
         let mixed = table.select(0, tokens).reshape([n, context, width]);
         let mut x = mixed + places.unsqueeze::<3>();

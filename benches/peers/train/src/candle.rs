@@ -2,64 +2,68 @@
 
 use anyhow::Result;
 use candle_core::{D, DType, Device, Tensor, Var};
-use candle_nn::{AdamW, Optimizer, ParamsAdamW, SGD, loss, ops};
+use candle_nn::{AdamW, BatchNorm, Optimizer, ParamsAdamW, SGD, loss, ops};
 
 use crate::Step;
-use crate::workload::{Batches, DISTINCT, GPT, Gpt, Workload};
+use crate::workload::gpt::Gpt;
+use crate::workload::{self, Data, Network, Workload, convolution};
 
 /// A step of the workload. Its threads are rayon's.
 pub fn start(workload: Workload) -> Result<Step> {
     let device = Device::Cpu;
-    let weights = workload.weights().into_iter();
-    let vars = weights
+    let vars = (workload.weights().into_iter())
         .map(|(shape, values)| Ok(Var::from_tensor(&Tensor::from_vec(values, shape, &device)?)?))
         .collect::<Result<Vec<Var>>>()?;
-    let mut update: Box<dyn Update> = match workload {
-        Workload::Mlp => Box::new(SGD::new(vars.clone(), 0.1)?),
-        Workload::Tiny => Box::new(SGD::new(vars.clone(), 0.05)?),
-        Workload::Cnn => Box::new(Momentum {
-            lr: 0.01,
-            beta: 0.9,
-            of: vars.iter().map(|var| (var.clone(), None)).collect(),
-        }),
-        Workload::Gpt => {
-            let options = ParamsAdamW { lr: 3e-4, weight_decay: 0.01, ..ParamsAdamW::default() };
-            Box::new(AdamW::new(vars.clone(), options)?)
-        }
+    let mut update = update(workload.optimizer(), &vars)?;
+    let (batches, network) = (workload.batches(), workload.network());
+    anyhow::ensure!(!matches!(network, Network::Recurrent(_)), "candle trains no recurrent networks here");
+    let mask = match network {
+        Network::Gpt(sizes) => Some(causal(sizes.context, &device)?),
+        _ => None,
     };
-    let batches = Batches::new(workload);
-    let mask = causal(&device)?;
-    let n = workload.batch();
     Ok(Box::new(move |step| {
-        let at = step % DISTINCT;
-        let indices = |of: &[i64]| of.iter().map(|&index| index as u32).collect::<Vec<u32>>();
+        let batch = &batches[step % batches.len()];
+        let (x, target) = (tensor(&batch.input, &device)?, tensor(&batch.target, &device)?);
         let mut weights = Weights(vars.iter().map(Var::as_tensor));
-        let loss = match workload {
-            Workload::Tiny => {
-                let x = Tensor::from_slice(&batches.inputs[at], (n, 2), &device)?;
-                let y = Tensor::from_slice(&batches.values[at], (n, 1), &device)?;
-                loss::mse(&perceptron(&mut weights, x)?, &y)?
-            }
-            Workload::Gpt => {
-                let x = Tensor::new(indices(&batches.tokens[at]), &device)?;
-                let y = Tensor::new(indices(&batches.classes[at]), &device)?;
-                loss::cross_entropy(&gpt(&mut weights, &x, n, &mask)?, &y)?
-            }
-            Workload::Mlp | Workload::Cnn => {
-                let images = &batches.inputs[at];
-                let y = Tensor::new(indices(&batches.classes[at]), &device)?;
-                let logits = if workload == Workload::Mlp {
-                    perceptron(&mut weights, Tensor::from_slice(images, (n, 784), &device)?)?
-                } else {
-                    cnn(&mut weights, Tensor::from_slice(images, (n, 1, 28, 28), &device)?)?
-                };
-                loss::cross_entropy(&logits, &y)?
-            }
+        let y = match (network, &mask) {
+            (Network::Cnn, _) => cnn(&mut weights, x)?,
+            (Network::ResNet18, _) => resnet(&mut weights, x)?,
+            (Network::Gpt(sizes), Some(mask)) => gpt(&mut weights, sizes, &x, mask)?,
+            _ => perceptron(&mut weights, x)?,
+        };
+        let loss = match batch.target {
+            Data::Floats { .. } => loss::mse(&y, &target)?,
+            Data::Indices { .. } => loss::cross_entropy(&y, &target)?,
         };
         let value = loss.to_scalar::<f32>()?;
         update.step(&loss)?;
         Ok(value)
     }))
+}
+
+fn tensor(data: &Data, device: &Device) -> Result<Tensor> {
+    Ok(match data {
+        Data::Floats { shape, values } => Tensor::from_slice(values, &shape[..], device)?,
+        Data::Indices { shape, values } => {
+            let indices = values.iter().map(|&index| index as u32).collect();
+            Tensor::from_vec(indices, &shape[..], device)?
+        }
+    })
+}
+
+fn update(optimizer: workload::Optimizer, vars: &[Var]) -> Result<Box<dyn Update>> {
+    Ok(match optimizer {
+        workload::Optimizer::Sgd { rate, momentum: 0.0 } => Box::new(SGD::new(vars.to_vec(), rate)?),
+        workload::Optimizer::Sgd { rate, momentum } => Box::new(Momentum {
+            lr: rate,
+            beta: momentum,
+            of: vars.iter().map(|var| (var.clone(), None)).collect(),
+        }),
+        workload::Optimizer::AdamW { rate } => {
+            let options = ParamsAdamW { lr: rate, weight_decay: 0.01, ..ParamsAdamW::default() };
+            Box::new(AdamW::new(vars.to_vec(), options)?)
+        }
+    })
 }
 
 /// The parameters, in the order of their use.
@@ -80,6 +84,17 @@ impl<'a, I: Iterator<Item = &'a Tensor>> Weights<I> {
         // The fast version has no gradient.
         Ok(ops::layer_norm_slow(x, weight, bias, 1e-5)?)
     }
+
+    /// A convolution without a bias, and a batch norm with the statistics of the batch.
+    fn conv_norm(&mut self, x: &Tensor, stride: usize) -> Result<Tensor> {
+        let kernel = self.next()?;
+        let y = x.conv2d(kernel, kernel.dim(2)? / 2, stride, 1, 1)?;
+        let (weight, bias) = (self.next()?, self.next()?);
+        // Running statistics, which training does not use.
+        let (mean, variance) = (bias.zeros_like()?, bias.ones_like()?);
+        let norm = BatchNorm::new(bias.elem_count(), mean, variance, weight.clone(), bias.clone(), 1e-5)?;
+        Ok(norm.forward_train(&y)?)
+    }
 }
 
 fn perceptron<'a>(weights: &mut Weights<impl Iterator<Item = &'a Tensor>>, x: Tensor) -> Result<Tensor> {
@@ -97,15 +112,28 @@ fn cnn<'a>(weights: &mut Weights<impl Iterator<Item = &'a Tensor>>, mut x: Tenso
     weights.linear(&x.flatten_from(1)?)
 }
 
+fn resnet<'a>(weights: &mut Weights<impl Iterator<Item = &'a Tensor>>, x: Tensor) -> Result<Tensor> {
+    let mut x = weights.conv_norm(&x, 1)?.relu()?;
+    for (_, _, stride) in convolution::blocks() {
+        let inside = weights.conv_norm(&x, stride)?.relu()?;
+        let inside = weights.conv_norm(&inside, 1)?;
+        let shortcut = if stride > 1 { weights.conv_norm(&x, stride)? } else { x };
+        x = (inside + shortcut)?.relu()?;
+    }
+    weights.linear(&x.mean((2, 3))?)
+}
+
 fn gpt<'a>(
     weights: &mut Weights<impl Iterator<Item = &'a Tensor>>,
+    sizes: Gpt,
     tokens: &Tensor,
-    n: usize,
     mask: &Tensor,
 ) -> Result<Tensor> {
-    let Gpt { layers, width, heads, context, .. } = GPT;
+    let Gpt { layers, width, heads, context, .. } = sizes;
+    let n = tokens.dim(0)?;
     let (table, places) = (weights.next()?, weights.next()?);
-    let mixed = table.index_select(tokens, 0)?.reshape((n, context, width))?.broadcast_add(places)?;
+    let tokens = tokens.flatten_all()?;
+    let mixed = table.index_select(&tokens, 0)?.reshape((n, context, width))?.broadcast_add(places)?;
     let mut x = mixed.reshape((n * context, width))?;
     for _ in 0..layers {
         let normed = weights.norm(&x)?;
@@ -127,8 +155,7 @@ fn gpt<'a>(
 }
 
 /// The causal mask that is added to scores: 0 for visible positions.
-fn causal(device: &Device) -> Result<Tensor> {
-    let size = GPT.context;
+fn causal(size: usize, device: &Device) -> Result<Tensor> {
     let seen = |row: usize, column: usize| if column <= row { 0.0 } else { f32::NEG_INFINITY };
     let values: Vec<f32> = (0..size * size).map(|place| seen(place / size, place % size)).collect();
     Ok(Tensor::from_vec(values, (size, size), device)?.to_dtype(DType::F32)?)

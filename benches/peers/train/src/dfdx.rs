@@ -54,7 +54,8 @@ fn tiny() -> Result<Step> {
     Ok(Box::new(move |step| {
         let batch = &batches[step % batches.len()];
         let x: Tensor<Rank2<BATCH, 2>, f32, Cpu> = dev.tensor_from_vec(floats(&batch.input)?, (Const, Const));
-        let y: Tensor<Rank2<BATCH, 1>, f32, Cpu> = dev.tensor_from_vec(floats(&batch.target)?, (Const, Const));
+        let y: Tensor<Rank2<BATCH, 1>, f32, Cpu> =
+            dev.tensor_from_vec(floats(&batch.target)?, (Const, Const));
         let gradients = kept.take().unwrap_or_else(|| net.alloc_grads());
         let loss = mse_loss(net.forward_mut(x.trace(gradients)), y);
         let value = loss.array();
@@ -79,7 +80,8 @@ fn mlp() -> Result<Step> {
     let batches = Workload::Mlp.batches();
     Ok(Box::new(move |step| {
         let batch = &batches[step % batches.len()];
-        let x: Tensor<Rank2<BATCH, 784>, f32, Cpu> = dev.tensor_from_vec(floats(&batch.input)?, (Const, Const));
+        let x: Tensor<Rank2<BATCH, 784>, f32, Cpu> =
+            dev.tensor_from_vec(floats(&batch.input)?, (Const, Const));
         let Data::Indices { values: classes, .. } = &batch.target else { bail!("classes are indices") };
         let mut targets = vec![0.0; BATCH * 10];
         classes.iter().enumerate().for_each(|(row, class)| targets[row * 10 + *class as usize] = 1.0);

@@ -108,6 +108,8 @@ pub enum Family {
     Pool,
     /// Scaled dot-product attention.
     Attention,
+    /// Steps of recurrent layers.
+    Recurrent,
     /// Gather, scatter and one-hot.
     Index,
     /// Random fills.
@@ -118,7 +120,7 @@ pub enum Family {
 
 impl Family {
     /// All values.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Elementwise,
         Self::Float,
         Self::Convert,
@@ -130,6 +132,7 @@ impl Family {
         Self::Conv,
         Self::Pool,
         Self::Attention,
+        Self::Recurrent,
         Self::Index,
         Self::Random,
         Self::Optim,
@@ -150,6 +153,7 @@ impl Family {
             Self::Conv => "conv",
             Self::Pool => "pool",
             Self::Attention => "attention",
+            Self::Recurrent => "recurrent",
             Self::Index => "index",
             Self::Random => "random",
             Self::Optim => "optim",
@@ -187,6 +191,12 @@ impl Family {
                 include_str!("../../kernels/attention.cu"),
                 include_str!("../../kernels/attention_mma.cu")
             ),
+            Self::Recurrent => {
+                concat!(
+                    include_str!("../../kernels/activation.cuh"),
+                    include_str!("../../kernels/recurrent.cu")
+                )
+            }
             Self::Index => include_str!("../../kernels/index.cu"),
             Self::Random => include_str!("../../kernels/random.cu"),
             Self::Optim => include_str!("../../kernels/optim.cu"),
@@ -215,9 +225,13 @@ impl Family {
             | Self::Matmul
             | Self::Index
             | Self::Random => true,
-            Self::Float | Self::Rows | Self::Conv | Self::Pool | Self::Attention | Self::Optim => {
-                element.is_float()
-            }
+            Self::Float
+            | Self::Rows
+            | Self::Conv
+            | Self::Pool
+            | Self::Attention
+            | Self::Recurrent
+            | Self::Optim => element.is_float(),
         }
     }
 
@@ -258,6 +272,7 @@ impl Family {
             ],
             Self::Pool => &["pool2d", "pool2d_grad"],
             Self::Attention => &["attention", "attention_query_grad", "attention_key_grad"],
+            Self::Recurrent => &["recurrent_step", "recurrent_step_grad", "recurrent_initial_grad"],
             Self::Index => &["check", "gather", "scatter_add", "scatter_add_sorted", "one_hot"],
             Self::Random => &["random"],
             Self::Optim => &["clip", "sgd", "adam", "rms_prop", "lion"],

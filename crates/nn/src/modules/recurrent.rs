@@ -1,13 +1,16 @@
-//! Recurrent layers: GRU and LSTM.
+//! Recurrent layers: GRU, LSTM and RNN.
+//!
+//! One op computes all steps of a layer in one direction ([`Tensor::recurrent`]). `stack` runs several layers and both
+//! directions.
 
 mod gates;
+mod reset_before;
 mod rnn;
 mod stack;
 
-use gates::{Gates, StateWeights};
-use highwater_tensor::{DType, Error, Place, Result, Rng, Tensor};
+use highwater_tensor::{DType, Error, Place, RecurrentCell, Result, Rng, Tensor};
 pub use rnn::{Nonlinearity, Rnn};
-use stack::Stack;
+use stack::{Kind, Stack};
 
 use super::module::Module;
 
@@ -77,7 +80,7 @@ macro_rules! recurrent_layer {
         impl Module for $name {
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
                 let _scope = self.enter();
-                $crate::modules::outputs::output(self.run(x, None).map(|run| run.0))
+                $crate::modules::outputs::output(self.stack.forward(self.kind(), x))
             }
 
             fn visit_parts(&self, visitor: &mut $crate::modules::PartVisitor<'_>) {
@@ -106,6 +109,9 @@ use recurrent_layer;
 /// product with a bias. W is `weight_input`, of shape `[inputs, 3·hidden]`, with the gates r, z, n side by side; U is
 /// `weight_hidden`, of shape `[hidden, 3·hidden]` (PyTorch keeps the transposes of both:
 /// [`Checkpoint::recurrent_from_pytorch`](crate::checkpoint::Checkpoint::recurrent_from_pytorch)).
+///
+/// One op named `gru` computes all steps of a layer in one direction ([`Tensor::recurrent`]). Each direction of a layer
+/// keeps its gates and states for the backward pass.
 ///
 /// [`RecurrentOptions`] select several layers or both directions. The parameters then have the number of the layer and
 /// the direction in their paths: `layers.1.weight_input`, `layers.0.backward.bias_hidden`.
@@ -136,7 +142,8 @@ pub struct Gru {
 impl Gru {
     /// Selects whether the reset gate acts after the product with Un (the default, as in PyTorch) or before it: n =
     /// tanh(x·Wn + (r·h)·Un), as in Cho et al. Keras calls this option `reset_after`, ONNX `linear_before_reset`; the
-    /// default of ONNX is before. Both variants have the same parameters with different meanings.
+    /// default of ONNX is before. Both variants have the same parameters with different meanings. With the reset gate before
+    /// the product, each step runs as several ops, which takes more time and memory.
     #[must_use]
     pub const fn with_reset_after(mut self, reset_after: bool) -> Self {
         self.reset_after = reset_after;
@@ -156,50 +163,16 @@ impl Gru {
     /// [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory.
     pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
         let _scope = self.enter();
-        let state = state.map(|h| [h]);
-        let (states, [last]) = if self.reset_after {
-            self.stack.run(x, state, &[3], reset_after_step)?
-        } else {
-            self.stack.run(x, state, &[2, 1], reset_before_step)?
-        };
+        let (states, [last]) = self.stack.run(self.kind(), x, state.map(|h| [h]))?;
         Ok((states, last))
+    }
+
+    const fn kind(&self) -> Kind {
+        if self.reset_after { Kind::Fused(RecurrentCell::Gru) } else { Kind::ResetBefore }
     }
 }
 
 recurrent_layer!(Gru: "gru", 3 gates, reset_after: true);
-
-fn reset_after_step(
-    gates: &Gates,
-    step: &Tensor,
-    of_state: &StateWeights,
-    [h]: [Tensor; 1],
-) -> Result<[Tensor; 1]> {
-    let (weight, bias) = &of_state[0];
-    let inside = h.matmul(weight)?.add(bias)?;
-    let both = |index| gates.part(step, index)?.add(&gates.part(&inside, index)?)?.sigmoid();
-    let (r, z) = (both(0)?, both(1)?);
-    let n = gates.part(step, 2)?.add(&r.mul(&gates.part(&inside, 2)?)?)?.tanh()?;
-    mix(&z, &n, &h)
-}
-
-fn reset_before_step(
-    gates: &Gates,
-    step: &Tensor,
-    of_state: &StateWeights,
-    [h]: [Tensor; 1],
-) -> Result<[Tensor; 1]> {
-    let [(weight, bias), (weight_new, bias_new)] = of_state else { unreachable!("there are two products") };
-    let inside = h.matmul(weight)?.add(bias)?;
-    let both = |index| gates.part(step, index)?.add(&gates.part(&inside, index)?)?.sigmoid();
-    let (r, z) = (both(0)?, both(1)?);
-    let n = gates.part(step, 2)?.add(&r.mul(&h)?.matmul(weight_new)?.add(bias_new)?)?.tanh()?;
-    mix(&z, &n, &h)
-}
-
-/// (1 - z)·n + z·h
-fn mix(z: &Tensor, n: &Tensor, h: &Tensor) -> Result<[Tensor; 1]> {
-    Ok([n.add(&z.mul(&h.sub(n)?)?)?])
-}
 
 /// LSTM: long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000). Maps
 /// sequences `[n, len, inputs]` to the states after each step, `[n, len, hidden]`.
@@ -207,6 +180,7 @@ fn mix(z: &Tensor, n: &Tensor, h: &Tensor) -> Result<[Tensor; 1]> {
 /// With input x, state h and cell c: (i, f, g, o) = x·W + h·U + biases; c ← σ(f)·c + σ(i)·tanh(g), h ← σ(o)·tanh(c). W is
 /// `weight_input`, of shape `[inputs, 4·hidden]`, with the gates side by side in this order; U is `weight_hidden`, of
 /// shape `[hidden, 4·hidden]` (as [`Gru`]'s, in PyTorch the transposes). Several layers or directions are as in [`Gru`].
+/// One op named `lstm` computes all steps of a layer in one direction ([`Tensor::lstm`]).
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor};
@@ -231,26 +205,17 @@ impl Lstm {
     /// See [`Gru::run`].
     pub fn run(&self, x: &Tensor, state: Option<(&Tensor, &Tensor)>) -> Result<(Tensor, Tensor, Tensor)> {
         let _scope = self.enter();
-        let (states, [last, cell]) = self.stack.run(x, state.map(|(h, c)| [h, c]), &[4], lstm_step)?;
+        let state = state.map(|(h, c)| [h, c]);
+        let (states, [last, cell]) = self.stack.run(self.kind(), x, state)?;
         Ok((states, last, cell))
+    }
+
+    const fn kind(&self) -> Kind {
+        Kind::Fused(RecurrentCell::Lstm)
     }
 }
 
 recurrent_layer!(Lstm: "lstm", 4 gates,);
-
-fn lstm_step(
-    gates: &Gates,
-    step: &Tensor,
-    of_state: &StateWeights,
-    [h, c]: [Tensor; 2],
-) -> Result<[Tensor; 2]> {
-    let (weight, bias) = &of_state[0];
-    let all = step.add(&h.matmul(weight)?)?.add(bias)?;
-    let [i, f, o] = [0, 1, 3].map(|index| gates.part(&all, index)?.sigmoid());
-    let g = gates.part(&all, 2)?.tanh()?;
-    let c = f?.mul(&c)?.add(&i?.mul(&g)?)?;
-    Ok([o?.mul(&c.tanh()?)?, c])
-}
 
 /// Fails if two operands have different element types.
 fn same_dtype(op: &'static str, lhs: &Tensor, rhs: &Tensor) -> Result<()> {

@@ -16,6 +16,7 @@ mod elements;
 mod fast;
 mod operand;
 mod products;
+mod recurrent;
 mod rows;
 mod windows;
 
@@ -160,6 +161,8 @@ pub(crate) fn check(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel
         Kernel::LayerNorm { .. } => rows::layer_norm(rules, operands),
         Kernel::LayerNormGrad { .. } => rows::layer_norm_grad(rules, operands),
         Kernel::LayerNormSums { places, .. } => rows::layer_norm_sums(rules, operands, *places),
+        Kernel::BatchNorm { .. } => rows::batch_norm(rules, operands),
+        Kernel::BatchNormGrad { .. } => rows::batch_norm_grad(rules, operands),
         &mut Kernel::Conv2d { ref conv, precision, .. } => {
             let ([input, weight], out) = (operands.first(), operands.last());
             windows::conv2d(rules, conv, [input, weight, out])?;
@@ -185,6 +188,9 @@ pub(crate) fn check(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel
         Kernel::Pool2dGrad { pool, axes, .. } => windows::pool2d_grad(rules, operands, (*pool, axes)),
         Kernel::Attention { .. } => products::attention(rules, operands),
         Kernel::AttentionGrad { .. } => products::attention_grad(rules, operands),
+        Kernel::Recurrent { of, .. } | Kernel::RecurrentGrad { of, .. } => {
+            recurrent::recurrent(rules, operands, (of.cell, of.len))
+        }
         Kernel::CrossEntropy { .. } => rows::cross_entropy(rules, operands),
         Kernel::CrossEntropyGrad { .. } => rows::cross_entropy_grad(rules, operands),
         Kernel::Gather { axis, .. } => elements::gather(rules, operands, *axis),

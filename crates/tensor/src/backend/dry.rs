@@ -149,8 +149,16 @@ impl Backend for DryBackend {
         rules::supports_half(self.rules)
     }
 
+    fn multiplies_half(&self, kernel: &Kernel<'_>) -> bool {
+        rules::multiplies_half(self.rules, kernel)
+    }
+
     fn rounds_operands(&self) -> bool {
         rules::rounds_operands(self.rules)
+    }
+
+    fn fuses_batch_norm(&self) -> bool {
+        rules::fuses_batch_norm(self.rules)
     }
 
     fn run(&self, _: &'static str, _: &mut Kernel<'_>, _: Checked) -> Result<()> {

@@ -5,6 +5,7 @@ use super::function::{
     Unary,
 };
 use super::precision::Precision;
+use super::recurrent::Recurrence;
 use super::window::{Convolution, PoolAxis, PoolReduction};
 use crate::shape::Scalar;
 use crate::storage::{View, ViewMut};
@@ -305,6 +306,38 @@ pub enum Kernel<'a> {
         /// The bias's gradient, if there is a bias.
         bias: Option<ViewMut<'a>>,
     },
+    /// `out = (input - μ) · s · weight + bias` for each channel of the batch (PyTorch's `batch_norm` in training).
+    ///
+    /// μ and σ² are the mean and the variance of a channel, and s = 1/√(σ² + epsilon). Only for backends that
+    /// [fuse it](super::Backend::fuses_batch_norm).
+    BatchNorm {
+        /// Added to the variance.
+        epsilon: f64,
+        /// Contiguous, of shape `[n, channels, ..]`.
+        input: View<'a>,
+        /// Weight and bias, each of shape `[channels]`.
+        affine: [View<'a>; 2],
+        /// The output.
+        out: ViewMut<'a>,
+        /// Shape `[channels, 2]`: μ and s.
+        statistics: ViewMut<'a>,
+        /// Shape `[channels]`: σ².
+        variance: ViewMut<'a>,
+    },
+    /// The gradients of [`BatchNorm`](Self::BatchNorm), with x̂ = (input - μ) · s:
+    /// `out = s · weight · (grad - mean(grad) - x̂ · mean(x̂ · grad))`, `weight = Σ x̂ · grad` and `bias = Σ grad`.
+    BatchNormGrad {
+        /// The normalization, with the weight and the statistics of the forward pass. The input is contiguous.
+        of: Normalized<'a>,
+        /// The gradient of the output. Contiguous.
+        grad: View<'a>,
+        /// The gradient of the input, if required.
+        out: Option<ViewMut<'a>>,
+        /// The weight's gradient, of shape `[channels]`.
+        weight: ViewMut<'a>,
+        /// The bias's gradient, of shape `[channels]`.
+        bias: ViewMut<'a>,
+    },
     /// `out[n, o, y, x] = Σ weight[o, c, ky, kx] · input[n, group of o + c, y·stride + ky·dilation - padding, x…]`
     /// (PyTorch's `conv2d`). The padding is 0. Inputs are contiguous.
     Conv2d {
@@ -404,6 +437,43 @@ pub enum Kernel<'a> {
         workspace: Option<ViewMut<'a>>,
         /// The gradients of query, key and value.
         out: [ViewMut<'a>; 3],
+    },
+    /// All steps of a recurrent layer in one direction (PyTorch's `nn.LSTM`, `nn.GRU` and `nn.RNN`).
+    /// [`RecurrentCell`](super::RecurrentCell) has the formulas.
+    Recurrent {
+        /// The cell and the operands that the backward pass shares.
+        of: Recurrence<'a>,
+        /// The bias of the previous state's product, of shape `[gates · hidden]`.
+        bias: View<'a>,
+        /// At least as many bytes as [`Workspace::Recurrent`](super::Workspace::Recurrent) requires; `None` if it
+        /// requires none.
+        workspace: Option<ViewMut<'a>>,
+        /// Shape `[sequences · len, gates · hidden]`: the inputs' shares of the gates, which their values replace.
+        gates: ViewMut<'a>,
+        /// Required if and only if [`RecurrentCell::has_extra`](super::RecurrentCell::has_extra). Shape
+        /// `[sequences · len, hidden]`.
+        extra: Option<ViewMut<'a>>,
+        /// Shape `[sequences · len, hidden]`: the state after each step.
+        out: ViewMut<'a>,
+    },
+    /// The gradients of [`Recurrent`](Self::Recurrent).
+    RecurrentGrad {
+        /// As in the forward pass.
+        of: Recurrence<'a>,
+        /// The output `out` of the forward kernel.
+        states: View<'a>,
+        /// The gradient of `out`.
+        grad: View<'a>,
+        /// The gradient of the cell after the last step of an LSTM, of shape `[sequences, hidden]`.
+        cell_grad: Option<View<'a>>,
+        /// As in the forward pass.
+        workspace: Option<ViewMut<'a>>,
+        /// The output `gates` of the forward kernel, which the gradients of the inputs' shares replace.
+        gates: ViewMut<'a>,
+        /// The output `extra` of the forward kernel. The gradient of `u` replaces it in a GRU.
+        extra: Option<ViewMut<'a>>,
+        /// The gradients of the initial state and the initial cell, each of shape `[sequences, hidden]`, if required.
+        initial_grads: [Option<ViewMut<'a>>; 2],
     },
     /// `losses[i] = -log softmax(logits[i])[targets[i]]` (PyTorch's `cross_entropy` without reduction). A target outside the
     /// classes is [`Error::IndexOutOfRange`](crate::Error::IndexOutOfRange), before the kernel writes anything.

@@ -3,7 +3,7 @@
 //! [`Kernel::operands`] is the only place that knows which fields of a kernel are operands and how the kernel accesses
 //! them. The check of operands and the upcast of 16-bit floats are loops over this list.
 
-use super::{Attention, Kernel, Normalized, Precision};
+use super::{Attention, Kernel, Normalized, Precision, Recurrence};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::DType;
@@ -76,6 +76,25 @@ impl<'a> Kernel<'a> {
                 | Self::CopyInto { .. }
                 | Self::Select { .. }
                 | Self::Gather { .. }
+        )
+    }
+
+    /// Whether the kernel computes each element from the elements at the same index, in any number type. Every backend
+    /// accepts 16-bit floats in these kernels, also mixed with f32.
+    #[inline(always)]
+    pub(crate) const fn is_elementwise(&self) -> bool {
+        matches!(
+            self,
+            Self::Unary { .. }
+                | Self::UnaryGrad { .. }
+                | Self::Binary { .. }
+                | Self::Accumulate { .. }
+                | Self::Scale { .. }
+                | Self::Clip { .. }
+                | Self::Sgd { .. }
+                | Self::Adam { .. }
+                | Self::RmsProp { .. }
+                | Self::Lion { .. }
         )
     }
 
@@ -196,6 +215,25 @@ impl<'a> Kernel<'a> {
                 visit("weight", Write(weight))?;
                 optional(visit, "bias", bias)
             }
+            Self::BatchNorm { input, affine: [weight, bias], out, statistics, variance, .. } => {
+                visit("input", ReadContiguous(input))?;
+                visit("affine.0", ReadContiguous(weight))?;
+                visit("affine.1", ReadContiguous(bias))?;
+                visit("out", Write(out))?;
+                visit("statistics", Write(statistics))?;
+                visit("variance", Write(variance))
+            }
+            Self::BatchNormGrad { of, grad, out, weight, bias } => {
+                visit("input", ReadContiguous(&mut of.input))?;
+                if let Some(weight) = &mut of.weight {
+                    visit("of.weight", ReadContiguous(weight))?;
+                }
+                visit("statistics", ReadContiguous(&mut of.statistics))?;
+                visit("grad", ReadContiguous(grad))?;
+                optional(visit, "out", out)?;
+                visit("weight", Write(weight))?;
+                visit("bias", Write(bias))
+            }
             Self::Conv2d { input, weight: other, workspace, out, .. } => {
                 visit("input", ReadContiguous(input))?;
                 visit("weight", ReadContiguous(other))?;
@@ -240,6 +278,38 @@ impl<'a> Kernel<'a> {
                 visit("out.0", Write(q))?;
                 visit("out.1", Write(k))?;
                 visit("out.2", Write(v))
+            }
+            Self::Recurrent { of, bias, workspace, gates, extra, out } => {
+                recurrence(visit, of)?;
+                visit("bias", Read(bias))?;
+                optional(visit, "workspace", workspace)?;
+                visit("gates", Update(gates))?;
+                optional(visit, "extra", extra)?;
+                visit("out", Write(out))
+            }
+            Self::RecurrentGrad {
+                of,
+                states,
+                grad,
+                cell_grad,
+                workspace,
+                gates,
+                extra,
+                initial_grads: [state_grad, cell],
+            } => {
+                recurrence(visit, of)?;
+                visit("states", Read(states))?;
+                visit("grad", Read(grad))?;
+                if let Some(grad) = cell_grad {
+                    visit("cell_grad", Read(grad))?;
+                }
+                optional(visit, "workspace", workspace)?;
+                visit("gates", Update(gates))?;
+                if let Some(extra) = extra {
+                    visit("extra", Update(extra))?;
+                }
+                optional(visit, "initial_grads.0", state_grad)?;
+                optional(visit, "initial_grads.1", cell)
             }
             Self::CrossEntropy { logits, targets, losses } => {
                 visit("logits", Read(logits))?;
@@ -327,4 +397,17 @@ fn attention<'k, 'a>(
     visit("key", Operand::ReadContiguous(&mut of.key))?;
     visit("value", Operand::ReadContiguous(&mut of.value))?;
     of.mask.as_mut().map_or(Ok(()), |mask| visit("mask", Operand::Read(mask)))
+}
+
+fn recurrence<'k, 'a>(
+    visit: &mut impl FnMut(&'static str, Operand<'k, 'a>) -> Result<()>,
+    of: &'k mut Recurrence<'a>,
+) -> Result<()> {
+    visit("weight", Operand::Read(&mut of.weight))?;
+    for (name, initial) in ["initial.0", "initial.1"].into_iter().zip(&mut of.initial) {
+        if let Some(initial) = initial {
+            visit(name, Operand::Read(initial))?;
+        }
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Workspace requests as data: each variant holds the values that the size of a kernel's workspace depends on.
 
 use super::precision::Precision;
+use super::recurrent::RecurrentCell;
 use super::window::Convolution;
 use crate::layout::Layout;
 use crate::shape::{DType, Shape};
@@ -89,6 +90,15 @@ pub enum Workspace<'a> {
         /// The axis of the output that the indices address.
         axis: usize,
     },
+    /// The workspace of [`Kernel::Recurrent`](super::Kernel::Recurrent) and its gradient.
+    Recurrent {
+        /// The cell.
+        cell: RecurrentCell,
+        /// The numbers of sequences, of their steps, and of the elements of a state.
+        sizes: [usize; 3],
+        /// The element type.
+        dtype: DType,
+    },
     /// The workspace of [`Kernel::Attention`](super::Kernel::Attention) and its gradient.
     Attention {
         /// The query's shape.
@@ -101,17 +111,21 @@ pub enum Workspace<'a> {
 }
 
 impl Workspace<'_> {
-    /// Replaces the element type with the type in which the kernel computes.
+    /// Replaces the element type with the type in which the kernel computes, unless the kernel may read 16-bit floats.
     pub(crate) const fn of_computed(mut self) -> Self {
         match &mut self {
             Self::Reduce { dtype, .. }
-            | Self::MatMul { dtype, .. }
-            | Self::Conv2d { dtype, .. }
-            | Self::Conv2dInputGrad { dtype, .. }
-            | Self::Conv2dWeightGrad { dtype, .. }
             | Self::LayerNormSums { dtype, .. }
-            | Self::Attention { dtype, .. } => *dtype = dtype.computed_as(),
-            Self::ArgSort { .. } | Self::ScatterAdd { .. } => {}
+            | Self::Recurrent { dtype, .. }
+            | Self::Attention { dtype, .. } => {
+                *dtype = dtype.computed_as();
+            }
+            Self::MatMul { .. }
+            | Self::Conv2d { .. }
+            | Self::Conv2dInputGrad { .. }
+            | Self::Conv2dWeightGrad { .. }
+            | Self::ArgSort { .. }
+            | Self::ScatterAdd { .. } => {}
         }
         self
     }

@@ -6,7 +6,7 @@
 
 use bfc_core::Category;
 
-use super::upcast::{Temporary, run_copy};
+use super::upcast::{Temporary, run_checked};
 use super::{Buffer, OpContext};
 use crate::backend::{Kernel, Precision, check};
 use crate::error::Result;
@@ -39,7 +39,7 @@ pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
 fn rounded(ctx: &OpContext<'_>, view: View<'_>) -> Result<Temporary> {
     let once: Layout = view.layout().distinct();
     let mut narrow: Buffer = ctx.buffer(once.shape(), DType::BF16, Category::Workspace)?;
-    run_copy(ctx, Kernel::Copy { input: view.with_layout(&once), out: narrow.view_mut() })?;
+    run_checked(ctx, Kernel::Copy { input: view.with_layout(&once), out: narrow.view_mut() })?;
     let repeated = narrow.view().layout().broadcast_to(ctx.op(), view.layout().shape())?;
     Temporary::read(ctx, narrow.view().with_layout(&repeated))
 }

@@ -7,16 +7,17 @@
 //!
 //! x̂ = (x - μ) s and s = 1/√(σ² + ε), with μ and σ² per channel, which is axis 1; g = ∂L/∂y. ∂L/∂w = Σ x̂ g and ∂L/∂b = Σ g.
 //!
-//! Saves x and two values per channel, in f32 for 16-bit floats. Other ops do the work inside of this op, so that it is
-//! one op in reports. Forward allocates only its result, and backward one temporary of the size of x.
+//! Saves x and two values per channel, in f32 for 16-bit floats. On the CPU, one kernel computes the forward pass for
+//! statistics of the batch, and one the backward pass. Elsewhere, other ops do the work inside of this op, so that it is
+//! one op in reports. Then forward allocates only its result, and backward one temporary of the size of x.
 
 use super::reduce::Target;
 use super::supported;
 use crate::autograd::{Parameter, apply};
-use crate::backend::Reduce;
+use crate::backend::{Kernel, Normalized, Reduce};
 use crate::error::{Error, Result, ShapeRule};
-use crate::op::{Op, OpContext, Saved};
-use crate::shape::DType;
+use crate::op::{Buffer, Op, OpContext, Saved};
+use crate::shape::{DType, Shape};
 use crate::tensor::{Tensor, is_replaying};
 
 const OP: &str = "batch_norm";
@@ -106,6 +107,9 @@ impl BatchNorm {
                 got: format!("shape {}", inputs[0].shape()),
             });
         }
+        if ctx.backend().fuses_batch_norm() {
+            return self.normalize_fused(ctx, inputs);
+        }
         let (x, axes) = (inputs[0].upcast()?, channels(inputs[0])?);
         let mean = x.mean_over(axes.kept())?;
         let centered = x.sub(&mean)?;
@@ -113,12 +117,39 @@ impl BatchNorm {
         let scale = variance.add_scalar(self.epsilon)?.rsqrt()?;
         let scaled = (centered * &scale.mul(&spread(inputs[1], &x)?)?)?;
         let y = (scaled + &spread(inputs[2], &x)?)?.to_dtype(inputs[0].dtype())?;
-        // A repeated forward of the same batch, in the backward pass, does not count again.
-        if let Some(running) = self.running.as_ref().filter(|_| !is_replaying()) {
-            running.update(&mean, &variance, count as f64)?;
-        }
+        self.update_running(&mean, &variance, &x)?;
         [inputs[0], &mean, &scale, inputs[1]].iter().for_each(|saved| ctx.save(saved));
         Ok(y)
+    }
+
+    /// Normalizes with one kernel, if the backend has it. Saves x, the statistics and the weight.
+    fn normalize_fused(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let (x, dtype) = (inputs[0].contiguous()?, inputs[0].dtype().computed_as());
+        let [weight, bias] = [1, 2].map(|input| inputs[input].to_dtype(dtype)?.contiguous());
+        let channels = x.dims()[1];
+        let mut out = ctx.output(x.shape(), x.dtype())?;
+        let mut statistics = ctx.temp_saved(&Shape::new(&[channels, 2])?, dtype)?;
+        let mut variance = ctx.temp(&Shape::new(&[channels])?, dtype)?;
+        ctx.compute(Kernel::BatchNorm {
+            epsilon: self.epsilon,
+            input: x.view(),
+            affine: [weight?.view(), bias?.view()],
+            out: out.view_mut(),
+            statistics: statistics.view_mut(),
+            variance: variance.view_mut(),
+        })?;
+        let (statistics, variance) = (statistics.finish(), variance.finish());
+        self.update_running(&statistics.narrow(1, 0, 1)?, &variance, &x)?;
+        [inputs[0], &statistics, inputs[1]].iter().for_each(|saved| ctx.save(saved));
+        Ok(out.finish())
+    }
+
+    /// Moves the running statistics. A repeated forward of the same batch, in the backward pass, does not count again.
+    fn update_running(&self, mean: &Tensor, variance: &Tensor, x: &Tensor) -> Result<()> {
+        match self.running.as_ref().filter(|_| !is_replaying()) {
+            Some(running) => running.update(mean, variance, count(x) as f64),
+            None => Ok(()),
+        }
     }
 
     fn normalize_by_fixed(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
@@ -131,6 +162,31 @@ impl BatchNorm {
         [inputs[0], &mean, &scale, inputs[1]].iter().for_each(|saved| ctx.save(saved));
         (x.mul(&factor)? + &shift)?.to_dtype(inputs[0].dtype())
     }
+}
+
+/// Computes the gradients of [`BatchNorm::normalize_fused`] with one kernel.
+fn fused_backward(ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    let (x, statistics, weight) = (saved.tensor(0)?.contiguous()?, saved.tensor(1)?, saved.tensor(2)?);
+    let (grad, dtype, of_channels) = (grad.contiguous()?, statistics.dtype(), *weight.shape());
+    let weight = weight.to_dtype(dtype)?.contiguous()?;
+    let mut of_x = saved.needs_grad(0).then(|| ctx.output(x.shape(), x.dtype())).transpose()?;
+    let (mut of_weight, mut of_bias) = (ctx.output(&of_channels, dtype)?, ctx.output(&of_channels, dtype)?);
+    ctx.compute(Kernel::BatchNormGrad {
+        of: Normalized {
+            centered: true,
+            input: x.view(),
+            weight: Some(weight.view()),
+            statistics: statistics.view(),
+        },
+        grad: grad.view(),
+        out: of_x.as_mut().map(Buffer::view_mut),
+        weight: of_weight.view_mut(),
+        bias: of_bias.view_mut(),
+    })?;
+    let typed = |gradient: Buffer, input: usize| {
+        saved.needs_grad(input).then(|| gradient.finish().to_dtype(saved.input_dtype(input))).transpose()
+    };
+    Ok(vec![of_x.map(Buffer::finish), typed(of_weight, 1)?, typed(of_bias, 2)?])
 }
 
 impl Op for BatchNorm {
@@ -160,7 +216,10 @@ impl Op for BatchNorm {
         }
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        if self.of_batch && ctx.backend().fuses_batch_norm() {
+            return fused_backward(ctx, saved, grad);
+        }
         let [x, mean, scale, weight] = [0, 1, 2, 3].map(|number| saved.tensor(number));
         let (x, grad, mean, scale) = (x?.upcast()?, grad.upcast()?, mean?, scale?);
         let (axes, factor) = (channels(&x)?, scale.mul(&spread(weight?, &x)?)?);

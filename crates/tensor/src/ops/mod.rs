@@ -61,6 +61,7 @@ mod loss;
 mod norm;
 mod pool;
 mod prelu;
+mod recurrent;
 mod self_attention;
 mod softmax;
 
@@ -74,6 +75,7 @@ pub use loss::{CrossEntropyOptions, Reduction};
 pub use pad::PadMode;
 pub use part::{IntoPart, IntoParts, Part};
 pub use pool::Pool2dOptions;
+pub use recurrent::RecurrentWeights;
 pub use sort::SortOrder;
 pub use vector_norm::Norm;
 

@@ -37,6 +37,8 @@ mod ops_lifetimes;
 mod ops_offsets;
 #[path = "../suite/ops_pytorch.rs"]
 mod ops_pytorch;
+#[path = "../suite/ops_recurrent.rs"]
+mod ops_recurrent;
 #[path = "../suite/ops_reference.rs"]
 mod ops_reference;
 #[path = "../ops_table/mod.rs"]

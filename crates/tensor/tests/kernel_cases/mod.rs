@@ -2,9 +2,10 @@
 
 use highwater_tensor::backend::{
     Activated, AdamStep, Attention, Binary, Compare, Convolution, Distribution, Kernel, LionStep, Normalized,
-    PoolAxis, PoolReduction, PoolWindow, RandomKey, Reduce, RmsPropStep, SgdStep, Unary, Window, Workspace,
+    PoolAxis, PoolReduction, PoolWindow, RandomKey, Recurrence, Reduce, RmsPropStep, SgdStep, Unary, Window,
+    Workspace,
 };
-use highwater_tensor::{Activation, Buffer, OpContext, Result, Scalar, View, ViewMut};
+use highwater_tensor::{Activation, Buffer, OpContext, RecurrentCell, Result, Scalar, View, ViewMut};
 
 /// An operand's element type, where F stands for the float type under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,6 +308,82 @@ fn mat_mul(
     ctx.compute(Kernel::MatMul { precision, bias, lhs, rhs, activation, workspace, out })
 }
 
+/// Both kernels of an LSTM and of a GRU.
+fn recurrent() -> Vec<Case> {
+    vec![
+        new("lstm", |ctx, from, to| {
+            let of = recurrence(RecurrentCell::Lstm, from[0], [Some(from[2]), Some(from[3])]);
+            let mut room = ctx.workspace(recurrent_room(&of))?;
+            let workspace = room.as_mut().map(Buffer::view_mut);
+            let mut to = outputs(to);
+            let (gates, extra, out) = (to.next(), Some(to.next()), to.next());
+            ctx.compute(Kernel::Recurrent { of, bias: from[1], workspace, gates, extra, out })
+        })
+        .reads("weight", &[3, 12])
+        .reads("bias", &[12])
+        .reads("initial.0", &[2, 3])
+        .reads("initial.1", &[2, 3])
+        .writes("gates", &[4, 12])
+        .writes("extra", &[4, 3])
+        .writes("out", &[4, 3]),
+        new("lstm_grad", |ctx, from, to| {
+            let of = recurrence(RecurrentCell::Lstm, from[0], [Some(from[1]), Some(from[2])]);
+            let mut room = ctx.workspace(recurrent_room(&of))?;
+            let mut to = outputs(to);
+            ctx.compute(Kernel::RecurrentGrad {
+                of,
+                states: from[3],
+                grad: from[4],
+                cell_grad: Some(from[5]),
+                workspace: room.as_mut().map(Buffer::view_mut),
+                gates: to.next(),
+                extra: Some(to.next()),
+                initial_grads: [Some(to.next()), Some(to.next())],
+            })
+        })
+        .reads("weight", &[3, 12])
+        .reads("initial.0", &[2, 3])
+        .reads("initial.1", &[2, 3])
+        .reads("states", &[4, 3])
+        .reads("grad", &[4, 3])
+        .reads("cell_grad", &[2, 3])
+        .writes("gates", &[4, 12])
+        .writes("extra", &[4, 3])
+        .writes("initial_grads.0", &[2, 3])
+        .writes("initial_grads.1", &[2, 3]),
+        new("gru_grad", |ctx, from, to| {
+            let of = recurrence(RecurrentCell::Gru, from[0], [Some(from[1]), None]);
+            let mut room = ctx.workspace(recurrent_room(&of))?;
+            let mut to = outputs(to);
+            ctx.compute(Kernel::RecurrentGrad {
+                of,
+                states: from[2],
+                grad: from[3],
+                cell_grad: None,
+                workspace: room.as_mut().map(Buffer::view_mut),
+                gates: to.next(),
+                extra: Some(to.next()),
+                initial_grads: [Some(to.next()), None],
+            })
+        })
+        .reads("weight", &[3, 9])
+        .reads("initial.0", &[2, 3])
+        .reads("states", &[4, 3])
+        .reads("grad", &[4, 3])
+        .writes("gates", &[4, 9])
+        .writes("extra", &[4, 3])
+        .writes("initial_grads.0", &[2, 3]),
+    ]
+}
+
+fn recurrence<'a>(cell: RecurrentCell, weight: View<'a>, initial: [Option<View<'a>>; 2]) -> Recurrence<'a> {
+    Recurrence { cell, reverse: false, len: 2, weight, initial }
+}
+
+fn recurrent_room(of: &Recurrence<'_>) -> Workspace<'static> {
+    Workspace::Recurrent { cell: of.cell, sizes: [2, of.len, 3], dtype: of.weight.dtype() }
+}
+
 fn heads<'a>(from: &[View<'a>]) -> Attention<'a> {
     let (query, key, value, mask) = (from[0], from[1], from[2], Some(from[3]));
     Attention { scale: 0.5, causal: true, query, key, value, mask }
@@ -364,6 +441,31 @@ fn rows() -> Vec<Case> {
         .reads("input", &[4, 3])
         .with("statistics", &[4, 2], Type::Computed, false)
         .reads("grad", &[4, 3])
+        .writes("weight", &[3])
+        .writes("bias", &[3]),
+        new("batch_norm", |ctx, from, to| {
+            let (input, affine, mut to) = (from[0], [from[1], from[2]], outputs(to));
+            let (out, statistics, variance) = (to.next(), to.next(), to.next());
+            ctx.compute(Kernel::BatchNorm { epsilon: 1e-5, input, affine, out, statistics, variance })
+        })
+        .reads("input", &[2, 3, 4])
+        .reads("affine.0", &[3])
+        .reads("affine.1", &[3])
+        .writes("out", &[2, 3, 4])
+        .writes_as("statistics", &[3, 2], Type::Computed)
+        .writes_as("variance", &[3], Type::Computed),
+        new("batch_norm_grad", |ctx, from, to| {
+            let of =
+                Normalized { centered: true, input: from[0], weight: Some(from[1]), statistics: from[2] };
+            let (grad, mut to) = (from[3], outputs(to));
+            let (out, weight, bias) = (Some(to.next()), to.next(), to.next());
+            ctx.compute(Kernel::BatchNormGrad { of, grad, out, weight, bias })
+        })
+        .reads("input", &[2, 3, 4])
+        .reads("of.weight", &[3])
+        .with("statistics", &[3, 2], Type::Computed, false)
+        .reads("grad", &[2, 3, 4])
+        .writes("out", &[2, 3, 4])
         .writes("weight", &[3])
         .writes("bias", &[3]),
         new("cross_entropy", |ctx, from, to| {
@@ -512,5 +614,5 @@ fn steps() -> Vec<Case> {
 
 /// A call of every kernel.
 pub(crate) fn all() -> Vec<Case> {
-    [moved(), of_elements(), folded(), products(), rows(), windows(), chosen(), steps()].concat()
+    [moved(), of_elements(), folded(), products(), recurrent(), rows(), windows(), chosen(), steps()].concat()
 }

@@ -11,8 +11,8 @@ pub(crate) mod surrounded;
 
 use highwater_tensor::{
     Activation, AttentionOptions, BatchStatistics, Conv2dOptions, CrossEntropyOptions, DType, Device,
-    DeviceProfile, IntoPart, Norm, PadMode, Pool2dOptions, Reduction, Result, Rng, Runtime, RuntimeBuilder,
-    SortOrder, Tensor,
+    DeviceProfile, IntoPart, Norm, PadMode, Pool2dOptions, RecurrentCell, RecurrentWeights, Reduction,
+    Result, Rng, Runtime, RuntimeBuilder, SortOrder, Tensor,
 };
 
 use surrounded::{beside, floats_beside};
@@ -592,4 +592,60 @@ pub(crate) const CASES: &[Case] = &[
         )?)
     }),
     case("dropout", MATRIX, |x| x[0].dropout(0.5, &Rng::new(3))),
+    case("lstm", LSTM, |x| x[0].recurrent(RecurrentCell::Lstm, weights(x), &[&x[5], &x[6]], false)),
+    case("lstm, reverse, from zeros", &LSTM_OF_FIVE, |x| {
+        x[0].recurrent(RecurrentCell::Lstm, weights(x), &[], true)
+    }),
+    case("lstm, states and cell", LSTM, |x| {
+        let (states, cell) = x[0].lstm(weights(x), Some((&x[5], &x[6])), true)?;
+        states.sum([1])?.mul(&cell)
+    }),
+    case("gru", GRU, |x| x[0].recurrent(RecurrentCell::Gru, weights(x), &[&x[5]], false)),
+    case("gru, reverse", GRU, |x| x[0].recurrent(RecurrentCell::Gru, weights(x), &[&x[5]], true)),
+    case("gru, from zeros", GRU, |x| {
+        x[0].recurrent(RecurrentCell::Gru, weights(x), &[], false)?.add(&x[5].unsqueeze(1)?)
+    }),
+    case("rnn", RNN, |x| x[0].recurrent(RecurrentCell::Tanh, weights(x), &[&x[5]], false)),
+    case("rnn, relu", RNN, |x| x[0].recurrent(RecurrentCell::Relu, weights(x), &[&x[5]], true)),
+];
+
+/// The weights of a recurrent layer, after the sequences.
+fn weights(x: &[Tensor]) -> RecurrentWeights<'_> {
+    RecurrentWeights { input: &x[1], hidden: &x[2], input_bias: &x[3], hidden_bias: &x[4] }
+}
+
+const LSTM: &[Input] = &[
+    (&[2, 3, 4], Any, Transposed),
+    (&[4, 12], Any, WithGaps),
+    (&[3, 12], Any, Transposed),
+    (&[12], Any, WithGaps),
+    (&[12], Any, InOrder),
+    (&[2, 3], Any, Transposed),
+    (&[2, 3], Any, WithGaps),
+];
+
+const LSTM_OF_FIVE: [Input; 5] = [
+    LSTM[0],
+    (&[4, 20], Any, InOrder),
+    (&[5, 20], Any, InOrder),
+    (&[20], Any, InOrder),
+    (&[20], Any, WithGaps),
+];
+
+const GRU: &[Input] = &[
+    (&[3, 2, 4], Any, WithGaps),
+    (&[4, 15], Any, InOrder),
+    (&[5, 15], Any, WithGaps),
+    (&[15], Any, InOrder),
+    (&[15], Any, InOrder),
+    (&[3, 5], Any, Transposed),
+];
+
+const RNN: &[Input] = &[
+    (&[2, 3, 4], Any, InOrder),
+    (&[4, 3], Any, Transposed),
+    (&[3, 3], Any, InOrder),
+    (&[3], Any, InOrder),
+    (&[3], Any, InOrder),
+    (&[2, 3], Any, InOrder),
 ];

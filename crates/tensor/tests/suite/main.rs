@@ -26,6 +26,7 @@ mod ops_logic;
 mod ops_offsets;
 mod ops_promotion;
 mod ops_pytorch;
+mod ops_recurrent;
 mod ops_reference;
 #[path = "../ops_table/mod.rs"]
 mod ops_table;

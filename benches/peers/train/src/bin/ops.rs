@@ -195,7 +195,15 @@ fn measure(device: &Device, operands: &[Of], op: Op) -> Result<(f64, Option<f64>
         return Ok((forward, None));
     }
     let weights = Tensor::normal_of(device, y.shape(), 0.0, 1.0, &Rng::new(99), y.dtype())?;
-    let both = least(|| op(&x)?.mul(&weights)?.sum_all()?.backward().map(drop))?;
+    let both = least(|| {
+        // Each step drops its input, as Python does: a chain of calls would keep all until its end.
+        let y = op(&x)?;
+        let weighted = y.mul(&weights)?;
+        drop(y);
+        let loss = weighted.sum_all()?;
+        drop(weighted);
+        loss.backward().map(drop)
+    })?;
     Ok((forward, Some(both)))
 }
 

@@ -20,6 +20,9 @@ pub struct Options {
     /// Element type of Highwater's parameters and activations: f32, bf16 or f16.
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     dtype: Floats,
+    /// Computes products and convolutions in bf16, with f32 parameters and activations.
+    #[arg(long)]
+    autocast: bool,
     /// Prints Highwater's memory report, with the time of each op.
     #[arg(long)]
     pub report: bool,
@@ -52,6 +55,7 @@ pub fn start(workload: Workload, threads: usize, options: Options) -> anyhow::Re
         let batch = &batches[step % batches.len()];
         let x = tensor(&of_step, &batch.input)?;
         let x = if x.dtype() == DType::F32 { x.to_dtype(dtype)? } else { x };
+        let _guard = options.autocast.then(|| autocast(DType::BF16)).transpose()?;
         let (y, target) = (model.forward(&x)?.to_dtype(DType::F32)?, tensor(&of_step, &batch.target)?);
         let loss = match batch.target {
             Data::Floats { .. } => y.mse_loss(&target, Reduction::Mean)?,
@@ -88,8 +92,7 @@ fn perceptron(sizes: &[usize], device: &Device, rng: &Rng) -> Result<Sequential>
 }
 
 fn cnn(device: &Device, rng: &Rng) -> Result<Sequential> {
-    let conv =
-        |inputs, outputs| Conv2d::new(device, inputs, outputs, [3, 3], Conv2dOptions::padded(1), rng);
+    let conv = |inputs, outputs| Conv2d::new(device, inputs, outputs, [3, 3], Conv2dOptions::padded(1), rng);
     Ok(Sequential::new()
         .with("conv1", conv(1, 16)?)
         .with("relu1", Relu)
@@ -139,10 +142,7 @@ fn fill(model: &dyn Module, weights: Vec<(Vec<usize>, Vec<f32>)>) -> anyhow::Res
     Ok(())
 }
 
-fn optimizer(
-    kind: workload::Optimizer,
-    parameters: Vec<(String, Parameter)>,
-) -> Result<Box<dyn Optimizer>> {
+fn optimizer(kind: workload::Optimizer, parameters: Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>> {
     Ok(match kind {
         workload::Optimizer::Sgd { rate, momentum: 0.0 } => Box::new(Sgd::new(parameters, rate)?),
         workload::Optimizer::Sgd { rate, momentum } => {

@@ -34,7 +34,7 @@ pub enum Workload {
     Resnet18,
     /// Two LSTM layers of 256 on 64 steps of 64 values, batches of 32, AdamW.
     Lstm,
-    /// The same with GRU layers.
+    /// Two GRU layers of the same sizes.
     Gru,
     /// A GPT: 6 layers of width 512, 8 heads, context 256, batches of 4, AdamW.
     Gpt512,

@@ -14,7 +14,8 @@ pub struct Recurrent {
     pub classes: usize,
 }
 
-pub const LSTM: Recurrent = Recurrent { gates: 4, layers: 2, inputs: 64, hidden: 256, steps: 64, classes: 10 };
+pub const LSTM: Recurrent =
+    Recurrent { gates: 4, layers: 2, inputs: 64, hidden: 256, steps: 64, classes: 10 };
 pub const GRU: Recurrent = Recurrent { gates: 3, ..LSTM };
 
 pub fn parameters(sizes: Recurrent, parameters: &mut Parameters) {

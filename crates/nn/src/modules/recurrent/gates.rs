@@ -1,7 +1,7 @@
-//! One recurrent layer in one direction: the weights of the gates, and the loop over the sequence.
+//! One recurrent layer in one direction: the weights of the gates.
 
 use bfc_core::OwnerId;
-use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule};
+use highwater_tensor::{DType, Parameter, Place, RecurrentCell, RecurrentWeights, Result, Rng, Tensor};
 
 use super::super::init::{Fans, Init};
 use super::super::parts::{ModulePart, PartVisitor};
@@ -9,19 +9,11 @@ use super::super::parts::{ModulePart, PartVisitor};
 /// The weights of the gates, side by side along the last axis, common to all recurrent layers.
 #[derive(Debug)]
 pub(super) struct Gates {
-    op: &'static str,
-    hidden: usize,
     weight_input: Parameter,
     weight_hidden: Parameter,
     bias_input: Parameter,
     bias_hidden: Parameter,
 }
-
-/// Weight and bias for each product with the state, read from the parameters once for all steps.
-pub(super) type StateWeights = [(Tensor, Tensor)];
-
-/// The number of gates of each product with the state.
-pub(super) type Products = [usize];
 
 impl Gates {
     /// The weight of the inputs, of shape `[inputs, gates · hidden]`.
@@ -30,7 +22,6 @@ impl Gates {
     }
 
     pub(super) fn new(
-        op: &'static str,
         place: &impl Place,
         [inputs, hidden, gates]: [usize; 3],
         dtype: DType,
@@ -39,8 +30,6 @@ impl Gates {
         let (bound, wide) = ((hidden as f64).sqrt().recip(), hidden.saturating_mul(gates));
         let (init, fans) = (Init::Uniform { low: -bound, high: bound }, Fans { inputs, outputs: wide });
         Ok(Self {
-            op,
-            hidden,
             weight_input: init.parameter(place, [inputs, wide], dtype, fans, rng)?,
             weight_hidden: init.parameter(place, [hidden, wide], dtype, fans, rng)?,
             bias_input: init.parameter(place, [wide], dtype, fans, rng)?,
@@ -48,78 +37,37 @@ impl Gates {
         })
     }
 
-    /// Returns the states after each step, `[n, len, hidden]`, and the values after the last step, of which the state
-    /// is the first. Starts with the result of `begin` and goes forward or backward.
-    pub(super) fn along<const STATES: usize>(
+    /// Returns the state after each step, `[n, len, hidden]`.
+    pub(super) fn states(
         &self,
+        cell: RecurrentCell,
         x: &Tensor,
-        backward: bool,
-        products: &Products,
-        begin: impl FnOnce() -> Result<[Tensor; STATES]>,
-        step: impl Fn(&Self, &Tensor, &StateWeights, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
-    ) -> Result<(Tensor, [Tensor; STATES])> {
-        let mut steps = self.project_inputs(x)?;
-        let mut state = begin()?;
-        let of_state = self.of_state(products)?;
-        let mut states = Vec::with_capacity(steps.len());
-        if backward {
-            steps.reverse();
-        }
-        for input in steps {
-            state = step(self, &input, &of_state, state)?;
-            states.push(state[0].clone());
-        }
-        if backward {
-            states.reverse();
-        }
-        if states.is_empty() {
-            return Ok((Tensor::zeros_of(x.device(), [x.dims()[0], 0, self.hidden], x.dtype())?, state));
-        }
-        Ok((Tensor::stack(&states.iter().collect::<Vec<_>>(), 1)?, state))
+        initial: &[Tensor],
+        reverse: bool,
+    ) -> Result<Tensor> {
+        let initial: Vec<&Tensor> = initial.iter().collect();
+        self.with_weights(|weights| x.recurrent(cell, weights, &initial, reverse))
     }
 
-    /// Computes the inputs' contributions to the gates in one product, and returns them step by step: `[n, gates ·
-    /// hidden]` each.
-    fn project_inputs(&self, x: &Tensor) -> Result<Vec<Tensor>> {
-        if x.rank() != 3 {
-            let expected = "three axes: batch, position, width";
-            return Err(Error::BadRank { op: self.op, expected, shape: *x.shape() });
-        }
-        let weight = self.weight_input.tensor();
-        if x.dims()[2] != weight.dims()[0] {
-            return Err(Error::ShapeMismatch {
-                op: self.op,
-                lhs: *x.shape(),
-                rhs: *weight.shape(),
-                rule: &ShapeRule::Other(
-                    "the last axis of the input must have as many elements as the weight has rows",
-                ),
-            });
-        }
-        super::same_dtype(self.op, x, &weight)?;
-        let gates = x.matmul(&weight)?.add(&self.bias_input.tensor())?;
-        let mut steps = Vec::with_capacity(gates.dims()[1]);
-        split(&gates, &mut steps)?;
-        Ok(steps)
-    }
-
-    fn of_state(&self, products: &Products) -> Result<Vec<(Tensor, Tensor)>> {
-        let (weight, bias) = (self.weight_hidden.tensor(), self.bias_hidden.tensor());
-        if products.len() == 1 {
-            return Ok(vec![(weight, bias)]);
-        }
-        let mut from = 0;
-        let mut part = |gates: &usize| {
-            let (begin, len) = (from, gates * self.hidden);
-            from += len;
-            Ok((weight.narrow(-1, begin, len)?, bias.narrow(-1, begin, len)?))
+    /// Returns the state of an LSTM after each step, and the cell after the last step.
+    pub(super) fn lstm(&self, x: &Tensor, initial: &[Tensor], reverse: bool) -> Result<(Tensor, Tensor)> {
+        let initial = match initial {
+            [state, cell] => Some((state, cell)),
+            _ => None,
         };
-        products.iter().map(&mut part).collect()
+        self.with_weights(|weights| x.lstm(weights, initial, reverse))
     }
 
-    /// Returns one gate's slice.
-    pub(super) fn part(&self, gates: &Tensor, index: usize) -> Result<Tensor> {
-        gates.narrow(-1, index * self.hidden, self.hidden)
+    fn with_weights<R>(&self, run: impl FnOnce(RecurrentWeights<'_>) -> R) -> R {
+        let (input, hidden) = (self.weight_input.tensor(), self.weight_hidden.tensor());
+        let (input_bias, hidden_bias) = (self.bias_input.tensor(), self.bias_hidden.tensor());
+        let (input_bias, hidden_bias) = (&input_bias, &hidden_bias);
+        run(RecurrentWeights { input: &input, hidden: &hidden, input_bias, hidden_bias })
+    }
+
+    /// Returns the current values of the parameters.
+    pub(super) fn tensors(&self) -> [Tensor; 4] {
+        [&self.weight_input, &self.weight_hidden, &self.bias_input, &self.bias_hidden].map(Parameter::tensor)
     }
 }
 
@@ -133,21 +81,5 @@ impl ModulePart for Gates {
 
     fn owner_path(&self) -> Option<OwnerId> {
         None
-    }
-}
-
-/// Splits along axis 1 into single positions by repeated bisection. The gradient of a part is as large as the tensor
-/// from which it was cut, so cutting each position from the whole would take quadratic time.
-fn split(x: &Tensor, places: &mut Vec<Tensor>) -> Result<()> {
-    match x.dims()[1] {
-        0 => Ok(()),
-        1 => {
-            places.push(x.squeeze(1)?);
-            Ok(())
-        }
-        len => {
-            split(&x.narrow(1, 0, len / 2)?, places)?;
-            split(&x.narrow(1, len / 2, len - len / 2)?, places)
-        }
     }
 }

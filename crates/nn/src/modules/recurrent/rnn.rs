@@ -1,10 +1,9 @@
 //! The recurrent layer without gates.
 
-use highwater_tensor::{Place, Result, Rng, Tensor};
+use highwater_tensor::{Place, RecurrentCell, Result, Rng, Tensor};
 
 use super::super::module::Module;
-use super::gates::{Gates, StateWeights};
-use super::stack::Stack;
+use super::stack::{Kind, Stack};
 use super::{RecurrentOptions, recurrent_layer};
 
 /// The activation of an [`Rnn`].
@@ -54,16 +53,15 @@ impl Rnn {
     /// See [`Gru::run`](super::Gru::run).
     pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
         let _scope = self.enter();
-        let step = |_: &Gates, step: &Tensor, of_state: &StateWeights, [h]: [Tensor; 1]| {
-            let (weight, bias) = &of_state[0];
-            let sum = step.add(&h.matmul(weight)?)?.add(bias)?;
-            Ok([match self.nonlinearity {
-                Nonlinearity::Tanh => sum.tanh()?,
-                Nonlinearity::Relu => sum.relu()?,
-            }])
-        };
-        let (states, [last]) = self.stack.run(x, state.map(|h| [h]), &[1], step)?;
+        let (states, [last]) = self.stack.run(self.kind(), x, state.map(|h| [h]))?;
         Ok((states, last))
+    }
+
+    const fn kind(&self) -> Kind {
+        Kind::Fused(match self.nonlinearity {
+            Nonlinearity::Tanh => RecurrentCell::Tanh,
+            Nonlinearity::Relu => RecurrentCell::Relu,
+        })
     }
 }
 

@@ -3,15 +3,15 @@
 use std::fmt;
 
 use bfc_core::OwnerId;
-use highwater_tensor::{Error, Place, Result, Rng, Tensor, error::ShapeRule};
+use highwater_tensor::{Error, Place, RecurrentCell, Result, Rng, Tensor, error::ShapeRule};
 use highwater_tracking::{ModulePath, module};
 
 use super::super::debug::{dtype, layer, mapping, size, when};
 use super::super::dropout::Dropout;
 use super::super::module::Module;
 use super::super::parts::PartVisitor;
-use super::RecurrentOptions;
-use super::gates::{Gates, Products, StateWeights};
+use super::gates::Gates;
+use super::{RecurrentOptions, reset_before};
 
 /// One layer in one direction, and its path in the stack.
 #[derive(Debug)]
@@ -19,6 +19,15 @@ struct Cell {
     /// Empty if it is the only one.
     path: String,
     gates: Gates,
+}
+
+/// The computation of one layer in one direction.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// One op for all steps.
+    Fused(RecurrentCell),
+    /// A GRU whose reset gate acts before the product, as several ops for each step.
+    ResetBefore,
 }
 
 /// All layers of a recurrent module.
@@ -62,7 +71,7 @@ impl Stack {
             for backward in [false, true].into_iter().take(directions) {
                 let path = options.path(layer, backward);
                 let _scope = module(&path);
-                let gates = Gates::new(op, place, [inputs, hidden, gates], options.dtype, rng)?;
+                let gates = Gates::new(place, [inputs, hidden, gates], options.dtype, rng)?;
                 cells.push(Cell { path, gates });
             }
         }
@@ -71,17 +80,34 @@ impl Stack {
         Ok(Self { path, op, hidden, directions, cells, dropout })
     }
 
+    /// Returns the states of the last layer after each step.
+    pub(super) fn forward(&self, kind: Kind, x: &Tensor) -> Result<Tensor> {
+        self.layers(kind, x, &[], None)
+    }
+
     /// Returns the states of the last layer after each step, and the final values of all layers.
     pub(super) fn run<const STATES: usize>(
         &self,
+        kind: Kind,
         x: &Tensor,
         state: Option<[&Tensor; STATES]>,
-        products: &Products,
-        step: impl Fn(&Gates, &Tensor, &StateWeights, [Tensor; STATES]) -> Result<[Tensor; STATES]>,
     ) -> Result<(Tensor, [Tensor; STATES])> {
-        self.check(x, state.as_ref().map_or(&[], |state| &state[..]))?;
-        let mut x = x.clone();
         let mut left = Vec::with_capacity(self.cells.len());
+        let given = state.as_ref().map_or(&[][..], |state| &state[..]);
+        let states = self.layers(kind, x, given, Some(&mut left))?;
+        Ok((states, self.join(&left)?))
+    }
+
+    /// Returns the states of the last layer after each step. Adds the final values of each cell to `left`.
+    fn layers(
+        &self,
+        kind: Kind,
+        x: &Tensor,
+        state: &[&Tensor],
+        mut left: Option<&mut Vec<Vec<Tensor>>>,
+    ) -> Result<Tensor> {
+        self.check(x, state)?;
+        let (mut x, mut count) = (x.clone(), 0);
         for (layer, cells) in self.cells.chunks(self.directions).enumerate() {
             if layer > 0
                 && let Some(dropout) = &self.dropout
@@ -91,9 +117,12 @@ impl Stack {
             let mut sides = Vec::with_capacity(self.directions);
             for (direction, cell) in cells.iter().enumerate() {
                 let _scope = module(&cell.path);
-                let begin = || self.begin(&x, left.len(), state);
-                let (states, last) = cell.gates.along(&x, direction == 1, products, begin, &step)?;
-                left.push(last);
+                let initial = self.begin(count, state)?;
+                count += 1;
+                let (states, last) = cell.run(kind, &x, &initial, (direction == 1, left.is_some()))?;
+                if let Some(left) = &mut left {
+                    left.push(last);
+                }
                 sides.push(states);
             }
             x = match &sides[..] {
@@ -101,7 +130,7 @@ impl Stack {
                 _ => sides.remove(0),
             };
         }
-        Ok((x, self.join(left)?))
+        Ok(x)
     }
 
     /// Checks the shapes of the initial states against the input.
@@ -122,28 +151,19 @@ impl Stack {
         states.iter().try_for_each(|state| super::same_dtype(self.op, x, state))
     }
 
-    /// Returns the initial values of a cell: its slice of the given states, or zeros.
-    fn begin<const STATES: usize>(
-        &self,
-        x: &Tensor,
-        cell: usize,
-        given: Option<[&Tensor; STATES]>,
-    ) -> Result<[Tensor; STATES]> {
-        let state = |index: usize| match given {
-            None => Tensor::zeros_of(x.device(), [x.dims()[0], self.hidden], x.dtype()),
-            Some(given) if self.cells.len() == 1 => Ok(given[index].clone()),
-            Some(given) => given[index].at(cell as isize),
-        };
-        all(std::array::from_fn(state))
+    /// Returns the initial values of a cell: its slice of the given states.
+    fn begin(&self, cell: usize, given: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let only = self.cells.len() == 1;
+        given.iter().map(|&state| if only { Ok(state.clone()) } else { state.at(cell as isize) }).collect()
     }
 
-    /// Joins the final values of all cells, in the shape of the initial states.
-    fn join<const STATES: usize>(&self, mut left: Vec<[Tensor; STATES]>) -> Result<[Tensor; STATES]> {
-        if self.cells.len() == 1 {
-            return Ok(left.remove(0));
-        }
-        let state =
-            |index: usize| Tensor::stack(&left.iter().map(|last| &last[index]).collect::<Vec<_>>(), 0);
+    /// Joins the final values of all cells, in the shape of the initial states. Copies them, so that they do not keep
+    /// the states of all steps alive.
+    fn join<const STATES: usize>(&self, left: &[Vec<Tensor>]) -> Result<[Tensor; STATES]> {
+        let state = |index: usize| {
+            let stacked = Tensor::stack(&left.iter().map(|last| &last[index]).collect::<Vec<_>>(), 0)?;
+            if left.len() == 1 { stacked.squeeze(0) } else { Ok(stacked) }
+        };
         all(std::array::from_fn(state))
     }
 
@@ -157,6 +177,41 @@ impl Stack {
 
     pub(super) fn path(&self) -> Option<OwnerId> {
         self.path.get()
+    }
+}
+
+impl Cell {
+    /// Returns the state after each step, and the final values if required.
+    fn run(
+        &self,
+        kind: Kind,
+        x: &Tensor,
+        initial: &[Tensor],
+        (reverse, wants_last): (bool, bool),
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let cell = match kind {
+            Kind::ResetBefore => {
+                let (states, last) = reset_before::run(&self.gates, x, initial.first(), reverse)?;
+                return Ok((states, vec![last]));
+            }
+            Kind::Fused(cell) => cell,
+        };
+        if !wants_last {
+            return Ok((self.gates.states(cell, x, initial, reverse)?, Vec::new()));
+        }
+        let (states, cell) = match cell {
+            RecurrentCell::Lstm => {
+                let (states, cell) = self.gates.lstm(x, initial, reverse)?;
+                (states, Some(cell))
+            }
+            cell => (self.gates.states(cell, x, initial, reverse)?, None),
+        };
+        let last = match (states.dims(), initial.first()) {
+            ([_, 0, _], Some(initial)) => initial.clone(),
+            (&[n, 0, hidden], None) => Tensor::zeros_of(x.device(), [n, hidden], x.dtype())?,
+            _ => states.select(1, if reverse { 0 } else { -1 })?,
+        };
+        Ok((states, std::iter::once(last).chain(cell).collect()))
     }
 }
 

@@ -92,6 +92,60 @@ pub(super) fn layer_norm_sums(rules: Rules<'_>, operands: &CheckedOperands<'_>, 
     rules.workspace(operands, Workspace::LayerNormSums { sizes, sums, dtype })
 }
 
+/// Checks that the input has channels, and that each operand has the input's computed type and one row per channel.
+fn channels(
+    rules: Rules<'_>,
+    input: CheckedOperand<'_>,
+    of_channels: &[CheckedOperand<'_>],
+) -> Result<usize> {
+    let &[_, channels, ..] = input.dims() else {
+        let expected = "at least two axes: batch, channels, positions";
+        return Err(Error::BadRank { op: rules.op, expected, shape: *input.shape() });
+    };
+    for &operand in of_channels {
+        rules.sized(operand, &[channels], input, "it must have one element per channel, which is axis 1")?;
+        rules.computed_like(operand, input)?;
+    }
+    Ok(channels)
+}
+
+/// Checks the mean and the scale of each channel.
+fn channel_statistics(
+    rules: Rules<'_>,
+    operands: &CheckedOperands<'_>,
+    input: CheckedOperand<'_>,
+    channels: usize,
+) -> Result<()> {
+    let statistics = operands.required("statistics");
+    rules.sized(statistics, &[channels, 2], input, "it must be [channels, 2]")?;
+    rules.typed(statistics, input.dtype().computed_as())
+}
+
+pub(super) fn batch_norm(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
+    let ([input, weight, bias, out], variance) = (operands.first(), operands.last());
+    rules.same_shape(out, input)?;
+    rules.same_computed(&[out, input])?;
+    let channels = channels(rules, input, &[weight, bias])?;
+    channel_statistics(rules, operands, input, channels)?;
+    rules.sized(variance, &[channels], input, "it must have one element per channel, which is axis 1")?;
+    rules.typed(variance, input.dtype().computed_as())
+}
+
+pub(super) fn batch_norm_grad(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
+    let ([input], grad) = (operands.first(), operands.required("grad"));
+    rules.same_shape(grad, input)?;
+    rules.same_computed(&[input, grad])?;
+    if let Some(out) = operands.named("out") {
+        rules.same_shape(out, input)?;
+        rules.computed_like(out, input)?;
+    }
+    let [weight, bias] = ["weight", "bias"].map(|name| operands.required(name));
+    let mut of_channels = vec![weight, bias];
+    of_channels.extend(operands.named("of.weight"));
+    let channels = channels(rules, input, &of_channels)?;
+    channel_statistics(rules, operands, input, channels)
+}
+
 pub(super) fn cross_entropy(rules: Rules<'_>, operands: &CheckedOperands<'_>) -> Result<()> {
     let [logits, targets, losses] = operands.first();
     targets_of_rows(rules, logits, targets)?;

@@ -23,17 +23,19 @@ use half::{bf16, f16};
 
 use self::run::Run;
 use self::stage::{Axis, Planes};
+use super::copy;
 use super::depthwise::{self, Depthwise};
-use super::dispatch::unsupported;
+use super::dispatch::{contiguous, unsupported};
 use super::gemm::{self, Pair, Rounded};
+use super::parallel::Workers;
+use super::sums;
 use super::winograd::Winograd;
 use crate::backend::grid::product;
 use crate::backend::{Convolution, Precision};
 use crate::error::Result;
-use crate::shape::DType;
+use crate::layout::Layout;
+use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
-
-use super::parallel::Workers;
 
 /// The largest number of tasks that run at a time. Each has its own part of the workspace.
 const SLOTS: usize = 8;
@@ -136,68 +138,93 @@ impl Sizes {
 /// See [`Workspace::Conv2d`](crate::backend::Workspace::Conv2d).
 pub(super) fn workspace(
     conv: &Convolution,
-    input: &[usize],
-    out: &[usize],
+    [input, out]: [&[usize]; 2],
     (dtype, precision): (DType, Precision),
 ) -> usize {
     let sizes = Sizes::new(conv, input, out);
-    if sizes.is_empty() {
-        return 0;
-    }
     if let Some(winograd) = Winograd::forward(&sizes, dtype, precision) {
         return winograd.workspace().saturating_mul(dtype.size());
     }
-    let elements = match Depthwise::new(&sizes) {
-        Some(_) => depthwise::workspace(&sizes),
-        None => Slot::of_forward(&sizes, &sizes.forward_axes(), precision).elements() * sizes.slots(),
-    };
-    elements.saturating_mul(dtype.size())
+    sizes.workspace(dtype, out, depthwise::workspace, |sizes| sizes.forward_elements(precision))
 }
 
 /// See [`Workspace::Conv2dInputGrad`](crate::backend::Workspace::Conv2dInputGrad).
 pub(super) fn input_grad_workspace(
     conv: &Convolution,
-    input: &[usize],
-    out: &[usize],
+    [input, out]: [&[usize]; 2],
     (dtype, precision): (DType, Precision),
 ) -> usize {
     let sizes = Sizes::new(conv, input, out);
-    if sizes.is_empty() {
-        return 0;
-    }
     if let Some(winograd) = Winograd::input_grad(&sizes, dtype, precision) {
         return winograd.workspace().saturating_mul(dtype.size());
     }
-    let elements = match Depthwise::new(&sizes) {
-        Some(_) => depthwise::workspace(&sizes),
-        None => {
-            let slots =
-                Slot::of_input_grad(&sizes, &sizes.input_grad_axes(), precision).elements() * sizes.slots();
-            slots.saturating_add(sizes.weights())
-        }
-    };
-    elements.saturating_mul(dtype.size())
+    sizes.workspace(dtype, input, depthwise::workspace, |sizes| sizes.input_grad_elements(precision))
 }
 
 /// See [`Workspace::Conv2dWeightGrad`](crate::backend::Workspace::Conv2dWeightGrad).
 pub(super) fn weight_grad_workspace(
     conv: &Convolution,
-    input: &[usize],
-    out: &[usize],
+    [input, out]: [&[usize]; 2],
     (dtype, precision): (DType, Precision),
 ) -> usize {
     let sizes = Sizes::new(conv, input, out);
-    if sizes.is_empty() {
-        return 0;
-    }
     if let Some(winograd) = Winograd::forward(&sizes, dtype, precision) {
         return winograd.weight_grad_workspace().saturating_mul(dtype.size());
     }
-    let elements = match Depthwise::new(&sizes) {
-        Some(_) => depthwise::weight_grad_workspace(&sizes),
-        None => Slot::of_weight_grad(&sizes, &sizes.forward_axes(), precision).elements() * sizes.slots(),
-    };
-    elements.saturating_mul(dtype.size())
+    let weights = [sizes.weights()];
+    sizes.workspace(dtype, &weights, depthwise::weight_grad_workspace, |sizes| {
+        sizes.weight_grad_elements(precision)
+    })
+}
+
+/// Whether a convolution of these layouts reads and writes 16-bit floats.
+pub(super) fn multiplies_half(conv: &Convolution, [input, out]: [&Layout; 2]) -> bool {
+    let sizes = Sizes::new(conv, input.shape().dims(), out.shape().dims());
+    !sizes.is_empty() && Depthwise::new(&sizes).is_none()
+}
+
+impl Sizes {
+    /// The bytes of a workspace: for a depthwise convolution, or for a product and the sums of its output.
+    fn workspace(
+        &self,
+        dtype: DType,
+        out: &[usize],
+        depthwise: fn(&Self) -> usize,
+        of_product: impl FnOnce(&Self) -> usize,
+    ) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let elements = match Depthwise::new(self) {
+            Some(_) => depthwise(self),
+            None => of_product(self).saturating_add(sums::elements(dtype, product(out))),
+        };
+        elements.saturating_mul(dtype.computed_as().size())
+    }
+
+    fn forward_axes(&self) -> [Axis; 2] {
+        [0, 1].map(|axis| Axis::of_convolution(&self.conv.windows[axis], self.to[axis]))
+    }
+
+    fn input_grad_axes(&self) -> [Vec<Axis>; 2] {
+        [0, 1].map(|axis| Axis::of_input_grad(&self.conv.windows[axis], self.from[axis], self.to[axis]))
+    }
+
+    /// The elements that the forward product needs in the workspace.
+    fn forward_elements(&self, precision: Precision) -> usize {
+        Slot::of_forward(self, &self.forward_axes(), precision).elements().saturating_mul(self.slots())
+    }
+
+    /// Those of the input gradient: also a copy of the filters.
+    fn input_grad_elements(&self, precision: Precision) -> usize {
+        let slot = Slot::of_input_grad(self, &self.input_grad_axes(), precision);
+        slot.elements().saturating_mul(self.slots()).saturating_add(self.weights())
+    }
+
+    /// Those of the weight gradient.
+    fn weight_grad_elements(&self, precision: Precision) -> usize {
+        Slot::of_weight_grad(self, &self.forward_axes(), precision).elements().saturating_mul(self.slots())
+    }
 }
 
 /// The elements that a task needs in the workspace.
@@ -250,16 +277,6 @@ impl Slot {
     }
 }
 
-impl Sizes {
-    fn forward_axes(&self) -> [Axis; 2] {
-        [0, 1].map(|axis| Axis::of_convolution(&self.conv.windows[axis], self.to[axis]))
-    }
-
-    fn input_grad_axes(&self) -> [Vec<Axis>; 2] {
-        [0, 1].map(|axis| Axis::of_input_grad(&self.conv.windows[axis], self.from[axis], self.to[axis]))
-    }
-}
-
 /// Calls a method with the packed, the staged and the stored element type of a convolution.
 macro_rules! by_elements {
     ($op:expr, $dtype:expr, $precision:expr, [$P:ident, $S:ident, $I:ident] => $body:expr) => {{
@@ -295,15 +312,22 @@ pub(super) fn forward(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let sizes = Sizes::new(conv, input.layout().shape().dims(), out.layout().shape().dims());
-    if !sizes.is_empty() && Depthwise::new(&sizes).is_some() {
+    if sizes.is_empty() {
+        return copy::fill(workers, op, Scalar::Int(0), out);
+    }
+    if Depthwise::new(&sizes).is_some() {
         return depthwise::forward(workers, op, &sizes, [input, weight], workspace, out);
     }
-    if let Some(winograd) = Winograd::forward(&sizes, input.dtype(), precision) {
+    if let Some(winograd) = Winograd::forward(&sizes, out.dtype(), precision) {
         return winograd.convolve(workers, op, [&input, &weight], workspace, out);
     }
-    let run = Run { workers, op, sizes, precision };
-    by_elements!(op, input.dtype(), precision, [P, S, I] => {
-        run.forward::<P, S, I>([&input, &weight], workspace, out)
+    let elements = sizes.forward_elements(precision);
+    let run = Run { workers, sizes, precision };
+    by_elements!(op, out.dtype(), precision, [P, S, I] => {
+        let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &weight)?];
+        sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
+            run.forward::<P, S, I>(factors, out, workspace);
+        })
     })
 }
 
@@ -318,15 +342,22 @@ pub(super) fn input_grad(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let sizes = Sizes::new(conv, out.layout().shape().dims(), grad.layout().shape().dims());
-    if !sizes.is_empty() && Depthwise::new(&sizes).is_some() {
+    if sizes.is_empty() {
+        return copy::fill(workers, op, Scalar::Int(0), out);
+    }
+    if Depthwise::new(&sizes).is_some() {
         return depthwise::input_grad(workers, op, &sizes, [weight, grad], workspace, out);
     }
-    if let Some(winograd) = Winograd::input_grad(&sizes, grad.dtype(), precision) {
+    if let Some(winograd) = Winograd::input_grad(&sizes, out.dtype(), precision) {
         return winograd.convolve(workers, op, [&grad, &weight], workspace, out);
     }
-    let run = Run { workers, op, sizes, precision };
-    by_elements!(op, grad.dtype(), precision, [P, S, I] => {
-        run.input_grad::<P, S, I>([&weight, &grad], workspace, out)
+    let elements = sizes.input_grad_elements(precision);
+    let run = Run { workers, sizes, precision };
+    by_elements!(op, out.dtype(), precision, [P, S, I] => {
+        let factors = [contiguous::<I>(op, &weight)?, contiguous::<I>(op, &grad)?];
+        sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
+            run.input_grad::<P, S, I>(factors, out, workspace);
+        })
     })
 }
 
@@ -341,14 +372,21 @@ pub(super) fn weight_grad(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let sizes = Sizes::new(conv, input.layout().shape().dims(), grad.layout().shape().dims());
-    if !sizes.is_empty() && Depthwise::new(&sizes).is_some() {
+    if sizes.is_empty() {
+        return copy::fill(workers, op, Scalar::Int(0), out);
+    }
+    if Depthwise::new(&sizes).is_some() {
         return depthwise::weight_grad(workers, op, &sizes, [input, grad], workspace, out);
     }
-    if let Some(winograd) = Winograd::forward(&sizes, input.dtype(), precision) {
+    if let Some(winograd) = Winograd::forward(&sizes, out.dtype(), precision) {
         return winograd.weight_grad(workers, op, [&input, &grad], workspace, out);
     }
-    let run = Run { workers, op, sizes, precision };
-    by_elements!(op, input.dtype(), precision, [P, S, I] => {
-        run.weight_grad::<P, S, I>([&input, &grad], workspace, out)
+    let elements = sizes.weight_grad_elements(precision);
+    let run = Run { workers, sizes, precision };
+    by_elements!(op, out.dtype(), precision, [P, S, I] => {
+        let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &grad)?];
+        sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
+            run.weight_grad::<P, S, I>(factors, out, workspace);
+        })
     })
 }

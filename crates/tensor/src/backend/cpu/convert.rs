@@ -4,20 +4,19 @@
 //! 16-bit floats are computed from f32. To avoid double rounding, values are first rounded to odd in f32 (Boldo and
 //! Melquiond, "When double rounding is odd", 2005).
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::dispatch::{host_mut, number};
 use super::number::Stored;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
-use super::simd;
+use super::simd::{self, f16c};
 use crate::error::Result;
 use crate::shape::{DType, RawElement, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// The number of elements that are converted at a time through a buffer on the stack.
-const BLOCK: usize = 256;
+const BLOCK: usize = 1024;
 
 /// Converts all elements. The types differ, and the output is not boolean. Boolean inputs are bytes.
 pub(super) fn convert(
@@ -111,11 +110,11 @@ pub(super) trait Half: Rounded {
 
 impl Half for f16 {
     fn upcast(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
+        f16c::upcast(from, to);
     }
 
     fn narrow(from: &[f32], to: &mut [Self]) {
-        to.convert_from_f32_slice(from);
+        f16c::narrow(from, to);
     }
 }
 

@@ -39,6 +39,18 @@ pub(super) fn exp_f32(x: f32) -> f32 {
     if is_zero { 0.0 } else { value }
 }
 
+/// eˣ for x ≤ 0, accurate to two units in the last place. 0 instead of subnormal numbers. For softmax: takes three quarters
+/// of the time of [`exp_f32`].
+#[inline(always)]
+pub(super) fn exp_f32_of_negative(x: f32) -> f32 {
+    // ln 2⁻¹²⁶, rounded up.
+    let is_zero = x < -87.336_54;
+    let (shifted, r) = reduced(x);
+    let value = fused_horner(&EXP, r).mul_add(r * r, r) + 1.0;
+    let n = shifted.to_bits().wrapping_sub(ROUNDER.to_bits()).cast_signed();
+    if is_zero { 0.0 } else { value * power_of_two(n) }
+}
+
 /// 2ⁿ for n from -126 to 127.
 #[inline(always)]
 const fn power_of_two(n: i32) -> f32 {
@@ -124,6 +136,18 @@ mod tests {
             .map(|x| units(exp_f32(x), f64::from(x).exp()))
             .fold(0.0, f64::max);
         assert!(worst < 2.0, "{worst}");
+    }
+
+    #[test]
+    fn exp_of_negative_numbers_is_within_two_units_or_zero() {
+        let worst = numbers(1e-10, 87.336)
+            .map(|x| units(exp_f32_of_negative(-x), f64::from(-x).exp()))
+            .fold(0.0, f64::max);
+        assert!(worst < 2.0, "{worst}");
+        assert_eq!([exp_f32_of_negative(0.0), exp_f32_of_negative(-0.0)], [1.0, 1.0]);
+        assert!(numbers(87.34, f32::INFINITY).all(|x| exp_f32_of_negative(-x) == 0.0));
+        assert_eq!(exp_f32_of_negative(f32::NEG_INFINITY), 0.0);
+        assert!(exp_f32_of_negative(f32::NAN).is_nan());
     }
 
     #[test]

@@ -22,6 +22,12 @@ const LEVELS: usize = 5;
 /// The number of vector lanes. They span several registers, to hide the latency of additions.
 const LANES: usize = 32;
 
+/// The number of rows of lanes that are combined before they are added to the lanes, to hide the latency of reductions.
+const GROUP: usize = 4;
+
+/// The number of elements in a group.
+const GROUP_ELEMENTS: usize = GROUP * LANES;
+
 /// The number of elements in a block, which is reduced to [`LANES`] partial results.
 pub(super) const BLOCK: usize = RADIX * LANES;
 
@@ -50,6 +56,23 @@ impl<T: Number, const W: usize> Cascade<T, W> {
     pub(super) fn push<F: ReduceOp<T>>(&mut self, row: &[T]) {
         fold_row::<T, F>(&mut self.levels[0][..self.width], row);
         self.count::<F>();
+    }
+
+    /// Adds `rows` rows of elements with stride `step`. In the order of [`push`](Self::push).
+    pub(super) fn push_rows<F: ReduceOp<T>>(&mut self, data: &[T], step: usize, rows: usize) {
+        let mut row = 0;
+        while row < rows {
+            let data = &data[row * step..];
+            if self.rows.is_multiple_of(RADIX) && row + RADIX <= rows {
+                fold_radix::<T, F>(&mut self.levels[0][..self.width], data, step);
+                self.rows += RADIX - 1;
+                self.count::<F>();
+                row += RADIX;
+            } else {
+                self.push::<F>(&data[..self.width]);
+                row += 1;
+            }
+        }
     }
 
     /// Adds a row of partial results.
@@ -99,7 +122,45 @@ pub(super) fn fold_row<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) 
     simd::zip(older, newer, |older, newer| *older = F::fold(*older, F::element(newer)));
 }
 
+/// Reduces [`RADIX`] rows of `data` with stride `step` into `older`, like as many calls of [`fold_row`].
+fn fold_radix<T: Number, F: ReduceOp<T>>(older: &mut [T], data: &[T], step: usize) {
+    simd::run(RadixRows::<T, F> { older, data, step, fold: PhantomData });
+}
+
+struct RadixRows<'a, T, F> {
+    older: &'a mut [T],
+    data: &'a [T],
+    step: usize,
+    fold: PhantomData<F>,
+}
+
+impl<T: Number, F: ReduceOp<T>> Loop for RadixRows<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let len = self.older.len();
+        let mut rows = [&self.data[..len]; RADIX];
+        for (number, row) in rows.iter_mut().enumerate() {
+            *row = &self.data[number * self.step..][..len];
+        }
+        for (i, older) in self.older.iter_mut().enumerate() {
+            for group in rows.as_chunks::<GROUP>().0 {
+                let [a, b, c, d] = [group[0][i], group[1][i], group[2][i], group[3][i]];
+                let [a, b, c, d] = [F::element(a), F::element(b), F::element(c), F::element(d)];
+                *older = if F::ANY_ORDER {
+                    F::fold_group(*older, [a, b, c, d])
+                } else {
+                    F::fold(F::fold(F::fold(F::fold(*older, a), b), c), d)
+                };
+            }
+        }
+    }
+}
+
 /// `older[i] = fold(older[i], newer[i])`.
+// Not inlined: the compiler would load the vectors that `lanes` has just written in pieces of 8 bytes, which stalls.
+#[inline(never)]
 pub(super) fn fold_into<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
     older.iter_mut().zip(newer).for_each(|(older, &newer)| *older = F::fold(*older, newer));
 }
@@ -143,23 +204,58 @@ impl<T: Number, F: ReduceOp<T>> Loop for Block<'_, T, F> {
 }
 
 /// Reduces a block of `N` inputs of equal length to lanes.
+///
+/// Loops run over the lanes of whole arrays, by index: only then the compiler keeps vectors in registers. Loops and not
+/// `map` build the inputs, because closures would be compiled for each operation.
 #[inline(always)]
-#[allow(
-    clippy::needless_range_loop,
-    reason = "by index the lanes stay in registers: twice as fast as by iterators"
-)]
+#[allow(clippy::needless_range_loop, reason = "loops by index vectorize")]
 fn lanes<T: Number, F: ReduceOp<T>, const N: usize>(block: [&[T]; N], f: impl Fn([T; N]) -> T) -> [T; LANES] {
     let mut lanes = [F::IDENTITY; LANES];
-    // Loops and not `map`, whose closures would be compiled for each operation.
-    let mut rows = [block[0].as_chunks::<LANES>().0; N];
-    let mut rests = [block[0].as_chunks::<LANES>().1; N];
+    let mut groups = [block[0].as_chunks::<GROUP_ELEMENTS>(); N];
     for part in 1..N {
-        (rows[part], rests[part]) = block[part].as_chunks::<LANES>();
+        groups[part] = block[part].as_chunks();
     }
-    for number in 0..rows[0].len() {
-        let mut row = [&rows[0][number]; N];
+    for number in 0..groups[0].0.len() {
+        let mut rows = [&groups[0].0[number]; N];
         for part in 1..N {
-            row[part] = &rows[part][number];
+            rows[part] = &groups[part].0[number];
+        }
+        for i in 0..LANES {
+            let mut mapped = [T::ZERO; GROUP];
+            for row in 0..GROUP {
+                let mut element = [rows[0][row * LANES + i]; N];
+                for part in 1..N {
+                    element[part] = rows[part][row * LANES + i];
+                }
+                mapped[row] = f(element);
+            }
+            lanes[i] = F::fold_group(lanes[i], mapped);
+        }
+    }
+    let mut rests = [groups[0].1; N];
+    for part in 1..N {
+        rests[part] = groups[part].1;
+    }
+    fold_rest::<T, F, N>(&mut lanes, rests, f);
+    lanes
+}
+
+/// Reduces fewer than [`GROUP`] rows into the lanes. The last row may be shorter.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "loops by index vectorize")]
+fn fold_rest<T: Number, F: ReduceOp<T>, const N: usize>(
+    lanes: &mut [T; LANES],
+    block: [&[T]; N],
+    f: impl Fn([T; N]) -> T,
+) {
+    let mut rows = [block[0].as_chunks::<LANES>(); N];
+    for part in 1..N {
+        rows[part] = block[part].as_chunks();
+    }
+    for number in 0..rows[0].0.len() {
+        let mut row = [&rows[0].0[number]; N];
+        for part in 1..N {
+            row[part] = &rows[part].0[number];
         }
         for i in 0..LANES {
             let mut element = [row[0][i]; N];
@@ -169,22 +265,26 @@ fn lanes<T: Number, F: ReduceOp<T>, const N: usize>(block: [&[T]; N], f: impl Fn
             lanes[i] = F::fold(lanes[i], f(element));
         }
     }
-    if rests[0].is_empty() {
-        return lanes;
+    let count = rows[0].1.len();
+    if count == 0 {
+        return;
     }
     // Padded to a full row, so that the lanes stay in registers.
-    let mut last = [F::IDENTITY; LANES];
-    for i in 0..rests[0].len() {
-        let mut element = [rests[0][i]; N];
-        for part in 1..N {
-            element[part] = rests[part][i];
+    let mut padded = [[T::ZERO; LANES]; N];
+    for part in 0..N {
+        let rest = rows[part].1;
+        for i in 0..LANES {
+            padded[part][i] = if i < rest.len() { rest[i] } else { T::ZERO };
         }
-        last[i] = f(element);
     }
     for i in 0..LANES {
-        lanes[i] = F::fold(lanes[i], last[i]);
+        let mut element = [padded[0][i]; N];
+        for part in 1..N {
+            element[part] = padded[part][i];
+        }
+        let value = f(element);
+        lanes[i] = F::fold(lanes[i], if i < count { value } else { F::IDENTITY });
     }
-    lanes
 }
 
 /// Reduces the lanes to one value.
@@ -238,7 +338,34 @@ pub(super) fn fold_slice<T: Number, F: ReduceOp<T>>(values: &[T]) -> T {
 
 /// Reduces rows of `len` elements with stride `step`, each in the order of [`fold_slice`].
 pub(super) fn fold_rows<T: Number, F: ReduceOp<T>>(out: &mut [T], data: &[T], step: usize, len: usize) {
-    simd::run(Rows::<T, F> { out, data, step, len, fold: PhantomData });
+    match (len, step == len) {
+        (2, true) => simd::run(ShortRows::<T, F, 2> { out, data, fold: PhantomData }),
+        (4, true) => simd::run(ShortRows::<T, F, 4> { out, data, fold: PhantomData }),
+        _ => simd::run(Rows::<T, F> { out, data, step, len, fold: PhantomData }),
+    }
+}
+
+/// Contiguous rows of 2 or 4 elements. One vector reduces many of them.
+struct ShortRows<'a, T, F, const LEN: usize> {
+    out: &'a mut [T],
+    data: &'a [T],
+    fold: PhantomData<F>,
+}
+
+impl<T: Number, F: ReduceOp<T>, const LEN: usize> Loop for ShortRows<'_, T, F, LEN> {
+    type Output = ();
+
+    // In the order of `reduce_lanes`.
+    #[inline(always)]
+    fn run(self) {
+        for (out, row) in self.out.iter_mut().zip(self.data.as_chunks::<LEN>().0) {
+            let mut sums = [F::element(row[0]), F::element(row[1])];
+            for i in 2..LEN {
+                sums[i % 2] = F::fold(sums[i % 2], F::element(row[i]));
+            }
+            *out = F::fold(F::IDENTITY, F::fold(sums[0], sums[1]));
+        }
+    }
 }
 
 struct Rows<'a, T, F> {

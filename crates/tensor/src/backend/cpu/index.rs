@@ -5,6 +5,7 @@ use super::loop_nest::{LoopNest, Segment};
 use super::number::Number;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers, light_runs};
+use super::simd::{self, Loop};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::RawElement;
@@ -16,16 +17,29 @@ pub(super) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<(
         return Ok(());
     }
     let indices = Source::<i64>::distinct(op, indices)?;
-    // As unsigned numbers, negative indices exceed every length.
-    let is_bad = |&index: &i64| index.cast_unsigned() >= len as u64;
     let mut bad = None;
-    indices.blocks::<256>(0..indices.len(), |_, block| {
-        // Without a branch per element, so that the loop vectorizes.
-        if block.iter().fold(false, |any, index| any | is_bad(index)) {
-            bad = bad.or_else(|| block.iter().copied().find(is_bad));
+    indices.blocks::<1024>(0..indices.len(), |_, block| {
+        if bad.is_none() && !simd::run(AreBelow { indices: block, len: len as u64 }) {
+            bad = block.iter().copied().find(|index| index.cast_unsigned() >= len as u64);
         }
     });
     bad.map_or(Ok(()), |index| Err(Error::IndexOutOfRange { op, index, len }))
+}
+
+/// Whether all indices are below `len`. Without a branch per element, so that the loop vectorizes.
+struct AreBelow<'a> {
+    indices: &'a [i64],
+    len: u64,
+}
+
+impl Loop for AreBelow<'_> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        // As unsigned numbers, negative indices exceed every length.
+        self.indices.iter().fold(true, |all, index| all & (index.cast_unsigned() < self.len))
+    }
 }
 
 /// The strides of a layout, with 0 along `axis`, which the index addresses.
@@ -47,6 +61,7 @@ pub(super) fn gather(
     let from = input.layout();
     check(op, indices, from.shape().dims().get(axis).copied().unwrap_or(0))?;
     let stride = from.strides().get(axis).copied().unwrap_or(0);
+    let len = from.shape().dims().get(axis).copied().unwrap_or(0);
     let (chosen, beside) = (indices.layout(), strides_without_axis(from, axis));
     let axes = chosen.shape().dims().iter().enumerate();
     let nest = LoopNest::from_axes(
@@ -57,7 +72,7 @@ pub(super) fn gather(
     any!(out.dtype(), T => {
         let data = host::<T>(op, &input)?;
         workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|start, part| {
-            gather_part(data, indices, stride, &nest, start, part);
+            gather_part(data, indices, (len, stride), &nest, start, part);
         });
     });
     Ok(())
@@ -66,7 +81,7 @@ pub(super) fn gather(
 fn gather_part<T: RawElement>(
     data: &[T],
     indices: &[i64],
-    stride: usize,
+    (axis_len, stride): (usize, usize),
     nest: &LoopNest<2>,
     start: usize,
     mut out: &mut [T],
@@ -78,6 +93,11 @@ fn gather_part<T: RawElement>(
             // One index for contiguous elements, as in an embedding lookup.
             let base = base + indices[index] as usize * stride;
             now.copy_from_slice(&data[base..base + len]);
+        } else if [s, t, stride] == [1, 0, 1] {
+            // Elements of one contiguous row.
+            let row = &data[base..base + axis_len];
+            let indices = &indices[index..index + len];
+            now.iter_mut().zip(indices).for_each(|(out, &chosen)| *out = row[chosen as usize]);
         } else if s == 1 {
             let indices = &indices[index..index + len];
             for (i, (out, &chosen)) in now.iter_mut().zip(indices).enumerate() {

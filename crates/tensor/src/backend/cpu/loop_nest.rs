@@ -125,6 +125,12 @@ impl<const N: usize> LoopNest<N> {
         self.segments(index..index.saturating_add(1)).next().map_or(self.offsets, |segment| segment.starts)
     }
 
+    /// The offset of element number `index` in each operand, if the nest is a single loop.
+    #[inline]
+    pub(super) fn at_line(&self, index: usize) -> Option<[usize; N]> {
+        self.is_line().then(|| advance(self.offsets, index, self.strides[0]))
+    }
+
     /// The elements with numbers in `range`, in order, as segments of the innermost loop.
     pub(super) fn segments(&self, range: Range<usize>) -> Segments<'_, N> {
         let mut segments =
@@ -222,12 +228,12 @@ impl<const N: usize> Tile<'_, N> {
     }
 }
 
-impl Tile<'_, 1> {
-    /// If the columns of the tile are contiguous in memory: the offset of the first row and the number of rows.
-    pub(super) fn columns(&self) -> Option<(usize, usize)> {
-        let [first] = *self.rows.first()?;
-        let neighbors = self.rows.iter().zip(first..).all(|(&[start], place)| start == place);
-        let [start] = advance([first], self.column, self.strides);
+impl<const N: usize> Tile<'_, N> {
+    /// If the columns of the tile are contiguous in an operand's memory: the offset of the first row and the number of rows.
+    pub(super) fn columns(&self, operand: usize) -> Option<(usize, usize)> {
+        let first = self.rows.first()?[operand];
+        let neighbors = self.rows.iter().zip(first..).all(|(starts, place)| starts[operand] == place);
+        let start = first.wrapping_add(self.column.wrapping_mul(self.strides[operand]));
         (self.rows.len() > 1 && neighbors).then_some((start, self.rows.len()))
     }
 }
@@ -253,6 +259,7 @@ impl<const N: usize> Segments<'_, N> {
     }
 
     /// Moves to the next row of the innermost loop.
+    #[inline]
     fn next_row(&mut self) {
         self.column = 0;
         for axis in (0..self.nest.rank - 1).rev() {
@@ -270,6 +277,7 @@ impl<const N: usize> Segments<'_, N> {
 impl<const N: usize> Iterator for Segments<'_, N> {
     type Item = Segment<N>;
 
+    #[inline]
     fn next(&mut self) -> Option<Segment<N>> {
         if self.left == 0 {
             return None;
@@ -396,7 +404,7 @@ mod tests {
                             assert_eq!(seen[first + i].replace(start + i * stride), None);
                         }
                     }
-                    if let Some((start, rows)) = tile.columns() {
+                    if let Some((start, rows)) = tile.columns(0) {
                         assert!(rows <= TILE && tile.width <= 16);
                         for (row, (_, segment)) in tile.rows().enumerate() {
                             assert_eq!(segment.starts, [start + row]);

@@ -13,14 +13,16 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::dispatch::{host, host_mut, scratch, unsupported};
+use super::dispatch::{host, host_mut, unsupported};
 use super::gemm::{
     self, Block, COLUMNS, Depth, Destination, Output, PackInto, Pair, ROWS, Rounded, Strided, Tile,
 };
 use super::loop_nest::LoopNest;
 use super::number::{Float, Number};
 use super::parallel::Workers;
+use super::sums;
 use crate::backend::Precision;
+use crate::backend::grid::product;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::{DType, RawElement};
@@ -50,7 +52,7 @@ pub(super) fn matmul_small(
 
 /// The general case of [`Kernel::MatMul`](crate::backend::Kernel::MatMul), without its activation.
 ///
-/// The factors of an `f32` output may also be 16-bit floats, if the product has a workspace.
+/// Supports 16-bit floats if the product has a workspace.
 #[inline(never)]
 pub(super) fn matmul(
     workers: &Workers,
@@ -66,28 +68,23 @@ pub(super) fn matmul(
         return Err(Error::BadRank { op, expected: "at least two axes", shape });
     };
     let factors = Factors { op, bias, lhs, rhs, a, b };
-    match (out.dtype(), lhs.dtype(), precision) {
-        (DType::F32, DType::F32, Precision::Full) if has_no_workspace(&factors) => {
-            factors.multiply_in_loops::<f32>(workers, out)
-        }
-        (DType::F64, _, _) if has_no_workspace(&factors) => factors.multiply_in_loops::<f64>(workers, out),
-        (DType::F32, DType::F32, Precision::Full) => factors.multiply::<f32, f32>(workers, workspace, out),
-        (DType::F32, DType::F32, Precision::BF16) if Pair::is_supported() => {
+    let in_loops = uses_loops(factors.a.multiplications(&factors.b), precision);
+    match (out.dtype(), precision) {
+        (DType::F32, _) if in_loops => factors.multiply_in_loops::<f32>(workers, out),
+        (DType::F64, _) if in_loops => factors.multiply_in_loops::<f64>(workers, out),
+        (DType::F32, Precision::Full) => factors.multiply::<f32, f32>(workers, workspace, out),
+        (DType::F32, Precision::BF16) if Pair::is_supported() => {
             factors.multiply::<Pair, f32>(workers, workspace, out)
         }
-        (DType::F32, DType::F32, Precision::BF16) => {
-            factors.multiply::<Rounded, f32>(workers, workspace, out)
-        }
-        (DType::F32, DType::BF16, _) if Pair::is_supported() => {
-            factors.multiply::<Pair, bf16>(workers, workspace, out)
-        }
-        (DType::F32, DType::BF16, _) => factors.multiply::<f32, bf16>(workers, workspace, out),
-        (DType::F32, DType::F16, _) => factors.multiply::<f32, f16>(workers, workspace, out),
-        (DType::F64, _, _) => factors.multiply::<f64, f64>(workers, workspace, out),
-        (DType::I64, ..) => factors.multiply_in_loops::<i64>(workers, out),
-        (DType::I32, ..) => factors.multiply_in_loops::<i32>(workers, out),
-        (DType::U8, ..) => factors.multiply_in_loops::<u8>(workers, out),
-        (dtype, ..) => Err(unsupported(op, dtype)),
+        (DType::F32, Precision::BF16) => factors.multiply::<Rounded, f32>(workers, workspace, out),
+        (DType::F64, _) => factors.multiply::<f64, f64>(workers, workspace, out),
+        (DType::BF16, _) if Pair::is_supported() => factors.multiply::<Pair, bf16>(workers, workspace, out),
+        (DType::BF16, _) => factors.multiply::<f32, bf16>(workers, workspace, out),
+        (DType::F16, _) => factors.multiply::<f32, f16>(workers, workspace, out),
+        (DType::I64, _) => factors.multiply_in_loops::<i64>(workers, out),
+        (DType::I32, _) => factors.multiply_in_loops::<i32>(workers, out),
+        (DType::U8, _) => factors.multiply_in_loops::<u8>(workers, out),
+        (dtype, _) => Err(unsupported(op, dtype)),
     }
 }
 
@@ -95,17 +92,18 @@ pub(super) fn matmul(
 pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType, precision: Precision) -> usize {
     let (Some(a), Some(b)) = (MatrixBatch::new(lhs), MatrixBatch::new(rhs)) else { return 0 };
     let multiplications = a.multiplications(&b);
-    let in_loops = !dtype.is_float() || precision == Precision::Full && small::has_few(multiplications);
-    if in_loops || multiplications == 0 {
+    if !dtype.is_float() || uses_loops(multiplications, precision) {
         return 0;
     }
-    let matrices = a.layout.shape().dims()[..a.axes].iter().product();
-    gemm::scratch_elements([a.rows, b.cols, a.cols]) * slots(multiplications, matrices) * dtype.size()
+    let matrices: usize = a.layout.shape().dims()[..a.axes].iter().product();
+    let panels = gemm::scratch_elements([a.rows, b.cols, a.cols]) * slots(multiplications, matrices);
+    let sums = sums::elements(dtype, product(&[matrices, a.rows, b.cols]));
+    panels.saturating_add(sums).saturating_mul(dtype.computed_as().size())
 }
 
-/// Whether the workspace of a float product in full precision is empty.
-fn has_no_workspace(factors: &Factors<'_>) -> bool {
-    small::has_few(factors.a.multiplications(&factors.b))
+/// Whether simple loops compute a product of floats.
+const fn uses_loops(multiplications: usize, precision: Precision) -> bool {
+    multiplications == 0 || matches!(precision, Precision::Full) && small::has_few(multiplications)
 }
 
 /// The number of blocks that are computed at a time, for this many matrices.
@@ -158,48 +156,46 @@ impl Factors<'_> {
     }
 
     /// Multiplies packed panels of the factors, whose elements are of type `S`.
-    fn multiply<P: Depth, S: PackInto<P> + RawElement>(
+    fn multiply<P, S>(
         &self,
         workers: &Workers,
         workspace: &mut Option<ViewMut<'_>>,
         out: &mut ViewMut<'_>,
     ) -> Result<()>
     where
-        P::Sum: RawElement,
+        P: Depth<Sum: RawElement + Depth>,
+        S: PackInto<P> + PackInto<P::Sum> + RawElement,
     {
         let Self { op, a, b, .. } = self;
         let (left, right) = (host::<S>(op, &self.lhs)?, host::<S>(op, &self.rhs)?);
-        let (bias, out) = (self.bias::<P::Sum>()?, host_mut::<P::Sum>(op, out)?);
-        let (m, n, k) = (a.rows, b.cols, a.cols);
-        // Without an output, m·n may overflow.
-        if out.is_empty() || k == 0 {
-            out.chunks_mut(n.max(1)).for_each(|row| fill(row, bias));
+        let bias = self.bias::<S>()?;
+        if out.layout().shape().elements() == 0 {
             return Ok(());
         }
-        let (stack, multiplications) = (self.stack(), a.multiplications(b));
-        let (matrices, slots) = (stack.len(), slots(multiplications, stack.len()));
+        let ([m, n, k], stack) = ([a.rows, b.cols, a.cols], self.stack());
+        let (matrices, slots) = (stack.len(), slots(a.multiplications(b), stack.len()));
         let per_slot = gemm::scratch_elements([m, n, k]);
-        let scratch = scratch::<P>(op, workspace, slots * per_slot)?;
         let threads = workers.threads().min(slots);
         let parts = if threads == 1 { 1 } else { SLOTS.min((2 * threads).div_ceil(matrices)) };
         let size = if parts == 1 { [m, n] } else { block_sizes([m, n], parts) };
-        let blocks = out
-            .chunks_mut(m * n)
-            .enumerate()
-            .flat_map(|(number, matrix)| Block::new(matrix, n).split(size).map(move |block| (number, block)));
-        let multiply = |(number, block): (usize, Block<'_, P::Sum>), scratch: &mut [P]| {
+        let multiply = |(number, block): (usize, Block<'_, P::Sum>), panels: &mut [P::Sum]| {
             let [from_a, from_b] = stack.at(number);
             let (lhs, rhs) = (a.matrix(left, from_a).lhs(), b.matrix(right, from_b).rhs());
             let ranges = [block.rows(), block.columns()];
+            let panels = bytemuck::cast_slice_mut(panels);
             let mut out = Biased { block, bias };
-            gemm::product(&lhs, &rhs, ranges, k, scratch, &mut out, Output::Overwrite);
+            gemm::product::<P>(&lhs, &rhs, ranges, k, panels, &mut out, Output::Overwrite);
         };
-        if slots == 1 {
-            blocks.for_each(|block| multiply(block, scratch));
-            return Ok(());
-        }
-        workers.share_with_scratch(blocks.collect(), slots, scratch, per_slot, &multiply);
-        Ok(())
+        sums::with_sums::<P::Sum>(workers, op, workspace, slots * per_slot, out, |out, panels| {
+            let blocks = out.chunks_mut(m * n).enumerate().flat_map(|(number, matrix)| {
+                Block::new(matrix, n).split(size).map(move |block| (number, block))
+            });
+            if slots == 1 {
+                blocks.for_each(|block| multiply(block, panels));
+            } else {
+                workers.share_with_scratch(blocks.collect(), slots, panels, per_slot, &multiply);
+            }
+        })
     }
 
     /// Multiplies in simple loops.
@@ -247,12 +243,12 @@ fn fill<T: Number>(row: &mut [T], bias: Option<Bias<'_, T>>) {
 }
 
 /// A block of a product that is added to a bias.
-struct Biased<'a, T> {
+struct Biased<'a, T, S> {
     block: Block<'a, T>,
-    bias: Option<Bias<'a, T>>,
+    bias: Option<Bias<'a, S>>,
 }
 
-impl<T: Float> Destination<T> for Biased<'_, T> {
+impl<T: Float + Depth, S: PackInto<T>> Destination<T> for Biased<'_, T, S> {
     fn put(&mut self, rows: Range<usize>, columns: Range<usize>, tile: &Tile<T>, output: Output) {
         self.block.put(rows, columns, tile, output);
     }
@@ -260,7 +256,9 @@ impl<T: Float> Destination<T> for Biased<'_, T> {
     fn finish(&mut self, rows: Range<usize>, columns: Range<usize>) {
         let Some(Bias { values, stride }) = self.bias else { return };
         let mut bias = [T::ZERO; COLUMNS];
-        bias.iter_mut().zip(columns.clone()).for_each(|(bias, column)| *bias = values[column * stride]);
+        bias.iter_mut()
+            .zip(columns.clone())
+            .for_each(|(bias, column)| *bias = values[column * stride].pack(S::default()));
         for row in rows {
             let out = self.block.row(row, columns.clone());
             out.iter_mut().zip(&bias).for_each(|(out, &bias)| *out += bias);

@@ -7,6 +7,7 @@
 mod activation;
 mod angle;
 mod attention;
+mod batch_norm;
 mod clip;
 mod conv;
 mod convert;
@@ -18,6 +19,7 @@ mod erf;
 mod exp;
 mod fold;
 mod gemm;
+mod halves;
 mod index;
 mod loop_nest;
 mod matmul;
@@ -31,6 +33,7 @@ mod pool;
 mod pool2x2;
 mod power;
 mod random;
+mod recurrent;
 pub(super) mod reduce;
 mod scalar;
 mod scan;
@@ -38,6 +41,7 @@ mod simd;
 mod sliding;
 mod softmax;
 mod sort;
+mod sums;
 #[cfg(test)]
 mod testing;
 mod unary;
@@ -86,20 +90,38 @@ pub(super) fn workspace(of: Workspace<'_>) -> usize {
         Workspace::ArgSort { shape } => sort::workspace(shape),
         Workspace::MatMul { lhs, rhs, dtype, precision } => matmul::workspace(lhs, rhs, dtype, precision),
         Workspace::Conv2d { conv, input, out, dtype, precision } => {
-            conv::workspace(conv, input.dims(), out.dims(), (dtype, precision))
+            conv::workspace(conv, [input.dims(), out.dims()], (dtype, precision))
         }
         Workspace::Conv2dInputGrad { conv, input, out, dtype, precision } => {
-            conv::input_grad_workspace(conv, input.dims(), out.dims(), (dtype, precision))
+            conv::input_grad_workspace(conv, [input.dims(), out.dims()], (dtype, precision))
         }
         Workspace::Conv2dWeightGrad { conv, input, out, dtype, precision } => {
-            conv::weight_grad_workspace(conv, input.dims(), out.dims(), (dtype, precision))
+            conv::weight_grad_workspace(conv, [input.dims(), out.dims()], (dtype, precision))
         }
         Workspace::LayerNormSums { sizes, sums, dtype } => norm::workspace(sizes, sums, dtype),
         Workspace::Attention { query, value, dtype } => {
             attention::workspace(query.dims(), value.dims(), dtype)
         }
+        Workspace::Recurrent { cell, sizes, dtype } => recurrent::workspace(cell, sizes, dtype),
         // One thread adds the elements directly to the output.
         Workspace::ScatterAdd { .. } => 0,
+    }
+}
+
+/// Whether a kernel accepts 16-bit floats: products that are packed.
+pub(super) fn multiplies_half(kernel: &Kernel<'_>) -> bool {
+    match kernel {
+        Kernel::MatMul { activation: None, workspace: Some(_), .. } => true,
+        Kernel::Conv2d { conv, input: large, out: small, workspace: Some(_), .. } => {
+            conv::multiplies_half(conv, [large.layout(), small.layout()])
+        }
+        Kernel::Conv2dInputGrad { conv, out: large, grad: small, workspace: Some(_), .. } => {
+            conv::multiplies_half(conv, [large.layout(), small.layout()])
+        }
+        Kernel::Conv2dWeightGrad { conv, input: large, grad: small, workspace: Some(_), .. } => {
+            conv::multiplies_half(conv, [large.layout(), small.layout()])
+        }
+        _ => false,
     }
 }
 
@@ -130,8 +152,16 @@ impl Backend for CpuBackend {
         rules::chunk_elements(DeviceRules::Cpu)
     }
 
+    fn multiplies_half(&self, kernel: &Kernel<'_>) -> bool {
+        multiplies_half(kernel)
+    }
+
     fn rounds_operands(&self) -> bool {
         rules::rounds_operands(DeviceRules::Cpu)
+    }
+
+    fn fuses_batch_norm(&self) -> bool {
+        rules::fuses_batch_norm(DeviceRules::Cpu)
     }
 
     // Long kernels are `inline(never)`: otherwise this function would take very long to compile.
@@ -209,6 +239,17 @@ impl Backend for CpuBackend {
                 ref mut weight,
                 ref mut bias,
             } => norm::layer_norm_sums(workers, op, of, (grad, places), workspace, (weight, bias)),
+            Kernel::BatchNorm {
+                epsilon,
+                input,
+                affine,
+                ref mut out,
+                ref mut statistics,
+                ref mut variance,
+            } => batch_norm::forward(workers, op, epsilon, (input, affine), [out, statistics, variance]),
+            Kernel::BatchNormGrad { ref of, grad, ref mut out, ref mut weight, ref mut bias } => {
+                batch_norm::backward(workers, op, (of, grad), out, [weight, bias])
+            }
             Kernel::Conv2d { precision, conv, input, weight, ref mut workspace, ref mut out } => {
                 conv::forward(workers, (op, precision), &conv, [input, weight], workspace, out)
             }
@@ -234,6 +275,27 @@ impl Backend for CpuBackend {
                 ref mut workspace,
                 out: [ref mut q, ref mut k, ref mut v],
             } => attention::backward(workers, op, of, (results, grad), workspace, [q, k, v]),
+            Kernel::Recurrent {
+                ref of,
+                bias,
+                ref mut workspace,
+                ref mut gates,
+                ref mut extra,
+                ref mut out,
+            } => recurrent::forward(workers, op, of, bias, workspace, (gates, extra, out)),
+            Kernel::RecurrentGrad {
+                ref of,
+                states,
+                grad,
+                cell_grad,
+                ref mut workspace,
+                ref mut gates,
+                ref mut extra,
+                ref mut initial_grads,
+            } => {
+                let inputs = (states, grad, cell_grad);
+                recurrent::backward(workers, op, of, inputs, workspace, (gates, extra, initial_grads))
+            }
             Kernel::CrossEntropy { logits, targets, ref mut losses } => {
                 softmax::cross_entropy(workers, op, logits, targets, losses)
             }

@@ -21,6 +21,8 @@ pub(super) trait Number: Stored {
     const LOWEST: Self;
     /// The largest value; ∞ for floats.
     const HIGHEST: Self;
+    /// NaN for floats; 0 for integers, which are never [NaN](Self::is_nan).
+    const NAN: Self;
 
     /// The nearest value; integers truncate and saturate.
     fn from_f64(value: f64) -> Self;
@@ -108,13 +110,14 @@ macro_rules! from_wide {
 }
 
 macro_rules! float_number {
-    ($type:ident, exp: $exp:path, vectorizes: $vectorizes:literal, ln: $ln:path, ln_1p: $ln_1p:path, tanh: $tanh:path, erf: $erf:path,
+    ($type:ident, exp: $exp:path, of_negative: $exp_of_negative:path, vectorizes: $vectorizes:literal, ln: $ln:path, ln_1p: $ln_1p:path, tanh: $tanh:path, erf: $erf:path,
         sin: $sin:path, cos: $cos:path, below: $limit:expr, powf: $powf:path) => {
         impl Number for $type {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const LOWEST: Self = Self::NEG_INFINITY;
             const HIGHEST: Self = Self::INFINITY;
+            const NAN: Self = Self::NAN;
 
             from_wide!();
 
@@ -159,6 +162,11 @@ macro_rules! float_number {
             #[inline(always)]
             fn exp(self) -> Self {
                 $exp(self)
+            }
+
+            #[inline(always)]
+            fn exp_of_negative(self) -> Self {
+                $exp_of_negative(self)
             }
 
             #[inline(always)]
@@ -238,6 +246,7 @@ macro_rules! integer_number {
             const ONE: Self = 1;
             const LOWEST: Self = Self::MIN;
             const HIGHEST: Self = Self::MAX;
+            const NAN: Self = 0;
 
             from_wide!();
 
@@ -310,9 +319,9 @@ impl UnsignedAbs for u8 {
     }
 }
 
-float_number!(f32, exp: exp::exp_f32, vectorizes: true, ln: exp::log_f32, ln_1p: exp::log_1p_f32, tanh: exp::tanh_f32, erf: erf::erf_f32,
+float_number!(f32, exp: exp::exp_f32, of_negative: exp::exp_f32_of_negative, vectorizes: true, ln: exp::log_f32, ln_1p: exp::log_1p_f32, tanh: exp::tanh_f32, erf: erf::erf_f32,
     sin: angle::sin_f32, cos: angle::cos_f32, below: angle::LIMIT, powf: power::pow_f32);
-float_number!(f64, exp: f64::exp, vectorizes: false, ln: f64::ln, ln_1p: f64::ln_1p, tanh: f64::tanh, erf: erf::erf_f64,
+float_number!(f64, exp: f64::exp, of_negative: f64::exp, vectorizes: false, ln: f64::ln, ln_1p: f64::ln_1p, tanh: f64::tanh, erf: erf::erf_f64,
     sin: f64::sin, cos: f64::cos, below: f64::INFINITY, powf: f64::powf);
 integer_number!(i64, wrapping_abs);
 integer_number!(i32, wrapping_abs);
@@ -360,6 +369,8 @@ pub(super) trait Float:
 
     /// eˣ
     fn exp(self) -> Self;
+    /// eˣ for x ≤ 0; may be 0 instead of a subnormal number.
+    fn exp_of_negative(self) -> Self;
     /// ln x
     fn ln(self) -> Self;
     /// √x

@@ -8,7 +8,7 @@ mod source;
 
 pub(super) use self::source::Source;
 
-use self::source::{PIECE, Reader, Row, STRIDED, gather};
+use self::source::{PIECE, Reader, Row, STRIDED, TileRows};
 use super::dispatch::host;
 use super::loop_nest::{LoopNest, Segment};
 use super::parallel::Workers;
@@ -47,6 +47,16 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
     /// Calls `f` with each element of `out` and the pair's elements, starting at number `start`.
     pub(super) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A, B) + Copy) {
         let len = out.len();
+        if self.nest.inner() == [1, 0] && self.nest.inner_len() >= LONG_ROW {
+            // Rows and one element for each, such as a column.
+            let mut first = 0;
+            for Segment { starts: [a, b], len } in self.nest.segments(start..start + len) {
+                let (row, b) = (&self.a[a..a + len], self.b[b]);
+                simd::zip(&mut out[first..first + len], row, |out, a| f(out, a, b));
+                first += len;
+            }
+            return;
+        }
         self.pieces(start, len, &mut |first, a, b| simd::zip2(&mut out[first..first + a.len()], a, b, f));
     }
 
@@ -84,12 +94,13 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
                 }
             }
             [s, t] => {
-                let (mut of_a, mut of_b) = ([A::default(); STRIDED], [B::default(); STRIDED]);
+                let (mut of_a, mut of_b) = (TileRows::new(), TileRows::new());
                 self.nest.tiles(range, STRIDED, &mut |tile| {
-                    for (first, Segment { starts: [a, b], len }) in tile.rows() {
-                        let (a, b) =
-                            (gather(&mut of_a, self.a, a, s, len), gather(&mut of_b, self.b, b, t, len));
-                        visit(first, a, b);
+                    of_a.load(self.a, &tile, 0, s);
+                    of_b.load(self.b, &tile, 1, t);
+                    for (row, (first, Segment { starts: [a, b], len })) in tile.rows().enumerate() {
+                        let a = of_a.row(row, self.a, (a, s), len);
+                        visit(first, a, of_b.row(row, self.b, (b, t), len));
                     }
                 });
             }

@@ -169,6 +169,16 @@ impl Workers {
         self.zip(slices, sizes, 2, work);
     }
 
+    /// Like [`zipped`](Self::zipped), over the bytes of chunks of `chunk` elements, of which `sizes` are the sizes in bytes.
+    pub(super) fn chunks_of_bytes<const N: usize>(
+        &self,
+        slices: [&mut [u8]; N],
+        (chunk, sizes): (usize, [usize; N]),
+        work: &(dyn Fn(usize, [&mut [u8]; N]) + Sync),
+    ) {
+        self.zip(slices, sizes, min_shared_chunks(chunk), work);
+    }
+
     fn zip<T: Send, const N: usize>(
         &self,
         mut slices: [&mut [T]; N],
@@ -187,6 +197,31 @@ impl Workers {
             }))
         });
         self.share(count, least, chunks.enumerate(), &|(index, parts)| work(index, parts));
+    }
+
+    /// Splits the rows of a matrix into strips of columns, and each of the slices into as many chunks. Calls `work` with
+    /// the number of each strip, its part of each row, and its chunks. An empty matrix has strips without rows.
+    pub(super) fn strips<T: Send, const N: usize>(
+        &self,
+        matrix: &mut [T],
+        [row, width]: [usize; 2],
+        (mut slices, sizes): ([&mut [T]; N], [usize; N]),
+        work: &(dyn Fn(usize, &mut [&mut [T]], [&mut [T]; N]) + Sync),
+    ) {
+        let count = row.div_ceil(width.max(1));
+        let mut strips: Vec<Vec<&mut [T]>> = (0..count).map(|_| Vec::new()).collect();
+        for row in matrix.chunks_mut(row.max(1)) {
+            strips.iter_mut().zip(row.chunks_mut(width.max(1))).for_each(|(strip, part)| strip.push(part));
+        }
+        let pieces = strips.into_iter().enumerate().map(|(number, rows)| {
+            let mut sizes = sizes.iter();
+            let chunks = slices.each_mut().map(|slice| {
+                let size = sizes.next().map_or(0, |&size| size.min(slice.len()));
+                slice.split_off_mut(..size).unwrap_or_default()
+            });
+            (number, rows, chunks)
+        });
+        self.share(count, 2, pieces, &|(number, mut rows, chunks)| work(number, &mut rows, chunks));
     }
 
     /// Splits `out` into blocks and each block into parts. Calls `work` with the block's number, the index of the part's

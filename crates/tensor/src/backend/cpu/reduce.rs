@@ -26,7 +26,10 @@ use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
 /// The number of neighboring outputs that are reduced together if the last axis is kept.
-const TILE: usize = 128;
+const TILE: usize = 256;
+
+/// The number of neighboring outputs that count as one unit of work.
+const UNIT: usize = 128;
 
 /// The target number of tasks, enough for many threads.
 const TASKS: usize = 64;
@@ -50,7 +53,7 @@ impl Split {
     /// The split for the threads of a CPU.
     pub(super) fn new(shape: &Shape, axes: &[bool]) -> Self {
         let unsplit = Self::unsplit(shape, axes);
-        let (unit, row) = if unsplit.along_rows { (1, BLOCK) } else { (TILE, 16) };
+        let (unit, row) = if unsplit.along_rows { (1, BLOCK) } else { (UNIT, 16) };
         let slabs = if unsplit.outputs.div_ceil(unit) >= ENOUGH_OUTPUTS {
             1
         } else {
@@ -300,6 +303,11 @@ impl<T: Number> Sequences<'_, T> {
         for Segment { starts: [place], len } in reduced.segments(range) {
             let (mut place, mut left) = (base + place, len);
             while left > 0 {
+                if filled == 0 && left >= BLOCK && stride == 1 {
+                    folder.push::<F>(&self.data[place..place + BLOCK]);
+                    (place, left) = (place + BLOCK, left - BLOCK);
+                    continue;
+                }
                 let len = left.min(BLOCK - filled);
                 self.load(place, stride, &mut buffer[filled..filled + len]);
                 (place, left, filled) = (place + len * stride, left - len, filled + len);
@@ -339,6 +347,10 @@ impl<T: Number> Sequences<'_, T> {
             let columns = Columns::new(inner, column, width);
             let mut cascade = Cascade::<T, TILE>::new::<F>(width);
             for Segment { starts: [place], len } in reduced.segments(range.clone()) {
+                if let Some(column) = columns.side_by_side() {
+                    cascade.push_rows::<F>(&self.data[base + place + column..], stride, len);
+                    continue;
+                }
                 for row in 0..len {
                     let row = &self.data[base + place + row * stride..];
                     cascade.push::<F>(columns.of(row, &mut buffer));
@@ -373,11 +385,13 @@ impl Columns {
         Self { places, width, side_by_side: segments == 1 && (stride == 1 || width == 1) }
     }
 
-    /// The tile's elements of one row as a slice.
-    fn of<'b, T: Number>(&self, row: &'b [T], buffer: &'b mut [T; TILE]) -> &'b [T] {
-        if self.side_by_side {
-            return &row[self.places[0]..self.places[0] + self.width];
-        }
+    /// If the tile's elements are contiguous: the offset of the first from the start of its row.
+    fn side_by_side(&self) -> Option<usize> {
+        self.side_by_side.then_some(self.places[0])
+    }
+
+    /// Copies the tile's elements of one row.
+    fn of<'b, T: Number>(&self, row: &[T], buffer: &'b mut [T; TILE]) -> &'b [T] {
         let places = &self.places[..self.width];
         buffer.iter_mut().zip(places).for_each(|(value, &place)| *value = row[place]);
         &buffer[..self.width]

@@ -4,6 +4,8 @@
 //! product and a sum to a fused multiply-add; a loop states that explicitly
 //! ([`Number::fused`](super::number::Number::fused)). So results are equal bit for bit for all instruction sets.
 
+pub(super) mod f16c;
+
 use std::sync::LazyLock;
 
 use crate::error::{Error, Result};
@@ -73,6 +75,16 @@ impl Instructions {
             }
         }
         Self::Baseline
+    }
+}
+
+/// Whether the processor has the 32 vector registers of AVX-512. Loops that keep many sums in registers may then use
+/// larger tiles.
+pub(super) fn has_avx512() -> bool {
+    match *INSTRUCTIONS {
+        #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+        Instructions::V4 { .. } => true,
+        _ => false,
     }
 }
 

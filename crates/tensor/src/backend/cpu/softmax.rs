@@ -25,9 +25,10 @@ pub(super) fn softmax(
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, input)?;
         rows(workers, host_mut::<T>(op, out)?, classes, source.rows_per_tile(), &|start, part| {
-            source.load(start, part);
-            for row in part.chunks_mut(classes) {
-                if log { simd::run(LogSoftmax(row)) } else { simd::run(Softmax(row)) }
+            let mut copied = Vec::new();
+            let x = source.part(start..start + part.len(), &mut copied);
+            for (x, out) in x.chunks(classes).zip(part.chunks_mut(classes)) {
+                if log { simd::run(LogSoftmax { x, out }) } else { simd::run(Softmax { x, out }) }
             }
         });
         Ok(())
@@ -49,11 +50,12 @@ pub(super) fn softmax_grad(
         let (output, grad) = (Source::<T>::new(op, output)?, Source::<T>::new(op, grad)?);
         let together = output.rows_per_tile().max(grad.rows_per_tile());
         rows(workers, host_mut::<T>(op, out)?, classes, together, &|start, part| {
-            grad.load(start, part);
-            let mut copied = Vec::new();
-            for (first, grad) in (start..).step_by(classes).zip(part.chunks_mut(classes)) {
-                let output = output.part(first..first + classes, &mut copied);
-                simd::run(Gradient { output, grad, log });
+            let (mut copied, mut copied_grad) = (Vec::new(), Vec::new());
+            let range = start..start + part.len();
+            let (output, grad) = (output.part(range.clone(), &mut copied), grad.part(range, &mut copied_grad));
+            let inputs = output.chunks(classes).zip(grad.chunks(classes));
+            for ((output, grad), out) in inputs.zip(part.chunks_mut(classes)) {
+                simd::run(Gradient { output, grad, out, log });
             }
         });
         Ok(())
@@ -103,14 +105,16 @@ pub(super) fn cross_entropy_grad(
     float!(op, out.dtype(), T => {
         let (logits, grad) = (Source::<T>::new(op, logits)?, Source::<T>::new(op, grad)?);
         rows(workers, host_mut::<T>(op, out)?, classes, logits.rows_per_tile(), &|start, part| {
-            logits.load(start, part);
-            for (number, row) in (start / classes..).zip(part.chunks_mut(classes)) {
-                let scale = grad.get(number);
-                if scale == T::ZERO {
-                    row.fill(T::ZERO);
+            let mut copied = Vec::new();
+            let x = logits.part(start..start + part.len(), &mut copied);
+            let rows = x.chunks(classes).zip(part.chunks_mut(classes));
+            for (number, (x, out)) in (start / classes..).zip(rows) {
+                let factor = grad.get(number);
+                if factor == T::ZERO {
+                    out.fill(T::ZERO);
                     continue;
                 }
-                simd::run(LossGrad { row, target: targets.get(number) as usize, factor: scale });
+                simd::run(LossGrad { x, out, target: targets.get(number) as usize, factor });
             }
         });
         Ok(())

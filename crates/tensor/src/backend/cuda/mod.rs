@@ -17,6 +17,7 @@ mod launch;
 mod matmul;
 mod optim;
 mod random;
+mod recurrent;
 mod reduce;
 mod rows;
 mod scan;
@@ -31,7 +32,7 @@ use bfc_core::{AddressSpace, MemoryKind};
 use bfc_cuda::Compute;
 
 use crate::backend::{Backend, Checked, DeviceRules, Kernel, StepGraphs, Workspace, rules, sealed};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
 use self::launch::Launcher;
@@ -148,6 +149,13 @@ impl Backend for CudaBackend {
                 let outs = (weight, bias.as_ref());
                 rows::layer_norm_sums(device, op, of, (grad, places), workspace.as_ref(), outs)
             }
+            // The op consists of other kernels on a GPU.
+            Kernel::BatchNorm { .. } | Kernel::BatchNormGrad { .. } => Err(Error::BadArgument {
+                op,
+                argument: "kernel",
+                expected: "one that the backend supports",
+                got: "a fused batch normalization".to_owned(),
+            }),
             Kernel::Conv2d { conv, input, weight, ref out, .. } => {
                 windows::conv2d(device, op, &conv, [input, weight], out)
             }
@@ -168,6 +176,23 @@ impl Backend for CudaBackend {
             }
             Kernel::AttentionGrad { ref of, ref results, grad, ref out, .. } => {
                 attention::backward(device, op, of, (results, grad), out)
+            }
+            Kernel::Recurrent { ref of, bias, ref workspace, ref gates, ref extra, ref out } => {
+                let outputs = (gates, extra.as_ref(), out);
+                recurrent::forward(device, op, of, bias, workspace.as_ref(), outputs)
+            }
+            Kernel::RecurrentGrad {
+                ref of,
+                states,
+                grad,
+                cell_grad,
+                ref workspace,
+                ref gates,
+                ref extra,
+                ref initial_grads,
+            } => {
+                let (inputs, outputs) = ((states, grad, cell_grad), (gates, extra.as_ref(), initial_grads));
+                recurrent::backward(device, op, of, inputs, workspace.as_ref(), outputs)
             }
             Kernel::CrossEntropy { logits, targets, ref losses } => {
                 rows::cross_entropy(device, op, logits, targets, losses)

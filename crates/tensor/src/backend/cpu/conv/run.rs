@@ -1,6 +1,5 @@
 //! The three products of a convolution.
 
-use super::super::dispatch::{contiguous, host_mut, scratch};
 use super::super::gemm::{self, Block, Depth, Output, PackInto, Strided};
 use super::super::matmul::block_sizes;
 use super::super::number::Number;
@@ -11,14 +10,10 @@ use super::stage::{Axis, Planes, StageAs, stage};
 use super::tasks::{Scratch, image_tasks};
 use super::{SLOTS, Sizes, Slot};
 use crate::backend::Precision;
-use crate::error::Result;
-use crate::shape::RawElement;
-use crate::storage::{View, ViewMut};
 
 /// One run of a convolution. The methods name the element types of packed panels, staged images and stored images.
 pub(super) struct Run<'a> {
     pub(super) workers: &'a Workers,
-    pub(super) op: &'static str,
     pub(super) sizes: Sizes,
     pub(super) precision: Precision,
 }
@@ -26,25 +21,17 @@ pub(super) struct Run<'a> {
 impl Run<'_> {
     pub(super) fn forward<P, S, I>(
         &self,
-        [input, weight]: [&View<'_>; 2],
-        workspace: &mut Option<ViewMut<'_>>,
-        out: &mut ViewMut<'_>,
-    ) -> Result<()>
-    where
-        P: Depth<Sum: RawElement>,
+        [input, weight]: [&[I]; 2],
+        out: &mut [P::Sum],
+        workspace: &mut [P::Sum],
+    ) where
+        P: Depth,
         S: PackInto<P> + bytemuck::Pod,
-        I: PackInto<P> + StageAs<S> + RawElement,
+        I: PackInto<P> + StageAs<S>,
     {
-        let Self { op, sizes, .. } = self;
-        let out = host_mut::<P::Sum>(op, out)?;
-        if sizes.is_empty() {
-            out.fill(P::Sum::ZERO);
-            return Ok(());
-        }
-        let (input, weight) = (contiguous::<I>(op, input)?, contiguous::<I>(op, weight)?);
+        let sizes = &self.sizes;
         let axes = sizes.forward_axes();
         let slot = Slot::of_forward(sizes, &axes, self.precision);
-        let workspace = scratch::<P::Sum>(op, workspace, slot.elements() * sizes.slots())?;
         let planes = Planes::new(sizes.from, axes.each_ref());
         let (depth, places) = (sizes.depth(), sizes.places());
         let tasks = image_tasks(sizes, self.workers, out, [sizes.outputs, places]);
@@ -76,34 +63,26 @@ impl Run<'_> {
                 );
             },
         );
-        Ok(())
     }
 
     pub(super) fn input_grad<P, S, I>(
         &self,
-        [weight, grad]: [&View<'_>; 2],
-        workspace: &mut Option<ViewMut<'_>>,
-        out: &mut ViewMut<'_>,
-    ) -> Result<()>
-    where
-        P: Depth<Sum: RawElement>,
+        [weight, grad]: [&[I]; 2],
+        out: &mut [P::Sum],
+        workspace: &mut [P::Sum],
+    ) where
+        P: Depth,
         S: PackInto<P> + bytemuck::Pod,
-        I: PackInto<P> + StageAs<S> + RawElement,
+        I: PackInto<P> + StageAs<S>,
     {
-        let Self { op, sizes, .. } = self;
-        let out = host_mut::<P::Sum>(op, out)?;
+        let sizes = &self.sizes;
         let axes = sizes.input_grad_axes();
-        let is_covered = axes.iter().flatten().all(|axis| !axis.taps.is_empty());
-        if sizes.is_empty() || !is_covered {
+        // No tap reads some elements if the stride exceeds the window.
+        if axes.iter().flatten().any(|axis| axis.taps.is_empty()) {
             out.fill(P::Sum::ZERO);
         }
-        if sizes.is_empty() {
-            return Ok(());
-        }
-        let (weight, grad) = (contiguous::<I>(op, weight)?, contiguous::<I>(op, grad)?);
         let slot = Slot::of_input_grad(sizes, &axes, self.precision);
-        let elements = slot.elements() * sizes.slots() + sizes.weights();
-        let (filters, workspace) = scratch::<P::Sum>(op, workspace, elements)?.split_at_mut(sizes.weights());
+        let (filters, workspace) = workspace.split_at_mut(sizes.weights());
         let filters: &mut [S] = &mut bytemuck::cast_slice_mut(filters)[..sizes.weights()];
         self.filters_by_tap(weight, filters);
         let filters = &*filters;
@@ -141,7 +120,6 @@ impl Run<'_> {
                 }
             },
         );
-        Ok(())
     }
 
     /// Copies filters of shape `[groups, outputs, inputs, taps]` to the order `[groups, taps, outputs, inputs]`.
@@ -185,25 +163,17 @@ impl Run<'_> {
 
     pub(super) fn weight_grad<P, S, I>(
         &self,
-        [input, grad]: [&View<'_>; 2],
-        workspace: &mut Option<ViewMut<'_>>,
-        out: &mut ViewMut<'_>,
-    ) -> Result<()>
-    where
-        P: Depth<Sum: RawElement>,
+        [input, grad]: [&[I]; 2],
+        out: &mut [P::Sum],
+        workspace: &mut [P::Sum],
+    ) where
+        P: Depth,
         S: PackInto<P> + bytemuck::Pod,
-        I: PackInto<P> + StageAs<S> + RawElement,
+        I: PackInto<P> + StageAs<S>,
     {
-        let Self { op, sizes, workers, .. } = self;
-        let out = host_mut::<P::Sum>(op, out)?;
-        if sizes.is_empty() {
-            out.fill(P::Sum::ZERO);
-            return Ok(());
-        }
-        let (input, grad) = (contiguous::<I>(op, input)?, contiguous::<I>(op, grad)?);
+        let Self { sizes, workers, .. } = self;
         let axes = sizes.forward_axes();
         let slot = Slot::of_weight_grad(sizes, &axes, self.precision);
-        let workspace = scratch::<P::Sum>(op, workspace, slot.elements() * sizes.slots())?;
         let planes = Planes::new(sizes.from, axes.each_ref());
         let (depth, taps) = (sizes.depth(), sizes.taps());
         let threads = workers.threads().min(sizes.slots());
@@ -249,7 +219,6 @@ impl Run<'_> {
                 }
             },
         );
-        Ok(())
     }
 
     /// The gradients of the outputs of a group, with the output channels as taps.

@@ -128,7 +128,7 @@ impl Packed for Pair {
 }
 
 /// The kernel for processors without one above.
-#[cfg(not(target_arch = "aarch64"))]
+#[cfg_attr(all(target_arch = "aarch64", not(test)), expect(dead_code, reason = "all processors have NEON"))]
 fn portable<T: Float>(lhs: &[[T; ROWS]], rhs: &[[T; COLUMNS]], rows: usize, tile: &mut Tile<T>) {
     for (row, sums) in tile.0.iter_mut().enumerate().take(rows) {
         *sums = [T::ZERO; COLUMNS];
@@ -152,3 +152,6 @@ fn portable_pairs(lhs: &[[Pair; ROWS]], rhs: &[[Pair; COLUMNS]], rows: usize, ti
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -144,3 +144,6 @@ thread_local! {
     pub(crate) static GEMM_CALL: std::cell::RefCell<Option<std::backtrace::Backtrace>> =
         const { std::cell::RefCell::new(None) };
 }
+
+#[cfg(test)]
+mod tests;

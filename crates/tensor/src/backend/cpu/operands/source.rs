@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::backend::cpu::dispatch::host;
-use crate::backend::cpu::loop_nest::{LoopNest, Segment, TILE};
+use crate::backend::cpu::loop_nest::{LoopNest, Segment, TILE, Tile};
 use crate::backend::cpu::parallel::Workers;
 use crate::backend::cpu::simd;
 use crate::error::Result;
@@ -12,7 +12,7 @@ use crate::shape::RawElement;
 use crate::storage::View;
 
 /// The number of elements that are copied at a time if they are not contiguous.
-pub(super) const PIECE: usize = 256;
+pub(super) const PIECE: usize = 1024;
 
 /// The number of elements that are copied at a time if the stride is larger than 1.
 pub(super) const STRIDED: usize = 32;
@@ -79,8 +79,8 @@ impl<'a, A: RawElement> Source<'a, A> {
 
     /// Element number `index`.
     pub(in crate::backend::cpu) fn get(&self, index: usize) -> A {
-        let [place] = self.nest.at(index);
-        self.data[place]
+        let place = self.nest.at_line(index).unwrap_or_else(|| self.nest.at(index));
+        self.data[place[0]]
     }
 
     /// The elements with numbers in `range` as a slice, if they are contiguous.
@@ -143,7 +143,7 @@ impl<'a, A: RawElement> Source<'a, A> {
             return;
         }
         if stride.unsigned_abs() > 1 {
-            self.nest.tiles(range, TILE_ROWS, &mut |tile| match tile.columns() {
+            self.nest.tiles(range, TILE_ROWS, &mut |tile| match tile.columns(0) {
                 Some((start, rows)) if stride > 0 => {
                     let columns = self.data[start..].chunks(stride.unsigned_abs()).take(tile.width);
                     transpose(columns, rows, &mut out[tile.first..], tile.len);
@@ -286,7 +286,8 @@ impl<A: RawElement> Row<A> {
         }
         let piece = &mut self.piece[..len];
         if self.filled.is_none_or(|(place, filled)| place != start || filled < len) {
-            piece.fill(data[start]);
+            let value = data[start];
+            simd::each(piece, |element| *element = value);
             self.filled = Some((start, len));
         }
         piece
@@ -312,6 +313,49 @@ pub(super) fn gather<'p, A: RawElement>(
         _ => copy_steps(piece, data[..=start].iter().rev(), step),
     }
     piece
+}
+
+/// The elements of one operand of a tile: copied column by column if the columns are contiguous in memory, else row by
+/// row when they are needed.
+pub(super) struct TileRows<A> {
+    rows: [[A; STRIDED]; TILE],
+    transposed: bool,
+}
+
+impl<A: RawElement> TileRows<A> {
+    pub(super) fn new() -> Self {
+        Self { rows: [[A::default(); STRIDED]; TILE], transposed: false }
+    }
+
+    /// Starts a new tile.
+    pub(super) fn load<const N: usize>(
+        &mut self,
+        data: &[A],
+        tile: &Tile<'_, N>,
+        operand: usize,
+        stride: usize,
+    ) {
+        let columns = tile.columns(operand).filter(|_| stride > 1 && (stride as isize) > 0);
+        self.transposed = columns.is_some();
+        let Some((start, count)) = columns else { return };
+        for first in (0..tile.width).step_by(TILE_ROWS) {
+            let columns =
+                data[start + first * stride..].chunks(stride).take(TILE_ROWS.min(tile.width - first));
+            transpose(columns, count, &mut self.rows.as_flattened_mut()[first..], STRIDED);
+        }
+    }
+
+    /// Row number `row` of the tile, which starts at `start` in the operand.
+    pub(super) fn row<'r>(
+        &'r mut self,
+        row: usize,
+        data: &'r [A],
+        (start, stride): (usize, usize),
+        len: usize,
+    ) -> &'r [A] {
+        let piece = &mut self.rows[row];
+        if self.transposed { &piece[..len] } else { gather(piece, data, start, stride, len) }
+    }
 }
 
 /// Transposes a tile: writes at most [`TILE_ROWS`] columns as rows of `out` with stride `step`.

@@ -6,16 +6,19 @@ use crate::backend::cpu::fold::{FastMax, Sum, fold};
 use crate::backend::cpu::number::Float;
 use crate::backend::cpu::simd::Loop;
 
-/// `x = exp(x - max)`, in place. Returns 1 / Σ of the results.
+/// `out = exp(x - max)`. Returns 1 / Σ of the results.
 #[inline(always)]
-fn exponentials<T: Float>(row: &mut [T]) -> T {
-    let largest = fold::<T, FastMax, 1>([row], |[x]| x);
-    row.iter_mut().for_each(|x| *x = (*x - largest).exp());
-    T::ONE / fold::<T, Sum, 1>([row], |[x]| x)
+fn exponentials<T: Float>(x: &[T], out: &mut [T]) -> T {
+    let largest = fold::<T, FastMax, 1>([x], |[x]| x);
+    out.iter_mut().zip(x).for_each(|(out, &x)| *out = (x - largest).exp_of_negative());
+    T::ONE / fold::<T, Sum, 1>([out], |[x]| x)
 }
 
-/// `x = eˣ / Σ eˣ`, in place.
-pub(super) struct Softmax<'a, T>(pub(super) &'a mut [T]);
+/// `out = eˣ / Σ eˣ`.
+pub(super) struct Softmax<'a, T> {
+    pub(super) x: &'a [T],
+    pub(super) out: &'a mut [T],
+}
 
 impl<T: Float> Loop for Softmax<'_, T> {
     const WIDEST: bool = T::EXP_VECTORIZES;
@@ -23,13 +26,16 @@ impl<T: Float> Loop for Softmax<'_, T> {
 
     #[inline(always)]
     fn run(self) {
-        let scale = exponentials(self.0);
-        self.0.iter_mut().for_each(|x| *x *= scale);
+        let scale = exponentials(self.x, self.out);
+        self.out.iter_mut().for_each(|x| *x *= scale);
     }
 }
 
-/// `x = x - ln Σ eˣ`, in place.
-pub(super) struct LogSoftmax<'a, T>(pub(super) &'a mut [T]);
+/// `out = x - ln Σ eˣ`.
+pub(super) struct LogSoftmax<'a, T> {
+    pub(super) x: &'a [T],
+    pub(super) out: &'a mut [T],
+}
 
 impl<T: Float> Loop for LogSoftmax<'_, T> {
     const WIDEST: bool = T::EXP_VECTORIZES;
@@ -37,9 +43,9 @@ impl<T: Float> Loop for LogSoftmax<'_, T> {
 
     #[inline(always)]
     fn run(self) {
-        let [largest, sum] = Exponentials(self.0).run();
+        let [largest, sum] = Exponentials(self.x).run();
         let log_sum = sum.ln();
-        self.0.iter_mut().for_each(|x| *x = *x - largest - log_sum);
+        self.out.iter_mut().zip(self.x).for_each(|(out, &x)| *out = x - largest - log_sum);
     }
 }
 
@@ -53,13 +59,14 @@ impl<T: Float> Loop for Exponentials<'_, T> {
     #[inline(always)]
     fn run(self) -> [T; 2] {
         let largest = fold::<T, FastMax, 1>([self.0], |[x]| x);
-        [largest, fold::<T, Sum, 1>([self.0], |[x]| (x - largest).exp())]
+        [largest, fold::<T, Sum, 1>([self.0], |[x]| (x - largest).exp_of_negative())]
     }
 }
 
-/// `x[i] = factor · (softmax(x)[i] - (i == target))`, in place: the gradient of cross entropy.
+/// `out[i] = factor · (softmax(x)[i] - (i == target))`: the gradient of cross entropy.
 pub(super) struct LossGrad<'a, T> {
-    pub(super) row: &'a mut [T],
+    pub(super) x: &'a [T],
+    pub(super) out: &'a mut [T],
     pub(super) target: usize,
     pub(super) factor: T,
 }
@@ -70,18 +77,19 @@ impl<T: Float> Loop for LossGrad<'_, T> {
 
     #[inline(always)]
     fn run(self) {
-        let Self { row, target, factor } = self;
-        let scale = exponentials(row);
-        let of_target = (row[target] * scale - T::ONE) * factor;
-        row.iter_mut().for_each(|x| *x = *x * scale * factor);
-        row[target] = of_target;
+        let Self { x, out, target, factor } = self;
+        let scale = exponentials(x, out);
+        let of_target = (out[target] * scale - T::ONE) * factor;
+        out.iter_mut().for_each(|x| *x = *x * scale * factor);
+        out[target] = of_target;
     }
 }
 
-/// The gradient of a softmax, in place: `g[i] = s[i] · (g[i] - Σ s g)`, or `g[i] = g[i] - exp(s[i]) · Σ g` for its logarithm.
+/// The gradient of a softmax: `out[i] = s[i] · (g[i] - Σ s g)`, or `out[i] = g[i] - exp(s[i]) · Σ g` for its logarithm.
 pub(super) struct Gradient<'a, T> {
     pub(super) output: &'a [T],
-    pub(super) grad: &'a mut [T],
+    pub(super) grad: &'a [T],
+    pub(super) out: &'a mut [T],
     pub(super) log: bool,
 }
 
@@ -91,14 +99,15 @@ impl<T: Float> Loop for Gradient<'_, T> {
 
     #[inline(always)]
     fn run(self) {
-        let Self { output, grad, log } = self;
+        let Self { output, grad, out, log } = self;
+        let elements = out.iter_mut().zip(grad.iter().zip(output));
         if log {
             let sum = fold::<T, Sum, 1>([grad], |[g]| g);
-            // `s.exp()` would call the standard library.
-            grad.iter_mut().zip(output).for_each(|(g, &s)| *g -= Float::exp(s) * sum);
+            // Not `s.exp()`, which would call the standard library.
+            elements.for_each(|(out, (&g, &s))| *out = g - Float::exp_of_negative(s) * sum);
         } else {
             let sum = fold::<T, Sum, 2>([output, grad], |[s, g]| s * g);
-            grad.iter_mut().zip(output).for_each(|(g, &s)| *g = s * (*g - sum));
+            elements.for_each(|(out, (&g, &s))| *out = s * (g - sum));
         }
     }
 }

@@ -38,7 +38,7 @@ impl<T: Float, const N: usize> Add for Lanes<T, N> {
     fn add(self, rhs: Self) -> Self {
         let mut lanes = self;
         for (lane, rhs) in lanes.0.iter_mut().zip(&rhs.0) {
-            *lane = *lane + *rhs;
+            *lane += *rhs;
         }
         lanes
     }
@@ -51,7 +51,7 @@ impl<T: Float, const N: usize> Sub for Lanes<T, N> {
     fn sub(self, rhs: Self) -> Self {
         let mut lanes = self;
         for (lane, rhs) in lanes.0.iter_mut().zip(&rhs.0) {
-            *lane = *lane - *rhs;
+            *lane -= *rhs;
         }
         lanes
     }
@@ -64,7 +64,7 @@ impl<T: Float, const N: usize> Mul<T> for Lanes<T, N> {
     fn mul(self, rhs: T) -> Self {
         let mut lanes = self;
         for lane in &mut lanes.0 {
-            *lane = *lane * rhs;
+            *lane *= rhs;
         }
         lanes
     }

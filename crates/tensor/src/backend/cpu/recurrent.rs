@@ -1,0 +1,396 @@
+//! Recurrent layers: all steps of a sequence in one kernel.
+//!
+//! Sequences are independent of each other, so each thread computes all steps of a group of sequences without waiting
+//! for other threads. The groups depend only on the shape. The weight is packed once for all steps; the state of a
+//! group stays in a small workspace, from which the product of the next step reads it.
+
+mod cells;
+mod product;
+
+use cells::{Step, StepGrad};
+use product::{LANES, Product, Strided, pack, store_row};
+
+use super::dispatch::{float, host, host_mut, scratch};
+use super::number::Float;
+use super::operands::Source;
+use super::parallel::Workers;
+use super::simd;
+use crate::backend::{Recurrence, RecurrentCell};
+use crate::error::Result;
+use crate::shape::DType;
+use crate::storage::{View, ViewMut};
+
+/// The largest number of sequences of a group. A product of 16 rows uses each loaded panel of the weight often enough.
+const GROUP: usize = 16;
+
+/// The sizes of a layer.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    cell: RecurrentCell,
+    sequences: usize,
+    len: usize,
+    hidden: usize,
+}
+
+impl Sizes {
+    fn new(of: &Recurrence<'_>, rows: usize) -> Self {
+        let hidden = of.weight.layout().shape().dims().first().copied().unwrap_or(0);
+        Self { cell: of.cell, sequences: rows.checked_div(of.len).unwrap_or(0), len: of.len, hidden }
+    }
+
+    /// The number of elements of the gates of one state.
+    const fn width(&self) -> usize {
+        self.hidden.saturating_mul(self.cell.gates())
+    }
+
+    /// The number of sequences of each group but the last.
+    fn group(&self) -> usize {
+        let groups = self.sequences.div_ceil(GROUP).max(1);
+        self.sequences.div_ceil(groups).max(1)
+    }
+
+    /// The elements of a state and of its gates, padded to whole blocks.
+    fn padded(&self) -> [usize; 2] {
+        [self.hidden, self.width()].map(|size| size.checked_next_multiple_of(LANES).unwrap_or(usize::MAX))
+    }
+
+    /// The number of elements of the packed weight.
+    fn packed(&self) -> usize {
+        let [hidden, width] = self.padded();
+        hidden.saturating_mul(width)
+    }
+
+    /// The workspace elements of one sequence: its gates, its state in blocks or a product, and what a step passes to
+    /// the next.
+    fn per_sequence(&self) -> usize {
+        let [hidden, width] = self.padded();
+        width.saturating_add(hidden.saturating_mul(2))
+    }
+}
+
+/// See [`Workspace::Recurrent`](crate::backend::Workspace::Recurrent).
+pub(super) fn workspace(cell: RecurrentCell, [sequences, len, hidden]: [usize; 3], dtype: DType) -> usize {
+    let sizes = Sizes { cell, sequences, len, hidden };
+    if sequences == 0 || len == 0 {
+        return 0;
+    }
+    let groups = sequences.saturating_mul(sizes.per_sequence());
+    sizes.packed().saturating_add(groups).saturating_mul(dtype.size())
+}
+
+/// The values that all groups share.
+struct Layer<'a, T> {
+    sizes: Sizes,
+    reverse: bool,
+    /// The packed weight, transposed in the backward pass.
+    weight: &'a [T],
+    /// The initial state and cell.
+    initial: [Option<Source<'a, T>>; 2],
+    has_avx512: bool,
+}
+
+/// Packs the weight into the workspace. Returns the layer and the rest of the workspace.
+fn prepare<'a, T: Float>(
+    workers: &Workers,
+    op: &'static str,
+    of: &'a Recurrence<'_>,
+    (sizes, transposed): (Sizes, bool),
+    scratch: &'a mut [T],
+) -> Result<(Layer<'a, T>, &'a mut [T])> {
+    let layout = of.weight.layout();
+    let strides = [layout.strides()[0], layout.strides()[1]];
+    let data = &host::<T>(op, &of.weight)?[layout.offset()..];
+    let matrix = Strided { data, rows: sizes.hidden, columns: sizes.width(), strides };
+    let source = |initial: Option<View<'a>>| initial.map(|view| Source::<T>::new(op, view)).transpose();
+    let initial = [source(of.initial[0])?, source(of.initial[1])?];
+    let (packed, rest) = scratch.split_at_mut(sizes.packed());
+    pack(workers, if transposed { matrix.transposed() } else { matrix }, packed);
+    let has_avx512 = simd::has_avx512();
+    Ok((Layer { sizes, reverse: of.reverse, weight: packed, initial, has_avx512 }, rest))
+}
+
+impl<T: Float> Layer<'_, T> {
+    /// The position of a step.
+    const fn position(&self, step: usize) -> usize {
+        if self.reverse { self.sizes.len - 1 - step } else { step }
+    }
+
+    /// Copies the initial state (0) or cell (1) of a sequence; zeros by default.
+    fn load_initial(&self, which: usize, sequence: usize, out: &mut [T]) {
+        match &self.initial[which] {
+            Some(initial) => initial.load(sequence * self.sizes.hidden, out),
+            None => out.fill(T::ZERO),
+        }
+    }
+
+    /// Multiplies rows in blocks with the packed weight.
+    fn multiply(&self, rows: usize, lhs: &[T], out: &mut [T]) {
+        simd::run(Product { rows, lhs, rhs: self.weight, out, has_avx512: self.has_avx512 });
+    }
+}
+
+/// See [`Kernel::Recurrent`](crate::backend::Kernel::Recurrent).
+#[inline(never)]
+pub(super) fn forward(
+    workers: &Workers,
+    op: &'static str,
+    of: &Recurrence<'_>,
+    bias: View<'_>,
+    workspace: &mut Option<ViewMut<'_>>,
+    (gates, extra, out): (&mut ViewMut<'_>, &mut Option<ViewMut<'_>>, &mut ViewMut<'_>),
+) -> Result<()> {
+    let sizes = Sizes::new(of, gates.layout().shape()[0]);
+    float!(op, out.dtype(), T => {
+        let (gates, out) = (host_mut::<T>(op, gates)?, host_mut::<T>(op, out)?);
+        let extra = optional::<T>(op, extra.as_mut())?;
+        if out.is_empty() {
+            return Ok(());
+        }
+        let (group, hidden) = (sizes.group(), sizes.hidden);
+        let elements = sizes.packed() + sizes.sequences * sizes.per_sequence();
+        let scratch = scratch::<T>(op, workspace, elements)?;
+        let bias = Source::<T>::new(op, bias)?;
+        let mut copied = Vec::new();
+        let bias = bias.part(0..sizes.width(), &mut copied);
+        let (layer, scratch) = prepare(workers, op, of, (sizes, false), scratch)?;
+        let rows = group * sizes.len;
+        let chunks = [rows * sizes.width(), rows * hidden, rows * hidden, group * sizes.per_sequence()];
+        workers.zipped([gates, extra, out, scratch], chunks, &|number, slices| {
+            layer.forward(number * group, bias, slices);
+        });
+        Ok(())
+    })
+}
+
+/// The elements of an optional output.
+fn optional<'a, T: Float>(op: &'static str, view: Option<&'a mut ViewMut<'_>>) -> Result<&'a mut [T]> {
+    view.map_or(Ok(&mut [][..]), |view| host_mut::<T>(op, view))
+}
+
+impl<T: Float> Layer<'_, T> {
+    /// Computes all steps of the sequences from number `first` on.
+    fn forward(&self, first: usize, bias: &[T], [gates, extra, out, scratch]: [&mut [T]; 4]) {
+        let Sizes { cell, len, hidden, .. } = self.sizes;
+        let (width, [padded, padded_width]) = (self.sizes.width(), self.sizes.padded());
+        let rows = out.len() / (len * hidden);
+        let (blocks, rest) = scratch.split_at_mut(rows * padded);
+        let (product, carry) = rest.split_at_mut(rows * padded_width);
+        blocks.fill(T::ZERO);
+        product.fill(T::ZERO);
+        for (row, carry) in carry.chunks_mut(padded).enumerate() {
+            let carry = &mut carry[..hidden];
+            self.load_initial(0, first + row, carry);
+            store_row(carry, (row, rows), blocks);
+            if cell == RecurrentCell::Lstm {
+                self.load_initial(1, first + row, carry);
+            }
+        }
+        for step in 0..len {
+            if step > 0 || self.initial[0].is_some() {
+                self.multiply(rows, blocks, product);
+            }
+            let products = product.chunks(padded_width).zip(carry.chunks_mut(padded));
+            for (row, (product, carry)) in products.enumerate() {
+                let at = row * len + self.position(step);
+                let out = &mut out[at * hidden..][..hidden];
+                simd::run(Step {
+                    cell,
+                    product: &product[..width],
+                    bias,
+                    gates: &mut gates[at * width..][..width],
+                    carry: &mut carry[..hidden],
+                    extra: part_mut(extra, at, hidden),
+                    out,
+                });
+                store_row(out, (row, rows), blocks);
+            }
+        }
+    }
+}
+
+/// Row number `at`; nothing of an empty slice.
+fn part_mut<T>(data: &mut [T], at: usize, len: usize) -> &mut [T] {
+    data.get_mut(at * len..(at + 1) * len).unwrap_or_default()
+}
+
+/// See [`Kernel::RecurrentGrad`](crate::backend::Kernel::RecurrentGrad).
+#[inline(never)]
+pub(super) fn backward(
+    workers: &Workers,
+    op: &'static str,
+    of: &Recurrence<'_>,
+    (states, grad, cell_grad): (View<'_>, View<'_>, Option<View<'_>>),
+    workspace: &mut Option<ViewMut<'_>>,
+    (gates, extra, initial_grads): (
+        &mut ViewMut<'_>,
+        &mut Option<ViewMut<'_>>,
+        &mut [Option<ViewMut<'_>>; 2],
+    ),
+) -> Result<()> {
+    let sizes = Sizes::new(of, gates.layout().shape()[0]);
+    float!(op, gates.dtype(), T => {
+        let gates = host_mut::<T>(op, gates)?;
+        let extra = optional::<T>(op, extra.as_mut())?;
+        let [state_grad, first_cell_grad] = initial_grads;
+        let state_grads = optional::<T>(op, state_grad.as_mut())?;
+        let first_cell_grads = optional::<T>(op, first_cell_grad.as_mut())?;
+        if gates.is_empty() {
+            return Ok(());
+        }
+        let (group, hidden) = (sizes.group(), sizes.hidden);
+        let elements = sizes.packed() + sizes.sequences * sizes.per_sequence();
+        let scratch = scratch::<T>(op, workspace, elements)?;
+        let inputs = Inputs {
+            states: Source::<T>::new(op, states)?,
+            grad: Source::<T>::new(op, grad)?,
+            cell_grad: cell_grad.map(|grad| Source::<T>::new(op, grad)).transpose()?,
+        };
+        let (layer, scratch) = prepare(workers, op, of, (sizes, true), scratch)?;
+        let rows = group * sizes.len;
+        let [of_gates, of_extra] = [rows * sizes.width(), rows * hidden];
+        let chunks = [of_gates, of_extra, group * hidden, group * hidden, group * sizes.per_sequence()];
+        let outputs = [gates, extra, state_grads, first_cell_grads, scratch];
+        workers.zipped(outputs, chunks, &|number, slices| layer.backward(number * group, &inputs, slices));
+        Ok(())
+    })
+}
+
+/// The inputs of the backward pass.
+struct Inputs<'a, T> {
+    states: Source<'a, T>,
+    grad: Source<'a, T>,
+    cell_grad: Option<Source<'a, T>>,
+}
+
+impl<T: Float> Layer<'_, T> {
+    /// Computes the gradients of all steps of the sequences from number `first` on.
+    fn backward(
+        &self,
+        first: usize,
+        inputs: &Inputs<'_, T>,
+        [gates, extra, state_grads, cell_grads, scratch]: [&mut [T]; 5],
+    ) {
+        let Sizes { cell, len, hidden, .. } = self.sizes;
+        let (width, [padded, padded_width]) = (self.sizes.width(), self.sizes.padded());
+        let rows = gates.len() / (len * width);
+        let (blocks, rest) = scratch.split_at_mut(rows * padded_width);
+        let (product, carry) = rest.split_at_mut(rows * padded);
+        blocks.fill(T::ZERO);
+        product.fill(T::ZERO);
+        carry.fill(T::ZERO);
+        if let Some(grad) = &inputs.cell_grad {
+            let carries = carry.chunks_mut(padded).enumerate();
+            carries.for_each(|(row, carry)| grad.load((first + row) * hidden, &mut carry[..hidden]));
+        }
+        let mut buffers = Buffers::default();
+        for step in (0..len).rev() {
+            let products = product.chunks(padded).zip(carry.chunks_mut(padded));
+            for (row, (product, carry)) in products.enumerate() {
+                let place = Place {
+                    sequence: first + row,
+                    start: first * len,
+                    row: row * len + self.position(step),
+                    previous: (step > 0).then(|| row * len + self.position(step - 1)),
+                };
+                let gates = &mut gates[place.row * width..][..width];
+                let (product, carry) = (&product[..hidden], &mut carry[..hidden]);
+                self.step_back(place, inputs, &mut buffers, (product, gates, extra, carry));
+                let extra = part_mut(extra, place.row, hidden);
+                store_gates(cell, gates, extra, (row, rows), blocks);
+            }
+            if step > 0 || !state_grads.is_empty() {
+                self.multiply(rows, blocks, product);
+            }
+        }
+        for (row, (product, carry)) in product.chunks(padded).zip(carry.chunks(padded)).enumerate() {
+            let direct = if cell == RecurrentCell::Gru { carry } else { &[] };
+            write_sum(product, direct, part_mut(state_grads, row, hidden));
+            write_sum(carry, &[], part_mut(cell_grads, row, hidden));
+        }
+    }
+
+    /// Computes the gradients of one step of one sequence. `extra` is that of the group.
+    fn step_back(
+        &self,
+        place: Place,
+        inputs: &Inputs<'_, T>,
+        buffers: &mut Buffers<T>,
+        (product, gates, extra, carry): (&[T], &mut [T], &mut [T], &mut [T]),
+    ) {
+        let (cell, hidden) = (self.sizes.cell, carry.len());
+        let of_row = |row: usize| row * hidden..(row + 1) * hidden;
+        let grad = inputs.grad.part(of_row(place.start + place.row), &mut buffers.grad);
+        buffers.initial.resize(hidden, T::ZERO);
+        if place.previous.is_none() && cell.has_extra() {
+            self.load_initial(cell.states() - 1, place.sequence, &mut buffers.initial);
+        }
+        match cell {
+            RecurrentCell::Lstm => {
+                let before = place.previous.map_or(&*buffers.initial, |row| &extra[of_row(row)]);
+                let after = &extra[of_row(place.row)];
+                simd::run(StepGrad { cell, grad, product, before, after, gates, extra: &mut [], carry });
+            }
+            RecurrentCell::Gru => {
+                let before = match place.previous {
+                    Some(row) => inputs.states.part(of_row(place.start + row), &mut buffers.state),
+                    None => &buffers.initial,
+                };
+                let extra = &mut extra[of_row(place.row)];
+                simd::run(StepGrad { cell, grad, product, before, after: &[], gates, extra, carry });
+            }
+            RecurrentCell::Tanh | RecurrentCell::Relu => {
+                let (before, after, extra) = (&[][..], &[][..], &mut [][..]);
+                simd::run(StepGrad { cell, grad, product, before, after, gates, extra, carry });
+            }
+        }
+    }
+}
+
+/// The rows of one step of one sequence.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The number of the sequence.
+    sequence: usize,
+    /// The first row of the group.
+    start: usize,
+    /// The row of the step, within the group.
+    row: usize,
+    /// The row of the previous step, within the group.
+    previous: Option<usize>,
+}
+
+/// Copies of rows that are not contiguous.
+#[derive(Default)]
+struct Buffers<T> {
+    grad: Vec<T>,
+    state: Vec<T>,
+    initial: Vec<T>,
+}
+
+/// Writes the gradients of the state's shares of the gates into blocks, for the product with the weight. They are those
+/// of the inputs' shares, except for gate n of a GRU.
+fn store_gates<T: Float>(
+    cell: RecurrentCell,
+    gates: &[T],
+    extra: &[T],
+    (row, rows): (usize, usize),
+    blocks: &mut [T],
+) {
+    store_row(gates, (row, rows), blocks);
+    if cell != RecurrentCell::Gru {
+        return;
+    }
+    let first = gates.len() - extra.len();
+    if first.is_multiple_of(LANES) {
+        return store_row(extra, (row, rows), &mut blocks[first * rows..]);
+    }
+    for (column, &value) in (first..).zip(extra) {
+        blocks[(column / LANES * rows + row) * LANES + column % LANES] = value;
+    }
+}
+
+/// `out = a + b`, where `b` may be empty and `out` may be empty.
+fn write_sum<T: Float>(a: &[T], b: &[T], out: &mut [T]) {
+    out.iter_mut().zip(a).for_each(|(out, &a)| *out = a);
+    out.iter_mut().zip(b).for_each(|(out, &b)| *out += b);
+}
