@@ -159,8 +159,6 @@ impl<T: Number, F: ReduceOp<T>> Loop for RadixRows<'_, T, F> {
 }
 
 /// `older[i] = fold(older[i], newer[i])`.
-// Not inlined: the compiler would load the vectors that `lanes` has just written in pieces of 8 bytes, which stalls.
-#[inline(never)]
 pub(super) fn fold_into<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
     older.iter_mut().zip(newer).for_each(|(older, &newer)| *older = F::fold(*older, newer));
 }

@@ -18,6 +18,9 @@ const BLOCK: usize = 2048;
 /// A function of a block of each input, which writes or updates a block of each output.
 type OfBlocks<'f, const N: usize, const M: usize> = dyn Fn([&[f32]; N], [&mut [f32]; M]) + Sync + 'f;
 
+/// A function that computes a block of the output from a block of each input.
+type Map<'f, const N: usize> = dyn Fn([&[f32]; N], &mut [f32]) + Sync + 'f;
+
 /// Whether any operand is a 16-bit float. The others are then f32.
 pub(super) fn any_of<const N: usize>(dtypes: [DType; N]) -> bool {
     dtypes.iter().any(|dtype| dtype.is_half())
@@ -30,7 +33,7 @@ pub(super) fn map<const N: usize>(
     chunk: usize,
     inputs: [View<'_>; N],
     out: &mut ViewMut<'_>,
-    f: &(dyn Fn([&[f32]; N], &mut [f32]) + Sync),
+    f: &Map<'_, N>,
 ) -> Result<()> {
     run(workers, op, chunk, inputs, ([out], false), &|inputs, [out]| f(inputs, out))
 }
