@@ -8,9 +8,9 @@ struct Products {
 
 enum { OK = 0, NOT_INITIALISED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 
-template <class T, class SUM>
+template <class T, class SUM, class OUT>
 static void multiply(bool left_turned, bool right_turned, i64 rows, i64 columns, i64 depth, SUM alpha, const T* left,
-                     i64 left_leading, const T* right, i64 right_leading, SUM beta, T* out, i64 leading) {
+                     i64 left_leading, const T* right, i64 right_leading, SUM beta, OUT* out, i64 leading) {
     for (i64 j = 0; j < columns; ++j) {
         for (i64 i = 0; i < rows; ++i) {
             SUM sum = 0;
@@ -21,7 +21,7 @@ static void multiply(bool left_turned, bool right_turned, i64 rows, i64 columns,
             }
             // With beta 0, the old values are not read: they may be anything.
             SUM before = beta == (SUM)0 ? (SUM)0 : beta * (SUM)out[i + j * leading];
-            out[i + j * leading] = (T)(alpha * sum + before);
+            out[i + j * leading] = (OUT)(alpha * sum + before);
         }
     }
 }
@@ -73,16 +73,20 @@ extern "C" int cublasGemmStridedBatchedEx(Products* handle, int left_op, int rig
     int left_least = left_turned ? depth : rows, right_least = right_turned ? columns : depth;
     if (left_leading < (left_least > 1 ? left_least : 1)) return INVALID_VALUE;
     if (right_leading < (right_least > 1 ? right_least : 1)) return INVALID_VALUE;
-    if (left_type != right_type || left_type != out_type) return NOT_SUPPORTED;
-#define AS(T, SUM)                                                                                                    \
+    // Half-precision factors may have a 32-bit product.
+    bool wide = (left_type == 2 || left_type == 14) && out_type == 0;
+    if (left_type != right_type || (left_type != out_type && !wide)) return NOT_SUPPORTED;
+#define AS(T, SUM, OUT)                                                                                                    \
     for (int n = 0; n < batch; ++n)                                                                                   \
-    multiply<T, SUM>(left_turned, right_turned, rows, columns, depth, *(const SUM*)alpha, (const T*)left + n * left_step, \
+    multiply<T, SUM, OUT>(left_turned, right_turned, rows, columns, depth, *(const SUM*)alpha, (const T*)left + n * left_step, \
                      left_leading, (const T*)right + n * right_step, right_leading, *(const SUM*)beta,                \
-                     (T*)out + n * step, leading)
-    if (left_type == 0 && (compute == 68 || compute == 77)) AS(float, float);
-    else if (left_type == 1 && compute == 70) AS(double, double);
-    else if (left_type == 2 && compute == 68) AS(f16, float);
-    else if (left_type == 14 && compute == 68) AS(bf16, float);
+                     (OUT*)out + n * step, leading)
+    if (left_type == 0 && (compute == 68 || compute == 77)) AS(float, float, float);
+    else if (left_type == 1 && compute == 70) AS(double, double, double);
+    else if (left_type == 2 && compute == 68 && wide) AS(f16, float, float);
+    else if (left_type == 2 && compute == 68) AS(f16, float, f16);
+    else if (left_type == 14 && compute == 68 && wide) AS(bf16, float, float);
+    else if (left_type == 14 && compute == 68) AS(bf16, float, bf16);
     else return NOT_SUPPORTED;
 #undef AS
     return OK;

@@ -1,4 +1,5 @@
-// 2-D convolutions for floats and their gradients. All operands are contiguous.
+// 2-D convolutions for floats and their gradients. All operands are contiguous. Outputs of half-precision kernels may be
+// 32-bit floats.
 //
 // dims = the input images [n, channels, h, w]; inner_dims = [output channels, oh, ow, kh, kw, groups]; k = [strides,
 // paddings, dilations], each of height and width. The weight is [output channels, channels per group, kh, kw].
@@ -65,7 +66,7 @@ KERNEL(conv2d) {
                 }
             }
         }
-        out<T>(job, 0)[i] = (T)sum;
+        store<T>(job, 0, i, sum);
     }
 }
 
@@ -92,7 +93,7 @@ KERNEL(conv2d_input_grad) {
                 }
             }
         }
-        out<T>(job, 0)[i] = (T)sum;
+        store<T>(job, 0, i, sum);
     }
 }
 
@@ -116,7 +117,7 @@ BLOCK_KERNEL(conv2d_weight_grad) {
         }
         sum = join(shared, sum, true);
         if (threadIdx.x == 0) {
-            out<T>(job, 0)[e] = (T)sum;
+            store<T>(job, 0, e, sum);
         }
     }
 }

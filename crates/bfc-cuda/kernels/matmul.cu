@@ -1,5 +1,5 @@
 // out[batch, i, j] = bias[j] + sum over k of lhs[batch, i, k] rhs[batch, k, j]. Half-precision products are summed as
-// 32-bit floats and rounded once; integers wrap.
+// 32-bit floats and rounded once, or not at all if the bias and the outputs are 32-bit floats; integers wrap.
 //
 // A block computes one tile (tile.cuh) at a time. The job's shape is that of the batch; k = [rows, columns, depth, lhs
 // stride of i, lhs stride of k, rhs stride of k], i[0] = the rhs stride of j. The bias is operand 2, if present. The
@@ -21,7 +21,7 @@ BLOCK_KERNEL(matmul, TILE_BLOCKS) {
         for (u32 c = 0; c < 4; ++c) {
             u64 j = left + tile_column(c);
             bool biased = job.in[2].address && j < columns;
-            WIDE first = biased ? (WIDE)((const T*)job.in[2].address)[j * job.in[2].strides[0]] : (WIDE)0;
+            WIDE first = biased ? element_at<T>(job.in[2], j * job.in[2].strides[0]) : (WIDE)0;
             for (u32 r = 0; r < 4; ++r) {
                 sum[r][c] = first;
             }
@@ -44,12 +44,13 @@ BLOCK_KERNEL(matmul, TILE_BLOCKS) {
             add_step(a, b, sum);
             __syncthreads();
         }
-        T* to = out<T>(job, job.out[1].address ? 1 : 0) + batch * rows * columns;
+        u32 sums = job.out[1].address ? 1 : 0;
+        u64 to = batch * rows * columns;
         for (u32 r = 0; r < 4; ++r) {
             for (u32 c = 0; c < 4; ++c) {
                 u64 i = top + tile_row(r), j = left + tile_column(c);
                 if (i < rows && j < columns) {
-                    to[i * columns + j] = (T)sum[r][c];
+                    store<T>(job, sums, to + i * columns + j, sum[r][c]);
                 }
             }
         }
@@ -57,12 +58,12 @@ BLOCK_KERNEL(matmul, TILE_BLOCKS) {
         if (job.function == 0) continue;
         // Each thread reads its own results back, so that the function is compiled once and takes no registers from the
         // sums.
-        T* activated_to = out<T>(job, 0) + batch * rows * columns;
 #pragma unroll 1
         for (u32 e = 0; e < 16; ++e) {
             u64 i = top + tile_row(e / 4), j = left + tile_column(e % 4);
             if (i < rows && j < columns) {
-                activated_to[i * columns + j] = (T)activated(job.function, (WIDE)to[i * columns + j]);
+                u64 at = to + i * columns + j;
+                store<T>(job, 0, at, activated(job.function, stored<T>(job, sums, at)));
             }
         }
 #endif

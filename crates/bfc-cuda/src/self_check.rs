@@ -142,6 +142,7 @@ unsafe fn multiply(compute: &dyn Compute, memory: u64) -> Result<bool, ComputeEr
     let (true, (Some(lhs), Some(rhs))) = (compute.supports_products(), factors) else { return Ok(false) };
     let product = Product {
         element: ElementType::F32,
+        out_element: ElementType::F32,
         rows: ROWS as i32,
         columns: COLUMNS as i32,
         depth: DEPTH as i32,

@@ -2,12 +2,13 @@
 
 use crate::kernels::ElementType;
 
-/// out = lhs · rhs for `batch` matrices of one element type. Half-precision products are summed in 32 bits and rounded
-/// once.
+/// out = lhs · rhs for `batch` matrices. Half-precision products are summed in 32 bits and rounded at most once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
-    /// The element type: a float.
+    /// The element type of the factors: a float.
     pub element: ElementType,
+    /// The element type of the product: that of the factors, or f32 for half-precision factors.
+    pub out_element: ElementType,
     /// Rows of the left factor and of the product.
     pub rows: i32,
     /// Columns of the right factor and of the product.

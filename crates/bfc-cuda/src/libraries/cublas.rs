@@ -230,7 +230,11 @@ impl Cublas {
     /// # Safety
     /// As [`multiply`](Self::multiply), and this thread holds the handle.
     unsafe fn multiply_with(&self, raw: Handle, product: &Product) -> Result<bool, ComputeError> {
-        let Some((element, compute)) = self.types(product.element) else { return Ok(false) };
+        let (Some((element, compute)), Some((out_element, _))) =
+            (self.types(product.element), self.types(product.out_element))
+        else {
+            return Ok(false);
+        };
         let (wide, narrow) = ([1.0_f64, 0.0], [1.0_f32, 0.0]);
         let scalar = |n: usize| -> *const c_void {
             if compute == COMPUTE_64F { (&raw const wide[n]).cast() } else { (&raw const narrow[n]).cast() }
@@ -267,7 +271,7 @@ impl Cublas {
                 lhs.step,
                 scalar(usize::from(!accumulate)),
                 to,
-                element,
+                out_element,
                 *columns,
                 step,
                 *batch,

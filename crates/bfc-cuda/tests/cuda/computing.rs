@@ -30,6 +30,7 @@ fn products_come_from_the_library_if_installed() {
     let (matrix, mut product) = ([1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0].map(f32::to_ne_bytes), [0_u8; 16]);
     let job = Product {
         element: ElementType::F32,
+        out_element: ElementType::F32,
         rows: 2,
         columns: 2,
         depth: 3,
@@ -95,6 +96,7 @@ impl Squares {
         let factor = Factor::new(self.at(from), [2, 2], [2, 1], 0).unwrap();
         let product = Product {
             element: ElementType::F32,
+            out_element: ElementType::F32,
             rows: 2,
             columns: 2,
             depth: 2,

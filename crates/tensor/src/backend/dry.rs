@@ -153,10 +153,6 @@ impl Backend for DryBackend {
         rules::multiplies_half(self.rules, kernel)
     }
 
-    fn rounds_operands(&self) -> bool {
-        rules::rounds_operands(self.rules)
-    }
-
     fn fuses_batch_norm(&self) -> bool {
         rules::fuses_batch_norm(self.rules)
     }

@@ -3,7 +3,7 @@
 //! [`Kernel::operands`] is the only place that knows which fields of a kernel are operands and how the kernel accesses
 //! them. The check of operands and the upcast of 16-bit floats are loops over this list.
 
-use super::{Attention, Kernel, Normalized, Precision, Recurrence};
+use super::{Attention, Kernel, Normalized, Recurrence};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::DType;
@@ -79,26 +79,23 @@ impl<'a> Kernel<'a> {
         )
     }
 
-    /// The precision of the kernel's products; full for kernels without products.
-    pub(crate) const fn precision(&self) -> Precision {
-        match self {
-            Self::MatMul { precision, .. }
-            | Self::Conv2d { precision, .. }
-            | Self::Conv2dInputGrad { precision, .. }
-            | Self::Conv2dWeightGrad { precision, .. } => *precision,
-            _ => Precision::Full,
-        }
-    }
-
-    /// The two operands that a kernel with a [precision](Self::precision) multiplies.
-    pub(crate) const fn factors_mut(&mut self) -> Option<[&mut View<'a>; 2]> {
-        match self {
-            Self::MatMul { lhs: first, rhs: second, .. }
-            | Self::Conv2d { input: first, weight: second, .. }
-            | Self::Conv2dInputGrad { weight: first, grad: second, .. }
-            | Self::Conv2dWeightGrad { input: first, grad: second, .. } => Some([first, second]),
-            _ => None,
-        }
+    /// Whether the kernel computes each element from the elements at the same index, in any number type. Every backend
+    /// accepts 16-bit floats in these kernels, also mixed with f32.
+    #[inline(always)]
+    pub(crate) const fn is_elementwise(&self) -> bool {
+        matches!(
+            self,
+            Self::Unary { .. }
+                | Self::UnaryGrad { .. }
+                | Self::Binary { .. }
+                | Self::Accumulate { .. }
+                | Self::Scale { .. }
+                | Self::Clip { .. }
+                | Self::Sgd { .. }
+                | Self::Adam { .. }
+                | Self::RmsProp { .. }
+                | Self::Lion { .. }
+        )
     }
 
     /// Calls `visit` with the name and the access of each operand; stops at the first error. Inputs precede outputs.

@@ -3,9 +3,9 @@
 //! All rules depend only on shapes. The backends and the dry backend call the same functions, so a dry run makes the same
 //! requests as the real run, to the byte.
 
-use super::grid::{ConvGemm, sorts_indices, split_reduction, split_rows};
+use super::grid::{ConvGemm, sorts_indices, split_reduction, split_rows, weight_elements};
 use super::recurrent::RecurrentCell;
-use super::{Kernel, Workspace, cpu};
+use super::{Kernel, Precision, Workspace, cpu};
 use crate::layout::Layout;
 
 /// The kind of device that a dry device imitates. It decides how the pool grows and how large workspaces are.
@@ -48,17 +48,24 @@ pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
         (DeviceRules::Cuda { .. }, Workspace::ArgSort { .. }) => cpu::workspace(of),
         // cuBLAS multiplies floats only.
         (DeviceRules::Cuda { .. }, Workspace::MatMul { dtype, .. }) if !dtype.is_float() => 0,
-        (DeviceRules::Cuda { .. }, Workspace::MatMul { lhs, rhs, .. }) => matmul_workspace(lhs, rhs),
-        (DeviceRules::Cuda { .. }, Workspace::Conv2dWeightGrad { conv, input, out, dtype, .. }) => {
-            ConvGemm::of_weight_grad(conv, input.dims(), out.dims())
-                .partial_elements()
-                .saturating_mul(dtype.computed_as().size())
+        (DeviceRules::Cuda { .. }, Workspace::MatMul { lhs, rhs, precision, .. }) => {
+            let copies =
+                bf16_copies(precision, [lhs, rhs].map(|factor| factor.distinct().shape().elements()));
+            copies.saturating_add(matmul_workspace(lhs, rhs))
         }
-        // These kernels pack their tiles into shared memory.
-        (
-            DeviceRules::Cuda { .. },
-            Workspace::Conv2d { .. } | Workspace::Conv2dInputGrad { .. } | Workspace::Attention { .. },
-        ) => 0,
+        // The kernels of convolutions and attention pack their tiles into shared memory.
+        (DeviceRules::Cuda { .. }, Workspace::Conv2d { conv, input, out, precision, .. }) => {
+            bf16_copies(precision, [input.elements(), weight_elements(conv, input.dims(), out.dims())])
+        }
+        (DeviceRules::Cuda { .. }, Workspace::Conv2dInputGrad { conv, input, out, precision, .. }) => {
+            bf16_copies(precision, [weight_elements(conv, input.dims(), out.dims()), out.elements()])
+        }
+        (DeviceRules::Cuda { .. }, Workspace::Conv2dWeightGrad { conv, input, out, dtype, precision }) => {
+            let partial = ConvGemm::of_weight_grad(conv, input.dims(), out.dims()).partial_elements();
+            let copies = bf16_copies(precision, [input.elements(), out.elements()]);
+            copies.saturating_add(partial.saturating_mul(dtype.computed_as().size()))
+        }
+        (DeviceRules::Cuda { .. }, Workspace::Attention { .. }) => 0,
     }
 }
 
@@ -96,14 +103,26 @@ pub(super) fn multiplies_half(rules: DeviceRules, kernel: &Kernel<'_>) -> bool {
     }
 }
 
-/// Whether kernels with [`Precision::BF16`](super::Precision::BF16) round their operands.
-pub(super) const fn rounds_operands(rules: DeviceRules) -> bool {
-    matches!(rules, DeviceRules::Cpu)
-}
-
 /// Whether batch normalization is one kernel.
 pub(super) const fn fuses_batch_norm(rules: DeviceRules) -> bool {
     matches!(rules, DeviceRules::Cpu)
+}
+
+/// The bytes of the bf16 copies of a kernel's factors, which lie one after the other.
+pub(super) fn bf16_copies(precision: Precision, elements: [usize; 2]) -> usize {
+    match precision {
+        Precision::Full => 0,
+        Precision::BF16 => elements.into_iter().map(bf16_copy).fold(0, usize::saturating_add),
+    }
+}
+
+/// The bytes of the bf16 copy of one factor, padded so that the next one is aligned.
+pub(super) const fn bf16_copy(elements: usize) -> usize {
+    const ALIGNMENT: usize = 256;
+    match elements.saturating_mul(size_of::<half::bf16>()).checked_next_multiple_of(ALIGNMENT) {
+        Some(bytes) => bytes,
+        None => usize::MAX,
+    }
 }
 
 /// The chunk length, in elements, of operations that allocate temporaries.
@@ -121,7 +140,7 @@ mod tests {
     use super::*;
     use crate::backend::cpu::CpuBackend;
     use crate::backend::dry::DryBackend;
-    use crate::backend::{Backend, Convolution, Precision, Window};
+    use crate::backend::{Backend, Convolution, Window};
     use crate::shape::{DType, Shape};
 
     const GPU: DeviceRules = DeviceRules::Cuda { compute_capability: (9, 0) };

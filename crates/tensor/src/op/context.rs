@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
 
-use super::{autocast, rounding, upcast};
+use super::{autocast, upcast};
 use crate::backend::{Backend, Kernel, Precision, Workspace, check};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -143,9 +143,6 @@ impl<'a> OpContext<'a> {
         let (checked, dtype) = check::kernel(self.device.as_ref(), self.op, &mut kernel)?;
         if dtype.is_none_or(DType::is_half) && upcast::applies_to(&mut kernel) {
             return upcast::run(self, kernel);
-        }
-        if dtype.is_none() && rounding::applies_to(self, &kernel) {
-            return rounding::run(self, kernel);
         }
         self.backend().run(self.op, &mut kernel, checked)
     }

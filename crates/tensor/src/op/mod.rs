@@ -1,13 +1,12 @@
 //! Ops: the trait [`Op`] with a forward and a backward pass, and the context for both.
 //!
 //! An op allocates all of its memory through its [`OpContext`], which opens the op's account with the
-//! tracker. [`upcast`] runs kernels on 16-bit floats, and [`rounding`] those of bf16 products. [`apply`](crate::apply), in the layer above, runs an op
+//! tracker. [`upcast`] runs kernels on 16-bit floats. [`apply`](crate::apply), in the layer above, runs an op
 //! and adds its result to the gradient graph.
 
 pub(crate) mod autocast;
 mod context;
 pub(crate) mod mode;
-mod rounding;
 pub(crate) mod saved;
 pub(crate) mod upcast;
 

@@ -5,6 +5,8 @@
 
 mod against_cpu;
 mod attention;
+#[path = "../suite/autocast.rs"]
+mod autocast;
 #[path = "../suite/checkpoint.rs"]
 mod checkpoint;
 mod convolutions;

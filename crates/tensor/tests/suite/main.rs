@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod any_bytes;
+mod autocast;
 mod call_paths;
 mod callbacks;
 mod checkpoint;

@@ -3,7 +3,7 @@
 
 use crate::ops_table::{CASES, device, dry_device, inputs, runtime};
 use bfc_core::{Bytes, Category};
-use highwater_tensor::{Conv2dOptions, DType, Device, Reduction, Result, Rng, Tensor, no_grad};
+use highwater_tensor::{Conv2dOptions, DType, Device, Reduction, Result, Rng, Tensor, autocast, no_grad};
 use highwater_tracking::EventKind;
 
 /// An event without its address, which differs between devices.
@@ -71,6 +71,20 @@ fn every_op_makes_the_same_requests_without_gradients() {
                 no_grad(|| (case.function)(&inputs)).map(drop)
             });
         }
+    }
+}
+
+#[test]
+fn every_op_makes_the_same_requests_under_autocast() {
+    let _autocast = autocast(DType::BF16).unwrap();
+    for case in CASES {
+        assert_same(case.name, |device| {
+            let leaves = inputs(case, device, DType::F32)
+                .into_iter()
+                .map(Tensor::requiring_grad)
+                .collect::<Result<Vec<_>>>()?;
+            (case.function)(&leaves)?.sum_all()?.backward().map(drop)
+        });
     }
 }
 

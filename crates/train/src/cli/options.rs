@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use bfc_core::{AllocatorChoice, Bytes, DeviceId, MIB, PoolOptions};
 use clap::Args;
-use clap::builder::{PathBufValueParser, TypedValueParser};
-use highwater_tensor::{DeviceProfile, DryRunOptions};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use highwater_tensor::{DType, DeviceProfile, DryRunOptions, autocast};
 
 use super::report::complain;
 use super::run::{Run, RunError};
@@ -40,6 +40,10 @@ pub struct Options {
     /// in the environment]
     #[arg(long, value_name = "NAME")]
     pub(super) allocator: Option<AllocatorChoice>,
+
+    /// Compute matrix products and convolutions of f32 tensors in this type; all other ops and tensors stay f32
+    #[arg(long, value_name = "TYPE", value_parser = PossibleValuesParser::new(["bf16"]).map(|_| DType::BF16))]
+    pub(super) autocast: Option<DType>,
 
     /// Submit each training step to a GPU as graphs; the results do not change
     #[arg(long)]
@@ -95,7 +99,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Opens a run, calls the program, and prints its error: an out-of-memory error with its report, also to the file of
+    /// Opens a run, calls the program under [`autocast`](highwater_tensor::autocast()) if requested, and prints its error: an out-of-memory error with its report, also to the file of
     /// `--oom-report`. Returns the exit code: 0, or 1 after an error.
     ///
     /// The program's errors are [`RunError`], `Box<dyn std::error::Error>` or those of `anyhow` and `eyre`.
@@ -104,7 +108,12 @@ impl Options {
         name: &'static str,
         program: impl FnOnce(&Run) -> Result<(), E>,
     ) -> ExitCode {
-        match Run::open(name, self).map_err(E::from).and_then(|run| program(&run)) {
+        let run = || {
+            let run = Run::open(name, self)?;
+            let guard = self.autocast.map(autocast).transpose().map_err(RunError::from)?;
+            Ok((run, guard))
+        };
+        match run().map_err(E::from).and_then(|(run, _guard)| program(&run)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 // There is no way left to report an error here.

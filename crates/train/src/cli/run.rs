@@ -121,6 +121,8 @@ impl Run {
                 .with("pool", pool.options)
                 .with("threads", runtime.threads())
                 .with("seed", options.seed);
+            let facts =
+                options.autocast.into_iter().fold(facts, |facts, dtype| facts.with("autocast", dtype));
             let file = |path: &Path| runtime.tracker().start_recording(File::create(path)?, &facts);
             file(source.path()).map_err(|error| FileError::io(source.path(), &error))?;
         }

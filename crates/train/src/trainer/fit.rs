@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use highwater_nn::checkpoint::Checkpoint;
-use highwater_tensor::{Error, Result, Tensor, no_grad};
+use highwater_tensor::{Error, Result, Tensor, autocast, no_grad};
 use highwater_tracking::module;
 
 use super::step::Step;
@@ -86,6 +86,7 @@ impl<'a> Fit<'a> {
         mut source: impl FnMut(Position) -> Result<(I, u64)>,
         mut loss: impl FnMut(&B) -> Result<Tensor>,
     ) -> Result<Outcome> {
+        let _autocast = self.trainer.autocast.map(autocast).transpose()?;
         let stopping = self.trainer.early_stopping.as_ref();
         let mut ended = stopping.filter(|stopping| stopping.is_over()).map(|_| Ended::StoppedEarly);
         let mut has_begun = false;

@@ -16,7 +16,7 @@ use std::fmt;
 
 use highwater_nn::modules::Module;
 use highwater_nn::optim::{LossScaler, Optimizer, Schedule};
-use highwater_tensor::{Result, Tensor};
+use highwater_tensor::{DType, Result, Tensor};
 
 use crate::figures::Figures;
 use crate::output::{Observer, Output};
@@ -84,6 +84,7 @@ pub struct Trainer<'a> {
     early_stopping: Option<EarlyStopping>,
     saves: Saves,
     notes: Vec<(String, String)>,
+    autocast: Option<DType>,
     output: Output<'a>,
     listens: bool,
     allows_nan: bool,
@@ -104,6 +105,7 @@ impl<'a> Trainer<'a> {
             early_stopping: None,
             saves: Saves::default(),
             notes: Vec::new(),
+            autocast: None,
             output: Output::default(),
             listens: true,
             allows_nan: false,
@@ -143,6 +145,14 @@ impl<'a> Trainer<'a> {
     #[must_use]
     pub const fn clip_norm(mut self, max: f64) -> Self {
         self.stepper.clip_norm = Some(max);
+        self
+    }
+
+    /// Runs the steps and evaluations under [`autocast`](highwater_tensor::autocast()): products and convolutions compute in
+    /// this type, which must be bf16. Parameters, gradients and the optimizer's state stay f32.
+    #[must_use]
+    pub fn autocast(mut self, dtype: impl Into<Option<DType>>) -> Self {
+        self.autocast = dtype.into();
         self
     }
 
@@ -234,7 +244,7 @@ impl<'a> Trainer<'a> {
     /// - [`Error::File`](highwater_tensor::Error::File) if a checkpoint cannot be read or written.
     /// - [`Error::Mismatch`](highwater_tensor::Error::Mismatch) for a checkpoint of another model.
     /// - [`Error::BadArgument`](highwater_tensor::Error::BadArgument) for early stopping on a figure that the evaluation does
-    ///   not return, and for [`Saves::best`] without early stopping.
+    ///   not return, for [`Saves::best`] without early stopping, and for [`autocast`](Self::autocast) to types other than bf16.
     pub fn fit<B, I: IntoIterator<Item = Result<B>>>(
         self,
         mut batches: impl FnMut(u64) -> Result<I>,
@@ -265,7 +275,10 @@ impl fmt::Debug for Trainer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut trainer = f.debug_struct("Trainer");
         trainer.field("epochs", &self.epochs).field("evaluate_every", &self.evaluate_every);
-        trainer.field("early_stopping", &self.early_stopping).field("saves", &self.saves);
+        trainer
+            .field("autocast", &self.autocast)
+            .field("early_stopping", &self.early_stopping)
+            .field("saves", &self.saves);
         trainer.finish_non_exhaustive()
     }
 }

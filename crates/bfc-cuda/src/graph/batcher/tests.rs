@@ -106,6 +106,7 @@ fn product(rows: i32, address: u64) -> Command {
     let factor = Factor::new(address, [rows as usize, 2], [2, 1], 0).unwrap();
     let product = Product {
         element: ElementType::F32,
+        out_element: ElementType::F32,
         rows,
         columns: 2,
         depth: 2,

@@ -44,8 +44,8 @@ pub(super) fn forward(
         let chunks = ([statistics, variance], [2 * channels, channels]);
         workers.strips(out, sizes.strips(channels), chunks, &|number, rows, [statistics, variance]| {
             let strip = Strip { sizes, first: number * channels, channels: variance.len() };
-            let mut means = vec![T::ZERO; variance.len()];
-            strip.sum([x], &means.clone(), |[x], _| [x], [&mut means]);
+            let (unused, mut means) = (vec![T::ZERO; variance.len()], vec![T::ZERO; variance.len()]);
+            strip.sum([x], &unused, |[x], _| [x], [&mut means]);
             means.iter_mut().for_each(|mean| *mean = *mean / count);
             strip.sum([x], &means, |[x], mean| [(x - mean) * (x - mean)], [variance]);
             variance.iter_mut().for_each(|sum| *sum = *sum / count);

@@ -19,6 +19,7 @@ mod erf;
 mod exp;
 mod fold;
 mod gemm;
+mod halves;
 mod index;
 mod loop_nest;
 mod matmul;
@@ -152,10 +153,6 @@ impl Backend for CpuBackend {
 
     fn multiplies_half(&self, kernel: &Kernel<'_>) -> bool {
         multiplies_half(kernel)
-    }
-
-    fn rounds_operands(&self) -> bool {
-        rules::rounds_operands(DeviceRules::Cpu)
     }
 
     fn fuses_batch_norm(&self) -> bool {

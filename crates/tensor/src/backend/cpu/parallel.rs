@@ -169,6 +169,16 @@ impl Workers {
         self.zip(slices, sizes, 2, work);
     }
 
+    /// Like [`zipped`](Self::zipped), over the bytes of chunks of `chunk` elements, of which `sizes` are the sizes in bytes.
+    pub(super) fn chunks_of_bytes<const N: usize>(
+        &self,
+        slices: [&mut [u8]; N],
+        (chunk, sizes): (usize, [usize; N]),
+        work: &(dyn Fn(usize, [&mut [u8]; N]) + Sync),
+    ) {
+        self.zip(slices, sizes, min_shared_chunks(chunk), work);
+    }
+
     fn zip<T: Send, const N: usize>(
         &self,
         mut slices: [&mut [T]; N],

@@ -3,16 +3,18 @@
 //! Before cuBLAS runs, the bias is broadcast to the output, to which cuBLAS adds the product. So it rounds 16-bit
 //! floats once. With an activation, an epilogue kernel adds the bias, which rounds 16-bit floats once more.
 
-use bfc_cuda::kernels::{Family, Job, Operand, Output};
+use bfc_cuda::kernels::{Family, Job, Output};
 use bfc_cuda::{Factor, Product};
 
 use super::elementwise;
+use super::factors::Factors;
 use super::launch::{
     Launcher, element_type, job_over, kernel, operand, origin, output, require_float, require_number, strided,
 };
 use crate::backend::grid::TILE;
-use crate::backend::{Activated, Activation};
+use crate::backend::{Activated, Activation, Precision};
 use crate::error::Result;
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// The largest number of cuBLAS calls for one batched product. The tiled kernel computes all matrices in one launch.
@@ -51,7 +53,7 @@ pub(super) fn matmul(
     device: &Launcher,
     op: &'static str,
     epilogue: Epilogue<'_, '_>,
-    factors: [View<'_>; 2],
+    (precision, factors): (Precision, [View<'_>; 2]),
     workspace: Option<&ViewMut<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
@@ -65,13 +67,12 @@ pub(super) fn matmul(
         // The product of the other sizes may overflow.
         return Ok(());
     }
-    if out.dtype().is_float()
-        && device.has_products()
-        && matmul_cublas(device, op, epilogue, factors, workspace, out)?
+    let factors = Factors::new(device, op, precision, factors, workspace)?;
+    if out.dtype().is_float() && device.has_products() && matmul_cublas(device, op, epilogue, &factors, out)?
     {
         return Ok(());
     }
-    matmul_tiled(device, op, epilogue, factors, out)
+    matmul_tiled(device, op, epilogue, &factors, out)
 }
 
 /// Computes the product with cuBLAS. Returns false if cuBLAS does not support it; the output is then arbitrary.
@@ -79,24 +80,25 @@ fn matmul_cublas(
     device: &Launcher,
     op: &'static str,
     epilogue: Epilogue<'_, '_>,
-    [lhs, rhs]: [View<'_>; 2],
-    workspace: Option<&ViewMut<'_>>,
+    factors: &Factors,
     out: &ViewMut<'_>,
 ) -> Result<bool> {
     let dims = out.layout().shape().dims();
-    let (Some(batch), Some(&depth)) = (dims.len().checked_sub(2), lhs.layout().shape().dims().last()) else {
+    let [lhs, rhs] = &factors.both;
+    let (Some(batch), Some(&depth)) = (dims.len().checked_sub(2), lhs.layout.shape().dims().last()) else {
         return Ok(false);
     };
     let [rows, columns] = [dims[batch], dims[batch + 1]];
-    let strides = [lhs.layout().strides(), rhs.layout().strides()];
+    let strides = [lhs.layout.strides(), rhs.layout.strides()];
     let batches = BatchAxes::new(&dims[..batch], strides.map(|strides| &strides[..batch]));
     let Some((&(count, steps), outer)) = batches.axes.split_first() else { return Ok(false) };
     let calls = outer.iter().map(|(size, _)| size).product::<usize>();
-    let size = out.dtype().size();
-    let factor = |n: usize, view: &View<'_>, sizes| {
-        Factor::new(origin(view), sizes, [strides[n][batch], strides[n][batch + 1]], steps[n])
+    let [size, out_size] = [factors.dtype, out.dtype()].map(DType::size);
+    let factor = |n: usize, address: u64, sizes| {
+        Factor::new(address, sizes, [strides[n][batch], strides[n][batch + 1]], steps[n])
     };
-    let (Some(left), Some(right)) = (factor(0, &lhs, [rows, depth]), factor(1, &rhs, [depth, columns]))
+    let (Some(left), Some(right)) =
+        (factor(0, lhs.address, [rows, depth]), factor(1, rhs.address, [depth, columns]))
     else {
         return Ok(false);
     };
@@ -110,15 +112,16 @@ fn matmul_cublas(
         let spread = bias.layout().broadcast_to(op, out.layout().shape())?;
         elementwise::copy(device, op, bias.with_layout(&spread), out)?;
     }
-    let workspace =
-        workspace.map_or((0, 0), |room| aligned(room.storage().address(), room.storage().bytes() as u64));
+    let (address, bytes) = factors.workspace();
+    let workspace = aligned(address, bytes);
     for call in 0..calls {
         let moved = |n: usize, factor: Factor| Factor {
             address: factor.address + (batches.offset(call, n) * size) as u64,
             ..factor
         };
         let product = Product {
-            element: element_type(out.dtype()),
+            element: element_type(factors.dtype),
+            out_element: element_type(out.dtype()),
             rows,
             columns,
             depth,
@@ -126,7 +129,7 @@ fn matmul_cublas(
             lhs: moved(0, left),
             rhs: moved(1, right),
             out: output(out).address
-                + (call * count * dims[dims.len() - 2] * dims[dims.len() - 1] * size) as u64,
+                + (call * count * dims[dims.len() - 2] * dims[dims.len() - 1] * out_size) as u64,
             accumulate: start.is_some(),
             workspace,
         };
@@ -199,27 +202,27 @@ fn matmul_tiled(
     device: &Launcher,
     op: &'static str,
     epilogue: Epilogue<'_, '_>,
-    [lhs, rhs]: [View<'_>; 2],
+    factors: &Factors,
     out: &ViewMut<'_>,
 ) -> Result<()> {
     let dims = out.layout().shape().dims();
+    let [lhs, rhs] = &factors.both;
     let Some(batch) = dims.len().checked_sub(2) else { return Ok(()) };
     let (rows, columns) = (dims[batch] as u64, dims[batch + 1] as u64);
-    let depth = lhs.layout().shape().dims().last().copied().unwrap_or(0) as u64;
+    let depth = lhs.layout.shape().dims().last().copied().unwrap_or(0) as u64;
     let mut job = Job::over(dims[..batch].iter().product::<usize>() as u64, &dims[..batch]);
-    let stride = |view: &View<'_>, axis: usize| view.layout().strides()[batch + axis] as u64;
-    job.inputs[0] = Operand::strided(origin(&lhs), &lhs.layout().strides()[..batch]);
-    job.inputs[1] = Operand::strided(origin(&rhs), &rhs.layout().strides()[..batch]);
+    let stride = |n: usize, axis: usize| factors.both[n].layout.strides()[batch + axis] as u64;
+    (job.inputs[0], job.inputs[1]) = (lhs.strided(batch), rhs.strided(batch));
     (job.outputs[0], job.outputs[1]) =
         (output(out), epilogue.arguments().map_or_else(Output::default, output));
     job.function = epilogue.function();
-    job.counts = [rows, columns, depth, stride(&lhs, 0), stride(&lhs, 1), stride(&rhs, 0)];
-    job.integers[0] = stride(&rhs, 1) as i64;
+    job.counts = [rows, columns, depth, stride(0, 0), stride(0, 1), stride(1, 0)];
+    job.integers[0] = stride(1, 1) as i64;
     if let Some(bias) = epilogue.bias {
         job.inputs[2] = strided(&bias);
     }
     let tiles = rows.div_ceil(TILE as u64) * columns.div_ceil(TILE as u64);
-    device.launch_blocks(op, kernel(Family::Matmul, "matmul", out.dtype()), tiles * job.count, &job)
+    device.launch_blocks(op, kernel(Family::Matmul, "matmul", factors.dtype), tiles * job.count, &job)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 
 mod attention;
 mod elementwise;
+mod factors;
 mod index;
 mod launch;
 mod matmul;
@@ -35,6 +36,7 @@ use crate::backend::{Backend, Checked, DeviceRules, Kernel, StepGraphs, Workspac
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
+use self::factors::Factors;
 use self::launch::Launcher;
 use self::matmul::Epilogue;
 
@@ -90,10 +92,6 @@ impl Backend for CudaBackend {
         rules::supports_half(RULES)
     }
 
-    fn rounds_operands(&self) -> bool {
-        rules::rounds_operands(RULES)
-    }
-
     fn step_graphs(&self) -> Option<&dyn StepGraphs> {
         Some(&self.device)
     }
@@ -130,9 +128,9 @@ impl Backend for CudaBackend {
             Kernel::RunningSum { axis, reverse, ref out } => {
                 scan::running_sum(device, op, axis, reverse, out)
             }
-            Kernel::MatMul { bias, lhs, rhs, ref activation, ref workspace, ref out, .. } => {
+            Kernel::MatMul { precision, bias, lhs, rhs, ref activation, ref workspace, ref out } => {
                 let epilogue = Epilogue { bias, activation: activation.as_ref() };
-                matmul::matmul(device, op, epilogue, [lhs, rhs], workspace.as_ref(), out)
+                matmul::matmul(device, op, epilogue, (precision, [lhs, rhs]), workspace.as_ref(), out)
             }
             Kernel::Softmax { log, input, ref out } => rows::softmax(device, op, log, input, out),
             Kernel::SoftmaxGrad { log, output, grad, ref out } => {
@@ -156,14 +154,17 @@ impl Backend for CudaBackend {
                 expected: "one that the backend supports",
                 got: "a fused batch normalization".to_owned(),
             }),
-            Kernel::Conv2d { conv, input, weight, ref out, .. } => {
-                windows::conv2d(device, op, &conv, [input, weight], out)
+            Kernel::Conv2d { precision, conv, input, weight, ref workspace, ref out } => {
+                let factors = Factors::new(device, op, precision, [input, weight], workspace.as_ref())?;
+                windows::conv2d(device, op, &conv, &factors, out)
             }
-            Kernel::Conv2dInputGrad { conv, weight, grad, ref out, .. } => {
-                windows::conv2d_input_grad(device, op, &conv, [weight, grad], out)
+            Kernel::Conv2dInputGrad { precision, conv, weight, grad, ref workspace, ref out } => {
+                let factors = Factors::new(device, op, precision, [weight, grad], workspace.as_ref())?;
+                windows::conv2d_input_grad(device, op, &conv, &factors, out)
             }
-            Kernel::Conv2dWeightGrad { conv, input, grad, ref workspace, ref out, .. } => {
-                windows::conv2d_weight_grad(device, op, &conv, [input, grad], workspace.as_ref(), out)
+            Kernel::Conv2dWeightGrad { precision, conv, input, grad, ref workspace, ref out } => {
+                let factors = Factors::new(device, op, precision, [input, grad], workspace.as_ref())?;
+                windows::conv2d_weight_grad(device, op, &conv, &factors, out)
             }
             Kernel::Pool2d { pool, axes, input, ref out } => {
                 windows::pool2d(device, op, (pool, axes), input, out)

@@ -112,6 +112,7 @@ impl<'a> Layer<'a> {
             let (element, workspace) = (element_type(self.dtype), (0, 0));
             let product = Product {
                 element,
+                out_element: element,
                 rows,
                 columns,
                 depth,

@@ -1,11 +1,9 @@
 //! Convolutions and pools.
 
-use bfc_cuda::kernels::{Family, Job};
+use bfc_cuda::kernels::{Family, Job, Operand, Output};
 
-use super::launch::{
-    Launcher, job_over, kernel, operand, output, require_float, required_workspace, workspace_operand,
-    workspace_output,
-};
+use super::factors::Factors;
+use super::launch::{Launcher, job_over, kernel, operand, output, require_float};
 use super::reduce::sum_rows;
 use crate::backend::grid::ConvGemm;
 use crate::backend::{Convolution, PoolAxis, PoolReduction, PoolWindow, Window};
@@ -21,7 +19,7 @@ fn dims(layout: &Layout) -> &[usize] {
 fn convolution(
     conv: &Convolution,
     [large, small]: [&Layout; 2],
-    [first, second]: [&View<'_>; 2],
+    factors: &Factors,
     out: &ViewMut<'_>,
 ) -> Job {
     let [vertical, horizontal] = conv.windows;
@@ -38,23 +36,25 @@ fn convolution(
     ]
     .map(|count| count as u64);
     job.count = out.layout().shape().elements() as u64;
-    job.inputs = [operand(first), operand(second), Default::default()];
+    let [first, second] = &factors.both;
+    job.inputs = [first.contiguous(), second.contiguous(), Default::default()];
     job.outputs[0] = output(out);
     job
 }
 
-/// See [`Kernel::Conv2d`](crate::backend::Kernel::Conv2d). Needs no workspace.
+/// See [`Kernel::Conv2d`](crate::backend::Kernel::Conv2d).
 pub(super) fn conv2d(
     device: &Launcher,
     op: &'static str,
     conv: &Convolution,
-    [input, weight]: [View<'_>; 2],
+    factors: &Factors,
     out: &ViewMut<'_>,
 ) -> Result<()> {
     require_float(op, out.dtype())?;
-    let mut job = convolution(conv, [input.layout(), out.layout()], [&input, &weight], out);
-    let named = |name| kernel(Family::Conv, name, out.dtype());
-    let gemm = ConvGemm::of_output(conv, dims(input.layout()), dims(out.layout()));
+    let input = &factors.both[0].layout;
+    let mut job = convolution(conv, [input, out.layout()], factors, out);
+    let named = |name| kernel(Family::Conv, name, factors.dtype);
+    let gemm = ConvGemm::of_output(conv, dims(input), dims(out.layout()));
     if gemm.is_tiled() {
         job.count = gemm.tiles() as u64;
         return device.launch_blocks(op, named("conv2d_tiled"), job.count, &job);
@@ -62,18 +62,19 @@ pub(super) fn conv2d(
     device.launch_threads(op, named("conv2d"), job.count, &job)
 }
 
-/// See [`Kernel::Conv2dInputGrad`](crate::backend::Kernel::Conv2dInputGrad). Needs no workspace.
+/// See [`Kernel::Conv2dInputGrad`](crate::backend::Kernel::Conv2dInputGrad).
 pub(super) fn conv2d_input_grad(
     device: &Launcher,
     op: &'static str,
     conv: &Convolution,
-    [weight, grad]: [View<'_>; 2],
+    factors: &Factors,
     out: &ViewMut<'_>,
 ) -> Result<()> {
     require_float(op, out.dtype())?;
-    let mut job = convolution(conv, [out.layout(), grad.layout()], [&weight, &grad], out);
-    let named = |name| kernel(Family::Conv, name, out.dtype());
-    let gemm = ConvGemm::of_input_grad(conv, dims(out.layout()), dims(grad.layout()));
+    let grad = &factors.both[1].layout;
+    let mut job = convolution(conv, [out.layout(), grad], factors, out);
+    let named = |name| kernel(Family::Conv, name, factors.dtype);
+    let gemm = ConvGemm::of_input_grad(conv, dims(out.layout()), dims(grad));
     if gemm.is_tiled() {
         job.count = gemm.tiles() as u64;
         job.integers =
@@ -88,14 +89,14 @@ pub(super) fn conv2d_weight_grad(
     device: &Launcher,
     op: &'static str,
     conv: &Convolution,
-    [input, grad]: [View<'_>; 2],
-    workspace: Option<&ViewMut<'_>>,
+    factors: &Factors,
     out: &ViewMut<'_>,
 ) -> Result<()> {
     require_float(op, out.dtype())?;
-    let mut job = convolution(conv, [input.layout(), grad.layout()], [&input, &grad], out);
-    let named = |name| kernel(Family::Conv, name, out.dtype());
-    let gemm = ConvGemm::of_weight_grad(conv, dims(input.layout()), dims(grad.layout()));
+    let [input, grad] = factors.both.each_ref().map(|factor| &factor.layout);
+    let mut job = convolution(conv, [input, grad], factors, out);
+    let named = |name| kernel(Family::Conv, name, factors.dtype);
+    let gemm = ConvGemm::of_weight_grad(conv, dims(input), dims(grad));
     if !gemm.is_tiled() {
         return device.launch_blocks(op, named("conv2d_weight_grad"), job.count, &job);
     }
@@ -103,11 +104,12 @@ pub(super) fn conv2d_weight_grad(
     job.count = (gemm.tiles() * parts) as u64;
     job.inner_dims[6] = products as u64;
     let bytes = gemm.partial_elements() * out.dtype().computed_as().size();
-    let partial = (parts > 1).then(|| required_workspace(op, workspace, bytes)).transpose()?;
-    job.outputs[0] = partial.map_or_else(|| output(out), workspace_output);
+    let partial = (parts > 1).then(|| factors.required_workspace(op, bytes)).transpose()?;
+    job.outputs[0] = partial.map_or_else(|| output(out), |address| Output::new(address).of_floats(true));
     device.launch_blocks(op, named("conv2d_weight_grad_tiled"), job.count, &job)?;
     let Some(partial) = partial else { return Ok(()) };
-    sum_rows(device, op, workspace_operand(partial), [parts, out.layout().shape().elements()], out)
+    let partial = Operand::contiguous(partial).of_floats(true);
+    sum_rows(device, op, partial, [parts, out.layout().shape().elements()], out)
 }
 
 /// The greatest common divisor.
