@@ -13,7 +13,7 @@ mod kernel_cases;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use highwater_tensor::backend::{Kernel, OperandError, OperandFault, Recurrence, Workspace};
+use highwater_tensor::backend::{Kernel, OperandError, OperandFault, Precision, Recurrence, Workspace};
 use highwater_tensor::{
     Buffer, DType, Device, Error, Op, OpContext, RecurrentCell, Result, Runtime, Shape, Tensor, View,
     ViewMut, apply,
@@ -320,7 +320,14 @@ fn recurrent_operands_of_other_cells_are_errors() {
                 ctx.workspace(Workspace::Recurrent { cell, sizes: [2, 2, 3], dtype: DType::F32 })?;
             let initial = [Some(initial.view()), has_cell.then(|| initial.view())];
             ctx.compute(Kernel::Recurrent {
-                of: Recurrence { cell, reverse: false, len: 2, weight: weight.view(), initial },
+                of: Recurrence {
+                    cell,
+                    precision: Precision::Full,
+                    reverse: false,
+                    len: 2,
+                    weight: weight.view(),
+                    initial,
+                },
                 bias: bias.view(),
                 workspace: room.as_mut().map(Buffer::view_mut),
                 gates: gates.view_mut(),

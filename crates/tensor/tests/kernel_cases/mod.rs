@@ -2,8 +2,8 @@
 
 use highwater_tensor::backend::{
     Activated, AdamStep, Attention, Binary, Compare, Convolution, Distribution, Kernel, LionStep, Normalized,
-    PoolAxis, PoolReduction, PoolWindow, RandomKey, Recurrence, Reduce, RmsPropStep, SgdStep, Unary, Window,
-    Workspace,
+    PoolAxis, PoolReduction, PoolWindow, Precision, RandomKey, Recurrence, Reduce, RmsPropStep, SgdStep,
+    Unary, Window, Workspace,
 };
 use highwater_tensor::{Activation, Buffer, OpContext, RecurrentCell, Result, Scalar, View, ViewMut};
 
@@ -377,7 +377,7 @@ fn recurrent() -> Vec<Case> {
 }
 
 fn recurrence<'a>(cell: RecurrentCell, weight: View<'a>, initial: [Option<View<'a>>; 2]) -> Recurrence<'a> {
-    Recurrence { cell, reverse: false, len: 2, weight, initial }
+    Recurrence { cell, precision: Precision::Full, reverse: false, len: 2, weight, initial }
 }
 
 fn recurrent_room(of: &Recurrence<'_>) -> Workspace<'static> {

@@ -45,6 +45,7 @@ mod sums;
 #[cfg(test)]
 mod testing;
 mod unary;
+mod winograd;
 
 #[cfg(test)]
 pub(crate) use self::gemm::GEMM_CALL;
