@@ -76,11 +76,11 @@ KERNEL(recurrent_step) {
     }
 }
 
-// in = [the gradient of the states; the gradient of this step's state by the next step, unless this is the last one; as
-// in recurrent_step]; out = [gates, extra]. also = [the states, with the strides i; the next step's gradient of the cell
-// of an LSTM, or its direct gradient of the state of a GRU, which this step's replaces; the gradients of the state's
-// shares of the gates, which a GRU writes; the gradient of the last cell, with the strides of the second shape]. The
-// gradients of the inputs' shares replace the gates.
+// in = [the gradient of the states; the product of the next step's gradients and the weight, if there is a next step; the
+// initial value, as in recurrent_step]; out = [gates, extra]. The gradients of the inputs' shares replace the gates.
+// also = [the states, carry, shares, the gradient of the last cell]. The integers i are the strides of the states. The
+// second shape has the strides of the last cell's gradient. A step passes carry to the step before it: the gradient of
+// the cell of an LSTM, the direct gradient of the state of a GRU. A GRU writes the gradients of the state's shares.
 KERNEL(recurrent_step_grad) {
     u64 hidden = job.k[0], len = job.k[1], cell = job.function, count = gates_of(job.function);
     EACH(e) {

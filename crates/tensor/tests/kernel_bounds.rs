@@ -13,9 +13,10 @@ mod kernel_cases;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use highwater_tensor::backend::{Kernel, OperandError, OperandFault, Workspace};
+use highwater_tensor::backend::{Kernel, OperandError, OperandFault, Precision, Recurrence, Workspace};
 use highwater_tensor::{
-    Buffer, DType, Device, Error, Op, OpContext, Result, Runtime, Shape, Tensor, View, ViewMut, apply,
+    Buffer, DType, Device, Error, Op, OpContext, RecurrentCell, Result, Runtime, Shape, Tensor, View,
+    ViewMut, apply,
 };
 use kernel_cases::{Case, Operand, Type};
 
@@ -29,6 +30,16 @@ fn devices() -> Vec<Device> {
     #[cfg(feature = "cuda")]
     devices.push(computing::Computing::by_kernels().device(Runtime::builder().threads(1)));
     devices
+}
+
+/// Whether a device has the kernel. GPUs have no fused batch normalization.
+fn has_kernel(device: &Device, case: &Case) -> bool {
+    !(device.to_string().starts_with("cuda") && case.name.starts_with("batch_norm"))
+}
+
+/// The kernels of a device.
+fn cases(device: &Device) -> Vec<Case> {
+    kernel_cases::all().into_iter().filter(|case| has_kernel(device, case)).collect()
 }
 
 /// The function that a custom op runs.
@@ -139,7 +150,7 @@ fn call(device: &Device, case: &Case, operands: Vec<Made>) -> Result<()> {
 #[test]
 fn every_kernel_takes_operands_that_fit() {
     for device in devices() {
-        for case in kernel_cases::all() {
+        for case in cases(&device) {
             for float in [DType::F32, DType::F64, DType::F16, DType::BF16] {
                 let result = call(&device, &case, made(&case, float));
                 assert_eq!(result, Ok(()), "{} of {float} on {device}", case.name);
@@ -191,7 +202,7 @@ const ALSO_FIT: &[(&str, &str)] = &[
 #[test]
 fn a_changed_shape_is_an_error_of_that_operand() {
     for device in devices() {
-        for case in kernel_cases::all() {
+        for case in cases(&device) {
             for (place, operand) in case.operands.iter().enumerate() {
                 for (change, apply) in SHAPES {
                     let mut operands = made(&case, DType::F32);
@@ -232,7 +243,7 @@ fn another_element_type_is_an_error_of_that_operand() {
         "arg_sort",
     ];
     for device in devices() {
-        for case in kernel_cases::all() {
+        for case in cases(&device) {
             for (place, operand) in case.operands.iter().enumerate() {
                 for changed in DType::ALL {
                     let mut operands = made(&case, DType::F32);
@@ -264,7 +275,7 @@ fn an_operand_of_another_device_is_an_error() {
     for device in devices() {
         // A device of the same kind in another runtime.
         for other in devices().into_iter().filter(|other| other.id() == device.id()) {
-            for case in kernel_cases::all() {
+            for case in cases(&device) {
                 for (place, operand) in
                     case.operands.iter().enumerate().filter(|(_, operand)| !operand.written)
                 {
@@ -298,9 +309,55 @@ fn an_output_of_another_device_is_an_error() {
 }
 
 #[test]
+fn recurrent_operands_of_other_cells_are_errors() {
+    let run = |device: &Device, cell: RecurrentCell, [has_cell, has_extra]: [bool; 2]| {
+        custom(device, move |ctx| {
+            let buffer = |dims: &[usize]| ctx.output(&Shape::new(dims)?, DType::F32);
+            let width = 3 * cell.gates();
+            let [weight, bias, initial] = [buffer(&[3, width])?, buffer(&[width])?, buffer(&[2, 3])?];
+            let [mut gates, mut extra, mut out] = [buffer(&[4, width])?, buffer(&[4, 3])?, buffer(&[4, 3])?];
+            let mut room =
+                ctx.workspace(Workspace::Recurrent { cell, sizes: [2, 2, 3], dtype: DType::F32 })?;
+            let initial = [Some(initial.view()), has_cell.then(|| initial.view())];
+            ctx.compute(Kernel::Recurrent {
+                of: Recurrence {
+                    cell,
+                    precision: Precision::Full,
+                    reverse: false,
+                    len: 2,
+                    weight: weight.view(),
+                    initial,
+                },
+                bias: bias.view(),
+                workspace: room.as_mut().map(Buffer::view_mut),
+                gates: gates.view_mut(),
+                extra: has_extra.then(|| extra.view_mut()),
+                out: out.view_mut(),
+            })
+        })
+    };
+    for device in devices() {
+        for (cell, given, expected) in [
+            (RecurrentCell::Lstm, [true, false], Some(("extra", true))),
+            (RecurrentCell::Gru, [true, true], Some(("initial.1", false))),
+            (RecurrentCell::Tanh, [false, true], Some(("extra", false))),
+            (RecurrentCell::Gru, [false, true], None),
+        ] {
+            match (run(&device, cell, given), expected) {
+                (Ok(()), None) => {}
+                (Err(Error::Operand(error)), Some((operand, required))) => {
+                    assert_eq!((error.operand, error.fault), (operand, OperandFault::Presence { required }));
+                }
+                (result, _) => panic!("{cell:?} with {given:?} on {device}: {result:?}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn any_layout_of_inputs_is_computed_or_is_an_error() {
     for device in devices() {
-        for case in kernel_cases::all() {
+        for case in cases(&device) {
             for (place, operand) in case.operands.iter().enumerate().filter(|(_, operand)| !operand.written) {
                 let mut operands = made(&case, DType::F32);
                 operands[place].transposed = true;
@@ -309,6 +366,7 @@ fn any_layout_of_inputs_is_computed_or_is_an_error() {
                     && (["statistics", "results.0", "results.1", "query", "key", "value"]
                         .contains(&operand.name)
                         || case.name == "attention_grad" && operand.name == "grad"
+                        || case.name.starts_with("batch_norm")
                         || case.name.starts_with("conv2d")
                         || case.name.starts_with("pool2d"));
                 let strided =
@@ -351,8 +409,9 @@ fn random_shapes_are_computed_or_are_errors_on_all_devices() {
                     }
                 }
             }
+            let devices = devices.iter().filter(|device| has_kernel(device, &case));
             let results: Vec<Result<()>> =
-                devices.iter().map(|device| call(device, &case, operands.clone())).collect();
+                devices.map(|device| call(device, &case, operands.clone())).collect();
             counts[usize::from(results[0].is_ok())] += 1;
             // Indices are data, which a dry device does not have.
             let differ = results.iter().any(|result| {

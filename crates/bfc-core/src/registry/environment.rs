@@ -45,7 +45,8 @@ use variable::{Variable, nearest};
 const PREFIX: &str = "HIGHWATER_";
 
 /// Variables with that prefix that other code reads.
-const OTHERS: [&str; 6] = [
+const OTHERS: [&str; 7] = [
+    "HIGHWATER_CPU_INSTRUCTIONS",
     "HIGHWATER_TRACES",
     "HIGHWATER_NVRTC",
     "HIGHWATER_CUBLAS",

@@ -110,6 +110,9 @@ use recurrent_layer;
 /// `weight_hidden`, of shape `[hidden, 3·hidden]` (PyTorch keeps the transposes of both:
 /// [`Checkpoint::recurrent_from_pytorch`](crate::checkpoint::Checkpoint::recurrent_from_pytorch)).
 ///
+/// One op named `gru` computes all steps of a layer in one direction ([`Tensor::recurrent`]). Each direction of a layer
+/// keeps its gates and states for the backward pass.
+///
 /// [`RecurrentOptions`] select several layers or both directions. The parameters then have the number of the layer and
 /// the direction in their paths: `layers.1.weight_input`, `layers.0.backward.bias_hidden`.
 ///
@@ -139,7 +142,8 @@ pub struct Gru {
 impl Gru {
     /// Selects whether the reset gate acts after the product with Un (the default, as in PyTorch) or before it: n =
     /// tanh(x·Wn + (r·h)·Un), as in Cho et al. Keras calls this option `reset_after`, ONNX `linear_before_reset`; the
-    /// default of ONNX is before. Both variants have the same parameters with different meanings.
+    /// default of ONNX is before. Both variants have the same parameters with different meanings. With the reset gate before
+    /// the product, each step runs as several ops, which takes more time and memory.
     #[must_use]
     pub const fn with_reset_after(mut self, reset_after: bool) -> Self {
         self.reset_after = reset_after;
@@ -176,6 +180,7 @@ recurrent_layer!(Gru: "gru", 3 gates, reset_after: true);
 /// With input x, state h and cell c: (i, f, g, o) = x·W + h·U + biases; c ← σ(f)·c + σ(i)·tanh(g), h ← σ(o)·tanh(c). W is
 /// `weight_input`, of shape `[inputs, 4·hidden]`, with the gates side by side in this order; U is `weight_hidden`, of
 /// shape `[hidden, 4·hidden]` (as [`Gru`]'s, in PyTorch the transposes). Several layers or directions are as in [`Gru`].
+/// One op named `lstm` computes all steps of a layer in one direction ([`Tensor::lstm`]).
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor};
@@ -205,7 +210,6 @@ impl Lstm {
         Ok((states, last, cell))
     }
 
-    #[expect(clippy::unused_self, reason = "as in layers with several kinds")]
     const fn kind(&self) -> Kind {
         Kind::Fused(RecurrentCell::Lstm)
     }

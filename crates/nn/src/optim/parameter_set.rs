@@ -178,7 +178,7 @@ impl<const N: usize> ParameterSet<N> {
                     continue;
                 };
                 let change = |grad: View<'_>, values: ViewMut<'_>| update(&ctx, grad, state, values);
-                parameter.apply_gradient(&ctx, gradient.view(), change)?;
+                parameter.apply_gradient(gradient.view(), change)?;
                 state.steps += 1;
             }
         }

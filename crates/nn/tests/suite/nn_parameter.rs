@@ -244,50 +244,6 @@ fn a_writer_of_debug_text_may_use_the_parameter() {
 }
 
 #[test]
-fn a_rescuer_may_read_a_half_precision_parameter_in_its_step() {
-    let runtime = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap();
-    let device = runtime.cpu().unwrap();
-    let parameter = ones(&device);
-    parameter.convert(DType::BF16).unwrap();
-    let mut sgd = Sgd::new(vec![("own".to_owned(), parameter.clone())], 1.0).unwrap();
-    let gradients = parameter.tensor().sum_all().unwrap().backward().unwrap();
-    // Nothing is left for temporaries, at every request anew.
-    let hogs = Arc::new(Mutex::new(Vec::new()));
-    let hog = {
-        let (hogs, device) = (Arc::clone(&hogs), device.clone());
-        move || {
-            let mut hogs = hogs.lock().unwrap();
-            while let Ok(hog) = Tensor::zeros(&device, [64]) {
-                hogs.push(hog);
-            }
-        }
-    };
-    hog();
-    let (asked, reads) = (parameter.clone(), Arc::new(Mutex::new(0)));
-    let (count, freed) = (Arc::clone(&reads), Arc::clone(&hogs));
-    runtime.tracker().last_resort().before_giving_up(move |_| {
-        // Not while the hog itself runs into the limit.
-        let Ok(mut hogs) = freed.try_lock() else { return false };
-        assert_eq!(asked.tensor().dtype(), DType::BF16);
-        *count.lock().unwrap() += 1;
-        hogs.pop().is_some()
-    });
-    // The rehearsal of the step frees what it took: a listener takes it again, before the step itself.
-    let taken = Mutex::new(false);
-    runtime.on_placement(move |placement| {
-        if placement.op == "sgd" && !std::mem::replace(&mut *taken.lock().unwrap(), true) {
-            hog();
-        }
-    });
-    sgd.step(gradients).unwrap();
-    assert!(*reads.lock().unwrap() > 2, "{}", reads.lock().unwrap());
-    assert_eq!(values_of(&parameter), [0.0, 0.0]);
-    // Both hold the runtime.
-    runtime.on_placement(|_| ());
-    runtime.tracker().last_resort().clear();
-}
-
-#[test]
 fn an_owner_may_use_parameters_where_a_replay_departs() {
     let device = device();
     let (parameter, found) = owned(&device);

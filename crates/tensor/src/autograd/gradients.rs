@@ -57,11 +57,6 @@ impl Gradients {
         self.by_leaf.cursor()
     }
 
-    /// Returns the gradient of a leaf.
-    pub(crate) fn of(&self, leaf: LeafId) -> Option<&Tensor> {
-        self.by_leaf.get(leaf)
-    }
-
     /// Returns the number of leaves with a gradient.
     #[must_use]
     pub const fn len(&self) -> usize {

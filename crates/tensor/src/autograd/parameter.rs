@@ -12,7 +12,6 @@ use crate::autograd::version::PendingUpdate;
 use crate::backend::{Kernel, check};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::OpContext;
-use crate::op::upcast::{Temporary, allocate, run_copy};
 use crate::shape::DType;
 use crate::storage::leaf::LeafId;
 use crate::storage::{View, ViewMut};
@@ -309,39 +308,18 @@ impl Parameter {
         })
     }
 
-    /// Calls `change` with a gradient and the values, which it changes in place. Both are f32 if the device
-    /// does not compute with 16-bit floats. Implementations of an optimizer call this after
-    /// [`Gradients::prepare_update`].
+    /// Calls `change` with a gradient and the values, which it changes in place without allocating.
+    /// Implementations of an optimizer call this after [`Gradients::prepare_update`].
     ///
     /// # Errors
-    /// [`Error::Allocation`] if an allocation fails, and nothing has changed then; otherwise the error of
-    /// `change`.
+    /// [`Error::Allocation`] if a copy of a shared buffer fails, and nothing has changed then; otherwise the
+    /// error of `change`.
     pub fn apply_gradient(
         &self,
-        ctx: &OpContext<'_>,
         gradient: View<'_>,
         change: impl FnOnce(View<'_>, ViewMut<'_>) -> Result<()>,
     ) -> Result<()> {
-        // Allocates the temporaries before the lock, because allocators may call back, for instance to save
-        // all parameters.
-        if ctx.backend().supports_half() {
-            return self.update(|values| change(gradient, values));
-        }
-        let (dtype, shape) = {
-            let value = self.value();
-            (value.dtype(), *value.shape())
-        };
-        let copy = gradient.dtype().is_half().then(|| Temporary::read(ctx, gradient)).transpose()?;
-        let gradient = copy.as_ref().map_or(gradient, Temporary::view);
-        let mut values = dtype.is_half().then(|| allocate(ctx, &shape)).transpose()?;
-        self.update(|param| match &mut values {
-            None => change(gradient, param),
-            Some(values) => {
-                run_copy(ctx, Kernel::Copy { input: param.as_view(), out: values.view_mut() })?;
-                change(gradient, values.view_mut())?;
-                run_copy(ctx, Kernel::Copy { input: values.view(), out: param })
-            }
-        })
+        self.update(|values| change(gradient, values))
     }
 
     /// Makes this handle the only owner of its buffer, and calls `change` while the lock keeps other threads

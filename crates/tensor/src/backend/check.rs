@@ -189,7 +189,8 @@ pub(crate) fn check(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel
         Kernel::Attention { .. } => products::attention(rules, operands),
         Kernel::AttentionGrad { .. } => products::attention_grad(rules, operands),
         Kernel::Recurrent { of, .. } | Kernel::RecurrentGrad { of, .. } => {
-            recurrent::recurrent(rules, operands, (of.cell, of.len))
+            recurrent::recurrent(rules, operands, (of.cell, of.len))?;
+            rules.precise(of.precision, operands.required("gates"))
         }
         Kernel::CrossEntropy { .. } => rows::cross_entropy(rules, operands),
         Kernel::CrossEntropyGrad { .. } => rows::cross_entropy_grad(rules, operands),

@@ -95,14 +95,13 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     /// The size of a kernel's workspace in bytes: a pure function of the argument.
     fn workspace(&self, of: Workspace<'_>) -> usize;
 
-    /// The chunk length, in elements, of operations that allocate temporaries: elementwise kernels on 16-bit floats, and
-    /// the terms of long sums.
+    /// The chunk length, in elements, of operations that allocate temporaries: the terms of long sums.
     fn chunk_elements(&self) -> usize {
         1 << 18
     }
 
-    /// Whether kernels accept 16-bit floats, also mixed with f32 operands, and compute in f32. Otherwise the runtime
-    /// upcasts operands to f32 before the kernel.
+    /// Whether all kernels accept 16-bit floats, also mixed with f32 operands, and compute in f32. Otherwise only
+    /// elementwise kernels do, and the runtime upcasts operands to f32 before all others.
     fn supports_half(&self) -> bool {
         false
     }

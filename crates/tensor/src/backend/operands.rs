@@ -79,6 +79,25 @@ impl<'a> Kernel<'a> {
         )
     }
 
+    /// Whether the kernel computes each element from the elements at the same index, in any number type. Every backend
+    /// accepts 16-bit floats in these kernels, also mixed with f32.
+    #[inline(always)]
+    pub(crate) const fn is_elementwise(&self) -> bool {
+        matches!(
+            self,
+            Self::Unary { .. }
+                | Self::UnaryGrad { .. }
+                | Self::Binary { .. }
+                | Self::Accumulate { .. }
+                | Self::Scale { .. }
+                | Self::Clip { .. }
+                | Self::Sgd { .. }
+                | Self::Adam { .. }
+                | Self::RmsProp { .. }
+                | Self::Lion { .. }
+        )
+    }
+
     /// Calls `visit` with the name and the access of each operand; stops at the first error. Inputs precede outputs.
     // Inlined, because most callers know the kernel at compile time.
     #[inline(always)]

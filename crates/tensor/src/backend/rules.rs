@@ -103,6 +103,11 @@ pub(super) fn multiplies_half(rules: DeviceRules, kernel: &Kernel<'_>) -> bool {
     }
 }
 
+/// Whether batch normalization is one kernel.
+pub(super) const fn fuses_batch_norm(rules: DeviceRules) -> bool {
+    matches!(rules, DeviceRules::Cpu)
+}
+
 /// The bytes of the bf16 copies of a kernel's factors, which lie one after the other.
 pub(super) fn bf16_copies(precision: Precision, elements: [usize; 2]) -> usize {
     match precision {
@@ -118,11 +123,6 @@ pub(super) const fn bf16_copy(elements: usize) -> usize {
         Some(bytes) => bytes,
         None => usize::MAX,
     }
-}
-
-/// Whether batch normalization is one kernel.
-pub(super) const fn fuses_batch_norm(rules: DeviceRules) -> bool {
-    matches!(rules, DeviceRules::Cpu)
 }
 
 /// The chunk length, in elements, of operations that allocate temporaries.

@@ -1,21 +1,15 @@
 //! Upcasts 16-bit floats to f32 before a kernel, and downcasts what the kernel wrote.
 //!
-//! Backends compute with f32, f64 and integers, and copy elements of every type. So a kernel that only copies
-//! runs directly on 16-bit floats. So does every kernel of a backend that [supports
+//! Kernels that only copy and elementwise kernels, including the steps of optimizers, run directly on 16-bit
+//! floats. So does every kernel of a backend that [supports
 //! them](crate::backend::Backend::supports_half). For any other kernel, one loop over its operands allocates
 //! f32 temporaries from the op's account and fills those that the kernel reads. After the kernel, a second
 //! loop rounds the results once.
 //!
 //! The temporaries depend only on the kernel, so a dry run allocates the same memory. All memory is allocated
-//! before an existing tensor changes. Elementwise kernels process large tensors in chunks ([`chunks`]).
-//! Callers that change many tensors in place first check that the memory suffices for all ([`reserve`]).
-
-mod chunks;
-mod in_place;
+//! before an existing tensor changes.
 
 use bfc_core::Category;
-
-pub(crate) use in_place::reserve;
 
 use super::{Buffer, OpContext};
 use crate::backend::operands::{MAX_OPERANDS, Operand};
@@ -25,10 +19,10 @@ use crate::layout::Layout;
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
-/// Returns whether the kernel computes with 16-bit floats.
+/// Returns whether the kernel computes with 16-bit floats, which not every backend supports.
 pub(crate) fn applies_to(kernel: &mut Kernel<'_>) -> bool {
     let mut found = false;
-    if !kernel.only_copies() {
+    if !kernel.only_copies() && !kernel.is_elementwise() {
         let _ = kernel.operands(|_, operand| {
             found |= operand.dtype().is_half();
             Ok(())
@@ -70,28 +64,14 @@ fn upcast(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
             let (activation, product) = (None, sums.reborrow());
             let product = Kernel::MatMul { precision, bias, lhs, rhs, activation, workspace, out: product };
             upcast(ctx, product)?;
-            upcast(ctx, Kernel::Unary { f: function.function(), input: sums.as_view(), out })
-        }
-        Kernel::Unary { f, input, out } => {
-            chunks::run(ctx, [input], out, |[input], out| Kernel::Unary { f, input, out })
-        }
-        Kernel::UnaryGrad { f, saved, grad: Some(grad), out } => {
-            chunks::run(ctx, [saved, grad], out, |[saved, grad], out| Kernel::UnaryGrad {
-                f,
-                saved,
-                grad: Some(grad),
-                out,
-            })
-        }
-        Kernel::Binary { f, lhs, rhs, out } => {
-            chunks::run(ctx, [lhs, rhs], out, |[lhs, rhs], out| Kernel::Binary { f, lhs, rhs, out })
+            run_checked(ctx, Kernel::Unary { f: function.function(), input: sums.as_view(), out })
         }
         kernel => upcast_operands(ctx, kernel, |_| true),
     }
 }
 
 /// The f32 copy of an operand.
-pub(crate) struct Temporary {
+pub(super) struct Temporary {
     values: Buffer,
     /// The layout that repeats the values as the operand does.
     layout: Layout,
@@ -110,10 +90,10 @@ impl Temporary {
     }
 
     /// Copies the values of a view. Elements that the view repeats are copied once.
-    pub(crate) fn read(ctx: &OpContext<'_>, view: View<'_>) -> Result<Self> {
+    pub(super) fn read(ctx: &OpContext<'_>, view: View<'_>) -> Result<Self> {
         let once = view.layout().distinct();
         let mut copy = Self::uninitialized(ctx, once.shape())?;
-        run_copy(ctx, Kernel::Copy { input: view.with_layout(&once), out: copy.values.view_mut() })?;
+        run_checked(ctx, Kernel::Copy { input: view.with_layout(&once), out: copy.values.view_mut() })?;
         copy.layout = copy.layout.broadcast_to(ctx.op(), view.layout().shape())?;
         Ok(copy)
     }
@@ -125,7 +105,7 @@ impl Temporary {
         Ok(Self { values, layout })
     }
 
-    pub(crate) fn view(&self) -> View<'_> {
+    pub(super) fn view(&self) -> View<'_> {
         self.values.view().with_layout(&self.layout)
     }
 }
@@ -163,19 +143,19 @@ fn upcast_operands(
     let mut outputs = outputs.into_iter();
     kernel.operands(|_, operand| match (outputs.next().flatten(), operand) {
         (Some(out), Operand::Write(result) | Operand::WritePart(result) | Operand::Update(result)) => {
-            run_copy(ctx, Kernel::Copy { input: result.as_view(), out })
+            run_checked(ctx, Kernel::Copy { input: result.as_view(), out })
         }
         _ => Ok(()),
     })
 }
 
 /// Allocates f32 values of a shape.
-pub(crate) fn allocate(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
+fn allocate(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
     ctx.buffer(shape, DType::F32, Category::Workspace)
 }
 
-/// Runs a kernel that only copies.
-pub(crate) fn run_copy(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
+/// Runs a kernel that supports its operands.
+pub(super) fn run_checked(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
     check::run(ctx.device().as_ref(), ctx.op(), &mut kernel)
 }
 

@@ -85,10 +85,8 @@ impl BuiltinOp for Linear {
         mut grad: Tensor,
     ) -> Result<Vec<Option<Tensor>>> {
         if let Some(f) = self.activation {
-            // In place, unless another handle shares the gradient. 16-bit floats that need upcasting are processed
-            // piece by piece, which requires two buffers.
-            let in_place = !grad.dtype().is_half() || ctx.backend().supports_half();
-            match grad.view_mut().filter(|_| in_place) {
+            // In place, unless another handle shares the gradient.
+            match grad.view_mut() {
                 Some(out) => {
                     let (f, saved) = (f.function(), before_activation(saved)?.view());
                     ctx.compute(Kernel::UnaryGrad { f, saved, grad: None, out })?;

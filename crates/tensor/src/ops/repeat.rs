@@ -113,7 +113,8 @@ impl Tensor {
         for _ in 0..new {
             tiled = tiled.unsqueeze(0)?;
         }
-        for (axis, &times) in times.dims().iter().enumerate().filter(|&(_, &times)| times != 1) {
+        // The last axis first, so that all later copies are of large blocks.
+        for (axis, &times) in times.dims().iter().enumerate().rev().filter(|&(_, &times)| times != 1) {
             tiled = apply(Repeat { op, axis, times, together: false }, &[&tiled])?;
         }
         Ok(tiled)

@@ -2,8 +2,8 @@
 
 use highwater_tensor::backend::{
     Activated, AdamStep, Attention, Binary, Compare, Convolution, Distribution, Kernel, LionStep, Normalized,
-    PoolAxis, PoolReduction, PoolWindow, RandomKey, Recurrence, Reduce, RmsPropStep, SgdStep, Unary, Window,
-    Workspace,
+    PoolAxis, PoolReduction, PoolWindow, Precision, RandomKey, Recurrence, Reduce, RmsPropStep, SgdStep,
+    Unary, Window, Workspace,
 };
 use highwater_tensor::{Activation, Buffer, OpContext, RecurrentCell, Result, Scalar, View, ViewMut};
 
@@ -377,7 +377,7 @@ fn recurrent() -> Vec<Case> {
 }
 
 fn recurrence<'a>(cell: RecurrentCell, weight: View<'a>, initial: [Option<View<'a>>; 2]) -> Recurrence<'a> {
-    Recurrence { cell, reverse: false, len: 2, weight, initial }
+    Recurrence { cell, precision: Precision::Full, reverse: false, len: 2, weight, initial }
 }
 
 fn recurrent_room(of: &Recurrence<'_>) -> Workspace<'static> {
@@ -441,6 +441,31 @@ fn rows() -> Vec<Case> {
         .reads("input", &[4, 3])
         .with("statistics", &[4, 2], Type::Computed, false)
         .reads("grad", &[4, 3])
+        .writes("weight", &[3])
+        .writes("bias", &[3]),
+        new("batch_norm", |ctx, from, to| {
+            let (input, affine, mut to) = (from[0], [from[1], from[2]], outputs(to));
+            let (out, statistics, variance) = (to.next(), to.next(), to.next());
+            ctx.compute(Kernel::BatchNorm { epsilon: 1e-5, input, affine, out, statistics, variance })
+        })
+        .reads("input", &[2, 3, 4])
+        .reads("affine.0", &[3])
+        .reads("affine.1", &[3])
+        .writes("out", &[2, 3, 4])
+        .writes_as("statistics", &[3, 2], Type::Computed)
+        .writes_as("variance", &[3], Type::Computed),
+        new("batch_norm_grad", |ctx, from, to| {
+            let of =
+                Normalized { centered: true, input: from[0], weight: Some(from[1]), statistics: from[2] };
+            let (grad, mut to) = (from[3], outputs(to));
+            let (out, weight, bias) = (Some(to.next()), to.next(), to.next());
+            ctx.compute(Kernel::BatchNormGrad { of, grad, out, weight, bias })
+        })
+        .reads("input", &[2, 3, 4])
+        .reads("of.weight", &[3])
+        .with("statistics", &[3, 2], Type::Computed, false)
+        .reads("grad", &[2, 3, 4])
+        .writes("out", &[2, 3, 4])
         .writes("weight", &[3])
         .writes("bias", &[3]),
         new("cross_entropy", |ctx, from, to| {

@@ -7,7 +7,6 @@ use crate::backend::{Binary, Kernel};
 use crate::error::{Error, Result};
 use crate::op::OpContext;
 use crate::op::no_grad;
-use crate::op::upcast;
 use crate::shape::DType;
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;
@@ -114,7 +113,6 @@ impl Gradients {
             let factor = most.div(&norm.add_scalar(EPSILON)?)?.clamp(f64::NEG_INFINITY, 1.0)?;
             let factors = [factor.to_dtype(DType::F32)?, factor];
             self.make_writable()?;
-            upcast::reserve(OP, self.iter().map(|gradient| [gradient.clone()]))?;
             for gradient in self.iter_mut() {
                 let [single, double] = &factors;
                 let factor = if gradient.dtype() == DType::F64 { double } else { single };
@@ -141,7 +139,7 @@ impl Gradients {
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::Allocation`] if the allocation of
-    /// a copy of a shared buffer or of an f32 temporary fails. All gradients are unchanged then.
+    /// a copy of a shared buffer fails. All gradients are unchanged then.
     pub fn clip_value(&mut self, max: f64) -> Result<()> {
         const OP: &str = "clip_value";
         check_positive(OP, max)?;
@@ -153,7 +151,7 @@ impl Gradients {
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless `factor` is finite; [`Error::Allocation`] if the allocation of a copy of
-    /// a shared buffer or of an f32 temporary fails. All gradients are unchanged then.
+    /// a shared buffer fails. All gradients are unchanged then.
     pub fn scale(&mut self, factor: f64) -> Result<()> {
         const OP: &str = "scale_gradients";
         if !factor.is_finite() {
@@ -171,7 +169,6 @@ impl Gradients {
     ) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         self.make_writable()?;
-        upcast::reserve(op, self.iter().map(|gradient| [gradient.clone()]))?;
         for gradient in self.iter_mut() {
             let device = gradient.device().clone();
             let ctx = OpContext::backward(op, &device, device.default_allocator()?);

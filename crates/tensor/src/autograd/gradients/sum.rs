@@ -6,7 +6,6 @@ use super::Gradients;
 use crate::backend::{Binary, Kernel};
 use crate::error::Result;
 use crate::op::OpContext;
-use crate::op::upcast;
 use crate::tensor::Tensor;
 
 const OP: &str = "accumulate_gradients";
@@ -34,8 +33,8 @@ impl Gradients {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Allocation`](crate::Error::Allocation) if the allocation of a copy of a shared buffer or of
-    /// an f32 temporary fails; both are unchanged then. If a device fails, some gradients may be summed; the
+    /// [`Error::Allocation`](crate::Error::Allocation) if the allocation of a copy of a shared buffer
+    /// fails; both are unchanged then. If a device fails, some gradients may be summed; the
     /// others remain in `other`.
     pub fn accumulate(&mut self, other: &mut Self) -> Result<()> {
         if self.is_empty() {
@@ -51,8 +50,6 @@ impl Gradients {
                 make_writable(total)?;
             }
         }
-        let pair = |(leaf, addend): (_, &Tensor)| Some([self.by_leaf.get(leaf)?.clone(), addend.clone()]);
-        upcast::reserve(OP, other.by_leaf.iter().filter_map(pair))?;
         while let Some(leaf) = other.by_leaf.first() {
             let Some(total) = self.by_leaf.get_mut(leaf) else {
                 if let Some(addend) = other.by_leaf.remove(leaf) {

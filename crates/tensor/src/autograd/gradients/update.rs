@@ -3,7 +3,6 @@
 use super::Gradients;
 use crate::autograd::Parameter;
 use crate::error::Result;
-use crate::op::upcast;
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
@@ -26,7 +25,7 @@ impl Gradients {
     /// let ctx = OpContext::create("plain", &device, device.default_allocator()?, Category::Parameter);
     /// let gradient = gradients.take_of(&weight).expect("it was found above");
     /// let step = SgdStep { lr: 0.25, momentum: 0.0, weight_decay: 0.0, nesterov: false };
-    /// weight.apply_gradient(&ctx, gradient.view(), |grad, param| {
+    /// weight.apply_gradient(gradient.view(), |grad, param| {
     ///     ctx.compute(Kernel::Sgd { step, grad, momentum: None, param })
     /// })?;
     /// assert_eq!(weight.value().to_vec::<f32>()?, [0.5, 0.5]);
@@ -44,15 +43,10 @@ impl Gradients {
         parameters: impl IntoIterator<Item = (&'a str, &'a Parameter)>,
     ) -> Result<Vec<Option<DType>>> {
         let parameters: Vec<_> = parameters.into_iter().collect();
-        let (mut dtypes, mut half) = (Vec::with_capacity(parameters.len()), Vec::new());
+        let mut dtypes = Vec::with_capacity(parameters.len());
         let mut cursor = self.cursor();
         for &(path, parameter) in &parameters {
             let ready = parameter.prepare_update(op, path, self, &mut cursor)?;
-            if let Some((leaf, dtype)) = ready
-                && dtype.is_half()
-            {
-                half.push((leaf, parameter));
-            }
             dtypes.push(ready.map(|(_, dtype)| dtype));
         }
         // Each parameter has its own leaf, and each leaf at most one gradient. So equal counts mean that no
@@ -60,8 +54,6 @@ impl Gradients {
         if dtypes.iter().flatten().count() != self.len() {
             self.check_held(op, parameters.iter().map(|(_, parameter)| *parameter))?;
         }
-        let half = half.into_iter().filter_map(|(leaf, parameter)| Some((self.of(leaf)?, parameter)));
-        upcast::reserve(op, half.map(|(gradient, parameter)| [gradient.clone(), parameter.value()]))?;
         Ok(dtypes)
     }
 

@@ -44,11 +44,11 @@ pub(super) fn forward(
         let chunks = ([statistics, variance], [2 * channels, channels]);
         workers.strips(out, sizes.strips(channels), chunks, &|number, rows, [statistics, variance]| {
             let strip = Strip { sizes, first: number * channels, channels: variance.len() };
-            let mut means = vec![T::ZERO; variance.len()];
-            strip.sum([x], &means.clone(), |[x], _| [x], [&mut means]);
-            means.iter_mut().for_each(|mean| *mean = *mean / count);
+            let (unused, mut means) = (vec![T::ZERO; variance.len()], vec![T::ZERO; variance.len()]);
+            strip.sum([x], &unused, |[x], _| [x], [&mut means]);
+            means.iter_mut().for_each(|mean| *mean /= count);
             strip.sum([x], &means, |[x], mean| [(x - mean) * (x - mean)], [variance]);
-            variance.iter_mut().for_each(|sum| *sum = *sum / count);
+            variance.iter_mut().for_each(|sum| *sum /= count);
             let mut factors = vec![T::ZERO; variance.len()];
             for (channel, pair) in statistics.chunks_mut(2).enumerate() {
                 let scale = T::ONE / (variance[channel] + epsilon).sqrt();

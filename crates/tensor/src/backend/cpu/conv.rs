@@ -10,7 +10,8 @@
 //!
 //! Work is split into tasks by images and rows, and for the gradient of the weight by rows and columns. Depth is never split
 //! between threads, so results do not depend on their number. Each task [stages](stage) a few images at a time.
-//! [Depthwise](super::depthwise) convolutions use another algorithm, because their products have one row.
+//! [Depthwise](super::depthwise) convolutions use another algorithm, because their products have one row. Convolutions with
+//! windows of 3 × 3 and many channels use [Winograd's](super::winograd), which multiplies less.
 
 mod output;
 mod patches;
@@ -28,6 +29,7 @@ use super::dispatch::{contiguous, unsupported};
 use super::gemm::{self, Pair, Rounded};
 use super::parallel::Workers;
 use super::sums;
+use super::winograd::Winograd;
 use crate::backend::grid::product;
 use crate::backend::{Convolution, Precision};
 use crate::error::Result;
@@ -140,6 +142,9 @@ pub(super) fn workspace(
     (dtype, precision): (DType, Precision),
 ) -> usize {
     let sizes = Sizes::new(conv, input, out);
+    if let Some(winograd) = Winograd::forward(&sizes, dtype, precision) {
+        return winograd.workspace().saturating_mul(dtype.size());
+    }
     sizes.workspace(dtype, out, depthwise::workspace, |sizes| sizes.forward_elements(precision))
 }
 
@@ -150,6 +155,9 @@ pub(super) fn input_grad_workspace(
     (dtype, precision): (DType, Precision),
 ) -> usize {
     let sizes = Sizes::new(conv, input, out);
+    if let Some(winograd) = Winograd::input_grad(&sizes, dtype, precision) {
+        return winograd.workspace().saturating_mul(dtype.size());
+    }
     sizes.workspace(dtype, input, depthwise::workspace, |sizes| sizes.input_grad_elements(precision))
 }
 
@@ -160,6 +168,9 @@ pub(super) fn weight_grad_workspace(
     (dtype, precision): (DType, Precision),
 ) -> usize {
     let sizes = Sizes::new(conv, input, out);
+    if let Some(winograd) = Winograd::forward(&sizes, dtype, precision) {
+        return winograd.weight_grad_workspace().saturating_mul(dtype.size());
+    }
     let weights = [sizes.weights()];
     sizes.workspace(dtype, &weights, depthwise::weight_grad_workspace, |sizes| {
         sizes.weight_grad_elements(precision)
@@ -307,6 +318,9 @@ pub(super) fn forward(
     if Depthwise::new(&sizes).is_some() {
         return depthwise::forward(workers, op, &sizes, [input, weight], workspace, out);
     }
+    if let Some(winograd) = Winograd::forward(&sizes, out.dtype(), precision) {
+        return winograd.convolve(workers, op, [&input, &weight], workspace, out);
+    }
     let elements = sizes.forward_elements(precision);
     let run = Run { workers, sizes, precision };
     by_elements!(op, out.dtype(), precision, [P, S, I] => {
@@ -334,6 +348,9 @@ pub(super) fn input_grad(
     if Depthwise::new(&sizes).is_some() {
         return depthwise::input_grad(workers, op, &sizes, [weight, grad], workspace, out);
     }
+    if let Some(winograd) = Winograd::input_grad(&sizes, out.dtype(), precision) {
+        return winograd.convolve(workers, op, [&grad, &weight], workspace, out);
+    }
     let elements = sizes.input_grad_elements(precision);
     let run = Run { workers, sizes, precision };
     by_elements!(op, out.dtype(), precision, [P, S, I] => {
@@ -360,6 +377,9 @@ pub(super) fn weight_grad(
     }
     if Depthwise::new(&sizes).is_some() {
         return depthwise::weight_grad(workers, op, &sizes, [input, grad], workspace, out);
+    }
+    if let Some(winograd) = Winograd::forward(&sizes, out.dtype(), precision) {
+        return winograd.weight_grad(workers, op, [&input, &grad], workspace, out);
     }
     let elements = sizes.weight_grad_elements(precision);
     let run = Run { workers, sizes, precision };

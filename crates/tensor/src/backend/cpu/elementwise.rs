@@ -2,12 +2,14 @@
 
 use super::dispatch::{any, byte_or_number, float, host, host_mut, integer, number, unsupported};
 use super::fold::BLOCK;
+use super::halves;
 use super::number::{Float, Integer, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{HEAVY, LIGHT, Workers};
 use super::power::raise_each;
 use crate::backend::{Binary, Compare};
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::shape::{DType, RawElement};
 use crate::storage::{View, ViewMut};
 
@@ -26,6 +28,18 @@ pub(super) fn binary(
     let closed_over_bool = matches!(f, Binary::Mul | Binary::Maximum | Binary::Minimum);
     if dtype == DType::Bool && !closed_over_bool {
         return Err(unsupported(op, dtype));
+    }
+    if halves::any_of([dtype, lhs.dtype(), rhs.dtype()]) {
+        let chunk = if f == Binary::Pow { HEAVY } else { LIGHT };
+        return halves::map(workers, op, chunk, [lhs, rhs], out, &|[lhs, rhs], out| {
+            let row = Layout::of_row(lhs.len());
+            if f == Binary::Pow {
+                out.copy_from_slice(lhs);
+                raise_each(out, rhs);
+            } else {
+                arithmetic(workers, f, &Pair::of((lhs, &row), (rhs, &row)), out);
+            }
+        });
     }
     if f == Binary::Pow && !dtype.is_float() {
         return integer!(op, dtype, T => {
@@ -47,18 +61,22 @@ pub(super) fn binary(
     byte_or_number!(op, dtype, T => {
         let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
         let out = host_mut::<T>(op, out)?;
-        let pair = Pair::of((left, lhs.layout()), (right, rhs.layout()));
-        match f {
-            Binary::Add => pair.map(workers, LIGHT, out, T::plus),
-            Binary::Sub => pair.map(workers, LIGHT, out, T::minus),
-            Binary::Mul => pair.map(workers, LIGHT, out, T::times),
-            Binary::Div => pair.map(workers, LIGHT, out, T::over),
-            Binary::Maximum => pair.map(workers, LIGHT, out, T::larger),
-            Binary::Minimum => pair.map(workers, LIGHT, out, T::smaller),
-            Binary::Pow => debug_assert!(false, "powers return above"),
-        }
+        arithmetic(workers, f, &Pair::of((left, lhs.layout()), (right, rhs.layout())), out);
         Ok(())
     })
+}
+
+/// Computes all functions but powers.
+fn arithmetic<T: Number>(workers: &Workers, f: Binary, pair: &Pair<'_, T, T>, out: &mut [T]) {
+    match f {
+        Binary::Add => pair.map(workers, LIGHT, out, T::plus),
+        Binary::Sub => pair.map(workers, LIGHT, out, T::minus),
+        Binary::Mul => pair.map(workers, LIGHT, out, T::times),
+        Binary::Div => pair.map(workers, LIGHT, out, T::over),
+        Binary::Maximum => pair.map(workers, LIGHT, out, T::larger),
+        Binary::Minimum => pair.map(workers, LIGHT, out, T::smaller),
+        Binary::Pow => debug_assert!(false, "powers are computed elsewhere"),
+    }
 }
 
 /// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate).
@@ -71,6 +89,15 @@ pub(super) fn accumulate(
     acc: &mut ViewMut<'_>,
 ) -> Result<()> {
     let dtype = acc.dtype();
+    if halves::any_of([dtype, input.dtype()]) {
+        return halves::update(workers, op, LIGHT, [input], [acc], &|[input], [acc]| {
+            if f == Binary::Pow {
+                raise_each(acc, input);
+            } else {
+                accumulate_values(workers, f, &Source::of(input, &Layout::of_row(input.len())), acc);
+            }
+        });
+    }
     if f == Binary::Pow && !dtype.is_float() {
         return integer!(op, dtype, T => {
             fold_into(workers, &Source::<T>::new(op, input)?, HEAVY, host_mut::<T>(op, acc)?, T::power);
@@ -86,18 +113,22 @@ pub(super) fn accumulate(
     }
     number!(op, dtype, T => {
         let (data, acc) = (host::<T>(op, &input)?, host_mut::<T>(op, acc)?);
-        let source = &Source::of(data, input.layout());
-        match f {
-            Binary::Add => fold_into(workers, source, LIGHT, acc, T::plus),
-            Binary::Sub => fold_into(workers, source, LIGHT, acc, T::minus),
-            Binary::Mul => fold_into(workers, source, LIGHT, acc, T::times),
-            Binary::Div => fold_into(workers, source, LIGHT, acc, T::over),
-            Binary::Maximum => fold_into(workers, source, LIGHT, acc, T::larger),
-            Binary::Minimum => fold_into(workers, source, LIGHT, acc, T::smaller),
-            Binary::Pow => debug_assert!(false, "powers return above"),
-        }
+        accumulate_values(workers, f, &Source::of(data, input.layout()), acc);
         Ok(())
     })
+}
+
+/// `acc[i] = f(acc[i], value[i])` for all functions but powers.
+fn accumulate_values<T: Number>(workers: &Workers, f: Binary, source: &Source<'_, T>, acc: &mut [T]) {
+    match f {
+        Binary::Add => fold_into(workers, source, LIGHT, acc, T::plus),
+        Binary::Sub => fold_into(workers, source, LIGHT, acc, T::minus),
+        Binary::Mul => fold_into(workers, source, LIGHT, acc, T::times),
+        Binary::Div => fold_into(workers, source, LIGHT, acc, T::over),
+        Binary::Maximum => fold_into(workers, source, LIGHT, acc, T::larger),
+        Binary::Minimum => fold_into(workers, source, LIGHT, acc, T::smaller),
+        Binary::Pow => debug_assert!(false, "powers are computed elsewhere"),
+    }
 }
 
 /// `x = xʸ`, in place, with exponents starting at number `start`.

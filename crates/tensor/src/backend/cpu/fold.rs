@@ -145,8 +145,14 @@ impl<T: Number, F: ReduceOp<T>> Loop for RadixRows<'_, T, F> {
             *row = &self.data[number * self.step..][..len];
         }
         for (i, older) in self.older.iter_mut().enumerate() {
-            for row in rows {
-                *older = F::fold(*older, F::element(row[i]));
+            for group in rows.as_chunks::<GROUP>().0 {
+                let [a, b, c, d] = [group[0][i], group[1][i], group[2][i], group[3][i]];
+                let [a, b, c, d] = [F::element(a), F::element(b), F::element(c), F::element(d)];
+                *older = if F::ANY_ORDER {
+                    F::fold_group(*older, [a, b, c, d])
+                } else {
+                    F::fold(F::fold(F::fold(F::fold(*older, a), b), c), d)
+                };
             }
         }
     }

@@ -19,6 +19,7 @@ mod erf;
 mod exp;
 mod fold;
 mod gemm;
+mod halves;
 mod index;
 mod loop_nest;
 mod matmul;
@@ -44,6 +45,7 @@ mod sums;
 #[cfg(test)]
 mod testing;
 mod unary;
+mod winograd;
 
 #[cfg(test)]
 pub(crate) use self::gemm::GEMM_CALL;

@@ -47,6 +47,16 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
     /// Calls `f` with each element of `out` and the pair's elements, starting at number `start`.
     pub(super) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A, B) + Copy) {
         let len = out.len();
+        if self.nest.inner() == [1, 0] && self.nest.inner_len() >= LONG_ROW {
+            // Rows and one element for each, such as a column.
+            let mut first = 0;
+            for Segment { starts: [a, b], len } in self.nest.segments(start..start + len) {
+                let (row, b) = (&self.a[a..a + len], self.b[b]);
+                simd::zip(&mut out[first..first + len], row, |out, a| f(out, a, b));
+                first += len;
+            }
+            return;
+        }
         self.pieces(start, len, &mut |first, a, b| simd::zip2(&mut out[first..first + a.len()], a, b, f));
     }
 

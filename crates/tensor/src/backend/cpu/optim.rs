@@ -1,12 +1,15 @@
 //! Optimizer steps: one pass over the parameters, their state and their gradient.
 
 use super::dispatch::{float, host_mut};
-use super::number::{Float, Number};
+use super::halves;
+use super::number::Float;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
 use super::simd;
 use crate::backend::{AdamStep, LionStep, RmsPropStep, SgdStep};
 use crate::error::Result;
+use crate::layout::Layout;
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// The number of elements of a strided gradient that are copied at a time.
@@ -52,23 +55,49 @@ pub(super) fn sgd(
     momentum: &mut Option<ViewMut<'_>>,
     param: &mut ViewMut<'_>,
 ) -> Result<()> {
-    float!(op, param.dtype(), T => {
-        let [lr, decay, keep] = [step.lr, step.weight_decay, step.momentum].map(T::from_f64);
-        let param = host_mut::<T>(op, param)?;
-        let descend = |p: &mut T, g: T| *p = *p - lr * (g + decay * *p);
-        let grad = Source::<T>::new(op, grad)?;
-        match momentum {
-            None => workers.chunks(param, LIGHT, &|start, part| grad.each(start, part, descend)),
+    let of_momentum = momentum.as_ref().map_or(DType::F32, |momentum| momentum.dtype());
+    if halves::any_of([param.dtype(), grad.dtype(), of_momentum]) {
+        return match momentum {
+            None => halves::update(workers, op, LIGHT, [grad], [param], &|[grad], [param]| {
+                sgd_step(workers, step, &row(grad), param, None);
+            }),
             Some(momentum) => {
-                update2(workers, [param, host_mut::<T>(op, momentum)?], &grad, |[p, m], g| {
-                    let g = g + decay * *p;
-                    *m = keep * *m + g;
-                    *p -= lr * if step.nesterov { g + keep * *m } else { *m };
-                });
+                let state = [&mut param.reborrow(), &mut momentum.reborrow()];
+                halves::update(workers, op, LIGHT, [grad], state, &|[grad], [p, m]| {
+                    sgd_step(workers, step, &row(grad), p, Some(m));
+                })
             }
-        }
+        };
+    }
+    float!(op, param.dtype(), T => {
+        let momentum = momentum.as_mut().map(|momentum| host_mut::<T>(op, momentum)).transpose()?;
+        sgd_step(workers, step, &Source::<T>::new(op, grad)?, host_mut::<T>(op, param)?, momentum);
         Ok(())
     })
+}
+
+/// The elements of a block of a 16-bit gradient.
+fn row(block: &[f32]) -> Source<'_, f32> {
+    Source::of(block, &Layout::of_row(block.len()))
+}
+
+fn sgd_step<T: Float>(
+    workers: &Workers,
+    step: SgdStep,
+    grad: &Source<'_, T>,
+    param: &mut [T],
+    momentum: Option<&mut [T]>,
+) {
+    let [lr, decay, keep] = [step.lr, step.weight_decay, step.momentum].map(T::from_f64);
+    let Some(momentum) = momentum else {
+        let descend = |p: &mut T, g: T| *p = *p - lr * (g + decay * *p);
+        return workers.chunks(param, LIGHT, &|start, part| grad.each(start, part, descend));
+    };
+    update2(workers, [param, momentum], grad, |[p, m], g| {
+        let g = g + decay * *p;
+        *m = keep * *m + g;
+        *p -= lr * if step.nesterov { g + keep * *m } else { *m };
+    });
 }
 
 /// See [`Kernel::Adam`](crate::backend::Kernel::Adam).
@@ -80,27 +109,36 @@ pub(super) fn adam(
     grad: View<'_>,
     [mean, variance, param]: [&mut ViewMut<'_>; 3],
 ) -> Result<()> {
+    if halves::any_of([param.dtype(), grad.dtype(), mean.dtype(), variance.dtype()]) {
+        return halves::update(workers, op, LIGHT, [grad], [param, mean, variance], &|[grad], state| {
+            adam_step(workers, step, &row(grad), state);
+        });
+    }
+    float!(op, param.dtype(), T => {
+        let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, mean)?, host_mut::<T>(op, variance)?];
+        adam_step(workers, step, &Source::<T>::new(op, grad)?, state);
+        Ok(())
+    })
+}
+
+/// Updates the parameter, the mean and the variance.
+fn adam_step<T: Float>(workers: &Workers, step: AdamStep, grad: &Source<'_, T>, state: [&mut [T]; 3]) {
     let (coupled, decoupled) =
         if step.decoupled { (0.0, step.weight_decay) } else { (step.weight_decay, 0.0) };
     // The bias corrections of the means, which start at 0.
     let t = step.step as f64;
     let rate = step.lr / (1.0 - step.beta1.powf(t));
     let scale = (1.0 - step.beta2.powf(t)).sqrt().recip();
-    float!(op, param.dtype(), T => {
-        let [beta1, share1] = [step.beta1, 1.0 - step.beta1].map(T::from_f64);
-        let [beta2, share2] = [step.beta2, 1.0 - step.beta2].map(T::from_f64);
-        let [epsilon, rate, scale] = [step.epsilon, rate, scale].map(T::from_f64);
-        let [coupled, shrink] = [coupled, 1.0 - step.lr * decoupled].map(T::from_f64);
-        let grad = Source::<T>::new(op, grad)?;
-        let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, mean)?, host_mut::<T>(op, variance)?];
-        update3(workers, state, &grad, |[p, m, v], g| {
-            let g = g + coupled * *p;
-            *m = beta1 * *m + share1 * g;
-            *v = beta2 * *v + share2 * (g * g);
-            *p = shrink * *p - rate * *m / (v.sqrt() * scale + epsilon);
-        });
-        Ok(())
-    })
+    let [beta1, share1] = [step.beta1, 1.0 - step.beta1].map(T::from_f64);
+    let [beta2, share2] = [step.beta2, 1.0 - step.beta2].map(T::from_f64);
+    let [epsilon, rate, scale] = [step.epsilon, rate, scale].map(T::from_f64);
+    let [coupled, shrink] = [coupled, 1.0 - step.lr * decoupled].map(T::from_f64);
+    update3(workers, state, grad, |[p, m, v], g| {
+        let g = g + coupled * *p;
+        *m = beta1 * *m + share1 * g;
+        *v = beta2 * *v + share2 * (g * g);
+        *p = shrink * *p - rate * *m / (v.sqrt() * scale + epsilon);
+    });
 }
 
 /// See [`Kernel::RmsProp`](crate::backend::Kernel::RmsProp).
@@ -113,30 +151,52 @@ pub(super) fn rms_prop(
     [variance, param]: [&mut ViewMut<'_>; 2],
     momentum: &mut Option<ViewMut<'_>>,
 ) -> Result<()> {
-    float!(op, param.dtype(), T => {
-        let [lr, decay, keep, epsilon] =
-            [step.lr, step.weight_decay, step.momentum, step.epsilon].map(T::from_f64);
-        let [smoothing, share] = [step.smoothing, 1.0 - step.smoothing].map(T::from_f64);
-        // Updates the mean of squares and returns g / (√v + epsilon).
-        let scaled = |p: T, g: T, v: &mut T| {
-            let g = g + decay * p;
-            *v = smoothing * *v + share * (g * g);
-            g / (v.sqrt() + epsilon)
-        };
-        let grad = Source::<T>::new(op, grad)?;
-        let (param, variance) = (host_mut::<T>(op, param)?, host_mut::<T>(op, variance)?);
-        match momentum {
-            None => update2(workers, [param, variance], &grad, |[p, v], g| *p = *p - lr * scaled(*p, g, v)),
+    let of_momentum = momentum.as_ref().map_or(DType::F32, |momentum| momentum.dtype());
+    if halves::any_of([param.dtype(), grad.dtype(), variance.dtype(), of_momentum]) {
+        return match momentum {
+            None => halves::update(workers, op, LIGHT, [grad], [param, variance], &|[grad], state| {
+                rms_prop_step(workers, step, &row(grad), state, None);
+            }),
             Some(momentum) => {
-                let state = [param, variance, host_mut::<T>(op, momentum)?];
-                update3(workers, state, &grad, |[p, v, m], g| {
-                    *m = keep * *m + scaled(*p, g, v);
-                    *p -= lr * *m;
-                });
+                let state = [&mut param.reborrow(), &mut variance.reborrow(), &mut momentum.reborrow()];
+                halves::update(workers, op, LIGHT, [grad], state, &|[grad], [p, v, m]| {
+                    rms_prop_step(workers, step, &row(grad), [p, v], Some(m));
+                })
             }
-        }
+        };
+    }
+    float!(op, param.dtype(), T => {
+        let momentum = momentum.as_mut().map(|momentum| host_mut::<T>(op, momentum)).transpose()?;
+        let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, variance)?];
+        rms_prop_step(workers, step, &Source::<T>::new(op, grad)?, state, momentum);
         Ok(())
     })
+}
+
+/// Updates the parameter, the variance, and the momentum if there is one.
+fn rms_prop_step<T: Float>(
+    workers: &Workers,
+    step: RmsPropStep,
+    grad: &Source<'_, T>,
+    [param, variance]: [&mut [T]; 2],
+    momentum: Option<&mut [T]>,
+) {
+    let [lr, decay, keep, epsilon] =
+        [step.lr, step.weight_decay, step.momentum, step.epsilon].map(T::from_f64);
+    let [smoothing, share] = [step.smoothing, 1.0 - step.smoothing].map(T::from_f64);
+    // Updates the mean of squares and returns g / (√v + epsilon).
+    let scaled = |p: T, g: T, v: &mut T| {
+        let g = g + decay * p;
+        *v = smoothing * *v + share * (g * g);
+        g / (v.sqrt() + epsilon)
+    };
+    match momentum {
+        None => update2(workers, [param, variance], grad, |[p, v], g| *p = *p - lr * scaled(*p, g, v)),
+        Some(momentum) => update3(workers, [param, variance, momentum], grad, |[p, v, m], g| {
+            *m = keep * *m + scaled(*p, g, v);
+            *p -= lr * *m;
+        }),
+    }
 }
 
 /// See [`Kernel::Lion`](crate::backend::Kernel::Lion).
@@ -148,27 +208,36 @@ pub(super) fn lion(
     grad: View<'_>,
     [mean, param]: [&mut ViewMut<'_>; 2],
 ) -> Result<()> {
-    float!(op, param.dtype(), T => {
-        let [lr, shrink] = [step.lr, 1.0 - step.lr * step.weight_decay].map(T::from_f64);
-        let [beta1, share1] = [step.beta1, 1.0 - step.beta1].map(T::from_f64);
-        let [beta2, share2] = [step.beta2, 1.0 - step.beta2].map(T::from_f64);
-        let (grad, zero) = (Source::<T>::new(op, grad)?, T::from_f64(0.0));
-        let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, mean)?];
-        update2(workers, state, &grad, |[p, m], g| {
-            let direction = beta1 * *m + share1 * g;
-            // For NaN both comparisons are false, and the step is NaN.
-            let step = if direction > zero {
-                lr
-            } else if direction < zero {
-                zero - lr
-            } else {
-                direction
-            };
-            *p = shrink * *p - step;
-            *m = beta2 * *m + share2 * g;
+    if halves::any_of([param.dtype(), grad.dtype(), mean.dtype()]) {
+        return halves::update(workers, op, LIGHT, [grad], [param, mean], &|[grad], state| {
+            lion_step(workers, step, &row(grad), state);
         });
+    }
+    float!(op, param.dtype(), T => {
+        let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, mean)?];
+        lion_step(workers, step, &Source::<T>::new(op, grad)?, state);
         Ok(())
     })
+}
+
+/// Updates the parameter and the mean.
+fn lion_step<T: Float>(workers: &Workers, step: LionStep, grad: &Source<'_, T>, state: [&mut [T]; 2]) {
+    let [lr, shrink] = [step.lr, 1.0 - step.lr * step.weight_decay].map(T::from_f64);
+    let [beta1, share1] = [step.beta1, 1.0 - step.beta1].map(T::from_f64);
+    let [beta2, share2] = [step.beta2, 1.0 - step.beta2].map(T::from_f64);
+    update2(workers, state, grad, |[p, m], g| {
+        let direction = beta1 * *m + share1 * g;
+        // For NaN both comparisons are false, and the step is NaN.
+        let step = if direction > T::ZERO {
+            lr
+        } else if direction < T::ZERO {
+            T::ZERO - lr
+        } else {
+            direction
+        };
+        *p = shrink * *p - step;
+        *m = beta2 * *m + share2 * g;
+    });
 }
 
 #[cfg(test)]

@@ -33,6 +33,9 @@ pub(super) const fn light_runs(cost: usize) -> usize {
     if cost >= LIGHT || cost == 0 { 1 } else { LIGHT / cost }
 }
 
+/// Work on the number of a strip, its part of each row of a matrix, and a chunk of each further slice.
+type StripWork<'w, T, const N: usize> = dyn Fn(usize, &mut [&mut [T]], [&mut [T]; N]) + Sync + 'w;
+
 /// The worker threads of a backend.
 #[derive(Debug)]
 pub(super) struct Workers {
@@ -169,6 +172,16 @@ impl Workers {
         self.zip(slices, sizes, 2, work);
     }
 
+    /// Like [`zipped`](Self::zipped), over the bytes of chunks of `chunk` elements, of which `sizes` are the sizes in bytes.
+    pub(super) fn chunks_of_bytes<const N: usize>(
+        &self,
+        slices: [&mut [u8]; N],
+        (chunk, sizes): (usize, [usize; N]),
+        work: &(dyn Fn(usize, [&mut [u8]; N]) + Sync),
+    ) {
+        self.zip(slices, sizes, min_shared_chunks(chunk), work);
+    }
+
     fn zip<T: Send, const N: usize>(
         &self,
         mut slices: [&mut [T]; N],
@@ -196,7 +209,7 @@ impl Workers {
         matrix: &mut [T],
         [row, width]: [usize; 2],
         (mut slices, sizes): ([&mut [T]; N], [usize; N]),
-        work: &(dyn Fn(usize, &mut [&mut [T]], [&mut [T]; N]) + Sync),
+        work: &StripWork<'_, T, N>,
     ) {
         let count = row.div_ceil(width.max(1));
         let mut strips: Vec<Vec<&mut [T]>> = (0..count).map(|_| Vec::new()).collect();

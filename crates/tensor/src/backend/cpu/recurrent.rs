@@ -1,21 +1,22 @@
 //! Recurrent layers: all steps of a sequence in one kernel.
 //!
 //! Sequences are independent of each other, so each thread computes all steps of a group of sequences without waiting
-//! for other threads. The groups depend only on the shape. The weight is packed once for all steps; the state of a
-//! group stays in a small workspace, from which the product of the next step reads it.
+//! for other threads. The groups depend only on the shape. The weight is packed once for all steps, and the states of a
+//! group before each step.
 
 mod cells;
 mod product;
 
 use cells::{Step, StepGrad};
-use product::{LANES, Product, Strided, pack, store_row};
+use product::{Panels, multiply, pack_weight};
 
-use super::dispatch::{float, host, host_mut, scratch};
+use super::dispatch::{host, host_mut, scratch, unsupported};
+use super::gemm::{COLUMNS, Depth, PackInto, Pair, ROWS, Rounded, Strided};
 use super::number::Float;
 use super::operands::Source;
 use super::parallel::Workers;
 use super::simd;
-use crate::backend::{Recurrence, RecurrentCell};
+use crate::backend::{Precision, Recurrence, RecurrentCell};
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
@@ -49,67 +50,100 @@ impl Sizes {
         self.sequences.div_ceil(groups).max(1)
     }
 
-    /// The elements of a state and of its gates, padded to whole blocks.
-    fn padded(&self) -> [usize; 2] {
-        [self.hidden, self.width()].map(|size| size.checked_next_multiple_of(LANES).unwrap_or(usize::MAX))
+    /// The number of groups.
+    fn groups(&self) -> usize {
+        self.sequences.div_ceil(self.group())
     }
 
-    /// The number of elements of the packed weight.
-    fn packed(&self) -> usize {
+    /// The number of elements of the packed weight, in the forward or the backward pass.
+    const fn packed(&self) -> usize {
         let [hidden, width] = self.padded();
-        hidden.saturating_mul(width)
+        let [forward, backward] = [self.hidden.saturating_mul(width), self.width().saturating_mul(hidden)];
+        if forward > backward { forward } else { backward }
     }
 
-    /// The workspace elements of one sequence: its gates, its state in blocks or a product, and what a step passes to
-    /// the next.
-    fn per_sequence(&self) -> usize {
-        let [hidden, width] = self.padded();
-        width.saturating_add(hidden.saturating_mul(2))
+    /// The columns of a product, which whole panels compute: those of a state and of its gates.
+    const fn padded(&self) -> [usize; 2] {
+        [self.hidden.next_multiple_of(COLUMNS), self.width().next_multiple_of(COLUMNS)]
+    }
+
+    /// The workspace elements of a group: the panels of its states or gates, their product, and what a step passes to the
+    /// next.
+    fn per_group(&self) -> usize {
+        let [_, width] = self.padded();
+        let panels = self.group().next_multiple_of(ROWS).saturating_mul(self.width());
+        panels.saturating_add(self.group().saturating_mul(width.saturating_add(self.hidden)))
+    }
+
+    /// The elements of the whole workspace.
+    fn elements(&self) -> usize {
+        self.packed().saturating_add(self.groups().saturating_mul(self.per_group()))
     }
 }
 
 /// See [`Workspace::Recurrent`](crate::backend::Workspace::Recurrent).
 pub(super) fn workspace(cell: RecurrentCell, [sequences, len, hidden]: [usize; 3], dtype: DType) -> usize {
     let sizes = Sizes { cell, sequences, len, hidden };
-    if sequences == 0 || len == 0 {
-        return 0;
-    }
-    let groups = sequences.saturating_mul(sizes.per_sequence());
-    sizes.packed().saturating_add(groups).saturating_mul(dtype.size())
+    if sequences == 0 || len == 0 { 0 } else { sizes.elements().saturating_mul(dtype.size()) }
 }
 
-/// What all groups share.
-struct Layer<'a, T> {
+/// Calls a function with the types of packed elements and of stored elements.
+macro_rules! by_panels {
+    ($op:expr, $dtype:expr, $precision:expr, [$P:ident, $T:ident] => $body:expr) => {{
+        macro_rules! with {
+            ($packed:ty, $stored:ty) => {{
+                type $P = $packed;
+                type $T = $stored;
+                $body
+            }};
+        }
+        match ($dtype, $precision) {
+            (DType::F32, Precision::Full) => with!(f32, f32),
+            (DType::F32, Precision::BF16) if Pair::is_supported() => with!(Pair, f32),
+            (DType::F32, Precision::BF16) => with!(Rounded, f32),
+            (DType::F64, _) => with!(f64, f64),
+            (dtype, _) => Err(unsupported($op, dtype)),
+        }
+    }};
+}
+
+/// The values that all groups share.
+struct Layer<'a, P, T> {
     sizes: Sizes,
     reverse: bool,
     /// The packed weight, transposed in the backward pass.
-    weight: &'a [T],
+    weight: &'a [[P; COLUMNS]],
     /// The initial state and cell.
     initial: [Option<Source<'a, T>>; 2],
-    has_avx512: bool,
 }
 
-/// Packs the weight into the workspace. Returns what all groups share, and the rest of the workspace.
-fn prepare<'a, T: Float>(
+/// Packs the weight into the workspace. Returns the layer and the rest of the workspace.
+fn prepare<'a, P: Depth, T: Float + PackInto<P>>(
     workers: &Workers,
     op: &'static str,
     of: &'a Recurrence<'_>,
     (sizes, transposed): (Sizes, bool),
     scratch: &'a mut [T],
-) -> Result<(Layer<'a, T>, &'a mut [T])> {
+) -> Result<(Layer<'a, P, T>, &'a mut [T])> {
     let layout = of.weight.layout();
-    let strides = [layout.strides()[0], layout.strides()[1]];
     let data = &host::<T>(op, &of.weight)?[layout.offset()..];
-    let matrix = Strided { data, rows: sizes.hidden, columns: sizes.width(), strides };
+    let (down, across) = (layout.strides()[0], layout.strides()[1]);
+    let (columns, depth) = (
+        Strided { data, lanes: sizes.width(), lane_stride: across, depth_stride: down },
+        Strided { data, lanes: sizes.hidden, lane_stride: down, depth_stride: across },
+    );
     let source = |initial: Option<View<'a>>| initial.map(|view| Source::<T>::new(op, view)).transpose();
     let initial = [source(of.initial[0])?, source(of.initial[1])?];
     let (packed, rest) = scratch.split_at_mut(sizes.packed());
-    pack(workers, if transposed { matrix.transposed() } else { matrix }, packed);
-    let has_avx512 = simd::has_avx512();
-    Ok((Layer { sizes, reverse: of.reverse, weight: packed, initial, has_avx512 }, rest))
+    let packed = bytemuck::cast_slice_mut(packed);
+    let weight = match transposed {
+        false => pack_weight(workers, &columns, sizes.hidden, packed),
+        true => pack_weight(workers, &depth, sizes.width(), packed),
+    };
+    Ok((Layer { sizes, reverse: of.reverse, weight, initial }, rest))
 }
 
-impl<T: Float> Layer<'_, T> {
+impl<P: Depth<Sum = T>, T: Float + PackInto<P>> Layer<'_, P, T> {
     /// The position of a step.
     const fn position(&self, step: usize) -> usize {
         if self.reverse { self.sizes.len - 1 - step } else { step }
@@ -121,11 +155,6 @@ impl<T: Float> Layer<'_, T> {
             Some(initial) => initial.load(sequence * self.sizes.hidden, out),
             None => out.fill(T::ZERO),
         }
-    }
-
-    /// Multiplies rows in blocks with the packed weight.
-    fn multiply(&self, rows: usize, lhs: &[T], out: &mut [T]) {
-        simd::run(Product { rows, lhs, rhs: self.weight, out, has_avx512: self.has_avx512 });
     }
 }
 
@@ -140,21 +169,20 @@ pub(super) fn forward(
     (gates, extra, out): (&mut ViewMut<'_>, &mut Option<ViewMut<'_>>, &mut ViewMut<'_>),
 ) -> Result<()> {
     let sizes = Sizes::new(of, gates.layout().shape()[0]);
-    float!(op, out.dtype(), T => {
+    by_panels!(op, out.dtype(), of.precision, [P, T] => {
         let (gates, out) = (host_mut::<T>(op, gates)?, host_mut::<T>(op, out)?);
         let extra = optional::<T>(op, extra.as_mut())?;
         if out.is_empty() {
             return Ok(());
         }
         let (group, hidden) = (sizes.group(), sizes.hidden);
-        let elements = sizes.packed() + sizes.sequences * sizes.per_sequence();
-        let scratch = scratch::<T>(op, workspace, elements)?;
+        let scratch = scratch::<T>(op, workspace, sizes.elements())?;
         let bias = Source::<T>::new(op, bias)?;
         let mut copied = Vec::new();
         let bias = bias.part(0..sizes.width(), &mut copied);
-        let (layer, scratch) = prepare(workers, op, of, (sizes, false), scratch)?;
+        let (layer, scratch) = prepare::<P, T>(workers, op, of, (sizes, false), scratch)?;
         let rows = group * sizes.len;
-        let chunks = [rows * sizes.width(), rows * hidden, rows * hidden, group * sizes.per_sequence()];
+        let chunks = [rows * sizes.width(), rows * hidden, rows * hidden, sizes.per_group()];
         workers.zipped([gates, extra, out, scratch], chunks, &|number, slices| {
             layer.forward(number * group, bias, slices);
         });
@@ -167,43 +195,47 @@ fn optional<'a, T: Float>(op: &'static str, view: Option<&'a mut ViewMut<'_>>) -
     view.map_or(Ok(&mut [][..]), |view| host_mut::<T>(op, view))
 }
 
-impl<T: Float> Layer<'_, T> {
+impl<P: Depth<Sum = T>, T: Float + PackInto<P>> Layer<'_, P, T> {
     /// Computes all steps of the sequences from number `first` on.
     fn forward(&self, first: usize, bias: &[T], [gates, extra, out, scratch]: [&mut [T]; 4]) {
         let Sizes { cell, len, hidden, .. } = self.sizes;
-        let (width, [padded, padded_width]) = (self.sizes.width(), self.sizes.padded());
+        let (width, [_, padded]) = (self.sizes.width(), self.sizes.padded());
         let rows = out.len() / (len * hidden);
-        let (blocks, rest) = scratch.split_at_mut(rows * padded);
-        let (product, carry) = rest.split_at_mut(rows * padded_width);
-        blocks.fill(T::ZERO);
+        let (panels, rest) = scratch.split_at_mut(rows.next_multiple_of(ROWS) * hidden);
+        let (product, carry) = rest.split_at_mut(rows * padded);
+        let carry = &mut carry[..rows * hidden];
+        let mut states = Panels::new(bytemuck::cast_slice_mut(panels), rows, hidden);
         product.fill(T::ZERO);
-        for (row, carry) in carry.chunks_mut(padded).enumerate() {
-            let carry = &mut carry[..hidden];
-            self.load_initial(0, first + row, carry);
-            store_row(carry, (row, rows), blocks);
-            if cell == RecurrentCell::Lstm {
-                self.load_initial(1, first + row, carry);
+        for which in 0..cell.states() {
+            let carries = carry.chunks_mut(hidden).enumerate();
+            carries.for_each(|(row, carry)| self.load_initial(which, first + row, carry));
+            if which == 0 {
+                states.pack(
+                    Strided { data: carry, lanes: rows, lane_stride: hidden, depth_stride: 1 },
+                    0..hidden,
+                );
             }
         }
         for step in 0..len {
             if step > 0 || self.initial[0].is_some() {
-                self.multiply(rows, blocks, product);
+                multiply(&states, self.weight, product);
             }
-            let products = product.chunks(padded_width).zip(carry.chunks_mut(padded));
+            let products = product.chunks(padded).zip(carry.chunks_mut(hidden));
             for (row, (product, carry)) in products.enumerate() {
                 let at = row * len + self.position(step);
-                let out = &mut out[at * hidden..][..hidden];
                 simd::run(Step {
                     cell,
                     product: &product[..width],
                     bias,
                     gates: &mut gates[at * width..][..width],
-                    carry: &mut carry[..hidden],
+                    carry,
                     extra: part_mut(extra, at, hidden),
-                    out,
+                    out: &mut out[at * hidden..][..hidden],
                 });
-                store_row(out, (row, rows), blocks);
             }
+            let data = &out[self.position(step) * hidden..];
+            let (lane_stride, depth_stride) = (len * hidden, 1);
+            states.pack(Strided { data, lanes: rows, lane_stride, depth_stride }, 0..hidden);
         }
     }
 }
@@ -228,7 +260,7 @@ pub(super) fn backward(
     ),
 ) -> Result<()> {
     let sizes = Sizes::new(of, gates.layout().shape()[0]);
-    float!(op, gates.dtype(), T => {
+    by_panels!(op, gates.dtype(), of.precision, [P, T] => {
         let gates = host_mut::<T>(op, gates)?;
         let extra = optional::<T>(op, extra.as_mut())?;
         let [state_grad, first_cell_grad] = initial_grads;
@@ -238,17 +270,16 @@ pub(super) fn backward(
             return Ok(());
         }
         let (group, hidden) = (sizes.group(), sizes.hidden);
-        let elements = sizes.packed() + sizes.sequences * sizes.per_sequence();
-        let scratch = scratch::<T>(op, workspace, elements)?;
+        let scratch = scratch::<T>(op, workspace, sizes.elements())?;
         let inputs = Inputs {
             states: Source::<T>::new(op, states)?,
             grad: Source::<T>::new(op, grad)?,
             cell_grad: cell_grad.map(|grad| Source::<T>::new(op, grad)).transpose()?,
         };
-        let (layer, scratch) = prepare(workers, op, of, (sizes, true), scratch)?;
+        let (layer, scratch) = prepare::<P, T>(workers, op, of, (sizes, true), scratch)?;
         let rows = group * sizes.len;
         let [of_gates, of_extra] = [rows * sizes.width(), rows * hidden];
-        let chunks = [of_gates, of_extra, group * hidden, group * hidden, group * sizes.per_sequence()];
+        let chunks = [of_gates, of_extra, group * hidden, group * hidden, sizes.per_group()];
         let outputs = [gates, extra, state_grads, first_cell_grads, scratch];
         workers.zipped(outputs, chunks, &|number, slices| layer.backward(number * group, &inputs, slices));
         Ok(())
@@ -262,7 +293,7 @@ struct Inputs<'a, T> {
     cell_grad: Option<Source<'a, T>>,
 }
 
-impl<T: Float> Layer<'_, T> {
+impl<P: Depth<Sum = T>, T: Float + PackInto<P>> Layer<'_, P, T> {
     /// Computes the gradients of all steps of the sequences from number `first` on.
     fn backward(
         &self,
@@ -271,20 +302,21 @@ impl<T: Float> Layer<'_, T> {
         [gates, extra, state_grads, cell_grads, scratch]: [&mut [T]; 5],
     ) {
         let Sizes { cell, len, hidden, .. } = self.sizes;
-        let (width, [padded, padded_width]) = (self.sizes.width(), self.sizes.padded());
+        let (width, [padded, _]) = (self.sizes.width(), self.sizes.padded());
         let rows = gates.len() / (len * width);
-        let (blocks, rest) = scratch.split_at_mut(rows * padded_width);
+        let (panels, rest) = scratch.split_at_mut(rows.next_multiple_of(ROWS) * width);
         let (product, carry) = rest.split_at_mut(rows * padded);
-        blocks.fill(T::ZERO);
+        let carry = &mut carry[..rows * hidden];
+        let mut grads = Panels::new(bytemuck::cast_slice_mut(panels), rows, width);
         product.fill(T::ZERO);
         carry.fill(T::ZERO);
         if let Some(grad) = &inputs.cell_grad {
-            let carries = carry.chunks_mut(padded).enumerate();
-            carries.for_each(|(row, carry)| grad.load((first + row) * hidden, &mut carry[..hidden]));
+            let carries = carry.chunks_mut(hidden).enumerate();
+            carries.for_each(|(row, carry)| grad.load((first + row) * hidden, carry));
         }
         let mut buffers = Buffers::default();
         for step in (0..len).rev() {
-            let products = product.chunks(padded).zip(carry.chunks_mut(padded));
+            let products = product.chunks(padded).zip(carry.chunks_mut(hidden));
             for (row, (product, carry)) in products.enumerate() {
                 let place = Place {
                     sequence: first + row,
@@ -293,16 +325,25 @@ impl<T: Float> Layer<'_, T> {
                     previous: (step > 0).then(|| row * len + self.position(step - 1)),
                 };
                 let gates = &mut gates[place.row * width..][..width];
-                let (product, carry) = (&product[..hidden], &mut carry[..hidden]);
-                self.step_back(place, inputs, &mut buffers, (product, gates, extra, carry));
-                let extra = part_mut(extra, place.row, hidden);
-                store_gates(cell, gates, extra, (row, rows), blocks);
+                self.step_back(place, inputs, &mut buffers, (&product[..hidden], gates, extra, carry));
             }
             if step > 0 || !state_grads.is_empty() {
-                self.multiply(rows, blocks, product);
+                let position = self.position(step);
+                let rows_of = |data, columns| Strided {
+                    data,
+                    lanes: rows,
+                    lane_stride: len * columns,
+                    depth_stride: 1,
+                };
+                // The state's shares of the gates have the gradients of the inputs' shares, except for gate n of a GRU.
+                grads.pack(rows_of(&gates[position * width..], width), 0..width);
+                if cell == RecurrentCell::Gru {
+                    grads.pack(rows_of(&extra[position * hidden..], hidden), width - hidden..width);
+                }
+                multiply(&grads, self.weight, product);
             }
         }
-        for (row, (product, carry)) in product.chunks(padded).zip(carry.chunks(padded)).enumerate() {
+        for (row, (product, carry)) in product.chunks(padded).zip(carry.chunks(hidden)).enumerate() {
             let direct = if cell == RecurrentCell::Gru { carry } else { &[] };
             write_sum(product, direct, part_mut(state_grads, row, hidden));
             write_sum(carry, &[], part_mut(cell_grads, row, hidden));
@@ -365,28 +406,6 @@ struct Buffers<T> {
     grad: Vec<T>,
     state: Vec<T>,
     initial: Vec<T>,
-}
-
-/// Writes the gradients of the state's shares of the gates into blocks, for the product with the weight. They are those
-/// of the inputs' shares, except for gate n of a GRU.
-fn store_gates<T: Float>(
-    cell: RecurrentCell,
-    gates: &[T],
-    extra: &[T],
-    (row, rows): (usize, usize),
-    blocks: &mut [T],
-) {
-    store_row(gates, (row, rows), blocks);
-    if cell != RecurrentCell::Gru {
-        return;
-    }
-    let first = gates.len() - extra.len();
-    if first.is_multiple_of(LANES) {
-        return store_row(extra, (row, rows), &mut blocks[first * rows..]);
-    }
-    for (column, &value) in (first..).zip(extra) {
-        blocks[(column / LANES * rows + row) * LANES + column % LANES] = value;
-    }
 }
 
 /// `out = a + b`, where `b` may be empty and `out` may be empty.

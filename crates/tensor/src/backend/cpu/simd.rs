@@ -78,16 +78,6 @@ impl Instructions {
     }
 }
 
-/// Whether the processor has the 32 vector registers of AVX-512. Loops that keep many sums in registers may then use
-/// larger tiles.
-pub(super) fn has_avx512() -> bool {
-    match *INSTRUCTIONS {
-        #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-        Instructions::V4 { .. } => true,
-        _ => false,
-    }
-}
-
 /// A custom loop for [`run`].
 ///
 /// It is a type and not a closure, so that its method can be `inline(always)`. Without inlining, the loop would be compiled

@@ -2,6 +2,7 @@
 
 use super::dispatch::{float, host, host_mut, integer, number};
 use super::fold::BLOCK;
+use super::halves;
 use super::number::{Float, Integer, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{HEAVY, LIGHT, Workers};
@@ -30,6 +31,12 @@ pub(super) fn unary(
             let (data, out) = (host::<T>(op, &input)?, host_mut::<T>(op, out)?);
             Source::of(data, input.layout()).map(workers, HEAVY, out, |x| x.raised(exponent));
             Ok(())
+        });
+    }
+    if halves::any_of([dtype, input.dtype()]) {
+        let chunk = if f.is_arithmetic() { LIGHT } else { HEAVY };
+        return halves::map(workers, op, chunk, [input], out, &|[x], out| {
+            transcendental(workers, f, &Source::of(x, &Layout::of_row(x.len())), out);
         });
     }
     if f.is_arithmetic() {
@@ -181,6 +188,9 @@ pub(super) fn unary_grad(
     grad: Option<View<'_>>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
+    if halves::any_of([out.dtype(), saved.dtype(), grad.map_or(out.dtype(), |grad| grad.dtype())]) {
+        return unary_grad_of_halves(workers, op, f, (saved, grad), out);
+    }
     float!(op, out.dtype(), T => {
         let out = host_mut::<T>(op, out)?;
         let small = match f {
@@ -197,6 +207,28 @@ pub(super) fn unary_grad(
         let pair = Pair::of((saved_data, saved.layout()), (grad_data, grad.layout()));
         derivative(workers, (f, small), &pair, out);
         Ok(())
+    })
+}
+
+/// [`unary_grad`] of 16-bit floats.
+fn unary_grad_of_halves(
+    workers: &Workers,
+    op: &'static str,
+    f: Unary,
+    (saved, grad): (View<'_>, Option<View<'_>>),
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let small = |values: &Source<'_, f32>| matches!(f, Unary::Sin | Unary::Cos) && small_angles(values);
+    let Some(grad) = grad else {
+        return halves::update(workers, op, LIGHT, [saved], [out], &|[saved], [out]| {
+            let saved = Source::of(saved, &Layout::of_row(saved.len()));
+            derivative_in_place(workers, (f, small(&saved)), &saved, out);
+        });
+    };
+    halves::map(workers, op, LIGHT, [saved, grad], out, &|[saved, grad], out| {
+        let row = Layout::of_row(saved.len());
+        let is_small = small(&Source::of(saved, &row));
+        derivative(workers, (f, is_small), &Pair::of((saved, &row), (grad, &row)), out);
     })
 }
 

@@ -150,6 +150,7 @@ impl<T: Float, F: Fn([T; N], T) -> [T; S], const N: usize, const S: usize> Loop 
     type Output = [[T; TILE]; S];
 
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "loops by index vectorize")]
     fn run(self) -> [[T; TILE]; S] {
         let Self { inputs, step, images, means, f } = self;
         let mut sums = [[T::ZERO; TILE]; S];

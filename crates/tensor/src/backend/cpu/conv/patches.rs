@@ -43,10 +43,32 @@ impl Taps {
     }
 
     /// The offsets of the taps from number `first` on.
-    fn from(&self, first: usize) -> impl Iterator<Item = usize> {
-        let (outer, skipped) = (first / self.inner.len(), first % self.inner.len());
-        let all = self.outer[outer.min(self.outer.len())..].iter();
-        all.flat_map(|outer| self.inner.iter().map(move |inner| outer + inner)).skip(skipped)
+    fn from(&self, first: usize) -> Offsets<'_> {
+        let (outer, inner) = (first / self.inner.len(), first % self.inner.len());
+        Offsets { outer: &self.outer[outer.min(self.outer.len())..], inner: &self.inner, next: inner }
+    }
+}
+
+/// The offsets of consecutive taps. A type of its own, because the compiler does not inline nested iterators.
+struct Offsets<'a> {
+    outer: &'a [usize],
+    inner: &'a [usize],
+    /// The next inner offset.
+    next: usize,
+}
+
+impl Iterator for Offsets<'_> {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        let (first, rest) = self.outer.split_first()?;
+        let offset = first + self.inner[self.next];
+        self.next += 1;
+        if self.next == self.inner.len() {
+            (self.outer, self.next) = (rest, 0);
+        }
+        Some(offset)
     }
 }
 
@@ -105,9 +127,10 @@ pub(super) struct ByPlace<'a, S>(pub(super) &'a Patches<'a, S>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ByTap<'a, S>(pub(super) &'a Patches<'a, S>);
 
-/// Consecutive lanes whose elements are `step` elements apart.
+/// Consecutive places whose elements have a constant distance.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
+    /// The number of the first place in the panel.
     lane: usize,
     len: usize,
     offset: usize,
@@ -141,18 +164,18 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
 }
 
 /// Fills the rows of a panel of places.
-struct FillRows<'a, S, P, I, const W: usize> {
+struct FillRows<'a, S, P, const W: usize> {
     data: &'a [S],
     runs: &'a [Run],
     /// Elements from one place of a run to the next.
     step: usize,
     /// The offset of each depth.
-    offsets: I,
+    offsets: Offsets<'a>,
     depth: usize,
     panel: &'a mut [[P; W]],
 }
 
-impl<S, P, I, const W: usize> FillRows<'_, S, P, I, W> {
+impl<S, P, const W: usize> FillRows<'_, S, P, W> {
     /// States that all runs have `LEN` adjacent places; 0 for other runs.
     const fn of_len<const LEN: usize>(self) -> RunsOf<Self, LEN> {
         RunsOf(self)
@@ -162,9 +185,7 @@ impl<S, P, I, const W: usize> FillRows<'_, S, P, I, W> {
 /// Runs of constant length, whose copies need no loop.
 struct RunsOf<T, const LEN: usize>(T);
 
-impl<P: Depth, S: PackInto<P>, I: Iterator<Item = usize>, const W: usize, const LEN: usize> Loop
-    for RunsOf<FillRows<'_, S, P, I, W>, LEN>
-{
+impl<P: Depth, S: PackInto<P>, const W: usize, const LEN: usize> Loop for RunsOf<FillRows<'_, S, P, W>, LEN> {
     type Output = ();
 
     #[inline(always)]
@@ -256,19 +277,35 @@ impl<P: Depth, S: PackInto<P>, const W: usize> Loop for FillLanes<'_, S, P, W> {
         let step = places.step[2];
         // The elements of a group of lanes, in the order of depth.
         let mut staged = [[S::default(); 2 * RUN]; GROUP];
+        let mut runs = [Run::default(); 2 * RUN];
         for (number, rows) in panel.chunks_mut(RUN).enumerate() {
             let start = depth.start + number * RUN * P::PER_ROW;
             let end = depth.end.min(start + RUN * P::PER_ROW);
+            let (mut count, mut filled) = (0, 0);
+            for ((len, offset), run) in places.runs(start..end).zip(&mut runs) {
+                *run = Run { lane: filled, len, offset };
+                (count, filled) = (count + 1, filled + len);
+            }
+            let runs = &runs[..count];
+            let equal =
+                if step == 1 && runs.iter().all(|run| run.len == runs[0].len) { runs[0].len } else { 0 };
             for (group, lanes) in lanes.chunks(GROUP).enumerate() {
                 for (lane, staged) in lanes.iter().zip(&mut staged) {
-                    let Some(lane) = lane else {
+                    let Some(lane) = *lane else {
                         *staged = [S::default(); 2 * RUN];
                         continue;
                     };
-                    let mut filled = 0;
-                    for (len, offset) in places.runs(start..end) {
-                        copy_places(&mut staged[filled..filled + len], &data[lane + offset..], step);
-                        filled += len;
+                    let data = &data[lane..];
+                    match equal {
+                        4 => copy_equal::<S, 4>(staged, data, runs),
+                        8 => copy_equal::<S, 8>(staged, data, runs),
+                        16 => copy_equal::<S, 16>(staged, data, runs),
+                        32 => copy_equal::<S, 32>(staged, data, runs),
+                        _ => {
+                            for run in runs {
+                                copy_places(&mut staged[run.lane..][..run.len], &data[run.offset..], step);
+                            }
+                        }
                     }
                     staged[filled..].fill(S::default());
                 }
@@ -278,19 +315,19 @@ impl<P: Depth, S: PackInto<P>, const W: usize> Loop for FillLanes<'_, S, P, W> {
     }
 }
 
+/// Copies runs of `LEN` adjacent places.
+#[inline(always)]
+fn copy_equal<S: Copy, const LEN: usize>(to: &mut [S], from: &[S], runs: &[Run]) {
+    for (to, run) in to.as_chunks_mut::<LEN>().0.iter_mut().zip(runs) {
+        to.copy_from_slice(&from[run.offset..][..LEN]);
+    }
+}
+
 /// Copies places that are `step` elements apart.
 #[inline(always)]
 fn copy_places<S: Copy>(to: &mut [S], from: &[S], step: usize) {
     if step == 1 {
-        let from = &from[..to.len()];
-        // Short runs of constant length need no function call.
-        match to.len() {
-            4 => to[..4].copy_from_slice(&from[..4]),
-            8 => to[..8].copy_from_slice(&from[..8]),
-            16 => to[..16].copy_from_slice(&from[..16]),
-            32 => to[..32].copy_from_slice(&from[..32]),
-            _ => to.copy_from_slice(from),
-        }
+        to.copy_from_slice(&from[..to.len()]);
     } else {
         to.iter_mut().enumerate().for_each(|(index, to)| *to = from[index * step]);
     }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::super::gemm::to_bf16;
-use super::super::simd;
+use super::super::simd::{self, Loop};
 use super::patches::{Patches, Places, Taps};
 use crate::backend::Window;
 
@@ -93,18 +93,31 @@ impl Planes {
     pub(super) const fn size(&self) -> usize {
         self.to[0].saturating_mul(self.to[1])
     }
+}
 
-    /// Copies stored planes to staged planes.
-    fn copy<I: StageAs<S>, S: Copy + Default>(&self, planes: &[I], to: &mut [S]) {
-        let ([rows, columns], [top, left], width) = (self.from, self.before, self.to[1]);
-        let (rows, columns) = (rows.min(self.to[0] - top), columns.min(width - left));
-        for (plane, to) in planes.chunks(self.from[0] * self.from[1]).zip(to.chunks_mut(self.size())) {
+/// Copies stored planes to staged planes.
+struct CopyPlanes<'a, I, S> {
+    planes: Planes,
+    from: &'a [I],
+    to: &'a mut [S],
+}
+
+impl<I: StageAs<S>, S: Copy + Default> Loop for CopyPlanes<'_, I, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Planes { from, to, before: [top, left] } = self.planes;
+        let ([rows, columns], width) = ([from[0].min(to[0] - top), from[1].min(to[1] - left)], to[1]);
+        let planes = self.from.chunks(from[0] * from[1]).zip(self.to.chunks_mut(self.planes.size()));
+        for (plane, to) in planes {
             let (above, to) = to.split_at_mut(top * width);
             above.fill(S::default());
             let (inside, below) = to.split_at_mut(rows * width);
-            for (row, to) in plane.chunks(self.from[1]).zip(inside.chunks_mut(width)) {
+            for (row, to) in plane.chunks(from[1]).zip(inside.chunks_mut(width)) {
                 to[..left].fill(S::default());
-                I::stage_row(&row[..columns], &mut to[left..left + columns]);
+                let inside = &mut to[left..left + columns];
+                inside.iter_mut().zip(&row[..columns]).for_each(|(to, from)| *to = from.staged());
                 to[left + columns..].fill(S::default());
             }
             below.fill(S::default());
@@ -138,7 +151,7 @@ pub(super) fn stage<'a, I: StageAs<S>, S: Copy + Default>(
     }
     let step = channels.len() * planes.size();
     for (number, staged) in images.zip(staged.chunks_mut(step)) {
-        planes.copy(&image(number)[..channels.len() * plane], staged);
+        simd::run(CopyPlanes { planes, from: &image(number)[..channels.len() * plane], to: staged });
     }
     Images { data: staged, planes, count, channels: channels.len(), step }
 }
@@ -167,9 +180,6 @@ pub(super) trait StageAs<S>: Copy + Send + Sync {
 
     /// The converted element.
     fn staged(self) -> S;
-
-    /// Converts elements.
-    fn stage_row(from: &[Self], to: &mut [S]);
 }
 
 /// Implements [`StageAs`] for types that are staged unchanged.
@@ -180,13 +190,9 @@ macro_rules! unchanged {
                 Some(elements)
             }
 
+            #[inline(always)]
             fn staged(self) -> Self {
                 self
-            }
-
-            #[inline]
-            fn stage_row(from: &[Self], to: &mut [Self]) {
-                to.copy_from_slice(from);
             }
         }
     )+};
@@ -199,12 +205,8 @@ impl StageAs<bf16> for f32 {
         None
     }
 
+    #[inline(always)]
     fn staged(self) -> bf16 {
         to_bf16(self)
-    }
-
-    #[inline]
-    fn stage_row(from: &[Self], to: &mut [bf16]) {
-        simd::zip(to, from, |to, value| *to = to_bf16(value));
     }
 }

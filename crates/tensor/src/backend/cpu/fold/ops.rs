@@ -17,6 +17,9 @@ pub(in super::super) trait ReduceOp<T>: Sync {
     /// Combines two mapped elements or partial results.
     fn fold(a: T, b: T) -> T;
 
+    /// Whether results do not depend on the order of elements.
+    const ANY_ORDER: bool = false;
+
     /// Combines a partial result and four mapped elements.
     #[inline(always)]
     fn fold_group(total: T, [a, b, c, d]: [T; GROUP]) -> T {
@@ -49,6 +52,8 @@ macro_rules! reductions {
             }
 
             $(
+                const ANY_ORDER: bool = true;
+
                 #[inline(always)]
                 fn fold_group(total: T, group: [T; GROUP]) -> T {
                     extreme_of_group(total, group, $group)

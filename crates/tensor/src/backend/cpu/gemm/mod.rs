@@ -22,7 +22,7 @@ use std::ops::Range;
 use self::blocks::pieces;
 
 pub(super) use blocks::Block;
-pub(super) use kernel::{COLUMNS, Pair, ROWS, Rounded, Tile};
+pub(super) use kernel::{COLUMNS, Packed, Pair, ROWS, Rounded, Tile};
 pub(super) use pack::{Depth, GROUP, Operand, PackInto, RUN, Strided, interleave, to_bf16};
 
 use super::number::Float;

@@ -286,7 +286,8 @@ impl<A: RawElement> Row<A> {
         }
         let piece = &mut self.piece[..len];
         if self.filled.is_none_or(|(place, filled)| place != start || filled < len) {
-            piece.fill(data[start]);
+            let value = data[start];
+            simd::each(piece, |element| *element = value);
             self.filled = Some((start, len));
         }
         piece

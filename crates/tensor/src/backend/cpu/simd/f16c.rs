@@ -1,19 +1,57 @@
-//! Conversion between f16 and f32 with the instructions of F16C, 32 elements at a time.
+//! Conversion between f16 and f32 with the instructions of F16C or AVX-512.
 //!
 //! The slice conversions of `half` call a function for every eight elements, which takes several times as long.
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph};
+use std::arch::x86_64::{
+    _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm512_cvtph_ps, _mm512_cvtps_ph,
+};
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+/// Defines functions that convert `$lanes` elements at a time.
+#[cfg(target_arch = "x86_64")]
+macro_rules! conversions {
+    ($features:literal, $lanes:literal: $upcast:ident by $widen:expr, $narrow:ident by $round:expr) => {
+        #[target_feature(enable = $features)]
+        fn $upcast(from: &[f16], to: &mut [f32]) {
+            let ((from, last_from), (to, last_to)) =
+                (from.as_chunks::<$lanes>(), to.as_chunks_mut::<$lanes>());
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = bytemuck::cast($widen(bytemuck::cast(*from)));
+            }
+            last_from.convert_to_f32_slice(last_to);
+        }
+
+        #[target_feature(enable = $features)]
+        fn $narrow(from: &[f32], to: &mut [f16]) {
+            let ((from, last_from), (to, last_to)) =
+                (from.as_chunks::<$lanes>(), to.as_chunks_mut::<$lanes>());
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = bytemuck::cast($round(bytemuck::cast(*from)));
+            }
+            last_to.convert_from_f32_slice(last_from);
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+conversions!("avx,f16c", 8: upcast_8 by _mm256_cvtph_ps, narrow_8 by _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>);
+#[cfg(target_arch = "x86_64")]
+conversions!("avx512f", 16: upcast_16 by _mm512_cvtph_ps, narrow_16 by _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>);
+
 /// Converts f16 to f32, exactly. The slices have equal length.
 pub(in crate::backend::cpu) fn upcast(from: &[f16], to: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has these instructions.
+        return unsafe { upcast_16(from, to) };
+    }
+    #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("f16c") {
         // SAFETY: the processor has these instructions.
-        return unsafe { upcast_eights(from, to) };
+        return unsafe { upcast_8(from, to) };
     }
     from.convert_to_f32_slice(to);
 }
@@ -21,35 +59,16 @@ pub(in crate::backend::cpu) fn upcast(from: &[f16], to: &mut [f32]) {
 /// Rounds f32 to nearest f16, ties to even. The slices have equal length.
 pub(in crate::backend::cpu) fn narrow(from: &[f32], to: &mut [f16]) {
     #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has these instructions.
+        return unsafe { narrow_16(from, to) };
+    }
+    #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("f16c") {
         // SAFETY: the processor has these instructions.
-        return unsafe { narrow_eights(from, to) };
+        return unsafe { narrow_8(from, to) };
     }
     to.convert_from_f32_slice(from);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx,f16c")]
-fn upcast_eights(from: &[f16], to: &mut [f32]) {
-    let ((from, last_from), (to, last_to)) = (from.as_chunks::<32>(), to.as_chunks_mut::<32>());
-    for (to, from) in to.iter_mut().zip(from) {
-        for (to, from) in to.as_chunks_mut::<8>().0.iter_mut().zip(from.as_chunks::<8>().0) {
-            *to = bytemuck::cast(_mm256_cvtph_ps(bytemuck::cast(*from)));
-        }
-    }
-    last_from.convert_to_f32_slice(last_to);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx,f16c")]
-fn narrow_eights(from: &[f32], to: &mut [f16]) {
-    let ((from, last_from), (to, last_to)) = (from.as_chunks::<32>(), to.as_chunks_mut::<32>());
-    for (to, from) in to.iter_mut().zip(from) {
-        for (to, from) in to.as_chunks_mut::<8>().0.iter_mut().zip(from.as_chunks::<8>().0) {
-            *to = bytemuck::cast(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bytemuck::cast(*from)));
-        }
-    }
-    last_to.convert_from_f32_slice(last_from);
 }
 
 #[cfg(test)]
