@@ -26,7 +26,7 @@ use self::stage::{Axis, Planes};
 use super::copy;
 use super::depthwise::{self, Depthwise};
 use super::dispatch::{contiguous, unsupported};
-use super::gemm::{self, Pair, Rounded};
+use super::gemm::{self, Pair, Rounded, Unrounded};
 use super::parallel::Workers;
 use super::sums;
 use super::winograd::Winograd;
@@ -142,10 +142,7 @@ pub(super) fn workspace(
     (dtype, precision): (DType, Precision),
 ) -> usize {
     let sizes = Sizes::new(conv, input, out);
-    if let Some(winograd) = Winograd::forward(&sizes, dtype, precision) {
-        return winograd.workspace().saturating_mul(dtype.size());
-    }
-    sizes.workspace(dtype, out, depthwise::workspace, |sizes| sizes.forward_elements(precision))
+    sizes.workspace(dtype, out, depthwise::workspace, |sizes| sizes.forward_elements(dtype, precision))
 }
 
 /// See [`Workspace::Conv2dInputGrad`](crate::backend::Workspace::Conv2dInputGrad).
@@ -155,10 +152,7 @@ pub(super) fn input_grad_workspace(
     (dtype, precision): (DType, Precision),
 ) -> usize {
     let sizes = Sizes::new(conv, input, out);
-    if let Some(winograd) = Winograd::input_grad(&sizes, dtype, precision) {
-        return winograd.workspace().saturating_mul(dtype.size());
-    }
-    sizes.workspace(dtype, input, depthwise::workspace, |sizes| sizes.input_grad_elements(precision))
+    sizes.workspace(dtype, input, depthwise::workspace, |sizes| sizes.input_grad_elements(dtype, precision))
 }
 
 /// See [`Workspace::Conv2dWeightGrad`](crate::backend::Workspace::Conv2dWeightGrad).
@@ -168,13 +162,28 @@ pub(super) fn weight_grad_workspace(
     (dtype, precision): (DType, Precision),
 ) -> usize {
     let sizes = Sizes::new(conv, input, out);
-    if let Some(winograd) = Winograd::forward(&sizes, dtype, precision) {
-        return winograd.weight_grad_workspace().saturating_mul(dtype.size());
-    }
     let weights = [sizes.weights()];
     sizes.workspace(dtype, &weights, depthwise::weight_grad_workspace, |sizes| {
-        sizes.weight_grad_elements(precision)
+        sizes.weight_grad_elements(dtype, precision)
     })
+}
+
+/// Whether products are of bf16 elements. Processors without an instruction for these multiply them in `f32`.
+const fn is_bf16(dtype: DType, precision: Precision) -> bool {
+    matches!((dtype, precision), (DType::BF16, _) | (DType::F32, Precision::BF16))
+}
+
+/// The larger workspace of two algorithms, if the instruction set selects one of them.
+fn either(
+    (dtype, precision): (DType, Precision),
+    winograd: Option<usize>,
+    direct: impl FnOnce() -> usize,
+) -> usize {
+    match winograd {
+        Some(winograd) if is_bf16(dtype, precision) => winograd.max(direct()),
+        Some(winograd) => winograd,
+        None => direct(),
+    }
 }
 
 /// Whether a convolution of these layouts reads and writes 16-bit floats.
@@ -211,19 +220,34 @@ impl Sizes {
     }
 
     /// The elements that the forward product needs in the workspace.
-    fn forward_elements(&self, precision: Precision) -> usize {
-        Slot::of_forward(self, &self.forward_axes(), precision).elements().saturating_mul(self.slots())
+    fn forward_elements(&self, dtype: DType, precision: Precision) -> usize {
+        let winograd = Winograd::forward(self).map(|winograd| winograd.workspace());
+        either((dtype, precision), winograd, || {
+            Slot::of_forward(self, &self.forward_axes(), precision).elements().saturating_mul(self.slots())
+        })
     }
 
     /// Those of the input gradient: also a copy of the filters.
-    fn input_grad_elements(&self, precision: Precision) -> usize {
-        let slot = Slot::of_input_grad(self, &self.input_grad_axes(), precision);
-        slot.elements().saturating_mul(self.slots()).saturating_add(self.weights())
+    fn input_grad_elements(&self, dtype: DType, precision: Precision) -> usize {
+        let winograd = Winograd::input_grad(self).map(|winograd| winograd.workspace());
+        either((dtype, precision), winograd, || {
+            let slot = Slot::of_input_grad(self, &self.input_grad_axes(), precision);
+            slot.elements().saturating_mul(self.slots()).saturating_add(self.weights())
+        })
     }
 
     /// Those of the weight gradient.
-    fn weight_grad_elements(&self, precision: Precision) -> usize {
-        Slot::of_weight_grad(self, &self.forward_axes(), precision).elements().saturating_mul(self.slots())
+    fn weight_grad_elements(&self, dtype: DType, precision: Precision) -> usize {
+        let winograd = Winograd::forward(self).map(|winograd| winograd.weight_grad_workspace());
+        either((dtype, precision), winograd, || {
+            let slot = Slot::of_weight_grad(self, &self.forward_axes(), precision);
+            slot.elements().saturating_mul(self.slots())
+        })
+    }
+
+    /// Whether a convolution that [`Winograd`] supports uses the direct algorithm.
+    fn is_direct(dtype: DType, precision: Precision) -> bool {
+        is_bf16(dtype, precision) && Pair::is_supported()
     }
 }
 
@@ -301,6 +325,28 @@ macro_rules! by_elements {
     }};
 }
 
+/// Like [`by_elements`], with the types of sums, of converted and of stored elements of Winograd's algorithm.
+macro_rules! by_inputs {
+    ($op:expr, $dtype:expr, $precision:expr, [$T:ident, $S:ident, $I:ident] => $body:expr) => {{
+        macro_rules! with {
+            ($sum:ty, $converted:ty, $stored:ty) => {{
+                type $T = $sum;
+                type $S = $converted;
+                type $I = $stored;
+                $body
+            }};
+        }
+        match ($dtype, $precision) {
+            (DType::F32, Precision::Full) => with!(f32, f32, f32),
+            (DType::F64, _) => with!(f64, f64, f64),
+            (DType::F32, Precision::BF16) => with!(f32, Unrounded, f32),
+            (DType::BF16, _) => with!(f32, bf16, bf16),
+            (DType::F16, _) => with!(f32, f16, f16),
+            (dtype, _) => Err(unsupported($op, dtype)),
+        }
+    }};
+}
+
 /// See [`Kernel::Conv2d`](crate::backend::Kernel::Conv2d).
 #[inline(never)]
 pub(super) fn forward(
@@ -318,12 +364,19 @@ pub(super) fn forward(
     if Depthwise::new(&sizes).is_some() {
         return depthwise::forward(workers, op, &sizes, [input, weight], workspace, out);
     }
-    if let Some(winograd) = Winograd::forward(&sizes, out.dtype(), precision) {
-        return winograd.convolve(workers, op, [&input, &weight], workspace, out);
+    let dtype = out.dtype();
+    let elements = sizes.forward_elements(dtype, precision);
+    if let Some(winograd) = Winograd::forward(&sizes).filter(|_| !Sizes::is_direct(dtype, precision)) {
+        return by_inputs!(op, dtype, precision, [T, S, I] => {
+            let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &weight)?];
+            let factors: [&[S]; 2] = factors.map(bytemuck::cast_slice);
+            sums::with_sums::<T>(workers, op, workspace, elements, out, |out, workspace| {
+                winograd.convolve(workers, factors, workspace, out);
+            })
+        });
     }
-    let elements = sizes.forward_elements(precision);
     let run = Run { workers, sizes, precision };
-    by_elements!(op, out.dtype(), precision, [P, S, I] => {
+    by_elements!(op, dtype, precision, [P, S, I] => {
         let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &weight)?];
         sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
             run.forward::<P, S, I>(factors, out, workspace);
@@ -348,12 +401,19 @@ pub(super) fn input_grad(
     if Depthwise::new(&sizes).is_some() {
         return depthwise::input_grad(workers, op, &sizes, [weight, grad], workspace, out);
     }
-    if let Some(winograd) = Winograd::input_grad(&sizes, out.dtype(), precision) {
-        return winograd.convolve(workers, op, [&grad, &weight], workspace, out);
+    let dtype = out.dtype();
+    let elements = sizes.input_grad_elements(dtype, precision);
+    if let Some(winograd) = Winograd::input_grad(&sizes).filter(|_| !Sizes::is_direct(dtype, precision)) {
+        return by_inputs!(op, dtype, precision, [T, S, I] => {
+            let factors = [contiguous::<I>(op, &grad)?, contiguous::<I>(op, &weight)?];
+            let factors: [&[S]; 2] = factors.map(bytemuck::cast_slice);
+            sums::with_sums::<T>(workers, op, workspace, elements, out, |out, workspace| {
+                winograd.convolve(workers, factors, workspace, out);
+            })
+        });
     }
-    let elements = sizes.input_grad_elements(precision);
     let run = Run { workers, sizes, precision };
-    by_elements!(op, out.dtype(), precision, [P, S, I] => {
+    by_elements!(op, dtype, precision, [P, S, I] => {
         let factors = [contiguous::<I>(op, &weight)?, contiguous::<I>(op, &grad)?];
         sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
             run.input_grad::<P, S, I>(factors, out, workspace);
@@ -378,12 +438,19 @@ pub(super) fn weight_grad(
     if Depthwise::new(&sizes).is_some() {
         return depthwise::weight_grad(workers, op, &sizes, [input, grad], workspace, out);
     }
-    if let Some(winograd) = Winograd::forward(&sizes, out.dtype(), precision) {
-        return winograd.weight_grad(workers, op, [&input, &grad], workspace, out);
+    let dtype = out.dtype();
+    let elements = sizes.weight_grad_elements(dtype, precision);
+    if let Some(winograd) = Winograd::forward(&sizes).filter(|_| !Sizes::is_direct(dtype, precision)) {
+        return by_inputs!(op, dtype, precision, [T, S, I] => {
+            let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &grad)?];
+            let factors: [&[S]; 2] = factors.map(bytemuck::cast_slice);
+            sums::with_sums::<T>(workers, op, workspace, elements, out, |out, workspace| {
+                winograd.weight_grad(workers, factors, workspace, out);
+            })
+        });
     }
-    let elements = sizes.weight_grad_elements(precision);
     let run = Run { workers, sizes, precision };
-    by_elements!(op, out.dtype(), precision, [P, S, I] => {
+    by_elements!(op, dtype, precision, [P, S, I] => {
         let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &grad)?];
         sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
             run.weight_grad::<P, S, I>(factors, out, workspace);

@@ -15,7 +15,8 @@
 //! Each output is one sum over the channels in order, so results do not depend on the split.
 //!
 //! The transforms add inputs. So an infinite input makes all outputs of its tiles NaN, and rounding errors are a few times
-//! larger than those of direct sums. Half precision therefore uses the direct algorithm.
+//! larger than those of direct sums. The transforms and sums are in `f32` or `f64`; 16-bit floats are converted on the way.
+//! Processors that multiply pairs of bf16 elements use the direct algorithm for those.
 
 mod filters;
 mod input;
@@ -27,15 +28,11 @@ mod weight_grad;
 use self::input::Input;
 use self::output::Outputs;
 use super::conv::Sizes;
-use super::dispatch::{contiguous, float, host_mut, scratch};
 use super::gemm::{Block, COLUMNS, Depth, PackInto, Packed, ROWS, Tile};
 use super::number::Float;
 use super::parallel::Workers;
 use super::simd;
-use crate::backend::{Precision, Window};
-use crate::error::Result;
-use crate::shape::DType;
-use crate::storage::{View, ViewMut};
+use crate::backend::Window;
 
 /// The number of taps of a filter.
 const TAPS: usize = 9;
@@ -59,7 +56,7 @@ const GROUP: usize = 8;
 const SHARED: usize = 1 << 20;
 
 /// An element of images and of panels.
-trait Element: Float + Packed<Sum = Self> + Depth + PackInto<Self> {}
+pub(super) trait Element: Float + Packed<Sum = Self> + Depth + PackInto<Self> {}
 
 impl Element for f32 {}
 impl Element for f64 {}
@@ -98,20 +95,19 @@ enum Shared {
 
 impl Winograd {
     /// The algorithm for a convolution; `None` if the direct algorithm is faster or necessary.
-    pub(super) fn forward(sizes: &Sizes, dtype: DType, precision: Precision) -> Option<Self> {
-        Self::new(sizes, dtype, precision)?.if_faster()
+    pub(super) fn forward(sizes: &Sizes) -> Option<Self> {
+        Self::new(sizes)?.if_faster()
     }
 
     /// `None` if the algorithm does not support the convolution.
-    fn new(sizes: &Sizes, dtype: DType, precision: Precision) -> Option<Self> {
+    fn new(sizes: &Sizes) -> Option<Self> {
         let Sizes { ref conv, images, groups, inputs, outputs, from, to } = *sizes;
         let is_supported = (0..2).all(|axis| {
             let window = conv.windows[axis];
             let plain = Window { padding: window.padding, ..Window::new(3) };
             window == plain && window.padding <= 2 && window.outputs(from[axis]) == Some(to[axis])
         });
-        let is_exact = matches!((dtype, precision), (DType::F32, Precision::Full) | (DType::F64, _));
-        if groups != 1 || !is_supported || !is_exact {
+        if groups != 1 || !is_supported {
             return None;
         }
         let padding = conv.windows.map(|window| window.padding);
@@ -119,8 +115,8 @@ impl Winograd {
     }
 
     /// The algorithm for the gradient of a convolution's input.
-    pub(super) fn input_grad(sizes: &Sizes, dtype: DType, precision: Precision) -> Option<Self> {
-        Self::new(sizes, dtype, precision)?.backward().if_faster()
+    pub(super) fn input_grad(sizes: &Sizes) -> Option<Self> {
+        Self::new(sizes)?.backward().if_faster()
     }
 
     /// The convolution of the output's gradient that computes the input's.
@@ -235,28 +231,11 @@ impl Winograd {
     }
 
     /// Runs the algorithm of [`forward`](Self::forward), or of [`input_grad`](Self::input_grad) from the gradient of the
-    /// output.
-    pub(super) fn convolve(
+    /// output. The operands are converted while they are transformed.
+    pub(super) fn convolve<T: Element, S: PackInto<T>>(
         &self,
         workers: &Workers,
-        op: &'static str,
-        [from, weight]: [&View<'_>; 2],
-        workspace: &mut Option<ViewMut<'_>>,
-        out: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        float!(op, out.dtype(), T => {
-            let (from, weight) = (contiguous::<T>(op, from)?, contiguous::<T>(op, weight)?);
-            let workspace = scratch::<T>(op, workspace, self.workspace())?;
-            self.run(workers, [from, weight], workspace, host_mut::<T>(op, out)?);
-            Ok(())
-        })
-    }
-
-    /// Convolves with all tasks.
-    fn run<T: Element>(
-        &self,
-        workers: &Workers,
-        [from, weight]: [&[T]; 2],
+        [from, weight]: [&[S]; 2],
         workspace: &mut [T],
         out: &mut [T],
     ) {
@@ -285,9 +264,9 @@ impl Winograd {
     }
 
     /// Computes all channels of some images from transformed filters.
-    fn run_images<T: Element>(
+    fn run_images<T: Element, S: PackInto<T>>(
         &self,
-        from: &[T],
+        from: &[S],
         filters: &[T],
         [tiles, products]: [&mut [T]; 2],
         out: &mut Block<'_, T>,
@@ -302,9 +281,9 @@ impl Winograd {
     }
 
     /// Computes some channels of all images from transformed tiles.
-    fn run_channels<T: Element>(
+    fn run_channels<T: Element, S: PackInto<T>>(
         &self,
-        weight: &[[T; TAPS]],
+        weight: &[[S; TAPS]],
         tiles: &[T],
         [filters, products]: [&mut [T]; 2],
         out: &mut Block<'_, T>,
@@ -327,7 +306,7 @@ impl Winograd {
     }
 
     /// Transforms the tiles of a panel.
-    fn transform_tiles<T: Float>(&self, from: &[T], block: [usize; 2], panel: &mut [T]) {
+    fn transform_tiles<T: Element, S: PackInto<T>>(&self, from: &[S], block: [usize; 2], panel: &mut [T]) {
         let (panel, patch) = panel.split_at_mut(POSITIONS * self.pitch() * COLUMNS);
         simd::run(Input { sizes: self, images: from, block, patch, panel });
     }

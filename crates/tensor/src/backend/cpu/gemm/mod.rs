@@ -23,7 +23,7 @@ use self::blocks::pieces;
 
 pub(super) use blocks::Block;
 pub(super) use kernel::{COLUMNS, Packed, Pair, ROWS, Rounded, Tile};
-pub(super) use pack::{Depth, GROUP, Operand, PackInto, RUN, Strided, interleave, to_bf16};
+pub(super) use pack::{Depth, GROUP, Operand, PackInto, RUN, Strided, Unrounded, interleave, to_bf16};
 
 use super::number::Float;
 

@@ -77,6 +77,18 @@ impl PackInto<Rounded> for f32 {
     }
 }
 
+/// An element that is rounded to bf16 when it is packed.
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(transparent)]
+pub(in super::super) struct Unrounded(f32);
+
+impl PackInto<f32> for Unrounded {
+    #[inline(always)]
+    fn pack(self, _: Self) -> f32 {
+        f32::from_bits(rounded_to_bf16(self.0) & 0xffff_0000)
+    }
+}
+
 impl PackInto<Rounded> for bf16 {
     #[inline(always)]
     fn pack(self, _: Self) -> Rounded {

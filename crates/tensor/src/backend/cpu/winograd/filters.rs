@@ -1,25 +1,32 @@
 //! Transformed filters: G g Gᵀ, packed to panels of the micro-kernel.
 
-use super::super::gemm::ROWS;
+use super::super::gemm::{Depth, PackInto, ROWS};
 use super::super::number::Float;
 use super::super::simd::{self, Loop};
 use super::transform::{self, Lanes};
 use super::{Direction, POSITIONS, TAPS, Winograd};
 
 /// Transforms the filters of panel `number`, `[position][depth][row]`.
-pub(super) fn transform<T: Float>(sizes: &Winograd, weight: &[[T; TAPS]], number: usize, panel: &mut [T]) {
+pub(super) fn transform<T: Float + Depth, S: PackInto<T>>(
+    sizes: &Winograd,
+    weight: &[[S; TAPS]],
+    number: usize,
+    panel: &mut [T],
+) {
     let Winograd { inputs: depth, outputs, direction, .. } = *sizes;
     let first = number * ROWS;
     let rows = ROWS.min(outputs - first);
     match direction {
         Direction::Forward => {
             let filters = &weight[first * depth..];
-            let taps = |row: usize, at: usize, tap: usize| filters[row * depth + at][tap];
+            let taps = |row: usize, at: usize, tap: usize| filters[row * depth + at][tap].pack(S::default());
             simd::run(Panel { taps, rows, depth, panel });
         }
         Direction::Backward => {
             let filters = &weight[first..];
-            let taps = |row: usize, at: usize, tap: usize| filters[at * outputs + row][TAPS - 1 - tap];
+            let taps = |row: usize, at: usize, tap: usize| {
+                filters[at * outputs + row][TAPS - 1 - tap].pack(S::default())
+            };
             simd::run(Panel { taps, rows, depth, panel });
         }
     }

@@ -3,7 +3,7 @@
 //! Tiles overlap and start at every other column. So each channel is first copied with its padding, and split into even and
 //! odd columns. All loads of the transform are then contiguous.
 
-use super::super::gemm::COLUMNS;
+use super::super::gemm::{COLUMNS, Depth, PackInto};
 use super::super::number::Float;
 use super::super::simd::Loop;
 use super::tiles::{Part, Run, parts};
@@ -20,9 +20,9 @@ pub(super) fn patch(sizes: &Winograd) -> usize {
 }
 
 /// Transforms the tiles of a panel, `[position][depth][lane]`.
-pub(super) struct Input<'a, T> {
+pub(super) struct Input<'a, T, S> {
     pub(super) sizes: &'a Winograd,
-    pub(super) images: &'a [T],
+    pub(super) images: &'a [S],
     /// The first tile, and the number of tiles.
     pub(super) block: [usize; 2],
     /// Memory of [`patch`] elements.
@@ -30,7 +30,7 @@ pub(super) struct Input<'a, T> {
     pub(super) panel: &'a mut [T],
 }
 
-impl<T: Float> Loop for Input<'_, T> {
+impl<T: Float + Depth, S: PackInto<T>> Loop for Input<'_, T, S> {
     type Output = ();
 
     #[inline(always)]
@@ -69,7 +69,12 @@ impl<T: Float> Loop for Input<'_, T> {
 
 /// Copies the rows of a channel that the tiles of a part read. Returns their number.
 #[inline(always)]
-fn pad<T: Float>(sizes: &Winograd, part: &Part, plane: &[T], padded: &mut [T]) -> usize {
+fn pad<T: Float + Depth, S: PackInto<T>>(
+    sizes: &Winograd,
+    part: &Part,
+    plane: &[S],
+    padded: &mut [T],
+) -> usize {
     let ([_, width], [above, beside]) = (sizes.from, sizes.padding);
     let [first, count] = part.rows();
     let pitch = 2 * sizes.tiles()[1] + 2;
@@ -84,16 +89,17 @@ fn pad<T: Float>(sizes: &Winograd, part: &Part, plane: &[T], padded: &mut [T]) -
     2 * count + 2
 }
 
-/// Copies a short row, without a call.
+/// Converts a short row, without a call.
 #[inline(always)]
-fn copy<T: Copy>(from: &[T], to: &mut [T]) {
+fn copy<T: Depth, S: PackInto<T>>(from: &[S], to: &mut [T]) {
+    let convert = |value: S| value.pack(S::default());
     let (wide, from) = from.as_chunks::<16>();
     let (wide_to, to) = to.as_chunks_mut::<16>();
-    wide_to.iter_mut().zip(wide).for_each(|(to, from)| *to = *from);
+    wide_to.iter_mut().zip(wide).for_each(|(to, from)| *to = from.map(convert));
     let (narrow, from) = from.as_chunks::<4>();
     let (narrow_to, to) = to.as_chunks_mut::<4>();
-    narrow_to.iter_mut().zip(narrow).for_each(|(to, from)| *to = *from);
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    narrow_to.iter_mut().zip(narrow).for_each(|(to, from)| *to = from.map(convert));
+    to.iter_mut().zip(from).for_each(|(to, &from)| *to = convert(from));
 }
 
 /// Transforms the tiles of a run, whose even and odd columns are at the start of the slices.

@@ -107,26 +107,26 @@ fn assert_near<T: Element + Into<f64>>(actual: &[T], expected: &[f64], tolerance
     }
 }
 
-fn passes_equal_direct_sums<T: Element + Into<f64>>(dtype: DType, tolerance: f64) {
+fn passes_equal_direct_sums<T: Element + Into<f64>>(tolerance: f64) {
     let mut shared = Vec::new();
     for sizes in cases() {
         let direct = Direct::new(&sizes);
         let (image, weight, grad) = (&direct.image, &direct.weight, &direct.grad);
-        let forward = Winograd::new(&sizes, dtype, Precision::Full).unwrap();
+        let forward = Winograd::new(&sizes).unwrap();
         let out =
             run::<T>([image, weight], [forward.workspace(), direct.out.len()], |workers, of, space, out| {
-                forward.run(workers, of, space, out);
+                forward.convolve(workers, of, space, out);
             });
         assert_near(&out, &direct.out, tolerance, &format!("{forward:?}"));
         let backward = forward.backward();
         let size = [backward.workspace(), image.len()];
         let image_grad = run::<T>([grad, weight], size, |workers, of, space, out| {
-            backward.run(workers, of, space, out);
+            backward.convolve(workers, of, space, out);
         });
         assert_near(&image_grad, &direct.image_grad, tolerance, &format!("{backward:?}"));
         let size = [forward.weight_grad_workspace(), weight.len()];
         let weight_grad = run::<T>([image, grad], size, |workers, of, space, out| {
-            forward.run_weight_grad(workers, of, space, out);
+            forward.weight_grad(workers, of, space, out);
         });
         assert_near(&weight_grad, &direct.weight_grad, tolerance, &format!("{forward:?}, weight"));
         shared.extend([forward.shared(), backward.shared()]);
@@ -136,29 +136,65 @@ fn passes_equal_direct_sums<T: Element + Into<f64>>(dtype: DType, tolerance: f64
 
 #[test]
 fn all_passes_of_f32_equal_direct_sums() {
-    passes_equal_direct_sums::<f32>(DType::F32, 4e-6);
+    passes_equal_direct_sums::<f32>(4e-6);
 }
 
 #[test]
 fn all_passes_of_f64_equal_direct_sums() {
-    passes_equal_direct_sums::<f64>(DType::F64, 8e-15);
+    passes_equal_direct_sums::<f64>(8e-15);
+}
+
+/// Asserts that all passes read elements of type `S` as the `f32` values that they stand for.
+fn assert_converts<S: PackInto<f32>>(convert: impl Fn(f64) -> (S, f32)) {
+    let sizes = sizes(3, [40, 33], [7, 6], [1, 1]);
+    let workers = Workers::new(1).unwrap();
+    let forward = Winograd::new(&sizes).unwrap();
+    let pairs = |seed, len| noise(seed, len).into_iter().map(&convert).unzip::<S, f32, Vec<S>, Vec<f32>>();
+    let (image, weight) = (sizes.images * sizes.image_in(), sizes.weights());
+    let (image, weight) = (pairs(1, image), pairs(2, weight));
+    let places = sizes.images * sizes.image_out();
+    let outputs = |len: usize, run: &dyn Fn(&mut [f32], &mut [f32])| {
+        let mut out = vec![0.0; len];
+        run(&mut vec![0.0; forward.workspace().max(forward.weight_grad_workspace())], &mut out);
+        out
+    };
+    let stored = outputs(places, &|space, out| {
+        forward.convolve(&workers, [&image.0, &weight.0], space, out);
+    });
+    let single = outputs(places, &|space, out| {
+        forward.convolve(&workers, [&image.1, &weight.1], space, out);
+    });
+    assert!(stored == single);
+    let grad = pairs(3, places);
+    let stored = outputs(sizes.weights(), &|space, out| {
+        forward.weight_grad(&workers, [&image.0, &grad.0], space, out);
+    });
+    let single = outputs(sizes.weights(), &|space, out| {
+        forward.weight_grad(&workers, [&image.1, &grad.1], space, out);
+    });
+    assert!(stored == single);
 }
 
 #[test]
-fn only_large_plain_windows_of_full_precision_are_fast() {
+fn sixteen_bit_operands_are_converted_exactly() {
+    use half::{bf16, f16};
+    assert_converts(|value| (f16::from_f64(value), f16::from_f64(value).to_f32()));
+    assert_converts(|value| (bf16::from_f64(value), bf16::from_f64(value).to_f32()));
+    assert_converts(|value| {
+        let value = value as f32;
+        (bytemuck::cast::<f32, super::super::gemm::Unrounded>(value), bf16::from_f32(value).to_f32())
+    });
+}
+
+#[test]
+fn only_large_plain_windows_are_fast() {
     let resnet = sizes(8, [64, 64], [8, 8], [1, 1]);
-    let selects = |sizes: &Sizes, dtype, precision| {
-        let both = [
-            Winograd::forward(sizes, dtype, precision).is_some(),
-            Winograd::input_grad(sizes, dtype, precision).is_some(),
-        ];
+    let selects = |sizes: &Sizes| {
+        let both = [Winograd::forward(sizes).is_some(), Winograd::input_grad(sizes).is_some()];
         assert_eq!(both[0], both[1]);
         both[0]
     };
-    assert!(selects(&resnet, DType::F32, Precision::Full));
-    assert!(selects(&resnet, DType::F64, Precision::Full));
-    assert!(!selects(&resnet, DType::F32, Precision::BF16));
-    assert!(!selects(&resnet, DType::BF16, Precision::Full));
+    assert!(selects(&resnet));
     let others = [
         Window { stride: 2, ..resnet.conv.windows[0] },
         Window { dilation: 2, ..resnet.conv.windows[0] },
@@ -168,14 +204,14 @@ fn only_large_plain_windows_of_full_precision_are_fast() {
     for window in others {
         let to = [window.outputs(8).unwrap(), 8];
         let conv = Convolution { windows: [window, resnet.conv.windows[1]], groups: 1 };
-        assert!(!selects(&Sizes { conv, to, ..resnet }, DType::F32, Precision::Full), "{window:?}");
+        assert!(!selects(&Sizes { conv, to, ..resnet }), "{window:?}");
     }
-    assert!(!selects(&Sizes { groups: 2, ..resnet }, DType::F32, Precision::Full));
+    assert!(!selects(&Sizes { groups: 2, ..resnet }));
     let slow = [
         sizes(8, [64, 31], [8, 8], [1, 1]),
         sizes(8, [31, 64], [8, 8], [1, 1]),
         sizes(1, [64, 64], [8, 8], [1, 1]),
         sizes(64, [64, 64], [3, 3], [1, 1]),
     ];
-    assert!(slow.iter().all(|slow| !selects(slow, DType::F32, Precision::Full)));
+    assert!(slow.iter().all(|slow| !selects(slow)));
 }

@@ -8,11 +8,9 @@ mod channels;
 mod in_parts;
 mod weights;
 
-use super::super::dispatch::{contiguous, float, host_mut, scratch};
+use super::super::gemm::PackInto;
 use super::super::parallel::Workers;
 use super::{Element, Winograd};
-use crate::error::Result;
-use crate::storage::{View, ViewMut};
 
 /// The most tiles that are multiplied at once.
 const FEW: usize = 512;
@@ -24,26 +22,10 @@ impl Winograd {
     }
 
     /// Computes the gradient of the weight, for the algorithm of [`forward`](Self::forward).
-    pub(in super::super) fn weight_grad(
+    pub(in super::super) fn weight_grad<T: Element, S: PackInto<T>>(
         &self,
         workers: &Workers,
-        op: &'static str,
-        [input, grad]: [&View<'_>; 2],
-        workspace: &mut Option<ViewMut<'_>>,
-        out: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        float!(op, out.dtype(), T => {
-            let (input, grad) = (contiguous::<T>(op, input)?, contiguous::<T>(op, grad)?);
-            let workspace = scratch::<T>(op, workspace, self.weight_grad_workspace())?;
-            self.run_weight_grad(workers, [input, grad], workspace, host_mut::<T>(op, out)?);
-            Ok(())
-        })
-    }
-
-    pub(super) fn run_weight_grad<T: Element>(
-        &self,
-        workers: &Workers,
-        operands: [&[T]; 2],
+        operands: [&[S]; 2],
         workspace: &mut [T],
         out: &mut [T],
     ) {

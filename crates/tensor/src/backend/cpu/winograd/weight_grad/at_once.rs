@@ -1,6 +1,6 @@
 //! The weight gradient of few tiles: all tiles are transformed before they are multiplied, and nothing is summed afterwards.
 
-use super::super::super::gemm::{COLUMNS, ROWS, Tile};
+use super::super::super::gemm::{COLUMNS, PackInto, ROWS, Tile};
 use super::super::super::parallel::Workers;
 use super::super::super::simd;
 use super::super::{Element, POSITIONS, TAPS, Winograd};
@@ -31,10 +31,10 @@ pub(super) fn workspace(sizes: &Winograd) -> usize {
 }
 
 /// Computes the gradient of the weight.
-pub(super) fn run<T: Element>(
+pub(super) fn run<T: Element, S: PackInto<T>>(
     sizes: &Winograd,
     workers: &Workers,
-    [images, grads]: [&[T]; 2],
+    [images, grads]: [&[S]; 2],
     workspace: &mut [T],
     out: &mut [T],
 ) {

@@ -3,7 +3,7 @@
 //! [Staged](Strided) pixels have the same order. So the transforms of all channels of a panel are equal, and loads are
 //! contiguous.
 
-use super::super::super::gemm::{COLUMNS, Operand, ROWS, Strided};
+use super::super::super::gemm::{COLUMNS, Operand, PackInto, ROWS, Strided};
 use super::super::super::number::Float;
 use super::super::super::simd::{self, Loop};
 use super::super::tiles::{Part, parts};
@@ -28,27 +28,39 @@ pub(super) fn staged(sizes: &Winograd, count: usize) -> [usize; 2] {
 
 impl Transforms<'_> {
     /// Transforms the tiles of input channels from `channel` on. `staged` has [`staged`] elements.
-    pub(super) fn tiles<T: Element>(&self, images: &[T], channel: usize, panel: &mut [T], staged: &mut [T]) {
+    pub(super) fn tiles<T: Element, S: PackInto<T>>(
+        &self,
+        images: &[S],
+        channel: usize,
+        panel: &mut [T],
+        staged: &mut [T],
+    ) {
         let Winograd { inputs, from, padding, .. } = *self.sizes;
         let (panel, _) = panel.as_chunks_mut();
         for part in parts(self.sizes.tiles(), self.block) {
             let [above, count] = part.rows();
             let rows = [2 * above, 2 * (above + count) + 2].map(|row| row.saturating_sub(padding[0]));
             let image = &images[part.image * inputs * from[0] * from[1]..];
-            let pixels = stage::<T, COLUMNS>(image, [channel, inputs], from, rows, staged);
+            let pixels = stage::<T, S, COLUMNS>(image, [channel, inputs], from, rows, staged);
             simd::run(Tiles { of: self, part, pixels, panel });
         }
     }
 
     /// Transforms the gradients of output channels from `channel` on.
-    pub(super) fn grads<T: Element>(&self, grads: &[T], channel: usize, panel: &mut [T], staged: &mut [T]) {
+    pub(super) fn grads<T: Element, S: PackInto<T>>(
+        &self,
+        grads: &[S],
+        channel: usize,
+        panel: &mut [T],
+        staged: &mut [T],
+    ) {
         let Winograd { outputs, to, .. } = *self.sizes;
         let (panel, _) = panel.as_chunks_mut();
         for part in parts(self.sizes.tiles(), self.block) {
             let [above, count] = part.rows();
             let grad = &grads[part.image * outputs * to[0] * to[1]..];
             let rows = [2 * above, 2 * (above + count)];
-            let pixels = stage::<T, ROWS>(grad, [channel, outputs], to, rows, staged);
+            let pixels = stage::<T, S, ROWS>(grad, [channel, outputs], to, rows, staged);
             simd::run(Grads { of: self, part, pixels, panel });
         }
     }
@@ -63,8 +75,8 @@ struct Pixels<'a, T, const W: usize> {
 }
 
 /// Stages the rows of an image that are in a range.
-fn stage<'a, T: Element, const W: usize>(
-    image: &[T],
+fn stage<'a, T: Element, S: PackInto<T>, const W: usize>(
+    image: &[S],
     [channel, channels]: [usize; 2],
     [height, width]: [usize; 2],
     [first, end]: [usize; 2],

@@ -2,7 +2,7 @@
 //!
 //! A task has some images and some input channels. The sums of different images are added in order.
 
-use super::super::super::gemm::{COLUMNS, ROWS, Tile};
+use super::super::super::gemm::{COLUMNS, PackInto, ROWS, Tile};
 use super::super::super::parallel::Workers;
 use super::super::super::simd;
 use super::super::{Element, POSITIONS, SLOTS, TAPS, Winograd, add};
@@ -67,10 +67,10 @@ pub(super) fn workspace(sizes: &Winograd) -> usize {
 }
 
 /// Computes the gradient of the weight.
-pub(super) fn run<T: Element>(
+pub(super) fn run<T: Element, S: PackInto<T>>(
     sizes: &Winograd,
     workers: &Workers,
-    [images, grads]: [&[T]; 2],
+    [images, grads]: [&[S]; 2],
     workspace: &mut [T],
     out: &mut [T],
 ) {
@@ -100,16 +100,16 @@ pub(super) fn run<T: Element>(
 }
 
 /// A task: some images and some input channels.
-struct Task<'a, T> {
+struct Task<'a, S> {
     sizes: &'a Winograd,
-    images: &'a [T],
-    grads: &'a [T],
+    images: &'a [S],
+    grads: &'a [S],
     /// The number of the task among those for the same images.
     part: usize,
     split: Split,
 }
 
-impl<T: Element> Task<'_, T> {
+impl<S: Copy + Default + Send + Sync> Task<'_, S> {
     /// The first input channel, and the number of input channels.
     fn channels(&self) -> [usize; 2] {
         let first = self.part * self.split.panels * COLUMNS;
@@ -117,7 +117,10 @@ impl<T: Element> Task<'_, T> {
     }
 
     /// Transforms a block of tiles and of gradients.
-    fn transform(&self, block: [usize; 2], [tiles, grads, staged]: [&mut [T]; 3]) {
+    fn transform<T: Element>(&self, block: [usize; 2], [tiles, grads, staged]: [&mut [T]; 3])
+    where
+        S: PackInto<T>,
+    {
         let transforms = Transforms { sizes: self.sizes, block, pitch: PITCH };
         let [first, channels] = self.channels();
         let columns = (first..first + channels).step_by(COLUMNS);
@@ -131,7 +134,7 @@ impl<T: Element> Task<'_, T> {
     }
 
     /// Multiplies a block of `len` tiles, and adds the products to `sums`, `[position][panel of rows][panel of columns]`.
-    fn multiply(&self, [tiles, grads]: [&[T]; 2], len: usize, sums: &mut [T], is_first: bool) {
+    fn multiply<T: Element>(&self, [tiles, grads]: [&[T]; 2], len: usize, sums: &mut [T], is_first: bool) {
         let (tiles, _) = tiles.as_chunks::<COLUMNS>();
         let (grads, _) = grads.as_chunks::<ROWS>();
         let (sums, _) = sums.as_chunks_mut::<COLUMNS>();
