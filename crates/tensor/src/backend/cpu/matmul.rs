@@ -3,10 +3,12 @@
 //! [`gemm`](super::gemm) multiplies floats. The output is split into blocks of rows and columns, and one thread computes a
 //! block over the whole depth. So results do not depend on the number of threads, although the blocks do.
 //!
-//! Simple loops multiply very small matrices ([`small`]) and integers ([`scalar`]).
+//! Simple loops multiply very small matrices ([`small`]), [vectors](vector), whose factors are read only once, and integers
+//! ([`scalar`]).
 
 mod scalar;
 mod small;
+mod vector;
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -68,10 +70,10 @@ pub(super) fn matmul(
         return Err(Error::BadRank { op, expected: "at least two axes", shape });
     };
     let factors = Factors { op, bias, lhs, rhs, a, b };
-    let in_loops = uses_loops(factors.a.multiplications(&factors.b), precision);
+    let in_loops = uses_loops(&factors.a, &factors.b, precision);
     match (out.dtype(), precision) {
-        (DType::F32, _) if in_loops => factors.multiply_in_loops::<f32>(workers, out),
-        (DType::F64, _) if in_loops => factors.multiply_in_loops::<f64>(workers, out),
+        (DType::F32, _) if in_loops => factors.multiply_in_loops::<f32>(workers, out, vector::product),
+        (DType::F64, _) if in_loops => factors.multiply_in_loops::<f64>(workers, out, vector::product),
         (DType::F32, Precision::Full) => factors.multiply::<f32, f32>(workers, workspace, out),
         (DType::F32, Precision::BF16) if Pair::is_supported() => {
             factors.multiply::<Pair, f32>(workers, workspace, out)
@@ -81,9 +83,9 @@ pub(super) fn matmul(
         (DType::BF16, _) if Pair::is_supported() => factors.multiply::<Pair, bf16>(workers, workspace, out),
         (DType::BF16, _) => factors.multiply::<f32, bf16>(workers, workspace, out),
         (DType::F16, _) => factors.multiply::<f32, f16>(workers, workspace, out),
-        (DType::I64, _) => factors.multiply_in_loops::<i64>(workers, out),
-        (DType::I32, _) => factors.multiply_in_loops::<i32>(workers, out),
-        (DType::U8, _) => factors.multiply_in_loops::<u8>(workers, out),
+        (DType::I64, _) => factors.multiply_in_loops::<i64>(workers, out, scalar::product),
+        (DType::I32, _) => factors.multiply_in_loops::<i32>(workers, out, scalar::product),
+        (DType::U8, _) => factors.multiply_in_loops::<u8>(workers, out, scalar::product),
         (dtype, _) => Err(unsupported(op, dtype)),
     }
 }
@@ -91,10 +93,10 @@ pub(super) fn matmul(
 /// See [`Workspace::MatMul`](crate::backend::Workspace::MatMul).
 pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType, precision: Precision) -> usize {
     let (Some(a), Some(b)) = (MatrixBatch::new(lhs), MatrixBatch::new(rhs)) else { return 0 };
-    let multiplications = a.multiplications(&b);
-    if !dtype.is_float() || uses_loops(multiplications, precision) {
+    if !dtype.is_float() || uses_loops(&a, &b, precision) {
         return 0;
     }
+    let multiplications = a.multiplications(&b);
     let matrices: usize = a.layout.shape().dims()[..a.axes].iter().product();
     let panels = gemm::scratch_elements([a.rows, b.cols, a.cols]) * slots(multiplications, matrices);
     let sums = sums::elements(dtype, product(&[matrices, a.rows, b.cols]));
@@ -102,8 +104,10 @@ pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType, precision: Pre
 }
 
 /// Whether simple loops compute a product of floats.
-const fn uses_loops(multiplications: usize, precision: Precision) -> bool {
-    multiplications == 0 || matches!(precision, Precision::Full) && small::has_few(multiplications)
+const fn uses_loops(a: &MatrixBatch<'_>, b: &MatrixBatch<'_>, precision: Precision) -> bool {
+    let multiplications = a.multiplications(b);
+    let in_loops = a.rows == 1 || b.cols == 1 || small::has_few(multiplications);
+    multiplications == 0 || matches!(precision, Precision::Full) && in_loops
 }
 
 /// The number of blocks that are computed at a time, for this many matrices.
@@ -198,8 +202,13 @@ impl Factors<'_> {
         })
     }
 
-    /// Multiplies in simple loops.
-    fn multiply_in_loops<T: Number>(&self, workers: &Workers, out: &mut ViewMut<'_>) -> Result<()> {
+    /// Multiplies in simple loops, those of `product`.
+    fn multiply_in_loops<T: Number>(
+        &self,
+        workers: &Workers,
+        out: &mut ViewMut<'_>,
+        product: fn(Matrix<'_, T>, Matrix<'_, T>, &mut [T], Output),
+    ) -> Result<()> {
         let Self { op, a, b, .. } = self;
         let (left, right) = (host::<T>(op, &self.lhs)?, host::<T>(op, &self.rhs)?);
         let (bias, out) = (self.bias::<T>()?, host_mut::<T>(op, out)?);
@@ -213,7 +222,7 @@ impl Factors<'_> {
         let multiply = |number: usize, start: usize, part: &mut [T]| {
             let [from_a, from_b] = stack.at(number);
             let lhs = Matrix { rows: part.len() / n, ..a.matrix(left, from_a + start / n * a.row_stride) };
-            scalar::product(lhs, b.matrix(right, from_b), part, Output::Accumulate);
+            product(lhs, b.matrix(right, from_b), part, Output::Accumulate);
         };
         if a.multiplications(b).saturating_mul(stack.len()) > SMALL {
             workers.parts(out, [m * n, rows.min(m) * n], &multiply);

@@ -213,7 +213,7 @@ impl Backend for CpuBackend {
                         None => matmul::matmul(workers, op, precision, bias, factors, workspace, out),
                     },
                     Some(activated) => {
-                        activation::matmul(workers, op, precision, bias, factors, activated, workspace, out)
+                        activation::matmul(workers, (op, precision), bias, factors, activated, workspace, out)
                     }
                 }
             }

@@ -86,7 +86,7 @@ impl Places {
         let [images, rows, columns] = size;
         let [image, row, column] = step;
         // Rows that continue one another are a single row.
-        if row == columns * column {
+        if row == columns.saturating_mul(column) {
             return Self { size: [images, 1, rows * columns], step: [image, row * rows, column] };
         }
         Self { size, step }

@@ -6,7 +6,7 @@ use super::super::number::Number;
 use super::super::parallel::Workers;
 use super::output::Pixels;
 use super::patches::{ByPlace, ByTap, Patches, Places, Taps};
-use super::stage::{Axis, Planes, StageAs, stage};
+use super::stage::{Axis, Planes, StageAs, stage, staged_images};
 use super::tasks::{Scratch, image_tasks};
 use super::{SLOTS, Sizes, Slot};
 use crate::backend::Precision;
@@ -87,7 +87,6 @@ impl Run<'_> {
         self.filters_by_tap(weight, filters);
         let filters = &*filters;
         let [rows, columns] = &axes;
-        let planes = Planes::new(sizes.to, [&rows[0], &columns[0]]);
         let ([height, width], [down, across]) = (sizes.from, sizes.conv.windows.map(|window| window.stride));
         let tasks = image_tasks(sizes, self.workers, out, [sizes.inputs, height * width]);
         self.workers.share_with_scratch(
@@ -98,11 +97,16 @@ impl Run<'_> {
             &|mut task, scratch| {
                 let Scratch { staged, panels } = slot.split::<_, S, P>(scratch);
                 let channels = task.group * sizes.outputs..(task.group + 1) * sizes.outputs;
-                let range = [task.images, channels];
-                let images = stage(grad, sizes.groups * sizes.outputs, range, planes, staged);
                 let filters = sizes.group(filters, task.group);
                 for (top, row) in rows.iter().enumerate() {
                     for (left, column) in columns.iter().enumerate() {
+                        let planes = Planes::new(sizes.to, [row, column]);
+                        let range = [task.images.clone(), channels.clone()];
+                        // The first axes stage the planes of all, unless these hold each tap of each place.
+                        let images = match [top, left] == [0, 0] || planes.are_by_place() {
+                            true => stage(grad, sizes.groups * sizes.outputs, range, planes, &mut *staged),
+                            false => staged_images(grad, sizes.groups * sizes.outputs, range, planes, staged),
+                        };
                         let patches = images.patches([row, column]).with_outer_taps();
                         let filters = self.filters_of(filters, [row, column]);
                         let depth = patches.taps.len();
@@ -111,7 +115,10 @@ impl Run<'_> {
                             images: task.out.iter_mut().map(|out| &mut **out).collect(),
                             first_row: task.rows.start,
                             plane: height * width,
-                            pixels: Places::new([1, row.places, column.places], [0, down * width, across]),
+                            pixels: Places::new(
+                                [1, row.places, column.places],
+                                [0, down.saturating_mul(width), across],
+                            ),
                             first: top * width + left,
                         };
                         let (lhs, rhs) = (ByPlace(&filters), ByPlace(&patches));

@@ -46,11 +46,10 @@ impl<'a, T> Block<'a, T> {
     pub(in super::super) fn row(&mut self, row: usize, columns: Range<usize>) -> &mut [T] {
         let inside = self.columns.start <= columns.start && columns.end <= self.columns.end;
         assert!(self.rows.contains(&row) && inside && columns.start <= columns.end);
-        // SAFETY: the assertion checks that the elements are in the block, which `self` borrows exclusively.
-        unsafe {
-            let first = self.matrix.add(row * self.stride + columns.start);
-            std::slice::from_raw_parts_mut(first, columns.len())
-        }
+        // SAFETY: the assertion checks that the elements are in the block, which is a part of the matrix.
+        let first = unsafe { self.matrix.add(row * self.stride + columns.start) };
+        // SAFETY: as above, and `self` borrows them exclusively.
+        unsafe { std::slice::from_raw_parts_mut(first, columns.len()) }
     }
 
     /// Splits the block into blocks of at most `rows` × `columns` elements.

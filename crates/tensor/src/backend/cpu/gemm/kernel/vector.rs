@@ -100,23 +100,24 @@ unsafe fn sums<V: Vector, const R: usize>(
     for (lhs, rhs) in lhs.iter().zip(rhs) {
         let lhs: &[V::Packed] = &lhs[first..first + R];
         let (left, right) = rhs[column..column + 2 * V::LANES].split_at(V::LANES);
-        // SAFETY: both slices have `LANES` elements.
-        let (left, right) = unsafe { (V::load(left.as_ptr()), V::load(right.as_ptr())) };
+        // SAFETY: the slice has `LANES` elements.
+        let left = unsafe { V::load(left.as_ptr()) };
+        // SAFETY: as above.
+        let right = unsafe { V::load(right.as_ptr()) };
         for (sums, &lhs) in sums.iter_mut().zip(lhs) {
             // SAFETY: the caller guarantees the instruction set.
-            unsafe {
-                let lhs = V::broadcast(lhs);
-                sums[0] = sums[0].multiply_add(lhs, left);
-                sums[1] = sums[1].multiply_add(lhs, right);
-            }
+            let lhs = unsafe { V::broadcast(lhs) };
+            // SAFETY: as above.
+            sums[0] = unsafe { sums[0].multiply_add(lhs, left) };
+            // SAFETY: as above.
+            sums[1] = unsafe { sums[1].multiply_add(lhs, right) };
         }
     }
     for (row, sums) in tile.0[first..first + R].iter_mut().zip(sums) {
         let (left, right) = row[column..column + 2 * V::LANES].split_at_mut(V::LANES);
-        // SAFETY: both slices have `LANES` elements.
-        unsafe {
-            sums[0].store(left.as_mut_ptr());
-            sums[1].store(right.as_mut_ptr());
-        }
+        // SAFETY: the slice has `LANES` elements.
+        unsafe { sums[0].store(left.as_mut_ptr()) };
+        // SAFETY: as above.
+        unsafe { sums[1].store(right.as_mut_ptr()) };
     }
 }

@@ -91,11 +91,10 @@ impl Vector for PairSums {
 
     #[inline(always)]
     unsafe fn multiply_add(self, lhs: __m512i, rhs: __m512i) -> Self {
-        // SAFETY: the processor supports the instruction. All registers of 512 bits have the same representation.
-        Self(unsafe {
-            let [lhs, rhs] = std::mem::transmute::<[__m512i; 2], [__m512bh; 2]>([lhs, rhs]);
-            _mm512_dpbf16_ps(self.0, lhs, rhs)
-        })
+        // SAFETY: all registers of 512 bits have the same representation.
+        let [lhs, rhs] = unsafe { std::mem::transmute::<[__m512i; 2], [__m512bh; 2]>([lhs, rhs]) };
+        // SAFETY: the processor supports the instruction.
+        Self(unsafe { _mm512_dpbf16_ps(self.0, lhs, rhs) })
     }
 
     #[inline(always)]
