@@ -15,7 +15,7 @@
 //! let weights = Tensor::zeros(&device, [512, 512])?;
 //! let step = || weights.matmul(&weights)?.relu().map(drop);
 //!
-//! assert_peak!(device, Bytes::mib(3), step)?;
+//! assert_peak!(device, Bytes::mib(8), step)?;
 //! assert_flat_after!(device, 1, 5, |_| step());
 //! # Ok::<(), highwater::Error>(())
 //! ```

@@ -162,9 +162,10 @@ impl<I: StageAs<S>, S: Copy + Default> Loop for CopyPlanes<'_, I, S> {
     #[inline(always)]
     fn run(self) {
         let Planes { from, axes } = self.planes;
-        let ([top, left], [height, width]) = (axes.map(|axis| axis.before), axes.map(|axis| axis.len));
-        let [rows, columns] =
-            [from[0].min(height.saturating_sub(top)), from[1].min(width.saturating_sub(left))];
+        let [height, width] = axes.map(|axis| axis.len);
+        // Taps may read nothing but padding.
+        let [top, left] = axes.map(|axis| axis.before.min(axis.len));
+        let [rows, columns] = [from[0].min(height - top), from[1].min(width - left)];
         let planes = self.from.chunks(from[0] * from[1]).zip(self.to.chunks_mut(self.planes.size()));
         for (plane, to) in planes {
             let (above, to) = to.split_at_mut(top * width);
@@ -184,7 +185,10 @@ impl<I: StageAs<S>, S: Copy + Default> Loop for CopyPlanes<'_, I, S> {
 /// Copies stored planes to planes of which an axis is staged place by place.
 fn copy_by_place<I: StageAs<S>, S: Copy + Default>(planes: Planes<'_>, from: &[I], to: &mut [S]) {
     let ([height, width], [rows, columns]) = (planes.from, planes.axes);
-    for (plane, to) in from.chunks(height * width).zip(to.chunks_mut(planes.size().max(1))) {
+    if planes.size() == 0 {
+        return;
+    }
+    for (plane, to) in from.chunks(height * width).zip(to.chunks_mut(planes.size())) {
         for (row, to) in to.chunks_mut(columns.len).enumerate() {
             let row = rows.source(row, height);
             for (column, to) in to.iter_mut().enumerate() {
