@@ -201,6 +201,7 @@ impl Layout {
     }
 
     /// Returns the layout with the first element at the start of the buffer.
+    #[cfg(feature = "cuda")]
     pub(crate) const fn at_start(self) -> Self {
         Self { offset: 0, ..self }
     }

@@ -57,7 +57,11 @@ pub(in super::super) struct Pair(pub(in super::super) u32);
 impl Pair {
     /// Whether this processor has an instruction that multiplies pairs.
     pub(in super::super) fn is_supported() -> bool {
-        matches!(instructions(), Instructions::V4 { bf16: true })
+        match instructions() {
+            #[cfg(target_arch = "x86_64")]
+            Instructions::V4 { bf16 } => bf16,
+            _ => false,
+        }
     }
 }
 
