@@ -45,6 +45,7 @@ fn assert_equal<P: Copy, T: Float + Into<f64>>(
 fn kernels_of_all_instruction_sets_agree() {
     let mut single: Vec<Multiply<f32, f32>> = vec![portable::<f32>, f32::multiply];
     let mut double: Vec<Multiply<f64, f64>> = vec![portable::<f64>, f64::multiply];
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "only x86 multiplies pairs"))]
     let mut pairs: Vec<Multiply<Pair, f32>> = vec![portable_pairs, Pair::multiply];
     #[cfg(target_arch = "x86_64")]
     {
