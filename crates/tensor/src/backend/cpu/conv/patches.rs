@@ -228,19 +228,12 @@ fn copy_run<P: Depth, S: PackInto<P>, const LEN: usize>(to: &mut [P], from: &[S]
 /// Packs places that are `step` elements apart.
 #[inline(always)]
 fn fill_run<P: Depth, S: PackInto<P>>(to: &mut [P], from: &[S], next: Option<&[S]>, step: usize) {
+    let len = to.len();
     match (step, next) {
-        (1, _) => {
-            // Copies of constant length are vectorized.
-            let (mut to, mut done) = (to, 0);
-            macro_rules! pieces {
-                ($($len:literal)+) => {$(
-                    while let Some(piece) = to.split_off_mut(..$len) {
-                        copy_run::<P, S, $len>(piece, &from[done..], next.map(|next| &next[done..]));
-                        done += $len;
-                    }
-                )+};
-            }
-            pieces!(16 4 1);
+        (1, None) => to.iter_mut().zip(from).for_each(|(to, from)| *to = from.pack(S::default())),
+        (1, Some(next)) => {
+            let (from, next) = (&from[..len], &next[..len]);
+            to.iter_mut().zip(from).zip(next).for_each(|((to, from), &next)| *to = from.pack(next));
         }
         (_, None) => {
             for (index, to) in to.iter_mut().enumerate() {
