@@ -37,6 +37,7 @@ mod recurrent;
 pub(super) mod reduce;
 mod scalar;
 mod scan;
+mod short;
 mod simd;
 mod sliding;
 mod softmax;

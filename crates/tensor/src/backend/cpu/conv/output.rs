@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::gemm::{COLUMNS, Destination, Output, Tile};
+use super::super::gemm::{Destination, Output, Tile};
 use super::super::number::Float;
+use super::super::short;
 use super::patches::Places;
 
 /// Rows of the product are channels, and its columns are pixels of one image after another.
@@ -42,13 +43,9 @@ impl<T: Float> Destination<T> for Pixels<'_, T> {
 fn put_run<T: Float>(out: &mut [T], step: usize, sums: &[T], output: Output) {
     if step == 1 {
         let out = &mut out[..sums.len()];
-        match (<&mut [T; COLUMNS]>::try_from(&mut *out), <&[T; COLUMNS]>::try_from(sums), output) {
-            (Ok(out), Ok(sums), Output::Overwrite) => *out = *sums,
-            (Ok(out), Ok(sums), Output::Accumulate) => {
-                out.iter_mut().zip(sums).for_each(|(out, &sum)| *out += sum);
-            }
-            (_, _, Output::Overwrite) => out.copy_from_slice(sums),
-            (_, _, Output::Accumulate) => out.iter_mut().zip(sums).for_each(|(out, &sum)| *out += sum),
+        match output {
+            Output::Overwrite => short::copy(out, sums),
+            Output::Accumulate => out.iter_mut().zip(sums).for_each(|(out, &sum)| *out += sum),
         }
         return;
     }

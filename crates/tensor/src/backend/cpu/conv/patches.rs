@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use super::super::gemm::{Depth, GROUP, Operand, PackInto, RUN, interleave};
+use super::super::short;
 use super::super::simd::{self, Loop};
 
 /// Elements at the sum of the offsets of a place and a tap.
@@ -97,6 +98,11 @@ impl Places {
         self.step[2]
     }
 
+    /// Adjacent places.
+    const fn row(&self) -> usize {
+        self.size[2]
+    }
+
     pub(super) const fn len(&self) -> usize {
         let [images, rows, columns] = self.size;
         images * rows * columns
@@ -127,38 +133,59 @@ pub(super) struct ByPlace<'a, S>(pub(super) &'a Patches<'a, S>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ByTap<'a, S>(pub(super) &'a Patches<'a, S>);
 
-/// Consecutive places whose elements have a constant distance.
+/// The largest number of adjacent places that are copied at once: a register of `f32`.
+const PIECE: usize = 16;
+
+/// Adjacent places of one row. They are copied in lengths of 4, 8 or [`PIECE`], because copies of a variable length take
+/// several times longer. The next piece overwrites the excess.
 #[derive(Clone, Copy, Debug, Default)]
-struct Run {
-    /// The number of the first place in the panel.
-    lane: usize,
+struct Piece {
+    /// The number of the first place, counted from the first place of all pieces.
+    number: usize,
     len: usize,
     offset: usize,
+}
+
+/// At most `MOST` pieces.
+struct Pieces<const MOST: usize> {
+    pieces: [Piece; MOST],
+    count: usize,
+    /// The places of all pieces.
+    places: usize,
+}
+
+impl<const MOST: usize> Pieces<MOST> {
+    /// Divides places.
+    fn new(places: &Places, range: Range<usize>) -> Self {
+        let mut all = Self { pieces: [Piece::default(); MOST], count: 0, places: 0 };
+        for (len, offset) in places.runs(range) {
+            for start in (0..len).step_by(PIECE) {
+                let len = PIECE.min(len - start);
+                all.pieces[all.count] = Piece { number: all.places, len, offset: offset + start };
+                (all.count, all.places) = (all.count + 1, all.places + len);
+            }
+        }
+        all
+    }
+
+    fn iter(&self) -> std::slice::Iter<'_, Piece> {
+        self.pieces[..self.count].iter()
+    }
 }
 
 impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
     fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]) {
         let Self(Patches { data, taps, places }) = self;
-        let end = places.len().min(lane + W);
-        let (mut runs, mut count, mut filled) = ([Run::default(); W], 0, 0);
-        for ((len, offset), run) in places.runs(lane..end).zip(&mut runs) {
-            *run = Run { lane: filled, len, offset };
-            (count, filled) = (count + 1, filled + len);
+        let pieces = Pieces::<W>::new(places, lane..places.len().min(lane + W));
+        let panel = panel.as_flattened_mut();
+        if pieces.places < W {
+            panel.fill(S::default().pack(S::default()));
         }
-        if filled < W {
-            panel.as_flattened_mut().fill(S::default().pack(S::default()));
-        }
-        let runs = &runs[..count];
-        let equal = runs.iter().all(|run| run.len == runs[0].len);
-        let offsets = taps.from(depth.start);
-        let rows = FillRows { data, runs, step: places.step[2], offsets, depth: depth.len(), panel };
-        match runs.first().map_or(0, |run| run.len) {
-            32 if W == 32 && equal && rows.step == 1 => simd::run(rows.of_len::<32>()),
-            16 if equal && rows.step == 1 => simd::run(rows.of_len::<16>()),
-            12 if W == 12 && equal && rows.step == 1 => simd::run(rows.of_len::<12>()),
-            8 if equal && rows.step == 1 => simd::run(rows.of_len::<8>()),
-            4 if equal && rows.step == 1 => simd::run(rows.of_len::<4>()),
-            _ => simd::run(rows.of_len::<0>()),
+        let rows = FillRows { data, pieces, offsets: taps.from(depth.start), depth: depth.len(), panel };
+        match places.row() {
+            ..=4 => simd::run(rows.with_copies_of::<4>()),
+            5..=8 => simd::run(rows.with_copies_of::<8>()),
+            _ => simd::run(rows.with_copies_of::<PIECE>()),
         }
     }
 }
@@ -166,84 +193,71 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
 /// Fills the rows of a panel of places.
 struct FillRows<'a, S, P, const W: usize> {
     data: &'a [S],
-    runs: &'a [Run],
-    /// Elements from one place of a run to the next.
-    step: usize,
+    pieces: Pieces<W>,
     /// The offset of each depth.
     offsets: Offsets<'a>,
     depth: usize,
-    panel: &'a mut [[P; W]],
+    panel: &'a mut [P],
 }
 
 impl<S, P, const W: usize> FillRows<'_, S, P, W> {
-    /// States that all runs have `LEN` adjacent places; 0 for other runs.
-    const fn of_len<const LEN: usize>(self) -> RunsOf<Self, LEN> {
-        RunsOf(self)
+    /// Sets the length of copies; no piece is longer.
+    const fn with_copies_of<const LEN: usize>(self) -> WithCopiesOf<LEN, Self> {
+        WithCopiesOf(self)
     }
 }
 
-/// Runs of constant length, whose copies need no loop.
-struct RunsOf<T, const LEN: usize>(T);
+/// A loop with copies of constant length.
+struct WithCopiesOf<const LEN: usize, L>(L);
 
-impl<P: Depth, S: PackInto<P>, const W: usize, const LEN: usize> Loop for RunsOf<FillRows<'_, S, P, W>, LEN> {
+impl<P: Depth, S: PackInto<P>, const W: usize, const LEN: usize> Loop
+    for WithCopiesOf<LEN, FillRows<'_, S, P, W>>
+{
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let FillRows { data, runs, step, mut offsets, depth, panel } = self.0;
-        for (number, row) in panel.iter_mut().enumerate() {
+        let FillRows { data, pieces, mut offsets, depth, panel } = self.0;
+        for number in 0..depth.div_ceil(P::PER_ROW) {
             let Some(first) = offsets.next() else { return };
             // The last element of an odd depth is paired with 0.
             let second = if P::PER_ROW == 1 { None } else { offsets.next() };
             let second = second.filter(|_| number * P::PER_ROW + 1 < depth);
-            for run in runs {
-                let to = &mut row[run.lane..run.lane + if LEN == 0 { run.len } else { LEN }];
-                let from = &data[first + run.offset..];
-                let next = second.map(|second| &data[second + run.offset..]);
-                if LEN == 0 {
-                    fill_run(to, from, next, step);
-                } else {
-                    copy_run::<P, S, LEN>(to, from, next);
-                }
+            let panel = &mut panel[number * W..];
+            for piece in pieces.iter() {
+                let from = &data[first + piece.offset..];
+                let next = second.map(|second| &data[second + piece.offset..]);
+                pack_piece::<LEN, P, S>(&mut panel[piece.number..], from, next, piece.len);
             }
         }
     }
 }
 
-/// Packs `LEN` adjacent places of one depth, or of two.
+/// Packs `len` adjacent places of one depth or of two, and up to `LEN` if there are more.
 #[inline(always)]
-fn copy_run<P: Depth, S: PackInto<P>, const LEN: usize>(to: &mut [P], from: &[S], next: Option<&[S]>) {
-    let mut packed = [S::default().pack(S::default()); LEN];
-    let from = &from[..LEN];
-    match next {
-        Some(next) => {
-            let next = &next[..LEN];
-            packed.iter_mut().zip(from).zip(next).for_each(|((to, from), &next)| *to = from.pack(next));
+fn pack_piece<const LEN: usize, P: Depth, S: PackInto<P>>(
+    to: &mut [P],
+    from: &[S],
+    next: Option<&[S]>,
+    len: usize,
+) {
+    let zero = S::default();
+    match (to.first_chunk_mut::<LEN>(), from.first_chunk::<LEN>(), next) {
+        (Some(to), Some(from), None) => {
+            let mut packed = [zero.pack(zero); LEN];
+            packed.iter_mut().zip(from).for_each(|(to, from)| *to = from.pack(zero));
+            *to = packed;
         }
-        None => packed.iter_mut().zip(from).for_each(|(to, from)| *to = from.pack(S::default())),
-    }
-    to.copy_from_slice(&packed);
-}
-
-/// Packs places that are `step` elements apart.
-#[inline(always)]
-fn fill_run<P: Depth, S: PackInto<P>>(to: &mut [P], from: &[S], next: Option<&[S]>, step: usize) {
-    let len = to.len();
-    match (step, next) {
-        (1, None) => to.iter_mut().zip(from).for_each(|(to, from)| *to = from.pack(S::default())),
-        (1, Some(next)) => {
-            let (from, next) = (&from[..len], &next[..len]);
-            to.iter_mut().zip(from).zip(next).for_each(|((to, from), &next)| *to = from.pack(next));
+        (Some(to), Some(from), Some(next)) if next.len() >= LEN => {
+            let mut packed = [zero.pack(zero); LEN];
+            let pairs = packed.iter_mut().zip(from).zip(&next[..LEN]);
+            pairs.for_each(|((to, from), &next)| *to = from.pack(next));
+            *to = packed;
         }
-        (_, None) => {
-            for (index, to) in to.iter_mut().enumerate() {
-                *to = from[index * step].pack(S::default());
-            }
-        }
-        (_, Some(next)) => {
-            for (index, to) in to.iter_mut().enumerate() {
-                *to = from[index * step].pack(next[index * step]);
-            }
+        (_, _, None) => to[..len].iter_mut().zip(from).for_each(|(to, from)| *to = from.pack(zero)),
+        (_, _, Some(next)) => {
+            let pairs = to[..len].iter_mut().zip(from).zip(next);
+            pairs.for_each(|((to, from), &next)| *to = from.pack(next));
         }
     }
 }
@@ -261,7 +275,7 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByTap<'_, S> {
 /// Fills a panel of taps.
 struct FillLanes<'a, S, P, const W: usize> {
     data: &'a [S],
-    /// The offset of each lane; `None` past the last tap.
+    /// The offset of each lane; `None` past the last tap, for lanes that no result depends on.
     lanes: [Option<usize>; W],
     places: Places,
     depth: Range<usize>,
@@ -273,41 +287,44 @@ impl<P: Depth, S: PackInto<P>, const W: usize> Loop for FillLanes<'_, S, P, W> {
 
     #[inline(always)]
     fn run(self) {
+        match self.places.row() {
+            ..=4 => self.fill::<4>(),
+            5..=8 => self.fill::<8>(),
+            _ => self.fill::<PIECE>(),
+        }
+    }
+}
+
+impl<S, P, const W: usize> FillLanes<'_, S, P, W> {
+    /// Fills the panel with copies of a constant length; no piece is longer.
+    #[inline(always)]
+    fn fill<const LEN: usize>(self)
+    where
+        P: Depth,
+        S: PackInto<P>,
+    {
         let Self { data, lanes, places, depth, panel } = self;
-        let step = places.step[2];
-        // The elements of a group of lanes, in the order of depth.
-        let mut staged = [[S::default(); 2 * RUN]; GROUP];
-        let mut runs = [Run::default(); 2 * RUN];
+        // The elements of a group of lanes, in the order of depth, and the excess of the last piece.
+        let mut staged = [[S::default(); 2 * RUN + PIECE]; GROUP];
+        let zero = S::default().pack(S::default());
         for (number, rows) in panel.chunks_mut(RUN).enumerate() {
             let start = depth.start + number * RUN * P::PER_ROW;
             let end = depth.end.min(start + RUN * P::PER_ROW);
-            let (mut count, mut filled) = (0, 0);
-            for ((len, offset), run) in places.runs(start..end).zip(&mut runs) {
-                *run = Run { lane: filled, len, offset };
-                (count, filled) = (count + 1, filled + len);
-            }
-            let runs = &runs[..count];
-            let equal =
-                if step == 1 && runs.iter().all(|run| run.len == runs[0].len) { runs[0].len } else { 0 };
+            let pieces = Pieces::<{ 2 * RUN }>::new(&places, start..end);
             for (group, lanes) in lanes.chunks(GROUP).enumerate() {
+                if lanes[0].is_none() {
+                    rows.iter_mut().for_each(|row| row[group * GROUP..][..GROUP].fill(zero));
+                    continue;
+                }
                 for (lane, staged) in lanes.iter().zip(&mut staged) {
-                    let Some(lane) = *lane else {
-                        *staged = [S::default(); 2 * RUN];
-                        continue;
-                    };
-                    let data = &data[lane..];
-                    match equal {
-                        4 => copy_equal::<S, 4>(staged, data, runs),
-                        8 => copy_equal::<S, 8>(staged, data, runs),
-                        16 => copy_equal::<S, 16>(staged, data, runs),
-                        32 => copy_equal::<S, 32>(staged, data, runs),
-                        _ => {
-                            for run in runs {
-                                copy_places(&mut staged[run.lane..][..run.len], &data[run.offset..], step);
-                            }
-                        }
+                    let data = lane.map_or(data, |lane| &data[lane..]);
+                    for piece in pieces.iter() {
+                        let to = &mut staged[piece.number..];
+                        copy_piece::<LEN, S>(to, &data[piece.offset..], piece.len);
                     }
-                    staged[filled..].fill(S::default());
+                    if pieces.places < RUN * P::PER_ROW {
+                        staged[pieces.places..].fill(S::default());
+                    }
                 }
                 interleave(&staged, group * GROUP, rows);
             }
@@ -315,20 +332,11 @@ impl<P: Depth, S: PackInto<P>, const W: usize> Loop for FillLanes<'_, S, P, W> {
     }
 }
 
-/// Copies runs of `LEN` adjacent places.
+/// Copies `len` adjacent places, and up to `LEN` if there are more.
 #[inline(always)]
-fn copy_equal<S: Copy, const LEN: usize>(to: &mut [S], from: &[S], runs: &[Run]) {
-    for (to, run) in to.as_chunks_mut::<LEN>().0.iter_mut().zip(runs) {
-        to.copy_from_slice(&from[run.offset..][..LEN]);
-    }
-}
-
-/// Copies places that are `step` elements apart.
-#[inline(always)]
-fn copy_places<S: Copy>(to: &mut [S], from: &[S], step: usize) {
-    if step == 1 {
-        to.copy_from_slice(&from[..to.len()]);
-    } else {
-        to.iter_mut().enumerate().for_each(|(index, to)| *to = from[index * step]);
+fn copy_piece<const LEN: usize, S: Copy>(to: &mut [S], from: &[S], len: usize) {
+    match (to.first_chunk_mut::<LEN>(), from.first_chunk::<LEN>()) {
+        (Some(to), Some(from)) => *to = *from,
+        _ => short::copy(&mut to[..len], from),
     }
 }

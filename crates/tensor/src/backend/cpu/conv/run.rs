@@ -26,7 +26,7 @@ impl Run<'_> {
         workspace: &mut [P::Sum],
     ) where
         P: Depth,
-        S: PackInto<P> + bytemuck::Pod,
+        S: PackInto<P> + StageAs<S> + bytemuck::Pod,
         I: PackInto<P> + StageAs<S>,
     {
         let sizes = &self.sizes;
@@ -72,7 +72,7 @@ impl Run<'_> {
         workspace: &mut [P::Sum],
     ) where
         P: Depth,
-        S: PackInto<P> + bytemuck::Pod,
+        S: PackInto<P> + StageAs<S> + bytemuck::Pod,
         I: PackInto<P> + StageAs<S>,
     {
         let sizes = &self.sizes;
@@ -98,14 +98,16 @@ impl Run<'_> {
                 let Scratch { staged, panels } = slot.split::<_, S, P>(scratch);
                 let channels = task.group * sizes.outputs..(task.group + 1) * sizes.outputs;
                 let filters = sizes.group(filters, task.group);
+                let mut last: Option<Planes<'_>> = None;
                 for (top, row) in rows.iter().enumerate() {
                     for (left, column) in columns.iter().enumerate() {
                         let planes = Planes::new(sizes.to, [row, column]);
                         let range = [task.images.clone(), channels.clone()];
-                        // The first axes stage the planes of all, unless these hold each tap of each place.
-                        let images = match [top, left] == [0, 0] || planes.are_by_place() {
-                            true => stage(grad, sizes.groups * sizes.outputs, range, planes, &mut *staged),
-                            false => staged_images(grad, sizes.groups * sizes.outputs, range, planes, staged),
+                        let images = match last.replace(planes) {
+                            Some(last) if planes.are_staged_like(&last) => {
+                                staged_images(grad, sizes.groups * sizes.outputs, range, planes, staged)
+                            }
+                            _ => stage(grad, sizes.groups * sizes.outputs, range, planes, &mut *staged),
                         };
                         let patches = images.patches([row, column]).with_outer_taps();
                         let filters = self.filters_of(filters, [row, column]);
@@ -175,7 +177,7 @@ impl Run<'_> {
         workspace: &mut [P::Sum],
     ) where
         P: Depth,
-        S: PackInto<P> + bytemuck::Pod,
+        S: PackInto<P> + StageAs<S> + bytemuck::Pod,
         I: PackInto<P> + StageAs<S>,
     {
         let Self { sizes, workers, .. } = self;

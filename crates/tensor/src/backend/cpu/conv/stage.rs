@@ -1,55 +1,88 @@
-//! Staging: copies images to planes with zero padding, so that each tap of each place is an element.
+//! Staging: copies images to planes with zero padding, so that each tap of each place is an element, and neighboring places
+//! are adjacent.
 //!
-//! The copy also rounds `f32` images to bf16, once per element instead of once per tap. Images without padding are read
-//! directly if their elements need no conversion.
+//! The copy also rounds `f32` images to bf16, once per element instead of once per tap. Images without padding and strides
+//! are read directly if their elements need no conversion.
 
 use std::ops::Range;
 
 use half::{bf16, f16};
 
 use super::super::gemm::to_bf16;
+use super::super::short;
 use super::super::simd::{self, Loop};
 use super::patches::{Patches, Places, Taps};
 use crate::backend::Window;
 
-/// An axis is staged place by place if it would otherwise be this many times longer.
+/// An axis has a part for each tap if it would otherwise be this many times longer.
 const SPARSE: usize = 4;
 
-/// One axis of the patches of a convolution or of its input gradient.
+/// The most elements of a plane that is converted before its rows are copied. The compiler vectorizes a conversion of many
+/// elements, but not of short rows.
+const CONVERTED: usize = 1024;
+
+/// One axis of the patches of a convolution or of its input gradient: parts of equal length, one after another.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
-    /// Zeros in front of the elements.
-    before: usize,
-    /// The length of the staged axis. It may omit the last elements, if no tap reads them.
-    len: usize,
+    parts: Vec<Part>,
+    /// The elements and zeros of a part.
+    part_len: usize,
+    /// The distance of the elements of a part.
+    stride: usize,
     /// The taps that read an element or a zero: the number in the window and the offset.
     pub(super) taps: Vec<(usize, usize)>,
     /// The number of places.
     pub(super) places: usize,
-    /// The distance of neighboring places.
-    step: usize,
-    /// The element at each position of the staged axis, or a zero, if the axis is staged place by place.
-    sources: Option<Vec<Option<usize>>>,
+}
+
+/// Elements of an axis that are `stride` apart, with zeros before and behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    /// Zeros in front of the elements.
+    zeros: usize,
+    /// The first element.
+    first: usize,
+    count: usize,
+}
+
+impl Part {
+    /// The part of an axis of `len` elements whose position k is element `start + k·stride`, or a zero outside of the axis.
+    fn new(start: i128, stride: usize, part_len: usize, len: usize) -> Self {
+        let stride = stride.max(1) as i128;
+        let zeros = if start < 0 { (-start + stride - 1) / stride } else { 0 };
+        let first = start + zeros * stride;
+        let count = (len as i128 - first + stride - 1).max(0) / stride;
+        let zeros = usize::try_from(zeros).unwrap_or(usize::MAX).min(part_len);
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(part_len - zeros);
+        Self { zeros, first: if count == 0 { 0 } else { first as usize }, count }
+    }
 }
 
 impl Axis {
-    /// The axis of a convolution of `len` elements with this many outputs, none of them empty.
+    /// The axis of a convolution of `len` elements with this many outputs, none of them empty. Elements that the same tap
+    /// reads at neighboring places are adjacent: their positions have the same remainder by the stride.
     pub(super) fn of_convolution(window: &Window, len: usize, outputs: usize) -> Self {
-        let reach = window.size.saturating_sub(1).saturating_mul(window.dilation);
-        let staged = outputs.saturating_sub(1).saturating_mul(window.stride).saturating_add(reach);
-        let staged = staged.saturating_add(1);
-        let taps: Vec<usize> = (0..window.size).collect();
-        if is_sparse(staged, len, outputs.saturating_mul(taps.len())) {
-            return Self::by_place(&taps, outputs, |output, tap| window.at(output, tap, len));
+        let stride = window.stride;
+        let start = |offset: usize| offset as i128 - window.padding as i128;
+        let offsets: Vec<usize> = (0..window.size).map(|tap| tap.saturating_mul(window.dilation)).collect();
+        let mut remainders: Vec<usize> = offsets.iter().map(|offset| offset % stride).collect();
+        remainders.sort_unstable();
+        remainders.dedup();
+        let reach = offsets.iter().map(|offset| offset / stride).max().unwrap_or(0);
+        let part_len = reach.saturating_add(outputs);
+        if is_sparse(remainders.len().saturating_mul(part_len), len, outputs.saturating_mul(offsets.len())) {
+            let starts = offsets.into_iter().map(start).enumerate();
+            return Self::by_tap(starts, stride, len, outputs);
         }
-        let taps = taps.into_iter().map(|tap| (tap, tap * window.dilation)).collect();
-        let (before, places) = (window.padding, outputs);
-        Self { before, len: staged, taps, places, step: window.stride, sources: None }
+        let parts = remainders.iter().map(|&remainder| Part::new(start(remainder), stride, part_len, len));
+        let part = |offset: usize| remainders.partition_point(|&remainder| remainder < offset % stride);
+        let taps = offsets.iter().map(|&offset| part(offset) * part_len + offset / stride).enumerate();
+        Self { parts: parts.collect(), part_len, stride, taps: taps.collect(), places: outputs }
     }
 
     /// The axes of the input gradient, of an input of `len` elements and `outputs` outputs. Elements whose positions have
     /// the same remainder by the stride see the same taps. There is one axis for each remainder. All are staged alike,
-    /// unless they are staged place by place.
+    /// unless they have a part for each tap.
     pub(super) fn of_input_grad(window: &Window, len: usize, outputs: usize) -> Vec<Self> {
         let stride = window.stride;
         // The output that reads element `first + stride·m` with a tap is number m + shift.
@@ -71,45 +104,33 @@ impl Axis {
         let entries = shifts().map(|(places, _)| places).sum();
         let axis = |(places, taps): (usize, Vec<(usize, i128)>)| {
             if is_sparse(staged, outputs, entries) {
-                let (numbers, shifts): (Vec<usize>, Vec<i128>) = taps.into_iter().unzip();
-                let mut axis = Self::by_place(&numbers, places, |place, tap| {
-                    usize::try_from(place as i128 + shifts[tap]).ok().filter(|&output| output < outputs)
-                });
-                axis.taps.iter_mut().zip(&numbers).for_each(|(tap, &number)| tap.0 = number);
-                return axis;
+                return Self::by_tap(taps.into_iter(), 1, outputs, places);
             }
-            let before = before as usize;
-            let taps =
-                taps.into_iter().map(|(tap, shift)| (tap, (before as i128 + shift) as usize)).collect();
-            Self { before, len: staged, taps, places, step: 1, sources: None }
+            let parts = vec![Part::new(-before, 1, staged, outputs)];
+            let taps = taps.into_iter().map(|(tap, shift)| (tap, (before + shift) as usize)).collect();
+            Self { parts, part_len: staged, stride: 1, taps, places }
         };
         classes.into_iter().map(axis).collect()
     }
 
-    /// An axis that holds each tap of each place. `source` is the element of a place and of the tap at an index.
-    fn by_place(taps: &[usize], places: usize, source: impl Fn(usize, usize) -> Option<usize>) -> Self {
-        let count = taps.len();
-        let sources: Vec<_> = (0..places)
-            .flat_map(|place| (0..count).map(move |tap| (place, tap)))
-            .map(|(place, tap)| source(place, tap))
-            .collect();
-        Self {
-            before: 0,
-            len: sources.len(),
-            taps: taps.iter().enumerate().map(|(index, &tap)| (tap, index)).collect(),
-            places,
-            step: count,
-            sources: Some(sources),
+    /// An axis with a part for each tap. `starts` are the numbers of the taps and the elements that they read first.
+    fn by_tap(starts: impl Iterator<Item = (usize, i128)>, stride: usize, len: usize, places: usize) -> Self {
+        let (mut parts, mut taps) = (Vec::new(), Vec::new());
+        for (tap, start) in starts {
+            taps.push((tap, parts.len() * places));
+            parts.push(Part::new(start, stride, places, len));
         }
+        Self { parts, part_len: places, stride, taps, places }
     }
 
-    /// The stored element at a position of the staged axis, of `len` elements.
-    fn source(&self, position: usize, len: usize) -> Option<usize> {
-        let source = match &self.sources {
-            None => position.checked_sub(self.before),
-            Some(sources) => sources[position],
-        };
-        source.filter(|&source| source < len)
+    const fn len(&self) -> usize {
+        self.parts.len().saturating_mul(self.part_len)
+    }
+
+    /// Whether an axis of `len` elements needs no staging.
+    fn is_unchanged(&self, len: usize) -> bool {
+        let all = Part { zeros: 0, first: 0, count: len };
+        self.stride == 1 && self.part_len == len && self.parts == [all]
     }
 }
 
@@ -134,18 +155,19 @@ impl<'a> Planes<'a> {
 
     /// Whether stored planes are staged planes.
     pub(super) fn are_equal(&self) -> bool {
-        let mut axes = self.axes.iter().zip(self.from);
-        axes.all(|(axis, len)| axis.sources.is_none() && axis.before == 0 && axis.len == len)
+        self.axes.iter().zip(self.from).all(|(axis, len)| axis.is_unchanged(len))
     }
 
-    /// Whether the staged planes hold each tap of each place of an axis.
-    pub(super) fn are_by_place(&self) -> bool {
-        self.axes.iter().any(|axis| axis.sources.is_some())
+    /// Whether both stage the same planes, of which they may read other taps.
+    pub(super) fn are_staged_like(&self, other: &Self) -> bool {
+        let are_alike =
+            |(a, b): (&&Axis, &&Axis)| a.parts == b.parts && a.part_len == b.part_len && a.stride == b.stride;
+        self.from == other.from && self.axes.iter().zip(&other.axes).all(are_alike)
     }
 
     /// The elements of a staged plane.
     pub(super) const fn size(&self) -> usize {
-        self.axes[0].len.saturating_mul(self.axes[1].len)
+        self.axes[0].len().saturating_mul(self.axes[1].len())
     }
 }
 
@@ -156,46 +178,71 @@ struct CopyPlanes<'a, I, S> {
     to: &'a mut [S],
 }
 
-impl<I: StageAs<S>, S: Copy + Default> Loop for CopyPlanes<'_, I, S> {
+impl<I: StageAs<S>, S: StageAs<S> + Default> Loop for CopyPlanes<'_, I, S> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let Planes { from, axes } = self.planes;
-        let [height, width] = axes.map(|axis| axis.len);
-        // Taps may read nothing but padding.
-        let [top, left] = axes.map(|axis| axis.before.min(axis.len));
-        let [rows, columns] = [from[0].min(height - top), from[1].min(width - left)];
-        let planes = self.from.chunks(from[0] * from[1]).zip(self.to.chunks_mut(self.planes.size()));
-        for (plane, to) in planes {
-            let (above, to) = to.split_at_mut(top * width);
-            above.fill(S::default());
-            let (inside, below) = to.split_at_mut(rows * width);
-            for (row, to) in plane.chunks(from[1]).zip(inside.chunks_mut(width)) {
-                to[..left].fill(S::default());
-                let inside = &mut to[left..left + columns];
-                inside.iter_mut().zip(&row[..columns]).for_each(|(to, from)| *to = from.staged());
-                to[left + columns..].fill(S::default());
+        let [height, width] = self.planes.from;
+        let size = self.planes.size();
+        if size == 0 {
+            return;
+        }
+        let mut converted = [S::default(); CONVERTED];
+        for (plane, to) in self.from.chunks(height * width).zip(self.to.chunks_mut(size)) {
+            // The whole plane, because single zeros between rows take longer.
+            to.fill(S::default());
+            match I::unchanged(plane) {
+                Some(plane) => copy_plane(to, plane, self.planes),
+                None if plane.len() <= CONVERTED => {
+                    let converted = &mut converted[..plane.len()];
+                    converted.iter_mut().zip(plane).for_each(|(to, from)| *to = from.staged());
+                    copy_plane(to, converted, self.planes);
+                }
+                None => copy_plane(to, plane, self.planes),
             }
-            below.fill(S::default());
         }
     }
 }
 
-/// Copies stored planes to planes of which an axis is staged place by place.
-fn copy_by_place<I: StageAs<S>, S: Copy + Default>(planes: Planes<'_>, from: &[I], to: &mut [S]) {
-    let ([height, width], [rows, columns]) = (planes.from, planes.axes);
-    if planes.size() == 0 {
-        return;
-    }
-    for (plane, to) in from.chunks(height * width).zip(to.chunks_mut(planes.size())) {
-        for (row, to) in to.chunks_mut(columns.len).enumerate() {
-            let row = rows.source(row, height);
-            for (column, to) in to.iter_mut().enumerate() {
-                let source = row.zip(columns.source(column, width));
-                *to = source.map_or(S::default(), |(row, column)| plane[row * width + column].staged());
-            }
+/// Copies a plane between the zeros of a staged plane.
+#[inline(always)]
+fn copy_plane<I: StageAs<S>, S: Copy>(to: &mut [S], plane: &[I], planes: Planes<'_>) {
+    let Planes { from: [_, width], axes: [rows, columns] } = planes;
+    for (number, part) in rows.parts.iter().enumerate() {
+        for index in 0..part.count {
+            let row = &plane[(part.first + index * rows.stride) * width..][..width];
+            let at = number * rows.part_len + part.zeros + index;
+            copy_row(&mut to[at * columns.len()..][..columns.len()], row, columns);
         }
+    }
+}
+
+/// Copies a row to the parts of its axis.
+#[inline(always)]
+fn copy_row<I: StageAs<S>, S: Copy>(to: &mut [S], row: &[I], axis: &Axis) {
+    for (number, part) in axis.parts.iter().enumerate() {
+        let to = &mut to[number * axis.part_len + part.zeros..][..part.count];
+        copy_part(to, &row[part.first..], axis.stride);
+    }
+}
+
+/// Copies elements that are `stride` apart.
+#[inline(always)]
+fn copy_part<I: StageAs<S>, S: Copy>(to: &mut [S], from: &[I], stride: usize) {
+    match stride {
+        1 => match I::unchanged(from) {
+            Some(from) => short::copy(to, from),
+            None => to.iter_mut().zip(from).for_each(|(to, from)| *to = from.staged()),
+        },
+        // Pairs, of which the compiler separates whole registers. The last element may have no neighbor.
+        2 => {
+            let pairs = from.as_chunks::<2>().0;
+            let (even, last) = to.split_at_mut(pairs.len().min(to.len()));
+            even.iter_mut().zip(pairs).for_each(|(to, [from, _])| *to = from.staged());
+            last.iter_mut().zip(from.last()).for_each(|(to, from)| *to = from.staged());
+        }
+        _ => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, from)| *to = from.staged()),
     }
 }
 
@@ -211,7 +258,7 @@ pub(super) struct Images<'a, S> {
 }
 
 /// Stages some channels of some images. `stored` has the shape `[images, all channels, rows, columns]`.
-pub(super) fn stage<'a, I: StageAs<S>, S: Copy + Default>(
+pub(super) fn stage<'a, I: StageAs<S>, S: StageAs<S> + Default>(
     stored: &'a [I],
     all_channels: usize,
     [images, channels]: [Range<usize>; 2],
@@ -222,10 +269,7 @@ pub(super) fn stage<'a, I: StageAs<S>, S: Copy + Default>(
     if !is_unchanged::<I, S>(planes) {
         for (image, staged) in images.clone().zip(staged.chunks_mut(step.max(1))) {
             let from = &stored[(image * all_channels + channels.start) * plane..][..channels.len() * plane];
-            match planes.are_by_place() {
-                false => simd::run(CopyPlanes { planes, from, to: staged }),
-                true => copy_by_place(planes, from, staged),
-            }
+            simd::run(CopyPlanes { planes, from, to: staged });
         }
     }
     staged_images(stored, all_channels, [images, channels], planes, staged)
@@ -256,12 +300,12 @@ fn is_unchanged<I: StageAs<S>, S>(planes: Planes<'_>) -> bool {
 impl<'a, S> Images<'a, S> {
     /// The patches at the places and taps of two axes, with the channels as outer taps.
     pub(super) fn patches(&self, [rows, columns]: [&Axis; 2]) -> Patches<'a, S> {
-        let width = self.planes.axes[1].len;
+        let width = self.planes.axes[1].len();
         let row_taps = rows.taps.iter();
         let inner =
             row_taps.flat_map(|(_, row)| columns.taps.iter().map(move |(_, column)| row * width + column));
         let outer = (0..self.channels).map(|channel| channel * self.planes.size());
-        let step = [self.step, rows.step * width, columns.step];
+        let step = [self.step, width, 1];
         Patches {
             data: self.data,
             taps: Taps { outer: outer.collect(), inner: inner.collect() },

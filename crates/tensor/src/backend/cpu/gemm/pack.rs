@@ -254,8 +254,8 @@ fn transpose<S: PackInto<P>, P: Depth, const W: usize>(
 
 /// Packs the elements of [`GROUP`] lanes into at most [`RUN`] rows of a panel, from lane `first` on.
 #[inline(always)]
-pub(in super::super) fn interleave<S: PackInto<P>, P: Depth, const W: usize>(
-    lanes: &[[S; 2 * RUN]; GROUP],
+pub(in super::super) fn interleave<S: PackInto<P>, P: Depth, const W: usize, const LEN: usize>(
+    lanes: &[[S; LEN]; GROUP],
     first: usize,
     rows: &mut [[P; W]],
 ) {
