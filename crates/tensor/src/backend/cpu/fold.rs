@@ -81,10 +81,10 @@ impl<T: Number, const W: usize> Cascade<T, W> {
         self.count::<F>();
     }
 
-    /// Counts a row, and moves complete results to the next level.
+    /// Counts a row, and moves complete results to the next level if the order of operations matters.
     fn count<F: ReduceOp<T>>(&mut self) {
         self.rows += 1;
-        if self.rows.is_multiple_of(RADIX) {
+        if !F::ANY_ORDER && self.rows.is_multiple_of(RADIX) {
             self.carry::<F>();
         }
     }
@@ -161,7 +161,7 @@ impl<T: Number, F: ReduceOp<T>> Loop for RadixRows<'_, T, F> {
 
 /// `older[i] = fold(older[i], newer[i])`.
 pub(super) fn fold_into<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
-    older.iter_mut().zip(newer).for_each(|(older, &newer)| *older = F::fold(*older, newer));
+    simd::zip(older, newer, |older, newer| *older = F::fold(*older, newer));
 }
 
 /// Reduces a sequence of blocks. Each has [`BLOCK`] elements; the last may have fewer.

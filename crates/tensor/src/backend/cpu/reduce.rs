@@ -287,9 +287,10 @@ impl<T: Number> Sequences<'_, T> {
 
     /// Reduces one sequence after the other. The last axis longer than 1 is reduced, so no kept axis follows it.
     fn fold_rows<F: ReduceOp<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
-        let Nests { outer, reduced, .. } = &self.nests;
+        let Nests { outer, reduced, row, .. } = &self.nests;
         let [step] = outer.inner();
-        let side_by_side = reduced.is_line() && reduced.inner() == [1];
+        let is_one_row = *row < LONG_ROW || *row == reduced.len();
+        let side_by_side = is_one_row && reduced.is_line() && reduced.inner() == [1];
         for Segment { starts: [base], len } in outer.segments(first..first + out.len()) {
             let Some(now) = out.split_off_mut(..len) else { return };
             if side_by_side {
@@ -310,18 +311,17 @@ impl<T: Number> Sequences<'_, T> {
             return self.fold_row::<F>(base, range, buffer);
         }
         let mut rows = Cascade::<T, 1>::new::<F>(1);
-        let mut start = range.start;
-        while start < range.end {
-            let end = range.end.min((start / row + 1) * row);
-            let mut segments = reduced.segments(start..end);
-            let folded = match segments.next() {
-                Some(Segment { starts: [place], len }) if reduced.inner() == [1] && len == end - start => {
-                    fold_slice::<T, F>(&self.data[base + place..][..len])
-                }
-                _ => self.fold_row::<F>(base, start..end, buffer),
-            };
-            rows.push_folded::<F>(&[folded]);
-            start = end;
+        if reduced.inner() == [1] && reduced.inner_len() == *row {
+            for Segment { starts: [place], len } in reduced.segments(range) {
+                rows.push_folded::<F>(&[fold_slice::<T, F>(&self.data[base + place..][..len])]);
+            }
+        } else {
+            let mut start = range.start;
+            while start < range.end {
+                let end = range.end.min((start / row + 1) * row);
+                rows.push_folded::<F>(&[self.fold_row::<F>(base, start..end, buffer)]);
+                start = end;
+            }
         }
         let mut out = [F::IDENTITY];
         out.copy_from_slice(rows.finish::<F>());
@@ -410,13 +410,16 @@ impl Columns {
         let mut places = [0; TILE];
         let [stride] = inner.inner();
         let mut rest = &mut places[..width];
-        let mut segments = 0;
         for Segment { starts: [start], len } in inner.segments(first..first + width) {
             let Some(now) = rest.split_off_mut(..len) else { break };
+            if len == width && (stride == 1 || width == 1) {
+                // Only the first place is needed.
+                now[0] = start;
+                return Self { places, width, side_by_side: true };
+            }
             now.iter_mut().enumerate().for_each(|(i, place)| *place = start + i * stride);
-            segments += 1;
         }
-        Self { places, width, side_by_side: segments == 1 && (stride == 1 || width == 1) }
+        Self { places, width, side_by_side: false }
     }
 
     /// If the tile's elements are contiguous: the offset of the first from the start of its row.
