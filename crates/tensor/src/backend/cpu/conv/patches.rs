@@ -88,7 +88,8 @@ impl Places {
         let [image, row, column] = step;
         // Rows that continue one another are a single row.
         if row == columns.saturating_mul(column) {
-            return Self { size: [images, 1, rows * columns], step: [image, row * rows, column] };
+            let columns = rows.saturating_mul(columns);
+            return Self { size: [images, 1, columns], step: [image, row.saturating_mul(rows), column] };
         }
         Self { size, step }
     }
@@ -99,7 +100,7 @@ impl Places {
     }
 
     /// Adjacent places.
-    const fn row(&self) -> usize {
+    pub(super) const fn row(&self) -> usize {
         self.size[2]
     }
 

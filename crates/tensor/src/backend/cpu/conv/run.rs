@@ -1,14 +1,13 @@
-//! The three products of a convolution.
+//! The products of the output and of the gradient of the input.
 
 use super::super::gemm::{self, Block, Depth, Output, PackInto, Strided};
-use super::super::matmul::block_sizes;
 use super::super::number::Number;
 use super::super::parallel::Workers;
 use super::output::Pixels;
-use super::patches::{ByPlace, ByTap, Patches, Places, Taps};
+use super::patches::{ByPlace, Patches, Places, Taps};
 use super::stage::{Axis, Planes, StageAs, stage, staged_images};
 use super::tasks::{Scratch, image_tasks};
-use super::{SLOTS, Sizes, Slot};
+use super::{Sizes, Slot};
 use crate::backend::Precision;
 
 /// One run of a convolution. The methods name the element types of packed panels, staged images and stored images.
@@ -41,7 +40,7 @@ impl Run<'_> {
             workspace,
             slot.elements(),
             &|task, scratch| {
-                let Scratch { staged, panels } = slot.split::<_, S, P>(scratch);
+                let Scratch { staged, panels, .. } = slot.split::<_, S, P>(scratch);
                 let channels = task.group * sizes.inputs..(task.group + 1) * sizes.inputs;
                 let images =
                     stage(input, sizes.groups * sizes.inputs, [task.images, channels], planes, staged);
@@ -95,7 +94,7 @@ impl Run<'_> {
             workspace,
             slot.elements(),
             &|mut task, scratch| {
-                let Scratch { staged, panels } = slot.split::<_, S, P>(scratch);
+                let Scratch { staged, panels, .. } = slot.split::<_, S, P>(scratch);
                 let channels = task.group * sizes.outputs..(task.group + 1) * sizes.outputs;
                 let filters = sizes.group(filters, task.group);
                 let mut last: Option<Planes<'_>> = None;
@@ -168,75 +167,5 @@ impl Run<'_> {
             taps: Taps { outer, inner },
             places: Places::new([1, 1, inputs], [0, inputs, 1]),
         }
-    }
-
-    pub(super) fn weight_grad<P, S, I>(
-        &self,
-        [input, grad]: [&[I]; 2],
-        out: &mut [P::Sum],
-        workspace: &mut [P::Sum],
-    ) where
-        P: Depth,
-        S: PackInto<P> + StageAs<S> + bytemuck::Pod,
-        I: PackInto<P> + StageAs<S>,
-    {
-        let Self { sizes, workers, .. } = self;
-        let axes = sizes.forward_axes();
-        let slot = Slot::of_weight_grad(sizes, &axes, self.precision);
-        let planes = Planes::new(sizes.from, axes.each_ref());
-        let (depth, taps) = (sizes.depth(), sizes.taps());
-        let threads = workers.threads().min(sizes.slots());
-        let parts = if threads == 1 { 1 } else { SLOTS.min((2 * threads).div_ceil(sizes.groups)) };
-        let size =
-            if parts == 1 { [sizes.outputs, depth] } else { block_sizes([sizes.outputs, depth], parts) };
-        let groups = out.chunks_mut(sizes.outputs * depth).enumerate();
-        let blocks = groups
-            .flat_map(|(group, filters)| {
-                Block::new(filters, depth).split(size).map(move |block| (group, block))
-            })
-            .collect();
-        workers.share_with_scratch(
-            blocks,
-            sizes.slots(),
-            workspace,
-            slot.elements(),
-            &|(group, mut block), scratch| {
-                let Scratch { staged, panels } = slot.split::<_, S, P>(scratch);
-                // The input channels that the columns of the block belong to.
-                let channels = block.columns().start / taps..block.columns().end.div_ceil(taps);
-                let first = group * sizes.inputs;
-                for start in (0..sizes.images).step_by(sizes.staged_images()) {
-                    let images = start..sizes.images.min(start + sizes.staged_images());
-                    let range = [images.clone(), first + channels.start..first + channels.end];
-                    let mut patches = stage(input, sizes.groups * sizes.inputs, range, planes, staged)
-                        .patches(axes.each_ref());
-                    // Columns count from the first channel of the group.
-                    patches.taps.outer.splice(0..0, std::iter::repeat_n(0, channels.start));
-                    let grads = self.grads(grad, group, images);
-                    let ranges = [block.rows(), block.columns()];
-                    let output = if start == 0 { Output::Overwrite } else { Output::Accumulate };
-                    let places = grads.places.len();
-                    gemm::product(
-                        &ByTap(&grads),
-                        &ByTap(&patches),
-                        ranges,
-                        places,
-                        panels,
-                        &mut block,
-                        output,
-                    );
-                }
-            },
-        );
-    }
-
-    /// The gradients of the outputs of a group, with the output channels as taps.
-    fn grads<'g, I>(&self, grad: &'g [I], group: usize, images: std::ops::Range<usize>) -> Patches<'g, I> {
-        let sizes = &self.sizes;
-        let (image, places) = (sizes.image_out(), sizes.places());
-        let data = &grad[images.start * image + group * sizes.outputs * places..];
-        let outer = (0..sizes.outputs).map(|output| output * places).collect();
-        let places = Places::new([images.len(), 1, places], [image, places, 1]);
-        Patches { data, taps: Taps { outer, inner: vec![0] }, places }
     }
 }

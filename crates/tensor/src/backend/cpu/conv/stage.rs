@@ -165,6 +165,21 @@ impl<'a> Planes<'a> {
         self.from == other.from && self.axes.iter().zip(&other.axes).all(are_alike)
     }
 
+    /// The places of images that are `step` elements apart.
+    pub(super) fn places(&self, images: usize, step: usize) -> Places {
+        let [rows, columns] = self.axes;
+        Places::new([images, rows.places, columns.places], [step, columns.len(), 1])
+    }
+
+    /// The offsets of the taps.
+    pub(super) fn taps(&self) -> Vec<usize> {
+        let ([rows, columns], width) = (self.axes, self.axes[1].len());
+        let row_taps = rows.taps.iter();
+        let taps =
+            row_taps.flat_map(|(_, row)| columns.taps.iter().map(move |(_, column)| row * width + column));
+        taps.collect()
+    }
+
     /// The elements of a staged plane.
     pub(super) const fn size(&self) -> usize {
         self.axes[0].len().saturating_mul(self.axes[1].len())
@@ -299,18 +314,15 @@ fn is_unchanged<I: StageAs<S>, S>(planes: Planes<'_>) -> bool {
 
 impl<'a, S> Images<'a, S> {
     /// The patches at the places and taps of two axes, with the channels as outer taps.
-    pub(super) fn patches(&self, [rows, columns]: [&Axis; 2]) -> Patches<'a, S> {
-        let width = self.planes.axes[1].len();
-        let row_taps = rows.taps.iter();
-        let inner =
-            row_taps.flat_map(|(_, row)| columns.taps.iter().map(move |(_, column)| row * width + column));
-        let outer = (0..self.channels).map(|channel| channel * self.planes.size());
-        let step = [self.step, width, 1];
-        Patches {
-            data: self.data,
-            taps: Taps { outer: outer.collect(), inner: inner.collect() },
-            places: Places::new([self.count, rows.places, columns.places], step),
-        }
+    pub(super) fn patches(&self, axes: [&Axis; 2]) -> Patches<'a, S> {
+        let planes = Planes { axes, ..self.planes };
+        let outer = (0..self.channels).map(|channel| channel * planes.size()).collect();
+        let places = planes.places(self.count, self.step);
+        Patches { data: self.data, taps: Taps { outer, inner: planes.taps() }, places }
+    }
+
+    pub(super) const fn data(&self) -> &'a [S] {
+        self.data
     }
 }
 
