@@ -266,27 +266,22 @@ struct Slot {
 impl Slot {
     fn of_forward(sizes: &Sizes, axes: &[Axis; 2], precision: Precision) -> Self {
         let planes = Planes::new(sizes.from, axes.each_ref());
-        let places = sizes.staged_images() * sizes.places();
-        Self::new(
-            planes,
-            [sizes.staged_images(), sizes.inputs],
-            precision,
-            [sizes.outputs, places, sizes.depth()],
-        )
+        let images = sizes.staged_images();
+        let places = planes.places(images, 0, planes.gap(sizes.outputs)).len();
+        Self::new(planes, [images, sizes.inputs], precision, [sizes.outputs, places, sizes.depth()])
     }
 
     fn of_input_grad(sizes: &Sizes, axes: &[Vec<Axis>; 2], precision: Precision) -> Self {
-        let [rows, columns] = axes;
-        let (Some(row), Some(column)) = (rows.first(), columns.first()) else {
+        let ([rows, columns], images) = (axes, sizes.staged_images());
+        let pairs = rows.iter().flat_map(|row| columns.iter().map(move |column| [row, column]));
+        let planes = pairs.map(|axes| Planes::new(sizes.to, axes));
+        let places = planes.clone().map(|planes| planes.places(images, 0, planes.gap(sizes.inputs)).len());
+        let (places, Some(planes)) = (places.max().unwrap_or(0), planes.max_by_key(Planes::size)) else {
             return Self { staged: 0, transposed: 0, panels: 0 };
         };
-        let pairs = rows.iter().flat_map(|row| columns.iter().map(move |column| [row, column]));
-        let planes = pairs.map(|axes| Planes::new(sizes.to, axes)).max_by_key(Planes::size);
-        let planes = planes.unwrap_or(Planes::new(sizes.to, [row, column]));
         let taps = |axes: &[Axis]| axes.iter().map(|axis| axis.taps.len()).max().unwrap_or(0);
         let depth = product(&[taps(rows), taps(columns), sizes.outputs]);
-        let places = product(&[sizes.staged_images(), row.places, column.places]);
-        Self::new(planes, [sizes.staged_images(), sizes.outputs], precision, [sizes.inputs, places, depth])
+        Self::new(planes, [images, sizes.outputs], precision, [sizes.inputs, places, depth])
     }
 
     /// The memory for `[images, channels]` staged planes and the panels of a product.

@@ -5,7 +5,7 @@ use super::super::number::Number;
 use super::super::parallel::Workers;
 use super::output::Pixels;
 use super::patches::{ByPlace, Patches, Places, Taps};
-use super::stage::{Axis, Planes, StageAs, stage, staged_images};
+use super::stage::{Axis, FILTERS, Planes, StageAs, stage, staged_images};
 use super::tasks::{Scratch, image_tasks};
 use super::{Sizes, Slot};
 use crate::backend::Precision;
@@ -33,6 +33,8 @@ impl Run<'_> {
         let slot = Slot::of_forward(sizes, &axes, self.precision);
         let planes = Planes::new(sizes.from, axes.each_ref());
         let (depth, places) = (sizes.depth(), sizes.places());
+        let direct = is_direct::<P, S>(sizes.outputs);
+        let gap = if direct { planes.gap(sizes.outputs) } else { 0 };
         let tasks = image_tasks(sizes, self.workers, out, [sizes.outputs, places]);
         self.workers.share_with_scratch(
             tasks,
@@ -44,11 +46,14 @@ impl Run<'_> {
                 let channels = task.group * sizes.inputs..(task.group + 1) * sizes.inputs;
                 let images =
                     stage(input, sizes.groups * sizes.inputs, [task.images, channels], planes, staged);
-                let patches = images.patches(axes.each_ref());
+                let mut patches = images.patches(axes.each_ref(), gap);
+                if direct {
+                    patches = patches.read_directly();
+                }
                 let data = sizes.group(weight, task.group);
                 let filters = Strided { data, lanes: sizes.outputs, lane_stride: depth, depth_stride: 1 };
                 let ranges = [task.rows.clone(), 0..patches.places.len()];
-                let pixels = Places::new([1, sizes.to[0], sizes.to[1]], [0, sizes.to[1], 1]);
+                let pixels = Places::with_gaps([1, sizes.to[0], sizes.to[1]], [0, sizes.to[1], 1], gap);
                 let mut out =
                     Pixels { images: task.out, first_row: task.rows.start, plane: places, pixels, first: 0 };
                 gemm::product(
@@ -87,6 +92,7 @@ impl Run<'_> {
         let filters = &*filters;
         let [rows, columns] = &axes;
         let ([height, width], [down, across]) = (sizes.from, sizes.conv.windows.map(|window| window.stride));
+        let direct = is_direct::<P, S>(sizes.inputs);
         let tasks = image_tasks(sizes, self.workers, out, [sizes.inputs, height * width]);
         self.workers.share_with_scratch(
             tasks,
@@ -108,7 +114,11 @@ impl Run<'_> {
                             }
                             _ => stage(grad, sizes.groups * sizes.outputs, range, planes, &mut *staged),
                         };
-                        let patches = images.patches([row, column]).with_outer_taps();
+                        let gap = if direct { planes.gap(sizes.inputs) } else { 0 };
+                        let mut patches = images.patches([row, column], gap).with_outer_taps();
+                        if direct {
+                            patches = patches.read_directly();
+                        }
                         let filters = self.filters_of(filters, [row, column]);
                         let depth = patches.taps.len();
                         let ranges = [task.rows.clone(), 0..patches.places.len()];
@@ -116,9 +126,10 @@ impl Run<'_> {
                             images: task.out.iter_mut().map(|out| &mut **out).collect(),
                             first_row: task.rows.start,
                             plane: height * width,
-                            pixels: Places::new(
+                            pixels: Places::with_gaps(
                                 [1, row.places, column.places],
                                 [0, down.saturating_mul(width), across],
+                                gap,
                             ),
                             first: top * width + left,
                         };
@@ -166,6 +177,12 @@ impl Run<'_> {
             data: filters,
             taps: Taps { outer, inner },
             places: Places::new([1, 1, inputs], [0, inputs, 1]),
+            rows: Vec::new(),
         }
     }
+}
+
+/// Whether products read staged elements where they are stored.
+fn is_direct<P: Depth, S: PackInto<P>>(filters: usize) -> bool {
+    filters <= FILTERS && S::unchanged(&[]).is_some()
 }

@@ -11,7 +11,7 @@ use super::super::gemm::{self, Block, Depth, Operand, Output, PackInto, Strided}
 use super::super::matmul::block_sizes;
 use super::super::parallel::Workers;
 use super::super::simd::{self, Loop};
-use super::patches::{ByTap, Patches, Places, Taps};
+use super::patches::{self, ByTap, Patches, Places, Taps};
 use super::run::Run;
 use super::stage::{Axis, Planes, StageAs, stage};
 use super::tasks::Scratch;
@@ -32,7 +32,7 @@ impl Sizes {
     /// Blocks of channels of one group; 0 if columns are by tap. A row of a panel may hold pairs of places, so rows of places
     /// must have an even length.
     fn blocks(&self, planes: &Planes<'_>) -> usize {
-        let are_pairs = planes.places(1, 0).row().is_multiple_of(2);
+        let are_pairs = planes.places(1, 0, 0).row().is_multiple_of(2);
         if self.inputs < CHANNELS || !are_pairs { 0 } else { self.inputs.div_ceil(LANES) }
     }
 
@@ -106,8 +106,8 @@ impl Run<'_> {
             let first = group * sizes.inputs;
             for (images, output) in self.batches() {
                 let range = [images.clone(), first + channels.start..first + channels.end];
-                let mut patches =
-                    stage(input, sizes.groups * sizes.inputs, range, planes, staged).patches(axes.each_ref());
+                let mut patches = stage(input, sizes.groups * sizes.inputs, range, planes, staged)
+                    .patches(axes.each_ref(), 0);
                 // Columns count from the first channel of the group.
                 patches.taps.outer.splice(0..0, std::iter::repeat_n(0, channels.start));
                 let grads = self.grads(grad, group, images);
@@ -164,7 +164,7 @@ impl Run<'_> {
         let data = &grad[images.start * image + group * sizes.outputs * places..];
         let outer = (0..sizes.outputs).map(|output| output * places).collect();
         let places = Places::new([images.len(), 1, places], [image, places, 1]);
-        Patches { data, taps: Taps { outer, inner: vec![0] }, places }
+        Patches { data, taps: Taps { outer, inner: vec![0] }, places, rows: Vec::new() }
     }
 }
 
@@ -259,7 +259,7 @@ impl<'a, P: Depth> ByChannel<'a, P> {
                 }
             }
         }
-        let places = planes.places(images.len(), blocks.len() * plane);
+        let places = planes.places(images.len(), blocks.len() * plane, 0);
         Self { data, first: blocks.start, plane, taps: planes.taps(), places }
     }
 
@@ -272,7 +272,7 @@ impl<'a, P: Depth> ByChannel<'a, P> {
 impl<P: Depth> Operand<P> for ByChannel<'_, P> {
     fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]) {
         let (mut filled, first) = (0, lane / LANES - self.first * self.taps.len());
-        for (len, offset) in self.places.runs(depth) {
+        for patches::Run { len, offset, .. } in self.places.runs(depth) {
             let rows = len.div_ceil(P::PER_ROW);
             let (panel, filled_to) = (&mut panel[filled..filled + rows], filled + rows);
             for (number, lanes) in (first..).zip((0..W).step_by(LANES)) {
