@@ -43,12 +43,12 @@ fn place(output: usize, tap: usize, [stride, padding, dilation]: [usize; 3], len
 fn convolutions_are_sums_over_what_their_windows_see() {
     for_each_round(|device, numbers| {
         let mut some = |most: usize| 1 + numbers.below(most);
-        let (groups, [n, inputs, outputs]) = (some(3), [some(10), some(3), some(3)]);
+        let (groups, [n, inputs, outputs]) = (some(3), [some(4), some(20), some(3)]);
         let (size, stride, dilation) = ([some(3), some(4)], [some(3), some(2)], [some(2), some(3)]);
         let padding = [some(4) - 1, some(3) - 1];
         let reach = |axis: usize| (size[axis] - 1) * dilation[axis] + 1;
         let len = |axis: usize, more: usize| reach(axis).saturating_sub(2 * padding[axis]).max(1) + more;
-        let (height, width) = (len(0, some(6) - 1), len(1, some(6) - 1));
+        let (height, width) = (len(0, some(6) - 1), len(1, some(40) - 1));
         let (channels, filters) = (groups * inputs, groups * outputs);
         let (x, images) = random(device, numbers, &[n, channels, height, width]);
         let (w, weight) = random(device, numbers, &[filters, inputs, size[0], size[1]]);
@@ -60,7 +60,7 @@ fn convolutions_are_sums_over_what_their_windows_see() {
         let mut y = vec![0.0; n * filters * high * wide];
         // The transposed convolution of y's shape back to x's, of a y of ones times numbers.
         let (back, upstream) = random(device, numbers, &[n, filters, high, wide]);
-        let mut larger = vec![0.0; x.len()];
+        let (mut larger, mut to_weight) = (vec![0.0; x.len()], vec![0.0; w.len()]);
         for (at, y) in y.iter_mut().enumerate() {
             let (ox, oy) = (at % wide, at / wide % high);
             let (o, image) = (at / (wide * high) % filters, at / (wide * high * filters));
@@ -74,11 +74,17 @@ fn convolutions_are_sums_over_what_their_windows_see() {
                         let filter = ((o * inputs + c) * size[0] + ky) * size[1] + kx;
                         *y += x[from] * w[filter];
                         larger[from] += back[at] * w[filter];
+                        to_weight[filter] += back[at] * x[from];
                     }
                 }
             }
         }
-        assert_close(images.conv2d(&weight, options), &[n, filters, high, wide], &y);
+        let weight = weight.requiring_grad().unwrap();
+        let found = images.conv2d(&weight, options).unwrap();
+        let gradients = found.mul(&upstream).unwrap().sum_all().unwrap().backward().unwrap();
+        assert_close(Ok(found), &[n, filters, high, wide], &y);
+        let weight_dims = [filters, inputs, size[0], size[1]];
+        assert_close(Ok(gradients.get(&weight).unwrap().clone()), &weight_dims, &to_weight);
         let rest = |axis: usize, len: usize| (len + 2 * padding[axis] - reach(axis)) % stride[axis];
         let options = Conv2dOptions { output_padding: [rest(0, height), rest(1, width)], ..options };
         assert_close(upstream.conv_transpose2d(&weight, options), &[n, channels, height, width], &larger);

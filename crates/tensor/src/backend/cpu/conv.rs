@@ -8,7 +8,7 @@
 //!
 //! With a stride, the places of the input that see the same taps are a product of their own.
 //!
-//! Work is split into tasks by images and rows, and for the gradient of the weight by rows and columns. Depth is never split
+//! Work is split into tasks by images and rows, and for the [gradient of the weight](weight_grad) by rows and columns. Depth is never split
 //! between threads, so results do not depend on their number. Each task [stages](stage) a few images at a time.
 //! [Depthwise](super::depthwise) convolutions use another algorithm, because their products have one row. Convolutions with
 //! windows of 3 × 3 and many channels use [Winograd's](super::winograd), which multiplies less.
@@ -18,6 +18,7 @@ mod patches;
 mod run;
 mod stage;
 mod tasks;
+mod weight_grad;
 
 use half::{bf16, f16};
 
@@ -241,7 +242,7 @@ impl Sizes {
         let winograd = Winograd::forward(self).map(|winograd| winograd.weight_grad_workspace());
         either((dtype, precision), winograd, || {
             let slot = Slot::of_weight_grad(self, &self.forward_axes(), precision);
-            slot.elements().saturating_mul(self.slots())
+            slot.elements().saturating_mul(self.slots()).saturating_add(self.reordered_elements())
         })
     }
 
@@ -256,6 +257,8 @@ impl Sizes {
 struct Slot {
     /// Staged planes of a few images.
     staged: usize,
+    /// The same with the channels last.
+    transposed: usize,
     /// Packed panels.
     panels: usize,
 }
@@ -263,43 +266,38 @@ struct Slot {
 impl Slot {
     fn of_forward(sizes: &Sizes, axes: &[Axis; 2], precision: Precision) -> Self {
         let planes = Planes::new(sizes.from, axes.each_ref());
-        let places = sizes.staged_images() * sizes.places();
-        Self::new(sizes, (planes, sizes.inputs), precision, [sizes.outputs, places, sizes.depth()])
+        let images = sizes.staged_images();
+        let places = planes.places(images, 0, planes.gap(sizes.outputs)).len();
+        Self::new(planes, [images, sizes.inputs], precision, [sizes.outputs, places, sizes.depth()])
     }
 
     fn of_input_grad(sizes: &Sizes, axes: &[Vec<Axis>; 2], precision: Precision) -> Self {
-        let [rows, columns] = axes;
-        let (Some(row), Some(column)) = (rows.first(), columns.first()) else {
-            return Self { staged: 0, panels: 0 };
-        };
+        let ([rows, columns], images) = (axes, sizes.staged_images());
         let pairs = rows.iter().flat_map(|row| columns.iter().map(move |column| [row, column]));
-        let planes = pairs.map(|axes| Planes::new(sizes.to, axes)).max_by_key(Planes::size);
-        let planes = planes.unwrap_or(Planes::new(sizes.to, [row, column]));
+        let planes = pairs.map(|axes| Planes::new(sizes.to, axes));
+        let places = planes.clone().map(|planes| planes.places(images, 0, planes.gap(sizes.inputs)).len());
+        let (places, Some(planes)) = (places.max().unwrap_or(0), planes.max_by_key(Planes::size)) else {
+            return Self { staged: 0, transposed: 0, panels: 0 };
+        };
         let taps = |axes: &[Axis]| axes.iter().map(|axis| axis.taps.len()).max().unwrap_or(0);
         let depth = product(&[taps(rows), taps(columns), sizes.outputs]);
-        let places = product(&[sizes.staged_images(), row.places, column.places]);
-        Self::new(sizes, (planes, sizes.outputs), precision, [sizes.inputs, places, depth])
+        Self::new(planes, [images, sizes.outputs], precision, [sizes.inputs, places, depth])
     }
 
-    fn of_weight_grad(sizes: &Sizes, axes: &[Axis; 2], precision: Precision) -> Self {
-        let planes = Planes::new(sizes.from, axes.each_ref());
-        let places = sizes.staged_images() * sizes.places();
-        Self::new(sizes, (planes, sizes.inputs), precision, [sizes.outputs, sizes.depth(), places])
-    }
-
+    /// The memory for `[images, channels]` staged planes and the panels of a product.
     fn new(
-        sizes: &Sizes,
-        (planes, channels): (Planes, usize),
+        planes: Planes<'_>,
+        [images, channels]: [usize; 2],
         precision: Precision,
         product_sizes: [usize; 3],
     ) -> Self {
         let unchanged = planes.are_equal() && precision == Precision::Full;
-        let staged = if unchanged { 0 } else { product(&[planes.size(), channels, sizes.staged_images()]) };
-        Self { staged, panels: gemm::scratch_elements(product_sizes) }
+        let staged = if unchanged { 0 } else { product(&[planes.size(), channels, images]) };
+        Self { staged, transposed: 0, panels: gemm::scratch_elements(product_sizes) }
     }
 
     const fn elements(&self) -> usize {
-        self.staged.saturating_add(self.panels)
+        self.staged.saturating_add(self.transposed).saturating_add(self.panels)
     }
 }
 

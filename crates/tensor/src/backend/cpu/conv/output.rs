@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::gemm::{Destination, Output, Tile};
 use super::super::number::Float;
 use super::super::short;
-use super::patches::Places;
+use super::patches::{Places, Run};
 
 /// Rows of the product are channels, and its columns are pixels of one image after another.
 pub(super) struct Pixels<'a, T> {
@@ -14,7 +14,7 @@ pub(super) struct Pixels<'a, T> {
     pub(super) first_row: usize,
     /// The elements of a plane.
     pub(super) plane: usize,
-    /// The pixels of a plane that are computed, counted from pixel `first`.
+    /// The pixels of a plane that are computed, counted from pixel `first`. The columns of gaps are not stored.
     pub(super) pixels: Places,
     pub(super) first: usize,
 }
@@ -26,14 +26,14 @@ impl<T: Float> Destination<T> for Pixels<'_, T> {
         while column < columns.end {
             let (image, pixel) = (column / pixels, column % pixels);
             let end = columns.end.min((image + 1) * pixels);
-            for (len, offset) in self.pixels.runs(pixel..pixel + (end - column)) {
-                let from = column - columns.start;
+            for Run { number, len, offset } in self.pixels.runs(pixel..pixel + (end - column)) {
+                let from = column + number - columns.start;
                 for (row, sums) in rows.clone().zip(&tile.0) {
                     let first = (row - self.first_row) * self.plane + self.first + offset;
                     put_run(&mut self.images[image][first..], step, &sums[from..from + len], output);
                 }
-                column += len;
             }
+            column = end;
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::super::gemm::{Depth, GROUP, Operand, PackInto, RUN, interleave};
+use super::super::gemm::{Depth, GROUP, HALF, Operand, PackInto, RUN, Stored, interleave};
 use super::super::short;
 use super::super::simd::{self, Loop};
 
@@ -17,9 +17,16 @@ pub(super) struct Patches<'a, S> {
     pub(super) data: &'a [S],
     pub(super) taps: Taps,
     pub(super) places: Places,
+    /// The offsets of all taps, if products read patches where they are stored.
+    pub(super) rows: Vec<usize>,
 }
 
 impl<S> Patches<'_, S> {
+    /// Lets products read the patches where they are stored, if a half of a panel is a run of places.
+    pub(super) fn read_directly(self) -> Self {
+        Self { rows: self.taps.from(0).collect(), ..self }
+    }
+
     /// Exchanges the outer and inner offsets of taps.
     pub(super) fn with_outer_taps(self) -> Self {
         let Taps { outer, inner } = self.taps;
@@ -80,6 +87,17 @@ pub(super) struct Places {
     size: [usize; 3],
     /// Elements from one image, row and column to the next.
     step: [usize; 3],
+    /// Numbers between the last place of a row and the first one of the next row, which are no places.
+    gap: usize,
+}
+
+/// Places of a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    /// The number of the first place, counted from the start of the range.
+    pub(super) number: usize,
+    pub(super) len: usize,
+    pub(super) offset: usize,
 }
 
 impl Places {
@@ -88,9 +106,19 @@ impl Places {
         let [image, row, column] = step;
         // Rows that continue one another are a single row.
         if row == columns.saturating_mul(column) {
-            return Self { size: [images, 1, rows * columns], step: [image, row * rows, column] };
+            let columns = rows.saturating_mul(columns);
+            return Self {
+                size: [images, 1, columns],
+                step: [image, row.saturating_mul(rows), column],
+                gap: 0,
+            };
         }
-        Self { size, step }
+        Self { size, step, gap: 0 }
+    }
+
+    /// The same places with numbers between rows that are no places.
+    pub(super) fn with_gaps(size: [usize; 3], step: [usize; 3], gap: usize) -> Self {
+        if gap == 0 { Self::new(size, step) } else { Self { size, step, gap } }
     }
 
     /// Elements from one place of a row to the next.
@@ -98,29 +126,42 @@ impl Places {
         self.step[2]
     }
 
-    /// Adjacent places.
-    const fn row(&self) -> usize {
+    /// The places of a row.
+    pub(super) const fn row(&self) -> usize {
         self.size[2]
     }
 
+    /// The numbers of places and gaps of all images.
     pub(super) const fn len(&self) -> usize {
-        let [images, rows, columns] = self.size;
-        images * rows * columns
+        self.size[0].saturating_mul(self.per_image())
     }
 
-    /// Splits a range of places into runs within a row: the number of places and the offset of the first one.
-    pub(super) fn runs(&self, range: Range<usize>) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let ([_, rows, columns], step) = (self.size, self.step);
-        let mut at = range.start;
-        let (mut row, mut column) = (at / columns, at % columns);
+    const fn per_image(&self) -> usize {
+        self.size[1].saturating_mul(self.size[2].saturating_add(self.gap)).saturating_sub(self.gap)
+    }
+
+    /// Splits a range of numbers into runs within a row, without gaps.
+    pub(super) fn runs(&self, range: Range<usize>) -> impl Iterator<Item = Run> + use<> {
+        let (Self { size: [_, rows, columns], step, gap }, per_image) = (*self, self.per_image());
+        let (image, in_image) = (range.start / per_image, range.start % per_image);
+        let (mut at, mut row) = (range.start, in_image / (columns + gap) + image * rows);
+        let mut column = in_image % (columns + gap);
         std::iter::from_fn(move || {
-            let len = (columns - column).min(range.end - at);
+            if column >= columns {
+                // Starts in a gap.
+                (at, row, column) = (at + columns + gap - column, row + 1, 0);
+            }
+            let len = (columns - column).min(range.end.saturating_sub(at));
             if len == 0 {
                 return None;
             }
             let offset = row / rows * step[0] + row % rows * step[1] + column * step[2];
-            (at, row, column) = (at + len, row + 1, 0);
-            Some((len, offset))
+            let run = Run { number: at - range.start, len, offset };
+            row += 1;
+            // There is no gap behind the last row of an image.
+            at += len + if row % rows == 0 { 0 } else { gap };
+            column = 0;
+            Some(run)
         })
     }
 }
@@ -158,7 +199,7 @@ impl<const MOST: usize> Pieces<MOST> {
     /// Divides places.
     fn new(places: &Places, range: Range<usize>) -> Self {
         let mut all = Self { pieces: [Piece::default(); MOST], count: 0, places: 0 };
-        for (len, offset) in places.runs(range) {
+        for Run { len, offset, .. } in places.runs(range) {
             for start in (0..len).step_by(PIECE) {
                 let len = PIECE.min(len - start);
                 all.pieces[all.count] = Piece { number: all.places, len, offset: offset + start };
@@ -174,8 +215,22 @@ impl<const MOST: usize> Pieces<MOST> {
 }
 
 impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
+    fn stored(&self, lane: usize, depth: Range<usize>) -> Option<Stored<'_, P>> {
+        let Self(Patches { data, places, rows, .. }) = self;
+        let half = |start: usize| {
+            let range = start..places.len().min(start + HALF);
+            let run = places.runs(range.clone()).next()?;
+            (run.len == range.len()).then_some(run.offset)
+        };
+        let first = half(lane)?;
+        // No result depends on a half without places.
+        let second = if lane + HALF < places.len() { half(lane + HALF)? } else { first };
+        let stored = Stored { data: S::unchanged(data)?, rows: rows.get(depth)?, halves: [first, second] };
+        stored.is_inside().then_some(stored)
+    }
+
     fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]) {
-        let Self(Patches { data, taps, places }) = self;
+        let Self(Patches { data, taps, places, .. }) = self;
         let pieces = Pieces::<W>::new(places, lane..places.len().min(lane + W));
         let panel = panel.as_flattened_mut();
         if pieces.places < W {
@@ -264,7 +319,7 @@ fn pack_piece<const LEN: usize, P: Depth, S: PackInto<P>>(
 
 impl<P: Depth, S: PackInto<P>> Operand<P> for ByTap<'_, S> {
     fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]) {
-        let Self(Patches { data, taps, places }) = self;
+        let Self(Patches { data, taps, places, .. }) = self;
         let end = taps.len().min(lane + W);
         let mut lanes = [None; W];
         lanes.iter_mut().zip(lane..end).for_each(|(to, tap)| *to = Some(taps.at(tap)));

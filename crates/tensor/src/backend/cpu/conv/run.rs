@@ -1,14 +1,13 @@
-//! The three products of a convolution.
+//! The products of the output and of the gradient of the input.
 
 use super::super::gemm::{self, Block, Depth, Output, PackInto, Strided};
-use super::super::matmul::block_sizes;
 use super::super::number::Number;
 use super::super::parallel::Workers;
 use super::output::Pixels;
-use super::patches::{ByPlace, ByTap, Patches, Places, Taps};
-use super::stage::{Axis, Planes, StageAs, stage, staged_images};
+use super::patches::{ByPlace, Patches, Places, Taps};
+use super::stage::{Axis, FILTERS, Planes, StageAs, stage, staged_images};
 use super::tasks::{Scratch, image_tasks};
-use super::{SLOTS, Sizes, Slot};
+use super::{Sizes, Slot};
 use crate::backend::Precision;
 
 /// One run of a convolution. The methods name the element types of packed panels, staged images and stored images.
@@ -34,6 +33,8 @@ impl Run<'_> {
         let slot = Slot::of_forward(sizes, &axes, self.precision);
         let planes = Planes::new(sizes.from, axes.each_ref());
         let (depth, places) = (sizes.depth(), sizes.places());
+        let direct = is_direct::<P, S>(sizes.outputs);
+        let gap = if direct { planes.gap(sizes.outputs) } else { 0 };
         let tasks = image_tasks(sizes, self.workers, out, [sizes.outputs, places]);
         self.workers.share_with_scratch(
             tasks,
@@ -41,15 +42,18 @@ impl Run<'_> {
             workspace,
             slot.elements(),
             &|task, scratch| {
-                let Scratch { staged, panels } = slot.split::<_, S, P>(scratch);
+                let Scratch { staged, panels, .. } = slot.split::<_, S, P>(scratch);
                 let channels = task.group * sizes.inputs..(task.group + 1) * sizes.inputs;
                 let images =
                     stage(input, sizes.groups * sizes.inputs, [task.images, channels], planes, staged);
-                let patches = images.patches(axes.each_ref());
+                let mut patches = images.patches(axes.each_ref(), gap);
+                if direct {
+                    patches = patches.read_directly();
+                }
                 let data = sizes.group(weight, task.group);
                 let filters = Strided { data, lanes: sizes.outputs, lane_stride: depth, depth_stride: 1 };
                 let ranges = [task.rows.clone(), 0..patches.places.len()];
-                let pixels = Places::new([1, sizes.to[0], sizes.to[1]], [0, sizes.to[1], 1]);
+                let pixels = Places::with_gaps([1, sizes.to[0], sizes.to[1]], [0, sizes.to[1], 1], gap);
                 let mut out =
                     Pixels { images: task.out, first_row: task.rows.start, plane: places, pixels, first: 0 };
                 gemm::product(
@@ -88,6 +92,7 @@ impl Run<'_> {
         let filters = &*filters;
         let [rows, columns] = &axes;
         let ([height, width], [down, across]) = (sizes.from, sizes.conv.windows.map(|window| window.stride));
+        let direct = is_direct::<P, S>(sizes.inputs);
         let tasks = image_tasks(sizes, self.workers, out, [sizes.inputs, height * width]);
         self.workers.share_with_scratch(
             tasks,
@@ -95,7 +100,7 @@ impl Run<'_> {
             workspace,
             slot.elements(),
             &|mut task, scratch| {
-                let Scratch { staged, panels } = slot.split::<_, S, P>(scratch);
+                let Scratch { staged, panels, .. } = slot.split::<_, S, P>(scratch);
                 let channels = task.group * sizes.outputs..(task.group + 1) * sizes.outputs;
                 let filters = sizes.group(filters, task.group);
                 let mut last: Option<Planes<'_>> = None;
@@ -109,7 +114,11 @@ impl Run<'_> {
                             }
                             _ => stage(grad, sizes.groups * sizes.outputs, range, planes, &mut *staged),
                         };
-                        let patches = images.patches([row, column]).with_outer_taps();
+                        let gap = if direct { planes.gap(sizes.inputs) } else { 0 };
+                        let mut patches = images.patches([row, column], gap).with_outer_taps();
+                        if direct {
+                            patches = patches.read_directly();
+                        }
                         let filters = self.filters_of(filters, [row, column]);
                         let depth = patches.taps.len();
                         let ranges = [task.rows.clone(), 0..patches.places.len()];
@@ -117,9 +126,10 @@ impl Run<'_> {
                             images: task.out.iter_mut().map(|out| &mut **out).collect(),
                             first_row: task.rows.start,
                             plane: height * width,
-                            pixels: Places::new(
+                            pixels: Places::with_gaps(
                                 [1, row.places, column.places],
                                 [0, down.saturating_mul(width), across],
+                                gap,
                             ),
                             first: top * width + left,
                         };
@@ -167,76 +177,12 @@ impl Run<'_> {
             data: filters,
             taps: Taps { outer, inner },
             places: Places::new([1, 1, inputs], [0, inputs, 1]),
+            rows: Vec::new(),
         }
     }
+}
 
-    pub(super) fn weight_grad<P, S, I>(
-        &self,
-        [input, grad]: [&[I]; 2],
-        out: &mut [P::Sum],
-        workspace: &mut [P::Sum],
-    ) where
-        P: Depth,
-        S: PackInto<P> + StageAs<S> + bytemuck::Pod,
-        I: PackInto<P> + StageAs<S>,
-    {
-        let Self { sizes, workers, .. } = self;
-        let axes = sizes.forward_axes();
-        let slot = Slot::of_weight_grad(sizes, &axes, self.precision);
-        let planes = Planes::new(sizes.from, axes.each_ref());
-        let (depth, taps) = (sizes.depth(), sizes.taps());
-        let threads = workers.threads().min(sizes.slots());
-        let parts = if threads == 1 { 1 } else { SLOTS.min((2 * threads).div_ceil(sizes.groups)) };
-        let size =
-            if parts == 1 { [sizes.outputs, depth] } else { block_sizes([sizes.outputs, depth], parts) };
-        let groups = out.chunks_mut(sizes.outputs * depth).enumerate();
-        let blocks = groups
-            .flat_map(|(group, filters)| {
-                Block::new(filters, depth).split(size).map(move |block| (group, block))
-            })
-            .collect();
-        workers.share_with_scratch(
-            blocks,
-            sizes.slots(),
-            workspace,
-            slot.elements(),
-            &|(group, mut block), scratch| {
-                let Scratch { staged, panels } = slot.split::<_, S, P>(scratch);
-                // The input channels that the columns of the block belong to.
-                let channels = block.columns().start / taps..block.columns().end.div_ceil(taps);
-                let first = group * sizes.inputs;
-                for start in (0..sizes.images).step_by(sizes.staged_images()) {
-                    let images = start..sizes.images.min(start + sizes.staged_images());
-                    let range = [images.clone(), first + channels.start..first + channels.end];
-                    let mut patches = stage(input, sizes.groups * sizes.inputs, range, planes, staged)
-                        .patches(axes.each_ref());
-                    // Columns count from the first channel of the group.
-                    patches.taps.outer.splice(0..0, std::iter::repeat_n(0, channels.start));
-                    let grads = self.grads(grad, group, images);
-                    let ranges = [block.rows(), block.columns()];
-                    let output = if start == 0 { Output::Overwrite } else { Output::Accumulate };
-                    let places = grads.places.len();
-                    gemm::product(
-                        &ByTap(&grads),
-                        &ByTap(&patches),
-                        ranges,
-                        places,
-                        panels,
-                        &mut block,
-                        output,
-                    );
-                }
-            },
-        );
-    }
-
-    /// The gradients of the outputs of a group, with the output channels as taps.
-    fn grads<'g, I>(&self, grad: &'g [I], group: usize, images: std::ops::Range<usize>) -> Patches<'g, I> {
-        let sizes = &self.sizes;
-        let (image, places) = (sizes.image_out(), sizes.places());
-        let data = &grad[images.start * image + group * sizes.outputs * places..];
-        let outer = (0..sizes.outputs).map(|output| output * places).collect();
-        let places = Places::new([images.len(), 1, places], [image, places, 1]);
-        Patches { data, taps: Taps { outer, inner: vec![0] }, places }
-    }
+/// Whether products read staged elements where they are stored.
+fn is_direct<P: Depth, S: PackInto<P>>(filters: usize) -> bool {
+    filters <= FILTERS && S::unchanged(&[]).is_some()
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::super::gemm::to_bf16;
+use super::super::gemm::{HALF, to_bf16};
 use super::super::short;
 use super::super::simd::{self, Loop};
 use super::patches::{Patches, Places, Taps};
@@ -21,7 +21,13 @@ const SPARSE: usize = 4;
 /// elements, but not of short rows.
 const CONVERTED: usize = 1024;
 
-/// One axis of the patches of a convolution or of its input gradient: parts of equal length, one after another.
+/// The most filters whose product takes less time than packing the patches.
+pub(super) const FILTERS: usize = 64;
+
+/// Rows have gaps if they add at most one such part to a product.
+const GAPS: usize = 6;
+
+/// One axis of the patches of a convolution or of its input gradient: parts of equal length.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
     parts: Vec<Part>,
@@ -29,7 +35,7 @@ pub(super) struct Axis {
     part_len: usize,
     /// The distance of the elements of a part.
     stride: usize,
-    /// The taps that read an element or a zero: the number in the window and the offset.
+    /// The taps that read an element or a zero: the number in the window and the offset, if parts follow one another.
     pub(super) taps: Vec<(usize, usize)>,
     /// The number of places.
     pub(super) places: usize,
@@ -165,6 +171,37 @@ impl<'a> Planes<'a> {
         self.from == other.from && self.axes.iter().zip(&other.axes).all(are_alike)
     }
 
+    /// The places of images that are `step` elements apart. With a gap, the places of an image are a single run, and so are
+    /// the elements of each tap.
+    pub(super) fn places(&self, images: usize, step: usize, gap: usize) -> Places {
+        let ([rows, columns], width) = (self.axes.map(|axis| axis.places), self.axes[1].part_len);
+        if gap == 0 {
+            return Places::new([images, rows, columns], [step, width, 1]);
+        }
+        Places::new([images, 1, rows.saturating_mul(width).saturating_sub(gap)], [step, 0, 1])
+    }
+
+    /// The numbers between rows for a product that reads patches of few filters directly. The product computes the gaps, too.
+    pub(super) fn gap(&self, filters: usize) -> usize {
+        let columns = self.axes[1].places;
+        let gap = self.axes[1].part_len - columns;
+        let is_small = gap.saturating_mul(GAPS) <= columns && !columns.is_multiple_of(HALF);
+        if filters <= FILTERS && is_small { gap } else { 0 }
+    }
+
+    /// The offsets of the taps. The parts of the rows and columns are planes of their own.
+    pub(super) fn taps(&self) -> Vec<usize> {
+        let [rows, columns] = self.axes;
+        let (width, part) = (columns.part_len, rows.part_len.saturating_mul(columns.part_len));
+        let across = |row: usize| {
+            columns.taps.iter().map(move |(_, column)| {
+                let number = row / rows.part_len * columns.parts.len() + column / width;
+                number * part + row % rows.part_len * width + column % width
+            })
+        };
+        rows.taps.iter().flat_map(|&(_, row)| across(row)).collect()
+    }
+
     /// The elements of a staged plane.
     pub(super) const fn size(&self) -> usize {
         self.axes[0].len().saturating_mul(self.axes[1].len())
@@ -209,21 +246,16 @@ impl<I: StageAs<S>, S: StageAs<S> + Default> Loop for CopyPlanes<'_, I, S> {
 #[inline(always)]
 fn copy_plane<I: StageAs<S>, S: Copy>(to: &mut [S], plane: &[I], planes: Planes<'_>) {
     let Planes { from: [_, width], axes: [rows, columns] } = planes;
-    for (number, part) in rows.parts.iter().enumerate() {
-        for index in 0..part.count {
-            let row = &plane[(part.first + index * rows.stride) * width..][..width];
-            let at = number * rows.part_len + part.zeros + index;
-            copy_row(&mut to[at * columns.len()..][..columns.len()], row, columns);
+    let row_len = columns.part_len;
+    let mut parts = to.chunks_mut(rows.part_len * row_len);
+    for down in &rows.parts {
+        for (across, to) in columns.parts.iter().zip(&mut parts) {
+            for index in 0..down.count {
+                let row = &plane[(down.first + index * rows.stride) * width..][..width];
+                let to = &mut to[(down.zeros + index) * row_len + across.zeros..][..across.count];
+                copy_part(to, &row[across.first..], columns.stride);
+            }
         }
-    }
-}
-
-/// Copies a row to the parts of its axis.
-#[inline(always)]
-fn copy_row<I: StageAs<S>, S: Copy>(to: &mut [S], row: &[I], axis: &Axis) {
-    for (number, part) in axis.parts.iter().enumerate() {
-        let to = &mut to[number * axis.part_len + part.zeros..][..part.count];
-        copy_part(to, &row[part.first..], axis.stride);
     }
 }
 
@@ -299,18 +331,15 @@ fn is_unchanged<I: StageAs<S>, S>(planes: Planes<'_>) -> bool {
 
 impl<'a, S> Images<'a, S> {
     /// The patches at the places and taps of two axes, with the channels as outer taps.
-    pub(super) fn patches(&self, [rows, columns]: [&Axis; 2]) -> Patches<'a, S> {
-        let width = self.planes.axes[1].len();
-        let row_taps = rows.taps.iter();
-        let inner =
-            row_taps.flat_map(|(_, row)| columns.taps.iter().map(move |(_, column)| row * width + column));
-        let outer = (0..self.channels).map(|channel| channel * self.planes.size());
-        let step = [self.step, width, 1];
-        Patches {
-            data: self.data,
-            taps: Taps { outer: outer.collect(), inner: inner.collect() },
-            places: Places::new([self.count, rows.places, columns.places], step),
-        }
+    pub(super) fn patches(&self, axes: [&Axis; 2], gap: usize) -> Patches<'a, S> {
+        let planes = Planes { axes, ..self.planes };
+        let outer = (0..self.channels).map(|channel| channel * planes.size()).collect();
+        let places = planes.places(self.count, self.step, gap);
+        Patches { data: self.data, taps: Taps { outer, inner: planes.taps() }, places, rows: Vec::new() }
+    }
+
+    pub(super) const fn data(&self) -> &'a [S] {
+        self.data
     }
 }
 

@@ -56,6 +56,7 @@ pub(super) fn image_tasks<'a, T>(
 /// The memory of a task.
 pub(super) struct Scratch<'a, S, P> {
     pub(super) staged: &'a mut [S],
+    pub(super) transposed: &'a mut [P],
     pub(super) panels: &'a mut [P],
 }
 
@@ -66,8 +67,10 @@ impl Slot {
         scratch: &mut [T],
     ) -> Scratch<'_, S, P> {
         let (staged, panels) = scratch.split_at_mut(self.staged);
+        let (transposed, panels) = panels.split_at_mut(self.transposed);
         Scratch {
             staged: &mut bytemuck::cast_slice_mut(staged)[..self.staged],
+            transposed: bytemuck::cast_slice_mut(transposed),
             panels: bytemuck::cast_slice_mut(panels),
         }
     }

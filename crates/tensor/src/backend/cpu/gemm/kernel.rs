@@ -16,11 +16,13 @@
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod right;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(in super::super) use self::right::{HALF, Right, Stored};
 use super::super::number::Float;
 use super::super::simd::{Instructions, instructions};
 
@@ -46,7 +48,7 @@ pub(in super::super) trait Packed: bytemuck::Pod + Send + Sync {
 
     /// Overwrites the first `rows` rows of the tile with the product of two panels of equal depth, summed over that depth.
     /// The other rows are unspecified.
-    fn multiply(lhs: &[[Self; ROWS]], rhs: &[[Self; COLUMNS]], rows: usize, tile: &mut Tile<Self::Sum>);
+    fn multiply(lhs: &[[Self; ROWS]], rhs: impl Right<Self>, rows: usize, tile: &mut Tile<Self::Sum>);
 }
 
 /// Two consecutive bf16 elements of one row or column of a matrix, the first one in the lower half.
@@ -70,12 +72,27 @@ impl Pair {
 #[repr(transparent)]
 pub(in super::super) struct Rounded(pub(in super::super) f32);
 
+/// Rows of rounded elements as floats.
+#[derive(Clone, Copy)]
+struct AsFloats<R>(R);
+
+impl<R: Right<Rounded>> Right<f32> for AsFloats<R> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline(always)]
+    fn row(&self, number: usize) -> [&[f32; HALF]; 2] {
+        self.0.row(number).map(bytemuck::cast_ref)
+    }
+}
+
 impl Packed for Rounded {
     type Sum = f32;
 
     #[inline]
-    fn multiply(lhs: &[[Self; ROWS]], rhs: &[[Self; COLUMNS]], rows: usize, tile: &mut Tile<f32>) {
-        f32::multiply(bytemuck::cast_slice(lhs), bytemuck::cast_slice(rhs), rows, tile);
+    fn multiply(lhs: &[[Self; ROWS]], rhs: impl Right<Self>, rows: usize, tile: &mut Tile<f32>) {
+        f32::multiply(bytemuck::cast_slice(lhs), AsFloats(rhs), rows, tile);
     }
 }
 
@@ -83,7 +100,7 @@ impl Packed for f32 {
     type Sum = Self;
 
     #[inline]
-    fn multiply(lhs: &[[Self; ROWS]], rhs: &[[Self; COLUMNS]], rows: usize, tile: &mut Tile<Self>) {
+    fn multiply(lhs: &[[Self; ROWS]], rhs: impl Right<Self>, rows: usize, tile: &mut Tile<Self>) {
         assert!(lhs.len() == rhs.len() && rows <= ROWS);
         match instructions() {
             #[cfg(target_arch = "x86_64")]
@@ -102,7 +119,7 @@ impl Packed for f64 {
     type Sum = Self;
 
     #[inline]
-    fn multiply(lhs: &[[Self; ROWS]], rhs: &[[Self; COLUMNS]], rows: usize, tile: &mut Tile<Self>) {
+    fn multiply(lhs: &[[Self; ROWS]], rhs: impl Right<Self>, rows: usize, tile: &mut Tile<Self>) {
         assert!(lhs.len() == rhs.len() && rows <= ROWS);
         match instructions() {
             #[cfg(target_arch = "x86_64")]
@@ -121,7 +138,7 @@ impl Packed for Pair {
     type Sum = f32;
 
     #[inline]
-    fn multiply(lhs: &[[Self; ROWS]], rhs: &[[Self; COLUMNS]], rows: usize, tile: &mut Tile<f32>) {
+    fn multiply(lhs: &[[Self; ROWS]], rhs: impl Right<Self>, rows: usize, tile: &mut Tile<f32>) {
         assert!(lhs.len() == rhs.len() && rows <= ROWS);
         match instructions() {
             #[cfg(target_arch = "x86_64")]
@@ -133,23 +150,24 @@ impl Packed for Pair {
 
 /// The kernel for processors without one above.
 #[cfg_attr(all(target_arch = "aarch64", not(test)), expect(dead_code, reason = "all processors have NEON"))]
-fn portable<T: Float>(lhs: &[[T; ROWS]], rhs: &[[T; COLUMNS]], rows: usize, tile: &mut Tile<T>) {
+fn portable<T: Float>(lhs: &[[T; ROWS]], rhs: impl Right<T>, rows: usize, tile: &mut Tile<T>) {
     for (row, sums) in tile.0.iter_mut().enumerate().take(rows) {
         *sums = [T::ZERO; COLUMNS];
-        for (lhs, rhs) in lhs.iter().zip(rhs) {
+        for (depth, lhs) in lhs.iter().enumerate() {
+            let rhs = rhs.row(depth).into_iter().flatten();
             sums.iter_mut().zip(rhs).for_each(|(sum, &rhs)| *sum += lhs[row] * rhs);
         }
     }
 }
 
 /// Multiplies pairs on processors without an instruction for them. For tests: products use `f32` panels there.
-fn portable_pairs(lhs: &[[Pair; ROWS]], rhs: &[[Pair; COLUMNS]], rows: usize, tile: &mut Tile<f32>) {
+fn portable_pairs(lhs: &[[Pair; ROWS]], rhs: impl Right<Pair>, rows: usize, tile: &mut Tile<f32>) {
     let halves = |Pair(bits): Pair| [f32::from_bits(bits << 16), f32::from_bits(bits & 0xffff_0000)];
     for (row, sums) in tile.0.iter_mut().enumerate().take(rows) {
         *sums = [0.0; COLUMNS];
-        for (lhs, rhs) in lhs.iter().zip(rhs) {
+        for (depth, lhs) in lhs.iter().enumerate() {
             let [a, b] = halves(lhs[row]);
-            for (sum, &rhs) in sums.iter_mut().zip(rhs) {
+            for (sum, &rhs) in sums.iter_mut().zip(rhs.row(depth).into_iter().flatten()) {
                 let [c, d] = halves(rhs);
                 *sum += a * c + b * d;
             }

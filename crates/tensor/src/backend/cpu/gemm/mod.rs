@@ -9,7 +9,8 @@
 //!             multiply both panels to a tile, and hand the tile to the destination
 //! ```
 //!
-//! An [`Operand`] packs itself: a strided matrix of any float type, or the patches of an image. A [`Destination`] stores
+//! An [`Operand`] packs itself: a strided matrix of any float type, or the patches of an image. Patches of few filters are
+//! [read where they are stored](Stored). A [`Destination`] stores
 //! tiles in any layout. The caller provides the memory of the panels ([`scratch_elements`]). Its size depends only on the
 //! shape. Depth is never split between threads, so results do not depend on how the output is split into blocks.
 
@@ -22,7 +23,7 @@ use std::ops::Range;
 use self::blocks::pieces;
 
 pub(super) use blocks::Block;
-pub(super) use kernel::{COLUMNS, Packed, Pair, ROWS, Rounded, Tile};
+pub(super) use kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Rounded, Stored, Tile};
 pub(super) use pack::{Depth, GROUP, Operand, PackInto, RUN, Strided, Unrounded, interleave, to_bf16};
 
 use super::number::Float;
@@ -105,12 +106,21 @@ pub(super) fn product<P: Depth>(
         let output = if start == 0 { output } else { Output::Accumulate };
         let panel_rows = P::rows(deep.len());
         for wide in pieces(&columns, WIDE) {
-            let right = pack::<P, COLUMNS>(rhs, &wide, &deep, right);
+            // Panels that are not read where they are stored.
+            let mut stored = [None; WIDE / COLUMNS];
+            for (lanes, stored) in pieces(&wide, COLUMNS).zip(&mut stored) {
+                *stored = rhs.stored(lanes.start, deep.clone());
+            }
+            let right = pack::<P, COLUMNS>(rhs, &wide, &deep, right, &stored);
             for high in pieces(&rows, HIGH) {
-                let left = pack::<P, ROWS>(lhs, &high, &deep, left);
-                for (wide, right) in pieces(&wide, COLUMNS).zip(right.chunks(panel_rows)) {
+                let left = pack::<P, ROWS>(lhs, &high, &deep, left, &[]);
+                let panels = right.chunks(panel_rows).zip(&stored);
+                for (wide, (right, stored)) in pieces(&wide, COLUMNS).zip(panels) {
                     for (high, left) in pieces(&high, ROWS).zip(left.chunks(panel_rows)) {
-                        P::multiply(left, right, high.len(), &mut tile);
+                        match *stored {
+                            Some(right) => P::multiply(left, right, high.len(), &mut tile),
+                            None => P::multiply(left, right, high.len(), &mut tile),
+                        }
                         out.put(high.clone(), wide.clone(), &tile, output);
                         if deep.end == depth {
                             out.finish(high, wide.clone());
@@ -122,18 +132,21 @@ pub(super) fn product<P: Depth>(
     }
 }
 
-/// Packs lanes into panels, one after another.
+/// Packs lanes into panels, one after another, except for panels that are stored.
 fn pack<'a, P: Depth, const W: usize>(
     operand: &impl Operand<P>,
     lanes: &Range<usize>,
     depth: &Range<usize>,
     scratch: &'a mut [P],
+    stored: &[Option<Stored<'_, P>>],
 ) -> &'a [[P; W]] {
     let rows = P::rows(depth.len());
     let (panels, _) = scratch.as_chunks_mut::<W>();
     let panels = &mut panels[..lanes.len().div_ceil(W) * rows];
-    for (lanes, panel) in pieces(lanes, W).zip(panels.chunks_mut(rows)) {
-        operand.pack(lanes.start, depth.clone(), panel);
+    for (number, (lanes, panel)) in pieces(lanes, W).zip(panels.chunks_mut(rows)).enumerate() {
+        if stored.get(number).is_none_or(Option::is_none) {
+            operand.pack(lanes.start, depth.clone(), panel);
+        }
     }
     panels
 }

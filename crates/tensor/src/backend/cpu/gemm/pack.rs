@@ -8,13 +8,18 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::super::simd::{self, Loop};
-use super::kernel::{Packed, Pair, Rounded};
+use super::kernel::{Packed, Pair, Rounded, Stored};
 
 /// An operand that is packed before it is multiplied.
 pub(in super::super) trait Operand<P>: Sync {
     /// Fills a panel with the lanes from `lane` on, at the depths in `depth`. The panel has one row per [packed
     /// element](Depth::PER_ROW) of that range.
     fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]);
+
+    /// The panel of the right operand with the lanes from `lane` on, if the kernel reads it without packing.
+    fn stored(&self, _lane: usize, _depth: Range<usize>) -> Option<Stored<'_, P>> {
+        None
+    }
 }
 
 /// The depth of a row of a panel.
@@ -48,6 +53,11 @@ impl Depth for Pair {
 pub(in super::super) trait PackInto<P: Depth>: Copy + Default + Send + Sync {
     /// Packs the elements at [`PER_ROW`](Depth::PER_ROW) consecutive depths. The second one is ignored if there is one.
     fn pack(self, next: Self) -> P;
+
+    /// The elements themselves, if packing does not change them.
+    fn unchanged(_elements: &[Self]) -> Option<&[P]> {
+        None
+    }
 }
 
 /// Implements [`PackInto`] for packed elements that hold one element.
@@ -63,9 +73,25 @@ macro_rules! pack_single {
     )+};
 }
 
+/// Implements [`PackInto`] for elements that packing does not change.
+macro_rules! pack_unchanged {
+    ($($type:ty)+) => {$(
+        impl PackInto<$type> for $type {
+            #[inline(always)]
+            fn pack(self, _: Self) -> Self {
+                self
+            }
+
+            fn unchanged(elements: &[Self]) -> Option<&[Self]> {
+                Some(elements)
+            }
+        }
+    )+};
+}
+
+pack_unchanged!(f32 f64);
+
 pack_single! {
-    f32 => f32: |value| value;
-    f64 => f64: |value| value;
     bf16 => f32: |value| f32::from_bits(u32::from(value.to_bits()) << 16);
     f16 => f32: f16_to_f32;
 }

@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 
 use super::vector::{Vector, multiply};
-use super::{COLUMNS, ROWS, Tile};
+use super::{ROWS, Right, Tile};
 
 /// Implements [`Vector`] for a register of floats, and defines its kernel.
 macro_rules! neon {
@@ -50,7 +50,7 @@ macro_rules! neon {
         /// See [`Packed::multiply`](super::Packed::multiply).
         pub(super) fn $kernel(
             lhs: &[[$type; ROWS]],
-            rhs: &[[$type; COLUMNS]],
+            rhs: impl Right<$type>,
             rows: usize,
             tile: &mut Tile<$type>,
         ) {

@@ -41,30 +41,54 @@ fn assert_equal<P: Copy, T: Float + Into<f64>>(
     }
 }
 
+/// A kernel that reads a packed panel.
+macro_rules! packed {
+    ($kernel:expr) => {
+        |lhs, rhs, rows, tile| $kernel(lhs, rhs, rows, tile)
+    };
+}
+
+/// A kernel that reads the rows of a panel where they are stored, here in reverse order and with exchanged halves.
+macro_rules! stored {
+    ($kernel:expr) => {
+        |lhs, rhs, rows, tile| {
+            let halves = rhs.iter().rev().flat_map(|row| row.iter().cycle().skip(HALF).take(COLUMNS));
+            let data: Vec<_> = halves.copied().collect();
+            let offsets: Vec<usize> = (0..rhs.len()).rev().map(|row| row * COLUMNS).collect();
+            let rhs = Stored { data: &data, rows: &offsets, halves: [HALF, 0] };
+            assert!(rhs.is_inside());
+            $kernel(lhs, rhs, rows, tile)
+        }
+    };
+}
+
 #[test]
 fn kernels_of_all_instruction_sets_agree() {
-    let mut single: Vec<Multiply<f32, f32>> = vec![portable::<f32>, f32::multiply];
-    let mut double: Vec<Multiply<f64, f64>> = vec![portable::<f64>, f64::multiply];
+    let mut single: Vec<Multiply<f32, f32>> =
+        vec![packed!(portable), packed!(f32::multiply), stored!(f32::multiply)];
+    let mut double: Vec<Multiply<f64, f64>> =
+        vec![packed!(portable), packed!(f64::multiply), stored!(f64::multiply)];
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "only x86 multiplies pairs"))]
-    let mut pairs: Vec<Multiply<Pair, f32>> = vec![portable_pairs, Pair::multiply];
+    let mut pairs: Vec<Multiply<Pair, f32>> =
+        vec![packed!(portable_pairs), packed!(Pair::multiply), stored!(Pair::multiply)];
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            single.push(x86::f32_avx2);
-            double.push(x86::f64_avx2);
+            single.push(packed!(x86::f32_avx2));
+            double.push(packed!(x86::f64_avx2));
         }
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
-            single.push(x86::f32_avx512);
-            double.push(x86::f64_avx512);
+            single.push(packed!(x86::f32_avx512));
+            double.push(packed!(x86::f64_avx512));
         }
         if is_x86_feature_detected!("avx512bf16") {
-            pairs.push(x86::pairs_avx512);
+            pairs.push(packed!(x86::pairs_avx512));
         }
     }
     #[cfg(target_arch = "aarch64")]
     {
-        single.push(neon::f32_neon);
-        double.push(neon::f64_neon);
+        single.push(packed!(neon::f32_neon));
+        double.push(packed!(neon::f64_neon));
     }
     assert_equal(&single, |value| value as f32, 1e-5);
     assert_equal(&double, |value| value, 1e-14);
@@ -77,6 +101,6 @@ fn instruction_sets_with_fused_products_have_the_same_bits() {
     if !is_x86_feature_detected!("avx512f") || !is_x86_feature_detected!("avx512vl") {
         return;
     }
-    assert_equal::<f32, f32>(&[x86::f32_avx2, x86::f32_avx512], |value| value as f32, 0.0);
-    assert_equal::<f64, f64>(&[x86::f64_avx2, x86::f64_avx512], |value| value, 0.0);
+    assert_equal::<f32, f32>(&[packed!(x86::f32_avx2), packed!(x86::f32_avx512)], |value| value as f32, 0.0);
+    assert_equal::<f64, f64>(&[packed!(x86::f64_avx2), packed!(x86::f64_avx512)], |value| value, 0.0);
 }

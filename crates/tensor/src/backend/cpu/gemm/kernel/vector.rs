@@ -1,6 +1,6 @@
 //! The micro-kernel for any vector register.
 
-use super::{COLUMNS, ROWS, Tile};
+use super::{COLUMNS, HALF, ROWS, Right, Tile};
 
 /// A vector register of sums.
 ///
@@ -14,7 +14,7 @@ pub(super) trait Vector: Copy {
     /// A register of packed elements.
     type Operand: Copy;
 
-    /// The number of sums in a register. Twice this number divides [`COLUMNS`].
+    /// The number of sums in a register; divides [`HALF`].
     const LANES: usize;
     /// The largest number of rows whose sums, two registers each, leave room for the operands.
     const ROWS: usize;
@@ -57,7 +57,7 @@ pub(super) trait Vector: Copy {
 #[inline(always)]
 pub(super) unsafe fn multiply<V: Vector>(
     lhs: &[[V::Packed; ROWS]],
-    rhs: &[[V::Packed; COLUMNS]],
+    rhs: impl Right<V::Packed>,
     rows: usize,
     tile: &mut Tile<V::Sum>,
 ) {
@@ -72,7 +72,7 @@ pub(super) unsafe fn multiply<V: Vector>(
                 ($($count:literal)+) => {
                     match part {
                         // SAFETY: the caller guarantees the instruction set.
-                        $($count if $count <= V::ROWS => unsafe { sums::<V, $count>(lhs, rhs, at, tile) },)+
+                        $($count if $count <= V::ROWS => unsafe { sums::<V, _, $count>(lhs, rhs, at, tile) },)+
                         _ => {}
                     }
                 };
@@ -89,17 +89,19 @@ pub(super) unsafe fn multiply<V: Vector>(
 /// # Safety
 /// The processor must support the instruction set of `V`.
 #[inline(always)]
-unsafe fn sums<V: Vector, const R: usize>(
+unsafe fn sums<V: Vector, M: Right<V::Packed>, const R: usize>(
     lhs: &[[V::Packed; ROWS]],
-    rhs: &[[V::Packed; COLUMNS]],
+    rhs: M,
     [first, column]: [usize; 2],
     tile: &mut Tile<V::Sum>,
 ) {
     // SAFETY: the caller guarantees the instruction set.
     let mut sums = [[unsafe { V::zero() }; 2]; R];
-    for (lhs, rhs) in lhs.iter().zip(rhs) {
+    for (depth, lhs) in lhs.iter().enumerate() {
         let lhs: &[V::Packed] = &lhs[first..first + R];
-        let (left, right) = rhs[column..column + 2 * V::LANES].split_at(V::LANES);
+        let rhs = rhs.row(depth);
+        let [left, right] =
+            [column, column + V::LANES].map(|column| &rhs[column / HALF][column % HALF..][..V::LANES]);
         // SAFETY: the slice has `LANES` elements.
         let left = unsafe { V::load(left.as_ptr()) };
         // SAFETY: as above.

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::vector::{Vector, multiply};
-use super::{COLUMNS, Pair, ROWS, Tile};
+use super::{Pair, ROWS, Right, Tile};
 
 /// Implements [`Vector`] for a register of floats.
 macro_rules! float_vector {
@@ -110,14 +110,14 @@ macro_rules! kernels {
         /// See [`Packed::multiply`](super::Packed::multiply). Callers have found the instruction set.
         pub(super) fn $name(
             lhs: &[[$packed; ROWS]],
-            rhs: &[[$packed; COLUMNS]],
+            rhs: impl Right<$packed>,
             rows: usize,
             tile: &mut Tile<$sum>,
         ) {
             #[target_feature(enable = $features)]
             fn kernel(
                 lhs: &[[$packed; ROWS]],
-                rhs: &[[$packed; COLUMNS]],
+                rhs: impl Right<$packed>,
                 rows: usize,
                 tile: &mut Tile<$sum>,
             ) {
