@@ -38,7 +38,9 @@ impl<'a> Depthwise<'a> {
         let (width, windows) = (sizes.from[1], sizes.conv.windows);
         let reach = windows.map(|window| window.size.saturating_sub(1).saturating_mul(window.dilation));
         let moves_by_one = windows.iter().all(|window| window.stride == 1);
-        let shifts = moves_by_one && sizes.to[1] == width && windows[0].padding <= reach[0];
+        // Transposed convolutions with output padding may have more padding.
+        let reads_all = windows.iter().zip(reach).all(|(window, reach)| window.padding <= reach);
+        let shifts = moves_by_one && sizes.to[1] == width && reads_all;
         // The padded planes use the workspace of the im2col matrix.
         let rows = sizes.from[0].max(sizes.to[0]).saturating_add(reach[0]);
         let padded = rows.saturating_mul(width.saturating_add(reach[1]));
