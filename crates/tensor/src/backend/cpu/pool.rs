@@ -60,7 +60,7 @@ pub(super) fn forward(
             if let Path::GlobalMean = path {
                 fold_rows::<T, Sum>(part, &input[start * of_in..], of_in, of_in);
                 let count = T::from_f64(of_in as f64);
-                return part.iter_mut().for_each(|out| *out = *out / count);
+                return part.iter_mut().for_each(|out| *out = out.over(count));
             }
             let planes = input[start / of_out * of_in..].chunks(of_in);
             for (input, out) in planes.zip(part.chunks_mut(of_out)) {
