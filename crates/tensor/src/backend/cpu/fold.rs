@@ -292,7 +292,7 @@ fn reduce_lanes<T: Number, F: ReduceOp<T>>(lanes: [T; LANES]) -> T {
     F::fold(first, second)
 }
 
-/// Reduces the two halves of an array, element by element. The sizes are constants, so that all stays in registers.
+/// Combines the first and the second part of an array. The sizes are constants, so that all values stay in registers.
 #[inline(always)]
 fn fold_halves<T: Number, F: ReduceOp<T>, const ALL: usize, const HALF: usize>(lanes: [T; ALL]) -> [T; HALF] {
     let mut folded = [F::IDENTITY; HALF];
