@@ -22,6 +22,7 @@ mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use self::right::Row;
 pub(in super::super) use self::right::{HALF, Right, Stored};
 use super::super::number::Float;
 use super::super::simd::{Instructions, instructions};
@@ -72,18 +73,27 @@ impl Pair {
 #[repr(transparent)]
 pub(in super::super) struct Rounded(pub(in super::super) f32);
 
-/// Rows of rounded elements as floats.
+/// Rounded elements as floats.
 #[derive(Clone, Copy)]
 struct AsFloats<R>(R);
 
 impl<R: Right<Rounded>> Right<f32> for AsFloats<R> {
+    type Row = AsFloats<R::Row>;
+
     fn len(&self) -> usize {
         self.0.len()
     }
 
     #[inline(always)]
-    fn row(&self, number: usize) -> [&[f32; HALF]; 2] {
-        self.0.row(number).map(bytemuck::cast_ref)
+    fn rows(self) -> impl Iterator<Item = Self::Row> {
+        self.0.rows().map(AsFloats)
+    }
+}
+
+impl<R: Row<Rounded>> Row<f32> for AsFloats<R> {
+    #[inline(always)]
+    fn registers(&self, column: usize, lanes: usize) -> [&[f32]; 2] {
+        self.0.registers(column, lanes).map(bytemuck::cast_slice)
     }
 }
 
@@ -153,8 +163,8 @@ impl Packed for Pair {
 fn portable<T: Float>(lhs: &[[T; ROWS]], rhs: impl Right<T>, rows: usize, tile: &mut Tile<T>) {
     for (row, sums) in tile.0.iter_mut().enumerate().take(rows) {
         *sums = [T::ZERO; COLUMNS];
-        for (depth, lhs) in lhs.iter().enumerate() {
-            let rhs = rhs.row(depth).into_iter().flatten();
+        for (lhs, rhs) in lhs.iter().zip(rhs.rows()) {
+            let rhs = rhs.registers(0, HALF).into_iter().flatten();
             sums.iter_mut().zip(rhs).for_each(|(sum, &rhs)| *sum += lhs[row] * rhs);
         }
     }
@@ -165,9 +175,9 @@ fn portable_pairs(lhs: &[[Pair; ROWS]], rhs: impl Right<Pair>, rows: usize, tile
     let halves = |Pair(bits): Pair| [f32::from_bits(bits << 16), f32::from_bits(bits & 0xffff_0000)];
     for (row, sums) in tile.0.iter_mut().enumerate().take(rows) {
         *sums = [0.0; COLUMNS];
-        for (depth, lhs) in lhs.iter().enumerate() {
+        for (lhs, rhs) in lhs.iter().zip(rhs.rows()) {
             let [a, b] = halves(lhs[row]);
-            for (sum, &rhs) in sums.iter_mut().zip(rhs.row(depth).into_iter().flatten()) {
+            for (sum, &rhs) in sums.iter_mut().zip(rhs.registers(0, HALF).into_iter().flatten()) {
                 let [c, d] = halves(rhs);
                 *sum += a * c + b * d;
             }

@@ -2,28 +2,47 @@
 
 use super::COLUMNS;
 
-/// The columns of one part of a row.
+/// The columns of one part of a row, which may be stored apart from the other part.
 pub(in super::super::super) const HALF: usize = COLUMNS / 2;
 
-/// The rows of a panel of the right operand, each in two halves.
+/// The rows of a panel of the right operand.
 pub(in super::super::super) trait Right<P>: Copy {
+    /// One row.
+    type Row: Row<P>;
+
     /// The number of rows.
     fn len(&self) -> usize;
 
-    /// A row. Implementations are `inline(always)`.
-    fn row(&self, number: usize) -> [&[P; HALF]; 2];
+    /// All rows.
+    fn rows(self) -> impl Iterator<Item = Self::Row>;
+}
+
+/// A row of the right operand. Implementations are `inline(always)`.
+pub(in super::super::super) trait Row<P> {
+    /// The elements of two registers with `lanes` elements each, which divides [`HALF`]. The first register starts at
+    /// `column`.
+    fn registers(&self, column: usize, lanes: usize) -> [&[P]; 2];
 }
 
 /// A packed panel.
-impl<P> Right<P> for &[[P; COLUMNS]] {
+impl<'a, P> Right<P> for &'a [[P; COLUMNS]] {
+    type Row = &'a [P; COLUMNS];
+
     fn len(&self) -> usize {
         <[_]>::len(self)
     }
 
     #[inline(always)]
-    fn row(&self, number: usize) -> [&[P; HALF]; 2] {
-        let (halves, _) = self[number].as_chunks::<HALF>();
-        [&halves[0], &halves[1]]
+    fn rows(self) -> impl Iterator<Item = Self::Row> {
+        self.iter()
+    }
+}
+
+impl<P> Row<P> for &[P; COLUMNS] {
+    #[inline(always)]
+    fn registers(&self, column: usize, lanes: usize) -> [&[P]; 2] {
+        let (left, right) = self[column..column + 2 * lanes].split_at(lanes);
+        [left, right]
     }
 }
 
@@ -34,7 +53,7 @@ pub(in super::super::super) struct Stored<'a, P> {
     pub(in super::super::super) data: &'a [P],
     /// The offset of each row.
     pub(in super::super::super) rows: &'a [usize],
-    /// The offsets of the halves of a row.
+    /// The offset of each half of a row.
     pub(in super::super::super) halves: [usize; 2],
 }
 
@@ -46,22 +65,32 @@ impl<P> Stored<'_, P> {
     }
 }
 
-impl<P: Copy> Right<P> for Stored<'_, P> {
+impl<'a, P: Copy> Right<P> for Stored<'a, P> {
+    type Row = StoredRow<'a, P>;
+
     fn len(&self) -> usize {
         self.rows.len()
     }
 
     #[inline(always)]
-    fn row(&self, number: usize) -> [&[P; HALF]; 2] {
-        let row = self.rows[number];
-        let at = |half: usize| -> &[P; HALF] {
-            self.data[row + half..].first_chunk().unwrap_or_else(|| outside())
-        };
-        [at(self.halves[0]), at(self.halves[1])]
+    fn rows(self) -> impl Iterator<Item = Self::Row> {
+        let Self { data, rows, halves } = self;
+        rows.iter().map(move |&row| StoredRow { data: &data[row..], halves })
     }
 }
 
-#[cold]
-fn outside() -> ! {
-    unreachable!("the operand has checked its rows");
+/// A row of [`Stored`].
+#[derive(Clone, Copy, Debug)]
+pub(in super::super::super) struct StoredRow<'a, P> {
+    /// Starts with the row.
+    data: &'a [P],
+    halves: [usize; 2],
+}
+
+impl<P> Row<P> for StoredRow<'_, P> {
+    #[inline(always)]
+    fn registers(&self, column: usize, lanes: usize) -> [&[P]; 2] {
+        [column, column + lanes]
+            .map(|column| &self.data[self.halves[column / HALF] + column % HALF..][..lanes])
+    }
 }

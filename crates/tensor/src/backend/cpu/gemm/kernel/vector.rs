@@ -1,6 +1,6 @@
 //! The micro-kernel for any vector register.
 
-use super::{COLUMNS, HALF, ROWS, Right, Tile};
+use super::{COLUMNS, ROWS, Right, Row, Tile};
 
 /// A vector register of sums.
 ///
@@ -14,7 +14,7 @@ pub(super) trait Vector: Copy {
     /// A register of packed elements.
     type Operand: Copy;
 
-    /// The number of sums in a register; divides [`HALF`].
+    /// The number of sums in a register; divides [`HALF`](super::HALF).
     const LANES: usize;
     /// The largest number of rows whose sums, two registers each, leave room for the operands.
     const ROWS: usize;
@@ -97,11 +97,9 @@ unsafe fn sums<V: Vector, M: Right<V::Packed>, const R: usize>(
 ) {
     // SAFETY: the caller guarantees the instruction set.
     let mut sums = [[unsafe { V::zero() }; 2]; R];
-    for (depth, lhs) in lhs.iter().enumerate() {
+    for (lhs, rhs) in lhs.iter().zip(rhs.rows()) {
         let lhs: &[V::Packed] = &lhs[first..first + R];
-        let rhs = rhs.row(depth);
-        let [left, right] =
-            [column, column + V::LANES].map(|column| &rhs[column / HALF][column % HALF..][..V::LANES]);
+        let [left, right] = rhs.registers(column, V::LANES).map(|elements| &elements[..V::LANES]);
         // SAFETY: the slice has `LANES` elements.
         let left = unsafe { V::load(left.as_ptr()) };
         // SAFETY: as above.
