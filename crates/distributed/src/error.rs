@@ -11,8 +11,8 @@ use crate::operation::Operation;
 
 /// The reason for which a collective operation failed.
 ///
-/// After [`TimedOut`](Self::TimedOut), [`Length`](Self::Length) and [`Library`](Self::Library) the ranks are out of
-/// step, and the contents of the data are unspecified. All later operations fail with [`Ended`](Self::Ended). The
+/// After [`TimedOut`](Self::TimedOut), [`Length`](Self::Length), [`Early`](Self::Early) and [`Library`](Self::Library) the ranks are
+/// out of step, and the contents of the data are unspecified. All later operations fail with [`Ended`](Self::Ended). The
 /// other errors leave the data unchanged.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -34,8 +34,9 @@ pub enum CollectiveError {
     },
     /// Another rank runs the same operation with data of another length.
     #[error(
-        "{operation} on rank {rank}: rank {peer} sent {received} bytes instead of {expected}; \
-         pass data of the same length on all ranks"
+        "{operation} on rank {rank}: rank {peer} sent {} instead of {expected} bytes; \
+         pass data of the same length on all ranks",
+        received.map_or_else(|| "more".into(), |bytes| bytes.to_string())
     )]
     Length {
         /// The operation.
@@ -46,8 +47,20 @@ pub enum CollectiveError {
         peer: usize,
         /// The bytes that this rank expects.
         expected: usize,
-        /// The bytes that arrived.
-        received: usize,
+        /// The bytes that arrived; `None` if they are more.
+        received: Option<usize>,
+    },
+    /// This rank disconnects while another rank still runs operations.
+    #[error(
+        "{operation} on rank {rank}: rank {peer} still runs another operation; all ranks must run the same ones"
+    )]
+    Early {
+        /// The operation.
+        operation: Operation,
+        /// The rank of this process.
+        rank: usize,
+        /// The other rank.
+        peer: usize,
     },
     /// The MPI library reported an error.
     #[error("{operation} on rank {rank}, with {}: {message}", peer_list(peers))]

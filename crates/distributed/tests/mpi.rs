@@ -2,13 +2,15 @@
 //! the output and the exit code of the failing ones. Without a launcher, the program checks a world of one rank.
 
 use std::env;
+use std::error::Error;
 use std::fmt::Debug;
+use std::io::{self, Write};
 use std::process::{self, Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
 use half::{bf16, f16};
-use highwater_distributed::{AgreeError, CollectiveError, Entry, Reduce, SliceMut, World, agree, span};
+use highwater_distributed::{AgreeError, Entry, Reduce, SliceMut, World, agree, span};
 
 /// The time limit of scenarios that reach it.
 const SHORT: Duration = Duration::from_secs(3);
@@ -28,39 +30,48 @@ fn main() -> ExitCode {
         "length" => reduce(&world, 10 + world.rank()),
         _ => (0..).try_for_each(|step| {
             if step == 3 && world.rank() == 1 {
-                fail(&scenario);
+                fail(&scenario)?;
             }
             reduce(&world, 1000)
         }),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
-    eprintln!("{error}");
     if scenario == "hang" {
+        print_line(&*error);
         world.collective().abort(1);
     }
-    // Ends without MPI_Finalize.
+    // Prints the error after disconnecting, as a `main` that returns an error does.
+    drop(world);
+    print_line(&*error);
     ExitCode::FAILURE
 }
 
+/// Prints with one write, so that the lines of the ranks stay apart.
+fn print_line(error: &dyn Error) {
+    let _ = io::stderr().write_all(format!("{error}\n").as_bytes());
+}
+
 /// Rank 1 fails.
-fn fail(scenario: &str) {
+fn fail(scenario: &str) -> Result<(), Box<dyn Error>> {
     match scenario {
+        "early" => return Err("rank 1 ends early".into()),
         "kill" => {
-            let _ = Command::new("kill").args(["-9", &process::id().to_string()]).status();
+            Command::new("kill").args(["-9", &process::id().to_string()]).status()?;
         }
         "panic" => panic!("rank 1 panics"),
-        _ => loop {
-            thread::sleep(Duration::from_secs(1));
-        },
+        _ => {}
+    }
+    loop {
+        thread::sleep(Duration::from_secs(1));
     }
 }
 
-fn reduce(world: &World, length: usize) -> Result<(), CollectiveError> {
+fn reduce(world: &World, length: usize) -> Result<(), Box<dyn Error>> {
     let mut data = vec![1.0_f32; length];
     let bytes = Reduce::Ordered.workspace_bytes(length, highwater_tensor::DType::F32, world.size());
     let mut workspace = vec![0.0_f32; bytes / 4];
     let workspace = bytemuck::cast_slice_mut(&mut workspace);
-    world.collective().all_reduce((&mut data[..]).into(), Reduce::Ordered, workspace)
+    Ok(world.collective().all_reduce((&mut data[..]).into(), Reduce::Ordered, workspace)?)
 }
 
 fn values(world: &World) {
@@ -95,7 +106,8 @@ fn values(world: &World) {
         }
         Err(error) => panic!("{error}"),
     }
-    println!("rank {rank} of {size}: all values are correct");
+    let line = format!("rank {rank} of {size}: all values are correct\n");
+    let _ = io::stdout().write_all(line.as_bytes());
 }
 
 /// Checks reductions against sums in rank order, to the bit.

@@ -23,6 +23,9 @@ const MOST: usize = 1 << 30;
 /// The time that MPI gets to cancel a receive.
 const CANCEL_LIMIT: Duration = Duration::from_secs(1);
 
+/// The time that the launcher gets to forward the last messages of this process.
+const OUTPUT_TIME: Duration = Duration::from_millis(200);
+
 /// This rank's end of the connections to all ranks. It belongs to the communication thread.
 pub(super) struct Endpoint {
     /// Finalizes MPI when dropped.
@@ -201,7 +204,7 @@ impl Endpoint {
         mut pending: Vec<Pending>,
         started: Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
-        let result = started.and_then(|()| self.wait(&mut pending, self.deadline));
+        let result = started.and_then(|()| self.wait(&mut pending));
         if let Err(error) = &result {
             self.cancel(pending, error);
         }
@@ -209,7 +212,7 @@ impl Endpoint {
     }
 
     /// Polls the requests until all are complete, and drops the complete ones.
-    fn wait(&self, pending: &mut Vec<Pending>, deadline: Instant) -> Result<(), CollectiveError> {
+    fn wait(&self, pending: &mut Vec<Pending>) -> Result<(), CollectiveError> {
         loop {
             let mut at = 0;
             while at < pending.len() {
@@ -226,9 +229,13 @@ impl Endpoint {
                 return Ok(());
             }
             self.end_if_aborted();
-            if Instant::now() >= deadline
-                || self.operation == Operation::Disconnect && self.has_other_message()
+            let (operation, rank) = (self.operation, self.rank);
+            if operation == Operation::Disconnect
+                && let Some(peer) = self.other_message()
             {
+                return Err(CollectiveError::Early { operation, rank, peer });
+            }
+            if Instant::now() >= self.deadline {
                 return Err(self.timed_out(pending));
             }
             // Other threads of this machine may compute meanwhile. Sleeping would slow large messages, which progress
@@ -237,27 +244,28 @@ impl Endpoint {
         }
     }
 
-    /// Returns whether a request is complete.
+    /// Returns whether a request is complete. After an error it is complete too.
     fn test(&self, pending: &mut Pending) -> Result<bool, CollectiveError> {
         let (mut is_complete, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
         // SAFETY: the request is incomplete, so it is valid.
         let code =
             unsafe { ffi::MPI_Test(&raw mut pending.request, &raw mut is_complete, status.as_mut_ptr()) };
-        self.check(code, pending.peer)?;
-        if is_complete != 0
-            && let (Some(expected), Some(peer)) = (pending.receives, pending.peer)
-        {
-            let mut received = 0;
-            let bytes = u8::equivalent_datatype().as_raw();
-            // SAFETY: a complete receive has set the status.
-            unsafe { ffi::MPI_Get_count(status.as_ptr(), bytes, &raw mut received) };
-            let received = received.unsigned_abs() as usize;
-            if received != expected {
-                let (operation, rank) = (self.operation, self.rank);
-                return Err(CollectiveError::Length { operation, rank, peer, expected, received });
+        let received = if is_truncation(code) {
+            None
+        } else {
+            self.check(code, pending.peer)?;
+            if is_complete == 0 {
+                return Ok(false);
             }
+            Some(received_bytes(&status))
+        };
+        let (operation, rank) = (self.operation, self.rank);
+        match (pending.receives, pending.peer) {
+            (Some(expected), Some(peer)) if received != Some(expected) => {
+                Err(CollectiveError::Length { operation, rank, peer, expected, received })
+            }
+            _ => Ok(true),
         }
-        Ok(is_complete != 0)
     }
 
     /// Cancels receives. Sends only read, and nothing makes an MPI call after a failure that could read later.
@@ -281,8 +289,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns whether another rank runs another operation while this rank disconnects.
-    fn has_other_message(&self) -> bool {
+    /// Returns a rank that runs another operation while this rank disconnects.
+    fn other_message(&self) -> Option<usize> {
         let (mut found, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
         // SAFETY: reads a constant of the MPI library.
         let any_source = unsafe { ffi::RSMPI_ANY_SOURCE };
@@ -292,7 +300,8 @@ impl Endpoint {
         unsafe { ffi::MPI_Iprobe(any_source, any_tag, self.comm, &raw mut found, status.as_mut_ptr()) };
         // SAFETY: all bit patterns are valid for these integers.
         let status = unsafe { status.assume_init() };
-        found != 0 && status.MPI_TAG != tag(Operation::Disconnect)
+        let is_other = found != 0 && status.MPI_TAG != tag(Operation::Disconnect);
+        is_other.then_some(status.MPI_SOURCE.unsigned_abs() as usize)
     }
 
     fn timed_out(&self, pending: &[Pending]) -> CollectiveError {
@@ -312,7 +321,8 @@ impl Endpoint {
         // SAFETY: the buffer has room for the longest text and stays terminated by zero.
         unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr(), &raw mut length) };
         // SAFETY: the last byte is zero.
-        let message = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned();
+        let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+        let message = text.to_string_lossy().lines().collect::<Vec<_>>().join("; ");
         let (operation, rank) = (self.operation, self.rank);
         Err(CollectiveError::Library { operation, rank, peers: peer.into_iter().collect(), message })
     }
@@ -326,6 +336,8 @@ impl Endpoint {
 
     /// Ends the processes of all ranks.
     fn end(&self, code: i32) -> ! {
+        // The launcher forwards output in the background, and drops the rest when the job ends.
+        thread::sleep(OUTPUT_TIME);
         // SAFETY: the communicator is valid.
         unsafe { ffi::MPI_Abort(self.comm, code) };
         std::process::exit(code)
@@ -362,6 +374,23 @@ impl Messages for Endpoint {
         })();
         self.finish(pending, started)
     }
+}
+
+/// Returns whether more bytes arrived than a receive expects.
+fn is_truncation(code: c_int) -> bool {
+    let mut class = 0;
+    // SAFETY: any code may be asked for.
+    unsafe { ffi::MPI_Error_class(code, &raw mut class) };
+    class.unsigned_abs() == ffi::MPI_ERR_TRUNCATE
+}
+
+/// The length of a complete message.
+fn received_bytes(status: &MaybeUninit<ffi::MPI_Status>) -> usize {
+    let mut received = 0;
+    let bytes = u8::equivalent_datatype().as_raw();
+    // SAFETY: the caller initialized the status, and the call that completed the request has set it.
+    unsafe { ffi::MPI_Get_count(status.as_ptr(), bytes, &raw mut received) };
+    received.unsigned_abs() as usize
 }
 
 /// Messages of one operation match no receive of another.
