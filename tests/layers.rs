@@ -54,15 +54,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("crates/nn", &["file_kind", "io", "data", "modules", "summary", "optim", "checkpoint", "fuzz"]),
     (
         "crates/distributed",
-        &[
-            "launch operation",
-            "error",
-            "collective",
-            "ordered rehearsal",
-            "mpi",
-            "world",
-            "agree threads",
-        ],
+        &["launch operation", "error", "collective", "ordered rehearsal", "mpi", "world", "agree threads"],
     ),
     ("crates/train", &["figures position", "metrics stop", "output", "saves", "trainer", "cli"]),
     (

@@ -103,7 +103,7 @@ impl Collective for Threads {
     }
 
     fn barrier(&self) -> Result<(), CollectiveError> {
-        self.run(|mailboxes| ordered::barrier(mailboxes))
+        self.run(ordered::barrier)
     }
 
     fn abort(&self, code: i32) -> ! {

@@ -1,6 +1,8 @@
 //! One rank of the MPI tests. `scripts/test-mpi` starts this program with several ranks, once per scenario, and checks
 //! the output and the exit code of the failing ones. Without a launcher, the program checks a world of one rank.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
 use std::env;
 use std::error::Error;
 use std::fmt::Debug;
@@ -122,7 +124,7 @@ fn check<T: bytemuck::Pod + PartialEq + Debug>(
     let (rank, size, collective) = (world.rank(), world.size(), world.collective());
     let value = |rank: usize, index: usize| {
         let hash = (rank * 7_919 + index + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54;
-        element(hash as f64 / 64.0 * if hash % 3 == 0 { -0.01 } else { 0.3 })
+        element(hash as f64 / 64.0 * if hash.is_multiple_of(3) { -0.01 } else { 0.3 })
     };
     let input: Vec<T> = (0..length).map(|index| value(rank, index)).collect();
     let sums: Vec<T> =

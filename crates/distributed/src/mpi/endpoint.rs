@@ -145,7 +145,7 @@ impl Endpoint {
     /// launcher notices when this process ends.
     pub(super) fn disconnect(mut self) {
         if self.failure.is_none()
-            && let Err(error) = self.perform(Operation::Disconnect, |endpoint| ordered::barrier(endpoint))
+            && let Err(error) = self.perform(Operation::Disconnect, ordered::barrier)
         {
             eprintln!("{error}");
         }
@@ -170,7 +170,8 @@ impl Endpoint {
         };
         self.check(code, Some(to))?;
         // SAFETY: the successful call has set the request.
-        Ok(Pending { request: unsafe { request.assume_init() }, peer: Some(to), receives: None })
+        let request = unsafe { request.assume_init() };
+        Ok(Pending { request, peer: Some(to), receives: None })
     }
 
     fn receive(&self, from: usize, bytes: &mut [u8]) -> Result<Pending, CollectiveError> {
@@ -190,11 +191,8 @@ impl Endpoint {
         };
         self.check(code, Some(from))?;
         // SAFETY: the successful call has set the request.
-        Ok(Pending {
-            request: unsafe { request.assume_init() },
-            peer: Some(from),
-            receives: Some(bytes.len()),
-        })
+        let request = unsafe { request.assume_init() };
+        Ok(Pending { request, peer: Some(from), receives: Some(bytes.len()) })
     }
 
     /// Waits until all requests are complete. On an error, of this function or in `started`, it takes back the memory of

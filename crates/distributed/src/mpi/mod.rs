@@ -41,7 +41,7 @@ pub struct Mpi {
     /// `None` once this rank disconnects.
     requests: Mutex<Option<Sender<Request>>>,
     thread: Option<JoinHandle<()>>,
-    /// The exit code, once this process shall end the job.
+    /// The exit code, once a thread of this process ends the job.
     abort: Arc<OnceLock<i32>>,
 }
 
@@ -166,7 +166,7 @@ impl Collective for Mpi {
     }
 
     fn barrier(&self) -> Result<(), CollectiveError> {
-        self.run(Operation::Barrier, |endpoint| ordered::barrier(endpoint))
+        self.run(Operation::Barrier, ordered::barrier)
     }
 
     fn abort(&self, code: i32) -> ! {

@@ -11,7 +11,7 @@ use crate::threads::run_ranks;
 /// A value that depends on the rank and the index, with an order-dependent sum.
 fn value(rank: usize, index: usize) -> f64 {
     let hash = (rank * 7_919 + index + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
-    (hash as f64 / 1e4).powi(1 + (hash % 3) as i32) * if hash % 2 == 0 { -1e-3 } else { 1e-3 }
+    (hash as f64 / 1e4).powi(1 + (hash % 3) as i32) * if hash.is_multiple_of(2) { -1e-3 } else { 1e-3 }
 }
 
 /// An element type of the tests: its values, and the sum of one element over all ranks.
