@@ -97,13 +97,14 @@ fn depthwise_convolutions_equal_masked_dense_ones() {
     const CHANNELS: usize = 3;
     for_each_round(|device, numbers| {
         let mut some = |most: usize| 1 + numbers.below(most);
-        // In most cases the rows keep their length, so the op sums shifted planes instead of columns.
+        // In most cases the rows keep their length, so the op sums shifted planes.
         let (half, dilation) = (some(3) - 1, [some(2), some(2)]);
         let size = [some(4), if some(4) == 1 { some(4) } else { 2 * half + 1 }];
         let padding = [some(4) - 1, dilation[1] * (size[1] / 2)];
         let stride = [1 + some(8) / 8, 1];
         let reach = (size[0] - 1) * dilation[0] + 1;
-        let [height, width] = [reach.saturating_sub(2 * padding[0]).max(1) + some(7) - 1, some(9) + 1];
+        let [height, width] =
+            [reach.saturating_sub(2 * padding[0]).max(1) + some(7) - 1, some(9) * some(3) + 1];
         let (_, images) = random(device, numbers, &[2, CHANNELS, height, width]);
         let (_, weight) = random(device, numbers, &[CHANNELS, 1, size[0], size[1]]);
         let own = Tensor::arange(device, 0, CHANNELS).unwrap().one_hot(CHANNELS).unwrap();

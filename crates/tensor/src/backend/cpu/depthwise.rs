@@ -1,19 +1,24 @@
 //! Depthwise convolutions: one input and one output channel per group. As a matrix product with one row, im2col would
 //! take longer than the multiplication.
 //!
-//! With stride 1 and equal row lengths, each tap reads the image shifted by an offset. The taps of one window column
-//! are summed first, shifted by whole rows, in loops over the whole plane. Their sum is then shifted sideways, without
-//! the columns that would wrap into the neighboring row.
+//! With stride 1 and equal row lengths, each tap reads the image shifted by an offset. A plane is copied to the workspace
+//! with its padding, where every output has all taps. The gradient of the input is the same sum over the padded gradient of
+//! the output, with the taps in opposite order.
+//!
+//! For the weights' gradient, the output's gradient is copied without the columns whose tap would wrap into the neighboring
+//! row. Each tap is then one sum of products.
 
+mod correlate;
 mod run;
 
 use std::ops::Range;
 
+use self::correlate::Correlate;
 pub(super) use self::run::{forward, input_grad, weight_grad, weight_grad_workspace, workspace};
 use super::conv::Sizes;
 use super::fold::sum_products;
 use super::matmul::Gemm;
-use super::simd;
+use super::{short, simd};
 
 /// The depthwise algorithm for one channel.
 #[derive(Clone, Copy)]
@@ -21,44 +26,91 @@ pub(super) struct Depthwise<'a> {
     sizes: &'a Sizes,
     /// The length of a row, in the image and in the output.
     width: usize,
+    /// The distance between the first and the last element of the window, along both axes.
+    reach: [usize; 2],
+    /// The largest number of elements of a padded plane.
+    padded: usize,
 }
 
 impl<'a> Depthwise<'a> {
     /// Returns `None` if the convolution needs im2col.
     pub(super) fn new(sizes: &'a Sizes) -> Option<Self> {
-        let width = sizes.from[1];
-        let moves_by_one = sizes.conv.windows.iter().all(|window| window.stride == 1);
-        let shifts = moves_by_one && sizes.to[1] == width;
-        // The sums below use the workspace of the im2col matrix.
-        let has_space = sizes.from[0] <= sizes.taps().saturating_mul(sizes.to[0]);
-        (sizes.is_single() && shifts && has_space).then_some(Self { sizes, width })
+        let (width, windows) = (sizes.from[1], sizes.conv.windows);
+        let reach = windows.map(|window| window.size.saturating_sub(1).saturating_mul(window.dilation));
+        let moves_by_one = windows.iter().all(|window| window.stride == 1);
+        // Transposed convolutions with output padding may have more padding.
+        let reads_all = windows.iter().zip(reach).all(|(window, reach)| window.padding <= reach);
+        let shifts = moves_by_one && sizes.to[1] == width && reads_all;
+        // The padded planes use the workspace of the im2col matrix.
+        let rows = sizes.from[0].max(sizes.to[0]).saturating_add(reach[0]);
+        let padded = rows.saturating_mul(width.saturating_add(reach[1]));
+        let has_space = padded <= sizes.taps().saturating_mul(sizes.places());
+        (sizes.is_single() && shifts && has_space).then_some(Self { sizes, width, reach, padded })
     }
 
-    /// Overwrites `out`. `space` has the size of the im2col matrix of a channel, here and below.
-    pub(super) fn forward<T: Gemm>(self, channel: &[T], filter: &[T], space: &mut [T], out: &mut [T]) {
-        out.fill(T::ZERO);
-        for column in self.columns() {
-            let add_taps = |sum: &mut [T]| {
-                for tap in self.taps(&column) {
-                    let seen = &channel[self.rows(&tap.from)];
-                    add_product(&mut sum[self.rows(&tap.to)], seen, filter[tap.number]);
-                }
-            };
-            self.add_shifted(out, space, [&column.to, &column.from], add_taps);
+    /// Fills the padded plane with zeros.
+    pub(super) fn clear<T: Gemm>(self, space: &mut [T]) {
+        space[..self.padded].fill(T::ZERO);
+    }
+
+    /// The offsets of the taps in a padded plane; for rows of three adjacent taps, those of the first ones.
+    pub(super) fn offsets(self) -> Vec<usize> {
+        let [down, across] = self.sizes.conv.windows;
+        let is_group = across.size == 3 && across.dilation == 1;
+        let columns = if is_group { 1 } else { across.size };
+        let rows = (0..down.size).map(|row| row * down.dilation * self.stride());
+        rows.flat_map(|row| (0..columns).map(move |column| row + column * across.dilation)).collect()
+    }
+
+    /// The length of a row of a padded plane.
+    const fn stride(self) -> usize {
+        self.width + self.reach[1]
+    }
+
+    /// Overwrites `out`. `space` has the size of the im2col matrix of a channel, here and below. It starts
+    /// [clear](Self::clear), and may then hold other channels.
+    pub(super) fn forward<T: Gemm>(
+        self,
+        channel: &[T],
+        (filter, offsets): (&[T], &[usize]),
+        space: &mut [T],
+        out: &mut [T],
+    ) {
+        let padding = self.sizes.conv.windows.map(|window| window.padding);
+        self.pad(channel, padding, space);
+        self.correlate(space, (filter, offsets, false), out);
+    }
+
+    /// Overwrites `image` with the gradient of the input. `space` as in [`forward`](Self::forward).
+    pub(super) fn input_grad<T: Gemm>(
+        self,
+        grad: &[T],
+        (filter, offsets): (&[T], &[usize]),
+        space: &mut [T],
+        image: &mut [T],
+    ) {
+        let [down, across] = self.sizes.conv.windows;
+        let padding = [self.reach[0] - down.padding, self.reach[1] - across.padding];
+        self.pad(grad, padding, space);
+        self.correlate(space, (filter, offsets, true), image);
+    }
+
+    /// Copies a plane into the middle of a padded plane.
+    fn pad<T: Gemm>(self, plane: &[T], [above, before]: [usize; 2], padded: &mut [T]) {
+        let rows = padded[above * self.stride()..].chunks_mut(self.stride());
+        for (row, values) in rows.zip(plane.chunks(self.width)) {
+            short::copy(&mut row[before..][..self.width], values);
         }
     }
 
-    /// Adds the gradient of the input to `image`.
-    pub(super) fn input_grad<T: Gemm>(self, grad: &[T], filter: &[T], space: &mut [T], image: &mut [T]) {
-        for column in self.columns() {
-            let add_taps = |sum: &mut [T]| {
-                for tap in self.taps(&column) {
-                    let grad = &grad[self.rows(&tap.to)];
-                    add_product(&mut sum[self.rows(&tap.from)], grad, filter[tap.number]);
-                }
-            };
-            self.add_shifted(image, space, [&column.from, &column.to], add_taps);
-        }
+    fn correlate<T: Gemm>(
+        self,
+        padded: &[T],
+        (filter, offsets, reversed): (&[T], &[usize], bool),
+        out: &mut [T],
+    ) {
+        let (stride, width) = (self.stride(), self.width);
+        simd::run(Correlate { padded, stride, offsets, filter, reversed, width, out });
     }
 
     /// Adds the weights' gradient to `filter`.
@@ -115,25 +167,6 @@ impl<'a> Depthwise<'a> {
             }
         }
     }
-
-    /// Calls `add` with a plane of zeros, and adds the result to `plane`, moved from some columns to others.
-    fn add_shifted<T: Gemm>(
-        self,
-        plane: &mut [T],
-        space: &mut [T],
-        [to, from]: [&Range<usize>; 2],
-        add: impl Fn(&mut [T]),
-    ) {
-        if from.len() == self.width {
-            return add(plane);
-        }
-        let sum = &mut space[..plane.len()];
-        sum.fill(T::ZERO);
-        add(sum);
-        self.clear_beside(from, sum);
-        let len = plane.len() - to.start.max(from.start);
-        simd::zip(&mut plane[to.start..][..len], &sum[from.start..][..len], |to, x| *to += x);
-    }
 }
 
 /// A column of the window.
@@ -151,8 +184,4 @@ struct Tap {
     /// The rows of the image that it reads, and the rows of the output to which they contribute.
     from: Range<usize>,
     to: Range<usize>,
-}
-
-fn add_product<T: Gemm>(sum: &mut [T], values: &[T], factor: T) {
-    simd::zip(sum, values, |sum, value| *sum = value.fused(factor, *sum));
 }

@@ -81,10 +81,10 @@ impl<T: Number, const W: usize> Cascade<T, W> {
         self.count::<F>();
     }
 
-    /// Counts a row, and moves complete results to the next level.
+    /// Counts a row, and moves complete results to the next level if the order of operations matters.
     fn count<F: ReduceOp<T>>(&mut self) {
         self.rows += 1;
-        if self.rows.is_multiple_of(RADIX) {
+        if !F::ANY_ORDER && self.rows.is_multiple_of(RADIX) {
             self.carry::<F>();
         }
     }
@@ -140,13 +140,14 @@ impl<T: Number, F: ReduceOp<T>> Loop for RadixRows<'_, T, F> {
     #[inline(always)]
     fn run(self) {
         let len = self.older.len();
-        let mut rows = [&self.data[..len]; RADIX];
-        for (number, row) in rows.iter_mut().enumerate() {
-            *row = &self.data[number * self.step..][..len];
-        }
-        for (i, older) in self.older.iter_mut().enumerate() {
-            for group in rows.as_chunks::<GROUP>().0 {
-                let [a, b, c, d] = [group[0][i], group[1][i], group[2][i], group[3][i]];
+        // Few rows at a time: the columns of more rows would evict each other from the L1 cache.
+        for first in (0..RADIX).step_by(GROUP) {
+            let mut rows = [&self.data[..len]; GROUP];
+            for (number, row) in (first..).zip(&mut rows) {
+                *row = &self.data[number * self.step..][..len];
+            }
+            for (i, older) in self.older.iter_mut().enumerate() {
+                let [a, b, c, d] = [rows[0][i], rows[1][i], rows[2][i], rows[3][i]];
                 let [a, b, c, d] = [F::element(a), F::element(b), F::element(c), F::element(d)];
                 *older = if F::ANY_ORDER {
                     F::fold_group(*older, [a, b, c, d])
@@ -160,7 +161,7 @@ impl<T: Number, F: ReduceOp<T>> Loop for RadixRows<'_, T, F> {
 
 /// `older[i] = fold(older[i], newer[i])`.
 pub(super) fn fold_into<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
-    older.iter_mut().zip(newer).for_each(|(older, &newer)| *older = F::fold(*older, newer));
+    simd::zip(older, newer, |older, newer| *older = F::fold(*older, newer));
 }
 
 /// Reduces a sequence of blocks. Each has [`BLOCK`] elements; the last may have fewer.
@@ -234,21 +235,9 @@ fn lanes<T: Number, F: ReduceOp<T>, const N: usize>(block: [&[T]; N], f: impl Fn
     for part in 1..N {
         rests[part] = groups[part].1;
     }
-    fold_rest::<T, F, N>(&mut lanes, rests, f);
-    lanes
-}
-
-/// Reduces fewer than [`GROUP`] rows into the lanes. The last row may be shorter.
-#[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "loops by index vectorize")]
-fn fold_rest<T: Number, F: ReduceOp<T>, const N: usize>(
-    lanes: &mut [T; LANES],
-    block: [&[T]; N],
-    f: impl Fn([T; N]) -> T,
-) {
-    let mut rows = [block[0].as_chunks::<LANES>(); N];
+    let mut rows = [rests[0].as_chunks::<LANES>(); N];
     for part in 1..N {
-        rows[part] = block[part].as_chunks();
+        rows[part] = rests[part].as_chunks();
     }
     for number in 0..rows[0].0.len() {
         let mut row = [&rows[0].0[number]; N];
@@ -263,38 +252,54 @@ fn fold_rest<T: Number, F: ReduceOp<T>, const N: usize>(
             lanes[i] = F::fold(lanes[i], f(element));
         }
     }
-    let count = rows[0].1.len();
-    if count == 0 {
-        return;
-    }
-    // Padded to a full row, so that the lanes stay in registers.
-    let mut padded = [[T::ZERO; LANES]; N];
+    // In a copy, so that the lanes above stay in registers.
+    let mut all = lanes;
     for part in 0..N {
-        let rest = rows[part].1;
-        for i in 0..LANES {
-            padded[part][i] = if i < rest.len() { rest[i] } else { T::ZERO };
-        }
+        rests[part] = rows[part].1;
     }
-    for i in 0..LANES {
-        let mut element = [padded[0][i]; N];
+    fold_rest::<T, F, N>(&mut all, rests, f);
+    all
+}
+
+/// Reduces fewer than [`LANES`] elements into the first lanes.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "loops by index vectorize")]
+fn fold_rest<T: Number, F: ReduceOp<T>, const N: usize>(
+    lanes: &mut [T; LANES],
+    mut rests: [&[T]; N],
+    f: impl Fn([T; N]) -> T,
+) {
+    let count = rests[0].len().min(LANES);
+    for rest in &mut rests {
+        *rest = &rest[..count];
+    }
+    for i in 0..count {
+        let mut element = [rests[0][i]; N];
         for part in 1..N {
-            element[part] = padded[part][i];
+            element[part] = rests[part][i];
         }
-        let value = f(element);
-        lanes[i] = F::fold(lanes[i], if i < count { value } else { F::IDENTITY });
+        lanes[i] = F::fold(lanes[i], f(element));
     }
 }
 
 /// Reduces the lanes to one value.
 #[inline(always)]
-fn reduce_lanes<T: Number, F: ReduceOp<T>>(mut lanes: [T; LANES]) -> T {
-    let mut width = LANES;
-    while width > 1 {
-        width /= 2;
-        let (low, high) = lanes.split_at_mut(width);
-        fold_into::<T, F>(low, high);
+fn reduce_lanes<T: Number, F: ReduceOp<T>>(lanes: [T; LANES]) -> T {
+    let lanes = fold_halves::<T, F, LANES, 16>(lanes);
+    let lanes = fold_halves::<T, F, 16, 8>(lanes);
+    let lanes = fold_halves::<T, F, 8, 4>(lanes);
+    let [first, second] = fold_halves::<T, F, 4, 2>(lanes);
+    F::fold(first, second)
+}
+
+/// Combines the first and the second part of an array. The sizes are constants, so that all values stay in registers.
+#[inline(always)]
+fn fold_halves<T: Number, F: ReduceOp<T>, const ALL: usize, const HALF: usize>(lanes: [T; ALL]) -> [T; HALF] {
+    let mut folded = [F::IDENTITY; HALF];
+    for i in 0..HALF {
+        folded[i] = F::fold(lanes[i], lanes[i + HALF]);
     }
-    lanes[0]
+    folded
 }
 
 /// Reduces `f` of the elements of `N` inputs of equal length, in the order of a [`BlockReducer`]. Inlined into loops that
@@ -305,8 +310,33 @@ pub(super) fn fold<T: Number, F: ReduceOp<T>, const N: usize>(
     f: impl Fn([T; N]) -> T,
 ) -> T {
     let len = parts[0].len();
+    if F::ANY_ORDER {
+        return reduce_lanes::<T, F>(lanes::<T, F, N>(parts, f));
+    }
+    // Apart from the cascade, whose calls would keep the sums of short inputs in memory.
+    if len <= SHORT {
+        return reduce_lanes::<T, F>(fold_blocks::<T, F, N>(parts, &f));
+    }
+    let mut levels = BlockReducer::new::<F>();
+    for start in (0..len).step_by(SHORT) {
+        let mut run = parts;
+        for part in &mut run {
+            *part = &part[start..len.min(start + SHORT)];
+        }
+        levels.0.push_folded::<F>(&fold_blocks::<T, F, N>(run, &f));
+    }
+    levels.finish::<F>()
+}
+
+/// Reduces the lanes of at most [`RADIX`] blocks in order.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "loops by index vectorize")]
+fn fold_blocks<T: Number, F: ReduceOp<T>, const N: usize>(
+    parts: [&[T]; N],
+    f: &impl Fn([T; N]) -> T,
+) -> [T; LANES] {
+    let len = parts[0].len();
     let mut total = [F::IDENTITY; LANES];
-    let mut levels = (len > SHORT).then(BlockReducer::new::<F>);
     let mut start = 0;
     while start < len {
         let end = len.min(start + BLOCK);
@@ -314,17 +344,13 @@ pub(super) fn fold<T: Number, F: ReduceOp<T>, const N: usize>(
         for part in &mut block {
             *part = &part[start..end];
         }
-        let lanes = lanes::<T, F, N>(block, &f);
-        match &mut levels {
-            None => fold_into::<T, F>(&mut total, &lanes),
-            Some(levels) => levels.0.push_folded::<F>(&lanes),
+        let lanes = lanes::<T, F, N>(block, f);
+        for i in 0..LANES {
+            total[i] = F::fold(total[i], lanes[i]);
         }
         start = end;
     }
-    match levels {
-        None => reduce_lanes::<T, F>(total),
-        Some(levels) => levels.finish::<F>(),
-    }
+    total
 }
 
 /// Reduces a slice.

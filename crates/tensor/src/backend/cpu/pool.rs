@@ -1,7 +1,7 @@
 //! Max and mean pools over the planes of a view.
 
 use super::dispatch::{contiguous, float, host_mut};
-use super::fold::{Sum, fold_slice};
+use super::fold::{Sum, fold_rows};
 use super::number::{Float, Number};
 use super::parallel::{Workers, light_runs};
 use super::pool2x2::Pool2x2;
@@ -20,12 +20,17 @@ fn plane(dims: &[usize]) -> [usize; 2] {
 enum Path {
     Pool2x2(Pool2x2),
     Sliding(Sliding),
+    /// The mean of each plane.
+    GlobalMean,
     /// One window at a time, for adaptive pools, and for means of windows with different numbers of places.
     Generic,
 }
 
 impl Path {
     fn new(pool: PoolReduction, axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Self {
+        if pool == PoolReduction::Mean && axes == [PoolAxis::Adaptive { outputs: 1 }; 2] {
+            return Self::GlobalMean;
+        }
         let pool2x2 = || Pool2x2::new(axes, from, to).map(Self::Pool2x2);
         let sliding = || Sliding::new(pool, axes, from, to).map(Self::Sliding);
         pool2x2().or_else(sliding).unwrap_or(Self::Generic)
@@ -52,12 +57,17 @@ pub(super) fn forward(
         let input = contiguous::<T>(op, &input)?;
         let out = host_mut::<T>(op, out)?;
         workers.chunks(out, light_runs(of_in * 2) * of_out, &|start, part| {
+            if let Path::GlobalMean = path {
+                fold_rows::<T, Sum>(part, &input[start * of_in..], of_in, of_in);
+                let count = T::from_f64(of_in as f64);
+                return part.iter_mut().for_each(|out| *out = out.over(count));
+            }
             let planes = input[start / of_out * of_in..].chunks(of_in);
             for (input, out) in planes.zip(part.chunks_mut(of_out)) {
                 match &path {
                     Path::Pool2x2(pool2x2) => pool2x2.forward(pool, input, out),
                     Path::Sliding(sliding) => sliding.forward(pool, input, out),
-                    Path::Generic => {
+                    Path::GlobalMean | Path::Generic => {
                         for (place, out) in out.iter_mut().enumerate() {
                             let at = [place / to[1], place % to[1]];
                             *out = match pool {
@@ -90,10 +100,6 @@ fn largest<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [us
 }
 
 fn mean<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize; 2]) -> T {
-    // Global average pooling.
-    if axes == [PoolAxis::Adaptive { outputs: 1 }; 2] {
-        return fold_slice::<T, Sum>(input) / T::from_f64(input.len() as f64);
-    }
     let ((rows, high), (columns, wide)) =
         (axes[0].window_elements(at[0], from[0]), axes[1].window_elements(at[1], from[1]));
     let mut sum = T::ZERO;
@@ -138,6 +144,7 @@ pub(super) fn backward(
                 match &path {
                     Path::Pool2x2(pool2x2) => pool2x2.backward(pool, input, grad, out),
                     Path::Sliding(sliding) => sliding.backward(pool, input, grad, out, &mut best),
+                    Path::GlobalMean => out.fill(grad[0] / T::from_f64(of_in as f64)),
                     Path::Generic => {
                         out.fill(T::ZERO);
                         for (place, &grad) in grad.iter().enumerate() {

@@ -2,7 +2,8 @@
 //!
 //! The order of operations depends only on the shape and the axes, never on strides or threads:
 //!
-//! - If the last axis is reduced, each output reduces one sequence ([`BlockReducer`]).
+//! - If the last axis is reduced, each output reduces one sequence ([`BlockReducer`]). If kept axes split the sequence into
+//!   long rows, each row is reduced by itself, so that memory is read without copies.
 //! - If the last axis is kept, neighboring outputs are reduced together, row by row ([`Cascade`]), so that memory is read in
 //!   order. The common case is the sum of a bias gradient over the batch.
 //! - If there are few outputs, the sequences are split into slabs. Each slab is reduced to a row of the workspace, and then
@@ -13,7 +14,7 @@ use std::ops::Range;
 use super::dispatch::{byte_or_number, float, host, host_mut, scratch, sums};
 use super::fold::{
     BLOCK, BlockReducer, Cascade, Max, Min, Product, RADIX, ReduceOp, Sum, SumMagnitudes, SumSquares,
-    fold_into, fold_row, fold_rows,
+    fold_into, fold_row, fold_rows, fold_slice,
 };
 use super::loop_nest::{LoopNest, Segment};
 use super::number::Number;
@@ -33,6 +34,9 @@ const UNIT: usize = 128;
 
 /// The target number of tasks, enough for many threads.
 const TASKS: usize = 64;
+
+/// The smallest number of elements of a row that is reduced by itself.
+const LONG_ROW: usize = 128;
 
 /// The smallest number of work units (rows, or tiles of outputs) for which sequences are not split.
 const ENOUGH_OUTPUTS: usize = 16;
@@ -235,6 +239,9 @@ struct Nests {
     /// The kept axes after the last reduced one.
     inner: LoopNest<1>,
     reduced: LoopNest<1>,
+    /// The number of elements that are reduced by themselves: those of the last reduced axes without a kept axis between
+    /// them. Depends only on the shape and the axes.
+    row: usize,
 }
 
 impl Nests {
@@ -245,6 +252,8 @@ impl Nests {
         let after = (0..shape.rank()).rev().find(|&axis| reduces(axis)).map_or(0, |axis| axis + 1);
         let (mut outer, mut inner) = (LoopNest::scalar([layout.offset()]), LoopNest::scalar([0]));
         let mut reduced = LoopNest::scalar([0]);
+        let last_axes = (0..after).rev().take_while(|&axis| is_reduced(axes, axis) || shape[axis] == 1);
+        let row = last_axes.map(|axis| shape[axis]).product();
         for (axis, (&size, &stride)) in shape.dims().iter().zip(layout.strides()).enumerate() {
             let nest = match is_reduced(axes, axis) {
                 true => &mut reduced,
@@ -253,7 +262,7 @@ impl Nests {
             };
             nest.push_axis(size, [stride]);
         }
-        Self { outer, inner, reduced }
+        Self { outer, inner, reduced, row }
     }
 }
 
@@ -278,9 +287,10 @@ impl<T: Number> Sequences<'_, T> {
 
     /// Reduces one sequence after the other. The last axis longer than 1 is reduced, so no kept axis follows it.
     fn fold_rows<F: ReduceOp<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
-        let Nests { outer, reduced, .. } = &self.nests;
+        let Nests { outer, reduced, row, .. } = &self.nests;
         let [step] = outer.inner();
-        let side_by_side = reduced.is_line() && reduced.inner() == [1];
+        let is_one_row = *row < LONG_ROW || *row == reduced.len();
+        let side_by_side = is_one_row && reduced.is_line() && reduced.inner() == [1];
         for Segment { starts: [base], len } in outer.segments(first..first + out.len()) {
             let Some(now) = out.split_off_mut(..len) else { return };
             if side_by_side {
@@ -288,13 +298,37 @@ impl<T: Number> Sequences<'_, T> {
             } else {
                 let mut buffer = [T::ZERO; BLOCK];
                 for (number, out) in now.iter_mut().enumerate() {
-                    *out = self.fold_row::<F>(base + number * step, range.clone(), &mut buffer);
+                    *out = self.fold_sequence::<F>(base + number * step, range.clone(), &mut buffer);
                 }
             }
         }
     }
 
-    /// Reduces one sequence that is not contiguous, in blocks.
+    /// Reduces one sequence that is not contiguous, row by row if its rows are long.
+    fn fold_sequence<F: ReduceOp<T>>(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
+        let Nests { reduced, row, .. } = &self.nests;
+        if *row < LONG_ROW {
+            return self.fold_row::<F>(base, range, buffer);
+        }
+        let mut rows = Cascade::<T, 1>::new::<F>(1);
+        if reduced.inner() == [1] && reduced.inner_len() == *row {
+            for Segment { starts: [place], len } in reduced.segments(range) {
+                rows.push_folded::<F>(&[fold_slice::<T, F>(&self.data[base + place..][..len])]);
+            }
+        } else {
+            let mut start = range.start;
+            while start < range.end {
+                let end = range.end.min((start / row + 1) * row);
+                rows.push_folded::<F>(&[self.fold_row::<F>(base, start..end, buffer)]);
+                start = end;
+            }
+        }
+        let mut out = [F::IDENTITY];
+        out.copy_from_slice(rows.finish::<F>());
+        out[0]
+    }
+
+    /// Reduces a part of a sequence in blocks.
     fn fold_row<F: ReduceOp<T>>(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
         let reduced = &self.nests.reduced;
         let [stride] = reduced.inner();
@@ -333,7 +367,7 @@ impl<T: Number> Sequences<'_, T> {
 
     /// Reduces neighboring sequences together, in tiles.
     fn fold_columns<F: ReduceOp<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
-        let Nests { outer, inner, reduced } = &self.nests;
+        let Nests { outer, inner, reduced, .. } = &self.nests;
         let [stride] = reduced.inner();
         let mut output = first;
         let mut buffer = [T::ZERO; TILE];
@@ -376,13 +410,16 @@ impl Columns {
         let mut places = [0; TILE];
         let [stride] = inner.inner();
         let mut rest = &mut places[..width];
-        let mut segments = 0;
         for Segment { starts: [start], len } in inner.segments(first..first + width) {
             let Some(now) = rest.split_off_mut(..len) else { break };
+            if len == width && (stride == 1 || width == 1) {
+                // Only the first place is needed.
+                now[0] = start;
+                return Self { places, width, side_by_side: true };
+            }
             now.iter_mut().enumerate().for_each(|(i, place)| *place = start + i * stride);
-            segments += 1;
         }
-        Self { places, width, side_by_side: segments == 1 && (stride == 1 || width == 1) }
+        Self { places, width, side_by_side: false }
     }
 
     /// If the tile's elements are contiguous: the offset of the first from the start of its row.

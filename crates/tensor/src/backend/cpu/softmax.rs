@@ -2,7 +2,7 @@
 
 mod row;
 
-use self::row::{Exponentials, Gradient, LogSoftmax, LossGrad, Softmax};
+use self::row::{Exponentials, Gradient, LogSoftmax, LossGrad, Softmax, rows_together};
 use super::dispatch::{float, host_mut};
 use super::index;
 use super::number::{Float, Number};
@@ -24,11 +24,15 @@ pub(super) fn softmax(
     let classes = classes(out);
     float!(op, out.dtype(), T => {
         let source = Source::<T>::new(op, input)?;
-        rows(workers, host_mut::<T>(op, out)?, classes, source.rows_per_tile(), &|start, part| {
+        let together = source.rows_per_tile().max(rows_together(classes));
+        rows(workers, host_mut::<T>(op, out)?, classes, together, &|start, part| {
             let mut copied = Vec::new();
             let x = source.part(start..start + part.len(), &mut copied);
+            if log {
+                return simd::run(LogSoftmax { x, out: part, classes });
+            }
             for (x, out) in x.chunks(classes).zip(part.chunks_mut(classes)) {
-                if log { simd::run(LogSoftmax { x, out }) } else { simd::run(Softmax { x, out }) }
+                simd::run(Softmax { x, out });
             }
         });
         Ok(())

@@ -74,7 +74,11 @@ impl Buffer {
     }
 
     /// The values, in a buffer of shape `base` that is then looked at as `arrange` says.
-    fn arranged<T: Element>(base: &[usize], values: &[T], arrange: impl Fn(Layout) -> Layout) -> Self {
+    pub(super) fn arranged<T: Element>(
+        base: &[usize],
+        values: &[T],
+        arrange: impl Fn(Layout) -> Layout,
+    ) -> Self {
         let mut buffer = Self::output(base, T::DTYPE);
         let layout = arrange(buffer.layout);
         assert_eq!(layout.shape().elements(), values.len());

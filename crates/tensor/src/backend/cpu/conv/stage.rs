@@ -27,6 +27,9 @@ pub(super) const FILTERS: usize = 64;
 /// Rows have gaps if they add at most one such part to a product.
 const GAPS: usize = 6;
 
+/// The number of pairs of elements of which the first ones are copied at once, in registers.
+const PAIRS: usize = 8;
+
 /// One axis of the patches of a convolution or of its input gradient: parts of equal length.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
@@ -267,14 +270,19 @@ fn copy_part<I: StageAs<S>, S: Copy>(to: &mut [S], from: &[I], stride: usize) {
             Some(from) => short::copy(to, from),
             None => to.iter_mut().zip(from).for_each(|(to, from)| *to = from.staged()),
         },
-        // Pairs, of which the compiler separates whole registers. The last element may have no neighbor.
-        2 => {
-            let pairs = from.as_chunks::<2>().0;
-            let (even, last) = to.split_at_mut(pairs.len().min(to.len()));
-            even.iter_mut().zip(pairs).for_each(|(to, [from, _])| *to = from.staged());
-            last.iter_mut().zip(from.last()).for_each(|(to, from)| *to = from.staged());
-        }
+        2 if to.len() >= PAIRS => copy_pairs(to, from),
         _ => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, from)| *to = from.staged()),
+    }
+}
+
+/// Copies the first elements of at least [`PAIRS`] pairs. The last pieces overlap, like those of [`short::copy`].
+#[inline(always)]
+fn copy_pairs<I: StageAs<S>, S: Copy>(to: &mut [S], from: &[I]) {
+    for piece in 0..to.len().div_ceil(PAIRS) {
+        let start = (piece * PAIRS).min(to.len() - PAIRS);
+        // The last element may have no neighbor.
+        let (to, from) = (&mut to[start..start + PAIRS], &from[2 * start..2 * (start + PAIRS) - 1]);
+        (0..PAIRS).for_each(|index| to[index] = from[2 * index].staged());
     }
 }
 

@@ -12,7 +12,7 @@ use crate::storage::{View, ViewMut};
 /// The largest number of slots of a batch, and so of threads that share it.
 const SLOTS: usize = 8;
 
-/// The elements of the plane that a slot sums in.
+/// The elements of the padded plane of a slot.
 fn space(sizes: &Sizes) -> usize {
     product(&[sizes.taps(), sizes.places()])
 }
@@ -49,14 +49,15 @@ pub(in super::super) fn forward(
         let out = host_mut::<T>(op, out)?;
         let (input, weight) = (contiguous::<T>(op, &input)?, contiguous::<T>(op, &weight)?);
         let spaces = scratch::<T>(op, workspace, slots(sizes) * space(sizes))?;
-        let per_slot = images_per_slot(sizes);
+        let (per_slot, offsets) = (images_per_slot(sizes), depthwise.offsets());
         let chunks = [per_slot * sizes.image_out(), space(sizes)];
         workers.zipped([out, spaces], chunks, &|slot, [out, space]| {
+            depthwise.clear(space);
             let images = input[slot * per_slot * sizes.image_in()..].chunks(sizes.image_in());
             for (image, out) in images.zip(out.chunks_mut(sizes.image_out())) {
                 for group in 0..sizes.groups {
                     let (channel, filter) = (sizes.group(image, group), sizes.group(weight, group));
-                    depthwise.forward(channel, filter, space, sizes.group_mut(out, group));
+                    depthwise.forward(channel, (filter, &offsets), space, sizes.group_mut(out, group));
                 }
             }
         });
@@ -76,17 +77,17 @@ pub(in super::super) fn input_grad(
     let Some(depthwise) = Depthwise::new(sizes) else { return Ok(()) };
     float!(op, out.dtype(), T => {
         let out = host_mut::<T>(op, out)?;
-        out.fill(T::ZERO);
         let (weight, grad) = (contiguous::<T>(op, &weight)?, contiguous::<T>(op, &grad)?);
         let spaces = scratch::<T>(op, workspace, slots(sizes) * space(sizes))?;
-        let per_slot = images_per_slot(sizes);
+        let (per_slot, offsets) = (images_per_slot(sizes), depthwise.offsets());
         let chunks = [per_slot * sizes.image_in(), space(sizes)];
         workers.zipped([out, spaces], chunks, &|slot, [out, space]| {
+            depthwise.clear(space);
             let grads = grad[slot * per_slot * sizes.image_out()..].chunks(sizes.image_out());
             for (grad, out) in grads.zip(out.chunks_mut(sizes.image_in())) {
                 for group in 0..sizes.groups {
                     let (grad, filter) = (sizes.group(grad, group), sizes.group(weight, group));
-                    depthwise.input_grad(grad, filter, space, sizes.group_mut(out, group));
+                    depthwise.input_grad(grad, (filter, &offsets), space, sizes.group_mut(out, group));
                 }
             }
         });

@@ -98,7 +98,7 @@ proptest! {
 
 /// Shapes and axes that cover all paths: few and many outputs, long and short sequences, one and several slabs, full and
 /// partial tiles.
-const LARGE: [(&[usize], &[bool]); 12] = [
+const LARGE: [(&[usize], &[bool]); 13] = [
     (&[200_003], &[true]),
     (&[3, 70_001], &[false, true]),
     (&[70_001, 3], &[true, false]),
@@ -106,6 +106,7 @@ const LARGE: [(&[usize], &[bool]); 12] = [
     (&[1000, 300], &[false, true]),
     (&[1000, 300], &[true, true]),
     (&[30, 40, 150], &[true, false, true]),
+    (&[300, 3, 150], &[true, false, true]),
     (&[30, 40, 150], &[false, true, false]),
     (&[150, 40, 30], &[true, true, false]),
     (&[2, 3000, 31, 1], &[true, false, true, true]),
@@ -130,6 +131,21 @@ fn large_reductions_do_not_depend_on_threads_or_layout() {
             let exact: Vec<f64> = single.iter().map(|&x| f64::from(x)).collect();
             assert_close(&first.unwrap(), &plain(f, dims, axes, &exact), 2e-5, f.name());
         }
+    }
+}
+
+/// Kept axes separate the rows of a sequence. In memory the rows may still be adjacent.
+#[test]
+fn adjacent_rows_have_the_bits_of_separate_rows() {
+    let (dims, axes) = ([30, 20, 150], [true, false, true]);
+    let values: Vec<f32> = noise(2, dims.iter().product()).iter().map(|&x| x as f32).collect();
+    let separate = Buffer::of(&dims, &values);
+    let adjacent =
+        Buffer::arranged(&[20, 30, 150], &values, |layout| layout.permuted("permute", &[1, 0, 2]).unwrap());
+    for f in REDUCE {
+        let [separate, adjacent] =
+            [&separate, &adjacent].map(|buffer| reduced::<f32>(&cpu(), f, buffer.view(), &axes));
+        assert_eq!(separate, adjacent, "{}", f.name());
     }
 }
 

@@ -31,10 +31,22 @@ impl<T: Float> Loop for Softmax<'_, T> {
     }
 }
 
-/// `out = x - ln Σ eˣ`.
+/// The largest number of rows that are processed together, so that the latencies of their reductions overlap.
+const ROWS: usize = 16;
+
+/// The number of elements of those rows that stay in the L1 cache.
+const CACHED: usize = 4096;
+
+/// The number of rows to process together.
+pub(super) fn rows_together(classes: usize) -> usize {
+    (CACHED / classes.max(1)).clamp(1, ROWS)
+}
+
+/// `out = x - ln Σ eˣ` for each row.
 pub(super) struct LogSoftmax<'a, T> {
     pub(super) x: &'a [T],
     pub(super) out: &'a mut [T],
+    pub(super) classes: usize,
 }
 
 impl<T: Float> Loop for LogSoftmax<'_, T> {
@@ -43,9 +55,22 @@ impl<T: Float> Loop for LogSoftmax<'_, T> {
 
     #[inline(always)]
     fn run(self) {
-        let [largest, sum] = Exponentials(self.x).run();
-        let log_sum = sum.ln();
-        self.out.iter_mut().zip(self.x).for_each(|(out, &x)| *out = x - largest - log_sum);
+        let Self { x, out, classes } = self;
+        let elements = rows_together(classes) * classes;
+        for (x, out) in x.chunks(elements).zip(out.chunks_mut(elements)) {
+            let (mut largest, mut log_sums) = ([T::ZERO; ROWS], [T::ONE; ROWS]);
+            for (largest, x) in largest.iter_mut().zip(x.chunks(classes)) {
+                *largest = fold::<T, FastMax, 1>([x], |[x]| x);
+            }
+            for ((sum, &largest), x) in log_sums.iter_mut().zip(&largest).zip(x.chunks(classes)) {
+                *sum = fold::<T, Sum, 1>([x], |[x]| (x - largest).exp_of_negative());
+            }
+            log_sums.iter_mut().for_each(|sum| *sum = sum.ln());
+            let rows = x.chunks(classes).zip(out.chunks_mut(classes));
+            for ((x, out), (&largest, &log_sum)) in rows.zip(largest.iter().zip(&log_sums)) {
+                out.iter_mut().zip(x).for_each(|(out, &x)| *out = x - largest - log_sum);
+            }
+        }
     }
 }
 
