@@ -65,10 +65,10 @@ pub trait Collective: fmt::Debug + Send + Sync {
     fn abort(&self, code: i32) -> !;
 }
 
-/// The order of the additions of an all-reduce. All ranks get the same bits in both cases.
+/// The order of the additions of an all-reduce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduce {
-    /// Adds the ranks' values in rank order: `((x₀ + x₁) + x₂) + …`. The sum of 16-bit floats accumulates in f32 and
+    /// Adds the ranks' values in rank order: `((x₀ + x₁) + x₂) + …`. All ranks get the same bits. The sum of 16-bit floats accumulates in f32 and
     /// is rounded once. Each rank receives all values of its [`span`], sums them, and sends the sum to all ranks.
     #[default]
     Ordered,

@@ -1,6 +1,6 @@
 //! The calls of MPI: messages with a time limit, cancellation, and the end of the job.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 use std::mem::{self, MaybeUninit};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -13,6 +13,7 @@ use mpi::environment::Universe;
 use mpi::ffi;
 use mpi::raw::AsRaw;
 
+use super::status;
 use crate::error::{CollectiveError, WorldError};
 use crate::operation::Operation;
 use crate::ordered::{self, Messages};
@@ -37,7 +38,8 @@ pub(super) struct Endpoint {
     abort: Arc<OnceLock<i32>>,
     /// The operation that runs.
     operation: Operation,
-    deadline: Instant,
+    /// `None` if the time limit exceeds the clock.
+    deadline: Option<Instant>,
     /// The message of the first error. Ranks are out of step from then on.
     failure: Option<String>,
 }
@@ -69,17 +71,7 @@ impl Endpoint {
         // SAFETY: the communicator is valid until `universe` is dropped. From here on, calls return error codes.
         unsafe { ffi::MPI_Comm_set_errhandler(comm, errors_return) };
         let operation = Operation::Barrier;
-        Ok(Self {
-            universe,
-            comm,
-            rank,
-            size,
-            limit,
-            abort,
-            operation,
-            deadline: Instant::now(),
-            failure: None,
-        })
+        Ok(Self { universe, comm, rank, size, limit, abort, operation, deadline: None, failure: None })
     }
 
     /// Returns the rank and the number of ranks.
@@ -98,7 +90,7 @@ impl Endpoint {
             return Err(CollectiveError::Ended { operation, rank: self.rank, cause });
         }
         self.operation = operation;
-        self.deadline = Instant::now() + self.limit;
+        self.deadline = Instant::now().checked_add(self.limit);
         let result = work(self);
         if let Err(error) = &result {
             self.failure = Some(error.to_string());
@@ -120,8 +112,8 @@ impl Endpoint {
         let (datatype, sum) = (T::equivalent_datatype(), SystemOperation::sum());
         for (from, to) in copy.chunks(MOST).zip(values.chunks_mut(MOST)) {
             let mut request = MaybeUninit::uninit();
-            // SAFETY: both slices have this many elements of this type. They stay borrowed until `wait` returns, which
-            // returns only when MPI no longer uses them.
+            // SAFETY: both slices have this many elements of this type. They stay borrowed until `finish` returns,
+            // which returns only when MPI no longer uses them.
             let code = unsafe {
                 ffi::MPI_Iallreduce(
                     from.as_ptr().cast(),
@@ -233,7 +225,7 @@ impl Endpoint {
             {
                 return Err(CollectiveError::Early { operation, rank, peer });
             }
-            if Instant::now() >= self.deadline {
+            if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(self.timed_out(pending));
             }
             // Other threads of this machine may compute meanwhile. Sleeping would slow large messages, which progress
@@ -244,18 +236,18 @@ impl Endpoint {
 
     /// Returns whether a request is complete. After an error it is complete too.
     fn test(&self, pending: &mut Pending) -> Result<bool, CollectiveError> {
-        let (mut is_complete, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
+        let (mut is_complete, mut result) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
         // SAFETY: the request is incomplete, so it is valid.
         let code =
-            unsafe { ffi::MPI_Test(&raw mut pending.request, &raw mut is_complete, status.as_mut_ptr()) };
-        let received = if is_truncation(code) {
+            unsafe { ffi::MPI_Test(&raw mut pending.request, &raw mut is_complete, result.as_mut_ptr()) };
+        let received = if status::is_truncation(code) {
             None
         } else {
             self.check(code, pending.peer)?;
             if is_complete == 0 {
                 return Ok(false);
             }
-            Some(received_bytes(&status))
+            Some(status::received_bytes(&result))
         };
         let (operation, rank) = (self.operation, self.rank);
         match (pending.receives, pending.peer) {
@@ -314,13 +306,7 @@ impl Endpoint {
         if code == 0 {
             return Ok(());
         }
-        let mut text = [0; ffi::MPI_MAX_ERROR_STRING as usize + 1];
-        let mut length = 0;
-        // SAFETY: the buffer has room for the longest text and stays terminated by zero.
-        unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr(), &raw mut length) };
-        // SAFETY: the last byte is zero.
-        let text = unsafe { CStr::from_ptr(text.as_ptr()) };
-        let message = text.to_string_lossy().lines().collect::<Vec<_>>().join("; ");
+        let message = status::error_text(code);
         let (operation, rank) = (self.operation, self.rank);
         Err(CollectiveError::Library { operation, rank, peers: peer.into_iter().collect(), message })
     }
@@ -372,23 +358,6 @@ impl Messages for Endpoint {
         })();
         self.finish(pending, started)
     }
-}
-
-/// Returns whether more bytes arrived than a receive expects.
-fn is_truncation(code: c_int) -> bool {
-    let mut class = 0;
-    // SAFETY: any code may be asked for.
-    unsafe { ffi::MPI_Error_class(code, &raw mut class) };
-    class.unsigned_abs() == ffi::MPI_ERR_TRUNCATE
-}
-
-/// The length of a complete message.
-fn received_bytes(status: &MaybeUninit<ffi::MPI_Status>) -> usize {
-    let mut received = 0;
-    let bytes = u8::equivalent_datatype().as_raw();
-    // SAFETY: the caller initialized the status, and the call that completed the request has set it.
-    unsafe { ffi::MPI_Get_count(status.as_ptr(), bytes, &raw mut received) };
-    received.unsigned_abs() as usize
 }
 
 /// Messages of one operation match no receive of another.

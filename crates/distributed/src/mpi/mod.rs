@@ -22,6 +22,7 @@ use crate::operation::Operation;
 use crate::ordered;
 
 mod endpoint;
+mod status;
 
 use endpoint::Endpoint;
 
