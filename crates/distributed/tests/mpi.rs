@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(100);
 
 fn main() -> ExitCode {
     let scenario = env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or("values".into());
-    let limit = if ["kill", "hang"].contains(&scenario.as_str()) { SHORT } else { LONG };
+    let limit = if ["kill", "kill-inside", "hang"].contains(&scenario.as_str()) { SHORT } else { LONG };
     let world = World::from_env_with(limit).unwrap();
     let result = match scenario.as_str() {
         "values" => {
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             if step == 3 && world.rank() == 1 {
                 fail(&scenario)?;
             }
-            reduce(&world, 1000)
+            reduce(&world, if scenario == "kill-inside" { 10_000_000 } else { 1000 })
         }),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
@@ -59,6 +59,11 @@ fn fail(scenario: &str) -> Result<(), Box<dyn Error>> {
         "early" => return Err("rank 1 ends early".into()),
         "kill" => {
             Command::new("kill").args(["-9", &process::id().to_string()]).status()?;
+        }
+        "kill-inside" => {
+            // While large messages are on their way.
+            Command::new("sh").args(["-c", &format!("sleep 0.1; kill -9 {}", process::id())]).spawn()?;
+            return Ok(());
         }
         "panic" => panic!("rank 1 panics"),
         _ => {}
