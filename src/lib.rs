@@ -36,6 +36,7 @@
 //! | [`Tensor`] | arrays, ops and gradients |
 //! | [`nn`], [`optim`], [`data`], [`io`] | networks, optimizers, data and files |
 //! | `train`, with the feature `train` | a training loop, metrics, logs and options |
+//! | `distributed`, with the feature `distributed` | collective operations between several processes |
 //! | [`Runtime`], [`Device`] | where programs compute, and how large their pools are |
 //! | [`memory_report`], [`dry_run`], [`largest_fit`], [`testing`] | what a program needs, now and in advance |
 //! | [`alloc`], [`tracking`] | the pools and the accounts, without tensors |
@@ -45,6 +46,8 @@ use std::sync::Arc;
 
 pub use bfc_core as alloc;
 pub use half;
+#[cfg(feature = "distributed")]
+pub use highwater_distributed as distributed;
 pub use highwater_nn::{data, modules as nn, optim, visit_parts};
 pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
@@ -121,6 +124,9 @@ pub mod guide {
     #[doc = "[prediction]: mod@prediction"]
     #[doc = include_str!("../docs/training.md")]
     pub mod training {}
+
+    #[doc = include_str!("../docs/several-machines.md")]
+    pub mod several_machines {}
 
     #[doc = "[benchmarks]: mod@benchmarks"]
     #[doc = "[memory]: mod@memory"]

@@ -52,6 +52,10 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     ("crates/nn", &["file_kind", "io", "data", "modules", "summary", "optim", "checkpoint", "fuzz"]),
+    (
+        "crates/distributed",
+        &["launch operation", "error", "collective", "ordered rehearsal", "mpi", "world", "agree threads"],
+    ),
     ("crates/train", &["figures position", "metrics stop", "output", "saves", "trainer", "cli"]),
     (
         "crates/cli",
@@ -74,7 +78,11 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("crates/tracking", &["bfc-core"]),
     ("crates/tensor", &["bfc-core", "bfc-cuda", "highwater-tracking"]),
     ("crates/nn", &["bfc-core", "highwater-tracking", "highwater-tensor"]),
-    ("crates/train", &["bfc-core", "highwater-tracking", "highwater-tensor", "highwater-nn"]),
+    ("crates/distributed", &["bfc-core", "highwater-tracking", "highwater-tensor", "highwater-nn"]),
+    (
+        "crates/train",
+        &["bfc-core", "highwater-tracking", "highwater-tensor", "highwater-nn", "highwater-distributed"],
+    ),
 ];
 
 /// Pairs of layers that import each other: the lower one, the higher one. ARCHITECTURE.md explains each.

@@ -1,0 +1,156 @@
+//! The check at the start: all ranks train the same parameters with the same options.
+
+use std::fmt;
+
+use bfc_core::debug_as_message;
+use highwater_tensor::DType;
+use thiserror::Error;
+
+use crate::collective::SliceMut;
+use crate::error::CollectiveError;
+use crate::world::World;
+
+/// A parameter or an option that all ranks must share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The path of the parameter, or the name of the option.
+    pub name: String,
+    /// The shape; empty for an option.
+    pub shape: Vec<usize>,
+    /// The element type; `None` for an option.
+    pub dtype: Option<DType>,
+    /// The options of the parameter, or the value of the option.
+    pub options: String,
+}
+
+/// `fc1.weight: f32 [20, 10] lr 0.1`.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.name)?;
+        if let Some(dtype) = self.dtype {
+            write!(f, " {dtype} {:?}", self.shape)?;
+        }
+        if self.options.is_empty() { Ok(()) } else { write!(f, " {}", self.options) }
+    }
+}
+
+/// The ranks do not agree.
+#[derive(Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AgreeError {
+    /// An entry differs from that of rank 0. All ranks report the same entry.
+    #[error(
+        "entry {index} is {} on rank {rank}, but {} on rank 0: start all ranks with the same model and options",
+        quoted(theirs),
+        quoted(expected)
+    )]
+    Differs {
+        /// The number of the first entry that differs, from 0.
+        index: usize,
+        /// The lowest rank that differs from rank 0.
+        rank: usize,
+        /// The entry of that rank; empty if it has fewer entries.
+        theirs: String,
+        /// The entry of rank 0; empty if it has fewer entries.
+        expected: String,
+    },
+    /// The ranks could not exchange their entries.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+}
+
+debug_as_message!(AgreeError);
+
+fn quoted(entry: &str) -> String {
+    if entry.is_empty() { "missing".into() } else { format!("`{entry}`") }
+}
+
+/// Checks that all ranks have the same entries in the same order. Each rank compares its list with that of rank 0.
+///
+/// ```
+/// use highwater_distributed::{Entry, World, agree};
+///
+/// let entry = Entry { name: "seed".into(), shape: vec![], dtype: None, options: "7".into() };
+/// agree(&World::from_env()?, &[entry])?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// An entry differs; all ranks then return the same error. Or a rank does not answer.
+pub fn agree(world: &World, entries: &[Entry]) -> Result<(), AgreeError> {
+    // Line breaks separate entries.
+    let own: Vec<String> = entries.iter().map(|entry| entry.to_string().replace('\n', " ")).collect();
+    let expected = broadcast_text(world, &own.join("\n"), 0)?;
+    let expected: Vec<&str> = expected.split('\n').filter(|line| !line.is_empty()).collect();
+    let line =
+        |lines: &[&str], index: usize| lines.get(index).map_or_else(String::new, |line| (*line).to_owned());
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let difference = (0..own.len().max(expected.len())).find(|index| own.get(*index) != expected.get(*index));
+
+    let mut differences = vec![u8::MAX; size_of::<u64>() * world.size()];
+    let (numbers, _) = differences.as_chunks_mut::<{ size_of::<u64>() }>();
+    numbers[world.rank()] = difference.map_or(u64::MAX, |index| index as u64).to_le_bytes();
+    world.collective().all_gather(SliceMut::Bytes(&mut differences))?;
+    let (numbers, _) = differences.as_chunks::<{ size_of::<u64>() }>();
+    let first =
+        numbers.iter().map(|bytes| u64::from_le_bytes(*bytes)).enumerate().find(|(_, at)| *at != u64::MAX);
+    let Some((rank, index)) = first else { return Ok(()) };
+    let index = usize::try_from(index).unwrap_or(usize::MAX);
+    let theirs = broadcast_text(world, &line(&own, index), rank)?;
+    Err(AgreeError::Differs { index, rank, theirs, expected: line(&expected, index) })
+}
+
+/// Returns the text of rank `root`.
+fn broadcast_text(world: &World, own: &str, root: usize) -> Result<String, CollectiveError> {
+    let mut length = (own.len() as u64).to_le_bytes();
+    world.collective().broadcast(SliceMut::Bytes(&mut length), root)?;
+    let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
+    let mut text = own.as_bytes().to_vec();
+    text.resize(length, 0);
+    world.collective().broadcast(SliceMut::Bytes(&mut text), root)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::threads::run_ranks;
+
+    fn entry(name: &str, shape: &[usize]) -> Entry {
+        Entry { name: name.into(), shape: shape.into(), dtype: Some(DType::F32), options: "lr 0.1".into() }
+    }
+
+    fn agreement(size: usize, entries: impl Fn(usize) -> Vec<Entry> + Sync) -> Vec<Result<(), AgreeError>> {
+        run_ranks(size, |world| agree(&world, &entries(world.rank())))
+    }
+
+    #[test]
+    fn equal_entries_agree() {
+        assert_eq!(agreement(3, |_| vec![entry("a\nb", &[]), entry("c", &[2, 3])]), vec![Ok(()); 3]);
+        assert_eq!(agreement(2, |_| vec![]), vec![Ok(()); 2]);
+    }
+
+    #[test]
+    fn all_ranks_report_the_first_difference_of_the_lowest_rank() {
+        let entries =
+            |rank| vec![entry("a", &[1]), entry("b", &[if rank < 2 { 4 } else { 5 }]), entry("c", &[rank])];
+        let results = agreement(4, |rank| entries(if rank == 1 { 0 } else { rank }));
+        let message = "entry 1 is `b: f32 [5] lr 0.1` on rank 2, but `b: f32 [4] lr 0.1` on rank 0: \
+                       start all ranks with the same model and options";
+        assert!(
+            results.iter().all(|result| result.as_ref().is_err_and(|error| error.to_string() == message))
+        );
+    }
+
+    #[test]
+    fn a_missing_entry_differs() {
+        let results = agreement(2, |rank| [entry("a", &[1]), entry("b", &[1])][..2 - rank].to_vec());
+        let message = results[0].as_ref().unwrap_err().to_string();
+        assert!(
+            message.starts_with("entry 1 is missing on rank 1, but `b: f32 [1] lr 0.1` on rank 0"),
+            "{message}"
+        );
+        assert_eq!(results[0], results[1]);
+    }
+}

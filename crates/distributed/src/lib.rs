@@ -1,0 +1,40 @@
+//! Worlds of several processes ("ranks"), and the collective operations between them.
+//!
+//! A program asks for its [`World`]. It has one rank unless a launcher such as `mpiexec` started the program. Ranks
+//! exchange data through a [`Collective`]: over MPI with the feature `mpi`, or not at all in a rehearsal.
+//!
+//! ```
+//! use highwater_distributed::{Reduce, World};
+//!
+//! let world = World::from_env()?;
+//! let mut gradients = vec![1.0_f32; 1000];
+//! let bytes = Reduce::Ordered.workspace_bytes(gradients.len(), highwater_tensor::DType::F32, world.size());
+//! let mut workspace = vec![0; bytes]; // the caller allocates, so that its pool accounts for the memory
+//! world.collective().all_reduce(gradients.as_mut_slice().into(), Reduce::Ordered, &mut workspace)?;
+//! assert_eq!(gradients[0], world.size() as f32);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod agree;
+mod collective;
+mod error;
+mod launch;
+#[cfg(feature = "mpi")]
+mod mpi;
+mod operation;
+#[cfg(any(test, feature = "mpi"))]
+mod ordered;
+mod rehearsal;
+#[cfg(test)]
+mod threads;
+mod world;
+
+pub use agree::{AgreeError, Entry, agree};
+pub use collective::{Collective, Reduce, SliceMut, span};
+pub use error::{CollectiveError, WorldError};
+pub use launch::{Launch, LaunchError, Launcher};
+#[cfg(feature = "mpi")]
+pub use mpi::Mpi;
+pub use operation::Operation;
+pub use rehearsal::Rehearsal;
+pub use world::{DEFAULT_TIME_LIMIT, World};

@@ -1,0 +1,61 @@
+//! One rank of a world whose other ranks do not exist.
+
+use crate::collective::{Collective, Reduce, SliceMut, check_reduction, check_root};
+use crate::error::CollectiveError;
+use crate::operation::Operation;
+
+/// A rank without other processes. It checks arguments and moves no data.
+///
+/// A dry run of a rank makes the same requests for memory as the rank, since workspaces depend on sizes only. In a world
+/// of one rank, all operations leave the data unchanged, and so this is also the implementation for a single process.
+#[derive(Clone, Copy, Debug)]
+pub struct Rehearsal {
+    rank: usize,
+    size: usize,
+}
+
+impl Rehearsal {
+    /// The caller has checked that the rank is below the size.
+    pub(crate) const fn new(rank: usize, size: usize) -> Self {
+        Self { rank, size }
+    }
+}
+
+impl Collective for Rehearsal {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn all_reduce(
+        &self,
+        data: SliceMut<'_>,
+        reduce: Reduce,
+        workspace: &mut [u8],
+    ) -> Result<(), CollectiveError> {
+        check_reduction(Operation::AllReduce, &data, reduce, self.size, workspace)
+    }
+
+    fn reduce_scatter(&self, data: SliceMut<'_>, workspace: &mut [u8]) -> Result<(), CollectiveError> {
+        check_reduction(Operation::ReduceScatter, &data, Reduce::Ordered, self.size, workspace)
+    }
+
+    fn all_gather(&self, _data: SliceMut<'_>) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+
+    fn broadcast(&self, _data: SliceMut<'_>, root: usize) -> Result<(), CollectiveError> {
+        check_root(root, self.size)
+    }
+
+    fn barrier(&self) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+
+    fn abort(&self, code: i32) -> ! {
+        std::process::exit(code)
+    }
+}

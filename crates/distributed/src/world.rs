@@ -1,0 +1,183 @@
+//! The ranks that train together, and the place of this process among them.
+
+use std::sync::Arc;
+use std::time::Duration;
+use std::{num::NonZero, thread};
+
+use crate::collective::Collective;
+use crate::error::WorldError;
+use crate::launch::Launch;
+use crate::rehearsal::Rehearsal;
+
+/// The time limit of an operation. Ranks that wait include those that wait for a checkpoint or an evaluation of rank 0.
+pub const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(600);
+
+/// The ranks that run the same program. Clones share one connection.
+#[derive(Clone, Debug)]
+pub struct World {
+    collective: Arc<dyn Collective>,
+    /// The number of ranks on this machine.
+    local_size: usize,
+    is_rehearsal: bool,
+}
+
+impl World {
+    /// Returns the world of one rank.
+    #[must_use]
+    pub fn alone() -> Self {
+        Self::new(Arc::new(Rehearsal::new(0, 1)), 1)
+    }
+
+    pub(crate) const fn new(collective: Arc<dyn Collective>, local_size: usize) -> Self {
+        Self { collective, local_size, is_rehearsal: false }
+    }
+
+    /// Connects the ranks that a launcher started; the world of one rank if no launcher started this program.
+    ///
+    /// [`Launch::from_variables`] says how launchers are recognized. Each operation may take [`DEFAULT_TIME_LIMIT`]. A
+    /// process connects once: clone the world.
+    ///
+    /// # Errors
+    ///
+    /// A variable of a launcher is invalid, or this build cannot connect the ranks.
+    pub fn from_env() -> Result<Self, WorldError> {
+        Self::from_env_with(DEFAULT_TIME_LIMIT)
+    }
+
+    /// Like [`from_env`](Self::from_env), with another time limit for each operation.
+    ///
+    /// # Errors
+    ///
+    /// As for [`from_env`](Self::from_env).
+    pub fn from_env_with(time_limit: Duration) -> Result<Self, WorldError> {
+        match Launch::from_env()? {
+            Some(launch) if launch.size > 1 => Ok(Self::new(connect(launch, time_limit)?, launch.local_size)),
+            _ => Ok(Self::alone()),
+        }
+    }
+
+    /// Returns one rank of a world whose other ranks do not exist, for dry runs. Operations move no data.
+    ///
+    /// ```
+    /// let world = highwater_distributed::World::rehearsal(3, 8)?;
+    /// assert_eq!((world.rank(), world.size()), (3, 8));
+    /// # Ok::<(), highwater_distributed::WorldError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The rank is not below the number of ranks.
+    pub fn rehearsal(rank: usize, size: usize) -> Result<Self, WorldError> {
+        if rank >= size {
+            return Err(WorldError::Rank { rank, size });
+        }
+        Ok(Self { collective: Arc::new(Rehearsal::new(rank, size)), local_size: 1, is_rehearsal: true })
+    }
+
+    /// Returns the number of this rank, from 0.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.collective.rank()
+    }
+
+    /// Returns the number of ranks.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.collective.size()
+    }
+
+    /// Returns whether this is rank 0, which prints and saves.
+    #[must_use]
+    pub fn is_main(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// Returns whether the other ranks do not exist.
+    #[must_use]
+    pub const fn is_rehearsal(&self) -> bool {
+        self.is_rehearsal
+    }
+
+    /// Returns the number of threads that this rank should compute with: the cores that this process may use, divided
+    /// by the number of ranks on this machine, and at least one.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        (thread::available_parallelism().map_or(1, NonZero::get) / self.local_size).max(1)
+    }
+
+    /// Returns the operations between the ranks.
+    #[must_use]
+    pub fn collective(&self) -> &dyn Collective {
+        &*self.collective
+    }
+}
+
+#[cfg(feature = "mpi")]
+fn connect(launch: Launch, time_limit: Duration) -> Result<Arc<dyn Collective>, WorldError> {
+    use crate::launch::Launcher;
+
+    let Launch { launcher, rank, size, .. } = launch;
+    if launcher == Launcher::Torchrun {
+        return Err(WorldError::NoTransport { launcher, size });
+    }
+    let mpi = crate::mpi::Mpi::connect(time_limit)?;
+    let (mpi_rank, mpi_size) = (mpi.rank(), mpi.size());
+    if (mpi_rank, mpi_size) != (rank, size) {
+        return Err(WorldError::OtherMpi { launcher, rank, size, mpi_rank, mpi_size });
+    }
+    Ok(Arc::new(mpi))
+}
+
+#[cfg(not(feature = "mpi"))]
+fn connect(Launch { launcher, size, .. }: Launch, _: Duration) -> Result<Arc<dyn Collective>, WorldError> {
+    Err(WorldError::NoTransport { launcher, size })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::{Reduce, SliceMut};
+    use crate::error::CollectiveError;
+
+    #[test]
+    fn a_rehearsal_checks_arguments_as_a_connected_rank_does() {
+        let world = World::rehearsal(1, 3).unwrap();
+        let (mut values, mut workspace) = ([1.0_f32, 2.0, 3.0, 4.0], [0.0_f32; 4]);
+        let workspace: &mut [u8] = bytemuck::cast_slice_mut(&mut workspace);
+        let collective = world.collective();
+        let mut reduce = |workspace: &mut [u8]| {
+            collective.all_reduce(SliceMut::F32(&mut values), Reduce::Ordered, workspace)
+        };
+        assert_eq!(reduce(workspace), Ok(())); // two elements of each of two other ranks
+        assert!(matches!(
+            reduce(&mut workspace[..12]),
+            Err(CollectiveError::Workspace { needed: 16, given: 12, .. })
+        ));
+        assert!(matches!(reduce(&mut workspace[1..]), Err(CollectiveError::Workspace { needed: 16, .. })));
+        assert_eq!(values, [1.0, 2.0, 3.0, 4.0]);
+        let mut bytes = [0_u8; 8];
+        let bytes_reduced = collective.reduce_scatter(SliceMut::Bytes(&mut bytes), workspace);
+        assert!(matches!(bytes_reduced, Err(CollectiveError::Bytes { .. })));
+        let sent = collective.broadcast(SliceMut::Bytes(&mut bytes), 3);
+        assert_eq!(sent, Err(CollectiveError::Root { root: 3, size: 3 }));
+    }
+
+    #[test]
+    fn a_rehearsal_needs_a_rank_below_the_size() {
+        assert!(World::rehearsal(2, 3).is_ok_and(|world| world.is_rehearsal() && !world.is_main()));
+        let error = World::rehearsal(3, 3).unwrap_err();
+        assert_eq!(error.to_string(), "there is no rank 3 among 3 ranks: ranks are counted from 0");
+        assert!(World::rehearsal(0, 0).is_err());
+    }
+
+    #[test]
+    fn one_rank_needs_no_workspace_and_computes_with_all_cores() {
+        let world = World::alone();
+        let mut values = [1.5_f64];
+        world.collective().all_reduce((&mut values[..]).into(), Reduce::Ordered, &mut []).unwrap();
+        assert_eq!(values, [1.5]);
+        assert_eq!(world.threads(), thread::available_parallelism().unwrap().get());
+        let shared = World { local_size: world.threads() + 1, ..world };
+        assert_eq!(shared.threads(), 1);
+    }
+}

@@ -1,0 +1,157 @@
+//! One rank of the MPI tests. `scripts/test-mpi` starts this program with several ranks, once per scenario, and checks
+//! the output and the exit code of the failing ones. Without a launcher, the program checks a world of one rank.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+use std::env;
+use std::error::Error;
+use std::fmt::Debug;
+use std::io::{self, Write};
+use std::process::{self, Command, ExitCode};
+use std::thread;
+use std::time::Duration;
+
+use half::{bf16, f16};
+use highwater_distributed::{AgreeError, Entry, Reduce, SliceMut, World, agree, span};
+
+/// The time limit of scenarios that reach it.
+const SHORT: Duration = Duration::from_secs(3);
+/// The time limit of the others; the script ends them earlier.
+const LONG: Duration = Duration::from_secs(100);
+
+fn main() -> ExitCode {
+    let scenario = env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or("values".into());
+    let limit = if ["kill", "kill-inside", "hang"].contains(&scenario.as_str()) { SHORT } else { LONG };
+    let world = World::from_env_with(limit).unwrap();
+    let result = match scenario.as_str() {
+        "values" => {
+            values(&world);
+            Ok(())
+        }
+        "abort" if world.is_main() => world.collective().abort(3),
+        "length" => reduce(&world, 10 + world.rank()),
+        _ => (0..).try_for_each(|step| {
+            if step == 3 && world.rank() == 1 {
+                fail(&scenario)?;
+            }
+            reduce(&world, if scenario == "kill-inside" { 10_000_000 } else { 1000 })
+        }),
+    };
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    if scenario == "hang" {
+        print_line(&*error);
+        world.collective().abort(1);
+    }
+    // Prints the error after disconnecting, as a `main` that returns an error does.
+    drop(world);
+    print_line(&*error);
+    ExitCode::FAILURE
+}
+
+/// Prints with one write, so that the lines of the ranks stay apart.
+fn print_line(error: &dyn Error) {
+    let _ = io::stderr().write_all(format!("{error}\n").as_bytes());
+}
+
+/// Rank 1 fails.
+fn fail(scenario: &str) -> Result<(), Box<dyn Error>> {
+    match scenario {
+        "early" => return Err("rank 1 ends early".into()),
+        "kill" => {
+            Command::new("kill").args(["-9", &process::id().to_string()]).status()?;
+        }
+        "kill-inside" => {
+            // While large messages are on their way.
+            Command::new("sh").args(["-c", &format!("sleep 0.1; kill -9 {}", process::id())]).spawn()?;
+            return Ok(());
+        }
+        "panic" => panic!("rank 1 panics"),
+        _ => {}
+    }
+    loop {
+        thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn reduce(world: &World, length: usize) -> Result<(), Box<dyn Error>> {
+    let mut data = vec![1.0_f32; length];
+    let bytes = Reduce::Ordered.workspace_bytes(length, highwater_tensor::DType::F32, world.size());
+    let mut workspace = vec![0.0_f32; bytes / 4];
+    let workspace = bytemuck::cast_slice_mut(&mut workspace);
+    Ok(world.collective().all_reduce((&mut data[..]).into(), Reduce::Ordered, workspace)?)
+}
+
+fn values(world: &World) {
+    for length in [0, 1, 3, 1000, 100_003] {
+        check(world, length, |value| value as f32, |values| values.reduce(|sum, value| sum + value));
+        check(world, length, |value| value, |values| values.reduce(|sum, value| sum + value));
+        check(world, length, f16::from_f64, |values| {
+            values.map(f16::to_f32).reduce(|sum, value| sum + value).map(f16::from_f32)
+        });
+        check(world, length, bf16::from_f64, |values| {
+            values.map(bf16::to_f32).reduce(|sum, value| sum + value).map(bf16::from_f32)
+        });
+    }
+    let (rank, size) = (world.rank(), world.size());
+    for root in 0..size {
+        let mut bytes = vec![rank as u8; 70_000];
+        world.collective().broadcast((&mut bytes[..]).into(), root).unwrap();
+        assert_eq!(bytes, vec![root as u8; 70_000]);
+    }
+    world.collective().barrier().unwrap();
+    let entry = |options: usize| Entry {
+        name: "seed".into(),
+        shape: vec![],
+        dtype: None,
+        options: options.to_string(),
+    };
+    assert_eq!(agree(world, &[entry(7)]), Ok(()));
+    match agree(world, &[entry(rank)]) {
+        Ok(()) => assert_eq!(size, 1),
+        Err(AgreeError::Differs { index: 0, rank: 1, theirs, expected }) => {
+            assert_eq!((theirs.as_str(), expected.as_str()), ("seed: 1", "seed: 0"));
+        }
+        Err(error) => panic!("{error}"),
+    }
+    let line = format!("rank {rank} of {size}: all values are correct\n");
+    let _ = io::stdout().write_all(line.as_bytes());
+}
+
+/// Checks reductions against sums in rank order, to the bit.
+fn check<T: bytemuck::Pod + PartialEq + Debug>(
+    world: &World,
+    length: usize,
+    element: impl Fn(f64) -> T,
+    sum: impl Fn(&mut dyn Iterator<Item = T>) -> Option<T>,
+) where
+    for<'a> SliceMut<'a>: From<&'a mut [T]>,
+{
+    let (rank, size, collective) = (world.rank(), world.size(), world.collective());
+    let value = |rank: usize, index: usize| {
+        let hash = (rank * 7_919 + index + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54;
+        element(hash as f64 / 64.0 * if hash.is_multiple_of(3) { -0.01 } else { 0.3 })
+    };
+    let input: Vec<T> = (0..length).map(|index| value(rank, index)).collect();
+    let sums: Vec<T> =
+        (0..length).map(|index| sum(&mut (0..size).map(|rank| value(rank, index))).unwrap()).collect();
+
+    let mut data = input.clone();
+    let dtype = SliceMut::from(&mut data[..]).dtype();
+    let most = [Reduce::Ordered, Reduce::Library].map(|reduce| reduce.workspace_bytes(length, dtype, size));
+    let mut workspace = vec![T::zeroed(); most[0].max(most[1]) / size_of::<T>()];
+    let workspace: &mut [u8] = bytemuck::cast_slice_mut(&mut workspace);
+    collective.all_reduce((&mut data[..]).into(), Reduce::Ordered, workspace).unwrap();
+    assert_eq!(data, sums);
+
+    let mut data = input.clone();
+    collective.reduce_scatter((&mut data[..]).into(), workspace).unwrap();
+    let own = span(length, size, rank);
+    assert_eq!(data[own.clone()], sums[own]);
+    collective.all_gather((&mut data[..]).into()).unwrap();
+    assert_eq!(data, sums);
+
+    // These sums are exact in any order.
+    let mut data = vec![element((rank + 1) as f64); length];
+    collective.all_reduce((&mut data[..]).into(), Reduce::Library, workspace).unwrap();
+    assert_eq!(data, vec![element((size * (size + 1) / 2) as f64); length]);
+}
