@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{num::NonZero, thread};
 
+use highwater_nn::data::Part;
+
 use crate::collective::Collective;
 use crate::error::WorldError;
 use crate::launch::Launch;
@@ -109,6 +111,14 @@ impl World {
     #[must_use]
     pub fn collective(&self) -> &dyn Collective {
         &*self.collective
+    }
+}
+
+/// The part of a data set that this rank reads: `data.batches(32, &device)?.sharded(&world)`.
+impl From<&World> for Part {
+    fn from(world: &World) -> Self {
+        // A world has a rank below its size.
+        Self::new(world.rank(), world.size()).unwrap_or_default()
     }
 }
 

@@ -10,6 +10,7 @@ use highwater_tensor::error::DataError;
 
 use super::augment::Augment;
 use super::dataset::Dataset;
+use super::part::Part;
 use super::sample::Sample;
 use super::shuffle::permutation;
 
@@ -27,6 +28,7 @@ pub(super) struct Pass {
     /// The augmentation, the seed and the number of the pass.
     pub(super) augment: Option<(Augment, u64, u64)>,
     pub(super) collate: Option<Arc<Collate>>,
+    pub(super) part: Part,
 }
 
 impl fmt::Debug for Pass {
@@ -37,15 +39,18 @@ impl fmt::Debug for Pass {
             .field("drop_last", &self.drop_last)
             .field("shuffle", &self.shuffle)
             .field("augment", &self.augment)
+            .field("part", &self.part)
             .finish_non_exhaustive()
     }
 }
 
 impl Pass {
-    /// Returns the number of batches.
+    /// Returns the number of batches of this part.
     pub(super) fn batches(&self) -> usize {
         let samples = self.data.len();
-        if self.drop_last { samples / self.batch_size } else { samples.div_ceil(self.batch_size) }
+        let batches =
+            if self.drop_last { samples / self.batch_size } else { samples.div_ceil(self.batch_size) };
+        self.part.batches(batches)
     }
 
     /// Fixes the order of the samples.
@@ -68,8 +73,9 @@ pub(super) struct OrderedPass {
 }
 
 impl OrderedPass {
-    /// Reads a batch. A panic of the data set or of the collation becomes an error.
+    /// Reads a batch of this part. A panic of the data set or of the collation becomes an error.
     pub(super) fn load(&self, batch: usize) -> Result<Sample> {
+        let batch = self.pass.part.batch(batch);
         let loaded = catch_unwind(AssertUnwindSafe(|| self.load_unguarded(batch)));
         loaded.unwrap_or_else(|panic| Err(DataError::Panicked { batch, message: message(&*panic) }.into()))
     }

@@ -20,6 +20,7 @@ mod images;
 mod lines;
 mod loading;
 mod normalize;
+mod part;
 mod sample;
 mod shuffle;
 mod text;
@@ -38,6 +39,7 @@ pub(crate) use images::decode_bytes;
 #[cfg(feature = "images")]
 pub use images::{Channels, ImageFolder, ImageOptions};
 pub use normalize::Normalize;
+pub use part::Part;
 pub use sample::Sample;
 pub use text::Text;
 

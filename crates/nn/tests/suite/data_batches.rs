@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bfc_core::Category;
-use highwater_nn::data::{ArrayDataset, Augment, Dataset};
+use highwater_nn::data::{ArrayDataset, Augment, Dataset, Part};
 use highwater_tensor::{Device, Error, Runtime};
 
 /// Row `i` has the features i and i + 0.5 and the label i.
@@ -118,6 +118,26 @@ fn shuffled_batches_have_every_row_exactly_once() {
     }
     let by_fives = labels(data.batches(5, &device).unwrap().shuffled(1, 0)).concat();
     assert_eq!(order, by_fives, "the size of batches must not matter");
+}
+
+#[test]
+fn parts_are_the_micro_batches_of_one_process_in_turn() {
+    let (data, device) = (rows(53), device());
+    let pass = || data.batches(4, &device).unwrap().shuffled(3, 1);
+    let whole = labels(pass());
+    for size in [1, 2, 3, 5, 14, 15] {
+        for rank in 0..size {
+            let part = || pass().sharded(Part::new(rank, size).unwrap());
+            let expected: Vec<_> =
+                whole.chunks_exact(size).map(|micro_batches| micro_batches[rank].clone()).collect();
+            assert_eq!(part().len(), 14 / size);
+            assert_eq!(labels(part()), expected);
+            assert_eq!(labels(part().workers(2).start_at(1)), expected.get(1..).unwrap_or_default());
+        }
+    }
+    for (rank, size) in [(0, 0), (2, 2), (usize::MAX, 1)] {
+        assert!(matches!(Part::new(rank, size), Err(Error::BadArgument { argument: "rank", .. })));
+    }
 }
 
 #[test]
