@@ -82,12 +82,12 @@ impl Sizes {
         product(&self.conv.windows.map(|window| window.size))
     }
 
-    /// The number of rows of the im2col matrix.
+    /// Taps of all input channels of a group.
     fn depth(&self) -> usize {
         product(&[self.inputs, self.taps()])
     }
 
-    /// The number of columns of the im2col matrix: the places of the output.
+    /// The places of the output.
     pub(super) fn places(&self) -> usize {
         product(&self.to)
     }

@@ -1,4 +1,4 @@
-//! Depthwise convolutions: one input and one output channel per group. As a matrix product with one row, im2col would
+//! Depthwise convolutions: one input and one output channel per group. For a matrix product with one row, packing would
 //! take longer than the multiplication.
 //!
 //! With stride 1 and equal row lengths, each tap reads the image shifted by an offset. A plane is copied to the workspace
@@ -33,7 +33,7 @@ pub(super) struct Depthwise<'a> {
 }
 
 impl<'a> Depthwise<'a> {
-    /// Returns `None` if the convolution needs im2col.
+    /// Returns `None` if the convolution is computed as a product.
     pub(super) fn new(sizes: &'a Sizes) -> Option<Self> {
         let (width, windows) = (sizes.from[1], sizes.conv.windows);
         let reach = windows.map(|window| window.size.saturating_sub(1).saturating_mul(window.dilation));
@@ -41,7 +41,7 @@ impl<'a> Depthwise<'a> {
         // Transposed convolutions with output padding may have more padding.
         let reads_all = windows.iter().zip(reach).all(|(window, reach)| window.padding <= reach);
         let shifts = moves_by_one && sizes.to[1] == width && reads_all;
-        // The padded planes use the workspace of the im2col matrix.
+        // The workspace has room for the taps of all places of a channel.
         let rows = sizes.from[0].max(sizes.to[0]).saturating_add(reach[0]);
         let padded = rows.saturating_mul(width.saturating_add(reach[1]));
         let has_space = padded <= sizes.taps().saturating_mul(sizes.places());
@@ -67,7 +67,7 @@ impl<'a> Depthwise<'a> {
         self.width + self.reach[1]
     }
 
-    /// Overwrites `out`. `space` has the size of the im2col matrix of a channel, here and below. It starts
+    /// Overwrites `out`. `space` has room for the taps of all places of a channel, here and below. It starts
     /// [clear](Self::clear), and may then hold other channels.
     pub(super) fn forward<T: Gemm>(
         self,
