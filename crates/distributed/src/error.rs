@@ -171,7 +171,7 @@ pub enum WorldError {
     Threads,
     /// The system started no communication thread.
     #[error("cannot start the communication thread: {0}")]
-    Spawn(#[source] io::Error),
+    Spawn(io::Error),
     /// The rank of a rehearsal is not below the number of ranks.
     #[error("there is no rank {rank} among {size} ranks: ranks are counted from 0")]
     Rank {
