@@ -103,7 +103,7 @@ pub fn agree(world: &World, entries: &[Entry]) -> Result<(), AgreeError> {
 }
 
 /// Returns the text of rank `root`.
-fn broadcast_text(world: &World, own: &str, root: usize) -> Result<String, CollectiveError> {
+pub(crate) fn broadcast_text(world: &World, own: &str, root: usize) -> Result<String, CollectiveError> {
     let mut length = (own.len() as u64).to_le_bytes();
     world.collective().broadcast(SliceMut::Bytes(&mut length), root)?;
     let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);

@@ -86,7 +86,8 @@ impl ParallelError {
     /// The reducer thread has ended, which happens only if it panics.
     pub(super) fn ended(world: &World) -> Self {
         let (operation, rank) = (Operation::AllReduce, world.rank());
-        CollectiveError::Ended { operation, rank, cause: "the thread that sums gradients has ended".into() }.into()
+        CollectiveError::Ended { operation, rank, cause: "the thread that sums gradients has ended".into() }
+            .into()
     }
 
     /// Returns the cause of a tensor error, if it comes from training with several ranks.

@@ -33,6 +33,7 @@ mod pass;
 mod plan;
 mod reducer;
 mod region;
+mod state;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -486,6 +487,16 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
         copy_from_owners(&shared.world, &shared.parameters, &shared.owners)
     }
 
+    /// With [`Shard::Gradients`] a common operation of all ranks: each has a part of the gradients.
+    fn clip_norm(&self, gradients: &mut Gradients, max: f64) -> Result<f64> {
+        if self.shared.shard != Shard::Gradients || self.shared.world.size() == 1 {
+            return gradients.clip_norm(max);
+        }
+        let norm = state::norm(&self.shared, gradients)?;
+        gradients.clip_known_norm(norm, max)?;
+        Ok(norm)
+    }
+
     fn learning_rate(&self) -> f64 {
         self.optimizer.learning_rate()
     }
@@ -494,15 +505,22 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
         self.optimizer.set_learning_rate(learning_rate)
     }
 
+    /// A common operation of all ranks, if they divide the state. Returns the whole state on all ranks, as one process has
+    /// it.
     fn state(&self) -> Result<Arrays> {
-        self.optimizer.state()
+        let own = self.optimizer.state()?;
+        if self.shared.shard == Shard::None || self.shared.world.size() == 1 {
+            return Ok(own);
+        }
+        state::collect(&self.shared.world, &own)
     }
 
     fn check_state(&self, state: &Arrays) -> Result<()> {
-        self.optimizer.check_state(state)
+        self.optimizer.check_state(&state::own_part(&self.shared, state))
     }
 
+    /// Loads the state of this rank's parameters from the [whole state](Self::state) of any number of ranks.
     fn load_state(&mut self, state: &Arrays) -> Result<()> {
-        self.optimizer.load_state(state)
+        self.optimizer.load_state(&state::own_part(&self.shared, state))
     }
 }

@@ -125,8 +125,7 @@ impl Pass {
         self.open(number)?;
         let (shared, bucket) = (&self.shared, &self.plan.buckets[number]);
         let filling = &mut self.buckets[number];
-        for ((gradient, slot), block) in
-            filling.gradients.iter_mut().zip(&bucket.slots).zip(&filling.blocks)
+        for ((gradient, slot), block) in filling.gradients.iter_mut().zip(&bucket.slots).zip(&filling.blocks)
         {
             if gradient.is_none() {
                 let (_, parameter) = &shared.parameters[slot.parameter];

@@ -103,11 +103,8 @@ impl Drop for Reducer {
 
 /// Runs a job.
 pub(crate) fn perform(world: &World, job: Job) -> Done {
-    let present = if job.is_agreed {
-        Ok(job.present)
-    } else {
-        exchange(world, job.stage, &job.present, job.most)
-    };
+    let present =
+        if job.is_agreed { Ok(job.present) } else { exchange(world, job.stage, &job.present, job.most) };
     let wants_data = job.is_agreed || present.as_ref().is_ok_and(|present| present.contains(&true));
     let (true, Some(data)) = (wants_data, &job.data) else {
         return Done { is_summed: !wants_data, present, _data: job.data };

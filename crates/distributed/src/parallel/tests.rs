@@ -1,5 +1,6 @@
 //! Ranks as threads against one process that accumulates the same batches.
 
+use highwater_nn::io::Array;
 use highwater_nn::modules::{Linear, Module, Relu, Sequential};
 use highwater_nn::optim::{AdamW, Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Gradients, Parameter, Result, Rng, Runtime, Tensor};
@@ -61,6 +62,7 @@ fn accumulated(batches: usize, dtype: DType, make: Make) -> Vec<Vec<f32>> {
             gradients.accumulate(&mut loss.backward().unwrap()).unwrap();
         }
         gradients.scale(1.0 / batches as f64).unwrap();
+        optimizer.clip_norm(&mut gradients, 0.02).unwrap();
         optimizer.step(gradients).unwrap();
     }
     values(&network.parameters())
@@ -75,7 +77,9 @@ fn parallel(ranks: usize, dtype: DType, make: Make, shard: Shard, bucket: usize)
         let mut optimizer = optimizer.bucket_bytes(bucket);
         for step in 0..STEPS {
             let loss = loss(&network, &device, dtype, step * ranks + world.rank()).unwrap();
-            optimizer.step(loss.backward().unwrap()).unwrap();
+            let mut gradients = loss.backward().unwrap();
+            assert!(optimizer.clip_norm(&mut gradients, 0.02).unwrap() > 0.02);
+            optimizer.step(gradients).unwrap();
         }
         values(&network.parameters())
     })
@@ -175,9 +179,8 @@ fn a_parameter_used_twice_is_complete_after_its_last_use() {
         let (tied, last) =
             (Linear::new(&device, 8, 8, &rng).unwrap(), Linear::new(&device, 8, 8, &rng).unwrap());
         let all = || [named_part("tied", &tied), named_part("last", &last)].concat();
-        let mut optimizer = world.map(|world| {
-            world.data_parallel(Sgd::new(all(), 0.1).unwrap()).unwrap().bucket_bytes(1)
-        });
+        let mut optimizer =
+            world.map(|world| world.data_parallel(Sgd::new(all(), 0.1).unwrap()).unwrap().bucket_bytes(1));
         let mut plain = Sgd::new(all(), 0.1).unwrap();
         let count = batches.len();
         let mut gradients = Gradients::default();
@@ -298,4 +301,38 @@ fn a_pass_of_one_rank_alone_returns_its_own_gradients() {
             assert_eq!(own, [2.0; 3]);
         }
     });
+}
+
+#[test]
+fn the_state_of_all_ranks_continues_with_other_ranks() {
+    let train = |world: &World, state: Option<&Arrays>, steps: std::ops::Range<usize>| {
+        let device = device();
+        let network = network(&device, DType::F32);
+        let mut optimizer = world.sharded(Shard::Optimizer, network.parameters(), adam_w).unwrap();
+        if let Some(state) = state {
+            // The parameters continue too: they have the names of the state.
+            for (path, parameter) in network.parameters() {
+                parameter.set_bytes("test", state[&format!("value.{path}.of")].bytes()).unwrap();
+            }
+            let own = state.iter().filter(|(name, _)| !name.starts_with("value."));
+            let own = own.map(|(name, array)| (name.clone(), array.clone())).collect();
+            optimizer.check_state(&own).unwrap();
+            optimizer.load_state(&own).unwrap();
+        }
+        for step in steps {
+            // All ranks have the same batch, so that the number of ranks does not matter.
+            let gradients = loss(&network, &device, DType::F32, step).unwrap().backward().unwrap();
+            optimizer.step(gradients).unwrap();
+        }
+        let mut state = optimizer.state().unwrap();
+        for (path, parameter) in network.parameters() {
+            state.insert(format!("value.{path}.of"), Array::of(&parameter.value()).unwrap());
+        }
+        state
+    };
+    let whole = run_ranks(4, |world| train(&world, None, 0..4));
+    let half = run_ranks(4, |world| train(&world, None, 0..2));
+    let rest = run_ranks(2, |world| train(&world, Some(&half[3]), 2..4));
+    assert!(whole[0].keys().filter(|name| name.ends_with("mean")).count() == 6);
+    assert!(rest.iter().chain(&whole).all(|state| *state == whole[0]));
 }

@@ -100,6 +100,15 @@ pub trait Optimizer: fmt::Debug + Send {
         self.step(own)
     }
 
+    /// Scales the gradients of a step so that their norm is at most `max`, and returns the norm before. An optimizer
+    /// whose gradients are divided among processes includes those of the others.
+    ///
+    /// # Errors
+    /// See [`Gradients::clip_norm`].
+    fn clip_norm(&self, gradients: &mut Gradients, max: f64) -> Result<f64> {
+        gradients.clip_norm(max)
+    }
+
     /// Returns the learning rate.
     fn learning_rate(&self) -> f64;
 
@@ -148,6 +157,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn step_partial(&mut self, gradients: Gradients) -> Result<()> {
         (**self).step_partial(gradients)
+    }
+
+    fn clip_norm(&self, gradients: &mut Gradients, max: f64) -> Result<f64> {
+        (**self).clip_norm(gradients, max)
     }
 
     fn learning_rate(&self) -> f64 {

@@ -187,6 +187,12 @@ impl Parameter {
         Arc::as_ptr(&self.shared).addr()
     }
 
+    /// Returns the number of the parameter, which grows with each new one and survives conversions.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.leaf().map_or(0, LeafId::identity)
+    }
+
     /// Returns the leaf's identifier, also while the parameter is frozen.
     pub(crate) fn leaf(&self) -> Option<LeafId> {
         self.lock().tensor.leaf()

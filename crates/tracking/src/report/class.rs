@@ -15,7 +15,8 @@ impl Class {
 
     pub(crate) const fn of(category: Category) -> Self {
         use Category::{
-            Activation, Communication, Gradient, Input, OptimizerState, Output, Parameter, Temporary, Workspace,
+            Activation, Communication, Gradient, Input, OptimizerState, Output, Parameter, Temporary,
+            Workspace,
         };
         match category {
             Communication | Temporary | Workspace => Self::Temporary,

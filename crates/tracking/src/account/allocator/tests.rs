@@ -152,7 +152,8 @@ fn bytes_are_classed_by_their_requested_category() {
     }
     let bit = |category: Category| 1_u64 << category.index();
     let all = Category::ALL.map(bit).iter().sum::<u64>();
-    let temporary = [Category::Temporary, Category::Workspace, Category::Communication].map(bit).iter().sum::<u64>();
+    let temporary =
+        [Category::Temporary, Category::Workspace, Category::Communication].map(bit).iter().sum::<u64>();
     let persistent = bit(Category::Parameter) + bit(Category::OptimizerState);
     assert_eq!(tracking.counts().classes, [temporary, all - temporary - persistent, persistent]);
     assert_eq!(tracking.sizes().total_bytes, all);
