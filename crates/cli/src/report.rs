@@ -15,8 +15,17 @@ use crate::files::input::{self, remark};
 use crate::files::output::{OutputFile, print};
 use crate::files::read::{ReadArguments, cut_remark};
 
+/// How several recordings are reported.
+const AFTER_HELP: &str = "\
+Several recordings are the ranks of one run. The report compares their peaks and high-water marks:
+  highwater report rank-*.hwm
+
+A recording states its rank in the facts \"rank\" and \"ranks\". Without them, the order of the arguments counts.
+If a file cannot be read, the report shows the other ranks, and the exit code is 1.";
+
 /// The arguments of `highwater report`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct ReportArguments {
     /// A recording, as examples write with --record, or - for standard input; several: the ranks of one run
     #[arg(value_name = "RUN.hwm", required = true)]

@@ -57,7 +57,7 @@ pub enum RankError {
     },
 }
 
-/// What a recording states about its rank.
+/// The rank and the number of ranks that a recording states.
 pub(super) struct Identity {
     pub(super) rank: Option<u64>,
     pub(super) world_size: Option<u64>,

@@ -23,7 +23,7 @@ impl RankComparison {
         RanksText { comparison: self, options }
     }
 
-    /// What limits the comparison: files that do not state their rank, and ranks without a file. One line each.
+    /// Limits of the comparison: files that do not state their rank, and ranks without a file. One line each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let unstated = self.ranks.iter().filter(|row| !row.is_stated).count();
