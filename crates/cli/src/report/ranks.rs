@@ -28,16 +28,22 @@ pub(super) fn compare(arguments: &ReportArguments, runs: &[PathBuf]) -> Result<E
             Err(error) => errors.push(error),
         }
     }
-    let comparison = RankComparison::new(ranks).map_err(CommandError::from).and_then(|ranks| {
-        if ranks.ranks.is_empty() { errors.pop().map_or(Ok(ranks), Err) } else { Ok(ranks) }
-    });
+    // Without any rank, the last error is the error of the command.
+    if ranks.is_empty()
+        && let Some(last) = errors.pop()
+    {
+        tell(errors.iter().map(ToString::to_string))?;
+        return Err(last);
+    }
+    let comparison = RankComparison::new(ranks);
     if let Ok(ranks) = &comparison {
         print(ranks, arguments.json, || ranks.text(arguments.text_options()).to_string())?;
         tell(ranks.warnings())?;
         cuts.into_iter().try_for_each(|(path, cut)| remark(path, cut))?;
     }
     tell(errors.iter().map(ToString::to_string))?;
-    comparison.map(|_| if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    comparison?;
+    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
 /// Reads one rank, and a remark if its file is cut. Only one recording is in memory at a time.

@@ -109,9 +109,8 @@ pub(super) fn check(reports: &[RankReport]) -> Result<Option<u64>, RankError> {
         }
     }
     let size = size.map(|(_, size)| size);
-    match (size, reports.last()) {
-        (Some(size), Some(last)) => check_rank(&last.row.file, last.row.rank, size)?,
-        _ => {}
+    if let (Some(size), Some(last)) = (size, reports.last()) {
+        check_rank(&last.row.file, last.row.rank, size)?;
     }
     Ok(size)
 }
