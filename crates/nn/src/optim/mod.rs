@@ -27,6 +27,7 @@ pub use adam::{Adam, AdamW};
 pub use groups::Groups;
 pub use lion::Lion;
 pub use loss_scaler::{LossScaler, ScaledStep};
+pub use parameter_set::allow_no_parameters;
 pub use rms_prop::RmsProp;
 pub use schedule::Schedule;
 pub use sgd::Sgd;
