@@ -26,6 +26,7 @@ mod operation;
 mod ordered;
 mod parallel;
 mod rehearsal;
+mod rehearse;
 #[cfg(test)]
 mod threads;
 mod world;
@@ -39,4 +40,5 @@ pub use mpi::Mpi;
 pub use operation::Operation;
 pub use parallel::{DataParallel, ParallelError, Shard, Stage, no_sync};
 pub use rehearsal::Rehearsal;
+pub use rehearse::{dry_run_ranks, largest_fit_of_ranks};
 pub use world::{DEFAULT_TIME_LIMIT, World};
