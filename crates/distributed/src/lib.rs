@@ -24,17 +24,19 @@ mod mpi;
 mod operation;
 #[cfg(any(test, feature = "mpi"))]
 mod ordered;
+mod parallel;
 mod rehearsal;
 #[cfg(test)]
 mod threads;
 mod world;
 
 pub use agree::{AgreeError, Entry, agree};
-pub use collective::{Collective, Reduce, SliceMut, span};
+pub use collective::{Collective, Reduce, SliceMut, span, spans};
 pub use error::{CollectiveError, WorldError};
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
 pub use mpi::Mpi;
 pub use operation::Operation;
+pub use parallel::{DataParallel, ParallelError, Shard, Stage, no_sync};
 pub use rehearsal::Rehearsal;
 pub use world::{DEFAULT_TIME_LIMIT, World};
