@@ -80,7 +80,7 @@ mod tests {
     use highwater_tensor::{DeviceProfile, Rng, Tensor};
 
     use super::*;
-    use crate::parallel::Shard;
+    use crate::shard::Shard;
 
     #[test]
     fn the_rank_with_the_most_memory_limits_the_batch() {

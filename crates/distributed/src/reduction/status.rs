@@ -5,8 +5,8 @@
 
 use std::fmt;
 
+use super::error::ParallelError;
 use crate::collective::{Collective, SliceMut, spans};
-use crate::parallel::error::ParallelError;
 
 /// What a rank does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
