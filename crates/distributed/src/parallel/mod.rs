@@ -17,6 +17,7 @@ use highwater_tensor::{GradientHook, Gradients, HookGuard, Parameter, Result, ho
 use highwater_tracking::{Phase, phase};
 
 use crate::agree::Entry;
+use crate::collective::Reduce;
 use crate::reduction::{ParallelError, Stage};
 use crate::shard::Shard;
 use crate::world::World;
@@ -163,6 +164,14 @@ impl<O: Optimizer> DataParallel<O> {
             let plan = Plan::new(&self.shared.sizes, order, bytes, self.shared.sharded_owners());
             planning.plan = Arc::new(plan);
         }
+        self
+    }
+
+    /// Sets the order of the additions, on all ranks. [`Reduce::Library`] may be faster, but the results differ from those of
+    /// one process in the last bits. It has no effect with [`Shard::Gradients`].
+    #[must_use]
+    pub fn reduce(self, reduce: Reduce) -> Self {
+        self.shared.planning().reduce = reduce;
         self
     }
 

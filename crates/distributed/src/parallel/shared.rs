@@ -26,7 +26,6 @@ const BUCKET_BYTES: usize = 25 << 20;
 pub(super) struct Shared {
     pub(super) world: World,
     pub(super) shard: Shard,
-    pub(super) reduce: Reduce,
     pub(super) device: Device,
     pub(super) parameters: Vec<(String, Parameter)>,
     pub(super) sizes: Vec<Size>,
@@ -41,6 +40,7 @@ pub(super) struct Shared {
 pub(super) struct Planning {
     pub(super) plan: Arc<Plan>,
     pub(super) bucket_bytes: usize,
+    pub(super) reduce: Reduce,
     /// Whether the plan has the order of a pass.
     pub(super) is_observed: bool,
 }
@@ -99,13 +99,18 @@ impl Shared {
         let order = (0..sizes.len()).rev().collect();
         let sharded = (shard == Shard::Gradients).then_some((&owners[..], world.size()));
         let plan = Arc::new(Plan::new(&sizes, order, BUCKET_BYTES, sharded));
-        let planning = Mutex::new(Planning { plan, bucket_bytes: BUCKET_BYTES, is_observed: false });
+        let planning = Mutex::new(Planning {
+            plan,
+            bucket_bytes: BUCKET_BYTES,
+            reduce: Reduce::default(),
+            is_observed: false,
+        });
         if world.size() > 1 {
             let start = |error| Error::Custom { op: OP, message: format!("cannot start a thread: {error}") };
             world.reducer().map_err(start)?;
         }
-        let (world, reduce, in_pass) = (world.clone(), Reduce::default(), AtomicBool::new(false));
-        Ok(Arc::new(Self { world, shard, reduce, device, parameters, sizes, owners, planning, in_pass }))
+        let (world, in_pass) = (world.clone(), AtomicBool::new(false));
+        Ok(Arc::new(Self { world, shard, device, parameters, sizes, owners, planning, in_pass }))
     }
 
     pub(super) fn planning(&self) -> MutexGuard<'_, Planning> {
@@ -114,6 +119,10 @@ impl Shared {
 
     pub(super) fn plan(&self) -> Arc<Plan> {
         Arc::clone(&self.planning().plan)
+    }
+
+    pub(super) fn reduce(&self) -> Reduce {
+        self.planning().reduce
     }
 
     pub(super) fn sharded_owners(&self) -> Option<(&[usize], usize)> {
@@ -141,7 +150,7 @@ impl Shared {
 
     pub(super) fn bucket_workspace(&self, bucket: &Bucket) -> usize {
         if bucket.parts.is_empty() {
-            return self.reduce.workspace_bytes(bucket.elements, bucket.dtype, self.world.size());
+            return self.reduce().workspace_bytes(bucket.elements, bucket.dtype, self.world.size());
         }
         let own = bucket.parts.get(self.world.rank()).map_or(0, Range::len);
         own * (self.world.size() - 1) * bucket.dtype.size()
@@ -149,7 +158,7 @@ impl Shared {
 
     pub(super) fn job_data(&self, bucket: &Bucket, region: Arc<Region>, workspace: Arc<Region>) -> JobData {
         let (elements, parts) = (bucket.elements, bucket.parts.clone());
-        let (workspace_bytes, reduce) = (self.bucket_workspace(bucket), self.reduce);
+        let (workspace_bytes, reduce) = (self.bucket_workspace(bucket), self.reduce());
         JobData { region, elements, parts, workspace, workspace_bytes, reduce }
     }
 
