@@ -341,8 +341,14 @@ static u32 call(const char* name, Task task, int op = SUM) {
 CALL(ncclGetVersion, int* version) { return version ? (*version = 23203, SUCCESS) : (u32)nccl::INVALID_ARGUMENT; }
 
 extern "C" const char* ncclGetErrorString(int code) {
-    const char* const TEXTS[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument",
-                                 "invalid usage", "remote process exited or there was a network error", "NCCL operation in progress",
+    const char* const TEXTS[] = {"no error",
+                                 "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+                                 "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+                                 "internal error - please report this issue to the NCCL developers",
+                                 "invalid argument (run with NCCL_DEBUG=WARN for details)",
+                                 "invalid usage (run with NCCL_DEBUG=WARN for details)",
+                                 "remote process exited or there was a network error",
+                                 "NCCL operation in progress",
                                  "timeout"};
     return code >= 0 && code < 9 ? TEXTS[code] : "unknown result code";
 }

@@ -40,14 +40,13 @@ pub(crate) fn digits(id: &UniqueId, bytes: usize) -> String {
     id.to_bytes()[UniqueId::BYTES - bytes..].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Starts a rank that runs the test with this full name, with these environment variables.
-pub(crate) fn start(test: &str, place: &Place, variables: &[(&str, &str)]) -> Child {
+/// Starts a rank that runs the test with this full name.
+pub(crate) fn start(test: &str, place: &Place) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
         .env(RANK, place.rank.to_string())
         .env(SIZE, place.size.to_string())
         .env(ID, digits(&place.id, UniqueId::BYTES))
-        .envs(variables.iter().copied())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -57,17 +56,17 @@ pub(crate) fn start(test: &str, place: &Place, variables: &[(&str, &str)]) -> Ch
 /// Runs all ranks of the test with this full name, which must pass on all of them.
 pub(crate) fn run_all(test: &str, id: &UniqueId, size: usize) {
     let children: Vec<Child> =
-        (0..size).map(|rank| start(test, &Place { rank, size, id: id.clone() }, &[])).collect();
+        (0..size).map(|rank| start(test, &Place { rank, size, id: id.clone() })).collect();
     let outputs: Vec<Output> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
     // One rank's failure is the cause of the others'.
     let failed: Vec<String> = outputs.iter().filter(|output| !has_passed(output)).map(text).collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     (String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr)).into_owned()
 }
 
-fn has_passed(output: &Output) -> bool {
+pub(crate) fn has_passed(output: &Output) -> bool {
     output.status.success() && text(output).contains("1 passed")
 }

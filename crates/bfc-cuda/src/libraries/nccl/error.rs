@@ -22,11 +22,7 @@ pub enum NcclError {
         tried: Vec<TriedLibrary>,
     },
     /// A function of NCCL failed.
-    #[error(
-        "{call}{}: {reason} (NCCL result {code}){}; set NCCL_DEBUG=WARN for details",
-        on_rank(*rank),
-        in_parentheses(detail)
-    )]
+    #[error("{call}{}: NCCL result {code}, {reason}{}", on_rank(*rank), after_colon(detail))]
     Call {
         /// The function.
         call: &'static str,
@@ -34,7 +30,7 @@ pub enum NcclError {
         rank: Option<usize>,
         /// NCCL's result.
         code: i32,
-        /// NCCL's text for the result.
+        /// NCCL's text for the result, which says how to get details.
         reason: String,
         /// NCCL's last message; may be empty.
         detail: String,
@@ -86,6 +82,6 @@ fn on_rank(rank: Option<usize>) -> String {
     rank.map_or_else(String::new, |rank| format!(" on rank {rank}"))
 }
 
-fn in_parentheses(detail: &str) -> String {
+fn after_colon(detail: &str) -> String {
     if detail.is_empty() { String::new() } else { format!(": {detail}") }
 }
