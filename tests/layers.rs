@@ -54,7 +54,15 @@ const CRATES: &[(&str, &[&str])] = &[
     ("crates/nn", &["file_kind", "io", "data", "modules", "summary", "optim", "checkpoint", "fuzz"]),
     (
         "crates/distributed",
-        &["launch operation", "error", "collective", "ordered rehearsal", "mpi", "world", "agree threads"],
+        &[
+            "launch operation",
+            "error",
+            "collective",
+            "ordered rehearsal",
+            "mpi",
+            "world",
+            "agree nccl threads",
+        ],
     ),
     ("crates/train", &["figures position", "metrics stop", "output", "saves", "trainer", "cli"]),
     (
@@ -78,7 +86,10 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("crates/tracking", &["bfc-core"]),
     ("crates/tensor", &["bfc-core", "bfc-cuda", "highwater-tracking"]),
     ("crates/nn", &["bfc-core", "highwater-tracking", "highwater-tensor"]),
-    ("crates/distributed", &["bfc-core", "highwater-tracking", "highwater-tensor", "highwater-nn"]),
+    (
+        "crates/distributed",
+        &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-tensor", "highwater-nn"],
+    ),
     (
         "crates/train",
         &["bfc-core", "highwater-tracking", "highwater-tensor", "highwater-nn", "highwater-distributed"],

@@ -21,6 +21,8 @@ mod error;
 mod launch;
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(feature = "cuda")]
+mod nccl;
 mod operation;
 #[cfg(any(test, feature = "mpi"))]
 mod ordered;
@@ -35,6 +37,8 @@ pub use error::{CollectiveError, WorldError};
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
 pub use mpi::Mpi;
+#[cfg(feature = "cuda")]
+pub use nccl::{Nccl, NcclConnectError, Rendezvous};
 pub use operation::Operation;
 pub use rehearsal::Rehearsal;
 pub use world::{DEFAULT_TIME_LIMIT, World};

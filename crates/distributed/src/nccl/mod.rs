@@ -1,0 +1,284 @@
+//! Collective operations between GPUs over NCCL, with the feature `cuda`.
+//!
+//! ```text
+//! rank 0   makes the communicator's id ── World::broadcast, or TCP at MASTER_ADDR (Rendezvous) ──▶  all ranks
+//! each     Nccl::connect ─▶ all_reduce(address, …, stream) ─▶ wait ─▶ drop
+//! ```
+//!
+//! Operations take device addresses and run on a stream, in the order of the calls. NCCL chooses the order of additions,
+//! so that sums can differ in the last bits from those of [`Reduce::Ordered`](crate::Reduce::Ordered).
+
+mod error;
+mod message;
+mod rendezvous;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bfc_core::{Stream, StreamEvent};
+use bfc_cuda::kernels::ElementType;
+use bfc_cuda::{CollectiveCall, CollectiveKind, Communicator, CudaDriver, NcclError, NcclLibrary, UniqueId};
+use highwater_tensor::DType;
+
+use crate::collective::{SliceMut, check_root, span};
+use crate::error::CollectiveError;
+use crate::operation::Operation;
+use crate::world::World;
+
+pub use error::NcclConnectError;
+pub use rendezvous::Rendezvous;
+
+/// Operations that only copy have no element type.
+const BYTE: ElementType = ElementType::U8;
+
+/// The ranks that NCCL connects, each with its own GPU.
+///
+/// After an error, the operations of this rank are aborted and all later ones fail with [`CollectiveError::Ended`].
+/// Other ranks do not notice; their time limits end them. Dropping it waits until all ranks have dropped theirs, at most
+/// for the time limit.
+#[derive(Debug)]
+pub struct Nccl {
+    communicator: Communicator,
+}
+
+impl Nccl {
+    /// Connects the ranks of a world. Rank 0 makes the id of the communicator, and the world's
+    /// [`Collective`](crate::Collective) brings it to all ranks. `driver` is this rank's GPU, usually the one with the
+    /// rank's number on its machine. Each operation has the time limit, as has this function after the broadcast.
+    ///
+    /// # Errors
+    ///
+    /// NCCL is not installed, the ranks do not answer in time, or two ranks use one GPU.
+    pub fn connect(
+        world: &World,
+        driver: &Arc<CudaDriver>,
+        time_limit: Duration,
+    ) -> Result<Self, NcclConnectError> {
+        // All ranks take part in the broadcast, whatever they lack.
+        let library = NcclLibrary::find();
+        let made = world.is_main().then(|| library.clone().and_then(|library| library.unique_id()));
+        let mut bytes = [0; 1 + UniqueId::BYTES];
+        if let Some(Ok(id)) = &made {
+            bytes[0] = 1;
+            bytes[1..].copy_from_slice(&id.to_bytes());
+        }
+        world.collective().broadcast(SliceMut::Bytes(&mut bytes), 0)?;
+        let library = library?;
+        made.transpose()?;
+        let [1, id @ ..] = bytes else { return Err(NcclConnectError::NoId { rank: world.rank() }) };
+        let (rank, size) = (world.rank(), world.size());
+        let id = UniqueId::from_bytes(id);
+        let communicator = Communicator::connect(&library, driver, &id, rank, size, time_limit)?;
+        Ok(Self { communicator })
+    }
+
+    /// Connects ranks that have no other connection, such as those of `torchrun`. Rank 0 makes the id of the
+    /// communicator and sends it to all ranks. See [`connect`](Self::connect).
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Self::connect), and if the ranks cannot reach rank 0.
+    pub fn connect_at(
+        rendezvous: &Rendezvous,
+        driver: &Arc<CudaDriver>,
+        time_limit: Duration,
+    ) -> Result<Self, NcclConnectError> {
+        let library = NcclLibrary::find()?;
+        let id = match rendezvous.rank() {
+            0 => rendezvous.send(library.unique_id()?, time_limit)?,
+            _ => rendezvous.receive(time_limit)?,
+        };
+        let (rank, size) = (rendezvous.rank(), rendezvous.size());
+        let communicator = Communicator::connect(&library, driver, &id, rank, size, time_limit)?;
+        Ok(Self { communicator })
+    }
+
+    /// Returns the number of this rank, from 0.
+    #[must_use]
+    pub const fn rank(&self) -> usize {
+        self.communicator.rank()
+    }
+
+    /// Returns the number of ranks.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.communicator.size()
+    }
+
+    /// Submits: replaces the elements of each rank with the sum over all ranks.
+    ///
+    /// # Safety
+    ///
+    /// The elements are live memory of this rank's GPU, until the stream's work has ended. No other work uses them. The
+    /// stream belongs to the same GPU. All ranks call the same operations in the same order, with as many elements.
+    ///
+    /// # Errors
+    ///
+    /// Bytes and integers have no sum here. Otherwise NCCL or the device fails.
+    pub unsafe fn all_reduce(
+        &self,
+        address: u64,
+        elements: usize,
+        dtype: DType,
+        stream: &Stream,
+    ) -> Result<(), CollectiveError> {
+        let element = summable(Operation::AllReduce, dtype)?;
+        let kind = CollectiveKind::AllReduce;
+        let call = CollectiveCall { kind, from: address, to: address, elements, element };
+        // SAFETY: as the caller says.
+        unsafe { self.submit(Operation::AllReduce, &[call], stream) }
+    }
+
+    /// Submits: replaces this rank's [`span`] of the elements with the sum over all ranks. The contents of the rest are
+    /// unspecified.
+    ///
+    /// # Safety
+    ///
+    /// As for [`all_reduce`](Self::all_reduce).
+    ///
+    /// # Errors
+    ///
+    /// As for [`all_reduce`](Self::all_reduce).
+    pub unsafe fn reduce_scatter(
+        &self,
+        address: u64,
+        elements: usize,
+        dtype: DType,
+        stream: &Stream,
+    ) -> Result<(), CollectiveError> {
+        let element = summable(Operation::ReduceScatter, dtype)?;
+        let calls = self.span_calls(address, elements, dtype, |root, from, to, elements| {
+            let kind = root.map_or(CollectiveKind::ReduceScatter, |root| CollectiveKind::Reduce { root });
+            CollectiveCall { kind, from, to, elements, element }
+        });
+        // SAFETY: as the caller says.
+        unsafe { self.submit(Operation::ReduceScatter, &calls, stream) }
+    }
+
+    /// Submits: copies the [`span`] of each rank to all ranks, in place.
+    ///
+    /// # Safety
+    ///
+    /// As for [`all_reduce`](Self::all_reduce).
+    ///
+    /// # Errors
+    ///
+    /// NCCL or the device fails.
+    pub unsafe fn all_gather(
+        &self,
+        address: u64,
+        elements: usize,
+        dtype: DType,
+        stream: &Stream,
+    ) -> Result<(), CollectiveError> {
+        let calls = self.span_calls(address, elements, dtype, |root, all, part, elements| {
+            let kind = root.map_or(CollectiveKind::AllGather, |root| CollectiveKind::Broadcast { root });
+            CollectiveCall { kind, from: part, to: all, elements: elements * dtype.size(), element: BYTE }
+        });
+        // SAFETY: as the caller says.
+        unsafe { self.submit(Operation::AllGather, &calls, stream) }
+    }
+
+    /// Submits: copies the elements of rank `root` to all ranks.
+    ///
+    /// # Safety
+    ///
+    /// As for [`all_reduce`](Self::all_reduce).
+    ///
+    /// # Errors
+    ///
+    /// There is no rank `root`, or NCCL or the device fails.
+    pub unsafe fn broadcast(
+        &self,
+        address: u64,
+        elements: usize,
+        dtype: DType,
+        root: usize,
+        stream: &Stream,
+    ) -> Result<(), CollectiveError> {
+        check_root(root, self.size())?;
+        let (kind, elements) = (CollectiveKind::Broadcast { root }, elements * dtype.size());
+        let call = CollectiveCall { kind, from: address, to: address, elements, element: BYTE };
+        // SAFETY: as the caller says.
+        unsafe { self.submit(Operation::Broadcast, &[call], stream) }
+    }
+
+    /// Waits until the event has passed, which the caller has recorded after the operation. Unlike
+    /// [`StreamEvent::synchronize`], this ends after the time limit if another rank has died. `operation` is for errors.
+    ///
+    /// # Errors
+    ///
+    /// The time limit has passed, or an operation failed.
+    pub fn wait(&self, operation: Operation, event: &StreamEvent) -> Result<(), CollectiveError> {
+        self.communicator.wait(event).map_err(|error| self.convert(operation, error))
+    }
+
+    /// Ends all operations of this rank at once. Threads that wait get an error. Other ranks do not notice.
+    pub fn abort(&self) {
+        self.communicator.abort();
+    }
+
+    /// Returns the device memory that NCCL holds outside of the pools, in bytes; `None` if NCCL is older than 2.32.
+    ///
+    /// # Errors
+    ///
+    /// An earlier operation failed.
+    pub fn outside_bytes(&self) -> Result<Option<u64>, CollectiveError> {
+        // Only a connection that has ended has no answer.
+        self.communicator.memory_bytes().map_err(|error| self.convert(Operation::Barrier, error))
+    }
+
+    /// The calls of an operation on all spans. `call` gets the addresses of all elements and of this rank's part, and the
+    /// elements of a part. If the parts differ in length, it gets the rank of each part and the part's address twice.
+    fn span_calls(
+        &self,
+        address: u64,
+        elements: usize,
+        dtype: DType,
+        call: impl Fn(Option<usize>, u64, u64, usize) -> CollectiveCall,
+    ) -> Vec<CollectiveCall> {
+        let at = |element: usize| address + (element * dtype.size()) as u64;
+        let part = |rank| span(elements, self.size(), rank);
+        if elements.is_multiple_of(self.size()) {
+            let own = part(self.rank());
+            return vec![call(None, address, at(own.start), own.len())];
+        }
+        // NCCL only knows parts of equal length.
+        let parts = (0..self.size()).map(|rank| (rank, part(rank))).filter(|(_, part)| !part.is_empty());
+        parts.map(|(rank, part)| call(Some(rank), at(part.start), at(part.start), part.len())).collect()
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Communicator::submit`].
+    unsafe fn submit(
+        &self,
+        operation: Operation,
+        calls: &[CollectiveCall],
+        stream: &Stream,
+    ) -> Result<(), CollectiveError> {
+        // SAFETY: as the caller says.
+        unsafe { self.communicator.submit(calls, stream) }.map_err(|error| self.convert(operation, error))
+    }
+
+    /// NCCL does not tell which ranks are missing.
+    fn convert(&self, operation: Operation, error: NcclError) -> CollectiveError {
+        let (rank, peers) = (self.rank(), Vec::new());
+        match error {
+            NcclError::TimedOut { limit, .. } => CollectiveError::TimedOut { operation, rank, peers, limit },
+            NcclError::Ended { cause, .. } => CollectiveError::Ended { operation, rank, cause },
+            error => CollectiveError::Library { operation, rank, peers, message: error.to_string() },
+        }
+    }
+}
+
+/// Only floats have sums, as in the other implementations of collective operations.
+const fn summable(operation: Operation, dtype: DType) -> Result<ElementType, CollectiveError> {
+    match dtype {
+        DType::F32 => Ok(ElementType::F32),
+        DType::F64 => Ok(ElementType::F64),
+        DType::F16 => Ok(ElementType::F16),
+        DType::BF16 => Ok(ElementType::BF16),
+        _ => Err(CollectiveError::Bytes { operation }),
+    }
+}

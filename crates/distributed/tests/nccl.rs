@@ -1,0 +1,304 @@
+//! Ranks that connect over NCCL, as processes on the emulated driver.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests may")]
+
+#[path = "../../bfc-cuda/tests/emulated_driver/mod.rs"]
+mod emulated_driver;
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use bfc_core::{Driver, Stream, StreamEvent};
+use bfc_cuda::{Compute, CudaDriver, StreamCompute};
+use highwater_distributed::{
+    CollectiveError, Launch, Nccl, NcclConnectError, Operation, Rendezvous, World, span,
+};
+use highwater_tensor::DType;
+
+use emulated_driver::on_emulated_driver;
+
+/// The time limit of operations that end.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A rank with a buffer on its GPU.
+struct Rank {
+    driver: Arc<CudaDriver>,
+    stream: Arc<Stream>,
+    compute: StreamCompute,
+    nccl: Nccl,
+    address: u64,
+}
+
+/// The place of this process, if a launcher started it.
+fn launch() -> Option<Launch> {
+    Launch::from_env().unwrap()
+}
+
+/// Starts the ranks of a test as `torchrun` does.
+fn torchrun(test: &str, size: usize) -> Vec<Child> {
+    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port().to_string();
+    let size = size.to_string();
+    let start = |rank: usize| {
+        let rank = rank.to_string();
+        Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture"])
+            .envs([
+                ("RANK", &rank),
+                ("LOCAL_RANK", &rank),
+                ("WORLD_SIZE", &size),
+                ("LOCAL_WORLD_SIZE", &size),
+            ])
+            .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port.as_str())])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    (0..size.parse().unwrap()).map(start).collect()
+}
+
+/// The output of each process, and whether its test passed.
+fn outcomes(children: Vec<Child>) -> Vec<(bool, String)> {
+    let outcome = |child: Child| {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        (output.status.success() && text.contains("1 passed"), text.into_owned())
+    };
+    children.into_iter().map(outcome).collect()
+}
+
+fn assert_all_passed(children: Vec<Child>) {
+    let outcomes = outcomes(children);
+    assert!(outcomes.iter().all(|(has_passed, _)| *has_passed), "{outcomes:?}");
+}
+
+impl Rank {
+    /// Connects as a rank of `torchrun`.
+    fn of_torchrun(launch: &Launch, limit: Duration) -> Self {
+        Self::with(launch.local_rank, |driver| {
+            Nccl::connect_at(&Rendezvous::from_env(launch).unwrap(), driver, limit).unwrap()
+        })
+    }
+
+    fn with(ordinal: usize, connect: impl FnOnce(&Arc<CudaDriver>) -> Nccl) -> Self {
+        let driver = CudaDriver::new(ordinal as u32).unwrap();
+        let stream = Stream::new(driver.clone()).unwrap();
+        let compute = StreamCompute::new(driver.clone(), stream.clone()).unwrap();
+        let nccl = connect(&driver);
+        let address = driver.allocate_device(1 << 16).unwrap();
+        Self { driver, stream, compute, nccl, address }
+    }
+
+    fn upload(&self, bytes: &[u8]) {
+        // SAFETY: the buffer is larger than the data of these tests.
+        unsafe { self.compute.upload(bytes, self.address) }.unwrap();
+    }
+
+    fn download(&self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        // SAFETY: as for `upload`.
+        unsafe { self.compute.download(self.address, &mut bytes) }.unwrap();
+        bytes
+    }
+
+    fn wait(&self, operation: Operation) -> Result<(), CollectiveError> {
+        self.nccl.wait(operation, &StreamEvent::new(&self.stream).unwrap())
+    }
+
+    fn all_reduce(&self, elements: usize) -> Result<(), CollectiveError> {
+        // SAFETY: the buffer is larger, and used by this stream alone.
+        unsafe { self.nccl.all_reduce(self.address, elements, DType::F32, &self.stream) }?;
+        self.wait(Operation::AllReduce)
+    }
+
+    /// Checks all operations with parts of equal and of different lengths.
+    fn check(&self) {
+        for elements in [1, 1000, 1001] {
+            let (rank, size) = (self.nccl.rank(), self.nccl.size());
+            let value = |rank: usize, index: usize| (rank * 10 + index % 7) as f32;
+            let sum = |index| (0..size).map(|rank| value(rank, index)).sum();
+            let upload = || self.upload(&bytes((0..elements).map(|index| value(rank, index))));
+            let download = || floats(&self.download(4 * elements));
+            let sums: Vec<f32> = (0..elements).map(sum).collect();
+            let own = span(elements, size, rank);
+
+            upload();
+            self.all_reduce(elements).unwrap();
+            assert_eq!(download(), sums);
+
+            upload();
+            // SAFETY: the buffer is larger, and used by this stream alone.
+            unsafe { self.nccl.reduce_scatter(self.address, elements, DType::F32, &self.stream) }.unwrap();
+            self.wait(Operation::ReduceScatter).unwrap();
+            assert_eq!(download()[own.clone()], sums[own]);
+
+            // SAFETY: as above.
+            unsafe { self.nccl.all_gather(self.address, elements, DType::F32, &self.stream) }.unwrap();
+            self.wait(Operation::AllGather).unwrap();
+            assert_eq!(download(), sums);
+
+            upload();
+            let root = size - 1;
+            // SAFETY: as above.
+            unsafe { self.nccl.broadcast(self.address, elements, DType::F32, root, &self.stream) }.unwrap();
+            self.wait(Operation::Broadcast).unwrap();
+            assert_eq!(download(), (0..elements).map(|index| value(root, index)).collect::<Vec<_>>());
+        }
+        assert!(self.nccl.outside_bytes().unwrap().is_some_and(|bytes| bytes > 0));
+    }
+
+    /// Wrong calls change nothing.
+    fn check_errors(&self) {
+        // SAFETY: nothing is submitted.
+        let sum = unsafe { self.nccl.all_reduce(self.address, 1, DType::U8, &self.stream) };
+        assert_eq!(sum, Err(CollectiveError::Bytes { operation: Operation::AllReduce }));
+        let size = self.nccl.size();
+        // SAFETY: nothing is submitted.
+        let sent = unsafe { self.nccl.broadcast(self.address, 1, DType::U8, size, &self.stream) };
+        assert_eq!(sent, Err(CollectiveError::Root { root: size, size }));
+        // Bytes can be sent.
+        self.upload(&[7, self.nccl.rank() as u8]);
+        // SAFETY: the buffer is larger, and used by this stream alone.
+        unsafe { self.nccl.broadcast(self.address, 2, DType::Bool, 0, &self.stream) }.unwrap();
+        self.wait(Operation::Broadcast).unwrap();
+        assert_eq!(self.download(2), [7, 0]);
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // SAFETY: the tests have waited for all work.
+        unsafe { self.driver.free_device(self.address) };
+    }
+}
+
+fn bytes(values: impl Iterator<Item = f32>) -> Vec<u8> {
+    values.flat_map(f32::to_ne_bytes).collect()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|&bytes| f32::from_ne_bytes(bytes)).collect()
+}
+
+#[test]
+fn ranks_of_torchrun_meet_over_tcp() {
+    on_emulated_driver(&[("EMULATED_DEVICES", "3")], || match launch() {
+        None => assert_all_passed(torchrun("ranks_of_torchrun_meet_over_tcp", 3)),
+        Some(launch) => {
+            let rank = Rank::of_torchrun(&launch, LONG);
+            assert_eq!((rank.nccl.rank(), rank.nccl.size()), (launch.rank, 3));
+            rank.check();
+            rank.check_errors();
+        }
+    });
+}
+
+#[test]
+fn one_rank_connects_through_its_world() {
+    on_emulated_driver(&[], || {
+        let rank = Rank::with(0, |driver| Nccl::connect(&World::alone(), driver, LONG).unwrap());
+        rank.check();
+    });
+}
+
+/// Rank 1 of two is killed. Rank 0 gets an error that names the operation, and then only that error.
+#[test]
+fn the_other_rank_fails_after_the_time_limit() {
+    let limit = Duration::from_secs(2);
+    on_emulated_driver(&[], || match launch() {
+        None => {
+            let outcomes = outcomes(torchrun("the_other_rank_fails_after_the_time_limit", 2));
+            assert!(outcomes[0].0 && !outcomes[1].0, "{outcomes:?}");
+        }
+        Some(launch) => {
+            let rank = Rank::of_torchrun(&launch, limit);
+            rank.all_reduce(100).unwrap();
+            if launch.rank == 1 {
+                Command::new("kill").args(["-9", &std::process::id().to_string()]).status().unwrap();
+                thread::sleep(LONG);
+            }
+            let (operation, rank_number, peers) = (Operation::AllReduce, 0, vec![]);
+            let error = CollectiveError::TimedOut { operation, rank: rank_number, peers, limit };
+            assert_eq!(rank.all_reduce(100), Err(error));
+            assert!(matches!(rank.all_reduce(100), Err(CollectiveError::Ended { rank: 0, .. })));
+            assert!(rank.nccl.outside_bytes().is_err());
+            rank.stream.synchronize().unwrap();
+        }
+    });
+}
+
+#[test]
+fn without_nccl_no_rank_waits_for_others() {
+    on_emulated_driver(&[("HIGHWATER_NCCL", "/nowhere")], || {
+        let driver = CudaDriver::new(0).unwrap();
+        let rendezvous = Rendezvous::new(0, 2, "127.0.0.1", 1).unwrap();
+        let error = Nccl::connect_at(&rendezvous, &driver, LONG).unwrap_err();
+        assert!(matches!(error, NcclConnectError::Nccl(_)), "{error}");
+        let error = Nccl::connect(&World::alone(), &driver, LONG).unwrap_err();
+        assert!(error.to_string().contains("HIGHWATER_NCCL=/nowhere"), "{error}");
+    });
+}
+
+/// The world's connection brings the id to all ranks.
+#[cfg(feature = "mpi")]
+mod over_mpi {
+    use super::*;
+
+    /// Starts both ranks with `mpiexec`, each with variables of its own.
+    fn mpiexec(test: &str, variables: [&[&str]; 2]) -> Vec<(bool, String)> {
+        let program = std::env::current_exe().unwrap();
+        let program = program.to_str().unwrap();
+        let rank = |variables: &[&str]| -> Vec<String> {
+            [&["-n", "1"], variables, &[program, test, "--exact", "--nocapture"]]
+                .concat()
+                .into_iter()
+                .map(str::to_owned)
+                .collect()
+        };
+        let arguments = [rank(variables[0]), vec![":".to_owned()], rank(variables[1])].concat();
+        let mut command = Command::new("mpiexec");
+        outcomes(vec![command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()])
+    }
+
+    #[test]
+    fn ranks_of_mpiexec_meet_through_their_world() {
+        on_emulated_driver(&[], || match launch() {
+            None => {
+                let outcomes = mpiexec("over_mpi::ranks_of_mpiexec_meet_through_their_world", [&[], &[]]);
+                assert!(outcomes[0].0, "{outcomes:?}");
+            }
+            Some(launch) => {
+                let world = World::from_env_with(LONG).unwrap();
+                let rank =
+                    Rank::with(launch.local_rank, |driver| Nccl::connect(&world, driver, LONG).unwrap());
+                assert_eq!((rank.nccl.rank(), rank.nccl.size()), (world.rank(), 2));
+                rank.check();
+            }
+        });
+    }
+
+    #[test]
+    fn ranks_do_not_wait_for_a_rank_0_without_nccl() {
+        on_emulated_driver(&[], || match launch() {
+            None => {
+                let missing = ["-env", "HIGHWATER_NCCL", "/nowhere"];
+                let outcomes =
+                    mpiexec("over_mpi::ranks_do_not_wait_for_a_rank_0_without_nccl", [&missing, &[]]);
+                assert!(outcomes[0].0, "{outcomes:?}");
+            }
+            Some(launch) => {
+                let world = World::from_env_with(LONG).unwrap();
+                let driver = CudaDriver::new(launch.local_rank as u32).unwrap();
+                let error = Nccl::connect(&world, &driver, LONG).unwrap_err();
+                match world.rank() {
+                    0 => assert!(matches!(error, NcclConnectError::Nccl(_)), "{error}"),
+                    rank => assert!(matches!(error, NcclConnectError::NoId { rank: 1 }), "{rank}: {error}"),
+                }
+            }
+        });
+    }
+}
