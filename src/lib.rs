@@ -91,6 +91,7 @@ pub mod guide {
     #[doc = "[drawing]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
     #[doc = "[interop]: mod@interop"]
     #[doc = "[oom]: mod@out_of_memory"]
+    #[doc = "[ranks]: mod@several_machines#compare-the-ranks"]
     #[doc = "[replay]: mod@replay"]
     #[doc = "[bf16]: mod@bf16"]
     #[doc = include_str!("../docs/columns.md")]
@@ -125,6 +126,8 @@ pub mod guide {
     #[doc = include_str!("../docs/training.md")]
     pub mod training {}
 
+    #[doc = "[columns]: mod@columns#comparisons"]
+    #[doc = "[recording]: mod@memory#record-a-run"]
     #[doc = include_str!("../docs/several-machines.md")]
     pub mod several_machines {}
 

@@ -62,6 +62,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "mpi",
             "world",
             "agree nccl threads",
+            "parallel",
         ],
     ),
     ("crates/train", &["figures position", "metrics stop", "output", "saves", "trainer", "cli"]),

@@ -80,9 +80,7 @@ fn text(diff: &ReportDiff, top: usize, wide: bool) -> String {
             let figures = [bytes(peak.before), bytes(peak.after), growth(peak), mark, total];
             table.line(&row.after.path(), figures);
         }
-        if diff.places.len() > top {
-            table.line(&format!("({} more)", diff.places.len() - top), []);
-        }
+        table.rest(diff.places.len(), top);
         text.push_str(&format!("\n{table}"));
     }
     text

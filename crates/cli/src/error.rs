@@ -4,7 +4,9 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// A replay failed, or the result could not be written.
+use highwater_tracking::RankError;
+
+/// A replay failed, one of several ranks is missing from the result, or the result could not be written.
 pub(crate) const FAILED: u8 = 1;
 /// The command line is invalid, or a file cannot be read; clap uses the same code.
 pub(crate) const BAD_FILE: u8 = 2;
@@ -26,6 +28,9 @@ pub(crate) enum CommandError {
     /// An input cannot be read.
     #[error("{}: {problem}", path.display())]
     Read { path: PathBuf, problem: String },
+    /// The inputs are not the ranks of one run.
+    #[error(transparent)]
+    Ranks(#[from] RankError),
     /// An input has no such result.
     #[error("{}: {problem}", path.display())]
     NoResult { path: PathBuf, problem: String },
@@ -51,7 +56,7 @@ impl CommandError {
     /// Returns the exit code.
     pub(crate) const fn code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Read { .. } => BAD_FILE,
+            Self::Usage(_) | Self::Read { .. } | Self::Ranks(_) => BAD_FILE,
             Self::NoResult { .. } | Self::Write { .. } | Self::Stream(_) => FAILED,
         }
     }

@@ -29,7 +29,7 @@ A recording is made by a program with `Tracker::start_recording`, or by an examp
 
 Exit codes:
   0  success, also if the reader of the output has closed it
-  1  a replay failed, the input has no such result, or an output cannot be written
+  1  a replay failed, one of several ranks cannot be read, the input has no such result, or an output cannot be written
   2  the command line is invalid, or an input cannot be read";
 
 /// Highwater: a tensor runtime that accounts for every byte.
@@ -42,7 +42,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show where the memory of a recorded run went: by op, by module, by category, at the peak
+    /// Show where the memory of a recorded run went: by op, module and category; or compare its ranks
     Report(report::ReportArguments),
     /// Follow a run while it is recorded: bytes in use now, their holders, and the peak
     Top(top::TopArguments),
@@ -79,9 +79,9 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode, CommandError> {
     match command {
         Command::Replay(arguments) => return replay::run(&arguments),
+        Command::Report(arguments) => return report::run(&arguments),
         Command::Devices { json } => devices::run(json)?,
         Command::WhatIf(arguments) => what_if::run(&arguments)?,
-        Command::Report(arguments) => report::run(&arguments)?,
         Command::Diff(arguments) => diff::run(&arguments)?,
         Command::Export(arguments) => export::run(&arguments)?,
         Command::Plan(arguments) => plan::run(&arguments)?,

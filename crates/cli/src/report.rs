@@ -1,7 +1,10 @@
-//! `highwater report`: shows where the memory of a recorded run went.
+//! `highwater report`: shows where the memory of a recorded run went, or compares the ranks of one run.
+
+mod ranks;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use bfc_core::Bytes;
 use clap::{Args, ValueEnum};
@@ -12,12 +15,21 @@ use crate::files::input::{self, remark};
 use crate::files::output::{OutputFile, print};
 use crate::files::read::{ReadArguments, cut_remark};
 
+/// How several recordings are reported.
+const AFTER_HELP: &str = "\
+Several recordings are the ranks of one run. The report compares their peaks and high-water marks:
+  highwater report rank-*.hwm
+
+A recording states its rank in the facts \"rank\" and \"ranks\". Without them, the order of the arguments counts.
+If a file cannot be read, the report shows the other ranks, and the exit code is 1.";
+
 /// The arguments of `highwater report`.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct ReportArguments {
-    /// A recording, as examples write with --record, or - for standard input
-    #[arg(value_name = "RUN.hwm")]
-    run: PathBuf,
+    /// A recording, as examples write with --record, or - for standard input; several: the ranks of one run
+    #[arg(value_name = "RUN.hwm", required = true)]
+    runs: Vec<PathBuf>,
 
     /// The most rows of a table
     #[arg(long, value_name = "N", default_value_t = 20)]
@@ -35,7 +47,7 @@ pub(crate) struct ReportArguments {
     #[arg(long)]
     json: bool,
 
-    /// Write an offline HTML page to this file, or to -
+    /// Write an offline HTML page of one recording to this file, or to -
     #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
     html: Option<PathBuf>,
 
@@ -56,8 +68,22 @@ enum By {
     Place,
 }
 
-pub(crate) fn run(arguments: &ReportArguments) -> Result<(), CommandError> {
-    let run = arguments.run.as_path();
+impl ReportArguments {
+    /// How text is printed.
+    fn text_options(&self) -> TextOptions {
+        TextOptions { top: self.top, by_place: self.by == By::Place, wide: self.wide }
+    }
+}
+
+pub(crate) fn run(arguments: &ReportArguments) -> Result<ExitCode, CommandError> {
+    match arguments.runs.as_slice() {
+        [run] => report(arguments, run).map(|()| ExitCode::SUCCESS),
+        runs => ranks::compare(arguments, runs),
+    }
+}
+
+/// Reports one recording.
+fn report(arguments: &ReportArguments, run: &Path) -> Result<(), CommandError> {
     let log = arguments.log.as_deref();
     let inputs: Vec<&Path> = [Some(run), log].into_iter().flatten().collect();
     let page = arguments.html.as_deref().map(|path| OutputFile::open(path, &inputs)).transpose()?;
@@ -71,10 +97,8 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<(), CommandError> {
             writeln!(io::stdout(), "{}: {}", path.display(), Bytes(size))?;
         }
     } else {
-        let options =
-            TextOptions { top: arguments.top, by_place: arguments.by == By::Place, wide: arguments.wide };
         let report = Report::from_recording(&recording);
-        print(&report, arguments.json, || report.text(options).to_string())?;
+        print(&report, arguments.json, || report.text(arguments.text_options()).to_string())?;
     }
     Ok(remark(run, recording.cut().map(cut_remark))?)
 }

@@ -6,7 +6,7 @@ use bfc_core::debug_as_message;
 use highwater_tensor::DType;
 use thiserror::Error;
 
-use crate::collective::SliceMut;
+use crate::collective::{SliceMut, spans};
 use crate::error::CollectiveError;
 use crate::world::World;
 
@@ -91,7 +91,8 @@ pub fn agree(world: &World, entries: &[Entry]) -> Result<(), AgreeError> {
     let mut differences = vec![u8::MAX; size_of::<u64>() * world.size()];
     let (numbers, _) = differences.as_chunks_mut::<{ size_of::<u64>() }>();
     numbers[world.rank()] = difference.map_or(u64::MAX, |index| index as u64).to_le_bytes();
-    world.collective().all_gather(SliceMut::Bytes(&mut differences))?;
+    let parts = spans(differences.len(), world.size());
+    world.collective().all_gather(SliceMut::Bytes(&mut differences), &parts)?;
     let (numbers, _) = differences.as_chunks::<{ size_of::<u64>() }>();
     let first =
         numbers.iter().map(|bytes| u64::from_le_bytes(*bytes)).enumerate().find(|(_, at)| *at != u64::MAX);
@@ -102,7 +103,7 @@ pub fn agree(world: &World, entries: &[Entry]) -> Result<(), AgreeError> {
 }
 
 /// Returns the text of rank `root`.
-fn broadcast_text(world: &World, own: &str, root: usize) -> Result<String, CollectiveError> {
+pub(crate) fn broadcast_text(world: &World, own: &str, root: usize) -> Result<String, CollectiveError> {
     let mut length = (own.len() as u64).to_le_bytes();
     world.collective().broadcast(SliceMut::Bytes(&mut length), root)?;
     let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);

@@ -32,20 +32,26 @@ pub trait Collective: fmt::Debug + Send + Sync {
         workspace: &mut [u8],
     ) -> Result<(), CollectiveError>;
 
-    /// Replaces the rank's [`span`] of the data with the sum over all ranks, in the order of [`Reduce::Ordered`]. The
-    /// rest of the data stays. The workspace is that of [`Reduce::Ordered`].
+    /// Replaces this rank's part of the data with the sum over all ranks, in the order of [`Reduce::Ordered`]. The rest
+    /// of the data stays. `parts` has one range of elements per rank, the same on all ranks; see [`spans`]. The workspace
+    /// holds the other ranks' values of this rank's part.
     ///
     /// # Errors
     ///
-    /// The data are bytes, the workspace is too small, or another rank fails.
-    fn reduce_scatter(&self, data: SliceMut<'_>, workspace: &mut [u8]) -> Result<(), CollectiveError>;
+    /// The data are bytes, the parts are invalid, the workspace is too small, or another rank fails.
+    fn reduce_scatter(
+        &self,
+        data: SliceMut<'_>,
+        parts: &[Range<usize>],
+        workspace: &mut [u8],
+    ) -> Result<(), CollectiveError>;
 
-    /// Copies the [`span`] of each rank to all ranks, in place.
+    /// Copies the part of each rank to all ranks, in place. `parts` has one range of elements per rank; see [`spans`].
     ///
     /// # Errors
     ///
-    /// Another rank fails.
-    fn all_gather(&self, data: SliceMut<'_>) -> Result<(), CollectiveError>;
+    /// The parts are invalid, or another rank fails.
+    fn all_gather(&self, data: SliceMut<'_>, parts: &[Range<usize>]) -> Result<(), CollectiveError>;
 
     /// Copies the data of rank `root` to all ranks.
     ///
@@ -114,6 +120,12 @@ pub const fn span(elements: usize, size: usize, rank: usize) -> Range<usize> {
     let start = length.saturating_mul(rank);
     let end = start.saturating_add(length);
     (if start < elements { start } else { elements })..(if end < elements { end } else { elements })
+}
+
+/// Returns the [`span`] of each rank.
+#[must_use]
+pub fn spans(elements: usize, size: usize) -> Vec<Range<usize>> {
+    (0..size).map(|rank| span(elements, size, rank)).collect()
 }
 
 /// Values in host memory that ranks exchange.
@@ -200,10 +212,51 @@ pub(crate) fn check_reduction(
     workspace: &[u8],
 ) -> Result<(), CollectiveError> {
     let dtype = data.dtype();
+    check_workspace(operation, dtype, reduce.workspace_bytes(data.len(), dtype, size), workspace)
+}
+
+/// Checks the arguments of a reduction by parts.
+pub(crate) fn check_scatter(
+    data: &SliceMut<'_>,
+    parts: &[Range<usize>],
+    rank: usize,
+    size: usize,
+    workspace: &[u8],
+) -> Result<(), CollectiveError> {
+    let operation = Operation::ReduceScatter;
+    check_parts(operation, data.len(), parts, size)?;
+    let dtype = data.dtype();
+    check_workspace(operation, dtype, parts[rank].len() * (size - 1) * dtype.size(), workspace)
+}
+
+/// Checks that there is one part per rank, in ascending order and within the data.
+pub(crate) fn check_parts(
+    operation: Operation,
+    elements: usize,
+    parts: &[Range<usize>],
+    size: usize,
+) -> Result<(), CollectiveError> {
+    let mut end = 0;
+    let fits = parts.iter().all(|part| {
+        let fits = part.is_empty() || end <= part.start && part.end <= elements;
+        end = if part.is_empty() { end } else { part.end };
+        fits
+    });
+    if fits && parts.len() == size {
+        return Ok(());
+    }
+    Err(CollectiveError::Parts { operation, parts: parts.to_vec(), elements, size })
+}
+
+fn check_workspace(
+    operation: Operation,
+    dtype: DType,
+    needed: usize,
+    workspace: &[u8],
+) -> Result<(), CollectiveError> {
     if !dtype.is_float() {
         return Err(CollectiveError::Bytes { operation });
     }
-    let needed = reduce.workspace_bytes(data.len(), dtype, size);
     let (address, align) = (workspace.as_ptr().addr(), dtype.size());
     if workspace.len() < needed || needed > 0 && !address.is_multiple_of(align) {
         let given = workspace.len();

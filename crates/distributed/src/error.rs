@@ -1,6 +1,7 @@
 //! The errors of collective operations and of worlds.
 
 use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 use bfc_core::debug_as_message;
@@ -100,6 +101,21 @@ pub enum CollectiveError {
         given: usize,
         /// The address of the workspace.
         address: usize,
+    },
+    /// The parts of the data do not fit: one per rank is required, in ascending order and within the data.
+    #[error(
+        "{operation}: {parts:?} are no parts of {elements} elements for {size} ranks; \
+         pass one range per rank, in ascending order"
+    )]
+    Parts {
+        /// The operation.
+        operation: Operation,
+        /// The parts that the caller passed.
+        parts: Vec<Range<usize>>,
+        /// The elements of the data.
+        elements: usize,
+        /// The number of ranks.
+        size: usize,
     },
     /// Bytes cannot be summed.
     #[error("{operation}: bytes have no sum; pass f32, f64, f16 or bf16")]

@@ -26,13 +26,14 @@ mod nccl;
 mod operation;
 #[cfg(any(test, feature = "mpi"))]
 mod ordered;
+mod parallel;
 mod rehearsal;
 #[cfg(test)]
 mod threads;
 mod world;
 
 pub use agree::{AgreeError, Entry, agree};
-pub use collective::{Collective, Reduce, SliceMut, span};
+pub use collective::{Collective, Reduce, SliceMut, span, spans};
 pub use error::{CollectiveError, WorldError};
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
@@ -40,5 +41,6 @@ pub use mpi::Mpi;
 #[cfg(feature = "cuda")]
 pub use nccl::{Nccl, NcclConnectError, Rendezvous};
 pub use operation::Operation;
+pub use parallel::{DataParallel, ParallelError, Shard, Stage, no_sync};
 pub use rehearsal::Rehearsal;
 pub use world::{DEFAULT_TIME_LIMIT, World};

@@ -12,11 +12,13 @@
 //!
 //! Each rank sends and receives as many bytes as in a ring. The sums are computed once, so all ranks have the same bits.
 
+use std::ops::Range;
+
 use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::collective::{SliceMut, span};
+use crate::collective::{SliceMut, spans};
 use crate::error::CollectiveError;
 
 #[cfg(test)]
@@ -42,30 +44,25 @@ pub(crate) fn all_reduce(
     mut data: SliceMut<'_>,
     workspace: &mut [u8],
 ) -> Result<(), CollectiveError> {
-    let width = data.dtype().size();
-    reduce_scatter(messages, &mut data, workspace)?;
-    gather_bytes(messages, data.into_bytes(), width)
+    let parts = spans(data.len(), messages.size());
+    reduce_scatter(messages, &mut data, &parts, workspace)?;
+    all_gather(messages, data, &parts)
 }
 
-/// Sums this rank's span in rank order.
+/// Sums this rank's part in rank order. The arguments have passed [`check_scatter`](crate::collective::check_scatter).
 pub(crate) fn reduce_scatter(
     messages: &mut impl Messages,
     data: &mut SliceMut<'_>,
+    parts: &[Range<usize>],
     workspace: &mut [u8],
 ) -> Result<(), CollectiveError> {
     match data {
-        SliceMut::F32(values) => reduce_values(messages, values, workspace),
-        SliceMut::F64(values) => reduce_values(messages, values, workspace),
-        SliceMut::F16(values) => reduce_values(messages, values, workspace),
-        SliceMut::BF16(values) => reduce_values(messages, values, workspace),
+        SliceMut::F32(values) => reduce_values(messages, values, parts, workspace),
+        SliceMut::F64(values) => reduce_values(messages, values, parts, workspace),
+        SliceMut::F16(values) => reduce_values(messages, values, parts, workspace),
+        SliceMut::BF16(values) => reduce_values(messages, values, parts, workspace),
         SliceMut::Bytes(_) => unreachable!("checked by the caller: bytes have no sum"),
     }
-}
-
-/// Copies each rank's span to all ranks.
-pub(crate) fn all_gather(messages: &mut impl Messages, data: SliceMut<'_>) -> Result<(), CollectiveError> {
-    let width = data.dtype().size();
-    gather_bytes(messages, data.into_bytes(), width)
 }
 
 /// Copies the bytes of the root along a binomial tree: in each round, all ranks that have the bytes send them on.
@@ -108,26 +105,26 @@ pub(crate) fn barrier(messages: &mut impl Messages) -> Result<(), CollectiveErro
 fn reduce_values<T: Summand>(
     messages: &mut impl Messages,
     values: &mut [T],
+    parts: &[Range<usize>],
     workspace: &mut [u8],
 ) -> Result<(), CollectiveError> {
     let (rank, size) = (messages.rank(), messages.size());
-    if size == 1 || values.is_empty() {
-        return Ok(());
-    }
-    let own = span(values.len(), size, rank);
+    let own = parts[rank].clone();
     let bytes = own.len() * (size - 1) * size_of::<T>();
     let rows: &mut [T] = bytemuck::cast_slice_mut(&mut workspace[..bytes]);
 
     let others = || (0..size).filter(|other| *other != rank);
-    // Ranks neither send nor receive empty spans.
+    // Ranks neither send nor receive empty parts.
     let sends: Vec<(usize, &[u8])> = others()
-        .map(|other| (other, bytemuck::cast_slice(&values[span(values.len(), size, other)])))
-        .filter(|(_, bytes)| !bytes.is_empty())
+        .filter(|other| !parts[*other].is_empty())
+        .map(|other| (other, bytemuck::cast_slice(&values[parts[other].clone()])))
         .collect();
     let mut receives: Vec<(usize, &mut [u8])> =
         others().zip(rows.chunks_exact_mut(own.len().max(1)).map(bytemuck::cast_slice_mut)).collect();
     messages.exchange(&sends, &mut receives)?;
-    sum_in_rank_order(&mut values[own], rank, rows);
+    if !rows.is_empty() {
+        sum_in_rank_order(&mut values[own], rank, rows);
+    }
     Ok(())
 }
 
@@ -159,23 +156,28 @@ fn sum_in_rank_order<T: Summand>(own: &mut [T], rank: usize, rows: &[T]) {
     }
 }
 
-fn gather_bytes(messages: &mut impl Messages, bytes: &mut [u8], width: usize) -> Result<(), CollectiveError> {
-    let (rank, size) = (messages.rank(), messages.size());
-    if size == 1 || bytes.is_empty() {
-        return Ok(());
-    }
-    let length = (bytes.len() / width).div_ceil(size) * width;
+/// Copies each rank's part to all ranks.
+pub(crate) fn all_gather(
+    messages: &mut impl Messages,
+    data: SliceMut<'_>,
+    parts: &[Range<usize>],
+) -> Result<(), CollectiveError> {
+    let (rank, width) = (messages.rank(), data.dtype().size());
+    let (mut rest, mut start) = (data.into_bytes(), 0);
     let mut own: &[u8] = &[];
-    let mut receives: Vec<(usize, &mut [u8])> = Vec::with_capacity(size);
-    for (source, part) in bytes.chunks_mut(length).enumerate() {
+    let mut receives: Vec<(usize, &mut [u8])> = Vec::with_capacity(parts.len());
+    for (source, part) in parts.iter().enumerate().filter(|(_, part)| !part.is_empty()) {
+        let (before, after) = std::mem::take(&mut rest).split_at_mut(part.end * width - start);
+        let bytes = &mut before[part.start * width - start..];
+        (rest, start) = (after, part.end * width);
         if source == rank {
-            own = part;
+            own = bytes;
         } else {
-            receives.push((source, part));
+            receives.push((source, bytes));
         }
     }
-    let sends: Vec<_> =
-        (0..size).filter(|other| *other != rank && !own.is_empty()).map(|other| (other, own)).collect();
+    let others = (0..parts.len()).filter(|other| *other != rank && !own.is_empty());
+    let sends: Vec<_> = others.map(|other| (other, own)).collect();
     messages.exchange(&sends, &mut receives)
 }
 

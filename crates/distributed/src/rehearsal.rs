@@ -1,6 +1,10 @@
 //! One rank of a world whose other ranks do not exist.
 
-use crate::collective::{Collective, Reduce, SliceMut, check_reduction, check_root};
+use std::ops::Range;
+
+use crate::collective::{
+    Collective, Reduce, SliceMut, check_parts, check_reduction, check_root, check_scatter,
+};
 use crate::error::CollectiveError;
 use crate::operation::Operation;
 
@@ -39,12 +43,17 @@ impl Collective for Rehearsal {
         check_reduction(Operation::AllReduce, &data, reduce, self.size, workspace)
     }
 
-    fn reduce_scatter(&self, data: SliceMut<'_>, workspace: &mut [u8]) -> Result<(), CollectiveError> {
-        check_reduction(Operation::ReduceScatter, &data, Reduce::Ordered, self.size, workspace)
+    fn reduce_scatter(
+        &self,
+        data: SliceMut<'_>,
+        parts: &[Range<usize>],
+        workspace: &mut [u8],
+    ) -> Result<(), CollectiveError> {
+        check_scatter(&data, parts, self.rank, self.size, workspace)
     }
 
-    fn all_gather(&self, _data: SliceMut<'_>) -> Result<(), CollectiveError> {
-        Ok(())
+    fn all_gather(&self, data: SliceMut<'_>, parts: &[Range<usize>]) -> Result<(), CollectiveError> {
+        check_parts(Operation::AllGather, data.len(), parts, self.size)
     }
 
     fn broadcast(&self, _data: SliceMut<'_>, root: usize) -> Result<(), CollectiveError> {

@@ -1,11 +1,14 @@
 //! Ranks as threads of one process, for tests. They share all algorithms with MPI, except for the messages.
 
+use std::ops::Range;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::collective::{Collective, Reduce, SliceMut, check_reduction, check_root};
+use crate::collective::{
+    Collective, Reduce, SliceMut, check_parts, check_reduction, check_root, check_scatter,
+};
 use crate::error::CollectiveError;
 use crate::operation::Operation;
 use crate::ordered::{self, Messages};
@@ -88,13 +91,19 @@ impl Collective for Threads {
         self.run(|mailboxes| ordered::all_reduce(mailboxes, data, workspace))
     }
 
-    fn reduce_scatter(&self, mut data: SliceMut<'_>, workspace: &mut [u8]) -> Result<(), CollectiveError> {
-        check_reduction(Operation::ReduceScatter, &data, Reduce::Ordered, self.size(), workspace)?;
-        self.run(|mailboxes| ordered::reduce_scatter(mailboxes, &mut data, workspace))
+    fn reduce_scatter(
+        &self,
+        mut data: SliceMut<'_>,
+        parts: &[Range<usize>],
+        workspace: &mut [u8],
+    ) -> Result<(), CollectiveError> {
+        check_scatter(&data, parts, self.rank(), self.size(), workspace)?;
+        self.run(|mailboxes| ordered::reduce_scatter(mailboxes, &mut data, parts, workspace))
     }
 
-    fn all_gather(&self, data: SliceMut<'_>) -> Result<(), CollectiveError> {
-        self.run(|mailboxes| ordered::all_gather(mailboxes, data))
+    fn all_gather(&self, data: SliceMut<'_>, parts: &[Range<usize>]) -> Result<(), CollectiveError> {
+        check_parts(Operation::AllGather, data.len(), parts, self.size())?;
+        self.run(|mailboxes| ordered::all_gather(mailboxes, data, parts))
     }
 
     fn broadcast(&self, data: SliceMut<'_>, root: usize) -> Result<(), CollectiveError> {

@@ -146,7 +146,7 @@ fn connect(Launch { launcher, size, .. }: Launch, _: Duration) -> Result<Arc<dyn
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::{Reduce, SliceMut};
+    use crate::collective::{Reduce, SliceMut, spans};
     use crate::error::CollectiveError;
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
         assert!(matches!(reduce(&mut workspace[1..]), Err(CollectiveError::Workspace { needed: 16, .. })));
         assert_eq!(values, [1.0, 2.0, 3.0, 4.0]);
         let mut bytes = [0_u8; 8];
-        let bytes_reduced = collective.reduce_scatter(SliceMut::Bytes(&mut bytes), workspace);
+        let bytes_reduced = collective.reduce_scatter(SliceMut::Bytes(&mut bytes), &spans(8, 3), workspace);
         assert!(matches!(bytes_reduced, Err(CollectiveError::Bytes { .. })));
         let sent = collective.broadcast(SliceMut::Bytes(&mut bytes), 3);
         assert_eq!(sent, Err(CollectiveError::Root { root: 3, size: 3 }));

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use half::{bf16, f16};
-use highwater_distributed::{AgreeError, Entry, Reduce, SliceMut, World, agree, span};
+use highwater_distributed::{AgreeError, Entry, Reduce, SliceMut, World, agree, span, spans};
 
 /// The time limit of scenarios that reach it.
 const SHORT: Duration = Duration::from_secs(3);
@@ -144,10 +144,11 @@ fn check<T: bytemuck::Pod + PartialEq + Debug>(
     assert_eq!(data, sums);
 
     let mut data = input.clone();
-    collective.reduce_scatter((&mut data[..]).into(), workspace).unwrap();
+    let parts = spans(length, size);
+    collective.reduce_scatter((&mut data[..]).into(), &parts, workspace).unwrap();
     let own = span(length, size, rank);
     assert_eq!(data[own.clone()], sums[own]);
-    collective.all_gather((&mut data[..]).into()).unwrap();
+    collective.all_gather((&mut data[..]).into(), &parts).unwrap();
     assert_eq!(data, sums);
 
     // These sums are exact in any order.

@@ -115,16 +115,19 @@ impl Rank {
         self.wait(Operation::AllReduce)
     }
 
-    /// Checks all operations with parts of equal and of different lengths.
+    /// Checks all operations with parts of equal and of different lengths, and with parts that leave elements out.
     fn check(&self) {
-        for elements in [1, 1000, 1001] {
-            let (rank, size) = (self.nccl.rank(), self.nccl.size());
+        let size = self.nccl.size();
+        let apart: Vec<_> = (0..size).map(|rank| 10 * rank + 1..10 * rank + 1 + rank).collect();
+        for parts in [spans(1, size), spans(12 * size, size), spans(1001, size), apart] {
+            let elements = parts.iter().map(|part| part.end).max().unwrap();
+            let rank = self.nccl.rank();
             let value = |rank: usize, index: usize| (rank * 10 + index % 7) as f32;
             let sum = |index| (0..size).map(|rank| value(rank, index)).sum();
             let upload = || self.upload(&bytes((0..elements).map(|index| value(rank, index))));
             let download = || floats(&self.download(4 * elements));
             let sums: Vec<f32> = (0..elements).map(sum).collect();
-            let own = span(elements, size, rank);
+            let own = parts[rank].clone();
 
             upload();
             self.all_reduce(elements).unwrap();
@@ -132,14 +135,17 @@ impl Rank {
 
             upload();
             // SAFETY: the buffer is larger, and used by this stream alone.
-            unsafe { self.nccl.reduce_scatter(self.address, elements, DType::F32, &self.stream) }.unwrap();
+            unsafe { self.nccl.reduce_scatter(self.address, elements, DType::F32, &parts, &self.stream) }
+                .unwrap();
             self.wait(Operation::ReduceScatter).unwrap();
             assert_eq!(download()[own.clone()], sums[own]);
 
             // SAFETY: as above.
-            unsafe { self.nccl.all_gather(self.address, elements, DType::F32, &self.stream) }.unwrap();
+            unsafe { self.nccl.all_gather(self.address, elements, DType::F32, &parts, &self.stream) }
+                .unwrap();
             self.wait(Operation::AllGather).unwrap();
-            assert_eq!(download(), sums);
+            let all = download();
+            assert!(parts.into_iter().all(|part| all[part.clone()] == sums[part]));
 
             upload();
             let root = size - 1;
@@ -160,6 +166,10 @@ impl Rank {
         // SAFETY: nothing is submitted.
         let sent = unsafe { self.nccl.broadcast(self.address, 1, DType::U8, size, &self.stream) };
         assert_eq!(sent, Err(CollectiveError::Root { root: size, size }));
+        // SAFETY: nothing is submitted.
+        let gathered =
+            unsafe { self.nccl.all_gather(self.address, 3, DType::U8, &[0..1, 2..4, 4..4], &self.stream) };
+        assert!(matches!(gathered, Err(CollectiveError::Parts { operation: Operation::AllGather, .. })));
         // Bytes can be sent.
         self.upload(&[7, self.nccl.rank() as u8]);
         // SAFETY: the buffer is larger, and used by this stream alone.

@@ -25,8 +25,9 @@ mod tensor;
 pub mod testing;
 
 pub use autograd::{
-    GradCheck, GradCheckError, Gradients, Parameter, TrainingGuard, apply, check_gradients, checkpoint,
-    evaluating, evaluating_guard, is_training, training, training_guard,
+    GradCheck, GradCheckError, GradientHook, GradientPass, Gradients, HookGuard, Parameter, TrainingGuard,
+    apply, check_gradients, checkpoint, evaluating, evaluating_guard, hook_gradients, is_training, training,
+    training_guard,
 };
 /// Errors and properties of CUDA devices.
 #[cfg(feature = "cuda")]

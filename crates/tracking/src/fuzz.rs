@@ -17,7 +17,7 @@ use crate::export::{ExportFormat, export};
 use crate::page::write_page;
 use crate::record::{EventKind, Follower, Recording, RecordingLimits, recording_of_events};
 use crate::replay::{PlanLimits, ReplayError, Step, parse_plan, plan_of, replay, write_plan};
-use crate::report::{Report, ReportDiff};
+use crate::report::{RankComparison, RankReport, Report, ReportDiff, TextOptions};
 use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits};
 use crate::training_log::{TrainingLog, TrainingLogLimits};
 
@@ -317,6 +317,16 @@ fn export_all(recording: &Recording) {
         assert_eq!(parts.categories.iter().map(|part| part.bytes).sum::<u64>(), parts.bytes);
     }
     assert!(ReportDiff::between(&report, &report).is_empty());
+    compare_ranks(&report);
+}
+
+/// Checks that a comparison contains one rank as it is, and refuses the same rank twice.
+fn compare_ranks(report: &Report) {
+    let Ok(rank) = RankReport::new("fuzz", 0, report) else { return };
+    assert!(RankComparison::new(vec![rank.clone(), rank.clone()]).is_err());
+    let ranks = RankComparison::new(vec![rank]).expect("a valid rank");
+    assert!(ranks.places.iter().all(|row| row.difference() == 0 && row.bytes == [row.max_bytes]));
+    assert!(ranks.text(TextOptions::default()).to_string().len() < SHOWN_BYTES);
 }
 
 /// Checks that indices refer to existing rows, that blocks live as their events say, and that sums are correct.

@@ -88,9 +88,10 @@ pub use replay::{
     find_step, parse_plan, plan_of, replay, write_plan,
 };
 pub use report::{
-    CategoryRow, Change, Cut, FailureRow, GrowthRow, LiveRow, OpRow, PeakPart, PeakParts, PeakRow, PhaseRow,
-    PoolRow, ProcessMemory, RecordedRun, Report, ReportDiff, ReportText, RunFacts, SavedRow, ScopeRow,
-    StreamRow, TextOptions, ThreadRow, table,
+    CategoryRow, Change, Cut, FailureRow, GrowthRow, LiveRow, OpRow, OutsideRow, PeakPart, PeakParts,
+    PeakRow, PhaseRow, PoolRow, ProcessMemory, RankBytes, RankComparison, RankError, RankReport, RankRow,
+    RanksText, RecordedRun, Report, ReportDiff, ReportText, RunFacts, SavedRow, ScopeRow, StreamRow,
+    TextOptions, ThreadRow, table,
 };
 pub use scope::{
     ModuleGuard, ModulePath, Phase, PhaseGuard, Scope, ScopeGuard, ScopePath, Walk, enter_path, here,

@@ -10,7 +10,9 @@
 mod class;
 mod diff;
 mod live;
+mod outside;
 mod peak;
+mod ranks;
 mod rows;
 mod run;
 pub mod table;
@@ -18,12 +20,16 @@ mod text;
 
 use std::collections::BTreeMap;
 
+use bfc_core::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use class::Class;
 pub use diff::{Change, ReportDiff};
 pub use live::{GrowthRow, LiveRow};
+pub use outside::OutsideRow;
+pub(crate) use outside::set_outside;
 pub use peak::{PeakPart, PeakParts, PeakRow};
+pub use ranks::{RankBytes, RankComparison, RankError, RankReport, RankRow, RanksText};
 pub use rows::{CategoryRow, FailureRow, OpRow, PhaseRow, PoolRow, SavedRow, ScopeRow, StreamRow, ThreadRow};
 pub use run::{Cut, ProcessMemory, RecordedRun, RunFacts};
 pub use text::{ReportText, TextOptions};
@@ -63,6 +69,9 @@ pub struct Report {
     pub saved: SavedRow,
     /// The pools at the end of the run.
     pub pools: Vec<PoolRow>,
+    /// Memory outside the pools, which libraries hold and report. No other figure includes it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outside: Vec<OutsideRow>,
     /// Holders of the peak, and how far it falls without each. Only recordings know them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_parts: Option<PeakParts>,
@@ -89,6 +98,21 @@ impl Report {
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         sum(self.ops.iter().map(|row| row.live_bytes).chain([self.unowned_bytes]))
+    }
+
+    /// Adds memory that a library holds outside the pools, or replaces the bytes of this library. A live tracker and its
+    /// recording get such memory from [`Tracker::set_outside`](crate::Tracker::set_outside).
+    ///
+    /// ```
+    /// use bfc_core::Bytes;
+    /// use highwater_tracking::Report;
+    /// let report = Report::default().with_outside("NCCL", Bytes::mib(12));
+    /// assert!(report.to_string().contains("NCCL               12.0 MiB"));
+    /// ```
+    #[must_use]
+    pub fn with_outside(mut self, name: &str, bytes: Bytes) -> Self {
+        set_outside(&mut self.outside, name, bytes);
+        self
     }
 
     /// Sets the rows by module, and derives those by op and by phase from them.

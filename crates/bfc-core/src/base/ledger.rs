@@ -34,11 +34,13 @@ pub enum Category {
     Output,
     /// Scratch memory of a kernel or library.
     Workspace,
+    /// Memory that processes need to exchange data, such as the values of other processes while they are summed.
+    Communication,
 }
 
 impl Category {
     /// The number of categories.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 9;
 
     /// All categories, in index order.
     pub const ALL: [Self; Self::COUNT] = [
@@ -50,6 +52,7 @@ impl Category {
         Self::Input,
         Self::Output,
         Self::Workspace,
+        Self::Communication,
     ];
 
     /// Returns the index in [`Category::ALL`].
@@ -70,6 +73,7 @@ impl Category {
             Self::Input => "input",
             Self::Output => "output",
             Self::Workspace => "workspace",
+            Self::Communication => "communication",
         }
     }
 }

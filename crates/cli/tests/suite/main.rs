@@ -11,6 +11,7 @@ mod errors;
 mod export;
 mod help;
 mod plan;
+mod ranks;
 mod replay;
 mod report;
 mod standard;

@@ -11,12 +11,15 @@
 //! cancels the receives. If MPI does not return the memory, the thread prints the error and ends the job.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::mpsc::{self, Sender, SyncSender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::collective::{Collective, Reduce, SliceMut, check_reduction, check_root};
+use crate::collective::{
+    Collective, Reduce, SliceMut, check_parts, check_reduction, check_root, check_scatter,
+};
 use crate::error::{CollectiveError, WorldError};
 use crate::operation::Operation;
 use crate::ordered;
@@ -152,13 +155,21 @@ impl Collective for Mpi {
         })
     }
 
-    fn reduce_scatter(&self, mut data: SliceMut<'_>, workspace: &mut [u8]) -> Result<(), CollectiveError> {
-        check_reduction(Operation::ReduceScatter, &data, Reduce::Ordered, self.size, workspace)?;
-        self.run(Operation::ReduceScatter, |endpoint| ordered::reduce_scatter(endpoint, &mut data, workspace))
+    fn reduce_scatter(
+        &self,
+        mut data: SliceMut<'_>,
+        parts: &[Range<usize>],
+        workspace: &mut [u8],
+    ) -> Result<(), CollectiveError> {
+        check_scatter(&data, parts, self.rank, self.size, workspace)?;
+        self.run(Operation::ReduceScatter, |endpoint| {
+            ordered::reduce_scatter(endpoint, &mut data, parts, workspace)
+        })
     }
 
-    fn all_gather(&self, data: SliceMut<'_>) -> Result<(), CollectiveError> {
-        self.run(Operation::AllGather, |endpoint| ordered::all_gather(endpoint, data))
+    fn all_gather(&self, data: SliceMut<'_>, parts: &[Range<usize>]) -> Result<(), CollectiveError> {
+        check_parts(Operation::AllGather, data.len(), parts, self.size)?;
+        self.run(Operation::AllGather, |endpoint| ordered::all_gather(endpoint, data, parts))
     }
 
     fn broadcast(&self, data: SliceMut<'_>, root: usize) -> Result<(), CollectiveError> {

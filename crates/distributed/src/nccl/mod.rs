@@ -12,6 +12,7 @@ mod error;
 mod message;
 mod rendezvous;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use bfc_cuda::kernels::ElementType;
 use bfc_cuda::{CollectiveCall, CollectiveKind, Communicator, CudaDriver, NcclError, NcclLibrary, UniqueId};
 use highwater_tensor::DType;
 
-use crate::collective::{SliceMut, check_root, span};
+use crate::collective::{SliceMut, check_parts, check_root};
 use crate::error::CollectiveError;
 use crate::operation::Operation;
 use crate::world::World;
@@ -129,8 +130,9 @@ impl Nccl {
         unsafe { self.submit(Operation::AllReduce, &[call], stream) }
     }
 
-    /// Submits: replaces this rank's [`span`] of the elements with the sum over all ranks. The contents of the rest are
-    /// unspecified.
+    /// Submits: replaces this rank's part of the elements with the sum over all ranks. The contents of the rest are
+    /// unspecified. `parts` has one range of elements per rank, the same on all ranks; see [`spans`](crate::spans). Parts
+    /// of equal length that cover all elements are faster.
     ///
     /// # Safety
     ///
@@ -138,16 +140,18 @@ impl Nccl {
     ///
     /// # Errors
     ///
-    /// As for [`all_reduce`](Self::all_reduce).
+    /// The parts are invalid; otherwise as for [`all_reduce`](Self::all_reduce).
     pub unsafe fn reduce_scatter(
         &self,
         address: u64,
         elements: usize,
         dtype: DType,
+        parts: &[Range<usize>],
         stream: &Stream,
     ) -> Result<(), CollectiveError> {
         let element = summable(Operation::ReduceScatter, dtype)?;
-        let calls = self.span_calls(address, elements, dtype, |root, from, to, elements| {
+        check_parts(Operation::ReduceScatter, elements, parts, self.size())?;
+        let calls = self.part_calls(address, parts, dtype, |root, from, to, elements| {
             let kind = root.map_or(CollectiveKind::ReduceScatter, |root| CollectiveKind::Reduce { root });
             CollectiveCall { kind, from, to, elements, element }
         });
@@ -155,7 +159,8 @@ impl Nccl {
         unsafe { self.submit(Operation::ReduceScatter, &calls, stream) }
     }
 
-    /// Submits: copies the [`span`] of each rank to all ranks, in place.
+    /// Submits: copies the part of each rank to all ranks, in place. See [`reduce_scatter`](Self::reduce_scatter) for
+    /// `parts`.
     ///
     /// # Safety
     ///
@@ -163,15 +168,17 @@ impl Nccl {
     ///
     /// # Errors
     ///
-    /// NCCL or the device fails.
+    /// The parts are invalid, or NCCL or the device fails.
     pub unsafe fn all_gather(
         &self,
         address: u64,
         elements: usize,
         dtype: DType,
+        parts: &[Range<usize>],
         stream: &Stream,
     ) -> Result<(), CollectiveError> {
-        let calls = self.span_calls(address, elements, dtype, |root, all, part, elements| {
+        check_parts(Operation::AllGather, elements, parts, self.size())?;
+        let calls = self.part_calls(address, parts, dtype, |root, all, part, elements| {
             let kind = root.map_or(CollectiveKind::AllGather, |root| CollectiveKind::Broadcast { root });
             CollectiveCall { kind, from: part, to: all, elements: elements * dtype.size(), element: BYTE }
         });
@@ -228,23 +235,23 @@ impl Nccl {
         self.communicator.memory_bytes().map_err(|error| self.convert(Operation::Barrier, error))
     }
 
-    /// The calls of an operation on all spans. `call` gets the addresses of all elements and of this rank's part, and the
-    /// elements of a part. If the parts differ in length, it gets the rank of each part and the part's address twice.
-    fn span_calls(
+    /// The calls of an operation on all parts. If the parts are equal, as NCCL requires, `call` gets the address of all
+    /// elements, the address of this rank's part and the elements of a part. Otherwise it gets the rank of each part, and
+    /// the part's address twice.
+    fn part_calls(
         &self,
         address: u64,
-        elements: usize,
+        parts: &[Range<usize>],
         dtype: DType,
         call: impl Fn(Option<usize>, u64, u64, usize) -> CollectiveCall,
     ) -> Vec<CollectiveCall> {
         let at = |element: usize| address + (element * dtype.size()) as u64;
-        let part = |rank| span(elements, self.size(), rank);
-        if elements.is_multiple_of(self.size()) {
-            let own = part(self.rank());
-            return vec![call(None, address, at(own.start), own.len())];
+        let own = parts[self.rank()].clone();
+        let length = own.len();
+        if parts.iter().enumerate().all(|(rank, part)| *part == (rank * length..(rank + 1) * length)) {
+            return vec![call(None, address, at(own.start), length)];
         }
-        // NCCL only knows parts of equal length.
-        let parts = (0..self.size()).map(|rank| (rank, part(rank))).filter(|(_, part)| !part.is_empty());
+        let parts = parts.iter().enumerate().filter(|(_, part)| !part.is_empty());
         parts.map(|(rank, part)| call(Some(rank), at(part.start), at(part.start), part.len())).collect()
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use crate::collective::{Reduce, SliceMut, span};
+use crate::collective::{Reduce, SliceMut, span, spans};
 use crate::threads::run_ranks;
 
 /// A value that depends on the rank and the index, with an order-dependent sum.
@@ -58,9 +58,10 @@ where
         collective.all_reduce((&mut reduced[..]).into(), Reduce::Ordered, workspace).unwrap();
 
         let mut scattered = input(rank);
-        collective.reduce_scatter((&mut scattered[..]).into(), workspace).unwrap();
+        let parts = spans(length, size);
+        collective.reduce_scatter((&mut scattered[..]).into(), &parts, workspace).unwrap();
         let partial = scattered.clone();
-        collective.all_gather((&mut scattered[..]).into()).unwrap();
+        collective.all_gather((&mut scattered[..]).into(), &parts).unwrap();
         (reduced, partial, scattered)
     });
     for (rank, (reduced, partial, gathered)) in results.iter().enumerate() {

@@ -68,7 +68,7 @@ impl Array {
     }
 
     /// Creates an array of zeros, or returns [`Error::NoHostMemory`].
-    pub(crate) fn zeros(op: &'static str, dtype: DType, shape: Shape) -> Result<Self> {
+    pub fn zeros(op: &'static str, dtype: DType, shape: Shape) -> Result<Self> {
         let none = || Error::NoHostMemory { op, shape, dtype };
         let bytes = shape.checked_elements().and_then(|elements| elements.checked_mul(dtype.size()));
         let count = bytes.ok_or_else(none)?.div_ceil(size_of::<u64>());
@@ -152,7 +152,8 @@ impl Array {
         Ok(elements.map(|bytes| T::from_raw(bytemuck::pod_read_unaligned(bytes))).collect())
     }
 
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    /// Returns the elements as little-endian bytes for writing.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.shape.elements() * self.dtype.size();
         &mut bytemuck::cast_slice_mut(&mut self.words)[..bytes]
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use highwater_tensor::{Error, Gradients, Parameter, Result};
 use highwater_tracking::{Phase, phase};
 
-use super::parameter_set::make_group;
+use super::parameter_set::allow_no_parameters;
 use super::{LEARNING_RATE, Optimizer, not_negative};
 use crate::io::{Arrays, Mismatch};
 
@@ -81,7 +81,7 @@ impl Groups {
         parameters: Vec<(String, Parameter)>,
         make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O>,
     ) -> Result<Self> {
-        let optimizer = make_group(|| make(parameters))?;
+        let optimizer = allow_no_parameters(|| make(parameters))?;
         let (mut parameters, mut seen) = (optimizer.parameters(), HashSet::new());
         parameters.retain(|(_, parameter)| seen.insert(parameter.address()));
         let earlier: HashSet<usize> = self.held().map(|(_, parameter)| parameter.address()).collect();

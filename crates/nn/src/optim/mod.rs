@@ -27,6 +27,7 @@ pub use adam::{Adam, AdamW};
 pub use groups::Groups;
 pub use lion::Lion;
 pub use loss_scaler::{LossScaler, ScaledStep};
+pub use parameter_set::allow_no_parameters;
 pub use rms_prop::RmsProp;
 pub use schedule::Schedule;
 pub use sgd::Sgd;
@@ -99,6 +100,15 @@ pub trait Optimizer: fmt::Debug + Send {
         self.step(own)
     }
 
+    /// Scales the gradients of a step so that their norm is at most `max`, and returns the norm before. An optimizer
+    /// whose gradients are divided among processes includes those of the others.
+    ///
+    /// # Errors
+    /// See [`Gradients::clip_norm`].
+    fn clip_norm(&self, gradients: &mut Gradients, max: f64) -> Result<f64> {
+        gradients.clip_norm(max)
+    }
+
     /// Returns the learning rate.
     fn learning_rate(&self) -> f64;
 
@@ -147,6 +157,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn step_partial(&mut self, gradients: Gradients) -> Result<()> {
         (**self).step_partial(gradients)
+    }
+
+    fn clip_norm(&self, gradients: &mut Gradients, max: f64) -> Result<f64> {
+        (**self).clip_norm(gradients, max)
     }
 
     fn learning_rate(&self) -> f64 {

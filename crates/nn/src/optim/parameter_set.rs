@@ -223,8 +223,9 @@ thread_local! {
     static MAY_BE_EMPTY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes the optimizer of a group, which may have no parameters.
-pub(super) fn make_group<O>(make: impl FnOnce() -> O) -> O {
+/// Calls a function that makes optimizers, which may have no parameters: those of a [group](super::Groups), or of a
+/// process that owns none.
+pub fn allow_no_parameters<O>(make: impl FnOnce() -> O) -> O {
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {

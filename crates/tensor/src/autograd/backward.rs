@@ -7,6 +7,7 @@ use bfc_core::Category;
 use highwater_tracking::{Phase, phase};
 
 use super::gradients::Gradients;
+use super::hooks::HookedPass;
 use super::node::{BackwardStep, Node};
 use super::version;
 use crate::backend::{Binary, Kernel};
@@ -14,7 +15,7 @@ use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
 use crate::op::autocast;
 use crate::op::mode::no_grad;
-use crate::op::{OpContext, RecordedOp, Saved};
+use crate::op::{Destination, OpContext, RecordedOp, Saved};
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
 
@@ -77,9 +78,16 @@ impl Tensor {
             let (mut pending, mut gradients) = (Pending::default(), Gradients::default());
             let (one, dtype) = (*self.shape(), self.dtype());
             let seed = Self::full_for(self.device(), one, 1.0, dtype, Category::Gradient)?;
+            let mut hooks = HookedPass::begin(edge)?;
             deliver(edge.clone(), seed, &mut pending, &mut gradients)?;
             while let Some((node, grad)) = pending.pop_last() {
-                step(&node, grad, self.device(), check, (&mut pending, &mut gradients))?;
+                step(&node, grad, self.device(), check, (&mut pending, &mut gradients, &mut hooks))?;
+                if let Some(hooks) = &mut hooks {
+                    hooks.advance(pending.next(), &mut gradients)?;
+                }
+            }
+            if let Some(hooks) = hooks {
+                hooks.finish(&mut gradients)?;
             }
             Ok(gradients)
         })
@@ -103,6 +111,11 @@ impl Pending {
         let last = self.last.take();
         self.last = self.others.pop_last().map(|(_, next)| next);
         last
+    }
+
+    /// Returns the largest number.
+    fn next(&self) -> Option<u64> {
+        self.last.as_ref().map(|(node, _)| node.number)
     }
 
     /// Removes a node and returns its gradient so far.
@@ -132,7 +145,7 @@ fn step(
     grad: Tensor,
     loss_device: &Device,
     check: Check,
-    (pending, gradients): (&mut Pending, &mut Gradients),
+    (pending, gradients, hooks): (&mut Pending, &mut Gradients, &mut Option<HookedPass>),
 ) -> Result<()> {
     // All allocations of the node, including sums of gradients, count toward the module of its forward pass.
     let scope = node.scope;
@@ -148,13 +161,26 @@ fn step(
             }
             let other_device = (grad.device() != loss_device).then(|| grad.device().clone());
             let device = other_device.as_ref().unwrap_or(loss_device);
-            let found = run_backward(op, device, &mut saved, grad)?;
-            saved.deliver(found, |edge, grad| deliver(edge, grad, pending, gradients))
+            let destinations = match hooks {
+                Some(hooks) => hooks.destinations(&saved, gradients)?,
+                None => Vec::new(),
+            };
+            let found = run_backward(op, device, &mut saved, grad, destinations)?;
+            saved.deliver(found, |edge, grad| {
+                if let Some(hooks) = hooks {
+                    hooks.check_open(&edge)?;
+                }
+                deliver(edge, grad, pending, gradients)
+            })
         }
         BackwardStep::Replay(replay, edge) => {
             if let Some(edge) = replay.run(edge, &grad)? {
                 // The edge may lead to other graphs that the replayed program captured.
                 check(&edge)?;
+                if let Some(hooks) = hooks {
+                    hooks.search(&edge)?;
+                    hooks.check_open(&edge)?;
+                }
                 deliver(edge, grad, pending, gradients)?;
             }
             Ok(())
@@ -168,10 +194,11 @@ fn run_backward(
     device: &Device,
     saved: &mut Saved,
     grad: Tensor,
+    destinations: Vec<Destination>,
 ) -> Result<Vec<Option<Tensor>>> {
     let name = op.name();
     device.placement().notify(name, device, PlacementReason::Backward);
-    let ctx = OpContext::backward(name, device, device.default_allocator()?);
+    let ctx = OpContext::backward(name, device, device.default_allocator()?).with_destinations(destinations);
     let gradients = op.backward(&ctx, saved, grad)?;
     if op.is_custom() || cfg!(debug_assertions) {
         saved.check(name, &gradients, device)?;

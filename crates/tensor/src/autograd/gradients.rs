@@ -2,6 +2,8 @@
 
 pub(crate) use self::leaf_map::LeafCursor;
 use self::leaf_map::LeafMap;
+use super::Parameter;
+use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
@@ -79,6 +81,29 @@ impl Gradients {
     /// place of a parameter.
     pub fn iter(&self) -> impl Iterator<Item = &Tensor> {
         self.by_leaf.iter().map(|(_, gradient)| gradient)
+    }
+
+    /// Sets the gradient of a parameter, for implementations of [`GradientPass`](crate::GradientPass).
+    ///
+    /// # Errors
+    /// [`Error::DeviceMismatch`](crate::Error::DeviceMismatch) and
+    /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the gradient does not match the parameter.
+    pub fn insert(&mut self, parameter: &Parameter, gradient: Tensor) -> Result<()> {
+        parameter.check_gradient("insert_gradient", &gradient)?;
+        if let Some(leaf) = parameter.leaf() {
+            self.by_leaf.insert(leaf, gradient);
+        }
+        Ok(())
+    }
+
+    /// Returns whether a leaf has a gradient.
+    pub(super) fn has(&self, leaf: LeafId) -> bool {
+        self.by_leaf.get(leaf).is_some()
+    }
+
+    /// Adds the gradients of other leaves.
+    pub(super) fn extend(&mut self, other: Self) {
+        self.by_leaf.extend(other.by_leaf);
     }
 
     pub(super) const fn by_leaf_mut(&mut self) -> &mut LeafMap {

@@ -187,6 +187,12 @@ impl Parameter {
         Arc::as_ptr(&self.shared).addr()
     }
 
+    /// Returns the number of the parameter, which grows with each new one and survives conversions.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.leaf().map_or(0, LeafId::identity)
+    }
+
     /// Returns the leaf's identifier, also while the parameter is frozen.
     pub(crate) fn leaf(&self) -> Option<LeafId> {
         self.lock().tensor.leaf()
@@ -252,6 +258,13 @@ impl Parameter {
         check(op, &self.lock().tensor, values, |own| own == values.dtype())
     }
 
+    /// Checks that a gradient has the device and shape of this parameter, and its element type or that of its
+    /// computation.
+    pub(super) fn check_gradient(&self, op: &'static str, gradient: &Tensor) -> Result<()> {
+        let given = gradient.dtype();
+        check(op, &self.lock().tensor, gradient, |own| own == given || own.computed_as() == given)
+    }
+
     /// If there is a gradient for this parameter, makes this handle the only owner of its buffer, so that an
     /// [`update`](Self::update) allocates nothing. That may copy the values; the copy counts toward the
     /// module. Returns the leaf of the gradient and the parameter's type. Returns `None` for frozen
@@ -297,7 +310,7 @@ impl Parameter {
     ///
     /// # Errors
     /// As [`make_unique`](Self::make_unique), before anything changes; otherwise the error of `write`.
-    pub(crate) fn update(&self, write: impl FnOnce(ViewMut<'_>) -> Result<()>) -> Result<()> {
+    pub fn update(&self, write: impl FnOnce(ViewMut<'_>) -> Result<()>) -> Result<()> {
         let mut own = self.lock();
         if let Some(values) = own.writable() {
             return write(values);

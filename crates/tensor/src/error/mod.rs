@@ -9,6 +9,7 @@ mod device;
 mod dlpack;
 mod file;
 mod gradients;
+mod hook;
 mod mismatch;
 mod operand;
 mod profile;
@@ -24,6 +25,7 @@ pub use self::device::DeviceFault;
 pub use self::dlpack::DlpackError;
 pub use self::file::FileError;
 pub use self::gradients::{UnknownGradient, UnknownGradients};
+pub use self::hook::HookError;
 pub use self::mismatch::{Difference, Mismatch, Skipped};
 pub use self::operand::{OperandError, OperandFault};
 pub use self::profile::ParseProfileError;
@@ -342,6 +344,15 @@ pub enum Error {
         /// The difference.
         what: String,
     },
+    /// A parameter received a gradient after its [hook](crate::GradientHook).
+    #[error(
+        "backward: a parameter received a gradient after it was complete: a checkpointed part uses a tensor of a graph \
+         outside of it; pass the tensor as the part's input"
+    )]
+    LateGradient,
+    /// A [hook](crate::GradientHook) failed, for example in another process.
+    #[error(transparent)]
+    Hook(#[from] HookError),
     /// The norm of the gradients is infinite or NaN.
     #[error("{op}: the norm of the gradients is {norm}; expected a finite number")]
     NotFinite {
@@ -430,6 +441,8 @@ bfc_core::debug_as_report!(Error {
     StaleGradient { op, parameter, shape, is, given },
     UnknownParameters { op, gradients },
     ReplayDiffers { what },
+    LateGradient,
+    Hook(error),
     NotFinite { op, norm },
     NotDifferentiable { op },
     BadArgument { op, argument, expected, got },

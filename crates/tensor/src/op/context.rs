@@ -16,6 +16,15 @@ use crate::storage::{Storage, View, ViewMut};
 use crate::tensor::Tensor;
 use crate::tensor::inner::TensorInner;
 
+/// Memory for the gradient of a leaf.
+#[derive(Clone, Debug)]
+pub(crate) struct Destination {
+    pub(crate) shape: Shape,
+    pub(crate) dtype: DType,
+    /// Allocates exactly the gradient.
+    pub(crate) memory: Arc<dyn Allocator>,
+}
+
 /// The resources of a running op: memory with its account, the backend, and the tensors saved for the
 /// backward pass.
 ///
@@ -33,6 +42,8 @@ pub struct OpContext<'a> {
     saved: RefCell<Vec<Tensor>>,
     /// The attributes of the op's allocations, unless they are the default.
     attributes: Option<&'a AllocationAttributes<'a>>,
+    /// Memory for gradients with these shapes, from a [hook](crate::GradientHook).
+    destinations: RefCell<Vec<Destination>>,
     /// The last field, so that the account closes after all memory above is freed.
     run: OpRun<'a>,
 }
@@ -53,6 +64,7 @@ impl<'a> OpContext<'a> {
             recording,
             saved: RefCell::new(Vec::new()),
             attributes: None,
+            destinations: RefCell::default(),
             run: device.tracker().begin_over(op, memory, device.finished_accounts()),
         }
     }
@@ -103,6 +115,18 @@ impl<'a> OpContext<'a> {
     /// Returns the context of an op's backward pass.
     pub(crate) fn backward(op: &'static str, device: &'a Device, memory: &'a Arc<dyn Allocator>) -> Self {
         Self::new(op, device, memory, Category::Gradient, false)
+    }
+
+    /// Sets memory for gradients with certain shapes.
+    pub(crate) fn with_destinations(self, destinations: Vec<Destination>) -> Self {
+        Self { destinations: RefCell::new(destinations), ..self }
+    }
+
+    /// Takes the memory for a gradient of this shape.
+    fn take_destination(&self, shape: &Shape, dtype: DType) -> Option<Arc<dyn Allocator>> {
+        let mut destinations = self.destinations.try_borrow_mut().ok()?;
+        let at = destinations.iter().position(|found| found.dtype == dtype && found.shape == *shape)?;
+        Some(destinations.swap_remove(at).memory)
     }
 
     /// Returns the op's name.
@@ -247,7 +271,11 @@ impl<'a> OpContext<'a> {
             request.attributes = *attributes;
         }
         request.contents = Some(Contents { extents: shape.dims(), element: dtype.name() });
-        match Allocation::new(self.allocator(), &request) {
+        let destination = match category {
+            Category::Gradient => self.take_destination(shape, dtype),
+            _ => None,
+        };
+        match Allocation::new(destination.as_ref().unwrap_or_else(|| self.allocator()), &request) {
             Ok(allocation) => {
                 let storage = Storage::new(allocation, self.device.serial(), bytes, dtype, category);
                 let (layout, device) = (Layout::row_major(shape), self.device.clone());

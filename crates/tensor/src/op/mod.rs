@@ -13,6 +13,7 @@ pub(crate) mod upcast;
 use std::fmt;
 
 pub use self::autocast::{AutocastGuard, autocast};
+pub(crate) use self::context::Destination;
 pub use self::context::{Buffer, OpContext};
 pub use self::mode::{RecordingGuard, is_recording, no_grad, no_grad_guard};
 pub use self::saved::Saved;

@@ -187,6 +187,12 @@ impl Tensor {
         self.inner.view()
     }
 
+    /// Returns whether no other tensor shares the buffer.
+    #[must_use]
+    pub fn owns_buffer(&mut self) -> bool {
+        self.view_mut().is_some()
+    }
+
     /// Returns the writable view for kernels. Requires exclusive ownership of a buffer that is contiguous
     /// from its start.
     pub(crate) fn view_mut(&mut self) -> Option<ViewMut<'_>> {

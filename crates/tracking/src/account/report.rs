@@ -61,6 +61,7 @@ impl Report {
             unlisted_layers: tracker.unlisted_layers(),
             peak: peak_row(pools, &stats, &by_owner),
             pools: pool_rows(pools, &stats),
+            outside: tracker.outside(),
             categories: category_rows(&ledgers, &at_peak),
             completed_steps: tracker.steps(),
             live,

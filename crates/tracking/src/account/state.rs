@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bfc_core::LastResort;
-use bfc_core::sync::SpinMutex;
+use bfc_core::sync::{Mutex, SpinMutex};
 use quanta::Clock;
 
 use super::saved::SavedAccounts;
@@ -11,6 +11,7 @@ use super::steps::StepLog;
 use super::totals::Totals;
 use super::unlisted::UnlistedLayers;
 use crate::record::Recorder;
+use crate::report::OutsideRow;
 
 /// The shared state of a tracker's ops. Each part has its own lock, and no code holds two of them.
 #[derive(Debug, Default)]
@@ -20,6 +21,8 @@ pub(crate) struct TrackerState {
     pub(crate) recorder: Recorder,
     pub(crate) saves: SavedAccounts,
     pub(crate) unlisted: UnlistedLayers,
+    /// Memory outside the pools, by library.
+    pub(crate) outside: Mutex<Vec<OutsideRow>>,
     /// Callbacks that may free memory before a request fails.
     pub(crate) last_resort: Arc<LastResort>,
     /// The first allocations of the last steps.

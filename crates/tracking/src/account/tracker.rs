@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bfc_core::sync::ThreadNumber;
+use bfc_core::sync::{ThreadNumber, lock};
 use bfc_core::{Allocator, Bytes, LastResort, MemoryKind, OwnerId, Span};
 
 use super::accounted_pool::AccountedPool;
@@ -16,7 +16,7 @@ use super::state::TrackerState;
 use super::steps::StepLog;
 use super::totals::{Figures, OpTotals, ThreadTotals};
 use crate::record::{Recording, RunSummary, Written};
-use crate::report::{ProcessMemory, Report, RunFacts};
+use crate::report::{OutsideRow, ProcessMemory, Report, RunFacts, set_outside};
 use crate::scope::here;
 
 /// Accounts for the memory of one device's ops.
@@ -180,6 +180,25 @@ impl Tracker {
     #[must_use]
     pub fn unlisted_layers(&self) -> Vec<String> {
         self.state.unlisted.all()
+    }
+
+    /// Sets the bytes that a library holds outside the pools and reports itself, such as NCCL. Replaces earlier bytes of
+    /// this library. Reports and the end of a recording list them.
+    ///
+    /// ```
+    /// use bfc_core::Bytes;
+    /// use highwater_tracking::{Report, Tracker};
+    /// let tracker = Tracker::new();
+    /// tracker.set_outside("NCCL", Bytes::mib(12));
+    /// assert_eq!(Report::new(&tracker, &[]).outside[0].bytes, 12 << 20);
+    /// ```
+    pub fn set_outside(&self, name: &str, bytes: Bytes) {
+        set_outside(&mut lock(&self.state.outside), name, bytes);
+    }
+
+    /// Returns the memory outside the pools.
+    pub(crate) fn outside(&self) -> Vec<OutsideRow> {
+        lock(&self.state.outside).clone()
     }
 
     /// Returns the totals of all ops, in the order of their first begin.

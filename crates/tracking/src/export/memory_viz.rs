@@ -28,6 +28,7 @@ const ALLOCATED_AS: [&str; Category::COUNT] = [
     "allocated as input",
     "allocated as output",
     "allocated as workspace",
+    "allocated as communication",
 ];
 
 /// The most bytes of names in a stack.

@@ -23,7 +23,7 @@ const ROWS: u32 = 300;
 
 /// A color for each category, distinguishable with color blindness, on light and on dark background.
 const COLOURS: [&str; Category::COUNT] =
-    ["#999999", "#0072b2", "#d55e00", "#cc79a7", "#009e73", "#e69f00", "#56b4e9", "#f0e442"];
+    ["#999999", "#0072b2", "#d55e00", "#cc79a7", "#009e73", "#e69f00", "#56b4e9", "#f0e442", "#7e5109"];
 
 /// From the bottom up: persistent categories first, short-lived ones last.
 const ORDER: [Category; Category::COUNT] = [
@@ -33,6 +33,7 @@ const ORDER: [Category; Category::COUNT] = [
     Category::Activation,
     Category::Gradient,
     Category::Output,
+    Category::Communication,
     Category::Workspace,
     Category::Temporary,
 ];

@@ -26,6 +26,9 @@ const ROWS: usize = 256;
 /// The most lines of a table, and the most regions.
 const MAX_LINES: usize = 2000;
 
+/// The most libraries with memory outside the pools.
+const MAX_OUTSIDE: usize = 8;
+
 /// The most failed requests.
 const MAX_FAILURES: usize = 8;
 
@@ -107,6 +110,7 @@ fn shortened(mut report: Report) -> Report {
     report.live.truncate(MAX_LINES);
     report.growth.truncate(MAX_LINES);
     report.threads.truncate(MAX_LINES);
+    report.outside.truncate(MAX_OUTSIDE);
     if let Some(parts) = &mut report.peak_parts {
         parts.places.truncate(MAX_LINES);
         parts.scopes.truncate(MAX_LINES);

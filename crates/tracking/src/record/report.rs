@@ -13,7 +13,7 @@ use crate::report::{FailureRow, RecordedRun, Report, StreamRow, ThreadRow};
 const MAX_FAILURES: usize = 64;
 
 impl Report {
-    /// Reports a recording. The pools come from its summary, at the end of the run. Everything else is
+    /// Reports a recording. The pools and the memory outside them come from its summary, at the end of the run. Everything else is
     /// counted from the events, so it also works for a truncated file.
     ///
     /// ```
@@ -35,6 +35,7 @@ impl Report {
         report.growth = recording.growth_over(&steps);
         report.peak_parts = parts::peak_parts(recording);
         report.pools = summary.map(|summary| summary.report.pools.clone()).unwrap_or_default();
+        report.outside = summary.map(|summary| summary.report.outside.clone()).unwrap_or_default();
         report.failures = failures(recording);
         report.run = Some(RecordedRun {
             facts: recording.facts().clone(),

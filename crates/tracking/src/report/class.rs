@@ -15,10 +15,11 @@ impl Class {
 
     pub(crate) const fn of(category: Category) -> Self {
         use Category::{
-            Activation, Gradient, Input, OptimizerState, Output, Parameter, Temporary, Workspace,
+            Activation, Communication, Gradient, Input, OptimizerState, Output, Parameter, Temporary,
+            Workspace,
         };
         match category {
-            Temporary | Workspace => Self::Temporary,
+            Communication | Temporary | Workspace => Self::Temporary,
             Output | Activation | Gradient | Input => Self::Output,
             Parameter | OptimizerState => Self::Persistent,
         }

@@ -92,6 +92,13 @@ impl Table {
         self.lines.push(Line::Rule);
     }
 
+    /// Adds a line with the number of rows that the table leaves out, if it shows `top` of more `rows`.
+    pub fn rest(&mut self, rows: usize, top: usize) {
+        if rows > top {
+            self.line(&format!("({} more)", rows - top), []);
+        }
+    }
+
     /// Whether the table has no line below its heading.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

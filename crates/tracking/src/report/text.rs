@@ -7,6 +7,7 @@
 use std::fmt::{self, Write as _};
 
 use super::live::{growth_table, live_table};
+use super::outside::outside_table;
 use super::table::{Table, WIDTH, bytes, count, duration, plain, share, shorten};
 use super::{OpRow, PeakPart, PoolRow, ProcessMemory, Report, ScopeRow};
 
@@ -86,6 +87,7 @@ impl fmt::Display for ReportText<'_> {
         tables.extend((threads.len() > 1).then(|| self.threads()));
         tables.extend((streams.len() > 1).then(|| self.streams()));
         tables.extend(pool_tables(pools, wide));
+        tables.push(outside_table(&self.report.outside, self.options.top));
         for table in tables.into_iter().filter(|table| !table.is_empty()) {
             write!(f, "\n{}", table.wide(wide))?;
         }
@@ -139,7 +141,7 @@ impl ReportText<'_> {
         for row in rows.iter().take(self.options.top) {
             table.line(&row.path(), cells(row));
         }
-        self.rest(&mut table, rows.len());
+        table.rest(rows.len(), self.options.top);
         if !rows.is_empty() {
             table.rule();
             if self.report.unowned_bytes > 0 {
@@ -175,7 +177,7 @@ impl ReportText<'_> {
             let cells = figure_cells(row.calls, Some(row.time_ns), figures, Some(row.peak_share));
             table.line(&scope_name(row), cells);
         }
-        self.rest(&mut table, self.report.scopes.len());
+        table.rest(self.report.scopes.len(), self.options.top);
         table.without_empty_columns()
     }
 
@@ -201,7 +203,7 @@ impl ReportText<'_> {
                 figure_cells(row.calls, Some(row.time_ns), figures, None).chain(counts),
             );
         }
-        self.rest(&mut table, self.report.threads.len());
+        table.rest(self.report.threads.len(), self.options.top);
         table.without_empty_columns()
     }
 
@@ -214,7 +216,7 @@ impl ReportText<'_> {
                 [row.requested_bytes, row.total_bytes, row.high_water_bytes, row.live_bytes, row.peak_bytes];
             table.line(&format!("{}{stream}", row.pool), figure_cells(row.allocations, None, figures, None));
         }
-        self.rest(&mut table, self.report.streams.len());
+        table.rest(self.report.streams.len(), self.options.top);
         table.without_empty_columns()
     }
 
@@ -224,12 +226,12 @@ impl ReportText<'_> {
             (self.report, self.options);
         if !live.is_empty() {
             let mut table = live_table(live, top, wide);
-            self.rest(&mut table, live.len());
+            table.rest(live.len(), self.options.top);
             write!(f, "\n{}", table.without_empty_columns())?;
         }
         if !growth.is_empty() {
             let mut table = growth_table(growth, top, wide);
-            self.rest(&mut table, growth.len());
+            table.rest(growth.len(), self.options.top);
             write!(f, "\nmemory that grows over {completed_steps} steps\n\n{table}")?;
         }
         Ok(())
@@ -253,7 +255,7 @@ impl ReportText<'_> {
         };
         lines(&parts.categories, true);
         lines(&parts.places, false);
-        self.rest(&mut table, parts.places.len());
+        table.rest(parts.places.len(), self.options.top);
         write!(f, "\nthe peak without each of its holders\n\n{table}")
     }
 
@@ -271,7 +273,6 @@ impl ReportText<'_> {
         writeln!(f)
     }
 
-    /// The memory of the process, which includes pools of host memory.
     /// Warns about layers without a path.
     fn unlisted(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for layer in &self.report.unlisted_layers {
@@ -283,6 +284,7 @@ impl ReportText<'_> {
         Ok(())
     }
 
+    /// The memory of the process, which includes pools of host memory.
     fn process(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(run) = &self.report.run else { return Ok(()) };
         let (ProcessMemory { resident: Some(start), .. }, ProcessMemory { peak_resident: Some(most), .. }) =
@@ -310,13 +312,6 @@ impl ReportText<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Adds a line for the rows that a table leaves out.
-    fn rest(&self, table: &mut Table, rows: usize) {
-        if rows > self.options.top {
-            table.line(&format!("({} more)", rows - self.options.top), []);
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
+use crate::autograd::Parameter;
 use crate::backend::{Binary, Kernel};
 use crate::error::{Error, Result};
 use crate::op::OpContext;
@@ -36,8 +37,7 @@ impl Gradients {
     fn sums_of_squares(&self) -> Result<Vec<Tensor>> {
         let mut sums: Vec<Tensor> = Vec::new();
         for gradient in self.iter() {
-            // Squares of f16 overflow from 256 on.
-            let square = gradient.upcast()?.sum_of_squares()?.to_dtype(DType::F64)?;
+            let square = square(gradient)?;
             match sums.iter_mut().find(|sum| sum.device() == gradient.device()) {
                 Some(sum) => *sum = sum.add(&square)?,
                 None => sums.push(square),
@@ -67,12 +67,35 @@ impl Gradients {
         const OP: &str = "clip_norm";
         check_positive(OP, max)?;
         let norm = self.norm()?;
+        self.clip_known_norm(norm, max)?;
+        Ok(norm)
+    }
+
+    /// Scales all gradients as [`clip_norm`](Self::clip_norm) does, with a known norm. For gradients that are a part of
+    /// those with this norm.
+    ///
+    /// # Errors
+    /// As [`clip_norm`](Self::clip_norm).
+    pub fn clip_known_norm(&mut self, norm: f64, max: f64) -> Result<()> {
+        const OP: &str = "clip_norm";
+        check_positive(OP, max)?;
         if !norm.is_finite() {
             return Err(Error::NotFinite { op: OP, norm });
         }
         let factor = (max / (norm + EPSILON)).min(1.0);
-        self.change_in_place(OP, |values| Kernel::Scale { factor, values })?;
-        Ok(norm)
+        self.change_in_place(OP, |values| Kernel::Scale { factor, values })
+    }
+
+    /// Returns the sum of the squares of a parameter's gradient, or `None` without a gradient. The [norm](Self::norm) is
+    /// the square root of their sum in the order of the parameters' [numbers](Parameter::number). Returns 0 on a dry
+    /// device.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if an allocation fails.
+    pub fn sum_of_squares(&self, parameter: &Parameter) -> Result<Option<f64>> {
+        let _phase = phase(Phase::Optimizer);
+        let gradient = parameter.leaf().and_then(|leaf| self.by_leaf.get(leaf));
+        no_grad(|| gradient.map(|gradient| square(gradient)?.item_or(0.0)).transpose())
     }
 
     /// Clips by the norm as [`clip_norm`](Self::clip_norm) does, without waiting for the device. Returns the
@@ -177,6 +200,11 @@ impl Gradients {
         }
         Ok(())
     }
+}
+
+fn square(gradient: &Tensor) -> Result<Tensor> {
+    // Squares of f16 overflow from 256 on.
+    gradient.upcast()?.sum_of_squares()?.to_dtype(DType::F64)
 }
 
 fn check_positive(op: &'static str, max: f64) -> Result<()> {

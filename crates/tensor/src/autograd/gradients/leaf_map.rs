@@ -124,6 +124,11 @@ impl LeafMap {
         Self(self.0.extract_if(.., |(leaf, _)| is_wanted(*leaf)).collect())
     }
 
+    /// Inserts the tensors of other leaves.
+    pub(crate) fn extend(&mut self, mut other: Self) {
+        std::mem::take(&mut other.0).into_iter().for_each(|(leaf, tensor)| self.insert(leaf, tensor));
+    }
+
     pub(crate) const fn len(&self) -> usize {
         self.0.len()
     }

@@ -6,13 +6,14 @@ use super::Gradients;
 use crate::backend::{Binary, Kernel};
 use crate::error::Result;
 use crate::op::OpContext;
+use crate::shape::DType;
 use crate::tensor::Tensor;
 
 const OP: &str = "accumulate_gradients";
 
 impl Gradients {
     /// Adds the gradients of another backward pass and removes them from `other`. Sums are in place if no
-    /// other tensor shares the buffer.
+    /// other tensor shares the buffer. Sums of 16-bit floats are f32, which optimizers accept.
     ///
     /// A batch in four parts requires memory for the activations of one part, and yields the gradients of the
     /// whole batch:
@@ -45,6 +46,10 @@ impl Gradients {
         // Allocates all memory before the first change.
         for (leaf, addend) in other.by_leaf.iter_mut() {
             let Some(total) = self.by_leaf.get_mut(leaf) else { continue };
+            // A sum of 16-bit floats would lose addends below half a unit in its last place.
+            for half in [&mut *total, &mut *addend].into_iter().filter(|half| half.dtype().is_half()) {
+                *half = copy(half, DType::F32)?;
+            }
             // If only `addend` is writable, it will receive the sum.
             if total.view_mut().is_none() && addend.view_mut().is_none() {
                 make_writable(total)?;
@@ -82,13 +87,16 @@ impl Gradients {
 
 /// Replaces a gradient with a shared buffer by a copy.
 fn make_writable(gradient: &mut Tensor) -> Result<()> {
-    if gradient.view_mut().is_some() {
-        return Ok(());
+    if gradient.view_mut().is_none() {
+        *gradient = copy(gradient, gradient.dtype())?;
     }
-    let device = gradient.device().clone();
-    let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
-    let mut copy = ctx.output(gradient.shape(), gradient.dtype())?;
-    ctx.compute(Kernel::Copy { input: gradient.view(), out: copy.view_mut() })?;
-    *gradient = copy.finish();
     Ok(())
+}
+
+fn copy(gradient: &Tensor, dtype: DType) -> Result<Tensor> {
+    let device = gradient.device();
+    let ctx = OpContext::backward(OP, device, device.default_allocator()?);
+    let mut copy = ctx.output(gradient.shape(), dtype)?;
+    ctx.compute(Kernel::Copy { input: gradient.view(), out: copy.view_mut() })?;
+    Ok(copy.finish())
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::report::TextOptions;
 use crate::scope::{Phase, module, phase};
 use crate::test_pool::TestPool;
-use bfc_core::{Allocation, Request, Tag};
+use bfc_core::{Allocation, Bytes, Request, Tag};
 
 /// Runs `op` in `scope`: it takes scratch, and its result outlives it.
 fn run(
@@ -363,4 +363,20 @@ fn a_report_reads_all_figures_of_a_pool_at_once() {
         let categories = report.categories.iter().map(|row| row.live_bytes).sum::<u64>();
         assert_eq!(categories, report.live_bytes());
     }
+}
+
+#[test]
+fn a_tracker_reports_memory_outside_the_pools() {
+    let (tracker, pool, _live) = sample("report-outside");
+    let inside = Report::new(&tracker, std::slice::from_ref(&pool));
+    assert!(inside.outside.is_empty() && !inside.to_string().contains("outside the pools"));
+    tracker.set_outside("NCCL", Bytes::mib(3));
+    tracker.set_outside("other", Bytes(5));
+    tracker.set_outside("NCCL", Bytes::mib(2));
+    let report = Report::new(&tracker, &[pool]);
+    let rows: Vec<_> = report.outside.iter().map(|row| (row.name.as_str(), row.bytes)).collect();
+    assert_eq!(rows, [("NCCL", 2 << 20), ("other", 5)]);
+    assert_eq!((&report.peak, report.live_bytes()), (&inside.peak, inside.live_bytes()));
+    let table = "outside the pools     bytes\n---------------------------\nNCCL               2.00 MiB\nother                   5 B\n";
+    assert!(report.to_string().contains(table), "{report}");
 }

@@ -82,6 +82,16 @@ fn a_file_is_read_as_it_was_recorded() {
 }
 
 #[test]
+fn a_complete_file_has_the_memory_outside_the_pools() {
+    let (tracker, pool, file) = (Tracker::new(), pool(), Shared::default());
+    tracker.start_recording(file.clone(), &RunFacts::new("test")).unwrap();
+    tracker.set_outside("NCCL", Bytes::mib(2));
+    tracker.finish_recording(&[pool]).unwrap().unwrap();
+    let expected = crate::Report::default().with_outside("NCCL", Bytes::mib(2)).outside;
+    assert_eq!(crate::Report::from_recording(&read(&file.bytes()).unwrap()).outside, expected);
+}
+
+#[test]
 fn a_file_is_a_trace_too() {
     let trace = crate::Trace::read(&file(3)[..], &crate::ReadOptions::default()).unwrap();
     assert_eq!((trace.events().len(), trace.labels()), (12, &["hwm-net.fc1.matmul".to_owned()][..]));

@@ -1,0 +1,245 @@
+//! A backward pass whose gradients are summed over all ranks.
+
+use std::sync::Arc;
+
+use bfc_core::{Allocator, Category};
+use highwater_tensor::backend::Kernel;
+use highwater_tensor::{DType, GradientPass, Gradients, OpContext, Result, Scalar, Tensor};
+
+use super::error::ParallelError;
+use super::plan::Plan;
+use super::reducer::{Done, Job};
+use super::region::Region;
+use super::status::Stage;
+use super::{Shard, Shared};
+
+/// The ops that own the memory.
+const BUCKET: &str = "gradient_bucket";
+const EXCHANGE: &str = "gradient_exchange";
+
+/// The pass: buckets fill, then the reducer sums them.
+pub(crate) struct Pass {
+    shared: Arc<Shared>,
+    plan: Arc<Plan>,
+    buckets: Vec<Filling>,
+    /// The buckets that the reducer has got, and those that it has returned. Both go in the order of the plan.
+    submitted: usize,
+    received: usize,
+    /// The memory for the values of other ranks, from the first bucket to the end of the pass.
+    workspace: Option<Arc<Region>>,
+    /// The parameters in the order of their gradients.
+    order: Vec<usize>,
+    gradients: Gradients,
+}
+
+/// A bucket of the pass.
+#[derive(Default)]
+struct Filling {
+    region: Option<Arc<Region>>,
+    blocks: Vec<Arc<dyn Allocator>>,
+    /// By slot.
+    gradients: Vec<Option<Tensor>>,
+    /// Whether the gradient of a slot comes from the pass. Zeros take the place of a missing one.
+    present: Vec<bool>,
+}
+
+impl Pass {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let plan = shared.plan();
+        let buckets = plan.buckets.iter().map(|_| Filling::default()).collect();
+        let (workspace, order, gradients) = (None, Vec::new(), Gradients::default());
+        Self { shared, plan, buckets, submitted: 0, received: 0, workspace, order, gradients }
+    }
+
+    /// Returns the bucket, with memory.
+    fn open(&mut self, number: usize) -> Result<&mut Filling> {
+        if self.buckets[number].region.is_none() {
+            if self.shared.shard == Shard::Gradients {
+                // At most two buckets: this one and the last that was submitted.
+                self.receive_until(self.submitted.saturating_sub(1))?;
+            }
+            if self.workspace.is_none() {
+                let (device, bytes) = (&self.shared.device, self.shared.workspace_bytes(&self.plan));
+                self.workspace =
+                    Some(Region::new(EXCHANGE, device, bytes, DType::U8, Category::Communication)?);
+            }
+            let bucket = &self.plan.buckets[number];
+            let region =
+                Region::new(BUCKET, &self.shared.device, bucket.elements, bucket.dtype, Category::Gradient)?;
+            self.buckets[number].blocks = Region::blocks(&region, &bucket.slots);
+            self.buckets[number].gradients = bucket.slots.iter().map(|_| None).collect();
+            self.buckets[number].present = vec![false; bucket.slots.len()];
+            self.buckets[number].region = Some(region);
+        }
+        Ok(&mut self.buckets[number])
+    }
+
+    /// Gives a bucket to the reducer.
+    fn send(&self, number: usize, is_agreed: bool) {
+        let (bucket, filling) = (&self.plan.buckets[number], &self.buckets[number]);
+        let data = filling.region.clone().zip(self.workspace.clone());
+        let mut present = filling.present.clone();
+        present.resize(bucket.slots.len(), false);
+        self.shared.reducer().submit(Job {
+            // There are fewer buckets than parameters.
+            stage: Stage::Bucket(number as u32),
+            present,
+            most: self.plan.most_slots(),
+            data: data.map(|(region, workspace)| self.shared.job_data(bucket, region, workspace)),
+            is_agreed,
+        });
+    }
+
+    /// Gives the next bucket to the reducer. A bucket with memory is full.
+    fn submit(&mut self) {
+        self.send(self.submitted, false);
+        self.submitted += 1;
+    }
+
+    /// Waits for the reducer.
+    fn wait(&self) -> Result<Done> {
+        let ended = || ParallelError::ended(&self.shared.world).into();
+        self.shared.reducer().wait().ok_or_else(ended)
+    }
+
+    /// Waits for the sums of all buckets before `end`, and keeps their gradients.
+    fn receive_until(&mut self, end: usize) -> Result<()> {
+        while self.received < end {
+            let number = self.received;
+            self.received += 1;
+            let done = self.wait()?;
+            let present = done.present?;
+            if !done.is_summed {
+                // Only other ranks have gradients of this bucket. No other job is on its way: see `finish`.
+                self.fill(number)?;
+                self.send(number, true);
+                let _ = self.wait()?.present?;
+            }
+            self.keep(number, &present)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the missing gradients of a bucket to zeros.
+    fn fill(&mut self, number: usize) -> Result<()> {
+        self.open(number)?;
+        let (shared, bucket) = (&self.shared, &self.plan.buckets[number]);
+        let filling = &mut self.buckets[number];
+        for ((gradient, slot), block) in filling.gradients.iter_mut().zip(&bucket.slots).zip(&filling.blocks)
+        {
+            if gradient.is_none() {
+                let (_, parameter) = &shared.parameters[slot.parameter];
+                let ctx = OpContext::create(BUCKET, &shared.device, block, Category::Gradient);
+                let mut zeros = ctx.output(parameter.value().shape(), bucket.dtype)?;
+                ctx.compute(Kernel::Fill { value: Scalar::Float(0.0), out: zeros.view_mut() })?;
+                *gradient = Some(zeros.finish());
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the gradients of a summed bucket to the result.
+    fn keep(&mut self, number: usize, present: &[bool]) -> Result<()> {
+        let filling = std::mem::take(&mut self.buckets[number]);
+        let slots = filling.gradients.into_iter().zip(&self.plan.buckets[number].slots).zip(present);
+        for ((gradient, slot), is_present) in slots {
+            let Some(gradient) = gradient.filter(|_| *is_present) else { continue };
+            let (_, parameter) = &self.shared.parameters[slot.parameter];
+            match self.shared.shard {
+                Shard::Gradients if self.shared.owns(slot.parameter) => {
+                    // The bucket returns to the pool.
+                    let device = &self.shared.device;
+                    let memory = device.default_allocator()?;
+                    let own = copy_to("keep_gradient", &self.shared, memory, &gradient, gradient.dtype())?;
+                    self.gradients.insert(parameter, own)?;
+                }
+                Shard::Gradients => {}
+                Shard::None | Shard::Optimizer => self.gradients.insert(parameter, gradient)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl GradientPass for Pass {
+    fn place(&mut self, parameter: usize) -> Result<Option<Arc<dyn Allocator>>> {
+        let (_, of) = &self.shared.parameters[parameter];
+        // The sums of 16-bit floats are f32, so their gradients are converted.
+        if of.value().dtype().is_half() {
+            return Ok(None);
+        }
+        let (bucket, slot) = self.plan.places[parameter];
+        Ok(Some(Arc::clone(&self.open(bucket)?.blocks[slot])))
+    }
+
+    fn ready(&mut self, parameter: usize, mut gradient: Tensor) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        self.order.push(parameter);
+        let (number, slot) = self.plan.places[parameter];
+        let dtype = self.plan.buckets[number].dtype;
+        let filling = self.open(number)?;
+        let block = &filling.blocks[slot];
+        let is_in_place = Arc::ptr_eq(gradient.storage().allocation().allocator(), block);
+        // A gradient that other tensors share must not change.
+        if !is_in_place || !gradient.owns_buffer() {
+            gradient = copy_to(BUCKET, &shared, block, &gradient, dtype)?;
+        }
+        filling.gradients[slot] = Some(gradient);
+        filling.present[slot] = true;
+        while self.buckets.get(self.submitted).is_some_and(Filling::is_full) {
+            self.submit();
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Gradients> {
+        while self.submitted < self.buckets.len() {
+            let number = self.submitted;
+            if self.buckets[number].region.is_some() {
+                self.fill(number)?;
+                self.submit();
+            } else {
+                self.receive_until(number)?;
+                self.submit();
+                self.receive_until(number + 1)?;
+            }
+        }
+        self.receive_until(self.buckets.len())?;
+        self.shared.observe(&self.plan, &self.order)?;
+        self.workspace = None;
+        let mut gradients = std::mem::take(&mut self.gradients);
+        gradients.scale(1.0 / self.shared.world.size() as f64)?;
+        Ok(gradients)
+    }
+}
+
+impl Filling {
+    fn is_full(&self) -> bool {
+        self.region.is_some() && self.present.iter().all(|is_present| *is_present)
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        // The reducer still uses the memory of submitted buckets.
+        while self.received < self.submitted {
+            self.received += 1;
+            drop(self.shared.reducer().wait());
+        }
+        self.shared.end_pass();
+    }
+}
+
+/// Copies a gradient to other memory.
+fn copy_to(
+    op: &'static str,
+    shared: &Shared,
+    memory: &Arc<dyn Allocator>,
+    gradient: &Tensor,
+    dtype: DType,
+) -> Result<Tensor> {
+    let ctx = OpContext::create(op, &shared.device, memory, Category::Gradient);
+    let mut copy = ctx.output(gradient.shape(), dtype)?;
+    ctx.compute(Kernel::Copy { input: gradient.view(), out: copy.view_mut() })?;
+    Ok(copy.finish())
+}

@@ -1,0 +1,169 @@
+//! The memory of a bucket: one allocation with disjoint blocks, each of which is the storage of one gradient.
+//!
+//! A block is an [`Allocator`] that gives out its memory once at a time. So a gradient owns its block exclusively, as it
+//! owns memory of a pool: kernels write to it in place, and dropping the gradient returns the block. The allocation
+//! returns to its pool with the last block.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bfc_core::{
+    Accounting, AddressSpace, AllocError, Allocator, Block, BlockError, Category, Inspection, MemoryKind,
+    OomReport, OwnerId, Request, Stats, StreamOrder, Upkeep, Verdict, WaitHints,
+};
+use highwater_tensor::{Buffer, DType, Device, OpContext, Result, Shape};
+use highwater_tracking::enter_path;
+
+use super::plan::Slot;
+use crate::collective::SliceMut;
+
+/// One allocation for data that ranks exchange.
+#[derive(Debug)]
+pub(crate) struct Region {
+    buffer: Buffer,
+    dtype: DType,
+    elements: usize,
+}
+
+impl Region {
+    /// Allocates a region from the device's pool, for the op `op` outside of all modules.
+    pub(crate) fn new(
+        op: &'static str,
+        device: &Device,
+        elements: usize,
+        dtype: DType,
+        category: Category,
+    ) -> Result<Arc<Self>> {
+        let _scope = enter_path(OwnerId::ROOT);
+        let ctx = OpContext::create(op, device, device.default_allocator()?, category);
+        let buffer = ctx.buffer(&Shape::new(&[elements])?, dtype, category)?;
+        Ok(Arc::new(Self { buffer, dtype, elements }))
+    }
+
+    /// Returns the blocks of the gradients.
+    pub(crate) fn blocks(region: &Arc<Self>, slots: &[Slot]) -> Vec<Arc<dyn Allocator>> {
+        let width = region.dtype.size();
+        let block = |slot: &Slot| -> Arc<dyn Allocator> {
+            Arc::new(SlotMemory {
+                region: Arc::clone(region),
+                address: region.buffer.view().storage().address() + (slot.offset * width) as u64,
+                bytes: (slot.elements * width) as u64,
+                is_taken: AtomicBool::new(false),
+            })
+        };
+        slots.iter().map(block).collect()
+    }
+
+    /// Returns the elements `range` for writing; `None` if the host cannot access them.
+    ///
+    /// # Safety
+    ///
+    /// Nothing else accesses these elements while the result lives.
+    pub(crate) unsafe fn slice_mut(&self, range: Range<usize>) -> Option<SliceMut<'_>> {
+        assert!(range.start <= range.end && range.end <= self.elements, "within the region");
+        let view = self.buffer.view();
+        let storage = view.storage();
+        if !storage.allocation().allocator().memory_kind().is_host_accessible() {
+            return None;
+        }
+        let address = usize::try_from(storage.address()).ok()? + range.start * self.dtype.size();
+        // Memory of no elements has no address.
+        let count = range.len();
+        let address = if count == 0 { bfc_core::DEFAULT_ALIGNMENT as usize } else { address };
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(address);
+        // SAFETY: the elements lie within the buffer, which this value owns, and are initialized and aligned to 64 bytes
+        // at the start of the buffer. The caller excludes other accesses.
+        match self.dtype {
+            DType::F32 => Some(SliceMut::F32(unsafe { std::slice::from_raw_parts_mut(start.cast(), count) })),
+            // SAFETY: as above.
+            DType::F64 => Some(SliceMut::F64(unsafe { std::slice::from_raw_parts_mut(start.cast(), count) })),
+            // SAFETY: as above.
+            DType::U8 => Some(SliceMut::Bytes(unsafe { std::slice::from_raw_parts_mut(start, count) })),
+            _ => None,
+        }
+    }
+}
+
+/// The memory of one gradient in a bucket.
+#[derive(Debug)]
+struct SlotMemory {
+    region: Arc<Region>,
+    address: u64,
+    bytes: u64,
+    /// Whether a gradient owns the memory.
+    is_taken: AtomicBool,
+}
+
+impl SlotMemory {
+    fn pool(&self) -> &dyn Allocator {
+        self.region.buffer.view().storage().allocation().allocator().as_ref()
+    }
+}
+
+// SAFETY: the memory is a part of the region's block, which lives as long as this value. Slots do not overlap, and
+// `is_taken` prevents two live blocks in one slot. The memory has the kind and the address space of the region's pool. It
+// is initialized as all memory of pools.
+unsafe impl Allocator for SlotMemory {
+    fn name(&self) -> &str {
+        self.pool().name()
+    }
+
+    fn memory_kind(&self) -> MemoryKind {
+        self.pool().memory_kind()
+    }
+
+    fn address_space(&self) -> Option<AddressSpace> {
+        self.pool().address_space()
+    }
+
+    fn allocate(&self, request: &Request<'_>) -> Result<Block, AllocError> {
+        if request.bytes == 0 {
+            return Ok(Block::EMPTY);
+        }
+        let fits = request.bytes == self.bytes && self.address.is_multiple_of(request.alignment.max(1));
+        if !fits || self.is_taken.swap(true, Ordering::Acquire) {
+            let report = OomReport::new(self.name(), request, Verdict::Exhausted);
+            return Err(AllocError::OutOfMemory(Box::new(report)));
+        }
+        Ok(Block { address: self.address, bytes: self.bytes, ..Block::EMPTY })
+    }
+
+    unsafe fn deallocate(&self, block: Block) -> Result<(), BlockError> {
+        if block.is_empty() {
+            return Ok(());
+        }
+        if block.address != self.address || !self.is_taken.swap(false, Ordering::Release) {
+            return Err(BlockError::Unknown { block });
+        }
+        Ok(())
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        true
+    }
+
+    fn as_accounting(&self) -> Option<&dyn Accounting> {
+        None
+    }
+
+    fn as_inspection(&self) -> Option<&dyn Inspection> {
+        None
+    }
+
+    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
+        None
+    }
+
+    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
+        None
+    }
+
+    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
+    }
+}

@@ -1,0 +1,338 @@
+//! Ranks as threads against one process that accumulates the same batches.
+
+use highwater_nn::io::Array;
+use highwater_nn::modules::{Linear, Module, Relu, Sequential};
+use highwater_nn::optim::{AdamW, Optimizer, Sgd};
+use highwater_tensor::{DType, Device, Gradients, Parameter, Result, Rng, Runtime, Tensor};
+
+use highwater_tracking::Report;
+
+use super::*;
+use crate::threads::run_ranks;
+
+fn device() -> Device {
+    Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
+}
+
+fn network(device: &Device, dtype: DType) -> Sequential {
+    let rng = Rng::new(7);
+    let network = Sequential::new()
+        .with("fc1", Linear::new(device, 5, 33, &rng).unwrap())
+        .with("relu", Relu)
+        .with("fc2", Linear::new(device, 33, 33, &rng).unwrap())
+        .with("fc3", Linear::new(device, 33, 3, &rng).unwrap());
+    network.convert(dtype).unwrap();
+    network
+}
+
+/// The loss of a micro-batch, which differs between micro-batches.
+fn loss(network: &Sequential, device: &Device, dtype: DType, batch: usize) -> Result<Tensor> {
+    let x = Tensor::randn(device, [4, 5], &Rng::new(100 + batch as u64))?.to_dtype(dtype)?;
+    network.forward(&x)?.square()?.to_dtype(DType::F32)?.mean_all()
+}
+
+fn values(parameters: &[(String, Parameter)]) -> Vec<Vec<f32>> {
+    let values = |(_, parameter): &(String, Parameter)| {
+        parameter.value().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()
+    };
+    parameters.iter().map(values).collect()
+}
+
+type Make = fn(Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>>;
+
+fn adam_w(parameters: Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>> {
+    Ok(Box::new(AdamW::new(parameters, 1e-2)?))
+}
+
+fn sgd(parameters: Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>> {
+    Ok(Box::new(Sgd::new(parameters, 0.1)?.with_momentum(0.9)?))
+}
+
+const STEPS: usize = 3;
+
+/// The parameters after some steps of one process that accumulates `batches` micro-batches per step.
+fn accumulated(batches: usize, dtype: DType, make: Make) -> Vec<Vec<f32>> {
+    let device = device();
+    let network = network(&device, dtype);
+    let mut optimizer = make(network.parameters()).unwrap();
+    for step in 0..STEPS {
+        let mut gradients = Gradients::default();
+        for batch in 0..batches {
+            let loss = loss(&network, &device, dtype, step * batches + batch).unwrap();
+            gradients.accumulate(&mut loss.backward().unwrap()).unwrap();
+        }
+        gradients.scale(1.0 / batches as f64).unwrap();
+        optimizer.clip_norm(&mut gradients, 0.02).unwrap();
+        optimizer.step(gradients).unwrap();
+    }
+    values(&network.parameters())
+}
+
+/// The parameters of each rank after the same steps.
+fn parallel(ranks: usize, dtype: DType, make: Make, shard: Shard, bucket: usize) -> Vec<Vec<Vec<f32>>> {
+    run_ranks(ranks, |world| {
+        let device = device();
+        let network = network(&device, dtype);
+        let optimizer = world.sharded(shard, network.parameters(), make).unwrap();
+        let mut optimizer = optimizer.bucket_bytes(bucket);
+        for step in 0..STEPS {
+            let loss = loss(&network, &device, dtype, step * ranks + world.rank()).unwrap();
+            let mut gradients = loss.backward().unwrap();
+            assert!(optimizer.clip_norm(&mut gradients, 0.02).unwrap() > 0.02);
+            optimizer.step(gradients).unwrap();
+        }
+        values(&network.parameters())
+    })
+}
+
+#[test]
+fn ranks_equal_one_process_that_accumulates() {
+    for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+        for (make, ranks) in [(adam_w as Make, 2), (sgd, 4), (adam_w, 3)] {
+            let expected = accumulated(ranks, dtype, make);
+            for shard in [Shard::None, Shard::Optimizer, Shard::Gradients] {
+                for bucket in [1, 1000, 1 << 20] {
+                    for (rank, found) in parallel(ranks, dtype, make, shard, bucket).iter().enumerate() {
+                        assert_eq!(found, &expected, "rank {rank} of {ranks}, {dtype}, {shard:?}, {bucket}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A loss that uses only some of the parameters.
+fn partial_loss(parameters: &[Parameter], used: &[usize], factor: f32) -> Tensor {
+    let mut sum = Tensor::zeros(parameters[0].value().device(), ()).unwrap();
+    for &index in used {
+        let term = parameters[index].tensor().square().unwrap().sum_all().unwrap();
+        sum = sum.add(&term.mul_scalar(factor).unwrap()).unwrap();
+    }
+    sum
+}
+
+fn parameters(device: &Device, count: usize) -> Vec<Parameter> {
+    (0..count)
+        .map(|index| Parameter::new(Tensor::full(device, [3], 1.0 + index as f64).unwrap()).unwrap())
+        .collect()
+}
+
+fn named(parameters: &[Parameter]) -> Vec<(String, Parameter)> {
+    parameters.iter().enumerate().map(|(index, own)| (index.to_string(), own.clone())).collect()
+}
+
+#[test]
+fn gradients_that_some_ranks_lack_count_as_zero() {
+    for bucket in [1, 1 << 20] {
+        for shard in [Shard::None, Shard::Gradients] {
+            let found = run_ranks(2, |world| {
+                let parameters = parameters(&device(), 4);
+                // Momentum would move a parameter without a gradient, if it counted as zero on all ranks.
+                let make = |own| Sgd::new(own, 1.0)?.with_momentum(0.5);
+                let optimizer = world.sharded(shard, named(&parameters), make).unwrap();
+                let mut optimizer = optimizer.bucket_bytes(bucket);
+                // Both ranks use 0, rank 1 uses 1, none uses 2 in the second step, and none ever uses 3.
+                for used in [[&[0, 2][..], &[0, 1, 2]], [&[0], &[0, 1]]] {
+                    let loss = partial_loss(&parameters, used[world.rank()], 0.25);
+                    optimizer.step(loss.backward().unwrap()).unwrap();
+                }
+                values(&named(&parameters)).into_iter().map(|values| values[0]).collect::<Vec<_>>()
+            });
+            // x0: gradients 0.5·1, 0.25; x1: half of 0.25·2·2 and then of 0.75; x2: 1.5 once.
+            let expected = [1.0 - 0.5 - (0.25 + 0.25), 2.0 - 0.5 - (0.375 + 0.25), 1.5, 4.0];
+            assert_eq!(found, [expected, expected], "{shard:?} {bucket}");
+        }
+    }
+}
+
+/// The executions of the op that owns buckets.
+fn calls(device: &Device) -> u64 {
+    let report = Report::new(device.tracker(), &[]);
+    report.ops.iter().filter(|row| row.op == "gradient_bucket").map(|row| row.calls).sum()
+}
+
+#[test]
+fn gradients_are_computed_in_their_bucket() {
+    let found = run_ranks(2, |world| {
+        let device = device();
+        let network = network(&device, DType::F32);
+        let mut optimizer = world.data_parallel(sgd(network.parameters()).unwrap()).unwrap();
+        let mut copies = 0;
+        for step in 0..2 {
+            let before = calls(&device);
+            let gradients = loss(&network, &device, DType::F32, step).unwrap().backward().unwrap();
+            let after = calls(&device);
+            copies = after - before;
+            optimizer.step(gradients).unwrap();
+        }
+        copies
+    });
+    // One allocation per bucket; a copy would be a further call.
+    assert_eq!(found, [1, 1]);
+}
+
+#[test]
+fn a_parameter_used_twice_is_complete_after_its_last_use() {
+    let run = |world: Option<&World>, batches: std::ops::Range<usize>| {
+        let device = device();
+        let rng = Rng::new(3);
+        let (tied, last) =
+            (Linear::new(&device, 8, 8, &rng).unwrap(), Linear::new(&device, 8, 8, &rng).unwrap());
+        let all = || [named_part("tied", &tied), named_part("last", &last)].concat();
+        let mut optimizer =
+            world.map(|world| world.data_parallel(Sgd::new(all(), 0.1).unwrap()).unwrap().bucket_bytes(1));
+        let mut plain = Sgd::new(all(), 0.1).unwrap();
+        let count = batches.len();
+        let mut gradients = Gradients::default();
+        for batch in batches {
+            let x = Tensor::randn(&device, [4, 8], &Rng::new(batch as u64)).unwrap();
+            let hidden = tied.forward(&tied.forward(&x).unwrap().relu().unwrap()).unwrap();
+            let loss = last.forward(&hidden).unwrap().square().unwrap().mean_all().unwrap();
+            gradients.accumulate(&mut loss.backward().unwrap()).unwrap();
+        }
+        match &mut optimizer {
+            Some(optimizer) => optimizer.step(gradients).unwrap(),
+            None => {
+                gradients.scale(1.0 / count as f64).unwrap();
+                plain.step(gradients).unwrap();
+            }
+        }
+        values(&all())
+    };
+    let expected = run(None, 0..2);
+    let found = run_ranks(2, |world| run(Some(&world), world.rank()..world.rank() + 1));
+    assert_eq!(found, [expected.clone(), expected]);
+}
+
+fn named_part(name: &str, module: &dyn Module) -> Vec<(String, Parameter)> {
+    module.parameters().into_iter().map(|(path, own)| (format!("{name}.{path}"), own)).collect()
+}
+
+#[test]
+fn a_rank_that_fails_makes_all_ranks_discard_the_step() {
+    // Rank 1 fails before the backward pass, and rank 0 after it.
+    for (failing, out_of_memory) in [(1, false), (0, true)] {
+        let found = run_ranks(3, |world| {
+            let device = device();
+            let network = network(&device, DType::F32);
+            let mut optimizer = world.data_parallel(adam_w(network.parameters()).unwrap()).unwrap();
+            let before = values(&network.parameters());
+            let result = optimizer.attempt(|optimizer| {
+                let too_large = || Tensor::zeros(&device, [1_usize << 40]).map(drop);
+                if world.rank() == failing && !out_of_memory {
+                    return Err(Error::NoGraph);
+                }
+                let gradients = loss(&network, &device, DType::F32, world.rank())?.backward()?;
+                if world.rank() == failing {
+                    too_large()?;
+                }
+                optimizer.step(gradients)
+            });
+            let error = result.unwrap_err();
+            assert_eq!(ParallelError::is_out_of_memory(&error), out_of_memory);
+            if world.rank() != failing {
+                let discarded = ParallelError::Discarded { rank: failing, out_of_memory };
+                assert_eq!(ParallelError::of(&error), Some(&discarded));
+            }
+            assert_eq!(values(&network.parameters()), before);
+            // The next step succeeds.
+            let next = optimizer.attempt(|optimizer| {
+                let gradients = loss(&network, &device, DType::F32, world.rank())?.backward()?;
+                optimizer.step(gradients)
+            });
+            next.unwrap();
+            values(&network.parameters())
+        });
+        assert_eq!(found, vec![found[0].clone(); 3]);
+    }
+}
+
+#[test]
+fn ranks_at_different_stages_get_an_error() {
+    let found = run_ranks(2, |world| {
+        let device = device();
+        let network = network(&device, DType::F32);
+        let mut optimizer = world.data_parallel(adam_w(network.parameters()).unwrap()).unwrap();
+        let step = |optimizer: &mut DataParallel<_>| {
+            if world.rank() == 1 {
+                return optimizer.step(Gradients::default());
+            }
+            optimizer.step(loss(&network, &device, DType::F32, 0)?.backward()?)
+        };
+        step(&mut optimizer).unwrap_err().to_string()
+    });
+    let message = "rank 1 is at the optimizer's step, but rank 0 at the sum of bucket 0: \
+                   all ranks must run the same backward passes and steps";
+    assert_eq!(found, [message, message]);
+}
+
+#[test]
+fn different_models_are_refused() {
+    let found = run_ranks(2, |world| {
+        let device = device();
+        let layer = Linear::new(&device, 3, 4 + world.rank(), &Rng::new(0)).unwrap();
+        world.data_parallel(Sgd::new(layer.parameters(), 0.1).unwrap()).unwrap_err().to_string()
+    });
+    let message = "entry 0 is `weight: f32 [3, 5]` on rank 1, but `weight: f32 [3, 4]` on rank 0: \
+                   start all ranks with the same model and options";
+    assert_eq!(found, [message, message]);
+}
+
+#[test]
+fn all_ranks_start_from_the_parameters_of_rank_0() {
+    let found = run_ranks(3, |world| {
+        let device = device();
+        let layer = Linear::new(&device, 3, 4, &Rng::new(world.rank() as u64)).unwrap();
+        let _optimizer = world.data_parallel(Sgd::new(layer.parameters(), 0.1).unwrap()).unwrap();
+        values(&layer.parameters())
+    });
+    let layer = Linear::new(&device(), 3, 4, &Rng::new(0)).unwrap();
+    assert_eq!(found, vec![values(&layer.parameters()); 3]);
+}
+
+#[test]
+fn a_pass_of_one_rank_alone_returns_its_own_gradients() {
+    run_ranks(2, |world| {
+        let parameters = parameters(&device(), 1);
+        let _optimizer = world.data_parallel(Sgd::new(named(&parameters), 0.1).unwrap()).unwrap();
+        if world.is_main() {
+            let gradients = no_sync(|| partial_loss(&parameters, &[0], 1.0).backward()).unwrap();
+            let own = gradients.get(&parameters[0].tensor()).unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(own, [2.0; 3]);
+        }
+    });
+}
+
+#[test]
+fn the_state_of_all_ranks_continues_with_other_ranks() {
+    let train = |world: &World, state: Option<&Arrays>, steps: std::ops::Range<usize>| {
+        let device = device();
+        let network = network(&device, DType::F32);
+        let mut optimizer = world.sharded(Shard::Optimizer, network.parameters(), adam_w).unwrap();
+        if let Some(state) = state {
+            // The parameters continue too: they have the names of the state.
+            for (path, parameter) in network.parameters() {
+                parameter.set_bytes("test", state[&format!("value.{path}.of")].bytes()).unwrap();
+            }
+            let own = state.iter().filter(|(name, _)| !name.starts_with("value."));
+            let own = own.map(|(name, array)| (name.clone(), array.clone())).collect();
+            optimizer.check_state(&own).unwrap();
+            optimizer.load_state(&own).unwrap();
+        }
+        for step in steps {
+            // All ranks have the same batch, so that the number of ranks does not matter.
+            let gradients = loss(&network, &device, DType::F32, step).unwrap().backward().unwrap();
+            optimizer.step(gradients).unwrap();
+        }
+        let mut state = optimizer.state().unwrap();
+        for (path, parameter) in network.parameters() {
+            state.insert(format!("value.{path}.of"), Array::of(&parameter.value()).unwrap());
+        }
+        state
+    };
+    let whole = run_ranks(4, |world| train(&world, None, 0..4));
+    let half = run_ranks(4, |world| train(&world, None, 0..2));
+    let rest = run_ranks(2, |world| train(&world, Some(&half[3]), 2..4));
+    assert!(whole[0].keys().filter(|name| name.ends_with("mean")).count() == 6);
+    assert!(rest.iter().chain(&whole).all(|state| *state == whole[0]));
+}
