@@ -15,7 +15,7 @@ use std::time::Duration;
 use bfc_core::{Driver, Stream, StreamEvent};
 use bfc_cuda::{Compute, CudaDriver, StreamCompute};
 use highwater_distributed::{
-    CollectiveError, Launch, Nccl, NcclConnectError, Operation, Rendezvous, World, span,
+    CollectiveError, Launch, Nccl, NcclConnectError, Operation, Rendezvous, World, spans,
 };
 use highwater_tensor::DType;
 

@@ -27,6 +27,16 @@ fn device_ranks_get_correct_values() {
     }
 }
 
+/// NCCL also connects one rank, which shows that the library understands these calls.
+#[test]
+fn device_rank_without_others_gets_its_own_values() {
+    let _driver = cuda_or_skip!();
+    match NcclLibrary::find().and_then(|library| library.unique_id()) {
+        Ok(id) => check_all(&Place { rank: 0, size: 1, id }),
+        Err(reason) => say_skipped(&reason),
+    }
+}
+
 /// One rank with two buffers on its device.
 struct Rank {
     driver: Arc<CudaDriver>,
