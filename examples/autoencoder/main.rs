@@ -84,23 +84,27 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let (train, test) = data.split(TEST_FRACTION, seed).context("too few pictures for a test set")?;
     let sizes = [data.width(), args.hidden.into(), args.code.into()];
     let network = model::autoencoder(device, sizes, &Rng::new(seed))?;
-    let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
+    let mut optimizer =
+        run.world().sharded(run.shard(), network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
     let mut looks = Looks::new(args, &test)?;
 
-    let steps = args.epochs.saturating_mul(train.batches(args.batch_size, device)?.len() as u64);
+    let steps = run.steps_of(train.batches(args.batch_size, device)?.len() as u64);
+    let steps = args.epochs.saturating_mul(steps);
     let mut first = None;
     let outcome = Trainer::new(&network, &mut optimizer)
         .epochs(args.stop_after.unwrap_or(args.epochs).min(args.epochs))
         .schedule(Schedule::Cosine { start: args.learning_rate, end: 0.0, steps })
         .evaluate(|| model::mean_loss(&network, &test, args.batch_size, device))
         .saves(args.saves.saves(Every::Epochs))
+        .world(run.world())
+        .accumulate(run.accumulate())
         .output(run.output())
         .fit(
             |epoch| {
                 if epoch == *first.get_or_insert(epoch) || epoch.is_power_of_two() {
                     looks.take(&network, device)?;
                 }
-                Ok(train.batches(args.batch_size, device)?.shuffled(seed, epoch))
+                Ok(train.batches(args.batch_size, device)?.shuffled(seed, epoch).sharded(run.world()))
             },
             |(x, _)| model::loss(&network, x),
         )?;

@@ -110,7 +110,8 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     };
     let (train, test) = text.split(TEST_FRACTION)?;
     let model = CharGpt::new(device, train.classes(), args, &Rng::new(seed))?;
-    let mut optimizer = AdamW::new(model.parameters(), args.learning_rate)?;
+    let mut optimizer =
+        run.world().sharded(run.shard(), model.parameters(), |own| AdamW::new(own, args.learning_rate))?;
     // Rises over the first twentieth of the steps, then falls to a tenth.
     let (start, warm) = (args.learning_rate, (args.steps / 20).max(1));
     let rate = Schedule::Cosine { start, end: 0.1 * start, steps: args.steps.saturating_sub(warm) }
@@ -130,6 +131,8 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
         .evaluate_every(Every::Steps(args.validate_every))
         .saves(saves)
         .note(ALPHABET, &alphabet(&train))
+        .world(run.world())
+        .accumulate(run.accumulate())
         .output(run.output())
         .fit_steps(
             args.stop_at.unwrap_or(args.steps).min(args.steps),

@@ -82,18 +82,18 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let images = read_csv(&args.data, &CsvOptions::default())?.scaled(1.0 / WHITE);
     let too_few = || format!("{}: too few images for a test set", args.data.display());
     let (train, test) = images.split(TEST_FRACTION, run.seed()).with_context(too_few)?;
-    let training = Training { args, seed: run.seed(), train, test };
+    let training = Training { args, run, train, test };
     match args.fit_batch {
-        Some(mib) => training.fit_batch(run, Bytes::mib(mib)),
-        None if args.find_pool => training.find_pool(run),
-        None => training.train_once(run),
+        Some(mib) => training.fit_batch(Bytes::mib(mib)),
+        None if args.find_pool => training.find_pool(),
+        None => training.train_once(),
     }
 }
 
 /// The data and the options of a training run.
 struct Training<'a> {
     args: &'a Args,
-    seed: u64,
+    run: &'a Run,
     train: ArrayDataset,
     test: ArrayDataset,
 }
@@ -107,10 +107,11 @@ impl Training<'_> {
         epochs: u64,
         output: Output<'_>,
     ) -> highwater::Result<Outcome> {
-        let (args, seed, numbers) = (self.args, self.seed, self.args.dtype);
+        let (args, seed, numbers, run) = (self.args, self.run.seed(), self.args.dtype, self.run);
         let network = model::network(args.network, device, &Rng::new(seed))?;
         network.convert(numbers.dtype())?;
-        let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
+        let mut optimizer =
+            run.world().sharded(run.shard(), network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
         Trainer::new(&network, &mut optimizer)
             .epochs(args.stop_after.unwrap_or(epochs).min(epochs))
             .schedule_by(|at| args.learning_rate * (1.0 - at.epoch as f64 / epochs as f64))
@@ -118,9 +119,11 @@ impl Training<'_> {
             .allow_nan(args.allow_nan)
             .evaluate(|| model::accuracy(&network, numbers, &self.test, batch_size, device))
             .saves(args.saves.saves(Every::Epochs))
+            .world(run.world())
+            .accumulate(run.accumulate())
             .output(output)
             .fit(
-                |epoch| Ok(self.train.batches(batch_size, device)?.shuffled(seed, epoch)),
+                |epoch| Ok(self.train.batches(batch_size, device)?.shuffled(seed, epoch).sharded(run.world())),
                 |(x, y)| model::loss(&network, &x.to_dtype(numbers.dtype())?, y),
             )
     }
@@ -130,8 +133,8 @@ impl Training<'_> {
         self.run(device, batch_size, self.args.epochs.min(DRY_EPOCHS), Output::default()).map(drop)
     }
 
-    fn train_once(&self, run: &Run) -> anyhow::Result<()> {
-        let args = self.args;
+    fn train_once(&self) -> anyhow::Result<()> {
+        let (args, run) = (self.args, self.run);
         let outcome = self.run(run.device(), args.batch_size, args.epochs, run.output())?;
         if let Ended::Diverged { .. } = outcome.ended {
             bail!("{}; use --allow-nan to continue", outcome.ended);
@@ -149,7 +152,8 @@ impl Training<'_> {
     }
 
     /// Prints the largest batch that trains in a pool of this size, found by dry runs.
-    fn fit_batch(&self, run: &Run, memory: Bytes) -> anyhow::Result<()> {
+    fn fit_batch(&self, memory: Bytes) -> anyhow::Result<()> {
+        let run = self.run;
         let options = run.dry_run_options().limit(memory);
         let images = self.train.rows() as u64;
         let found =
@@ -168,7 +172,8 @@ impl Training<'_> {
     }
 
     /// Prints the smallest pool in which the network trains, found by dry runs.
-    fn find_pool(&self, run: &Run) -> anyhow::Result<()> {
+    fn find_pool(&self) -> anyhow::Result<()> {
+        let run = self.run;
         let found = smallest_pool(run.dry_run_options(), |device| self.dry(device, self.args.batch_size))?;
         let failure = found.failure.as_ref().map(|failure| failure.number);
         let results = json!({ "smallest_pool_bytes": found.smallest.get(), "refused_pool_bytes": failure });

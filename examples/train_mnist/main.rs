@@ -67,19 +67,23 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     }
     let (train, test) = data.split(TEST_FRACTION, seed)?;
     let network = model::network(args.network, device, &Rng::new(seed))?;
-    let mut optimizer = AdamW::new(network.parameters(), args.learning_rate)?;
+    let mut optimizer =
+        run.world().sharded(run.shard(), network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
 
-    let steps = args.epochs.saturating_mul(train.batches(args.batch_size, device)?.len() as u64);
+    let steps = run.steps_of(train.batches(args.batch_size, device)?.len() as u64);
+    let steps = args.epochs.saturating_mul(steps);
     let outcome = Trainer::new(&network, &mut optimizer)
         .epochs(args.stop_after.unwrap_or(args.epochs).min(args.epochs))
         .schedule_by(|at| args.learning_rate * (1.0 - at.step as f64 / steps as f64))
         .saves(args.saves.saves(Every::Epochs))
+        .world(run.world())
+        .accumulate(run.accumulate())
         .output(run.output())
         .fit(
             |epoch| {
                 // Another thread prepares shifted batches while the network trains.
                 let shift = Augment::images(1, 28, 28).crop(args.crop.into());
-                let batches = train.batches(args.batch_size, device)?.shuffled(seed, epoch);
+                let batches = train.batches(args.batch_size, device)?.shuffled(seed, epoch).sharded(run.world());
                 Ok(batches.augmented(shift, seed, epoch)?.workers(1))
             },
             |(x, y)| network.forward(x)?.cross_entropy(y),

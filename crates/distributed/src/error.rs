@@ -162,6 +162,9 @@ pub enum WorldError {
         /// The number of ranks.
         size: usize,
     },
+    /// Gradients cannot be summed on GPUs.
+    #[error("this version cannot sum gradients on GPUs with NCCL; train on CPUs over MPI")]
+    Nccl,
     /// MPI connected other ranks than the launcher announced.
     #[error(
         "{launcher} started rank {rank} of {size}, but MPI connected it as rank {mpi_rank} of {mpi_size}: \

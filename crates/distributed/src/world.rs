@@ -6,8 +6,8 @@ use std::{num::NonZero, thread};
 
 use highwater_nn::data::Part;
 
-use crate::collective::Collective;
-use crate::error::WorldError;
+use crate::collective::{Collective, spans};
+use crate::error::{CollectiveError, WorldError};
 use crate::launch::Launch;
 use crate::rehearsal::Rehearsal;
 
@@ -58,6 +58,15 @@ impl World {
         }
     }
 
+    /// Connects the ranks that a launcher started, each with a GPU, by NCCL.
+    ///
+    /// # Errors
+    ///
+    /// Always: this version sums gradients in host memory only.
+    pub fn nccl_from_env() -> Result<Self, WorldError> {
+        Err(WorldError::Nccl)
+    }
+
     /// Returns one rank of a world whose other ranks do not exist, for dry runs. Operations move no data.
     ///
     /// ```
@@ -105,6 +114,20 @@ impl World {
     #[must_use]
     pub fn threads(&self) -> usize {
         (thread::available_parallelism().map_or(1, NonZero::get) / self.local_size).max(1)
+    }
+
+    /// Returns the numbers of all ranks, in rank order.
+    ///
+    /// # Errors
+    ///
+    /// Another rank fails.
+    pub fn all_gather_f64<const N: usize>(&self, own: [f64; N]) -> Result<Vec<[f64; N]>, CollectiveError> {
+        let mut all = vec![[0.0; N]; self.size()];
+        all[self.rank()] = own;
+        let values = all.as_flattened_mut();
+        let parts = spans(values.len(), self.size());
+        self.collective.all_gather(values.into(), &parts)?;
+        Ok(all)
     }
 
     /// Returns the operations between the ranks.

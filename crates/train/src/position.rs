@@ -10,7 +10,8 @@ pub struct Position {
     pub step: u64,
     /// The epoch.
     pub epoch: u64,
-    /// The batch within the epoch. With gradient accumulation, several batches make up a step.
+    /// The batch within the epoch, over all ranks. With gradient accumulation or several ranks, several batches make up a
+    /// step.
     pub batch: u64,
 }
 

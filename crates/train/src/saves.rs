@@ -46,6 +46,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) scaler: Option<&'a LossScaler>,
     pub(crate) early_stopping: Option<&'a EarlyStopping>,
     pub(crate) notes: &'a [(String, String)],
+    /// Whether this process writes the file. The others only contribute their part of the optimizer's state.
+    pub(crate) writes: bool,
 }
 
 impl Saves {
@@ -145,6 +147,9 @@ impl Parts<'_> {
         };
         let checkpoint =
             self.notes.iter().fold(checkpoint, |checkpoint, (name, text)| checkpoint.with_note(name, text));
+        if !self.writes {
+            return Ok(());
+        }
         // A state of numbers always has a JSON form.
         let text = serde_json::to_string(&state).unwrap_or_default();
         Ok(checkpoint.with_note(NOTE, &text).save(path)?)

@@ -62,6 +62,24 @@ pub enum Shard {
     Gradients,
 }
 
+impl Shard {
+    /// The names of all values, for command lines.
+    pub const NAMES: [&str; 3] = ["none", "optimizer", "gradients"];
+
+    /// Returns the value of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let values = [Self::None, Self::Optimizer, Self::Gradients];
+        Self::NAMES.into_iter().zip(values).find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// Returns the name of the value.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
 impl World {
     /// Wraps an optimizer, so that backward passes return the mean gradients of all ranks.
     ///

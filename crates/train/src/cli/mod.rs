@@ -4,6 +4,7 @@
 
 mod files;
 mod options;
+mod ranks;
 mod report;
 mod run;
 

@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use bfc_core::{AllocatorChoice, Bytes, DeviceId, MIB, PoolOptions};
 use clap::Args;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use highwater_distributed::World;
 use highwater_tensor::{DType, DeviceProfile, DryRunOptions, autocast};
 
+use super::ranks::{RankOptions, RankPeak, rank_path};
 use super::report::complain;
 use super::run::{Run, RunError};
 use crate::position::Every;
@@ -96,24 +98,47 @@ pub struct Options {
     /// Print which device each op runs on, and why
     #[arg(long)]
     pub(super) log_placement: bool,
+
+    #[command(flatten)]
+    pub(super) ranks: RankOptions,
 }
 
 impl Options {
-    /// Opens a run, calls the program under [`autocast`](highwater_tensor::autocast()) if requested, and prints its error: an out-of-memory error with its report, also to the file of
-    /// `--oom-report`. Returns the exit code: 0, or 1 after an error.
+    /// Opens a run, calls the program under [`autocast`](highwater_tensor::autocast()) if requested, and prints its error: an
+    /// out-of-memory error with its report, also to the file of `--oom-report`. Returns the exit code: 0, or 1 after an error.
+    ///
+    /// With `--world-size N`, the program runs N times: as each rank, from the last to the first.
     ///
     /// The program's errors are [`RunError`], `Box<dyn std::error::Error>` or those of `anyhow` and `eyre`.
     pub fn run<E: AsRef<dyn std::error::Error + 'static> + From<RunError>>(
         &self,
         name: &'static str,
-        program: impl FnOnce(&Run) -> Result<(), E>,
+        program: impl Fn(&Run) -> Result<(), E>,
     ) -> ExitCode {
-        let run = || {
-            let run = Run::open(name, self)?;
-            let guard = self.autocast.map(autocast).transpose().map_err(RunError::from)?;
-            Ok((run, guard))
+        let one = |world: World, peaks: Vec<RankPeak>| {
+            let open = || {
+                let run = Run::open_in(name, self, world, peaks)?;
+                let guard = self.autocast.map(autocast).transpose().map_err(RunError::from)?;
+                Ok((run, guard))
+            };
+            let (run, _guard) = open().map_err(E::from)?;
+            program(&run)?;
+            run.peak().map_err(E::from)
         };
-        match run().map_err(E::from).and_then(|(run, _guard)| program(&run)) {
+        let all = || {
+            let Some(size) = self.ranks.world_size.map(usize::from) else {
+                let world = self.ranks.connect().map_err(RunError::from).map_err(E::from)?;
+                return one(world, Vec::new()).map(drop);
+            };
+            let mut peaks = Vec::new();
+            for rank in (0..size).rev() {
+                let world = World::rehearsal(rank, size).map_err(RunError::from).map_err(E::from)?;
+                let peak_bytes = one(world, peaks.clone())?;
+                peaks.insert(0, RankPeak { rank, peak_bytes });
+            }
+            Ok(())
+        };
+        match all() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 // There is no way left to report an error here.
@@ -121,6 +146,20 @@ impl Options {
                 ExitCode::FAILURE
             }
         }
+    }
+
+    /// The options of one rank: its files, and logs on rank 0 only.
+    pub(super) fn for_rank(&self, world: &World) -> Self {
+        let mut own = self.clone();
+        let files =
+            [&mut own.json, &mut own.html, &mut own.record, &mut own.trace, &mut own.oom_report];
+        for file in files {
+            *file = file.as_deref().and_then(|path| rank_path(path, world));
+        }
+        for log in [&mut own.log, &mut own.tensorboard] {
+            *log = log.take().filter(|_| world.is_main());
+        }
+        own
     }
 
     /// Options for dry runs: the device of `--dry-run`, else this machine.

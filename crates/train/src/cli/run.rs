@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use bfc_core::{AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, Plan, RegistryError};
+use highwater_distributed::{ParallelError, Shard, World, WorldError};
 use highwater_tensor::error::FileError;
 use highwater_tensor::{Device, DeviceProfile, DryRun, DryRunOptions, Error, Runtime, StepGraph};
 use highwater_tracking::{
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::files::{OutputFile, Source};
 use super::options::Options;
+use super::ranks::{RankPeak, peaks_text};
 use super::report::{graphs, say, tables};
 use crate::output::{JsonLog, Output, ProgressBar, TensorBoard, read_run};
 
@@ -35,6 +37,9 @@ pub enum RunError {
     /// The pool cannot be created.
     #[error(transparent)]
     Pool(#[from] RegistryError),
+    /// The ranks cannot be connected.
+    #[error(transparent)]
+    World(#[from] WorldError),
     /// The plan is invalid.
     #[error("{}: {error}", path.display())]
     Plan {
@@ -88,6 +93,9 @@ pub struct Run {
     page: Option<OutputFile>,
     recording: Option<Source>,
     log: Option<Source>,
+    world: World,
+    /// The peaks of the ranks after this one, in a dry run of several ranks.
+    peaks: Vec<RankPeak>,
     started: Instant,
 }
 
@@ -97,7 +105,18 @@ impl Run {
     /// # Errors
     /// [`RunError`] if the device is missing, or a file cannot be opened.
     pub fn open(name: &'static str, options: &Options) -> Result<Self, RunError> {
-        let runtime = runtime(options)?;
+        Self::open_in(name, options, options.ranks.connect()?, Vec::new())
+    }
+
+    /// Opens the run of one rank.
+    pub(super) fn open_in(
+        name: &'static str,
+        options: &Options,
+        world: World,
+        peaks: Vec<RankPeak>,
+    ) -> Result<Self, RunError> {
+        let options = &options.for_rank(&world);
+        let runtime = runtime(options, &world)?;
         let dry = DeviceId::new(DeviceKind::Dry, 0);
         let choice = runtime.choose(if options.dry_run.is_some() { Some(dry) } else { options.device })?;
         if options.log_placement {
@@ -121,6 +140,10 @@ impl Run {
                 .with("pool", pool.options)
                 .with("threads", runtime.threads())
                 .with("seed", options.seed);
+            let facts = match world.size() {
+                1 => facts,
+                size => facts.with("rank", world.rank()).with("ranks", size),
+            };
             let facts =
                 options.autocast.into_iter().fold(facts, |facts, dtype| facts.with("autocast", dtype));
             let file = |path: &Path| runtime.tracker().start_recording(File::create(path)?, &facts);
@@ -142,6 +165,8 @@ impl Run {
             page,
             recording,
             log,
+            world,
+            peaks,
             started: Instant::now(),
         })
     }
@@ -156,6 +181,50 @@ impl Run {
     #[must_use]
     pub const fn seed(&self) -> u64 {
         self.options.seed
+    }
+
+    /// Returns the ranks of `--world`.
+    #[must_use]
+    pub const fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Returns what the ranks divide among themselves, for [`World::sharded`].
+    #[must_use]
+    pub const fn shard(&self) -> Shard {
+        self.options.ranks.shard
+    }
+
+    /// Returns the batches of each rank per step, for [`Trainer::accumulate`](crate::Trainer::accumulate).
+    #[must_use]
+    pub const fn accumulate(&self) -> u64 {
+        self.options.ranks.accumulate
+    }
+
+    /// Returns the number of steps that this number of batches of all ranks makes.
+    #[must_use]
+    pub fn steps_of(&self, batches: u64) -> u64 {
+        (batches / self.world.size() as u64).div_ceil(self.accumulate())
+    }
+
+    /// Returns the peak of the device's pool so far, in bytes.
+    pub(super) fn peak(&self) -> Result<u64, RunError> {
+        Ok(self.device.default_allocator()?.stats().peak_bytes_in_use)
+    }
+
+    /// Returns the peak of each rank; none in a world of one rank.
+    fn rank_peaks(&self) -> Result<Vec<RankPeak>, RunError> {
+        let (own, size) = (self.peak()?, self.world.size());
+        if size == 1 {
+            return Ok(Vec::new());
+        }
+        if self.world.is_rehearsal() {
+            let own = RankPeak { rank: self.world.rank(), peak_bytes: own };
+            return Ok([own].into_iter().chain(self.peaks.iter().copied()).collect());
+        }
+        // Exact below 2⁵³ bytes.
+        let all = self.world.all_gather_f64([own as f64]).map_err(ParallelError::from).map_err(Error::from)?;
+        Ok(all.iter().enumerate().map(|(rank, [peak])| RankPeak { rank, peak_bytes: *peak as u64 }).collect())
     }
 
     /// Returns the pool limit, if given.
@@ -173,7 +242,11 @@ impl Run {
     /// Returns the output of a training loop: a progress bar, and the requested logs. The first call takes the logs.
     #[must_use]
     pub fn output(&self) -> Output<'static> {
-        let mut output = Output::default().with(ProgressBar::new());
+        let mut output = Output::default();
+        // The ranks of a dry run follow each other.
+        if !self.world.is_rehearsal() {
+            output = output.with(ProgressBar::new());
+        }
         if let Some((json, board)) = self.logs.borrow_mut().take() {
             output = json.into_iter().fold(output, Output::with);
             output = board.into_iter().fold(output, Output::with);
@@ -220,9 +293,18 @@ impl Run {
         let plural = if threads == 1 { "" } else { "s" };
         let tables = tables(report, self.options.full);
         let name = self.name;
+        let peaks = self.rank_peaks()?;
+        let ranks = match self.world.size() {
+            1 => String::new(),
+            size => format!("rank {} of {size} of ", self.world.rank()),
+        };
+        let say = |text: &str| if self.world.is_main() { say(text) } else { Ok(()) };
         say(&format!(
-            "{name} on {place} with {threads} thread{plural}, {seconds:.1} s: {summary}\n\n{tables}"
+            "{ranks}{name} on {place} with {threads} thread{plural}, {seconds:.1} s: {summary}\n\n{tables}"
         ))?;
+        if !peaks.is_empty() {
+            say(&peaks_text(&peaks))?;
+        }
         if let Some(counts) = self.device.default_allocator()?.plan_counts() {
             say(&format!(
                 "\nplanned allocations: {} in {} steps; by best fit {}, unexpected {}, refused {}\n",
@@ -239,6 +321,15 @@ impl Run {
             "worker_threads": threads,
             "seconds": seconds,
         });
+        let fields = match (fields, self.world.size()) {
+            (Value::Object(mut fields), size) if size > 1 => {
+                fields.insert("rank".into(), self.world.rank().into());
+                fields.insert("shard".into(), self.shard().name().into());
+                fields.insert("ranks".into(), json!(peaks));
+                Value::Object(fields)
+            }
+            (fields, _) => fields,
+        };
         self.write_json(fields, results, report)?;
         self.write_trace()?;
         self.write_recording()?;
@@ -293,7 +384,7 @@ fn dry_name(profile: &DeviceProfile) -> String {
     format!("dry:0 ({profile})")
 }
 
-fn runtime(options: &Options) -> Result<Runtime, RunError> {
+fn runtime(options: &Options, world: &World) -> Result<Runtime, RunError> {
     let mut builder = Runtime::builder();
     if let Some(profile) = &options.dry_run {
         builder = builder.dry_profile(profile.clone());
@@ -309,6 +400,8 @@ fn runtime(options: &Options) -> Result<Runtime, RunError> {
     }
     if let Some(threads) = options.threads {
         builder = builder.threads(threads.into());
+    } else if world.size() > 1 && !world.is_rehearsal() {
+        builder = builder.threads(world.threads());
     }
     Ok(builder.build()?)
 }

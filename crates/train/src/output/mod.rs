@@ -132,6 +132,11 @@ impl<'a> Output<'a> {
         self.observers.iter_mut().try_for_each(|observer| observer.begin(&plan))
     }
 
+    /// Drops all observers.
+    pub(crate) fn silence(&mut self) {
+        self.observers.clear();
+    }
+
     /// Returns the number of completed steps.
     #[must_use]
     pub const fn steps(&self) -> u64 {

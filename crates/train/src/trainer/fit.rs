@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use highwater_distributed::World;
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_tensor::{Error, Result, Tensor, autocast, no_grad};
 use highwater_tracking::module;
 
+use super::draws::Draws;
 use super::step::Step;
 use super::{Ended, Outcome, Trainer};
 use crate::figures::Figures;
@@ -37,13 +39,24 @@ pub(super) struct Fit<'a> {
 
 impl<'a> Fit<'a> {
     /// Prepares a run until one of the limits, and restores the checkpoint to continue from.
-    pub(super) fn begin(trainer: Trainer<'a>, epochs: u64, steps: u64) -> Result<Self> {
+    pub(super) fn begin(mut trainer: Trainer<'a>, epochs: u64, steps: u64) -> Result<Self> {
         if trainer.saves.best_path().is_some() && trainer.early_stopping.is_none() {
             let (argument, expected) =
                 ("best", "used with early stopping, which defines the best evaluation");
             let got = "no early stopping".to_owned();
             return Err(Error::BadArgument { op: "train", argument, expected, got });
         }
+        let world = trainer.stepper.world.clone();
+        if let Some((buffer, _)) = trainer.model.buffers().first().filter(|_| world.size() > 1) {
+            let (argument, expected) = ("model", "without buffers, which each rank would change differently");
+            let got = format!("{buffer}; use group or layer normalization instead of batch normalization");
+            return Err(Error::BadArgument { op: "train", argument, expected, got });
+        }
+        if !world.is_main() {
+            trainer.output.silence();
+        }
+        let parts = trainer.stepper.accumulate * world.size() as u64;
+        trainer.stepper.draws = Some(Draws::new(trainer.model, parts));
         let parameters = trainer.stepper.optimizer.parameters();
         let is_dry = parameters.iter().any(|(_, parameter)| parameter.tensor().device().is_dry());
         let limit = if is_dry && trainer.short_dry_runs { DRY } else { u64::MAX };
@@ -166,6 +179,10 @@ impl<'a> Fit<'a> {
             stepper.optimizer.set_learning_rate(schedule(self.position))?;
         }
         let Step { device, loss, gradient_norm, batches } = stepper.step(output, batch, batches, loss)?;
+        let stops = self.signal.as_ref().is_some_and(StopSignal::is_requested);
+        let world = &stepper.world;
+        let (loss, stops) = if self.is_dry || world.size() == 1 { (loss, stops) } else { meet(world, loss, stops)? };
+        let batches = batches * world.size() as u64;
         let mut figures = Figures::from([("learning_rate", stepper.optimizer.learning_rate())]);
         if stepper.clip_norm.is_some() {
             figures.set("gradient_norm", gradient_norm);
@@ -182,7 +199,6 @@ impl<'a> Fit<'a> {
         if self.trainer.saves.is_due_after_steps(step) {
             self.save()?;
         }
-        let stops = self.signal.as_ref().is_some_and(StopSignal::is_requested);
         Ok(ended.or_else(|| stops.then_some(Ended::Interrupted)))
     }
 
@@ -221,6 +237,7 @@ impl<'a> Fit<'a> {
 
     fn parts(&self) -> Parts<'_> {
         Parts {
+            writes: self.trainer.stepper.world.is_main(),
             model: self.trainer.model,
             optimizer: self.trainer.stepper.optimizer,
             scaler: self.trainer.stepper.scaler.as_ref(),
@@ -259,4 +276,13 @@ impl<'a> Fit<'a> {
         let (first_step, is_dry) = (self.first_step, self.is_dry);
         Ok(Outcome { ended, first_step, steps: step, epochs: epoch, loss, figures, best, is_dry })
     }
+}
+
+/// Exchanges the loss of this rank and whether it was asked to stop. Returns the mean loss, and whether any rank was.
+fn meet(world: &World, loss: Option<f64>, stops: bool) -> Result<(Option<f64>, bool)> {
+    let own = [loss.unwrap_or(f64::NAN), f64::from(u8::from(stops))];
+    let all = world.all_gather_f64(own).map_err(highwater_distributed::ParallelError::from)?;
+    let sum = all.iter().map(|[loss, _]| *loss).reduce(|sum, loss| sum + loss);
+    let stops = all.iter().any(|[_, stops]| *stops != 0.0);
+    Ok((sum.map(|sum| sum / all.len() as f64), stops))
 }

@@ -6,6 +6,7 @@
 //!       └ output: progress bar, logs, observers
 //! ```
 
+mod draws;
 mod fit;
 mod outcome;
 mod step;
@@ -14,6 +15,7 @@ pub use outcome::{Ended, Outcome};
 
 use std::fmt;
 
+use highwater_distributed::World;
 use highwater_nn::modules::Module;
 use highwater_nn::optim::{LossScaler, Optimizer, Schedule};
 use highwater_tensor::{DType, Result, Tensor};
@@ -141,6 +143,25 @@ impl<'a> Trainer<'a> {
         self
     }
 
+    /// Trains with all ranks of a world. The optimizer is one of [`World::data_parallel`] or [`World::sharded`].
+    ///
+    /// A step has one batch per rank, or as many as it [accumulates](Self::accumulate). The loss is the mean over all ranks,
+    /// so that all end at the same step, as they do after a signal to one of them. Only rank 0 writes files and calls
+    /// observers. All ranks evaluate the model and load the checkpoint.
+    ///
+    /// The values are those of one process that accumulates the same batches, bit for bit, if the number of batches of an
+    /// epoch is a multiple of the ranks. [`fit`](Self::fit) requires batches of this rank only: see
+    /// [`Batches::sharded`](highwater_nn::data::Batches::sharded). [`fit_steps`](Self::fit_steps) divides the numbers of
+    /// batches among the ranks.
+    ///
+    /// A model with buffers, such as the moving averages of batch normalization, is refused: their values would differ
+    /// between the ranks.
+    #[must_use]
+    pub fn world(mut self, world: &World) -> Self {
+        self.stepper.world = world.clone();
+        self
+    }
+
     /// Limits the norm of the gradients of each step, and logs it as `gradient_norm`.
     #[must_use]
     pub const fn clip_norm(mut self, max: f64) -> Self {
@@ -251,8 +272,9 @@ impl<'a> Trainer<'a> {
         loss: impl FnMut(&B) -> Result<Tensor>,
     ) -> Result<Outcome> {
         let epochs = self.epochs.unwrap_or(1);
+        let size = self.stepper.world.size() as u64;
         let fit = Fit::begin(self, epochs, u64::MAX)?;
-        fit.run(|at| Ok((batches(at.epoch)?.into_iter(), at.batch)), loss)
+        fit.run(|at| Ok((batches(at.epoch)?.into_iter(), at.batch / size)), loss)
     }
 
     /// Trains for a number of steps on batches by number, without epochs. `batch` returns the batch of a number. With
@@ -266,8 +288,9 @@ impl<'a> Trainer<'a> {
         batch: impl Fn(u64) -> Result<B>,
         loss: impl FnMut(&B) -> Result<Tensor>,
     ) -> Result<Outcome> {
+        let (rank, size) = (self.stepper.world.rank() as u64, self.stepper.world.size());
         let (fit, batch) = (Fit::begin(self, u64::MAX, steps)?, &batch);
-        fit.run(|at| Ok(((at.batch..u64::MAX).map(batch), 0)), loss)
+        fit.run(|at| Ok(((at.batch + rank..u64::MAX).step_by(size).map(batch), 0)), loss)
     }
 }
 

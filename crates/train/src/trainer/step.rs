@@ -1,8 +1,10 @@
 //! A step: forward, backward and update. The only place of the loop that computes gradients.
 
+use highwater_distributed::World;
 use highwater_nn::optim::{LossScaler, Optimizer};
 use highwater_tensor::{Device, Gradients, Result, Tensor};
 
+use super::draws::Draws;
 use crate::metrics::read;
 use crate::output::Output;
 
@@ -12,6 +14,10 @@ pub(super) struct Stepper<'a> {
     pub(super) scaler: Option<LossScaler>,
     pub(super) accumulate: u64,
     pub(super) clip_norm: Option<f64>,
+    /// The ranks that step together.
+    pub(super) world: World,
+    /// The random numbers of the step's micro-batches; `None` before the first step.
+    pub(super) draws: Option<Draws>,
 }
 
 /// A finished step.
@@ -26,7 +32,8 @@ pub(super) struct Step {
 
 impl<'a> Stepper<'a> {
     pub(super) fn new(optimizer: &'a mut dyn Optimizer) -> Self {
-        Self { optimizer, scaler: None, accumulate: 1, clip_norm: None }
+        let (world, draws) = (World::alone(), None);
+        Self { optimizer, scaler: None, accumulate: 1, clip_norm: None, world, draws }
     }
 
     /// Runs a step on the first batch and, with accumulation, on the next ones of `rest`.
@@ -35,11 +42,37 @@ impl<'a> Stepper<'a> {
         output: &Output<'_>,
         first: &B,
         rest: &mut impl Iterator<Item = Result<B>>,
+        loss: impl FnMut(&B) -> Result<Tensor>,
+    ) -> Result<Step> {
+        if let Some(draws) = &mut self.draws {
+            draws.begin();
+        }
+        let step = if self.accumulate > 1 {
+            self.accumulated(output, first, rest, loss)
+        } else {
+            self.place(0);
+            self.single(output, first, loss)
+        };
+        if let Some(draws) = &self.draws {
+            draws.end();
+        }
+        step
+    }
+
+    /// Moves the generators to the place of a batch of this rank.
+    fn place(&self, batch: u64) {
+        if let Some(draws) = &self.draws {
+            // Ranks take turns, as with one process.
+            draws.place(batch * self.world.size() as u64 + self.world.rank() as u64);
+        }
+    }
+
+    fn single<B>(
+        &mut self,
+        output: &Output<'_>,
+        first: &B,
         mut loss: impl FnMut(&B) -> Result<Tensor>,
     ) -> Result<Step> {
-        if self.accumulate > 1 {
-            return self.accumulated(output, first, rest, loss);
-        }
         let (loss, gradient_norm) = output.run(|| {
             let loss = loss(first)?;
             let gradients = self.backward(&loss)?;
@@ -58,7 +91,8 @@ impl<'a> Stepper<'a> {
         mut loss: impl FnMut(&B) -> Result<Tensor>,
     ) -> Result<Step> {
         let mut gradients = Gradients::default();
-        let mut part = |batch: &B| {
+        let mut part = |number: u64, batch: &B| {
+            self.place(number);
             let loss = output.run(|| {
                 let loss = loss(batch)?;
                 gradients.accumulate(&mut self.backward(&loss)?)?;
@@ -66,11 +100,11 @@ impl<'a> Stepper<'a> {
             })?;
             Ok::<_, highwater_tensor::Error>((read(&loss)?, loss.device().clone()))
         };
-        let (mut sum, device) = part(first)?;
+        let (mut sum, device) = part(0, first)?;
         let mut batches = 1;
         while batches < self.accumulate {
             let Some(batch) = rest.next() else { break };
-            let (loss, _) = part(&batch?)?;
+            let (loss, _) = part(batches, &batch?)?;
             sum = sum.zip(loss).map(|(sum, loss)| sum + loss);
             batches += 1;
         }
@@ -102,7 +136,7 @@ impl<'a> Stepper<'a> {
             gradients.scale(1.0 / batches as f64)?;
         }
         let is_dry = gradients.iter().any(|gradient| gradient.device().is_dry());
-        let norm = self.clip_norm.map(|max| gradients.clip_norm(max)).transpose()?;
+        let norm = self.clip_norm.map(|max| self.optimizer.clip_norm(&mut gradients, max)).transpose()?;
         self.optimizer.step(gradients)?;
         Ok(norm.filter(|_| !is_dry))
     }
