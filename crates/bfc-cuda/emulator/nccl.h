@@ -30,7 +30,7 @@ struct Config {
 
 enum Kind : int { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE };
 
-// What all ranks must pass alike.
+// The arguments that all ranks must pass alike.
 struct Call {
     Kind kind;
     int type, root;
@@ -41,7 +41,7 @@ struct Call {
     }
 };
 
-// What a rank publishes.
+// The memory that a rank publishes.
 struct Rank {
     std::atomic<u32> present, device, finalized;
     // How many meetings the rank has reached.

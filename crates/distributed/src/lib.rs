@@ -33,6 +33,8 @@ mod threads;
 mod world;
 
 pub use agree::{AgreeError, Entry, agree};
+#[cfg(feature = "cuda")]
+pub use bfc_cuda::CudaDriver;
 pub use collective::{Collective, Reduce, SliceMut, span, spans};
 pub use error::{CollectiveError, WorldError};
 pub use launch::{Launch, LaunchError, Launcher};

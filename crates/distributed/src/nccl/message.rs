@@ -10,7 +10,7 @@ use bfc_cuda::UniqueId;
 /// The first bytes of each message: the program and the version of the messages.
 const MAGIC: [u8; 8] = *b"hw-nccl1";
 
-/// What a rank says about itself.
+/// The place of a rank, as it knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) rank: u64,

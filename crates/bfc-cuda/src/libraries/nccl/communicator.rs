@@ -40,7 +40,7 @@ pub struct Communicator {
     state: Mutex<State>,
 }
 
-/// What a call and an abort by another thread share.
+/// The state that calls share with an abort by another thread.
 struct State {
     /// The address of NCCL's communicator; 0 once it is destroyed or aborted.
     handle: usize,
