@@ -45,6 +45,7 @@
 #include "memory.h"
 #include "work.h"
 #include "toolkit.h"
+#include "communicator.h"
 #include "nccl.h"
 
 // Makes a device fail, as after an illegal address.

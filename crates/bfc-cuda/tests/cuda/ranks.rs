@@ -66,6 +66,7 @@ fn check_all(place: &Place) {
         rank.check_in_place(element);
     }
     rank.check_group();
+    rank.check_messages();
     // Since NCCL 2.32 the communicator's memory is known.
     assert_eq!(rank.communicator.memory_bytes().unwrap().is_some(), library.version() >= 23_200);
     drop((rank.communicator, rank.compute, rank.stream));
@@ -140,6 +141,34 @@ impl Rank {
         let sums = self.expected(kind, 1000);
         assert_eq!(self.download(bytes, ElementType::U8, 77), sums[..77]);
         assert_eq!(self.download(floats, ElementType::F32, 1000), encoded(ElementType::F32, sums));
+    }
+
+    /// Each rank sends two messages to the next one. With one rank, that is itself.
+    fn check_messages(&self) {
+        const ELEMENTS: [usize; 2] = [100_000, 3];
+        let (rank, size, [from, to]) = (self.communicator.rank(), self.communicator.size(), self.buffers);
+        let [next, previous] = [(rank + 1) % size, (rank + size - 1) % size];
+        let second = (4 * ELEMENTS[0]) as u64;
+        let all = ELEMENTS[0] + ELEMENTS[1];
+        let call = |kind, at, elements| CollectiveCall {
+            kind,
+            from: from + at,
+            to: to + at,
+            elements,
+            element: ElementType::F32,
+        };
+        let (send, receive) =
+            (CollectiveKind::Send { peer: next }, CollectiveKind::Receive { peer: previous });
+        self.upload(from, ElementType::F32, (0..all).map(|i| value(rank, i)));
+        self.upload(to, ElementType::F32, (0..all).map(|_| 9));
+        self.run(&[
+            call(send, 0, ELEMENTS[0]),
+            call(send, second, ELEMENTS[1]),
+            call(receive, 0, ELEMENTS[0]),
+            call(receive, second, ELEMENTS[1]),
+        ]);
+        let expected = encoded(ElementType::F32, (0..all).map(|i| value(previous, i)));
+        assert_eq!(self.download(to, ElementType::F32, all), expected);
     }
 
     fn run(&self, calls: &[CollectiveCall]) {

@@ -258,6 +258,26 @@ fn ranks_that_pass_different_lengths_fail_together() {
 }
 
 #[test]
+fn a_message_of_another_length_is_an_error() {
+    on_emulated_driver(&[], || {
+        on_ranks("a_message_of_another_length_is_an_error", 2, |place| {
+            let rank = Rank::connect(&place, LONG).unwrap();
+            let kinds = [CollectiveKind::Send { peer: 1 }, CollectiveKind::Receive { peer: 0 }];
+            let call = CollectiveCall { kind: kinds[place.rank], ..rank.all_reduce(100 + place.rank) };
+            match rank.run(call) {
+                Ok(()) => assert_eq!(place.rank, 0),
+                Err(NcclError::Call { code: 5, detail, .. }) => {
+                    assert_eq!(detail, "rank 0 sends a message of another length");
+                }
+                Err(error) => panic!("{error}"),
+            }
+            // The other rank is not there anymore.
+            rank.communicator.abort();
+        });
+    });
+}
+
+#[test]
 fn two_ranks_on_one_device_are_refused() {
     on_emulated_driver(&[], || {
         on_ranks("two_ranks_on_one_device_are_refused", 2, |place| {

@@ -75,3 +75,8 @@ pub(super) type Gather =
 /// `ncclBroadcast`: the last number is the root.
 pub(super) type Broadcast =
     unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, *mut c_void) -> c_int;
+/// `ncclSend`: the last number is the other rank.
+pub(super) type Send = unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Handle, *mut c_void) -> c_int;
+/// `ncclRecv`.
+pub(super) type Receive =
+    unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Handle, *mut c_void) -> c_int;

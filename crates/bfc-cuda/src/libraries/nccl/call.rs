@@ -5,7 +5,8 @@ use std::ffi::c_int;
 use super::abi;
 use crate::kernels::ElementType;
 
-/// A collective operation. All ranks call it with the same kind, element type and number of elements.
+/// A collective operation, or a message between two ranks. All ranks call an operation with the same kind, element type and
+/// number of elements. For each message, one rank sends and the other one receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CollectiveKind {
@@ -25,11 +26,23 @@ pub enum CollectiveKind {
         /// The rank that receives.
         root: usize,
     },
+    /// Rank `peer` gets the elements. Several messages at once must be calls of one [`submit`].
+    ///
+    /// [`submit`]: super::Communicator::submit
+    Send {
+        /// The rank that receives.
+        peer: usize,
+    },
+    /// This rank gets the elements that rank `peer` sends.
+    Receive {
+        /// The rank that sends.
+        peer: usize,
+    },
 }
 
 /// One call of a collective operation, for [`Communicator::submit`](super::Communicator::submit).
 ///
-/// Both addresses are device memory. They may be equal (in place). For [`CollectiveKind::ReduceScatter`] `to` may also be
+/// Both addresses are device memory; a message uses only one of them. They may be equal (in place). For [`CollectiveKind::ReduceScatter`] `to` may also be
 /// part `rank` of `from`, and for [`CollectiveKind::AllGather`] `from` may be part `rank` of `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveCall {
@@ -54,13 +67,16 @@ impl CollectiveCall {
             CollectiveKind::AllGather => "ncclAllGather",
             CollectiveKind::Broadcast { .. } => "ncclBroadcast",
             CollectiveKind::Reduce { .. } => "ncclReduce",
+            CollectiveKind::Send { .. } => "ncclSend",
+            CollectiveKind::Receive { .. } => "ncclRecv",
         }
     }
 
-    /// The rank that sends or receives alone.
-    pub(super) const fn root(&self) -> Option<usize> {
+    /// The rank that the kind names.
+    pub(super) const fn named_rank(&self) -> Option<usize> {
         match self.kind {
             CollectiveKind::Broadcast { root } | CollectiveKind::Reduce { root } => Some(root),
+            CollectiveKind::Send { peer } | CollectiveKind::Receive { peer } => Some(peer),
             _ => None,
         }
     }

@@ -115,9 +115,11 @@ impl Communicator {
     /// what is written, or writes what is read. The stream belongs to the same device.
     ///
     /// # Errors
-    /// [`NcclError::Rank`] if there is no such root: nothing happens then. Otherwise see [`NcclError`].
+    /// [`NcclError::Rank`] if a call names a rank that does not exist: nothing happens then. Otherwise see [`NcclError`].
     pub unsafe fn submit(&self, calls: &[CollectiveCall], stream: &Stream) -> Result<(), NcclError> {
-        if let Some(rank) = calls.iter().filter_map(CollectiveCall::root).find(|&root| root >= self.size) {
+        if let Some(rank) =
+            calls.iter().filter_map(CollectiveCall::named_rank).find(|&rank| rank >= self.size)
+        {
             return Err(NcclError::Rank { rank, size: self.size });
         }
         // Held commands come first.
@@ -144,7 +146,6 @@ impl Communicator {
     pub fn wait(&self, event: &StreamEvent) -> Result<(), NcclError> {
         const CALL: &str = "waiting for an operation";
         let result = self.until(CALL, self.deadline(), || {
-            // An error of a call that another thread makes is that thread's.
             let status = self.async_status(CALL)?;
             if !matches!(status, abi::SUCCESS | abi::IN_PROGRESS) {
                 return self.library.done(CALL, Some(self.rank), status).map(|()| true);
@@ -273,8 +274,8 @@ impl Communicator {
         let from: *const c_void = with_exposed_provenance(call.from as usize);
         let to: *mut c_void = with_exposed_provenance_mut(call.to as usize);
         let (elements, datatype) = (call.elements, call.datatype());
-        // Both are below the number of ranks, which fits.
-        let number = |root: usize| c_int::try_from(root).unwrap_or(c_int::MAX);
+        // All are below the number of ranks, which fits.
+        let number = |rank: usize| c_int::try_from(rank).unwrap_or(c_int::MAX);
         match call.kind {
             CollectiveKind::AllReduce => {
                 // SAFETY: as the caller says.
@@ -297,6 +298,14 @@ impl Communicator {
                 unsafe {
                     (library.reduce)(from, to, elements, datatype, abi::SUM, number(root), handle, stream)
                 }
+            }
+            CollectiveKind::Send { peer } => {
+                // SAFETY: as the caller says.
+                unsafe { (library.send)(from, elements, datatype, number(peer), handle, stream) }
+            }
+            CollectiveKind::Receive { peer } => {
+                // SAFETY: as the caller says.
+                unsafe { (library.receive)(to, elements, datatype, number(peer), handle, stream) }
             }
         }
     }

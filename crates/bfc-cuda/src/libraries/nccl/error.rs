@@ -63,7 +63,7 @@ pub enum NcclError {
     /// The device is unusable.
     #[error(transparent)]
     Device(#[from] ComputeError),
-    /// The rank or root is not below the number of ranks, or NCCL does not support so many.
+    /// A rank is not below the number of ranks, or NCCL does not support so many.
     #[error(
         "there is no rank {rank} among {size} ranks: ranks are counted from 0, and NCCL has at most {}",
         i32::MAX

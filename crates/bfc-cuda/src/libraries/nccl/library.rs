@@ -41,6 +41,8 @@ pub struct NcclLibrary {
     pub(super) all_gather: abi::Gather,
     pub(super) broadcast: abi::Broadcast,
     pub(super) reduce: abi::ReduceToRoot,
+    pub(super) send: abi::Send,
+    pub(super) receive: abi::Receive,
 }
 
 impl NcclLibrary {
@@ -98,6 +100,8 @@ impl NcclLibrary {
             all_gather: function(library, c"ncclAllGather")?,
             broadcast: function(library, c"ncclBroadcast")?,
             reduce: function(library, c"ncclReduce")?,
+            send: function(library, c"ncclSend")?,
+            receive: function(library, c"ncclRecv")?,
         };
         let mut version = 0;
         // SAFETY: the library writes one number.
