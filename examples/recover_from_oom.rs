@@ -1,11 +1,12 @@
 //! Continues training after running out of memory: catches the error, finds the largest batch that fits, and continues
-//! with it.
+//! with it. With several processes, all of them discard the step and continue with the batch that fits everywhere.
 //!
 //! cargo run --release --example recover_from_oom
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use highwater::distributed::{DataParallel, ParallelError, World};
 use highwater::prelude::*;
 use highwater::tracking::Budget;
 use highwater::train::{Options, Run};
@@ -43,11 +44,14 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let _budget = run.pool().is_none().then(|| Budget::new("", BUDGET));
     let images = read_csv(DIGITS, &CsvOptions::default())?.scaled(1.0 / 16.0);
     let network = network(&device, seed)?;
-    let mut optimizer = AdamW::new(network.parameters(), 0.01)?;
+    let mut optimizer = optimizer(run.world(), run, &network)?;
 
     let (mut batch_size, mut steps, mut failures, mut loss) = (args.batch_size, 0, 0, None);
     while steps < args.steps {
-        let error = match step(&device, &network, &mut optimizer, &images, batch_size, (seed, steps)) {
+        // All ranks complete the step, or all discard it.
+        let result = optimizer
+            .attempt(|optimizer| step(&device, &network, optimizer, &images, batch_size, (seed, steps)));
+        let error = match result {
             Ok(value) => {
                 loss = value;
                 steps += 1;
@@ -56,9 +60,11 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
             Err(error) => error,
         };
         // The failed step has freed all its memory, and the parameters are unchanged.
-        let Some(report) = error.out_of_memory() else { return Err(error.into()) };
+        if !ParallelError::is_out_of_memory(&error) {
+            return Err(error.into());
+        }
         let smaller = largest_batch(run, &images, batch_size.saturating_sub(1), seed)?;
-        eprintln!("at step {steps}, batch size {batch_size}: {report}; continuing with {smaller}");
+        eprintln!("at step {steps}, batch size {batch_size}: {error}; continuing with {smaller}");
         if smaller == 0 {
             return Err(error.into());
         }
@@ -82,33 +88,41 @@ fn network(device: &Device, seed: u64) -> Result<Sequential> {
 }
 
 /// The largest batch of at most `most` images that fits, found by dry runs; 0 if none does.
-fn largest_batch(run: &Run, images: &ArrayDataset, most: usize, seed: u64) -> Result<usize> {
+fn largest_batch(run: &Run, images: &ArrayDataset, most: usize, seed: u64) -> anyhow::Result<usize> {
     let mut options = run.dry_run_options();
     if let Some(limit) = run.pool() {
         options = options.limit(limit);
     }
+    let rank = World::rehearsal(run.world().rank(), run.world().size())?;
     let found = largest_fit(options, 1..=most as u64, |device, batch_size| {
         let network = network(device, seed)?;
-        let mut optimizer = AdamW::new(network.parameters(), 0.01)?;
+        let mut optimizer = optimizer(&rank, run, &network)?;
         // The second step includes the optimizer's state.
         for number in 0..2 {
             step(device, &network, &mut optimizer, images, batch_size as usize, (seed, number))?;
         }
         Ok(())
     })?;
-    Ok(found.largest.unwrap_or(0) as usize)
+    // Other ranks may have less memory.
+    let all = run.world().all_gather_f64([found.largest.unwrap_or(0) as f64]).map_err(ParallelError::from)?;
+    Ok(all.iter().fold(f64::INFINITY, |least, [batch]| least.min(*batch)) as usize)
+}
+
+fn optimizer(world: &World, run: &Run, network: &Sequential) -> Result<DataParallel<AdamW>> {
+    world.sharded(run.shard(), network.parameters(), |own| AdamW::new(own, 0.01))
 }
 
 /// One step on a random batch; returns the loss if the device computes values.
 fn step(
     device: &Device,
     network: &Sequential,
-    optimizer: &mut AdamW,
+    optimizer: &mut DataParallel<AdamW>,
     images: &ArrayDataset,
     batch_size: usize,
     (seed, step): (u64, u64),
 ) -> Result<Option<f32>> {
-    let Some(batch) = images.batches(batch_size, device)?.shuffled(seed, step).next() else {
+    let mut batches = images.batches(batch_size, device)?.shuffled(seed, step).sharded(optimizer.world());
+    let Some(batch) = batches.next() else {
         return Ok(None);
     };
     let (x, y) = batch?;

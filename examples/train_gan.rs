@@ -53,11 +53,14 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let (device, rng) = (run.device(), Rng::new(run.seed()));
     let generator = Sequential::new().with("generator", network(device, NOISE, 2, &rng)?);
     let critic = Sequential::new().with("critic", network(device, 2, 1, &rng)?);
-    let adam = |network: &Sequential| -> Result<Adam> {
-        Adam::new(network.parameters(), args.learning_rate)?.with_betas(0.5, 0.99)
+    let adam = |network: &Sequential| {
+        let adam = |own| Adam::new(own, args.learning_rate)?.with_betas(0.5, 0.99);
+        run.world().sharded(run.shard(), network.parameters(), adam)
     };
     let (mut makes, mut judges) = (adam(&generator)?, adam(&critic)?);
 
+    // Each rank draws its own points.
+    let rng = if run.world().size() > 1 { rng.fork(run.world().rank() as u64) } else { rng };
     let points = usize::from(args.batch_size);
     let make = |count: usize| generator.forward(&Tensor::normal(device, [count, NOISE], 0.0, 1.0, &rng)?);
     let is_data = Tensor::ones(device, [points, 1])?;

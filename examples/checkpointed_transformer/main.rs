@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use highwater::DryRun;
+use highwater::distributed::World;
 use highwater::prelude::*;
 use highwater::train::{Every, Options, Output, Run, SaveOptions, Saves};
 use serde_json::json;
@@ -74,7 +75,7 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
 
     let model = Transformer::new(run.device(), args, run.seed(), !args.plain)?;
     let started = Instant::now();
-    let outcome = model.train(args, args.steps, args.saves.saves(Every::Steps), run.output())?;
+    let outcome = model.train(args, (run.world(), run.shard()), args.steps, args.saves.saves(Every::Steps), run.output())?;
     let steps = (outcome.steps - outcome.first_step).max(1) as f64;
     let milliseconds = started.elapsed().as_secs_f64() * 1e3 / steps;
 
@@ -102,9 +103,10 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
 }
 
 /// The memory of training on this machine, with or without checkpoints, from a dry run. All steps are alike.
-fn dry_run(args: &Args, run: &Run, checkpointed: bool) -> highwater::Result<DryRun<()>> {
-    run.dry_run_options().run(|device| {
+fn dry_run(args: &Args, run: &Run, checkpointed: bool) -> anyhow::Result<DryRun<()>> {
+    let rank = World::rehearsal(run.world().rank(), run.world().size())?;
+    Ok(run.dry_run_options().run(|device| {
         let model = Transformer::new(device, args, run.seed(), checkpointed)?;
-        model.train(args, 2, Saves::default(), Output::default()).map(drop)
-    })
+        model.train(args, (&rank, run.shard()), 2, Saves::default(), Output::default()).map(drop)
+    })?)
 }

@@ -1,6 +1,7 @@
 //! A small transformer that learns to continue repeating sequences.
 
 use highwater::Result;
+use highwater::distributed::{Shard, World};
 use highwater::prelude::*;
 use highwater::train::{Outcome, Output, Saves, Trainer};
 
@@ -49,10 +50,19 @@ impl Transformer {
     }
 
     /// Trains for this number of steps.
-    pub(crate) fn train(&self, args: &Args, steps: u64, saves: Saves, output: Output<'_>) -> Result<Outcome> {
+    pub(crate) fn train(
+        &self,
+        args: &Args,
+        (world, shard): (&World, Shard),
+        steps: u64,
+        saves: Saves,
+        output: Output<'_>,
+    ) -> Result<Outcome> {
         let device = self.head.weight().tensor().device().clone();
-        let mut optimizer = AdamW::new(self.parameters(), args.learning_rate)?;
+        let mut optimizer =
+            world.sharded(shard, self.parameters(), |own| AdamW::new(own, args.learning_rate))?;
         Trainer::new(self, &mut optimizer)
+            .world(world)
             .accumulate(args.parts)
             .clip_norm(LONGEST_GRADIENT)
             .saves(saves)

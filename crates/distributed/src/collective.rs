@@ -20,6 +20,11 @@ pub trait Collective: fmt::Debug + Send + Sync {
     /// The number of ranks.
     fn size(&self) -> usize;
 
+    /// Whether the other ranks do not exist, so that operations move no data.
+    fn is_rehearsal(&self) -> bool {
+        false
+    }
+
     /// Replaces the data of each rank with the sum over all ranks.
     ///
     /// # Errors

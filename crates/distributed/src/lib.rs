@@ -28,6 +28,7 @@ mod operation;
 mod ordered;
 mod parallel;
 mod rehearsal;
+mod rehearse;
 #[cfg(test)]
 mod threads;
 mod world;
@@ -45,4 +46,5 @@ pub use nccl::{Nccl, NcclConnectError, Rendezvous};
 pub use operation::Operation;
 pub use parallel::{DataParallel, ParallelError, Shard, Stage, no_sync};
 pub use rehearsal::Rehearsal;
+pub use rehearse::{dry_run_ranks, largest_fit_of_ranks};
 pub use world::{DEFAULT_TIME_LIMIT, World};

@@ -34,6 +34,10 @@ impl Collective for Rehearsal {
         self.size
     }
 
+    fn is_rehearsal(&self) -> bool {
+        self.size > 1
+    }
+
     fn all_reduce(
         &self,
         data: SliceMut<'_>,

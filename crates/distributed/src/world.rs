@@ -1,6 +1,6 @@
 //! The ranks that train together, and the place of this process among them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{num::NonZero, thread};
 
@@ -9,6 +9,7 @@ use highwater_nn::data::Part;
 use crate::collective::{Collective, spans};
 use crate::error::{CollectiveError, WorldError};
 use crate::launch::Launch;
+use crate::parallel::Reducer;
 use crate::rehearsal::Rehearsal;
 
 /// The time limit of an operation. Ranks that wait include those that wait for a checkpoint or an evaluation of rank 0.
@@ -20,7 +21,8 @@ pub struct World {
     collective: Arc<dyn Collective>,
     /// The number of ranks on this machine.
     local_size: usize,
-    is_rehearsal: bool,
+    /// Sums gradients in the background, once a training loop needs it.
+    reducer: Arc<OnceLock<Reducer>>,
 }
 
 impl World {
@@ -30,8 +32,8 @@ impl World {
         Self::new(Arc::new(Rehearsal::new(0, 1)), 1)
     }
 
-    pub(crate) const fn new(collective: Arc<dyn Collective>, local_size: usize) -> Self {
-        Self { collective, local_size, is_rehearsal: false }
+    pub(crate) fn new(collective: Arc<dyn Collective>, local_size: usize) -> Self {
+        Self { collective, local_size, reducer: Arc::default() }
     }
 
     /// Connects the ranks that a launcher started; the world of one rank if no launcher started this program.
@@ -82,7 +84,7 @@ impl World {
         if rank >= size {
             return Err(WorldError::Rank { rank, size });
         }
-        Ok(Self { collective: Arc::new(Rehearsal::new(rank, size)), local_size: 1, is_rehearsal: true })
+        Ok(Self::new(Arc::new(Rehearsal::new(rank, size)), 1))
     }
 
     /// Returns the number of this rank, from 0.
@@ -105,8 +107,8 @@ impl World {
 
     /// Returns whether the other ranks do not exist.
     #[must_use]
-    pub const fn is_rehearsal(&self) -> bool {
-        self.is_rehearsal
+    pub fn is_rehearsal(&self) -> bool {
+        self.collective.is_rehearsal()
     }
 
     /// Returns the number of threads that this rank should compute with: the cores that this process may use, divided
@@ -116,18 +118,33 @@ impl World {
         (thread::available_parallelism().map_or(1, NonZero::get) / self.local_size).max(1)
     }
 
-    /// Returns the numbers of all ranks, in rank order.
+    /// Returns the numbers of all ranks, in rank order. In a rehearsal all have those of this rank.
     ///
     /// # Errors
     ///
     /// Another rank fails.
     pub fn all_gather_f64<const N: usize>(&self, own: [f64; N]) -> Result<Vec<[f64; N]>, CollectiveError> {
-        let mut all = vec![[0.0; N]; self.size()];
-        all[self.rank()] = own;
+        let mut all = vec![own; self.size()];
+        if self.is_rehearsal() {
+            return Ok(all);
+        }
         let values = all.as_flattened_mut();
         let parts = spans(values.len(), self.size());
         self.collective.all_gather(values.into(), &parts)?;
         Ok(all)
+    }
+
+    /// Returns the thread that sums gradients.
+    ///
+    /// # Errors
+    ///
+    /// The thread does not start.
+    pub(crate) fn reducer(&self) -> std::io::Result<&Reducer> {
+        if let Some(reducer) = self.reducer.get() {
+            return Ok(reducer);
+        }
+        let reducer = Reducer::start(Arc::clone(&self.collective))?;
+        Ok(self.reducer.get_or_init(|| reducer))
     }
 
     /// Returns the operations between the ranks.

@@ -44,8 +44,12 @@ pub use status::Stage;
 use broadcast::{copy_from, copy_from_owners};
 use pass::Pass;
 use plan::{Bucket, Plan, Size, owners};
-use reducer::{JobData, Reducer};
+use reducer::JobData;
+pub(crate) use reducer::Reducer;
 use region::Region;
+
+/// The op of errors.
+const OP: &str = "data_parallel";
 
 /// The size of a bucket, in bytes, unless [`DataParallel::bucket_bytes`] changes it.
 const BUCKET_BYTES: usize = 25 << 20;
@@ -165,8 +169,6 @@ struct Shared {
     /// The rank that owns each parameter.
     owners: Vec<usize>,
     planning: Mutex<Planning>,
-    /// `None` in a world of one rank.
-    reducer: Option<Mutex<Reducer>>,
     /// Whether a backward pass runs.
     in_pass: AtomicBool,
 }
@@ -212,7 +214,7 @@ impl Shared {
         let device = match parameters.first() {
             Some((_, parameter)) => parameter.value().device().clone(),
             None => {
-                let (op, argument, expected) = ("data_parallel", "parameters", "at least one");
+                let (op, argument, expected) = (OP, "parameters", "at least one");
                 return Err(Error::BadArgument { op, argument, expected, got: "none".into() });
             }
         };
@@ -230,13 +232,10 @@ impl Shared {
         let sharded = (shard == Shard::Gradients).then_some((&owners[..], world.size()));
         let plan = Arc::new(Plan::new(&sizes, order, BUCKET_BYTES, sharded));
         let planning = Mutex::new(Planning { plan, bucket_bytes: BUCKET_BYTES, is_observed: false });
-        let reducer = match world.size() {
-            1 => None,
-            _ => Some(Mutex::new(Reducer::start(world.clone()).map_err(|error| Error::Custom {
-                op: "data_parallel",
-                message: format!("cannot start a thread: {error}"),
-            })?)),
-        };
+        if world.size() > 1 {
+            let start = |error| Error::Custom { op: OP, message: format!("cannot start a thread: {error}") };
+            world.reducer().map_err(start)?;
+        }
         let (world, reduce, in_pass) = (world.clone(), Reduce::default(), AtomicBool::new(false));
         Ok(Arc::new(Self {
             world,
@@ -247,7 +246,6 @@ impl Shared {
             sizes,
             owners,
             planning,
-            reducer,
             in_pass,
         }))
     }
@@ -273,9 +271,9 @@ impl Shared {
         all.filter(|(index, _)| self.owns(*index)).map(|(_, own)| own.clone()).collect()
     }
 
-    fn reducer(&self) -> MutexGuard<'_, Reducer> {
-        let reducer = self.reducer.as_ref().expect("only worlds of several ranks have passes");
-        reducer.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Only worlds of several ranks have passes, and they have started their reducer.
+    fn reducer(&self) -> &Reducer {
+        self.world.reducer().expect("it was started with the optimizer")
     }
 
     /// The memory for the values of other ranks while a bucket is summed, in bytes.
@@ -326,7 +324,7 @@ impl Shared {
 
     /// Tells the other ranks the stage of this rank between passes.
     fn meet(&self, stage: Stage) -> Result<(), ParallelError> {
-        status::exchange(&self.world, stage, &[], self.plan().most_slots()).map(drop)
+        status::exchange(self.world.collective(), stage, &[]).map(drop)
     }
 }
 

@@ -1,6 +1,8 @@
 //! A backward pass whose gradients are summed over all ranks.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 
 use bfc_core::{Allocator, Category};
 use highwater_tensor::backend::Kernel;
@@ -8,7 +10,7 @@ use highwater_tensor::{DType, GradientPass, Gradients, OpContext, Result, Scalar
 
 use super::error::ParallelError;
 use super::plan::Plan;
-use super::reducer::{Done, Job};
+use super::reducer::{Done, Job, perform};
 use super::region::Region;
 use super::status::Stage;
 use super::{Shard, Shared};
@@ -30,6 +32,8 @@ pub(crate) struct Pass {
     /// The parameters in the order of their gradients.
     order: Vec<usize>,
     gradients: Gradients,
+    /// The results of the submitted jobs that have not been received.
+    results: VecDeque<Receiver<Done>>,
 }
 
 /// A bucket of the pass.
@@ -47,8 +51,18 @@ impl Pass {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let plan = shared.plan();
         let buckets = plan.buckets.iter().map(|_| Filling::default()).collect();
-        let (workspace, order, gradients) = (None, Vec::new(), Gradients::default());
-        Self { shared, plan, buckets, submitted: 0, received: 0, workspace, order, gradients }
+        shared.reducer().begin();
+        Self {
+            shared,
+            plan,
+            buckets,
+            submitted: 0,
+            received: 0,
+            workspace: None,
+            order: Vec::new(),
+            gradients: Gradients::default(),
+            results: VecDeque::new(),
+        }
     }
 
     /// Returns the bucket, with memory.
@@ -74,32 +88,41 @@ impl Pass {
         Ok(&mut self.buckets[number])
     }
 
-    /// Gives a bucket to the reducer.
-    fn send(&self, number: usize, is_agreed: bool) {
+    /// Gives a bucket to the reducer, or sums it on this thread if there is nothing to do meanwhile.
+    fn send(&mut self, number: usize, is_agreed: bool, is_last: bool) {
         let (bucket, filling) = (&self.plan.buckets[number], &self.buckets[number]);
         let data = filling.region.clone().zip(self.workspace.clone());
         let mut present = filling.present.clone();
         present.resize(bucket.slots.len(), false);
-        self.shared.reducer().submit(Job {
+        let (reply, result) = mpsc::channel();
+        let job = Job {
             // There are fewer buckets than parameters.
             stage: Stage::Bucket(number as u32),
             present,
-            most: self.plan.most_slots(),
             data: data.map(|(region, workspace)| self.shared.job_data(bucket, region, workspace)),
             is_agreed,
-        });
+            reply,
+        };
+        let reducer = self.shared.reducer();
+        if is_last && reducer.is_idle() {
+            let reply = job.reply.clone();
+            let _ = reply.send(perform(self.shared.world.collective(), job));
+        } else {
+            reducer.submit(job);
+        }
+        self.results.push_back(result);
     }
 
     /// Gives the next bucket to the reducer. A bucket with memory is full.
-    fn submit(&mut self) {
-        self.send(self.submitted, false);
+    fn submit(&mut self, is_last: bool) {
+        self.send(self.submitted, false, is_last);
         self.submitted += 1;
     }
 
-    /// Waits for the reducer.
-    fn wait(&self) -> Result<Done> {
-        let ended = || ParallelError::ended(&self.shared.world).into();
-        self.shared.reducer().wait().ok_or_else(ended)
+    /// Waits for the oldest result. If the reducer has ended, none arrives.
+    fn wait(&mut self) -> Result<Done> {
+        let result = self.results.pop_front().and_then(|result| result.recv().ok());
+        result.ok_or_else(|| ParallelError::ended(&self.shared.world).into())
     }
 
     /// Waits for the sums of all buckets before `end`, and keeps their gradients.
@@ -112,7 +135,7 @@ impl Pass {
             if !done.is_summed {
                 // Only other ranks have gradients of this bucket. No other job is on its way: see `finish`.
                 self.fill(number)?;
-                self.send(number, true);
+                self.send(number, true, true);
                 let _ = self.wait()?.present?;
             }
             self.keep(number, &present)?;
@@ -187,7 +210,7 @@ impl GradientPass for Pass {
         filling.gradients[slot] = Some(gradient);
         filling.present[slot] = true;
         while self.buckets.get(self.submitted).is_some_and(Filling::is_full) {
-            self.submit();
+            self.submit(self.submitted + 1 == self.buckets.len());
         }
         Ok(())
     }
@@ -197,10 +220,10 @@ impl GradientPass for Pass {
             let number = self.submitted;
             if self.buckets[number].region.is_some() {
                 self.fill(number)?;
-                self.submit();
+                self.submit(number + 1 == self.buckets.len());
             } else {
                 self.receive_until(number)?;
-                self.submit();
+                self.submit(true);
                 self.receive_until(number + 1)?;
             }
         }
@@ -222,9 +245,8 @@ impl Filling {
 impl Drop for Pass {
     fn drop(&mut self) {
         // The reducer still uses the memory of submitted buckets.
-        while self.received < self.submitted {
-            self.received += 1;
-            drop(self.shared.reducer().wait());
+        while let Some(result) = self.results.pop_front() {
+            drop(result.recv());
         }
         self.shared.end_pass();
     }

@@ -90,11 +90,6 @@ impl Plan {
         }
         Self { buckets, places, order }
     }
-
-    /// The most gradients of a bucket.
-    pub(crate) fn most_slots(&self) -> usize {
-        self.buckets.iter().map(|bucket| bucket.slots.len()).max().unwrap_or(0)
-    }
 }
 
 impl Bucket {

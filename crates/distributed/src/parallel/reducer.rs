@@ -1,29 +1,30 @@
-//! The thread that sums buckets while the backward pass continues.
+//! The thread that sums buckets while backward passes continue. A world has one, so that all ranks run the same
+//! operations in the same order.
 //!
-//! The training thread sends a job for each bucket, in the order of the buckets, and receives the results in the same
-//! order. It allocates and frees all memory: the thread only borrows regions, and returns each with the result.
+//! Training threads send a job for each bucket and receive its result. They allocate and free all memory: the reducer only
+//! borrows regions, and returns each with the result.
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 
 use super::error::ParallelError;
 use super::region::Region;
 use super::status::{Stage, exchange};
-use crate::collective::Reduce;
-use crate::world::World;
+use crate::collective::{Collective, Reduce, SliceMut};
 
 /// A bucket to sum.
 pub(crate) struct Job {
     pub(crate) stage: Stage,
     /// The gradients that this rank has.
     pub(crate) present: Vec<bool>,
-    /// The most gradients of a bucket, which is the length of messages.
-    pub(crate) most: usize,
     /// The data; `None` if this rank has no gradient of the bucket.
     pub(crate) data: Option<JobData>,
     /// Whether the ranks have already exchanged their stages, and other ranks wait for this one's data.
     pub(crate) is_agreed: bool,
+    pub(crate) reply: Sender<Done>,
 }
 
 /// The data of a bucket.
@@ -31,7 +32,7 @@ pub(crate) struct JobData {
     pub(crate) region: Arc<Region>,
     pub(crate) elements: usize,
     /// The part of each rank, if each keeps only its own sums.
-    pub(crate) parts: Vec<std::ops::Range<usize>>,
+    pub(crate) parts: Vec<Range<usize>>,
     pub(crate) workspace: Arc<Region>,
     pub(crate) workspace_bytes: usize,
     pub(crate) reduce: Reduce,
@@ -47,54 +48,80 @@ pub(crate) struct Done {
     _data: Option<JobData>,
 }
 
-/// The thread and its queues.
+enum Message {
+    /// A new pass begins: jobs run again after a failure.
+    Begin,
+    Job(Box<Job>),
+}
+
+/// The thread and its queue.
 #[derive(Debug)]
 pub(crate) struct Reducer {
-    jobs: Option<Sender<Job>>,
-    results: Receiver<Done>,
+    messages: Option<Sender<Message>>,
+    /// The jobs that the thread has not finished.
+    waiting: Arc<AtomicUsize>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Reducer {
-    pub(crate) fn start(world: World) -> std::io::Result<Self> {
-        let (jobs, inbox) = mpsc::channel::<Job>();
-        let (outbox, results) = mpsc::channel();
+    pub(crate) fn start(collective: Arc<dyn Collective>) -> std::io::Result<Self> {
+        let (messages, inbox) = mpsc::channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let finished = Arc::clone(&waiting);
         let thread = thread::Builder::new().name("gradients".into()).spawn(move || {
-            // After a failure, the jobs of the same pass fail with the same error.
+            // All ranks fail at the same job, and skip those that are already in their queues.
             let mut failure: Option<ParallelError> = None;
-            for job in inbox {
-                if job.stage == Stage::Bucket(0) {
-                    failure = None;
-                }
+            for message in inbox {
+                let job = match message {
+                    Message::Begin => {
+                        failure = None;
+                        continue;
+                    }
+                    Message::Job(job) => job,
+                };
+                let reply = job.reply.clone();
                 let done = match &failure {
-                    Some(error) => Done { present: Err(error.clone()), is_summed: false, _data: job.data },
-                    None => perform(&world, job),
+                    Some(error) => {
+                        Done { present: Err(error.clone()), is_summed: false, _data: job.data }
+                    }
+                    None => perform(&*collective, *job),
                 };
                 failure = done.present.as_ref().err().cloned();
-                if outbox.send(done).is_err() {
-                    return;
-                }
+                finished.fetch_sub(1, Ordering::Release);
+                let _ = reply.send(done);
             }
         })?;
-        Ok(Self { jobs: Some(jobs), results, thread: Some(thread) })
+        Ok(Self { messages: Some(messages), waiting, thread: Some(thread) })
     }
 
+    /// Begins a pass.
+    pub(crate) fn begin(&self) {
+        self.send(Message::Begin);
+    }
+
+    /// Queues a job.
     pub(crate) fn submit(&self, job: Job) {
-        // The thread lives as long as this value, unless it panics; then `wait` reports it.
-        if let Some(jobs) = &self.jobs {
-            let _ = jobs.send(job);
-        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.send(Message::Job(Box::new(job)));
     }
 
-    /// Waits for the result of the oldest job; `None` if the thread has ended.
-    pub(crate) fn wait(&self) -> Option<Done> {
-        self.results.recv().ok()
+    /// Returns whether the thread has finished all jobs. Then a training thread may run the next one itself, which saves a
+    /// switch of threads.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+
+    fn send(&self, message: Message) {
+        // The thread lives as long as this value, unless it panics. Then no result arrives.
+        if let Some(messages) = &self.messages {
+            let _ = messages.send(message);
+        }
     }
 }
 
 impl Drop for Reducer {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.messages = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -102,28 +129,27 @@ impl Drop for Reducer {
 }
 
 /// Runs a job.
-pub(crate) fn perform(world: &World, job: Job) -> Done {
-    let present =
-        if job.is_agreed { Ok(job.present) } else { exchange(world, job.stage, &job.present, job.most) };
+pub(crate) fn perform(collective: &dyn Collective, job: Job) -> Done {
+    let present = match job.is_agreed {
+        true => Ok(job.present),
+        false => exchange(collective, job.stage, &job.present),
+    };
     let wants_data = job.is_agreed || present.as_ref().is_ok_and(|present| present.contains(&true));
     let (true, Some(data)) = (wants_data, &job.data) else {
         return Done { is_summed: !wants_data, present, _data: job.data };
     };
-    let summed = sum(world, data);
+    let summed = sum(collective, data);
     Done { present: summed.and(present), is_summed: true, _data: job.data }
 }
 
 /// Sums the data of a bucket.
-fn sum(world: &World, data: &JobData) -> Result<(), ParallelError> {
+fn sum(collective: &dyn Collective, data: &JobData) -> Result<(), ParallelError> {
     // SAFETY: the pass that sent this job holds all gradients of the bucket and does not use them before the result.
     let values = unsafe { data.region.slice_mut(0..data.elements) };
-    // SAFETY: only this thread uses the workspace.
+    // SAFETY: only one job at a time uses the workspace: jobs run one after the other.
     let workspace = unsafe { data.workspace.slice_mut(0..data.workspace_bytes) };
     // Memory of dry devices has no values.
-    let (Some(values), Some(crate::collective::SliceMut::Bytes(workspace))) = (values, workspace) else {
-        return Ok(());
-    };
-    let collective = world.collective();
+    let (Some(values), Some(SliceMut::Bytes(workspace))) = (values, workspace) else { return Ok(()) };
     if data.parts.is_empty() {
         collective.all_reduce(values, data.reduce, workspace)?;
     } else {

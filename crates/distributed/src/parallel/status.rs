@@ -5,9 +5,8 @@
 
 use std::fmt;
 
-use crate::collective::{SliceMut, spans};
+use crate::collective::{Collective, SliceMut, spans};
 use crate::parallel::error::ParallelError;
-use crate::world::World;
 
 /// What a rank does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,42 +57,53 @@ impl Stage {
     }
 }
 
+/// The bytes of a message: the stage and 64 gradients. A bucket with more gradients sends more messages.
+const MESSAGE_BYTES: usize = STAGE_BYTES + 8;
+
 /// Tells the other ranks the stage of this rank and which gradients it has. Returns which gradients any rank has.
 ///
 /// # Errors
 ///
 /// A rank fails, is at another stage, or does not answer.
 pub(crate) fn exchange(
-    world: &World,
+    collective: &dyn Collective,
     stage: Stage,
     present: &[bool],
-    most: usize,
 ) -> Result<Vec<bool>, ParallelError> {
-    let length = STAGE_BYTES + most.div_ceil(8);
-    let mut bytes = vec![0_u8; length * world.size()];
-    let own = &mut bytes[length * world.rank()..][..length];
-    stage.write(own);
-    for (index, _) in present.iter().enumerate().filter(|(_, is_present)| **is_present) {
-        own[STAGE_BYTES + index / 8] |= 1 << (index % 8);
-    }
-    let parts = spans(bytes.len(), world.size());
-    world.collective().all_gather(SliceMut::Bytes(&mut bytes), &parts)?;
-    // Every rank reads the same messages, so all return the same error.
-    let stages = || bytes.chunks_exact(length).map(Stage::read).enumerate();
-    if world.is_rehearsal() {
+    if collective.is_rehearsal() {
         return Ok(present.to_vec());
     }
-    for (rank, theirs) in stages() {
-        if matches!(theirs, Stage::Failed | Stage::OutOfMemory) {
-            return Err(ParallelError::Discarded { rank, out_of_memory: theirs == Stage::OutOfMemory });
-        }
+    let mut any = Vec::with_capacity(present.len());
+    let parts = present.chunks(64);
+    let parts: Vec<&[bool]> = if present.is_empty() { vec![&[]] } else { parts.collect() };
+    for part in parts {
+        let own = part.iter().enumerate().fold(0, |bits, (index, is_present)| bits | u64::from(*is_present) << index);
+        let bits = exchange_bits(collective, stage, own)?;
+        any.extend((0..part.len()).map(|index| bits >> index & 1 == 1));
+    }
+    Ok(any)
+}
+
+/// Exchanges one message. Returns the bits that any rank has set.
+fn exchange_bits(collective: &dyn Collective, stage: Stage, own: u64) -> Result<u64, ParallelError> {
+    let (rank, size) = (collective.rank(), collective.size());
+    let mut bytes = vec![0_u8; MESSAGE_BYTES * size];
+    let (messages, _) = bytes.as_chunks_mut::<MESSAGE_BYTES>();
+    stage.write(&mut messages[rank]);
+    messages[rank][STAGE_BYTES..].copy_from_slice(&own.to_le_bytes());
+    let parts = spans(bytes.len(), size);
+    collective.all_gather(SliceMut::Bytes(&mut bytes), &parts)?;
+    // Every rank reads the same messages, so all return the same error.
+    let (messages, _) = bytes.as_chunks::<MESSAGE_BYTES>();
+    let stages = || messages.iter().map(|message| Stage::read(message)).enumerate();
+    let is_failure = |stage: &Stage| matches!(stage, Stage::Failed | Stage::OutOfMemory);
+    if let Some((rank, theirs)) = stages().find(|(_, theirs)| is_failure(theirs)) {
+        return Err(ParallelError::Discarded { rank, out_of_memory: theirs == Stage::OutOfMemory });
     }
     let expected = stages().next().map_or(stage, |(_, first)| first);
     if let Some((rank, theirs)) = stages().find(|(_, theirs)| *theirs != expected) {
         return Err(ParallelError::OutOfStep { rank, theirs, expected });
     }
-    let is_present = |index: usize| {
-        bytes.chunks_exact(length).any(|rank| rank[STAGE_BYTES + index / 8] & (1 << (index % 8)) != 0)
-    };
-    Ok((0..present.len()).map(is_present).collect())
+    let bits = messages.iter().filter_map(|message| message.last_chunk::<8>());
+    Ok(bits.fold(0, |bits, theirs| bits | u64::from_le_bytes(*theirs)))
 }
