@@ -24,7 +24,7 @@ mod mpi;
 #[cfg(feature = "cuda")]
 mod nccl;
 mod operation;
-#[cfg(any(test, feature = "mpi"))]
+#[cfg(any(test, feature = "cuda", feature = "mpi"))]
 mod ordered;
 mod parallel;
 mod rehearsal;
@@ -37,12 +37,14 @@ pub use agree::{AgreeError, Entry, agree};
 #[cfg(feature = "cuda")]
 pub use bfc_cuda::CudaDriver;
 pub use collective::{Collective, Reduce, SliceMut, span, spans};
+#[cfg(feature = "cuda")]
+pub use error::NcclConnectError;
 pub use error::{CollectiveError, WorldError};
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
 pub use mpi::Mpi;
 #[cfg(feature = "cuda")]
-pub use nccl::{Nccl, NcclConnectError, Rendezvous};
+pub use nccl::{Nccl, Rendezvous};
 pub use operation::Operation;
 pub use parallel::{DataParallel, ParallelError, Shard, Stage, no_sync};
 pub use rehearsal::Rehearsal;

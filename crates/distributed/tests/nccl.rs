@@ -15,7 +15,8 @@ use std::time::Duration;
 use bfc_core::{Driver, Stream, StreamEvent};
 use bfc_cuda::{Compute, CudaDriver, StreamCompute};
 use highwater_distributed::{
-    CollectiveError, Launch, Nccl, NcclConnectError, Operation, Rendezvous, World, spans,
+    AgreeError, CollectiveError, Entry, Launch, Nccl, NcclConnectError, Operation, Reduce, Rendezvous, World,
+    agree, spans,
 };
 use highwater_tensor::DType;
 
@@ -29,7 +30,7 @@ struct Rank {
     driver: Arc<CudaDriver>,
     stream: Arc<Stream>,
     compute: StreamCompute,
-    nccl: Nccl,
+    nccl: Arc<Nccl>,
     address: u64,
 }
 
@@ -80,11 +81,11 @@ impl Rank {
     /// Connects as a rank of `torchrun`.
     fn of_torchrun(launch: &Launch, limit: Duration) -> Self {
         Self::with(launch.local_rank, |driver| {
-            Nccl::connect_at(&Rendezvous::from_env(launch).unwrap(), driver, limit).unwrap()
+            Arc::new(Nccl::connect_at(&Rendezvous::from_env(launch).unwrap(), driver, limit).unwrap())
         })
     }
 
-    fn with(ordinal: usize, connect: impl FnOnce(&Arc<CudaDriver>) -> Nccl) -> Self {
+    fn with(ordinal: usize, connect: impl FnOnce(&Arc<CudaDriver>) -> Arc<Nccl>) -> Self {
         let driver = CudaDriver::new(ordinal as u32).unwrap();
         let stream = Stream::new(driver.clone()).unwrap();
         let compute = StreamCompute::new(driver.clone(), stream.clone()).unwrap();
@@ -210,9 +211,75 @@ fn ranks_of_torchrun_meet_over_tcp() {
 #[test]
 fn one_rank_connects_through_its_world() {
     on_emulated_driver(&[], || {
-        let rank = Rank::with(0, |driver| Nccl::connect(&World::alone(), driver, LONG).unwrap());
+        let alone = World::alone();
+        let rank = Rank::with(0, |driver| Arc::new(Nccl::connect(alone.collective(), driver, LONG).unwrap()));
         rank.check();
     });
+}
+
+/// Host memory travels over NCCL too, so that ranks need no other connection.
+#[test]
+fn a_world_of_torchrun_needs_no_mpi() {
+    on_emulated_driver(&[("EMULATED_DEVICES", "3")], || match launch() {
+        None => assert_all_passed(torchrun("a_world_of_torchrun_needs_no_mpi", 3)),
+        Some(launch) => {
+            let world = World::nccl_from_env_with(LONG).unwrap();
+            assert_eq!((world.rank(), world.size()), (launch.rank, 3));
+            // Less than a piece, and several ones.
+            for length in [0, 1, 1000, 1_000_003] {
+                check_host_sums(&world, length);
+            }
+            let entry = |options: usize| Entry {
+                name: "seed".into(),
+                shape: vec![],
+                dtype: None,
+                options: options.to_string(),
+            };
+            assert_eq!(agree(&world, &[entry(7)]), Ok(()));
+            assert!(matches!(
+                agree(&world, &[entry(world.rank())]),
+                Err(AgreeError::Differs { index: 0, rank: 1, .. })
+            ));
+            world.collective().barrier().unwrap();
+            // The memory for messages and that of NCCL.
+            assert!(world.nccl().unwrap().outside_bytes().unwrap().is_some_and(|bytes| bytes > 4_000_000));
+        }
+    });
+}
+
+/// Checks operations on host memory: sums in rank order, to the bit.
+fn check_host_sums(world: &World, length: usize) {
+    let (rank, size, collective) = (world.rank(), world.size(), world.collective());
+    // In another order, the small numbers are lost.
+    let value = |rank: usize, index: usize| [1e8_f32, -1e8, 0.25][rank] + (index % 5) as f32;
+    let sum = |index| (0..size).map(|rank| value(rank, index)).fold(0.0, |sum, value| sum + value);
+    let input: Vec<f32> = (0..length).map(|index| value(rank, index)).collect();
+    let sums: Vec<f32> = (0..length).map(sum).collect();
+    let bytes = Reduce::Ordered.workspace_bytes(length, DType::F32, size);
+    let mut workspace = vec![0.0_f32; bytes / 4];
+    let workspace: &mut [u8] = bytemuck::cast_slice_mut(&mut workspace);
+
+    let mut data = input.clone();
+    collective.all_reduce((&mut data[..]).into(), Reduce::Ordered, workspace).unwrap();
+    assert_eq!(data, sums);
+
+    let parts = spans(length, size);
+    let mut data = input.clone();
+    collective.reduce_scatter((&mut data[..]).into(), &parts, workspace).unwrap();
+    assert_eq!(data[parts[rank].clone()], sums[parts[rank].clone()]);
+    collective.all_gather((&mut data[..]).into(), &parts).unwrap();
+    assert_eq!(data, sums);
+
+    let mut data = input;
+    collective.broadcast((&mut data[..]).into(), 1).unwrap();
+    assert!((0..length).all(|index| data[index] == value(1, index)));
+
+    // These sums are exact in any order.
+    let mut data = vec![(rank + 1) as f64; length];
+    let mut workspace = vec![0.0_f64; Reduce::Library.workspace_bytes(length, DType::F64, size) / 8];
+    let workspace = bytemuck::cast_slice_mut(&mut workspace);
+    collective.all_reduce((&mut data[..]).into(), Reduce::Library, workspace).unwrap();
+    assert_eq!(data, vec![6.0; length]);
 }
 
 /// Rank 1 of two is killed. Rank 0 gets an error that names the operation, and then only that error.
@@ -248,7 +315,7 @@ fn without_nccl_no_rank_waits_for_others() {
         let rendezvous = Rendezvous::new(0, 2, "127.0.0.1", 1).unwrap();
         let error = Nccl::connect_at(&rendezvous, &driver, LONG).unwrap_err();
         assert!(matches!(error, NcclConnectError::Nccl(_)), "{error}");
-        let error = Nccl::connect(&World::alone(), &driver, LONG).unwrap_err();
+        let error = Nccl::connect(World::alone().collective(), &driver, LONG).unwrap_err();
         assert!(error.to_string().contains("HIGHWATER_NCCL=/nowhere"), "{error}");
     });
 }
@@ -282,9 +349,8 @@ mod over_mpi {
                 assert!(outcomes[0].0, "{outcomes:?}");
             }
             Some(launch) => {
-                let world = World::from_env_with(LONG).unwrap();
-                let rank =
-                    Rank::with(launch.local_rank, |driver| Nccl::connect(&world, driver, LONG).unwrap());
+                let world = World::nccl_from_env_with(LONG).unwrap();
+                let rank = Rank::with(launch.local_rank, |_| Arc::clone(world.nccl().unwrap()));
                 assert_eq!((rank.nccl.rank(), rank.nccl.size()), (world.rank(), 2));
                 rank.check();
             }
@@ -303,7 +369,7 @@ mod over_mpi {
             Some(launch) => {
                 let world = World::from_env_with(LONG).unwrap();
                 let driver = CudaDriver::new(launch.local_rank as u32).unwrap();
-                let error = Nccl::connect(&world, &driver, LONG).unwrap_err();
+                let error = Nccl::connect(world.collective(), &driver, LONG).unwrap_err();
                 match world.rank() {
                     0 => assert!(matches!(error, NcclConnectError::Nccl(_)), "{error}"),
                     rank => assert!(matches!(error, NcclConnectError::NoId { rank: 1 }), "{rank}: {error}"),

@@ -1,19 +1,21 @@
 //! Collective operations between GPUs over NCCL, with the feature `cuda`.
 //!
 //! ```text
-//! rank 0   makes the communicator's id ── World::broadcast, or TCP at MASTER_ADDR (Rendezvous) ──▶  all ranks
+//! rank 0   makes the communicator's id ── Collective::broadcast, or TCP at MASTER_ADDR (Rendezvous) ──▶  all ranks
 //! each     Nccl::connect ─▶ all_reduce(address, …, stream) ─▶ wait ─▶ drop
 //! ```
 //!
 //! Operations take device addresses and run on a stream, in the order of the calls. NCCL chooses the order of additions,
 //! so that sums can differ in the last bits from those of [`Reduce::Ordered`](crate::Reduce::Ordered).
 
-mod error;
+mod host;
 mod message;
 mod rendezvous;
+mod staging;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bfc_core::{Stream, StreamEvent};
@@ -21,12 +23,11 @@ use bfc_cuda::kernels::ElementType;
 use bfc_cuda::{CollectiveCall, CollectiveKind, Communicator, CudaDriver, NcclError, NcclLibrary, UniqueId};
 use highwater_tensor::DType;
 
-use crate::collective::{SliceMut, check_parts, check_root};
-use crate::error::CollectiveError;
+use crate::collective::{Collective, SliceMut, check_parts, check_root};
+use crate::error::{CollectiveError, NcclConnectError};
 use crate::operation::Operation;
-use crate::world::World;
 
-pub use error::NcclConnectError;
+pub(crate) use host::HostCollective;
 pub use rendezvous::Rendezvous;
 
 /// Operations that only copy have no element type.
@@ -36,41 +37,43 @@ const BYTE: ElementType = ElementType::U8;
 ///
 /// After an error, the operations of this rank are aborted and all later ones fail with [`CollectiveError::Ended`].
 /// Other ranks do not notice; their time limits end them. Dropping it waits until all ranks have dropped theirs, at most
-/// for the time limit.
+/// for ten seconds or the time limit.
 #[derive(Debug)]
 pub struct Nccl {
     communicator: Communicator,
+    /// The memory of this GPU through which host memory travels.
+    staging_bytes: AtomicU64,
 }
 
 impl Nccl {
-    /// Connects the ranks of a world. Rank 0 makes the id of the communicator, and the world's
-    /// [`Collective`](crate::Collective) brings it to all ranks. `driver` is this rank's GPU, usually the one with the
+    /// Connects ranks that have a connection, such as MPI: [`World::collective`](crate::World::collective). Rank 0 makes the id
+    /// of the communicator and broadcasts it. `driver` is this rank's GPU, usually the one with the
     /// rank's number on its machine. Each operation has the time limit, as has this function after the broadcast.
     ///
     /// # Errors
     ///
     /// NCCL is not installed, the ranks do not answer in time, or two ranks use one GPU.
     pub fn connect(
-        world: &World,
+        ranks: &dyn Collective,
         driver: &Arc<CudaDriver>,
         time_limit: Duration,
     ) -> Result<Self, NcclConnectError> {
         // All ranks take part in the broadcast, whatever they lack.
         let library = NcclLibrary::find();
-        let made = world.is_main().then(|| library.clone().and_then(|library| library.unique_id()));
+        let made = (ranks.rank() == 0).then(|| library.clone().and_then(|library| library.unique_id()));
         let mut bytes = [0; 1 + UniqueId::BYTES];
         if let Some(Ok(id)) = &made {
             bytes[0] = 1;
             bytes[1..].copy_from_slice(&id.to_bytes());
         }
-        world.collective().broadcast(SliceMut::Bytes(&mut bytes), 0)?;
+        ranks.broadcast(SliceMut::Bytes(&mut bytes), 0)?;
         let library = library?;
         made.transpose()?;
-        let [1, id @ ..] = bytes else { return Err(NcclConnectError::NoId { rank: world.rank() }) };
-        let (rank, size) = (world.rank(), world.size());
+        let [1, id @ ..] = bytes else { return Err(NcclConnectError::NoId { rank: ranks.rank() }) };
+        let (rank, size) = (ranks.rank(), ranks.size());
         let id = UniqueId::from_bytes(id);
         let communicator = Communicator::connect(&library, driver, &id, rank, size, time_limit)?;
-        Ok(Self { communicator })
+        Ok(Self { communicator, staging_bytes: AtomicU64::new(0) })
     }
 
     /// Connects ranks that have no other connection, such as those of `torchrun`. Rank 0 makes the id of the
@@ -91,7 +94,7 @@ impl Nccl {
         };
         let (rank, size) = (rendezvous.rank(), rendezvous.size());
         let communicator = Communicator::connect(&library, driver, &id, rank, size, time_limit)?;
-        Ok(Self { communicator })
+        Ok(Self { communicator, staging_bytes: AtomicU64::new(0) })
     }
 
     /// Returns the number of this rank, from 0.
@@ -225,14 +228,17 @@ impl Nccl {
         self.communicator.abort();
     }
 
-    /// Returns the device memory that NCCL holds outside of the pools, in bytes; `None` if NCCL is older than 2.32.
+    /// Returns the device memory outside of the pools, in bytes: that of NCCL, and 4 MiB or more if host memory travels over
+    /// NCCL ([`World::nccl_from_env`](crate::World::nccl_from_env)). `None` if NCCL is older than 2.32.
     ///
     /// # Errors
     ///
     /// An earlier operation failed.
     pub fn outside_bytes(&self) -> Result<Option<u64>, CollectiveError> {
         // Only a connection that has ended has no answer.
-        self.communicator.memory_bytes().map_err(|error| self.convert(Operation::Barrier, error))
+        let bytes = self.communicator.memory_bytes();
+        let bytes = bytes.map_err(|error| self.convert(Operation::Barrier, error))?;
+        Ok(bytes.map(|bytes| bytes + self.staging_bytes.load(Ordering::Relaxed)))
     }
 
     /// The calls of an operation on all parts. If the parts are equal, as NCCL requires, `call` gets the address of all

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use bfc_cuda::UniqueId;
 
-use super::error::NcclConnectError;
 use super::message::{Hello, Reply};
+use crate::error::NcclConnectError;
 use crate::launch::{Launch, LaunchError};
 
 const HOST: &str = "MASTER_ADDR";

@@ -22,13 +22,18 @@ const BUSY_POLLS: u32 = 200;
 /// The pause between later polls.
 const PAUSE: Duration = Duration::from_micros(50);
 
+/// How long the end of a communicator waits for other ranks. A rank that ends early because of an error must not wait as
+/// long as an operation, since its launcher ends the others only after it.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
 /// This rank's connection to all ranks of a communicator.
 ///
 /// Operations run on streams, in the order of the calls, which must be the same on all ranks. After an error the
 /// communicator is aborted: kernels that wait for other ranks end, and their results are unspecified. Other ranks do not
 /// notice; their time limits end them.
 ///
-/// Dropping it waits until all ranks drop theirs, at most for the time limit. While a thread panics, it aborts instead.
+/// Dropping it waits until all ranks drop theirs, at most for ten seconds or the time limit. While a thread panics, it
+/// aborts instead.
 pub struct Communicator {
     library: Arc<NcclLibrary>,
     driver: Arc<CudaDriver>,
@@ -177,8 +182,17 @@ impl Communicator {
 
     /// Calls NCCL and waits until it accepts the next call.
     fn perform(&self, call: &'static str, issue: impl FnOnce(Handle) -> c_int) -> Result<(), NcclError> {
+        self.perform_within(self.limit, call, issue)
+    }
+
+    fn perform_within(
+        &self,
+        limit: Duration,
+        call: &'static str,
+        issue: impl FnOnce(Handle) -> c_int,
+    ) -> Result<(), NcclError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let deadline = self.deadline();
+        let deadline = Instant::now().checked_add(limit);
         let issued = self.with_handle(call, issue);
         if matches!(issued, Err(NcclError::Ended { .. })) {
             return issued.map(drop);
@@ -356,7 +370,7 @@ impl Drop for Communicator {
             self.abort();
         }
         // A failure aborts it.
-        let finalized = self.perform("ncclCommFinalize", |handle| {
+        let finalized = self.perform_within(self.limit.min(END_LIMIT), "ncclCommFinalize", |handle| {
             // SAFETY: the handle is live, and only released after this.
             unsafe { (self.library.finalize)(handle) }
         });

@@ -3,20 +3,26 @@
 use std::io;
 use std::time::Duration;
 
-use bfc_core::debug_as_message;
-use bfc_cuda::NcclError;
+use bfc_core::{SourceError, debug_as_message};
+use bfc_cuda::{CudaUnavailable, NcclError};
 use thiserror::Error;
 
-use crate::error::CollectiveError;
+use super::CollectiveError;
 use crate::launch::LaunchError;
 
-/// The reason for which a program has no [`Nccl`](super::Nccl).
+/// The reason for which a program has no [`Nccl`](crate::Nccl).
 #[derive(Error)]
 #[non_exhaustive]
 pub enum NcclConnectError {
     /// NCCL is not installed, or fails.
     #[error(transparent)]
     Nccl(#[from] NcclError),
+    /// This rank has no GPU.
+    #[error(transparent)]
+    Device(#[from] CudaUnavailable),
+    /// The GPU has no memory for the data that ranks exchange.
+    #[error("memory for messages between ranks: {0}")]
+    Staging(SourceError),
     /// The world could not broadcast the id of the communicator.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
