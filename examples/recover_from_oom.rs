@@ -64,7 +64,10 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
             return Err(error.into());
         }
         let smaller = largest_batch(run, &images, batch_size.saturating_sub(1), seed)?;
-        eprintln!("at step {steps}, batch size {batch_size}: {error}; continuing with {smaller}");
+        // One string, so that the lines of several ranks stay apart.
+        let message =
+            format!("at step {steps}, batch size {batch_size}: {error}; continuing with {smaller}\n");
+        eprint!("{message}");
         if smaller == 0 {
             return Err(error.into());
         }
