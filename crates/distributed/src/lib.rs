@@ -1,7 +1,8 @@
 //! Worlds of several processes ("ranks"), and the collective operations between them.
 //!
 //! A program asks for its [`World`]. It has one rank unless a launcher such as `mpiexec` started the program. Ranks
-//! exchange data through a [`Collective`]: over MPI with the feature `mpi`, or not at all in a rehearsal.
+//! exchange data through a [`Collective`]: over MPI with the feature `mpi`, over NCCL with the feature `cuda`, or not at all
+//! in a rehearsal.
 //!
 //! ```
 //! use highwater_distributed::{Reduce, World};

@@ -12,7 +12,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use bfc_core::{Driver, Stream, StreamEvent};
+use bfc_core::{
+    Allocator, BfcAllocator, BfcConfig, Bytes, Driver, MemoryCopy, PinnedBuffer, PinnedMemory, Stream,
+    StreamEvent,
+};
 use bfc_cuda::{Compute, CudaDriver, StreamCompute};
 use highwater_distributed::{
     AgreeError, CollectiveError, Entry, Launch, Nccl, NcclConnectError, Operation, Reduce, Rendezvous, World,
@@ -111,9 +114,29 @@ impl Rank {
     }
 
     fn all_reduce(&self, elements: usize) -> Result<(), CollectiveError> {
-        // SAFETY: the buffer is larger, and used by this stream alone.
-        unsafe { self.nccl.all_reduce(self.address, elements, DType::F32, &self.stream) }?;
-        self.wait(Operation::AllReduce)
+        self.nccl.after(Operation::AllReduce, &self.stream, |stream| {
+            // SAFETY: the buffer is larger, and no work uses it before the end of this operation.
+            unsafe { self.nccl.all_reduce(self.address, elements, DType::F32, stream) }
+        })
+    }
+
+    /// Uploads without waiting, so that an operation comes too early unless it waits.
+    fn all_reduce_after_upload(&self, values: &[f32]) -> Vec<f32> {
+        let pinned = PinnedMemory::new(self.driver.clone());
+        let config = BfcConfig::new(Bytes::mib(1));
+        let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("pinned", Arc::new(pinned), config));
+        let bytes = size_of_val(values);
+        let mut buffer = PinnedBuffer::new(&pool, bytes).unwrap();
+        buffer.as_mut_slice().copy_from_slice(bytemuck::cast_slice(values));
+        let copy = MemoryCopy::ToDevice {
+            from: buffer.as_mut_slice().as_mut_ptr().expose_provenance() as u64,
+            to: self.address,
+            bytes: bytes as u64,
+        };
+        // SAFETY: both are as long, and live until the operation below has ended.
+        unsafe { self.stream.copy(copy) }.unwrap();
+        self.all_reduce(values.len()).unwrap();
+        floats(&self.download(4 * values.len()))
     }
 
     /// Checks all operations with parts of equal and of different lengths, and with parts that leave elements out.
@@ -204,6 +227,10 @@ fn ranks_of_torchrun_meet_over_tcp() {
             assert_eq!((rank.nccl.rank(), rank.nccl.size()), (launch.rank, 3));
             rank.check();
             rank.check_errors();
+            for round in 0..20 {
+                let sums = rank.all_reduce_after_upload(&[(round + launch.rank) as f32; 300]);
+                assert_eq!(sums, [(3 * round + 3) as f32; 300]);
+            }
         }
     });
 }

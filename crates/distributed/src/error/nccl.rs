@@ -20,9 +20,9 @@ pub enum NcclConnectError {
     /// This rank has no GPU.
     #[error(transparent)]
     Device(#[from] CudaUnavailable),
-    /// The GPU has no memory for the data that ranks exchange.
-    #[error("memory for messages between ranks: {0}")]
-    Staging(SourceError),
+    /// The GPU has no stream, or no memory for messages.
+    #[error("stream and memory for messages between ranks: {0}")]
+    Driver(SourceError),
     /// The world could not broadcast the id of the communicator.
     #[error(transparent)]
     Collective(#[from] CollectiveError),

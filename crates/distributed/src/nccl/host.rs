@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bfc_core::{SourceError, Stream};
+use bfc_core::Stream;
 use bfc_cuda::kernels::ElementType;
 use bfc_cuda::{CollectiveCall, CollectiveKind, CudaDriver};
 use highwater_tensor::DType;
@@ -38,7 +38,7 @@ impl HostCollective {
         // One slot per message: to and from each rank. All ranks cut messages into the same pieces.
         let slots = 2 * nccl.size();
         let slot_bytes = (STAGING_BYTES / slots / 8 * 8).max(LEAST_SLOT);
-        let staging = Staging::new(driver, slots, slot_bytes).map_err(NcclConnectError::Staging)?;
+        let staging = Staging::new(driver, slots, slot_bytes).map_err(NcclConnectError::Driver)?;
         nccl.staging_bytes.store(staging.device_bytes(), Ordering::Relaxed);
         Ok(Self { nccl, staging: Mutex::new(staging) })
     }
@@ -203,7 +203,7 @@ impl Endpoint<'_> {
 
     fn upload(&mut self, slot: usize, bytes: &[u8]) -> Result<(), CollectiveError> {
         let result = self.staging.upload(slot, bytes);
-        result.map_err(|error| self.device_error(&error))
+        result.map_err(|error| self.nccl.device_error(self.operation, &error))
     }
 
     fn download(&mut self, slot: usize, bytes: usize) -> Result<(), CollectiveError> {
@@ -211,17 +211,13 @@ impl Endpoint<'_> {
             return Ok(());
         }
         let result = self.staging.download(slot, bytes);
-        result.map_err(|error| self.device_error(&error))
+        result.map_err(|error| self.nccl.device_error(self.operation, &error))
     }
 
     fn wait(&self) -> Result<(), CollectiveError> {
-        let event = self.staging.event().map_err(|error| self.device_error(&error))?;
+        let event = self.staging.event();
+        let event = event.map_err(|error| self.nccl.device_error(self.operation, &error))?;
         self.nccl.wait(self.operation, &event)
-    }
-
-    fn device_error(&self, error: &SourceError) -> CollectiveError {
-        let (operation, rank) = (self.operation, self.nccl.rank());
-        CollectiveError::Library { operation, rank, peers: Vec::new(), message: error.to_string() }
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bfc_core::{Stream, StreamEvent};
+use bfc_core::{SourceError, Stream, StreamEvent};
 use bfc_cuda::kernels::ElementType;
 use bfc_cuda::{CollectiveCall, CollectiveKind, Communicator, CudaDriver, NcclError, NcclLibrary, UniqueId};
 use highwater_tensor::DType;
@@ -41,14 +41,16 @@ const BYTE: ElementType = ElementType::U8;
 #[derive(Debug)]
 pub struct Nccl {
     communicator: Communicator,
+    /// The stream of [`Nccl::after`].
+    stream: Arc<Stream>,
     /// The memory of this GPU through which host memory travels.
     staging_bytes: AtomicU64,
 }
 
 impl Nccl {
-    /// Connects ranks that have a connection, such as MPI: [`World::collective`](crate::World::collective). Rank 0 makes the id
-    /// of the communicator and broadcasts it. `driver` is this rank's GPU, usually the one with the
-    /// rank's number on its machine. Each operation has the time limit, as has this function after the broadcast.
+    /// Connects ranks that have a connection, such as MPI: [`World::collective`](crate::World::collective). Rank 0 makes the
+    /// id of the communicator and broadcasts it. `driver` is this rank's GPU, usually the one with the rank's number on its
+    /// machine. Each operation has the time limit, as has this function after the broadcast.
     ///
     /// # Errors
     ///
@@ -72,8 +74,7 @@ impl Nccl {
         let [1, id @ ..] = bytes else { return Err(NcclConnectError::NoId { rank: ranks.rank() }) };
         let (rank, size) = (ranks.rank(), ranks.size());
         let id = UniqueId::from_bytes(id);
-        let communicator = Communicator::connect(&library, driver, &id, rank, size, time_limit)?;
-        Ok(Self { communicator, staging_bytes: AtomicU64::new(0) })
+        Self::with(Communicator::connect(&library, driver, &id, rank, size, time_limit)?, driver)
     }
 
     /// Connects ranks that have no other connection, such as those of `torchrun`. Rank 0 makes the id of the
@@ -93,8 +94,12 @@ impl Nccl {
             _ => rendezvous.receive(time_limit)?,
         };
         let (rank, size) = (rendezvous.rank(), rendezvous.size());
-        let communicator = Communicator::connect(&library, driver, &id, rank, size, time_limit)?;
-        Ok(Self { communicator, staging_bytes: AtomicU64::new(0) })
+        Self::with(Communicator::connect(&library, driver, &id, rank, size, time_limit)?, driver)
+    }
+
+    fn with(communicator: Communicator, driver: &Arc<CudaDriver>) -> Result<Self, NcclConnectError> {
+        let stream = Stream::new(driver.clone()).map_err(NcclConnectError::Driver)?;
+        Ok(Self { communicator, stream, staging_bytes: AtomicU64::new(0) })
     }
 
     /// Returns the number of this rank, from 0.
@@ -213,6 +218,35 @@ impl Nccl {
         unsafe { self.submit(Operation::Broadcast, &[call], stream) }
     }
 
+    /// Runs an operation beside the later work of `compute`, and waits for its end: it begins after the work that `compute`
+    /// has so far. `submit` gets the stream for the operation.
+    ///
+    /// ```no_run
+    /// # use highwater_distributed::{CollectiveError, Nccl, Operation};
+    /// # fn sum(nccl: &Nccl, compute: &bfc_core::Stream, address: u64) -> Result<(), CollectiveError> {
+    /// nccl.after(Operation::AllReduce, compute, |stream| {
+    ///     // SAFETY: kernels of `compute` have written the elements, and no later ones use them before the end.
+    ///     unsafe { nccl.all_reduce(address, 1000, highwater_tensor::DType::F32, stream) }
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of `submit`; the time limit has passed, or the device fails.
+    pub fn after(
+        &self,
+        operation: Operation,
+        compute: &Stream,
+        submit: impl FnOnce(&Stream) -> Result<(), CollectiveError>,
+    ) -> Result<(), CollectiveError> {
+        let event = |stream| StreamEvent::new(stream).map_err(|error| self.device_error(operation, &error));
+        let waited = self.stream.wait(&event(compute)?);
+        waited.map_err(|error| self.device_error(operation, &error))?;
+        submit(&self.stream)?;
+        self.wait(operation, &event(&self.stream)?)
+    }
+
     /// Waits until the event has passed, which the caller has recorded after the operation. Unlike
     /// [`StreamEvent::synchronize`], this ends after the time limit if another rank has died. `operation` is for errors.
     ///
@@ -272,6 +306,11 @@ impl Nccl {
     ) -> Result<(), CollectiveError> {
         // SAFETY: as the caller says.
         unsafe { self.communicator.submit(calls, stream) }.map_err(|error| self.convert(operation, error))
+    }
+
+    fn device_error(&self, operation: Operation, error: &SourceError) -> CollectiveError {
+        let (rank, peers) = (self.rank(), Vec::new());
+        CollectiveError::Library { operation, rank, peers, message: error.to_string() }
     }
 
     /// NCCL does not tell which ranks are missing.
