@@ -69,7 +69,8 @@ pub fn largest_fit_of_ranks(
 }
 
 fn rehearsal(rank: usize, size: usize) -> Result<World> {
-    World::rehearsal(rank, size).map_err(|error| Error::Custom { op: "dry_run_ranks", message: error.to_string() })
+    World::rehearsal(rank, size)
+        .map_err(|error| Error::Custom { op: "dry_run_ranks", message: error.to_string() })
 }
 
 #[cfg(test)]

@@ -237,17 +237,7 @@ impl Shared {
             world.reducer().map_err(start)?;
         }
         let (world, reduce, in_pass) = (world.clone(), Reduce::default(), AtomicBool::new(false));
-        Ok(Arc::new(Self {
-            world,
-            shard,
-            reduce,
-            device,
-            parameters,
-            sizes,
-            owners,
-            planning,
-            in_pass,
-        }))
+        Ok(Arc::new(Self { world, shard, reduce, device, parameters, sizes, owners, planning, in_pass }))
     }
 
     fn planning(&self) -> MutexGuard<'_, Planning> {
