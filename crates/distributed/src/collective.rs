@@ -202,7 +202,7 @@ impl SliceMut<'_> {
     }
 
     /// Returns the values as bytes.
-    #[cfg(any(test, feature = "mpi"))]
+    #[cfg(any(test, feature = "cuda", feature = "mpi"))]
     pub(crate) fn into_bytes<'b>(self) -> &'b mut [u8]
     where
         Self: 'b,

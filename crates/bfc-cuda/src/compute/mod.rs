@@ -14,7 +14,7 @@ use bfc_core::AddressSpace;
 use crate::kernels::{Job, KernelId};
 
 pub use error::{ComputeError, LibraryProblem, Target, TriedLibrary};
-pub(crate) use error::{call_device, not_newer};
+pub(crate) use error::{call_device, listed, not_newer};
 pub use product::{Factor, Product};
 pub use step::{GraphCounts, StepId};
 
