@@ -5,8 +5,11 @@ use std::time::Duration;
 use std::{num::NonZero, thread};
 
 #[cfg(feature = "cuda")]
+use bfc_core::Bytes;
+#[cfg(feature = "cuda")]
 use bfc_cuda::CudaDriver;
 use highwater_nn::data::Part;
+use highwater_tracking::Tracker;
 
 use crate::agree::{AgreeError, Entry, agree};
 use crate::collective::{Collective, spans};
@@ -18,7 +21,7 @@ use crate::launch::Launch;
 use crate::launch::Launcher;
 #[cfg(feature = "cuda")]
 use crate::nccl::{HostCollective, Nccl, Rendezvous};
-use crate::reduction::Reducer;
+use crate::reduction::{Ranks, Reducer};
 use crate::rehearsal::Rehearsal;
 
 /// The time limit of an operation. Ranks that wait include those that wait for a checkpoint or an evaluation of rank 0.
@@ -214,6 +217,23 @@ impl World {
         Ok(all)
     }
 
+    /// Returns the connections of this rank.
+    pub(crate) fn ranks(&self) -> Ranks {
+        Ranks {
+            collective: Arc::clone(&self.collective),
+            #[cfg(feature = "cuda")]
+            nccl: self.nccl.clone(),
+        }
+    }
+
+    /// Returns whether this world can sum gradients in the memory of GPUs.
+    pub(crate) const fn has_nccl(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        return self.nccl.is_some();
+        #[cfg(not(feature = "cuda"))]
+        false
+    }
+
     /// Returns the thread that sums gradients.
     ///
     /// # Errors
@@ -223,8 +243,17 @@ impl World {
         if let Some(reducer) = self.reducer.get() {
             return Ok(reducer);
         }
-        let reducer = Reducer::start(Arc::clone(&self.collective))?;
+        let reducer = Reducer::start(self.ranks())?;
         Ok(self.reducer.get_or_init(|| reducer))
+    }
+
+    /// Tells the tracker the memory that NCCL holds outside of the pools, if it is known.
+    pub fn report_outside(&self, tracker: &Tracker) {
+        #[cfg(feature = "cuda")]
+        if let Some(bytes) = self.nccl.as_ref().and_then(|nccl| nccl.outside_bytes().ok().flatten()) {
+            tracker.set_outside("NCCL", Bytes(bytes));
+        }
+        let _ = tracker;
     }
 
     /// Returns the operations between the ranks.

@@ -13,15 +13,17 @@ use std::thread;
 use std::time::Duration;
 
 use bfc_core::{
-    Allocator, BfcAllocator, BfcConfig, Bytes, Driver, MemoryCopy, PinnedBuffer, PinnedMemory, Stream,
-    StreamEvent,
+    Allocator, BfcAllocator, BfcConfig, Bytes, DeviceId, DeviceKind, Driver, MemoryCopy, PinnedBuffer,
+    PinnedMemory, Stream, StreamEvent,
 };
 use bfc_cuda::{Compute, CudaDriver, StreamCompute};
 use highwater_distributed::{
-    AgreeError, CollectiveError, Entry, Launch, Nccl, NcclConnectError, Operation, Reduce, Rendezvous, World,
-    spans,
+    AgreeError, CollectiveError, Entry, Launch, Nccl, NcclConnectError, Operation, Reduce, Rendezvous, Shard,
+    World, spans,
 };
-use highwater_tensor::DType;
+use highwater_nn::modules::{Linear, Module, Relu, Sequential};
+use highwater_nn::optim::{AdamW, Optimizer};
+use highwater_tensor::{DType, Device, Gradients, Rng, Runtime, Tensor};
 
 use emulated_driver::on_emulated_driver;
 
@@ -404,4 +406,62 @@ mod over_mpi {
             }
         });
     }
+}
+
+/// Trains on the GPU of each rank, and compares with one process that adds the gradients of all batches on the same GPU.
+#[test]
+fn ranks_on_gpus_train_as_one_process() {
+    const STEPS: usize = 3;
+    const RANKS: usize = 2;
+
+    fn network(device: &Device) -> Sequential {
+        let rng = Rng::new(3);
+        Sequential::new()
+            .with("fc1", Linear::new(device, 6, 40, &rng).unwrap())
+            .with("relu", Relu)
+            .with("fc2", Linear::new(device, 40, 3, &rng).unwrap())
+    }
+
+    fn loss(network: &Sequential, device: &Device, batch: usize) -> Tensor {
+        let x = Tensor::randn(device, [8, 6], &Rng::new(batch as u64)).unwrap();
+        network.forward(&x).unwrap().square().unwrap().mean_all().unwrap()
+    }
+
+    fn values(network: &Sequential) -> Vec<Vec<f32>> {
+        network.parameters().iter().map(|(_, own)| own.value().to_vec().unwrap()).collect()
+    }
+
+    let test = "ranks_on_gpus_train_as_one_process";
+    on_emulated_driver(&[("EMULATED_DEVICES", "2")], || match launch() {
+        None => assert_all_passed(torchrun(test, RANKS)),
+        Some(launch) => {
+            let world = World::nccl_from_env_with(LONG).unwrap();
+            let runtime = Runtime::builder().build().unwrap();
+            let gpu = DeviceId::new(DeviceKind::Cuda, u32::try_from(launch.local_rank).unwrap());
+            let device = runtime.choose(Some(gpu)).unwrap().device;
+
+            let alone = network(&device);
+            let mut optimizer = AdamW::new(alone.parameters(), 0.01).unwrap();
+            for step in 0..STEPS {
+                let mut gradients = Gradients::default();
+                for batch in 0..RANKS {
+                    let loss = loss(&alone, &device, step * RANKS + batch);
+                    gradients.accumulate(&mut loss.backward().unwrap()).unwrap();
+                }
+                gradients.scale(1.0 / RANKS as f64).unwrap();
+                optimizer.step(gradients).unwrap();
+            }
+
+            for shard in [Shard::None, Shard::Optimizer, Shard::Gradients] {
+                let together = network(&device);
+                let optimizer = world.sharded(shard, together.parameters(), |own| AdamW::new(own, 0.01));
+                let mut optimizer = optimizer.unwrap().bucket_bytes(600);
+                for step in 0..STEPS {
+                    let loss = loss(&together, &device, step * RANKS + world.rank());
+                    optimizer.step(loss.backward().unwrap()).unwrap();
+                }
+                assert_eq!(values(&together), values(&alone), "{shard:?}");
+            }
+        }
+    });
 }

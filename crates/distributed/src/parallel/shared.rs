@@ -89,7 +89,9 @@ impl Shared {
         let mut sizes = Vec::with_capacity(parameters.len());
         for (path, parameter) in &parameters {
             let value = parameter.value();
-            if *value.device() != device || !(device.is_dry() || is_on_host(&value)) {
+            if *value.device() != device
+                || !(device.is_dry() || is_on_host(&value) || device.is_gpu() && world.has_nccl())
+            {
                 let (parameter, device) = (path.clone(), value.device().to_string());
                 return Err(ParallelError::Device { parameter, device }.into());
             }
@@ -149,6 +151,10 @@ impl Shared {
     }
 
     pub(super) fn bucket_workspace(&self, bucket: &Bucket) -> usize {
+        // NCCL has memory of its own.
+        if self.device.is_gpu() {
+            return 0;
+        }
         if bucket.parts.is_empty() {
             return self.reduce().workspace_bytes(bucket.elements, bucket.dtype, self.world.size());
         }
@@ -156,10 +162,15 @@ impl Shared {
         own * (self.world.size() - 1) * bucket.dtype.size()
     }
 
-    pub(super) fn job_data(&self, bucket: &Bucket, region: Arc<Region>, workspace: Arc<Region>) -> JobData {
+    pub(super) fn job_data(
+        &self,
+        bucket: &Bucket,
+        region: Arc<Region>,
+        workspace: Option<Arc<Region>>,
+    ) -> JobData {
         let (elements, parts) = (bucket.elements, bucket.parts.clone());
-        let (workspace_bytes, reduce) = (self.bucket_workspace(bucket), self.reduce());
-        JobData { region, elements, parts, workspace, workspace_bytes, reduce }
+        let workspace = workspace.map(|workspace| (workspace, self.bucket_workspace(bucket)));
+        JobData { region, elements, parts, workspace, reduce: self.reduce(), stream: self.device.stream() }
     }
 
     /// Adopts rank 0's order of gradients after the first pass.

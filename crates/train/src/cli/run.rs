@@ -295,6 +295,7 @@ impl Run {
         if self.device.external_memory().num_allocs > 0 {
             pools.push(self.device.external_allocator());
         }
+        self.world.report_outside(self.device.tracker());
         let report = Report::new(self.device.tracker(), &pools);
         self.finish_with(summary, &report, &self.device.to_string(), &self.place, results)
     }
