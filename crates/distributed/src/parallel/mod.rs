@@ -160,8 +160,8 @@ impl<O: Optimizer> DataParallel<O> {
         {
             let mut planning = self.shared.planning();
             planning.bucket_bytes = bytes;
-            let order = planning.plan.order.clone();
-            let plan = Plan::new(&self.shared.sizes, order, bytes, self.shared.sharded_owners());
+            let (order, expected) = (planning.plan.order.clone(), planning.plan.expected);
+            let plan = Plan::new(&self.shared.sizes, order, expected, bytes, self.shared.sharded_owners());
             planning.plan = Arc::new(plan);
         }
         self
@@ -269,6 +269,10 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
             return Ok(());
         }
         copy_from_owners(&shared.world, &shared.parameters, &shared.owners)
+    }
+
+    fn ranks(&self) -> usize {
+        self.shared.world.size()
     }
 
     /// With [`Shard::Gradients`] a common operation of all ranks: each has a part of the gradients.

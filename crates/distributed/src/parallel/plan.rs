@@ -32,6 +32,9 @@ pub(crate) struct Plan {
     pub(crate) places: Vec<(usize, usize)>,
     /// The parameters in the order in which the plan expects their gradients.
     pub(crate) order: Vec<usize>,
+    /// How many of them, from the first on, are expected to have a gradient. The others are in buckets of their own, which
+    /// need no memory.
+    pub(crate) expected: usize,
 }
 
 /// Gradients that share one allocation and are summed together.
@@ -60,13 +63,17 @@ impl Plan {
     pub(crate) fn new(
         sizes: &[Size],
         order: Vec<usize>,
+        expected: usize,
         bytes: usize,
         owners: Option<(&[usize], usize)>,
     ) -> Self {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         // The group that each element type currently fills, with its bytes.
         let mut open: Vec<(DType, usize, usize)> = Vec::new();
-        for &parameter in &order {
+        for (position, &parameter) in order.iter().enumerate() {
+            if position == expected {
+                open.clear();
+            }
             let size = sizes[parameter];
             let at = open.iter().position(|(dtype, ..)| *dtype == size.dtype).unwrap_or_else(|| {
                 groups.push(Vec::new());
@@ -88,7 +95,7 @@ impl Plan {
                 places[member.parameter] = (number, slot);
             }
         }
-        Self { buckets, places, order }
+        Self { buckets, places, order, expected }
     }
 }
 
@@ -142,17 +149,23 @@ mod tests {
     fn buckets_fill_in_order_and_the_first_is_small() {
         let mib = 1 << 18;
         let sizes = f32s(&[mib, mib, mib, mib, mib]);
-        let plan = Plan::new(&sizes, vec![4, 3, 2, 1, 0], 3 << 20, None);
+        let plan = Plan::new(&sizes, vec![4, 3, 2, 1, 0], 5, 3 << 20, None);
         let members = |bucket: &Bucket| bucket.slots.iter().map(|slot| slot.parameter).collect::<Vec<_>>();
         assert_eq!(plan.buckets.iter().map(members).collect::<Vec<_>>(), [vec![4], vec![3, 2, 1], vec![0]]);
         assert_eq!(plan.places, [(2, 0), (1, 2), (1, 1), (1, 0), (0, 0)]);
     }
 
     #[test]
+    fn parameters_without_gradients_have_their_own_buckets() {
+        let plan = Plan::new(&f32s(&[10, 10, 10]), vec![2, 0, 1], 2, 1 << 20, None);
+        assert_eq!(plan.places, [(0, 1), (1, 0), (0, 0)]);
+    }
+
+    #[test]
     fn gradients_are_aligned_and_types_have_their_own_buckets() {
         let mut sizes = f32s(&[1, 17, 3]);
         sizes[1].dtype = DType::F64;
-        let plan = Plan::new(&sizes, vec![0, 1, 2], 1 << 20, None);
+        let plan = Plan::new(&sizes, vec![0, 1, 2], 3, 1 << 20, None);
         assert_eq!(plan.buckets.len(), 2);
         assert_eq!((plan.buckets[0].dtype, plan.buckets[0].elements), (DType::F32, 16 + 3));
         assert_eq!((plan.buckets[1].dtype, plan.buckets[1].elements), (DType::F64, 17));
@@ -164,7 +177,7 @@ mod tests {
         let sizes = f32s(&[10, 40, 30, 20, 20]);
         let owners = owners(&sizes, 2);
         assert_eq!(owners, [1, 0, 1, 1, 0]);
-        let plan = Plan::new(&sizes, vec![0, 1, 2, 3, 4], 1 << 20, Some((&owners, 2)));
+        let plan = Plan::new(&sizes, vec![0, 1, 2, 3, 4], 5, 1 << 20, Some((&owners, 2)));
         let slots: Vec<_> = plan.buckets[0].slots.iter().map(|slot| slot.parameter).collect();
         assert_eq!(slots, [1, 4, 0, 2, 3]);
         assert_eq!(plan.buckets[0].parts, [0..68, 80..148]);
@@ -173,7 +186,7 @@ mod tests {
     #[test]
     fn ranks_without_parameters_have_empty_parts() {
         let sizes = f32s(&[3]);
-        let plan = Plan::new(&sizes, vec![0], 1 << 20, Some((&owners(&sizes, 3), 3)));
+        let plan = Plan::new(&sizes, vec![0], 1, 1 << 20, Some((&owners(&sizes, 3), 3)));
         assert_eq!(plan.buckets[0].parts, [0..3, 0..0, 0..0]);
     }
 }

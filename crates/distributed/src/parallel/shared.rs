@@ -98,9 +98,12 @@ impl Shared {
             sizes.push(Size { elements: value.elements(), dtype: value.dtype().computed_as() });
         }
         let owners = owners(&sizes, world.size());
-        let order = (0..sizes.len()).rev().collect();
+        // Backward passes reach the last layers first, and frozen parameters never.
+        let (frozen, trained): (Vec<usize>, Vec<usize>) =
+            (0..sizes.len()).rev().partition(|index| parameters[*index].1.is_frozen());
+        let (expected, order) = (trained.len(), [trained, frozen].concat());
         let sharded = (shard == Shard::Gradients).then_some((&owners[..], world.size()));
-        let plan = Arc::new(Plan::new(&sizes, order, BUCKET_BYTES, sharded));
+        let plan = Arc::new(Plan::new(&sizes, order, expected, BUCKET_BYTES, sharded));
         let planning = Mutex::new(Planning {
             plan,
             bucket_bytes: BUCKET_BYTES,
@@ -181,16 +184,20 @@ impl Shared {
         }
         let is_missing = |parameter: &usize| !order.contains(parameter);
         let rest = plan.order.iter().copied().filter(is_missing);
+        let mut expected = order.len() as u32;
         let mut order: Vec<usize> = order.iter().copied().chain(rest).collect();
         if !self.world.is_rehearsal() {
-            let mut bytes: Vec<u8> =
-                order.iter().flat_map(|parameter| (*parameter as u32).to_le_bytes()).collect();
+            let numbers = order.iter().map(|parameter| *parameter as u32).chain([expected]);
+            let mut bytes: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
             self.world.collective().broadcast(SliceMut::Bytes(&mut bytes), 0)?;
             let (numbers, _) = bytes.as_chunks::<4>();
             order = numbers.iter().map(|number| u32::from_le_bytes(*number) as usize).collect();
+            expected = order.pop().map_or(0, |expected| expected as u32);
         }
-        if order != plan.order {
-            let plan = Plan::new(&self.sizes, order, planning.bucket_bytes, self.sharded_owners());
+        let expected = expected as usize;
+        if (&order, expected) != (&plan.order, plan.expected) {
+            let owners = self.sharded_owners();
+            let plan = Plan::new(&self.sizes, order, expected, planning.bucket_bytes, owners);
             planning.plan = Arc::new(plan);
         }
         Ok(())

@@ -336,3 +336,64 @@ fn the_state_of_all_ranks_continues_with_other_ranks() {
     assert!(whole[0].keys().filter(|name| name.ends_with("mean")).count() == 6);
     assert!(rest.iter().chain(&whole).all(|state| *state == whole[0]));
 }
+
+#[test]
+fn one_pass_may_lead_to_two_optimizers() {
+    let train = |world: Option<&World>| {
+        let device = device();
+        let rng = Rng::new(5);
+        let (front, back) =
+            (Linear::new(&device, 5, 40, &rng).unwrap(), Linear::new(&device, 40, 3, &rng).unwrap());
+        let forward = |batch: usize| {
+            let x = Tensor::randn(&device, [4, 5], &Rng::new(batch as u64)).unwrap();
+            back.forward(&front.forward(&x).unwrap()).unwrap().square().unwrap().mean_all().unwrap()
+        };
+        let alone = World::alone();
+        let world = world.unwrap_or(&alone);
+        let wrap = |module: &Linear| {
+            let optimizer = world.data_parallel(Sgd::new(module.parameters(), 0.1).unwrap()).unwrap();
+            optimizer.bucket_bytes(100)
+        };
+        let (mut first, mut second) = (wrap(&front), wrap(&back));
+        for step in 0..4 {
+            let mut gradients = if world.size() == 1 {
+                let mut sum = forward(2 * step).backward().unwrap();
+                sum.accumulate(&mut forward(2 * step + 1).backward().unwrap()).unwrap();
+                sum.scale(0.5).unwrap();
+                sum
+            } else {
+                forward(2 * step + world.rank()).backward().unwrap()
+            };
+            second.step(gradients.split_off(&back.parameters())).unwrap();
+            first.step(gradients).unwrap();
+        }
+        [values(&front.parameters()), values(&back.parameters())]
+    };
+    let expected = train(None);
+    assert_eq!(run_ranks(2, |world| train(Some(&world))), [expected.clone(), expected]);
+}
+
+#[test]
+fn checkpointed_parts_have_the_same_gradients() {
+    use highwater_nn::modules::Checkpointed;
+
+    let train = |world: &World, checkpointed: bool| {
+        let device = device();
+        let block = || Linear::new(&device, 6, 6, &Rng::new(2)).unwrap();
+        let network = if checkpointed {
+            Sequential::new().with("a", Checkpointed::new(block())).with("b", Checkpointed::new(block()))
+        } else {
+            Sequential::new().with("a", block()).with("b", block())
+        };
+        let optimizer = world.data_parallel(Sgd::new(network.parameters(), 0.1).unwrap()).unwrap();
+        let mut optimizer = optimizer.bucket_bytes(1);
+        for step in 0..3 {
+            let x = Tensor::randn(&device, [4, 6], &Rng::new((step * 2 + world.rank()) as u64)).unwrap();
+            let loss = network.forward(&x).unwrap().square().unwrap().mean_all().unwrap();
+            optimizer.step(loss.backward().unwrap()).unwrap();
+        }
+        values(&network.parameters())
+    };
+    let [with, without] = [true, false].map(|checkpointed| run_ranks(2, |world| train(&world, checkpointed)));
+    assert_eq!(with, without);
+}

@@ -100,6 +100,11 @@ pub trait Optimizer: fmt::Debug + Send {
         self.step(own)
     }
 
+    /// Returns the number of processes that step together; 1 unless the optimizer was wrapped for several.
+    fn ranks(&self) -> usize {
+        1
+    }
+
     /// Scales the gradients of a step so that their norm is at most `max`, and returns the norm before. An optimizer
     /// whose gradients are divided among processes includes those of the others.
     ///
@@ -157,6 +162,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn step_partial(&mut self, gradients: Gradients) -> Result<()> {
         (**self).step_partial(gradients)
+    }
+
+    fn ranks(&self) -> usize {
+        (**self).ranks()
     }
 
     fn clip_norm(&self, gradients: &mut Gradients, max: f64) -> Result<f64> {

@@ -117,6 +117,11 @@ impl Run {
         peaks: Vec<RankPeak>,
     ) -> Result<Self, RunError> {
         let options = &options.for_rank(&world);
+        if options.graphs && world.size() > 1 {
+            let (argument, expected) = ("--graphs", "used with one process");
+            let got = format!("{} ranks", world.size());
+            return Err(Error::BadArgument { op: "options", argument, expected, got }.into());
+        }
         let runtime = runtime(options, &world)?;
         let dry = DeviceId::new(DeviceKind::Dry, 0);
         let choice = runtime.choose(if options.dry_run.is_some() { Some(dry) } else { options.device })?;

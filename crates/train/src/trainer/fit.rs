@@ -52,6 +52,15 @@ impl<'a> Fit<'a> {
             let got = format!("{buffer}; use group or layer normalization instead of batch normalization");
             return Err(Error::BadArgument { op: "train", argument, expected, got });
         }
+        if trainer.stepper.optimizer.ranks() != world.size() {
+            let (argument, expected) = ("optimizer", "wrapped by World::data_parallel of the same world");
+            let got = format!(
+                "{} of {} ranks",
+                trainer.stepper.optimizer.name(),
+                trainer.stepper.optimizer.ranks()
+            );
+            return Err(Error::BadArgument { op: "train", argument, expected, got });
+        }
         if !world.is_main() {
             trainer.output.silence();
         }

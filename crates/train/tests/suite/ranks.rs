@@ -20,3 +20,14 @@ fn models_with_moving_averages_are_refused() {
     assert!(matches!(&refused, Error::BadArgument { argument: "model", got, .. } if got.contains("norm.")));
     train(&World::alone(), &mut optimizer).unwrap();
 }
+
+#[test]
+fn ranks_need_an_optimizer_of_their_world() {
+    let device = Device::cpu().unwrap();
+    let model = Linear::new(&device, 1, 1, &Rng::new(0)).unwrap();
+    let mut optimizer = Sgd::new(model.parameters(), 0.1).unwrap();
+    let world = World::rehearsal(0, 2).unwrap();
+    let trainer = Trainer::new(&model, &mut optimizer).world(&world);
+    let refused = trainer.fit_steps(1, |_| Tensor::ones(&device, [1, 1]), |x| model.forward(x)?.mean_all());
+    assert!(matches!(refused, Err(Error::BadArgument { argument: "optimizer", .. })));
+}
