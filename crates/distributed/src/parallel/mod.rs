@@ -407,6 +407,13 @@ impl<O: Optimizer> DataParallel<O> {
         self
     }
 
+    /// Returns the bytes of each bucket, in the order in which the ranks sum them. After the first backward pass it is the
+    /// order of that pass.
+    #[must_use]
+    pub fn bucket_sizes(&self) -> Vec<usize> {
+        self.shared.plan().buckets.iter().map(|bucket| bucket.elements * bucket.dtype.size()).collect()
+    }
+
     /// Returns the optimizer of this rank's parameters.
     #[must_use]
     pub const fn inner(&self) -> &O {
