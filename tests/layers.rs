@@ -54,7 +54,18 @@ const CRATES: &[(&str, &[&str])] = &[
     ("crates/nn", &["file_kind", "io", "data", "modules", "summary", "optim", "checkpoint", "fuzz"]),
     (
         "crates/distributed",
-        &["launch operation", "error", "collective", "ordered rehearsal", "mpi", "world", "agree threads"],
+        &[
+            "launch operation shard",
+            "error",
+            "collective",
+            "ordered rehearsal agree",
+            "mpi",
+            "reduction",
+            "world",
+            "threads",
+            "parallel",
+            "rehearse",
+        ],
     ),
     ("crates/train", &["figures position", "metrics stop", "output", "saves", "trainer", "cli"]),
     (

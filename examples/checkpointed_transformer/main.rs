@@ -75,7 +75,13 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
 
     let model = Transformer::new(run.device(), args, run.seed(), !args.plain)?;
     let started = Instant::now();
-    let outcome = model.train(args, (run.world(), run.shard()), args.steps, args.saves.saves(Every::Steps), run.output())?;
+    let outcome = model.train(
+        args,
+        (run.world(), run.shard()),
+        args.steps,
+        args.saves.saves(Every::Steps),
+        run.output(),
+    )?;
     let steps = (outcome.steps - outcome.first_step).max(1) as f64;
     let milliseconds = started.elapsed().as_secs_f64() * 1e3 / steps;
 

@@ -83,7 +83,8 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
             |epoch| {
                 // Another thread prepares shifted batches while the network trains.
                 let shift = Augment::images(1, 28, 28).crop(args.crop.into());
-                let batches = train.batches(args.batch_size, device)?.shuffled(seed, epoch).sharded(run.world());
+                let batches =
+                    train.batches(args.batch_size, device)?.shuffled(seed, epoch).sharded(run.world());
                 Ok(batches.augmented(shift, seed, epoch)?.workers(1))
             },
             |(x, y)| network.forward(x)?.cross_entropy(y),

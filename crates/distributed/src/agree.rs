@@ -6,9 +6,8 @@ use bfc_core::debug_as_message;
 use highwater_tensor::DType;
 use thiserror::Error;
 
-use crate::collective::{SliceMut, spans};
+use crate::collective::{Collective, SliceMut, spans};
 use crate::error::CollectiveError;
-use crate::world::World;
 
 /// A parameter or an option that all ranks must share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,51 +64,43 @@ fn quoted(entry: &str) -> String {
     if entry.is_empty() { "missing".into() } else { format!("`{entry}`") }
 }
 
-/// Checks that all ranks have the same entries in the same order. Each rank compares its list with that of rank 0.
-///
-/// ```
-/// use highwater_distributed::{Entry, World, agree};
-///
-/// let entry = Entry { name: "seed".into(), shape: vec![], dtype: None, options: "7".into() };
-/// agree(&World::from_env()?, &[entry])?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-///
-/// An entry differs; all ranks then return the same error. Or a rank does not answer.
-pub fn agree(world: &World, entries: &[Entry]) -> Result<(), AgreeError> {
+/// Implements [`World::agree`](crate::World::agree).
+pub(crate) fn agree(collective: &dyn Collective, entries: &[Entry]) -> Result<(), AgreeError> {
     // Line breaks separate entries.
     let own: Vec<String> = entries.iter().map(|entry| entry.to_string().replace('\n', " ")).collect();
-    let expected = broadcast_text(world, &own.join("\n"), 0)?;
+    let expected = broadcast_text(collective, &own.join("\n"), 0)?;
     let expected: Vec<&str> = expected.split('\n').filter(|line| !line.is_empty()).collect();
     let line =
         |lines: &[&str], index: usize| lines.get(index).map_or_else(String::new, |line| (*line).to_owned());
     let own: Vec<&str> = own.iter().map(String::as_str).collect();
     let difference = (0..own.len().max(expected.len())).find(|index| own.get(*index) != expected.get(*index));
 
-    let mut differences = vec![u8::MAX; size_of::<u64>() * world.size()];
+    let mut differences = vec![u8::MAX; size_of::<u64>() * collective.size()];
     let (numbers, _) = differences.as_chunks_mut::<{ size_of::<u64>() }>();
-    numbers[world.rank()] = difference.map_or(u64::MAX, |index| index as u64).to_le_bytes();
-    let parts = spans(differences.len(), world.size());
-    world.collective().all_gather(SliceMut::Bytes(&mut differences), &parts)?;
+    numbers[collective.rank()] = difference.map_or(u64::MAX, |index| index as u64).to_le_bytes();
+    let parts = spans(differences.len(), collective.size());
+    collective.all_gather(SliceMut::Bytes(&mut differences), &parts)?;
     let (numbers, _) = differences.as_chunks::<{ size_of::<u64>() }>();
     let first =
         numbers.iter().map(|bytes| u64::from_le_bytes(*bytes)).enumerate().find(|(_, at)| *at != u64::MAX);
     let Some((rank, index)) = first else { return Ok(()) };
     let index = usize::try_from(index).unwrap_or(usize::MAX);
-    let theirs = broadcast_text(world, &line(&own, index), rank)?;
+    let theirs = broadcast_text(collective, &line(&own, index), rank)?;
     Err(AgreeError::Differs { index, rank, theirs, expected: line(&expected, index) })
 }
 
 /// Returns the text of rank `root`.
-pub(crate) fn broadcast_text(world: &World, own: &str, root: usize) -> Result<String, CollectiveError> {
+pub(crate) fn broadcast_text(
+    collective: &dyn Collective,
+    own: &str,
+    root: usize,
+) -> Result<String, CollectiveError> {
     let mut length = (own.len() as u64).to_le_bytes();
-    world.collective().broadcast(SliceMut::Bytes(&mut length), root)?;
+    collective.broadcast(SliceMut::Bytes(&mut length), root)?;
     let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
     let mut text = own.as_bytes().to_vec();
     text.resize(length, 0);
-    world.collective().broadcast(SliceMut::Bytes(&mut text), root)?;
+    collective.broadcast(SliceMut::Bytes(&mut text), root)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -123,7 +114,7 @@ mod tests {
     }
 
     fn agreement(size: usize, entries: impl Fn(usize) -> Vec<Entry> + Sync) -> Vec<Result<(), AgreeError>> {
-        run_ranks(size, |world| agree(&world, &entries(world.rank())))
+        run_ranks(size, |world| world.agree(&entries(world.rank())))
     }
 
     #[test]

@@ -25,20 +25,24 @@ mod operation;
 #[cfg(any(test, feature = "mpi"))]
 mod ordered;
 mod parallel;
+mod reduction;
 mod rehearsal;
 mod rehearse;
+mod shard;
 #[cfg(test)]
 mod threads;
 mod world;
 
-pub use agree::{AgreeError, Entry, agree};
+pub use agree::{AgreeError, Entry};
 pub use collective::{Collective, Reduce, SliceMut, span, spans};
 pub use error::{CollectiveError, WorldError};
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
 pub use mpi::Mpi;
 pub use operation::Operation;
-pub use parallel::{DataParallel, ParallelError, Shard, Stage, no_sync};
+pub use parallel::{DataParallel, no_sync};
+pub use reduction::{ParallelError, Stage};
 pub use rehearsal::Rehearsal;
 pub use rehearse::{dry_run_ranks, largest_fit_of_ranks};
+pub use shard::Shard;
 pub use world::{DEFAULT_TIME_LIMIT, World};

@@ -69,7 +69,8 @@ pub fn largest_fit_of_ranks(
 }
 
 fn rehearsal(rank: usize, size: usize) -> Result<World> {
-    World::rehearsal(rank, size).map_err(|error| Error::Custom { op: "dry_run_ranks", message: error.to_string() })
+    World::rehearsal(rank, size)
+        .map_err(|error| Error::Custom { op: "dry_run_ranks", message: error.to_string() })
 }
 
 #[cfg(test)]
@@ -79,7 +80,7 @@ mod tests {
     use highwater_tensor::{DeviceProfile, Rng, Tensor};
 
     use super::*;
-    use crate::parallel::Shard;
+    use crate::shard::Shard;
 
     #[test]
     fn the_rank_with_the_most_memory_limits_the_batch() {

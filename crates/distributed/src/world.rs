@@ -6,10 +6,11 @@ use std::{num::NonZero, thread};
 
 use highwater_nn::data::Part;
 
+use crate::agree::{AgreeError, Entry, agree};
 use crate::collective::{Collective, spans};
 use crate::error::{CollectiveError, WorldError};
 use crate::launch::Launch;
-use crate::parallel::Reducer;
+use crate::reduction::Reducer;
 use crate::rehearsal::Rehearsal;
 
 /// The time limit of an operation. Ranks that wait include those that wait for a checkpoint or an evaluation of rank 0.
@@ -116,6 +117,23 @@ impl World {
     #[must_use]
     pub fn threads(&self) -> usize {
         (thread::available_parallelism().map_or(1, NonZero::get) / self.local_size).max(1)
+    }
+
+    /// Checks that all ranks have the same entries in the same order. Each rank compares its list with that of rank 0.
+    ///
+    /// ```
+    /// use highwater_distributed::{Entry, World};
+    ///
+    /// let entry = Entry { name: "seed".into(), shape: vec![], dtype: None, options: "7".into() };
+    /// World::from_env()?.agree(&[entry])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// An entry differs; all ranks then return the same error. Or a rank does not answer.
+    pub fn agree(&self, entries: &[Entry]) -> Result<(), AgreeError> {
+        agree(self.collective(), entries)
     }
 
     /// Returns the numbers of all ranks, in rank order. In a rehearsal all have those of this rank.

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use half::{bf16, f16};
-use highwater_distributed::{AgreeError, Entry, Reduce, SliceMut, World, agree, span, spans};
+use highwater_distributed::{AgreeError, Entry, Reduce, SliceMut, World, span, spans};
 
 /// The time limit of scenarios that reach it.
 const SHORT: Duration = Duration::from_secs(3);
@@ -105,8 +105,8 @@ fn values(world: &World) {
         dtype: None,
         options: options.to_string(),
     };
-    assert_eq!(agree(world, &[entry(7)]), Ok(()));
-    match agree(world, &[entry(rank)]) {
+    assert_eq!(world.agree(&[entry(7)]), Ok(()));
+    match world.agree(&[entry(rank)]) {
         Ok(()) => assert_eq!(size, 1),
         Err(AgreeError::Differs { index: 0, rank: 1, theirs, expected }) => {
             assert_eq!((theirs.as_str(), expected.as_str()), ("seed: 1", "seed: 0"));

@@ -2,8 +2,8 @@
 
 use highwater_tensor::{DType, Error, Parameter, Result, ViewMut};
 
-use super::error::ParallelError;
 use crate::collective::SliceMut;
+use crate::reduction::ParallelError;
 use crate::world::World;
 
 /// Replaces the values on all ranks with those of rank `root`.

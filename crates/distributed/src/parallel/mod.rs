@@ -1,88 +1,39 @@
 //! Data-parallel training: each rank computes the gradients of its own batch, and all ranks step along their mean.
 //!
 //! ```text
-//! backward pass    gradients fill buckets in the order of the first pass     pass.rs, region.rs, plan.rs
-//! reducer thread   exchanges stages, sums full buckets                       reducer.rs, status.rs
+//! backward pass    gradients fill buckets in the order of the first pass     pass.rs, plan.rs
+//! reducer thread   exchanges stages, sums full buckets                       reduction/
 //! optimizer        steps once all ranks have agreed to                       mod.rs
 //! ```
 //!
 //! The sums are those of one process that adds the gradients of the ranks' batches in rank order. 16-bit gradients are
 //! summed in f32, as [`Gradients::accumulate`] does.
 
-use std::cell::Cell;
-use std::collections::HashSet;
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use highwater_nn::io::Arrays;
 use highwater_nn::optim::{Optimizer, allow_no_parameters};
-use highwater_tensor::{
-    Device, Error, GradientHook, GradientPass, Gradients, HookGuard, Parameter, Result, Tensor,
-    hook_gradients,
-};
+use highwater_tensor::{GradientHook, Gradients, HookGuard, Parameter, Result, hook_gradients};
 use highwater_tracking::{Phase, phase};
 
-use crate::agree::{Entry, agree};
-use crate::collective::{Reduce, SliceMut};
+use crate::agree::Entry;
+use crate::reduction::{ParallelError, Stage};
+use crate::shard::Shard;
 use crate::world::World;
 
 mod broadcast;
-mod error;
 mod pass;
 mod plan;
-mod reducer;
-mod region;
+mod shared;
 mod state;
-mod status;
 #[cfg(test)]
 mod tests;
 
-pub use error::ParallelError;
-pub use status::Stage;
+pub use shared::no_sync;
 
 use broadcast::{copy_from, copy_from_owners};
-use pass::Pass;
-use plan::{Bucket, Plan, Size, owners};
-use reducer::JobData;
-pub(crate) use reducer::Reducer;
-use region::Region;
-
-/// The op of errors.
-const OP: &str = "data_parallel";
-
-/// The size of a bucket, in bytes, unless [`DataParallel::bucket_bytes`] changes it.
-const BUCKET_BYTES: usize = 25 << 20;
-
-/// What the ranks divide among themselves instead of keeping copies (Rajbhandari et al. 2020).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Shard {
-    /// Nothing: each rank keeps all gradients and the whole state of the optimizer.
-    #[default]
-    None,
-    /// The state of the optimizer (ZeRO-1). Each rank updates its own parameters and sends them to the others.
-    Optimizer,
-    /// Gradients and the state of the optimizer (ZeRO-2). Each rank keeps the sums of its own parameters' gradients.
-    Gradients,
-}
-
-impl Shard {
-    /// The names of all values, for command lines.
-    pub const NAMES: [&str; 3] = ["none", "optimizer", "gradients"];
-
-    /// Returns the value of this name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        let values = [Self::None, Self::Optimizer, Self::Gradients];
-        Self::NAMES.into_iter().zip(values).find(|(known, _)| *known == name).map(|(_, value)| value)
-    }
-
-    /// Returns the name of the value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-}
+use plan::Plan;
+use shared::{Hook, Shared};
 
 impl World {
     /// Wraps an optimizer, so that backward passes return the mean gradients of all ranks.
@@ -157,198 +108,6 @@ pub struct DataParallel<O> {
     _hook: HookGuard,
 }
 
-/// The state that passes share with the optimizer.
-#[derive(Debug)]
-struct Shared {
-    world: World,
-    shard: Shard,
-    reduce: Reduce,
-    device: Device,
-    parameters: Vec<(String, Parameter)>,
-    sizes: Vec<Size>,
-    /// The rank that owns each parameter.
-    owners: Vec<usize>,
-    planning: Mutex<Planning>,
-    /// Whether a backward pass runs.
-    in_pass: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Planning {
-    plan: Arc<Plan>,
-    bucket_bytes: usize,
-    /// Whether the plan has the order of a pass.
-    is_observed: bool,
-}
-
-thread_local! {
-    /// Whether backward passes of this thread leave their gradients alone.
-    static ALONE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs backward passes of this rank alone: they return its own gradients. For passes that not all ranks run.
-///
-/// ```
-/// use highwater::distributed::no_sync;
-/// # fn diagnose() -> highwater::Result<()> { Ok(()) }
-/// no_sync(diagnose)?;
-/// # Ok::<(), highwater::Error>(())
-/// ```
-pub fn no_sync<T>(run: impl FnOnce() -> T) -> T {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ALONE.set(self.0);
-        }
-    }
-    let _restore = Restore(ALONE.replace(true));
-    run()
-}
-
-impl Shared {
-    fn new(world: &World, shard: Shard, parameters: Vec<(String, Parameter)>) -> Result<Arc<Self>> {
-        // A parameter that several layers share is listed under each path.
-        let mut seen = HashSet::new();
-        let mut parameters = parameters;
-        parameters.retain(|(_, parameter)| seen.insert(parameter.address()));
-        let device = match parameters.first() {
-            Some((_, parameter)) => parameter.value().device().clone(),
-            None => {
-                let (op, argument, expected) = (OP, "parameters", "at least one");
-                return Err(Error::BadArgument { op, argument, expected, got: "none".into() });
-            }
-        };
-        let mut sizes = Vec::with_capacity(parameters.len());
-        for (path, parameter) in &parameters {
-            let value = parameter.value();
-            if *value.device() != device || !(device.is_dry() || is_on_host(&value)) {
-                let (parameter, device) = (path.clone(), value.device().to_string());
-                return Err(ParallelError::Device { parameter, device }.into());
-            }
-            sizes.push(Size { elements: value.elements(), dtype: value.dtype().computed_as() });
-        }
-        let owners = owners(&sizes, world.size());
-        let order = (0..sizes.len()).rev().collect();
-        let sharded = (shard == Shard::Gradients).then_some((&owners[..], world.size()));
-        let plan = Arc::new(Plan::new(&sizes, order, BUCKET_BYTES, sharded));
-        let planning = Mutex::new(Planning { plan, bucket_bytes: BUCKET_BYTES, is_observed: false });
-        if world.size() > 1 {
-            let start = |error| Error::Custom { op: OP, message: format!("cannot start a thread: {error}") };
-            world.reducer().map_err(start)?;
-        }
-        let (world, reduce, in_pass) = (world.clone(), Reduce::default(), AtomicBool::new(false));
-        Ok(Arc::new(Self {
-            world,
-            shard,
-            reduce,
-            device,
-            parameters,
-            sizes,
-            owners,
-            planning,
-            in_pass,
-        }))
-    }
-
-    fn planning(&self) -> MutexGuard<'_, Planning> {
-        self.planning.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn plan(&self) -> Arc<Plan> {
-        Arc::clone(&self.planning().plan)
-    }
-
-    fn sharded_owners(&self) -> Option<(&[usize], usize)> {
-        (self.shard == Shard::Gradients).then_some((&self.owners[..], self.world.size()))
-    }
-
-    fn owns(&self, parameter: usize) -> bool {
-        self.shard == Shard::None || self.owners[parameter] == self.world.rank()
-    }
-
-    fn own_parameters(&self) -> Vec<(String, Parameter)> {
-        let all = self.parameters.iter().enumerate();
-        all.filter(|(index, _)| self.owns(*index)).map(|(_, own)| own.clone()).collect()
-    }
-
-    /// Only worlds of several ranks have passes, and they have started their reducer.
-    fn reducer(&self) -> &Reducer {
-        self.world.reducer().expect("it was started with the optimizer")
-    }
-
-    /// The memory for the values of other ranks while a bucket is summed, in bytes.
-    fn workspace_bytes(&self, plan: &Plan) -> usize {
-        plan.buckets.iter().map(|bucket| self.bucket_workspace(bucket)).max().unwrap_or(0)
-    }
-
-    fn bucket_workspace(&self, bucket: &Bucket) -> usize {
-        if bucket.parts.is_empty() {
-            return self.reduce.workspace_bytes(bucket.elements, bucket.dtype, self.world.size());
-        }
-        let own = bucket.parts.get(self.world.rank()).map_or(0, Range::len);
-        own * (self.world.size() - 1) * bucket.dtype.size()
-    }
-
-    fn job_data(&self, bucket: &Bucket, region: Arc<Region>, workspace: Arc<Region>) -> JobData {
-        let (elements, parts) = (bucket.elements, bucket.parts.clone());
-        let (workspace_bytes, reduce) = (self.bucket_workspace(bucket), self.reduce);
-        JobData { region, elements, parts, workspace, workspace_bytes, reduce }
-    }
-
-    /// Adopts rank 0's order of gradients after the first pass.
-    fn observe(&self, plan: &Plan, order: &[usize]) -> Result<(), ParallelError> {
-        let mut planning = self.planning();
-        if std::mem::replace(&mut planning.is_observed, true) {
-            return Ok(());
-        }
-        let is_missing = |parameter: &usize| !order.contains(parameter);
-        let rest = plan.order.iter().copied().filter(is_missing);
-        let mut order: Vec<usize> = order.iter().copied().chain(rest).collect();
-        if !self.world.is_rehearsal() {
-            let mut bytes: Vec<u8> =
-                order.iter().flat_map(|parameter| (*parameter as u32).to_le_bytes()).collect();
-            self.world.collective().broadcast(SliceMut::Bytes(&mut bytes), 0)?;
-            let (numbers, _) = bytes.as_chunks::<4>();
-            order = numbers.iter().map(|number| u32::from_le_bytes(*number) as usize).collect();
-        }
-        if order != plan.order {
-            let plan = Plan::new(&self.sizes, order, planning.bucket_bytes, self.sharded_owners());
-            planning.plan = Arc::new(plan);
-        }
-        Ok(())
-    }
-
-    fn end_pass(&self) {
-        self.in_pass.store(false, Ordering::Release);
-    }
-
-    /// Tells the other ranks the stage of this rank between passes.
-    fn meet(&self, stage: Stage) -> Result<(), ParallelError> {
-        status::exchange(self.world.collective(), stage, &[]).map(drop)
-    }
-}
-
-fn is_on_host(tensor: &Tensor) -> bool {
-    tensor.view().storage().allocation().allocator().memory_kind().is_host_accessible()
-}
-
-/// The hook of the parameters.
-#[derive(Debug)]
-struct Hook(Arc<Shared>);
-
-impl GradientHook for Hook {
-    fn begin(&self) -> Result<Option<Box<dyn GradientPass>>> {
-        if ALONE.get() {
-            return Ok(None);
-        }
-        if self.0.in_pass.swap(true, Ordering::Acquire) {
-            let (op, argument, expected) = ("backward", "pass", "the only one of these parameters at a time");
-            return Err(Error::BadArgument { op, argument, expected, got: "two passes".into() });
-        }
-        Ok(Some(Box::new(Pass::new(Arc::clone(&self.0)))))
-    }
-}
-
 impl<O: Optimizer> DataParallel<O> {
     fn new(optimizer: O, shared: Arc<Shared>) -> Result<Self> {
         let hook: Arc<dyn GradientHook> = Arc::new(Hook(Arc::clone(&shared)));
@@ -387,7 +146,7 @@ impl<O: Optimizer> DataParallel<O> {
                 dtype: None,
                 options,
             }));
-            agree(&shared.world, &entries).map_err(ParallelError::from)?;
+            shared.world.agree(&entries).map_err(ParallelError::from)?;
         }
         copy_from(&shared.world, &shared.parameters, 0)
     }

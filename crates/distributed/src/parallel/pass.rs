@@ -8,12 +8,10 @@ use bfc_core::{Allocator, Category};
 use highwater_tensor::backend::Kernel;
 use highwater_tensor::{DType, GradientPass, Gradients, OpContext, Result, Scalar, Tensor};
 
-use super::error::ParallelError;
 use super::plan::Plan;
-use super::reducer::{Done, Job, perform};
-use super::region::Region;
-use super::status::Stage;
-use super::{Shard, Shared};
+use super::shared::Shared;
+use crate::reduction::{Done, Job, ParallelError, Region, Stage, perform};
+use crate::shard::Shard;
 
 /// The ops that own the memory.
 const BUCKET: &str = "gradient_bucket";
@@ -78,9 +76,10 @@ impl Pass {
                     Some(Region::new(EXCHANGE, device, bytes, DType::U8, Category::Communication)?);
             }
             let bucket = &self.plan.buckets[number];
-            let region =
-                Region::new(BUCKET, &self.shared.device, bucket.elements, bucket.dtype, Category::Gradient)?;
-            self.buckets[number].blocks = Region::blocks(&region, &bucket.slots);
+            let ranges = bucket.slots.iter().map(|slot| slot.offset..slot.offset + slot.elements);
+            let (region, blocks) =
+                Region::with_blocks(BUCKET, &self.shared.device, bucket.elements, bucket.dtype, ranges)?;
+            self.buckets[number].blocks = blocks;
             self.buckets[number].gradients = bucket.slots.iter().map(|_| None).collect();
             self.buckets[number].present = vec![false; bucket.slots.len()];
             self.buckets[number].region = Some(region);
@@ -122,7 +121,7 @@ impl Pass {
     /// Waits for the oldest result. If the reducer has ended, none arrives.
     fn wait(&mut self) -> Result<Done> {
         let result = self.results.pop_front().and_then(|result| result.recv().ok());
-        result.ok_or_else(|| ParallelError::ended(&self.shared.world).into())
+        result.ok_or_else(|| ParallelError::ended(self.shared.world.rank()).into())
     }
 
     /// Waits for the sums of all buckets before `end`, and keeps their gradients.

@@ -3,11 +3,11 @@
 use highwater_nn::io::{Array, Arrays};
 use highwater_tensor::{DType, Error, Gradients, Result, Shape};
 
-use super::Shared;
-use super::error::ParallelError;
+use super::shared::Shared;
 use crate::agree::broadcast_text;
 use crate::collective::{SliceMut, spans};
 use crate::error::CollectiveError;
+use crate::reduction::ParallelError;
 use crate::world::World;
 
 /// The op of errors.
@@ -18,7 +18,7 @@ pub(crate) fn collect(world: &World, own: &Arrays) -> Result<Arrays> {
     let mut all = Arrays::new();
     for root in 0..world.size() {
         let names = own.keys().map(String::as_str).collect::<Vec<_>>().join("\n");
-        let names = broadcast_text(world, &names, root).map_err(wrapped)?;
+        let names = broadcast_text(world.collective(), &names, root).map_err(wrapped)?;
         for name in names.split('\n').filter(|name| !name.is_empty()) {
             let array = broadcast_array(world, own.get(name).filter(|_| world.rank() == root), root)?;
             all.insert(name.to_owned(), array);
@@ -34,7 +34,7 @@ fn broadcast_array(world: &World, own: Option<&Array>, root: usize) -> Result<Ar
         let dims = array.shape().dims().iter().map(usize::to_string);
         [array.dtype().name().to_owned()].into_iter().chain(dims).collect::<Vec<_>>().join(" ")
     });
-    let header = broadcast_text(world, &header, root).map_err(wrapped)?;
+    let header = broadcast_text(world.collective(), &header, root).map_err(wrapped)?;
     let mut words = header.split(' ');
     let dtype = words.next().and_then(|name| DType::ALL.into_iter().find(|dtype| dtype.name() == name));
     let dims: Option<Vec<usize>> = words.map(|word| word.parse().ok()).collect();

@@ -3,7 +3,7 @@
 use highwater_nn::io::Array;
 use highwater_nn::modules::{Linear, Module, Relu, Sequential};
 use highwater_nn::optim::{AdamW, Optimizer, Sgd};
-use highwater_tensor::{DType, Device, Gradients, Parameter, Result, Rng, Runtime, Tensor};
+use highwater_tensor::{DType, Device, Error, Gradients, Parameter, Result, Rng, Runtime, Tensor};
 
 use highwater_tracking::Report;
 

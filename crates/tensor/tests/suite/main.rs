@@ -10,6 +10,7 @@ mod checkpoint;
 mod dtypes;
 #[path = "../frames/mod.rs"]
 mod frames;
+mod gradient_hooks;
 mod gradients;
 mod gradients_of_passes;
 mod half_ops;

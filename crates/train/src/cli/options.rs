@@ -151,8 +151,7 @@ impl Options {
     /// The options of one rank: its files, and logs on rank 0 only.
     pub(super) fn for_rank(&self, world: &World) -> Self {
         let mut own = self.clone();
-        let files =
-            [&mut own.json, &mut own.html, &mut own.record, &mut own.trace, &mut own.oom_report];
+        let files = [&mut own.json, &mut own.html, &mut own.record, &mut own.trace, &mut own.oom_report];
         for file in files {
             *file = file.as_deref().and_then(|path| rank_path(path, world));
         }

@@ -68,8 +68,11 @@ pub(super) fn peaks_text(peaks: &[RankPeak]) -> String {
     let mut text = String::from("\nrank       peak\n");
     for group in peaks.chunk_by(|first, second| first.peak_bytes == second.peak_bytes) {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
-        let ranks =
-            if first.rank == last.rank { first.rank.to_string() } else { format!("{}–{}", first.rank, last.rank) };
+        let ranks = if first.rank == last.rank {
+            first.rank.to_string()
+        } else {
+            format!("{}–{}", first.rank, last.rank)
+        };
         text += &format!("{ranks:<6} {:>10}\n", Bytes(first.peak_bytes).to_string());
     }
     text
@@ -92,7 +95,9 @@ mod tests {
     fn each_rank_has_its_file_if_the_name_says_so() {
         let ranks = [0, 1].map(|rank| World::rehearsal(rank, 2).unwrap());
         let paths = |path: &str| {
-            ranks.each_ref().map(|world| rank_path(Path::new(path), world).map(|path| path.display().to_string()))
+            ranks
+                .each_ref()
+                .map(|world| rank_path(Path::new(path), world).map(|path| path.display().to_string()))
         };
         assert_eq!(paths("r-{rank}.hwm"), [Some("r-0.hwm".into()), Some("r-1.hwm".into())]);
         assert_eq!(paths("r.hwm"), [Some("r.hwm".into()), None]);

@@ -223,7 +223,8 @@ impl Run {
             return Ok([own].into_iter().chain(self.peaks.iter().copied()).collect());
         }
         // Exact below 2⁵³ bytes.
-        let all = self.world.all_gather_f64([own as f64]).map_err(ParallelError::from).map_err(Error::from)?;
+        let all =
+            self.world.all_gather_f64([own as f64]).map_err(ParallelError::from).map_err(Error::from)?;
         Ok(all.iter().enumerate().map(|(rank, [peak])| RankPeak { rank, peak_bytes: *peak as u64 }).collect())
     }
 

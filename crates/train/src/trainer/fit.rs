@@ -181,7 +181,8 @@ impl<'a> Fit<'a> {
         let Step { device, loss, gradient_norm, batches } = stepper.step(output, batch, batches, loss)?;
         let stops = self.signal.as_ref().is_some_and(StopSignal::is_requested);
         let world = &stepper.world;
-        let (loss, stops) = if self.is_dry || world.size() == 1 { (loss, stops) } else { meet(world, loss, stops)? };
+        let (loss, stops) =
+            if self.is_dry || world.size() == 1 { (loss, stops) } else { meet(world, loss, stops)? };
         let batches = batches * world.size() as u64;
         let mut figures = Figures::from([("learning_rate", stepper.optimizer.learning_rate())]);
         if stepper.clip_norm.is_some() {

@@ -92,8 +92,8 @@ impl<R: Right<Rounded>> Right<f32> for AsFloats<R> {
 
 impl<R: Row<Rounded>> Row<f32> for AsFloats<R> {
     #[inline(always)]
-    fn registers(&self, column: usize, lanes: usize) -> [&[f32]; 2] {
-        self.0.registers(column, lanes).map(bytemuck::cast_slice)
+    fn register(&self, column: usize, lanes: usize) -> &[f32] {
+        bytemuck::cast_slice(self.0.register(column, lanes))
     }
 }
 
@@ -164,8 +164,10 @@ fn portable<T: Float>(lhs: &[[T; ROWS]], rhs: impl Right<T>, rows: usize, tile: 
     for (row, sums) in tile.0.iter_mut().enumerate().take(rows) {
         *sums = [T::ZERO; COLUMNS];
         for (lhs, rhs) in lhs.iter().zip(rhs.rows()) {
-            let rhs = rhs.registers(0, HALF).into_iter().flatten();
-            sums.iter_mut().zip(rhs).for_each(|(sum, &rhs)| *sum += lhs[row] * rhs);
+            for (half, sums) in sums.chunks_exact_mut(HALF).enumerate() {
+                let rhs = rhs.register(half * HALF, HALF);
+                sums.iter_mut().zip(rhs).for_each(|(sum, &rhs)| *sum += lhs[row] * rhs);
+            }
         }
     }
 }
@@ -177,9 +179,11 @@ fn portable_pairs(lhs: &[[Pair; ROWS]], rhs: impl Right<Pair>, rows: usize, tile
         *sums = [0.0; COLUMNS];
         for (lhs, rhs) in lhs.iter().zip(rhs.rows()) {
             let [a, b] = halves(lhs[row]);
-            for (sum, &rhs) in sums.iter_mut().zip(rhs.registers(0, HALF).into_iter().flatten()) {
-                let [c, d] = halves(rhs);
-                *sum += a * c + b * d;
+            for (half, sums) in sums.chunks_exact_mut(HALF).enumerate() {
+                for (sum, &rhs) in sums.iter_mut().zip(rhs.register(half * HALF, HALF)) {
+                    let [c, d] = halves(rhs);
+                    *sum += a * c + b * d;
+                }
             }
         }
     }

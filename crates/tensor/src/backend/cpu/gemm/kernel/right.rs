@@ -17,11 +17,13 @@ pub(in super::super::super) trait Right<P>: Copy {
     fn rows(self) -> impl Iterator<Item = Self::Row>;
 }
 
-/// A row of the right operand. Implementations are `inline(always)`.
+/// A row of the right operand.
+///
+/// Implementations are `inline(always)` and call only functions that the compiler inlines, which `array::map` is not. A call
+/// in the loop of a kernel would store and load all sums, because callees may overwrite vector registers.
 pub(in super::super::super) trait Row<P> {
-    /// The elements of two registers with `lanes` elements each, which divides [`HALF`]. The first register starts at
-    /// `column`.
-    fn registers(&self, column: usize, lanes: usize) -> [&[P]; 2];
+    /// The `lanes` elements that start at `column`. They lie in one [`HALF`] of the row.
+    fn register(&self, column: usize, lanes: usize) -> &[P];
 }
 
 /// A packed panel.
@@ -40,9 +42,8 @@ impl<'a, P> Right<P> for &'a [[P; COLUMNS]] {
 
 impl<P> Row<P> for &[P; COLUMNS] {
     #[inline(always)]
-    fn registers(&self, column: usize, lanes: usize) -> [&[P]; 2] {
-        let (left, right) = self[column..column + 2 * lanes].split_at(lanes);
-        [left, right]
+    fn register(&self, column: usize, lanes: usize) -> &[P] {
+        &self[column..][..lanes]
     }
 }
 
@@ -89,8 +90,7 @@ pub(in super::super::super) struct StoredRow<'a, P> {
 
 impl<P> Row<P> for StoredRow<'_, P> {
     #[inline(always)]
-    fn registers(&self, column: usize, lanes: usize) -> [&[P]; 2] {
-        [column, column + lanes]
-            .map(|column| &self.data[self.halves[column / HALF] + column % HALF..][..lanes])
+    fn register(&self, column: usize, lanes: usize) -> &[P] {
+        &self.data[self.halves[column / HALF] + column % HALF..][..lanes]
     }
 }

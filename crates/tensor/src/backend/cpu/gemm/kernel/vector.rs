@@ -99,7 +99,8 @@ unsafe fn sums<V: Vector, M: Right<V::Packed>, const R: usize>(
     let mut sums = [[unsafe { V::zero() }; 2]; R];
     for (lhs, rhs) in lhs.iter().zip(rhs.rows()) {
         let lhs: &[V::Packed] = &lhs[first..first + R];
-        let [left, right] = rhs.registers(column, V::LANES).map(|elements| &elements[..V::LANES]);
+        let left = &rhs.register(column, V::LANES)[..V::LANES];
+        let right = &rhs.register(column + V::LANES, V::LANES)[..V::LANES];
         // SAFETY: the slice has `LANES` elements.
         let left = unsafe { V::load(left.as_ptr()) };
         // SAFETY: as above.

@@ -81,9 +81,7 @@ impl Reducer {
                 };
                 let reply = job.reply.clone();
                 let done = match &failure {
-                    Some(error) => {
-                        Done { present: Err(error.clone()), is_summed: false, _data: job.data }
-                    }
+                    Some(error) => Done { present: Err(error.clone()), is_summed: false, _data: job.data },
                     None => perform(&*collective, *job),
                 };
                 failure = done.present.as_ref().err().cloned();

@@ -15,7 +15,6 @@ use bfc_core::{
 use highwater_tensor::{Buffer, DType, Device, OpContext, Result, Shape};
 use highwater_tracking::enter_path;
 
-use super::plan::Slot;
 use crate::collective::SliceMut;
 
 /// One allocation for data that ranks exchange.
@@ -25,6 +24,9 @@ pub(crate) struct Region {
     dtype: DType,
     elements: usize,
 }
+
+/// The memory of each gradient of a region.
+pub(crate) type Blocks = Vec<Arc<dyn Allocator>>;
 
 impl Region {
     /// Allocates a region from the device's pool, for the op `op` outside of all modules.
@@ -41,18 +43,32 @@ impl Region {
         Ok(Arc::new(Self { buffer, dtype, elements }))
     }
 
-    /// Returns the blocks of the gradients.
-    pub(crate) fn blocks(region: &Arc<Self>, slots: &[Slot]) -> Vec<Arc<dyn Allocator>> {
-        let width = region.dtype.size();
-        let block = |slot: &Slot| -> Arc<dyn Allocator> {
+    /// Allocates a region of gradients, together with the memory of each: ranges of elements in ascending order.
+    pub(crate) fn with_blocks(
+        op: &'static str,
+        device: &Device,
+        elements: usize,
+        dtype: DType,
+        ranges: impl Iterator<Item = Range<usize>>,
+    ) -> Result<(Arc<Self>, Blocks)> {
+        let region = Self::new(op, device, elements, dtype, Category::Gradient)?;
+        let (start, width) = (region.buffer.view().storage().address(), dtype.size());
+        let mut end = 0;
+        let block = |range: Range<usize>| -> Arc<dyn Allocator> {
+            assert!(
+                end <= range.start && range.start <= range.end && range.end <= elements,
+                "disjoint blocks"
+            );
+            end = range.end;
             Arc::new(SlotMemory {
-                region: Arc::clone(region),
-                address: region.buffer.view().storage().address() + (slot.offset * width) as u64,
-                bytes: (slot.elements * width) as u64,
+                region: Arc::clone(&region),
+                address: start + (range.start * width) as u64,
+                bytes: (range.len() * width) as u64,
                 is_taken: AtomicBool::new(false),
             })
         };
-        slots.iter().map(block).collect()
+        let blocks = ranges.map(block).collect();
+        Ok((region, blocks))
     }
 
     /// Returns the elements `range` for writing; `None` if the host cannot access them.
@@ -75,6 +91,7 @@ impl Region {
         // SAFETY: the elements lie within the buffer, which this value owns, and are initialized and aligned to 64 bytes
         // at the start of the buffer. The caller excludes other accesses.
         match self.dtype {
+            // SAFETY: as above.
             DType::F32 => Some(SliceMut::F32(unsafe { std::slice::from_raw_parts_mut(start.cast(), count) })),
             // SAFETY: as above.
             DType::F64 => Some(SliceMut::F64(unsafe { std::slice::from_raw_parts_mut(start.cast(), count) })),

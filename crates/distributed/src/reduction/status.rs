@@ -5,8 +5,8 @@
 
 use std::fmt;
 
+use super::error::ParallelError;
 use crate::collective::{Collective, SliceMut, spans};
-use crate::parallel::error::ParallelError;
 
 /// What a rank does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,10 @@ pub(crate) fn exchange(
     let parts = present.chunks(64);
     let parts: Vec<&[bool]> = if present.is_empty() { vec![&[]] } else { parts.collect() };
     for part in parts {
-        let own = part.iter().enumerate().fold(0, |bits, (index, is_present)| bits | u64::from(*is_present) << index);
+        let own = part
+            .iter()
+            .enumerate()
+            .fold(0, |bits, (index, is_present)| bits | u64::from(*is_present) << index);
         let bits = exchange_bits(collective, stage, own)?;
         any.extend((0..part.len()).map(|index| bits >> index & 1 == 1));
     }

@@ -5,12 +5,12 @@ use highwater_tensor::error::HookError;
 use highwater_tensor::{DType, Error as TensorError};
 use thiserror::Error;
 
+use super::status::Stage;
 use crate::agree::AgreeError;
 
 use crate::error::CollectiveError;
 use crate::operation::Operation;
-use crate::parallel::{Shard, Stage};
-use crate::world::World;
+use crate::shard::Shard;
 
 /// The reason for which ranks cannot train together. Tensor errors contain it: see [`ParallelError::of`].
 #[derive(Clone, PartialEq, Eq, Error)]
@@ -84,8 +84,8 @@ debug_as_message!(ParallelError);
 
 impl ParallelError {
     /// The reducer thread has ended, which happens only if it panics.
-    pub(super) fn ended(world: &World) -> Self {
-        let (operation, rank) = (Operation::AllReduce, world.rank());
+    pub(crate) fn ended(rank: usize) -> Self {
+        let operation = Operation::AllReduce;
         CollectiveError::Ended { operation, rank, cause: "the thread that sums gradients has ended".into() }
             .into()
     }

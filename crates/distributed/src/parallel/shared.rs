@@ -1,0 +1,208 @@
+//! The state that backward passes share with the optimizer, and the hook that starts the passes.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use highwater_tensor::{Device, Error, GradientHook, GradientPass, Parameter, Result, Tensor};
+
+use super::pass::Pass;
+use super::plan::{Bucket, Plan, Size, owners};
+use crate::collective::{Reduce, SliceMut};
+use crate::reduction::{JobData, ParallelError, Reducer, Region, Stage, exchange};
+use crate::shard::Shard;
+use crate::world::World;
+
+/// The op of errors.
+pub(super) const OP: &str = "data_parallel";
+
+/// The size of a bucket, in bytes, unless [`DataParallel::bucket_bytes`](super::DataParallel::bucket_bytes) changes it.
+const BUCKET_BYTES: usize = 25 << 20;
+
+/// The state that passes share with the optimizer.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) world: World,
+    pub(super) shard: Shard,
+    pub(super) reduce: Reduce,
+    pub(super) device: Device,
+    pub(super) parameters: Vec<(String, Parameter)>,
+    pub(super) sizes: Vec<Size>,
+    /// The rank that owns each parameter.
+    pub(super) owners: Vec<usize>,
+    pub(super) planning: Mutex<Planning>,
+    /// Whether a backward pass runs.
+    pub(super) in_pass: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(super) struct Planning {
+    pub(super) plan: Arc<Plan>,
+    pub(super) bucket_bytes: usize,
+    /// Whether the plan has the order of a pass.
+    pub(super) is_observed: bool,
+}
+
+thread_local! {
+    /// Whether backward passes of this thread leave their gradients alone.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs backward passes of this rank alone: they return its own gradients. For passes that not all ranks run.
+///
+/// ```
+/// use highwater::distributed::no_sync;
+/// # fn diagnose() -> highwater::Result<()> { Ok(()) }
+/// no_sync(diagnose)?;
+/// # Ok::<(), highwater::Error>(())
+/// ```
+pub fn no_sync<T>(run: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ALONE.set(self.0);
+        }
+    }
+    let _restore = Restore(ALONE.replace(true));
+    run()
+}
+
+impl Shared {
+    pub(super) fn new(
+        world: &World,
+        shard: Shard,
+        parameters: Vec<(String, Parameter)>,
+    ) -> Result<Arc<Self>> {
+        // A parameter that several layers share is listed under each path.
+        let mut seen = HashSet::new();
+        let mut parameters = parameters;
+        parameters.retain(|(_, parameter)| seen.insert(parameter.address()));
+        let device = match parameters.first() {
+            Some((_, parameter)) => parameter.value().device().clone(),
+            None => {
+                let (op, argument, expected) = (OP, "parameters", "at least one");
+                return Err(Error::BadArgument { op, argument, expected, got: "none".into() });
+            }
+        };
+        let mut sizes = Vec::with_capacity(parameters.len());
+        for (path, parameter) in &parameters {
+            let value = parameter.value();
+            if *value.device() != device || !(device.is_dry() || is_on_host(&value)) {
+                let (parameter, device) = (path.clone(), value.device().to_string());
+                return Err(ParallelError::Device { parameter, device }.into());
+            }
+            sizes.push(Size { elements: value.elements(), dtype: value.dtype().computed_as() });
+        }
+        let owners = owners(&sizes, world.size());
+        let order = (0..sizes.len()).rev().collect();
+        let sharded = (shard == Shard::Gradients).then_some((&owners[..], world.size()));
+        let plan = Arc::new(Plan::new(&sizes, order, BUCKET_BYTES, sharded));
+        let planning = Mutex::new(Planning { plan, bucket_bytes: BUCKET_BYTES, is_observed: false });
+        if world.size() > 1 {
+            let start = |error| Error::Custom { op: OP, message: format!("cannot start a thread: {error}") };
+            world.reducer().map_err(start)?;
+        }
+        let (world, reduce, in_pass) = (world.clone(), Reduce::default(), AtomicBool::new(false));
+        Ok(Arc::new(Self { world, shard, reduce, device, parameters, sizes, owners, planning, in_pass }))
+    }
+
+    pub(super) fn planning(&self) -> MutexGuard<'_, Planning> {
+        self.planning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&self.planning().plan)
+    }
+
+    pub(super) fn sharded_owners(&self) -> Option<(&[usize], usize)> {
+        (self.shard == Shard::Gradients).then_some((&self.owners[..], self.world.size()))
+    }
+
+    pub(super) fn owns(&self, parameter: usize) -> bool {
+        self.shard == Shard::None || self.owners[parameter] == self.world.rank()
+    }
+
+    pub(super) fn own_parameters(&self) -> Vec<(String, Parameter)> {
+        let all = self.parameters.iter().enumerate();
+        all.filter(|(index, _)| self.owns(*index)).map(|(_, own)| own.clone()).collect()
+    }
+
+    /// Only worlds of several ranks have passes, and they have started their reducer.
+    pub(super) fn reducer(&self) -> &Reducer {
+        self.world.reducer().expect("it was started with the optimizer")
+    }
+
+    /// The memory for the values of other ranks while a bucket is summed, in bytes.
+    pub(super) fn workspace_bytes(&self, plan: &Plan) -> usize {
+        plan.buckets.iter().map(|bucket| self.bucket_workspace(bucket)).max().unwrap_or(0)
+    }
+
+    pub(super) fn bucket_workspace(&self, bucket: &Bucket) -> usize {
+        if bucket.parts.is_empty() {
+            return self.reduce.workspace_bytes(bucket.elements, bucket.dtype, self.world.size());
+        }
+        let own = bucket.parts.get(self.world.rank()).map_or(0, Range::len);
+        own * (self.world.size() - 1) * bucket.dtype.size()
+    }
+
+    pub(super) fn job_data(&self, bucket: &Bucket, region: Arc<Region>, workspace: Arc<Region>) -> JobData {
+        let (elements, parts) = (bucket.elements, bucket.parts.clone());
+        let (workspace_bytes, reduce) = (self.bucket_workspace(bucket), self.reduce);
+        JobData { region, elements, parts, workspace, workspace_bytes, reduce }
+    }
+
+    /// Adopts rank 0's order of gradients after the first pass.
+    pub(super) fn observe(&self, plan: &Plan, order: &[usize]) -> Result<(), ParallelError> {
+        let mut planning = self.planning();
+        if std::mem::replace(&mut planning.is_observed, true) {
+            return Ok(());
+        }
+        let is_missing = |parameter: &usize| !order.contains(parameter);
+        let rest = plan.order.iter().copied().filter(is_missing);
+        let mut order: Vec<usize> = order.iter().copied().chain(rest).collect();
+        if !self.world.is_rehearsal() {
+            let mut bytes: Vec<u8> =
+                order.iter().flat_map(|parameter| (*parameter as u32).to_le_bytes()).collect();
+            self.world.collective().broadcast(SliceMut::Bytes(&mut bytes), 0)?;
+            let (numbers, _) = bytes.as_chunks::<4>();
+            order = numbers.iter().map(|number| u32::from_le_bytes(*number) as usize).collect();
+        }
+        if order != plan.order {
+            let plan = Plan::new(&self.sizes, order, planning.bucket_bytes, self.sharded_owners());
+            planning.plan = Arc::new(plan);
+        }
+        Ok(())
+    }
+
+    pub(super) fn end_pass(&self) {
+        self.in_pass.store(false, Ordering::Release);
+    }
+
+    /// Tells the other ranks the stage of this rank between passes.
+    pub(super) fn meet(&self, stage: Stage) -> Result<(), ParallelError> {
+        exchange(self.world.collective(), stage, &[]).map(drop)
+    }
+}
+
+fn is_on_host(tensor: &Tensor) -> bool {
+    tensor.view().storage().allocation().allocator().memory_kind().is_host_accessible()
+}
+
+/// The hook of the parameters.
+#[derive(Debug)]
+pub(super) struct Hook(pub(super) Arc<Shared>);
+
+impl GradientHook for Hook {
+    fn begin(&self) -> Result<Option<Box<dyn GradientPass>>> {
+        if ALONE.get() {
+            return Ok(None);
+        }
+        if self.0.in_pass.swap(true, Ordering::Acquire) {
+            let (op, argument, expected) = ("backward", "pass", "the only one of these parameters at a time");
+            return Err(Error::BadArgument { op, argument, expected, got: "two passes".into() });
+        }
+        Ok(Some(Box::new(Pass::new(Arc::clone(&self.0)))))
+    }
+}
