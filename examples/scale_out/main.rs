@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use clusters::{CLUSTERS, Cluster};
 use model::{SIZES, Size, VOCABULARY};
 use ranks::{Peaks, Training};
-use time::{Algorithm, Step, broadcast};
+use time::{Algorithm, Step, broadcast, multiply_adds};
 
 /// More memory than any rank needs, so that each has a peak.
 const DEVICE: &str = "h100-80g,memory=8TiB";
@@ -111,8 +111,11 @@ fn main() -> anyhow::Result<()> {
             bf16: !args.f32,
             device: args.profile.clone(),
         };
+        // With enough memory for a peak, so that the parameters and buckets are known.
+        let two = Training { device: DEVICE.parse()?, ..training.clone() }.peaks(2, Shard::None)?;
+        println!("GPT {}: {} parameters, {}", size.name, two.parameters, bytes(two.bytes() as u64));
         peaks(&training, &args.sizes, &shards, &mut memory)?;
-        scaling(&training, &args, &mut table, &mut times)?;
+        scaling(&training, &two, &args, &mut table, &mut times)?;
     }
     let most = args.sizes.iter().max().copied().unwrap_or(1);
     println!(
@@ -179,7 +182,7 @@ fn peaks(training: &Training, sizes: &[u16], shards: &[Shard], rows: &mut Vec<Va
         table.line(&ranks.to_string(), cells);
     }
     let time = start.elapsed().as_secs_f64();
-    println!("GPT {}: peak of each rank on {}, {time:.1} s\n\n{table}", training.size.name, training.device);
+    println!("the peak of each rank on {}, predicted in {time:.1} s\n\n{table}", training.device);
     Ok(())
 }
 
@@ -191,13 +194,16 @@ fn merge(mut row: Value, more: Value) -> Value {
 }
 
 /// Adds the lines of one model: where scaling stops with each link.
-fn scaling(training: &Training, args: &Args, table: &mut Table, rows: &mut Vec<Value>) -> anyhow::Result<()> {
-    // The buckets of a rank that keeps everything, with enough memory for them.
-    let device = DEVICE.parse()?;
-    let peaks = Training { device, ..training.clone() }.peaks(2, Shard::None)?;
+fn scaling(
+    training: &Training,
+    peaks: &Peaks,
+    args: &Args,
+    table: &mut Table,
+    rows: &mut Vec<Value>,
+) -> anyhow::Result<()> {
     let most = args.sizes.iter().max().copied().unwrap_or(1).into();
     for Cluster { name, flops, link } in CLUSTERS {
-        let step = step(training, &peaks, args.tflops.map_or(flops, |tflops| tflops * 1e12));
+        let step = step(training, peaks, args.tflops.map_or(flops, |tflops| tflops * 1e12));
         let stops = |algorithm: Algorithm| {
             [0.8, 0.5].map(|efficiency| step.scales_to(link, algorithm, efficiency, most))
         };
@@ -237,16 +243,6 @@ fn step(training: &Training, peaks: &Peaks, flops: f64) -> Step {
     let (early, last) = peaks.buckets.split_at(early);
     let bytes = |buckets: &[usize]| buckets.iter().map(|bucket| *bucket as f64).collect();
     // A multiplication and an addition.
-    let compute = 2.0 * multiply_adds(training) / flops;
+    let compute = 2.0 * multiply_adds(training.size, training.batch, training.context) / flops;
     Step { compute, early: bytes(early), last: bytes(last) }
-}
-
-/// The multiply-adds of a step: forward, and twice that for backward.
-fn multiply_adds(training: &Training) -> f64 {
-    let Size { layers, width, .. } = training.size;
-    let (layers, width, context) = (layers as f64, width as f64, training.context as f64);
-    // Four products of attention (4 w²) and two of the perceptron (8 w²); scores and weighted sums of all positions.
-    let layer = 12.0 * width * width + 2.0 * context * width;
-    let token = layers * layer + VOCABULARY as f64 * width;
-    3.0 * token * (training.batch * training.context) as f64
 }

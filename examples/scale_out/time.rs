@@ -8,6 +8,8 @@
 //! Most buckets are summed while backward continues. The last ones are full only when backward ends. Ranks that divide
 //! the optimizer's state then exchange the parameters that they have updated.
 
+use super::model::{Size, VOCABULARY};
+
 /// A connection of a rank to the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
@@ -56,6 +58,15 @@ impl Algorithm {
 pub(crate) fn broadcast(link: Link, bytes: f64, ranks: usize) -> f64 {
     let rounds = f64::from(usize::BITS - ranks.saturating_sub(1).leading_zeros());
     rounds * (link.latency + bytes / link.bandwidth)
+}
+
+/// The multiply-adds of a training step of a GPT: forward, and twice that for backward.
+pub(crate) fn multiply_adds(size: Size, batch: usize, context: usize) -> f64 {
+    let [layers, width, length] = [size.layers, size.width, context].map(|number| number as f64);
+    // Attention has four products (4 w²), and the perceptron two (8 w²). Scores and weighted sums cover all positions.
+    let layer = 12.0 * width * width + 2.0 * length * width;
+    let token = layers * layer + VOCABULARY as f64 * width;
+    3.0 * token * (batch * context) as f64
 }
 
 /// A training step of one rank.

@@ -79,6 +79,13 @@ fn times_of_operations_equal_those_by_hand() {
 }
 
 #[test]
+fn the_multiply_adds_of_a_gpt_equal_those_by_hand() {
+    // 12 layers of 12 × 768² + 2 × 1024 × 768, and 50,257 scores from 768 values; three times for each token.
+    let token = 12 * (7_077_888 + 1_572_864) + 38_597_376_u64;
+    close(time::multiply_adds(model::SIZES[0], 2, 1024), (3 * token * 2048) as f64);
+}
+
+#[test]
 fn backward_hides_all_buckets_but_the_last() {
     let link = Link { latency: 0.001, bandwidth: 1000.0 };
     let step = |compute| Step { compute, early: vec![800.0, 800.0], last: vec![400.0] };
