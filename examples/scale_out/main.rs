@@ -21,7 +21,7 @@ use highwater::tracking::table::{Table, bytes, count};
 use highwater::{DeviceProfile, Error};
 use serde_json::{Value, json};
 
-use clusters::{CLUSTERS, Cluster};
+use clusters::{CLUSTERS, Cluster, GPU_TFLOPS};
 use model::{SIZES, Size, VOCABULARY};
 use ranks::{Peaks, Training};
 use time::{Algorithm, Step, broadcast, multiply_adds};
@@ -77,9 +77,9 @@ struct Args {
     #[arg(long, value_name = "PROFILE", default_value = DEVICE)]
     profile: DeviceProfile,
 
-    /// The TFLOP/s of a rank in a training step, instead of the measured ones
-    #[arg(long, value_name = "N")]
-    tflops: Option<f64>,
+    /// The TFLOP/s of a GPU in a training step; by default as measured
+    #[arg(long, value_name = "N", default_value_t = GPU_TFLOPS)]
+    gpu_tflops: f64,
 
     /// Write the figures as JSON to this file
     #[arg(long, value_name = "FILE")]
@@ -90,6 +90,7 @@ fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     ensure!(args.sizes.iter().all(|size| *size > 0), "--world-size: expected at least one rank");
     ensure!(args.batch_size > 0 && args.context > 0, "--batch-size, --context: expected at least 1");
+    ensure!(args.gpu_tflops > 0.0, "--gpu-tflops: expected more than 0");
     let find = |name: &String| {
         let size = SIZES.into_iter().find(|size| size.name == name);
         size.with_context(|| format!("--model: there is no {name}; expected 124M, 1.5B or 7B"))
@@ -203,7 +204,7 @@ fn scaling(
 ) -> anyhow::Result<()> {
     let most = args.sizes.iter().max().copied().unwrap_or(1).into();
     for Cluster { name, flops, link } in CLUSTERS {
-        let step = step(training, peaks, args.tflops.map_or(flops, |tflops| tflops * 1e12));
+        let step = step(training, peaks, flops.unwrap_or(args.gpu_tflops * 1e12));
         let stops = |algorithm: Algorithm| {
             [0.8, 0.5].map(|efficiency| step.scales_to(link, algorithm, efficiency, most))
         };
