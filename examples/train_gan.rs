@@ -55,7 +55,7 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let critic = Sequential::new().with("critic", network(device, 2, 1, &rng)?);
     let adam = |network: &Sequential| {
         let adam = |own| Adam::new(own, args.learning_rate)?.with_betas(0.5, 0.99);
-        run.world().sharded(run.shard(), network.parameters(), adam)
+        run.parallel(network.parameters(), adam)
     };
     let (mut makes, mut judges) = (adam(&generator)?, adam(&critic)?);
 

@@ -128,8 +128,10 @@ pub mod guide {
     pub mod training {}
 
     #[doc = "[columns]: mod@columns#comparisons"]
+    #[doc = "[gpu]: mod@gpu#check-a-gpu"]
     #[doc = "[recording]: mod@memory#record-a-run"]
     #[doc = "[scale]: mod@scale_out"]
+    #[doc = "[variables]: mod@environment#cuda"]
     #[doc = include_str!("../docs/several-machines.md")]
     pub mod several_machines {}
 
@@ -178,6 +180,7 @@ pub mod guide {
 
     #[doc = "[prediction]: mod@prediction"]
     #[doc = "[bf16]: mod@bf16"]
+    #[doc = "[several]: mod@several_machines#nccl"]
     #[doc = include_str!("../docs/gpu.md")]
     pub mod gpu {}
 

@@ -59,7 +59,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "error",
             "collective",
             "ordered rehearsal agree",
-            "mpi",
+            "mpi nccl",
             "reduction",
             "world",
             "threads",
@@ -89,7 +89,10 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("crates/tracking", &["bfc-core"]),
     ("crates/tensor", &["bfc-core", "bfc-cuda", "highwater-tracking"]),
     ("crates/nn", &["bfc-core", "highwater-tracking", "highwater-tensor"]),
-    ("crates/distributed", &["bfc-core", "highwater-tracking", "highwater-tensor", "highwater-nn"]),
+    (
+        "crates/distributed",
+        &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-tensor", "highwater-nn"],
+    ),
     (
         "crates/train",
         &["bfc-core", "highwater-tracking", "highwater-tensor", "highwater-nn", "highwater-distributed"],

@@ -84,8 +84,7 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let (train, test) = data.split(TEST_FRACTION, seed).context("too few pictures for a test set")?;
     let sizes = [data.width(), args.hidden.into(), args.code.into()];
     let network = model::autoencoder(device, sizes, &Rng::new(seed))?;
-    let mut optimizer =
-        run.world().sharded(run.shard(), network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
+    let mut optimizer = run.parallel(network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
     let mut looks = Looks::new(args, &test)?;
 
     let steps = run.steps_of(train.batches(args.batch_size, device)?.len() as u64);

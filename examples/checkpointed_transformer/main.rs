@@ -75,13 +75,8 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
 
     let model = Transformer::new(run.device(), args, run.seed(), !args.plain)?;
     let started = Instant::now();
-    let outcome = model.train(
-        args,
-        (run.world(), run.shard()),
-        args.steps,
-        args.saves.saves(Every::Steps),
-        run.output(),
-    )?;
+    let outcome =
+        model.train(args, (run, run.world()), args.steps, args.saves.saves(Every::Steps), run.output())?;
     let steps = (outcome.steps - outcome.first_step).max(1) as f64;
     let milliseconds = started.elapsed().as_secs_f64() * 1e3 / steps;
 
@@ -113,6 +108,6 @@ fn dry_run(args: &Args, run: &Run, checkpointed: bool) -> anyhow::Result<DryRun<
     let rank = World::rehearsal(run.world().rank(), run.world().size())?;
     Ok(run.dry_run_options().run(|device| {
         let model = Transformer::new(device, args, run.seed(), checkpointed)?;
-        model.train(args, (&rank, run.shard()), 2, Saves::default(), Output::default()).map(drop)
+        model.train(args, (run, &rank), 2, Saves::default(), Output::default()).map(drop)
     })?)
 }

@@ -1,9 +1,9 @@
 //! A small transformer that learns to continue repeating sequences.
 
 use highwater::Result;
-use highwater::distributed::{Shard, World};
+use highwater::distributed::World;
 use highwater::prelude::*;
-use highwater::train::{Outcome, Output, Saves, Trainer};
+use highwater::train::{Outcome, Output, Run, Saves, Trainer};
 
 use super::Args;
 
@@ -53,14 +53,14 @@ impl Transformer {
     pub(crate) fn train(
         &self,
         args: &Args,
-        (world, shard): (&World, Shard),
+        (run, world): (&Run, &World),
         steps: u64,
         saves: Saves,
         output: Output<'_>,
     ) -> Result<Outcome> {
         let device = self.head.weight().tensor().device().clone();
         let mut optimizer =
-            world.sharded(shard, self.parameters(), |own| AdamW::new(own, args.learning_rate))?;
+            run.parallel_in(world, self.parameters(), |own| AdamW::new(own, args.learning_rate))?;
         Trainer::new(self, &mut optimizer)
             .world(world)
             .accumulate(args.parts)

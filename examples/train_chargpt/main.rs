@@ -110,8 +110,7 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     };
     let (train, test) = text.split(TEST_FRACTION)?;
     let model = CharGpt::new(device, train.classes(), args, &Rng::new(seed))?;
-    let mut optimizer =
-        run.world().sharded(run.shard(), model.parameters(), |own| AdamW::new(own, args.learning_rate))?;
+    let mut optimizer = run.parallel(model.parameters(), |own| AdamW::new(own, args.learning_rate))?;
     // Rises over the first twentieth of the steps, then falls to a tenth.
     let (start, warm) = (args.learning_rate, (args.steps / 20).max(1));
     let rate = Schedule::Cosine { start, end: 0.1 * start, steps: args.steps.saturating_sub(warm) }

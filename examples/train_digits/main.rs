@@ -110,9 +110,7 @@ impl Training<'_> {
         let (args, seed, numbers, run) = (self.args, self.run.seed(), self.args.dtype, self.run);
         let network = model::network(args.network, device, &Rng::new(seed))?;
         network.convert(numbers.dtype())?;
-        let mut optimizer = run
-            .world()
-            .sharded(run.shard(), network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
+        let mut optimizer = run.parallel(network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
         Trainer::new(&network, &mut optimizer)
             .epochs(args.stop_after.unwrap_or(epochs).min(epochs))
             .schedule_by(|at| args.learning_rate * (1.0 - at.epoch as f64 / epochs as f64))

@@ -67,8 +67,7 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     }
     let (train, test) = data.split(TEST_FRACTION, seed)?;
     let network = model::network(args.network, device, &Rng::new(seed))?;
-    let mut optimizer =
-        run.world().sharded(run.shard(), network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
+    let mut optimizer = run.parallel(network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
 
     let steps = run.steps_of(train.batches(args.batch_size, device)?.len() as u64);
     let steps = args.epochs.saturating_mul(steps);

@@ -1,5 +1,5 @@
-// The emulated CUDA driver: one library with the interfaces of the driver, NVRTC and cuBLAS that runs the kernels on the
-// host. Tests and scripts/gpu-check-rehearse load it in place of NVIDIA's libraries.
+// The emulated CUDA driver: one library with the interfaces of the driver, NVRTC, cuBLAS and NCCL that runs the kernels on
+// the host. Tests and scripts/gpu-check-rehearse load it in place of NVIDIA's libraries.
 //
 // Like the real driver, it checks contexts, addresses, handles and arguments. Streams are asynchronous. A device that
 // accesses another device's memory is lost: each later call fails, as after emulated_lose.
@@ -11,10 +11,12 @@
 // - NO_MAPPING and NO_GRAPHS: without virtual memory management or graphs. LAZY: work runs when a caller waits for it.
 // - INIT_STATUS, CONTEXT_STATUS and RECORD_STATUS: the status of starting, of creating a context, of recording an event.
 // - CODE_BYTES: free device memory that code and cuBLAS need. CUBLAS_FAILURES: how often cuBLAS fails to start.
+// - NCCL_FAIL: the result of a call of NCCL, as in AllReduce:3:2; see nccl.h.
 // - INTERRUPTED_CAPTURES: how many captures are invalidated. WRONG_SUMS: sums of rows are wrong.
 
 #include "host.h"
 #include "../kernels/job.cuh"
+#include "../kernels/half.cuh"
 
 #include <algorithm>
 #include <atomic>
@@ -23,10 +25,12 @@
 #include <cstring>
 #include <deque>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sched.h>
 #include <set>
 #include <string>
 #include <sys/mman.h>
@@ -41,6 +45,8 @@
 #include "memory.h"
 #include "work.h"
 #include "toolkit.h"
+#include "communicator.h"
+#include "nccl.h"
 
 // Makes a device fail, as after an illegal address.
 extern "C" void emulated_lose(int device) { lost[device + 1] = true; }
@@ -61,5 +67,6 @@ extern "C" size_t emulated_live() {
     Lock lock(mutex);
     size_t memory = ranges.size() + physical.size() + reserved.size() + pinned.size();
     size_t objects = live<Stream>.size() + live<Event>.size() + live<Module>.size() + live<Cublas>.size();
+    objects += live<nccl::Comm>.size();
     return memory + objects + live<Graph>.size() + live<Executable>.size() + contexts + (current != 0);
 }

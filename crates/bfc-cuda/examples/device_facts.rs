@@ -1,4 +1,4 @@
-//! Prints the CUDA setup of this machine as JSON: the device, its driver, the compiler and cuBLAS.
+//! Prints the CUDA setup of this machine as JSON: the devices, their driver, the compiler, cuBLAS and NCCL.
 //!
 //! `cargo run -p bfc-cuda --example device_facts`; `scripts/gpu-check` copies it to machines without Rust.
 
@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use bfc_core::{Driver, Stream};
-use bfc_cuda::{CudaDriver, StreamCompute, probe, self_check};
+use bfc_cuda::{CudaDriver, NcclLibrary, StreamCompute, probe, self_check};
 
 /// Quotes a text as JSON.
 fn quoted(text: impl Display) -> String {
@@ -58,5 +58,7 @@ fn main() {
         }
         Err(reason) => fact("device", format!("null,\n  \"reason\": {}", quoted(reason))),
     }
+    let nccl = NcclLibrary::find().map(|library| library.version().to_string());
+    fact("nccl", nccl.unwrap_or_else(quoted));
     println!("{{\n{}\n}}", facts.join(",\n"));
 }

@@ -18,7 +18,8 @@
 //! }
 //! ```
 //!
-//! [`StreamCompute`] runs kernels and matrix products on a stream. Layers, bottom to top: `kernels`, `driver`,
+//! [`StreamCompute`] runs kernels and matrix products on a stream. A [`Communicator`] exchanges device memory with other
+//! processes, each with its own GPU. Layers, bottom to top: `kernels`, `driver`,
 //! `compute`, `libraries`, `graph`, `stream`, then registration, the self-check and the emulator for tests.
 
 mod compute;
@@ -37,7 +38,10 @@ pub use compute::{
     Compute, ComputeError, Factor, GraphCounts, LibraryProblem, Product, StepId, Target, TriedLibrary,
 };
 pub use driver::{ComputeCapability, CudaDeviceInfo, CudaDriver, CudaUnavailable, DriverVersion, probe};
-pub use libraries::{CompiledCode, Cublas, Nvrtc};
+pub use libraries::{
+    CollectiveCall, CollectiveKind, Communicator, CompiledCode, Cublas, NcclError, NcclLibrary, Nvrtc,
+    UniqueId,
+};
 pub use register::{RegisterError, register, register_stream};
 pub use self_check::{SelfCheckError, self_check};
 pub use stream::StreamCompute;

@@ -35,6 +35,10 @@ mod computing;
 mod emulated;
 #[cfg(target_os = "linux")]
 mod emulated_driver;
+#[path = "cuda/ranks.rs"]
+mod ranks;
+#[path = "ranks/mod.rs"]
+mod ranks_of_processes;
 #[path = "cuda/schedules.rs"]
 mod schedules;
 

@@ -88,6 +88,15 @@ pub enum Reduce {
 }
 
 impl Reduce {
+    /// Returns the name of the order: `ordered` or `library`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ordered => "ordered",
+            Self::Library => "library",
+        }
+    }
+
     /// Returns the workspace of an all-reduce in bytes: all other ranks' values of a [`span`], or for
     /// [`Library`](Self::Library) a copy of the data. A single rank needs none.
     ///
@@ -193,7 +202,7 @@ impl SliceMut<'_> {
     }
 
     /// Returns the values as bytes.
-    #[cfg(any(test, feature = "mpi"))]
+    #[cfg(any(test, feature = "cuda", feature = "mpi"))]
     pub(crate) fn into_bytes<'b>(self) -> &'b mut [u8]
     where
         Self: 'b,

@@ -10,6 +10,12 @@ use thiserror::Error;
 use crate::launch::{LaunchError, Launcher};
 use crate::operation::Operation;
 
+#[cfg(feature = "cuda")]
+mod nccl;
+
+#[cfg(feature = "cuda")]
+pub use nccl::NcclConnectError;
+
 /// The reason for which a collective operation failed.
 ///
 /// After [`TimedOut`](Self::TimedOut), [`Length`](Self::Length), [`Early`](Self::Early) and [`Library`](Self::Library) the ranks are
@@ -162,9 +168,13 @@ pub enum WorldError {
         /// The number of ranks.
         size: usize,
     },
-    /// Gradients cannot be summed on GPUs.
-    #[error("this version cannot sum gradients on GPUs with NCCL; train on CPUs over MPI")]
-    Nccl,
+    /// This build cannot connect GPUs.
+    #[error("this build cannot connect GPUs: build with the feature `cuda`")]
+    NoCuda,
+    /// The ranks' GPUs could not connect.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Nccl(#[from] NcclConnectError),
     /// MPI connected other ranks than the launcher announced.
     #[error(
         "{launcher} started rank {rank} of {size}, but MPI connected it as rank {mpi_rank} of {mpi_size}: \

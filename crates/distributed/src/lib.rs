@@ -1,7 +1,8 @@
 //! Worlds of several processes ("ranks"), and the collective operations between them.
 //!
 //! A program asks for its [`World`]. It has one rank unless a launcher such as `mpiexec` started the program. Ranks
-//! exchange data through a [`Collective`]: over MPI with the feature `mpi`, or not at all in a rehearsal.
+//! exchange data through a [`Collective`]: over MPI with the feature `mpi`, over NCCL with the feature `cuda`, or not at all
+//! in a rehearsal.
 //!
 //! ```
 //! use highwater_distributed::{Reduce, World};
@@ -21,8 +22,10 @@ mod error;
 mod launch;
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(feature = "cuda")]
+mod nccl;
 mod operation;
-#[cfg(any(test, feature = "mpi"))]
+#[cfg(any(test, feature = "cuda", feature = "mpi"))]
 mod ordered;
 mod parallel;
 mod reduction;
@@ -34,11 +37,17 @@ mod threads;
 mod world;
 
 pub use agree::{AgreeError, Entry};
+#[cfg(feature = "cuda")]
+pub use bfc_cuda::CudaDriver;
 pub use collective::{Collective, Reduce, SliceMut, span, spans};
+#[cfg(feature = "cuda")]
+pub use error::NcclConnectError;
 pub use error::{CollectiveError, WorldError};
 pub use launch::{Launch, LaunchError, Launcher};
 #[cfg(feature = "mpi")]
 pub use mpi::Mpi;
+#[cfg(feature = "cuda")]
+pub use nccl::{Nccl, Rendezvous};
 pub use operation::Operation;
 pub use parallel::{DataParallel, no_sync};
 pub use reduction::{ParallelError, Stage};

@@ -4,13 +4,24 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{num::NonZero, thread};
 
+#[cfg(feature = "cuda")]
+use bfc_core::Bytes;
+#[cfg(feature = "cuda")]
+use bfc_cuda::CudaDriver;
 use highwater_nn::data::Part;
+use highwater_tracking::Tracker;
 
 use crate::agree::{AgreeError, Entry, agree};
 use crate::collective::{Collective, spans};
+#[cfg(feature = "cuda")]
+use crate::error::NcclConnectError;
 use crate::error::{CollectiveError, WorldError};
 use crate::launch::Launch;
-use crate::reduction::Reducer;
+#[cfg(any(feature = "cuda", feature = "mpi"))]
+use crate::launch::Launcher;
+#[cfg(feature = "cuda")]
+use crate::nccl::{HostCollective, Nccl, Rendezvous};
+use crate::reduction::{Ranks, Reducer};
 use crate::rehearsal::Rehearsal;
 
 /// The time limit of an operation. Ranks that wait include those that wait for a checkpoint or an evaluation of rank 0.
@@ -24,6 +35,9 @@ pub struct World {
     local_size: usize,
     /// Sums gradients in the background, once a training loop needs it.
     reducer: Arc<OnceLock<Reducer>>,
+    /// The operations on memory of GPUs.
+    #[cfg(feature = "cuda")]
+    nccl: Option<Arc<Nccl>>,
 }
 
 impl World {
@@ -34,7 +48,13 @@ impl World {
     }
 
     pub(crate) fn new(collective: Arc<dyn Collective>, local_size: usize) -> Self {
-        Self { collective, local_size, reducer: Arc::default() }
+        Self {
+            collective,
+            local_size,
+            reducer: Arc::default(),
+            #[cfg(feature = "cuda")]
+            nccl: None,
+        }
     }
 
     /// Connects the ranks that a launcher started; the world of one rank if no launcher started this program.
@@ -61,13 +81,58 @@ impl World {
         }
     }
 
-    /// Connects the ranks that a launcher started, each with a GPU, by NCCL.
+    /// Connects the ranks that a launcher started, each with the GPU of its number on its machine, by NCCL. The world of one
+    /// rank if no launcher started this program.
+    ///
+    /// [`nccl`](Self::nccl) returns the operations on memory of GPUs. Host memory travels over MPI, or over NCCL if
+    /// `torchrun` started the ranks or the feature `mpi` is off. [`Rendezvous`](crate::Rendezvous) says how such ranks find
+    /// each other.
     ///
     /// # Errors
     ///
-    /// Always: this version sums gradients in host memory only.
+    /// A variable of the launcher is invalid, this rank has no GPU, NCCL is not installed, or the ranks do not answer. Without
+    /// the feature `cuda`: always.
     pub fn nccl_from_env() -> Result<Self, WorldError> {
-        Err(WorldError::Nccl)
+        Self::nccl_from_env_with(DEFAULT_TIME_LIMIT)
+    }
+
+    /// Like [`nccl_from_env`](Self::nccl_from_env), with another time limit for each operation.
+    ///
+    /// # Errors
+    ///
+    /// As for [`nccl_from_env`](Self::nccl_from_env).
+    #[cfg(not(feature = "cuda"))]
+    pub fn nccl_from_env_with(_time_limit: Duration) -> Result<Self, WorldError> {
+        Err(WorldError::NoCuda)
+    }
+
+    /// Like [`nccl_from_env`](Self::nccl_from_env), with another time limit for each operation.
+    ///
+    /// # Errors
+    ///
+    /// As for [`nccl_from_env`](Self::nccl_from_env).
+    #[cfg(feature = "cuda")]
+    pub fn nccl_from_env_with(time_limit: Duration) -> Result<Self, WorldError> {
+        let Some(launch) = Launch::from_env()?.filter(|launch| launch.size > 1) else {
+            return Ok(Self::alone());
+        };
+        let ordinal = u32::try_from(launch.local_rank).unwrap_or(u32::MAX);
+        let driver = CudaDriver::new(ordinal).map_err(NcclConnectError::from)?;
+        if cfg!(feature = "mpi") && launch.launcher != Launcher::Torchrun {
+            let world = Self::from_env_with(time_limit)?;
+            let nccl = Nccl::connect(world.collective(), &driver, time_limit)?;
+            return Ok(Self { nccl: Some(Arc::new(nccl)), ..world });
+        }
+        let nccl = Arc::new(Nccl::connect_at(&Rendezvous::from_env(&launch)?, &driver, time_limit)?);
+        let collective = HostCollective::new(Arc::clone(&nccl), &driver)?;
+        Ok(Self { nccl: Some(nccl), ..Self::new(Arc::new(collective), launch.local_size) })
+    }
+
+    /// Returns the operations on memory of GPUs, if [`nccl_from_env`](Self::nccl_from_env) has connected them.
+    #[cfg(feature = "cuda")]
+    #[must_use]
+    pub const fn nccl(&self) -> Option<&Arc<Nccl>> {
+        self.nccl.as_ref()
     }
 
     /// Returns one rank of a world whose other ranks do not exist, for dry runs. Operations move no data.
@@ -152,6 +217,23 @@ impl World {
         Ok(all)
     }
 
+    /// Returns the connections of this rank.
+    pub(crate) fn ranks(&self) -> Ranks {
+        Ranks {
+            collective: Arc::clone(&self.collective),
+            #[cfg(feature = "cuda")]
+            nccl: self.nccl.clone(),
+        }
+    }
+
+    /// Returns whether this world can sum gradients in the memory of GPUs.
+    pub(crate) const fn has_nccl(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        return self.nccl.is_some();
+        #[cfg(not(feature = "cuda"))]
+        false
+    }
+
     /// Returns the thread that sums gradients.
     ///
     /// # Errors
@@ -161,8 +243,17 @@ impl World {
         if let Some(reducer) = self.reducer.get() {
             return Ok(reducer);
         }
-        let reducer = Reducer::start(Arc::clone(&self.collective))?;
+        let reducer = Reducer::start(self.ranks())?;
         Ok(self.reducer.get_or_init(|| reducer))
+    }
+
+    /// Tells the tracker the memory that NCCL holds outside of the pools, if it is known.
+    pub fn report_outside(&self, tracker: &Tracker) {
+        #[cfg(feature = "cuda")]
+        if let Some(bytes) = self.nccl.as_ref().and_then(|nccl| nccl.outside_bytes().ok().flatten()) {
+            tracker.set_outside("NCCL", Bytes(bytes));
+        }
+        let _ = tracker;
     }
 
     /// Returns the operations between the ranks.
@@ -182,8 +273,6 @@ impl From<&World> for Part {
 
 #[cfg(feature = "mpi")]
 fn connect(launch: Launch, time_limit: Duration) -> Result<Arc<dyn Collective>, WorldError> {
-    use crate::launch::Launcher;
-
     let Launch { launcher, rank, size, .. } = launch;
     if launcher == Launcher::Torchrun {
         return Err(WorldError::NoTransport { launcher, size });

@@ -6,6 +6,7 @@
 //! RAYON_NUM_THREADS=1 cargo run --release --features candle,burn -- --peer highwater,candle,burn mlp cnn gpt tiny
 //! RAYON_NUM_THREADS=1 cargo run --release --features dfdx -- --peer highwater,dfdx mlp tiny
 //! python3 torch_peer.py mlp cnn gpt tiny
+//! mpiexec -n 2 target/release/peers-train --ranks gpt    # with the feature mpi; see ranks.py
 //! python3 compare.py target/release/peers-train resnet18 lstm gpt512 mlp4096
 //! ```
 
@@ -33,11 +34,13 @@ pub struct Program {
     pub step: Step,
     /// The device that accounts for the memory, if there is one.
     pub device: Option<Device>,
+    /// Whether this process prints the result.
+    pub prints: bool,
 }
 
 impl From<Step> for Program {
     fn from(step: Step) -> Self {
-        Self { step, device: None }
+        Self { step, device: None, prints: true }
     }
 }
 
@@ -115,6 +118,9 @@ fn measure(peer: Peer, workload: Workload, args: &Args) -> anyhow::Result<()> {
         if block > 0 {
             times.push(start.elapsed().as_secs_f64() / workload.steps_per_block() as f64);
         }
+    }
+    if !program.prints {
+        return Ok(());
     }
     times.sort_by(f64::total_cmp);
     let median = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);

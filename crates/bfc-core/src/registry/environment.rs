@@ -14,7 +14,7 @@
 //! | `HIGHWATER_RETRY_MS` | how many milliseconds a request waits for frees: 0 to 3600000 | `0` |
 //! | `HIGHWATER_THREAD_CACHE` | thread caches for small blocks: `on`, `off`, or `LARGEST[:KEPT]`, the largest cached block and the capacity of each of the 16 caches. Only in pools of best fit with coalescing | `64KiB:4MiB` |
 //! | `HIGHWATER_DEVICE` | the default device of programs: `auto` (a GPU that passes a check, else the CPU), or a device | `cpu`, `cuda:1` |
-//! | `HIGHWATER_NVRTC`, `HIGHWATER_CUBLAS` | the file of the compiler and of the matrix library for CUDA devices, instead of a search | `/opt/cuda/lib64/libnvrtc.so.12` |
+//! | `HIGHWATER_NVRTC`, `HIGHWATER_CUBLAS`, `HIGHWATER_NCCL` | the file of the compiler, of the matrix library and of the library for several GPUs, instead of a search | `/opt/cuda/lib64/libnvrtc.so.12` |
 //!
 //! Variables about pools may end in a kind of device or in one device, and then apply only there:
 //! `HIGHWATER_ALLOCATOR_CPU=guard`, `HIGHWATER_POOL_LIMIT_CUDA_1=50%`. Spaces around values are ignored; an empty value
@@ -22,7 +22,7 @@
 //!
 //! An invalid value is an error. [`Environment::unknown`] lists unknown variables that start with `HIGHWATER_`, each
 //! with the closest known name; runtimes and the command `highwater` print a warning. Other code reads
-//! `HIGHWATER_TRACES` (the benches) and the variables of the tests. The crate `bfc-cuda` loads the two files when it
+//! `HIGHWATER_TRACES` (the benches) and the variables of the tests. The crate `bfc-cuda` loads these files when it
 //! needs them, and names the variable if that fails.
 //!
 //! An allocator for all devices applies where it is supported: with `HIGHWATER_ALLOCATOR=guard`, a device whose memory
@@ -45,11 +45,12 @@ use variable::{Variable, nearest};
 const PREFIX: &str = "HIGHWATER_";
 
 /// Variables with that prefix that other code reads.
-const OTHERS: [&str; 7] = [
+const OTHERS: [&str; 8] = [
     "HIGHWATER_CPU_INSTRUCTIONS",
     "HIGHWATER_TRACES",
     "HIGHWATER_NVRTC",
     "HIGHWATER_CUBLAS",
+    "HIGHWATER_NCCL",
     "HIGHWATER_UPDATE_GOLDEN",
     "HIGHWATER_SOAK_STEPS",
     "HIGHWATER_SOAK_SEED",

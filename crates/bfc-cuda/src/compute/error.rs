@@ -157,7 +157,7 @@ pub enum LibraryProblem {
 bfc_core::debug_as_message!(LibraryProblem);
 
 /// The tried libraries as one line.
-fn listed(tried: &[TriedLibrary]) -> String {
+pub(crate) fn listed(tried: &[TriedLibrary]) -> String {
     let texts: Vec<String> = tried.iter().map(TriedLibrary::to_string).collect();
     if texts.is_empty() { "not found".to_owned() } else { texts.join("; ") }
 }

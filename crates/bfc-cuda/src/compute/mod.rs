@@ -8,13 +8,14 @@ mod product;
 mod step;
 
 use std::fmt;
+use std::sync::Arc;
 
-use bfc_core::AddressSpace;
+use bfc_core::{AddressSpace, Stream};
 
 use crate::kernels::{Job, KernelId};
 
 pub use error::{ComputeError, LibraryProblem, Target, TriedLibrary};
-pub(crate) use error::{call_device, not_newer};
+pub(crate) use error::{call_device, listed, not_newer};
 pub use product::{Factor, Product};
 pub use step::{GraphCounts, StepId};
 
@@ -120,4 +121,9 @@ pub unsafe trait Compute: Send + Sync + fmt::Debug {
     /// Submits held work. Callers use this before they wait for the device by other means or free its memory. A later
     /// caller gets an error.
     fn flush(&self) {}
+
+    /// Submits held work, and returns the stream that runs all work; `None` if the device is no stream.
+    fn stream(&self) -> Option<Arc<Stream>> {
+        None
+    }
 }

@@ -96,6 +96,11 @@ impl CudaDriver {
         self.deferred.register(work);
     }
 
+    /// Submits the commands that are held back, before other work that may depend on them.
+    pub(crate) fn flush_deferred(&self) {
+        self.deferred.flush();
+    }
+
     /// The device's number, as counted by [`probe`](crate::probe()).
     #[must_use]
     pub const fn ordinal(&self) -> u32 {

@@ -16,7 +16,7 @@ use crate::compute::{ComputeError, Factor, LibraryProblem, Product, Target, not_
 use crate::kernels::ElementType;
 
 /// The names of the library.
-const LIBRARY: LibraryName = LibraryName { stem: "libcublas", variable: "HIGHWATER_CUBLAS" };
+const LIBRARY: LibraryName = LibraryName::of_toolkit("libcublas", "HIGHWATER_CUBLAS");
 
 /// CUDA 13 and later support this architecture and newer ones.
 const OLDEST_OF_13: u32 = 75;

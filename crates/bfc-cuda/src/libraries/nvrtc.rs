@@ -13,7 +13,7 @@ use super::search::{Candidate, LibraryName, candidates_in_process};
 use crate::compute::{ComputeError, LibraryProblem, Target, TriedLibrary, not_newer};
 
 /// The names of the library.
-const LIBRARY: LibraryName = LibraryName { stem: "libnvrtc", variable: "HIGHWATER_NVRTC" };
+const LIBRARY: LibraryName = LibraryName::of_toolkit("libnvrtc", "HIGHWATER_NVRTC");
 
 /// Compiled code that the driver can load.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use crate::compute::{LibraryProblem, Target, TriedLibrary, not_newer};
 
-/// The major versions to look for, newest first.
-const MAJORS: [u32; 2] = [13, 12];
+/// The supported major versions of CUDA, newest first.
+const CUDA: &[u32] = &[13, 12];
 
 /// A library to look for.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,17 @@ pub(crate) struct LibraryName {
     pub(crate) stem: &'static str,
     /// The environment variable that overrides the file.
     pub(crate) variable: &'static str,
+    /// The versions in file names, in the order to try.
+    pub(crate) versions: &'static [u32],
+    /// Whether they are versions of CUDA, which must suit the driver.
+    pub(crate) follows_cuda: bool,
+}
+
+impl LibraryName {
+    /// A library of the CUDA toolkit.
+    pub(crate) const fn of_toolkit(stem: &'static str, variable: &'static str) -> Self {
+        Self { stem, variable, versions: CUDA, follows_cuda: true }
+    }
 }
 
 /// A file that may be the library.
@@ -26,7 +37,7 @@ pub(crate) struct LibraryName {
 pub(crate) struct Candidate {
     /// A path, or a name for the system's search.
     pub(crate) path: OsString,
-    /// The major version, if the name contains it.
+    /// The major version of CUDA, if the name contains it.
     pub(crate) major: Option<u32>,
     /// The name in errors.
     pub(crate) name: String,
@@ -63,7 +74,9 @@ pub(crate) fn candidates(library: LibraryName, environment: &SearchEnvironment<'
         let name = format!("{}={}", library.variable, path.to_string_lossy());
         return vec![Candidate { path, major: None, name }];
     }
-    let names = MAJORS.map(|major| (format!("{}.so.{major}", library.stem), Some(major)));
+    let named =
+        |&version: &u32| (format!("{}.so.{version}", library.stem), library.follows_cuda.then_some(version));
+    let names: Vec<(String, Option<u32>)> = library.versions.iter().map(named).collect();
     let plain = (format!("{}.so", library.stem), None);
     let by_system = names.iter().chain([&plain]).map(|(name, major)| Candidate {
         path: name.into(),
@@ -134,7 +147,7 @@ mod tests {
     use super::*;
     use crate::driver::DriverVersion;
 
-    const LIBRARY: LibraryName = LibraryName { stem: "libnvrtc", variable: "HIGHWATER_NVRTC" };
+    const LIBRARY: LibraryName = LibraryName::of_toolkit("libnvrtc", "HIGHWATER_NVRTC");
 
     fn names(root: &Path, variables: &[(&str, OsString)]) -> Vec<String> {
         let variable = |name: &str| {

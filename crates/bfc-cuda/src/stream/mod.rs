@@ -377,4 +377,9 @@ unsafe impl Compute for StreamCompute {
     fn flush(&self) {
         self.0.flush_keeping_error();
     }
+
+    fn stream(&self) -> Option<Arc<Stream>> {
+        self.flush();
+        Some(Arc::clone(&self.0.device().stream))
+    }
 }

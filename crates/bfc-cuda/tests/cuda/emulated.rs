@@ -29,6 +29,8 @@ fn all_tests_of_devices_pass_on_the_emulated_driver() {
     run("a_refused_free", &[]);
     run("a_lost_device", &[("EMULATED_RECORD_STATUS", "700")]);
     run("device_mapped_memory", &[("EMULATED_NO_MAPPING", "1")]);
+    run("device_ranks", &[("EMULATED_DEVICES", "4")]);
+    run("device_ranks", &[("EMULATED_LAZY", "1")]);
 }
 
 #[test]

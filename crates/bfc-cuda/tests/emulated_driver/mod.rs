@@ -47,9 +47,9 @@ pub(crate) struct EmulatedDriver {
 }
 
 impl EmulatedDriver {
-    /// The driver with NVRTC and cuBLAS of CUDA 13. All of them are the same file.
+    /// The driver with NCCL, and with NVRTC and cuBLAS of CUDA 13. All of them are the same file.
     pub(crate) fn new(test: &'static str) -> Self {
-        Self::without_toolkit(test, &[]).with_toolkit("13")
+        Self::without_toolkit(test, &[]).with_toolkit("13").with_nccl()
     }
 
     /// The driver alone, compiled with these options.
@@ -72,6 +72,12 @@ impl EmulatedDriver {
             _ => drop(fs::copy(self.folder.join("libcuda.so"), &nvrtc).unwrap()),
         }
         symlink(nvrtc, cublas).unwrap();
+        self
+    }
+
+    /// Adds NCCL.
+    pub(crate) fn with_nccl(self) -> Self {
+        symlink("libcuda.so", self.folder.join("libnccl.so.2")).unwrap();
         self
     }
 
@@ -126,7 +132,7 @@ fn compiled(options: &[&str]) -> PathBuf {
     let sources = crates().join("bfc-cuda/emulator");
     let mut files: Vec<PathBuf> =
         fs::read_dir(&sources).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.push(crates().join("bfc-cuda/kernels/job.cuh"));
+    files.extend(["job.cuh", "half.cuh"].map(|file| crates().join("bfc-cuda/kernels").join(file)));
     files.sort();
     let mut hasher = DefaultHasher::new();
     options.hash(&mut hasher);

@@ -9,6 +9,9 @@ mod controls;
 mod emulated_driver;
 mod libraries;
 mod lifetimes;
+mod nccl;
+#[path = "../ranks/mod.rs"]
+mod ranks;
 
 use std::sync::Arc;
 

@@ -1,8 +1,11 @@
 //! Parameters that one rank sends to the others, in place.
 
+use bfc_core::Stream;
 use highwater_tensor::{DType, Error, Parameter, Result, ViewMut};
 
 use crate::collective::SliceMut;
+#[cfg(feature = "cuda")]
+use crate::operation::Operation;
 use crate::reduction::ParallelError;
 use crate::world::World;
 
@@ -25,6 +28,9 @@ fn copy(world: &World, (_, parameter): &(String, Parameter), root: usize) -> Res
         // Only makes the same requests for memory.
         return parameter.make_unique();
     }
+    if let Some(stream) = parameter.value().device().stream() {
+        return copy_on_device(world, parameter, root, &stream);
+    }
     let mut result = Ok(());
     parameter.update(|mut values| {
         if let Some(values) = slice_of(&mut values) {
@@ -33,6 +39,28 @@ fn copy(world: &World, (_, parameter): &(String, Parameter), root: usize) -> Res
         Ok(())
     })?;
     result.map_err(|error| Error::from(ParallelError::from(error)))
+}
+
+/// Copies the values between GPUs.
+#[cfg(feature = "cuda")]
+fn copy_on_device(world: &World, parameter: &Parameter, root: usize, stream: &Stream) -> Result<()> {
+    let Some(nccl) = world.nccl() else { return Ok(()) };
+    let mut result = Ok(());
+    parameter.update(|values| {
+        let (address, dtype) = (values.storage().address(), values.dtype());
+        let elements = values.layout().shape().elements();
+        result = nccl.after(Operation::Broadcast, stream, |stream| {
+            // SAFETY: the parameter owns its memory, and the lock of `update` keeps other work away until the end.
+            unsafe { nccl.broadcast(address, elements, dtype, root, stream) }
+        });
+        Ok(())
+    })?;
+    result.map_err(|error| Error::from(ParallelError::from(error)))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn copy_on_device(_: &World, _: &Parameter, _: usize, _: &Stream) -> Result<()> {
+    Ok(())
 }
 
 fn slice_of<'a>(values: &'a mut ViewMut<'_>) -> Option<SliceMut<'a>> {

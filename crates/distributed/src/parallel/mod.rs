@@ -17,6 +17,7 @@ use highwater_tensor::{GradientHook, Gradients, HookGuard, Parameter, Result, ho
 use highwater_tracking::{Phase, phase};
 
 use crate::agree::Entry;
+use crate::collective::Reduce;
 use crate::reduction::{ParallelError, Stage};
 use crate::shard::Shard;
 use crate::world::World;
@@ -171,6 +172,14 @@ impl<O: Optimizer> DataParallel<O> {
     #[must_use]
     pub fn bucket_sizes(&self) -> Vec<usize> {
         self.shared.plan().buckets.iter().map(|bucket| bucket.elements * bucket.dtype.size()).collect()
+    }
+
+    /// Sets the order of the additions, on all ranks. [`Reduce::Library`] may be faster, but the results differ from those of
+    /// one process in the last bits. It has no effect with [`Shard::Gradients`].
+    #[must_use]
+    pub fn reduce(self, reduce: Reduce) -> Self {
+        self.shared.planning().reduce = reduce;
+        self
     }
 
     /// Returns the optimizer of this rank's parameters.

@@ -70,7 +70,7 @@ impl Pass {
                 // At most two buckets: this one and the last that was submitted.
                 self.receive_until(self.submitted.saturating_sub(1))?;
             }
-            if self.workspace.is_none() {
+            if self.workspace.is_none() && !self.shared.device.is_gpu() {
                 let (device, bytes) = (&self.shared.device, self.shared.workspace_bytes(&self.plan));
                 self.workspace =
                     Some(Region::new(EXCHANGE, device, bytes, DType::U8, Category::Communication)?);
@@ -90,7 +90,7 @@ impl Pass {
     /// Gives a bucket to the reducer, or sums it on this thread if there is nothing to do meanwhile.
     fn send(&mut self, number: usize, is_agreed: bool, is_last: bool) {
         let (bucket, filling) = (&self.plan.buckets[number], &self.buckets[number]);
-        let data = filling.region.clone().zip(self.workspace.clone());
+        let data = filling.region.clone();
         let mut present = filling.present.clone();
         present.resize(bucket.slots.len(), false);
         let (reply, result) = mpsc::channel();
@@ -98,14 +98,14 @@ impl Pass {
             // There are fewer buckets than parameters.
             stage: Stage::Bucket(number as u32),
             present,
-            data: data.map(|(region, workspace)| self.shared.job_data(bucket, region, workspace)),
+            data: data.map(|region| self.shared.job_data(bucket, region, self.workspace.clone())),
             is_agreed,
             reply,
         };
         let reducer = self.shared.reducer();
         if is_last && reducer.is_idle() {
             let reply = job.reply.clone();
-            let _ = reply.send(perform(self.shared.world.collective(), job));
+            let _ = reply.send(perform(&self.shared.world.ranks(), job));
         } else {
             reducer.submit(job);
         }

@@ -41,7 +41,7 @@ pub(crate) struct Bucket {
     /// The elements, with the gaps between gradients.
     pub(crate) elements: usize,
     pub(crate) slots: Vec<Slot>,
-    /// The elements that each rank sums, if these are its own gradients. Otherwise empty: all ranks sum equal parts.
+    /// The elements of each rank's gradients, if each rank keeps only those of its own parameters.
     pub(crate) parts: Vec<Range<usize>>,
 }
 
@@ -113,16 +113,15 @@ impl Bucket {
             };
             (0..ranks).map(part).collect()
         });
-        let parts = if is_balanced(&parts, elements) { parts } else { Vec::new() };
         Self { dtype, elements, slots, parts }
     }
-}
 
-/// Returns whether the busiest rank receives fewer elements if each rank sums its own part than in an all-reduce. The
-/// owner of a large gradient would receive it from all ranks at once, and keep all copies until they are summed.
-fn is_balanced(parts: &[Range<usize>], elements: usize) -> bool {
-    let largest = parts.iter().map(Range::len).max().unwrap_or(0);
-    largest * parts.len() <= 2 * elements
+    /// Returns whether the busiest rank receives fewer elements if each rank sums its own part than in an all-reduce. The
+    /// owner of a large gradient would receive it from all ranks at once, and keep all copies until they are summed.
+    pub(crate) fn is_balanced(&self) -> bool {
+        let largest = self.parts.iter().map(Range::len).max().unwrap_or(0);
+        largest * self.parts.len() <= 2 * self.elements
+    }
 }
 
 /// Divides the parameters among the ranks: the largest first, each to the rank with the fewest bytes so far.
@@ -180,21 +179,22 @@ mod tests {
 
     #[test]
     fn ranks_without_parameters_have_empty_parts() {
-        let sizes = f32s(&[3, 3]);
-        let plan = Plan::new(&sizes, vec![0, 1], 1 << 20, Some((&owners(&sizes, 3), 3)));
-        assert_eq!(plan.buckets[0].parts, [0..3, 16..19, 0..0]);
+        let sizes = f32s(&[3]);
+        let plan = Plan::new(&sizes, vec![0], 1 << 20, Some((&owners(&sizes, 3), 3)));
+        assert_eq!(plan.buckets[0].parts, [0..3, 0..0, 0..0]);
     }
 
     #[test]
-    fn one_rank_does_not_sum_a_large_gradient_of_many() {
+    fn a_large_gradient_of_one_of_many_ranks_is_not_balanced() {
         let sizes = f32s(&[30, 6, 6]);
-        let parts = |ranks| {
+        let is_balanced = |ranks| {
             let plan = Plan::new(&sizes, vec![0, 1, 2], 1 << 20, Some((&owners(&sizes, ranks), ranks)));
-            plan.buckets[0].parts.clone()
+            assert_eq!((plan.buckets[0].elements, plan.buckets[0].parts[0].len()), (54, 30));
+            plan.buckets[0].is_balanced()
         };
-        // 54 elements with gaps: an all-reduce among 3 ranks moves 2 × 36 to each, and sums by owner 2 × 30 to rank 0.
-        assert_eq!(parts(3), [0..30, 32..38, 48..54]);
-        // Among 4 ranks 2 × 40.5, and 3 × 30.
-        assert_eq!(parts(4), []);
+        // Each of 3 ranks receives 2 × 36 elements in an all-reduce, and rank 0 receives 2 × 30 if it sums its own part.
+        assert!(is_balanced(3));
+        // Each of 4 ranks 2 × 40.5, and rank 0 3 × 30.
+        assert!(!is_balanced(4));
     }
 }

@@ -26,7 +26,6 @@ const BUCKET_BYTES: usize = 25 << 20;
 pub(super) struct Shared {
     pub(super) world: World,
     pub(super) shard: Shard,
-    pub(super) reduce: Reduce,
     pub(super) device: Device,
     pub(super) parameters: Vec<(String, Parameter)>,
     pub(super) sizes: Vec<Size>,
@@ -41,6 +40,7 @@ pub(super) struct Shared {
 pub(super) struct Planning {
     pub(super) plan: Arc<Plan>,
     pub(super) bucket_bytes: usize,
+    pub(super) reduce: Reduce,
     /// Whether the plan has the order of a pass.
     pub(super) is_observed: bool,
 }
@@ -89,7 +89,9 @@ impl Shared {
         let mut sizes = Vec::with_capacity(parameters.len());
         for (path, parameter) in &parameters {
             let value = parameter.value();
-            if *value.device() != device || !(device.is_dry() || is_on_host(&value)) {
+            if *value.device() != device
+                || !(device.is_dry() || is_on_host(&value) || device.is_gpu() && world.has_nccl())
+            {
                 let (parameter, device) = (path.clone(), value.device().to_string());
                 return Err(ParallelError::Device { parameter, device }.into());
             }
@@ -99,13 +101,18 @@ impl Shared {
         let order = (0..sizes.len()).rev().collect();
         let sharded = (shard == Shard::Gradients).then_some((&owners[..], world.size()));
         let plan = Arc::new(Plan::new(&sizes, order, BUCKET_BYTES, sharded));
-        let planning = Mutex::new(Planning { plan, bucket_bytes: BUCKET_BYTES, is_observed: false });
+        let planning = Mutex::new(Planning {
+            plan,
+            bucket_bytes: BUCKET_BYTES,
+            reduce: Reduce::default(),
+            is_observed: false,
+        });
         if world.size() > 1 {
             let start = |error| Error::Custom { op: OP, message: format!("cannot start a thread: {error}") };
             world.reducer().map_err(start)?;
         }
-        let (world, reduce, in_pass) = (world.clone(), Reduce::default(), AtomicBool::new(false));
-        Ok(Arc::new(Self { world, shard, reduce, device, parameters, sizes, owners, planning, in_pass }))
+        let (world, in_pass) = (world.clone(), AtomicBool::new(false));
+        Ok(Arc::new(Self { world, shard, device, parameters, sizes, owners, planning, in_pass }))
     }
 
     pub(super) fn planning(&self) -> MutexGuard<'_, Planning> {
@@ -114,6 +121,19 @@ impl Shared {
 
     pub(super) fn plan(&self) -> Arc<Plan> {
         Arc::clone(&self.planning().plan)
+    }
+
+    pub(super) fn reduce(&self) -> Reduce {
+        match self.shard {
+            Shard::None | Shard::Optimizer => self.planning().reduce,
+            Shard::Gradients => Reduce::Ordered,
+        }
+    }
+
+    /// Returns the elements that each rank sums, if these are its own gradients. Otherwise all ranks sum equal parts.
+    fn parts<'a>(&self, bucket: &'a Bucket) -> &'a [Range<usize>] {
+        // NCCL sums along a ring, without copies of the values of all ranks.
+        if self.device.is_gpu() || bucket.is_balanced() { &bucket.parts } else { &[] }
     }
 
     pub(super) fn sharded_owners(&self) -> Option<(&[usize], usize)> {
@@ -140,17 +160,27 @@ impl Shared {
     }
 
     pub(super) fn bucket_workspace(&self, bucket: &Bucket) -> usize {
-        if bucket.parts.is_empty() {
-            return self.reduce.workspace_bytes(bucket.elements, bucket.dtype, self.world.size());
+        // NCCL has memory of its own.
+        if self.device.is_gpu() {
+            return 0;
         }
-        let own = bucket.parts.get(self.world.rank()).map_or(0, Range::len);
+        let parts = self.parts(bucket);
+        if parts.is_empty() {
+            return self.reduce().workspace_bytes(bucket.elements, bucket.dtype, self.world.size());
+        }
+        let own = parts.get(self.world.rank()).map_or(0, Range::len);
         own * (self.world.size() - 1) * bucket.dtype.size()
     }
 
-    pub(super) fn job_data(&self, bucket: &Bucket, region: Arc<Region>, workspace: Arc<Region>) -> JobData {
-        let (elements, parts) = (bucket.elements, bucket.parts.clone());
-        let (workspace_bytes, reduce) = (self.bucket_workspace(bucket), self.reduce);
-        JobData { region, elements, parts, workspace, workspace_bytes, reduce }
+    pub(super) fn job_data(
+        &self,
+        bucket: &Bucket,
+        region: Arc<Region>,
+        workspace: Option<Arc<Region>>,
+    ) -> JobData {
+        let (elements, parts) = (bucket.elements, self.parts(bucket).to_vec());
+        let workspace = workspace.map(|workspace| (workspace, self.bucket_workspace(bucket)));
+        JobData { region, elements, parts, workspace, reduce: self.reduce(), stream: self.device.stream() }
     }
 
     /// Adopts rank 0's order of gradients after the first pass.

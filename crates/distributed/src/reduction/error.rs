@@ -49,7 +49,7 @@ pub enum ParallelError {
     /// The world exchanges host memory only.
     #[error(
         "data_parallel: the parameter {parameter} is on {device}, whose memory this world cannot exchange; \
-         move the model to the CPU"
+         connect GPUs with World::nccl_from_env, and keep all parameters on one device"
     )]
     Device {
         /// The path of the parameter.

@@ -10,10 +10,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 
+use bfc_core::Stream;
+
 use super::error::ParallelError;
 use super::region::Region;
 use super::status::{Stage, exchange};
 use crate::collective::{Collective, Reduce, SliceMut};
+#[cfg(feature = "cuda")]
+use crate::nccl::Nccl;
+#[cfg(feature = "cuda")]
+use crate::operation::Operation;
+
+/// The connections of a rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Ranks {
+    pub(crate) collective: Arc<dyn Collective>,
+    /// The operations on memory of GPUs.
+    #[cfg(feature = "cuda")]
+    pub(crate) nccl: Option<Arc<Nccl>>,
+}
 
 /// A bucket to sum.
 pub(crate) struct Job {
@@ -33,9 +48,11 @@ pub(crate) struct JobData {
     pub(crate) elements: usize,
     /// The part of each rank, if each keeps only its own sums.
     pub(crate) parts: Vec<Range<usize>>,
-    pub(crate) workspace: Arc<Region>,
-    pub(crate) workspace_bytes: usize,
+    /// `None` on GPUs.
+    pub(crate) workspace: Option<(Arc<Region>, usize)>,
     pub(crate) reduce: Reduce,
+    /// The stream that writes the gradients; `None` if they are in host memory.
+    pub(crate) stream: Option<Arc<Stream>>,
 }
 
 /// The result of a job.
@@ -64,7 +81,7 @@ pub(crate) struct Reducer {
 }
 
 impl Reducer {
-    pub(crate) fn start(collective: Arc<dyn Collective>) -> std::io::Result<Self> {
+    pub(crate) fn start(ranks: Ranks) -> std::io::Result<Self> {
         let (messages, inbox) = mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let finished = Arc::clone(&waiting);
@@ -82,7 +99,7 @@ impl Reducer {
                 let reply = job.reply.clone();
                 let done = match &failure {
                     Some(error) => Done { present: Err(error.clone()), is_summed: false, _data: job.data },
-                    None => perform(&*collective, *job),
+                    None => perform(&ranks, *job),
                 };
                 failure = done.present.as_ref().err().cloned();
                 finished.fetch_sub(1, Ordering::Release);
@@ -127,31 +144,62 @@ impl Drop for Reducer {
 }
 
 /// Runs a job.
-pub(crate) fn perform(collective: &dyn Collective, job: Job) -> Done {
+pub(crate) fn perform(ranks: &Ranks, job: Job) -> Done {
     let present = match job.is_agreed {
         true => Ok(job.present),
-        false => exchange(collective, job.stage, &job.present),
+        false => exchange(&*ranks.collective, job.stage, &job.present),
     };
     let wants_data = job.is_agreed || present.as_ref().is_ok_and(|present| present.contains(&true));
     let (true, Some(data)) = (wants_data, &job.data) else {
         return Done { is_summed: !wants_data, present, _data: job.data };
     };
-    let summed = sum(collective, data);
+    let summed = sum(ranks, data);
     Done { present: summed.and(present), is_summed: true, _data: job.data }
 }
 
 /// Sums the data of a bucket.
-fn sum(collective: &dyn Collective, data: &JobData) -> Result<(), ParallelError> {
+fn sum(ranks: &Ranks, data: &JobData) -> Result<(), ParallelError> {
+    if let Some(stream) = &data.stream {
+        return sum_on_device(ranks, data, stream);
+    }
     // SAFETY: the pass that sent this job holds all gradients of the bucket and does not use them before the result.
     let values = unsafe { data.region.slice_mut(0..data.elements) };
-    // SAFETY: only one job at a time uses the workspace: jobs run one after the other.
-    let workspace = unsafe { data.workspace.slice_mut(0..data.workspace_bytes) };
+    let workspace = data.workspace.as_ref().and_then(|(workspace, bytes)| {
+        // SAFETY: only one job at a time uses the workspace: jobs run one after the other.
+        unsafe { workspace.slice_mut(0..*bytes) }
+    });
     // Memory of dry devices has no values.
     let (Some(values), Some(SliceMut::Bytes(workspace))) = (values, workspace) else { return Ok(()) };
+    let collective = &*ranks.collective;
     if data.parts.is_empty() {
         collective.all_reduce(values, data.reduce, workspace)?;
     } else {
         collective.reduce_scatter(values, &data.parts, workspace)?;
     }
+    Ok(())
+}
+
+/// Sums the data of a bucket in the memory of a GPU, after the work that `stream` has, and waits for the end.
+#[cfg(feature = "cuda")]
+fn sum_on_device(ranks: &Ranks, data: &JobData, stream: &Stream) -> Result<(), ParallelError> {
+    let Some(nccl) = &ranks.nccl else { return Ok(()) };
+    let (address, dtype, elements) = (data.region.address(), data.region.dtype(), data.elements);
+    if data.parts.is_empty() {
+        nccl.after(Operation::AllReduce, stream, |stream| {
+            // SAFETY: as in `sum`: the memory is live, and no later work uses it before the result. The optimizer was made
+            // for this GPU.
+            unsafe { nccl.all_reduce(address, elements, dtype, stream) }
+        })?;
+    } else {
+        nccl.after(Operation::ReduceScatter, stream, |stream| {
+            // SAFETY: as above.
+            unsafe { nccl.reduce_scatter(address, elements, dtype, &data.parts, stream) }
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn sum_on_device(_: &Ranks, _: &JobData, _: &Stream) -> Result<(), ParallelError> {
     Ok(())
 }

@@ -71,6 +71,18 @@ impl Region {
         Ok((region, blocks))
     }
 
+    /// Returns the address of the first element.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn address(&self) -> u64 {
+        self.buffer.view().storage().address()
+    }
+
+    /// Returns the element type.
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     /// Returns the elements `range` for writing; `None` if the host cannot access them.
     ///
     /// # Safety

@@ -113,6 +113,10 @@ impl Backend for DryBackend {
         true
     }
 
+    fn is_gpu(&self) -> bool {
+        matches!(self.rules, DeviceRules::Cuda { .. })
+    }
+
     fn upload(&self, _: &'static str, values: &[u8], _: ViewMut<'_>, _: Checked) -> Result<()> {
         self.simulate_upload(values.len());
         Ok(())

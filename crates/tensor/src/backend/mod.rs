@@ -27,8 +27,9 @@ mod window;
 mod workspace;
 
 use std::fmt;
+use std::sync::Arc;
 
-use bfc_core::{AddressSpace, DeviceId, MemoryKind};
+use bfc_core::{AddressSpace, DeviceId, MemoryKind, Stream};
 
 pub use self::check::Checked;
 pub use self::function::{
@@ -66,6 +67,16 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
 
     /// Whether kernels can access memory of this kind in this address space.
     fn addresses(&self, kind: MemoryKind, space: Option<AddressSpace>) -> bool;
+
+    /// Whether the backend is a GPU, or stands for one.
+    fn is_gpu(&self) -> bool {
+        false
+    }
+
+    /// Submits held work, and returns the stream that runs all kernels; `None` if kernels do not run on a stream.
+    fn stream(&self) -> Option<Arc<Stream>> {
+        None
+    }
 
     /// The reason why the device is slower than it could be, for instance a missing library.
     fn remark(&self) -> Option<String> {

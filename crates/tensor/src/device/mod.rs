@@ -14,7 +14,7 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bfc_core::{Allocator, AllocatorAttributes, DeviceId, MemoryKind, Registry};
+use bfc_core::{Allocator, AllocatorAttributes, DeviceId, MemoryKind, Registry, Stream};
 use highwater_tracking::{AccountedPool, Tracker};
 
 use crate::backend::{Backend, DeviceRef, check};
@@ -179,6 +179,19 @@ impl Device {
     #[inline(always)]
     pub(crate) fn as_ref(&self) -> DeviceRef<'_> {
         DeviceRef { id: self.0.id, serial: self.0.serial, backend: &*self.0.backend }
+    }
+
+    /// Returns whether the device is a GPU, or a dry device that stands for one.
+    #[must_use]
+    pub fn is_gpu(&self) -> bool {
+        self.0.backend.is_gpu()
+    }
+
+    /// Submits all kernels so far, and returns the stream that runs them, to order other work after them. `None` on devices
+    /// without streams.
+    #[must_use]
+    pub fn stream(&self) -> Option<Arc<Stream>> {
+        self.0.backend.stream()
     }
 
     /// Returns whether the device is dry, which means that it computes nothing.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use bfc_core::Bytes;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use highwater_distributed::{Shard, World, WorldError};
+use highwater_distributed::{Reduce, Shard, World, WorldError};
 use serde::Serialize;
 
 /// How the processes of a run are connected.
@@ -36,6 +36,12 @@ pub(super) struct RankOptions {
     #[arg(value_parser = PossibleValuesParser::new(Shard::NAMES).map(|name| Shard::from_name(&name).unwrap_or_default()))]
     pub(super) shard: Shard,
 
+    /// Add gradients in rank order, which gives the values of one process, or in the order of the communication library,
+    /// which may be faster
+    #[arg(long, value_name = "ORDER", default_value = "ordered")]
+    #[arg(value_parser = PossibleValuesParser::new(["ordered", "library"]).map(|name| reduce_of(&name)))]
+    pub(super) reduce: Reduce,
+
     /// Batches of each rank per step; their gradients are added
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) accumulate: u64,
@@ -54,6 +60,10 @@ impl RankOptions {
             Transport::Nccl => World::nccl_from_env(),
         }
     }
+}
+
+fn reduce_of(name: &str) -> Reduce {
+    if name == "library" { Reduce::Library } else { Reduce::Ordered }
 }
 
 /// The peak of a rank.

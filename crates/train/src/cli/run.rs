@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use bfc_core::{AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, Plan, RegistryError};
-use highwater_distributed::{ParallelError, Shard, World, WorldError};
+use highwater_distributed::{DataParallel, ParallelError, Reduce, Shard, World, WorldError};
+use highwater_nn::optim::Optimizer;
 use highwater_tensor::error::FileError;
-use highwater_tensor::{Device, DeviceProfile, DryRun, DryRunOptions, Error, Runtime, StepGraph};
+use highwater_tensor::{Device, DeviceProfile, DryRun, DryRunOptions, Error, Parameter, Runtime, StepGraph};
 use highwater_tracking::{
     PlanLimits, PlanTextError, Report, RunFacts, Trace, TraceProblem, parse_plan, write_page,
 };
@@ -142,7 +143,10 @@ impl Run {
                 .with("seed", options.seed);
             let facts = match world.size() {
                 1 => facts,
-                size => facts.with("rank", world.rank()).with("ranks", size),
+                size => facts
+                    .with("rank", world.rank())
+                    .with("ranks", size)
+                    .with("reduce", options.ranks.reduce.name()),
             };
             let facts =
                 options.autocast.into_iter().fold(facts, |facts, dtype| facts.with("autocast", dtype));
@@ -193,6 +197,32 @@ impl Run {
     #[must_use]
     pub const fn shard(&self) -> Shard {
         self.options.ranks.shard
+    }
+
+    /// Wraps the optimizer that `make` creates from the parameters of this rank, as `--world`, `--shard` and `--reduce` say.
+    /// In a world of one rank, nothing changes.
+    ///
+    /// # Errors
+    /// See [`World::sharded`].
+    pub fn parallel<O: Optimizer>(
+        &self,
+        parameters: Vec<(String, Parameter)>,
+        make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O, Error>,
+    ) -> Result<DataParallel<O>, Error> {
+        self.parallel_in(&self.world, parameters, make)
+    }
+
+    /// Like [`parallel`](Self::parallel), for a rank of another world, such as the same rank in a dry run.
+    ///
+    /// # Errors
+    /// See [`World::sharded`].
+    pub fn parallel_in<O: Optimizer>(
+        &self,
+        world: &World,
+        parameters: Vec<(String, Parameter)>,
+        make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O, Error>,
+    ) -> Result<DataParallel<O>, Error> {
+        Ok(world.sharded(self.shard(), parameters, make)?.reduce(self.options.ranks.reduce))
     }
 
     /// Returns the batches of each rank per step, for [`Trainer::accumulate`](crate::Trainer::accumulate).
@@ -265,6 +295,7 @@ impl Run {
         if self.device.external_memory().num_allocs > 0 {
             pools.push(self.device.external_allocator());
         }
+        self.world.report_outside(self.device.tracker());
         let report = Report::new(self.device.tracker(), &pools);
         self.finish_with(summary, &report, &self.device.to_string(), &self.place, results)
     }
@@ -297,7 +328,10 @@ impl Run {
         let peaks = self.rank_peaks()?;
         let ranks = match self.world.size() {
             1 => String::new(),
-            size => format!("rank {} of {size} of ", self.world.rank()),
+            size => match self.options.ranks.reduce {
+                Reduce::Ordered => format!("rank {} of {size} of ", self.world.rank()),
+                Reduce::Library => format!("rank {} of {size}, sums in any order, of ", self.world.rank()),
+            },
         };
         let say = |text: &str| if self.world.is_main() { say(text) } else { Ok(()) };
         say(&format!(
@@ -326,6 +360,7 @@ impl Run {
             (Value::Object(mut fields), size) if size > 1 => {
                 fields.insert("rank".into(), self.world.rank().into());
                 fields.insert("shard".into(), self.shard().name().into());
+                fields.insert("reduce".into(), self.options.ranks.reduce.name().into());
                 fields.insert("ranks".into(), json!(peaks));
                 Value::Object(fields)
             }

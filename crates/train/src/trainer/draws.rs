@@ -52,3 +52,55 @@ impl Draws {
         self.place(self.parts);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use highwater_nn::modules::{Dropout, Sequential};
+
+    use super::*;
+
+    /// The first key that each micro-batch of two steps draws, if this process computes every `size`-th one.
+    fn keys(rank: u64, size: u64) -> Vec<RandomKey> {
+        let rng = Rng::new(5);
+        let model = Sequential::new().with("a", Dropout::new(0.5, &rng)).with("b", Dropout::new(0.5, &rng));
+        let mut draws = Draws::new(&model, 4);
+        let mut keys = Vec::new();
+        for _ in 0..2 {
+            draws.begin();
+            for part in (rank..4).step_by(size as usize) {
+                draws.place(part);
+                keys.push(rng.next_key());
+                let _ = rng.next_key();
+            }
+            draws.end();
+        }
+        keys.push(rng.state());
+        keys
+    }
+
+    #[test]
+    fn micro_batches_draw_the_same_numbers_on_any_number_of_ranks() {
+        let all = keys(0, 1);
+        for size in [2, 4] {
+            for rank in 0..size {
+                let own: Vec<_> = all[..8].iter().skip(rank).step_by(size).copied().collect();
+                let found = keys(rank as u64, size as u64);
+                assert_eq!(found[..found.len() - 1], own);
+                assert_eq!(found.last(), all.last());
+            }
+        }
+        assert!((0..8).all(|first| (first + 1..8).all(|second| all[first] != all[second])));
+    }
+
+    #[test]
+    fn a_step_of_one_batch_leaves_the_generators_alone() {
+        let rng = Rng::new(5);
+        let model = Dropout::new(0.5, &rng);
+        let mut draws = Draws::new(&model, 1);
+        draws.begin();
+        draws.place(0);
+        let _ = rng.next_key();
+        draws.end();
+        assert_eq!(rng.state().sequence, 1);
+    }
+}

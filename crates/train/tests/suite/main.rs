@@ -6,6 +6,7 @@ mod autocast;
 mod dry_runs;
 mod early_stopping;
 mod metrics;
+mod ranks;
 mod resume;
 mod steps;
 mod support;

@@ -3,6 +3,7 @@
 mod convolution;
 mod gpt;
 
+use highwater::distributed::World;
 use highwater::nn::{Flatten, MaxPool2d};
 use highwater::prelude::*;
 use highwater::tracking::Tracker;
@@ -23,6 +24,9 @@ pub struct Options {
     /// Computes products and convolutions in bf16, with f32 parameters and activations.
     #[arg(long)]
     autocast: bool,
+    /// Trains with the ranks that a launcher started. Each has a batch per step.
+    #[arg(long)]
+    pub ranks: bool,
     /// Prints Highwater's memory report, with the time of each op.
     #[arg(long)]
     pub report: bool,
@@ -49,10 +53,12 @@ pub fn start(workload: Workload, threads: usize, options: Options) -> anyhow::Re
         Floats::F16 => DType::F16,
     };
     model.convert(dtype)?;
-    let mut optimizer = optimizer(workload.optimizer(), model.parameters())?;
+    let world = if options.ranks { World::from_env()? } else { World::alone() };
+    let mut optimizer = world.data_parallel(optimizer(workload.optimizer(), model.parameters())?)?;
     let (batches, of_step) = (workload.batches(), device.clone());
+    let prints = world.is_main();
     let step = move |step: usize| {
-        let batch = &batches[step % batches.len()];
+        let batch = &batches[(step * world.size() + world.rank()) % batches.len()];
         let x = tensor(&of_step, &batch.input)?;
         let x = if x.dtype() == DType::F32 { x.to_dtype(dtype)? } else { x };
         let _guard = options.autocast.then(|| autocast(DType::BF16)).transpose()?;
@@ -65,7 +71,7 @@ pub fn start(workload: Workload, threads: usize, options: Options) -> anyhow::Re
         optimizer.step(loss.backward()?)?;
         Ok(value)
     };
-    Ok(Program { step: Box::new(step), device: Some(device) })
+    Ok(Program { step: Box::new(step), device: Some(device), prints })
 }
 
 fn network(network: Network, device: &Device) -> Result<Box<dyn Module>> {

@@ -104,6 +104,7 @@ fn the_variables_of_others_and_empty_values_choose_nothing() {
         ("HIGHWATER_TRACES", "folder"),
         ("HIGHWATER_NVRTC", "/opt/libnvrtc.so.12"),
         ("HIGHWATER_CUBLAS", "/opt/libcublas.so.12"),
+        ("HIGHWATER_NCCL", "/opt/libnccl.so.2"),
         ("HIGHWATER_DEVICE", " "),
         ("HIGHWATER_ALLOCATOR", ""),
         ("HIGHWATER_SPLIT", " \t "),

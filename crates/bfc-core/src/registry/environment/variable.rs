@@ -12,7 +12,7 @@ use crate::registry::{CacheChoice, DeviceId, DeviceKind, DeviceScope, SplitChoic
 /// The longest wait for frees: an hour.
 const MAX_RETRY_MS: u64 = 3_600_000;
 
-/// Names that differ in more letters than this, or than half of them, do not count as misspellings.
+/// Names that differ in more letters than this, or than a third of them, do not count as misspellings.
 const MAX_SLIPS: usize = 3;
 
 /// One row of the table in the module docs.
@@ -151,7 +151,7 @@ pub(super) fn nearest(name: &str) -> Option<String> {
             let starts =
                 (length.saturating_sub(MAX_SLIPS)..=length + MAX_SLIPS).filter_map(|end| rest.get(..end));
             let slips = starts.chain([rest]).map(|start| distance(start, name)).min();
-            slips.filter(|&slips| slips <= MAX_SLIPS.min(length / 2)).map(|slips| (slips, name))
+            slips.filter(|&slips| slips <= MAX_SLIPS.min(length / 3)).map(|slips| (slips, name))
         })
         .min_by_key(|(slips, _)| *slips)?;
     Some(format!("{PREFIX}{name}"))

@@ -29,7 +29,7 @@ mod windows;
 
 use std::sync::Arc;
 
-use bfc_core::{AddressSpace, MemoryKind};
+use bfc_core::{AddressSpace, MemoryKind, Stream};
 use bfc_cuda::Compute;
 
 use crate::backend::{Backend, Checked, DeviceRules, Kernel, StepGraphs, Workspace, rules, sealed};
@@ -66,6 +66,14 @@ impl Backend for CudaBackend {
 
     fn addresses(&self, kind: MemoryKind, space: Option<AddressSpace>) -> bool {
         kind == MemoryKind::Device && space.is_some() && space == self.device.compute().address_space()
+    }
+
+    fn is_gpu(&self) -> bool {
+        true
+    }
+
+    fn stream(&self) -> Option<Arc<Stream>> {
+        self.device.compute().stream()
     }
 
     fn remark(&self) -> Option<String> {
