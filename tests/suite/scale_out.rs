@@ -62,6 +62,17 @@ fn ranks_that_are_not_rehearsed_equal_one_that_is() {
 }
 
 #[test]
+fn dividing_gradients_needs_no_more_than_keeping_them() {
+    // Ranks on CPUs need memory for the values of other ranks.
+    let training = Training { device: "cpu,memory=16GiB".parse().unwrap(), ..small() };
+    for size in [2, 4, 16] {
+        let worst = |shard| training.peaks(size, shard).unwrap().worst().1;
+        let (divided, kept) = (worst(Shard::Gradients), worst(Shard::None));
+        assert!(divided <= kept, "{size} ranks: {divided} > {kept}");
+    }
+}
+
+#[test]
 fn times_of_operations_equal_those_by_hand() {
     let link = Link { latency: 0.001, bandwidth: 1000.0 };
     // Three quarters of 800 bytes, and three messages in a row or one.

@@ -120,7 +120,7 @@ impl Bucket {
     /// owner of a large gradient would receive it from all ranks at once, and keep all copies until they are summed.
     pub(crate) fn is_balanced(&self) -> bool {
         let largest = self.parts.iter().map(Range::len).max().unwrap_or(0);
-        largest * self.parts.len() <= 2 * self.elements
+        largest * self.parts.len() < 2 * self.elements
     }
 }
 
@@ -186,15 +186,16 @@ mod tests {
 
     #[test]
     fn a_large_gradient_of_one_of_many_ranks_is_not_balanced() {
-        let sizes = f32s(&[30, 6, 6]);
-        let is_balanced = |ranks| {
-            let plan = Plan::new(&sizes, vec![0, 1, 2], 1 << 20, Some((&owners(&sizes, ranks), ranks)));
-            assert_eq!((plan.buckets[0].elements, plan.buckets[0].parts[0].len()), (54, 30));
+        let is_balanced = |sizes: &[usize], ranks| {
+            let (sizes, order) = (f32s(sizes), (0..sizes.len()).collect());
+            let plan = Plan::new(&sizes, order, 1 << 20, Some((&owners(&sizes, ranks), ranks)));
             plan.buckets[0].is_balanced()
         };
-        // Each of 3 ranks receives 2 × 36 elements in an all-reduce, and rank 0 receives 2 × 30 if it sums its own part.
-        assert!(is_balanced(3));
-        // Each of 4 ranks 2 × 40.5, and rank 0 3 × 30.
-        assert!(!is_balanced(4));
+        // 54 elements with gaps. Each of 3 ranks receives 2 × 36 in an all-reduce, and rank 0 receives 2 × 30 if it sums its
+        // own part. Each of 4 ranks receives 2 × 40.5, and rank 0 receives 3 × 30.
+        assert!(is_balanced(&[30, 6, 6], 3));
+        assert!(!is_balanced(&[30, 6, 6], 4));
+        // 30 elements either way, but the all-reduce needs less memory.
+        assert!(!is_balanced(&[30], 2));
     }
 }
