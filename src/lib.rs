@@ -101,6 +101,7 @@ pub mod guide {
 
     #[doc = "[memory]: mod@memory"]
     #[doc = "[oom]: mod@out_of_memory"]
+    #[doc = "[scale]: mod@scale_out"]
     #[doc = include_str!("../docs/prediction.md")]
     pub mod prediction {}
 
@@ -129,9 +130,17 @@ pub mod guide {
     #[doc = "[columns]: mod@columns#comparisons"]
     #[doc = "[gpu]: mod@gpu#check-a-gpu"]
     #[doc = "[recording]: mod@memory#record-a-run"]
+    #[doc = "[scale]: mod@scale_out"]
     #[doc = "[variables]: mod@environment#cuda"]
     #[doc = include_str!("../docs/several-machines.md")]
     pub mod several_machines {}
+
+    #[doc = "[bf16]: mod@bf16"]
+    #[doc = "[gpu]: mod@gpu"]
+    #[doc = "[memory]: mod@memory"]
+    #[doc = "[ranks]: mod@several_machines"]
+    #[doc = include_str!("../docs/scale-out.md")]
+    pub mod scale_out {}
 
     #[doc = "[benchmarks]: mod@benchmarks"]
     #[doc = "[memory]: mod@memory"]

@@ -13,5 +13,6 @@ mod metrics;
 mod out_of_memory;
 mod outside;
 mod recording;
+mod scale_out;
 mod train_chargpt;
 mod train_digits;

@@ -167,6 +167,13 @@ impl<O: Optimizer> DataParallel<O> {
         self
     }
 
+    /// Returns the bytes of each bucket, in the order in which the ranks sum them. After the first backward pass it is the
+    /// order of that pass.
+    #[must_use]
+    pub fn bucket_sizes(&self) -> Vec<usize> {
+        self.shared.plan().buckets.iter().map(|bucket| bucket.elements * bucket.dtype.size()).collect()
+    }
+
     /// Sets the order of the additions, on all ranks. [`Reduce::Library`] may be faster, but the results differ from those of
     /// one process in the last bits. It has no effect with [`Shard::Gradients`].
     #[must_use]

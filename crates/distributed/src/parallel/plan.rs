@@ -122,6 +122,13 @@ impl Bucket {
         });
         Self { dtype, elements, slots, parts }
     }
+
+    /// Returns whether the busiest rank receives fewer elements if each rank sums its own part than in an all-reduce. The
+    /// owner of a large gradient would receive it from all ranks at once, and keep all copies until they are summed.
+    pub(crate) fn is_balanced(&self) -> bool {
+        let largest = self.parts.iter().map(Range::len).max().unwrap_or(0);
+        largest * self.parts.len() < 2 * self.elements
+    }
 }
 
 /// Divides the parameters among the ranks: the largest first, each to the rank with the fewest bytes so far.
@@ -188,5 +195,20 @@ mod tests {
         let sizes = f32s(&[3]);
         let plan = Plan::new(&sizes, vec![0], 1, 1 << 20, Some((&owners(&sizes, 3), 3)));
         assert_eq!(plan.buckets[0].parts, [0..3, 0..0, 0..0]);
+    }
+
+    #[test]
+    fn a_large_gradient_of_one_of_many_ranks_is_not_balanced() {
+        let is_balanced = |sizes: &[usize], ranks| {
+            let (sizes, order) = (f32s(sizes), (0..sizes.len()).collect());
+            let plan = Plan::new(&sizes, order, 1 << 20, Some((&owners(&sizes, ranks), ranks)));
+            plan.buckets[0].is_balanced()
+        };
+        // 54 elements with gaps. Each of 3 ranks receives 2 × 36 in an all-reduce, and rank 0 receives 2 × 30 if it sums its
+        // own part. Each of 4 ranks receives 2 × 40.5, and rank 0 receives 3 × 30.
+        assert!(is_balanced(&[30, 6, 6], 3));
+        assert!(!is_balanced(&[30, 6, 6], 4));
+        // 30 elements either way, but the all-reduce needs less memory.
+        assert!(!is_balanced(&[30], 2));
     }
 }

@@ -127,7 +127,16 @@ impl Shared {
     }
 
     pub(super) fn reduce(&self) -> Reduce {
-        self.planning().reduce
+        match self.shard {
+            Shard::None | Shard::Optimizer => self.planning().reduce,
+            Shard::Gradients => Reduce::Ordered,
+        }
+    }
+
+    /// Returns the elements that each rank sums, if these are its own gradients. Otherwise all ranks sum equal parts.
+    fn parts<'a>(&self, bucket: &'a Bucket) -> &'a [Range<usize>] {
+        // NCCL sums along a ring, without copies of the values of all ranks.
+        if self.device.is_gpu() || bucket.is_balanced() { &bucket.parts } else { &[] }
     }
 
     pub(super) fn sharded_owners(&self) -> Option<(&[usize], usize)> {
@@ -158,10 +167,11 @@ impl Shared {
         if self.device.is_gpu() {
             return 0;
         }
-        if bucket.parts.is_empty() {
+        let parts = self.parts(bucket);
+        if parts.is_empty() {
             return self.reduce().workspace_bytes(bucket.elements, bucket.dtype, self.world.size());
         }
-        let own = bucket.parts.get(self.world.rank()).map_or(0, Range::len);
+        let own = parts.get(self.world.rank()).map_or(0, Range::len);
         own * (self.world.size() - 1) * bucket.dtype.size()
     }
 
@@ -171,7 +181,7 @@ impl Shared {
         region: Arc<Region>,
         workspace: Option<Arc<Region>>,
     ) -> JobData {
-        let (elements, parts) = (bucket.elements, bucket.parts.clone());
+        let (elements, parts) = (bucket.elements, self.parts(bucket).to_vec());
         let workspace = workspace.map(|workspace| (workspace, self.bucket_workspace(bucket)));
         JobData { region, elements, parts, workspace, reduce: self.reduce(), stream: self.device.stream() }
     }
