@@ -200,8 +200,9 @@ mod tests {
     #[test]
     fn a_large_gradient_of_one_of_many_ranks_is_not_balanced() {
         let is_balanced = |sizes: &[usize], ranks| {
-            let (sizes, order) = (f32s(sizes), (0..sizes.len()).collect());
-            let plan = Plan::new(&sizes, order, 1 << 20, Some((&owners(&sizes, ranks), ranks)));
+            let (sizes, order): (_, Vec<_>) = (f32s(sizes), (0..sizes.len()).collect());
+            let (count, owners) = (order.len(), owners(&sizes, ranks));
+            let plan = Plan::new(&sizes, order, count, 1 << 20, Some((&owners, ranks)));
             plan.buckets[0].is_balanced()
         };
         // 54 elements with gaps. Each of 3 ranks receives 2 × 36 in an all-reduce, and rank 0 receives 2 × 30 if it sums its
