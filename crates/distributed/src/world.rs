@@ -84,9 +84,8 @@ impl World {
     /// Connects the ranks that a launcher started, each with the GPU of its number on its machine, by NCCL. The world of one
     /// rank if no launcher started this program.
     ///
-    /// [`nccl`](Self::nccl) returns the operations on memory of GPUs. Host memory travels over MPI, or over NCCL if
-    /// `torchrun` started the ranks or the feature `mpi` is off. [`Rendezvous`](crate::Rendezvous) says how such ranks find
-    /// each other.
+    /// The method `nccl` returns the operations on memory of GPUs. Host memory travels over MPI, or over NCCL if `torchrun`
+    /// started the ranks or the feature `mpi` is off. The type `Rendezvous` says how such ranks find each other.
     ///
     /// # Errors
     ///
