@@ -52,7 +52,7 @@ struct Args {
     )]
     sizes: Vec<u16>,
 
-    /// What the ranks divide: none, optimizer, gradients
+    /// The memory that ranks divide: none, optimizer, gradients
     #[arg(
         long = "shard",
         value_name = "NAMES",

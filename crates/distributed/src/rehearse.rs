@@ -58,7 +58,7 @@ pub fn largest_fit_of_ranks(
     };
     let mut least = fit_on(0, range.clone())?;
     for rank in 1..size {
-        // What does not fit on one rank need not be tried on the others.
+        // A number that does not fit on one rank need not be tried on the others.
         let Some(largest) = least.largest else { break };
         let found = fit_on(rank, *range.start()..=largest)?;
         if found.largest < least.largest {

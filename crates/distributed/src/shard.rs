@@ -1,6 +1,6 @@
 //! The division of memory among ranks.
 
-/// What the ranks divide among themselves instead of keeping copies (Rajbhandari et al. 2020).
+/// The memory that ranks divide among themselves instead of keeping copies (Rajbhandari et al. 2020).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Shard {
     /// Nothing: each rank keeps all gradients and the whole state of the optimizer.

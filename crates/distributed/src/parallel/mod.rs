@@ -230,9 +230,13 @@ impl<O: Optimizer> DataParallel<O> {
     ///
     /// The error of `step`, on this rank or on another one.
     pub fn attempt<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.shared.world.size() == 1 {
+            return step(self);
+        }
+        self.shared.reducer().begin();
         step(self).inspect_err(|error| {
-            // Errors of the exchange itself reach all ranks.
-            if self.shared.world.size() > 1 && ParallelError::of(error).is_none() {
+            // The other ranks know of errors of the exchange.
+            if ParallelError::of(error).is_none() && !self.shared.reducer().has_failed() {
                 let out_of_memory = error.out_of_memory().is_some();
                 let _ = self.shared.meet(if out_of_memory { Stage::OutOfMemory } else { Stage::Failed });
             }

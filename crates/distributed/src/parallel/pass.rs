@@ -10,7 +10,7 @@ use highwater_tensor::{DType, GradientPass, Gradients, OpContext, Result, Scalar
 
 use super::plan::Plan;
 use super::shared::Shared;
-use crate::reduction::{Done, Job, ParallelError, Region, Stage, perform};
+use crate::reduction::{Done, Job, ParallelError, Region, Stage};
 use crate::shard::Shard;
 
 /// The ops that own the memory.
@@ -102,12 +102,9 @@ impl Pass {
             is_agreed,
             reply,
         };
-        let reducer = self.shared.reducer();
-        if is_last && reducer.is_idle() {
-            let reply = job.reply.clone();
-            let _ = reply.send(perform(&self.shared.world.ranks(), job));
-        } else {
-            reducer.submit(job);
+        match is_last {
+            true => self.shared.reducer().run(job),
+            false => self.shared.reducer().submit(job),
         }
         self.results.push_back(result);
     }

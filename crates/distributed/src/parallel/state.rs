@@ -1,4 +1,4 @@
-//! What the ranks divide, as a whole: the state of the optimizer, and the norm of the gradients.
+//! The whole state of the optimizer, and the norm of all gradients, if each rank has a part of them.
 
 use highwater_nn::io::{Array, Arrays};
 use highwater_tensor::{DType, Error, Gradients, Result, Shape};

@@ -247,6 +247,59 @@ fn a_rank_that_fails_makes_all_ranks_discard_the_step() {
     }
 }
 
+/// Memory runs out on two ranks at once, at different buckets of the pass.
+#[test]
+fn ranks_that_fail_together_agree_on_the_next_step() {
+    let found = run_ranks(4, |world| {
+        let device = device();
+        let parameters = parameters(&device, 8);
+        let optimizer = world.data_parallel(Sgd::new(named(&parameters), 0.1).unwrap()).unwrap();
+        let mut optimizer = optimizer.bucket_bytes(1);
+        for round in 0..20 {
+            let result = optimizer.attempt(|optimizer| {
+                let mut loss = partial_loss(&parameters, &[0, 1, 2, 3], 0.1);
+                // An op of the backward pass fails on ranks 1 and 3, after some buckets.
+                if world.rank() % 2 == 1 && round % 2 == 0 {
+                    let fails = FailsBackward(world.rank() == 1);
+                    loss = highwater_tensor::apply(fails, &[&loss])?;
+                }
+                loss = loss.add(&partial_loss(&parameters, &[4, 5, 6, 7], 0.1))?;
+                optimizer.step(loss.backward()?)
+            });
+            assert_eq!(result.is_err(), round % 2 == 0, "round {round}: {result:?}");
+        }
+        values(&named(&parameters))
+    });
+    assert_eq!(found, vec![found[0].clone(); 4]);
+}
+
+/// An op without a backward pass.
+#[derive(Debug)]
+struct FailsBackward(bool);
+
+impl highwater_tensor::Op for FailsBackward {
+    fn name(&self) -> &'static str {
+        "fails"
+    }
+
+    fn forward(&self, _: &highwater_tensor::OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        inputs[0].mul_scalar(1.0)
+    }
+
+    fn backward(
+        &self,
+        _: &highwater_tensor::OpContext<'_>,
+        _: &highwater_tensor::Saved,
+        grad: &Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
+        if self.0 {
+            // Some buckets are on their way meanwhile.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Tensor::zeros(grad.device(), [1_usize << 40]).map(|zeros| vec![Some(zeros)])
+    }
+}
+
 #[test]
 fn ranks_at_different_stages_get_an_error() {
     let found = run_ranks(2, |world| {

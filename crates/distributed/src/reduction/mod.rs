@@ -6,7 +6,7 @@ mod region;
 mod status;
 
 pub use error::ParallelError;
-pub(crate) use reducer::{Done, Job, JobData, Ranks, Reducer, perform};
+pub(crate) use reducer::{Done, Job, JobData, Ranks, Reducer};
 pub(crate) use region::Region;
 pub use status::Stage;
 pub(crate) use status::exchange;

@@ -5,12 +5,12 @@
 //! borrows regions, and returns each with the result.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
-use bfc_core::Stream;
+use bfc_core::{Stream, sync};
 
 use super::error::ParallelError;
 use super::region::Region;
@@ -65,78 +65,86 @@ pub(crate) struct Done {
     _data: Option<JobData>,
 }
 
-enum Message {
-    /// A new pass begins: jobs run again after a failure.
-    Begin,
-    Job(Box<Job>),
-}
-
 /// The thread and its queue.
 #[derive(Debug)]
 pub(crate) struct Reducer {
-    messages: Option<Sender<Message>>,
-    /// The jobs that the thread has not finished.
-    waiting: Arc<AtomicUsize>,
+    jobs: Option<Sender<Job>>,
+    shared: Arc<Shared>,
     thread: Option<thread::JoinHandle<()>>,
+}
+
+/// What the reducer shares with training threads.
+#[derive(Debug)]
+struct Shared {
+    ranks: Ranks,
+    /// The jobs in the queue and in work.
+    waiting: AtomicUsize,
+    /// The error of this pass. All ranks fail at the same job, and skip the later ones.
+    failure: Mutex<Option<ParallelError>>,
 }
 
 impl Reducer {
     pub(crate) fn start(ranks: Ranks) -> std::io::Result<Self> {
-        let (messages, inbox) = mpsc::channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let finished = Arc::clone(&waiting);
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        let shared = Arc::new(Shared { ranks, waiting: AtomicUsize::new(0), failure: Mutex::default() });
+        let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new().name("gradients".into()).spawn(move || {
-            // All ranks fail at the same job, and skip those that are already in their queues.
-            let mut failure: Option<ParallelError> = None;
-            for message in inbox {
-                let job = match message {
-                    Message::Begin => {
-                        failure = None;
-                        continue;
-                    }
-                    Message::Job(job) => job,
-                };
+            for job in inbox {
                 let reply = job.reply.clone();
-                let done = match &failure {
-                    Some(error) => Done { present: Err(error.clone()), is_summed: false, _data: job.data },
-                    None => perform(&ranks, *job),
-                };
-                failure = done.present.as_ref().err().cloned();
-                finished.fetch_sub(1, Ordering::Release);
+                let done = of_thread.run(job);
+                of_thread.waiting.fetch_sub(1, Ordering::Release);
                 let _ = reply.send(done);
             }
         })?;
-        Ok(Self { messages: Some(messages), waiting, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), shared, thread: Some(thread) })
     }
 
-    /// Begins a pass.
+    /// Begins a pass: jobs run again after a failure. The jobs of earlier passes have ended.
     pub(crate) fn begin(&self) {
-        self.send(Message::Begin);
+        *sync::lock(&self.shared.failure) = None;
+    }
+
+    /// Returns whether a job has failed since the pass began, so that all ranks discard it.
+    pub(crate) fn has_failed(&self) -> bool {
+        sync::lock(&self.shared.failure).is_some()
     }
 
     /// Queues a job.
     pub(crate) fn submit(&self, job: Job) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.send(Message::Job(Box::new(job)));
-    }
-
-    /// Returns whether the thread has finished all jobs. Then a training thread may run the next one itself, which saves a
-    /// switch of threads.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.waiting.load(Ordering::Acquire) == 0
-    }
-
-    fn send(&self, message: Message) {
+        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         // The thread lives as long as this value, unless it panics. Then no result arrives.
-        if let Some(messages) = &self.messages {
-            let _ = messages.send(message);
+        if let Some(jobs) = &self.jobs {
+            let _ = jobs.send(job);
         }
+    }
+
+    /// Runs a job on the calling thread if the queue is empty, which saves two switches of threads; otherwise queues it.
+    pub(crate) fn run(&self, job: Job) {
+        if self.shared.waiting.load(Ordering::Acquire) > 0 {
+            return self.submit(job);
+        }
+        let reply = job.reply.clone();
+        let _ = reply.send(self.shared.run(job));
+    }
+}
+
+impl Shared {
+    fn run(&self, job: Job) -> Done {
+        let failure = sync::lock(&self.failure).clone();
+        let done = match failure {
+            Some(error) => Done { present: Err(error), is_summed: false, _data: job.data },
+            None => perform(&self.ranks, job),
+        };
+        if let Err(error) = &done.present {
+            *sync::lock(&self.failure) = Some(error.clone());
+        }
+        done
     }
 }
 
 impl Drop for Reducer {
     fn drop(&mut self) {
-        self.messages = None;
+        self.jobs = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -144,7 +152,7 @@ impl Drop for Reducer {
 }
 
 /// Runs a job.
-pub(crate) fn perform(ranks: &Ranks, job: Job) -> Done {
+fn perform(ranks: &Ranks, job: Job) -> Done {
     let present = match job.is_agreed {
         true => Ok(job.present),
         false => exchange(&*ranks.collective, job.stage, &job.present),

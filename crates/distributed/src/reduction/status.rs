@@ -8,7 +8,7 @@ use std::fmt;
 use super::error::ParallelError;
 use crate::collective::{Collective, SliceMut, spans};
 
-/// What a rank does next.
+/// The next action of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Sums the gradients of a bucket.

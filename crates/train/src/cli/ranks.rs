@@ -31,7 +31,7 @@ pub(super) struct RankOptions {
     #[arg(long, value_enum, value_name = "WORLD", default_value_t = Transport::Alone)]
     world: Transport,
 
-    /// What the ranks divide among themselves instead of keeping copies
+    /// The memory that the ranks divide among themselves instead of keeping copies
     #[arg(long, value_name = "WHAT", default_value = "none")]
     #[arg(value_parser = PossibleValuesParser::new(Shard::NAMES).map(|name| Shard::from_name(&name).unwrap_or_default()))]
     pub(super) shard: Shard,
