@@ -4,8 +4,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{num::NonZero, thread};
 
+use bfc_core::DeviceId;
 #[cfg(feature = "cuda")]
-use bfc_core::Bytes;
+use bfc_core::{Bytes, DeviceKind};
 #[cfg(feature = "cuda")]
 use bfc_cuda::CudaDriver;
 use highwater_nn::data::Part;
@@ -38,6 +39,8 @@ pub struct World {
     /// The operations on memory of GPUs.
     #[cfg(feature = "cuda")]
     nccl: Option<Arc<Nccl>>,
+    /// The GPU of this rank, if NCCL connects the ranks.
+    gpu: Option<DeviceId>,
 }
 
 impl World {
@@ -54,6 +57,7 @@ impl World {
             reducer: Arc::default(),
             #[cfg(feature = "cuda")]
             nccl: None,
+            gpu: None,
         }
     }
 
@@ -116,15 +120,16 @@ impl World {
             return Ok(Self::alone());
         };
         let ordinal = u32::try_from(launch.local_rank).unwrap_or(u32::MAX);
+        let gpu = Some(DeviceId::new(DeviceKind::Cuda, ordinal));
         let driver = CudaDriver::new(ordinal).map_err(NcclConnectError::from)?;
         if cfg!(feature = "mpi") && launch.launcher != Launcher::Torchrun {
             let world = Self::from_env_with(time_limit)?;
             let nccl = Nccl::connect(world.collective(), &driver, time_limit)?;
-            return Ok(Self { nccl: Some(Arc::new(nccl)), ..world });
+            return Ok(Self { nccl: Some(Arc::new(nccl)), gpu, ..world });
         }
         let nccl = Arc::new(Nccl::connect_at(&Rendezvous::from_env(&launch)?, &driver, time_limit)?);
         let collective = HostCollective::new(Arc::clone(&nccl), &driver)?;
-        Ok(Self { nccl: Some(nccl), ..Self::new(Arc::new(collective), launch.local_size) })
+        Ok(Self { nccl: Some(nccl), gpu, ..Self::new(Arc::new(collective), launch.local_size) })
     }
 
     /// Returns the operations on memory of GPUs, if [`nccl_from_env`](Self::nccl_from_env) has connected them.
@@ -132,6 +137,12 @@ impl World {
     #[must_use]
     pub const fn nccl(&self) -> Option<&Arc<Nccl>> {
         self.nccl.as_ref()
+    }
+
+    /// Returns the GPU of this rank, if NCCL connects the ranks: the one with the number of the rank on its machine.
+    #[must_use]
+    pub const fn gpu(&self) -> Option<DeviceId> {
+        self.gpu
     }
 
     /// Returns one rank of a world whose other ranks do not exist, for dry runs. Operations move no data.

@@ -124,7 +124,10 @@ impl Run {
         }
         let runtime = runtime(options, &world)?;
         let dry = DeviceId::new(DeviceKind::Dry, 0);
-        let choice = runtime.choose(if options.dry_run.is_some() { Some(dry) } else { options.device })?;
+        let choice = runtime.choose(match options.dry_run {
+            Some(_) => Some(dry),
+            None => options.device.or(world.gpu()),
+        })?;
         if options.log_placement {
             log_placement(&runtime, &format!("device {}: {}", choice.device, choice.reason));
         }
