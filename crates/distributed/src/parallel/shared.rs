@@ -197,6 +197,8 @@ impl Shared {
         let mut expected = order.len() as u32;
         let mut order: Vec<usize> = order.iter().copied().chain(rest).collect();
         if !self.world.is_rehearsal() {
+            // Jobs of another optimizer's pass may be on their way.
+            self.reducer().flush();
             let numbers = order.iter().map(|parameter| *parameter as u32).chain([expected]);
             let mut bytes: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
             self.world.collective().broadcast(SliceMut::Bytes(&mut bytes), 0)?;

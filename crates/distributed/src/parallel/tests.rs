@@ -1,7 +1,9 @@
 //! Ranks as threads against one process that accumulates the same batches.
 
 use highwater_nn::io::Array;
-use highwater_nn::modules::{Linear, Module, Relu, Sequential};
+use highwater_nn::modules::{
+    Conv2d, Embedding, Flatten, Linear, MaxPool2d, Module, Relu, Sequential, TransformerBlock,
+};
 use highwater_nn::optim::{AdamW, Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Error, Gradients, Parameter, Result, Rng, Runtime, Tensor};
 
@@ -96,6 +98,84 @@ fn ranks_equal_one_process_that_accumulates() {
                         assert_eq!(found, &expected, "rank {rank} of {ranks}, {dtype}, {shard:?}, {bucket}");
                     }
                 }
+            }
+        }
+    }
+}
+
+/// A convolutional network and a transformer, whose embedding table is also the output layer.
+fn larger_networks(device: &Device) -> [(&'static str, Box<dyn Module>, Tensor); 2] {
+    let rng = Rng::new(11);
+    let same = highwater_tensor::Conv2dOptions::padded(1);
+    let convolutional = Sequential::new()
+        .with("conv", Conv2d::new(device, 1, 4, [3, 3], same, &rng).unwrap())
+        .with("relu", Relu)
+        .with("pool", MaxPool2d::new(2))
+        .with("flat", Flatten)
+        .with("fc", Linear::new(device, 4 * 4 * 4, 5, &rng).unwrap());
+    let gpt = Gpt {
+        tokens: Embedding::new(device, 7, 8, &rng).unwrap(),
+        block: TransformerBlock::new(device, 8, 2, &rng).unwrap().causal(),
+    };
+    let images = Tensor::zeros(device, [2, 1, 8, 8]).unwrap();
+    let text = Tensor::zeros_of(device, [2, 6], DType::I64).unwrap();
+    [("cnn", Box::new(convolutional), images), ("gpt", Box::new(gpt), text)]
+}
+
+#[derive(Debug)]
+struct Gpt {
+    tokens: Embedding,
+    block: TransformerBlock,
+}
+
+impl Module for Gpt {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.block.forward(&self.tokens.forward(x)?)?;
+        x.matmul(&self.tokens.weight().tensor().t()?)
+    }
+
+    highwater_nn::visit_parts!(tokens, block);
+}
+
+/// The loss of a micro-batch of a network whose input has this shape.
+fn loss_of(network: &dyn Module, input: &Tensor, batch: usize) -> Tensor {
+    let input = if input.dtype() == DType::I64 {
+        let tokens: Vec<i64> = (0..input.elements() as i64).map(|at| (at * at + batch as i64) % 7).collect();
+        Tensor::from_slice(input.device(), &tokens, input.dims()).unwrap()
+    } else {
+        Tensor::randn(input.device(), input.dims(), &Rng::new(batch as u64)).unwrap()
+    };
+    network.forward(&input).unwrap().square().unwrap().mean_all().unwrap()
+}
+
+#[test]
+fn convolutional_networks_and_transformers_equal_one_process() {
+    for (make, ranks) in [(adam_w as Make, 2), (sgd, 2), (sgd, 4), (adam_w, 4)] {
+        for at in 0..2 {
+            let (name, network, input) = &larger_networks(&device())[at];
+            let mut optimizer = make(network.parameters()).unwrap();
+            for step in 0..STEPS {
+                let mut gradients = Gradients::default();
+                for batch in 0..ranks {
+                    let loss = loss_of(network.as_ref(), input, step * ranks + batch);
+                    gradients.accumulate(&mut loss.backward().unwrap()).unwrap();
+                }
+                gradients.scale(1.0 / ranks as f64).unwrap();
+                optimizer.step(gradients).unwrap();
+            }
+            let expected = values(&network.parameters());
+            for shard in [Shard::None, Shard::Optimizer, Shard::Gradients] {
+                let found = run_ranks(ranks, |world| {
+                    let (_, network, input) = &larger_networks(&device())[at];
+                    let optimizer = world.sharded(shard, network.parameters(), make).unwrap();
+                    let mut optimizer = optimizer.bucket_bytes(500);
+                    for step in 0..STEPS {
+                        let loss = loss_of(network.as_ref(), input, step * ranks + world.rank());
+                        optimizer.step(loss.backward().unwrap()).unwrap();
+                    }
+                    values(&network.parameters())
+                });
+                assert_eq!(found, vec![expected.clone(); ranks], "{name}, {ranks} ranks, {shard:?}");
             }
         }
     }

@@ -65,10 +65,16 @@ pub(crate) struct Done {
     _data: Option<JobData>,
 }
 
+enum Message {
+    Job(Box<Job>),
+    /// Drops the sender once all earlier jobs have ended.
+    Flush(Sender<()>),
+}
+
 /// The thread and its queue.
 #[derive(Debug)]
 pub(crate) struct Reducer {
-    jobs: Option<Sender<Job>>,
+    messages: Option<Sender<Message>>,
     shared: Arc<Shared>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -85,18 +91,25 @@ struct Shared {
 
 impl Reducer {
     pub(crate) fn start(ranks: Ranks) -> std::io::Result<Self> {
-        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (messages, inbox) = mpsc::channel();
         let shared = Arc::new(Shared { ranks, waiting: AtomicUsize::new(0), failure: Mutex::default() });
         let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new().name("gradients".into()).spawn(move || {
-            for job in inbox {
+            for message in inbox {
+                let job = match message {
+                    Message::Job(job) => *job,
+                    Message::Flush(sender) => {
+                        drop(sender);
+                        continue;
+                    }
+                };
                 let reply = job.reply.clone();
                 let done = of_thread.run(job);
                 of_thread.waiting.fetch_sub(1, Ordering::Release);
                 let _ = reply.send(done);
             }
         })?;
-        Ok(Self { jobs: Some(jobs), shared, thread: Some(thread) })
+        Ok(Self { messages: Some(messages), shared, thread: Some(thread) })
     }
 
     /// Begins a pass: jobs run again after a failure. The jobs of earlier passes have ended.
@@ -112,9 +125,23 @@ impl Reducer {
     /// Queues a job.
     pub(crate) fn submit(&self, job: Job) {
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        self.send(Message::Job(Box::new(job)));
+    }
+
+    /// Waits until all jobs have ended, before a training thread runs an operation itself: all ranks run operations in the
+    /// order of the program.
+    pub(crate) fn flush(&self) {
+        if self.shared.waiting.load(Ordering::Acquire) > 0 {
+            let (sender, ended) = mpsc::channel();
+            self.send(Message::Flush(sender));
+            let _ = ended.recv();
+        }
+    }
+
+    fn send(&self, message: Message) {
         // The thread lives as long as this value, unless it panics. Then no result arrives.
-        if let Some(jobs) = &self.jobs {
-            let _ = jobs.send(job);
+        if let Some(messages) = &self.messages {
+            let _ = messages.send(message);
         }
     }
 
@@ -144,7 +171,7 @@ impl Shared {
 
 impl Drop for Reducer {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.messages = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
