@@ -8,7 +8,7 @@ use crate::report::table::shorten;
 const MAX_RANKS: u64 = 1 << 20;
 
 /// The reason why recordings cannot be compared as ranks of one run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankError {
     /// A fact of a recording is not a valid number.
@@ -56,6 +56,8 @@ pub enum RankError {
         second_size: u64,
     },
 }
+
+bfc_core::debug_as_message!(RankError);
 
 /// The rank and the number of ranks that a recording states.
 pub(super) struct Identity {
