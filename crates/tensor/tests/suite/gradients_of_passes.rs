@@ -283,13 +283,26 @@ fn all_but(device: &Device, kib: usize) -> Vec<Tensor> {
 
 #[test]
 fn half_precision_gradients_are_changed_without_memory() {
-    let (device, leaves, [mut sum, mut more]) = two_passes(DType::F16);
+    let (device, leaves, [mut gradients, _]) = two_passes(DType::F16);
     let hog = all_but(&device, 0);
-    sum.accumulate(&mut more).unwrap();
-    sum.scale(3.0).unwrap();
-    sum.clip_value(8.0).unwrap();
+    gradients.scale(9.0).unwrap();
+    gradients.clip_value(8.0).unwrap();
     drop(hog);
-    assert_eq!(firsts(&leaves, &sum), [8.0; 2]);
+    assert_eq!(firsts(&leaves, &gradients), [8.0; 2]);
+}
+
+#[test]
+fn sums_of_half_precision_gradients_are_f32() {
+    let (device, leaves, [mut sum, mut more]) = two_passes(DType::F16);
+    sum.scale(4096.0).unwrap();
+    let hog = all_but(&device, 0);
+    let error = sum.accumulate(&mut more).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    drop(hog);
+    assert_eq!((firsts(&leaves, &sum), firsts(&leaves, &more)), ([4096.0; 2], [2.0; 2]));
+    sum.accumulate(&mut more).unwrap();
+    // f16 has no 4098.
+    assert_eq!(firsts(&leaves, &sum), [4098.0; 2]);
     assert!(more.is_empty());
 }
 
