@@ -79,7 +79,7 @@ pub(crate) struct Reducer {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// What the reducer shares with training threads.
+/// The state that the reducer shares with training threads.
 #[derive(Debug)]
 struct Shared {
     ranks: Ranks,
