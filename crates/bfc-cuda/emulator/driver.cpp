@@ -43,6 +43,7 @@
 #include "device.h"
 #include "stream.h"
 #include "memory.h"
+#include "saxpy.h"
 #include "work.h"
 #include "toolkit.h"
 #include "communicator.h"
@@ -56,6 +57,10 @@ extern "C" size_t emulated_used(int device) {
     Lock lock(mutex);
     return used[device + 1];
 }
+
+// The number of calls of cuMemAlloc and of cuMemFree.
+extern "C" size_t emulated_allocations() { return allocations; }
+extern "C" size_t emulated_frees() { return frees; }
 
 extern "C" size_t emulated_peak_pinned() {
     Lock lock(mutex);

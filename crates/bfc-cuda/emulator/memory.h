@@ -24,6 +24,8 @@ static u64 last_handle = 0;
 // Bytes of reserved address ranges and of pinned memory.
 static std::map<u64, size_t> reserved, pinned;
 static size_t pinned_bytes = 0, peak_pinned_bytes = 0;
+// Calls of cuMemAlloc and cuMemFree.
+static std::atomic<size_t> allocations{0}, frees{0};
 
 // The entry that starts last at or before an address, or `end()`.
 template <class T> static typename std::map<u64, T>::iterator before(std::map<u64, T>& map, u64 address) {
@@ -69,6 +71,7 @@ CALL(cuMemGetInfo_v2, size_t* free_bytes, size_t* total) {
 CALL(cuMemAlloc_v2, u64* address, size_t bytes) {
     if (u32 status = usable()) return status;
     if (bytes == 0) return INVALID_VALUE;
+    ++allocations;
     Lock lock(mutex);
     void* memory = bytes > total_bytes() - used[current] ? nullptr : allocated(bytes, 512);
     if (!memory) return OUT_OF_MEMORY;
@@ -78,6 +81,7 @@ CALL(cuMemAlloc_v2, u64* address, size_t bytes) {
 
 CALL(cuMemFree_v2, u64 address) {
     if (current == 0) return INVALID_CONTEXT;
+    ++frees;
     wait_for_all();
     Lock lock(mutex);
     auto range = ranges.find(address);

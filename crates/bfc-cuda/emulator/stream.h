@@ -107,6 +107,19 @@ template <class T> static u32 usable(T* object) {
     return is_live(object) && object->context == current ? SUCCESS : INVALID_HANDLE;
 }
 
+// The default stream of each context, which has no handle. Other streams do not wait for it: all are non-blocking.
+static Stream* default_streams[MOST_DEVICES + 1];
+
+// Whether the stream, which 0 stands for if it is the default stream, is live, and its device current and usable.
+static u32 usable(Stream*& stream) {
+    if (u32 status = usable()) return status;
+    if (stream) return usable<Stream>(stream);
+    Lock lock(mutex);
+    Stream*& own = default_streams[current];
+    if (!own) streams.push_back(own = new Stream);
+    return stream = own, SUCCESS;
+}
+
 CALL(cuCtxSynchronize) {
     if (u32 status = usable()) return status;
     if (u32 status = check_wait()) return status;

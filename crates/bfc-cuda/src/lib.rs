@@ -21,6 +21,8 @@
 //! [`StreamCompute`] runs kernels and matrix products on a stream. A [`Communicator`] exchanges device memory with other
 //! processes, each with its own GPU. Layers, bottom to top: `kernels`, `driver`,
 //! `compute`, `libraries`, `graph`, `stream`, then registration, the self-check and the emulator for tests.
+//!
+//! The feature `cudarc` adds `PoolSlice` and `PoolStream` for programs that use cudarc.
 
 mod compute;
 mod driver;
@@ -31,9 +33,14 @@ pub mod kernels;
 mod libraries;
 mod register;
 mod self_check;
+#[cfg(feature = "cudarc")]
+mod slices;
 mod stream;
 
 pub use bfc_core::default_reserve;
+/// The version of cudarc whose types [`PoolSlice`] and [`PoolStream`] use.
+#[cfg(feature = "cudarc")]
+pub use cudarc;
 pub use compute::{
     Compute, ComputeError, Factor, GraphCounts, LibraryProblem, Product, StepId, Target, TriedLibrary,
 };
@@ -44,4 +51,6 @@ pub use libraries::{
 };
 pub use register::{RegisterError, register, register_stream};
 pub use self_check::{SelfCheckError, self_check};
+#[cfg(feature = "cudarc")]
+pub use slices::{PoolSlice, PoolSliceError, PoolStream};
 pub use stream::StreamCompute;

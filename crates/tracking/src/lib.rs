@@ -72,8 +72,8 @@ mod trace;
 mod training_log;
 
 pub use account::{
-    AccountedPool, Budget, Context, ContextGuard, LimitedGuard, OpRun, OpTotals, Record, Sizes, ThreadTotals,
-    Tracker, TrackingAllocator, capture,
+    AccountedPool, Budget, Context, ContextGuard, LimitedGuard, OpRun, OpTotals, Record, ScopedAllocator,
+    Sizes, ThreadTotals, Tracker, TrackingAllocator, capture,
 };
 pub use export::{ExportError, ExportFormat, export};
 pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory, gzip};

@@ -1,5 +1,6 @@
 //! Streams and events of a device: owned handles over a [`Driver`].
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ use super::error::SourceError;
 pub struct Stream {
     driver: Arc<dyn Driver>,
     handle: StreamHandle,
+    /// The owner of a stream that this value does not destroy.
+    owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Stream {
@@ -33,7 +36,21 @@ impl Stream {
     /// Fails with the driver's error.
     pub fn new(driver: Arc<dyn Driver>) -> Result<Arc<Self>, SourceError> {
         let handle = driver.create_stream()?;
-        Ok(Arc::new(Self { driver, handle }))
+        Ok(Arc::new(Self { driver, handle, owner: None }))
+    }
+
+    /// Wraps a stream of another library, such as the stream that a program computes on. Dropping the value drops `owner`
+    /// and does not destroy the stream.
+    ///
+    /// # Safety
+    /// `handle` is a stream of the device behind `driver`, and stays valid while `owner` lives.
+    #[must_use]
+    pub unsafe fn from_raw(
+        driver: Arc<dyn Driver>,
+        handle: StreamHandle,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Arc<Self> {
+        Arc::new(Self { driver, handle, owner: Some(owner) })
     }
 
     /// Returns the device's driver.
@@ -80,6 +97,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if self.owner.is_some() {
+            return;
+        }
         // SAFETY: this value owns the handle, and no other code uses it.
         unsafe { self.driver.destroy_stream(self.handle) };
     }

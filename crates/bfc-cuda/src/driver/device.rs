@@ -17,6 +17,7 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 use super::calls::{address, location, properties, size};
 use super::capture::wait_without_capture;
+use super::contexts::{ContextOf, add_context};
 use super::deferred::{DeferredList, DeferredWork};
 use super::error::{CudaUnavailable, call_error};
 use super::version::ComputeCapability;
@@ -29,6 +30,8 @@ use super::{library, probe};
 /// illegal address in a kernel, no call reaches the driver.
 #[derive(Debug)]
 pub struct CudaDriver {
+    /// Dropped before the context.
+    _known: ContextOf,
     context: Context,
     space: AddressSpace,
     ordinal: u32,
@@ -88,7 +91,8 @@ impl CudaDriver {
         let (poison, free_faults) = (Poison::default(), Mutex::default());
         let space = AddressSpace::new();
         let deferred = DeferredList::default();
-        Ok(Arc::new(Self { context, space, ordinal, name, poison, free_faults, deferred }))
+        let _known = add_context(space, address(context.cu_ctx()));
+        Ok(Arc::new(Self { _known, context, space, ordinal, name, poison, free_faults, deferred }))
     }
 
     /// Registers commands that are flushed before a caller waits for the device, orders other work or frees memory.

@@ -6,6 +6,7 @@
 
 mod calls;
 mod capture;
+mod contexts;
 mod deferred;
 mod device;
 mod error;
@@ -14,6 +15,8 @@ mod probe;
 mod version;
 
 pub(crate) use capture::capture_exclusively;
+#[cfg(feature = "cudarc")]
+pub(crate) use contexts::context_of;
 pub(crate) use deferred::{DeferredWork, without_flush};
 pub use device::CudaDriver;
 pub use error::CudaUnavailable;

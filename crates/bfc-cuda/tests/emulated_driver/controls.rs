@@ -25,6 +25,12 @@ pub(crate) fn peak_pinned_bytes() -> usize {
     function::<extern "C" fn() -> usize>("emulated_peak_pinned")()
 }
 
+/// The number of calls of `cuMemAlloc` and of `cuMemFree`.
+pub(crate) fn allocations_and_frees() -> (usize, usize) {
+    let count = |name| function::<extern "C" fn() -> usize>(name)();
+    (count("emulated_allocations"), count("emulated_frees"))
+}
+
 /// The allocated bytes of a device.
 pub(crate) fn used_bytes(ordinal: i32) -> usize {
     function::<extern "C" fn(i32) -> usize>("emulated_used")(ordinal)

@@ -12,6 +12,7 @@ mod lifetimes;
 mod nccl;
 #[path = "../ranks/mod.rs"]
 mod ranks;
+mod slices;
 
 use std::sync::Arc;
 

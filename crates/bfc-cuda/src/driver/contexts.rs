@@ -1,0 +1,33 @@
+//! The CUDA contexts of the address spaces of opened devices.
+//!
+//! A pool knows its [`AddressSpace`], and a caller of cudarc knows its context. This table tells whether they agree.
+
+use std::sync::{PoisonError, RwLock};
+
+use bfc_core::AddressSpace;
+
+/// The handle of the context of each opened device.
+static CONTEXTS: RwLock<Vec<(AddressSpace, u64)>> = RwLock::new(Vec::new());
+
+/// An entry of the table. Dropping it removes the entry.
+#[derive(Debug)]
+pub(super) struct ContextOf(AddressSpace);
+
+/// Adds a device with its context.
+pub(super) fn add_context(space: AddressSpace, context: u64) -> ContextOf {
+    CONTEXTS.write().unwrap_or_else(PoisonError::into_inner).push((space, context));
+    ContextOf(space)
+}
+
+impl Drop for ContextOf {
+    fn drop(&mut self) {
+        CONTEXTS.write().unwrap_or_else(PoisonError::into_inner).retain(|(space, _)| *space != self.0);
+    }
+}
+
+/// The handle of the context of this address space, if a [`CudaDriver`](super::CudaDriver) has it.
+#[cfg(feature = "cudarc")]
+pub(crate) fn context_of(space: AddressSpace) -> Option<u64> {
+    let contexts = CONTEXTS.read().unwrap_or_else(PoisonError::into_inner);
+    contexts.iter().find(|(known, _)| *known == space).map(|&(_, context)| context)
+}
