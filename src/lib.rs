@@ -109,6 +109,11 @@ pub mod guide {
     #[doc = include_str!("../docs/out-of-memory.md")]
     pub mod out_of_memory {}
 
+    #[doc = "[gpu]: mod@gpu#what-is-checked-without-a-gpu"]
+    #[doc = "[memory]: mod@memory"]
+    #[doc = include_str!("../docs/cudarc.md")]
+    pub mod cudarc {}
+
     #[doc = "[benchmarks]: mod@benchmarks"]
     #[doc = "[columns]: mod@columns"]
     #[doc = "[files]: mod@files"]

@@ -28,7 +28,15 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
     (
         "crates/bfc-cuda",
-        &["kernels", "driver", "compute", "libraries", "graph", "stream emulator", "register self_check"],
+        &[
+            "kernels",
+            "driver",
+            "compute",
+            "libraries",
+            "graph",
+            "stream emulator slices",
+            "register self_check",
+        ],
     ),
     (
         "crates/tracking",

@@ -38,12 +38,12 @@ mod slices;
 mod stream;
 
 pub use bfc_core::default_reserve;
-/// The version of cudarc whose types [`PoolSlice`] and [`PoolStream`] use.
-#[cfg(feature = "cudarc")]
-pub use cudarc;
 pub use compute::{
     Compute, ComputeError, Factor, GraphCounts, LibraryProblem, Product, StepId, Target, TriedLibrary,
 };
+/// The version of cudarc whose types [`PoolSlice`] and [`PoolStream`] use.
+#[cfg(feature = "cudarc")]
+pub use cudarc;
 pub use driver::{ComputeCapability, CudaDeviceInfo, CudaDriver, CudaUnavailable, DriverVersion, probe};
 pub use libraries::{
     CollectiveCall, CollectiveKind, Communicator, CompiledCode, Cublas, NcclError, NcclLibrary, Nvrtc,

@@ -57,7 +57,7 @@ impl PoolStream {
         // SAFETY: the stream is of the driver's context, and the value keeps it alive.
         let compute = unsafe { Stream::from_raw(driver.clone(), handle(stream), Arc::clone(stream) as _) };
         let memory = Arc::new(DeviceMemory::new(driver));
-        let pool = Arc::new(BfcAllocator::new(&format!("cuda:{ordinal}"), memory, config));
+        let pool = Arc::new(BfcAllocator::new(format!("cuda:{ordinal}"), memory, config));
         Self::over(stream, Arc::new(StreamAllocator::new(pool, compute)))
     }
 

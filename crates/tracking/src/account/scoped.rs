@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
-    Accounting, AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Inspection, Ledger,
-    MemoryKind, Request, Stats, StreamOrder, Tag, Upkeep, WaitHints,
+    Accounting, AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Inspection,
+    Ledger, MemoryKind, Request, Stats, StreamOrder, Tag, Upkeep, WaitHints,
 };
 use rustc_hash::FxHashMap;
 
@@ -98,10 +98,11 @@ unsafe impl Allocator for ScopedAllocator {
             // SAFETY: the caller promises that nothing uses the memory any more.
             unsafe { allocator.deallocate(block) }
         };
-        if let (Some(account), Err(error)) = (account, &freed) {
-            if !error.took_back() {
+        match (account, &freed) {
+            (Some(account), Err(error)) if !error.took_back() => {
                 lock(&self.accounts).insert(block.address, account);
             }
+            _ => {}
         }
         freed
     }
