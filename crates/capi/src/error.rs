@@ -39,6 +39,7 @@ pub(crate) enum Error {
     Cuda(#[from] bfc_cuda::CudaUnavailable),
     #[error(transparent)]
     Source(#[from] SourceError),
+    #[cfg(not(feature = "cuda"))]
     #[error("this library was built without CUDA: build it with the feature `cuda`")]
     NoCuda,
     #[error(transparent)]
@@ -134,7 +135,9 @@ impl Error {
             Self::Source(error) => source_status(error),
             #[cfg(feature = "cuda")]
             Self::Cuda(_) => bfc_status::BFC_ERROR_DEVICE,
-            Self::NoCuda | Self::NoCopy { .. } => bfc_status::BFC_ERROR_UNSUPPORTED,
+            #[cfg(not(feature = "cuda"))]
+            Self::NoCuda => bfc_status::BFC_ERROR_UNSUPPORTED,
+            Self::NoCopy { .. } => bfc_status::BFC_ERROR_UNSUPPORTED,
             Self::Alloc(error) => alloc_status(error),
             Self::Block { error: BlockError::OutOfBounds { .. }, .. } => bfc_status::BFC_ERROR_OUT_OF_BOUNDS,
             Self::Block { .. } => bfc_status::BFC_ERROR_INVALID_POINTER,

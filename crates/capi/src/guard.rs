@@ -62,8 +62,8 @@ mod tests {
 
     #[test]
     fn a_panic_below_a_pool_leaves_the_pool_usable() {
-        let pool =
-            crate::pool::PoolEntry::open("memory=host,limit=64KiB,retry_ms=0,name=guard-test").unwrap();
+        let spec = crate::config::PoolSpec::default();
+        let pool = crate::pool::PoolEntry::from_spec(&spec, "guard-test").unwrap();
         let outcome = guard(|| {
             let _open = pool.enter()?;
             let _scope = highwater_tracking::module("guard-test");

@@ -64,13 +64,7 @@ impl Drop for Use<'_> {
 }
 
 impl PoolEntry {
-    /// Opens the pool that a configuration describes. The table of handles ensures that names are unique.
-    pub(crate) fn open(text: &str) -> Result<Arc<Self>, Error> {
-        let spec = PoolSpec::parse(text)?;
-        let name = spec.name.clone().unwrap_or_else(|| default_name(spec.memory));
-        Self::from_spec(&spec, &name)
-    }
-
+    /// Opens a pool. The table of handles ensures that names are unique.
     pub(crate) fn from_spec(spec: &PoolSpec, name: &str) -> Result<Arc<Self>, Error> {
         let run = match spec.memory {
             config::Memory::Dry => Run::new(),

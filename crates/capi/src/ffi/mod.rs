@@ -8,12 +8,16 @@
 
 mod blocks;
 mod errors;
+mod figures;
 mod pools;
+mod recordings;
 mod scopes;
 mod version;
 
 pub use blocks::*;
 pub use errors::*;
+pub use figures::*;
 pub use pools::*;
+pub use recordings::*;
 pub use scopes::*;
 pub use version::*;
