@@ -62,7 +62,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "memory",
             "pool",
             "table",
-            "scopes",
+            "scopes python",
             "ffi",
         ],
     ),

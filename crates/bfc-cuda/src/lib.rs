@@ -44,7 +44,9 @@ pub use compute::{
 /// The version of cudarc whose types [`PoolSlice`] and [`PoolStream`] use.
 #[cfg(feature = "cudarc")]
 pub use cudarc;
-pub use driver::{ComputeCapability, CudaDeviceInfo, CudaDriver, CudaUnavailable, DriverVersion, probe};
+pub use driver::{
+    ComputeCapability, CudaDeviceInfo, CudaDriver, CudaUnavailable, DriverVersion, preserve_context, probe,
+};
 pub use libraries::{
     CollectiveCall, CollectiveKind, Communicator, CompiledCode, Cublas, NcclError, NcclLibrary, Nvrtc,
     UniqueId,

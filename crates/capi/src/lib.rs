@@ -29,6 +29,7 @@ mod last_error;
 mod live;
 mod memory;
 mod pool;
+mod python;
 mod run;
 mod scopes;
 mod status;

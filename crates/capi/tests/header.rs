@@ -9,7 +9,7 @@ use cbindgen::{
 };
 
 /// The sources of the header, in its order.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 10] = [
     "status",
     "ffi/version",
     "ffi/errors",
@@ -18,6 +18,8 @@ const SOURCES: [&str; 8] = [
     "ffi/scopes",
     "ffi/figures",
     "ffi/recordings",
+    "ffi/numpy",
+    "ffi/device",
 ];
 
 const INTRODUCTION: &str = r#"/*

@@ -17,6 +17,7 @@ mod version;
 pub(crate) use capture::capture_exclusively;
 #[cfg(feature = "cudarc")]
 pub(crate) use contexts::context_of;
+pub use contexts::preserve_context;
 pub(crate) use deferred::{DeferredWork, without_flush};
 pub use device::CudaDriver;
 pub use error::CudaUnavailable;

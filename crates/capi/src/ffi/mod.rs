@@ -7,16 +7,20 @@
 #![allow(non_camel_case_types, reason = "the names of the header")]
 
 mod blocks;
+mod device;
 mod errors;
 mod figures;
+mod numpy;
 mod pools;
 mod recordings;
 mod scopes;
 mod version;
 
 pub use blocks::*;
+pub use device::*;
 pub use errors::*;
 pub use figures::*;
+pub use numpy::*;
 pub use pools::*;
 pub use recordings::*;
 pub use scopes::*;

@@ -1,0 +1,164 @@
+"""The C library of Highwater for Python: pools, scopes, figures and recordings. Needs only ctypes.
+
+The library is libbfc.so in the folder that BFC_LIBRARY names, or where the system finds it.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+
+_lib = ctypes.CDLL(os.environ.get("BFC_LIBRARY", "libbfc.so"))
+for _name in ("bfc_last_error_message", "bfc_last_error_details"):
+    getattr(_lib, _name).restype = ctypes.c_char_p
+for _name in ("bfc_numpy_malloc", "bfc_numpy_calloc", "bfc_numpy_realloc", "bfc_cupy_malloc"):
+    getattr(_lib, _name).restype = ctypes.c_void_p
+
+library_path = _lib._name
+
+
+class Error(RuntimeError):
+    """A function of the library failed."""
+
+
+def _check(status):
+    if status:
+        raise Error(_lib.bfc_last_error_details().decode())
+
+
+def _take(function, *arguments):
+    """Calls a function that stores a string, and frees the string."""
+    text = ctypes.c_char_p()
+    _check(function(*arguments, ctypes.byref(text)))
+    try:
+        return text.value.decode()
+    finally:
+        _lib.bfc_string_free(text)
+
+
+class Pool:
+    """An open pool. `Pool("memory=host,limit=2GiB,retry_ms=0")` opens one; bfc.h lists the options."""
+
+    def __init__(self, configuration=None, handle=None):
+        self.handle = ctypes.c_uint64(handle or 0)
+        if handle is None:
+            _check(_lib.bfc_pool_open(configuration.encode(), ctypes.byref(self.handle)))
+
+    @classmethod
+    def of_numpy(cls):
+        """The pool of numpy-allocator, opened from BFC_NUMPY_POOL unless `use_for_numpy` chose one."""
+        pool = cls(handle=0)
+        _check(_lib.bfc_numpy_pool(ctypes.byref(pool.handle)))
+        return pool
+
+    @classmethod
+    def of_device(cls, device=0):
+        """The pool of PyTorch and CuPy, opened from BFC_CUDA_POOL unless `use_for_device` chose one."""
+        pool = cls(handle=0)
+        _check(_lib.bfc_device_pool(device, ctypes.byref(pool.handle)))
+        return pool
+
+    def use_for_numpy(self):
+        _check(_lib.bfc_numpy_use(self.handle))
+
+    def use_for_device(self, device=0):
+        _check(_lib.bfc_device_use(device, self.handle))
+
+    def close(self):
+        """Returns the memory. Fails while blocks are live."""
+        _check(_lib.bfc_pool_close(self.handle))
+
+    def report(self):
+        """The report as text."""
+        return _take(_lib.bfc_report_text, self.handle)
+
+    def figures(self):
+        """The report as a dictionary; docs/columns.md explains it."""
+        return json.loads(_take(_lib.bfc_report_json, self.handle))
+
+    @contextlib.contextmanager
+    def recording(self, path):
+        """Records all pools with memory into a file that `highwater report` opens."""
+        _check(_lib.bfc_recording_start(ctypes.c_uint64(0), os.fsencode(path)))
+        try:
+            yield
+        finally:
+            _check(_lib.bfc_recording_stop(ctypes.c_uint64(0)))
+
+    @contextlib.contextmanager
+    def numpy(self):
+        """Puts the data of new NumPy arrays into the pool. Arrays keep their memory after the block ends."""
+        before = _set_numpy_handler(self._numpy_capsule())
+        try:
+            yield
+        finally:
+            _set_numpy_handler(before)
+
+    def _numpy_capsule(self):
+        handler = ctypes.c_void_p()
+        _check(_lib.bfc_numpy_handler(self.handle, ctypes.byref(handler)))
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        # The capsule keeps the address of the name.
+        return new(handler, _MEM_HANDLER, None)
+
+
+_MEM_HANDLER = ctypes.c_char_p(b"mem_handler")
+
+
+@contextlib.contextmanager
+def scope(name):
+    """Charges what the thread allocates to a scope, as in `with bfc.scope("load"):`."""
+    handle = ctypes.c_uint64()
+    _check(_lib.bfc_scope_push(name.encode(), ctypes.byref(handle)))
+    try:
+        yield
+    finally:
+        _check(_lib.bfc_scope_pop(handle))
+
+
+def _set_numpy_handler(capsule):
+    """Calls PyDataMem_SetHandler of NumPy's C API; returns the handler before."""
+    import numpy
+
+    core = getattr(numpy, "_core", None) or numpy.core
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    api = ctypes.cast(get(core._multiarray_umath._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
+    # Entry 304 since NumPy 1.22.
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(api[304])(capsule)
+
+
+def numpy_allocator():
+    """The class for the package numpy-allocator, as in `with bfc.numpy_allocator():`. Uses `Pool.of_numpy()`."""
+    import numpy_allocator as package
+
+    functions = {
+        f"_{name}_": ctypes.addressof(getattr(_lib, f"bfc_numpy_{name}"))
+        for name in ("malloc", "calloc", "realloc", "free")
+    }
+    return package.type("bfc_numpy", (), functions)
+
+
+def torch_allocator():
+    """PyTorch's allocator in `Pool.of_device()`, for torch.cuda.memory.change_current_allocator()."""
+    import torch
+
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(library_path, "bfc_torch_malloc", "bfc_torch_free")
+    for hook in ("record_stream", "reset", "base_alloc"):
+        address = ctypes.cast(getattr(_lib, f"bfc_torch_{hook}"), ctypes.c_void_p).value
+        getattr(allocator.allocator(), f"set_{hook}_fn")(address)
+    return allocator
+
+
+def cupy_malloc(bytes, device):
+    """For cupy.cuda.memory.PythonFunctionAllocator(bfc.cupy_malloc, bfc.cupy_free)."""
+    address = _lib.bfc_cupy_malloc(None, ctypes.c_size_t(bytes), device)
+    if bytes and not address:
+        raise MemoryError(_lib.bfc_last_error_details().decode())
+    return address or 0
+
+
+def cupy_free(address, device):
+    """See `cupy_malloc`."""
+    _lib.bfc_cupy_free(None, ctypes.c_void_p(address), device)
