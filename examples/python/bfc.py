@@ -36,6 +36,19 @@ def _take(function, *arguments):
         _lib.bfc_string_free(text)
 
 
+class Stats(ctypes.Structure):
+    """The figures of a pool, in bytes; bfc.h explains them."""
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            "size", "live_blocks", "total_blocks", "bytes_in_use", "peak_bytes_in_use", "bytes_requested",
+            "peak_bytes_requested", "bytes_reserved", "peak_bytes_reserved", "bytes_limit", "largest_free_block",
+            "largest_block", "waits", "failed_waits",
+        )
+    ]
+
+
 class Pool:
     """An open pool. `Pool("memory=host,limit=2GiB,retry_ms=0")` opens one; bfc.h lists the options."""
 
@@ -67,6 +80,16 @@ class Pool:
     def close(self):
         """Returns the memory. Fails while blocks are live."""
         _check(_lib.bfc_pool_close(self.handle))
+
+    def stats(self):
+        """The figures of the pool, such as `stats().bytes_requested`."""
+        stats = Stats(size=ctypes.sizeof(Stats))
+        _check(_lib.bfc_pool_stats(self.handle, ctypes.byref(stats)))
+        return stats
+
+    def trim(self, keep=0):
+        """Collects ended frees, and returns unused memory while more than `keep` bytes stay reserved."""
+        _check(_lib.bfc_pool_trim(self.handle, ctypes.c_uint64(keep), None))
 
     def report(self):
         """The report as text."""

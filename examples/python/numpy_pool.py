@@ -13,11 +13,6 @@ def live(pool, scope):
     return row["live_bytes"], row["high_water_bytes"]
 
 
-def requested(pool):
-    """The requested bytes of the pool's live blocks."""
-    return pool.figures()["pools"][0]["requested_bytes"]
-
-
 def main():
     path = sys.argv[1] if len(sys.argv) > 1 else "numpy.hwm"
     pool = bfc.Pool("memory=host,limit=256MiB,growth=on,retry_ms=0,name=arrays")
@@ -33,10 +28,11 @@ def main():
             grown.resize(200_000, refcheck=False)
             assert grown[-1] == 0
         arrays = [x, y, product, grown]
-        assert requested(pool) == sum(array.nbytes for array in arrays), requested(pool)
+        requested = pool.stats().bytes_requested
+        assert requested == sum(array.nbytes for array in arrays), requested
         assert live(pool, "load")[0] >= x.nbytes + y.nbytes
         assert live(pool, "compute")[1] >= 2 * product.nbytes > live(pool, "compute")[0]
-        print(f"{requested(pool)} requested bytes = sum of nbytes of {len(arrays)} arrays; mean {mean:.3f}")
+        print(f"{requested} requested bytes = sum of nbytes of {len(arrays)} arrays; mean {mean:.3f}")
         try:
             np.empty(1 << 40, dtype=np.uint8)
             raise AssertionError("there is no such memory")
@@ -48,14 +44,14 @@ def main():
     outside = np.ones(1000)
     with_pool.resize(2_000_000, refcheck=False)
     arrays = [with_pool, y, product, grown]
-    assert requested(pool) == sum(array.nbytes for array in arrays)
+    assert pool.stats().bytes_requested == sum(array.nbytes for array in arrays)
     try:
         pool.close()
         raise AssertionError("arrays live")
     except bfc.Error as error:
         assert "in use" in str(error), error
     del x, with_pool, y, product, grown, arrays, outside
-    assert requested(pool) == 0
+    assert pool.stats().bytes_requested == 0
     pool.close()
 
 

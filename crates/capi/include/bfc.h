@@ -283,6 +283,72 @@ bfc_status bfc_recording_stop(bfc_pool pool);
 // Marks a moment in the recording with a text, such as "step". Without a recording, it has no effect.
 bfc_status bfc_mark(bfc_pool pool, const char *text);
 
+// Stores the `PyDataMem_Handler` (NEP 49, version 1) of a pool of host memory in `*handler`. It lives until the process
+// ends. Pass it to PyDataMem_SetHandler() in a capsule named "mem_handler". NumPy frees each array with the handler that
+// made it, so that the pool cannot be closed before. Arrays belong to the owner "numpy" in the thread's scope.
+//
+// A failed request returns NULL, for which NumPy raises MemoryError; bfc_last_error_details() has the reason. NumPy holds
+// the lock of the interpreter meanwhile: open the pool with `retry_ms=0`.
+bfc_status bfc_numpy_handler(bfc_pool pool, const void **handler);
+
+// Chooses the pool of bfc_numpy_malloc() and its relatives. Without a choice, the first call opens a pool of host memory
+// with the options of the environment variable BFC_NUMPY_POOL, such as "limit=2GiB".
+bfc_status bfc_numpy_use(bfc_pool pool);
+
+// Stores the pool of bfc_numpy_malloc() in `*pool`. Opens it if necessary.
+bfc_status bfc_numpy_pool(bfc_pool *pool);
+
+// As malloc(), in the pool of NumPy: for the package numpy-allocator, whose functions have no context. NULL after a
+// failure, which is the last error.
+void *bfc_numpy_malloc(uintptr_t bytes);
+
+// As calloc(), in the pool of NumPy.
+void *bfc_numpy_calloc(uintptr_t count, uintptr_t bytes);
+
+// As realloc(), in the pool that has the block. NULL for an address of another allocator; the block stays then.
+void *bfc_numpy_realloc(void *block, uintptr_t bytes);
+
+// As free(), in the pool that has the block. Has no effect for an address of another allocator, which is the last error.
+void bfc_numpy_free(void *block);
+
+// Chooses the pool of a CUDA device for bfc_torch_malloc() and bfc_cupy_malloc(). Without a choice, the first call opens
+// a pool of the device with the options of the environment variable BFC_CUDA_POOL, such as "limit=75%,growth=on".
+bfc_status bfc_device_use(int32_t device, bfc_pool pool);
+
+// Stores the pool of a CUDA device in `*pool`. Opens it if necessary.
+bfc_status bfc_device_pool(int32_t device, bfc_pool *pool);
+
+// The allocation function of PyTorch's CUDAPluggableAllocator. NULL after a failure, which is the last error.
+//
+// The block is for work on `stream`, which must live until the block is freed. Blocks belong to the owner "torch" in the
+// thread's scope.
+void *bfc_torch_malloc(intptr_t bytes, int32_t device, void *stream);
+
+// The free function of PyTorch's CUDAPluggableAllocator. The pool reuses the block after the streams that use it have
+// done their work so far. Has no effect for an address of another allocator, which is the last error.
+void bfc_torch_free(void *block, intptr_t bytes, int32_t device, void *stream);
+
+// For set_record_stream_fn() of PyTorch's CUDAPluggableAllocator: work on `stream`, too, uses the block.
+void bfc_torch_record_stream(void *block, void *stream);
+
+// For set_reset_fn() of PyTorch's CUDAPluggableAllocator: torch.cuda.empty_cache() returns unused memory to the driver.
+void bfc_torch_reset(void);
+
+// For set_base_alloc_fn() of PyTorch's CUDAPluggableAllocator: returns the driver's allocation that has the address, and
+// stores its size in `*bytes`, unless that is NULL. NULL for an address of another allocator.
+void *bfc_torch_base_alloc(void *address, uintptr_t *bytes);
+
+// The allocation function of CuPy's CFunctionAllocator. `pool` is the handle of a pool, or NULL for the pool of the
+// device. NULL after a failure, which is the last error. CuPy does not check for NULL: prefer a PythonFunctionAllocator
+// that raises MemoryError.
+//
+// CuPy passes no stream. The block is for work on the default stream and on blocking streams, which CuPy creates unless
+// told otherwise. Blocks belong to the owner "cupy" in the thread's scope.
+void *bfc_cupy_malloc(void *pool, uintptr_t bytes, int32_t device);
+
+// The free function of CuPy's CFunctionAllocator; see bfc_torch_free().
+void bfc_cupy_free(void *pool, void *block, int32_t device);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -14,7 +14,10 @@ use crate::text;
 /// a pool of the device with the options of the environment variable BFC_CUDA_POOL, such as "limit=75%,growth=on".
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_device_use(device: i32, pool: bfc_pool) -> bfc_status {
-    guard(|| python::choose(user(device)?, pool))
+    guard(|| {
+        check(device)?;
+        python::choose(User::Device(device), pool)
+    })
 }
 
 /// Stores the pool of a CUDA device in `*pool`. Opens it if necessary.
@@ -22,7 +25,8 @@ pub extern "C" fn bfc_device_use(device: i32, pool: bfc_pool) -> bfc_status {
 pub unsafe extern "C" fn bfc_device_pool(device: i32, pool: *mut bfc_pool) -> bfc_status {
     guard(|| {
         text::check_out(pool, "pool")?;
-        let found = python::pool_of(user(device)?)?;
+        check(device)?;
+        let found = python::device_pool(device)?;
         // SAFETY: not null and aligned; the caller passes a live variable.
         unsafe { pool.write(found) };
         Ok(())
@@ -94,9 +98,9 @@ pub extern "C" fn bfc_cupy_free(pool: *mut c_void, block: *mut c_void, device: i
     guard_value((), || python::device_free(pool.addr() as u64, block, device));
 }
 
-fn user(device: i32) -> Result<User, Error> {
+fn check(device: i32) -> Result<(), Error> {
     let expected = || "a CUDA device, 0 or more".to_owned();
-    let wrong =
-        || Error::BadValue { argument: "device", value: u64::from(device as u32), expected: expected() };
-    if device >= 0 { Ok(User::Device(device)) } else { Err(wrong()) }
+    let value = u64::from(device as u32);
+    let wrong = || Error::BadValue { argument: "device", value, expected: expected() };
+    if device >= 0 { Ok(()) } else { Err(wrong()) }
 }

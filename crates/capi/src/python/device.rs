@@ -26,6 +26,11 @@ fn with_context_kept<T>(calls: impl FnOnce() -> T) -> T {
     calls()
 }
 
+/// Returns the handle of the pool of a device. Opens the pool if none was chosen.
+pub(crate) fn device_pool(device: i32) -> Result<u64, Error> {
+    with_context_kept(|| pool_of(User::Device(device)))
+}
+
 /// Allocates memory for work on a stream, from the pool with this handle, or from the pool of the device if it is 0.
 pub(crate) fn device_allocate(
     handle: u64,
