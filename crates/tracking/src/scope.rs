@@ -259,11 +259,9 @@ impl ModuleCache {
         let place = place % CACHE_SLOTS;
         // Two names with the same slot use a pair of slots.
         for place in [place, place ^ 1] {
-            if let Some(recent) = &self.recent[place]
-                && recent.parent == parent
-                && *recent.name == *name
-            {
-                return recent.module;
+            match &self.recent[place] {
+                Some(recent) if recent.parent == parent && *recent.name == *name => return recent.module,
+                _ => {}
             }
         }
         let module = self.look_up(parent, name);

@@ -295,10 +295,10 @@ impl Builder {
                 let first = || NonFinite { count: 0, name: beginning(name), step };
                 self.log.non_finite.get_or_insert_with(first).count += 1;
             }
-            if (is_non_finite || value.is_null())
-                && let Some(&place) = self.places.get(name)
-            {
-                self.gaps[place] = true;
+            if is_non_finite || value.is_null() {
+                if let Some(&place) = self.places.get(name) {
+                    self.gaps[place] = true;
+                }
             }
         }
         if self.points == points { self.idle() } else { Ok(()) }

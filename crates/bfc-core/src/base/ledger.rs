@@ -8,8 +8,7 @@
 //! The values at the peak need no copy at each new peak. Peaks are numbered, and an account saves its value at its
 //! first change after the last peak.
 
-use std::hint::cold_path;
-
+use crate::base::hint::cold_path;
 use crate::base::owner::OwnerId;
 
 /// The purpose of a block. Every byte has exactly one category, given by its request.

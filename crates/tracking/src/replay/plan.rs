@@ -197,9 +197,7 @@ impl Blocks {
 
     /// Ends the open gap.
     fn end_gap(&mut self, block: usize, time: u32) {
-        if let Some((start, kept)) = self.lends.remove(&block)
-            && start < time
-        {
+        if let Some((start, kept)) = self.lends.remove(&block).filter(|&(start, _)| start < time) {
             let kept = if kept.is_empty() { 0..0 } else { kept };
             self.constraint(block).gaps.push(Gap { start, end: time, kept });
         }

@@ -68,7 +68,7 @@ impl Holdings {
 
     /// Whether there are no holdings, or none are known.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
