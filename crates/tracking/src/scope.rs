@@ -38,6 +38,7 @@ const MAX_CACHED_MODULES: usize = 4096;
 // As wide as the index of a module, so that a scope has no padding. Padding would cause store-forwarding stalls in
 // copies of a scope.
 #[repr(u32)]
+#[non_exhaustive]
 pub enum Phase {
     /// The forward pass, with or without a backward pass to follow.
     #[default]

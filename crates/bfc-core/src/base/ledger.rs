@@ -15,6 +15,7 @@ use crate::base::owner::OwnerId;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Category {
     /// Scratch memory that an op frees before it returns, and memory without another category.
     #[default]
@@ -89,6 +90,7 @@ pub struct Tag {
 
 /// The account of one owner, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnerBytes {
     /// Live bytes of this owner itself.
     pub own: u64,

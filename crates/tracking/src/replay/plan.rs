@@ -33,6 +33,7 @@ pub use text::{PlanLimits, PlanTextError, PlanTextProblem, parse_plan, write_pla
 
 /// The part of a trace to plan for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Step {
     /// The complete trace. Blocks that are never freed are planned up to the end.
     #[default]

@@ -8,6 +8,7 @@ use crate::base::owner::OwnerId;
 /// The bytes that one owner holds in one category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Holding {
     /// The owner and category.
     #[cfg_attr(feature = "serde", serde(flatten))]
