@@ -87,7 +87,8 @@ fn configurations_are_checked_and_names_are_unique() {
     for text in ["slab", "limit=much", "memory=gpu", "{", "memory=dry,allocator=guard"] {
         assert_eq!(open(text), Err(BFC_ERROR_INVALID_CONFIGURATION), "{text}: {}", message());
     }
-    assert_eq!(open("memory=cuda:4000000000"), Err(BFC_ERROR_DEVICE));
+    let no_device = if cfg!(feature = "cuda") { BFC_ERROR_DEVICE } else { BFC_ERROR_UNSUPPORTED };
+    assert_eq!(open("memory=cuda:4000000000"), Err(no_device));
     let pool = open("{\"limit\": 65536, \"name\": \"unique\"}").unwrap();
     assert_eq!(open("name=unique"), Err(BFC_ERROR_INVALID_CONFIGURATION));
     assert_eq!(message(), "pool configuration: a pool named \"unique\" is open already");
