@@ -174,6 +174,12 @@ pub mod guide {
     #[doc = include_str!("../docs/c.md")]
     pub mod c {}
 
+    #[doc = "[c]: mod@c"]
+    #[doc = "[columns]: mod@columns"]
+    #[doc = "[gpu]: mod@gpu#what-is-checked-without-a-gpu"]
+    #[doc = include_str!("../docs/python.md")]
+    pub mod python {}
+
     #[doc = include_str!("../docs/environment.md")]
     pub mod environment {}
 
