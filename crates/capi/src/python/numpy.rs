@@ -165,7 +165,7 @@ mod tests {
         let context = handler.context;
         let read = |data: *mut c_void, at: usize| {
             // SAFETY: the tests have so many bytes there.
-            unsafe { data.cast::<u8>().add(at).read() }
+            unsafe { data.cast::<u8>().wrapping_add(at).read() }
         };
         let zeros = (handler.calloc)(context, 100, 8);
         assert_eq!((zeros.addr() % 64, read(zeros, 0), read(zeros, 799)), (0, 0, 0));
