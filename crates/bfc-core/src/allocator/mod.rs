@@ -3,7 +3,7 @@
 //! A caller passes a [`Request`] and receives a [`Block`]; an [`Allocation`] frees its block on drop.
 //! Errors are data: an [`AllocError::OutOfMemory`] carries an [`OomReport`] that names the largest holders.
 
-mod allocation;
+pub(crate) mod allocation;
 pub(crate) mod attributes;
 pub(crate) mod damage;
 pub(crate) mod error;
@@ -21,7 +21,7 @@ pub use allocation::{Allocation, ExpectedFrees, failed_drops};
 pub use attributes::{AllocationAttributes, AllocatorAttributes};
 pub use damage::{Damage, DamageKind};
 pub use error::{AllocError, AttributeError, BlockError, RecordError};
-pub use facets::{Accounting, Inspection, LiveAllocation, StreamOrder, Upkeep, WaitHints};
+pub use facets::{Accounting, Inspection, LiveAllocation, Resize, StreamOrder, Upkeep, WaitHints};
 pub use oom::{
     CheckpointedScope, ExceededBudget, Holding, Holdings, OomReport, PendingFrees, RegionUse, Subject,
     Verdict, WhatIf,
@@ -108,4 +108,7 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
 
     /// Maintenance between allocations.
     fn as_upkeep(&self) -> Option<&dyn Upkeep>;
+
+    /// Other sizes for live blocks at their addresses.
+    fn as_resize(&self) -> Option<&dyn Resize>;
 }

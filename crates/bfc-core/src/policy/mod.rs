@@ -73,6 +73,13 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// Fails if the slot holds no live block.
     fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive>;
 
+    /// Changes the size of a live block at its address, to the size that [`place`](Self::place) would choose for `bytes`
+    /// bytes. Returns `None` without a change if the policy cannot, or if the slot holds no live block.
+    fn resize(&mut self, slot: u32, bytes: u64) -> Option<Placement> {
+        let _ = (slot, bytes);
+        None
+    }
+
     /// Adds a free region. With `join` it is merged with adjacent regions, if the policy can.
     ///
     /// # Errors

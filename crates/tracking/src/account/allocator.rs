@@ -9,6 +9,7 @@
 
 mod counts;
 mod notes;
+mod resize;
 mod sizing;
 
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use std::time::Instant;
 use bfc_core::sync::{Mutex, SpinGuard, SpinMutex, lock};
 use bfc_core::{
     Accounting, AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Category,
-    Inspection, LastResort, Ledger, MemoryKind, OwnerBytes, OwnerId, Request, Stats, StreamOrder, Tag,
-    Upkeep, WaitHints,
+    Inspection, LastResort, Ledger, MemoryKind, OwnerBytes, OwnerId, Request, Resize, Stats, StreamOrder,
+    Tag, Upkeep, WaitHints,
 };
 
 use self::counts::Counts;
@@ -222,7 +223,7 @@ impl TrackingAllocator {
         self.record(i64::try_from(bytes).unwrap_or(i64::MAX));
         if let Some(recorder) = self.recorder() {
             let id = self.recorded_id(block);
-            recorder.post_alloc(&*self.inner, block, id, request.bytes, request.tag);
+            recorder.post_alloc(&*self.inner, block, id, request.bytes, request.tag, None);
         }
     }
 
@@ -369,6 +370,12 @@ unsafe impl Allocator for TrackingAllocator {
 
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
         self.inner().as_upkeep()
+    }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
+        // Only the inner allocator's blocks, so that the two agree on what was replaced.
+        let forwards = matches!(self.sizing, Sizing::Inner) && self.inner().as_resize().is_some();
+        forwards.then_some(self)
     }
 }
 

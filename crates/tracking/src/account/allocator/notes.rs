@@ -59,7 +59,7 @@ impl TrackingAllocator {
         if let Some(recorder) = self.recorder()
             && let (Ok(tag), Ok(requested)) = (self.tag(block), self.requested_bytes(block))
         {
-            recorder.post_alloc(&**self.inner(), block, self.recorded_id(block), requested, tag);
+            recorder.post_alloc(&**self.inner(), block, self.recorded_id(block), requested, tag, None);
         }
     }
 }
