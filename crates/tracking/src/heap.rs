@@ -38,7 +38,7 @@ const MAX_ROWS: usize = 64;
 /// - **Limits:** the figures belong to the process: all values of this type share them. Targets without native thread-local
 ///   storage are not supported.
 ///
-/// ```
+/// ```standalone_crate
 /// use highwater_tracking::{Report, TrackedSystem, Tracker, module};
 ///
 /// #[global_allocator]
@@ -66,14 +66,8 @@ impl TrackedSystem {
         Self { inner: System }
     }
 
-    /// Returns the figures of the whole heap; zeros if this type is not the global allocator.
-    #[must_use]
-    pub fn total() -> HeapFigures {
-        rows::total()
-    }
-
-    /// Returns the figures of all scopes that ever allocated, in the order in which the scopes were made. The root stands
-    /// for memory that was allocated outside of all scopes.
+    /// Returns the figures of all scopes that ever allocated, in the order in which the scopes were made; empty if this type
+    /// is not the global allocator. The root stands for memory that was allocated outside of all scopes.
     #[must_use]
     pub fn by_scope() -> Vec<(OwnerId, HeapFigures)> {
         rows::by_scope()

@@ -177,7 +177,6 @@ fn a_report_lists_the_scopes_of_the_heap() {
     );
     let read: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
     assert_eq!(read.outside, report.outside);
-    assert!(TrackedSystem::total().peak_bytes >= 100 << 20);
     drop(held);
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use bfc_core::OwnerId;
 
-/// Memory of the heap that was allocated in one scope, or in all of them.
+/// Memory of the heap that was allocated in one scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapFigures {
@@ -69,9 +69,6 @@ const FIRST: usize = 64;
 
 /// Enough segments for every owner.
 const SEGMENTS: usize = 16;
-
-/// All scopes together.
-static TOTAL: Row = Row::new();
 
 static FIRST_ROWS: [Row; FIRST] = [const { Row::new() }; FIRST];
 
@@ -134,7 +131,6 @@ pub(super) fn charge(scope: OwnerId, bytes: usize) -> u32 {
     };
     row.calls.fetch_add(1, Ordering::Relaxed);
     row.add(bytes as u64);
-    TOTAL.add(bytes as u64);
     index
 }
 
@@ -144,7 +140,6 @@ pub(super) fn credit(scope: u32, bytes: usize) {
     if let Some(row) = existing(scope as usize) {
         row.remove(bytes as u64);
     }
-    TOTAL.remove(bytes as u64);
 }
 
 /// Changes the size of an allocation that was charged to this scope.
@@ -154,12 +149,6 @@ pub(super) fn change(scope: u32, before: usize, after: usize) {
         row.calls.fetch_add(1, Ordering::Relaxed);
         row.change(before as u64, after as u64);
     }
-    TOTAL.change(before as u64, after as u64);
-}
-
-pub(super) fn total() -> HeapFigures {
-    let calls = by_scope().iter().map(|(_, figures)| figures.calls).sum();
-    HeapFigures { calls, ..TOTAL.figures() }
 }
 
 /// Returns the figures of the scopes that ever allocated.
@@ -187,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_beyond_all_rows_counts_for_the_total_alone() {
+    fn an_index_beyond_all_rows_has_no_row() {
         assert!(existing(u32::MAX as usize).is_none());
         assert!(create(u32::MAX as usize).is_none());
     }
