@@ -120,7 +120,7 @@ impl PoolAllocator {
     /// # Safety
     /// As for [`CollectionAllocator::grow`] and [`CollectionAllocator::shrink`].
     unsafe fn resize(&self, pointer: NonNull<u8>, new: Layout) -> bool {
-        if pointer.as_ptr().addr() % new.align() != 0 {
+        if pointer.as_ptr().addr() & (new.align() - 1) != 0 {
             return false;
         }
         let Some(block) = self.find(pointer) else { return false };

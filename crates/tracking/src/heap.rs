@@ -155,11 +155,12 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for TrackedSystem<A> {
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let Some(padded) = with_trailer(layout) else { return ptr::null_mut() };
-        let Some(new_padded) = new_size.checked_add(TRAILER) else { return ptr::null_mut() };
+        let new_layout = Layout::from_size_align(new_size, layout.align()).ok();
+        let Some(new_padded) = new_layout.and_then(with_trailer) else { return ptr::null_mut() };
         // SAFETY: the caller passes a live allocation with its layout.
         let scope = unsafe { read_scope(pointer, layout.size()) };
-        // SAFETY: the allocation was made with this layout. The inner allocator checks the size for overflow.
-        let moved = unsafe { self.inner.realloc(pointer, padded, new_padded) };
+        // SAFETY: the allocation was made with this layout, and the new size forms a layout.
+        let moved = unsafe { self.inner.realloc(pointer, padded, new_padded.size()) };
         if !moved.is_null() {
             rows::change(scope, layout.size(), new_size);
             // SAFETY: the new allocation has room for the trailer.

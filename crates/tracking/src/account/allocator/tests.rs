@@ -3,7 +3,7 @@ use std::sync::Weak;
 use super::*;
 use crate::test_pool::TestPool;
 use bfc_core::{
-    Accounting, AddressSpace, Allocation, Category, Inspection, PoolId, Resize, StreamOrder, Upkeep,
+    Accounting, AddressSpace, Allocation, Category, Inspection, PoolId, Resize, StreamOrder, Tag, Upkeep,
     WaitHints,
 };
 
