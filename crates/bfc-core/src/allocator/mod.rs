@@ -45,13 +45,15 @@ pub struct AllocatorSnapshot {
 /// one of its inner allocator.
 ///
 /// # Safety
-/// Callers read and write through the addresses of blocks. For each block that [`allocate`](Self::allocate) returns,
-/// other than [`Block::EMPTY`], an implementation guarantees until the block is freed or the allocator is dropped:
+/// Callers read and write through the addresses of blocks. For each block that [`allocate`](Self::allocate) or
+/// [`Resize::resize`] returns, other than [`Block::EMPTY`], an implementation guarantees until the block is freed, resized
+/// or the allocator is dropped:
 ///
 /// - The block lies in memory of the kind [`memory_kind`](Self::memory_kind).
 /// - It is valid for `bytes` bytes, has the requested alignment, and overlaps no other live block.
 /// - Device memory is valid in the [`address_space`](Self::address_space), if that is `Some`.
 /// - Host memory is initialized (to any values), so that plain numbers may be read from it.
+/// - [`Accounting::block_at`] returns the block for its address, and no block for other addresses.
 ///
 /// Addresses of [`MemoryKind::AddressOnly`] are never dereferenced and may be unmapped.
 pub unsafe trait Allocator: Send + Sync + fmt::Debug {
