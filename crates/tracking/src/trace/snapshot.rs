@@ -16,6 +16,7 @@ use super::builder::{Builder, MAX_LABEL};
 use super::json;
 use super::pickle::{self, Heap, Value};
 use super::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
+use crate::files::boundary::ceil_boundary;
 use crate::files::lean::HeldMemory;
 
 /// The most entries of a dictionary that is searched for every event, and the most frames of a stack. Real ones have
@@ -349,7 +350,7 @@ impl<'a> Frame<'a> {
 
 /// Returns the part of a path after its last separator; empty if that is too long.
 fn file_name(path: &str) -> &str {
-    let start = path.ceil_char_boundary(path.len().saturating_sub(MOST_LETTERS + 1));
+    let start = ceil_boundary(path, path.len().saturating_sub(MOST_LETTERS + 1));
     let tail = &path[start..];
     match tail.rsplit_once(['/', '\\']) {
         Some((_, name)) => name,
