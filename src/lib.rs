@@ -84,6 +84,7 @@ pub mod guide {
 
     #[doc = "[benchmarks]: mod@benchmarks"]
     #[doc = "[columns]: mod@columns"]
+    #[doc = "[pool]: mod@pool#the-heap-outside-the-pools"]
     #[doc = include_str!("../docs/memory.md")]
     pub mod memory {}
 

@@ -34,9 +34,9 @@ pub(crate) const fn whole_granules(bytes: u64) -> u64 {
 mod sealed {
     /// Keeps the right to add methods to traits that only this crate implements.
     pub trait Sealed {}
-
-    impl<P> Sealed for super::Planned<P> {}
 }
+
+impl<P> sealed::Sealed for Planned<P> {}
 
 /// Places blocks in a space of offsets. The same calls in the same order give the same placements.
 ///
