@@ -180,6 +180,7 @@ pub mod guide {
     #[doc = "[interop]: mod@interop"]
     #[doc = "[memory]: mod@memory"]
     #[doc = "[oom]: mod@out_of_memory"]
+    #[doc = "[pool]: mod@pool"]
     #[doc = "[prediction]: mod@prediction"]
     #[doc = "[replay]: mod@replay"]
     #[doc = "[training]: mod@training"]
