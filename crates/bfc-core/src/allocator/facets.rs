@@ -154,6 +154,18 @@ pub trait Upkeep {
 }
 
 /// Other sizes for live blocks at their addresses, so that a growing array need not move.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes, Request};
+/// let config = BfcConfig::new(Bytes::mib(1));
+/// let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), config));
+/// let block = pool.allocate(&Request::new(1000))?;
+/// // SAFETY: no other code holds the block.
+/// let grown = unsafe { pool.resize(&block, 5000) }?.ok_or("the memory behind the block is in use")?;
+/// assert_eq!((grown.address, grown.bytes, pool.stats().bytes_in_use), (block.address, 5120, 5120));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Resize {
     /// Replaces a live block with one of at least `bytes` bytes at the same address and with the same tag. Returns `None`
     /// without a change if the memory behind the block is not free, or if `bytes` is 0. A smaller block returns the rest
