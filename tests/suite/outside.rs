@@ -1,6 +1,6 @@
 //! A custom op and a custom allocator that use only the public facade.
 
-use bfc_core::{Accounting, AddressSpace, Inspection, StreamOrder, Resize, Upkeep, WaitHints};
+use bfc_core::{Accounting, AddressSpace, Inspection, Resize, StreamOrder, Upkeep, WaitHints};
 use std::cell::UnsafeCell;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bfc_core::{
     Accounting, AddressSpace, AllocError, Allocator, Block, BlockError, Category, Inspection, MemoryKind,
-    OomReport, OwnerId, Request, Stats, StreamOrder, Resize, Upkeep, Verdict, WaitHints,
+    OomReport, OwnerId, Request, Resize, Stats, StreamOrder, Upkeep, Verdict, WaitHints,
 };
 use highwater_tensor::{Buffer, DType, Device, OpContext, Result, Shape};
 use highwater_tracking::enter_path;

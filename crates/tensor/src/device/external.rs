@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{
     Accounting, AddressSpace, AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes,
-    Inspection, Ledger, MemoryKind, OwnerBytes, OwnerId, PoolId, Request, Stats, StreamOrder, Tag, Resize, Upkeep,
-    Verdict, WaitHints,
+    Inspection, Ledger, MemoryKind, OwnerBytes, OwnerId, PoolId, Request, Resize, Stats, StreamOrder, Tag,
+    Upkeep, Verdict, WaitHints,
 };
 
 use crate::device::Device;
