@@ -138,6 +138,18 @@ unsafe impl Allocator for ScopedAllocator {
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
         self.pool().as_upkeep()
     }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
+        self.pool().as_resize().is_some().then_some(self as &dyn Resize)
+    }
+}
+
+impl Resize for ScopedAllocator {
+    // The block keeps its address, and so its account.
+    unsafe fn resize(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.account(block.address).resize(block, bytes) }
+    }
 }
 
 impl Accounting for ScopedAllocator {
@@ -205,6 +217,23 @@ mod tests {
         // Each free has its event: no block of the recording is live.
         let log = tracker.take_log();
         assert_eq!((log.blocks().len(), log.live_after(u32::MAX).len()), (2, 0));
+    }
+
+    #[test]
+    fn a_resized_block_keeps_its_scope() {
+        let tracker = Tracker::new();
+        let allocator = scoped(&tracker);
+        let block = {
+            let _scope = module("resized");
+            allocator.allocate(&Request::new(256)).unwrap()
+        };
+        // SAFETY: nothing uses the memory, and the old block is not used again.
+        let grown = unsafe { allocator.resize(&block, 4096) }.unwrap().unwrap();
+        let report = Report::new(&tracker, std::slice::from_ref(&allocator));
+        assert_eq!(scope_bytes(&report, "resized"), (4096, 4096));
+        // SAFETY: nothing uses the memory.
+        unsafe { allocator.deallocate(grown) }.unwrap();
+        assert_eq!(allocator.bytes_in_use(), 0);
     }
 
     #[test]
