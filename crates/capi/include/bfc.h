@@ -61,7 +61,7 @@ typedef enum {
     BFC_ERROR_RECORDING = 13,
 } bfc_status;
 
-// What a block is for. Reports show the bytes of each category.
+// The purpose of a block. Reports show the bytes of each category.
 typedef enum {
     // Scratch memory, and memory without another category.
     BFC_TEMPORARY = 0,
@@ -167,20 +167,17 @@ const char *bfc_last_error_json(void);
 // Fails with BFC_ERROR_INVALID_POINTER for every other address.
 bfc_status bfc_string_free(char *string);
 
-// Opens a pool and stores its handle in `*pool`. The configuration is one line of text or a JSON object:
+// Opens a pool and stores its handle in `*pool`. The configuration is one line of text or a JSON object with the same
+// options, such as `bfc:memory=host,limit=2GiB,name=cpu` or `{"memory": "host", "limit": "2GiB", "name": "cpu"}`. All
+// options may be left out:
 //
-//     "bfc:memory=host,limit=2GiB,name=cpu"
-//     "{\"allocator\": \"bfc\", \"memory\": \"host\", \"limit\": \"2GiB\"}"
-//
-// All options may be left out:
-//
-//     memory      host (default), dry (addresses without memory), cuda or cuda:ORDINAL, pinned or pinned:ORDINAL
-//     name        the name in reports, unique among the open pools
-//     allocator   bfc (default), bfc-tensorflow, buddy, auto-growth, planned, guard, passthrough
-//     limit       2GiB, 75%, all-1GiB; the pool takes it as one region unless an option below asks for growth
-//     growth      on, off, doubling, doubling:CAP, as-requested, fixed:SIZE, proportional:PARTS
-//     retry_ms    how long a request waits for other threads to free blocks; 0 disables waiting
-//     first_region, region_merging, garbage_collection, split, cut, join, thread_cache
+// - memory: host (default), dry (addresses without memory), cuda or cuda:ORDINAL, pinned or pinned:ORDINAL
+// - name: the name in reports, unique among the open pools
+// - allocator: bfc (default), bfc-tensorflow, buddy, auto-growth, planned, guard, passthrough
+// - limit: 2GiB, 75%, all-1GiB. The pool takes it as one region, unless another option asks for growth
+// - growth: on, off, doubling, doubling:CAP, as-requested, fixed:SIZE, proportional:PARTS
+// - retry_ms: how long a request waits for other threads to free blocks. 0 disables waiting
+// - first_region, region_merging, garbage_collection, split, cut, join, thread_cache: see docs/environment.md
 //
 // The environment variables of Highwater, such as HIGHWATER_POOL_LIMIT, set options that the configuration leaves out.
 //
@@ -216,7 +213,7 @@ bfc_status bfc_free(bfc_pool pool, void *block);
 // owner, the category, the alignment, and the bytes that both blocks have. NULL as the block allocates one without an
 // owner; 0 bytes frees the block and stores NULL. `moved` may be the address of the variable that holds `block`.
 //
-// The block is unchanged after a failure. Fails as bfc_allocate() and bfc_free(), and with BFC_ERROR_UNSUPPORTED for
+// The block is unchanged after a failure, except after BFC_ERROR_OUT_OF_BOUNDS, which frees it. Fails as bfc_allocate() and bfc_free(), and with BFC_ERROR_UNSUPPORTED for
 // device memory.
 bfc_status bfc_reallocate(bfc_pool pool, void *block, uint64_t bytes, void **moved);
 

@@ -3,7 +3,7 @@
 //! `include/bfc.h` declares the functions; a test generates it from the sources in [`ffi`]. The page `docs/c.md` shows
 //! how to use them.
 //!
-//! Each exported function converts its arguments, calls one method inside [`guard`](guard::guard), and converts the
+//! Each exported function converts its arguments, calls one method inside a guard, and converts the
 //! result. The guard turns errors and panics into a status and the thread's last error. No pointer of a caller is
 //! trusted further than C requires: handles and blocks are looked up in tables, so stale ones are errors.
 //!

@@ -3,6 +3,12 @@
 //! The registry applies the rules that the devices of Highwater follow: a limit is one region unless the options ask for
 //! growth, and environment variables set what the configuration leaves out.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "memory/without_cuda.rs"]
+mod cuda;
+
 use std::sync::Arc;
 
 use bfc_core::{
@@ -88,43 +94,4 @@ fn record_regions(
     registry.on_alloc(id, kind, record(true))?;
     registry.on_free(id, kind, record(false))?;
     Ok(())
-}
-
-#[cfg(feature = "cuda")]
-mod cuda {
-    use super::{Arc, BfcConfig, Bytes, Error, Pool};
-    use bfc_core::{Amount, JoinRule, PinnedMemory, PoolOptions, Stream, default_reserve};
-    use bfc_cuda::CudaDriver;
-
-    /// The most pinned memory of a pool without a limit, as in TensorFlow.
-    const PINNED_LIMIT: Bytes = Bytes::gib(128);
-
-    /// A pool of all free memory of the device, except a reserve for the driver and libraries.
-    pub(super) fn device(name: &str, ordinal: u32) -> Result<Pool, Error> {
-        let driver = CudaDriver::new(ordinal)?;
-        let free = Bytes(bfc_core::Driver::memory_info(&*driver)?.free);
-        let reserve = default_reserve(free, driver.compute_capability()?.major);
-        let compute = Stream::new(driver)?;
-        let config = BfcConfig::new(Bytes(u64::MAX)).with_join_rule(JoinRule::AtOnce);
-        let limit = PoolOptions::default().with_limit(Amount::AllBut(reserve));
-        Ok(Pool::streamed(name, compute, ordinal as usize, config, None).with_defaults(limit))
-    }
-
-    pub(super) fn pinned(name: &str, ordinal: u32) -> Result<Pool, Error> {
-        let source = Arc::new(PinnedMemory::new(CudaDriver::new(ordinal)?));
-        Ok(Pool::new(name, source, ordinal as usize, BfcConfig::new(PINNED_LIMIT)))
-    }
-}
-
-#[cfg(not(feature = "cuda"))]
-mod cuda {
-    use super::{Error, Pool};
-
-    pub(super) const fn device(_: &str, _: u32) -> Result<Pool, Error> {
-        Err(Error::NoCuda)
-    }
-
-    pub(super) const fn pinned(_: &str, _: u32) -> Result<Pool, Error> {
-        Err(Error::NoCuda)
-    }
 }

@@ -25,7 +25,7 @@ const CLOSED: u64 = 1 << 63;
 /// The holders that an error lists.
 const LISTED_HOLDERS: usize = 5;
 
-/// What a block is for.
+/// A request for a block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BlockRequest<'a> {
     pub(crate) bytes: u64,

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bfc_core::Allocator;
+use bfc_core::sync::lock;
 
 use crate::config::PoolSpec;
 use crate::error::{ConfigurationError, Error};
@@ -36,6 +37,9 @@ type Pools = BTreeMap<u64, Arc<PoolEntry>>;
 
 static POOLS: RwLock<Pools> = RwLock::new(BTreeMap::new());
 
+/// Locked while a pool is opened.
+static OPENING: Mutex<()> = Mutex::new(());
+
 fn read() -> RwLockReadGuard<'static, Pools> {
     POOLS.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -47,9 +51,9 @@ fn write() -> RwLockWriteGuard<'static, Pools> {
 /// Opens the pool that a configuration describes, and returns its handle.
 pub(crate) fn open(text: &str) -> Result<u64, Error> {
     let spec = PoolSpec::parse(text)?;
-    // Locked while the pool is created, so that its name stays free.
-    let mut pools = write();
-    let taken = |name: &str| pools.values().any(|pool| pool.name() == name);
+    // One pool is opened at a time, so that its name stays free. Other calls do not wait for it.
+    let _opening = lock(&OPENING);
+    let taken = |name: &str| read().values().any(|pool| pool.name() == name);
     let name = match &spec.name {
         Some(name) if taken(name) => {
             return Err(ConfigurationError::NameTaken { name: name.clone() }.into());
@@ -59,7 +63,7 @@ pub(crate) fn open(text: &str) -> Result<u64, Error> {
     };
     let pool = PoolEntry::from_spec(&spec, &name)?;
     let handle = new_handle(Kind::Pool);
-    pools.insert(handle, pool);
+    write().insert(handle, pool);
     Ok(handle)
 }
 

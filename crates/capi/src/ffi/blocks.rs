@@ -12,7 +12,7 @@ use crate::pool::BlockRequest;
 use crate::status::bfc_status;
 use crate::{table, text};
 
-/// What a block is for. Reports show the bytes of each category.
+/// The purpose of a block. Reports show the bytes of each category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 #[non_exhaustive]
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn bfc_free(pool: bfc_pool, block: *mut c_void) -> bfc_sta
 /// owner, the category, the alignment, and the bytes that both blocks have. NULL as the block allocates one without an
 /// owner; 0 bytes frees the block and stores NULL. `moved` may be the address of the variable that holds `block`.
 ///
-/// The block is unchanged after a failure. Fails as bfc_allocate() and bfc_free(), and with BFC_ERROR_UNSUPPORTED for
+/// The block is unchanged after a failure, except after BFC_ERROR_OUT_OF_BOUNDS, which frees it. Fails as bfc_allocate() and bfc_free(), and with BFC_ERROR_UNSUPPORTED for
 /// device memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bfc_reallocate(

@@ -11,20 +11,17 @@ use crate::{table, text};
 /// The handle of an open pool. Never 0. The handle of a closed pool stays invalid.
 pub type bfc_pool = u64;
 
-/// Opens a pool and stores its handle in `*pool`. The configuration is one line of text or a JSON object:
+/// Opens a pool and stores its handle in `*pool`. The configuration is one line of text or a JSON object with the same
+/// options, such as `bfc:memory=host,limit=2GiB,name=cpu` or `{"memory": "host", "limit": "2GiB", "name": "cpu"}`. All
+/// options may be left out:
 ///
-///     "bfc:memory=host,limit=2GiB,name=cpu"
-///     "{\"allocator\": \"bfc\", \"memory\": \"host\", \"limit\": \"2GiB\"}"
-///
-/// All options may be left out:
-///
-///     memory      host (default), dry (addresses without memory), cuda or cuda:ORDINAL, pinned or pinned:ORDINAL
-///     name        the name in reports, unique among the open pools
-///     allocator   bfc (default), bfc-tensorflow, buddy, auto-growth, planned, guard, passthrough
-///     limit       2GiB, 75%, all-1GiB; the pool takes it as one region unless an option below asks for growth
-///     growth      on, off, doubling, doubling:CAP, as-requested, fixed:SIZE, proportional:PARTS
-///     retry_ms    how long a request waits for other threads to free blocks; 0 disables waiting
-///     first_region, region_merging, garbage_collection, split, cut, join, thread_cache
+/// - memory: host (default), dry (addresses without memory), cuda or cuda:ORDINAL, pinned or pinned:ORDINAL
+/// - name: the name in reports, unique among the open pools
+/// - allocator: bfc (default), bfc-tensorflow, buddy, auto-growth, planned, guard, passthrough
+/// - limit: 2GiB, 75%, all-1GiB. The pool takes it as one region, unless another option asks for growth
+/// - growth: on, off, doubling, doubling:CAP, as-requested, fixed:SIZE, proportional:PARTS
+/// - retry_ms: how long a request waits for other threads to free blocks. 0 disables waiting
+/// - first_region, region_merging, garbage_collection, split, cut, join, thread_cache: see docs/environment.md
 ///
 /// The environment variables of Highwater, such as HIGHWATER_POOL_LIMIT, set options that the configuration leaves out.
 ///

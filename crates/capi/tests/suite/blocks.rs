@@ -104,7 +104,8 @@ fn every_allocator_serves_host_and_dry_memory() {
         for memory in ["host", "dry"] {
             let pool = open(&format!("{allocator}:memory={memory},limit=8MiB,name={allocator}-{memory}"));
             let pool = pool.unwrap_or_else(|_| panic!("{allocator}, {memory}: {}", message()));
-            let blocks = [1, 1000, 100_000].map(|bytes| allocate(pool, bytes, "x").unwrap());
+            let mut blocks = [1, 1000, 100_000].map(|bytes| allocate(pool, bytes, "x").unwrap());
+            blocks[1] = reallocate(pool, blocks[1], 2000).unwrap();
             assert_eq!(blocks.map(|block| free(pool, block)), [BFC_OK; 3], "{allocator}, {memory}");
             assert_eq!(bfc_pool_close(pool), BFC_OK);
         }
