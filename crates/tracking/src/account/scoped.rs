@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
     Accounting, AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Inspection,
-    Ledger, MemoryKind, Request, Stats, StreamOrder, Tag, Upkeep, WaitHints,
+    Ledger, MemoryKind, Request, Resize, Stats, StreamOrder, Tag, Upkeep, WaitHints,
 };
 use rustc_hash::FxHashMap;
 
