@@ -103,7 +103,7 @@ pub mod pickle {
 }
 
 pub use trace::{
-    CompressedProblem, PickleProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError,
+    CompressedProblem, PickleProblem, ProfileProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError,
     TraceEvent, TraceLimits, TracePlace, TraceProblem,
 };
 pub use training_log::{

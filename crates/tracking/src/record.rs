@@ -6,6 +6,7 @@
 //! the same for a file that still grows.
 
 mod builder;
+mod composer;
 mod follow;
 pub(crate) mod hwm;
 mod parts;
@@ -23,7 +24,9 @@ pub(crate) mod varint;
 mod wire;
 
 pub use builder::{BlockProblem, RecordingLimits};
-use builder::{MAX_DEPTH, MAX_REPORTS};
+pub(crate) use builder::MAX_DEPTH;
+use builder::MAX_REPORTS;
+pub(crate) use composer::{Composer, NewBlock};
 pub use follow::Follower;
 pub use hwm::{HwmError, HwmProblem, Written};
 pub use peak::{LiveBlock, Peak};

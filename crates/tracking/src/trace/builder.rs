@@ -50,6 +50,8 @@ pub(super) struct Builder {
     memory: HeldMemory,
     /// Bytes of generated labels.
     made_bytes: usize,
+    /// The first time of the log, and the time of the following events since then.
+    clock: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +75,20 @@ impl Builder {
             earlier_label: 0,
             memory: HeldMemory::new(limits.held_bytes),
             made_bytes: 0,
+            clock: None,
         }
+    }
+
+    /// Sets the time of the following events. Times that go back are ignored. Events before the first call happen at the
+    /// first time.
+    pub(super) fn at(&mut self, time_ns: u64) {
+        let (first, last) = self.clock.unwrap_or((time_ns, 0));
+        self.clock = Some((first, time_ns.saturating_sub(first).max(last)));
+    }
+
+    /// Returns the bytes of the blocks that were live before the log began.
+    pub(super) const fn earlier_bytes(&self) -> u64 {
+        self.earlier_bytes
     }
 
     /// Counts decompressed bytes of the file. The memory limit may be a multiple of them.
@@ -274,6 +289,10 @@ impl Builder {
         self.trace.events.reserve_exact(earlier);
         self.trace.events.extend(front);
         self.trace.events.rotate_right(earlier);
+        if !self.trace.times_ns.is_empty() {
+            self.trace.times_ns.resize(self.trace.events.len(), 0);
+            self.trace.times_ns.rotate_right(earlier);
+        }
         self.trace.peak_live_bytes = peak_live_bytes(&self.trace.events);
     }
 
@@ -328,6 +347,13 @@ impl Builder {
         self.check_room()?;
         self.charge(lean::cost::<TraceEvent>())?;
         lean::push(&mut self.trace.events, event);
+        let Some((_, now)) = self.clock else { return Ok(()) };
+        let untimed = self.trace.events.len() - 1 - self.trace.times_ns.len();
+        self.charge(lean::cost::<u64>() * (1 + untimed as u64))?;
+        for _ in 0..untimed {
+            lean::push(&mut self.trace.times_ns, 0);
+        }
+        lean::push(&mut self.trace.times_ns, now);
         Ok(())
     }
 

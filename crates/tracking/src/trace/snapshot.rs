@@ -246,6 +246,9 @@ const ENTRY_BYTES: u64 = 40;
 impl Reader<'_> {
     fn event(&mut self, event: Value) -> Result<(), TraceProblem> {
         let fields = Fields::of(self.heap, event, "an event")?;
+        if let Some(time) = fields.number("time_us") {
+            self.builder.at(time.saturating_mul(1000));
+        }
         match fields.text("action") {
             Some("alloc") => {
                 let (address, bytes) = fields.address_and_bytes()?;
