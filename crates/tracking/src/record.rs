@@ -23,9 +23,9 @@ mod timeline;
 pub(crate) mod varint;
 mod wire;
 
-pub use builder::{BlockProblem, RecordingLimits};
 pub(crate) use builder::MAX_DEPTH;
 use builder::MAX_REPORTS;
+pub use builder::{BlockProblem, RecordingLimits};
 pub(crate) use composer::{Composer, NewBlock};
 pub use follow::Follower;
 pub use hwm::{HwmError, HwmProblem, Written};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bfc_core::{Bytes, Plan};
 use clap::Args;
 use highwater_tracking::{
-    BlockProblem, Cut, HwmProblem, PlanLimits, ReadOptions, Recording, Trace, TraceError,
-    TraceLimits, TraceProblem, parse_plan,
+    BlockProblem, Cut, HwmProblem, PlanLimits, ReadOptions, Recording, Trace, TraceError, TraceLimits,
+    TraceProblem, parse_plan,
 };
 
 use crate::error::CommandError;

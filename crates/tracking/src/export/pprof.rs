@@ -13,7 +13,7 @@ use flate2::write::GzEncoder;
 
 use super::{ExportError, Output, at_peak};
 use crate::record::{Recording, varint};
-use crate::trace::profile::fields::{COMMENT, profile, function, label, location, sample, value_type};
+use crate::trace::profile::fields::{COMMENT, function, label, location, profile, sample, value_type};
 
 pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Result<(), ExportError> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());

@@ -49,10 +49,12 @@ pub enum ProfileProblem {
         number: u64,
     },
     /// A sample has a negative value.
-    #[error("a negative number of bytes: this is a difference of two profiles; read both with `highwater diff`")]
+    #[error(
+        "a negative number of bytes: this is a difference of two profiles; read both with `highwater diff`"
+    )]
     Negative,
     /// The data of heaptrack was not interpreted.
-    #[error("raw data of heaptrack: run `heaptrack --record-only` without `--raw`, or pipe the file through heaptrack_interpret")]
+    #[error("raw data of heaptrack: pipe the file through heaptrack_interpret")]
     RawHeaptrack,
     /// The version of heaptrack's format is unknown.
     #[error("version {found} of heaptrack's format; versions 1 to 3 are supported")]
@@ -73,7 +75,9 @@ pub enum ProfileProblem {
         device: Option<u32>,
     },
     /// A timeline of PyTorch contains sums only.
-    #[error("sums over time, without blocks: call export_memory_timeline with a path that ends with .raw.json.gz")]
+    #[error(
+        "sums over time, without blocks: call export_memory_timeline with a path that ends with .raw.json.gz"
+    )]
     TimelineOfSums,
 }
 
@@ -115,4 +119,3 @@ pub(super) fn recording_limits(limits: &TraceLimits) -> RecordingLimits {
 pub(super) fn facts(program: &str, format: &str) -> RunFacts {
     RunFacts { program: program.to_owned(), ..RunFacts::default() }.with("from", format)
 }
-

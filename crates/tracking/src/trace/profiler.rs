@@ -111,7 +111,7 @@ fn add_earlier(builder: &mut Builder, memory: &[MemoryEvent]) -> Result<(), Trac
     let before = total.checked_add_signed(bytes.saturating_neg()).unwrap_or(0);
     let rest = before.saturating_sub(builder.earlier_bytes());
     // No block has the last address.
-    if rest > 0 { builder.live_at_end(u64::MAX, rest) } else { Ok(()) }
+    if rest > 0 { builder.live_at_end(u64::MAX, rest, None) } else { Ok(()) }
 }
 
 impl Events {

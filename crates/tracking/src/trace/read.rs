@@ -5,8 +5,8 @@ use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
 use super::error::{CompressedProblem, TooMuchInput};
 use super::lines::{MARK, beginning};
-use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use super::profile::{heaptrack, memray, pprof, recording_limits};
+use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use super::{lines, minimalloc, pickle, profiler, rmm, snapshot, text, timeline};
 use crate::files::FileKind;
 use crate::files::gzip::{self, Gzip, RatioExceeded};

@@ -72,7 +72,9 @@ fn time_ns(text: &str) -> Option<u64> {
         let digits = part.parse::<u32>().ok()?;
         sum.checked_mul(60)?.checked_add(digits.into())
     })?;
-    let digits = fraction.get(..fraction.len().min(9)).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let digits = fraction
+        .get(..fraction.len().min(9))
+        .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
     let scale = 10_u64.pow(9 - digits.len() as u32);
     seconds.checked_mul(1_000_000_000)?.checked_add(digits.parse::<u64>().ok()? * scale)
 }

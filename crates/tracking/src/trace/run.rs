@@ -85,11 +85,16 @@ impl Recording {
     }
 }
 
-fn compose(trace: &Trace, name: &str, labels: Labels, limits: &TraceLimits) -> Result<Recording, TraceProblem> {
+fn compose(
+    trace: &Trace,
+    name: &str,
+    labels: Labels,
+    limits: &TraceLimits,
+) -> Result<Recording, TraceProblem> {
     let memory = HeldMemory::new(limits.held_bytes).with_eighths(8 - OF_TRACE);
     let mut composer = Composer::new(recording_limits(limits), memory);
     composer.select_pool(name, "unknown")?;
-    let mut owners: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut owners: BTreeMap<u32, (u32, Category)> = BTreeMap::new();
     let mut marks = trace.marks().peekable();
     for (position, event) in trace.events().iter().enumerate() {
         composer.at(trace.time_ns(position).unwrap_or(0));
@@ -98,16 +103,17 @@ fn compose(trace: &Trace, name: &str, labels: Labels, limits: &TraceLimits) -> R
         }
         match *event {
             TraceEvent::Alloc { bytes, label, .. } => {
-                let owner = match owners.get(&label) {
-                    Some(&owner) => owner,
+                let (owner, category) = match owners.get(&label) {
+                    Some(&known) => known,
                     None => {
-                        let owner = owner_of(&mut composer, trace.label(label), labels)?;
-                        owners.insert(label, owner);
-                        owner
+                        let text = trace.label(label);
+                        let found = (owner_of(&mut composer, text, labels)?, category_of(text));
+                        owners.insert(label, found);
+                        found
                     }
                 };
                 // Both count blocks from 0 in the order of their allocation.
-                composer.alloc(NewBlock { bytes, owner, category: Category::default() })?;
+                composer.alloc(NewBlock { bytes, owner, category })?;
             }
             TraceEvent::Free { block } => composer.free(block.into())?,
             TraceEvent::Occupy { .. } => {}
@@ -119,6 +125,12 @@ fn compose(trace: &Trace, name: &str, labels: Labels, limits: &TraceLimits) -> R
     let mut facts = facts(trace.header("program").unwrap_or(name), name);
     facts.more.extend(trace.skipped().iter().map(|what| ("without".to_owned(), what.clone())));
     Ok(composer.finish(facts)?.0)
+}
+
+/// Returns the category that a label names, as in PyTorch's timelines.
+fn category_of(label: &str) -> Category {
+    let name = |category: &Category| category.name().split('_').eq(label.split(' '));
+    Category::ALL.into_iter().find(name).unwrap_or_default()
 }
 
 /// Returns the owner that a label names.

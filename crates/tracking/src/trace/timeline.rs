@@ -17,7 +17,13 @@ use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 
 /// The categories by their number in the file.
 const CATEGORIES: [&str; 8] = [
-    "parameter", "optimizer state", "input", "temporary", "activation", "gradient", "autograd detail",
+    "parameter",
+    "optimizer state",
+    "input",
+    "temporary",
+    "activation",
+    "gradient",
+    "autograd detail",
     "unknown",
 ];
 
@@ -25,7 +31,8 @@ const CATEGORIES: [&str; 8] = [
 const LIVE_BYTES: u64 = 64;
 
 pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
-    let mut timeline = Timeline { builder: Builder::new(*limits), live: HashMap::new(), next: 0, problem: None };
+    let mut timeline =
+        Timeline { builder: Builder::new(*limits), live: HashMap::new(), next: 0, problem: None };
     let mut parser = serde_json::Deserializer::from_reader(reader);
     let read = Events { timeline: &mut timeline }.deserialize(&mut parser).and_then(|()| parser.end());
     match (read, timeline.problem.take()) {

@@ -5,5 +5,6 @@
 mod atomic_file;
 mod foreign_traces;
 mod guarded;
+mod other_runtimes;
 mod report_threads;
 mod traces;

@@ -39,7 +39,9 @@ const LIVE_BYTES: u64 = 16;
 pub(in crate::trace) fn is_first_line(line: &str) -> bool {
     let mut words = line.split(' ');
     let is_number = |word: Option<&str>| word.is_some_and(|word| u64::from_str_radix(word, 16).is_ok());
-    words.next() == Some("v") && is_number(words.next()) && words.next().is_none_or(|word| is_number(Some(word)))
+    words.next() == Some("v")
+        && is_number(words.next())
+        && words.next().is_none_or(|word| is_number(Some(word)))
 }
 
 /// Reads the data within so many eighths of the memory limit. Also returns the bytes of the other eighths.
@@ -180,8 +182,9 @@ impl Data {
         let texts = self.tables.texts.len();
         let module = index(module, texts, "text")?;
         let first_line = self.tables.lines.len() as u32;
-        while let Some((function, file)) = numbers.pair() {
-            let line = numbers.next()?.unwrap_or(0);
+        while let Some(function) = numbers.next()? {
+            // Functions without debug information have neither.
+            let (file, line) = (numbers.next()?.unwrap_or(0), numbers.next()?.unwrap_or(0));
             let (function, file) = (index(function, texts, "text")?, index(file, texts, "text")?);
             self.reading.charge(ENTRY_BYTES)?;
             self.tables.lines.push(Line { function, file, line });

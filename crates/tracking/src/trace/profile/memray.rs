@@ -47,7 +47,8 @@ pub(in crate::trace) fn read(
         if line.is_empty() || is_first_line(line) {
             idle += 1;
             if idle > limits.idle_lines {
-                let problem = TraceProblem::TooMany { what: "lines without an event", limit: limits.idle_lines };
+                let problem =
+                    TraceProblem::TooMany { what: "lines without an event", limit: limits.idle_lines };
                 return Err(place.of(problem));
             }
             continue;
@@ -100,7 +101,8 @@ impl Iterator for Fields<'_> {
     fn next(&mut self) -> Option<String> {
         let rest = self.rest.take()?;
         let Some(quoted) = rest.strip_prefix('"') else {
-            let (field, rest) = rest.split_once(',').map_or((rest, None), |(field, rest)| (field, Some(rest)));
+            let (field, rest) =
+                rest.split_once(',').map_or((rest, None), |(field, rest)| (field, Some(rest)));
             self.rest = rest;
             return Some(field.to_owned());
         };

@@ -242,7 +242,8 @@ impl<'a> Profile<'a> {
                 "pool" | "device" => pool = self.text(text)?,
                 "category" => {
                     let text = self.text(text)?;
-                    category = Category::ALL.into_iter().find(|known| known.name() == text).unwrap_or_default();
+                    category =
+                        Category::ALL.into_iter().find(|known| known.name() == text).unwrap_or_default();
                 }
                 _ => {}
             }
@@ -270,7 +271,8 @@ impl<'a> Profile<'a> {
         let mut frames = Vec::new();
         for &id in &sample.locations {
             let location = self.locations.get(&id);
-            let (lines, mapping) = location.ok_or(ProfileProblem::Missing { what: "location", number: id })?;
+            let (lines, mapping) =
+                location.ok_or(ProfileProblem::Missing { what: "location", number: id })?;
             if lines.is_empty() {
                 let file = self.mappings.get(mapping).map_or(Ok(""), |&file| self.text(file))?;
                 frames.push((Frame { file, ..Frame::default() }, ""));

@@ -26,7 +26,14 @@ const MOST_LETTERS: usize = 200;
 const LIBRARY_PARTS: [&str; 5] =
     ["site-packages/", "dist-packages/", "/lib/python3", "/go/src/runtime/", "/rustc/"];
 const LIBRARY_STARTS: [&str; 9] = [
-    "<frozen ", "/usr/include/", "/usr/lib/", "/lib/", "/lib64/", "../csu/", "../sysdeps/", "./elf/",
+    "<frozen ",
+    "/usr/include/",
+    "/usr/lib/",
+    "/lib/",
+    "/lib64/",
+    "../csu/",
+    "../sysdeps/",
+    "./elf/",
     "./malloc/",
 ];
 
