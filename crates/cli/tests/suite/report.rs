@@ -162,11 +162,12 @@ fn every_command_that_reads_a_cut_file_says_so_and_which() {
 fn what_is_no_recording_is_refused_with_the_place() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("run.hwm");
-    fs::write(&path, "a 0 100 x\n").unwrap();
+    fs::write(&path, "# a comment\nb 0 100 x\n").unwrap();
     for command in [vec!["report"], vec!["diff", "/dev/null"]] {
         let output = highwater(&command, &[&path]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(String::from_utf8(output.stderr).unwrap().contains("byte 0: not a recording"));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("line 2: expected `a ID BYTES LABEL`"), "{said}");
     }
 }
 

@@ -320,6 +320,13 @@ fn other_files_are_identified() {
     assert!(error.contains("not a training log: an HTML page"), "{error}");
 }
 
+#[test]
+fn small_profiles_have_their_peak() {
+    for (file, peak) in [(PPROF, 207), (HEAPTRACK, 71), (MEMRAY, 129), (PROFILER, 96), (TIMELINE, 73)] {
+        assert_eq!(read(file).unwrap().peak_live_bytes(), peak, "{}", String::from_utf8_lossy(file));
+    }
+}
+
 /// A file, the fuzz target that reads it, and the offset of its first byte.
 type Case = (&'static [u8], fn(&[u8]), usize);
 
