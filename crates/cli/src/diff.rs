@@ -14,7 +14,7 @@ use crate::files::read::{ReadArguments, cut_remark};
 /// The arguments of `highwater diff`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DiffArguments {
-    /// The first run: a recording, or a trace or profile of another tool; one of both may be -, standard input
+    /// The first run: a recording (.hwm) or a file of another tool; one of both may be -, standard input
     #[arg(value_name = "A")]
     before: PathBuf,
 

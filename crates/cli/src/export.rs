@@ -17,7 +17,7 @@ use crate::files::read::{ReadArguments, cut_remark};
 /// The arguments of `highwater export`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExportArguments {
-    /// A recording, as examples write with --record, a trace or profile of another tool, or - for standard input
+    /// A recording (.hwm), a file of another tool, or - for standard input
     #[arg(value_name = "RUN")]
     run: PathBuf,
 

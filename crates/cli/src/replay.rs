@@ -25,8 +25,7 @@ use measure::{Measurement, measure};
 #[derive(Args, Clone, Debug)]
 #[command(after_help = policies::help())]
 pub(crate) struct ReplayArguments {
-    /// Recordings (.hwm), Highwater traces, PyTorch snapshots and profiles, RMM logs, MiniMalloc problems, or heap
-    /// profiles of JAX, heaptrack and memray, also .gz or -
+    /// Recordings (.hwm), Highwater traces or files of other tools, also .gz or -
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 

