@@ -100,12 +100,13 @@ impl Script {
                     events.push((bytes.max(1), entry));
                 }
                 // A free never fails for a live block.
-                TraceEvent::Occupy { .. } => {}
                 TraceEvent::Free { block } => {
                     let entry = std::mem::replace(&mut live[block as usize], u32::MAX);
                     free.push(entry);
                     events.push((0, entry));
                 }
+                // Occupied parts are the business of planners.
+                _ => {}
             }
         }
         let rest = live.into_iter().filter(|&entry| entry != u32::MAX).collect();

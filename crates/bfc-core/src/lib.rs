@@ -48,3 +48,8 @@ pub use registry::*;
 pub use source::*;
 pub use streams::*;
 pub use wrappers::*;
+
+/// The examples of the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

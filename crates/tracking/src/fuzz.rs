@@ -85,9 +85,7 @@ pub fn plan(data: &[u8]) {
         constraints.any(|constraint| constraint.block == index && !constraint.gaps.is_empty())
     };
     assert!(constraints.iter().all(|constraint| {
-        plan.blocks()[constraint.block]
-            .offset
-            .is_none_or(|offset| offset.is_multiple_of(constraint.alignment))
+        plan.blocks()[constraint.block].offset.is_none_or(|offset| offset % constraint.alignment == 0)
     }));
     for (index, block) in plan.blocks().iter().enumerate() {
         let Some(offset) = block.offset.filter(|_| !lends(index)) else { continue };
@@ -130,7 +128,7 @@ fn planned(plan: Plan) -> PlannedAllocator {
 /// Replays a trace in text format through pools of every policy, and with a plan.
 pub fn replayed(data: &[u8]) {
     let Ok(trace) = Trace::parse(data, &LIMITS) else { return };
-    let source = || Arc::new(AddressOnlyMemory::new().with_coalescing(data.len().is_multiple_of(2)));
+    let source = || Arc::new(AddressOnlyMemory::new().with_coalescing(data.len() % 2 == 0));
     macro_rules! through {
         ($pool:expr) => {{
             let pool = $pool;

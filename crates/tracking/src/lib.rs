@@ -109,3 +109,8 @@ pub use trace::{
 pub use training_log::{
     Curve, CurvePoint, NonFinite, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,
 };
+
+/// The examples of the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -38,6 +38,7 @@ const MAX_CACHED_MODULES: usize = 4096;
 // As wide as the index of a module, so that a scope has no padding. Padding would cause store-forwarding stalls in
 // copies of a scope.
 #[repr(u32)]
+#[non_exhaustive]
 pub enum Phase {
     /// The forward pass, with or without a backward pass to follow.
     #[default]
@@ -259,11 +260,9 @@ impl ModuleCache {
         let place = place % CACHE_SLOTS;
         // Two names with the same slot use a pair of slots.
         for place in [place, place ^ 1] {
-            if let Some(recent) = &self.recent[place]
-                && recent.parent == parent
-                && *recent.name == *name
-            {
-                return recent.module;
+            match &self.recent[place] {
+                Some(recent) if recent.parent == parent && *recent.name == *name => return recent.module,
+                _ => {}
             }
         }
         let module = self.look_up(parent, name);

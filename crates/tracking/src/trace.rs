@@ -54,6 +54,7 @@ pub use snapshot::SnapshotProblem;
 
 /// One event of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TraceEvent {
     /// Allocates block number `block`.
     Alloc {
@@ -85,6 +86,7 @@ pub enum TraceEvent {
 
 /// A comment line.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TraceComment {
     /// The number of events before it.
     pub position: usize,

@@ -120,6 +120,7 @@ bfc_core::debug_as_message!(TrainingLogProblem);
 
 /// A moment of a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct CurvePoint {
     /// Nanoseconds since the run began.
     pub at_ns: u64,
@@ -131,6 +132,7 @@ pub struct CurvePoint {
 
 /// A curve: one field of the log over the run.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Curve {
     /// The field's name, such as `loss`.
     pub name: String,
@@ -164,6 +166,7 @@ pub struct TrainingLog {
 
 /// The values of a log that are NaN or infinite.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct NonFinite {
     /// The number of these values.
     pub count: u64,
@@ -295,10 +298,10 @@ impl Builder {
                 let first = || NonFinite { count: 0, name: beginning(name), step };
                 self.log.non_finite.get_or_insert_with(first).count += 1;
             }
-            if (is_non_finite || value.is_null())
-                && let Some(&place) = self.places.get(name)
-            {
-                self.gaps[place] = true;
+            if is_non_finite || value.is_null() {
+                if let Some(&place) = self.places.get(name) {
+                    self.gaps[place] = true;
+                }
             }
         }
         if self.points == points { self.idle() } else { Ok(()) }

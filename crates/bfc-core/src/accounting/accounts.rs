@@ -5,13 +5,13 @@
 //! thread.
 
 use std::collections::{HashMap, HashSet};
-use std::hint::cold_path;
 
 use super::account::Account;
 use super::number;
 use crate::allocator::LiveAllocation;
 use crate::allocator::error::BlockError;
 use crate::allocator::stats::Stats;
+use crate::base::hint::cold_path;
 use crate::base::ledger::{Ledger, Tag};
 use crate::base::memory::{Block, PoolId};
 use crate::base::placement::Placement;

@@ -44,6 +44,7 @@ pub struct Stats {
 
 /// The figures of requests that wait for frees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RetryStats {
     /// Requests that had to wait.
     pub waits: u64,

@@ -102,6 +102,7 @@ impl fmt::Display for Amount {
     "{text:?} is not an amount of memory: expected bytes, as in 512MiB, a percentage above 0, as in 50%, or what to \
      leave, as in all-1GiB"
 )]
+#[non_exhaustive]
 pub struct ParseAmountError {
     /// The text, or its start.
     pub text: String,

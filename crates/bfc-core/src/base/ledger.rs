@@ -8,14 +8,14 @@
 //! The values at the peak need no copy at each new peak. Peaks are numbered, and an account saves its value at its
 //! first change after the last peak.
 
-use std::hint::cold_path;
-
+use crate::base::hint::cold_path;
 use crate::base::owner::OwnerId;
 
 /// The purpose of a block. Every byte has exactly one category, given by its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Category {
     /// Scratch memory that an op frees before it returns, and memory without another category.
     #[default]
@@ -90,6 +90,7 @@ pub struct Tag {
 
 /// The account of one owner, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnerBytes {
     /// Live bytes of this owner itself.
     pub own: u64,

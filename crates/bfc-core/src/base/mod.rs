@@ -8,6 +8,7 @@
 mod error_debug;
 
 pub(crate) mod amount;
+pub(crate) mod hint;
 pub(crate) mod ledger;
 pub(crate) mod memory;
 pub(crate) mod owner;

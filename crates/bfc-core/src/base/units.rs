@@ -68,6 +68,7 @@ impl fmt::Display for Bytes {
 #[error(
     "{text:?} is not a byte count: expected a whole number with an optional unit B, KiB, MiB, GiB or TiB"
 )]
+#[non_exhaustive]
 pub struct ParseBytesError {
     /// The text.
     pub text: String,

@@ -34,15 +34,12 @@ impl Skyline {
         if start == end {
             return;
         }
-        if let Some((&before, &(_, same))) = self.parts.range(..start).next_back()
-            && self.parts[&before] == (start, height)
-        {
-            self.forget(before, same);
+        let before = self.parts.range(..start).next_back().map(|(&before, &part)| (before, part));
+        if let Some((before, part)) = before.filter(|&(_, part)| part == (start, height)) {
+            self.forget(before, part.1);
             start = before;
         }
-        if let Some(&(after, same)) = self.parts.get(&end)
-            && same == height
-        {
+        if let Some((after, same)) = self.parts.get(&end).copied().filter(|part| part.1 == height) {
             self.forget(end, same);
             end = after;
         }

@@ -77,7 +77,7 @@ impl Within {
             return;
         }
         let middle = ranks.len() / 2;
-        let by_start = node.ilog2().is_multiple_of(2);
+        let by_start = node.ilog2() % 2 == 0;
         let key = |&rank: &u32| {
             let (start, end) = self.spans[rank as usize];
             (if by_start { start } else { end }, rank)

@@ -31,6 +31,13 @@ pub(crate) const fn whole_granules(bytes: u64) -> u64 {
     bytes & !(GRANULE - 1)
 }
 
+mod sealed {
+    /// Keeps the right to add methods to traits that only this crate implements.
+    pub trait Sealed {}
+
+    impl<P> Sealed for super::Planned<P> {}
+}
+
 /// Places blocks in a space of offsets. The same calls in the same order give the same placements.
 ///
 /// ```
@@ -138,8 +145,8 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     fn boxed_clone(&self) -> Box<dyn Policy>;
 }
 
-/// The methods of a policy that follows a plan.
-pub trait PlanFollower {
+/// The methods of a policy that follows a plan. Only [`Planned`] implements it.
+pub trait PlanFollower: sealed::Sealed {
     /// Begins a step: the next request is compared with the first one of the plan.
     fn begin_step(&mut self);
 

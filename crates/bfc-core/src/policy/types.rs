@@ -54,6 +54,7 @@ debug_as_message!(NotLive);
 
 /// The memory that a policy releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Release {
     /// One idle region of at most this many bytes.
     Idle {

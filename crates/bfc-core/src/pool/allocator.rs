@@ -267,10 +267,10 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             return self.deallocate_unnumbered(block);
         }
         let thread = self.enter().ok_or(BlockError::Reentrant)?;
-        if let Some(caches) = &self.caches
-            && let Some(shard) = caches.of_allocation(block.id)
-        {
-            return self.deallocate_through(caches, shard, &block, thread);
+        if let Some(caches) = &self.caches {
+            if let Some(shard) = caches.of_allocation(block.id) {
+                return self.deallocate_through(caches, shard, &block, thread);
+            }
         }
         let awaited = {
             let state = &mut *self.state.lock();

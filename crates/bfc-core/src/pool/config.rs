@@ -202,6 +202,7 @@ pub(crate) fn fraction_of(bytes: u64, fraction: f64) -> u64 {
 /// An invalid share of memory: not a finite number above 0.
 #[derive(Clone, Copy, PartialEq, thiserror::Error)]
 #[error("{fraction} is not a share of memory: expected a finite number above 0")]
+#[non_exhaustive]
 pub struct FractionError {
     /// The invalid fraction.
     pub fraction: f64,

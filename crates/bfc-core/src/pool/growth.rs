@@ -125,11 +125,11 @@ impl Growth {
 
     /// Records that the source provided the region.
     pub(crate) fn succeeded(&mut self, region: RegionRequest) {
-        if let GrowthRule::Doubling { cap } = self.rule
-            && !region.raised
-            && self.next < cap.0
-        {
-            self.next = self.next.saturating_mul(2);
+        match self.rule {
+            GrowthRule::Doubling { cap } if !region.raised && self.next < cap.0 => {
+                self.next = self.next.saturating_mul(2);
+            }
+            _ => {}
         }
     }
 

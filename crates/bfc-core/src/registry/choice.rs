@@ -81,6 +81,7 @@ impl fmt::Display for AllocatorChoice {
 /// A text that names no allocator.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not an allocator: expected one of {}", AllocatorChoice::names())]
+#[non_exhaustive]
 pub struct ParseChoiceError {
     /// The text, or its start.
     pub text: String,

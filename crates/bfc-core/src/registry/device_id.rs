@@ -74,6 +74,7 @@ impl fmt::Display for DeviceId {
 /// A text that names no device.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a device: expected cpu, cuda, dry or sim, with or without a number, as in cuda:0")]
+#[non_exhaustive]
 pub struct ParseDeviceError {
     /// The text.
     pub text: String,

@@ -87,6 +87,7 @@ enum State {
 
 /// The allocator that matches the attributes.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Resolved {
     /// Shared by all callers with the same memory of the same device.
     pub allocator: Arc<dyn Allocator>,

@@ -17,6 +17,7 @@ const CACHED: std::ops::RangeInclusive<u64> = 256..=16 * MIB;
 /// A text that is not a valid rule.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not valid: expected {expected}")]
+#[non_exhaustive]
 pub struct ParseRuleError {
     /// The text, or its start.
     pub text: String,

@@ -97,7 +97,7 @@ unsafe impl Driver for SimDevice {
         let state = &mut *lock(&self.state);
         self.enter(state, Operation::Reserve, bytes)?;
         let end = state.next_range.checked_add(bytes).filter(|&end| end <= BASE);
-        if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
+        if bytes == 0 || bytes % GRANULARITY != 0 {
             return Err(invalid(Operation::Reserve, bytes));
         }
         let next = end.ok_or(SourceError::Exhausted { bytes })?;
@@ -113,7 +113,7 @@ unsafe impl Driver for SimDevice {
     fn create(&self, bytes: u64) -> Result<PhysicalHandle, SourceError> {
         let state = &mut *lock(&self.state);
         self.enter(state, Operation::Create, bytes)?;
-        if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
+        if bytes == 0 || bytes % GRANULARITY != 0 {
             return Err(invalid(Operation::Create, bytes));
         }
         if bytes > self.capacity - state.used() {

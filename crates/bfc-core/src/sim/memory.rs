@@ -106,7 +106,7 @@ impl Virtual {
     }
 
     pub(super) fn map(&mut self, range: Span, handle: u64) -> Outcome {
-        if !self.ranges.holds(range) || !range.address.is_multiple_of(GRANULARITY) {
+        if !self.ranges.holds(range) || range.address % GRANULARITY != 0 {
             return Err(format!("{range:x?} does not lie in a reserved range"));
         }
         let before = self.mappings.range(..range.address + range.bytes).next_back();

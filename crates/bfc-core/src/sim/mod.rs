@@ -196,9 +196,8 @@ impl SimDevice {
     pub fn advance(&self, pieces: usize) -> usize {
         let state = &mut *lock(&self.state);
         let mut ended = 0;
-        while ended < pieces
-            && let Some(work) = state.streams.next()
-        {
+        while ended < pieces {
+            let Some(work) = state.streams.next() else { break };
             state.end(work);
             ended += 1;
         }

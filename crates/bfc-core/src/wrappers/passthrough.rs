@@ -166,7 +166,7 @@ impl PassthroughAllocator {
 
     fn take_region(&self, state: &State, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
         let region = self.reentrancy.call(self.stats_of(state), || self.source.allocate(alignment, bytes))?;
-        let sound = region.address.is_multiple_of(alignment) && region.bytes >= bytes;
+        let sound = region.address % alignment == 0 && region.bytes >= bytes;
         if sound && region.end().is_some() {
             return Ok(region);
         }

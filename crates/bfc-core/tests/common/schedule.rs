@@ -75,7 +75,7 @@ pub fn run<W: Watched>(device: &W, seed: u64, steps: usize, bug: Bug) -> Vec<W::
 impl<'a, W: Watched> Schedule<'a, W> {
     fn new(device: &'a W, seed: u64, bug: Bug) -> Self {
         let driver = device.driver();
-        let mapped = seed.is_multiple_of(2).then(|| VirtualMemory::new(driver.clone()));
+        let mapped = (seed % 2 == 0).then(|| VirtualMemory::new(driver.clone()));
         let (source, granule): (Arc<dyn SubAllocator>, _) = match mapped {
             Some(Ok(memory)) => (Arc::new(memory), Bytes::mib(2)),
             // Only some devices support this.

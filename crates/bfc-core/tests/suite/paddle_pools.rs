@@ -37,7 +37,7 @@ impl Fails {
         let (strikes, broken) = match self {
             Self::Never => return None,
             Self::Once { at, broken } => (call == at, broken),
-            Self::Every { step, broken } => (call.is_multiple_of(step), broken),
+            Self::Every { step, broken } => (call % step == 0, broken),
         };
         let driver = || SourceError::Driver { call: "test", reason: "broken".to_owned() };
         strikes.then(|| if broken { driver() } else { SourceError::Exhausted { bytes } })
@@ -161,7 +161,7 @@ fn run<P: ConfiguredPolicy>(
                 let request = Request::new(1 + random.below(most)).with_alignment(alignment);
                 match pool.allocate(&request) {
                     Ok(block) => {
-                        assert!(block.address.is_multiple_of(alignment) && block.bytes >= request.bytes);
+                        assert!(block.address % alignment == 0 && block.bytes >= request.bytes);
                         live.push(block);
                     }
                     Err(AllocError::OutOfMemory(_) | AllocError::Source { .. }) => {}

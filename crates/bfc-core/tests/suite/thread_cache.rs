@@ -205,7 +205,7 @@ impl Shadow {
     }
 
     fn note(&mut self, live: Live, alignment: u64) {
-        assert!(live.block.bytes >= live.requested && live.block.address.is_multiple_of(alignment));
+        assert!(live.block.bytes >= live.requested && live.block.address % alignment == 0);
         assert_eq!(self.live.insert(live.block.address, live), None, "handed out twice: {live:?}");
         self.allocs += 1;
         self.largest = self.largest.max(live.block.bytes);

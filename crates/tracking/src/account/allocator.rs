@@ -216,7 +216,7 @@ impl TrackingAllocator {
                 counts.saved += bytes;
             }
         }
-        if is_saved && let Some(tracker) = &self.tracker {
+        if let Some(tracker) = self.tracker.as_ref().filter(|_| is_saved) {
             tracker.saves.add(self.owner, bytes);
         }
         self.record(i64::try_from(bytes).unwrap_or(i64::MAX));

@@ -201,7 +201,9 @@ impl Limit {
         report.budget = Some(ExceededBudget { scope: self.scope, limit: self.bytes, live });
         report.holders = report.holdings.by_owner();
         report.holders.truncate(5);
-        report.what_if = WhatIf { checkpointed: self.without_activations(&report), ..WhatIf::default() };
+        let mut what_if = WhatIf::default();
+        what_if.checkpointed = self.without_activations(&report);
+        report.what_if = what_if;
         AllocError::OutOfMemory(Box::new(report))
     }
 

@@ -78,8 +78,10 @@ impl FrameGuard {
 impl Drop for FrameGuard {
     fn drop(&mut self) {
         // Frames are dropped after the borrow ends: a destructor may reach code that reads the stack.
-        let top =
-            RUNNING.try_with(|stack| stack.borrow_mut().frames.pop_if(|frame| frame.ticket == self.ticket));
+        let top = RUNNING.try_with(|stack| {
+            let frames = &mut stack.borrow_mut().frames;
+            frames.last().is_some_and(|frame| frame.ticket == self.ticket).then(|| frames.pop())
+        });
         if matches!(top, Ok(None)) {
             self.cut();
         }

@@ -11,6 +11,7 @@ use crate::scope::{Phase, ScopePath};
 
 /// The totals of all finished executions of one op in one scope. Sizes are granted bytes and include nested ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OpTotals {
     /// The owner of the op's allocations: below `module`, named after the op and the phase.
     pub owner: OwnerId,
@@ -85,6 +86,7 @@ impl OpTotals {
 
 /// The totals of all finished executions that one thread began. Sizes are granted bytes unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ThreadTotals {
     /// The thread's number in the process.
     pub thread: u64,

@@ -12,6 +12,7 @@ use bfc_core::Category;
 
 use super::segments::{Segments, events_by_pool};
 use super::{ExportError, Output};
+use crate::files::boundary::ceil_boundary;
 use crate::record::{BlockLife, Event, EventKind, Execution, Recording};
 use crate::scope::Phase;
 
@@ -211,7 +212,7 @@ impl<'a> ChromeTrace<'a> {
 /// Returns the end of a path. Paths of real runs are short enough to stay complete.
 fn end_of(path: &str) -> &str {
     const MAX_BYTES: usize = 4096;
-    &path[path.ceil_char_boundary(path.len().saturating_sub(MAX_BYTES))..]
+    &path[ceil_boundary(path, path.len().saturating_sub(MAX_BYTES))..]
 }
 
 /// Returns a text as a JSON string.

@@ -10,10 +10,14 @@
 //! decides whether a temporary file is stale: its writer holds the lock, and the system releases it when the writer ends.
 
 use std::collections::hash_map::RandomState;
-use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+
+use fs4::FileExt;
+
+use super::boundary::floor_boundary;
 
 /// Attempts to find an unused name. Names are random, so one is almost always enough.
 const ATTEMPTS: usize = 16;
@@ -163,7 +167,7 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, Option<Metadata>)> {
 /// The beginning of the names of a target's temporary files.
 fn prefix(target: &Path) -> String {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
-    format!(".{}.", &name[..name.floor_char_boundary(MAX_NAME_BYTES)])
+    format!(".{}.", &name[..floor_boundary(&name, MAX_NAME_BYTES)])
 }
 
 /// Whether a file name is that of a temporary file with this prefix.
@@ -181,7 +185,7 @@ fn create_temporary(target: &Path, prefix: &str) -> io::Result<(PathBuf, File)> 
         match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
             Ok(file) => {
                 // Where locks are not supported, nothing is ever removed as stale.
-                let _ = file.lock();
+                let _ = FileExt::lock(&file);
                 // Another writer may have removed the file before it was locked.
                 if fs::symlink_metadata(&path).is_ok() {
                     return Ok((path, file));
@@ -207,10 +211,9 @@ fn remove_stale(target: &Path, prefix: &str) {
         // Some network file systems lock only files that are open for writing, which a read-only file never is.
         let opened = OpenOptions::new().read(true).write(true).open(&path).or_else(|_| File::open(&path));
         let Ok(file) = opened else { continue };
-        match file.try_lock() {
+        if FileExt::try_lock(&file).is_ok() {
             // The lock is held while the file goes, so that a writer which has just created it notices.
-            Ok(()) => drop(fs::remove_file(&path)),
-            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => {}
+            let _ = fs::remove_file(&path);
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn envelope(recording: &Recording, intervals: usize) -> Vec<Moment> {
         if moment.bytes > high.bytes {
             *high = moment;
         }
-        if (index + 1).is_multiple_of(length) {
+        if (index + 1) % length == 0 {
             kept.extend(interval.take().into_iter().flat_map(<[Moment; 2]>::from));
         }
         last = Some(moment);

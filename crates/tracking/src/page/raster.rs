@@ -48,7 +48,7 @@ impl Raster {
         let (wide, high) = (self.columns + 2, self.rows + 2);
         for plane in self.differences.chunks_mut(wide * high) {
             for index in 0..plane.len() {
-                let left = if index.is_multiple_of(wide) { 0.0 } else { plane[index - 1] };
+                let left = if index % wide == 0 { 0.0 } else { plane[index - 1] };
                 plane[index] += left;
             }
             for index in wide..plane.len() {

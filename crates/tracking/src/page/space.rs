@@ -52,14 +52,12 @@ impl Space {
 
         let mut extents: Vec<Extent> = Vec::new();
         for &(pool, start, end) in spans {
-            if let Some(last) = extents.last_mut()
-                && last.pool == pool
-                && start - (last.address + last.bytes) <= joined
-            {
-                last.bytes = end - last.address;
-                continue;
+            match extents.last_mut() {
+                Some(last) if last.pool == pool && start - (last.address + last.bytes) <= joined => {
+                    last.bytes = end - last.address;
+                }
+                _ => extents.push(Extent { pool, address: start, bytes: end - start, at: 0 }),
             }
-            extents.push(Extent { pool, address: start, bytes: end - start, at: 0 });
         }
         let mut bytes = 0_u64;
         for extent in &mut extents {

@@ -396,7 +396,9 @@ impl Builder {
             let execution = self.running[thread as usize].last().copied();
             self.recording.peak = Some(Peak { event, bytes, execution });
         }
-        while self.levels.pop_if(|(_, level)| *level <= bytes).is_some() {}
+        while self.levels.last().is_some_and(|&(_, level)| level <= bytes) {
+            self.levels.pop();
+        }
         lean::push(&mut self.levels, (event, bytes));
     }
 

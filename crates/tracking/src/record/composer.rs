@@ -9,6 +9,7 @@ use bfc_core::Category;
 use super::builder::{BlockProblem, Builder, RecordingLimits};
 use super::recording::Recording;
 use super::wire::{EventContext, MAX_TEXT, RawEvent};
+use crate::files::boundary::floor_boundary;
 use crate::files::lean::HeldMemory;
 use crate::report::RunFacts;
 use crate::scope::Phase;
@@ -139,13 +140,5 @@ impl Composer {
 
 /// Cuts a text to the longest one of a recording.
 fn cut(text: &str) -> &str {
-    &text[..floor_char_boundary(text, MAX_TEXT)]
-}
-
-fn floor_char_boundary(text: &str, most: usize) -> usize {
-    let mut end = most.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    end
+    &text[..floor_boundary(text, MAX_TEXT)]
 }

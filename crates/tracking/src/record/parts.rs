@@ -104,7 +104,9 @@ struct Levels(Vec<(u32, u64)>);
 impl Levels {
     fn push(&mut self, event: u32, bytes: u64) {
         // Equal levels all stay, because the first one may be earlier than `since`.
-        while self.0.pop_if(|(_, level)| *level < bytes).is_some() {}
+        while self.0.last().is_some_and(|&(_, level)| level < bytes) {
+            self.0.pop();
+        }
         self.0.push((event, bytes));
     }
 

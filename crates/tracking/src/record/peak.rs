@@ -6,6 +6,7 @@ use super::recording::{EventKind, Recording};
 
 /// The peak: the moment with the most live bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Peak {
     /// The event that reached it first.
     pub event: u32,
@@ -17,6 +18,7 @@ pub struct Peak {
 
 /// A block that is live at some moment, with its tag at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LiveBlock {
     /// The block's index.
     pub block: u32,

@@ -99,6 +99,7 @@ impl Default for Recording {
 
 /// An event of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Event {
     /// Nanoseconds since recording began.
     pub at_ns: u64,
@@ -132,6 +133,7 @@ pub enum EventKind {
 
 /// An owner of memory: a module, or an op in a phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Owner {
     /// The name, without those of the owners above. An op's name includes its phase: `matmul:backward`. Empty for the
     /// root.
@@ -163,6 +165,7 @@ impl Owner {
 
 /// A pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolName {
     /// The pool's name.
     pub name: String,
@@ -172,6 +175,7 @@ pub struct PoolName {
 
 /// A block from its allocation to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlockLife {
     /// Requested bytes.
     pub requested: u64,
@@ -199,6 +203,7 @@ pub struct BlockLife {
 
 /// A change of a live block's owner or category, for example when an op keeps its result for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Retag {
     /// The block.
     pub block: u32,
@@ -214,6 +219,7 @@ pub struct Retag {
 
 /// One execution of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Execution {
     /// The op.
     pub owner: u32,
@@ -233,6 +239,7 @@ pub struct Execution {
 
 /// A request that ran out of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Failure {
     /// Requested bytes.
     pub requested: u64,
@@ -246,6 +253,7 @@ pub struct Failure {
 
 /// A region that a pool took from its source or returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Region {
     /// The address.
     pub address: u64,

@@ -6,6 +6,7 @@ use super::recording::{EventKind, Recording};
 
 /// Live bytes after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Moment {
     /// The event's index.
     pub event: u32,

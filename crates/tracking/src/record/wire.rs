@@ -8,6 +8,7 @@
 use bfc_core::Category;
 
 use super::varint;
+use crate::files::boundary::floor_boundary;
 use crate::scope::Phase;
 
 /// The longest name or text in bytes; longer ones are cut.
@@ -144,7 +145,7 @@ impl Encoder {
     }
 
     /// Returns the number of bytes so far.
-    pub(super) const fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
@@ -271,7 +272,7 @@ impl Encoder {
     }
 
     fn text(&mut self, text: &str, most_bytes: usize) -> &mut Self {
-        let text = &text[..text.floor_char_boundary(most_bytes)];
+        let text = &text[..floor_boundary(text, most_bytes)];
         self.number(text.len() as u64);
         self.bytes.extend_from_slice(text.as_bytes());
         self

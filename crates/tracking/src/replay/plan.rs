@@ -33,6 +33,7 @@ pub use text::{PlanLimits, PlanTextError, PlanTextProblem, parse_plan, write_pla
 
 /// The part of a trace to plan for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Step {
     /// The complete trace. Blocks that are never freed are planned up to the end.
     #[default]
@@ -197,9 +198,7 @@ impl Blocks {
 
     /// Ends the open gap.
     fn end_gap(&mut self, block: usize, time: u32) {
-        if let Some((start, kept)) = self.lends.remove(&block)
-            && start < time
-        {
+        if let Some((start, kept)) = self.lends.remove(&block).filter(|&(start, _)| start < time) {
             let kept = if kept.is_empty() { 0..0 } else { kept };
             self.constraint(block).gaps.push(Gap { start, end: time, kept });
         }

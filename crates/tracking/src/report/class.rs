@@ -14,14 +14,11 @@ impl Class {
     pub(crate) const COUNT: usize = 3;
 
     pub(crate) const fn of(category: Category) -> Self {
-        use Category::{
-            Activation, Communication, Gradient, Input, OptimizerState, Output, Parameter, Temporary,
-            Workspace,
-        };
+        use Category::{Activation, Gradient, Input, OptimizerState, Output, Parameter};
         match category {
-            Communication | Temporary | Workspace => Self::Temporary,
             Output | Activation | Gradient | Input => Self::Output,
             Parameter | OptimizerState => Self::Persistent,
+            _ => Self::Temporary,
         }
     }
 }

@@ -50,6 +50,7 @@ pub struct PeakParts {
 /// A holder of a part of the peak. Lists are sorted by falling [`falls`](Self::falls), then by falling bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct PeakPart {
     /// The path of a place or module, or the name of a category.
     pub name: String,

@@ -80,6 +80,7 @@ pub struct RecordedRun {
 
 /// Where and why a file ends before its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Cut {
     /// The first byte that could not be used.
     pub offset: u64,
@@ -91,6 +92,7 @@ pub struct Cut {
 /// stacks, heaps and a driver's memory. On Linux, from `/proc/self/status`; elsewhere all `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct ProcessMemory {
     /// Physical memory that the process holds (`VmRSS`).
     pub resident: Option<u64>,

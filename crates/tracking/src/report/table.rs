@@ -101,7 +101,7 @@ impl Table {
 
     /// Whether the table has no line below its heading.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.lines.len() <= 2
     }
 

@@ -42,7 +42,7 @@ fn work(tracker: &Tracker, pool: &Arc<dyn Allocator>, worker: u64, stop: &Atomic
     let mut kept: Vec<Allocation> = Vec::new();
     let mut size = worker + 1;
     while !stop.load(Ordering::Relaxed) {
-        let run = tracker.begin(if size.is_multiple_of(2) { "even" } else { "odd" });
+        let run = tracker.begin(if size % 2 == 0 { "even" } else { "odd" });
         let allocator = run.track(pool);
         for category in [Category::Output, Category::Temporary, Category::Activation] {
             size = size * 6_364_136_223 % 1_000_003;

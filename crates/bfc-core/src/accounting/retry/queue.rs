@@ -92,10 +92,10 @@ impl<B: Clone> Queue<B> {
                 waiter.due = 0;
             }
         }
-        if self.has_turn(ticket)
-            && let Ok(index) = self.position(ticket)
-        {
-            self.waiters[index].failures += 1;
+        if self.has_turn(ticket) {
+            if let Ok(index) = self.position(ticket) {
+                self.waiters[index].failures += 1;
+            }
         }
         self.end_turn(ticket)
     }

@@ -8,6 +8,7 @@ use crate::base::owner::OwnerId;
 /// The bytes that one owner holds in one category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Holding {
     /// The owner and category.
     #[cfg_attr(feature = "serde", serde(flatten))]
@@ -68,7 +69,7 @@ impl Holdings {
 
     /// Whether there are no holdings, or none are known.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 

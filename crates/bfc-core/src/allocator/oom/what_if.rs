@@ -11,6 +11,7 @@ use crate::base::owner::OwnerId;
 /// succeed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct WhatIf {
     /// With all live blocks compacted within the pool's regions, the largest first.
     pub compacted: Option<bool>,

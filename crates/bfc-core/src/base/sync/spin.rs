@@ -7,13 +7,14 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
-use std::hint::{cold_path, spin_loop};
+use std::hint::spin_loop;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use super::atomic::{AtomicBool, Ordering};
 use super::thread;
+use crate::base::hint::cold_path;
 
 /// The checks of a waiting thread before it starts to yield.
 const SPINS: u32 = 100;

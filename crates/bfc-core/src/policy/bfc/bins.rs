@@ -21,9 +21,8 @@
 mod heap;
 mod size_class;
 
-use std::hint::cold_path;
-
 use super::chunk::{Chunk, ChunkId, GRANULE, Links, Slab};
+use crate::base::hint::cold_path;
 use size_class::{COLUMNS, ROWS};
 
 pub(crate) use size_class::SizeClass;

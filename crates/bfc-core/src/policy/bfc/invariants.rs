@@ -66,7 +66,7 @@ impl Bfc {
     fn check_regions(&self) -> Result<(), Inconsistent> {
         let regions = self.regions.as_slice();
         for region in regions {
-            let sound = region.span.address.is_multiple_of(GRANULE)
+            let sound = region.span.address % GRANULE == 0
                 && region.span.bytes >= GRANULE
                 && region.span.end().is_some();
             ensure(0, sound, || format!("{:?}", region.span))?;
@@ -98,8 +98,7 @@ impl Bfc {
                     format!("{id:?} starts at {:#x}, not {at:#x}", chunk.address)
                 })?;
                 ensure(2, chunk.prev == prev, || format!("{id:?} follows {:?}, not {prev:?}", chunk.prev))?;
-                let granular =
-                    at.is_multiple_of(GRANULE) && chunk.bytes.is_multiple_of(GRANULE) && chunk.bytes > 0;
+                let granular = at % GRANULE == 0 && chunk.bytes % GRANULE == 0 && chunk.bytes > 0;
                 ensure(3, granular, || format!("{id:?} has {} bytes at {at:#x}", chunk.bytes))?;
                 let both = self.chunks[prev].state == State::Free && chunk.state == State::Free;
                 ensure(4, !both, || format!("{prev:?} and {id:?} at {at:#x}"))?;

@@ -376,7 +376,9 @@ proptest! {
                 Departure::Follow => {
                     // Frees the blocks that the plan has freed by now.
                     let due = |slot: &u32| step.get(*slot as usize).is_some_and(|block| block.1 as usize <= next);
-                    for slot in order.extract_if(.., |slot| due(slot)) {
+                    let (freed, kept): (Vec<u32>, _) = order.into_iter().partition(due);
+                    order = kept;
+                    for slot in freed {
                         shadow.remove(&slot);
                         planned.free(slot, 0).unwrap();
                     }
@@ -447,7 +449,9 @@ proptest! {
             let before = planned.counts().planned;
             let mut live: Vec<(u32, Placement)> = Vec::new();
             for (index, &(bytes, gone_by)) in (0..).zip(&step) {
-                for (_, place) in live.extract_if(.., |(gone_by, _)| *gone_by <= index) {
+                let (freed, kept): (Vec<_>, _) = live.into_iter().partition(|&(gone_by, _)| gone_by <= index);
+                live = kept;
+                for (_, place) in freed {
                     planned.free(place.slot, 0).unwrap();
                 }
                 live.push((gone_by, planned.place(&PlacementRequest::new(bytes)).unwrap()));

@@ -177,10 +177,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         state: &mut State<P>,
         request: &RoundedRequest,
     ) -> Result<Block, Shortfall> {
-        if self.extend_in_place(state, request)
-            && let Some(block) = state.allocate(&request.placement, request.tag)
-        {
-            return Ok(block);
+        if self.extend_in_place(state, request) {
+            if let Some(block) = state.allocate(&request.placement, request.tag) {
+                return Ok(block);
+            }
         }
         if self.merges_regions() {
             self.release_for(state, request);

@@ -113,7 +113,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         loop {
             match self.call_source(state, |source| source.allocate(alignment, bytes)) {
                 Ok(span) => {
-                    let sound = span.address.is_multiple_of(GRANULE) && span.bytes >= bytes;
+                    let sound = span.address % GRANULE == 0 && span.bytes >= bytes;
                     if sound && span.end().is_some() {
                         return Ok(span);
                     }

@@ -1,7 +1,7 @@
 //! The trusted policies of pools, each with its pool type and its configuration.
 //!
 //! Callers write through the addresses of placements. A pool therefore accepts only policies that implement the unsafe
-//! trait [`ConfiguredPolicy`]. This folder contains all implementations.
+//! trait [`ConfiguredPolicy`]. This folder contains all implementations of this crate.
 
 mod auto_growth;
 mod bfc;

@@ -97,7 +97,7 @@ fn refuse_impossible(alignment: u64, bytes: u64) -> Result<(), SourceError> {
 /// Returns the region if it satisfies the request. Aligning it by hand is impossible: the driver frees only the address
 /// that it returned.
 fn keeps_contract(region: Span, alignment: u64) -> Result<Span, SourceError> {
-    if region.address == 0 || !region.address.is_multiple_of(alignment) || region.end().is_none() {
+    if region.address == 0 || region.address % alignment != 0 || region.end().is_none() {
         return Err(SourceError::BadRegion { address: region.address, bytes: region.bytes });
     }
     Ok(region)

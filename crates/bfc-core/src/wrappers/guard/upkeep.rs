@@ -197,7 +197,7 @@ impl Freed {
 fn damage(block: Block, tag: Tag, fault: DamageKind, difference: Difference) -> Damage {
     let Difference { address, bytes, expected, found } = difference;
     // Both lie in one block of memory, which is always shorter than half the address space.
-    let offset = address.wrapping_sub(block.address).cast_signed();
+    let offset = address.wrapping_sub(block.address) as i64;
     Damage { block, tag, fault, offset, bytes, expected, found }
 }
 

@@ -18,7 +18,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
     /// - If no chunk fits, it lies in new memory.
     pub(super) fn check_choice(&mut self, request: &Request<'_>, block: &Block, chunks: &[ChunkInfo]) {
         let rounded = self.rounded(request);
-        assert!(block.bytes >= rounded && block.address.is_multiple_of(request.alignment), "{block:?}");
+        assert!(block.bytes >= rounded && block.address % request.alignment == 0, "{block:?}");
         let Choice::BestFit { always_splits } = self.choice else { return };
         if always_splits {
             assert_eq!(block.bytes, rounded);

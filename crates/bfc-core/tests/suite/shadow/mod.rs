@@ -185,7 +185,7 @@ impl<P: Policy + Clone> Shadow<P> {
             "{need:?}"
         );
         if let Some(place) = place {
-            assert!(place.bytes >= need.bytes && place.address.is_multiple_of(need.alignment));
+            assert!(place.bytes >= need.bytes && place.address % need.alignment == 0);
             assert_eq!(self.policy.placed(place.slot), Some(place));
             assert_eq!(self.live.insert(place.slot, place), None, "a slot was given out twice");
         }
@@ -295,7 +295,7 @@ pub fn refuses_the_impossible(mut policy: impl Policy) {
         PlacementRequest::new(1 << 62),
     ] {
         let place = policy.place(&need).unwrap();
-        assert!(place.bytes >= need.bytes && place.address.is_multiple_of(need.alignment));
+        assert!(place.bytes >= need.bytes && place.address % need.alignment == 0);
         policy.check().unwrap();
         policy.free(place.slot, 0).unwrap();
         assert_eq!(policy.free(place.slot, u64::MAX), Err(NotLive { slot: place.slot }));

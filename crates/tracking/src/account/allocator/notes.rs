@@ -27,9 +27,7 @@ impl TrackingAllocator {
 
     /// Counts and records a block's new tag. `before` is its former tag, if known.
     pub(super) fn note_retagged(&self, block: &Block, before: Option<Tag>, tag: Tag) {
-        if let Some(recorder) = self.recorder()
-            && !block.is_empty()
-        {
+        if let Some(recorder) = self.recorder().filter(|_| !block.is_empty()) {
             recorder.post_retag(&**self.inner(), block, self.recorded_id(block), tag);
         }
         let Some(before) = before else { return };
@@ -56,10 +54,10 @@ impl TrackingAllocator {
             lock(blocks).restore(entry);
         }
         // A block that was stale before the free has no tag.
-        if let Some(recorder) = self.recorder()
-            && let (Ok(tag), Ok(requested)) = (self.tag(block), self.requested_bytes(block))
-        {
-            recorder.post_alloc(&**self.inner(), block, self.recorded_id(block), requested, tag);
+        if let Some(recorder) = self.recorder() {
+            if let (Ok(tag), Ok(requested)) = (self.tag(block), self.requested_bytes(block)) {
+                recorder.post_alloc(&**self.inner(), block, self.recorded_id(block), requested, tag);
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ const WAITING_BLOCKS: usize = 64;
 
 /// The size of a finished recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Written {
     /// Events.
     pub events: u64,

@@ -94,13 +94,14 @@ fn check_rank(file: &str, rank: u64, world_size: u64) -> Result<(), RankError> {
 pub(super) fn check(reports: &[RankReport]) -> Result<Option<u64>, RankError> {
     let mut sized = reports.iter().filter_map(|report| Some((&report.row.file, report.world_size?)));
     let size = sized.next();
-    if let Some((first, first_size)) = size
-        && let Some((second, second_size)) = sized.find(|&(_, size)| size != first_size)
-    {
-        let (first, second) = (first.clone(), second.clone());
-        return Err(RankError::DifferentRuns { first, first_size, second, second_size });
+    if let Some((first, first_size)) = size {
+        if let Some((second, second_size)) = sized.find(|&(_, size)| size != first_size) {
+            let (first, second) = (first.clone(), second.clone());
+            return Err(RankError::DifferentRuns { first, first_size, second, second_size });
+        }
     }
-    for [first, second] in reports.array_windows() {
+    for pair in reports.windows(2) {
+        let [first, second] = pair else { continue };
         if first.row.rank == second.row.rank {
             let (first, second) = (&first.row, &second.row);
             return Err(RankError::Duplicate {

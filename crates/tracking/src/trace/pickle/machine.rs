@@ -115,7 +115,7 @@ impl<R: BufRead> Machine<R> {
             }
             opcode::DICT => {
                 let mark = self.take_mark()?;
-                if !(self.stack.len() - mark).is_multiple_of(2) {
+                if (self.stack.len() - mark) % 2 != 0 {
                     return Err(self.needs("a dictionary and pairs"));
                 }
                 let dict = self.heap.dict(&self.stack[mark..])?;
@@ -254,9 +254,10 @@ impl<R: BufRead> Machine<R> {
         };
         if let Some(("collections", "OrderedDict" | "defaultdict" | "Counter")) =
             self.heap.as_global(function)
-            && let Some(dict) = self.dict_of(items.last().copied())?
         {
-            return Ok(dict);
+            if let Some(dict) = self.dict_of(items.last().copied())? {
+                return Ok(dict);
+            }
         }
         self.heap.call(function, arguments)
     }
@@ -368,7 +369,7 @@ impl<R: BufRead> Machine<R> {
     fn set_items(&mut self, start: usize) -> Result<(), TraceProblem> {
         let dict = self.below(start, "a dictionary and pairs")?;
         let items = self.stack.get(start..).unwrap_or_default();
-        let is_set = items.len().is_multiple_of(2) && (self.heap.set(dict, items)? || self.is_object(dict));
+        let is_set = items.len() % 2 == 0 && (self.heap.set(dict, items)? || self.is_object(dict));
         if !is_set {
             return Err(self.needs("a dictionary and pairs"));
         }

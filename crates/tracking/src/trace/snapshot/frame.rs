@@ -1,6 +1,7 @@
 //! The frames of a stack in a snapshot, and the one that names a block.
 
 use super::Fields;
+use crate::files::boundary::ceil_boundary;
 use crate::trace::builder::MAX_LABEL;
 use crate::trace::pickle::{Heap, Value};
 
@@ -95,7 +96,7 @@ fn without_address(mut function: String) -> String {
 
 /// Returns the part of a path after its last separator; empty if that is too long.
 fn file_name(path: &str) -> &str {
-    let start = path.ceil_char_boundary(path.len().saturating_sub(MOST_LETTERS + 1));
+    let start = ceil_boundary(path, path.len().saturating_sub(MOST_LETTERS + 1));
     let tail = &path[start..];
     match tail.rsplit_once(['/', '\\']) {
         Some((_, name)) => name,

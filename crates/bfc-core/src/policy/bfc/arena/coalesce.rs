@@ -1,11 +1,10 @@
 //! Coalescing of free neighbors, immediately or when the frontier allows it.
 
-use std::hint::cold_path;
-
 use super::super::bins::SizeClass;
 use super::super::chunk::{Chunk, ChunkId, State};
 use super::super::pending::PendingFree;
 use super::{Bfc, Fit};
+use crate::base::hint::cold_path;
 
 impl Bfc {
     /// Frees a chunk for all requests, merges it with free neighbors, and inserts the result into its bin. No further
@@ -86,18 +85,20 @@ impl Bfc {
     /// result, outside of the bins too, carries the latest count of its parts.
     fn join_any(&mut self, id: ChunkId, fit: &Fit) -> ChunkId {
         let (mut id, mut freed_at) = (id, self.chunks.freed_at(id));
-        while let next = self.chunks[id].next
-            && self.chunks[next].is_free()
-            && !self.holds(id, fit)
-        {
+        while !self.holds(id, fit) {
+            let next = self.chunks[id].next;
+            if !self.chunks[next].is_free() {
+                break;
+            }
             freed_at = freed_at.max(self.chunks.freed_at(next));
             self.unbin(next);
             id = self.join_to_next(id, next);
         }
-        while let prev = self.chunks[id].prev
-            && self.chunks[prev].is_free()
-            && !self.holds(id, fit)
-        {
+        while !self.holds(id, fit) {
+            let prev = self.chunks[id].prev;
+            if !self.chunks[prev].is_free() {
+                break;
+            }
             freed_at = freed_at.max(self.chunks.freed_at(prev));
             self.unbin(prev);
             id = self.join_to_prev(id, prev);

@@ -69,10 +69,10 @@ impl Bfc {
             let Chunk { address, bytes, .. } = self.chunks[id];
             let mut span = Span { address, bytes };
             let joins = |id: &ChunkId| self.chunks[*id].is_free_for_anyone();
-            while joins(&id)
-                && let Some(next) = rest.next_if(joins)
-            {
-                span.bytes += self.chunks[next].bytes;
+            if joins(&id) {
+                while let Some(next) = rest.next_if(joins) {
+                    span.bytes += self.chunks[next].bytes;
+                }
             }
             Some((id, span))
         })

@@ -1,11 +1,10 @@
 //! The best-fit search, and cutting a block out of the result.
 
-use std::hint::cold_path;
-
 use super::super::bins::SizeClass;
 use super::super::chunk::{Chunk, ChunkId, GRANULE, Slab, State, whole_granules};
 use super::super::pending::PendingFree;
 use super::Bfc;
+use crate::base::hint::cold_path;
 use crate::base::placement::Placement;
 use crate::policy::{PlacementRequest, round_to_granule};
 

@@ -11,7 +11,7 @@ impl Bfc {
     /// across the seam. Upstream merges only below.
     pub(super) fn add(&mut self, span: Span, join: bool) -> Result<(), NotAdded> {
         let bytes = whole_granules(span.bytes);
-        if bytes == 0 || !span.address.is_multiple_of(GRANULE) {
+        if bytes == 0 || span.address % GRANULE != 0 {
             return Err(NotAdded::Bad);
         }
         let place = self.regions.place(span, join).ok_or(NotAdded::Bad)?;
@@ -77,9 +77,8 @@ impl Bfc {
 
     /// Removes this many reusable bytes at the end of the last region. They then belong to the caller.
     pub(super) fn cut_last(&mut self, bytes: u64) -> Option<Span> {
-        let tail = self
-            .last_tail()
-            .filter(|tail| 0 < bytes && bytes <= tail.bytes && bytes.is_multiple_of(GRANULE))?;
+        let tail =
+            self.last_tail().filter(|tail| 0 < bytes && bytes <= tail.bytes && bytes % GRANULE == 0)?;
         self.join_recent();
         let index = self.regions.as_slice().len() - 1;
         let (span, border) = (self.regions.as_slice()[index].span, self.regions.as_slice()[index].border);
