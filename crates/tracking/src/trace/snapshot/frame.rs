@@ -49,7 +49,7 @@ impl<'a> Frame<'a> {
             () if self.file.ends_with(".py") => Rank::Python,
             () if self.node().is_some() => Rank::Node,
             () if self.op().is_some() => Rank::Op,
-            () if INTERNAL.iter().any(|start| starts(start)) => Rank::Internal,
+            () if INTERNAL.iter().any(starts) => Rank::Internal,
             () => Rank::Other,
         }
     }
