@@ -18,8 +18,10 @@ use super::pickle::{self, Heap, Value};
 use super::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use crate::files::lean::HeldMemory;
 
+mod fields;
 mod frame;
 
+use fields::Fields;
 use frame::{Frame, Rank};
 
 /// The most entries of a dictionary that is searched for every event, and the most frames of a stack. Real ones have
@@ -98,7 +100,7 @@ fn trace_of(heap: &Heap, root: Value, options: &ReadOptions) -> Result<Trace, Tr
             .event(event)
             .map_err(|problem| TracePlace::Event { device: device.number, index }.of(problem))?;
     }
-    if snapshot.is_list() {
+    if device.events.is_empty() {
         reader.builder.skip(NO_EVENTS.to_owned());
     }
     let most = limits.events;
@@ -107,11 +109,15 @@ fn trace_of(heap: &Heap, root: Value, options: &ReadOptions) -> Result<Trace, Tr
             reader.live_block(address, bytes, block)
         })
         .map_err(|problem| TracePlace::Snapshot.of(problem))?;
-    Ok(reader.builder.finish())
+    let trace = reader.builder.finish();
+    if trace.events().is_empty() && !snapshot.is_list() && device.events.is_empty() {
+        return Err(TracePlace::Snapshot.of(SnapshotProblem::NoEvents { device: options.device }));
+    }
+    Ok(trace)
 }
 
-/// The missing value of a list of segments.
-const NO_EVENTS: &str = "all events: torch.cuda.memory_snapshot() returns only the blocks live at that moment; call \
+/// The missing part of a snapshot without events, such as a list of segments.
+const NO_EVENTS: &str = "all events: the file contains only the blocks live at that moment; call \
     torch.cuda.memory._record_memory_history() first, and write the file with torch.cuda.memory._dump_snapshot()";
 
 struct Snapshot<'a> {
@@ -125,7 +131,8 @@ struct Device<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// Returns the events of the requested device, or of the only device with events.
+    /// Returns the events of the requested device, or of the only device with events. Without any events, returns the
+    /// device with segments.
     fn device(&self, asked: Option<u32>) -> Result<Device<'a>, SnapshotProblem> {
         let shape = |what| SnapshotProblem::Shape { what, expected: "a list" };
         if self.is_list() {
@@ -146,7 +153,7 @@ impl<'a> Snapshot<'a> {
             let (first, second) = (first.number, second.number);
             return Err(SnapshotProblem::SeveralDevices { count: devices.len(), first, second });
         }
-        devices.pop().ok_or(SnapshotProblem::NoEvents { device: asked })
+        devices.pop().map_or_else(|| self.device_of_blocks(asked), Ok)
     }
 
     /// Returns whether this is a bare list of segments, which has no events.
@@ -160,7 +167,7 @@ impl<'a> Snapshot<'a> {
         list.and_then(|list| self.heap.as_list(list))
     }
 
-    /// Returns the device of a list of segments: the requested one, or the only one with segments.
+    /// Returns the device of the segments: the requested one, or the only one with segments.
     fn device_of_blocks(&self, asked: Option<u32>) -> Result<Device<'a>, SnapshotProblem> {
         let mut devices = BTreeSet::new();
         for &segment in self.segments().unwrap_or_default() {
@@ -353,47 +360,5 @@ impl Reader<'_> {
             known.label = Some(label);
         }
         Ok(label)
-    }
-}
-
-/// Returns a dictionary that is small enough to be searched repeatedly.
-struct Fields<'a> {
-    heap: &'a Heap,
-    value: Value,
-}
-
-impl<'a> Fields<'a> {
-    fn of(heap: &'a Heap, value: Value, what: &'static str) -> Result<Self, SnapshotProblem> {
-        match heap.entries(value) {
-            Some(0..=MOST_ENTRIES) => Ok(Self { heap, value }),
-            Some(_) => Err(SnapshotProblem::Shape { what, expected: "a dictionary of up to 64 entries" }),
-            None => Err(SnapshotProblem::Shape { what, expected: "a dictionary" }),
-        }
-    }
-
-    fn get(&self, key: &str) -> Option<Value> {
-        self.heap.get(self.value, key)
-    }
-
-    fn text(&self, key: &str) -> Option<&'a str> {
-        self.get(key).and_then(|value| self.heap.as_text(value))
-    }
-
-    fn list(&self, key: &str) -> Option<&'a [Value]> {
-        self.get(key).and_then(|value| self.heap.as_list(value))
-    }
-
-    fn number(&self, key: &str) -> Option<u64> {
-        match self.get(key) {
-            Some(Value::Natural(number)) => Some(number),
-            _ => None,
-        }
-    }
-
-    fn address_and_bytes(&self) -> Result<(u64, u64), SnapshotProblem> {
-        let field = |key, what| {
-            self.number(key).ok_or(SnapshotProblem::Shape { what, expected: "an integer below 2^64" })
-        };
-        Ok((field("addr", "an event's `addr`")?, field("size", "an event's `size`")?))
     }
 }

@@ -179,9 +179,17 @@ fn blocks_of_a_list_of_segments_have_their_stacks() {
         {{"size":512,"requested_size":0,"state":"inactive","frames":[]}},
         {{"size":512,"requested_size":30,"state":"active_pending_free","frames":[]}}]}}]"#
     );
-    let found = holders(&report(list.as_bytes()));
-    let earlier = ("(allocated before the log)".to_owned(), 30);
-    assert_eq!(found, [("load train.py:3".to_owned(), 900), earlier]);
+    // A snapshot without events has the same blocks.
+    let snapshot = format!(r#"{{"device_traces":[[],[]],"segments":{list}}}"#);
+    for file in [&list, &snapshot] {
+        let found = holders(&report(file.as_bytes()));
+        let earlier = ("(allocated before the log)".to_owned(), 30);
+        assert_eq!(found, [("load train.py:3".to_owned(), 900), earlier]);
+    }
+    let unused = snapshot.replace("active_allocated", "inactive").replace("active_pending_free", "inactive");
+    let message =
+        "snapshot: no allocations were recorded: was recording switched on (_record_memory_history)?";
+    assert_eq!(refusal(unused.as_bytes()), message);
 }
 
 #[test]
