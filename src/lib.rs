@@ -84,6 +84,7 @@ pub mod guide {
 
     #[doc = "[benchmarks]: mod@benchmarks"]
     #[doc = "[columns]: mod@columns"]
+    #[doc = "[pool]: mod@pool#the-heap-outside-the-pools"]
     #[doc = include_str!("../docs/memory.md")]
     pub mod memory {}
 
@@ -91,6 +92,7 @@ pub mod guide {
     #[doc = "[drawing]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
     #[doc = "[interop]: mod@interop"]
     #[doc = "[oom]: mod@out_of_memory"]
+    #[doc = "[pool]: mod@pool#the-heap-outside-the-pools"]
     #[doc = "[ranks]: mod@several_machines#compare-the-ranks"]
     #[doc = "[replay]: mod@replay"]
     #[doc = "[bf16]: mod@bf16"]
@@ -120,6 +122,13 @@ pub mod guide {
     #[doc = "[memory]: mod@memory"]
     #[doc = include_str!("../docs/other-runtimes.md")]
     pub mod other_runtimes {}
+
+    #[doc = "[columns]: mod@columns"]
+    #[doc = "[heap]: mod@benchmarks#accounts-recordings-and-exports"]
+    #[doc = "[oom]: mod@out_of_memory"]
+    #[doc = "[replay]: mod@replay"]
+    #[doc = include_str!("../docs/pool.md")]
+    pub mod pool {}
 
     #[doc = include_str!("../docs/data.md")]
     pub mod data {}
@@ -178,6 +187,7 @@ pub mod guide {
     #[doc = "[interop]: mod@interop"]
     #[doc = "[memory]: mod@memory"]
     #[doc = "[oom]: mod@out_of_memory"]
+    #[doc = "[pool]: mod@pool"]
     #[doc = "[prediction]: mod@prediction"]
     #[doc = "[replay]: mod@replay"]
     #[doc = "[training]: mod@training"]

@@ -1,6 +1,6 @@
 //! A custom op and a custom allocator that use only the public facade.
 
-use bfc_core::{Accounting, AddressSpace, Inspection, StreamOrder, Upkeep, WaitHints};
+use bfc_core::{Accounting, AddressSpace, Inspection, Resize, StreamOrder, Upkeep, WaitHints};
 use std::cell::UnsafeCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -229,6 +229,10 @@ unsafe impl Allocator for Bump {
     }
 
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
+    }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
         None
     }
 }

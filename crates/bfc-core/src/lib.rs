@@ -27,6 +27,8 @@ mod base;
 
 mod accounting;
 mod allocator;
+#[cfg(feature = "allocator-api2")]
+mod collections;
 mod plan;
 mod policy;
 mod pool;
@@ -41,6 +43,8 @@ pub use allocator::*;
 #[doc(hidden)]
 pub use base::sync;
 pub use base::*;
+#[cfg(feature = "allocator-api2")]
+pub use collections::*;
 pub use plan::*;
 pub use policy::*;
 pub use pool::*;

@@ -18,8 +18,9 @@ use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation, Pace, SimDevice};
 use bfc_core::{
     Accounting, AddressSpace, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator,
     BfcConfig, Block, BlockError, Bytes, DeviceMemory, Driver, FreeFaults, Inspection, Lifetime, MIB,
-    MemoryKind, Plan, PlanOptions, PlannedAllocator, PlannedConfig, RecordError, Request, SourceError, Stats,
-    Stream, StreamAllocator, StreamEvent, StreamOrder, ThreadCache, Upkeep, Verdict, WaitHints, failed_drops,
+    MemoryKind, Plan, PlanOptions, PlannedAllocator, PlannedConfig, RecordError, Request, Resize,
+    SourceError, Stats, Stream, StreamAllocator, StreamEvent, StreamOrder, ThreadCache, Upkeep, Verdict,
+    WaitHints, failed_drops,
 };
 
 /// A device with a pool of 8 MiB in one region, a compute stream and two others. Work ends when the pool
@@ -243,6 +244,10 @@ unsafe impl Allocator for FreedAfterRefusal {
         None
     }
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
+    }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
         None
     }
 }

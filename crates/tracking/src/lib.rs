@@ -61,6 +61,7 @@ mod files;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod heap;
 mod page;
 mod record;
 mod replay;
@@ -77,6 +78,7 @@ pub use account::{
 };
 pub use export::{ExportError, ExportFormat, export};
 pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory, gzip};
+pub use heap::{HeapFigures, TrackedSystem};
 pub use page::{oom_page, write_page};
 pub use record::{
     BlockLife, BlockProblem, Event, EventKind, EventProblem, Execution, Failure, Follower, HwmError,

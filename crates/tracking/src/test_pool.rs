@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
     Accounting, AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Inspection,
-    Ledger, MemoryKind, PoolId, Request, SourceError, Stats, StreamOrder, Tag, Upkeep, WaitHints,
+    Ledger, MemoryKind, PoolId, Request, Resize, SourceError, Stats, StreamOrder, Tag, Upkeep, WaitHints,
 };
 
 #[derive(Debug)]
@@ -152,6 +152,10 @@ unsafe impl Allocator for TestPool {
     }
 
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
+    }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
         None
     }
 }

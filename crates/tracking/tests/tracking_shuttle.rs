@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bfc_core::sync::{Mutex, lock, thread};
 use bfc_core::{
     Accounting, AddressOnlyMemory, AddressSpace, AllocError, Allocation, Allocator, BfcAllocator, BfcConfig,
-    Block, BlockError, Bytes, Category, Inspection, MemoryKind, PoolId, Request, Stats, StreamOrder,
+    Block, BlockError, Bytes, Category, Inspection, MemoryKind, PoolId, Request, Resize, Stats, StreamOrder,
     ThreadCache, Upkeep, WaitHints,
 };
 use highwater_tracking::{AccountedPool, EventKind, Report, Tracker, capture};
@@ -100,6 +100,10 @@ unsafe impl Allocator for OneSlot {
     }
 
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
+    }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
         None
     }
 }

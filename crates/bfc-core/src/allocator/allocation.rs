@@ -6,14 +6,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{AllocError, Allocator, Request};
 use crate::base::memory::Block;
 
-/// The number of failed frees in the drop of an [`Allocation`]. Stays 0 unless an allocator is faulty.
+/// The number of failed frees in drops. Stays 0 unless an allocator is faulty.
 static FAILED_DROPS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns how many frees failed in the drop of an [`Allocation`], in this process. For tests: an error means a faulty
-/// allocator.
+/// Returns how many frees failed in the drop of an [`Allocation`] or of a collection in a pool, in this process. For
+/// tests: an error means a faulty allocator.
 #[must_use]
 pub fn failed_drops() -> u64 {
     FAILED_DROPS.load(Ordering::Relaxed)
+}
+
+/// Counts a failed free whose caller cannot return an error.
+#[cold]
+pub(crate) fn note_failed_drop() {
+    FAILED_DROPS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// A block that frees itself on drop, together with its allocator.
@@ -61,7 +67,7 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: borrows of the memory end with the allocation that they borrow from.
         if unsafe { self.allocator.deallocate(self.block) }.is_err() {
-            FAILED_DROPS.fetch_add(1, Ordering::Relaxed);
+            note_failed_drop();
         }
     }
 }

@@ -153,6 +153,36 @@ pub trait Upkeep {
     fn set_safe_frontier(&self, count: u64);
 }
 
+/// Other sizes for live blocks at their addresses, so that a growing array need not move.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes, Request};
+/// let config = BfcConfig::new(Bytes::mib(1));
+/// let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("pool", Arc::new(AddressOnlyMemory::new()), config));
+/// let block = pool.allocate(&Request::new(1000))?;
+/// // SAFETY: no other code holds the block.
+/// let grown = unsafe { pool.resize(&block, 5000) }?.ok_or("the memory behind the block is in use")?;
+/// assert_eq!((grown.address, grown.bytes, pool.stats().bytes_in_use), (block.address, 5120, 5120));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Resize {
+    /// Replaces a live block with one of at least `bytes` bytes at the same address and with the same tag. Returns `None`
+    /// without a change if the memory behind the block is not free, or if `bytes` is 0. A smaller block returns the rest
+    /// to the allocator if it can be used separately.
+    ///
+    /// The figures, the ledger and recordings count a free and an allocation of `bytes` requested bytes in one step.
+    /// The memory keeps its contents, and `block` is stale. Does not wait, grow the pool or return regions.
+    ///
+    /// # Errors
+    /// As for [`Allocator::deallocate`]; nothing changes then.
+    ///
+    /// # Safety
+    /// If a block is returned, no work uses the memory of `block` beyond the first `bytes` bytes, now or later, and all
+    /// holders of `block` use the returned one in its place.
+    unsafe fn resize(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError>;
+}
+
 /// The methods of all facets, with a default answer for allocators without the facet.
 impl dyn Allocator + '_ {
     /// See [`Accounting::requested_bytes`]; [`BlockError::Untracked`] without accounts.
@@ -305,6 +335,21 @@ impl dyn Allocator + '_ {
         match self.as_stream_order() {
             Some(order) => order.record_stream(block, stream),
             None => Err(RecordError::Unordered { allocator: self.name().to_owned() }),
+        }
+    }
+
+    /// See [`Resize::resize`]; `None` without the facet.
+    ///
+    /// # Errors
+    /// As for the method of the facet.
+    ///
+    /// # Safety
+    /// As for the method of the facet.
+    pub unsafe fn resize(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {
+        match self.as_resize() {
+            // SAFETY: the caller guarantees the contract of the facet.
+            Some(resize) => unsafe { resize.resize(block, bytes) },
+            None => Ok(None),
         }
     }
 

@@ -3,7 +3,7 @@
 //! A caller passes a [`Request`] and receives a [`Block`]; an [`Allocation`] frees its block on drop.
 //! Errors are data: an [`AllocError::OutOfMemory`] carries an [`OomReport`] that names the largest holders.
 
-mod allocation;
+pub(crate) mod allocation;
 pub(crate) mod attributes;
 pub(crate) mod damage;
 pub(crate) mod error;
@@ -21,7 +21,7 @@ pub use allocation::{Allocation, ExpectedFrees, failed_drops};
 pub use attributes::{AllocationAttributes, AllocatorAttributes};
 pub use damage::{Damage, DamageKind};
 pub use error::{AllocError, AttributeError, BlockError, RecordError};
-pub use facets::{Accounting, Inspection, LiveAllocation, StreamOrder, Upkeep, WaitHints};
+pub use facets::{Accounting, Inspection, LiveAllocation, Resize, StreamOrder, Upkeep, WaitHints};
 pub use oom::{
     CheckpointedScope, ExceededBudget, Holding, Holdings, OomReport, PendingFrees, RegionUse, Subject,
     Verdict, WhatIf,
@@ -45,13 +45,15 @@ pub struct AllocatorSnapshot {
 /// one of its inner allocator.
 ///
 /// # Safety
-/// Callers read and write through the addresses of blocks. For each block that [`allocate`](Self::allocate) returns,
-/// other than [`Block::EMPTY`], an implementation guarantees until the block is freed or the allocator is dropped:
+/// Callers read and write through the addresses of blocks. For each block that [`allocate`](Self::allocate) or
+/// [`Resize::resize`] returns, other than [`Block::EMPTY`], an implementation guarantees until the block is freed, resized
+/// or the allocator is dropped:
 ///
 /// - The block lies in memory of the kind [`memory_kind`](Self::memory_kind).
 /// - It is valid for `bytes` bytes, has the requested alignment, and overlaps no other live block.
 /// - Device memory is valid in the [`address_space`](Self::address_space), if that is `Some`.
 /// - Host memory is initialized (to any values), so that plain numbers may be read from it.
+/// - [`Accounting::block_at`] returns the block for its address, and no block for other addresses.
 ///
 /// Addresses of [`MemoryKind::AddressOnly`] are never dereferenced and may be unmapped.
 pub unsafe trait Allocator: Send + Sync + fmt::Debug {
@@ -108,4 +110,7 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
 
     /// Maintenance between allocations.
     fn as_upkeep(&self) -> Option<&dyn Upkeep>;
+
+    /// Other sizes for live blocks at their addresses.
+    fn as_resize(&self) -> Option<&dyn Resize>;
 }

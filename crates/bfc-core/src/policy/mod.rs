@@ -34,9 +34,9 @@ pub(crate) const fn whole_granules(bytes: u64) -> u64 {
 mod sealed {
     /// Keeps the right to add methods to traits that only this crate implements.
     pub trait Sealed {}
-
-    impl<P> Sealed for super::Planned<P> {}
 }
+
+impl<P> sealed::Sealed for Planned<P> {}
 
 /// Places blocks in a space of offsets. The same calls in the same order give the same placements.
 ///
@@ -79,6 +79,13 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Fails if the slot holds no live block.
     fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive>;
+
+    /// Changes the size of a live block at its address, to the size that [`place`](Self::place) would choose for `bytes`
+    /// bytes. Returns `None` without a change if the policy cannot, or if the slot holds no live block.
+    fn resize(&mut self, slot: u32, bytes: u64) -> Option<Placement> {
+        let _ = (slot, bytes);
+        None
+    }
 
     /// Adds a free region. With `join` it is merged with adjacent regions, if the policy can.
     ///

@@ -3,6 +3,7 @@
 mod cached;
 mod facets;
 mod inspect;
+mod resize;
 mod slow_path;
 mod supply;
 mod what_if;
@@ -19,7 +20,7 @@ use crate::accounting::callers::{ReentrancyGuard, ThreadRegistry};
 use crate::accounting::retry::AllocatorRetry;
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::stats::Stats;
-use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
+use crate::allocator::{Accounting, Allocator, Inspection, Request, Resize, StreamOrder, Upkeep, WaitHints};
 use crate::base::ledger::Tag;
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::placement::Placement;
@@ -325,6 +326,10 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
     }
 
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        Some(self)
+    }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
         Some(self)
     }
 }

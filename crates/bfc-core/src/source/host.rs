@@ -1,6 +1,6 @@
 //! System memory, as a source of regions.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
 use std::ptr::with_exposed_provenance_mut;
 
@@ -18,6 +18,9 @@ const LAZY_ALIGNMENT: u64 = 16;
 /// Memory is committed lazily: a region takes address space immediately, and physical pages only where they are used. A
 /// pool with a generous limit therefore costs no more than its blocks. The system zeroes lazily only for small
 /// alignments, so the source allocates extra bytes and aligns the start itself.
+///
+/// The memory comes from the system and not from the program's global allocator. A global allocator that counts, such as
+/// `TrackedSystem` of highwater-tracking, therefore does not count the regions of pools.
 ///
 /// Regions that are live when the source is dropped stay allocated.
 #[derive(Debug, Default)]
@@ -100,7 +103,7 @@ fn layout(bytes: u64, alignment: u64) -> Option<Layout> {
 /// Allocates zeroed system memory; `None` if there is none. The layout is not empty: see [`layout`].
 fn system_allocate(layout: Layout) -> Option<u64> {
     // SAFETY: no layout made in this file has size zero.
-    let pointer = unsafe { alloc_zeroed(layout) };
+    let pointer = unsafe { System.alloc_zeroed(layout) };
     if pointer.is_null() { None } else { Some(pointer.expose_provenance() as u64) }
 }
 
@@ -111,7 +114,7 @@ fn system_allocate(layout: Layout) -> Option<u64> {
 unsafe fn system_free(address: u64, layout: Layout) {
     let pointer = with_exposed_provenance_mut(address as usize);
     // SAFETY: the caller guarantees the contract of `dealloc`. The pointer's provenance was exposed by the allocation.
-    unsafe { dealloc(pointer, layout) };
+    unsafe { System.dealloc(pointer, layout) };
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::accounting::retry::AllocatorRetry;
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::PendingFrees;
 use crate::allocator::stats::Stats;
-use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
+use crate::allocator::{Accounting, Allocator, Inspection, Request, Resize, StreamOrder, Upkeep, WaitHints};
 use crate::base::memory::{AddressSpace, Block, MemoryKind};
 use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, ThreadNumber, lock};
@@ -297,6 +297,10 @@ unsafe impl Allocator for StreamAllocator {
 
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
         Some(self)
+    }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
+        None
     }
 }
 

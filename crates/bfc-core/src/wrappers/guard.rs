@@ -22,7 +22,7 @@ use crate::allocator::attributes::AllocationAttributes;
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{OomReport, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
+use crate::allocator::{Accounting, Allocator, Inspection, Request, Resize, StreamOrder, Upkeep, WaitHints};
 use crate::base::ledger::Tag;
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::owner::OwnerId;
@@ -315,6 +315,10 @@ unsafe impl Allocator for GuardAllocator {
 
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
         Some(self)
+    }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
+        None
     }
 }
 

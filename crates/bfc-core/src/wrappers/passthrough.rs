@@ -18,7 +18,7 @@ use crate::accounting::retry::{AllocatorRetry, Refusal};
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{HOLDERS, Holdings, OomReport, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::{Accounting, Allocator, Inspection, Request, StreamOrder, Upkeep, WaitHints};
+use crate::allocator::{Accounting, Allocator, Inspection, Request, Resize, StreamOrder, Upkeep, WaitHints};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::base::placement::Placement;
 use crate::base::sync::{Mutex, ThreadNumber, lock};
@@ -362,6 +362,10 @@ unsafe impl Allocator for PassthroughAllocator {
 
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
         Some(self)
+    }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
+        None
     }
 }
 

@@ -18,6 +18,7 @@ use super::try_free;
 
 mod checks;
 mod recent;
+mod resize;
 
 use recent::RecentFrees;
 
@@ -215,6 +216,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
                     self.free(live.block);
                 }
             }
+            Op::Resize { pick, bytes } => self.resize(pick, bytes),
             Op::FreeTwice { pick } => {
                 if let Some(Live { block, .. }) = self.pick(pick) {
                     self.free(block);
@@ -384,16 +386,5 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         assert_eq!(self.pool.tag(&block), Err(error));
         assert_eq!(self.pool.retag(&block, Tag::default()), Err(error));
         assert_eq!((self.pool.stats(), self.pool.chunks()), before);
-    }
-
-    /// The pool finds exactly the starts of live blocks.
-    fn look_up(&self, pick: usize, offset: u64) {
-        let Some(Live { block, tag, .. }) = self.pick(pick) else { return };
-        assert_eq!(self.pool.block_at(block.address), Ok(block));
-        assert_eq!(self.pool.tag(&block), Ok(tag));
-        let address = (block.address + offset).saturating_sub(4096);
-        let expected =
-            self.live.get(&address).map(|live| live.block).ok_or(BlockError::NoBlockAt { address });
-        assert_eq!(self.pool.block_at(address), expected);
     }
 }

@@ -17,6 +17,10 @@ pub enum Op {
     Free {
         pick: usize,
     },
+    Resize {
+        pick: usize,
+        bytes: u64,
+    },
     FreeTwice {
         pick: usize,
     },
@@ -107,7 +111,8 @@ impl Reader<'_> {
             57 => Op::ClearStats,
             58 => Op::ReleaseIdle,
             59 => Op::Trim { keep: u64::from(self.word()?) * 2 },
-            _ => Op::Advance { lag: self.byte()? % 12 },
+            60..=61 => Op::Advance { lag: self.byte()? % 12 },
+            _ => Op::Resize { pick: self.pick()?, bytes: self.bytes()? },
         })
     }
 }

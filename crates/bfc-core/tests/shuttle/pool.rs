@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bfc_core::sync::{Arc, Mutex, lock, thread};
 use bfc_core::{
     Accounting, AllocError, Allocator, AutoGrowth, Bfc, Block, BlockError, Buddy, Bytes, Category,
-    ConfiguredPolicy, OwnerId, Planned, PolicyAllocator, PoolConfig, Request, Tag,
+    ConfiguredPolicy, OwnerId, Planned, PolicyAllocator, PoolConfig, Request, Resize, Tag,
 };
 
 use crate::common::op::{Op, ops_from_bytes};
@@ -64,6 +64,16 @@ impl<P: ConfiguredPolicy> Shared<P> {
                 self.free(block);
                 // Another thread may own the memory by now: the old handle must not free it.
                 assert_eq!(try_free(&self.pool, block), Err(BlockError::Stale { block }));
+            }
+            Op::Resize { pick: nth, bytes } => {
+                let Some(nth) = pick(nth, mine) else { return };
+                // Without a record meanwhile: another thread may own the end of the block right after it shrinks.
+                let block = mine[nth];
+                lock(&self.out).remove(&block.address);
+                // SAFETY: the addresses of these tests have no memory behind them.
+                let resized = unsafe { self.pool.resize(&block, bytes) }.unwrap();
+                mine[nth] = resized.unwrap_or(block);
+                self.note(mine[nth]);
             }
             Op::LookUp { pick: nth, .. } | Op::Retag { pick: nth, .. } => {
                 let Some(nth) = pick(nth, mine) else { return };

@@ -33,6 +33,7 @@ fn a_source_that_fails_at_its_kth_call_loses_nothing_whatever_k() {
                 owner: 1,
             },
             6 => Op::ReleaseIdle,
+            7 => Op::Resize { pick: random.next() as usize, bytes: 1 + random.below(9000) },
             _ => Op::Free { pick: random.next() as usize },
         })
         .collect();

@@ -28,6 +28,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(bytes, alignment_log2, owner)| Op::Allocate { bytes, alignment_log2, owner }),
         3 => (bytes(), 0..8u8).prop_map(|(bytes, lag)| Op::AllocateFreedBefore { bytes, lag }),
         12 => any::<usize>().prop_map(|pick| Op::Free { pick }),
+        4 => (any::<usize>(), bytes()).prop_map(|(pick, bytes)| Op::Resize { pick, bytes }),
         1 => any::<usize>().prop_map(|pick| Op::FreeTwice { pick }),
         1 => any::<usize>().prop_map(|pick| Op::FreeStale { pick }),
         1 => any::<usize>().prop_map(|pick| Op::FreeForeign { pick }),

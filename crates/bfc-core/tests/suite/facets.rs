@@ -78,3 +78,12 @@ fn a_guard_asks_the_pool_about_its_own_blocks() {
     // SAFETY: as above.
     unsafe { guarded.deallocate(second) }.unwrap();
 }
+
+#[test]
+fn pools_alone_resize_blocks_in_place() {
+    let resizes = |allocator: &dyn Allocator| allocator.as_resize().is_some();
+    assert!(resizes(&*host_pool(Bytes::mib(1))));
+    // A guard has a canary behind each block, and a direct block is a region of its source.
+    assert!(!resizes(&*guard(host_pool(Bytes::mib(1)))));
+    assert!(!resizes(&PassthroughAllocator::new("direct", Arc::new(AddressOnlyMemory::new()))));
+}

@@ -15,6 +15,7 @@ mod bfc_upstream;
 mod buddy;
 mod call_backs;
 mod choice;
+mod collections;
 #[path = "../common/mod.rs"]
 mod common;
 mod devices;
@@ -29,6 +30,7 @@ mod passthrough;
 mod pool_bytes;
 mod pool_promises;
 mod registry;
+mod resize;
 mod retry_ended;
 mod retry_fair;
 mod retry_pool;

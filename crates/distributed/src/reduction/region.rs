@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bfc_core::{
     Accounting, AddressSpace, AllocError, Allocator, Block, BlockError, Category, Inspection, MemoryKind,
-    OomReport, OwnerId, Request, Stats, StreamOrder, Upkeep, Verdict, WaitHints,
+    OomReport, OwnerId, Request, Resize, Stats, StreamOrder, Upkeep, Verdict, WaitHints,
 };
 use highwater_tensor::{Buffer, DType, Device, OpContext, Result, Shape};
 use highwater_tracking::enter_path;
@@ -193,6 +193,10 @@ unsafe impl Allocator for SlotMemory {
     }
 
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
+    }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
         None
     }
 }

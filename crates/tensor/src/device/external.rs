@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{
     Accounting, AddressSpace, AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes,
-    Inspection, Ledger, MemoryKind, OwnerBytes, OwnerId, PoolId, Request, Stats, StreamOrder, Tag, Upkeep,
-    Verdict, WaitHints,
+    Inspection, Ledger, MemoryKind, OwnerBytes, OwnerId, PoolId, Request, Resize, Stats, StreamOrder, Tag,
+    Upkeep, Verdict, WaitHints,
 };
 
 use crate::device::Device;
@@ -253,6 +253,10 @@ unsafe impl Allocator for Import {
 
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
         Some(self)
+    }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
+        None
     }
 }
 

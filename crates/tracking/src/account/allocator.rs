@@ -7,8 +7,10 @@
 //!
 //! The pool's ledger alone stores live bytes by owner. This account stores the figures of one execution.
 
+mod accounting;
 mod counts;
 mod notes;
+mod resize;
 mod sizing;
 
 use std::sync::Arc;
@@ -16,9 +18,8 @@ use std::time::Instant;
 
 use bfc_core::sync::{Mutex, SpinGuard, SpinMutex, lock};
 use bfc_core::{
-    Accounting, AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Category,
-    Inspection, LastResort, Ledger, MemoryKind, OwnerBytes, OwnerId, Request, Stats, StreamOrder, Tag,
-    Upkeep, WaitHints,
+    Accounting, AddressSpace, AllocError, Allocator, Block, BlockError, Category, Inspection, LastResort,
+    MemoryKind, OwnerId, Request, Resize, Stats, StreamOrder, Upkeep, WaitHints,
 };
 
 use self::counts::Counts;
@@ -222,7 +223,7 @@ impl TrackingAllocator {
         self.record(i64::try_from(bytes).unwrap_or(i64::MAX));
         if let Some(recorder) = self.recorder() {
             let id = self.recorded_id(block);
-            recorder.post_alloc(&*self.inner, block, id, request.bytes, request.tag);
+            recorder.post_alloc(&*self.inner, block, id, request.bytes, request.tag, None);
         }
     }
 
@@ -370,55 +371,11 @@ unsafe impl Allocator for TrackingAllocator {
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
         self.inner().as_upkeep()
     }
-}
 
-impl Accounting for TrackingAllocator {
-    fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
-        match &self.sizing {
-            Sizing::Local(blocks) if !block.is_empty() => {
-                lock(blocks).find(block).map(|entry| entry.requested)
-            }
-            _ => self.inner().requested_bytes(block),
-        }
-    }
-
-    fn block_at(&self, address: u64) -> Result<Block, BlockError> {
-        match &self.sizing {
-            Sizing::Local(blocks) => lock(blocks).block_at(address),
-            Sizing::Inner | Sizing::Untracked => self.inner().block_at(address),
-        }
-    }
-
-    fn tag(&self, block: &Block) -> Result<Tag, BlockError> {
-        self.inner().tag(&self.inner_block(block)?)
-    }
-
-    fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
-        let inner = self.inner_block(block)?;
-        let before = self.inner().tag(&inner);
-        self.inner().retag(&inner, tag)?;
-        self.note_retagged(block, before.ok(), tag);
-        Ok(())
-    }
-
-    fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
-        let before = self.inner().recategorize(&self.inner_block(block)?, from, to)?;
-        if from.contains(&before.category) {
-            self.note_retagged(block, Some(before), Tag { category: to, ..before });
-        }
-        Ok(before)
-    }
-
-    fn ledger(&self) -> Ledger {
-        self.inner().ledger()
-    }
-
-    fn snapshot(&self) -> AllocatorSnapshot {
-        self.inner().snapshot()
-    }
-
-    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
-        self.inner().owner_bytes(owner)
+    fn as_resize(&self) -> Option<&dyn Resize> {
+        // Only the inner allocator's blocks, so that the two agree on what was replaced.
+        let forwards = matches!(self.sizing, Sizing::Inner) && self.inner().as_resize().is_some();
+        forwards.then_some(self)
     }
 }
 

@@ -10,6 +10,7 @@ use bfc_core::{Allocator, AllocatorSnapshot, Category, Ledger, OwnerId, Stats, S
 
 use super::saved::SavedBytes;
 use super::{OpTotals, ThreadTotals, Tracker};
+use crate::heap;
 use crate::report::{
     CategoryRow, LiveRow, OpRow, PeakRow, PoolRow, Report, SavedRow, ScopeRow, ThreadRow, sum,
 };
@@ -61,7 +62,7 @@ impl Report {
             unlisted_layers: tracker.unlisted_layers(),
             peak: peak_row(pools, &stats, &by_owner),
             pools: pool_rows(pools, &stats),
-            outside: tracker.outside(),
+            outside: [tracker.outside(), heap::outside_rows()].concat(),
             categories: category_rows(&ledgers, &at_peak),
             completed_steps: tracker.steps(),
             live,

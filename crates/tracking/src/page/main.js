@@ -19,7 +19,10 @@ function head(data) {
   for (const pool of pools) {
     figure("reserved by " + pool.name, bytes(pool.peak_reserved), pool.limit === null ? "no limit" : "limit " + bytes(pool.limit));
   }
-  for (const row of data.report.outside || []) figure(row.name, bytes(row.bytes), "outside the pools");
+  for (const row of data.report.outside || []) {
+    const most = row.peak_bytes ? ", peak " + bytes(row.peak_bytes) : "";
+    figure(row.name, bytes(row.bytes), "outside the pools" + most);
+  }
   const process = run.outside.peak_resident;
   if (process) figure("process", bytes(process), "at most, pools of host memory included");
   figure("events", count(run.events), count(run.blocks) + " blocks");

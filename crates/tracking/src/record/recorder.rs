@@ -106,9 +106,18 @@ impl Recorder {
         self.lock().as_ref().map_or(0, |active| active.events)
     }
 
-    /// Records an allocation after it succeeded. `id` is unique among the live blocks of the pool.
+    /// Records an allocation after it succeeded. `id` is unique among the live blocks of the pool. `replaced` is the id of
+    /// a block that the new one replaces in the same step.
     #[inline]
-    pub(crate) fn post_alloc(&self, pool: &dyn Allocator, block: &Block, id: u64, requested: u64, tag: Tag) {
+    pub(crate) fn post_alloc(
+        &self,
+        pool: &dyn Allocator,
+        block: &Block,
+        id: u64,
+        requested: u64,
+        tag: Tag,
+        replaced: Option<u64>,
+    ) {
         if !self.on.load(Ordering::Relaxed) {
             return;
         }
@@ -116,6 +125,9 @@ impl Recorder {
             let owner = active.owner(tag.owner, None);
             let (granted, address) = (block.bytes, block.address);
             let category = tag.category;
+            if let Some(id) = replaced {
+                active.push(number, &RawEvent::Free { id });
+            }
             active.push(number, &RawEvent::Alloc { id, requested, granted, address, owner, category });
         };
         let posted = self.record(|active| {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod atomic_file;
+mod collections;
 mod foreign_traces;
 mod guarded;
 mod other_runtimes;

@@ -2,6 +2,7 @@
 
 mod coalesce;
 mod deferred;
+mod resize;
 mod search;
 mod supply;
 
@@ -141,6 +142,11 @@ impl Policy for Bfc {
             self.join_and_bin(id);
         }
         Ok(())
+    }
+
+    fn resize(&mut self, slot: u32, bytes: u64) -> Option<Placement> {
+        let rounded = self.rounded(bytes.max(1), GRANULE)?;
+        self.resize_live(ChunkId(slot), rounded)
     }
 
     fn add_region(&mut self, span: Span, join: bool) -> Result<(), NotAdded> {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use bfc_core::{
-    Accounting, AllocError, Allocator, Block, ChunkInfo, ConfiguredPolicy, Holdings, OomReport, OwnerId,
-    Request, SourceError, Stats, Verdict,
+    Accounting, AllocError, Allocator, Block, BlockError, ChunkInfo, ConfiguredPolicy, Holdings, OomReport,
+    OwnerId, Request, SourceError, Stats, Verdict,
 };
 
-use super::{Choice, Freed, Interpreter};
+use super::{Choice, Freed, Interpreter, Live};
 
 impl<P: ConfiguredPolicy> Interpreter<P> {
     /// Checks where the pool placed a block.
@@ -145,6 +145,17 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         if request.attributes.freed_before.is_none() && refused_only_what_fits_nowhere {
             assert_eq!(self.best_fit(&chunks, request), None, "this would have fitted");
         }
+    }
+
+    /// The pool finds exactly the starts of live blocks.
+    pub(super) fn look_up(&self, pick: usize, offset: u64) {
+        let Some(Live { block, tag, .. }) = self.pick(pick) else { return };
+        assert_eq!(self.pool.block_at(block.address), Ok(block));
+        assert_eq!(self.pool.tag(&block), Ok(tag));
+        let address = (block.address + offset).saturating_sub(4096);
+        let expected =
+            self.live.get(&address).map(|live| live.block).ok_or(BlockError::NoBlockAt { address });
+        assert_eq!(self.pool.block_at(address), expected);
     }
 
     /// The pool matches its shadow and satisfies every invariant.

@@ -56,7 +56,7 @@ impl TrackingAllocator {
         // A block that was stale before the free has no tag.
         if let Some(recorder) = self.recorder() {
             if let (Ok(tag), Ok(requested)) = (self.tag(block), self.requested_bytes(block)) {
-                recorder.post_alloc(&**self.inner(), block, self.recorded_id(block), requested, tag);
+                recorder.post_alloc(&**self.inner(), block, self.recorded_id(block), requested, tag, None);
             }
         }
     }

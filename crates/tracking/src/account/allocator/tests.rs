@@ -3,7 +3,8 @@ use std::sync::Weak;
 use super::*;
 use crate::test_pool::TestPool;
 use bfc_core::{
-    Accounting, AddressSpace, Allocation, Category, Inspection, PoolId, StreamOrder, Upkeep, WaitHints,
+    Accounting, AddressSpace, Allocation, Category, Inspection, PoolId, Resize, StreamOrder, Tag, Upkeep,
+    WaitHints,
 };
 
 fn sizes(total_bytes: u64, high_water_bytes: u64, live_bytes: u64) -> Sizes {
@@ -268,6 +269,10 @@ unsafe impl Allocator for Spy {
     }
 
     fn as_upkeep(&self) -> Option<&dyn Upkeep> {
+        None
+    }
+
+    fn as_resize(&self) -> Option<&dyn Resize> {
         None
     }
 }

@@ -1,0 +1,50 @@
+//! Other sizes for live blocks of a pool.
+
+use super::{PolicyAllocator, State};
+use crate::allocator::Resize;
+use crate::allocator::error::BlockError;
+use crate::base::memory::Block;
+use crate::base::placement::Placement;
+use crate::policy::Policy;
+use crate::pool::configs::ConfiguredPolicy;
+
+/// Every policy serves sizes within the granted bytes of a block. [`Bfc`](crate::Bfc) also takes and returns the memory
+/// behind a block. These pools and blocks keep their sizes:
+///
+/// - pools that follow a plan, because the plan counts their requests,
+/// - pools whose frees wait for a frontier,
+/// - blocks in thread caches, which have the size of their class.
+impl<P: ConfiguredPolicy> Resize for PolicyAllocator<P> {
+    unsafe fn resize(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {
+        let is_cached = self.caches.as_ref().is_some_and(|caches| caches.of_allocation(block.id).is_some());
+        if bytes == 0 || *block == Block::EMPTY || is_cached || self.timing_counter.is_some() {
+            return self.of_block(block, None, |_, _| None);
+        }
+        let thread = self.enter().ok_or(BlockError::Reentrant)?;
+        let (resized, awaited) = {
+            let state = &mut *self.state.lock();
+            let before = state.live(block)?;
+            let Some(after) = state.resize(before, bytes) else { return Ok(None) };
+            state.users.note(thread, &mut state.accounts, &self.retry);
+            let tag = state.accounts.of(before).tag;
+            state.accounts.close(before);
+            let resized = state.accounts.open(after, bytes, tag);
+            let awaited = after.bytes < before.bytes && self.retry.is_awaited();
+            (resized, awaited.then(|| self.max_satisfiable_bytes_of(state)))
+        };
+        if let Some(bytes) = awaited {
+            self.retry.notify_up_to(bytes);
+        }
+        Ok(Some(resized))
+    }
+}
+
+impl<P: Policy> State<P> {
+    /// Changes the size of a placement. A policy that cannot keeps the placement if it suffices.
+    fn resize(&mut self, place: Placement, bytes: u64) -> Option<Placement> {
+        if self.policy.capabilities().follows_plan {
+            return None;
+        }
+        self.policy.resize(place.slot, bytes).or_else(|| (bytes <= place.bytes).then_some(place))
+    }
+}
