@@ -1,8 +1,8 @@
 //! The CSV of `memray transform csv`: the blocks that were live at the peak of a Python program, by call stack.
 //!
 //! The columns are `allocator,num_allocations,size,tid,thread_name,stack_trace`. A stack has frames
-//! `function;file;line`, the innermost first, separated by `|`. A row becomes as many blocks as it counts, if the file
-//! counts few of them, and one block otherwise. With `--leaks`, the rows are the blocks that were live at the end.
+//! `function;file;line`, the innermost first, separated by `|`. The first rows become as many blocks as they count, up
+//! to [`MOST_BLOCKS`] in all, and each further row one block. With `--leaks`, the rows are the blocks that were live at the end.
 
 use std::io::BufRead;
 
@@ -19,8 +19,8 @@ const HEADER: &str = "allocator,num_allocations,size,tid,thread_name,stack_trace
 /// The longest line. Stacks are long.
 const LINE_BYTES: usize = 1 << 20;
 
-/// The most blocks of a row that is divided into its blocks.
-const MOST_BLOCKS: u64 = 64;
+/// The most blocks of the rows that are divided into their blocks.
+const MOST_BLOCKS: u64 = 1 << 16;
 
 /// Returns whether this is the header.
 pub(in crate::trace) fn is_first_line(line: &str) -> bool {
@@ -35,7 +35,7 @@ pub(in crate::trace) fn read(
 ) -> Result<(Recording, u64), TraceError> {
     let mut lines = LineReader::new(reader, limits.line_bytes.max(LINE_BYTES));
     let mut reading = Reading::new(limits, eighths);
-    let mut idle = 0;
+    let (mut idle, mut divisible) = (0, MOST_BLOCKS);
     loop {
         let read = lines.read();
         let place = TracePlace::Line(lines.number);
@@ -53,14 +53,14 @@ pub(in crate::trace) fn read(
             }
             continue;
         }
-        row(&mut reading, line).map_err(|problem| place.of(problem))?;
+        row(&mut reading, line, &mut divisible).map_err(|problem| place.of(problem))?;
     }
     let facts = facts("a Python program", "memray");
     reading.finish(facts)
 }
 
-/// Adds the blocks of a row.
-fn row(reading: &mut Reading, line: &str) -> Result<(), TraceProblem> {
+/// Adds the blocks of a row. Up to `divisible` of them are separate.
+fn row(reading: &mut Reading, line: &str, divisible: &mut u64) -> Result<(), TraceProblem> {
     let malformed = || TraceProblem::Malformed { expected: HEADER, found: beginning(line) };
     let mut fields = Fields { rest: Some(line) };
     let mut field = || fields.next().ok_or_else(malformed);
@@ -74,7 +74,8 @@ fn row(reading: &mut Reading, line: &str) -> Result<(), TraceProblem> {
     let composer = &mut reading.composer;
     let owner = owner_of(composer, &frames)?;
     composer.select_pool("heap", "host")?;
-    let blocks = if count <= MOST_BLOCKS { count.max(1) } else { 1 };
+    let blocks = if count <= *divisible { count.max(1) } else { 1 };
+    *divisible = divisible.saturating_sub(blocks);
     for index in 0..blocks {
         let rest = if index == 0 { bytes % blocks } else { 0 };
         let block = NewBlock { bytes: bytes / blocks + rest, owner, category: Category::default() };
