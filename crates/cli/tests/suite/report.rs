@@ -172,6 +172,20 @@ fn what_is_no_recording_is_refused_with_the_place() {
 }
 
 #[test]
+fn a_diff_compares_files_of_different_tools() {
+    let directory = TempDir::new().unwrap();
+    let (rmm, memray) = (directory.path().join("rmm.csv"), directory.path().join("memray.csv"));
+    fs::write(&rmm, "Thread,Time,Action,Pointer,Size,Stream\n1,0:0:0.1,allocate,0x10,1024,0\n").unwrap();
+    let header = "allocator,num_allocations,size,tid,thread_name,stack_trace";
+    fs::write(&memray, format!("{header}\nMALLOC,1,3072,1,m,f;/a/b.py;2\n")).unwrap();
+    let text = stdout(&highwater(&["diff"], &[&rmm, &memray]));
+    assert!(text.starts_with("peak: 1.00 KiB before, 3.00 KiB after, +2.00 KiB\n"), "{text}");
+    for (holder, change) in [("f b.py:2", "+3.00 KiB"), ("thread 1 stream 0", "-1.00 KiB")] {
+        assert!(text.lines().any(|line| line.starts_with(holder) && line.contains(change)), "{text}");
+    }
+}
+
+#[test]
 fn a_diff_names_what_moved_the_peak_first() {
     let directory = TempDir::new().unwrap();
     let (before, after) = (record(&directory, "a.hwm", 2048), record(&directory, "b.hwm", 8192));
