@@ -114,8 +114,14 @@ pub mod guide {
     #[doc = "[benchmarks]: mod@benchmarks"]
     #[doc = "[columns]: mod@columns"]
     #[doc = "[files]: mod@files"]
+    #[doc = "[other]: mod@other_runtimes"]
     #[doc = include_str!("../docs/replay.md")]
     pub mod replay {}
+
+    #[doc = "[files]: mod@files"]
+    #[doc = "[memory]: mod@memory"]
+    #[doc = include_str!("../docs/other-runtimes.md")]
+    pub mod other_runtimes {}
 
     #[doc = "[columns]: mod@columns"]
     #[doc = "[heap]: mod@benchmarks#accounts-recordings-and-exports"]
@@ -128,6 +134,7 @@ pub mod guide {
     pub mod data {}
 
     #[doc = "[data]: mod@data"]
+    #[doc = "[other]: mod@other_runtimes"]
     #[doc = include_str!("../docs/files.md")]
     pub mod files {}
 
@@ -185,6 +192,7 @@ pub mod guide {
     #[doc = "[replay]: mod@replay"]
     #[doc = "[training]: mod@training"]
     #[doc = "[bf16]: mod@bf16"]
+    #[doc = "[other]: mod@other_runtimes"]
     #[doc = include_str!("../docs/features.md")]
     pub mod features {}
 
